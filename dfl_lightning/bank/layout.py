@@ -1,0 +1,191 @@
+"""How a plain network lies in one row of the bank: names, shapes, columns, and which columns are shared."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+import torch
+from torch import Tensor, nn
+
+from dfl_lightning.errors import UserError, nearest
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One parameter or buffer of the network and the columns `[start, stop)` it occupies."""
+
+    name: str
+    shape: torch.Size
+    start: int
+    stop: int
+    dtype: torch.dtype
+    is_buffer: bool
+    trainable: bool
+
+    @property
+    def module(self) -> str:
+        """The dotted name of the module that owns it."""
+        return self.name.rpartition(".")[0]
+
+
+class Columns:
+    """A set of columns as sorted, disjoint ranges; adjacent ranges are merged.
+
+    Example:
+        >>> Columns([(4, 6), (0, 2), (2, 3)]).ranges
+        ((0, 3), (4, 6))
+    """
+
+    def __init__(self, ranges: Iterable[tuple[int, int]]) -> None:
+        merged: list[tuple[int, int]] = []
+        for start, stop in sorted(r for r in ranges if r[0] < r[1]):
+            if merged and merged[-1][1] >= start:
+                merged[-1] = (merged[-1][0], max(stop, merged[-1][1]))
+            else:
+                merged.append((start, stop))
+        self.ranges = tuple(merged)
+
+    def __len__(self) -> int:
+        return sum(stop - start for start, stop in self.ranges)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Columns) and self.ranges == other.ranges
+
+    def __hash__(self) -> int:
+        return hash(self.ranges)
+
+    def blocks(self, width: int) -> Iterator[tuple[int, int]]:
+        """The same columns in pieces of at most `width`: what a product holds in memory at once."""
+        for start, stop in self.ranges:
+            for low in range(start, stop, width):
+                yield low, min(low + width, stop)
+
+    def mask(self, width: int, device: torch.device | str = "cpu") -> Tensor:
+        """The same as bool [width]."""
+        mask = torch.zeros(width, dtype=torch.bool, device=device)
+        for start, stop in self.ranges:
+            mask[start:stop] = True
+        return mask
+
+
+class Layout:
+    """The columns of a row: all parameters in the network's order, then all buffers.
+
+    Integer buffers (a BatchNorm's `num_batches_tracked`) ride along as numbers and are never shared.
+
+    Args:
+        network: a plain network; only names, shapes and dtypes are kept.
+        shared: glob patterns over parameter and buffer names, for example `features.*`; what matches none is personal.
+
+    Raises:
+        UserError: a network without parameters, or a pattern that matches nothing.
+    """
+
+    def __init__(self, network: nn.Module, shared: Sequence[str] = ("*",)) -> None:
+        entries, at = [], 0
+        tensors = [(name, p, False) for name, p in network.named_parameters()]
+        tensors += [(name, b, True) for name, b in network.named_buffers()]
+        for name, tensor, is_buffer in tensors:
+            trainable = not is_buffer and tensor.requires_grad
+            entries.append(Entry(name, tensor.shape, at, at + tensor.numel(), tensor.dtype, is_buffer, trainable))
+            at += tensor.numel()
+        self.entries = tuple(entries)
+        self.width = at
+        self.num_parameters = sum(e.stop - e.start for e in entries if not e.is_buffer)
+        if not self.num_parameters:
+            raise UserError(f"model.network {type(network).__name__} has no parameters; clients would have nothing to learn")
+        self._modules = [name for name, module in network.named_modules() if list(module.parameters(recurse=False))]
+        names = [e.name for e in entries]
+        for pattern in shared:
+            if not any(fnmatchcase(name, pattern) for name in names):
+                raise UserError(
+                    f"model.shared: no parameter of {type(network).__name__} matches '{pattern}'{nearest(pattern, names)} "
+                    f"(its parameters: {', '.join(names[:12])}{', …' if len(names) > 12 else ''})"
+                )
+        self.shared = self._columns(
+            e for e in entries if e.dtype.is_floating_point and any(fnmatchcase(e.name, p) for p in shared)
+        )
+        if not self.shared:
+            raise UserError(f"model.shared={list(shared)} shares no parameter; for clients that train alone use --selection.k 0")
+        shared_ranges = self.shared
+        self.personal = self._columns(e for e in entries if not _inside(e, shared_ranges))
+        self.parameters = self._columns(e for e in entries if not e.is_buffer)
+        self.all = Columns([(0, at)])
+
+    def _columns(self, entries: Iterable[Entry]) -> Columns:
+        return Columns((e.start, e.stop) for e in entries)
+
+    @property
+    def has_personal_parameters(self) -> bool:
+        """Whether some trainable parameter is never exchanged."""
+        return any(e.trainable and not self.is_shared(e) for e in self.entries)
+
+    @property
+    def shared_parameters(self) -> Columns:
+        """The shared columns without buffers: what similarities of models and updates are computed on."""
+        return self._columns(e for e in self.entries if not e.is_buffer and self.is_shared(e))
+
+    def is_shared(self, entry: Entry) -> bool:
+        """Whether the whole entry lies in the shared columns (entries are shared as a whole)."""
+        return _inside(entry, self.shared)
+
+    def module_columns(self, name: str) -> Columns:
+        """Columns of the parameters (weight, bias) that the module `name` owns itself.
+
+        Raises:
+            UserError: no module of that name owns parameters.
+        """
+        if name not in self._modules:
+            raise UserError(f"the network has no layer '{name}' with parameters{nearest(name, self._modules)} (layers: {', '.join(self._modules)})")
+        return self._columns(e for e in self.entries if e.module == name and not e.is_buffer)
+
+    def last_feature_layer(self) -> str:
+        """The last parametrised module before the last one: the output layer of the featurizer (AFIND+ section 3).
+
+        Raises:
+            UserError: the network has a single parametrised layer.
+        """
+        if len(self._modules) < 2:
+            raise UserError("a network with a single layer has no featurizer; name a layer with --selection.proxy_layer")
+        return self._modules[-2]
+
+    def flatten(self, network: nn.Module, dtype: torch.dtype = torch.float32) -> Tensor:
+        """The network's parameters and buffers as one row, [width]."""
+        tensors = {**dict(network.named_parameters()), **dict(network.named_buffers())}
+        return torch.cat([tensors[e.name].detach().reshape(-1).to(dtype) for e in self.entries])
+
+    def state_dict(self, row: Tensor) -> dict[str, Tensor]:
+        """A row as the plain network's state dict, with the network's own dtypes.
+
+        Tied parameters appear once, under their first name.
+        """
+        return {e.name: _typed(row[e.start : e.stop].reshape(e.shape), e.dtype).clone() for e in self.entries}
+
+    def row(self, state: Mapping[str, Tensor], dtype: torch.dtype = torch.float32) -> Tensor:
+        """A state dict as a row, [width].
+
+        Raises:
+            UserError: a name is missing or a shape differs.
+        """
+        parts = []
+        for e in self.entries:
+            if e.name not in state:
+                raise UserError(f"the file has no '{e.name}'; it holds another network's parameters")
+            if state[e.name].shape != e.shape:
+                raise UserError(f"'{e.name}' has shape {tuple(state[e.name].shape)} in the file and {tuple(e.shape)} in the network")
+            parts.append(state[e.name].reshape(-1).to(dtype))
+        return torch.cat(parts)
+
+    def fingerprint(self) -> dict[str, list[int]]:
+        """Names and shapes, to tell two networks apart in a checkpoint."""
+        return {e.name: list(e.shape) for e in self.entries}
+
+
+def _typed(tensor: Tensor, dtype: torch.dtype) -> Tensor:
+    return tensor.to(dtype) if dtype.is_floating_point else tensor.round().to(dtype)
+
+
+def _inside(entry: Entry, columns: Columns) -> bool:
+    return any(start <= entry.start and entry.stop <= stop for start, stop in columns.ranges)

@@ -1,0 +1,78 @@
+"""`compare` and `mix` on bare row sets: the two verbs that need no data and no engine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from dfl_lightning.bank.layout import Columns
+from dfl_lightning.functional import centred_cosines, cosines_from_gram, distances_from_gram
+
+BLOCK_BYTES = 32 * 2**20
+"""How much of a row set a product holds at once, besides the sets themselves."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Similarities of rows; NaN outside the compared pairs.
+
+    Args:
+        cosines: float64 [m, m].
+        distances: Euclidean, float64 [m, m].
+    """
+
+    cosines: Tensor
+    distances: Tensor
+
+
+def block_width(rows: int, itemsize: int) -> int:
+    """Columns per block so that a block of all rows stays within `BLOCK_BYTES`."""
+    return max(256, BLOCK_BYTES // max(1, rows * itemsize))
+
+
+def compare_rows(read: Callable[[int, int], Tensor], count: int, pairs: Tensor, columns: Columns, centre: bool) -> Comparison:
+    """Cosines and distances of `count` vectors from their Gram matrix, accumulated block of columns by block.
+
+    Long sums run in the rows' dtype inside a block and in float64 from there on. A mean over all vectors is subtracted
+    before the products: it changes no centred cosine, and keeps 1e-6 where 1e-2 would be left of float32.
+
+    Args:
+        read: the vectors' columns `[start, stop)`, [m, stop - start].
+        count: number of vectors m.
+        pairs: whom each receiver compares itself with, bool [m, m].
+        columns: which columns count.
+        centre: compare after subtracting, for receiver i, the mean of i and of those it may see.
+    """
+    gram = torch.zeros(count, count, dtype=torch.float64)
+    for start, stop in columns.blocks(block_width(count, 4)):
+        block = read(start, stop)
+        if centre:
+            block = block - block.mean(dim=0, keepdim=True)
+        gram += (block @ block.T).double().cpu()
+    pairs = pairs.cpu()
+    cosines = centred_cosines(gram, pairs) if centre else cosines_from_gram(gram)
+    nan = torch.full_like(gram, float("nan"))
+    return Comparison(torch.where(pairs, cosines, nan), torch.where(pairs, distances_from_gram(gram), nan))
+
+
+def mix_rows(terms: Sequence[tuple[Tensor, Tensor]], into: Tensor, where: Tensor, columns: Columns) -> None:
+    """Rows `where` of `into`, in `columns`, become the sum of weights @ rows; all else stays.
+
+    A block of columns is computed before it is written, so `into` may be one of the sets that are read.
+
+    Args:
+        terms: (weights [w, rows], rows [rows, width]) summands.
+        into: [n, width], written in place.
+        where: long [w], the rows to write.
+        columns: which columns.
+    """
+    if not len(where):
+        return
+    weights = [(w.to(rows.device, rows.dtype), rows) for w, rows in terms]
+    width = block_width(max(len(into), *(len(rows) for _, rows in weights)), into.element_size())
+    for start, stop in columns.blocks(width):
+        block = sum(w @ rows[:, start:stop] for w, rows in weights)
+        into[where, start:stop] = block  # type: ignore[assignment]

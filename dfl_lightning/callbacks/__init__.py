@@ -1,0 +1,34 @@
+"""Policies and monitors: the callbacks of a communication round."""
+
+from dfl_lightning.callbacks.aggregation import Boltzmann, FromTopology, SampleWeighted, Uniform
+from dfl_lightning.callbacks.dropout import Bernoulli, ExactCount, GroupedCount, Trace
+from dfl_lightning.callbacks.families import Aggregation, Dropout, Monitor, Policy, Selection, Substitution, Threshold
+from dfl_lightning.callbacks.monitors import FriendAccuracy, NeighbourAccuracy
+from dfl_lightning.callbacks.selection import AFIND, Gossip
+from dfl_lightning.callbacks.substitution import FDMS, Stale
+from dfl_lightning.callbacks.threshold import AdaptiveThreshold
+
+__all__ = [
+    "AFIND",
+    "AdaptiveThreshold",
+    "Aggregation",
+    "Bernoulli",
+    "Boltzmann",
+    "Dropout",
+    "ExactCount",
+    "FDMS",
+    "FriendAccuracy",
+    "FromTopology",
+    "Gossip",
+    "GroupedCount",
+    "Monitor",
+    "NeighbourAccuracy",
+    "Policy",
+    "SampleWeighted",
+    "Selection",
+    "Stale",
+    "Substitution",
+    "Threshold",
+    "Trace",
+    "Uniform",
+]

@@ -1,0 +1,74 @@
+"""Averages whose weights do not look at the models: equal, by number of samples, or written in the topology."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from dfl_lightning.callbacks.families import Aggregation
+from dfl_lightning.errors import UserError
+from dfl_lightning.functional import server_step, uniform_weights
+from dfl_lightning.round import Round
+
+if TYPE_CHECKING:
+    from dfl_lightning.module import DFLModule
+    from dfl_lightning.trainer import DFLTrainer
+
+
+class Uniform(Aggregation):
+    """Everybody who speaks counts the same, oneself included.
+
+    Args:
+        server_step: eta of a server: new = (1 - eta) old + eta average (FL-FDMS eq. 4); clients are not affected.
+    """
+
+    def __init__(self, server_step: float = 1.0) -> None:
+        if server_step <= 0:
+            raise UserError(f"aggregation.server_step={server_step}; it must be above 0")
+        self.server_step = server_step
+
+    def on_weigh(self, trainer: DFLTrainer, module: DFLModule, round: Round) -> None:
+        """Votes over their sum, then the server's step."""
+        assert round.votes is not None
+        weights = uniform_weights(self.weigh(module, round, round.votes))
+        servers = torch.zeros(round.num_nodes, dtype=torch.bool)
+        servers[round.num_clients :] = round.votes[round.num_clients :].sum(1) > 0
+        round.weights = server_step(weights, servers, self.server_step)
+
+    def weigh(self, module: DFLModule, round: Round, votes: Tensor) -> Tensor:
+        """What a vote counts before normalisation, [n, P]."""
+        return votes
+
+
+class SampleWeighted(Uniform):
+    """Everybody counts by the number of its training samples (FedAvg, arXiv 1602.05629).
+
+    Args:
+        server_step: as in `Uniform`.
+    """
+
+    def weigh(self, module: DFLModule, round: Round, votes: Tensor) -> Tensor:
+        """Votes times the samples of whose model or update the row is."""
+        m, n = round.num_clients, round.num_nodes
+        sizes = round.data.sizes("train").double().cpu()
+        blocks = [sizes, torch.zeros(n - m, dtype=torch.float64)] + [sizes] * len(round.speakers)
+        return votes * torch.cat(blocks)
+
+
+class FromTopology(Aggregation):
+    """Weights from the `weight` attribute of the topology's edges (and self loops 1), normalised over who speaks."""
+
+    def check(self, trainer: DFLTrainer, module: DFLModule) -> None:
+        """The topology must have weights."""
+        if module.topology.weights() is None:
+            raise UserError("aggregation FromTopology needs a 'weight' attribute on every edge of the topology's graph file")
+
+    def on_weigh(self, trainer: DFLTrainer, module: DFLModule, round: Round) -> None:
+        """Votes times edge weights; a stand-in speaks with its own link's weight, or 1 where it has none."""
+        weights = module.topology.weights()
+        assert weights is not None and round.votes is not None
+        links = torch.ones_like(round.votes)
+        links[: weights.shape[0], : weights.shape[1]] = torch.where(weights > 0, weights, 1.0)
+        round.weights = uniform_weights(round.votes * links)

@@ -1,0 +1,95 @@
+"""AFIND+'s Boltzmann aggregation."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+from torch import Tensor
+
+from dfl_lightning.bank import References, pairs_of
+from dfl_lightning.callbacks.families import Aggregation
+from dfl_lightning.errors import UserError
+from dfl_lightning.functional import boltzmann_weights, smoothed_loss
+from dfl_lightning.round import Round
+
+if TYPE_CHECKING:
+    from dfl_lightning.module import DFLModule
+    from dfl_lightning.trainer import DFLTrainer
+
+
+class Boltzmann(Aggregation):
+    """Who has a low loss counts more: weights are a softmax of minus the losses over T (AFIND+ eq. 14 to 16).
+
+    Args:
+        temperature: T, above 0; a large T tends to equal weights.
+        contribution: `cross`: the loss of the received model on the receiver's own training data; `own`: the sender's
+            loss on its own data, smoothed over its local training (eq. 15).
+        gamma: weight of the loss before local training in eq. 15; used by `own` only.
+        include_self: whether the receiver's own model takes part.
+    """
+
+    def __init__(
+        self,
+        temperature: float = 1.0,
+        contribution: Literal["cross", "own"] = "cross",
+        gamma: float = 0.9,
+        include_self: bool = True,
+    ) -> None:
+        if temperature <= 0:
+            raise UserError(f"aggregation.temperature={temperature}; it must be above 0")
+        if not 0 <= gamma <= 1:
+            raise UserError(f"aggregation.gamma={gamma}; it is a share between 0 and 1")
+        self.temperature, self.contribution, self.gamma = temperature, contribution, gamma
+        self.include_self = include_self
+        self.own_losses: Tensor | None = None  # smoothed loss of each client when it last took part, float64 [m]
+
+    def check(self, trainer: DFLTrainer, module: DFLModule) -> None:
+        """A server has no data to judge models with."""
+        if module.topology.num_servers and self.contribution == "cross":
+            raise UserError(
+                "aggregation Boltzmann with contribution=cross judges models on the receiver's data, and a server has none; "
+                "use --aggregation.contribution own or --aggregation Uniform"
+            )
+
+    def on_weigh(self, trainer: DFLTrainer, module: DFLModule, round: Round) -> None:
+        """Softmax over who speaks."""
+        assert round.votes is not None
+        losses = self._cross(round) if self.contribution == "cross" else self._own(round)
+        round.weights = boltzmann_weights(losses, round.votes, self.temperature)
+
+    def _cross(self, round: Round) -> Tensor:
+        """Loss of every row that speaks to i on i's training data, float64 [n, P]."""
+        votes = round.votes
+        assert votes is not None
+        losses = torch.full_like(votes, float("nan"))
+        n, m = round.num_nodes, round.num_clients
+        edges = [0, n, *(n + m * (block + 1) for block in range(len(round.speakers)))]
+        for start, stop in zip(edges, edges[1:], strict=False):
+            receivers, rows = pairs_of(votes[:, start:stop] > 0)
+            if len(rows):
+                references = round.spoken(receivers, rows + start)
+                losses[receivers, rows + start] = round.evaluate(references, "train").losses
+        return losses
+
+    def _own(self, round: Round) -> Tensor:
+        """Each sender's own smoothed loss, the same towards every receiver, float64 [n, P]."""
+        assert round.votes is not None
+        m, n = round.num_clients, round.num_nodes
+        active = torch.nonzero(round.active[:m]).squeeze(1)
+        jobs = round.jobs.take(torch.isin(round.jobs.owners, active).nonzero().squeeze(1))
+        before = round.bank.evaluate(jobs, "train").losses
+        after = round.bank.evaluate(References.rows("trained", jobs.owners), "train").losses
+        losses = torch.full((m,), float("nan"), dtype=torch.float64) if self.own_losses is None else self.own_losses.clone()
+        losses[jobs.owners] = smoothed_loss(before, after, self.gamma)
+        self.own_losses = losses
+        blocks = [losses, torch.full((n - m,), float("nan"), dtype=torch.float64)] + [losses] * len(round.speakers)
+        return torch.cat(blocks).expand_as(round.votes)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The clients' own losses."""
+        return {"own_losses": self.own_losses}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Restore what `state_dict` returned."""
+        self.own_losses = state_dict["own_losses"]

@@ -1,0 +1,92 @@
+"""Dropout drawn at random: independently, in exact numbers, or with a survivor in every group."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from dfl_lightning.callbacks.families import Dropout
+from dfl_lightning.errors import UserError
+from dfl_lightning.round import Round
+
+if TYPE_CHECKING:
+    from dfl_lightning.module import DFLModule
+    from dfl_lightning.trainer import DFLTrainer
+
+
+class _RateDropout(Dropout):
+    def __init__(self, rate: float = 0.5, full_first_round: bool = False) -> None:
+        if not 0 <= rate <= 1:
+            raise UserError(f"dropout.rate={rate}; it is a share of clients between 0 and 1")
+        super().__init__(full_first_round)
+        self.rate = rate
+
+
+class Bernoulli(_RateDropout):
+    """Each client is down with the same probability, independently in each round.
+
+    Args:
+        rate: probability of being down, 0 to 1.
+        full_first_round: everybody takes part in round 0.
+    """
+
+    def draw(self, round: Round) -> Tensor:
+        """One coin for each client, from its own stream."""
+        coins = [torch.rand((), generator=round.stream("dropout", i)) for i in range(round.num_clients)]
+        return torch.stack(coins) >= self.rate
+
+
+class ExactCount(_RateDropout):
+    """Exactly round(rate * m) clients are down in each round, uniformly drawn.
+
+    Args:
+        rate: share of clients that are down, 0 to 1.
+        full_first_round: everybody takes part in round 0.
+    """
+
+    def draw(self, round: Round) -> Tensor:
+        """The first clients of a random order are down."""
+        m = round.num_clients
+        order = torch.randperm(m, generator=round.stream("dropout"))
+        active = torch.ones(m, dtype=torch.bool)
+        active[order[: _count(self.rate, m)]] = False
+        return active
+
+
+class GroupedCount(_RateDropout):
+    """Exactly round(rate * m) clients are down, and at least one of every group stays up (FL-FDMS, assumption 5).
+
+    Groups are the clusters known from the data or the topology.
+
+    Args:
+        rate: share of clients that are down, 0 to 1; it must leave one client up in each group.
+        full_first_round: everybody takes part in round 0.
+    """
+
+    def check(self, trainer: DFLTrainer, module: DFLModule) -> None:
+        """Groups must be known, and the rate must leave room for one survivor each."""
+        if module.clusters is None:
+            raise UserError("dropout GroupedCount needs groups: a clustered data.partition or 'cluster' attributes in the topology")
+        groups, m = len(module.clusters.unique()), module.num_clients
+        if m - _count(self.rate, m) < groups:
+            raise UserError(
+                f"dropout.rate={self.rate} leaves {m - _count(self.rate, m)} of {m} clients up, "
+                f"fewer than the {groups} groups that each keep one; lower dropout.rate"
+            )
+
+    def draw(self, round: Round) -> Tensor:
+        """One survivor of each group at random, the other survivors uniformly from the rest."""
+        m, clusters = round.num_clients, round.clusters
+        assert clusters is not None
+        draws = torch.rand(m, generator=round.stream("dropout"))
+        survivors = [int(ids[draws[ids].argmin()]) for ids in (torch.nonzero(clusters == c).squeeze(1) for c in clusters.unique())]
+        draws[survivors] = -1.0
+        active = torch.zeros(m, dtype=torch.bool)
+        active[draws.argsort(stable=True)[: m - _count(self.rate, m)]] = True
+        return active
+
+
+def _count(rate: float, clients: int) -> int:
+    return int(rate * clients + 0.5)

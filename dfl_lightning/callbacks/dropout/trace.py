@@ -1,0 +1,74 @@
+"""Dropout replayed from a file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from dfl_lightning.callbacks.families import Dropout
+from dfl_lightning.errors import UserError
+from dfl_lightning.round import Round
+
+if TYPE_CHECKING:
+    from dfl_lightning.module import DFLModule
+    from dfl_lightning.trainer import DFLTrainer
+
+
+class Trace(Dropout):
+    """Who is up, read from a text file: a line a round, a column a client, 1 = up, 0 = down.
+
+    Columns are separated by commas or blanks; lines that start with `#` are comments.
+
+    Args:
+        file: the trace.
+        repeat: start again at the first line when the file ends; otherwise a short file is refused.
+        full_first_round: everybody takes part in round 0, whatever the first line says.
+    """
+
+    def __init__(self, file: str, repeat: bool = False, full_first_round: bool = False) -> None:
+        super().__init__(full_first_round)
+        self.file, self.repeat = file, repeat
+        self.table = read_trace(file)
+
+    def check(self, trainer: DFLTrainer, module: DFLModule) -> None:
+        """The trace must have a column for each client and, unless it repeats, a line for each round."""
+        rounds, clients = self.table.shape
+        if clients != module.num_clients:
+            raise UserError(f"{self.file}: {clients} columns, but data has {module.num_clients} clients; give one column a client")
+        wanted = trainer.max_epochs
+        if not self.repeat and (wanted is None or wanted < 0 or rounds < wanted):
+            raise UserError(
+                f"{self.file}: {rounds} lines, but trainer.max_rounds={wanted}; add lines or set dropout.repeat=true"
+            )
+
+    def draw(self, round: Round) -> Tensor:
+        """The round's line."""
+        return self.table[round.index % len(self.table)]
+
+
+def read_trace(file: str | Path) -> Tensor:
+    """A trace file as bool [rounds, clients].
+
+    Raises:
+        UserError: no such file, not a table of 0 and 1, or lines of unequal length.
+    """
+    try:
+        lines = Path(file).read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{file}: the dropout trace cannot be read ({error.__class__.__name__}); give a text file of 0 and 1") from None
+    rows: list[list[bool]] = []
+    for number, line in enumerate(lines, 1):
+        words = line.replace(",", " ").split()
+        if not words or words[0].startswith("#"):
+            continue
+        if any(word not in ("0", "1") for word in words):
+            raise UserError(f"{file}, line {number}: a dropout trace holds 0 (down) and 1 (up) only")
+        if rows and len(words) != len(rows[0]):
+            raise UserError(f"{file}, line {number}: {len(words)} columns, but the lines above have {len(rows[0])}")
+        rows.append([word == "1" for word in words])
+    if not rows:
+        raise UserError(f"{file}: the dropout trace is empty; give a line of 0 and 1 for each round")
+    return torch.tensor(rows)

@@ -1,0 +1,105 @@
+"""The families of policies: what each may write, and the defaults that make a new one short."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from dfl_lightning.functional import above_threshold, top_k
+from dfl_lightning.round import Round, RoundCallback
+
+if TYPE_CHECKING:
+    from dfl_lightning.module import DFLModule
+    from dfl_lightning.trainer import DFLTrainer
+
+
+class Policy(RoundCallback):
+    """A callback that takes part in the protocol, as opposed to a monitor that watches."""
+
+
+class Dropout(Policy):
+    """Which clients are up in a round: writes `active` in `on_dropout`.
+
+    Args:
+        full_first_round: everybody takes part in round 0, whatever the process says.
+    """
+
+    def __init__(self, full_first_round: bool = False) -> None:
+        self.full_first_round = full_first_round
+
+    def on_dropout(self, trainer: DFLTrainer, module: DFLModule, round: Round) -> None:
+        """Everybody in a full first round, else who `draw` says."""
+        if round.index == 0 and self.full_first_round:
+            return
+        round.active[: round.num_clients] = self.draw(round)
+
+    def draw(self, round: Round) -> Tensor:
+        """Who is up this round, bool [m]."""
+        raise NotImplementedError(f"{type(self).__name__} must implement draw(round)")
+
+
+class Selection(Policy):
+    """Whom each receiver learns from: writes `candidates`, `similarity`, `scores`, `selected`.
+
+    A new selection usually writes `scores` in `on_compare`; `on_select` then takes who reaches the threshold, or the
+    `k` best scores without one.
+
+    Args:
+        k: neighbours to choose where no threshold decides.
+    """
+
+    k: int = 5
+
+    def on_select(self, trainer: DFLTrainer, module: DFLModule, round: Round) -> None:
+        """Who reaches the threshold; without one, the `k` best scores, ties to the lowest id."""
+        if round.scores is None:
+            return  # the protocol says that nothing was selected
+        if round.threshold is not None and "threshold" in self.reads:
+            round.selected = above_threshold(round.scores, round.candidates, round.threshold)
+        else:
+            round.selected = top_k(round.scores, round.candidates, self.k)
+
+
+class Threshold(Policy):
+    """What score is enough: writes `threshold`, float64 [n], in `on_threshold`."""
+
+
+class Substitution(Policy):
+    """Who speaks for the clients that dropped out: writes `stand_in` (and `speakers`) in `on_substitute`."""
+
+
+class Aggregation(Policy):
+    """How votes become weights: writes `weights` in `on_weigh`; mixes them in `on_mix`.
+
+    Attributes:
+        include_self: whether a receiver's own trained model has a vote.
+    """
+
+    include_self: bool = True
+
+    def on_mix(self, trainer: DFLTrainer, module: DFLModule, round: Round) -> None:
+        """New models of receivers that have weights: weights @ trained rows, and the other speakers' rows.
+
+        A speaker's update is added to the receiver's own model, which therefore gets the weight of all such updates.
+        """
+        n, m = round.num_nodes, round.num_clients
+        assert round.weights is not None
+        where = round.receivers & (round.weights != 0).any(1)
+        weights = round.weights[where]
+        terms = [(weights[:, :n], "trained")]
+        for block, speakers in enumerate(round.speakers):
+            spoken = weights[:, n + block * m : n + (block + 1) * m]
+            memory = torch.zeros(len(weights), len(round.bank.rows(speakers.rows)), dtype=weights.dtype)
+            memory[:, :m] = spoken
+            terms.append((memory, speakers.rows))
+            if speakers.relative:
+                own = torch.zeros(len(weights), n, dtype=weights.dtype)
+                own[torch.arange(len(weights)), torch.nonzero(where).squeeze(1)] = spoken.sum(1)
+                terms.append((own, "models"))
+        round.mix(terms, into="models", where=where)
+
+
+class Monitor(RoundCallback):
+    """Watches rounds and logs numbers; changes nothing and costs the simulated clients nothing."""

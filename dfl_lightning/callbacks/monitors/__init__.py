@@ -1,0 +1,6 @@
+"""Monitors: what is measured about a round beside the models' accuracy."""
+
+from dfl_lightning.callbacks.monitors.friends import FriendAccuracy
+from dfl_lightning.callbacks.monitors.neighbours import NeighbourAccuracy
+
+__all__ = ["FriendAccuracy", "NeighbourAccuracy"]

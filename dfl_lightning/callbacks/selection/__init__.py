@@ -1,0 +1,6 @@
+"""Selection: whom each receiver learns from."""
+
+from dfl_lightning.callbacks.selection.afind import AFIND
+from dfl_lightning.callbacks.selection.gossip import Gossip
+
+__all__ = ["AFIND", "Gossip"]

@@ -1,0 +1,138 @@
+"""AFIND+: find friendly neighbours by the similarity of their feature layers (arXiv 2407.04460)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+from torch import Tensor
+
+from dfl_lightning.bank import Columns, References
+from dfl_lightning.callbacks.families import Selection
+from dfl_lightning.errors import UserError
+from dfl_lightning.functional import participation_ratio, updated_probabilities
+from dfl_lightning.round import Round
+
+if TYPE_CHECKING:
+    from dfl_lightning.module import DFLModule
+    from dfl_lightning.trainer import DFLTrainer
+
+
+class AFIND(Selection):
+    """Neighbours whose feature proxies point the same way (AFIND+ eq. 7 to 9).
+
+    Each client sends one layer, the output layer of its featurizer, to those that can hear it; a receiver turns the
+    cosines into probabilities by a softmax of temperature `nu`. The default compares the layers of the trained models
+    minus their mean over the neighbourhood, and scores a neighbour by n_i p_ij, so that 1 is an average neighbour; the
+    documentation says why, and `rule: literal` with its companions is the paper's letter.
+
+    Args:
+        nu: temperature of the softmax over cosines, above 0.
+        k: neighbours to choose where no threshold decides.
+        rule: `ratio` scores by n_i p_ij of this round's cosines; `literal` by last round's p_ij, then looks at the
+            proxies of those it selected only and refreshes their p_ij (eq. 9; everybody in round 0).
+        proxy: `cumdelta`: the layer's change since the start of the run; `delta`: since the start of the round;
+            `weight`: the layer; `grad_batch`: its gradient on the round's first batch.
+        center: subtract the mean over the neighbourhood first.
+        proxy_layer: another layer by name; default the last one with parameters before the head.
+    """
+
+    reads = frozenset({"threshold"})
+
+    def __init__(
+        self,
+        nu: float = 0.2,
+        k: int = 5,
+        rule: Literal["ratio", "literal"] = "ratio",
+        proxy: Literal["cumdelta", "delta", "weight", "grad_batch"] = "cumdelta",
+        center: bool = True,
+        proxy_layer: str | None = None,
+    ) -> None:
+        if nu <= 0:
+            raise UserError(f"selection.nu={nu}; the temperature must be above 0")
+        if k < 0:
+            raise UserError(f"selection.k={k}; it is a number of neighbours, 0 or more")
+        self.nu, self.k, self.rule = nu, k, rule
+        self.proxy, self.center, self.proxy_layer = proxy, center, proxy_layer
+        self.similarity: Tensor | None = None  # last known cosines, float64 [n, n], NaN = never seen
+        self.probabilities: Tensor | None = None  # p of the letter, float64 [n, n]
+
+    def check(self, trainer: DFLTrainer, module: DFLModule) -> None:
+        """The proxy layer must exist and be shared; receivers must be clients."""
+        if module.topology.num_servers:
+            raise UserError("selection AFIND is for clients that choose neighbours; a server has none (use Gossip)")
+        self.columns(module)
+        # with one common start, centring removes it: no need to keep the first models
+        starts_cancel = self.center and module.init != "independent"
+        self.row_sets = ("initial",) if self.proxy == "cumdelta" and not starts_cancel else ()
+
+    def columns(self, module: DFLModule) -> Columns:
+        """Columns of the proxy layer.
+
+        Raises:
+            UserError: no such layer, or a layer that is not shared.
+        """
+        layout = module.layout
+        name = self.proxy_layer or layout.last_feature_layer()
+        columns = layout.module_columns(name)
+        if not layout.shared.mask(layout.width)[columns.mask(layout.width)].all():
+            raise UserError(
+                f"selection AFIND compares the layer '{name}', which model.shared keeps private; "
+                "share it or name another with --selection.proxy_layer"
+            )
+        return columns
+
+    def on_compare(self, trainer: DFLTrainer, module: DFLModule, round: Round) -> None:
+        """Scores of the candidates: from this round's proxies, or by the letter from last round's."""
+        if self.rule == "literal":
+            if self.probabilities is None:
+                self.probabilities = _uniform(round.reachable)
+            round.scores = self.probabilities.clone()
+        else:
+            self._look_at(module, round, round.candidates)
+            assert round.similarity is not None
+            known = round.candidates & ~round.similarity.isnan()
+            ratio = participation_ratio(round.similarity, known, self.nu)
+            round.scores = torch.where(known, ratio, 1.0)  # never seen: an average neighbour
+
+    def on_select(self, trainer: DFLTrainer, module: DFLModule, round: Round) -> None:
+        """Threshold or k best; the letter looks at the selected ones' proxies now, for the next round."""
+        super().on_select(trainer, module, round)
+        if self.rule == "literal":
+            assert round.selected is not None and self.probabilities is not None
+            self._look_at(module, round, round.selected)
+            assert round.similarity is not None
+            seen = round.selected & ~round.similarity.isnan()
+            self.probabilities = updated_probabilities(
+                self.probabilities, round.similarity, seen, round.reachable, self.nu
+            )
+
+    def _look_at(self, module: DFLModule, round: Round, pairs: Tensor) -> None:
+        """Fetch proxies and compare; who is down is remembered as it was seen last."""
+        cosines = self._cosines(module, round, pairs & round.active[None, :])
+        known = cosines if self.similarity is None else torch.where(cosines.isnan(), self.similarity, cosines)
+        self.similarity = known
+        round.similarity = torch.where(pairs, known, float("nan"))
+
+    def _cosines(self, module: DFLModule, round: Round, pairs: Tensor) -> Tensor:
+        columns = self.columns(module)
+        if self.proxy == "grad_batch":
+            active = torch.nonzero(round.active[: round.num_clients]).squeeze(1)
+            gradients = round.gradients(References.rows("models", active), batches=1)
+            return round.compare(gradients, pairs, columns, centre=self.center).cosines
+        origin = {"cumdelta": "initial" if self.row_sets else None, "delta": "start", "weight": None}[self.proxy]
+        return round.compare("trained", pairs, columns, origin, self.center).cosines
+
+    def state_dict(self) -> dict[str, Any]:
+        """The remembered cosines and probabilities."""
+        return {"similarity": self.similarity, "probabilities": self.probabilities}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Restore what `state_dict` returned."""
+        self.similarity, self.probabilities = state_dict["similarity"], state_dict["probabilities"]
+
+
+def _uniform(reachable: Tensor) -> Tensor:
+    """p_ij = 1/n_i over the neighbours of the first round's graph."""
+    weights = reachable.double()
+    return weights / weights.sum(1, keepdim=True).clamp(min=1)

@@ -1,0 +1,60 @@
+"""Gossip and all that is gossip with a restriction: fixed neighbours, an oracle, everybody, nobody."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+import torch
+
+from dfl_lightning.callbacks.families import Selection
+from dfl_lightning.errors import UserError
+from dfl_lightning.functional import random_k
+from dfl_lightning.round import Round
+from dfl_lightning.streams import stream
+
+if TYPE_CHECKING:
+    from dfl_lightning.module import DFLModule
+    from dfl_lightning.trainer import DFLTrainer
+
+
+class Gossip(Selection):
+    """Each receiver learns from `k` uniformly drawn neighbours.
+
+    Local training is `k: 0`, everybody `k: all`, the oracle `k: all, within: cluster`, fixed neighbours
+    `redraw: false`; in a server topology `k` clients take part in a round (FedAvg with sampling).
+
+    Args:
+        k: how many, or `all`; fewer where fewer can be reached.
+        within: `cluster`: only clients of the receiver's own cluster, known from the data or the topology.
+        redraw: draw anew in each round; otherwise the neighbours of round 0 for ever (a dropped one is not replaced).
+    """
+
+    def __init__(
+        self, k: int | Literal["all"] = 10, within: Literal["cluster"] | None = None, redraw: bool = True
+    ) -> None:
+        if k != "all" and k < 0:
+            raise UserError(f"selection.k={k}; it is a number of neighbours, 0 or more, or all")
+        self.neighbours, self.within, self.redraw = k, within, redraw
+
+    def check(self, trainer: DFLTrainer, module: DFLModule) -> None:
+        """`within: cluster` needs clusters."""
+        if self.within and module.clusters is None:
+            raise UserError(
+                "selection.within=cluster needs known clusters: a clustered data.partition or 'cluster' attributes in the topology"
+            )
+        if self.within and module.topology.num_servers:
+            raise UserError("selection.within=cluster: a server belongs to no cluster; use a topology without servers")
+
+    def on_select(self, trainer: DFLTrainer, module: DFLModule, round: Round) -> None:
+        """A uniform draw for each receiver, from its own stream."""
+        n = round.num_nodes
+        allowed = round.candidates if self.redraw else round.reachable
+        if self.within:
+            assert round.clusters is not None
+            allowed = allowed & (round.clusters[:, None] == round.clusters[None, :])
+        if self.neighbours == "all":
+            round.selected = allowed & round.candidates
+            return
+        when = round.index if self.redraw else 0
+        draws = torch.stack([torch.rand(n, dtype=torch.float64, generator=stream(round.seed, "gossip", when, i)) for i in range(n)])
+        round.selected = random_k(allowed, int(self.neighbours), draws) & round.candidates

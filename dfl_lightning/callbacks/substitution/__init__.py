@@ -1,0 +1,6 @@
+"""Substitution: who speaks for the clients that dropped out."""
+
+from dfl_lightning.callbacks.substitution.fdms import FDMS
+from dfl_lightning.callbacks.substitution.stale import Stale
+
+__all__ = ["FDMS", "Stale"]

@@ -1,0 +1,67 @@
+"""AFIND+'s adaptive participation threshold."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+from torch import Tensor
+
+from dfl_lightning.callbacks.families import Selection, Threshold
+from dfl_lightning.errors import UserError
+from dfl_lightning.functional import adaptive_threshold, literal_threshold
+from dfl_lightning.round import Round
+
+if TYPE_CHECKING:
+    from dfl_lightning.module import DFLModule
+    from dfl_lightning.trainer import DFLTrainer
+
+
+class AdaptiveThreshold(Threshold):
+    """A participation threshold that falls where neighbours are similar (AFIND+ eq. 10 to 13).
+
+    Args:
+        tau: the threshold of a client whose neighbours are all dissimilar, 0 or more; 0 accepts everybody.
+        rule: `ratio`: tau times the mean normalised entropy of this round's similarities; `literal`: tau times one
+            minus the sigmoid of the entropy summed over last round's selected neighbours, 0 in round 0.
+    """
+
+    def __init__(self, tau: float = 0.5, rule: Literal["ratio", "literal"] = "ratio") -> None:
+        if tau < 0:
+            raise UserError(f"threshold.tau={tau}; it must be 0 or more")
+        self.tau, self.rule = tau, rule
+        self.threshold: Tensor | None = None  # the letter's theta for the next round, float64 [n]
+
+    def check(self, trainer: DFLTrainer, module: DFLModule) -> None:
+        """Scores and threshold must be in the same units."""
+        selection = trainer.policy(Selection)
+        theirs = getattr(selection, "rule", self.rule)
+        if theirs != self.rule:
+            raise UserError(f"threshold.rule={self.rule} but selection.rule={theirs}; they must be the same")
+
+    def on_threshold(self, trainer: DFLTrainer, module: DFLModule, round: Round) -> None:
+        """From this round's similarities, or by the letter from last round's."""
+        if self.rule == "literal":
+            zero = torch.zeros(round.num_nodes, dtype=torch.float64)
+            round.threshold = zero if self.threshold is None else self.threshold
+        else:
+            assert round.similarity is not None
+            known = round.candidates & ~round.similarity.isnan()
+            round.threshold = adaptive_threshold(round.similarity, known, self.tau)
+
+    def on_round_end(self, trainer: DFLTrainer, module: DFLModule, round: Round) -> None:
+        """Log the mean threshold; the letter computes the next one from whom it selected now."""
+        if round.threshold is not None:
+            round.log("threshold", float(round.threshold[round.receivers].mean()))
+        if self.rule == "literal" and round.similarity is not None and round.selected is not None:
+            theta = literal_threshold(round.similarity, round.selected & ~round.similarity.isnan(), self.tau)
+            before = torch.zeros_like(theta) if self.threshold is None else self.threshold
+            self.threshold = torch.where(round.receivers, theta, before)  # who was down keeps its own
+
+    def state_dict(self) -> dict[str, Any]:
+        """The letter's threshold for the next round."""
+        return {"threshold": self.threshold}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Restore what `state_dict` returned."""
+        self.threshold = state_dict["threshold"]

@@ -1,0 +1,115 @@
+"""The tensors an engine trains from: all images in one place, and who may use which."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+__all__ = ["ClientData"]
+
+Augment = Callable[[Tensor, torch.Generator], Tensor]
+
+
+@dataclass(eq=False)
+class ClientData:
+    """Images of all clients, resident on one device; a batch is a gather by index.
+
+    Attributes:
+        images: all images, uint8 or float [N, ...]; a client's rotation is already applied.
+        labels: their classes, int64 [N]; a client's label map is already applied.
+        train: per client the indices of its training images, int64; m of them.
+        val: the same for validation, empty tensors where nothing is held out.
+        test: the same for the test.
+        global_test: indices of the test set of a global model, or None.
+        clusters: hidden cluster of each client as known from the partition, int64 [m], or None.
+        num_classes: number of classes C.
+        scale: a network's input is images * scale + shift; broadcastable over an image.
+        shift: see `scale`.
+        augment: changes a float batch [B, C, H, W] in training, before `scale` and `shift`; or None.
+    """
+
+    images: Tensor
+    labels: Tensor
+    train: tuple[Tensor, ...]
+    val: tuple[Tensor, ...]
+    test: tuple[Tensor, ...]
+    global_test: Tensor | None
+    clusters: Tensor | None
+    num_classes: int
+    scale: Tensor
+    shift: Tensor
+    augment: Augment | None = None
+    _affine: dict[torch.dtype, tuple[Tensor, Tensor]] = field(default_factory=dict, init=False, repr=False)
+
+    @property
+    def num_clients(self) -> int:
+        """Number of clients m."""
+        return len(self.train)
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """Shape of one input of the network, without the batch dimension."""
+        return tuple(self.images.shape[1:])
+
+    def sizes(self, split: Literal["train", "val", "test"]) -> Tensor:
+        """Number of images of each client, int64 [m], on the CPU."""
+        return torch.tensor([len(part) for part in getattr(self, split)])
+
+    def batch(
+        self,
+        indices: Tensor,
+        dtype: torch.dtype = torch.float32,
+        generator: torch.Generator | Sequence[torch.Generator] | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        """Inputs and classes of the images at `indices`.
+
+        Args:
+            indices: int64 [B], or [k, B] for the batches of k clients, on the device of the data.
+            dtype: floating type of the inputs.
+            generator: gives the draws of the augmentation; None means evaluation, without augmentation. For indices
+                [k, B] also k generators, one a row, so that a client's draws do not depend on who is beside it.
+
+        Returns:
+            Inputs [B, ...] and classes int64 [B], or [k, B, ...] and [k, B].
+        """
+        flat = indices.reshape(-1)
+        x = self.images.index_select(0, flat).to(dtype)
+        if generator is not None and self.augment is not None:
+            if isinstance(generator, torch.Generator):
+                x = self.augment(x, generator)
+            else:
+                rows = zip(x.split(indices.shape[-1]), generator, strict=True)
+                x = torch.cat([self.augment(row, its_generator) for row, its_generator in rows])
+        scale, shift = self._affine_in(dtype)
+        x = torch.addcmul(shift, x, scale)
+        return x.view(*indices.shape, *self.input_shape), self.labels.index_select(0, flat).view(indices.shape)
+
+    def to(self, device: torch.device | str) -> ClientData:
+        """The same data on another device; nothing is copied where they are there already."""
+
+        def moved(part: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+            return tuple(indices.to(device) for indices in part)
+
+        return dataclasses.replace(
+            self,
+            images=self.images.to(device),
+            labels=self.labels.to(device),
+            train=moved(self.train),
+            val=moved(self.val),
+            test=moved(self.test),
+            global_test=None if self.global_test is None else self.global_test.to(device),
+            clusters=None if self.clusters is None else self.clusters.to(device),
+            scale=self.scale.to(device),
+            shift=self.shift.to(device),
+        )
+
+    def _affine_in(self, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        # Kept, because a conversion a batch is a kernel launch a batch.
+        if dtype not in self._affine:
+            self._affine[dtype] = (self.scale.to(dtype), self.shift.to(dtype))
+        return self._affine[dtype]

@@ -1,0 +1,208 @@
+"""The LightningDataModule of all data sets: load, divide, lay out, and hand one sweep a round to Lightning."""
+
+from __future__ import annotations
+
+import os
+from abc import abstractmethod
+from collections.abc import Iterator
+from pathlib import Path
+
+import lightning as L
+from torch import Tensor
+
+from dfl_lightning.data.augment import CropFlip
+from dfl_lightning.data.client_data import ClientData
+from dfl_lightning.data.materialise import materialise
+from dfl_lightning.data.partitions import IID, Partition
+from dfl_lightning.data.source import Source
+from dfl_lightning.data.split import Split, draw_split
+from dfl_lightning.data.split_file import read_split, write_split
+from dfl_lightning.errors import UserError
+
+__all__ = ["FederatedData", "OneSweep"]
+
+DEFAULT_TEST_FRACTION = 0.25
+ROOT_VARIABLE = "DFL_DATA_ROOT"
+
+
+class OneSweep:
+    """What Lightning sees as a loader: one batch, which stands for a whole round; the data stay where they are."""
+
+    def __len__(self) -> int:
+        return 1
+
+    def __iter__(self) -> Iterator[int]:
+        return iter([0])
+
+
+class FederatedData(L.LightningDataModule):
+    """Images of many clients. A data set is a subclass with one method, `load`.
+
+    After `setup`, `clients` holds everything an engine needs. Images that are held out follow what a client trains on.
+
+    Args:
+        num_clients: number of clients m.
+        partition: how the training images are divided; null means IID.
+        test_fraction: share of each client's own images that is held out for its test, rounded down; null takes the
+            test images from the official test set, or a quarter of the client's own where there is none; 0 means no
+            test.
+        val_fraction: share of each client's remaining images that is held out for validation, rounded down.
+        test_size: images of each client's test part, before rounding up for each class, where they come from the
+            official test set and follow the class distribution that the client was drawn with (`Dirichlet` with
+            equal sizes, `Pathological`).
+        samples_per_client: images a client keeps at most, validation and own test part included, drawn at random;
+            null keeps all.
+        root: folder of the data sets' files; null means the environment variable DFL_DATA_ROOT, else `./data`.
+        seed: seed of the split; null means the run's seed.
+        split: a split.npz to repeat, instead of drawing; null draws.
+        normalise: subtract the mean and divide by the standard deviation of the training images, channel by channel.
+        augment: random crops (padding 4) and horizontal flips in training.
+    """
+
+    run_seed: int | None = None  # the trainer sets it; without one, Lightning's PL_GLOBAL_SEED or 0
+
+    def __init__(
+        self,
+        num_clients: int = 20,
+        partition: Partition | None = None,
+        test_fraction: float | None = None,
+        val_fraction: float = 0.0,
+        test_size: int = 100,
+        samples_per_client: int | None = None,
+        root: str | None = None,
+        seed: int | None = None,
+        split: str | None = None,
+        normalise: bool = False,
+        augment: bool = False,
+    ) -> None:
+        super().__init__()
+        for name, number in (("num_clients", num_clients), ("test_size", test_size)):
+            if number < 1:
+                raise UserError(f"data.{name} must be at least 1, not {number}")
+        if samples_per_client is not None and samples_per_client < 1:
+            raise UserError(f"data.samples_per_client must be at least 1 or null, not {samples_per_client}")
+        for name, fraction in (("test_fraction", test_fraction), ("val_fraction", val_fraction)):
+            if fraction is not None and not 0 <= fraction < 1:
+                raise UserError(f"data.{name} must be at least 0 and less than 1, not {fraction}")
+        self.num_clients = num_clients
+        self.partition = IID() if partition is None else partition
+        self.test_fraction = test_fraction
+        self.val_fraction = val_fraction
+        self.test_size = test_size
+        self.samples_per_client = samples_per_client
+        self.root = Path(root or os.environ.get(ROOT_VARIABLE) or "data")
+        self.seed = seed
+        self.split = split
+        self.normalise = normalise
+        self.augment = augment
+        self._clients: ClientData | None = None
+        self._split: Split | None = None
+        self._source: Source | None = None
+        self._drawn_with: int | None = None
+
+    @abstractmethod
+    def load(self) -> Source:
+        """Read the data set. Called on every process; downloads belong to `prepare_data`."""
+
+    # -- what engines and reports read
+
+    @property
+    def clients(self) -> ClientData:
+        """The resident tensors, after `setup`."""
+        if self._clients is None:
+            raise UserError("data: the clients' data do not exist yet; call setup() first")
+        return self._clients
+
+    @property
+    def source(self) -> Source:
+        """The data set as it was loaded, after `setup`."""
+        if self._source is None:
+            raise UserError("data: the data set is not loaded yet; call setup() first")
+        return self._source
+
+    @property
+    def client_split(self) -> Split:
+        """Who has which images of the source, after `setup`."""
+        if self._split is None:
+            raise UserError("data: the split does not exist yet; call setup() first")
+        return self._split
+
+    @property
+    def split_seed(self) -> int:
+        """The seed that the split is drawn with."""
+        if self.seed is not None:
+            return self.seed
+        return int(os.environ.get("PL_GLOBAL_SEED", 0)) if self.run_seed is None else self.run_seed
+
+    def setup(self, stage: str | None = None) -> None:
+        """Load, divide and lay out; a second call does nothing unless the seed is another one.
+
+        Raises:
+            UserError: the data are missing or cannot be divided as asked.
+        """
+        if self._clients is not None and self._drawn_with == self.split_seed:
+            return
+        source = self.load()
+        split = self._divide(source) if self.split is None else read_split(self.split, source, self.num_clients)
+        if self.augment and source.images.ndim != 4:
+            raise UserError(
+                f"data.augment crops and flips images [C, H, W], but {source.name} has inputs of shape "
+                f"{tuple(source.images.shape[1:])}; set augment: false"
+            )
+        self._clients = materialise(source, split, self.normalise, CropFlip() if self.augment else None)
+        self._source, self._split, self._drawn_with = source, split, self.split_seed
+
+    def _divide(self, source: Source) -> Split:
+        if self.num_clients > len(source.labels):
+            raise UserError(
+                f"data: {self.num_clients} clients, but {source.name} has {len(source.labels)} training images; "
+                f"lower num_clients"
+            )
+        fraction = self.test_fraction
+        if fraction is None and not source.num_test:
+            fraction = DEFAULT_TEST_FRACTION
+        seed = self.split_seed
+        assignment = self.partition.assign(source.labels.numpy(), source.num_classes, self.num_clients, seed)
+        return draw_split(
+            source,
+            assignment,
+            self.partition.describe(),
+            test_fraction=fraction,
+            val_fraction=self.val_fraction,
+            test_size=self.test_size,
+            samples_per_client=self.samples_per_client,
+            seed=seed,
+        )
+
+    def save_split(self, path: str | Path) -> None:
+        """Write `split.npz`, which `split=path` repeats exactly; see `split_file.write_split`."""
+        write_split(path, self.client_split, self.source)
+
+    def describe(self) -> str:
+        """One line for the banner, for example `Digits, IID: 67–68 train / 22 test images a client`."""
+        sizes = [f"{_range(self.clients.sizes('train'))} train"]
+        if int(self.clients.sizes("val").max()):
+            sizes.append(f"{_range(self.clients.sizes('val'))} validation")
+        if int(self.clients.sizes("test").max()):
+            sizes.append(f"{_range(self.clients.sizes('test'))} test")
+        origin = "" if self.split is None else f" from {Path(self.split).name}"
+        return f"{self.source.name}, {self.client_split.partition}{origin}: {' / '.join(sizes)} images a client"
+
+    # -- what Lightning calls
+
+    def train_dataloader(self) -> OneSweep:
+        """One batch a round."""
+        return OneSweep()
+
+    def val_dataloader(self) -> OneSweep:
+        """One batch an evaluation."""
+        return OneSweep()
+
+    def test_dataloader(self) -> OneSweep:
+        """One batch an evaluation."""
+        return OneSweep()
+
+
+def _range(sizes: Tensor) -> str:
+    low, high = int(sizes.min()), int(sizes.max())
+    return f"{low:,}" if low == high else f"{low:,}–{high:,}"

@@ -1,0 +1,125 @@
+"""From a split to resident tensors: every distinct (image, transformation) is made once."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+from torchvision.transforms import InterpolationMode
+from torchvision.transforms import functional as vision
+
+from dfl_lightning.data.client_data import Augment, ClientData
+from dfl_lightning.data.source import CHUNK, Source
+from dfl_lightning.data.split import Split
+from dfl_lightning.errors import UserError
+
+__all__ = ["materialise", "rotate"]
+
+
+def rotate(images: Tensor, degrees: float) -> Tensor:
+    """Rotate images [..., H, W] counter-clockwise about their centre, corners filled with zeros.
+
+    Multiples of 90 degrees move pixels and change no value; other angles interpolate bilinearly.
+
+    Example:
+        >>> rotate(torch.tensor([[[1, 2], [3, 4]]]), 90)
+        tensor([[[2, 4],
+                 [1, 3]]])
+    """
+    turns, rest = divmod(degrees % 360, 90)
+    if rest == 0:
+        return torch.rot90(images, int(turns), dims=(-2, -1))
+    chunks = [vision.rotate(chunk, degrees, InterpolationMode.BILINEAR) for chunk in images.split(CHUNK)]
+    return torch.cat(chunks) if chunks else images
+
+
+def materialise(source: Source, split: Split, normalise: bool = False, augment: Augment | None = None) -> ClientData:
+    """Lay out the images so that from here on a batch is a gather by index.
+
+    Without rotations and label maps the source's own tensors are used; otherwise only what somebody uses is kept.
+
+    Args:
+        source: the data set.
+        split: who has which of its images, rotated and renamed how.
+        normalise: see `Source.affine`.
+        augment: see `ClientData`.
+
+    Raises:
+        UserError: the images cannot be rotated.
+    """
+    images, labels = source.everything()
+    offset = len(source.labels) if split.test_official else 0
+    train, val = list(split.train), list(split.val)
+    test = [part + offset for part in split.test]
+    official = np.arange(len(source.labels), len(labels))
+
+    kinds, kind_of = _transformations(split, source.num_classes)
+    if len(kinds) > 1:
+        # Key of an image: kind * (number of images) + index. Kind 0 changes nothing.
+        for part in (train, val, test):
+            for client, indices in enumerate(part):
+                part[client] = kind_of[client] * len(labels) + indices
+        keys = np.unique(np.concatenate([*train, *val, *test, official]))
+        images, labels = _transformed(images, labels, keys, kinds)
+        for part in (train, val, test):
+            for client, indices in enumerate(part):
+                part[client] = np.searchsorted(keys, indices)
+        official = np.searchsorted(keys, official)
+
+    if not len(official):
+        official = np.unique(np.concatenate(test))
+    scale, shift = source.affine(normalise)
+    return ClientData(
+        images=images,
+        labels=labels,
+        train=tuple(torch.from_numpy(part) for part in train),
+        val=tuple(torch.from_numpy(part) for part in val),
+        test=tuple(torch.from_numpy(part) for part in test),
+        global_test=torch.from_numpy(official) if len(official) else None,
+        clusters=None if split.clusters is None else torch.from_numpy(split.clusters),
+        num_classes=source.num_classes,
+        scale=scale,
+        shift=shift,
+        augment=augment,
+    )
+
+
+Kind = tuple[float, tuple[int, ...]]
+
+
+def _transformations(split: Split, num_classes: int) -> tuple[list[Kind], np.ndarray]:
+    """The distinct transformations, the one that changes nothing first, and which one each client has."""
+    identity: Kind = (0.0, tuple(range(num_classes)))
+    kinds: dict[Kind, int] = {identity: 0}
+    kind_of = np.zeros(len(split.train), dtype=np.int64)
+    for client in range(len(split.train)):
+        angle = 0.0 if split.rotation is None else float(split.rotation[client]) % 360
+        names = identity[1] if split.label_map is None else tuple(int(label) for label in split.label_map[client])
+        kind_of[client] = kinds.setdefault((angle, names), len(kinds))
+    return list(kinds), kind_of
+
+
+def _transformed(images: Tensor, labels: Tensor, keys: np.ndarray, kinds: list[Kind]) -> tuple[Tensor, Tensor]:
+    new_images = images.new_empty((len(keys), *images.shape[1:]))
+    new_labels = labels.new_empty(len(keys))
+    for number, (angle, names) in enumerate(kinds):
+        start, end = np.searchsorted(keys, [number * len(labels), (number + 1) * len(labels)])
+        indices = torch.from_numpy(keys[start:end] - number * len(labels))
+        chosen = images.index_select(0, indices)
+        if angle:
+            _check_rotation(chosen, angle)
+            chosen = rotate(chosen, angle)
+        new_images[start:end] = chosen
+        new_labels[start:end] = torch.tensor(names)[labels.index_select(0, indices)]
+    return new_images, new_labels
+
+
+def _check_rotation(images: Tensor, angle: float) -> None:
+    shape = tuple(images.shape[1:])
+    if images.ndim != 4:
+        raise UserError(f"data.partition: only images [C, H, W] can be rotated, not inputs of shape {shape}")
+    if angle % 180 == 90 and shape[-1] != shape[-2]:
+        raise UserError(
+            f"data.partition: images of {shape[-2]} x {shape[-1]} pixels change their shape when rotated by {angle:g} "
+            f"degrees; use square images or multiples of 180"
+        )

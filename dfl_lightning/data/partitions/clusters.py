@@ -1,0 +1,122 @@
+"""Hidden clusters: clients of a cluster share a transformation of images or labels, or a set of labels."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from dfl_lightning.data.partitions.base import Assignment, Partition, contiguous_clusters, deal
+from dfl_lightning.errors import UserError
+from dfl_lightning.streams import numpy_stream
+
+__all__ = ["LabelClusters", "RotatedClusters", "SwappedLabelClusters"]
+
+
+class RotatedClusters(Partition):
+    """IID images; each cluster sees them rotated by its own angle (PANM, section 4.1).
+
+    Clusters are blocks of consecutive clients, as even as possible.
+
+    Args:
+        degrees: counter-clockwise angle of each cluster in degrees. Multiples of 90 are exact, others bilinear.
+    """
+
+    def __init__(self, degrees: Sequence[float] = (0, 90, 180, 270)) -> None:
+        if not degrees or not all(math.isfinite(angle) for angle in degrees):
+            raise UserError(f"data.partition RotatedClusters: degrees must be a list of numbers, not {degrees!r}")
+        self.degrees = [float(angle) for angle in degrees]
+
+    def describe(self) -> str:
+        """For example `RotatedClusters{0,90,180,270}`."""
+        return f"RotatedClusters{{{','.join(f'{angle:g}' for angle in self.degrees)}}}"
+
+    def assign(self, labels: np.ndarray, num_classes: int, num_clients: int, seed: int) -> Assignment:
+        """See `Partition.assign`; every image belongs to one client."""
+        clusters = contiguous_clusters(num_clients, len(self.degrees), self.describe())
+        parts = deal(np.arange(len(labels)), num_clients, numpy_stream(seed, "partition"))
+        return Assignment(parts, clusters, rotation=np.array(self.degrees)[clusters])
+
+
+class SwappedLabelClusters(Partition):
+    """IID images; each cluster exchanges some labels (PANM, section 4.1).
+
+    Clusters are blocks of consecutive clients, as even as possible.
+
+    Args:
+        swaps: for each cluster a list of cycles of labels: `[0, 1]` swaps two, `[0, 1, 2]` calls 0 1, 1 2 and 2 0, and
+            `[]` in place of the list leaves a cluster as it is. Null means PANM's two clusters, `[[[0, 1]], [[6, 7]]]`;
+            its four are `[[[0, 1]], [[2, 3]], [[4, 5]], [[6, 7]]]`.
+    """
+
+    def __init__(self, swaps: list[list[list[int]]] | None = None) -> None:
+        self.swaps: list[list[list[int]]] = [[[0, 1]], [[6, 7]]] if swaps is None else swaps
+        if not self.swaps:
+            raise UserError("data.partition SwappedLabelClusters: swaps has no cluster; give a list of cycles for each")
+        for cluster, cycles in enumerate(self.swaps):
+            named = [label for cycle in cycles for label in cycle]
+            if len(set(named)) < len(named):
+                raise UserError(
+                    f"data.partition SwappedLabelClusters: cluster {cluster} names a label twice in {cycles}; "
+                    f"each label may be in one cycle"
+                )
+
+    def describe(self) -> str:
+        """For example `SwappedLabelClusters{(0 1),(6 7)}`."""
+        names = ["".join(f"({' '.join(map(str, cycle))})" for cycle in cycles) or "-" for cycles in self.swaps]
+        return f"SwappedLabelClusters{{{','.join(names)}}}"
+
+    def assign(self, labels: np.ndarray, num_classes: int, num_clients: int, seed: int) -> Assignment:
+        """See `Partition.assign`; every image belongs to one client."""
+        clusters = contiguous_clusters(num_clients, len(self.swaps), self.describe())
+        maps = np.tile(np.arange(num_classes), (len(self.swaps), 1))
+        for cluster, cycles in enumerate(self.swaps):
+            for cycle in cycles:
+                if any(not 0 <= label < num_classes for label in cycle):
+                    raise UserError(
+                        f"data.partition SwappedLabelClusters: cluster {cluster} names labels {cycle}, but the data "
+                        f"have {num_classes} classes, 0 to {num_classes - 1}; change swaps"
+                    )
+                maps[cluster, cycle] = np.roll(cycle, -1)
+        parts = deal(np.arange(len(labels)), num_clients, numpy_stream(seed, "partition"))
+        return Assignment(parts, clusters, label_map=maps[clusters])
+
+
+class LabelClusters(Partition):
+    """The labels are divided among the clusters; a client has images of its cluster's labels (FL-FDMS, section 6.1.1).
+
+    Labels go to clusters in their order, clusters are blocks of consecutive clients, both as even as possible. All
+    clients have the same number of images; what a cluster has above that is left out.
+
+    Args:
+        clusters: number of clusters; FL-FDMS has 5, of two labels each.
+    """
+
+    def __init__(self, clusters: int = 5) -> None:
+        if clusters < 1:
+            raise UserError(f"data.partition LabelClusters: clusters must be at least 1, not {clusters}")
+        self.clusters = clusters
+
+    def describe(self) -> str:
+        """For example `LabelClusters(5)`."""
+        return f"LabelClusters({self.clusters})"
+
+    def assign(self, labels: np.ndarray, num_classes: int, num_clients: int, seed: int) -> Assignment:
+        """See `Partition.assign`."""
+        if self.clusters > num_classes:
+            raise UserError(
+                f"data.partition LabelClusters: {self.clusters} clusters, but only {num_classes} labels to divide "
+                f"among them; lower clusters"
+            )
+        clusters = contiguous_clusters(num_clients, self.clusters, self.describe())
+        rng = numpy_stream(seed, "partition")
+        pools = [
+            np.flatnonzero(np.isin(labels, group)) for group in np.array_split(np.arange(num_classes), self.clusters)
+        ]
+        size = min(len(pool) // int((clusters == cluster).sum()) for cluster, pool in enumerate(pools))
+        parts: list[np.ndarray] = []
+        for cluster, pool in enumerate(pools):
+            members = int((clusters == cluster).sum())
+            parts += deal(rng.permutation(pool)[: members * size], members, rng)
+        return Assignment(parts, clusters)

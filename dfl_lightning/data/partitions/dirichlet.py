@@ -1,0 +1,132 @@
+"""Label skew by a Dirichlet distribution, in the two ways the papers mean it."""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+import numpy as np
+
+from dfl_lightning.data.partitions.base import Assignment, Partition, split_by_counts
+from dfl_lightning.errors import UserError
+from dfl_lightning.streams import numpy_stream
+
+__all__ = ["Dirichlet"]
+
+MAX_DRAWS = 10_000
+
+
+class Dirichlet(Partition):
+    """Label skew: the smaller alpha, the fewer classes a client has.
+
+    Flavour `equal_sizes` is that of Dis-PFL (Dai et al. 2022), which AFIND+ follows: every client has
+    floor(N / m) images and its own class distribution Dir(alpha), from which they are drawn without replacement; when
+    a class runs out, the distribution is renormalised over the classes that are left.
+    Flavour `per_class` is that of DPFL (2025, appendix H), taken from NIID-Bench (Li et al. 2022, section IV-A): each
+    class is divided among the clients by Dir(alpha), clients that already have N / m images get nothing more of it, and
+    all is drawn again until the smallest client has `min_size` images. Every image belongs to one client.
+
+    Args:
+        alpha: concentration, > 0; 0.1 is strong skew, 100 is nearly IID.
+        flavour: `equal_sizes` or `per_class`.
+        min_size: images of the smallest client in flavour `per_class`; null means 20 as in DPFL, or a tenth of the
+            mean size N / m where that is less, at least 2.
+    """
+
+    def __init__(
+        self,
+        alpha: float = 0.1,
+        flavour: Literal["equal_sizes", "per_class"] = "equal_sizes",
+        min_size: int | None = None,
+    ) -> None:
+        check_alpha(alpha, "Dirichlet")
+        if flavour not in ("equal_sizes", "per_class"):
+            raise UserError(f"data.partition Dirichlet: flavour is equal_sizes or per_class, not {flavour!r}")
+        if min_size is not None and min_size < 1:
+            raise UserError(f"data.partition Dirichlet: min_size must be at least 1, not {min_size}")
+        self.alpha = alpha
+        self.flavour = flavour
+        self.min_size = min_size
+
+    def describe(self) -> str:
+        """For example `Dirichlet(0.1)`."""
+        return (
+            f"Dirichlet({self.alpha:g})" if self.flavour == "equal_sizes" else f"Dirichlet({self.alpha:g}, per class)"
+        )
+
+    def assign(self, labels: np.ndarray, num_classes: int, num_clients: int, seed: int) -> Assignment:
+        """See `Partition.assign`."""
+        rng = numpy_stream(seed, "partition")
+        available = np.bincount(labels, minlength=num_classes)
+        if self.flavour == "per_class":
+            counts = self._per_class(available, num_clients, rng)
+            return Assignment(split_by_counts(counts, labels, num_classes, rng))
+        prior = rng.dirichlet(np.full(num_classes, self.alpha), size=num_clients)
+        counts = _draw_equal_sizes(prior, available, len(labels) // num_clients, rng)
+        return Assignment(split_by_counts(counts, labels, num_classes, rng), prior=prior)
+
+    def _per_class(self, available: np.ndarray, num_clients: int, rng: np.random.Generator) -> np.ndarray:
+        mean_size = available.sum() / num_clients
+        min_size = max(2, min(20, int(mean_size / 10))) if self.min_size is None else self.min_size
+        smallest_seen = 0
+        for _ in range(MAX_DRAWS if min_size <= mean_size else 0):
+            counts = np.zeros((num_clients, len(available)), dtype=np.int64)
+            for c, total in enumerate(available):
+                share = rng.dirichlet(np.full(num_clients, self.alpha))
+                share[counts.sum(1) >= mean_size] = 0.0
+                if share.sum() <= 0:  # everybody who drew a share is full: those who are not divide the class evenly
+                    share = (counts.sum(1) < mean_size).astype(float)
+                if share.sum() <= 0:
+                    share = np.ones(num_clients)
+                counts[:, c] = divide(int(total), share)
+            smallest_seen = max(smallest_seen, int(counts.sum(1).min()))
+            if smallest_seen >= min_size:
+                return counts
+        raise UserError(
+            f"data.partition {self.describe()}: no division of {available.sum()} images among {num_clients} clients "
+            f"gave everybody {min_size} (best of {MAX_DRAWS} draws: {smallest_seen}); lower min_size or num_clients, "
+            f"raise alpha, or use flavour=equal_sizes"
+        )
+
+
+def check_alpha(alpha: float, name: str) -> None:
+    """Refuse a concentration that is not a positive number."""
+    if not (alpha > 0 and math.isfinite(alpha)):
+        raise UserError(f"data.partition {name}: alpha must be a positive number, not {alpha}")
+
+
+def divide(total: int, share: np.ndarray) -> np.ndarray:
+    """Divide `total` things in proportion to `share` [m] (not all zero) by rounding the cumulative shares: int64 [m].
+
+    Every number is less than one away from its exact share, and the sum is `total`.
+
+    Example:
+        >>> divide(10, np.array([1.0, 0.0, 2.0])).tolist()
+        [3, 0, 7]
+    """
+    ends = np.floor(np.cumsum(share) / share.sum() * total + 1e-9).astype(np.int64)
+    ends[np.flatnonzero(share)[-1] :] = total  # whatever rounding did to the last sum
+    return np.diff(ends, prepend=0)
+
+
+def _draw_equal_sizes(prior: np.ndarray, available: np.ndarray, size: int, rng: np.random.Generator) -> np.ndarray:
+    """Images of each class that each client draws, int64 [m, C], all rows summing to `size`.
+
+    All clients draw at the same time: each draws what it still lacks from its renormalised prior; a class asked for
+    more often than it has images left is given out by lot and is then empty.
+    """
+    left = available.copy()
+    counts = np.zeros(prior.shape, dtype=np.int64)
+    while (lacking := size - counts.sum(1)).any():
+        open_prior = prior * (left > 0)
+        total = open_prior.sum(1, keepdims=True)
+        # A client all of whose classes have run out takes what the others left.
+        weights = np.where(total > 1e-12, open_prior / np.maximum(total, 1e-300), left / left.sum())
+        wanted = rng.multinomial(lacking, weights / weights.sum(1, keepdims=True))
+        for c in range(len(left)):
+            if (asked := wanted[:, c].sum()) > left[c]:
+                wanted[:, c] = rng.multivariate_hypergeometric(wanted[:, c], left[c], method="marginals")
+                asked = left[c]
+            left[c] -= asked
+        counts += wanted
+    return counts

@@ -1,0 +1,105 @@
+"""A data set as it was found, before it is divided."""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dfl_lightning.errors import UserError
+
+__all__ = ["Source"]
+
+CHUNK = 4096  # images converted at a time, so that no float copy of a whole data set is ever made
+
+
+@dataclass(frozen=True)
+class Source:
+    """Images and labels of a data set; what `FederatedData.load` returns.
+
+    Attributes:
+        name: how the data set is called in the banner and in split files.
+        images: training images, uint8 or float [N, ...], usually [N, C, H, W].
+        labels: their classes, int64 [N].
+        num_classes: number of classes C.
+        test_images: images of the official test set, [T, ...] of the same shape and type, or None.
+        test_labels: their classes, int64 [T], or None.
+        scale: what an image is multiplied with to be a network's input: 1/255 brings uint8 pixels to [0, 1].
+    """
+
+    name: str
+    images: Tensor
+    labels: Tensor
+    num_classes: int
+    test_images: Tensor | None = None
+    test_labels: Tensor | None = None
+    scale: float = 1.0
+
+    def __post_init__(self) -> None:
+        """Refuse labels that are no classes, and test images unlike the training images."""
+        if (self.test_images is None) != (self.test_labels is None):
+            raise UserError(f"data {self.name}: test_images and test_labels go together; give both or neither")
+        if self.test_images is not None and (
+            self.test_images.shape[1:] != self.images.shape[1:] or self.test_images.dtype != self.images.dtype
+        ):
+            raise UserError(
+                f"data {self.name}: training images are {self.images.dtype} {tuple(self.images.shape[1:])}, test "
+                f"images {self.test_images.dtype} {tuple(self.test_images.shape[1:])}; make both alike"
+            )
+        for labels in (self.labels, self.test_labels):
+            if labels is not None and len(labels):
+                low, high = int(labels.min()), int(labels.max())
+                if low < 0 or high >= self.num_classes:
+                    raise UserError(
+                        f"data {self.name}: labels reach from {low} to {high}, but there are {self.num_classes} "
+                        f"classes, 0 to {self.num_classes - 1}; correct the labels or num_classes"
+                    )
+
+    @property
+    def num_test(self) -> int:
+        """Images of the official test set, 0 where there is none."""
+        return 0 if self.test_labels is None else len(self.test_labels)
+
+    def everything(self) -> tuple[Tensor, Tensor]:
+        """Images and labels with the official test set after the training images, [N + T, ...] and [N + T]."""
+        if self.test_images is None or self.test_labels is None:
+            return self.images, self.labels
+        return torch.cat([self.images, self.test_images]), torch.cat([self.labels, self.test_labels])
+
+    def fingerprint(self) -> int:
+        """CRC-32 of all labels in their order: tells another order or version of a data set apart."""
+        crc = zlib.crc32(self.labels.numpy().astype("<i8").tobytes())
+        return crc if self.test_labels is None else zlib.crc32(self.test_labels.numpy().astype("<i8").tobytes(), crc)
+
+    def affine(self, normalise: bool) -> tuple[Tensor, Tensor]:
+        """`scale` and `shift` that make an image a network's input, float64.
+
+        Args:
+            normalise: subtract the mean and divide by the standard deviation of the training images, for each channel
+                of images [C, H, W], otherwise over everything.
+
+        Returns:
+            Two tensors, [C, 1, 1] where there are channels to normalise, else scalars.
+        """
+        scale, shift = torch.tensor(self.scale, dtype=torch.float64), torch.tensor(0.0, dtype=torch.float64)
+        if not normalise:
+            return scale, shift
+        channels = self.images.shape[1] if self.images.ndim == 4 else 1
+        total, squares = torch.zeros(channels, dtype=torch.float64), torch.zeros(channels, dtype=torch.float64)
+        for chunk in self.images.split(CHUNK):
+            pixels = chunk.reshape(len(chunk), channels, -1).double()
+            total += pixels.sum((0, 2))
+            squares += pixels.square().sum((0, 2))
+        count = self.images.numel() / channels
+        mean = total / count
+        deviation = (squares / count - mean.square()).clamp_min(0).sqrt()
+        deviation = torch.where(deviation > 0, deviation, torch.ones_like(deviation))
+        scale, shift = 1 / deviation, -mean / deviation
+        return (scale.view(-1, 1, 1), shift.view(-1, 1, 1)) if self.images.ndim == 4 else (scale[0], shift[0])
+
+    def class_counts(self, indices: np.ndarray) -> np.ndarray:
+        """How many of these training images belong to each class, int64 [C]."""
+        return np.bincount(self.labels.numpy()[indices], minlength=self.num_classes)

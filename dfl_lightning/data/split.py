@@ -1,0 +1,166 @@
+"""Who trains, validates and is tested on which images of the source."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from dfl_lightning.data.partitions.base import Assignment
+from dfl_lightning.data.partitions.dirichlet import divide
+from dfl_lightning.data.source import Source
+from dfl_lightning.errors import UserError
+from dfl_lightning.streams import numpy_stream
+
+__all__ = ["Split", "draw_split"]
+
+
+@dataclass(frozen=True)
+class Split:
+    """A division of a data set among clients, complete: what `split.npz` holds.
+
+    Attributes:
+        train: per client indices of its training images in the source's training images, int64, sorted.
+        val: the same for validation.
+        test: the same for the test; they count in the official test set where `test_official`.
+        test_official: whether the test images come from the official test set.
+        rotation: counter-clockwise degrees, float64 [m], or None.
+        label_map: what each client calls each class, int64 [m, C], or None.
+        clusters: hidden clusters, int64 [m], or None.
+        partition: the partition's own words, for the banner.
+    """
+
+    train: list[np.ndarray]
+    val: list[np.ndarray]
+    test: list[np.ndarray]
+    test_official: bool
+    rotation: np.ndarray | None = None
+    label_map: np.ndarray | None = None
+    clusters: np.ndarray | None = None
+    partition: str = ""
+
+
+def draw_split(
+    source: Source,
+    assignment: Assignment,
+    partition: str,
+    test_fraction: float | None,
+    val_fraction: float,
+    test_size: int,
+    samples_per_client: int | None,
+    seed: int,
+) -> Split:
+    """Cut validation and test parts, so that every client is tested on what it trains on.
+
+    Args:
+        source: the data set.
+        assignment: the images of each client.
+        partition: the partition's own words.
+        test_fraction: share of each client's images that is held out for its test, in [0, 1); None takes the test
+            images from the official test set.
+        val_fraction: share of what is left that is held out for validation, in [0, 1).
+        test_size: images of each client's test part where they follow the assignment's class prior.
+        samples_per_client: images a client keeps at most, or None for all.
+        seed: seed of the split.
+
+    Raises:
+        UserError: a client ends without training, validation or test images.
+    """
+    train: list[np.ndarray] = []
+    val: list[np.ndarray] = []
+    test: list[np.ndarray] = []
+    for client, owned in enumerate(assignment.train):
+        shuffled = numpy_stream(seed, "held-out images", client).permutation(owned)[:samples_per_client]
+        num_test = _share(test_fraction or 0.0, len(shuffled))
+        num_val = _share(val_fraction, len(shuffled) - num_test)
+        test.append(np.sort(shuffled[:num_test]))
+        val.append(np.sort(shuffled[num_test : num_test + num_val]))
+        train.append(np.sort(shuffled[num_test + num_val :]))
+    _require(train, "training", partition, source, "lower num_clients")
+    if val_fraction > 0:
+        _require(val, "validation", partition, source, "lower num_clients or set val_fraction: 0")
+    if test_fraction is None:
+        if assignment.prior is not None:
+            test = _test_by_prior(source, assignment.prior, test_size, seed)
+        else:
+            test = _test_by_counts(source, assignment, train, seed)
+    if test_fraction is None or test_fraction > 0:
+        _require(test, "test", partition, source, "lower num_clients or change test_fraction")
+    return Split(
+        train=train,
+        val=val,
+        test=test,
+        test_official=test_fraction is None,
+        rotation=assignment.rotation,
+        label_map=assignment.label_map,
+        clusters=assignment.clusters,
+        partition=partition,
+    )
+
+
+def _share(fraction: float, size: int) -> int:
+    """That share of `size` images, rounded down, but at least one where one can be spared."""
+    if fraction <= 0 or size < 2:
+        return 0
+    return min(max(1, math.floor(fraction * size + 1e-9)), size - 1)
+
+
+def _require(parts: list[np.ndarray], what: str, partition: str, source: Source, remedy: str) -> None:
+    for client, part in enumerate(parts):
+        if not len(part):
+            raise UserError(
+                f"data: client {client} has no {what} image ({source.name}, {partition}: {len(source.labels)} images "
+                f"for {len(parts)} clients); {remedy}"
+            )
+
+
+def _test_by_prior(source: Source, prior: np.ndarray, test_size: int, seed: int) -> list[np.ndarray]:
+    """Draw ceil(prior * test_size) test images of each class, none twice for a client (as Dis-PFL)."""
+    assert source.test_labels is not None
+    pools = [np.flatnonzero(source.test_labels.numpy() == c) for c in range(source.num_classes)]
+    wanted = np.ceil(prior * test_size - 1e-9).astype(np.int64)  # 0.07 * 100 is a little above 7
+    tests = []
+    for client, row in enumerate(wanted):
+        rng = numpy_stream(seed, "test images", client)
+        drawn = [rng.permutation(pool)[:count] for pool, count in zip(pools, row, strict=True)]
+        tests.append(np.sort(np.concatenate(drawn)))
+    return tests
+
+
+def _test_by_counts(source: Source, assignment: Assignment, train: list[np.ndarray], seed: int) -> list[np.ndarray]:
+    """Divide the test images of each class in proportion to the clients' training images of it.
+
+    Clusters that transform their images divide the whole test set each (as PANM), otherwise all clients together do.
+    """
+    assert source.test_labels is not None
+    labels = source.test_labels.numpy()
+    transformed = assignment.rotation is not None or assignment.label_map is not None
+    groups = assignment.clusters if transformed and assignment.clusters is not None else np.zeros(len(train), dtype=int)
+    have = np.stack([source.class_counts(part) for part in train])
+    tests: list[np.ndarray] = [np.empty(0, dtype=np.int64) for _ in train]
+    for group in np.unique(groups):
+        rng = numpy_stream(seed, "test division", int(group))
+        members = np.flatnonzero(groups == group)
+        counts = _proportional(have[members], np.bincount(labels, minlength=source.num_classes), rng)
+        pools = [rng.permutation(np.flatnonzero(labels == c)) for c in range(source.num_classes)]
+        ends = counts.cumsum(0)
+        for row, client in enumerate(members):
+            taken = [pool[end - n : end] for pool, n, end in zip(pools, counts[row], ends[row], strict=True)]
+            tests[client] = np.sort(np.concatenate(taken))
+    return tests
+
+
+def _proportional(have: np.ndarray, available: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """Test images of each class for each client of a group, int64 [members, C], in proportion to `have`."""
+    counts = np.zeros_like(have)
+    for c in np.flatnonzero(have.sum(0)):
+        order = rng.permutation(len(have))  # so that rounding favours nobody
+        counts[order, c] = divide(int(available[c]), have[order, c])
+    for member in np.flatnonzero(counts.sum(1) == 0):  # rounding left it nothing: whoever has most gives one
+        commonest = int(have[member].argmax())
+        donor = int(np.where(counts[:, commonest] > 0, counts.sum(1), 0).argmax())
+        if counts[donor, commonest] > 0 and counts[donor].sum() > 1:
+            counts[donor, commonest] -= 1
+            counts[member, commonest] += 1
+    return counts

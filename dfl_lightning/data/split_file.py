@@ -1,0 +1,150 @@
+"""Reading and writing `split.npz`: a division of a data set that can be repeated exactly."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import zipfile
+import zlib
+from pathlib import Path
+
+import numpy as np
+
+from dfl_lightning.data.source import Source
+from dfl_lightning.data.split import Split
+from dfl_lightning.errors import UserError
+
+__all__ = ["read_split", "write_split"]
+
+FORMAT = 1
+PARTS = ("train", "val", "test")
+OPTIONAL = ("rotation", "label_map", "clusters")
+
+
+def write_split(path: str | Path, split: Split, source: Source) -> None:
+    """Write a split: under a temporary name first, so that no reader ever sees half a file.
+
+    The arrays are `<part>_indices` and `<part>_offsets` for the parts train, val and test (client i has
+    `indices[offsets[i]:offsets[i + 1]]`, counted in the source's training images, the test in the official test set
+    where `test_official`), `rotation`, `label_map` and `clusters` (empty where there are none), `dataset`,
+    `num_samples`, `num_test_samples`, `labels_crc32`, `partition` and `format`.
+    """
+    arrays: dict[str, np.ndarray] = {}
+    for part in PARTS:
+        lists: list[np.ndarray] = getattr(split, part)
+        arrays[f"{part}_indices"] = np.concatenate(lists).astype(np.int64)
+        arrays[f"{part}_offsets"] = np.cumsum([0] + [len(indices) for indices in lists], dtype=np.int64)
+    for name in OPTIONAL:
+        value = getattr(split, name)
+        arrays[name] = np.empty(0) if value is None else value
+    arrays |= {
+        "test_official": np.array(split.test_official),
+        "dataset": np.array(source.name),
+        "num_samples": np.array(len(source.labels)),
+        "num_test_samples": np.array(source.num_test),
+        "labels_crc32": np.array(source.fingerprint()),
+        "partition": np.array(split.partition),
+        "format": np.array(FORMAT),
+    }
+    path = Path(path)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with temporary.open("wb") as file:
+            np.savez_compressed(file, allow_pickle=False, **arrays)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise UserError(
+            f"{path}: the split cannot be written ({error}); choose another place or free the disk"
+        ) from error
+
+
+def read_split(path: str | Path, source: Source, num_clients: int) -> Split:
+    """Read a split and check that it fits this data set and this number of clients.
+
+    Raises:
+        UserError: the file is missing, malformed or made for other data or another number of clients.
+    """
+    path = Path(path)
+    try:
+        with path.open("rb") as file:  # np.load leaves a file that it cannot read open
+            arrays = dict(np.load(file, allow_pickle=False))
+    except FileNotFoundError as error:
+        raise UserError(f"data.split: {path} does not exist; give the split.npz of a run, or null") from error
+    except (OSError, ValueError, TypeError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+        raise UserError(f"data.split: {path} is not a split file ({error}); give the split.npz of a run") from error
+    try:
+        _check_origin(path, arrays, source)
+        return _unpack(path, arrays, source, num_clients)
+    except (KeyError, TypeError, ValueError, IndexError) as error:
+        raise UserError(
+            f"data.split: {path} is malformed ({type(error).__name__}: {error}); give the split.npz of a run"
+        ) from error
+
+
+def _check_origin(path: Path, arrays: dict[str, np.ndarray], source: Source) -> None:
+    if (version := int(arrays["format"])) != FORMAT:
+        raise UserError(f"data.split: {path} has format {version}, this version reads {FORMAT}; make the split again")
+    if (name := str(arrays["dataset"])) != source.name:
+        raise UserError(
+            f"data.split: {path} divides {name}, but data is {source.name}; use data {name} or another split"
+        )
+    for field, number, what in (
+        ("num_samples", len(source.labels), "images"),
+        ("num_test_samples", source.num_test, "test images"),
+    ):
+        if (expected := int(arrays[field])) != number:
+            raise UserError(
+                f"data.split: {path} divides {source.name} with {expected} {what}, but data has {number}; "
+                f"use the data it was made for or another split"
+            )
+    if (crc := int(arrays["labels_crc32"])) != source.fingerprint():
+        raise UserError(
+            f"data.split: {path} divides a {source.name} with other labels (CRC-32 {crc}, data has "
+            f"{source.fingerprint()}); use the data it was made for or another split"
+        )
+
+
+def _unpack(path: Path, arrays: dict[str, np.ndarray], source: Source, num_clients: int) -> Split:
+    clients = len(arrays["train_offsets"]) - 1
+    if clients != num_clients:
+        raise UserError(
+            f"data.split: {path} has {clients} clients, but num_clients is {num_clients}; set num_clients: {clients}"
+        )
+    official = bool(arrays["test_official"])
+    parts: dict[str, list[np.ndarray]] = {}
+    for part in PARTS:
+        indices, offsets = arrays[f"{part}_indices"].astype(np.int64), arrays[f"{part}_offsets"].astype(np.int64)
+        limit = source.num_test if part == "test" and official else len(source.labels)
+        if (
+            len(offsets) != clients + 1
+            or offsets[0] != 0
+            or offsets[-1] != len(indices)
+            or (np.diff(offsets) < 0).any()
+        ):
+            raise ValueError(f"{part}_offsets do not fit {clients} clients and {len(indices)} indices")
+        if len(indices) and not (indices.min() >= 0 and indices.max() < limit):
+            raise ValueError(f"{part}_indices reach from {indices.min()} to {indices.max()} in {limit} images")
+        parts[part] = np.split(indices, offsets[1:-1])
+    optional = {name: arrays[name] if arrays[name].size else None for name in OPTIONAL}
+    shapes = {"rotation": (clients,), "clusters": (clients,), "label_map": (clients, source.num_classes)}
+    for name, value in optional.items():
+        if value is not None and value.shape != shapes[name]:
+            raise ValueError(f"{name} has shape {value.shape} instead of {shapes[name]}")
+    label_map, clusters = optional["label_map"], optional["clusters"]
+    if label_map is not None and not ((label_map >= 0) & (label_map < source.num_classes)).all():
+        raise ValueError(f"label_map names labels outside 0 to {source.num_classes - 1}")
+    return Split(
+        train=parts["train"],
+        val=parts["val"],
+        test=parts["test"],
+        test_official=official,
+        rotation=optional["rotation"],
+        label_map=None if label_map is None else label_map.astype(np.int64),
+        clusters=None if clusters is None else clusters.astype(np.int64),
+        partition=str(arrays["partition"]),
+    )

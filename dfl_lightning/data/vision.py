@@ -1,0 +1,94 @@
+"""Torchvision's data sets, downloaded on request."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import torch
+import torchvision.datasets as datasets
+from torch import Tensor
+
+from dfl_lightning.data.datamodule import ROOT_VARIABLE, FederatedData
+from dfl_lightning.data.source import Source
+from dfl_lightning.errors import UserError
+
+__all__ = ["CIFAR10", "CIFAR100", "MNIST", "FashionMNIST"]
+
+
+class TorchvisionData(FederatedData):
+    """What torchvision's data sets have in common: files in `root`, an official test set, pixels scaled to [0, 1].
+
+    Args:
+        download: fetch missing files from the internet.
+        **kwargs: everything else of `FederatedData`.
+    """
+
+    dataset: ClassVar[type]
+    num_classes: ClassVar[int]
+
+    def __init__(self, download: bool = True, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.download = download
+
+    def prepare_data(self) -> None:
+        """Download what is missing; Lightning calls this on one process only."""
+        for train in (True, False):
+            self._open(train, self.download)
+
+    def load(self) -> Source:
+        """Training and test images as torchvision has them, uint8 [N, C, H, W]."""
+        images, labels = self._tensors(train=True)
+        test_images, test_labels = self._tensors(train=False)
+        name = type(self).__name__
+        return Source(name, images, labels, self.num_classes, test_images, test_labels, scale=1 / 255)
+
+    def _tensors(self, train: bool) -> tuple[Tensor, Tensor]:
+        data = self._open(train, download=False)
+        images = torch.as_tensor(data.data)
+        # MNIST's are [N, H, W], CIFAR's [N, H, W, C].
+        images = images.unsqueeze(1) if images.ndim == 3 else images.permute(0, 3, 1, 2).contiguous()
+        return images, torch.as_tensor(data.targets, dtype=torch.int64)
+
+    def _open(self, train: bool, download: bool) -> Any:
+        try:
+            return self.dataset(self.root, train=train, download=download)
+        except (RuntimeError, OSError, EOFError) as error:
+            name = type(self).__name__
+            if download:
+                how = f"cannot be downloaded ({' '.join(str(error).split())}); go online"
+            elif self.download:
+                how = "are missing or damaged; call prepare_data() first to download them"
+            else:
+                how = "are missing or damaged, and data.download is false; set it to true"
+            raise UserError(
+                f"data {name}: its files are not in root '{self.root}' and {how}, or name the folder that has them by "
+                f"data.root or the environment variable {ROOT_VARIABLE}"
+            ) from error
+
+
+class MNIST(TorchvisionData):
+    """Handwritten digits (LeCun et al. 1998): 60,000 + 10,000 grey images of 28 x 28 pixels, 10 classes."""
+
+    dataset = datasets.MNIST
+    num_classes = 10
+
+
+class FashionMNIST(TorchvisionData):
+    """Clothing (Xiao et al. 2017): 60,000 + 10,000 grey images of 28 x 28 pixels, 10 classes."""
+
+    dataset = datasets.FashionMNIST
+    num_classes = 10
+
+
+class CIFAR10(TorchvisionData):
+    """Photographs (Krizhevsky 2009): 50,000 + 10,000 colour images of 32 x 32 pixels, 10 classes."""
+
+    dataset = datasets.CIFAR10
+    num_classes = 10
+
+
+class CIFAR100(TorchvisionData):
+    """Photographs (Krizhevsky 2009): 50,000 + 10,000 colour images of 32 x 32 pixels, 100 fine classes."""
+
+    dataset = datasets.CIFAR100
+    num_classes = 100

@@ -1,0 +1,29 @@
+"""The one exception for a user's mistake."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+from lightning.pytorch.utilities.exceptions import MisconfigurationException
+
+
+class UserError(MisconfigurationException):
+    """Bad input, told in one sentence: what, where, and what to do about it.
+
+    The commands print the sentence and leave with exit code 2; from Python it is an ordinary exception.
+    """
+
+
+def nearest(word: str, choices: Iterable[str]) -> str:
+    """A hint for a misspelt word: `"; did you mean 'X'?"`, or nothing when no choice is near.
+
+    Example:
+        >>> nearest("Gosip", ["Gossip", "AFIND"])
+        "; did you mean 'Gossip'?"
+        >>> nearest("zzz", ["Gossip"])
+        ''
+    """
+    by_lower = {choice.lower(): choice for choice in choices}
+    close = difflib.get_close_matches(word.lower(), by_lower, n=1, cutoff=0.6)
+    return f"; did you mean '{by_lower[close[0]]}'?" if close else ""

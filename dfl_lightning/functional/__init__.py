@@ -1,0 +1,55 @@
+"""The mathematics of the algorithms as pure functions on tensors: no state, no Lightning.
+
+Row i is always the receiver, column j the sender; NaN is an unknown similarity; everything on pairs of clients is
+float64; ties go to the lowest id; outside a mask a result is exactly 0.
+"""
+
+from dfl_lightning.functional.afind import (
+    adaptive_threshold,
+    boltzmann_weights,
+    entropy_sum,
+    literal_threshold,
+    normalised_entropy,
+    participation_ratio,
+    selection_probabilities,
+    smoothed_loss,
+    updated_probabilities,
+)
+from dfl_lightning.functional.evaluation import (
+    accuracy_summary,
+    friend_accuracy,
+    neighbour_precision_recall,
+    worst_decile_mean,
+)
+from dfl_lightning.functional.fdms import friends, running_mean, similarity_scores
+from dfl_lightning.functional.mixing import count_votes, server_step, uniform_weights
+from dfl_lightning.functional.selection import above_threshold, random_k, top_k
+from dfl_lightning.functional.similarity import centred_cosines, cosines_from_gram, distances_from_gram
+
+__all__ = [
+    "above_threshold",
+    "accuracy_summary",
+    "adaptive_threshold",
+    "boltzmann_weights",
+    "centred_cosines",
+    "cosines_from_gram",
+    "count_votes",
+    "distances_from_gram",
+    "entropy_sum",
+    "friend_accuracy",
+    "friends",
+    "literal_threshold",
+    "neighbour_precision_recall",
+    "normalised_entropy",
+    "participation_ratio",
+    "random_k",
+    "running_mean",
+    "selection_probabilities",
+    "server_step",
+    "similarity_scores",
+    "smoothed_loss",
+    "top_k",
+    "uniform_weights",
+    "updated_probabilities",
+    "worst_decile_mean",
+]

@@ -1,0 +1,102 @@
+"""From whom a receiver wants to hear to the rows it averages: votes, equal weights, a server's step."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+__all__ = ["count_votes", "server_step", "uniform_weights"]
+
+
+def count_votes(selected: Tensor, stand_in: Tensor, active: Tensor, include_self: Tensor, rows: int) -> Tensor:
+    """How many votes each row has in each receiver's average.
+
+    Every selected sender j has one vote and speaks through row `stand_in[i, j]`: its own, the row of a friend
+    (FL-FDMS, arXiv 2205.13222, section 5.1) or one that was added to the models. A stand-in of -1 means the mean of the
+    active ones among i's selected senders (FL-FDMS eq. 5): that vote is split evenly over them, and lost if there is
+    none.
+
+    Args:
+        selected: whom receiver i would mix if all were there, bool [n, n].
+        stand_in: the row that speaks for j towards i, long [n, n], -1 to rows - 1; read only where `selected`.
+        active: who takes part in this round, bool [n].
+        include_self: the receivers that have a vote for their own row, bool [n].
+        rows: how many rows there are to vote for, at least n.
+
+    Returns:
+        Votes >= 0, float64 [n, rows].
+
+    Example:
+        Client 2 has dropped out. Receiver 0 hears its friend 1 instead; receiver 1 has nobody for it but client 0.
+
+        >>> selected = torch.tensor([[False, True, True], [True, False, True], [False, False, False]])
+        >>> stand_in = torch.tensor([[0, 1, 1], [0, 1, -1], [0, 1, 2]])
+        >>> active = torch.tensor([True, True, False])
+        >>> count_votes(selected, stand_in, active, include_self=active, rows=3)
+        tensor([[1., 2., 0.],
+                [2., 1., 0.],
+                [0., 0., 0.]], dtype=torch.float64)
+    """
+    n = len(selected)
+    if rows < n:
+        raise ValueError(f"{rows} rows cannot hold a row for each of {n} clients")
+    if (selected & ((stand_in < -1) | (stand_in >= rows))).any():
+        raise ValueError(f"a stand-in must be -1 or one of the {rows} rows")
+    speaks = selected & (stand_in >= 0)
+    votes = torch.zeros(n, rows, dtype=torch.float64, device=selected.device)
+    votes.scatter_add_(1, torch.where(speaks, stand_in, torch.zeros_like(stand_in)), speaks.double())
+
+    present = (selected & active[None, :]).double()
+    silent = (selected & ~speaks).sum(1, keepdim=True)
+    votes[:, :n] += silent * present / present.sum(1, keepdim=True).clamp(min=1)
+    votes.diagonal().add_(include_self.double())
+    return votes
+
+
+def uniform_weights(votes: Tensor) -> Tensor:
+    """Weights in proportion to the votes: a plain average.
+
+    Args:
+        votes: votes >= 0, [r, P].
+
+    Returns:
+        float64 [r, P]; rows sum to 1; rows without votes stay zero.
+
+    Example:
+        >>> uniform_weights(torch.tensor([[1, 2, 1], [0, 0, 0]]))
+        tensor([[0.2500, 0.5000, 0.2500],
+                [0.0000, 0.0000, 0.0000]], dtype=torch.float64)
+    """
+    votes = votes.double()
+    total = votes.sum(1, keepdim=True)
+    return votes / torch.where(total > 0, total, torch.ones_like(total))
+
+
+def server_step(weights: Tensor, servers: slice | Tensor, step_size: float) -> Tensor:
+    """Weights of servers that go only a part of the way to the average: w + eta * (average - w).
+
+    With a step size eta the global update of FL-FDMS (arXiv 2205.13222, eq. 4) is a weight 1 - eta on the server's own
+    row and eta times the weights of the average.
+
+    Args:
+        weights: row-stochastic weights, [n, P], P >= n.
+        servers: which rows are servers: a slice, or bool [n].
+        step_size: eta > 0; 1 takes the average itself.
+
+    Returns:
+        A new float64 [n, P]; the other rows, and servers with a zero row (nobody to hear), are as they were.
+
+    Example:
+        >>> weights = torch.tensor([[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.5, 0.5, 0.0]])
+        >>> server_step(weights, slice(2, 3), step_size=0.1)
+        tensor([[1.0000, 0.0000, 0.0000],
+                [0.0000, 1.0000, 0.0000],
+                [0.0500, 0.0500, 0.9000]], dtype=torch.float64)
+    """
+    weights = weights.double()
+    moving = torch.zeros(len(weights), dtype=torch.bool, device=weights.device)
+    moving[servers] = True
+    moving &= (weights != 0).any(1)
+    stepped = step_size * weights
+    stepped.diagonal().add_(1 - step_size)
+    return torch.where(moving[:, None], stepped, weights)

@@ -1,0 +1,157 @@
+"""The custom loop: one Lightning epoch is one communication round, one batch is the local work of all clients.
+
+Every private name of Lightning's loops is in this file; `tests/test_lightning_contract.py` lists them. What a round
+does is in `protocol.py`. A round either happened or did not: the bank's boundary is replaced at its end, every counter
+of Lightning follows from it, and a stop, a signal or a checkpoint at any moment means the last boundary.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+from lightning.pytorch.callbacks import EarlyStopping
+from lightning.pytorch.loops.fit_loop import _FitLoop
+from lightning.pytorch.loops.training_epoch_loop import _TrainingEpochLoop
+
+from dfl_lightning.protocol import Protocol
+from dfl_lightning.round import Round, call_round_hook
+
+if TYPE_CHECKING:
+    from dfl_lightning.bank import Bank
+
+
+class RunStopped(BaseException):
+    """A signal ended the run at a round boundary; `signum` says which."""
+
+    def __init__(self, signum: int, rounds: int) -> None:
+        super().__init__(f"stopped by {signal.Signals(signum).name} after {rounds} complete rounds")
+        self.signum = signum
+
+
+class LocalWork(_TrainingEpochLoop):
+    """The one batch of a round: `training_step` is the engine call. Step numbers are derived, never counted."""
+
+    done = property(lambda self: self._is_training_done)  # type: ignore[assignment]  # the base also leaves on should_stop
+    global_step = property(lambda self: self.trainer.fit_loop.rounds_done)  # type: ignore[assignment]
+    _batches_that_stepped = property(lambda self: self.trainer.current_epoch, lambda self, value: None)  # type: ignore[assignment]
+
+    def _should_check_val_fx(self, data_fetcher: Any) -> bool:
+        return False  # RoundLoop evaluates, after mixing
+
+    def _broadcast_sigterm_tensor(self) -> None: ...
+
+
+class RoundLoop(_FitLoop):
+    """Rounds until `max_rounds`, early stopping or a signal."""
+
+    _stop_signal: int | None = None
+    _old_handlers: dict[int, Any] | None = None
+    round: Round | None = None
+
+    @property
+    def _bank(self) -> Bank | None:
+        module = self.trainer.lightning_module
+        return None if module is None else module.bank
+
+    @property
+    def rounds_done(self) -> int:
+        """Rounds that have gone through everything; one that still waits for its evaluation does not count."""
+        if self._bank is None:
+            return 0
+        boundary = self._bank.boundary
+        return boundary.round if boundary.closed else boundary.round - 1
+
+    # --- the round ----------------------------------------------------------------------------------------------------
+    def advance(self) -> None:
+        """One communication round; only its evaluation, where an interruption came between."""
+        started = time.perf_counter()
+        protocol = Protocol(self.trainer)
+        bank = self._bank
+        assert bank is not None
+        if bank.boundary.closed:
+            self.round = protocol.begin()
+            super().advance()  # one batch -> training_step -> local_work
+            protocol.mix(self.round)
+            protocol.commit(self.round)
+            self.round = None
+        if self.epoch_loop._should_check_val_epoch():  # evaluation only observes a committed boundary
+            self.trainer.validating = True
+            self.epoch_loop.val_loop.run()
+            self.trainer.training = True
+        metrics = {**bank.boundary.metrics, "seconds": time.perf_counter() - started}
+        bank.boundary = bank.boundary._replace(metrics=metrics)
+
+    def local_work(self) -> None:
+        """Called by `training_step`."""
+        assert self.round is not None
+        Protocol(self.trainer).train(self.round)
+
+    def on_advance_end(self) -> None:
+        """Lightning's hooks (loggers, early stopping); then the boundary is closed and files are written."""
+        super().on_advance_end()
+        bank = self._bank
+        assert bank is not None
+        bank.boundary = bank.boundary._replace(closed=True, callbacks=Protocol(self.trainer).capture())
+        call_round_hook(self.trainer, "on_boundary")
+        self.stop_if_asked()
+
+    # --- progress follows the bank ----------------------------------------------------------------------------------------
+    def on_run_start(self) -> None:
+        """Start where the bank is; listen to signals."""
+        self._follow_the_bank()
+        for callback in self.trainer.callbacks:
+            if isinstance(callback, EarlyStopping) and callback.stopped_epoch > 0:
+                self.trainer.should_stop = True  # the run had ended when it was saved
+        bank = self._bank
+        assert bank is not None
+        bank.engine.between_cohorts = self.stop_if_asked  # type: ignore[union-attr]
+        super().on_run_start()
+        self._listen()
+
+    def on_advance_start(self) -> None:
+        """The round's learning rate is set before LearningRateMonitor looks."""
+        self.trainer.lightning_module.catch_up_schedule()
+        super().on_advance_start()
+
+    def load_state_dict(self, state_dict: dict, prefix: str = "") -> None:
+        """Lightning's counters are read and then derived from the bank, which was restored before."""
+        super().load_state_dict(state_dict, prefix)
+        self._follow_the_bank()
+
+    def _follow_the_bank(self) -> None:
+        for progress in (self.epoch_progress.total, self.epoch_progress.current):
+            progress.ready = progress.started = progress.processed = progress.completed = self.rounds_done
+        self.epoch_loop.batch_progress.reset_on_run()
+        self.restarting = False
+
+    # --- signals ------------------------------------------------------------------------------------------------------------
+    def _listen(self) -> None:
+        """The first Ctrl-C or SIGTERM is heard between cohorts; a second Ctrl-C at once.
+
+        Lightning would raise SIGTERM in the middle of a round and Ctrl-C inside whatever runs.
+        """
+        self._stop_signal = None
+        if threading.current_thread() is threading.main_thread():
+            self._old_handlers = {s: signal.signal(s, self._on_signal) for s in (signal.SIGINT, signal.SIGTERM)}
+
+    def _on_signal(self, signum: int, frame: Any) -> None:
+        if self._stop_signal is not None and signum == signal.SIGINT:
+            raise KeyboardInterrupt
+        self._stop_signal = signum
+
+    def stop_if_asked(self) -> None:
+        """Leave the run if a signal has come."""
+        if self._stop_signal is not None:
+            bank = self._bank
+            raise RunStopped(self._stop_signal, 0 if bank is None else bank.boundary.round)
+
+    def teardown(self) -> None:
+        """Give the signals back."""
+        if self._old_handlers is not None:
+            for signum, handler in self._old_handlers.items():
+                signal.signal(signum, handler)
+            self._old_handlers = None
+        super().teardown()

@@ -1,0 +1,161 @@
+"""Small convolutional networks of the papers."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import ClassVar
+
+from torch import nn
+
+from dfl_lightning.errors import UserError
+from dfl_lightning.models.network import Network, flat_size, show
+
+
+class _Images(Network):
+    """Networks on images [channels, height, width]: convolutions, then fully connected layers."""
+
+    smallest: ClassVar[int]  # height and width that leave one pixel after the convolutions
+
+    def convolutions(self, channels: int) -> OrderedDict[str, nn.Module]:
+        raise NotImplementedError
+
+    def connected(self, width: int) -> OrderedDict[str, nn.Module]:
+        raise NotImplementedError
+
+    def layers(self, input_shape: tuple[int, ...], num_classes: int) -> tuple[nn.Module, nn.Module]:
+        """Convolutions, fully connected layers, classifier."""
+        if len(input_shape) != 3 or min(input_shape[1:]) < self.smallest:
+            raise UserError(
+                f"{type(self).__name__}: needs images (channels x height x width) of at least "
+                f"{show((1, self.smallest, self.smallest))}, but the data has {show(input_shape)}; "
+                "choose another network."
+            )
+        convolutions = self.convolutions(input_shape[0])
+        width = flat_size(nn.Sequential(convolutions), input_shape)
+        connected = self.connected(width)
+        last = next(layer for layer in reversed(connected.values()) if isinstance(layer, nn.Linear))
+        features = nn.Sequential(OrderedDict([*convolutions.items(), ("flatten", nn.Flatten()), *connected.items()]))
+        return features, nn.Linear(last.out_features, num_classes)
+
+
+class LeNet(_Images):
+    """LeNet with ReLU and max pooling: conv5x5 6 and 16, fully connected 120, 84 (FL-FDMS on CIFAR-10).
+
+    Args:
+        input_shape: shape of one image, [channels, height, width]; by default taken from the data.
+        num_classes: by default taken from the data.
+
+    Raises:
+        UserError: inputs that are no images of at least 16x16.
+
+    Example:
+        >>> sum(p.numel() for p in LeNet(input_shape=(3, 32, 32), num_classes=10).parameters())
+        62006
+    """
+
+    smallest = 16
+
+    def __init__(self, *, input_shape: tuple[int, ...] | None = None, num_classes: int | None = None) -> None:
+        super().__init__()
+        self.build_if_known(input_shape, num_classes)
+
+    def convolutions(self, channels: int) -> OrderedDict[str, nn.Module]:
+        """Twice convolution, ReLU, pooling."""
+        return OrderedDict(
+            conv1=nn.Conv2d(channels, 6, 5),
+            relu1=nn.ReLU(),
+            pool1=nn.MaxPool2d(2),
+            conv2=nn.Conv2d(6, 16, 5),
+            relu2=nn.ReLU(),
+            pool2=nn.MaxPool2d(2),
+        )
+
+    def connected(self, width: int) -> OrderedDict[str, nn.Module]:
+        """120 and 84 units."""
+        return OrderedDict(fc1=nn.Linear(width, 120), relu3=nn.ReLU(), fc2=nn.Linear(120, 84), relu4=nn.ReLU())
+
+
+class MNISTCNN(_Images):
+    """conv5x5 10 and 20 with max pooling, fully connected 50, with dropout layers (FL-FDMS on MNIST).
+
+    The paper speaks of a layer of 320 units; in its code 320 is what enters the layer of 50, as here.
+
+    Args:
+        dropout: probability of both dropout layers, 0 to 1: channels of the second convolution, units before the head.
+        input_shape: shape of one image, [channels, height, width]; by default taken from the data.
+        num_classes: by default taken from the data.
+
+    Raises:
+        UserError: a probability outside 0 to 1, or inputs that are no images of at least 16x16.
+
+    Example:
+        >>> sum(p.numel() for p in MNISTCNN(input_shape=(1, 28, 28), num_classes=10).parameters())
+        21840
+    """
+
+    smallest = 16
+
+    def __init__(
+        self,
+        dropout: float = 0.5,
+        *,
+        input_shape: tuple[int, ...] | None = None,
+        num_classes: int | None = None,
+    ) -> None:
+        super().__init__()
+        if not 0 <= dropout <= 1:
+            raise UserError(f"MNISTCNN: dropout is a probability from 0 to 1, not {dropout}.")
+        self.dropout = dropout
+        self.build_if_known(input_shape, num_classes)
+
+    def convolutions(self, channels: int) -> OrderedDict[str, nn.Module]:
+        """Twice convolution, pooling, ReLU; whole channels of the second are dropped."""
+        return OrderedDict(
+            conv1=nn.Conv2d(channels, 10, 5),
+            pool1=nn.MaxPool2d(2),
+            relu1=nn.ReLU(),
+            conv2=nn.Conv2d(10, 20, 5),
+            dropout2=nn.Dropout2d(self.dropout),
+            pool2=nn.MaxPool2d(2),
+            relu2=nn.ReLU(),
+        )
+
+    def connected(self, width: int) -> OrderedDict[str, nn.Module]:
+        """50 units and a dropout layer."""
+        return OrderedDict(fc1=nn.Linear(width, 50), relu3=nn.ReLU(), dropout3=nn.Dropout(self.dropout))
+
+
+class CNN4(_Images):
+    """A four-layer CNN for CIFAR-10: conv5x5 32 and 64 with max pooling, fully connected 512 (AFIND+).
+
+    The paper names a "four-layer CNN" and gives no layout; this layout (same-size convolutions, two fully connected
+    layers) is the common one of federated learning and our choice: 2,156,490 parameters for 3x32x32 and 10 classes.
+
+    Args:
+        input_shape: shape of one image, [channels, height, width]; by default taken from the data.
+        num_classes: by default taken from the data.
+
+    Raises:
+        UserError: inputs that are no images of at least 4x4.
+    """
+
+    smallest = 4
+
+    def __init__(self, *, input_shape: tuple[int, ...] | None = None, num_classes: int | None = None) -> None:
+        super().__init__()
+        self.build_if_known(input_shape, num_classes)
+
+    def convolutions(self, channels: int) -> OrderedDict[str, nn.Module]:
+        """Twice convolution, ReLU, pooling; the padding keeps the size."""
+        return OrderedDict(
+            conv1=nn.Conv2d(channels, 32, 5, padding=2),
+            relu1=nn.ReLU(),
+            pool1=nn.MaxPool2d(2),
+            conv2=nn.Conv2d(32, 64, 5, padding=2),
+            relu2=nn.ReLU(),
+            pool2=nn.MaxPool2d(2),
+        )
+
+    def connected(self, width: int) -> OrderedDict[str, nn.Module]:
+        """512 units."""
+        return OrderedDict(fc1=nn.Linear(width, 512), relu3=nn.ReLU())

@@ -1,0 +1,94 @@
+"""A network that can be described before the data are known."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Self
+
+import torch
+from torch import Tensor, nn
+
+from dfl_lightning.errors import UserError
+
+
+class Network(nn.Module):
+    """Base of the shipped networks: `features`, then `head`, built once shape and classes are known.
+
+    A subclass takes its own options, then the two keywords `input_shape` and `num_classes`, and ends its constructor
+    with `self.build_if_known(input_shape, num_classes)`. It only writes `layers`. Both parts are sequences in the
+    order of the forward pass, so patterns such as `features.*` name the body and the last module with parameters is
+    the classifier.
+    """
+
+    features: nn.Module
+    head: nn.Module
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.input_shape: tuple[int, ...] | None = None
+        self.num_classes: int | None = None
+
+    def layers(self, input_shape: tuple[int, ...], num_classes: int) -> tuple[nn.Module, nn.Module]:
+        """Make `features` ([batch, *input_shape] to [batch, anything]) and `head` (to [batch, num_classes])."""
+        raise NotImplementedError
+
+    def build_if_known(self, input_shape: Sequence[int] | None, num_classes: int | None) -> None:
+        """Build now when both numbers are given; otherwise `build` does it when the data are known."""
+        if input_shape is not None and num_classes is not None:
+            self.build(input_shape, num_classes)
+        elif input_shape is not None or num_classes is not None:
+            raise UserError(f"{type(self).__name__}: give both input_shape and num_classes, or neither.")
+
+    def build(self, input_shape: Sequence[int], num_classes: int) -> Self:
+        """Make the layers, with parameters drawn from torch's global generator; nothing if they exist already.
+
+        Args:
+            input_shape: shape of one input without the batch, for example (3, 32, 32).
+            num_classes: number of classes, C.
+
+        Returns:
+            The network itself.
+
+        Raises:
+            UserError: the network was built for other numbers, or cannot take such inputs.
+        """
+        name = type(self).__name__
+        shape = tuple(int(size) for size in input_shape)
+        if self.num_classes is not None:
+            if (shape, num_classes) != (self.input_shape, self.num_classes):
+                raise UserError(
+                    f"{name}: built for inputs of shape {show(self.input_shape or ())} and {self.num_classes} classes, "
+                    f"but the data has {show(shape)} and {num_classes}; leave input_shape and num_classes out."
+                )
+            return self
+        if not shape or min(shape) < 1 or num_classes < 1:
+            raise UserError(f"{name}: inputs of shape {show(shape)} and {num_classes} classes make no network.")
+        self.features, self.head = self.layers(shape, num_classes)
+        self.input_shape, self.num_classes = shape, num_classes
+        return self
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Logits [batch, num_classes] of inputs [batch, *input_shape]."""
+        if self.num_classes is None:
+            name = type(self).__name__
+            raise UserError(f"{name}: not built yet; call build(input_shape, num_classes) or give both to {name}(...).")
+        return self.head(self.features(x))
+
+
+def show(shape: Sequence[int]) -> str:
+    """A shape as people write it.
+
+    Example:
+        >>> show((3, 32, 32))
+        '3x32x32'
+    """
+    return "x".join(map(str, shape))
+
+
+@torch.no_grad()
+def flat_size(layers: nn.Module, input_shape: tuple[int, ...]) -> int:
+    """How many numbers the layers leave of one input, found by passing zeros; draws nothing."""
+    layers.eval()  # dropout layers would draw
+    size = layers(torch.zeros(1, *input_shape, dtype=torch.get_default_dtype())).numel()
+    layers.train()
+    return int(size)

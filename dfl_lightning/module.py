@@ -1,0 +1,338 @@
+"""The LightningModule around the bank: one network for all clients, and how they train."""
+
+from __future__ import annotations
+
+import copy
+import os
+import warnings
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+from lightning.pytorch import LightningModule
+from lightning.pytorch.cli import LRSchedulerCallable, OptimizerCallable
+from torch import Tensor, nn
+from torchmetrics import Metric
+
+from dfl_lightning.bank import Bank, EngineConfig, Layout, LoopEngine, References, Term, Training
+from dfl_lightning.bank.dropout_layers import check_no_global_draws, replace_dropout_layers
+from dfl_lightning.data import ClientData
+from dfl_lightning.errors import UserError
+from dfl_lightning.models import Network
+from dfl_lightning.models.init import fresh_parameters, load_parameters
+from dfl_lightning.objectives import Objective, Phase, Plain
+from dfl_lightning.optimizers import check_elementwise
+from dfl_lightning.topology import Topology, load_topology
+
+if TYPE_CHECKING:
+    from dfl_lightning.trainer import DFLTrainer
+
+
+class DFLModule(LightningModule):
+    """The clients' models and their local training.
+
+    Args:
+        network: the network that every client has a copy of: one of `dfl_lightning.models` or any module that maps
+            inputs [B, ...] to class scores [B, classes].
+        local_epochs: passes of a client over its training data in a round.
+        batch_size: samples in a local batch.
+        optimizer: of `torch.optim`, acting on each client by itself, fresh in every round and phase.
+        lr_scheduler: of `torch.optim.lr_scheduler`; a step a round.
+        shared: glob patterns of the parameters that clients exchange; the others are personal and never leave them.
+        init: `common`: all clients start alike; `independent`: each from its own draw; or a file with a state dict
+            (`.safetensors`, `.pt`).
+        finetune_epochs: epochs of local training before each evaluation, for the evaluation only.
+        loss: mean loss of a batch from (scores, labels).
+        metrics: torchmetrics for (scores, labels), computed for each client; accuracy is always there.
+        objective: the local training rule; default `Plain`.
+        on_divergence: `quarantine`: a client whose training ends in NaN keeps its former model and sits out the round;
+            `stop`: end the run.
+    """
+
+    def __init__(
+        self,
+        network: Network | nn.Module,
+        local_epochs: int = 5,
+        batch_size: int = 32,
+        optimizer: OptimizerCallable = torch.optim.SGD,
+        lr_scheduler: LRSchedulerCallable | None = None,
+        shared: list[str] | None = None,
+        init: str = "common",
+        finetune_epochs: int = 0,
+        loss: nn.Module | Callable[[Tensor, Tensor], Tensor] | None = None,
+        metrics: list[Metric] | None = None,
+        objective: Objective | None = None,
+        on_divergence: Literal["quarantine", "stop"] = "quarantine",
+    ) -> None:
+        super().__init__()
+        for name, value, least in (
+            ("local_epochs", local_epochs, 0),
+            ("batch_size", batch_size, 1),
+            ("finetune_epochs", finetune_epochs, 0),
+        ):
+            if value < least:
+                raise UserError(f"model.{name}={value}; it must be {least} or more")
+        self.automatic_optimization = False  # the engine trains; Lightning sees one batch a round
+        self._network = [network]  # in a list: Lightning must not count or move one client's scratch network
+        self.local_epochs, self.batch_size, self.finetune_epochs = local_epochs, batch_size, finetune_epochs
+        self.optimizer_factory, self.scheduler_factory = optimizer, lr_scheduler
+        self.shared_patterns, self.init = list(shared or ["*"]), init
+        self.loss = loss or nn.CrossEntropyLoss()
+        self.metrics = {_column_name(metric): metric for metric in metrics or []}
+        self.objective = objective or Plain()
+        self.on_divergence = on_divergence
+        self.bank: Bank | None = None  # type: ignore[assignment]
+        self.round_is_open = False
+        self._said: set[str] = set()
+        self._loaded_metrics: dict[str, float] = {}
+        self._schedule = self._new_schedule()
+
+    # --- what the run is made of ------------------------------------------------------------------------------------
+    @property
+    def network(self) -> nn.Module:
+        """The plain network; its own parameters are not any client's."""
+        return self._network[0]
+
+    @property
+    def num_clients(self) -> int:
+        """Clients, m."""
+        return self.data.num_clients
+
+    def setup(self, stage: str) -> None:
+        """Data, topology, network and layout; refuses what does not fit together before anything is trained."""
+        trainer: DFLTrainer = self.trainer  # type: ignore[assignment]
+        self.seed = run_seed()
+        self.data: ClientData = trainer.datamodule.clients  # type: ignore[attr-defined]
+        self.topology: Topology = load_topology(trainer.topology, self.data.num_clients, self.seed)
+        if self.topology.num_servers > 1:
+            raise UserError("several servers need a selection that assigns clients to them; set servers: 1 in the topology")
+        self.clusters = _agreeing_clusters(self.data.clusters, self.topology)
+        self._fit_network_to_data()
+        self.layout = Layout(self.network, self.shared_patterns)
+        self.phases: tuple[Phase, ...] = self.objective.phases(self.layout, self.local_epochs)
+        check_elementwise(self.optimizer_factory)
+        trainer.check_policies(self)
+
+    def configure_model(self) -> None:
+        """The bank, with a row for each node and the sets that policies asked for."""
+        if self.bank is not None:
+            return
+        m, n = self.num_clients, self.topology.num_nodes
+        dtype = self._dtype_of_rows()
+        network = self.network
+        if self.init == "common":
+            models = self.layout.flatten(network, dtype).repeat(n, 1)
+        elif self.init == "independent":
+            rows = [self.layout.flatten(fresh_parameters(network, self.seed, i), dtype) for i in range(n)]
+            models = torch.stack(rows)
+        else:
+            models = self.layout.row(load_parameters(self.init), dtype).repeat(n, 1)
+        wanted = {name for policy in self.trainer.policies() for name in policy.row_sets}  # type: ignore[attr-defined]
+        sets = {name: models.clone() if name == "initial" else torch.zeros_like(models) for name in sorted(wanted)}
+        self.bank = Bank(self.layout, models, m, sets)  # type: ignore[assignment]
+
+    def on_fit_start(self) -> None:
+        """The engine, with the data on the run's device."""
+        self.data = self.data.to(self.device)
+        trainer: DFLTrainer = self.trainer  # type: ignore[assignment]
+        config = EngineConfig(
+            network=self.network,
+            optimizer=self.optimizer_factory,
+            loss=self.loss,
+            metrics=self.metrics,
+            objective=self.objective,
+            batch_size=self.batch_size,
+            seed=self.seed,
+            dtype=self._dtype_of_rows(),
+            clip_norm=trainer.clip_norm,
+            clip_value=trainer.clip_value,
+        )
+        self.bank.engine = LoopEngine(config, self.layout, self.data)
+
+    on_validation_start = on_test_start = lambda self: self.on_fit_start() if self.bank.engine is None else None
+
+    # --- rounds -----------------------------------------------------------------------------------------------------
+    def start_of_training(self, active: Tensor) -> References:
+        """Where active clients start their local training: their own model, or the server's with their personal part."""
+        owners = torch.nonzero(active[: self.num_clients]).squeeze(1)
+        return References((Term("models", self._spokesman(owners)),), owners, "models")
+
+    def reported(self) -> References:
+        """The model that each client is judged by: its own, or the server's with its personal part."""
+        owners = torch.arange(self.num_clients)
+        return References((Term("models", self._spokesman(owners)),), owners, "models")
+
+    def _spokesman(self, owners: Tensor) -> Tensor:
+        return torch.full_like(owners, self.num_clients) if self.topology.num_servers else owners
+
+    def training_step(self, batch: Any, batch_idx: int) -> None:
+        """The local work of a round."""
+        self.trainer.fit_loop.local_work()  # type: ignore[attr-defined]
+
+    def evaluate(self) -> dict[str, Tensor]:
+        """The reported models of the present boundary on validation and test data, fine-tuned where asked.
+
+        Returns:
+            Arrays over clients, float64 [m]: `val_loss`, `val_acc`, `test_loss`, `test_acc` and the chosen metrics
+            (splits without data are missing); `global_test_*` [1] where one server's model is everybody's.
+        """
+        bank, data = self.bank, self.data
+        with self.trainer.phase("evaluate"):
+            references = self.reported()
+            if self.finetune_epochs:
+                phases = (Phase(Plain(), self.finetune_epochs, self.layout.all),)
+                round_ = bank.boundary.round
+                bank.train(references, Training("finetune", round_, phases, self.learning_rate))
+                references = References.rows("trained", references.owners)
+            results: dict[str, Tensor] = {}
+            for split in ("val", "test"):
+                if int(data.sizes(split).sum()):
+                    scores = bank.evaluate(references, split)
+                    results |= {f"{split}_loss": scores.losses}
+                    results |= {f"{split}_{name}": values for name, values in scores.metrics.items()}
+            bank.abandon()
+            if self.topology.num_servers and not self.layout.has_personal_parameters and data.global_test is not None:
+                server = torch.tensor([self.num_clients])
+                scores = bank.evaluate(References((Term("models", server),), torch.tensor([-1])), "test")
+                results |= {"global_test_loss": scores.losses, "global_test_acc": scores.metrics["acc"]}
+        return results
+
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
+        """Evaluate, keep the arrays at the boundary, log the means."""
+        results = self.evaluate()
+        self.bank.boundary = self.bank.boundary._replace(evaluation=results)
+        self.log_dict({name: values.nanmean() for name, values in results.items()}, batch_size=1)
+
+    test_step = validation_step
+
+    def on_train_epoch_end(self) -> None:
+        """The round's numbers to the loggers, step = round."""
+        numbers = {k: v for k, v in self.bank.boundary.metrics.items() if v == v}
+        self.log_dict({name: torch.tensor(value, dtype=torch.float64) for name, value in numbers.items()}, batch_size=1)
+
+    # --- learning rate: a pure function of the round ------------------------------------------------------------------
+    def _new_schedule(self) -> tuple[torch.optim.Optimizer, Any]:
+        """A stub optimizer, whose learning rate the schedule moves."""
+        stub = self.optimizer_factory([nn.Parameter(torch.zeros(()))])
+        scheduler = self.scheduler_factory(stub) if self.scheduler_factory is not None else None
+        if scheduler is not None and not isinstance(scheduler, torch.optim.lr_scheduler.LRScheduler):
+            raise UserError(f"model.lr_scheduler {type(scheduler).__name__} is not a schedule of torch.optim.lr_scheduler")
+        if isinstance(scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau):
+            raise UserError("model.lr_scheduler ReduceLROnPlateau depends on metrics; use a schedule of the round number")
+        return stub, scheduler
+
+    @property
+    def learning_rate(self) -> float:
+        """The learning rate of the round after the present boundary."""
+        self.catch_up_schedule()
+        return float(self._schedule[0].param_groups[0]["lr"])
+
+    def catch_up_schedule(self) -> None:
+        """Bring the schedule to the bank's round; does nothing if it is there."""
+        stub, scheduler = self._schedule
+        if scheduler is None or self.bank is None:
+            return
+        stub.step()  # no gradients: moves nothing; torch warns about a schedule that is stepped before its optimizer
+        while scheduler.last_epoch < self.bank.boundary.round:
+            scheduler.step()
+
+    def configure_optimizers(self) -> Any:
+        """The stub, so that LearningRateMonitor and checkpoints know the schedule."""
+        self._schedule = self._new_schedule()
+        stub, scheduler = self._schedule
+        return stub if scheduler is None else {"optimizer": stub, "lr_scheduler": scheduler}
+
+    # --- checkpoints: a boundary each ---------------------------------------------------------------------------------
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """What a checkpoint says about callbacks is the boundary's, whatever the live objects have become since."""
+        boundary = self.bank.boundary
+        if "callbacks" in checkpoint and boundary.callbacks:
+            checkpoint["callbacks"] = copy.deepcopy(boundary.callbacks)
+        checkpoint["dfl_lightning"] = {"metrics": dict(boundary.metrics), **self.trainer.fingerprint(self)}  # type: ignore[attr-defined]
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Refuse another network's, client count's or config's checkpoint."""
+        self.trainer.check_fingerprint(self, checkpoint.get("dfl_lightning"))  # type: ignore[attr-defined]
+        self._loaded_metrics = dict(checkpoint["dfl_lightning"]["metrics"])
+
+    def state_dict(self, *args: Any, destination: Any = None, prefix: str = "", keep_vars: bool = False) -> Any:
+        """The bank's boundary."""
+        state = {} if destination is None else destination
+        if self.bank is not None:
+            state |= {f"{prefix}bank.{name}": value for name, value in self.bank.state_dict().items()}
+        return state
+
+    def load_state_dict(self, state_dict: Any, strict: bool = True, assign: bool = False) -> Any:
+        """Take up a saved boundary; the last round's numbers travel beside it."""
+        state = {key.removeprefix("bank."): value for key, value in state_dict.items() if key.startswith("bank.")}
+        self.bank.load_state_dict(state, self._loaded_metrics)
+
+    def _apply(self, fn: Any, recurse: bool = True) -> Any:
+        if self.bank is not None:
+            self.bank.apply_to_rows(fn)
+        return super()._apply(fn, recurse)
+
+    # --- details --------------------------------------------------------------------------------------------------------
+    def warn_once(self, sentence: str) -> None:
+        """A warning to the user, once a run."""
+        if sentence not in self._said:
+            self._said.add(sentence)
+            warnings.warn(sentence, UserWarning, stacklevel=2)
+
+    def _dtype_of_rows(self) -> torch.dtype:
+        return torch.float64 if self.trainer.precision == "64-true" else torch.float32  # type: ignore[attr-defined]
+
+    def _fit_network_to_data(self) -> None:
+        """Build a shipped network for the data's shape; try any network on two inputs."""
+        network, data = self.network, self.data
+        shape, classes = tuple(data.input_shape), data.num_classes
+        if isinstance(network, Network):
+            with torch.random.fork_rng(devices=[]):
+                torch.manual_seed(self.seed)
+                network.build(shape, classes)
+        trial = copy.deepcopy(network)
+        replace_dropout_layers(trial)
+        inputs = torch.zeros(2, *shape)
+        try:
+            check_no_global_draws(trial, inputs)
+            with torch.no_grad():
+                outputs = trial.eval()(inputs)
+        except (RuntimeError, ValueError, TypeError) as error:
+            if isinstance(error, UserError):
+                raise
+            reason = str(error).splitlines()[0]
+            raise UserError(
+                f"model.network {type(network).__name__} does not take inputs of shape {shape} as the data has them ({reason})"
+            ) from error
+        if not isinstance(outputs, Tensor) or outputs.dim() != 2 or outputs.shape[1] < classes:
+            got = tuple(outputs.shape[1:]) if isinstance(outputs, Tensor) else type(outputs).__name__
+            raise UserError(
+                f"model.network {type(network).__name__} returns {got} for an input, but the data has {classes} classes; "
+                f"it must return [B, {classes}] class scores"
+            )
+
+
+def run_seed() -> int:
+    """The run's seed: what `seed_everything` was called with, else 0."""
+    return int(os.environ.get("PL_GLOBAL_SEED", 0))
+
+
+def _agreeing_clusters(from_data: Tensor | None, topology: Topology) -> Tensor | None:
+    """Clusters known from the data or the topology's nodes; both must group clients alike."""
+    other = topology.clusters
+    if from_data is None or other is None:
+        return other if from_data is None else from_data
+    same_data, same_graph = from_data[:, None] == from_data, other[:, None] == other
+    if not torch.equal(same_data, same_graph):
+        i, j = torch.nonzero(same_data != same_graph)[0].tolist()
+        raise UserError(
+            f"the topology's 'cluster' attributes and data.partition disagree: clients {i} and {j} share a cluster in one of them only; "
+            "drop the attribute or change the partition"
+        )
+    return from_data
+
+
+def _column_name(metric: Metric) -> str:
+    name = type(metric).__name__.removeprefix("Multiclass")
+    return "".join(f"_{c.lower()}" if c.isupper() and i else c.lower() for i, c in enumerate(name))
+

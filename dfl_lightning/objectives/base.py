@@ -1,0 +1,65 @@
+"""What an objective is: phases, and a step in terms of the job at hand."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from torch import Tensor
+
+from dfl_lightning.bank.layout import Columns, Layout
+
+
+class JobContext(Protocol):
+    """The job an objective works on: one client, or many stacked along a leading dimension.
+
+    Attributes:
+        params: the job's parameters, in the network's order; `update` changes them in place.
+        start: their values at the start of the job.
+    """
+
+    params: list[Tensor]
+    start: list[Tensor]
+
+    def next_batch(self) -> tuple[Tensor, Tensor]:
+        """The next batch of the epoch: inputs and labels."""
+
+    def grad(self, params: Sequence[Tensor], batch: tuple[Tensor, Tensor]) -> list[Tensor]:
+        """Gradients of the batch's mean loss at `params`."""
+
+    def update(self, params: Sequence[Tensor], grads: Sequence[Tensor]) -> None:
+        """One step of the optimizer (clipped for each client) on the phase's columns."""
+
+
+@dataclass(frozen=True)
+class Phase:
+    """Some epochs on some columns, with a fresh optimizer.
+
+    Args:
+        objective: whose `step` is called for each batch.
+        epochs: passes over the client's training data.
+        columns: what is trained; the rest is frozen.
+    """
+
+    objective: Objective
+    epochs: int
+    columns: Columns
+
+
+class Objective(ABC):
+    """A local training rule, chosen like a policy."""
+
+    @abstractmethod
+    def phases(self, layout: Layout, epochs: int) -> tuple[Phase, ...]:
+        """The phases of one round's local work.
+
+        Args:
+            layout: the network's columns, shared and personal.
+            epochs: `model.local_epochs`.
+        """
+
+    @abstractmethod
+    def step(self, ctx: JobContext) -> None:
+        """One batch: take it, compute gradients, update."""

@@ -1,0 +1,34 @@
+"""Plain empirical risk minimisation, personal parameters first where there are any."""
+
+from __future__ import annotations
+
+from dfl_lightning.bank.layout import Layout
+from dfl_lightning.errors import UserError
+from dfl_lightning.objectives.base import JobContext, Objective, Phase
+
+
+class Plain(Objective):
+    """Descend the client's own mean loss.
+
+    With personal parameters (`model.shared` names less than everything), these are trained first with the shared ones
+    frozen, then the shared ones with the new personal ones frozen (AFIND+ algorithm 1: K_beta, then K_w steps).
+
+    Args:
+        personal_epochs: epochs on the personal parameters; default as many as `model.local_epochs`.
+    """
+
+    def __init__(self, personal_epochs: int | None = None) -> None:
+        if personal_epochs is not None and personal_epochs < 0:
+            raise UserError(f"objective.personal_epochs={personal_epochs}; it must be 0 or more")
+        self.personal_epochs = personal_epochs
+
+    def phases(self, layout: Layout, epochs: int) -> tuple[Phase, ...]:
+        """One phase on everything, or personal then shared."""
+        if not layout.has_personal_parameters:
+            return (Phase(self, epochs, layout.all),)
+        first = epochs if self.personal_epochs is None else self.personal_epochs
+        return (Phase(self, first, layout.personal), Phase(self, epochs, layout.shared))
+
+    def step(self, ctx: JobContext) -> None:
+        """One batch, one gradient, one update."""
+        ctx.update(ctx.params, ctx.grad(ctx.params, ctx.next_batch()))

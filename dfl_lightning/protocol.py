@@ -1,0 +1,215 @@
+"""One communication round, as the papers read: begin, train, mix, commit.
+
+An ordinary class on the public Trainer only; `loop.py` calls it from inside Lightning.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from dfl_lightning.bank import Boundary, References, Trained, Training
+from dfl_lightning.callbacks.families import Aggregation, Selection, Substitution
+from dfl_lightning.errors import UserError
+from dfl_lightning.functional import count_votes
+from dfl_lightning.round import Round, call_round_hook
+
+if TYPE_CHECKING:
+    from dfl_lightning.module import DFLModule
+    from dfl_lightning.trainer import DFLTrainer
+
+
+class Protocol:
+    """The steps of a round and the promises that each must keep."""
+
+    def __init__(self, trainer: DFLTrainer) -> None:
+        self.trainer = trainer
+        self.module: DFLModule = trainer.lightning_module
+
+    # --- 1 to 3: who is there, and what each of them does -----------------------------------------------------------
+    def begin(self) -> Round:
+        """A round record with topology, availability, jobs and candidates."""
+        module, trainer = self.module, self.trainer
+        self._policies_at_the_boundary()
+        round = self._new_round()
+        call_round_hook(trainer, "on_dropout", round)
+        round.active[round.num_clients :] = True
+        round.log("active", int(round.active[: round.num_clients].sum()))
+        self._settle_availability(round)
+        round.jobs = module.start_of_training(round.active)
+        round.candidates = round.available.clone()
+        call_round_hook(trainer, "on_propose", round)
+        self._promise(not (round.candidates & ~round.available).any(), Selection, "proposed candidates that cannot be reached")
+        return round
+
+    def train(self, round: Round) -> None:
+        """Local work of all jobs; who ends in NaN or infinity sits out the rest of the round."""
+        m = round.num_clients
+
+        def progress(done: int, total: int) -> None:
+            call_round_hook(self.trainer, "on_engine_progress", done, total)
+
+        round.charge(round.jobs)  # a server's model is downloaded
+        training = Training("local", round.index, round.phases, round.lr)
+        with self.trainer.phase("train"):
+            result = round.bank.train(round.jobs, training, progress)
+        round.losses = torch.full((m,), float("nan"), dtype=torch.float64)
+        round.losses[round.jobs.owners] = result.losses
+        self._quarantine(round, result)
+
+    # --- 4 to 11: learn from others -----------------------------------------------------------------------------------
+    def mix(self, round: Round) -> None:
+        """Compare, select, substitute, weigh and mix."""
+        trainer, m = self.trainer, round.num_clients
+        if round.active[:m].any():
+            call_round_hook(trainer, "on_trained", round)
+            with trainer.phase("compare"):
+                call_round_hook(trainer, "on_compare", round)
+            call_round_hook(trainer, "on_threshold", round)
+            call_round_hook(trainer, "on_select", round)
+            self._promise(round.selected is not None, Selection, "selected nothing; write round.selected")
+            assert round.selected is not None
+            self._promise(not (round.selected & ~round.available).any(), Selection, "selected clients that cannot be reached")
+            round.selected &= round.receivers[:, None]
+            self._substitute(round)
+            self._weigh(round)
+            with trainer.phase("mix"):
+                call_round_hook(trainer, "on_mix", round)
+            rows = round.bank.next_rows()["models"]
+            self._promise(bool(torch.isfinite(rows.sum()).item()), Aggregation, "mixed models that are not finite")
+        call_round_hook(trainer, "on_round_end", round)
+
+    def commit(self, round: Round) -> None:
+        """End the round: one assignment replaces the boundary."""
+        bank = self.module.bank
+        metrics = {**round.metrics, **self._costs(round)}
+        bank.commit(Boundary(round.index + 1, bank.next_rows(), self.capture(), metrics, {}, closed=False))
+        self.module.round_is_open = False
+
+    def capture(self) -> dict[str, Any]:
+        """Copies of the state of every callback, as a checkpoint stores them."""
+        states = {callback.state_key: callback.state_dict() for callback in self.trainer.callbacks}
+        return {key: copy.deepcopy(state) for key, state in states.items() if state}
+
+    # --- details --------------------------------------------------------------------------------------------------------
+    def _policies_at_the_boundary(self) -> None:
+        """Undo what an interrupted round of this very process did to the callbacks; else remember what they start with."""
+        bank = self.module.bank
+        if self.module.round_is_open and bank.boundary.callbacks:
+            for callback in self.trainer.callbacks:
+                if callback.state_key in bank.boundary.callbacks:
+                    callback.load_state_dict(copy.deepcopy(bank.boundary.callbacks[callback.state_key]))
+        elif not bank.boundary.callbacks:
+            bank.boundary = bank.boundary._replace(callbacks=self.capture())
+        self.module.round_is_open = True
+
+    def _new_round(self) -> Round:
+        module = self.module
+        index, n, m = module.bank.boundary.round, module.bank.num_nodes, module.num_clients
+        reachable = module.topology.reachable(index)
+        self._promise(not reachable.diagonal().any(), None, "the topology has self loops")
+        empty = torch.zeros(n, n, dtype=torch.bool)
+        everyone = torch.arange(m)
+        return Round(
+            index=index,
+            num_clients=m,
+            num_nodes=n,
+            reachable=reachable,
+            active=torch.ones(n, dtype=torch.bool),
+            available=empty,
+            receivers=torch.zeros(n, dtype=torch.bool),
+            jobs=References.rows("models", everyone),
+            candidates=empty.clone(),
+            bank=module.bank,
+            data=module.data,
+            phases=module.phases,
+            lr=module.learning_rate,
+            seed=module.seed,
+            clusters=module.clusters,
+            diverged=torch.zeros(m, dtype=torch.bool),
+        )
+
+    def _settle_availability(self, round: Round) -> None:
+        """Receivers are those who are up, or the servers; senders too unless a substitution speaks for the others."""
+        round.receivers = round.active.clone()
+        if round.num_servers:
+            round.receivers[: round.num_clients] = False
+        round.available = round.reachable & round.receivers[:, None]
+        if round.num_servers:
+            round.available[:, round.num_clients :] = False
+        if self.trainer.policy(Substitution) is None:
+            round.available &= round.active[None, :]
+
+    def _quarantine(self, round: Round, result: Trained) -> None:
+        bad = round.jobs.owners[~result.finite]
+        if not len(bad):
+            return
+        names = ", ".join(map(str, bad.tolist()))
+        if self.module.on_divergence == "stop":
+            raise UserError(
+                f"round {round.index}: training of client {names} diverged (NaN or infinity); lower model.optimizer.lr, "
+                "set trainer.gradient_clip_val, or use --model.on_divergence quarantine"
+            )
+        assert round.diverged is not None and round.losses is not None
+        round.diverged[bad] = True
+        round.active[bad] = False
+        round.losses[bad] = float("nan")
+        self._settle_availability(round)
+        round.candidates &= round.available
+        self.module.warn_once(f"round {round.index}: training of client {names} diverged; nobody mixes it (logged as 'diverged')")
+
+    def _substitute(self, round: Round) -> None:
+        n = round.num_nodes
+        round.stand_in = torch.arange(n).expand(n, n).clone()
+        call_round_hook(self.trainer, "on_substitute", round)
+        aggregation = self.trainer.policy(Aggregation)
+        assert aggregation is not None and round.selected is not None
+        rows = n + sum(round.num_clients for _ in round.speakers)
+        self._promise(
+            bool(((round.stand_in >= -1) & (round.stand_in < rows)).all()), Substitution, "names a row that does not exist"
+        )
+        round.log("neighbours", float(round.selected[round.receivers].double().sum(1).mean()))
+        include_self = round.receivers & torch.tensor(aggregation.include_self)
+        include_self[round.num_clients :] = False  # a server has no model of its own to offer
+        round.votes = count_votes(round.selected, round.stand_in, round.active, include_self, rows)
+
+    def _weigh(self, round: Round) -> None:
+        call_round_hook(self.trainer, "on_weigh", round)
+        weights, votes = round.weights, round.votes
+        assert votes is not None
+        self._promise(weights is not None and weights.shape == votes.shape, Aggregation, "wrote no weights [n, P]")
+        assert weights is not None
+        own = torch.zeros_like(votes, dtype=torch.bool)
+        own.fill_diagonal_(True)
+        self._promise(not ((weights != 0) & (votes == 0) & ~own).any(), Aggregation, "gave weight to a row without a vote")
+        sums = weights.sum(1)
+        idle = weights.abs().sum(1) == 0
+        self._promise(bool(((sums - 1).abs() < 1e-6).logical_or(idle).all()), Aggregation, "wrote weights that do not sum to 1")
+
+    def _costs(self, round: Round) -> dict[str, float]:
+        """What the round's messages were, as means over clients; bytes of shared columns (buffers too) and proxies."""
+        ledger, m = round.ledger, round.num_clients
+        itemsize = 4  # messages are counted in float32, whatever the simulation computes in
+        models, proxies = int(ledger.models.sum()), int(ledger.proxies.sum())
+        probes = int((ledger.models & ~ledger.mixed).sum()) if not round.num_servers else 0
+        bytes_ = itemsize * (models * len(round.bank.layout.shared) + proxies * ledger.proxy_columns)
+        costs = {
+            "models_received": models / m,
+            "probes_received": probes / m,
+            "proxies_received": proxies / m,
+            "bytes_received": bytes_ / m,
+        }
+        assert round.diverged is not None
+        if round.losses is not None and not round.losses.isnan().all():
+            costs["train_loss"] = float(round.losses.nanmean())
+        if round.diverged.any():
+            costs["diverged"] = float(round.diverged.sum())
+        return costs
+
+    def _promise(self, kept: bool, family: type | None, broken: str) -> None:
+        if not kept:
+            policy = self.trainer.policy(family) if family is not None else None
+            who = type(policy).__name__ if policy is not None else "the run"
+            raise UserError(f"round {self.module.bank.boundary.round}: {who} {broken}")

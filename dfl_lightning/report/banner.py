@@ -1,0 +1,45 @@
+"""What a run is, in a few lines before it starts."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from dfl_lightning.callbacks import Policy
+from dfl_lightning.report.summary import size
+
+if TYPE_CHECKING:
+    from dfl_lightning.module import DFLModule
+    from dfl_lightning.trainer import DFLTrainer
+
+
+def banner(trainer: DFLTrainer, module: DFLModule) -> list[str]:
+    """Method, clients, network, data; topology and engine; then notes a user should act on or know."""
+    layout = module.layout
+    names = " + ".join(type(policy).__name__ for policy in trainer.policies())
+    shared = sum(e.stop - e.start for e in layout.entries if not e.is_buffer and layout.is_shared(e))
+    parameters = f"{layout.num_parameters:,} parameters each"
+    if shared < layout.num_parameters:
+        parameters += f", {shared:,} shared"
+    network = f"{type(module.network).__name__} ({parameters})"
+    data = trainer.datamodule.describe()  # type: ignore[attr-defined]
+    rows = sum(rows.numel() * rows.element_size() for rows in module.bank.boundary.rows.values())
+    models = module.bank.boundary.rows["models"]
+    memory = rows + models.numel() * models.element_size()  # models have a second buffer
+    engine = module.bank.engine
+    cohorts = f"engine: {engine.name}, {len(engine.cohorts)} cohorts, " if engine is not None else ""
+    lines = [
+        f"{names} · {module.num_clients} clients · {network} · {data}",
+        f"{module.topology.describe()} · {cohorts}{size(memory)} of models · seed {module.seed}",
+    ]
+    lines += [f"note: {note}" for note in notes(trainer, module)]
+    return lines
+
+
+def notes(trainer: DFLTrainer, module: DFLModule) -> list[str]:
+    """What is switched off, dropped or odd about this run."""
+    found = list(trainer.remarks)
+    for callback in trainer.callbacks:  # type: ignore[attr-defined]
+        if isinstance(callback, Policy) and callback.switched_off:
+            found.append(f"{type(callback).__name__} is switched off: nothing in this run reads what it writes")
+    found += module.topology.warnings()
+    return found

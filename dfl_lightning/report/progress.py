@@ -1,0 +1,119 @@
+"""The terminal: a banner, one line about the round in progress, the final table."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+from lightning.pytorch.callbacks import ProgressBar
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn
+
+from dfl_lightning.report.banner import banner
+from dfl_lightning.report.summary import final_table
+from dfl_lightning.round import RoundCallback
+
+if TYPE_CHECKING:
+    from dfl_lightning.module import DFLModule
+    from dfl_lightning.trainer import DFLTrainer
+
+
+class RoundProgress(ProgressBar, RoundCallback):
+    """Rounds as a bar in a terminal, as plain lines elsewhere.
+
+    Args:
+        lines: without a terminal, about this many lines a run.
+    """
+
+    def __init__(self, lines: int = 10) -> None:
+        super().__init__()
+        self.lines = lines
+        self._bar: Progress | None = None
+        self._cohorts = ""
+
+    def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
+        """The banner."""
+        for line in banner(trainer, pl_module):
+            print(line, flush=True)
+
+    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+        """The bar, at the round where the run starts."""
+        self._first, self._started = pl_module.bank.boundary.round, time.perf_counter()
+        self._total = trainer.max_epochs if trainer.max_epochs and trainer.max_epochs > 0 else None
+        console = Console()
+        if console.is_terminal:
+            columns = (TextColumn("Round {task.fields[at]}"), BarColumn(), TextColumn("{task.fields[about]}"))
+            self._bar = Progress(*columns, console=console, transient=False, auto_refresh=False)
+            self._bar.start()
+            self._task = self._bar.add_task("", total=self._total, at=self._at(self._first), about="", completed=self._first)
+
+    def on_engine_progress(self, trainer: DFLTrainer, module: DFLModule, done: int, total: int) -> None:
+        """Cohorts of the local work."""
+        if self._bar is not None:
+            self._cohorts = f" · cohorts {done}/{total}"
+            self._show(trainer, module)
+
+    def on_boundary(self, trainer: DFLTrainer, module: DFLModule) -> None:
+        """A round is done."""
+        self._cohorts = ""
+        done = module.bank.boundary.round
+        if self._bar is not None:
+            self._show(trainer, module)
+        elif self._total is None or done == self._total or done % max(1, self._total // self.lines) == 0:
+            print(f"round {self._at(done)} · {self._about(trainer, module)}", flush=True)
+
+    def on_train_end(self, trainer: Any, pl_module: Any) -> None:
+        """The bar stays where it is."""
+        self._stop()
+
+    def on_fit_end(self, trainer: Any, pl_module: Any) -> None:
+        """The final table."""
+        if trainer.run_folder is not None and trainer.run.summary:
+            print("", *final_table(trainer.run.summary), f"run: {trainer.run.path}", sep="\n", flush=True)
+
+    def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
+        """Leave the terminal as it was."""
+        self._stop()
+
+    def get_metrics(self, trainer: Any, pl_module: Any) -> dict[str, Any]:
+        """Not used: the line is made here."""
+        return {}
+
+    def print(self, *args: Any, **kwargs: Any) -> None:
+        """Print above the bar."""
+        (self._bar.console.print if self._bar is not None else print)(*args, **kwargs)
+
+    def _show(self, trainer: DFLTrainer, module: DFLModule) -> None:
+        assert self._bar is not None
+        done = module.bank.boundary.round
+        self._bar.update(self._task, completed=done, at=self._at(done), about=self._about(trainer, module) + self._cohorts)
+        self._bar.refresh()
+
+    def _at(self, done: int) -> str:
+        return f"{done}/{self._total}" if self._total is not None else str(done)
+
+    def _about(self, trainer: DFLTrainer, module: DFLModule) -> str:
+        boundary = module.bank.boundary
+        ran = boundary.round - self._first
+        parts = []
+        if ran:
+            pace = (time.perf_counter() - self._started) / ran
+            if self._total is not None:
+                left = int(pace * (self._total - boundary.round))
+                parts.append(f"{left // 3600}:{left // 60 % 60:02}:{left % 60:02} left")
+            parts.append(f"{pace:.2g} s/round")
+        for name, words in (("val_acc", "val acc"), ("test_acc", "test acc"), ("global_test_acc", "global acc")):
+            if name in trainer.callback_metrics:
+                parts.append(f"{words} {float(trainer.callback_metrics[name]):.3f}")
+        if "neighbours" in boundary.metrics:
+            parts.append(f"neighbours {boundary.metrics['neighbours']:.1f}")
+        if boundary.metrics.get("active", module.num_clients) < module.num_clients:
+            parts.append(f"{boundary.metrics['active']:.0f} up")
+        return " · ".join(parts)
+
+    def _stop(self) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+            self._bar = None
+            sys.stdout.flush()

@@ -1,0 +1,265 @@
+"""The run folder: plain CSV, JSON and npz files that can be read without this library."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+import shutil
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+import yaml
+
+from dfl_lightning.checkpoints import FOLDER, rounds_in
+from dfl_lightning.errors import UserError
+from dfl_lightning.files import write_atomically, write_npz
+from dfl_lightning.functional import worst_decile_mean
+from dfl_lightning.report.summary import summarise
+from dfl_lightning.round import Round, RoundCallback
+
+if TYPE_CHECKING:
+    from dfl_lightning.module import DFLModule
+    from dfl_lightning.trainer import DFLTrainer
+
+COLUMNS = (
+    "round train_loss val_loss val_acc test_loss test_acc test_acc_std test_acc_worst10 neighbours active "
+    "models_received probes_received proxies_received bytes_received global_test_loss global_test_acc seconds"
+).split()
+"""The columns that every metrics.csv has, in this order; monitors and policies add their own after them."""
+
+
+class RunFolder(RoundCallback):
+    """Writes `runs/<name>/<time>/` and offers the same as arrays.
+
+    Attributes:
+        path: the folder, or None before the run.
+        metrics: rows of metrics.csv, by column.
+        clients: arrays [evaluations, clients] by name, and `rounds` [evaluations].
+        graphs: sparse graphs of the recorded rounds, by column.
+        summary: what summary.json holds, after the run.
+    """
+
+    def __init__(self) -> None:
+        self.path: Path | None = None
+        self.is_open = False
+        self.summary: dict[str, Any] = {}
+        self._rows: list[dict[str, str]] = []
+        self._extra: list[str] = []
+        self._evaluations: dict[int, dict[str, np.ndarray]] = {}
+        self._graphs: dict[int, dict[str, np.ndarray]] = {}
+
+    # --- as arrays ------------------------------------------------------------------------------------------------------
+    @property
+    def metrics(self) -> dict[str, np.ndarray]:
+        """metrics.csv by column, NaN where a cell is empty."""
+        return {c: np.array([float(row.get(c) or "nan") for row in self._rows]) for c in [*COLUMNS, *self._extra]}
+
+    @property
+    def clients(self) -> dict[str, np.ndarray]:
+        """clients.npz: arrays [evaluations, clients] and `rounds`."""
+        rounds = sorted(self._evaluations)
+        arrays = {"rounds": np.array(rounds, dtype=np.int64)}
+        for name in self._evaluations[rounds[-1]] if rounds else ():
+            arrays[name] = np.stack([self._evaluations[r][name] for r in rounds])
+        return arrays
+
+    @property
+    def graphs(self) -> dict[str, np.ndarray]:
+        """graphs.npz: `round`, `receiver`, `sender`, `weight`, `selected`, `probed`, an entry an edge."""
+        parts = [self._graphs[r] for r in sorted(self._graphs)]
+        return {name: np.concatenate([p[name] for p in parts]) for name in parts[0]} if parts else {}
+
+    # --- open ---------------------------------------------------------------------------------------------------------------
+    def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
+        """Choose the folder; the files come when the boundary is known."""
+        if stage != "fit":
+            return
+        checkpoint = trainer.resumed_from
+        home = Path(checkpoint).resolve().parent.parent if checkpoint else None
+        if home is not None and (home / "metrics.csv").is_file() and not trainer.fork:
+            self.path = home if not Path(checkpoint).parent.parent.exists() else Path(checkpoint).parent.parent
+        elif self.path is None or trainer.fork:
+            self.path = _new_folder(Path(trainer.runs_root) / trainer.run_name)
+            if home is not None and (home / "metrics.csv").is_file():
+                for name in ("metrics.csv", "clients.npz", "graphs.npz"):
+                    if (home / name).is_file():
+                        shutil.copyfile(home / name, self.path / name)
+
+    def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
+        """Take up the rows up to the boundary, set aside what comes after it, write what describes the run."""
+        assert self.path is not None
+        boundary = pl_module.bank.boundary
+        done = boundary.round if boundary.closed else boundary.round - 1
+        try:
+            self._take_up(done)
+            if boundary.closed and boundary.round and (not self._rows or int(self._rows[-1]["round"]) < boundary.round - 1):
+                self._add(boundary)  # the run was ended between closing the round and writing its row
+            self._write_metrics()
+            trainer.datamodule.save_split(self.path / "split.npz")
+            if trainer.config is not None:
+                text = yaml.safe_dump(trainer.config, sort_keys=False, allow_unicode=True)
+                write_atomically(self.path / "config.yaml", lambda file: file.write(text.encode()))
+        except OSError as error:
+            raise UserError(f"{self.path}: the run folder cannot be written ({error.strerror})") from error
+        self.is_open = True
+
+    def _take_up(self, done: int) -> None:
+        """Read what a former run of this folder wrote; rounds from `done` on are set aside in `superseded/`."""
+        assert self.path is not None
+        rows = _read_metrics(self.path / "metrics.csv")
+        self._extra = sorted({c for row in rows for c in row} - set(COLUMNS))
+        self._rows = [row for row in rows if int(row["round"]) < done]
+        cut = rows[len(self._rows) :]
+        evaluations = _by_round(_read_npz(self.path / "clients.npz"), "rounds")
+        graphs = _by_round(_read_npz(self.path / "graphs.npz"), "round")
+        self._evaluations = {r: {k: v[0] for k, v in e.items()} for r, e in evaluations.items() if r < done}
+        self._graphs = {r: g for r, g in graphs.items() if r < done}
+        later = [f for f in sorted((self.path / FOLDER).glob("*.ckpt")) if rounds_in(f) > done + 1] if cut else []
+        if not cut and not later:
+            return
+        aside = _new_folder(self.path / "superseded")
+        write_atomically(aside / "metrics.csv", lambda file: file.write(_as_csv(cut, self._extra).encode()))
+        for name in ("clients.npz", "graphs.npz"):
+            if (self.path / name).is_file():
+                shutil.copyfile(self.path / name, aside / name)
+        for file in later:
+            file.rename(aside / file.name)
+
+    # --- write ----------------------------------------------------------------------------------------------------------
+    def on_round_end(self, trainer: DFLTrainer, module: DFLModule, round: Round) -> None:
+        """Keep the graph of an evaluated round."""
+        every = trainer.check_val_every_n_epoch or 1
+        if round.weights is None or round.selected is None or (round.index + 1) % every:
+            return
+        n = round.num_nodes
+        selected, looked_at = torch.zeros_like(round.weights, dtype=torch.bool), torch.zeros_like(round.weights, dtype=torch.bool)
+        selected[:, :n] = round.selected
+        looked_at[:, :n] = round.ledger.models & ~round.ledger.mixed
+        receivers, senders = torch.nonzero((round.weights != 0) | selected | looked_at, as_tuple=True)
+        self._graphs[round.index] = {
+            "round": np.full(len(receivers), round.index, dtype=np.int32),
+            "receiver": receivers.numpy().astype(np.int32),
+            "sender": senders.numpy().astype(np.int32),
+            "weight": round.weights[receivers, senders].numpy().astype(np.float32),
+            "selected": selected[receivers, senders].numpy(),
+            "probed": looked_at[receivers, senders].numpy(),
+        }
+
+    def on_boundary(self, trainer: DFLTrainer, module: DFLModule) -> None:
+        """Append the round's row."""
+        self._add(module.bank.boundary)
+        try:
+            if self._has_new_columns:
+                self._write_metrics()
+            else:
+                with open(self._file("metrics.csv"), "a", encoding="utf-8", newline="") as file:
+                    file.write(_as_csv(self._rows[-1:], self._extra, header=False))
+        except OSError as error:
+            raise UserError(
+                f"{self.path}: the run folder cannot be written ({error.strerror}); "
+                f"round {module.bank.boundary.round} is complete, its checkpoint follows if there is room"
+            ) from error
+
+    def on_save_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> None:
+        """The arrays are never behind a checkpoint."""
+        if self.is_open:
+            write_npz(self._file("clients.npz"), self.clients)
+            done = pl_module.bank.boundary.round
+            self._graphs = {r: g for r, g in self._graphs.items() if r < done}
+            write_npz(self._file("graphs.npz"), self.graphs)
+
+    def on_train_end(self, trainer: Any, pl_module: Any) -> None:
+        """Write the summary."""
+        self._summarise(trainer, pl_module, "finished")
+
+    def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
+        """Write the summary of what there is."""
+        if self.is_open and trainer.state.fn == "fit" and self._rows:
+            self._summarise(trainer, pl_module, "stopped")
+
+    def _summarise(self, trainer: DFLTrainer, module: DFLModule, status: str) -> None:
+        self.summary = summarise(trainer, module, status)
+        text = json.dumps(self.summary, indent=2, allow_nan=False) + "\n"
+        write_atomically(self._file("summary.json"), lambda file: file.write(text.encode()))
+
+    def _add(self, boundary: Any) -> None:
+        index = boundary.round - 1
+        numbers = dict(boundary.metrics)
+        if boundary.evaluation:
+            arrays = {name: values.cpu().double().numpy() for name, values in boundary.evaluation.items()}
+            self._evaluations[index] = {name: a for name, a in arrays.items() if not name.startswith("global_")}
+            numbers |= {name: float(np.nanmean(a)) if not np.isnan(a).all() else math.nan for name, a in arrays.items()}
+            if "test_acc" in arrays:
+                numbers["test_acc_std"] = float(np.nanstd(arrays["test_acc"]))
+                numbers["test_acc_worst10"] = worst_decile_mean(boundary.evaluation["test_acc"].cpu())
+        row = {name: _text(value) for name, value in numbers.items()}
+        extra = sorted({*self._extra, *(set(row) - set(COLUMNS))})
+        self._has_new_columns, self._extra = extra != self._extra, extra
+        self._rows = [r for r in self._rows if int(r["round"]) < index] + [{"round": str(index), **row}]
+
+    def _write_metrics(self) -> None:
+        text = _as_csv(self._rows, self._extra)
+        write_atomically(self._file("metrics.csv"), lambda file: file.write(text.encode()))
+
+    def _file(self, name: str) -> Path:
+        assert self.path is not None
+        return self.path / name
+
+
+def _new_folder(parent: Path) -> Path:
+    """A folder of this moment's name that did not exist."""
+    stamp = time.strftime("%Y-%m-%d_%H-%M-%S")
+    for number in range(1, 1000):
+        folder = parent / (stamp if number == 1 else f"{stamp}-{number}")
+        try:
+            folder.mkdir(parents=True)
+        except FileExistsError:
+            continue
+        except OSError as error:
+            raise UserError(f"{folder}: the run folder cannot be made ({error.strerror}); set trainer.default_root_dir") from error
+        return folder
+    raise UserError(f"{parent}: no free name for a run folder")
+
+
+def _text(value: float) -> str:
+    """A number so that reading gives the same bits; an empty cell for NaN."""
+    if math.isnan(value):
+        return ""
+    return str(int(value)) if float(value).is_integer() and abs(value) < 1e15 else repr(float(value))
+
+
+def _as_csv(rows: list[dict[str, str]], extra: list[str], header: bool = True) -> str:
+    text = io.StringIO()
+    writer = csv.DictWriter(text, [*COLUMNS, *extra], restval="", lineterminator="\n")
+    if header:
+        writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()
+
+
+def _read_metrics(path: Path) -> list[dict[str, str]]:
+    if not path.is_file():
+        return []
+    with open(path, encoding="utf-8", newline="") as file:
+        rows = [{k: v for k, v in row.items() if k is not None and v is not None} for row in csv.DictReader(file)]
+    return [row for row in rows if row.get("round", "").isdigit()]
+
+
+def _read_npz(path: Path) -> dict[str, np.ndarray]:
+    if not path.is_file():
+        return {}
+    with np.load(path, allow_pickle=False) as arrays:
+        return {name: arrays[name] for name in arrays.files}
+
+
+def _by_round(arrays: dict[str, np.ndarray], key: str) -> dict[int, dict[str, np.ndarray]]:
+    """The rows of each round, by round; the key itself stays where it names an edge's round."""
+    if key not in arrays:
+        return {}
+    kept = [name for name in arrays if name != key or key == "round"]
+    return {int(r): {name: arrays[name][arrays[key] == r] for name in kept} for r in np.unique(arrays[key])}

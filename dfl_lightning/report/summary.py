@@ -1,0 +1,143 @@
+"""The final numbers of a run: summary.json and the table in the terminal."""
+
+from __future__ import annotations
+
+import math
+import platform
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+import dfl_lightning
+from dfl_lightning.functional import accuracy_summary, worst_decile_mean
+
+if TYPE_CHECKING:
+    from dfl_lightning.module import DFLModule
+    from dfl_lightning.trainer import DFLTrainer
+
+PACKAGES = ("lightning", "torch", "torchvision", "torchmetrics", "networkx", "numpy")
+
+
+def summarise(trainer: DFLTrainer, module: DFLModule, status: str) -> dict[str, Any]:
+    """What summary.json holds; plain numbers, null for what does not exist.
+
+    Args:
+        trainer: with its run folder.
+        module: with its bank.
+        status: `finished` or `stopped`.
+    """
+    metrics, clients = trainer.run.metrics, trainer.run.clients
+    accuracy: dict[str, Any] = {}
+    if "test_acc" in clients:
+        history = torch.from_numpy(clients["test_acc"])
+        validation = torch.from_numpy(clients["val_acc"]) if "val_acc" in clients else None
+        last = history[-1]
+        known = last[~last.isnan()]
+        accuracy = {
+            **accuracy_summary(history, validation),
+            "mean": float(known.mean()),
+            "std": float(known.std(unbiased=False)),
+            "worst10": worst_decile_mean(known),
+            "evaluated_after_round": int(clients["rounds"][-1]),
+        }
+    if not np.isnan(metrics["global_test_acc"]).all():
+        accuracy["global_last"] = float(metrics["global_test_acc"][~np.isnan(metrics["global_test_acc"])][-1])
+        accuracy["global_mean_over_rounds"] = float(np.nanmean(metrics["global_test_acc"]))
+    found = {
+        name: _last_number(metrics.get(name))
+        for name in ("neighbour_precision", "neighbour_recall", "friend_accuracy")
+        if name in metrics
+    }
+    received = {
+        name: float(np.nansum(metrics[f"{name}_received"])) for name in ("models", "probes", "proxies", "bytes")
+    }
+    engine = module.bank.engine
+    return _without_nan(
+        {
+            "status": status,
+            "rounds": module.bank.boundary.round,
+            "clients": module.num_clients,
+            "network": type(module.network).__name__,
+            "parameters_per_client": module.layout.num_parameters,
+            "data": trainer.datamodule.describe(),  # type: ignore[attr-defined]
+            "topology": module.topology.describe(),
+            "policies": [type(policy).__name__ for policy in trainer.policies()],
+            "engine": {"name": engine.name, "cohorts": len(engine.cohorts)} if engine is not None else None,
+            "test_accuracy": accuracy,
+            "neighbours_mean": _mean(metrics["neighbours"]),
+            "found": found,
+            "received_per_client": received,
+            "seconds": {
+                "rounds": float(np.nansum(metrics["seconds"])),
+                **{name: round(seconds, 3) for name, seconds in trainer.phase_seconds.items()},
+            },
+            "seeds": {"run": module.seed, "split": trainer.datamodule.split_seed},  # type: ignore[attr-defined]
+            "device": str(module.device),
+            "versions": {
+                "python": platform.python_version(),
+                "dfl_lightning": dfl_lightning.__version__,
+                **{name: version(name) for name in PACKAGES},
+            },
+        }
+    )
+
+
+def final_table(summary: dict[str, Any]) -> list[str]:
+    """The lines that end a run in the terminal."""
+    accuracy, lines = summary["test_accuracy"], []
+    received = summary["received_per_client"]
+    parts = [f"{received['models']:,.0f} models"]
+    if received["proxies"]:
+        parts.append(f"{received['proxies']:,.0f} proxies")
+    cost = f"{size(received['bytes'])} ({', '.join(parts)})"
+    neighbours = summary["neighbours_mean"]
+    if accuracy.get("mean") is not None:
+        lines.append(f"{'':16}{'mean':>6}{'std':>8}{'worst 10 %':>13}{'neighbours':>13}   received per client")
+        around = f"{neighbours:13.1f}" if neighbours is not None else f"{'–':>13}"
+        lines.append(f"{'test accuracy':16}{accuracy['mean']:6.3f}{accuracy['std']:8.3f}{accuracy['worst10']:13.3f}{around}   {cost}")
+    else:
+        lines.append(f"no test data: accuracy unknown · received per client: {cost}")
+    if accuracy.get("global_last") is not None:
+        lines.append(
+            f"global model on the global test set: {accuracy['global_last']:.3f} after the last evaluated round, "
+            f"{accuracy['global_mean_over_rounds']:.3f} on average over rounds"
+        )
+    found = summary["found"]
+    if found.get("neighbour_precision") is not None:
+        recall = found.get("neighbour_recall")
+        also = f", recall {recall:.2f}" if recall is not None else ""
+        lines.append(f"neighbours found: precision {found['neighbour_precision']:.2f}{also} (clusters known beforehand)")
+    if found.get("friend_accuracy") is not None:
+        lines.append(f"friends found: {found['friend_accuracy']:.2f} of the stand-ins are of the dropped client's cluster")
+    return lines
+
+
+def size(number: float) -> str:
+    """Bytes for people, powers of 1000.
+
+    Example:
+        >>> size(14_400_000)
+        '14.4 MB'
+    """
+    for unit in ("B", "kB", "MB", "GB"):
+        if number < 1000:
+            return f"{number:.0f} B" if unit == "B" else f"{number:.1f} {unit}"
+        number /= 1000
+    return f"{number:.1f} TB"
+
+
+def _mean(values: np.ndarray) -> float:
+    return float(np.nanmean(values)) if not np.isnan(values).all() else math.nan
+
+
+def _last_number(values: np.ndarray | None) -> float:
+    known = values[~np.isnan(values)] if values is not None else np.array([])
+    return float(known[-1]) if len(known) else math.nan
+
+
+def _without_nan(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _without_nan(item) for key, item in value.items()}
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,0 +1,317 @@
+"""The vocabulary of a communication round: the `Round` record, its hooks, and what a round costs.
+
+Row i is the receiver, column j the sender, ids are 0-based, everywhere. Nodes are the m clients and, in a server
+topology, the servers after them (n nodes).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+from lightning.pytorch import Callback
+from torch import Tensor
+
+from dfl_lightning.bank import Bank, Columns, Evaluation, References, Term, Training, pairs_of
+from dfl_lightning.bank.verbs import Comparison
+from dfl_lightning.objectives import Phase
+from dfl_lightning.streams import stream
+
+if TYPE_CHECKING:
+    from dfl_lightning.data import ClientData
+    from dfl_lightning.module import DFLModule
+    from dfl_lightning.trainer import DFLTrainer
+
+
+@dataclass
+class Ledger:
+    """What a round's policies made clients receive; twice in a round counts once.
+
+    Args:
+        models: [n, n], receiver i fetched the shared parameters of node j (looked at or mixed).
+        mixed: [n, n], of these, the ones that were mixed.
+        proxies: [n, n], receiver i got a proxy (a part of the model) of j.
+    """
+
+    models: Tensor
+    mixed: Tensor
+    proxies: Tensor
+    proxy_columns: int = 0
+
+    @classmethod
+    def empty(cls, nodes: int) -> Ledger:
+        """Nothing received yet."""
+        return cls(*(torch.zeros(nodes, nodes, dtype=torch.bool) for _ in range(3)))
+
+    def fetch(self, receivers: Tensor, senders: Tensor, mixed: bool = False) -> None:
+        """Receivers fetch the senders' models; one's own costs nothing."""
+        foreign = receivers != senders
+        self.models[receivers[foreign], senders[foreign]] = True
+        if mixed:
+            self.mixed[receivers[foreign], senders[foreign]] = True
+
+
+@dataclass
+class Speakers:
+    """Rows beside the nodes' own that may speak for somebody.
+
+    Args:
+        rows: the row set; its first m rows speak for the m clients.
+        relative: whether they are updates, to be added to the receiver's own model.
+    """
+
+    rows: str
+    relative: bool
+
+
+@dataclass
+class Round:
+    """One communication round: created by the protocol, filled by the hooks from top to bottom, then thrown away.
+
+    Args:
+        index: the round, 0-based.
+        num_clients: m.
+        num_nodes: n = m + servers.
+        reachable: whom i can hear, bool [n, n].
+        active: who is up, bool [n]; servers always are.
+        available: whom i may choose from, bool [n, n]: the reachable ones that are up, or all of them where a
+            substitution speaks for the others.
+        receivers: who mixes this round, bool [n]: the active clients, or the servers.
+        jobs: where each active client's local training starts; default its own model, or its server's.
+        candidates: whom i looks at, bool [n, n], within `available`.
+        losses: mean local training loss, float64 [m], NaN for who did not train.
+        diverged: clients whose training ended in NaN or infinity, bool [m].
+        similarity: between clients, float64 [n, n], NaN = unknown.
+        scores: what neighbours are chosen by, float64 [n, n]; 1 is an average neighbour.
+        threshold: in units of scores, float64 [n], or None.
+        selected: whom i would mix if all were up, bool [n, n].
+        stand_in: the row that speaks for j towards i, long [n, n]: its own, a friend's, one of `speakers`
+            (from n on), or -1: the mean of the active ones i selected.
+        votes: how often each row speaks to i, float64 [n, P].
+        weights: of rows in receivers' new models, float64 [n, P].
+        metrics: numbers for this round's row of `metrics.csv`.
+    """
+
+    index: int
+    num_clients: int
+    num_nodes: int
+    reachable: Tensor
+    active: Tensor
+    available: Tensor
+    receivers: Tensor
+    jobs: References
+    candidates: Tensor
+    bank: Bank
+    data: ClientData
+    phases: tuple[Phase, ...]
+    lr: float
+    seed: int
+    clusters: Tensor | None = None
+    losses: Tensor | None = None
+    diverged: Tensor | None = None
+    similarity: Tensor | None = None
+    scores: Tensor | None = None
+    threshold: Tensor | None = None
+    selected: Tensor | None = None
+    stand_in: Tensor | None = None
+    speakers: list[Speakers] = field(default_factory=list)
+    votes: Tensor | None = None
+    weights: Tensor | None = None
+    metrics: dict[str, float] = field(default_factory=dict)
+    ledger: Ledger = field(default_factory=lambda: Ledger.empty(0))
+
+    def __post_init__(self) -> None:
+        if not len(self.ledger.models):
+            self.ledger = Ledger.empty(self.num_nodes)
+
+    # --- small helpers -----------------------------------------------------------------------------------------------
+    @property
+    def num_servers(self) -> int:
+        """Servers in the topology, c."""
+        return self.num_nodes - self.num_clients
+
+    @property
+    def dropped(self) -> Tensor:
+        """Clients that are not up, bool [m]."""
+        return ~self.active[: self.num_clients]
+
+    def stream(self, purpose: str, *words: int) -> torch.Generator:
+        """A generator for a named draw of this round; see `dfl_lightning.streams`."""
+        return stream(self.seed, purpose, self.index, *words)
+
+    def between_clients(self, matrix: Tensor, fill: float = float("nan")) -> Tensor:
+        """A matrix between clients [m, m] as one between nodes [n, n]."""
+        full = torch.full((self.num_nodes, self.num_nodes), fill, dtype=matrix.dtype)
+        full[: self.num_clients, : self.num_clients] = matrix
+        return full
+
+    def log(self, name: str, value: float) -> None:
+        """A number for this round's row of `metrics.csv` and the loggers."""
+        self.metrics[name] = float(value)
+
+    # --- the verbs, charged to the ledger -----------------------------------------------------------------------------
+    def evaluate(self, references: References, split: str = "train") -> Evaluation:
+        """Score references on their owners' data; every foreign row costs its owner a model."""
+        self.charge(references)
+        return self.bank.evaluate(references, split)
+
+    def evaluate_pairs(self, pairs: Tensor, rows: str = "trained", split: str = "train") -> Tensor:
+        """Loss of j's model, completed by i's personal parameters, on i's data: float64 [n, n], NaN outside `pairs`.
+
+        Args:
+            pairs: bool [n, n], receiver by sender; receivers are clients.
+            rows: `trained` (after this round's local work) or `models` (before).
+            split: `train` or `val`.
+        """
+        receivers, senders = pairs_of(pairs[:, : self.num_nodes])
+        losses = torch.full((self.num_nodes, self.num_nodes), float("nan"), dtype=torch.float64)
+        losses[receivers, senders] = self.evaluate(References.rows(rows, senders, receivers, rows), split).losses
+        return losses
+
+    def compare(
+        self,
+        rows: str | Tensor,
+        pairs: Tensor,
+        columns: Columns | None = None,
+        relative_to: str | None = None,
+        centre: bool = False,
+    ) -> Comparison:
+        """Similarities between clients, float64 [n, n]; a proxy for each foreign pair (a model if all is compared).
+
+        Under servers nothing is charged: they compare what clients upload anyway.
+        """
+        m = self.num_clients
+        pairs = pairs[:m, :m]
+        if not self.num_servers:
+            receivers, senders = pairs_of(pairs)
+            if columns is None or columns == self.bank.layout.shared_parameters:
+                self.ledger.fetch(receivers, senders)
+            else:
+                foreign = receivers != senders
+                self.ledger.proxies[receivers[foreign], senders[foreign]] = True
+                self.ledger.proxy_columns = max(self.ledger.proxy_columns, len(columns))
+        found = self.bank.compare(rows, pairs, columns, relative_to, centre)
+        return Comparison(self.between_clients(found.cosines), self.between_clients(found.distances))
+
+    def gradients(self, references: References, batches: int | None = None) -> Tensor:
+        """Gradients of the mean training loss at the references, [n, width]; costs what the references cost."""
+        self.charge(references)
+        training = Training("local", self.index, self.phases, self.lr, gradients=True, batches=batches)
+        return self.bank.gradients(references, training)
+
+    def mix(self, terms: Sequence[tuple[Tensor, str]], into: str, where: Tensor, columns: Columns | None = None) -> None:
+        """Rows `where` of `into` become the sum of weights @ rows; foreign rows of nodes' models cost a model each.
+
+        Args:
+            terms: (weights [w, rows], row set) summands, w = rows written.
+            into: `models`, or a set that a policy declared.
+            where: bool [n] or long [w].
+            columns: default the shared columns.
+        """
+        index = torch.nonzero(where).squeeze(1) if where.dtype == torch.bool else where
+        if into == "models":  # writing a policy's own memory is not a message
+            for weights, name in terms:
+                if name == "trained":
+                    rows, senders = pairs_of(weights != 0)
+                    self.ledger.fetch(index[rows], senders, mixed=True)
+        self.bank.mix(terms, into, index, columns)
+
+    def charge(self, references: References) -> None:
+        """Every foreign row in the references costs its owner a model."""
+        for term in references.terms:
+            if term.rows not in ("models", "trained"):
+                continue
+            if term.which.is_floating_point():
+                jobs, senders = pairs_of(term.which != 0)
+                receivers = references.owners[jobs]
+            else:
+                receivers, senders = references.owners, term.which
+            client = receivers >= 0
+            self.ledger.fetch(receivers[client], senders[client])
+
+    def spoken(self, receivers: Tensor, rows: Tensor) -> References:
+        """References to the rows that `votes` and `weights` index: trained models, then `speakers` block by block.
+
+        Args:
+            receivers: long [J], who listens.
+            rows: long [J], all within one block of n, or m, rows.
+        """
+        if not len(rows) or int(rows.max()) < self.num_nodes:
+            return References.rows("trained", rows, receivers, "trained")
+        block = (int(rows[0]) - self.num_nodes) // self.num_clients
+        speakers = self.speakers[block]
+        which = rows - self.num_nodes - block * self.num_clients
+        terms = [Term(speakers.rows, which)]
+        if speakers.relative:
+            terms.append(Term("models", receivers))
+        return References(tuple(terms), receivers, "trained")
+
+
+class RoundCallback(Callback):
+    """A Lightning callback that also hears the hooks of a communication round, called in this order.
+
+    Each hook reads what is above it in `Round` and writes its own field. State between rounds lives in attributes that
+    `state_dict` returns and `load_state_dict` restores; only tensors, numbers, strings, lists and dicts, and only small
+    things: never rows of the bank.
+
+    Attributes:
+        reads: names of `Round` fields of other families that this policy uses; a threshold that nobody reads is
+            switched off.
+        row_sets: names of row sets that the policy wants in the bank, filled with zeros (`initial`: the first models).
+        switched_off: set by the trainer where nothing reads what this policy writes.
+    """
+
+    switched_off = False
+    reads: frozenset[str] = frozenset()
+    row_sets: tuple[str, ...] = ()
+
+    def check(self, trainer: DFLTrainer, module: DFLModule) -> None:
+        """Refuse what cannot work, before training, with a `UserError`."""
+
+    def on_dropout(self, trainer: DFLTrainer, module: DFLModule, round: Round) -> None:
+        """Say who is up: `active`."""
+
+    def on_propose(self, trainer: DFLTrainer, module: DFLModule, round: Round) -> None:
+        """Say where training starts and whom to look at: `jobs`, `candidates`."""
+
+    def on_trained(self, trainer: DFLTrainer, module: DFLModule, round: Round) -> None:
+        """After local training: remember, score."""
+
+    def on_compare(self, trainer: DFLTrainer, module: DFLModule, round: Round) -> None:
+        """Judge the candidates: `similarity`, `scores`."""
+
+    def on_threshold(self, trainer: DFLTrainer, module: DFLModule, round: Round) -> None:
+        """Say what score is enough: `threshold`."""
+
+    def on_select(self, trainer: DFLTrainer, module: DFLModule, round: Round) -> None:
+        """Choose whom to learn from: `selected`."""
+
+    def on_substitute(self, trainer: DFLTrainer, module: DFLModule, round: Round) -> None:
+        """Say who speaks for those that dropped out: `stand_in`, `speakers`."""
+
+    def on_weigh(self, trainer: DFLTrainer, module: DFLModule, round: Round) -> None:
+        """Turn votes into `weights`."""
+
+    def on_mix(self, trainer: DFLTrainer, module: DFLModule, round: Round) -> None:
+        """Write the new models."""
+
+    def on_round_end(self, trainer: DFLTrainer, module: DFLModule, round: Round) -> None:
+        """Last change of the policies' state; `log` numbers."""
+
+    def on_engine_progress(self, trainer: DFLTrainer, module: DFLModule, done: int, total: int) -> None:
+        """After each cohort of the local training."""
+
+    def on_boundary(self, trainer: DFLTrainer, module: DFLModule) -> None:
+        """The round is over, evaluated and closed: write files."""
+
+
+def call_round_hook(trainer: Any, name: str, *args: Any) -> None:
+    """Call a hook of all round callbacks, in their order, each under its name in the profiler."""
+    for callback in trainer.callbacks:
+        if not isinstance(callback, RoundCallback) or callback.switched_off:
+            continue
+        if getattr(type(callback), name) is not getattr(RoundCallback, name):
+            with trainer.profiler.profile(f"[RoundCallback]{callback.state_key}.{name}"), torch.no_grad():
+                getattr(callback, name)(trainer, trainer.lightning_module, *args)

@@ -1,0 +1,326 @@
+"""A Lightning Trainer whose epochs are communication rounds."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import networkx as nx
+import torch
+from lightning.pytorch import Callback, LightningDataModule, LightningModule, Trainer
+from lightning.pytorch.callbacks import (
+    BatchSizeFinder,
+    EarlyStopping,
+    GradientAccumulationScheduler,
+    LearningRateFinder,
+    ModelCheckpoint,
+    ProgressBar,
+    StochasticWeightAveraging,
+)
+from lightning.pytorch.strategies import SingleDeviceStrategy
+
+from dfl_lightning import callbacks as families
+from dfl_lightning.checkpoints import AtomicCheckpointIO, RoundCheckpoint
+from dfl_lightning.errors import UserError
+from dfl_lightning.loop import LocalWork, RoundLoop
+from dfl_lightning.report.progress import RoundProgress
+from dfl_lightning.report.run_folder import RunFolder
+
+if TYPE_CHECKING:
+    from dfl_lightning.module import DFLModule
+
+NO_MEANING: dict[str, tuple[tuple[Any, ...], str]] = {
+    "accumulate_grad_batches": ((1,), "use a larger model.batch_size"),
+    "max_steps": ((-1,), "use max_rounds"),
+    "min_steps": ((None,), "use min_epochs, which counts rounds"),
+    "val_check_interval": ((None, 1.0), "use check_val_every_n_epoch, which counts rounds"),
+    "check_val_every_n_epoch": (tuple(range(1, 100_000)), "give a number of rounds"),
+    "overfit_batches": ((0, 0.0), "give clients fewer samples with a partition"),
+    "limit_train_batches": ((None, 1.0, 1), "use model.local_epochs"),
+    "limit_val_batches": ((None, 1.0, 1, 0, 0.0), "0 switches evaluation off"),
+    "reload_dataloaders_every_n_epochs": ((0,), "data stay resident"),
+    "sync_batchnorm": ((False,), "clients never share batches"),
+    "barebones": ((False,), "switch things off one by one"),
+}
+"""Trainer options that have no meaning for rounds: the values that mean "not set", and what to do instead."""
+
+UNSUITABLE = (BatchSizeFinder, LearningRateFinder, StochasticWeightAveraging, GradientAccumulationScheduler)
+
+P = TypeVar("P", bound=families.Policy)
+
+
+class DFLTrainer(Trainer):
+    """A Trainer whose epochs are communication rounds.
+
+    Args:
+        max_rounds: number of communication rounds (another name of `max_epochs`); default 100.
+        topology: who can hear whom: a topology file, the name of a shipped one, or a networkx graph of the clients.
+        checkpoint_every: rounds between two saves of `checkpoints/last.ckpt`; it is also saved at the end, and when a
+            signal or an error ends the run.
+        run_name: the run's folder is `<default_root_dir>/<run_name>/<time>`.
+        default_root_dir: where run folders go; default `runs`.
+        accelerator: `cpu`, `gpu`, or `auto`: a GPU where CUDA has one, else the CPU.
+        devices: only 1 for now.
+        precision: `32` or `64-true`.
+        gradient_clip_val: largest gradient norm (or value, by `gradient_clip_algorithm`) of each client by itself.
+        logger: Lightning loggers beside the run folder's own `metrics.csv`.
+        enable_progress_bar: the line about the round in progress.
+        kwargs: everything else of Lightning's Trainer.
+
+    Raises:
+        UserError: an option that has no meaning for rounds, with what to do instead.
+    """
+
+    def __init__(
+        self,
+        *,
+        max_rounds: int | None = None,
+        topology: str | os.PathLike[str] | dict[str, Any] | nx.Graph = "complete",
+        checkpoint_every: int = 10,
+        run_name: str = "run",
+        default_root_dir: str | os.PathLike[str] | None = None,
+        accelerator: str = "auto",
+        devices: int | str = 1,
+        precision: str | int = "32",
+        gradient_clip_val: float | None = None,
+        gradient_clip_algorithm: str | None = None,
+        logger: Any = False,
+        enable_progress_bar: bool = True,
+        **kwargs: Any,
+    ) -> None:
+        rounds, epochs = max_rounds, kwargs.pop("max_epochs", None)
+        if rounds is not None and epochs is not None:
+            raise UserError("set trainer.max_rounds or trainer.max_epochs, which mean the same, not both")
+        kwargs["max_epochs"] = next((n for n in (rounds, epochs) if n is not None), 100)
+        for option, (allowed, instead) in NO_MEANING.items():
+            if option in kwargs and kwargs[option] not in allowed:
+                raise UserError(f"trainer.{option}={kwargs[option]} has no meaning for communication rounds; {instead}")
+        if str(devices) != "1" or kwargs.get("num_nodes", 1) != 1:
+            raise UserError(f"trainer.devices={devices}: runs on several devices are not implemented yet; use devices: 1")
+        self.precision_of_rows = _precision(precision)
+        self.clip_norm, self.clip_value = _clipping(gradient_clip_val, gradient_clip_algorithm)
+        self.topology, self.checkpoint_every, self.run_name = topology, checkpoint_every, run_name
+        if checkpoint_every < 1:
+            raise UserError(f"trainer.checkpoint_every={checkpoint_every}; it is a number of rounds, 1 or more")
+        self.remarks: list[str] = []  # what the banner should mention
+        self.phase_seconds: dict[str, float] = {}
+        self.fork, self.resumed_from = False, None
+        self.config: dict[str, Any] | None = None  # the resolved configuration, where a command set one
+        if accelerator == "auto":  # never MPS by itself: it has no float64
+            accelerator = "gpu" if torch.cuda.is_available() else "cpu"
+        own = kwargs.pop("callbacks", None) or []
+        kwargs["callbacks"] = self._complete(list(own) if isinstance(own, (list, tuple)) else [own], enable_progress_bar, kwargs)
+        kwargs["num_sanity_val_steps"] = 0  # an untrained round 0 proves nothing, and nobody asked to pay for it
+        kwargs["use_distributed_sampler"] = False
+        kwargs["inference_mode"] = False  # fine-tuning before an evaluation trains, into buffers that rounds use again
+        kwargs.setdefault("enable_model_summary", False)  # it would count the parameters of all clients together
+        plugins = kwargs.pop("plugins", None) or []
+        kwargs["plugins"] = [*(plugins if isinstance(plugins, list) else [plugins]), AtomicCheckpointIO()]
+        self.runs_root = os.fspath(default_root_dir) if default_root_dir is not None else "runs"
+        super().__init__(
+            default_root_dir=default_root_dir,
+            accelerator=accelerator,
+            devices=devices,
+            logger=logger,
+            enable_progress_bar=enable_progress_bar,
+            **kwargs,
+        )
+        if not isinstance(self.strategy, SingleDeviceStrategy):
+            raise UserError(f"trainer.strategy {type(self.strategy).__name__} would synchronise clients; use the default")
+        old = self.fit_loop
+        self.fit_loop = RoundLoop(self, old.min_epochs, old.max_epochs)
+        self.fit_loop.epoch_loop = LocalWork(self, old.min_steps, old.max_steps)
+
+    def _complete(self, callbacks: list[Callback], progress: bool, kwargs: dict[str, Any]) -> list[Callback]:
+        """The user's callbacks, and what every run has: progress, the run folder, its checkpoints."""
+        for callback in callbacks:
+            if isinstance(callback, UNSUITABLE):
+                raise UserError(f"trainer.callbacks {type(callback).__name__} changes Lightning's steps, which rounds do not have")
+            monitor = getattr(callback, "monitor", None)
+            if isinstance(callback, (EarlyStopping, ModelCheckpoint)) and str(monitor).startswith(("test_", "global_test_")):
+                raise UserError(
+                    f"{type(callback).__name__}(monitor={monitor}) would choose by test data; monitor val_* or a training column"
+                )
+        if kwargs.get("fast_dev_run"):
+            kwargs["fast_dev_run"] = 1
+        if progress and not any(isinstance(c, ProgressBar) for c in callbacks):
+            callbacks.append(RoundProgress())
+        if not kwargs.get("fast_dev_run"):
+            if not any(isinstance(c, RunFolder) for c in callbacks):
+                callbacks.append(RunFolder())
+            if kwargs.get("enable_checkpointing", True) is not False and not any(isinstance(c, RoundCheckpoint) for c in callbacks):
+                callbacks.append(RoundCheckpoint())  # after the run folder: its files are never behind a checkpoint
+        return callbacks
+
+    # --- policies ---------------------------------------------------------------------------------------------------------
+    def policies(self) -> Iterator[families.Policy]:
+        """The policies that take part."""
+        for callback in self.callbacks:  # type: ignore[attr-defined]
+            if isinstance(callback, families.Policy) and not callback.switched_off:
+                yield callback
+
+    def policy(self, family: type[P]) -> P | None:
+        """The policy of a family that takes part, or None."""
+        return next((policy for policy in self.policies() if isinstance(policy, family)), None)
+
+    def check_policies(self, module: DFLModule) -> None:
+        """One selection, one aggregation, at most one of each other family; nothing that nobody reads.
+
+        Raises:
+            UserError: too few, too many, or a policy that cannot work here.
+        """
+        for family, least in (
+            (families.Dropout, 0),
+            (families.Selection, 1),
+            (families.Threshold, 0),
+            (families.Substitution, 0),
+            (families.Aggregation, 1),
+        ):
+            found = [c for c in self.callbacks if isinstance(c, family)]  # type: ignore[attr-defined]
+            key = family.__name__.lower()
+            if len(found) < least:
+                raise UserError(f"no {key}: a round needs exactly one; name it with --{key} or in DFLTrainer(callbacks=[...])")
+            if len(found) > 1:
+                names = ", ".join(type(c).__name__ for c in found)
+                raise UserError(f"{len(found)} policies of the family {key} ({names}); keep one")
+        selection = self.policy(families.Selection)
+        for callback in self.callbacks:  # type: ignore[attr-defined]
+            if isinstance(callback, families.Threshold):
+                callback.switched_off = selection is not None and "threshold" not in selection.reads
+            if isinstance(callback, families.Substitution):
+                callback.switched_off = self.policy(families.Dropout) is None
+        for callback in self.callbacks:  # type: ignore[attr-defined]
+            if isinstance(callback, (families.Policy, families.Monitor)) and not callback.switched_off:
+                callback.check(self, module)
+
+    # --- the run ---------------------------------------------------------------------------------------------------------
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Time a part of a round: for the profiler, and for summary.json."""
+        started = time.perf_counter()
+        with self.profiler.profile(name):
+            yield
+        self.phase_seconds[name] = self.phase_seconds.get(name, 0.0) + time.perf_counter() - started
+
+    @property
+    def run_folder(self) -> RunFolder | None:
+        """The callback that keeps the run folder; None in a fast_dev_run."""
+        return next((c for c in getattr(self, "callbacks", []) if isinstance(c, RunFolder)), None)
+
+    @property
+    def run(self) -> RunFolder:
+        """What the run folder holds, as arrays: `run.path`, `run.metrics`, `run.clients`, `run.graphs`, `run.summary`."""
+        if self.run_folder is None:
+            raise UserError("fast_dev_run keeps no run folder")
+        return self.run_folder
+
+    @property
+    def default_root_dir(self) -> str:
+        """The run folder once there is one, so that stock callbacks and loggers write into it."""
+        folder = self.run_folder
+        return str(folder.path) if folder is not None and folder.path is not None else self.runs_root
+
+    @property
+    def precision(self) -> str:  # type: ignore[override]
+        """Of rows and inputs: `32-true` or `64-true`."""
+        return self.precision_of_rows
+
+    def fit(
+        self,
+        model: LightningModule,
+        train_dataloaders: Any = None,
+        val_dataloaders: Any = None,
+        datamodule: LightningDataModule | None = None,
+        ckpt_path: str | os.PathLike[str] | None = None,
+        fork: bool = False,
+    ) -> None:
+        """Run rounds.
+
+        Args:
+            model: a `DFLModule`.
+            train_dataloaders: not used; data come from the datamodule.
+            val_dataloaders: not used.
+            datamodule: the clients' data, one of `dfl_lightning.data`.
+            ckpt_path: go on from this checkpoint, in its run folder.
+            fork: with `ckpt_path`: start a new run folder from it, leaving the old one alone.
+        """
+        if train_dataloaders is not None or val_dataloaders is not None or datamodule is None:
+            raise UserError("DFLTrainer.fit takes clients' data as datamodule=..., one of dfl_lightning.data")
+        self.fork, self.resumed_from = fork, ckpt_path
+        super().fit(model, datamodule=datamodule, ckpt_path=ckpt_path)
+
+    def fingerprint(self, module: DFLModule) -> dict[str, Any]:
+        """What a checkpoint must agree with to be continued."""
+        policies = {c.state_key: _plain(c) for c in self.policies()}
+        return {
+            "format": 1,
+            "network": {"name": type(module.network).__name__, "parameters": module.layout.fingerprint()},
+            "clients": module.num_clients,
+            "nodes": module.topology.num_nodes,
+            "seed": module.seed,
+            "rows": str(module.bank.boundary.rows["models"].dtype),
+            "row sets": sorted(module.bank.boundary.rows),
+            "policies": policies,
+            "config": _comparable(self.config),
+        }
+
+    def check_fingerprint(self, module: DFLModule, saved: dict[str, Any] | None) -> None:
+        """Refuse a checkpoint that is not of this run, naming what differs.
+
+        Raises:
+            UserError: another network, client count, seed or configuration.
+        """
+        where = self.resumed_from or "the checkpoint"
+        if not saved or saved.get("format") != 1:
+            raise UserError(f"{where}: not a checkpoint of dfl_lightning")
+        here = self.fingerprint(module)
+        must = ["network", "clients", "nodes", "rows", "row sets"]
+        if self.state.fn == "fit" and not self.fork:
+            must += ["seed", "policies"] + (["config"] if saved["config"] and here["config"] else [])
+        for key in must:
+            if saved[key] != here[key]:
+                name, theirs, ours = _first_difference(key, saved[key], here[key])
+                hint = "; --fork starts a new run from it" if key in ("seed", "policies", "config") else ""
+                raise UserError(f"{where}: {name} is {theirs} in the checkpoint and {ours} in this run{hint}")
+
+
+def _precision(precision: str | int) -> str:
+    names = {"32": "32-true", "32-true": "32-true", "64": "64-true", "64-true": "64-true"}
+    if str(precision) not in names:
+        raise UserError(f"trainer.precision={precision} is not implemented; use 32 or 64-true")
+    return names[str(precision)]
+
+
+def _clipping(value: float | None, algorithm: str | None) -> tuple[float | None, float | None]:
+    if value is not None and value <= 0:
+        raise UserError(f"trainer.gradient_clip_val={value}; it must be above 0")
+    if algorithm not in (None, "norm", "value"):
+        raise UserError(f"trainer.gradient_clip_algorithm={algorithm}; it is norm or value")
+    return (None, value) if algorithm == "value" else (value, None)
+
+
+def _plain(policy: families.Policy) -> dict[str, Any]:
+    """A policy's settings: its simple attributes that are not state."""
+    state = set(policy.state_dict())
+    return {k: v for k, v in vars(policy).items() if k not in state and isinstance(v, (int, float, str, bool, type(None)))}
+
+
+def _comparable(config: dict[str, Any] | None) -> dict[str, Any]:
+    """The part of a configuration that decides what is computed: not how long, where to, or how often it is saved."""
+    if config is None:
+        return {}
+    kept = ("seed_everything", "model", "data", "topology", "dropout", "selection", "threshold", "substitution", "aggregation", "objective")
+    return {key: config.get(key) for key in kept}
+
+
+def _first_difference(name: str, theirs: Any, ours: Any) -> tuple[str, Any, Any]:
+    """The innermost key at which two nested dicts differ."""
+    if isinstance(theirs, dict) and isinstance(ours, dict):
+        for key in [*theirs, *(k for k in ours if k not in theirs)]:
+            if theirs.get(key) != ours.get(key):
+                return _first_difference(key if name == "config" else f"{name}.{key}", theirs.get(key), ours.get(key))
+    return name, theirs, ours
+

@@ -1,0 +1,43 @@
+import os
+from pathlib import Path
+
+import pytest
+import torch
+
+from dfl_lightning.data import FederatedData, Source
+
+
+class Toy(FederatedData):
+    """40 training and 30 test images whose first pixel is their number, three classes in turn."""
+
+    sizes = (40, 30)
+    has_test = True
+
+    def load(self):
+        def images(count, first):
+            numbers = torch.arange(first, first + count, dtype=torch.uint8).view(-1, 1, 1, 1)
+            return numbers + torch.tensor([[0, 64], [128, 192]], dtype=torch.uint8)
+
+        train, test = (torch.arange(size) % 3 for size in self.sizes)
+        if not self.has_test:
+            return Source("Toy", images(self.sizes[0], 0), train, 3)
+        return Source("Toy", images(self.sizes[0], 0), train, 3, images(self.sizes[1], 40), test, scale=1 / 255)
+
+
+@pytest.fixture
+def toy():
+    return Toy
+
+
+@pytest.fixture
+def toy_without_test_set():
+    return type("Toy", (Toy,), {"has_test": False})
+
+
+@pytest.fixture
+def real_root():
+    """The folder with real data sets, for `needs(real_root, "MNIST")`."""
+    root = os.environ.get("DFL_DATA_ROOT")
+    if not root:
+        pytest.skip("set DFL_DATA_ROOT to a folder with torchvision's data sets to run this on real data")
+    return Path(root)

@@ -1,0 +1,26 @@
+import numpy as np
+import pytest
+
+from dfl_lightning.data.partitions import GivenParts
+from dfl_lightning.errors import UserError
+
+LABELS = np.zeros(6, dtype=int)
+
+
+def test_each_client_has_what_its_list_says():
+    parts = GivenParts([[5, 0], [1], [2, 3]]).assign(LABELS, 1, 3, seed=0).train
+    assert [part.tolist() for part in parts] == [[0, 5], [1], [2, 3]]
+
+
+@pytest.mark.parametrize(
+    ("parts", "sentence"),
+    [
+        ([[0], [6]], "client 1 lists image 6, but the data set has 6 images"),
+        ([[0], [-1]], "client 1 lists image -1"),
+        ([[0], [1, 2, 1]], "client 1 lists image 1 twice"),
+        ([[0, 3], [1], [3]], "image 3 is listed by client 0 and by client 2"),
+    ],
+)
+def test_lists_that_do_not_fit_name_the_client_and_the_image(parts, sentence):
+    with pytest.raises(UserError, match=sentence):
+        GivenParts(parts).assign(LABELS, 1, len(parts), seed=0)

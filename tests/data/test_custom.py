@@ -1,0 +1,149 @@
+import jsonargparse
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import Dataset, IterableDataset, TensorDataset
+
+from dfl_lightning.data import FederatedData, FromDataset, RotatedClusters
+from dfl_lightning.errors import UserError
+
+
+class Squares(Dataset):
+    """Importable from YAML by its path."""
+
+    def __init__(self, size: int = 30):
+        self.size = size
+
+    def __len__(self):
+        return self.size
+
+    def __getitem__(self, index):
+        return torch.full((1, 3, 3), index, dtype=torch.uint8), index % 3
+
+
+class Items(Dataset):
+    def __init__(self, *items):
+        self.items = items
+
+    def __len__(self):
+        return len(self.items)
+
+    def __getitem__(self, index):
+        return self.items[index]
+
+
+def test_a_data_set_and_a_list_of_index_lists_are_enough():
+    inputs = torch.randn(9, 4)
+    data = FromDataset(TensorDataset(inputs, torch.arange(9) % 2), parts=[[0, 1, 2, 3], [8, 7, 6, 5]])
+    data.setup()
+    clients = data.clients
+    assert clients.num_clients == data.num_clients == 2
+    assert clients.num_classes == 2
+    for client, own in enumerate(([0, 1, 2, 3], [5, 6, 7, 8])):
+        indices = torch.cat([clients.train[client], clients.test[client]])
+        assert sorted(indices.tolist()) == own
+        assert torch.equal(clients.batch(indices)[0], inputs[indices])
+
+
+def test_bytes_are_scaled_and_floats_are_kept():
+    data = FromDataset(Squares(), num_clients=2)
+    data.setup()
+    assert data.clients.images.dtype == torch.uint8
+    torch.testing.assert_close(data.clients.batch(torch.tensor([6]))[0], torch.full((1, 1, 3, 3), 6 / 255))
+    floats = FromDataset(TensorDataset(torch.full((4, 2), 6.0), torch.zeros(4, dtype=torch.int64)), num_clients=2)
+    floats.setup()
+    assert floats.clients.batch(torch.tensor([0]))[0].tolist() == [[6.0, 6.0]]
+
+
+def test_a_test_data_set_is_the_official_test_set():
+    data = FromDataset(Squares(30), Squares(12), num_clients=4, partition=RotatedClusters([0, 90]))
+    data.setup()
+    assert data.clients.sizes("test").sum() == 2 * 12
+    assert data.clients.sizes("train").sum() == 30
+    assert len(data.clients.global_test) == 12
+
+
+def test_a_data_set_is_named_from_yaml_by_its_import_path(monkeypatch, tmp_path):
+    (tmp_path / "my_squares.py").write_text(
+        "import torch\n"
+        "class MySquares(torch.utils.data.Dataset):\n"
+        "    def __init__(self, size: int = 9): self.size = size\n"
+        "    def __len__(self): return self.size\n"
+        "    def __getitem__(self, index): return torch.ones(1, 2, 2), index % 3\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    parser = jsonargparse.ArgumentParser(exit_on_error=False)
+    parser.add_subclass_arguments(FederatedData, "data")
+    config = parser.parse_string(
+        "data:\n"
+        "  class_path: FromDataset\n"
+        "  init_args:\n"
+        "    dataset: {class_path: my_squares.MySquares, init_args: {size: 12}}\n"
+        "    parts: [[0, 1, 2, 3], [4, 5, 6, 7, 8]]\n"
+    )
+    data = parser.instantiate_classes(config).data
+    data.setup()
+    assert data.describe() == "MySquares, given parts: 3–4 train / 1 test images a client"
+
+
+def test_classes_are_counted_or_given():
+    for given, expected in ((None, 3), (7, 7)):
+        data = FromDataset(Squares(), num_clients=2, num_classes=given)
+        data.setup()
+        assert data.clients.num_classes == expected
+
+
+IMAGE = torch.zeros(1, 2, 2)
+
+
+@pytest.mark.parametrize(
+    ("items", "sentence"),
+    [
+        ([IMAGE], "item 0 is a Tensor, not a pair"),
+        ([(IMAGE, 0), (IMAGE, 0, 1)], "item 1 is a tuple, not a pair"),
+        ([(np.zeros(3), 0)], "item 0 has a ndarray in place of a tensor"),
+        ([(IMAGE.long(), 0)], "item 0 is torch.int64; tensors must be uint8 or floating point"),
+        ([(IMAGE, 0.5)], r"item 0 has 0.5 \(float\) in place of a class"),
+        ([(IMAGE, torch.tensor([0, 1]))], "in place of a class"),
+        ([(IMAGE, 0), (torch.zeros(1, 2, 3), 0)], r"item 1 is torch.float32 \(1, 2, 3\), item 0 is .*\(1, 2, 2\)"),
+        ([(IMAGE, 0), (IMAGE.double(), 0)], "item 1 is torch.float64"),
+        ([(IMAGE, 0), (IMAGE, -1)], "labels reach from -1 to 0"),
+        ([], "it is empty"),
+    ],
+)
+def test_items_that_are_no_pairs_of_tensor_and_class_are_refused_in_one_sentence(items, sentence):
+    with pytest.raises(UserError, match=sentence):
+        FromDataset(Items(*items), num_clients=1).setup()
+
+
+@pytest.mark.parametrize("label", [1, np.int64(1), torch.tensor(1), True])
+def test_any_integer_is_a_class(label):
+    data = FromDataset(Items((IMAGE, 0), (IMAGE, label)), num_clients=1)
+    data.setup()
+    assert data.clients.labels.tolist() == [0, 1]
+
+
+def test_a_label_beyond_the_given_number_of_classes_is_refused():
+    with pytest.raises(UserError, match="labels reach from 0 to 2, but there are 2 classes"):
+        FromDataset(Squares(), num_classes=2).setup()
+
+
+def test_a_data_set_without_a_length_is_refused():
+    class Stream(IterableDataset):
+        def __iter__(self):
+            return iter([])
+
+    with pytest.raises(UserError, match="map-style"):
+        FromDataset(Stream()).setup()
+
+
+def test_parts_contradicting_other_options_are_refused():
+    parts = [[0, 1], [2, 3]]
+    with pytest.raises(UserError, match="parts lists 2 clients, but num_clients is 3"):
+        FromDataset(Squares(), parts=parts, num_clients=3)
+    with pytest.raises(UserError, match="parts and partition RotatedClusters"):
+        FromDataset(Squares(), parts=parts, partition=RotatedClusters())
+    with pytest.raises(UserError, match="client 1 lists image 30, but the data set has 30 images"):
+        FromDataset(Squares(), parts=[[0], [30]]).setup()
+    with pytest.raises(UserError, match="client 1 has no training image"):
+        FromDataset(Squares(), parts=[[0, 1], []]).setup()

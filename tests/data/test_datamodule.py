@@ -1,0 +1,158 @@
+from pathlib import Path
+
+import jsonargparse
+import pytest
+import torch
+
+from dfl_lightning.data import Digits, Dirichlet, FederatedData, RotatedClusters
+from dfl_lightning.errors import UserError
+
+
+def parsed(*arguments):
+    parser = jsonargparse.ArgumentParser(exit_on_error=False)
+    parser.add_subclass_arguments(FederatedData, "data")
+    return parser, parser.instantiate_classes(parser.parse_args(list(arguments))).data
+
+
+def test_lightning_sees_one_batch_a_round():
+    data = Digits()
+    for loader in (data.train_dataloader(), data.val_dataloader(), data.test_dataloader()):
+        assert len(loader) == 1
+        assert list(loader) == [0]
+        assert list(loader) == [0]
+
+
+def test_a_second_setup_does_nothing_and_another_seed_divides_again():
+    data = Digits()
+    data.setup("fit")
+    first = data.clients
+    data.setup("test")
+    assert data.clients is first
+    data.run_seed = 7
+    data.setup("fit")
+    assert not torch.equal(data.clients.train[0], first.train[0])
+
+
+def test_the_seed_is_the_splits_own_else_the_runs_else_lightnings_else_zero(monkeypatch):
+    data = Digits()
+    monkeypatch.delenv("PL_GLOBAL_SEED", raising=False)
+    assert data.split_seed == 0
+    monkeypatch.setenv("PL_GLOBAL_SEED", "5")
+    assert data.split_seed == 5
+    data.run_seed = 6
+    assert data.split_seed == 6
+    data.seed = 7
+    assert data.split_seed == 7
+
+
+def test_the_root_is_the_argument_else_the_environments_else_data(monkeypatch):
+    monkeypatch.delenv("DFL_DATA_ROOT", raising=False)
+    assert Digits().root == Path("data")
+    monkeypatch.setenv("DFL_DATA_ROOT", "/from/environment")
+    assert Digits().root == Path("/from/environment")
+    assert Digits(root="/mine").root == Path("/mine")
+
+
+def test_the_description_is_one_line_with_ranges():
+    data = Digits(num_clients=24, partition=RotatedClusters())
+    data.setup()
+    assert data.describe() == "Digits, RotatedClusters{0,90,180,270}: 56–57 train / 18 test images a client"
+    data = Digits(num_clients=20, partition=Dirichlet(0.5), val_fraction=0.1)
+    data.setup()
+    assert data.describe() == "Digits, Dirichlet(0.5): 61 train / 6 validation / 22 test images a client"
+
+
+def test_augmentation_acts_in_training_only():
+    data = Digits(augment=True)
+    data.setup()
+    indices = data.clients.train[0]
+    plain, _ = data.clients.batch(indices)
+    torch.testing.assert_close(plain, data.clients.images[indices].float() / 16)
+    assert not torch.equal(data.clients.batch(indices, generator=torch.Generator().manual_seed(0))[0], plain)
+
+
+def test_normalised_images_have_mean_zero():
+    data = Digits(normalise=True, test_fraction=0)
+    data.setup()
+    x, _ = data.clients.batch(torch.cat(data.clients.train))
+    assert abs(x.mean().item()) < 1e-5
+    assert abs(x.std(correction=0).item() - 1) < 1e-5
+
+
+def test_a_partition_and_its_arguments_are_named_on_the_command_line():
+    _, data = parsed(
+        "--data=Digits", "--data.partition=Dirichlet", "--data.partition.alpha=0.5", "--data.num_clients=8"
+    )
+    assert isinstance(data.partition, Dirichlet)
+    assert (data.partition.alpha, data.num_clients, data.test_fraction) == (0.5, 8, 0.25)
+    _, data = parsed("--data=Digits", "--data.partition=Dirichlet", "--data.partition.flavour=per_class")
+    assert data.partition.flavour == "per_class"
+    _, data = parsed("--data=Digits", "--data.partition=RotatedClusters", "--data.partition.degrees=[0, 45]")
+    assert data.partition.degrees == [0, 45]
+    _, data = parsed(
+        "--data=Digits", "--data.partition=SwappedLabelClusters", "--data.partition.swaps=[[], [[0, 1, 2]]]"
+    )
+    assert data.partition.swaps == [[], [[0, 1, 2]]]
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["IID", "Dirichlet", "Pathological", "RotatedClusters", "SwappedLabelClusters", "LabelClusters"],
+)
+def test_every_partition_can_be_named_alone_and_printed_as_yaml_that_parses_back(name):
+    parser = jsonargparse.ArgumentParser(exit_on_error=False)
+    parser.add_subclass_arguments(FederatedData, "data")
+    config = parser.parse_args(["--data=Digits", f"--data.partition={name}"])
+    again = parser.parse_string(parser.dump(config))
+    data = parser.instantiate_classes(again).data
+    data.setup()
+    assert type(data.partition).__name__ == name
+    assert data.clients.num_clients == 20
+
+
+@pytest.mark.parametrize("name", ["MNIST", "FashionMNIST", "CIFAR10", "CIFAR100"])
+def test_every_data_set_takes_the_common_options_from_the_command_line(name):
+    _, data = parsed(f"--data={name}", "--data.download=false", "--data.val_fraction=0.2", "--data.root=/somewhere")
+    assert (type(data).__name__, data.download, data.val_fraction) == (name, False, 0.2)
+
+
+def test_help_explains_every_option(capsys):
+    parser = jsonargparse.ArgumentParser(exit_on_error=False)
+    parser.add_subclass_arguments(FederatedData, "data")
+    with pytest.raises(SystemExit):
+        parser.parse_args(["--data.help=Digits"])
+    text = capsys.readouterr().out
+    for words in (
+        "number of clients m",
+        "see `FederatedData`",
+        "share of each client's remaining images",
+        "a split.npz to repeat",
+    ):
+        assert words in " ".join(text.split())
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"num_clients": 0}, "num_clients must be at least 1, not 0"),
+        ({"test_size": 0}, "test_size must be at least 1"),
+        ({"samples_per_client": 0}, "samples_per_client must be at least 1"),
+        ({"test_fraction": 1.0}, "test_fraction must be at least 0 and less than 1, not 1.0"),
+        ({"val_fraction": -0.1}, "val_fraction must be at least 0"),
+        ({"val_fraction": float("nan")}, "val_fraction must be at least 0"),
+    ],
+)
+def test_numbers_out_of_range_are_refused_at_once(options, sentence):
+    with pytest.raises(UserError, match=sentence):
+        Digits(**options)
+
+
+def test_more_clients_than_images_are_refused_with_both_numbers():
+    with pytest.raises(UserError, match="1798 clients, but Digits has 1797 training images; lower num_clients"):
+        Digits(num_clients=1798).setup()
+
+
+def test_nothing_is_there_before_setup():
+    for name in ("clients", "source", "client_split"):
+        with pytest.raises(UserError, match="call setup"):
+            getattr(Digits(), name)

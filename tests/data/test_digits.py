@@ -1,0 +1,23 @@
+import torch
+from sklearn.datasets import load_digits
+
+from dfl_lightning.data import Digits
+
+
+def test_the_digits_are_scikit_learns_scaled_to_one():
+    data = Digits(num_clients=3)
+    data.setup()
+    x, y = data.clients.batch(torch.arange(1797))
+    digits = load_digits()
+    assert torch.equal(x, torch.from_numpy(digits.images).float().unsqueeze(1) / 16)
+    assert torch.equal(y, torch.from_numpy(digits.target))
+    assert x.max() == 1
+    assert data.clients.input_shape == (1, 8, 8)
+    assert data.clients.num_classes == 10
+
+
+def test_a_quarter_of_each_clients_images_is_held_out_also_where_null_is_asked_for():
+    for fraction in (0.25, None):
+        data = Digits(num_clients=3, test_fraction=fraction)
+        data.setup()
+        assert data.clients.sizes("test").tolist() == [149, 149, 149]

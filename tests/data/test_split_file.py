@@ -1,0 +1,145 @@
+import numpy as np
+import pytest
+import torch
+
+from dfl_lightning.data import IID, Digits, Dirichlet, FromDataset, LabelClusters, RotatedClusters, SwappedLabelClusters
+from dfl_lightning.data.partitions import Partition
+from dfl_lightning.errors import UserError
+
+
+def tensors(clients):
+    optional = [x for x in (clients.global_test, clients.clusters) if x is not None]
+    return [clients.images, clients.labels, *clients.train, *clients.val, *clients.test, *optional, clients.scale]
+
+
+@pytest.mark.parametrize(
+    "partition",
+    [
+        IID(),
+        Dirichlet(),
+        RotatedClusters([0, 90]),
+        RotatedClusters([15, 0]),
+        SwappedLabelClusters([[], [[0, 1, 2]]]),
+        LabelClusters(3),
+    ],
+    ids=Partition.describe,
+)
+@pytest.mark.parametrize("test_fraction", [None, 0.25])
+def test_a_saved_split_gives_bit_identical_data_back(toy, tmp_path, partition, test_fraction):
+    options = {"num_clients": 3, "val_fraction": 0.1, "test_fraction": test_fraction}
+    first = toy(partition=partition, **options)
+    first.setup()
+    first.save_split(tmp_path / "split.npz")
+    second = toy(num_clients=3, split=str(tmp_path / "split.npz"), seed=99)
+    second.setup()
+    ours, theirs = tensors(first.clients), tensors(second.clients)
+    assert len(ours) == len(theirs)
+    assert all(torch.equal(a, b) and a.dtype == b.dtype for a, b in zip(ours, theirs, strict=True))
+    assert second.describe() == first.describe().replace(":", " from split.npz:")
+
+
+def test_the_file_reads_without_the_library_and_counts_in_the_source(toy, tmp_path):
+    data = toy(num_clients=4, partition=RotatedClusters([0, 180]), val_fraction=0.2)
+    data.setup()
+    data.save_split(tmp_path / "new" / "split.npz")
+    assert [path.name for path in (tmp_path / "new").iterdir()] == ["split.npz"]
+    with np.load(tmp_path / "new" / "split.npz", allow_pickle=False) as file:
+        assert str(file["dataset"]) == "Toy"
+        assert int(file["num_samples"]) == 40
+        assert file["rotation"].tolist() == [0, 0, 180, 180]
+        assert bool(file["test_official"])
+        offsets = file["train_offsets"]
+        for client in range(4):
+            numbers = file["train_indices"][offsets[client] : offsets[client + 1]]
+            # The toy's first pixel is its number; rotated by 180 degrees it is the last one.
+            pixel = (0, 0) if client < 2 else (1, 1)
+            seen = data.clients.images[data.clients.train[client]][:, 0, pixel[0], pixel[1]]
+            assert seen.tolist() == numbers.tolist()
+
+
+@pytest.fixture
+def saved(tmp_path):
+    data = Digits(num_clients=6)
+    data.setup()
+    data.save_split(tmp_path / "split.npz")
+    return tmp_path / "split.npz"
+
+
+def change(path, **arrays):
+    with np.load(path) as file:
+        everything = {name: file[name] for name in file.files}
+    np.savez(path, **(everything | arrays))
+
+
+def test_another_number_of_clients_is_refused_with_both_numbers(saved):
+    with pytest.raises(UserError, match=r"split\.npz has 6 clients, but num_clients is 8; set num_clients: 6"):
+        Digits(num_clients=8, split=str(saved)).setup()
+
+
+def test_another_data_set_is_refused_by_name(saved):
+    other = FromDataset(
+        torch.utils.data.TensorDataset(torch.zeros(60, 1), torch.zeros(60)), split=str(saved), num_clients=6
+    )
+    other.dataset = torch.utils.data.TensorDataset(torch.zeros(60, 1), torch.zeros(60, dtype=torch.int64))
+    with pytest.raises(UserError, match=r"split\.npz divides Digits, but data is TensorDataset"):
+        other.setup()
+
+
+@pytest.mark.parametrize(
+    ("changed", "sentence"),
+    [
+        ({"num_samples": 1796}, "with 1796 images, but data has 1797"),
+        ({"num_test_samples": 5}, "with 5 test images, but data has 0"),
+        ({"labels_crc32": 1}, "with other labels"),
+        ({"format": 2}, "format 2, this version reads 1"),
+        ({"train_indices": np.array([1])}, "malformed .*train_offsets do not fit 6 clients and 1 indices"),
+        ({"test_offsets": np.array([0, 1])}, "malformed .*test_offsets do not fit"),
+        ({"rotation": np.zeros(5)}, "malformed .*rotation has shape"),
+        ({"label_map": np.full((6, 10), 10)}, "malformed .*label_map names labels outside 0 to 9"),
+    ],
+)
+def test_a_file_that_does_not_fit_is_refused_naming_file_and_numbers(saved, changed, sentence):
+    change(saved, **changed)
+    with pytest.raises(UserError, match=r"split\.npz.*" + sentence):
+        Digits(num_clients=6, split=str(saved)).setup()
+
+
+def test_indices_outside_the_data_set_are_refused(saved):
+    with np.load(saved) as file:
+        indices = file["train_indices"].copy()
+    indices[0] = 1797
+    change(saved, train_indices=indices)
+    with pytest.raises(UserError, match="to 1797 in 1797 images"):
+        Digits(num_clients=6, split=str(saved)).setup()
+
+
+def test_a_file_without_its_arrays_is_refused(tmp_path):
+    np.savez(tmp_path / "other.npz", x=np.zeros(3))
+    with pytest.raises(UserError, match=r"other\.npz is malformed"):
+        Digits(split=str(tmp_path / "other.npz")).setup()
+
+
+@pytest.mark.parametrize("content", [b"", b"not a split", b"PK\x03\x04 broken"])
+def test_a_file_of_another_kind_is_refused(tmp_path, content):
+    (tmp_path / "s.npz").write_bytes(content)
+    with pytest.raises(UserError, match=r"s\.npz is not a split file"):
+        Digits(split=str(tmp_path / "s.npz")).setup()
+
+
+def test_a_single_array_is_refused(tmp_path):
+    np.save(tmp_path / "s.npy", np.zeros(3))
+    with pytest.raises(UserError, match=r"s\.npy is not a split file"):
+        Digits(split=str(tmp_path / "s.npy")).setup()
+
+
+def test_a_missing_file_is_refused_by_name(tmp_path):
+    with pytest.raises(UserError, match=r"nowhere\.npz does not exist"):
+        Digits(split=str(tmp_path / "nowhere.npz")).setup()
+
+
+def test_a_place_that_cannot_be_written_is_told_and_nothing_half_written_stays(tmp_path):
+    (tmp_path / "file").write_text("in the way")
+    data = Digits(num_clients=6)
+    data.setup()
+    with pytest.raises(UserError, match="cannot be written"):
+        data.save_split(tmp_path / "file" / "split.npz")

@@ -1,0 +1,102 @@
+from urllib.error import URLError
+
+import numpy as np
+import pytest
+import torch
+import torchvision.datasets as datasets
+
+from dfl_lightning import data as d
+from dfl_lightning.errors import UserError
+
+NAMES = ["MNIST", "FashionMNIST", "CIFAR10", "CIFAR100"]
+REAL = ["MNIST", "FashionMNIST", "CIFAR10"]
+
+
+def real(name, root, **options):
+    data = getattr(d, name)(root=str(root), download=False, **options)
+    try:
+        data.setup()
+    except UserError as error:
+        pytest.skip(f"no {name} there: {error}")
+    return data
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_missing_files_are_one_sentence_naming_root_variable_and_option(name, tmp_path):
+    data = getattr(d, name)(root=str(tmp_path), download=False)
+    with pytest.raises(
+        UserError, match=rf"data {name}: .*{tmp_path}.*data\.download is false.*data\.root.*DFL_DATA_ROOT"
+    ):
+        data.prepare_data()
+    with pytest.raises(UserError, match=r"data\.download is false"):
+        data.setup()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_failed_download_is_one_sentence(name, tmp_path, monkeypatch):
+    def offline(*args, **kwargs):
+        raise URLError("no network")
+
+    monkeypatch.setattr("urllib.request.urlopen", offline)
+    data = getattr(d, name)(root=str(tmp_path / "data"))
+    with pytest.raises(UserError, match=rf"data {name}: .*cannot be downloaded .*go online.*DFL_DATA_ROOT"):
+        data.prepare_data()
+    with pytest.raises(UserError, match=r"call prepare_data\(\) first"):
+        data.setup()
+
+
+@pytest.mark.parametrize("name", REAL)
+def test_batches_are_torchvisions_images_scaled_to_one(name, real_root):
+    data = real(name, real_root, num_clients=10)
+    clients = data.clients
+    reference = getattr(datasets, name)(real_root, train=True, download=False)
+    for client in (0, 9):
+        chosen = data.client_split.train[client][:20]
+        x, y = clients.batch(clients.train[client][:20])
+        for row, index in enumerate(chosen):
+            image, label = reference[int(index)]
+            pixels = np.asarray(image, dtype=np.float32) / 255
+            pixels = pixels[None] if pixels.ndim == 2 else pixels.transpose(2, 0, 1)
+            np.testing.assert_allclose(x[row].numpy(), pixels, rtol=1e-6)
+            assert y[row] == label
+    assert len(clients.global_test) == 10_000
+    assert torch.equal(clients.images[clients.global_test], data.source.test_images)
+
+
+def test_dis_pfls_partition_of_cifar10_has_500_images_a_client(real_root):
+    clients = real("CIFAR10", real_root, num_clients=100, partition=d.Dirichlet(0.1)).clients
+    assert set(clients.sizes("train").tolist()) == {500}
+    assert 100 <= int(clients.sizes("test").min()) <= int(clients.sizes("test").max()) <= 110
+
+
+def test_two_classes_of_cifar10_are_250_images_each_and_50_test_images_each(real_root):
+    clients = real("CIFAR10", real_root, num_clients=100, partition=d.Pathological(2)).clients
+    for train, test in zip(clients.train, clients.test, strict=True):
+        counts = clients.labels[train].bincount(minlength=10)
+        tested = clients.labels[test].bincount(minlength=10)
+        assert counts[counts > 0].tolist() == [250, 250]
+        assert torch.equal(tested, counts // 5)
+
+
+def test_dpfls_partition_of_cifar10_gives_all_images_and_twenty_at_least(real_root):
+    data = real("CIFAR10", real_root, num_clients=100, partition=d.Dirichlet(0.1, "per_class"), val_fraction=0.2)
+    clients = data.clients
+    own = clients.sizes("train") + clients.sizes("val")
+    assert own.sum() == 50_000
+    assert own.min() >= 20
+    assert clients.sizes("test").sum() == 10_000
+
+
+def test_panms_200_clients_of_mnist_have_100_test_images_each_on_average(real_root):
+    options = {"num_clients": 200, "samples_per_client": 200, "partition": d.RotatedClusters([0, 180])}
+    clients = real("MNIST", real_root, **options).clients
+    assert set(clients.sizes("train").tolist()) == {200}
+    assert clients.sizes("test").sum() == 20_000
+    assert (clients.sizes("test") - 100).abs().max() <= 10
+
+
+def test_fl_fdms_clustered_mnist_has_twenty_clients_of_200_images_of_two_labels(real_root):
+    clients = real("MNIST", real_root, num_clients=20, samples_per_client=200, partition=d.LabelClusters(5)).clients
+    assert clients.sizes("train").tolist() == [200] * 20
+    for client, train in enumerate(clients.train):
+        assert clients.labels[train].unique().tolist() == [2 * (client // 4), 2 * (client // 4) + 1]

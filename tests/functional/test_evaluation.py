@@ -1,0 +1,154 @@
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dfl_lightning.functional import (
+    accuracy_summary,
+    friend_accuracy,
+    neighbour_precision_recall,
+    worst_decile_mean,
+)
+
+NAN = math.nan
+CLUSTERS = torch.tensor([0, 0, 1, 1, 1])
+
+
+def pairs(n, *senders):
+    """Who selected whom, as one list of senders for each receiver."""
+    mask = torch.zeros(n, n, dtype=torch.bool)
+    for i, chosen in enumerate(senders):
+        mask[i, list(chosen)] = True
+    return mask
+
+
+def complete(n):
+    return ~torch.eye(n, dtype=torch.bool)
+
+
+# --- neighbours -----------------------------------------------------------------------------------------------------
+
+
+def test_choosing_exactly_the_own_cluster_is_perfect():
+    own = pairs(5, [1], [0], [3, 4], [2, 4], [2, 3])
+    assert neighbour_precision_recall(own, CLUSTERS, complete(5)) == (1.0, 1.0)
+
+
+def test_precision_is_a_mean_over_the_receivers_that_selected_somebody():
+    selected = pairs(5, [1, 2], [], [0, 1, 3, 4], [], [])
+    precision, _ = neighbour_precision_recall(selected, CLUSTERS, complete(5))
+    assert precision == pytest.approx((1 / 2 + 2 / 4) / 2)
+
+
+def test_recall_is_a_mean_over_the_receivers_that_can_reach_a_friend():
+    selected = pairs(5, [1], [], [3], [0], [])
+    reachable = pairs(5, [1, 2], [2, 3], [3, 4, 0], [0, 1, 4], [0])
+    _, recall = neighbour_precision_recall(selected, CLUSTERS, reachable)
+    assert recall == pytest.approx((1 + 1 / 2 + 0) / 3)
+
+
+def test_precision_is_unknown_when_nobody_selected_anybody():
+    precision, recall = neighbour_precision_recall(pairs(5), CLUSTERS, complete(5))
+    assert math.isnan(precision)
+    assert recall == 0
+
+
+def test_recall_is_unknown_when_nobody_has_a_friend():
+    precision, recall = neighbour_precision_recall(complete(3), torch.arange(3), complete(3))
+    assert precision == 0
+    assert math.isnan(recall)
+
+
+def test_oneself_is_neither_a_neighbour_nor_a_friend():
+    everything = torch.ones(5, 5, dtype=torch.bool)
+    expected = neighbour_precision_recall(complete(5), CLUSTERS, complete(5))
+    assert neighbour_precision_recall(everything, CLUSTERS, everything) == expected
+
+
+# --- friends and the worst off --------------------------------------------------------------------------------------
+
+
+def test_friend_accuracy_looks_at_the_dropped_clients_only():
+    friends = torch.tensor([2, 0, 3, 0, 2])
+    dropped = torch.tensor([False, True, True, True, False])
+    assert friend_accuracy(friends, CLUSTERS, dropped) == pytest.approx(2 / 3)
+
+
+def test_nobody_as_a_friend_counts_as_wrong():
+    assert friend_accuracy(torch.full((5,), -1), torch.zeros(5, dtype=torch.long), torch.ones(5, dtype=torch.bool)) == 0
+
+
+def test_friend_accuracy_is_unknown_when_nobody_dropped_out():
+    assert math.isnan(friend_accuracy(torch.zeros(5, dtype=torch.long), CLUSTERS, torch.zeros(5, dtype=torch.bool)))
+
+
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=45))
+def test_the_worst_decile_is_the_mean_of_the_lowest_tenth_rounded_up(values):
+    count = math.ceil(len(values) / 10)
+    expected = math.fsum(sorted(values)[:count]) / count
+    assert worst_decile_mean(torch.tensor(values, dtype=torch.float64)) == pytest.approx(expected, abs=1e-12)
+
+
+@pytest.mark.parametrize(("m", "expected"), [(1, 0), (10, 0), (11, 0.5), (20, 0.5), (21, 1)])
+def test_how_many_clients_are_the_worst_decile(m, expected):
+    assert worst_decile_mean(torch.arange(m).flip(0)) == expected
+
+
+def test_a_client_without_an_accuracy_is_not_among_the_worst():
+    assert worst_decile_mean(torch.tensor([NAN, 0.5, NAN, 0.25])) == 0.25
+    assert math.isnan(worst_decile_mean(torch.tensor([NAN])))
+
+
+# --- the four accuracies --------------------------------------------------------------------------------------------
+
+HISTORY = torch.tensor([[0.5, 0.1, 0.3], [0.9, 0.2, 0.7], [0.1, 0.6, 0.2]], dtype=torch.float64)
+
+
+def test_the_four_accuracies_of_a_run():
+    validation = torch.tensor([[0.9, 0.1, 0.2], [0.5, 0.7, 0.2], [0.6, 0.3, 0.1]])
+    summary = accuracy_summary(HISTORY, validation)
+    assert summary == {
+        "acc_last": pytest.approx((0.1 + 0.6 + 0.2) / 3),
+        "acc_best_round": pytest.approx((0.9 + 0.2 + 0.7) / 3),
+        "acc_best_per_client": pytest.approx((0.9 + 0.6 + 0.7) / 3),
+        "acc_best_val": pytest.approx((0.5 + 0.2 + 0.7) / 3),
+    }
+    assert all(type(value) is float for value in summary.values())
+
+
+def test_among_equal_validations_the_latest_counts():
+    assert accuracy_summary(HISTORY, torch.full((3, 3), 0.5))["acc_best_val"] == accuracy_summary(HISTORY)["acc_last"]
+    validation = torch.tensor([[0.5, 0.5, 0.5], [0.5, 0.5, 0.5], [0.4, 0.4, 0.4]])
+    assert accuracy_summary(HISTORY, validation)["acc_best_val"] == pytest.approx((0.9 + 0.2 + 0.7) / 3)
+
+
+def test_without_validation_there_is_no_best_on_validation():
+    assert accuracy_summary(HISTORY)["acc_best_val"] is None
+
+
+@given(st.integers(0, 2**32), st.integers(1, 6), st.integers(1, 5))
+def test_the_accuracies_are_ordered(seed, evaluations, clients):
+    draws = torch.Generator().manual_seed(seed)
+    history, validation = torch.rand(2, evaluations, clients, generator=draws, dtype=torch.float64)
+    summary = accuracy_summary(history, validation)
+    assert summary["acc_last"] <= summary["acc_best_round"] <= summary["acc_best_per_client"] + 1e-15
+    assert summary["acc_best_val"] <= summary["acc_best_per_client"] + 1e-15
+
+
+def test_a_client_without_test_images_is_left_out():
+    nobody = torch.full((3, 1), NAN, dtype=torch.float64)
+    validation = torch.rand(3, 4, generator=torch.Generator().manual_seed(0))
+    summary = accuracy_summary(torch.cat([HISTORY, nobody], dim=1), validation)
+    assert summary == accuracy_summary(HISTORY, validation[:, :3])
+
+
+def test_a_client_without_validation_images_is_left_out_of_the_best_on_validation():
+    validation = torch.tensor([[0.9, 0.1, NAN], [0.5, 0.7, NAN], [0.6, 0.3, NAN]])
+    assert accuracy_summary(HISTORY, validation)["acc_best_val"] == pytest.approx((0.5 + 0.2) / 2)
+
+
+def test_no_evaluation_cannot_be_summarised():
+    with pytest.raises(ValueError, match="no evaluation"):
+        accuracy_summary(torch.zeros(0, 3))

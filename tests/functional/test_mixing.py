@@ -1,0 +1,192 @@
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dfl_lightning.functional import count_votes, server_step, uniform_weights
+
+
+def generator(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
+def own_rows(n):
+    return torch.arange(n).repeat(n, 1)
+
+
+def everybody(n):
+    return ~torch.eye(n, dtype=torch.bool)
+
+
+def naive_votes(selected, stand_in, active, include_self, rows):
+    """One vote at a time."""
+    n = len(selected)
+    votes = [[0.0] * rows for _ in range(n)]
+    for i in range(n):
+        if include_self[i]:
+            votes[i][i] += 1
+        present = [j for j in range(n) if selected[i][j] and active[j]]
+        for j in range(n):
+            if not selected[i][j]:
+                continue
+            if stand_in[i][j] == -1:
+                for other in present:
+                    votes[i][other] += 1 / len(present)
+            else:
+                votes[i][stand_in[i][j]] += 1
+    return votes
+
+
+@given(st.integers(0, 2**32), st.integers(1, 8), st.integers(0, 3))
+def test_votes_agree_with_a_loop(seed, n, more):
+    draws = generator(seed)
+    selected = torch.rand(n, n, generator=draws) < 0.6
+    stand_in = torch.randint(-1, n + more, (n, n), generator=draws)
+    active = torch.rand(n, generator=draws) < 0.5
+    include_self = torch.rand(n, generator=draws) < 0.5
+    expected = naive_votes(selected.tolist(), stand_in.tolist(), active.tolist(), include_self.tolist(), n + more)
+    actual = count_votes(selected, stand_in, active, include_self, n + more)
+    torch.testing.assert_close(actual, torch.tensor(expected, dtype=torch.float64), rtol=0, atol=1e-13)
+
+
+def test_without_dropout_everybody_has_one_vote_for_its_own_row():
+    selected = everybody(4)
+    up = torch.ones(4, dtype=torch.bool)
+    votes = count_votes(selected, own_rows(4), up, ~up, 4)
+    assert torch.equal(votes, selected.double())
+
+
+def test_include_self_adds_one_vote_for_the_receivers_own_row():
+    up, include_self = torch.ones(3, dtype=torch.bool), torch.tensor([True, False, True])
+    votes = count_votes(torch.zeros(3, 3, dtype=torch.bool), own_rows(3), up, include_self, 3)
+    assert torch.equal(votes, torch.diag(include_self.double()))
+
+
+def test_a_receiver_that_selected_nobody_votes_for_nobody():
+    up = torch.ones(3, dtype=torch.bool)
+    assert not count_votes(torch.zeros(3, 3, dtype=torch.bool), own_rows(3), up, ~up, 3).any()
+
+
+def test_several_senders_may_speak_through_the_same_row():
+    selected = torch.tensor([[False, True, True, True], *[[False] * 4] * 3])
+    stand_in = torch.tensor([[0, 1, 1, 1], *[[0, 1, 2, 3]] * 3])
+    active = torch.tensor([True, True, False, False])
+    assert count_votes(selected, stand_in, active, active, 4)[0].tolist() == [1, 3, 0, 0]
+
+
+def test_a_stand_in_may_be_a_row_beyond_the_clients():
+    selected = torch.tensor([[False, True], [False, False]])
+    stand_in = torch.tensor([[0, 3], [0, 1]])
+    active = torch.tensor([True, False])
+    assert count_votes(selected, stand_in, active, active, 4).tolist() == [[1, 0, 0, 1], [0, 0, 0, 0]]
+
+
+def test_a_vote_without_a_stand_in_is_split_over_the_active_ones_among_the_selected():
+    selected = torch.tensor([[False, True, True, True, False], *[[False] * 5] * 4])
+    stand_in = own_rows(5)
+    stand_in[0, 3] = -1
+    active = torch.tensor([True, True, True, False, True])
+    votes = count_votes(selected, stand_in, active, torch.zeros(5, dtype=torch.bool), 5)
+    assert votes[0].tolist() == [0, 1.5, 1.5, 0, 0]
+
+
+def test_a_vote_without_a_stand_in_is_lost_when_nobody_selected_is_active():
+    selected = torch.tensor([[False, True, True], *[[False] * 3] * 2])
+    active = torch.tensor([True, False, False])
+    votes = count_votes(selected, torch.full((3, 3), -1), active, active, 3)
+    assert votes[0].tolist() == [1, 0, 0]
+    assert votes.isfinite().all()
+
+
+def test_no_vote_is_lost_otherwise():
+    selected = everybody(6)
+    active = torch.tensor([True, False, True, True, False, True])
+    stand_in = torch.where(active, own_rows(6), torch.full((6, 6), -1))
+    votes = count_votes(selected, stand_in, active, torch.ones(6, dtype=torch.bool), 6)
+    torch.testing.assert_close(votes.sum(1), torch.full((6,), 6.0, dtype=torch.float64))
+
+
+def test_stand_ins_of_senders_that_were_not_selected_are_not_read():
+    stand_in = torch.full((2, 2), 10**9)
+    up = torch.ones(2, dtype=torch.bool)
+    assert torch.equal(count_votes(~everybody(2), own_rows(2), up, ~up, 2), torch.eye(2, dtype=torch.float64))
+    assert not count_votes(torch.zeros(2, 2, dtype=torch.bool), stand_in, up, ~up, 2).any()
+
+
+@pytest.mark.parametrize("row", [-2, 3, 100])
+def test_a_stand_in_that_does_not_exist_is_refused(row):
+    up = torch.ones(3, dtype=torch.bool)
+    with pytest.raises(ValueError, match="one of the 3 rows"):
+        count_votes(everybody(3), torch.full((3, 3), row), up, up, 3)
+
+
+def test_fewer_rows_than_clients_are_refused():
+    up = torch.ones(3, dtype=torch.bool)
+    with pytest.raises(ValueError, match="2 rows cannot hold a row for each of 3 clients"):
+        count_votes(everybody(3), own_rows(3), up, up, 2)
+
+
+def test_permuting_clients_permutes_their_votes():
+    draws = generator(5)
+    n, order = 7, torch.randperm(7, generator=draws)
+    place = order.argsort()
+    selected = torch.rand(n, n, generator=draws) < 0.6
+    stand_in = torch.randint(-1, n, (n, n), generator=draws)
+    active, include_self = torch.rand(2, n, generator=draws) < 0.6
+    renamed = torch.where(stand_in >= 0, place[stand_in.clamp(min=0)], stand_in)[order][:, order]
+    permuted = count_votes(selected[order][:, order], renamed, active[order], include_self[order], n)
+    votes = count_votes(selected, stand_in, active, include_self, n)
+    torch.testing.assert_close(permuted, votes[order][:, order], rtol=0, atol=1e-14)
+
+
+def test_uniform_weights_are_the_shares_of_the_votes():
+    weights = uniform_weights(torch.tensor([[1, 2, 1], [0, 5, 0], [0, 0, 0]]))
+    assert weights.tolist() == [[0.25, 0.5, 0.25], [0, 1, 0], [0, 0, 0]]
+    assert weights.dtype == torch.float64
+
+
+def test_averaging_only_oneself_returns_ones_model_bit_for_bit():
+    models = torch.randn(5, 11, generator=generator(), dtype=torch.float64)
+    up = torch.ones(5, dtype=torch.bool)
+    votes = count_votes(torch.zeros(5, 5, dtype=torch.bool), own_rows(5), up, up, 5)
+    assert torch.equal(uniform_weights(votes) @ models, models)
+
+
+def test_a_server_goes_a_part_of_the_way_to_the_average():
+    models = torch.randn(4, 6, generator=generator(), dtype=torch.float64)
+    weights = torch.eye(4, dtype=torch.float64)
+    weights[3] = torch.tensor([0.5, 0.25, 0.25, 0])
+    moved = server_step(weights, slice(3, 4), 0.1) @ models
+    expected = models.clone()
+    expected[3] += 0.1 * (weights[3] @ models - models[3])
+    torch.testing.assert_close(moved, expected)
+
+
+def test_servers_may_be_given_as_a_slice_or_as_a_mask():
+    weights = torch.rand(5, 7, generator=generator(), dtype=torch.float64)
+    mask = torch.tensor([False, False, False, True, True])
+    assert torch.equal(server_step(weights, slice(3, None), 0.3), server_step(weights, mask, 0.3))
+
+
+def test_clients_are_not_touched_by_a_servers_step_and_neither_is_the_argument():
+    weights = torch.rand(4, 4, generator=generator(), dtype=torch.float64)
+    before = weights.clone()
+    stepped = server_step(weights, slice(3, 4), 0.5)
+    assert torch.equal(stepped[:3], weights[:3])
+    assert not torch.equal(stepped[3], weights[3])
+    assert torch.equal(weights, before)
+
+
+def test_rows_still_sum_to_one_after_a_step():
+    weights = uniform_weights(torch.rand(4, 6, generator=generator(), dtype=torch.float64))
+    total = server_step(weights, slice(2, 4), 0.1).sum(1)
+    torch.testing.assert_close(total, torch.ones(4, dtype=torch.float64), rtol=0, atol=1e-14)
+
+
+def test_a_full_step_takes_the_average_itself():
+    weights = uniform_weights(torch.rand(4, 4, generator=generator(), dtype=torch.float64))
+    assert torch.equal(server_step(weights, slice(0, 4), 1.0), weights)
+
+
+def test_a_server_that_hears_nobody_keeps_a_zero_row():
+    assert not server_step(torch.zeros(3, 3), slice(0, 3), 0.1).any()

@@ -1,0 +1,173 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import fx, nn
+
+from dfl_lightning.errors import UserError
+from dfl_lightning.models import CNN4, MLP, MNISTCNN, LeNet, Network
+
+NETWORKS: list[tuple[type[Network], tuple[int, ...]]] = [
+    (MLP, (1, 28, 28)),
+    (LeNet, (3, 32, 32)),
+    (LeNet, (1, 28, 28)),
+    (MNISTCNN, (1, 28, 28)),
+    (MNISTCNN, (3, 32, 24)),
+    (CNN4, (3, 32, 32)),
+    (CNN4, (1, 28, 28)),
+]
+every_network = pytest.mark.parametrize(("network", "shape"), NETWORKS)
+
+
+def count(network: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in network.parameters())
+
+
+@pytest.mark.parametrize(
+    ("network", "shape", "classes", "parameters"),
+    [
+        (MLP(), (1, 28, 28), 10, 199_210),
+        (MLP(hidden=[64]), (64,), 10, 4_810),
+        (MLP(hidden=[]), (64,), 10, 650),
+        (LeNet(), (3, 32, 32), 10, 62_006),
+        (LeNet(), (1, 28, 28), 10, 44_426),
+        (MNISTCNN(), (1, 28, 28), 10, 21_840),
+        (CNN4(), (3, 32, 32), 10, 2_156_490),
+    ],
+)
+def test_each_network_has_the_parameters_of_its_paper(network, shape, classes, parameters):
+    assert count(network.build(shape, classes)) == parameters
+
+
+@every_network
+def test_logits_have_one_column_a_class(network, shape):
+    assert network(input_shape=shape, num_classes=7)(torch.rand(5, *shape)).shape == (5, 7)
+
+
+@every_network
+def test_building_later_draws_the_same_parameters_as_building_at_once(network, shape):
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(3)
+        at_once = network(input_shape=shape, num_classes=4)
+        torch.manual_seed(3)
+        later = network().build(shape, 4)
+    assert at_once.state_dict().keys() == later.state_dict().keys()
+    assert all(torch.equal(value, later.state_dict()[name]) for name, value in at_once.state_dict().items())
+
+
+@every_network
+def test_networks_can_be_traced_and_the_trace_computes_the_same(network, shape):
+    built = network(input_shape=shape, num_classes=4).eval()
+    x = torch.rand(2, *shape)
+    assert torch.equal(fx.symbolic_trace(built)(x), built(x))
+
+
+@every_network
+def test_modules_are_named_in_the_order_of_the_forward_pass(network, shape):
+    built = network(input_shape=shape, num_classes=4)
+    called: list[str] = []
+    for name, module in built.named_modules():
+        if not list(module.children()):
+            module.register_forward_hook(lambda *_, name=name: called.append(name))
+    built(torch.rand(1, *shape))
+    assert called == [name for name, module in built.named_modules() if not list(module.children())]
+    assert called[-1] == "head"
+    assert all(name.startswith("features.") for name in called[:-1])
+
+
+@every_network
+def test_a_new_network_is_in_training_mode_throughout(network, shape):
+    assert all(module.training for module in network(input_shape=shape, num_classes=4).modules())
+
+
+def test_dropout_layers_draw_from_the_seeded_generator_only():
+    built, x = MNISTCNN(input_shape=(1, 28, 28), num_classes=10), torch.rand(4, 1, 28, 28)
+
+    def under(seed: int) -> torch.Tensor:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            return built(x)
+
+    assert torch.equal(under(1), under(1))
+    assert not torch.equal(under(1), under(2))
+
+
+def test_the_dropout_probability_reaches_both_layers():
+    built = MNISTCNN(dropout=0.25, input_shape=(1, 28, 28), num_classes=10)
+    assert [m.p for m in built.modules() if isinstance(m, nn.Dropout | nn.Dropout2d)] == [0.25, 0.25]
+
+
+def test_measuring_the_flattened_size_draws_nothing():
+    # the parameters of layer k depend only on the layers made before it
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        built = MNISTCNN(input_shape=(1, 28, 28), num_classes=10)
+        torch.manual_seed(0)
+        plain = [nn.Conv2d(1, 10, 5), nn.Conv2d(10, 20, 5), nn.Linear(320, 50), nn.Linear(50, 10)]
+    expected = [parameter for layer in plain for parameter in layer.parameters()]
+    assert all(torch.equal(a, b) for a, b in zip(built.parameters(), expected, strict=True))
+
+
+def test_building_twice_for_the_same_numbers_keeps_the_layers():
+    built = MLP(input_shape=(64,), num_classes=10)
+    before = built.head.weight
+    assert built.build([64], 10) is built
+    assert built.head.weight is before
+
+
+def test_building_for_other_numbers_is_refused_with_both():
+    built = LeNet(input_shape=(3, 32, 32), num_classes=10)
+    with pytest.raises(UserError, match=r"LeNet: built for inputs of shape 3x32x32 and 10 classes.* 1x28x28 and 62"):
+        built.build((1, 28, 28), 62)
+
+
+def test_a_network_used_before_it_is_built_says_what_to_do():
+    with pytest.raises(UserError, match=r"MLP: not built yet; call build\(input_shape, num_classes\)"):
+        MLP()(torch.rand(1, 64))
+
+
+@pytest.mark.parametrize("network", [LeNet, MNISTCNN, CNN4])
+def test_the_smallest_images_are_the_smallest_that_work(network):
+    side = network.smallest
+    assert network(input_shape=(1, side, side), num_classes=2)(torch.rand(3, 1, side, side)).shape == (3, 2)
+    with pytest.raises(
+        UserError, match=rf"{network.__name__}: .* 1x{side}x{side}, but the data has 1x{side}x{side - 1};"
+    ):
+        network(input_shape=(1, side, side - 1), num_classes=2)
+    with pytest.raises((RuntimeError, UserError)):  # the limit is not stricter than torch's
+        nn.Sequential(network().convolutions(1))(torch.rand(1, 1, side, side - 1))
+
+
+def test_convolutions_refuse_flat_inputs():
+    with pytest.raises(UserError, match=r"CNN4: needs images .* but the data has 64;"):
+        CNN4().build((64,), 10)
+
+
+@pytest.mark.parametrize(
+    ("make", "sentence"),
+    [
+        (lambda: MLP(hidden=[10, 0]), r"hidden layers need widths of 1 or more, not \[10, 0\]"),
+        (lambda: MNISTCNN(dropout=1.5), "dropout is a probability from 0 to 1, not 1.5"),
+        (lambda: MLP(input_shape=(64,)), "give both input_shape and num_classes, or neither"),
+        (lambda: MLP().build((), 10), "make no network"),
+        (lambda: MLP().build((64,), 0), "64 and 0 classes make no network"),
+    ],
+)
+def test_impossible_options_are_refused(make, sentence):
+    with pytest.raises(UserError, match=sentence):
+        make()
+
+
+def test_options_can_be_read_from_a_config():
+    from jsonargparse import ArgumentParser
+
+    parser = ArgumentParser()
+    parser.add_subclass_arguments(Network, "network")
+    instantiate = (
+        getattr(parser, "instantiate", None) or parser.instantiate_classes
+    )  # its name before jsonargparse 4.50
+    words = ["--network=dfl_lightning.models.MLP", "--network.hidden=[64]"]
+    network = instantiate(parser.parse_args(words)).network
+    assert count(network.build((64,), 10)) == 4_810
+    default = parser.parse_args(["--network=dfl_lightning.models.MLP"])
+    assert count(instantiate(default).network.build((1, 28, 28), 10)) == 199_210
