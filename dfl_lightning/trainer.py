@@ -21,6 +21,7 @@ from lightning.pytorch.callbacks import (
     StochasticWeightAveraging,
 )
 from lightning.pytorch.strategies import SingleDeviceStrategy
+from lightning.pytorch.trainer.states import TrainerFn
 
 from dfl_lightning import callbacks as families
 from dfl_lightning.checkpoints import AtomicCheckpointIO, RoundCheckpoint
@@ -116,7 +117,8 @@ class DFLTrainer(Trainer):
         kwargs["num_sanity_val_steps"] = 0  # an untrained round 0 proves nothing, and nobody asked to pay for it
         kwargs["use_distributed_sampler"] = False
         kwargs["inference_mode"] = False  # fine-tuning before an evaluation trains, into buffers that rounds use again
-        kwargs.setdefault("enable_model_summary", False)  # it would count the parameters of all clients together
+        # off unless asked for: it would count the parameters of all clients together
+        kwargs["enable_model_summary"] = bool(kwargs.get("enable_model_summary"))
         plugins = kwargs.pop("plugins", None) or []
         kwargs["plugins"] = [*(plugins if isinstance(plugins, list) else [plugins]), AtomicCheckpointIO()]
         self.runs_root = os.fspath(default_root_dir) if default_root_dir is not None else "runs"
@@ -252,12 +254,24 @@ class DFLTrainer(Trainer):
         self.fork, self.resumed_from = fork, ckpt_path
         super().fit(model, datamodule=datamodule, ckpt_path=ckpt_path)
 
+    def prepare(self, module: DFLModule, datamodule: Any) -> None:
+        """Set everything up as `fit` does, up to the first round, without training or writing anything."""
+        self.state.fn = TrainerFn.FITTING
+        self.strategy._lightning_module = module
+        module.trainer = self
+        self.datamodule = datamodule  # type: ignore[attr-defined]
+        datamodule.prepare_data()
+        datamodule.setup("fit")
+        module.setup("fit")
+        module.configure_model()
+        module.on_fit_start()
+
     def fingerprint(self, module: DFLModule) -> dict[str, Any]:
         """What a checkpoint must agree with to be continued."""
         policies = {c.state_key: _plain(c) for c in self.policies()}
         return {
             "format": 1,
-            "network": {"name": type(module.network).__name__, "parameters": module.layout.fingerprint()},
+            "network": {"name": type(module.network).__name__, **module.layout.fingerprint()},
             "clients": module.num_clients,
             "nodes": module.topology.num_nodes,
             "seed": module.seed,

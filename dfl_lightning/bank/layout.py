@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -178,9 +179,12 @@ class Layout:
             parts.append(state[e.name].reshape(-1).to(dtype))
         return torch.cat(parts)
 
-    def fingerprint(self) -> dict[str, list[int]]:
-        """Names and shapes, to tell two networks apart in a checkpoint."""
-        return {e.name: list(e.shape) for e in self.entries}
+    def fingerprint(self) -> dict[str, Any]:
+        """Names, shapes, dtypes and shared columns: what tells two networks apart, and rows into state dicts."""
+        return {
+            "parameters": {e.name: [list(e.shape), str(e.dtype).removeprefix("torch.")] for e in self.entries},
+            "shared": [list(r) for r in self.shared.ranges],
+        }
 
 
 def _typed(tensor: Tensor, dtype: torch.dtype) -> Tensor:

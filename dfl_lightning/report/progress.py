@@ -32,13 +32,10 @@ class RoundProgress(ProgressBar, RoundCallback):
         self._bar: Progress | None = None
         self._cohorts = ""
 
-    def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
-        """The banner."""
+    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+        """The banner; the bar, at the round where the run starts."""
         for line in banner(trainer, pl_module):
             print(line, flush=True)
-
-    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-        """The bar, at the round where the run starts."""
         self._first, self._started = pl_module.bank.boundary.round, time.perf_counter()
         self._total = trainer.max_epochs if trainer.max_epochs and trainer.max_epochs > 0 else None
         console = Console()

@@ -57,7 +57,7 @@ def to_topology(graph: nx.Graph, num_clients: int, where: str, name: str, num_se
     """
     if len(graph) != num_clients:
         raise wrong_size(where, len(graph), num_clients)
-    labels = _in_order(list(graph))
+    labels = sorted(graph, key=natural)  # labels that read as 0..m-1 become the ids that they name
     simple = _simple(graph, labels, where)
     clusters = _attribute(graph, labels, "cluster", where)
     budgets = _attribute(graph, labels, "budget", where)
@@ -69,14 +69,6 @@ def to_topology(graph: nx.Graph, num_clients: int, where: str, name: str, num_se
         clusters=None if clusters is None else _codes(clusters),
         budgets=None if budgets is None else _counts(budgets, labels, where),
     )
-
-
-def _in_order(labels: list[Hashable]) -> list[Hashable]:
-    ids = {str(i): i for i in range(len(labels))}
-    by_id = {ids[str(label)]: label for label in labels if str(label) in ids}
-    if len(by_id) == len(labels):
-        return [by_id[i] for i in range(len(labels))]
-    return sorted(labels, key=natural)
 
 
 def _simple(graph: nx.Graph, labels: list[Hashable], where: str) -> nx.Graph:

@@ -1,6 +1,7 @@
 import os
 from pathlib import Path
 
+import jsonargparse
 import pytest
 import torch
 
@@ -36,8 +37,29 @@ def toy_without_test_set():
 
 @pytest.fixture
 def real_root():
-    """The folder with real data sets, for `needs(real_root, "MNIST")`."""
+    """The folder with real data sets."""
     root = os.environ.get("DFL_DATA_ROOT")
     if not root:
         pytest.skip("set DFL_DATA_ROOT to a folder with torchvision's data sets to run this on real data")
     return Path(root)
+
+
+class Command:
+    """A command with one option, `data`, read as LightningCLI reads it."""
+
+    def __init__(self):
+        self.parser = jsonargparse.ArgumentParser(exit_on_error=False)
+        self.parser.add_subclass_arguments(FederatedData, "data")
+
+    def instantiate(self, config):
+        # jsonargparse before 4.49 has only the longer name.
+        make = "instantiate" if hasattr(self.parser, "instantiate") else "instantiate_classes"
+        return getattr(self.parser, make)(config).data
+
+    def data(self, *arguments):
+        return self.instantiate(self.parser.parse_args(list(arguments)))
+
+
+@pytest.fixture
+def command():
+    return Command()

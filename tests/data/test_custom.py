@@ -1,15 +1,14 @@
-import jsonargparse
 import numpy as np
 import pytest
 import torch
 from torch.utils.data import Dataset, IterableDataset, TensorDataset
 
-from dfl_lightning.data import FederatedData, FromDataset, RotatedClusters
+from dfl_lightning.data import FromDataset, RotatedClusters
 from dfl_lightning.errors import UserError
 
 
 class Squares(Dataset):
-    """Importable from YAML by its path."""
+    """Images filled with their number, three classes in turn."""
 
     def __init__(self, size: int = 30):
         self.size = size
@@ -63,7 +62,7 @@ def test_a_test_data_set_is_the_official_test_set():
     assert len(data.clients.global_test) == 12
 
 
-def test_a_data_set_is_named_from_yaml_by_its_import_path(monkeypatch, tmp_path):
+def test_a_data_set_is_named_from_yaml_by_its_import_path(command, monkeypatch, tmp_path):
     (tmp_path / "my_squares.py").write_text(
         "import torch\n"
         "class MySquares(torch.utils.data.Dataset):\n"
@@ -72,16 +71,14 @@ def test_a_data_set_is_named_from_yaml_by_its_import_path(monkeypatch, tmp_path)
         "    def __getitem__(self, index): return torch.ones(1, 2, 2), index % 3\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
-    parser = jsonargparse.ArgumentParser(exit_on_error=False)
-    parser.add_subclass_arguments(FederatedData, "data")
-    config = parser.parse_string(
+    config = command.parser.parse_string(
         "data:\n"
         "  class_path: FromDataset\n"
         "  init_args:\n"
         "    dataset: {class_path: my_squares.MySquares, init_args: {size: 12}}\n"
         "    parts: [[0, 1, 2, 3], [4, 5, 6, 7, 8]]\n"
     )
-    data = parser.instantiate_classes(config).data
+    data = command.instantiate(config)
     data.setup()
     assert data.describe() == "MySquares, given parts: 3–4 train / 1 test images a client"
 

@@ -1,17 +1,10 @@
 from pathlib import Path
 
-import jsonargparse
 import pytest
 import torch
 
-from dfl_lightning.data import Digits, Dirichlet, FederatedData, RotatedClusters
+from dfl_lightning.data import Digits, Dirichlet, RotatedClusters
 from dfl_lightning.errors import UserError
-
-
-def parsed(*arguments):
-    parser = jsonargparse.ArgumentParser(exit_on_error=False)
-    parser.add_subclass_arguments(FederatedData, "data")
-    return parser, parser.instantiate_classes(parser.parse_args(list(arguments))).data
 
 
 def test_lightning_sees_one_batch_a_round():
@@ -79,17 +72,17 @@ def test_normalised_images_have_mean_zero():
     assert abs(x.std(correction=0).item() - 1) < 1e-5
 
 
-def test_a_partition_and_its_arguments_are_named_on_the_command_line():
-    _, data = parsed(
+def test_a_partition_and_its_arguments_are_named_on_the_command_line(command):
+    data = command.data(
         "--data=Digits", "--data.partition=Dirichlet", "--data.partition.alpha=0.5", "--data.num_clients=8"
     )
     assert isinstance(data.partition, Dirichlet)
     assert (data.partition.alpha, data.num_clients, data.test_fraction) == (0.5, 8, 0.25)
-    _, data = parsed("--data=Digits", "--data.partition=Dirichlet", "--data.partition.flavour=per_class")
+    data = command.data("--data=Digits", "--data.partition=Dirichlet", "--data.partition.flavour=per_class")
     assert data.partition.flavour == "per_class"
-    _, data = parsed("--data=Digits", "--data.partition=RotatedClusters", "--data.partition.degrees=[0, 45]")
+    data = command.data("--data=Digits", "--data.partition=RotatedClusters", "--data.partition.degrees=[0, 45]")
     assert data.partition.degrees == [0, 45]
-    _, data = parsed(
+    data = command.data(
         "--data=Digits", "--data.partition=SwappedLabelClusters", "--data.partition.swaps=[[], [[0, 1, 2]]]"
     )
     assert data.partition.swaps == [[], [[0, 1, 2]]]
@@ -99,28 +92,24 @@ def test_a_partition_and_its_arguments_are_named_on_the_command_line():
     "name",
     ["IID", "Dirichlet", "Pathological", "RotatedClusters", "SwappedLabelClusters", "LabelClusters"],
 )
-def test_every_partition_can_be_named_alone_and_printed_as_yaml_that_parses_back(name):
-    parser = jsonargparse.ArgumentParser(exit_on_error=False)
-    parser.add_subclass_arguments(FederatedData, "data")
-    config = parser.parse_args(["--data=Digits", f"--data.partition={name}"])
-    again = parser.parse_string(parser.dump(config))
-    data = parser.instantiate_classes(again).data
+def test_every_partition_can_be_named_alone_and_printed_as_yaml_that_parses_back(name, command):
+    config = command.parser.parse_args(["--data=Digits", f"--data.partition={name}"])
+    again = command.parser.parse_string(command.parser.dump(config))
+    data = command.instantiate(again)
     data.setup()
     assert type(data.partition).__name__ == name
     assert data.clients.num_clients == 20
 
 
 @pytest.mark.parametrize("name", ["MNIST", "FashionMNIST", "CIFAR10", "CIFAR100"])
-def test_every_data_set_takes_the_common_options_from_the_command_line(name):
-    _, data = parsed(f"--data={name}", "--data.download=false", "--data.val_fraction=0.2", "--data.root=/somewhere")
+def test_every_data_set_takes_the_common_options_from_the_command_line(name, command):
+    data = command.data(f"--data={name}", "--data.download=false", "--data.val_fraction=0.2", "--data.root=/somewhere")
     assert (type(data).__name__, data.download, data.val_fraction) == (name, False, 0.2)
 
 
-def test_help_explains_every_option(capsys):
-    parser = jsonargparse.ArgumentParser(exit_on_error=False)
-    parser.add_subclass_arguments(FederatedData, "data")
+def test_help_explains_every_option(capsys, command):
     with pytest.raises(SystemExit):
-        parser.parse_args(["--data.help=Digits"])
+        command.parser.parse_args(["--data.help=Digits"])
     text = capsys.readouterr().out
     for words in (
         "number of clients m",

@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torch import fx, nn
+from torch import Tensor, fx, nn
+from torch.nn import functional as F
 
 from dfl_lightning.errors import UserError
 from dfl_lightning.models import CNN4, MLP, MNISTCNN, LeNet, Network
@@ -53,6 +54,31 @@ def test_building_later_draws_the_same_parameters_as_building_at_once(network, s
         later = network().build(shape, 4)
     assert at_once.state_dict().keys() == later.state_dict().keys()
     assert all(torch.equal(value, later.state_dict()[name]) for name, value in at_once.state_dict().items())
+
+
+def by_hand(name: str, w: dict[str, Tensor], x: Tensor) -> Tensor:
+    """The networks as their papers' code writes them, without dropout layers."""
+
+    def fc(x: Tensor, layer: str) -> Tensor:
+        return F.linear(x, w[f"{layer}.weight"], w[f"{layer}.bias"])
+
+    def conv(x: Tensor, layer: str, padding: int = 0) -> Tensor:
+        return F.conv2d(x, w[f"{layer}.weight"], w[f"{layer}.bias"], padding=padding)
+
+    if name != "MLP":
+        padding = 2 if name == "CNN4" else 0
+        x = F.max_pool2d(F.relu(conv(x, "features.conv1", padding)), 2)
+        x = F.max_pool2d(F.relu(conv(x, "features.conv2", padding)), 2)
+    x = F.relu(fc(x.flatten(1), "features.fc1"))
+    if "features.fc2.weight" in w:
+        x = F.relu(fc(x, "features.fc2"))
+    return fc(x, "head")
+
+
+@every_network
+def test_networks_compute_what_their_layers_say(network, shape):
+    built, x = network(input_shape=shape, num_classes=4).eval(), torch.randn(3, *shape)
+    assert torch.allclose(built(x), by_hand(network.__name__, built.state_dict(), x), atol=1e-6)
 
 
 @every_network

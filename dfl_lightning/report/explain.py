@@ -1,0 +1,41 @@
+"""`--explain`: what would run."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from dfl_lightning.report.banner import banner
+from dfl_lightning.report.summary import size
+
+if TYPE_CHECKING:
+    from dfl_lightning.module import DFLModule
+    from dfl_lightning.trainer import DFLTrainer
+
+
+def explain(trainer: DFLTrainer, module: DFLModule, datamodule: Any) -> list[str]:
+    """The banner and the costs of a run that is set up as far as possible without training anything."""
+    trainer.prepare(module, datamodule)
+    data, layout = module.data, module.layout
+    models = module.bank.boundary.rows["models"]
+    images = data.images.numel() * data.images.element_size()
+    sizes = data.sizes("train")
+    batches = torch.ceil(sizes / module.batch_size).long()
+    epochs = sum(phase.epochs for phase in module.phases)
+    evaluations = (trainer.max_epochs or 0) // (trainer.check_val_every_n_epoch or 1)
+    sets = ", ".join(module.bank.boundary.rows)
+    row_sets = len(module.bank.boundary.rows)
+    degree = module.topology.reachable(0).sum(1).double().mean()
+    return [
+        *banner(trainer, module),
+        f"rounds: {trainer.max_epochs}, evaluated {evaluations} times",
+        f"local work of a round: {epochs} epochs, {int(batches.sum()) * epochs:,} optimizer steps, "
+        f"{int(sizes.sum()) * epochs:,} samples over all clients",
+        f"rows: {row_sets} set{'s' * (row_sets > 1)} ({sets}) of {models.shape[0]} x {models.shape[1]:,} {str(models.dtype)[6:]}, "
+        f"{size(models.numel() * models.element_size())} each; models have a second buffer",
+        f"data: {len(data.labels):,} images resident, {size(images)}",
+        f"neighbours in reach: {degree:.1f} on average; a model is {size(4 * len(layout.shared))} on the wire",
+        f"run folder: {trainer.runs_root}/{trainer.run_name}/<time>",
+        "nothing was trained",
+    ]

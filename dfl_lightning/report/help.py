@@ -1,0 +1,67 @@
+"""`--help` and `--list`: a screen each."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from dfl_lightning.registry import GROUPS, first_line, shipped_classes
+from dfl_lightning.resources import shipped
+
+_KEYS = {
+    "trainer": "rounds, checkpoints, precision, loggers, stock callbacks: Lightning's Trainer options",
+    "model": "network, local_epochs, batch_size, optimizer, lr_scheduler, shared, init, finetune_epochs …",
+    "data": "data set, num_clients, partition, test and validation parts, split",
+    "topology": "who can hear whom: a file, or the name of a shipped one",
+    "dropout": "which clients are up in a round",
+    "selection": "whom each client learns from",
+    "threshold": "what score is enough to be learned from",
+    "substitution": "who speaks for the clients that dropped out",
+    "aggregation": "how the chosen models are weighed",
+    "objective": "the local training rule",
+    "monitors": "what else is measured",
+}
+
+
+def help_page(command: str) -> str:
+    """What a command takes, by group."""
+    does = {"fit": "train clients", "validate": "evaluate a checkpoint", "test": "evaluate a checkpoint"}[command]
+    lines = [
+        f"dfl-{command} --config CONFIG [--GROUP Class] [--GROUP.argument value] …      {does}",
+        "",
+        "groups, as keys of a config and as options; a later one wins:",
+        *(f"  --{key:14}{what}" for key, what in _KEYS.items()),
+        "",
+        "  --seed_everything N   the run's seed (default 0)",
+        "  --ckpt_path FILE      go on from a checkpoint in its run folder; with --fork in a new one"
+        if command == "fit"
+        else "  --ckpt_path FILE      the checkpoint to evaluate",
+        "  --explain             say what would run, and run nothing",
+        "  --print_config        the resolved config",
+        "  --list                shipped configs, topologies, policies, data sets, networks",
+        "  --GROUP.help Class    a class's arguments, for example --selection.help AFIND",
+        "  --help_all            every option",
+        "",
+        "examples:",
+        f"  dfl-{command} --config afind" + ("" if command == "fit" else " --ckpt_path runs/afind/…/checkpoints/last.ckpt"),
+    ]
+    if command == "fit":
+        lines.append("  dfl-fit --config afind --selection Gossip --selection.k 10 --data CIFAR10 --data.partition Dirichlet")
+    return "\n".join(lines)
+
+
+def list_page() -> str:
+    """Everything that answers to a name, a line each."""
+    lines = []
+    for kind in ("configs", "topologies"):
+        lines.append(f"{kind}:")
+        lines += [f"  {name:20}{_first_comment(path)}" for name, path in shipped(kind).items()]
+    for group in GROUPS:
+        classes = shipped_classes(group)
+        lines.append(f"{group}:")
+        lines += [f"  {name:20}{first_line(cls)}" for name, cls in classes.items()]
+    return "\n".join(lines)
+
+
+def _first_comment(path: Path) -> str:
+    first = path.read_text(encoding="utf-8").splitlines()[0] if path.suffix == ".yaml" else ""
+    return first.removeprefix("#").strip() if first.startswith("#") else f"an example graph in {path.suffix[1:]} format"

@@ -1,0 +1,34 @@
+"""The table of `dfl-validate` and `dfl-test`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from dfl_lightning.functional import worst_decile_mean
+
+if TYPE_CHECKING:
+    from dfl_lightning.module import DFLModule
+
+
+def per_client_table(module: DFLModule) -> list[str]:
+    """One line a client, then mean, standard deviation and worst tenth; the numbers of the last evaluation."""
+    results = {k: v.cpu() for k, v in module.bank.boundary.evaluation.items()}
+    names = [name for name in results if not name.startswith("global_")]
+    lines = [f"after round {module.bank.boundary.round}", "client" + "".join(f"{name:>14}" for name in names)]
+    lines += [
+        f"{client:6}" + "".join(f"{float(results[name][client]):14.4f}" for name in names)
+        for client in range(module.num_clients)
+    ]
+
+    def row(what: str, numbers: list[float]) -> str:
+        return f"{what:6}" + "".join(f"{number:14.4f}" for number in numbers)
+
+    lines.append(row("mean", [float(results[n].nanmean()) for n in names]))
+    known = {n: results[n][~results[n].isnan()] for n in names}
+    lines.append(row("std", [float(torch.std(known[n], unbiased=False)) for n in names]))
+    if "test_acc" in results:
+        lines.append(f"worst 10 % of clients, test accuracy: {worst_decile_mean(results['test_acc']):.4f}")
+    lines += [f"{name}: {float(results[name][0]):.4f}" for name in results if name.startswith("global_")]
+    return lines
