@@ -19,7 +19,7 @@ from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
 from dfl_lightning import callbacks
-from dfl_lightning.arguments import check_names, find_configs, sentence_of, take_flag
+from dfl_lightning.arguments import DEFAULT_CLASSES, check_names, dropped_options, find_configs, sentence_of, take_flag
 from dfl_lightning.checkpoints import read_checkpoint
 from dfl_lightning.data import FederatedData
 from dfl_lightning.errors import UserError
@@ -42,14 +42,14 @@ class DFLCLI(LightningCLI):
     Args:
         command: `fit`, `validate` or `test`.
         argv: the command line's words.
-        run_name: the run folder's name, from the config's.
+        configs: paths of the configs among them; the last one names the run folder.
         explain_only: say what would run instead of running it.
     """
 
-    def __init__(self, command: str, argv: list[str], run_name: str, explain_only: bool = False) -> None:
-        self._command, self._argv, self._run_name, self._explain_only = command, argv, run_name, explain_only
-        self._dropped = _DroppedOptions()
-        kwargs = {"prog": f"dfl-{command}", "exit_on_error": False, "logger": self._dropped.logger}
+    def __init__(self, command: str, argv: list[str], configs: list[str], explain_only: bool = False) -> None:
+        self._command, self._argv, self._explain_only = command, argv, explain_only
+        self._configs = configs
+        kwargs = {"prog": f"dfl-{command}", "exit_on_error": False}
         super().__init__(
             DFLModule,
             FederatedData,
@@ -82,7 +82,7 @@ class DFLCLI(LightningCLI):
                 parser.add_lightning_class_args(base, key, subclass_mode=True, required=False)
         parser.add_subclass_arguments(Objective, "objective", fail_untyped=False, required=False)
         parser.add_argument("--monitors", type=list[callbacks.Monitor] | None, default=None, help="what else is measured")
-        parser.set_defaults({"selection": {"class_path": "Gossip"}, "aggregation": {"class_path": "Uniform"}})
+        parser.set_defaults({key: {"class_path": name} for key, name in DEFAULT_CLASSES.items() if key in FAMILIES})
 
     def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
         """Read the words; `sys.argv` stays as it is."""
@@ -104,7 +104,9 @@ class DFLCLI(LightningCLI):
         self._dump_config()
         dumped = {key: self.config_dump.get(key) for key in KEYS}
         self.trainer.config = dumped
-        self.trainer.remarks += self._dropped.remarks
+        dropped = dropped_options(self._configs, dumped)
+        if dropped:
+            self.trainer.remarks.append(f"options of the config that the swapped classes do not have: {', '.join(dropped)}")
 
     def _instantiate_trainer(self, config: dict[str, Any], callbacks: list[Any]) -> DFLTrainer:
         chosen = self._get(self.config_init, "monitors")
@@ -115,7 +117,7 @@ class DFLCLI(LightningCLI):
             **config,
             callbacks=[*stock, *(c for c in callbacks if c is not None), *monitors],
             topology=self._get(self.config_init, "topology"),
-            run_name=self._run_name,
+            run_name=Path(self._configs[-1]).stem if self._configs else "run",
         )
 
     def _run_subcommand(self, subcommand: str) -> None:
@@ -132,22 +134,6 @@ class DFLCLI(LightningCLI):
 def default_monitors() -> list[callbacks.Monitor]:
     """What is measured unless a config says otherwise."""
     return [callbacks.NeighbourAccuracy(), callbacks.FriendAccuracy()]
-
-
-class _DroppedOptions(logging.Handler):
-    """Collects jsonargparse's remarks about options that a swap of a class drops."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.remarks: list[str] = []
-        self.logger = logging.getLogger("dfl_lightning.arguments")  # by name: parsers are copied
-        self.logger.handlers, self.logger.propagate = [self], False
-
-    def emit(self, record: logging.LogRecord) -> None:
-        """One remark."""
-        text = record.getMessage()
-        if "discarding init_args" in text and text not in self.remarks:
-            self.remarks.append(text.strip())
 
 
 def run(command: str, argv: list[str] | None = None) -> int:
@@ -168,7 +154,7 @@ def run(command: str, argv: list[str] | None = None) -> int:
         argv, explain_only = take_flag(argv, "--explain")
         argv, configs = find_configs(argv)
         check_names(argv, configs)
-        DFLCLI(command, argv, run_name=Path(configs[-1]).stem if configs else "run", explain_only=explain_only)
+        DFLCLI(command, argv, configs, explain_only)
         return 0
     except RunStopped as stop:
         print(f"dfl-{command}: {stop}; go on with --ckpt_path of the run's checkpoints/last.ckpt", file=sys.stderr)
@@ -179,7 +165,7 @@ def run(command: str, argv: list[str] | None = None) -> int:
     except (UserError, MisconfigurationException, ArgumentError) as error:
         if debug:
             raise
-        print(f"dfl-{command}: {sentence_of(error)}", file=sys.stderr)
+        print(f"dfl-{command}: {sentence_of(error, argv)}", file=sys.stderr)
         return 2
     except (torch.OutOfMemoryError, MemoryError) as error:
         if debug:

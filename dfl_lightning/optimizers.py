@@ -10,11 +10,11 @@ from torch import nn
 from dfl_lightning.errors import UserError
 
 ELEMENTWISE = ("SGD", "Adam", "AdamW", "RMSprop", "Adagrad", "Adadelta", "Adamax", "NAdam", "RAdam", "Rprop", "ASGD")
-"""Optimizers of `torch.optim` that update every number from its own history: stacked clients do not touch each other."""
+"""Optimizers of `torch.optim` that update every number from its own history, so that clients can be stacked."""
 
 
 def check_elementwise(factory: Callable[..., torch.optim.Optimizer]) -> None:
-    """Refuse optimizers that couple parameters.
+    """Refuse optimizers that couple parameters, or are not known not to.
 
     Args:
         factory: parameters -> optimizer.
@@ -26,6 +26,6 @@ def check_elementwise(factory: Callable[..., torch.optim.Optimizer]) -> None:
     allowed = tuple(getattr(torch.optim, name) for name in ELEMENTWISE)
     if not isinstance(optimizer, allowed):
         raise UserError(
-            f"model.optimizer {type(optimizer).__name__} couples parameters with each other; "
-            f"choose one that acts elementwise: {', '.join(ELEMENTWISE)}"
+            f"model.optimizer {type(optimizer).__name__} is not known to update every number by itself, as clients "
+            f"side by side need; choose one of {', '.join(ELEMENTWISE)}"
         )

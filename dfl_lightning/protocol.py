@@ -6,12 +6,14 @@ An ordinary class on the public Trainer only; `loop.py` calls it from inside Lig
 from __future__ import annotations
 
 import copy
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
+from lightning.pytorch import Callback
+from torch import Tensor
 
-from dfl_lightning.bank import Boundary, References, Trained, Training
-from dfl_lightning.callbacks.families import Aggregation, Selection, Substitution
+from dfl_lightning.bank import Bank, Boundary, References, Trained, Training
+from dfl_lightning.callbacks.families import Aggregation, Selection, Substitution, Threshold
 from dfl_lightning.errors import UserError
 from dfl_lightning.functional import count_votes
 from dfl_lightning.round import Round, call_round_hook
@@ -26,7 +28,18 @@ class Protocol:
 
     def __init__(self, trainer: DFLTrainer) -> None:
         self.trainer = trainer
-        self.module: DFLModule = trainer.lightning_module
+        self.module = cast("DFLModule", trainer.lightning_module)
+
+    @property
+    def bank(self) -> Bank:
+        """The bank, which exists from the set-up of the run on."""
+        assert self.module.bank is not None
+        return self.module.bank
+
+    @property
+    def callbacks(self) -> list[Callback]:
+        """All callbacks of the trainer, in their order."""
+        return cast(Any, self.trainer).callbacks
 
     # --- 1 to 3: who is there, and what each of them does -----------------------------------------------------------
     def begin(self) -> Round:
@@ -41,7 +54,13 @@ class Protocol:
         round.jobs = module.start_of_training(round.active)
         round.candidates = round.available.clone()
         call_round_hook(trainer, "on_propose", round)
-        self._promise(not (round.candidates & ~round.available).any(), Selection, "proposed candidates that cannot be reached")
+        self._promise_type(round.candidates, bool, (round.num_nodes,) * 2, Selection, "candidates")
+        self._promise(
+            not (round.candidates & ~round.available).any(), Selection, "proposed candidates that are down or out of reach"
+        )
+        owners = round.jobs.owners
+        self._promise(len(owners.unique()) == len(owners), Selection, "proposed two jobs for one client")
+        self._promise(bool(round.active[owners].all()), Selection, "proposed a job for a client that is down")
         return round
 
     def train(self, round: Round) -> None:
@@ -67,38 +86,46 @@ class Protocol:
             call_round_hook(trainer, "on_trained", round)
             with trainer.phase("compare"):
                 call_round_hook(trainer, "on_compare", round)
+            self._promise_type(round.similarity, float, (round.num_nodes,) * 2, Selection, "similarity")
+            self._promise_type(round.scores, float, (round.num_nodes,) * 2, Selection, "scores")
             call_round_hook(trainer, "on_threshold", round)
+            self._promise_type(round.threshold, float, (round.num_nodes,), Threshold, "threshold")
             call_round_hook(trainer, "on_select", round)
             self._promise(round.selected is not None, Selection, "selected nothing; write round.selected")
             assert round.selected is not None
-            self._promise(not (round.selected & ~round.available).any(), Selection, "selected clients that cannot be reached")
+            self._promise_type(round.selected, bool, (round.num_nodes,) * 2, Selection, "selected")
+            self._promise(
+                not (round.selected & ~round.available).any(), Selection, "selected clients that are down or out of reach"
+            )
             round.selected &= round.receivers[:, None]
             self._substitute(round)
             self._weigh(round)
             with trainer.phase("mix"):
                 call_round_hook(trainer, "on_mix", round)
             rows = round.bank.next_rows()["models"]
-            self._promise(bool(torch.isfinite(rows.sum()).item()), Aggregation, "mixed models that are not finite")
+            # the sum of float32 cannot overflow in float64, and is NaN or infinite where any entry is
+            finite = bool(rows.sum(dtype=torch.float64).isfinite())
+            self._promise(finite, Aggregation, "mixed models that are not finite")
         call_round_hook(trainer, "on_round_end", round)
 
     def commit(self, round: Round) -> None:
         """End the round: one assignment replaces the boundary."""
-        bank = self.module.bank
+        bank = self.bank
         metrics = {**round.metrics, **self._costs(round)}
         bank.commit(Boundary(round.index + 1, bank.next_rows(), self.capture(), metrics, {}, closed=False))
         self.module.round_is_open = False
 
     def capture(self) -> dict[str, Any]:
         """Copies of the state of every callback, as a checkpoint stores them."""
-        states = {callback.state_key: callback.state_dict() for callback in self.trainer.callbacks}
+        states = {callback.state_key: callback.state_dict() for callback in self.callbacks}
         return {key: copy.deepcopy(state) for key, state in states.items() if state}
 
-    # --- details --------------------------------------------------------------------------------------------------------
+    # --- details ------------------------------------------------------------------------------------------------------
     def _policies_at_the_boundary(self) -> None:
-        """Undo what an interrupted round of this very process did to the callbacks; else remember what they start with."""
-        bank = self.module.bank
+        """Undo what an interrupted round of this process did to the callbacks; else remember what they start with."""
+        bank = self.bank
         if self.module.round_is_open and bank.boundary.callbacks:
-            for callback in self.trainer.callbacks:
+            for callback in self.callbacks:
                 if callback.state_key in bank.boundary.callbacks:
                     callback.load_state_dict(copy.deepcopy(bank.boundary.callbacks[callback.state_key]))
         elif not bank.boundary.callbacks:
@@ -107,7 +134,7 @@ class Protocol:
 
     def _new_round(self) -> Round:
         module = self.module
-        index, n, m = module.bank.boundary.round, module.bank.num_nodes, module.num_clients
+        index, n, m = self.bank.boundary.round, self.bank.num_nodes, module.num_clients
         reachable = module.topology.reachable(index)
         self._promise(not reachable.diagonal().any(), None, "the topology has self loops")
         empty = torch.zeros(n, n, dtype=torch.bool)
@@ -122,7 +149,7 @@ class Protocol:
             receivers=torch.zeros(n, dtype=torch.bool),
             jobs=References.rows("models", everyone),
             candidates=empty.clone(),
-            bank=module.bank,
+            bank=self.bank,
             data=module.data,
             phases=module.phases,
             lr=module.learning_rate,
@@ -149,26 +176,33 @@ class Protocol:
         names = ", ".join(map(str, bad.tolist()))
         if self.module.on_divergence == "stop":
             raise UserError(
-                f"round {round.index}: training of client {names} diverged (NaN or infinity); lower model.optimizer.lr, "
-                "set trainer.gradient_clip_val, or use --model.on_divergence quarantine"
+                f"round {round.index}: training of client {names} diverged (NaN or infinity); "
+                "lower model.optimizer.lr, set trainer.gradient_clip_val, or use --model.on_divergence quarantine"
             )
-        assert round.diverged is not None and round.losses is not None
+        assert round.diverged is not None
+        assert round.losses is not None
         round.diverged[bad] = True
         round.active[bad] = False
         round.losses[bad] = float("nan")
         self._settle_availability(round)
         round.candidates &= round.available
-        self.module.warn_once(f"round {round.index}: training of client {names} diverged; nobody mixes it (logged as 'diverged')")
+        self.module.warn_once(
+            f"round {round.index}: training of client {names} diverged; nobody mixes it (logged as 'diverged')"
+        )
 
     def _substitute(self, round: Round) -> None:
         n = round.num_nodes
         round.stand_in = torch.arange(n).expand(n, n).clone()
         call_round_hook(self.trainer, "on_substitute", round)
         aggregation = self.trainer.policy(Aggregation)
-        assert aggregation is not None and round.selected is not None
-        rows = n + sum(round.num_clients for _ in round.speakers)
+        assert aggregation is not None
+        assert round.selected is not None
+        rows = n + round.num_clients * len(round.speakers)
+        self._promise_type(round.stand_in, int, (n, n), Substitution, "stand_in")
         self._promise(
-            bool(((round.stand_in >= -1) & (round.stand_in < rows)).all()), Substitution, "names a row that does not exist"
+            bool(((round.stand_in >= -1) & (round.stand_in < rows)).all()),
+            Substitution,
+            "names a row that does not exist",
         )
         round.log("neighbours", float(round.selected[round.receivers].double().sum(1).mean()))
         include_self = round.receivers & torch.tensor(aggregation.include_self)
@@ -183,10 +217,14 @@ class Protocol:
         assert weights is not None
         own = torch.zeros_like(votes, dtype=torch.bool)
         own.fill_diagonal_(True)
-        self._promise(not ((weights != 0) & (votes == 0) & ~own).any(), Aggregation, "gave weight to a row without a vote")
+        self._promise(
+            not ((weights != 0) & (votes == 0) & ~own).any(), Aggregation, "gave weight to a row without a vote"
+        )
         sums = weights.sum(1)
         idle = weights.abs().sum(1) == 0
-        self._promise(bool(((sums - 1).abs() < 1e-6).logical_or(idle).all()), Aggregation, "wrote weights that do not sum to 1")
+        self._promise(
+            bool(((sums - 1).abs() < 1e-6).logical_or(idle).all()), Aggregation, "wrote weights that do not sum to 1"
+        )
 
     def _costs(self, round: Round) -> dict[str, float]:
         """What the round's messages were, as means over clients; bytes of shared columns (buffers too) and proxies."""
@@ -208,8 +246,17 @@ class Protocol:
             costs["diverged"] = float(round.diverged.sum())
         return costs
 
+    def _promise_type(self, value: Tensor | None, kind: type, shape: tuple[int, ...], family: type, field: str) -> None:
+        """What a hook wrote is what the next one reads: bool, int (long) or any float, of this shape."""
+        if value is None:
+            return
+        right = value.is_floating_point() if kind is float else value.dtype == {bool: torch.bool, int: torch.long}[kind]
+        got = f"{str(value.dtype)[6:]} {list(value.shape)}"
+        kept = right and value.shape == shape
+        self._promise(kept, family, f"wrote {field} of type {got}; it must be {kind.__name__} {list(shape)}")
+
     def _promise(self, kept: bool, family: type | None, broken: str) -> None:
         if not kept:
             policy = self.trainer.policy(family) if family is not None else None
             who = type(policy).__name__ if policy is not None else "the run"
-            raise UserError(f"round {self.module.bank.boundary.round}: {who} {broken}")
+            raise UserError(f"round {self.bank.boundary.round}: {who} {broken}")

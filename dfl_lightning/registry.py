@@ -75,6 +75,38 @@ def check_class(group: str, name: str) -> None:
         raise UserError(f"{group} '{name}' is not a subclass of {wanted}")
 
 
+def options_of(cls: type) -> list[str]:
+    """The arguments that a class takes, those of its bases included where it passes keywords on.
+
+    Example:
+        >>> options_of(callbacks.AdaptiveThreshold)
+        ['tau', 'rule']
+    """
+    found: list[str] = []
+    for base in cls.__mro__:
+        init = base.__dict__.get("__init__")
+        if init is None:
+            continue
+        parameters = list(inspect.signature(init).parameters.values())[1:]
+        found += [p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY) and p.name not in found]
+        if not any(p.kind is p.VAR_KEYWORD for p in parameters):
+            break
+    return found
+
+
+def check_option(group: str, name: str, option: str) -> None:
+    """Refuse an argument that the group's class does not take.
+
+    Raises:
+        UserError: with the nearest argument and all of them.
+    """
+    cls = shipped_classes(group).get(name) or import_class(group, name)
+    options = options_of(cls)
+    if option not in options:
+        listed = f" (its options: {', '.join(options)})" if options else " (it has none)"
+        raise UserError(f"{group} {cls.__name__} has no option '{option}'{nearest(option, options)}{listed}")
+
+
 def import_class(group: str, path: str) -> type:
     """A class by its import path.
 

@@ -43,7 +43,8 @@ class Ledger:
     @classmethod
     def empty(cls, nodes: int) -> Ledger:
         """Nothing received yet."""
-        return cls(*(torch.zeros(nodes, nodes, dtype=torch.bool) for _ in range(3)))
+        models, mixed, proxies = torch.zeros(3, nodes, nodes, dtype=torch.bool)
+        return cls(models, mixed, proxies)
 
     def fetch(self, receivers: Tensor, senders: Tensor, mixed: bool = False) -> None:
         """Receivers fetch the senders' models; one's own costs nothing."""
@@ -137,6 +138,13 @@ class Round:
         """Clients that are not up, bool [m]."""
         return ~self.active[: self.num_clients]
 
+    @property
+    def participants(self) -> Tensor:
+        """Clients that trained this round and did not diverge, bool [m]."""
+        took_part = torch.zeros(self.num_clients, dtype=torch.bool)
+        took_part[self.jobs.owners] = True
+        return took_part & self.active[: self.num_clients]
+
     def stream(self, purpose: str, *words: int) -> torch.Generator:
         """A generator for a named draw of this round; see `dfl_lightning.streams`."""
         return stream(self.seed, purpose, self.index, *words)
@@ -201,7 +209,9 @@ class Round:
         training = Training("local", self.index, self.phases, self.lr, gradients=True, batches=batches)
         return self.bank.gradients(references, training)
 
-    def mix(self, terms: Sequence[tuple[Tensor, str]], into: str, where: Tensor, columns: Columns | None = None) -> None:
+    def mix(
+        self, terms: Sequence[tuple[Tensor, str]], into: str, where: Tensor, columns: Columns | None = None
+    ) -> None:
         """Rows `where` of `into` become the sum of weights @ rows; foreign rows of nodes' models cost a model each.
 
         Args:
@@ -213,7 +223,7 @@ class Round:
         index = torch.nonzero(where).squeeze(1) if where.dtype == torch.bool else where
         if into == "models":  # writing a policy's own memory is not a message
             for weights, name in terms:
-                if name == "trained":
+                if name in ("trained", "models"):
                     rows, senders = pairs_of(weights != 0)
                     self.ledger.fetch(index[rows], senders, mixed=True)
         self.bank.mix(terms, into, index, columns)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import networkx as nx
 import torch
+from lightning.fabric.plugins.io.torch_io import TorchCheckpointIO
 from lightning.pytorch import Callback, LightningDataModule, LightningModule, Trainer
 from lightning.pytorch.callbacks import (
     BatchSizeFinder,
@@ -20,6 +21,7 @@ from lightning.pytorch.callbacks import (
     ProgressBar,
     StochasticWeightAveraging,
 )
+from lightning.pytorch.loggers import Logger
 from lightning.pytorch.strategies import SingleDeviceStrategy
 from lightning.pytorch.trainer.states import TrainerFn
 
@@ -69,6 +71,12 @@ class DFLTrainer(Trainer):
         gradient_clip_val: largest gradient norm (or value, by `gradient_clip_algorithm`) of each client by itself.
         logger: Lightning loggers beside the run folder's own `metrics.csv`.
         enable_progress_bar: the line about the round in progress.
+        callbacks: policies and monitors of the round, and any of Lightning's.
+        max_epochs: another name of `max_rounds`.
+        fast_dev_run: one round that leaves no files.
+        num_nodes: only 1 for now.
+        enable_checkpointing: false keeps no checkpoints: the run cannot be resumed.
+        enable_model_summary: Lightning's table, which counts all clients together.
         kwargs: everything else of Lightning's Trainer.
 
     Raises:
@@ -88,18 +96,23 @@ class DFLTrainer(Trainer):
         precision: str | int = "32",
         gradient_clip_val: float | None = None,
         gradient_clip_algorithm: str | None = None,
-        logger: Any = False,
+        logger: Logger | Iterable[Logger] | bool | None = False,
+        callbacks: list[Callback] | Callback | None = None,
+        max_epochs: int | None = None,
+        fast_dev_run: bool | int = False,
+        num_nodes: int = 1,
+        enable_checkpointing: bool | None = None,
         enable_progress_bar: bool = True,
+        enable_model_summary: bool = False,
         **kwargs: Any,
     ) -> None:
-        rounds, epochs = max_rounds, kwargs.pop("max_epochs", None)
-        if rounds is not None and epochs is not None:
+        if max_rounds is not None and max_epochs is not None:
             raise UserError("set trainer.max_rounds or trainer.max_epochs, which mean the same, not both")
-        kwargs["max_epochs"] = next((n for n in (rounds, epochs) if n is not None), 100)
+        rounds = next((n for n in (max_rounds, max_epochs) if n is not None), 100)
         for option, (allowed, instead) in NO_MEANING.items():
             if option in kwargs and kwargs[option] not in allowed:
                 raise UserError(f"trainer.{option}={kwargs[option]} has no meaning for communication rounds; {instead}")
-        if str(devices) != "1" or kwargs.get("num_nodes", 1) != 1:
+        if str(devices) != "1" or num_nodes != 1:
             raise UserError(f"trainer.devices={devices}: runs on several devices are not implemented yet; use devices: 1")
         self.precision_of_rows = _precision(precision)
         self.clip_norm, self.clip_value = _clipping(gradient_clip_val, gradient_clip_algorithm)
@@ -112,31 +125,35 @@ class DFLTrainer(Trainer):
         self.config: dict[str, Any] | None = None  # the resolved configuration, where a command set one
         if accelerator == "auto":  # never MPS by itself: it has no float64
             accelerator = "gpu" if torch.cuda.is_available() else "cpu"
-        own = kwargs.pop("callbacks", None) or []
-        kwargs["callbacks"] = self._complete(list(own) if isinstance(own, (list, tuple)) else [own], enable_progress_bar, kwargs)
+        own = list(callbacks) if isinstance(callbacks, (list, tuple)) else [c for c in [callbacks] if c is not None]
+        quick = bool(fast_dev_run)
+        kept = enable_checkpointing is not False
         kwargs["num_sanity_val_steps"] = 0  # an untrained round 0 proves nothing, and nobody asked to pay for it
         kwargs["use_distributed_sampler"] = False
         kwargs["inference_mode"] = False  # fine-tuning before an evaluation trains, into buffers that rounds use again
-        # off unless asked for: it would count the parameters of all clients together
-        kwargs["enable_model_summary"] = bool(kwargs.get("enable_model_summary"))
-        plugins = kwargs.pop("plugins", None) or []
-        kwargs["plugins"] = [*(plugins if isinstance(plugins, list) else [plugins]), AtomicCheckpointIO()]
         self.runs_root = os.fspath(default_root_dir) if default_root_dir is not None else "runs"
-        super().__init__(
+        super().__init__(  # written plainly, and no kwargs.get above: jsonargparse reads both to find the options' types
+            max_epochs=rounds,
             default_root_dir=default_root_dir,
             accelerator=accelerator,
             devices=devices,
+            callbacks=self._complete(own, enable_progress_bar, folder=not quick, checkpoints=kept and not quick),
             logger=logger,
+            fast_dev_run=1 if quick else False,
+            enable_checkpointing=kept,
             enable_progress_bar=enable_progress_bar,
+            enable_model_summary=enable_model_summary,
             **kwargs,
         )
+        if type(self.strategy.checkpoint_io) is TorchCheckpointIO:
+            self.strategy.checkpoint_io = AtomicCheckpointIO()
         if not isinstance(self.strategy, SingleDeviceStrategy):
             raise UserError(f"trainer.strategy {type(self.strategy).__name__} would synchronise clients; use the default")
         old = self.fit_loop
         self.fit_loop = RoundLoop(self, old.min_epochs, old.max_epochs)
         self.fit_loop.epoch_loop = LocalWork(self, old.min_steps, old.max_steps)
 
-    def _complete(self, callbacks: list[Callback], progress: bool, kwargs: dict[str, Any]) -> list[Callback]:
+    def _complete(self, callbacks: list[Callback], progress: bool, folder: bool, checkpoints: bool) -> list[Callback]:
         """The user's callbacks, and what every run has: progress, the run folder, its checkpoints."""
         for callback in callbacks:
             if isinstance(callback, UNSUITABLE):
@@ -146,15 +163,12 @@ class DFLTrainer(Trainer):
                 raise UserError(
                     f"{type(callback).__name__}(monitor={monitor}) would choose by test data; monitor val_* or a training column"
                 )
-        if kwargs.get("fast_dev_run"):
-            kwargs["fast_dev_run"] = 1
         if progress and not any(isinstance(c, ProgressBar) for c in callbacks):
             callbacks.append(RoundProgress())
-        if not kwargs.get("fast_dev_run"):
-            if not any(isinstance(c, RunFolder) for c in callbacks):
-                callbacks.append(RunFolder())
-            if kwargs.get("enable_checkpointing", True) is not False and not any(isinstance(c, RoundCheckpoint) for c in callbacks):
-                callbacks.append(RoundCheckpoint())  # after the run folder: its files are never behind a checkpoint
+        if folder and not any(isinstance(c, RunFolder) for c in callbacks):
+            callbacks.append(RunFolder())
+        if checkpoints and not any(isinstance(c, RoundCheckpoint) for c in callbacks):
+            callbacks.append(RoundCheckpoint())  # after the run folder: its files are never behind a checkpoint
         return callbacks
 
     # --- policies ---------------------------------------------------------------------------------------------------------

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import torch
@@ -61,7 +61,9 @@ class Bank:
         sets: further row sets by name, each [n, width].
     """
 
-    def __init__(self, layout: Layout, models: Tensor, num_clients: int, sets: Mapping[str, Tensor] | None = None) -> None:
+    def __init__(
+        self, layout: Layout, models: Tensor, num_clients: int, sets: Mapping[str, Tensor] | None = None
+    ) -> None:
         self.layout = layout
         self.num_clients = num_clients
         self.engine: Engine | None = None
@@ -121,11 +123,12 @@ class Bank:
         models = self.boundary.rows["models"]
         target = self._spare if self._spare is not None else torch.empty_like(models)
         self._spare = target
-        self._work = _Work(started=references)
+        self._work = _Work()
         target.copy_(models)
         result = self.engine.train(self, references, training, target, progress)
         for owner in references.owners[~result.finite].tolist():
             target[owner] = models[owner]
+        self._work.started = references.take(torch.nonzero(result.finite).squeeze(1))
         self._work.trained = target
         return result
 
@@ -133,12 +136,18 @@ class Bank:
         """Gradients of the mean loss at the references, [n, width]; nothing is updated, zero rows without a job."""
         assert self.engine is not None
         target = torch.zeros_like(self.boundary.rows["models"])
-        self.engine.train(self, references, training, target, None)
+        self.engine.train(self, references, replace(training, gradients=True), target, None)
         return target
 
     def evaluate(self, references: References, split: str) -> Evaluation:
-        """Mean loss and metrics of each reference on its owner's data; owner -1 is the global test set."""
+        """Mean loss and metrics of each reference on its owner's data; owner -1 is the global test set.
+
+        Raises:
+            ValueError: owner -1 where parameters are personal: the global test set has none to complete a model with.
+        """
         assert self.engine is not None
+        if self.layout.has_personal_parameters and bool((references.owners < 0).any()):
+            raise ValueError("a model with personal parameters needs an owner; the global test set has none")
         return self.engine.evaluate(self, references, split)
 
     def compare(
@@ -175,9 +184,12 @@ class Bank:
                 block = block - self.rows(relative_to)[:m, start:stop]
             return block
 
-        return compare_rows(read, m, pairs, columns or self.layout.shared_parameters, centre)
+        columns = self.layout.shared_parameters if columns is None else columns
+        return compare_rows(read, m, pairs, columns, centre)
 
-    def mix(self, terms: Sequence[tuple[Tensor, str]], into: str, where: Tensor, columns: Columns | None = None) -> None:
+    def mix(
+        self, terms: Sequence[tuple[Tensor, str]], into: str, where: Tensor, columns: Columns | None = None
+    ) -> None:
         """Rows `where` of the set `into` become the sum over terms of weights @ rows.
 
         `models` after a round are `trained` with the mixed rows written over: mixing into `models` comes last, for it
@@ -197,7 +209,7 @@ class Bank:
             if into not in self._work.written:
                 self._work.written[into] = self.boundary.rows[into].clone()
             target = self._work.written[into]
-        mix_rows(sources, target, index.to(target.device), columns or self.layout.shared)
+        mix_rows(sources, target, index.to(target.device), self.layout.shared if columns is None else columns)
         self._work.mixed |= into == "models"
 
     # --- rounds -----------------------------------------------------------------------------------------------------

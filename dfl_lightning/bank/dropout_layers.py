@@ -11,7 +11,8 @@ from dfl_lightning.errors import UserError
 class MaskSource:
     """The generator that all dropout layers of one network draw from; the engine sets it before each step."""
 
-    generator: torch.Generator | None = None
+    def __init__(self) -> None:
+        self.generator = torch.Generator()  # until the engine sets one: never torch's global generator
 
 
 class StreamDropout(nn.Module):
@@ -32,20 +33,25 @@ class StreamDropout(nn.Module):
         if not self.training or self.p == 0:
             return x
         shape = x.shape[:2] + (1,) * (x.dim() - 2) if self.channelwise else x.shape
-        keep = torch.rand(shape, generator=self.source.generator) >= self.p
+        keep = torch.rand(shape, generator=self.source.generator, dtype=torch.float32) >= self.p
         return x * (keep.to(x.device, x.dtype) / (1 - self.p) if self.p < 1 else 0.0)
 
 
-_CHANNELWISE = {nn.Dropout: False, nn.Dropout1d: True, nn.Dropout2d: True, nn.Dropout3d: True}
+_CHANNELWISE: dict[type[nn.Module], bool] = {
+    nn.Dropout: False,
+    nn.Dropout1d: True,
+    nn.Dropout2d: True,
+    nn.Dropout3d: True,
+}
 
 
 def replace_dropout_layers(network: nn.Module) -> MaskSource:
     """Swap the network's dropout layers, in place, for ones that draw from the returned source."""
     source = MaskSource()
     for parent in list(network.modules()):
-        for name, child in list(parent.named_children()):
-            if type(child) in _CHANNELWISE:
-                setattr(parent, name, StreamDropout(child.p, _CHANNELWISE[type(child)], source))
+        for name, child in list(parent._modules.items()):  # named_children() would skip a layer's second place
+            if child is not None and type(child) in _CHANNELWISE:
+                setattr(parent, name, StreamDropout(float(child.p), _CHANNELWISE[type(child)], source))  # type: ignore[arg-type]
     return source
 
 
@@ -59,7 +65,7 @@ def check_no_global_draws(network: nn.Module, example: Tensor) -> None:
     Raises:
         UserError: such a network's runs could not be repeated nor resumed.
     """
-    was_training = network.training
+    was_training = {module: module.training for module in network.modules()}
     state = torch.get_rng_state()
     network.train()
     buffers = {name: buffer.clone() for name, buffer in network.named_buffers()}
@@ -69,11 +75,12 @@ def check_no_global_draws(network: nn.Module, example: Tensor) -> None:
         drew = not torch.equal(state, torch.get_rng_state())
     finally:
         torch.set_rng_state(state)
-        network.train(was_training)
+        for module, mode in was_training.items():
+            module.training = mode
         for name, buffer in network.named_buffers():
             buffer.copy_(buffers[name])
     if drew:
         raise UserError(
-            f"model.network {type(network).__name__} draws random numbers from torch's global generator (functional dropout?), "
-            "so its runs could not be repeated; use nn.Dropout, nn.Dropout1d, 2d or 3d layers"
+            f"model.network {type(network).__name__} draws random numbers from torch's global generator "
+            "(functional dropout?), so its runs could not be repeated; use nn.Dropout, nn.Dropout1d, 2d or 3d layers"
         )

@@ -73,8 +73,9 @@ class Trained:
     """What training leaves, apart from the rows.
 
     Args:
-        losses: float64 [J], mean loss over the samples seen, in the order of the jobs.
-        samples: long [J], samples seen.
+        losses: float64 [J], mean loss over the samples seen in the last phase, in the order of the jobs; NaN where
+            there were none.
+        samples: long [J], samples seen in the last phase, counted in every epoch.
         finite: bool [J]; a job that ended in NaN or infinity left the owner's former row in place.
     """
 

@@ -74,19 +74,21 @@ class Columns:
 class Layout:
     """The columns of a row: all parameters in the network's order, then all buffers.
 
-    Integer buffers (a BatchNorm's `num_batches_tracked`) ride along as numbers and are never shared.
+    Integer buffers (a BatchNorm's `num_batches_tracked`) ride along as numbers and are never shared. A tied parameter
+    has its columns once, under its first name.
 
     Args:
-        network: a plain network; only names, shapes and dtypes are kept.
+        network: a plain network; names, shapes and dtypes are kept, and the values of buffers that no state dict has.
         shared: glob patterns over parameter and buffer names, for example `features.*`; what matches none is personal.
 
     Raises:
-        UserError: a network without parameters, or a pattern that matches nothing.
+        UserError: nothing to train, nothing trainable to share, a pattern that matches nothing, or a buffer whose
+            numbers a row cannot hold.
     """
 
     def __init__(self, network: nn.Module, shared: Sequence[str] = ("*",)) -> None:
         entries, at = [], 0
-        tensors = [(name, p, False) for name, p in network.named_parameters()]
+        tensors: list[tuple[str, Tensor, bool]] = [(name, p, False) for name, p in network.named_parameters()]
         tensors += [(name, b, True) for name, b in network.named_buffers()]
         for name, tensor, is_buffer in tensors:
             trainable = not is_buffer and tensor.requires_grad
@@ -95,9 +97,35 @@ class Layout:
         self.entries = tuple(entries)
         self.width = at
         self.num_parameters = sum(e.stop - e.start for e in entries if not e.is_buffer)
-        if not self.num_parameters:
-            raise UserError(f"model.network {type(network).__name__} has no parameters; clients would have nothing to learn")
-        self._modules = [name for name, module in network.named_modules() if list(module.parameters(recurse=False))]
+        if not any(e.trainable for e in entries):
+            missing = "trainable parameters" if self.num_parameters else "parameters"
+            raise UserError(
+                f"model.network {type(network).__name__} has no {missing}; clients would have nothing to learn"
+            )
+        for name, tensor, is_buffer in tensors:
+            if is_buffer and not _survives(tensor):
+                raise UserError(
+                    f"model.network {type(network).__name__}: buffer '{name}' holds infinity, NaN or integers beyond 2^24, "
+                    "which cannot be mixed; make it a plain attribute, or a bool mask"
+                )
+        first = {id(tensor): entry for (_, tensor, _), entry in zip(tensors, entries, strict=True)}
+        self._aliases = {
+            name: first[id(tensor)].name
+            for named in (
+                network.named_parameters(remove_duplicate=False),
+                network.named_buffers(remove_duplicate=False),
+            )
+            for name, tensor in named
+        }
+        in_files = network.state_dict().keys()
+        self._unsaved = {
+            name: tensor.detach().clone() for name, tensor, is_buffer in tensors if is_buffer and name not in in_files
+        }
+        self._modules = {
+            name: [first[id(p)] for p in module.parameters(recurse=False)]
+            for name, module in network.named_modules()
+            if next(module.parameters(recurse=False), None) is not None
+        }
         names = [e.name for e in entries]
         for pattern in shared:
             if not any(fnmatchcase(name, pattern) for name in names):
@@ -108,10 +136,12 @@ class Layout:
         self.shared = self._columns(
             e for e in entries if e.dtype.is_floating_point and any(fnmatchcase(e.name, p) for p in shared)
         )
-        if not self.shared:
-            raise UserError(f"model.shared={list(shared)} shares no parameter; for clients that train alone use --selection.k 0")
-        shared_ranges = self.shared
-        self.personal = self._columns(e for e in entries if not _inside(e, shared_ranges))
+        if not any(e.trainable and self.is_shared(e) for e in entries):
+            raise UserError(
+                f"model.shared={list(shared)} shares no trainable parameter; "
+                "for clients that train alone use --selection.k 0"
+            )
+        self.personal = self._columns(e for e in entries if not self.is_shared(e))
         self.parameters = self._columns(e for e in entries if not e.is_buffer)
         self.all = Columns([(0, at)])
 
@@ -133,14 +163,17 @@ class Layout:
         return _inside(entry, self.shared)
 
     def module_columns(self, name: str) -> Columns:
-        """Columns of the parameters (weight, bias) that the module `name` owns itself.
+        """Columns of the parameters (weight, bias) that the module `name` owns itself, tied ones included.
 
         Raises:
             UserError: no module of that name owns parameters.
         """
         if name not in self._modules:
-            raise UserError(f"the network has no layer '{name}' with parameters{nearest(name, self._modules)} (layers: {', '.join(self._modules)})")
-        return self._columns(e for e in self.entries if e.module == name and not e.is_buffer)
+            raise UserError(
+                f"the network has no layer '{name}' with parameters{nearest(name, self._modules)} "
+                f"(layers: {', '.join(self._modules)})"
+            )
+        return self._columns(self._modules[name])
 
     def last_feature_layer(self) -> str:
         """The last parametrised module before the last one: the output layer of the featurizer (AFIND+ section 3).
@@ -149,8 +182,10 @@ class Layout:
             UserError: the network has a single parametrised layer.
         """
         if len(self._modules) < 2:
-            raise UserError("a network with a single layer has no featurizer; name a layer with --selection.proxy_layer")
-        return self._modules[-2]
+            raise UserError(
+                "a network with a single layer has no featurizer; name a layer with --selection.proxy_layer"
+            )
+        return list(self._modules)[-2]
 
     def flatten(self, network: nn.Module, dtype: torch.dtype = torch.float32) -> Tensor:
         """The network's parameters and buffers as one row, [width]."""
@@ -158,25 +193,27 @@ class Layout:
         return torch.cat([tensors[e.name].detach().reshape(-1).to(dtype) for e in self.entries])
 
     def state_dict(self, row: Tensor) -> dict[str, Tensor]:
-        """A row as the plain network's state dict, with the network's own dtypes.
-
-        Tied parameters appear once, under their first name.
-        """
-        return {e.name: _typed(row[e.start : e.stop].reshape(e.shape), e.dtype).clone() for e in self.entries}
+        """A row as the plain network's state dict, with the network's own names and dtypes."""
+        values = {e.name: _typed(row[e.start : e.stop].reshape(e.shape), e.dtype) for e in self.entries}
+        return {name: values[own].clone() for name, own in self._aliases.items() if own not in self._unsaved}
 
     def row(self, state: Mapping[str, Tensor], dtype: torch.dtype = torch.float32) -> Tensor:
         """A state dict as a row, [width].
 
         Raises:
-            UserError: a name is missing or a shape differs.
+            UserError: a name is missing or a shape differs; names the network does not have are passed over.
         """
         parts = []
+        values = {**self._unsaved, **state}
         for e in self.entries:
-            if e.name not in state:
+            if e.name not in values:
                 raise UserError(f"the file has no '{e.name}'; it holds another network's parameters")
-            if state[e.name].shape != e.shape:
-                raise UserError(f"'{e.name}' has shape {tuple(state[e.name].shape)} in the file and {tuple(e.shape)} in the network")
-            parts.append(state[e.name].reshape(-1).to(dtype))
+            value = values[e.name]
+            if value.shape != e.shape:
+                raise UserError(
+                    f"'{e.name}' has shape {tuple(value.shape)} in the file and {tuple(e.shape)} in the network"
+                )
+            parts.append(value.reshape(-1).to(dtype))
         return torch.cat(parts)
 
     def fingerprint(self) -> dict[str, Any]:
@@ -189,6 +226,13 @@ class Layout:
 
 def _typed(tensor: Tensor, dtype: torch.dtype) -> Tensor:
     return tensor.to(dtype) if dtype.is_floating_point else tensor.round().to(dtype)
+
+
+def _survives(buffer: Tensor) -> bool:
+    """Whether a row of float32 can hold the buffer and mix it."""
+    if buffer.is_floating_point():
+        return bool(buffer.isfinite().all())
+    return bool((buffer.double().abs() <= 2**24).all())
 
 
 def _inside(entry: Entry, columns: Columns) -> bool:

@@ -19,6 +19,7 @@ from dfl_lightning.bank.engine import Engine, EngineConfig, Training
 from dfl_lightning.bank.jobs import Evaluation, References, Trained
 from dfl_lightning.bank.layout import Columns, Layout
 from dfl_lightning.data import ClientData
+from dfl_lightning.errors import UserError
 from dfl_lightning.streams import stream
 
 if TYPE_CHECKING:
@@ -38,7 +39,27 @@ class LoopEngine(Engine):
         self._network = copy.deepcopy(config.network).to(data.images.device, config.dtype)
         self._masks = replace_dropout_layers(self._network)
         self._parameters, self._buffers = dict(self._network.named_parameters()), dict(self._network.named_buffers())
+        self._refuse_single_samples()
         self._metrics = {name: metric.clone().to(data.images.device) for name, metric in config.metrics.items()}
+
+    @torch.no_grad()
+    def _refuse_single_samples(self) -> None:
+        """BatchNorm cannot train on one sample: better said now than by a traceback in the middle of a round."""
+        size = self.config.batch_size
+        single = [owner for owner, samples in enumerate(self.data.train) if len(samples) % size == 1 or size == 1]
+        if not single:
+            return
+        x, _ = self.data.batch(self.data.train[single[0]][:1], dtype=self.config.dtype)
+        try:
+            self._network.train()(x)
+        except ValueError as error:
+            if "more than 1 value per channel" not in str(error):
+                raise
+            raise UserError(
+                f"client {single[0]} has {len(self.data.train[single[0]])} training samples, so that with "
+                f"model.batch_size={size} a batch holds a single one, which the network's BatchNorm cannot be trained on; "
+                "choose another batch size"
+            ) from error
 
     def train_cohort(self, bank: Bank, references: References, training: Training, target: Tensor) -> Trained:
         """Train the jobs of one cohort, each by itself; see `Engine.train`."""
@@ -52,7 +73,7 @@ class LoopEngine(Engine):
                 job.run()
             ok = bool(torch.isfinite(row).all())
             target[owner] = row
-            losses.append(job.loss_sum / max(1, job.samples))
+            losses.append(job.loss_sum / job.samples if job.samples else float("nan"))
             samples.append(job.samples)
             finite.append(ok)
         return Trained(torch.tensor(losses, dtype=torch.float64), torch.tensor(samples), torch.tensor(finite))
@@ -164,6 +185,8 @@ class _Job:
         engine = self._engine
         engine._network.train()
         for phase in self._training.phases:
+            if phase.epochs == 0:
+                continue
             self._freeze(phase.columns)
             frozen = ~phase.columns.mask(engine.layout.width, self._row.device)
             kept = self._row[frozen]

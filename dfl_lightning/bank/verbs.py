@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from dfl_lightning.bank.engine import one_thread
 from dfl_lightning.bank.layout import Columns
 from dfl_lightning.functional import centred_cosines, cosines_from_gram, distances_from_gram
 
@@ -33,11 +34,14 @@ def block_width(rows: int, itemsize: int) -> int:
     return max(256, BLOCK_BYTES // max(1, rows * itemsize))
 
 
-def compare_rows(read: Callable[[int, int], Tensor], count: int, pairs: Tensor, columns: Columns, centre: bool) -> Comparison:
+@one_thread()
+def compare_rows(
+    read: Callable[[int, int], Tensor], count: int, pairs: Tensor, columns: Columns, centre: bool
+) -> Comparison:
     """Cosines and distances of `count` vectors from their Gram matrix, accumulated block of columns by block.
 
-    Long sums run in the rows' dtype inside a block and in float64 from there on. A mean over all vectors is subtracted
-    before the products: it changes no centred cosine, and keeps 1e-6 where 1e-2 would be left of float32.
+    Long sums run in the rows' dtype inside a block and in float64 from there on. A mean over all finite vectors is
+    subtracted before the products: it changes no centred cosine, and keeps 1e-6 where 1e-2 would be left of float32.
 
     Args:
         read: the vectors' columns `[start, stop)`, [m, stop - start].
@@ -46,18 +50,22 @@ def compare_rows(read: Callable[[int, int], Tensor], count: int, pairs: Tensor, 
         columns: which columns count.
         centre: compare after subtracting, for receiver i, the mean of i and of those it may see.
     """
-    gram = torch.zeros(count, count, dtype=torch.float64)
+    gram, dtype = torch.zeros(count, count, dtype=torch.float64), torch.float64
     for start, stop in columns.blocks(block_width(count, 4)):
         block = read(start, stop)
         if centre:
-            block = block - block.mean(dim=0, keepdim=True)
+            finite = block.isfinite().all(dim=1)
+            block = block - block[finite].sum(dim=0) / finite.sum().clamp(min=1)
         gram += (block @ block.T).double().cpu()
+        dtype = block.dtype
     pairs = pairs.cpu()
-    cosines = centred_cosines(gram, pairs) if centre else cosines_from_gram(gram)
+    # in the dtype of the products: it tells identical vectors apart from nearly opposite rounding errors
+    cosines = centred_cosines(gram.to(dtype), pairs) if centre else cosines_from_gram(gram)
     nan = torch.full_like(gram, float("nan"))
     return Comparison(torch.where(pairs, cosines, nan), torch.where(pairs, distances_from_gram(gram), nan))
 
 
+@one_thread()
 def mix_rows(terms: Sequence[tuple[Tensor, Tensor]], into: Tensor, where: Tensor, columns: Columns) -> None:
     """Rows `where` of `into`, in `columns`, become the sum of weights @ rows; all else stays.
 
@@ -74,5 +82,4 @@ def mix_rows(terms: Sequence[tuple[Tensor, Tensor]], into: Tensor, where: Tensor
     weights = [(w.to(rows.device, rows.dtype), rows) for w, rows in terms]
     width = block_width(max(len(into), *(len(rows) for _, rows in weights)), into.element_size())
     for start, stop in columns.blocks(width):
-        block = sum(w @ rows[:, start:stop] for w, rows in weights)
-        into[where, start:stop] = block  # type: ignore[assignment]
+        into[where, start:stop] = sum(w @ rows[:, start:stop] for w, rows in weights)

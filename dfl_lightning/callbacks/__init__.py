@@ -10,13 +10,13 @@ from dfl_lightning.callbacks.threshold import AdaptiveThreshold
 
 __all__ = [
     "AFIND",
+    "FDMS",
     "AdaptiveThreshold",
     "Aggregation",
     "Bernoulli",
     "Boltzmann",
     "Dropout",
     "ExactCount",
-    "FDMS",
     "FriendAccuracy",
     "FromTopology",
     "Gossip",

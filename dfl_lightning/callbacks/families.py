@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch import Tensor
 
+from dfl_lightning.errors import UserError
 from dfl_lightning.functional import above_threshold, top_k
 from dfl_lightning.round import Round, RoundCallback
 
@@ -33,7 +34,11 @@ class Dropout(Policy):
         """Everybody in a full first round, else who `draw` says."""
         if round.index == 0 and self.full_first_round:
             return
-        round.active[: round.num_clients] = self.draw(round)
+        drawn, m = self.draw(round), round.num_clients
+        if drawn.dtype != torch.bool or drawn.shape != (m,):
+            got = f"{str(drawn.dtype)[6:]} {list(drawn.shape)}"
+            raise UserError(f"round {round.index}: {type(self).__name__} drew {got}; who is up must be bool [{m}]")
+        round.active[:m] = drawn
 
     def draw(self, round: Round) -> Tensor:
         """Who is up this round, bool [m]."""
@@ -46,11 +51,18 @@ class Selection(Policy):
     A new selection usually writes `scores` in `on_compare`; `on_select` then takes who reaches the threshold, or the
     `k` best scores without one.
 
-    Args:
-        k: neighbours to choose where no threshold decides.
+    Attributes:
+        k: neighbours to choose where no threshold decides, or `all`; a client's `budget` in the topology comes first.
     """
 
-    k: int = 5
+    k: int | Literal["all"] = 5
+
+    def limits(self, module: DFLModule, round: Round) -> Tensor:
+        """How many neighbours each node may choose, long [n]: its `budget` in the topology, else `k`."""
+        limits = torch.full((round.num_nodes,), round.num_nodes if self.k == "all" else self.k)
+        if module.topology.budgets is not None:
+            limits[: round.num_clients] = module.topology.budgets
+        return limits
 
     def on_select(self, trainer: DFLTrainer, module: DFLModule, round: Round) -> None:
         """Who reaches the threshold; without one, the `k` best scores, ties to the lowest id."""
@@ -59,7 +71,7 @@ class Selection(Policy):
         if round.threshold is not None and "threshold" in self.reads:
             round.selected = above_threshold(round.scores, round.candidates, round.threshold)
         else:
-            round.selected = top_k(round.scores, round.candidates, self.k)
+            round.selected = top_k(round.scores, round.candidates, self.limits(module, round))
 
 
 class Threshold(Policy):

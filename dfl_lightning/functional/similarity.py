@@ -106,7 +106,7 @@ def distances_from_gram(gram: Tensor) -> Tensor:
     """
     gram = gram.double()
     squared = gram.diagonal()
-    return (squared[:, None] + squared[None, :] - 2 * gram).clamp(min=0).sqrt().fill_diagonal_(0)
+    return (squared[:, None] + squared[None, :] - 2 * gram).clamp(min=0).sqrt()
 
 
 def _normalised(inner: Tensor, norms: Tensor, nonzero: Tensor) -> Tensor:

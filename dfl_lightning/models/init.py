@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import copy
-import pickle
+import warnings
 from pathlib import Path
 from typing import Any
 
-import safetensors
 import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
@@ -29,15 +28,16 @@ def fresh_parameters(network: nn.Module, seed: int, node: int) -> nn.Module:
     """
     fresh = copy.deepcopy(network)
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(stream_seed(seed, "initial parameters", node))
+        # torch.manual_seed would also seed every GPU, and nothing would set those back.
+        torch.default_generator.manual_seed(stream_seed(seed, "initial parameters", node))
         for name, module in fresh.named_modules():
             reset: Any = getattr(module, "reset_parameters", None)
             if callable(reset):
                 reset()
             elif next(module.parameters(recurse=False), None) is not None:
                 raise UserError(
-                    f"model.init=independent: layer '{name or type(module).__name__}' has parameters but no reset_parameters(); "
-                    "give it one or use init: common"
+                    f"model.init=independent: layer '{name or type(module).__name__}' has parameters but no "
+                    "reset_parameters(); give it one or use init: common"
                 )
     return fresh
 
@@ -52,12 +52,14 @@ def load_parameters(file: str) -> dict[str, Tensor]:
     if not path.is_file():
         raise UserError(f"model.init={file}: no such file; init is common, independent or a file with a state dict")
     try:
-        state = (
-            load_file(path)
-            if path.suffix == ".safetensors"
-            else torch.load(path, weights_only=True, map_location="cpu")
-        )
-    except (OSError, RuntimeError, ValueError, EOFError, safetensors.SafetensorError, pickle.UnpicklingError) as error:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch remarks on odd files before it fails on them
+            state = (
+                load_file(path)
+                if path.suffix == ".safetensors"
+                else torch.load(path, weights_only=True, map_location="cpu")
+            )
+    except Exception as error:  # a broken file makes the readers fail in a dozen ways
         raise UserError(f"model.init={file}: not a readable state dict ({type(error).__name__})") from None
     if not isinstance(state, dict) or not all(isinstance(value, Tensor) for value in state.values()):
         raise UserError(f"model.init={file}: not a state dict of tensors")

@@ -54,6 +54,11 @@ def test_rounding_cannot_push_a_cosine_beyond_one():
     assert torch.equal(cosines, torch.ones(2, 2, dtype=torch.float64))
 
 
+def test_a_squared_norm_that_rounding_made_negative_is_zero():
+    cosines = cosines_from_gram(torch.tensor([[-1e-12, 0.0], [0.0, 1.0]], dtype=torch.float64))
+    assert cosines.tolist() == [[0, 0], [0, 1]]
+
+
 def test_a_zero_vector_has_cosine_zero_with_everything_and_itself():
     vectors = some_vectors(4)
     vectors[2] = 0
@@ -69,10 +74,12 @@ def test_cosines_do_not_depend_on_the_unit_of_the_vectors(scale):
     torch.testing.assert_close(cosines_from_gram(gram(vectors * scale)), expected, rtol=1e-12, atol=1e-14)
 
 
-def test_a_vector_that_is_not_finite_is_unknown_and_leaves_the_other_pairs_alone():
+@pytest.mark.parametrize("broken", [math.inf, math.nan])
+def test_a_vector_that_is_not_finite_is_unknown_and_leaves_the_other_pairs_alone(broken):
     vectors = some_vectors(5)
+    vectors[1] = 0
     whole = cosines_from_gram(gram(vectors))
-    vectors[3] = math.inf
+    vectors[3] = broken
     cosines = cosines_from_gram(gram(vectors))
     others = torch.tensor([0, 1, 2, 4])
     assert cosines[3].isnan().all()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
@@ -48,8 +49,8 @@ class Boltzmann(Aggregation):
         """A server has no data to judge models with."""
         if module.topology.num_servers and self.contribution == "cross":
             raise UserError(
-                "aggregation Boltzmann with contribution=cross judges models on the receiver's data, and a server has none; "
-                "use --aggregation.contribution own or --aggregation Uniform"
+                "aggregation Boltzmann with contribution=cross judges models on the receiver's data, and a server has "
+                "none; use --aggregation.contribution own or --aggregation Uniform"
             )
 
     def on_weigh(self, trainer: DFLTrainer, module: DFLModule, round: Round) -> None:
@@ -65,7 +66,7 @@ class Boltzmann(Aggregation):
         losses = torch.full_like(votes, float("nan"))
         n, m = round.num_nodes, round.num_clients
         edges = [0, n, *(n + m * (block + 1) for block in range(len(round.speakers)))]
-        for start, stop in zip(edges, edges[1:], strict=False):
+        for start, stop in pairwise(edges):
             receivers, rows = pairs_of(votes[:, start:stop] > 0)
             if len(rows):
                 references = round.spoken(receivers, rows + start)
@@ -76,11 +77,11 @@ class Boltzmann(Aggregation):
         """Each sender's own smoothed loss, the same towards every receiver, float64 [n, P]."""
         assert round.votes is not None
         m, n = round.num_clients, round.num_nodes
-        active = torch.nonzero(round.active[:m]).squeeze(1)
-        jobs = round.jobs.take(torch.isin(round.jobs.owners, active).nonzero().squeeze(1))
+        jobs = round.jobs.take(torch.nonzero(round.participants[round.jobs.owners]).squeeze(1))
         before = round.bank.evaluate(jobs, "train").losses
         after = round.bank.evaluate(References.rows("trained", jobs.owners), "train").losses
-        losses = torch.full((m,), float("nan"), dtype=torch.float64) if self.own_losses is None else self.own_losses.clone()
+        unknown = torch.full((m,), float("nan"), dtype=torch.float64)
+        losses = unknown if self.own_losses is None else self.own_losses.clone()
         losses[jobs.owners] = smoothed_loss(before, after, self.gamma)
         self.own_losses = losses
         blocks = [losses, torch.full((n - m,), float("nan"), dtype=torch.float64)] + [losses] * len(round.speakers)

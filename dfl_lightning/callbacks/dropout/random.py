@@ -68,7 +68,9 @@ class GroupedCount(_RateDropout):
     def check(self, trainer: DFLTrainer, module: DFLModule) -> None:
         """Groups must be known, and the rate must leave room for one survivor each."""
         if module.clusters is None:
-            raise UserError("dropout GroupedCount needs groups: a clustered data.partition or 'cluster' attributes in the topology")
+            raise UserError(
+                "dropout GroupedCount needs groups: a clustered data.partition or 'cluster' attributes in the topology"
+            )
         groups, m = len(module.clusters.unique()), module.num_clients
         if m - _count(self.rate, m) < groups:
             raise UserError(
@@ -81,7 +83,10 @@ class GroupedCount(_RateDropout):
         m, clusters = round.num_clients, round.clusters
         assert clusters is not None
         draws = torch.rand(m, generator=round.stream("dropout"))
-        survivors = [int(ids[draws[ids].argmin()]) for ids in (torch.nonzero(clusters == c).squeeze(1) for c in clusters.unique())]
+        survivors = [
+            int(ids[draws[ids].argmin()])
+            for ids in (torch.nonzero(clusters == c).squeeze(1) for c in clusters.unique())
+        ]
         draws[survivors] = -1.0
         active = torch.zeros(m, dtype=torch.bool)
         active[draws.argsort(stable=True)[: m - _count(self.rate, m)]] = True

@@ -37,7 +37,9 @@ class Trace(Dropout):
         """The trace must have a column for each client and, unless it repeats, a line for each round."""
         rounds, clients = self.table.shape
         if clients != module.num_clients:
-            raise UserError(f"{self.file}: {clients} columns, but data has {module.num_clients} clients; give one column a client")
+            raise UserError(
+                f"{self.file}: {clients} columns, but data has {module.num_clients} clients; give one column a client"
+            )
         wanted = trainer.max_epochs
         if not self.repeat and (wanted is None or wanted < 0 or rounds < wanted):
             raise UserError(
@@ -58,7 +60,9 @@ def read_trace(file: str | Path) -> Tensor:
     try:
         lines = Path(file).read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{file}: the dropout trace cannot be read ({error.__class__.__name__}); give a text file of 0 and 1") from None
+        raise UserError(
+            f"{file}: the dropout trace cannot be read ({error.__class__.__name__}); give a text file of 0 and 1"
+        ) from None
     rows: list[list[bool]] = []
     for number, line in enumerate(lines, 1):
         words = line.replace(",", " ").split()

@@ -25,8 +25,6 @@ class NeighbourAccuracy(Monitor):
         m = round.num_clients
         if round.clusters is None or round.selected is None or round.num_servers:
             return
-        precision, recall = neighbour_precision_recall(
-            round.selected[:m, :m], round.clusters, round.available[:m, :m]
-        )
+        precision, recall = neighbour_precision_recall(round.selected[:m, :m], round.clusters, round.available[:m, :m])
         round.log("neighbour_precision", precision)
         round.log("neighbour_recall", recall)

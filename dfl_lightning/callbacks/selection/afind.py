@@ -99,7 +99,8 @@ class AFIND(Selection):
         """Threshold or k best; the letter looks at the selected ones' proxies now, for the next round."""
         super().on_select(trainer, module, round)
         if self.rule == "literal":
-            assert round.selected is not None and self.probabilities is not None
+            assert round.selected is not None
+            assert self.probabilities is not None
             self._look_at(module, round, round.selected)
             assert round.similarity is not None
             seen = round.selected & ~round.similarity.isnan()
@@ -117,8 +118,8 @@ class AFIND(Selection):
     def _cosines(self, module: DFLModule, round: Round, pairs: Tensor) -> Tensor:
         columns = self.columns(module)
         if self.proxy == "grad_batch":
-            active = torch.nonzero(round.active[: round.num_clients]).squeeze(1)
-            gradients = round.gradients(References.rows("models", active), batches=1)
+            took_part = torch.nonzero(round.participants).squeeze(1)
+            gradients = round.gradients(References.rows("models", took_part), batches=1)
             return round.compare(gradients, pairs, columns, centre=self.center).cosines
         origin = {"cumdelta": "initial" if self.row_sets else None, "delta": "start", "weight": None}[self.proxy]
         return round.compare("trained", pairs, columns, origin, self.center).cosines

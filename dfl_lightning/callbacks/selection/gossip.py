@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal
 
 import torch
+from torch import Tensor
 
 from dfl_lightning.callbacks.families import Selection
 from dfl_lightning.errors import UserError
@@ -34,27 +35,35 @@ class Gossip(Selection):
     ) -> None:
         if k != "all" and k < 0:
             raise UserError(f"selection.k={k}; it is a number of neighbours, 0 or more, or all")
-        self.neighbours, self.within, self.redraw = k, within, redraw
+        self.k, self.within, self.redraw = k, within, redraw
 
     def check(self, trainer: DFLTrainer, module: DFLModule) -> None:
         """`within: cluster` needs clusters."""
         if self.within and module.clusters is None:
             raise UserError(
-                "selection.within=cluster needs known clusters: a clustered data.partition or 'cluster' attributes in the topology"
+                "selection.within=cluster needs known clusters: "
+                "a clustered data.partition or 'cluster' attributes in the topology"
             )
         if self.within and module.topology.num_servers:
             raise UserError("selection.within=cluster: a server belongs to no cluster; use a topology without servers")
 
+    def on_propose(self, trainer: DFLTrainer, module: DFLModule, round: Round) -> None:
+        """A server draws before the training: the others do not train, and no message goes to them."""
+        if round.num_servers:
+            round.candidates = self._draw(module, round)
+            called = round.candidates.any(0)[round.jobs.owners]
+            round.jobs = round.jobs.take(torch.nonzero(called).squeeze(1))
+
     def on_select(self, trainer: DFLTrainer, module: DFLModule, round: Round) -> None:
         """A uniform draw for each receiver, from its own stream."""
+        round.selected = self._draw(module, round)
+
+    def _draw(self, module: DFLModule, round: Round) -> Tensor:
         n = round.num_nodes
         allowed = round.candidates if self.redraw else round.reachable
         if self.within:
             assert round.clusters is not None
             allowed = allowed & (round.clusters[:, None] == round.clusters[None, :])
-        if self.neighbours == "all":
-            round.selected = allowed & round.candidates
-            return
         when = round.index if self.redraw else 0
-        draws = torch.stack([torch.rand(n, dtype=torch.float64, generator=stream(round.seed, "gossip", when, i)) for i in range(n)])
-        round.selected = random_k(allowed, int(self.neighbours), draws) & round.candidates
+        draws = [torch.rand(n, dtype=torch.float64, generator=stream(round.seed, "gossip", when, i)) for i in range(n)]
+        return random_k(allowed, self.limits(module, round), torch.stack(draws)) & round.candidates

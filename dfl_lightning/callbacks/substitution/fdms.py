@@ -39,8 +39,8 @@ class FDMS(Substitution):
         if self.scores is None or self.counts is None:
             self.scores = torch.zeros(m, m, dtype=torch.float64)
             self.counts = torch.zeros(m, m, dtype=torch.long)
-        active = round.active[:m]
-        pairs = active[:, None] & active[None, :]
+        took_part = round.participants
+        pairs = took_part[:, None] & took_part[None, :]
         pairs.fill_diagonal_(False)
         cosines = round.compare("trained", round.between_clients(pairs, False), relative_to="start").cosines[:m, :m]
         self.scores, self.counts = running_mean(self.scores, self.counts, similarity_scores(cosines))
@@ -48,8 +48,10 @@ class FDMS(Substitution):
     def on_substitute(self, trainer: DFLTrainer, module: DFLModule, round: Round) -> None:
         """Friends speak for the dropped ones, towards every receiver alike."""
         m = round.num_clients
-        assert self.scores is not None and self.counts is not None and round.stand_in is not None
-        found = friends(self.scores, self.counts, round.active[:m])
+        assert self.scores is not None
+        assert self.counts is not None
+        assert round.stand_in is not None
+        found = friends(self.scores, self.counts, round.participants)
         round.stand_in[:, :m] = torch.where(round.dropped, found, torch.arange(m))
 
     def state_dict(self) -> dict[str, Any]:

@@ -28,21 +28,22 @@ class Stale(Substitution):
         self.seen: Tensor | None = None  # who has ever taken part, bool [m]
 
     def on_trained(self, trainer: DFLTrainer, module: DFLModule, round: Round) -> None:
-        """Remember the updates of the active ones."""
+        """Remember the updates of those that took part."""
         m = round.num_clients
-        active = torch.nonzero(round.active[:m]).squeeze(1)
-        started = round.jobs.take(torch.isin(round.jobs.owners, active).nonzero().squeeze(1))
+        took_part = round.participants
+        started = round.jobs.take(torch.nonzero(took_part[round.jobs.owners]).squeeze(1))
         owners, n = started.owners, round.num_nodes
         update = [(Term("trained", owners).weights(n), "trained")]
         update += [(-term.weights(n), term.rows) for term in started.terms]
         round.mix(update, into="stale", where=owners)
         before = torch.zeros(m, dtype=torch.bool) if self.seen is None else self.seen
-        self.seen = before | round.active[:m]
+        self.seen = before | took_part
 
     def on_substitute(self, trainer: DFLTrainer, module: DFLModule, round: Round) -> None:
         """The stored update speaks for a dropped client, the mean of the active ones for one never seen."""
         m, n = round.num_clients, round.num_nodes
-        assert self.seen is not None and round.stand_in is not None
+        assert self.seen is not None
+        assert round.stand_in is not None
         round.speakers.append(Speakers("stale", relative=True))
         stored = torch.where(self.seen, n + torch.arange(m), -1)
         round.stand_in[:, :m] = torch.where(round.dropped, stored, torch.arange(m))

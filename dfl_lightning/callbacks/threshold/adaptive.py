@@ -45,7 +45,9 @@ class AdaptiveThreshold(Threshold):
             zero = torch.zeros(round.num_nodes, dtype=torch.float64)
             round.threshold = zero if self.threshold is None else self.threshold
         else:
-            assert round.similarity is not None
+            if round.similarity is None:
+                name = type(trainer.policy(Selection)).__name__
+                raise UserError(f"threshold AdaptiveThreshold reads similarities, and the selection {name} writes none")
             known = round.candidates & ~round.similarity.isnan()
             round.threshold = adaptive_threshold(round.similarity, known, self.tau)
 
