@@ -1,6 +1,6 @@
 """Decentralized federated learning as one modular Lightning trainer.
 
-    >>> from dfl_lightning import DFLModule, DFLTrainer, callbacks, data, models
+>>> from dfl_lightning import DFLModule, DFLTrainer, callbacks, data, models
 """
 
 from dfl_lightning import callbacks, data, models

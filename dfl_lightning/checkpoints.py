@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import os
-import pickle
+import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from dfl_lightning.trainer import DFLTrainer
 
 FOLDER, LAST, PREVIOUS = "checkpoints", "last.ckpt", "previous.ckpt"
+FORMAT = 1
+"""Of what `dfl_lightning` adds to a checkpoint; another number is refused."""
 
 
 class AtomicCheckpointIO(TorchCheckpointIO):
@@ -35,11 +37,7 @@ class AtomicCheckpointIO(TorchCheckpointIO):
         torch.save(checkpoint, buffer)
         target = Path(path)
         if target.name == LAST and target.exists():
-            link = target.with_name(f".{PREVIOUS}.{os.getpid()}.tmp")
-            link.unlink(missing_ok=True)
-            os.link(target, link)
-            os.replace(link, target.with_name(PREVIOUS))
-            sync_folder(target.parent)
+            _keep(target, target.with_name(PREVIOUS))
         write_atomically(target, lambda file: file.write(buffer.getbuffer()))
 
     def load_checkpoint(self, path: Any, map_location: Any = lambda storage, loc: storage, weights_only: bool | None = None) -> Any:
@@ -47,8 +45,27 @@ class AtomicCheckpointIO(TorchCheckpointIO):
         return read_checkpoint(path, map_location)
 
 
-def read_checkpoint(path: str | os.PathLike[str], map_location: Any = "cpu") -> dict[str, Any]:
+def _keep(file: Path, name: Path) -> None:
+    """Give a file a second name, replacing what had it; a copy where the file system has no hard links."""
+    temporary = name.with_name(f".{name.name}.{os.getpid()}.tmp")
+    temporary.unlink(missing_ok=True)
+    try:
+        os.link(file, temporary)
+    except OSError:
+        shutil.copyfile(file, temporary)
+    os.replace(temporary, name)
+    sync_folder(name.parent)
+
+
+def read_checkpoint(
+    path: str | os.PathLike[str], map_location: Any = "cpu", mmap: bool | None = None
+) -> dict[str, Any]:
     """A checkpoint's content; runs no code of the file.
+
+    Args:
+        path: the file.
+        map_location: of `torch.load`.
+        mmap: read only what is looked at.
 
     Raises:
         UserError: no such file, or a torn or foreign one; its predecessor is named where it is whole.
@@ -57,26 +74,27 @@ def read_checkpoint(path: str | os.PathLike[str], map_location: Any = "cpu") -> 
     if not file.is_file():
         raise UserError(f"{path}: no such checkpoint")
     try:
-        content = torch.load(file, map_location=map_location, weights_only=True)
-    except (OSError, RuntimeError, ValueError, EOFError, KeyError, pickle.UnpicklingError) as error:
+        content = torch.load(file, map_location=map_location, weights_only=True, mmap=mmap)
+    except Exception as error:  # what a torn or malicious file can raise is not documented
         previous = file.with_name(PREVIOUS)
         hint = f"; the one before it is {previous}" if previous.is_file() and previous != file else ""
         raise UserError(f"{path}: not a whole checkpoint ({type(error).__name__}){hint}") from None
-    if not isinstance(content, dict) or "dfl_lightning" not in content:
+    ours = content.get("dfl_lightning") if isinstance(content, dict) else None
+    if not isinstance(ours, dict) or ours.get("format") != FORMAT:
         raise UserError(f"{path}: not a checkpoint of dfl_lightning")
     return content
 
 
 def rounds_in(path: Path) -> int:
     """Rounds completed in a checkpoint file."""
-    return int(read_checkpoint(path)["state_dict"]["bank.progress"][0])
+    return int(read_checkpoint(path, mmap=True)["state_dict"]["bank.progress"][0])
 
 
 class RoundCheckpoint(Checkpoint, RoundCallback):
     """Saves `checkpoints/last.ckpt` every `trainer.checkpoint_every` rounds, at the end, and when the run is ended."""
 
     def __init__(self) -> None:
-        self._saved_round: int | None = None
+        self._saved: tuple[Path, int, bool] | None = None
 
     def on_boundary(self, trainer: DFLTrainer, module: DFLModule) -> None:
         """Save where it is due."""
@@ -94,13 +112,15 @@ class RoundCheckpoint(Checkpoint, RoundCallback):
 
     def _save(self, trainer: DFLTrainer, module: DFLModule) -> None:
         boundary = module.bank.boundary
-        state = boundary.round if boundary.closed else -boundary.round
-        if state == self._saved_round or trainer.run.path is None or boundary.round == 0:
+        if trainer.run.path is None or boundary.round == 0:
             return
         file = trainer.run.path / FOLDER / LAST
+        state = (file, boundary.round, boundary.closed)
+        if state == self._saved and file.is_file():
+            return
         try:
             trainer.save_checkpoint(file)
         except OSError as error:
-            kept = "none" if self._saved_round is None else f"round {abs(self._saved_round)}"
+            kept = "none" if self._saved is None else f"after round {self._saved[1] - 1}"
             raise UserError(f"{file}: cannot be written ({error.strerror}); last saved: {kept}") from error
-        self._saved_round = state
+        self._saved = state

@@ -10,16 +10,26 @@ import logging
 import os
 import sys
 import warnings
-from pathlib import Path
 from typing import Any
 
 import torch
 from jsonargparse import ArgumentError
+from lightning.pytorch import seed_everything
+from lightning.pytorch.callbacks import DeviceStatsMonitor, LearningRateMonitor
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
 from dfl_lightning import callbacks
-from dfl_lightning.arguments import DEFAULT_CLASSES, check_names, dropped_options, find_configs, sentence_of, take_flag
+from dfl_lightning.arguments import (
+    DEFAULT_CLASSES,
+    KEYS,
+    bare_flag,
+    dropped_options,
+    find_configs,
+    run_name,
+    settle_choices,
+    take_flag,
+)
 from dfl_lightning.checkpoints import read_checkpoint
 from dfl_lightning.data import FederatedData
 from dfl_lightning.errors import UserError
@@ -30,11 +40,8 @@ from dfl_lightning.registry import FAMILIES
 from dfl_lightning.report.explain import explain
 from dfl_lightning.report.help import help_page, list_page
 from dfl_lightning.report.per_client import per_client_table
+from dfl_lightning.sentences import lightnings_sentence, sentence_of
 from dfl_lightning.trainer import DFLTrainer
-
-KEYS = "seed_everything trainer model data topology dropout selection threshold substitution aggregation objective monitors".split()
-"""Top-level keys of a config, in the order in which they are saved."""
-
 
 class DFLCLI(LightningCLI):
     """One command of LightningCLI, with the groups of a round as top-level keys.
@@ -76,28 +83,51 @@ class DFLCLI(LightningCLI):
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         """The groups of a round."""
-        parser.add_argument("--topology", type=str | dict[str, Any], default="complete", help="a topology file, or a shipped one's name")
+        parser.add_argument(
+            "--topology", type=str | dict[str, Any], default="complete", help="a topology file, or a shipped one's name"
+        )
         for key, base in FAMILIES.items():
             if key != "monitors":
                 parser.add_lightning_class_args(base, key, subclass_mode=True, required=False)
         parser.add_subclass_arguments(Objective, "objective", fail_untyped=False, required=False)
-        parser.add_argument("--monitors", type=list[callbacks.Monitor] | None, default=None, help="what else is measured")
+        parser.add_argument(
+            "--monitors", type=list[callbacks.Monitor] | callbacks.Monitor | None, default=None, help="what else is measured"
+        )
         parser.set_defaults({key: {"class_path": name} for key, name in DEFAULT_CLASSES.items() if key in FAMILIES})
 
     def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
         """Read the words; `sys.argv` stays as it is."""
-        self.config = parser.parse_args([self._command, *self._argv])
+        try:
+            self.config = parser.parse_args([self._command, *self._argv])
+        except (ArgumentError, UserError, OSError):
+            raise
+        except Exception as error:  # nothing of ours has run yet: the parser met something that it did not expect
+            raise UserError(f"the configuration cannot be read ({' '.join(str(error).split())})") from error
+
+    def _set_seed(self) -> None:
+        """Seed what users' own classes may draw from; the simulation has streams of its own."""
+        seed = self._get(self.config, "seed_everything")
+        if not isinstance(seed, bool) and not 0 <= seed < 2**32:
+            raise UserError(f"seed_everything={seed}; it is a whole number from 0 to {2**32 - 1}")
+        seed_everything(int(seed) if not isinstance(seed, bool) else 0, verbose=False)
 
     def _parse_ckpt_path(self) -> None:
         """Look at the checkpoint before anything is built; settings never come out of it."""
         checkpoint = self.config[self._command].get("ckpt_path")
         if checkpoint is not None:
             read_checkpoint(checkpoint)
+        elif self._command != "fit" and not self._explain_only:
+            raise UserError("--ckpt_path is missing; give the checkpoint to evaluate, RUN/checkpoints/last.ckpt")
 
     # --- what it makes -----------------------------------------------------------------------------------------------
     def instantiate_classes(self) -> None:
         """Everything, then the parts that live outside their class's own arguments."""
-        super().instantiate_classes()
+        try:
+            super().instantiate_classes()
+        except MisconfigurationException:
+            raise
+        except (ValueError, TypeError) as error:  # a class of torch's or a user's own refused its arguments
+            raise UserError(f"an argument is refused: {sentence_of(error, self._argv)}") from error
         objective = self._get(self.config_init, "objective")
         if objective is not None:
             self.model.objective = objective
@@ -106,22 +136,36 @@ class DFLCLI(LightningCLI):
         self.trainer.config = dumped
         dropped = dropped_options(self._configs, dumped)
         if dropped:
-            self.trainer.remarks.append(f"options of the config that the swapped classes do not have: {', '.join(dropped)}")
+            self.trainer.remarks.append(
+                f"options of the config that the swapped classes do not have: {', '.join(dropped)}"
+            )
 
     def _instantiate_trainer(self, config: dict[str, Any], callbacks: list[Any]) -> DFLTrainer:
         chosen = self._get(self.config_init, "monitors")
-        monitors = default_monitors() if chosen is None else chosen
+        monitors = default_monitors() if chosen is None else chosen if isinstance(chosen, list) else [chosen]
         stock = config.pop("callbacks", None) or []
         stock = stock if isinstance(stock, list) else [stock]
         return DFLTrainer(
             **config,
             callbacks=[*stock, *(c for c in callbacks if c is not None), *monitors],
             topology=self._get(self.config_init, "topology"),
-            run_name=Path(self._configs[-1]).stem if self._configs else "run",
+            run_name=run_name(self._configs),
         )
+
+    def before_fit(self) -> None:
+        """Refuse callbacks that could not see what they monitor, before anything is trained."""
+        self.datamodule.prepare_data()
+        self.datamodule.setup("fit")
+        check_monitored(self.trainer, has_validation=bool(self.datamodule.clients.sizes("val").sum()))
+
+    def _prepare_subcommand_kwargs(self, subcommand: str) -> dict[str, Any]:
+        """Without Lightning's table of means: ours has them, and each client's."""
+        kwargs = super()._prepare_subcommand_kwargs(subcommand)
+        return kwargs if subcommand == "fit" else {**kwargs, "verbose": False}
 
     def _run_subcommand(self, subcommand: str) -> None:
         if self._explain_only:
+            self.before_fit()
             for line in explain(self.trainer, self.model, self.datamodule):
                 print(line)
             return
@@ -136,51 +180,86 @@ def default_monitors() -> list[callbacks.Monitor]:
     return [callbacks.NeighbourAccuracy(), callbacks.FriendAccuracy()]
 
 
+def check_monitored(trainer: DFLTrainer, has_validation: bool) -> None:
+    """Refuse callbacks that need validation data or a logger where there is none.
+
+    Raises:
+        UserError: which callback, and what to set.
+    """
+    for callback in trainer.callbacks:  # type: ignore[attr-defined]
+        name, monitor = type(callback).__name__, str(getattr(callback, "monitor", None))
+        if monitor.startswith("val_") and not has_validation:
+            raise UserError(
+                f"trainer.callbacks {name} monitors {monitor}, but no client has validation data; set data.val_fraction"
+            )
+        if isinstance(callback, (LearningRateMonitor, DeviceStatsMonitor)) and not trainer.loggers:
+            raise UserError(
+                f"trainer.callbacks {name} needs a logger; add one, for example --trainer.logger true"
+            )
+
+
 def run(command: str, argv: list[str] | None = None) -> int:
     """A command from its words to its exit code: 0 done, 2 a user's mistake, 1 our bug, 128 + signal."""
-    argv = list(sys.argv[1:] if argv is None else argv)
-    debug = os.environ.get("DFL_DEBUG", "") not in ("", "0")
-    quieten_lightning()
-    try:
-        if argv and argv[0] in ("-h", "--help"):
-            print(help_page(command))
-            return 0
-        if argv and argv[0] == "--help_all":
-            argv[0] = "--help"
-        if argv == ["--list"]:
-            print(list_page())
-            return 0
-        sys.path.insert(0, os.getcwd())  # a user's own classes, by import path, from the folder they work in
-        argv, explain_only = take_flag(argv, "--explain")
-        argv, configs = find_configs(argv)
-        check_names(argv, configs)
-        DFLCLI(command, argv, configs, explain_only)
-        return 0
-    except RunStopped as stop:
-        print(f"dfl-{command}: {stop}; go on with --ckpt_path of the run's checkpoints/last.ckpt", file=sys.stderr)
-        return 128 + stop.signum
-    except KeyboardInterrupt:
-        print(f"dfl-{command}: stopped at once", file=sys.stderr)
-        return 130
-    except (UserError, MisconfigurationException, ArgumentError) as error:
-        if debug:
-            raise
-        print(f"dfl-{command}: {sentence_of(error, argv)}", file=sys.stderr)
-        return 2
-    except (torch.OutOfMemoryError, MemoryError) as error:
-        if debug:
-            raise
-        print(f"dfl-{command}: out of memory ({error}); lower data.num_clients, model.batch_size or the network", file=sys.stderr)
-        return 2
-    except Exception as error:
-        if debug:
-            raise
-        cause = error.__cause__ if isinstance(error.__cause__, UserError) else None
-        if cause is not None:
-            print(f"dfl-{command}: {cause}", file=sys.stderr)
+    words = list(sys.argv[1:] if argv is None else argv)
+    with warnings.catch_warnings():
+        quieten_lightning()
+        if not _debug():
+            warnings.showwarning = lambda message, *where, **more: _say(command, f"warning: {message}")
+        try:
+            return _run(command, words)
+        except SystemExit as left:  # the parser's --print_config and --GROUP.help
+            return left.code if isinstance(left.code, int) else 0
+        except RunStopped as stop:
+            _say(command, f"{stop}; go on with --ckpt_path of the run's checkpoints/last.ckpt")
+            return 128 + stop.signum
+        except KeyboardInterrupt:
+            _say(command, "stopped at once")
+            return 130
+        except Exception as error:
+            if _debug():
+                raise
+            sentence = users_mistake(error, words)
+            if sentence is None:
+                about = f"{type(error).__name__}: {' '.join(str(error).split())}"
+                _say(command, f"a bug of dfl_lightning: {about} (DFL_DEBUG=1 shows where)")
+                return 1
+            _say(command, sentence)
             return 2
-        print(f"dfl-{command}: a bug of dfl_lightning: {type(error).__name__}: {error} (DFL_DEBUG=1 shows where)", file=sys.stderr)
-        return 1
+
+
+def _run(command: str, argv: list[str]) -> int:
+    _, help_asked = take_flag(argv, "-h", "--help")
+    _, list_asked = take_flag(argv, "--list")
+    if help_asked or list_asked:
+        print(help_page(command) if help_asked else list_page())
+        return 0
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())  # a user's own classes, by import path, from the folder they work in
+    argv, explain_only = take_flag(argv, "--explain")
+    argv, everything = take_flag(argv, "--help_all")
+    argv, configs = find_configs(bare_flag(argv, "--fork"))
+    argv = settle_choices(argv)
+    DFLCLI(command, ["--help"] if everything else argv, configs, explain_only)
+    return 0
+
+
+def users_mistake(error: Exception, argv: list[str]) -> str | None:
+    """What a user should change, in one sentence; None where the error is no user's doing."""
+    if isinstance(error, (UserError, MisconfigurationException, ArgumentError)):
+        return sentence_of(error, argv)
+    if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
+        return f"out of memory ({error}); lower data.num_clients, model.batch_size or the network"
+    if isinstance(error.__cause__, UserError):
+        return str(error.__cause__)
+    return lightnings_sentence(" ".join(str(error).split()))
+
+
+def _say(command: str, sentence: str) -> None:
+    print(f"dfl-{command}: {sentence}", file=sys.stderr)
+
+
+def _debug() -> bool:
+    return os.environ.get("DFL_DEBUG", "") not in ("", "0")
 
 
 def quieten_lightning() -> None:
@@ -194,6 +273,10 @@ def quieten_lightning() -> None:
         ".*`weights_only` was not set.*",  # our checkpoints are read with weights_only
         ".*GPU available but not used.*",  # the user chose the CPU
         ".*Checkpoint directory .* exists and is not empty.*",  # a resumed run goes on in its folder
+        r"\s*By default only one JsonargparseDeprecationWarning.*",  # Lightning 2.6 on newer jsonargparse, and these:
+        r"\s*``ArgumentParser.add_instantiator`` was deprecated.*",
+        r"\s*``instantiate_classes`` was deprecated.*",
+        r"\s*skip_none parameter was deprecated.*",
     ):
         warnings.filterwarnings("ignore", message)
 
@@ -211,5 +294,3 @@ def validate() -> None:
 def test() -> None:
     """`dfl-test`: evaluate a checkpoint."""
     sys.exit(run("test"))
-
-

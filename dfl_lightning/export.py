@@ -63,14 +63,14 @@ def reported_state(content: dict, client: int) -> dict[str, Tensor]:
     if about["nodes"] > about["clients"]:
         for start, stop in about["network"]["shared"]:
             row[start:stop] = models[about["clients"], start:stop]
-    state, at = {}, 0
+    own, at = {}, 0
     for name, (shape, dtype) in about["network"]["parameters"].items():
         size = int(torch.tensor(shape).prod()) if shape else 1
         values = row[at : at + size].reshape(shape)
         kind = getattr(torch, dtype)
-        state[name] = (values if kind.is_floating_point else values.round()).to(kind).contiguous()
+        own[name] = (values if kind.is_floating_point else values.round()).to(kind)
         at += size
-    return state
+    return {name: own[column].clone() for name, column in about["network"]["names"].items()}
 
 
 def main(argv: list[str] | None = None) -> None:

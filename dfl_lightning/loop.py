@@ -35,7 +35,7 @@ class LocalWork(_TrainingEpochLoop):
     """The one batch of a round: `training_step` is the engine call. Step numbers are derived, never counted."""
 
     done = property(lambda self: self._is_training_done)  # type: ignore[assignment]  # the base also leaves on should_stop
-    global_step = property(lambda self: self.trainer.fit_loop.rounds_done)  # type: ignore[assignment]
+    global_step = property(lambda self: self.trainer.fit_loop.rounds_committed)  # type: ignore[assignment]
     _batches_that_stepped = property(lambda self: self.trainer.current_epoch, lambda self, value: None)  # type: ignore[assignment]
 
     def _should_check_val_fx(self, data_fetcher: Any) -> bool:
@@ -57,12 +57,14 @@ class RoundLoop(_FitLoop):
         return None if module is None else module.bank
 
     @property
+    def rounds_committed(self) -> int:
+        """Rounds whose models a checkpoint would hold now."""
+        return 0 if self._bank is None else self._bank.boundary.round
+
+    @property
     def rounds_done(self) -> int:
         """Rounds that have gone through everything; one that still waits for its evaluation does not count."""
-        if self._bank is None:
-            return 0
-        boundary = self._bank.boundary
-        return boundary.round if boundary.closed else boundary.round - 1
+        return self.rounds_committed - (self._bank is not None and not self._bank.boundary.closed)
 
     # --- the round ----------------------------------------------------------------------------------------------------
     def advance(self) -> None:
@@ -78,11 +80,20 @@ class RoundLoop(_FitLoop):
             protocol.commit(self.round)
             self.round = None
         if self.epoch_loop._should_check_val_epoch():  # evaluation only observes a committed boundary
-            self.trainer.validating = True
-            self.epoch_loop.val_loop.run()
-            self.trainer.training = True
+            self._evaluate()
         metrics = {**bank.boundary.metrics, "seconds": time.perf_counter() - started}
         bank.boundary = bank.boundary._replace(metrics=metrics)
+
+    def _evaluate(self) -> None:
+        """Lightning's validation loop; an interrupted one leaves everything ready for a second fit."""
+        self.trainer.validating = True
+        try:
+            self.epoch_loop.val_loop.run()
+        except BaseException:
+            self.trainer.lightning_module.train()
+            raise
+        finally:
+            self.trainer.training = True
 
     def local_work(self) -> None:
         """Called by `training_step`."""
@@ -96,25 +107,39 @@ class RoundLoop(_FitLoop):
         assert bank is not None
         bank.boundary = bank.boundary._replace(closed=True, callbacks=Protocol(self.trainer).capture())
         call_round_hook(self.trainer, "on_boundary")
-        self.stop_if_asked()
+        if not self.done:  # a signal in the last round stops nothing any more
+            self.stop_if_asked()
 
     # --- progress follows the bank ----------------------------------------------------------------------------------------
-    def on_run_start(self) -> None:
-        """Start where the bank is; listen to signals."""
+    skip = False  # a finished run that is resumed trains nothing and says its numbers again
+
+    def run(self) -> None:
+        """Start where the bank is."""
         self._follow_the_bank()
+        super().run()
+
+    def on_run_start(self) -> None:
+        """Callbacks as they were at the boundary; from here on signals are heard."""
+        Protocol(self.trainer).take_up()
         for callback in self.trainer.callbacks:
             if isinstance(callback, EarlyStopping) and callback.stopped_epoch > 0:
                 self.trainer.should_stop = True  # the run had ended when it was saved
         bank = self._bank
         assert bank is not None
         bank.engine.between_cohorts = self.stop_if_asked  # type: ignore[union-attr]
-        super().on_run_start()
         self._listen()
+        super().on_run_start()
 
     def on_advance_start(self) -> None:
-        """The round's learning rate is set before LearningRateMonitor looks."""
-        self.trainer.lightning_module.catch_up_schedule()
-        super().on_advance_start()
+        """The round's learning rate is set before LearningRateMonitor looks; a committed round has had these hooks."""
+        bank = self._bank
+        assert bank is not None
+        if bank.boundary.closed:
+            self.trainer.lightning_module.catch_up_schedule()
+            super().on_advance_start()
+        else:
+            self.epoch_progress.increment_ready()
+            self.epoch_progress.increment_started()
 
     def load_state_dict(self, state_dict: dict, prefix: str = "") -> None:
         """Lightning's counters are read and then derived from the bank, which was restored before."""
@@ -133,7 +158,7 @@ class RoundLoop(_FitLoop):
 
         Lightning would raise SIGTERM in the middle of a round and Ctrl-C inside whatever runs.
         """
-        self._stop_signal = None
+        self._stop_signal = signal.SIGTERM if self.trainer.received_sigterm else None
         if threading.current_thread() is threading.main_thread():
             self._old_handlers = {s: signal.signal(s, self._on_signal) for s in (signal.SIGINT, signal.SIGTERM)}
 

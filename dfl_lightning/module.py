@@ -82,7 +82,6 @@ class DFLModule(LightningModule):
         self.objective = objective or Plain()
         self.on_divergence = on_divergence
         self.bank: Bank | None = None  # type: ignore[assignment]
-        self.round_is_open = False
         self._said: set[str] = set()
         self._loaded_metrics: dict[str, float] = {}
         self._schedule = self._new_schedule()
@@ -105,7 +104,9 @@ class DFLModule(LightningModule):
         self.data: ClientData = trainer.datamodule.clients  # type: ignore[attr-defined]
         self.topology: Topology = load_topology(trainer.topology, self.data.num_clients, self.seed)
         if self.topology.num_servers > 1:
-            raise UserError("several servers need a selection that assigns clients to them; set servers: 1 in the topology")
+            raise UserError(
+                "several servers need a selection that assigns clients to them; set servers: 1 in the topology"
+            )
         self.clusters = _agreeing_clusters(self.data.clusters, self.topology)
         self._fit_network_to_data()
         self.layout = Layout(self.network, self.shared_patterns)
@@ -216,9 +217,13 @@ class DFLModule(LightningModule):
         stub = self.optimizer_factory([nn.Parameter(torch.zeros(()))])
         scheduler = self.scheduler_factory(stub) if self.scheduler_factory is not None else None
         if scheduler is not None and not isinstance(scheduler, torch.optim.lr_scheduler.LRScheduler):
-            raise UserError(f"model.lr_scheduler {type(scheduler).__name__} is not a schedule of torch.optim.lr_scheduler")
+            raise UserError(
+                f"model.lr_scheduler {type(scheduler).__name__} is not a schedule of torch.optim.lr_scheduler"
+            )
         if isinstance(scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau):
-            raise UserError("model.lr_scheduler ReduceLROnPlateau depends on metrics; use a schedule of the round number")
+            raise UserError(
+                "model.lr_scheduler ReduceLROnPlateau depends on metrics; use a schedule of the round number"
+            )
         return stub, scheduler
 
     @property
@@ -229,9 +234,11 @@ class DFLModule(LightningModule):
 
     def catch_up_schedule(self) -> None:
         """Bring the schedule to the bank's round; does nothing if it is there."""
-        stub, scheduler = self._schedule
-        if scheduler is None or self.bank is None:
+        if self._schedule[1] is None or self.bank is None:
             return
+        if self._schedule[1].last_epoch > self.bank.boundary.round:  # an earlier boundary was loaded to be evaluated
+            self._schedule = self._new_schedule()
+        stub, scheduler = self._schedule
         stub.step()  # no gradients: moves nothing; torch warns about a schedule that is stepped before its optimizer
         while scheduler.last_epoch < self.bank.boundary.round:
             scheduler.step()
@@ -254,6 +261,9 @@ class DFLModule(LightningModule):
         """Refuse another network's, client count's or config's checkpoint."""
         self.trainer.check_fingerprint(self, checkpoint.get("dfl_lightning"))  # type: ignore[attr-defined]
         self._loaded_metrics = dict(checkpoint["dfl_lightning"]["metrics"])
+        if self.trainer.fork:  # type: ignore[attr-defined]  # whose policies may be others: no state for those, no warning
+            here = {callback.state_key for callback in self.trainer.callbacks}  # type: ignore[attr-defined]
+            checkpoint["callbacks"] = {k: v for k, v in checkpoint["callbacks"].items() if k in here}
 
     def state_dict(self, *args: Any, destination: Any = None, prefix: str = "", keep_vars: bool = False) -> Any:
         """The bank's boundary."""
@@ -288,7 +298,7 @@ class DFLModule(LightningModule):
         shape, classes = tuple(data.input_shape), data.num_classes
         if isinstance(network, Network):
             with torch.random.fork_rng(devices=[]):
-                torch.manual_seed(self.seed)
+                torch.default_generator.manual_seed(self.seed)  # torch.manual_seed would seed every GPU too
                 network.build(shape, classes)
         trial = copy.deepcopy(network)
         replace_dropout_layers(trial)
@@ -335,4 +345,3 @@ def _agreeing_clusters(from_data: Tensor | None, topology: Topology) -> Tensor |
 def _column_name(metric: Metric) -> str:
     name = type(metric).__name__.removeprefix("Multiclass")
     return "".join(f"_{c.lower()}" if c.isupper() and i else c.lower() for i, c in enumerate(name))
-

@@ -41,11 +41,20 @@ class Protocol:
         """All callbacks of the trainer, in their order."""
         return cast(Any, self.trainer).callbacks
 
+    # --- where a fit starts -------------------------------------------------------------------------------------------
+    def take_up(self) -> None:
+        """Callbacks as they were at the boundary, whatever a former fit of this process did to them after it."""
+        saved = self.bank.boundary.callbacks
+        for callback in self.callbacks:
+            if callback.state_key in saved:
+                callback.load_state_dict(copy.deepcopy(saved[callback.state_key]))
+        if not saved:
+            self.bank.boundary = self.bank.boundary._replace(callbacks=self.capture())
+
     # --- 1 to 3: who is there, and what each of them does -----------------------------------------------------------
     def begin(self) -> Round:
         """A round record with topology, availability, jobs and candidates."""
         module, trainer = self.module, self.trainer
-        self._policies_at_the_boundary()
         round = self._new_round()
         call_round_hook(trainer, "on_dropout", round)
         round.active[round.num_clients :] = True
@@ -56,7 +65,9 @@ class Protocol:
         call_round_hook(trainer, "on_propose", round)
         self._promise_type(round.candidates, bool, (round.num_nodes,) * 2, Selection, "candidates")
         self._promise(
-            not (round.candidates & ~round.available).any(), Selection, "proposed candidates that are down or out of reach"
+            not (round.candidates & ~round.available).any(),
+            Selection,
+            "proposed candidates down or out of reach",
         )
         owners = round.jobs.owners
         self._promise(len(owners.unique()) == len(owners), Selection, "proposed two jobs for one client")
@@ -95,7 +106,9 @@ class Protocol:
             assert round.selected is not None
             self._promise_type(round.selected, bool, (round.num_nodes,) * 2, Selection, "selected")
             self._promise(
-                not (round.selected & ~round.available).any(), Selection, "selected clients that are down or out of reach"
+                not (round.selected & ~round.available).any(),
+                Selection,
+                "selected clients down or out of reach",
             )
             round.selected &= round.receivers[:, None]
             self._substitute(round)
@@ -113,7 +126,6 @@ class Protocol:
         bank = self.bank
         metrics = {**round.metrics, **self._costs(round)}
         bank.commit(Boundary(round.index + 1, bank.next_rows(), self.capture(), metrics, {}, closed=False))
-        self.module.round_is_open = False
 
     def capture(self) -> dict[str, Any]:
         """Copies of the state of every callback, as a checkpoint stores them."""
@@ -121,17 +133,6 @@ class Protocol:
         return {key: copy.deepcopy(state) for key, state in states.items() if state}
 
     # --- details ------------------------------------------------------------------------------------------------------
-    def _policies_at_the_boundary(self) -> None:
-        """Undo what an interrupted round of this process did to the callbacks; else remember what they start with."""
-        bank = self.bank
-        if self.module.round_is_open and bank.boundary.callbacks:
-            for callback in self.callbacks:
-                if callback.state_key in bank.boundary.callbacks:
-                    callback.load_state_dict(copy.deepcopy(bank.boundary.callbacks[callback.state_key]))
-        elif not bank.boundary.callbacks:
-            bank.boundary = bank.boundary._replace(callbacks=self.capture())
-        self.module.round_is_open = True
-
     def _new_round(self) -> Round:
         module = self.module
         index, n, m = self.bank.boundary.round, self.bank.num_nodes, module.num_clients

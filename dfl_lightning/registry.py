@@ -6,10 +6,14 @@ import importlib
 import inspect
 from typing import Any
 
+import torch
+from lightning.pytorch import Callback, callbacks as stock, loggers
+from lightning.pytorch.loggers import Logger
 from torch import nn
 
 from dfl_lightning import callbacks, data, models, objectives
 from dfl_lightning.errors import UserError, nearest
+from dfl_lightning.optimizers import ELEMENTWISE
 
 FAMILIES: dict[str, type] = {
     "dropout": callbacks.Dropout,
@@ -28,67 +32,121 @@ GROUPS: dict[str, type] = {
     "data.partition": data.Partition,
     "model.network": models.Network,
 }
-"""Every group whose classes answer to their names."""
+"""Every group whose classes answer to their names; a group comes after the one that it is part of."""
 
-_ROOMS = (callbacks, objectives, data, models)
+LIBRARY_GROUPS: dict[str, type] = {
+    "model.optimizer": torch.optim.Optimizer,
+    "model.lr_scheduler": torch.optim.lr_scheduler.LRScheduler,
+    "trainer.callbacks": Callback,
+    "trainer.logger": Logger,
+}
+"""Groups whose classes are of torch or Lightning."""
+
+_ROOMS = (callbacks, objectives, data, models, torch.optim, torch.optim.lr_scheduler, stock, loggers)
+_BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+_WORDS = {"data": "data set", "data.partition": "partition", "model.network": "network"}
+
+
+def base_of(group: str) -> type:
+    """The class that all classes of a group derive from."""
+    return GROUPS[group] if group in GROUPS else LIBRARY_GROUPS[group]
 
 
 def shipped_classes(group: str) -> dict[str, type]:
-    """The concrete shipped classes of a group, by name."""
-    base = GROUPS[group]
-    found = {name: getattr(room, name) for room in _ROOMS for name in room.__all__}
+    """The concrete classes of a group that have a short name, by name."""
+    base = base_of(group)
+    found = {n: getattr(room, n) for room in _ROOMS for n in getattr(room, "__all__", None) or vars(room)}
     return {
         name: cls
         for name, cls in sorted(found.items())
-        if inspect.isclass(cls) and issubclass(cls, base) and cls is not base and not inspect.isabstract(cls)
+        if inspect.isclass(cls)
+        and issubclass(cls, base)
+        and not name.startswith("_")
+        and cls is not base
+        and not inspect.isabstract(cls)
     }
+
+
+def listed(group: str) -> str:
+    """The choices of a group as part of a sentence.
+
+    Example:
+        >>> listed("threshold")
+        'thresholds are: AdaptiveThreshold'
+    """
+    plural = "monitors" if group == "monitors" else f"{_WORDS.get(group, group.rpartition('.')[2])}s"
+    choices = ELEMENTWISE if group == "model.optimizer" else shipped_classes(group)
+    return f"{plural} are: {', '.join(choices)}"
 
 
 def check_class(group: str, name: str) -> None:
     """Refuse a class name that a group cannot take.
 
     Args:
-        group: a key of `GROUPS`.
-        name: a shipped class's name, or the import path of any class.
+        group: a key of `GROUPS` or `LIBRARY_GROUPS`.
+        name: a class's short name, or the import path of any class.
 
     Raises:
         UserError: unknown, of another family, or not importable; the sentence names the choices.
     """
     choices = shipped_classes(group)
-    plural = group if group.endswith("s") else group + ("es" if group.endswith("x") else "s")
-    listed = f"{plural} are: {', '.join(choices)}"
     if "." not in name:
         if name in choices:
             return
         for other in GROUPS:
-            if other != group and name in shipped_classes(other):
-                article = "an" if other[0] in "aeiou" else "a"
-                raise UserError(f"{group} '{name}' is {article} {other}; {listed}")
-        raise UserError(f"{group}: there is no '{name}'{nearest(name, choices)}; {listed}, or your own by its import path")
+            if other != group and group in GROUPS and name in shipped_classes(other):
+                raise UserError(f"{group} '{name}' is {_a(_WORDS.get(other, other))}; {listed(group)}")
+        raise UserError(
+            f"{group}: there is no '{name}'{nearest(name, choices)} ({listed(group)}; or your own by its import path)"
+        )
     cls = import_class(group, name)
-    allowed: tuple[type, ...] = (GROUPS[group],) if group != "model.network" else (nn.Module,)
+    if not inspect.isclass(cls):
+        return
+    allowed = base_of(group) if group != "model.network" else nn.Module
     if not issubclass(cls, allowed):
-        for other, base in FAMILIES.items():
+        for other, base in GROUPS.items():
             if issubclass(cls, base):
-                raise UserError(f"{group} '{name}' is a {other}; {listed}")
-        wanted = " or ".join(f"{base.__module__.split('.')[0]}.{base.__name__}" for base in allowed)
-        raise UserError(f"{group} '{name}' is not a subclass of {wanted}")
+                raise UserError(f"{group} '{name}' is {_a(_WORDS.get(other, other))}; {listed(group)}")
+        raise UserError(f"{group} '{name}' is not a subclass of {_public_path(allowed)}")
 
 
-def options_of(cls: type) -> list[str]:
-    """The arguments that a class takes, those of its bases included where it passes keywords on.
+def _a(word: str) -> str:
+    word = word.removesuffix("s") if word == "monitors" else word
+    return f"an {word}" if word[0] in "aeiou" else f"a {word}"
+
+
+def _public_path(cls: type) -> str:
+    """A class's import path as people write it: of the shortest module that offers it."""
+    parts = cls.__module__.split(".")
+    for length in range(2, len(parts)):
+        module = ".".join(parts[:length])
+        if getattr(importlib.import_module(module), cls.__name__, None) is cls:
+            return f"{module}.{cls.__name__}"
+    return f"{cls.__module__}.{cls.__name__}"
+
+
+def class_of(group: str, name: str) -> Any:
+    """The class, or the function that makes one's objects, that a checked name of a group means."""
+    return shipped_classes(group).get(name) or import_class(group, name)
+
+
+def options_of(cls: Any) -> dict[str, Any]:
+    """The arguments that a class takes and their defaults, those of its bases included where it passes keywords on.
 
     Example:
         >>> options_of(callbacks.AdaptiveThreshold)
-        ['tau', 'rule']
+        {'tau': 0.5, 'rule': 'ratio'}
     """
-    found: list[str] = []
+    if not inspect.isclass(cls):
+        return {name: p.default for name, p in inspect.signature(cls).parameters.items() if p.kind in _BY_NAME}
+    found: dict[str, Any] = {}
     for base in cls.__mro__:
         init = base.__dict__.get("__init__")
         if init is None:
             continue
         parameters = list(inspect.signature(init).parameters.values())[1:]
-        found += [p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY) and p.name not in found]
+        named = [p for p in parameters if p.kind in _BY_NAME]
+        found |= {p.name: p.default for p in named if p.name not in found}
         if not any(p.kind is p.VAR_KEYWORD for p in parameters):
             break
     return found
@@ -100,15 +158,22 @@ def check_option(group: str, name: str, option: str) -> None:
     Raises:
         UserError: with the nearest argument and all of them.
     """
-    cls = shipped_classes(group).get(name) or import_class(group, name)
+    cls = class_of(group, name)
     options = options_of(cls)
+    if name not in shipped_classes(group) and _takes_keywords(cls):
+        return  # what they are for, only the parser finds out
     if option not in options:
-        listed = f" (its options: {', '.join(options)})" if options else " (it has none)"
-        raise UserError(f"{group} {cls.__name__} has no option '{option}'{nearest(option, options)}{listed}")
+        its = f" (its options: {', '.join(options)})" if options else " (it has none)"
+        raise UserError(f"{group} {cls.__name__} has no option '{option}'{nearest(option, options)}{its}")
 
 
-def import_class(group: str, path: str) -> type:
-    """A class by its import path.
+def _takes_keywords(cls: Any) -> bool:
+    """Whether arguments are passed on that the signature does not name."""
+    return any(p.kind is p.VAR_KEYWORD for p in inspect.signature(cls).parameters.values())
+
+
+def import_class(group: str, path: str) -> Any:
+    """A class by its import path; a function, too, where a network, an optimizer and the like are made by one.
 
     Raises:
         UserError: no such module or class, or an error inside the user's module.
@@ -117,16 +182,20 @@ def import_class(group: str, path: str) -> type:
     try:
         found: Any = getattr(importlib.import_module(module), name)
     except ModuleNotFoundError as error:
-        raise UserError(f"{group} '{path}': no module named '{error.name}'; run from its folder or install it") from None
+        raise UserError(
+            f"{group} '{path}': no module named '{error.name}'; run from its folder or install it"
+        ) from None
     except AttributeError:
         raise UserError(f"{group} '{path}': the module {module} has no '{name}'") from None
     except Exception as error:
-        raise UserError(f"{group} '{path}': importing {module} failed with {type(error).__name__}: {error}") from error
-    if not inspect.isclass(found):
+        reason = " ".join(str(error).split())
+        raise UserError(f"{group} '{path}': importing {module} failed with {type(error).__name__}: {reason}") from error
+    made_by_function = callable(found) and (group == "model.network" or group in LIBRARY_GROUPS)
+    if not inspect.isclass(found) and not made_by_function:
         raise UserError(f"{group} '{path}' is not a class")
     return found
 
 
 def first_line(thing: Any) -> str:
     """The first line of a class's documentation."""
-    return (inspect.getdoc(thing) or "").splitlines()[0] if inspect.getdoc(thing) else ""
+    return (inspect.getdoc(thing) or "").partition("\n")[0]

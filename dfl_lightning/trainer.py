@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -23,10 +24,10 @@ from lightning.pytorch.callbacks import (
 )
 from lightning.pytorch.loggers import Logger
 from lightning.pytorch.strategies import SingleDeviceStrategy
-from lightning.pytorch.trainer.states import TrainerFn
+from lightning.pytorch.trainer.states import TrainerFn, TrainerStatus
 
 from dfl_lightning import callbacks as families
-from dfl_lightning.checkpoints import AtomicCheckpointIO, RoundCheckpoint
+from dfl_lightning.checkpoints import FORMAT, AtomicCheckpointIO, RoundCheckpoint
 from dfl_lightning.errors import UserError
 from dfl_lightning.loop import LocalWork, RoundLoop
 from dfl_lightning.report.progress import RoundProgress
@@ -266,7 +267,21 @@ class DFLTrainer(Trainer):
         if train_dataloaders is not None or val_dataloaders is not None or datamodule is None:
             raise UserError("DFLTrainer.fit takes clients' data as datamodule=..., one of dfl_lightning.data")
         self.fork, self.resumed_from = fork, ckpt_path
-        super().fit(model, datamodule=datamodule, ckpt_path=ckpt_path)
+        handler = signal.getsignal(signal.SIGINT)
+        try:
+            super().fit(model, datamodule=datamodule, ckpt_path=ckpt_path)
+        except SystemExit as left:  # Lightning's answer to Ctrl-C, which it ignores from then on
+            if not isinstance(left.__context__, KeyboardInterrupt):
+                raise
+            if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+                signal.signal(signal.SIGINT, handler)
+            raise left.__context__ from None
+
+    def save_checkpoint(self, filepath: Any, weights_only: bool | None = None, storage_options: Any = None) -> None:
+        """Save the last boundary; nothing where a run is ended before it has one (`OnExceptionCheckpoint` asks)."""
+        ended_early = self.state.status == TrainerStatus.INTERRUPTED and self.lightning_module.bank is None
+        if not ended_early:
+            super().save_checkpoint(filepath, weights_only, storage_options)
 
     def prepare(self, module: DFLModule, datamodule: Any) -> None:
         """Set everything up as `fit` does, up to the first round, without training or writing anything."""
@@ -284,7 +299,7 @@ class DFLTrainer(Trainer):
         """What a checkpoint must agree with to be continued."""
         policies = {c.state_key: _plain(c) for c in self.policies()}
         return {
-            "format": 1,
+            "format": FORMAT,
             "network": {"name": type(module.network).__name__, **module.layout.fingerprint()},
             "clients": module.num_clients,
             "nodes": module.topology.num_nodes,

@@ -5,7 +5,6 @@ import os
 import random
 import signal
 import threading
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -69,8 +68,12 @@ for name in COUNTED:
     setattr(Count, name, hears(name))
 
 
+class Boom(RuntimeError):
+    pass
+
+
 def throw(trainer):
-    raise RuntimeError("boom")
+    raise Boom
 
 
 def terminate(trainer):
@@ -101,24 +104,19 @@ def start(small_run):
 
 @contextlib.contextmanager
 def tolerated(*kinds):
-    """The error or signal that ends a run on purpose; a late signal must not end the tests."""
-    old = {s: signal.signal(s, lambda *_: None) for s in (signal.SIGTERM,)}
-    old[signal.SIGINT] = signal.getsignal(signal.SIGINT)
+    """The error or signal that ends a run on purpose; a SIGTERM that nobody hears must not end the tests."""
+    old = signal.signal(signal.SIGTERM, lambda *_: None)
     try:
         yield
     except kinds:
         pass
     finally:
-        for signum, handler in old.items():
-            signal.signal(signum, handler)
+        signal.signal(signal.SIGTERM, old)
 
 
 def fit(run, *args):
-    with tolerated(RunStopped):
-        try:
-            run.fit(*args)
-        except RuntimeError as error:
-            assert "boom" in str(error)
+    with tolerated(RunStopped, Boom):
+        run.fit(*args)
     return run
 
 
@@ -137,6 +135,7 @@ def result(run):
     """Everything that must not depend on how often the run was stopped."""
     trainer, folder = run.trainer, run.folder
     seen = {c.state_key: c.state_dict() for c in trainer.callbacks if c.state_dict()}
+    seen["RunFolder"]["monitored"].pop("seconds")
     return {
         "rows": run.module.bank.boundary.rows,
         "closed": run.module.bank.boundary.closed,
@@ -147,7 +146,6 @@ def result(run):
         "epoch": trainer.current_epoch,
         "step": trainer.global_step,
         "lr": run.module.learning_rate,
-        "monitored": {k: v for k, v in trainer.callback_metrics.items()},
         "summary": {k: v for k, v in trainer.run.summary.items() if k != "seconds"},
     }
 
@@ -155,7 +153,7 @@ def result(run):
 def same(a, b, where=""):
     """Assert that two nested results are equal to the last bit."""
     if isinstance(a, dict) and isinstance(b, dict):
-        assert list(sorted(map(str, a))) == list(sorted(map(str, b))), where
+        assert sorted(map(str, a)) == sorted(map(str, b)), where
         for key in a:
             same(a[key], b[key], f"{where}.{key}")
     elif isinstance(a, torch.Tensor):
@@ -227,3 +225,176 @@ def check(start, reference, how, hook, round, late=False):
     aside = [row for folder in sorted((run.folder / "superseded").glob("*")) for row in table(folder)]
     assert aside == cut
     assert bool(cut) == (how == "save")
+
+
+@pytest.mark.parametrize("how", ["error", "ctrl-c", "save"])
+@pytest.mark.parametrize("hook", ["on_validation_start", "on_validation_end", "on_train_epoch_end"])
+def test_a_run_may_be_stopped_again_while_it_catches_up_with_an_evaluation(start, reference, how, hook):
+    first = fit(start(Bomb("on_validation_end", 3, throw)))
+    last = first.folder / "checkpoints" / "last.ckpt"
+    again = fit(start(Bomb(hook, 3, STOPS[how])), last)
+    file = last.with_name("saved.ckpt") if how == "save" else last
+    resumed = fit(start(), file)
+    assert again.folder == resumed.folder == first.folder
+    same(reference, result(resumed))
+
+
+@pytest.mark.parametrize("hook", ["on_train_start", *BEFORE, *AFTER])
+@pytest.mark.parametrize("round", [5, pytest.param(1, marks=pytest.mark.slow)])
+def test_fit_again_after_an_error_in_the_same_process(start, reference, hook, round):
+    run = start(Bomb(hook, round, throw))
+    with pytest.raises(Boom):
+        run.fit()
+    folder = run.folder
+    run.fit()
+    assert run.folder == folder
+    same(reference, result(run))
+
+
+def test_fit_again_after_a_signal_in_the_same_process(start, reference):
+    run = start(Bomb("on_select", 2, press_ctrl_c))
+    handlers = [signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM)]
+    with pytest.raises(RunStopped, match="SIGINT after 2 complete rounds"):
+        run.fit()
+    assert [signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM)] == handlers
+    run.fit()
+    same(reference, result(run))
+
+
+@pytest.mark.parametrize("rounds", [1, 2, 3])
+def test_a_second_fit_with_more_rounds_ends_like_one_long_fit(start, reference, rounds):
+    run = start(rounds=rounds).fit()
+    folder = run.folder
+    assert run.trainer.current_epoch == run.trainer.global_step == rounds
+    run.trainer.fit_loop.max_epochs = ROUNDS
+    run.fit()
+    assert run.folder == folder
+    same(reference, result(run))
+    assert not (folder / "superseded").exists()
+
+
+def test_a_new_trainer_goes_on_with_a_trained_module(start, reference):
+    run, longer = start(rounds=4).fit(), start()
+    longer.module = run.module
+    longer.fit()
+    assert longer.folder != run.folder
+    same(reference["rows"], longer.module.bank.boundary.rows)
+    assert [row["round"] for row in table(longer.folder)] == ["3", "4", "5"]
+
+
+def test_a_new_module_gets_a_new_folder(start):
+    run = start(rounds=2).fit()
+    folder, before = run.folder, table(run.folder)
+    run.module = start().module
+    run.fit()
+    assert run.folder != folder
+    assert table(folder) == before
+    assert not (folder / "superseded").exists()
+
+
+def test_going_back_in_the_same_process_saves_again(start, reference):
+    run = start(Bomb("on_boundary", 2, save)).fit()
+    run.fit(run.folder / "checkpoints" / "saved.ckpt")
+    same(reference, result(run))
+    assert read_checkpoint(run.folder / "checkpoints" / "last.ckpt")["state_dict"]["bank.progress"].tolist() == [6, 1]
+
+
+def test_a_finished_run_that_is_resumed_trains_nothing_and_says_its_numbers_again(start, reference):
+    run = start().fit()
+    resumed = start().fit(run.folder / "checkpoints" / "last.ckpt")
+    same(reference, result(resumed))
+    assert resumed.trainer.run.summary["status"] == "finished"
+
+
+def test_a_signal_in_the_last_round_lets_the_run_finish(start, reference):
+    run = start(Bomb("on_validation_end", 5, terminate)).fit()
+    same(reference, result(run))
+    assert run.trainer.run.summary["status"] == "finished"
+
+
+def test_a_second_ctrl_c_stops_at_once_and_keeps_the_boundary(start, reference):
+    def twice(trainer):
+        press_ctrl_c(trainer)
+        press_ctrl_c(trainer)
+
+    run = start(Bomb("on_compare", 2, twice))
+    with pytest.raises(KeyboardInterrupt):
+        run.fit()
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    resumed = start().fit(run.folder / "checkpoints" / "last.ckpt")
+    same(reference, result(resumed))
+
+
+def test_ctrl_c_before_training_is_a_keyboard_interrupt(start):
+    class Impatient(RoundCallback):
+        def on_fit_start(self, trainer, pl_module):
+            press_ctrl_c(trainer)
+
+    run = start(Impatient())
+    with pytest.raises(KeyboardInterrupt):
+        run.fit()
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_early_stopping_on_a_training_number_survives_a_resume(small_run):
+    # with an evaluation every second round it looks at the training loss that was logged a round earlier
+    def run(bomb=None):
+        callbacks = [EarlyStopping("train_loss", patience=99), *([bomb] if bomb else [])]
+        return small_run(ROUNDS, callbacks, check_val_every_n_epoch=2)
+
+    whole, stopped = run().fit(), fit(run(Bomb("on_compare", 3, throw)))
+    resumed = run().fit(stopped.folder / "checkpoints" / "last.ckpt")
+    same(result(whole), result(resumed))
+
+
+@pytest.mark.parametrize("other", ["fdms", "stale", "literal", "finetuned"])
+def test_policies_with_memory_resume_too(start, small_run, other):
+    from dfl_lightning import callbacks as families
+
+    options = {"module": {"finetune_epochs": 1 if other == "finetuned" else 0}}
+    options |= {"topology": "server"} if other == "fdms" else {}
+    policies = {
+        "fdms": lambda: [families.Gossip("all"), families.Uniform(), families.ExactCount(0.3), families.FDMS()],
+        "stale": lambda: [families.Gossip(), families.Uniform(), families.ExactCount(0.3), families.Stale()],
+        "literal": lambda: [
+            families.AFIND(rule="literal"),
+            families.AdaptiveThreshold(rule="literal"),
+            families.Boltzmann(),
+            families.ExactCount(0.3),
+        ],
+        "finetuned": lambda: None,
+    }[other]
+    whole = start(policies=policies(), **options).fit()
+    for hook in ("on_compare", "on_mix", "on_validation_end"):
+        stopped = fit(start(Bomb(hook, 3, throw), policies=policies(), **options))
+        resumed = start(policies=policies(), **options).fit(stopped.folder / "checkpoints" / "last.ckpt")
+        same(result(whole), result(resumed))
+
+
+def moments():
+    for number in range(60):
+        yield pytest.param(number, marks=() if number < 10 else pytest.mark.slow)
+
+
+@pytest.mark.parametrize("number", list(moments()))
+def test_a_signal_at_a_random_moment(start, reference, number):
+    draw = random.Random(number)
+    signum = draw.choice([signal.SIGINT, signal.SIGTERM])
+    timer = threading.Timer(draw.uniform(0.0, 0.12), os.kill, (os.getpid(), signum))
+
+    class StartTheClock(RoundCallback):
+        def on_train_start(self, trainer, pl_module):
+            timer.start()
+
+    old = {s: signal.signal(s, lambda *_: None) for s in (signal.SIGINT, signal.SIGTERM)}  # it may come too late
+    try:
+        run = start(StartTheClock())
+        with contextlib.suppress(RunStopped):
+            run.fit()
+        timer.join()
+    finally:
+        for s, handler in old.items():
+            signal.signal(s, handler)
+    if run.module.bank.boundary.round:
+        run = start().fit(run.folder / "checkpoints" / "last.ckpt")
+        same(reference, result(run))

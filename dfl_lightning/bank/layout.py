@@ -105,8 +105,8 @@ class Layout:
         for name, tensor, is_buffer in tensors:
             if is_buffer and not _survives(tensor):
                 raise UserError(
-                    f"model.network {type(network).__name__}: buffer '{name}' holds infinity, NaN or integers beyond 2^24, "
-                    "which cannot be mixed; make it a plain attribute, or a bool mask"
+                    f"model.network {type(network).__name__}: buffer '{name}' holds infinity, NaN or integers beyond "
+                    "2^24, which cannot be mixed; make it a plain attribute, or a bool mask"
                 )
         first = {id(tensor): entry for (_, tensor, _), entry in zip(tensors, entries, strict=True)}
         self._aliases = {
@@ -130,7 +130,8 @@ class Layout:
         for pattern in shared:
             if not any(fnmatchcase(name, pattern) for name in names):
                 raise UserError(
-                    f"model.shared: no parameter of {type(network).__name__} matches '{pattern}'{nearest(pattern, names)} "
+                    f"model.shared: no parameter of {type(network).__name__} matches '{pattern}'"
+                    f"{nearest(pattern, names)} "
                     f"(its parameters: {', '.join(names[:12])}{', …' if len(names) > 12 else ''})"
                 )
         self.shared = self._columns(
@@ -217,10 +218,14 @@ class Layout:
         return torch.cat(parts)
 
     def fingerprint(self) -> dict[str, Any]:
-        """Names, shapes, dtypes and shared columns: what tells two networks apart, and rows into state dicts."""
+        """Names, shapes, dtypes and shared columns: what tells two networks apart, and rows into state dicts.
+
+        `names` maps the names of the network's state dict to those of `parameters`: tied ones appear twice.
+        """
         return {
             "parameters": {e.name: [list(e.shape), str(e.dtype).removeprefix("torch.")] for e in self.entries},
             "shared": [list(r) for r in self.shared.ranges],
+            "names": {name: own for name, own in self._aliases.items() if own not in self._unsaved},
         }
 
 

@@ -57,8 +57,8 @@ class LoopEngine(Engine):
                 raise
             raise UserError(
                 f"client {single[0]} has {len(self.data.train[single[0]])} training samples, so that with "
-                f"model.batch_size={size} a batch holds a single one, which the network's BatchNorm cannot be trained on; "
-                "choose another batch size"
+                f"model.batch_size={size} a batch holds a single one, which the network's BatchNorm cannot be "
+                "trained on; choose another batch size"
             ) from error
 
     def train_cohort(self, bank: Bank, references: References, training: Training, target: Tensor) -> Trained:
@@ -91,7 +91,7 @@ class LoopEngine(Engine):
             loss = correct = 0.0
             for metric in self._metrics.values():
                 metric.reset()
-            for part in samples.split(EVALUATION_BATCH):
+            for part in samples.split(EVALUATION_BATCH) if len(samples) else ():  # nothing splits into one empty part
                 x, y = self.data.batch(part, dtype=self.config.dtype)
                 outputs = network(x)
                 loss += float(self.config.loss(outputs, y)) * len(part)

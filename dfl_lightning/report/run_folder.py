@@ -8,6 +8,7 @@ import json
 import math
 import shutil
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +24,7 @@ from dfl_lightning.report.summary import summarise
 from dfl_lightning.round import Round, RoundCallback
 
 if TYPE_CHECKING:
+    from dfl_lightning.bank import Boundary
     from dfl_lightning.module import DFLModule
     from dfl_lightning.trainer import DFLTrainer
 
@@ -52,6 +54,10 @@ class RunFolder(RoundCallback):
         self._extra: list[str] = []
         self._evaluations: dict[int, dict[str, np.ndarray]] = {}
         self._graphs: dict[int, dict[str, np.ndarray]] = {}
+        self._has_new_columns = False
+        self._source: Path | None = None  # the run folder that this fit goes on from
+        self._trainer: Any = None
+        self._monitored: dict[str, torch.Tensor] = {}
 
     # --- as arrays ------------------------------------------------------------------------------------------------------
     @property
@@ -64,42 +70,44 @@ class RunFolder(RoundCallback):
         """clients.npz: arrays [evaluations, clients] and `rounds`."""
         rounds = sorted(self._evaluations)
         arrays = {"rounds": np.array(rounds, dtype=np.int64)}
-        for name in self._evaluations[rounds[-1]] if rounds else ():
-            arrays[name] = np.stack([self._evaluations[r][name] for r in rounds])
+        for name in dict.fromkeys(name for r in rounds for name in self._evaluations[r]):
+            found = [self._evaluations[r].get(name) for r in rounds]
+            unknown = np.full_like(next(values for values in found if values is not None), np.nan)
+            arrays[name] = np.stack([unknown if values is None else values for values in found])
         return arrays
 
     @property
     def graphs(self) -> dict[str, np.ndarray]:
         """graphs.npz: `round`, `receiver`, `sender`, `weight`, `selected`, `probed`, an entry an edge."""
-        parts = [self._graphs[r] for r in sorted(self._graphs)]
+        return self._graphs_before(math.inf)
+
+    def _graphs_before(self, round: float) -> dict[str, np.ndarray]:
+        parts = [self._graphs[r] for r in sorted(self._graphs) if r < round]
         return {name: np.concatenate([p[name] for p in parts]) for name in parts[0]} if parts else {}
 
-    # --- open ---------------------------------------------------------------------------------------------------------------
+    # --- open ---------------------------------------------------------------------------------------------------------
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
         """Choose the folder; the files come when the boundary is known."""
         if stage != "fit":
             return
-        checkpoint = trainer.resumed_from
-        home = Path(checkpoint).resolve().parent.parent if checkpoint else None
-        if home is not None and (home / "metrics.csv").is_file() and not trainer.fork:
-            self.path = home if not Path(checkpoint).parent.parent.exists() else Path(checkpoint).parent.parent
-        elif self.path is None or trainer.fork:
+        self.is_open, self.summary, self._trainer, self._monitored = False, {}, trainer, {}
+        former = self.path if getattr(pl_module, "bank", None) is not None else None
+        self._source = _run_of(trainer.resumed_from) or former
+        self.path = self._source
+        if self.path is None or trainer.fork:
             self.path = _new_folder(Path(trainer.runs_root) / trainer.run_name)
-            if home is not None and (home / "metrics.csv").is_file():
-                for name in ("metrics.csv", "clients.npz", "graphs.npz"):
-                    if (home / name).is_file():
-                        shutil.copyfile(home / name, self.path / name)
 
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
         """Take up the rows up to the boundary, set aside what comes after it, write what describes the run."""
         assert self.path is not None
         boundary = pl_module.bank.boundary
-        done = boundary.round if boundary.closed else boundary.round - 1
         try:
-            self._take_up(done)
+            self._take_up(boundary)
             if boundary.closed and boundary.round and (not self._rows or int(self._rows[-1]["round"]) < boundary.round - 1):
                 self._add(boundary)  # the run was ended between closing the round and writing its row
             self._write_metrics()
+            if self._rows:
+                self._write_arrays(boundary.round)
             trainer.datamodule.save_split(self.path / "split.npz")
             if trainer.config is not None:
                 text = yaml.safe_dump(trainer.config, sort_keys=False, allow_unicode=True)
@@ -108,26 +116,46 @@ class RunFolder(RoundCallback):
             raise UserError(f"{self.path}: the run folder cannot be written ({error.strerror})") from error
         self.is_open = True
 
-    def _take_up(self, done: int) -> None:
-        """Read what a former run of this folder wrote; rounds from `done` on are set aside in `superseded/`."""
-        assert self.path is not None
-        rows = _read_metrics(self.path / "metrics.csv")
+    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+        """What early stopping and checkpoints may look at before the next round has logged anything."""
+        trainer.callback_metrics.update(self._monitored)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The monitored numbers: some were logged rounds ago."""
+        metrics = {} if self._trainer is None else self._trainer.callback_metrics
+        return {"monitored": {name: value.detach().cpu().clone() for name, value in metrics.items()}}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Restore what `state_dict` returned."""
+        self._monitored = dict(state_dict["monitored"])
+
+    def _take_up(self, boundary: Boundary) -> None:
+        """Read what the run wrote up to the boundary; set aside the rest, or leave it where a fork found it."""
+        self._rows, self._extra, self._evaluations, self._graphs = [], [], {}, {}
+        if self._source is None:
+            return
+        done = boundary.round if boundary.closed else boundary.round - 1
+        rows = _read_metrics(self._source / "metrics.csv")
         self._extra = sorted({c for row in rows for c in row} - set(COLUMNS))
         self._rows = [row for row in rows if int(row["round"]) < done]
-        cut = rows[len(self._rows) :]
-        evaluations = _by_round(_read_npz(self.path / "clients.npz"), "rounds")
-        graphs = _by_round(_read_npz(self.path / "graphs.npz"), "round")
+        evaluations = _by_round(_read_npz(self._source / "clients.npz"), "rounds")
+        graphs = _by_round(_read_npz(self._source / "graphs.npz"), "round")
         self._evaluations = {r: {k: v[0] for k, v in e.items()} for r, e in evaluations.items() if r < done}
-        self._graphs = {r: g for r, g in graphs.items() if r < done}
-        later = [f for f in sorted((self.path / FOLDER).glob("*.ckpt")) if rounds_in(f) > done + 1] if cut else []
-        if not cut and not later:
+        self._graphs = {r: g for r, g in graphs.items() if r < boundary.round}
+        if self._source == self.path:
+            self._set_aside(rows[len(self._rows) :], boundary.round)
+
+    def _set_aside(self, rows: list[dict[str, str]], done: int) -> None:
+        """Move rows, arrays and checkpoints of another continuation to `superseded/`."""
+        checkpoints = [f for f in sorted(self._file(FOLDER).glob("*.ckpt")) if not _is_of(f, done)]
+        if not rows and not checkpoints:
             return
-        aside = _new_folder(self.path / "superseded")
-        write_atomically(aside / "metrics.csv", lambda file: file.write(_as_csv(cut, self._extra).encode()))
+        aside = _new_folder(self._file("superseded"))
+        write_atomically(aside / "metrics.csv", lambda file: file.write(_as_csv(rows, self._extra).encode()))
         for name in ("clients.npz", "graphs.npz"):
-            if (self.path / name).is_file():
-                shutil.copyfile(self.path / name, aside / name)
-        for file in later:
+            if self._file(name).is_file():
+                shutil.copyfile(self._file(name), aside / name)
+        for file in checkpoints:
             file.rename(aside / file.name)
 
     # --- write ----------------------------------------------------------------------------------------------------------
@@ -168,21 +196,32 @@ class RunFolder(RoundCallback):
     def on_save_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> None:
         """The arrays are never behind a checkpoint."""
         if self.is_open:
-            write_npz(self._file("clients.npz"), self.clients)
-            done = pl_module.bank.boundary.round
-            self._graphs = {r: g for r, g in self._graphs.items() if r < done}
-            write_npz(self._file("graphs.npz"), self.graphs)
+            self._write_arrays(pl_module.bank.boundary.round)
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
-        """Write the summary."""
-        self._summarise(trainer, pl_module, "finished")
+        """Write the arrays and the summary."""
+        try:
+            self._summarise(trainer, pl_module, "finished")
+        except OSError as error:
+            raise UserError(f"{self.path}: the run folder cannot be written ({error.strerror})") from error
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
-        """Write the summary of what there is."""
-        if self.is_open and trainer.state.fn == "fit" and self._rows:
-            self._summarise(trainer, pl_module, "stopped")
+        """Write what there is; a full disk must not hide the exception. A run that never began leaves no folder."""
+        if trainer.state.fn != "fit" or self.path is None:
+            return
+        with suppress(OSError):
+            if not self.is_open:
+                self.path.rmdir()
+                self.path.parent.rmdir()
+            elif self._rows:
+                self._summarise(trainer, pl_module, "stopped")
+
+    def _write_arrays(self, done: int) -> None:
+        write_npz(self._file("clients.npz"), self.clients)
+        write_npz(self._file("graphs.npz"), self._graphs_before(done))
 
     def _summarise(self, trainer: DFLTrainer, module: DFLModule, status: str) -> None:
+        self._write_arrays(module.bank.boundary.round)
         self.summary = summarise(trainer, module, status)
         text = json.dumps(self.summary, indent=2, allow_nan=False) + "\n"
         write_atomically(self._file("summary.json"), lambda file: file.write(text.encode()))
@@ -209,6 +248,24 @@ class RunFolder(RoundCallback):
     def _file(self, name: str) -> Path:
         assert self.path is not None
         return self.path / name
+
+
+def _run_of(checkpoint: Any) -> Path | None:
+    """The run folder that a checkpoint file lies in, as the user wrote it where that is the same."""
+    if checkpoint is None or not Path(checkpoint).is_file():
+        return None
+    home, written = Path(checkpoint).resolve().parent.parent, Path(checkpoint).parent.parent
+    if not (home / "metrics.csv").is_file():
+        return None
+    return written if written.resolve() == home else home
+
+
+def _is_of(checkpoint: Path, done: int) -> bool:
+    """Whether a checkpoint is whole and of a boundary up to `done`."""
+    try:
+        return rounds_in(checkpoint) <= done
+    except UserError:
+        return False
 
 
 def _new_folder(parent: Path) -> Path:
@@ -246,8 +303,8 @@ def _read_metrics(path: Path) -> list[dict[str, str]]:
     if not path.is_file():
         return []
     with open(path, encoding="utf-8", newline="") as file:
-        rows = [{k: v for k, v in row.items() if k is not None and v is not None} for row in csv.DictReader(file)]
-    return [row for row in rows if row.get("round", "").isdigit()]
+        rows = list(csv.DictReader(file))
+    return [row for row in rows if None not in row.values() and row["round"].isdigit()]  # a killed run may tear its last row
 
 
 def _read_npz(path: Path) -> dict[str, np.ndarray]:

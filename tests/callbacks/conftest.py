@@ -73,14 +73,12 @@ class Run:
             self.rounds.append(record)
         return self
 
-    def evaluate(self, rows, owner, split="train"):
+    def loss(self, row, owner, split="train"):
         """Mean loss of a row on a client's data, by plain torch."""
-        network = self.module.network
-        state = self.module.layout.state_dict(rows)
-        indices = getattr(self.module.data, split)[owner]
-        x, y = self.module.data.batch(indices, dtype=rows.dtype)
+        state = self.module.layout.state_dict(row)
+        x, y = self.module.data.batch(getattr(self.module.data, split)[owner])
         with torch.no_grad():
-            scores = torch.func.functional_call(network.double() if rows.dtype == torch.float64 else network, state, x)
+            scores = torch.func.functional_call(self.module.network, state, x)
         return float(torch.nn.functional.cross_entropy(scores, y))
 
 

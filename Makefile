@@ -1,0 +1,21 @@
+PYTHON ?= .venv/bin/python
+
+install:
+	python3 -m venv .venv
+	.venv/bin/pip install -e '.[dev]'
+
+test:
+	$(PYTHON) -m pytest
+
+slow:
+	$(PYTHON) -m pytest -m slow
+
+lint:
+	$(PYTHON) -m ruff check .
+	$(PYTHON) -m ruff format --check .
+	$(PYTHON) -m mypy
+
+docs:
+	$(PYTHON) scripts/make_pictures.py
+
+.PHONY: install test slow lint docs

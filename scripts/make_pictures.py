@@ -1,0 +1,33 @@
+"""Make the README's pictures from a real run of its first command: the terminal, and the collaboration graph."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from draw_graph import draw
+from rich.console import Console
+
+IMAGES = Path(__file__).parent.parent / "docs" / "images"
+COMMAND = "dfl-fit --config configs/afind.yaml"
+
+
+def main() -> None:
+    IMAGES.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() as folder:
+        call = "from dfl_lightning.cli import fit; fit()"
+        words = [sys.executable, "-c", call, *COMMAND.split()[1:]]
+        output = subprocess.run(words, cwd=folder, capture_output=True, text=True, check=True).stdout
+        (run,) = Path(folder).glob("runs/afind/*")
+        draw(run, IMAGES / "collaboration_graph.png")
+    console = Console(record=True, width=150, file=open("/dev/null", "w", encoding="utf-8"))
+    console.print(f"$ {COMMAND}", highlight=False)
+    console.print(output, end="", highlight=False, soft_wrap=False)
+    console.save_svg(str(IMAGES / "terminal.svg"), title="dfl-fit")
+    print(f"wrote {IMAGES}/terminal.svg and collaboration_graph.png")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,199 @@
+"""Columns, and how networks lie in rows."""
+
+import copy
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from dfl_lightning.bank import Columns, Layout
+from dfl_lightning.errors import UserError
+
+
+class Words(nn.Module):
+    """An output layer that is the embedding, a counter, and a buffer that no state dict holds."""
+
+    def __init__(self):
+        super().__init__()
+        self.embedding = nn.Embedding(5, 4)
+        self.hidden = nn.Linear(4, 4)
+        self.output = nn.Linear(4, 5, bias=False)
+        self.output.weight = self.embedding.weight
+        self.norm = nn.BatchNorm1d(4)
+        self.register_buffer("positions", torch.arange(4.0), persistent=False)
+        self.register_buffer("mask", torch.tensor([True, False]))
+
+
+def names(layout, columns):
+    return [e.name for e in layout.entries if any(a <= e.start and e.stop <= b for a, b in columns.ranges)]
+
+
+# --- columns ----------------------------------------------------------------------------------------------------------
+RANGES = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 60)), max_size=8)
+
+
+@settings(deadline=None, derandomize=True, database=None, max_examples=80)
+@given(RANGES, st.integers(1, 20))
+def test_columns_are_a_set_in_sorted_disjoint_ranges(ranges, width):
+    members = {c for a, b in ranges for c in range(a, b)}
+    columns = Columns(ranges)
+    assert len(columns) == len(members)
+    assert torch.nonzero(columns.mask(60)).squeeze(1).tolist() == sorted(members)
+    assert all(one[1] < two[0] for one, two in zip(columns.ranges, columns.ranges[1:], strict=False))
+    blocks = list(columns.blocks(width))
+    assert [c for a, b in blocks for c in range(a, b)] == sorted(members)
+    assert all(0 < b - a <= width for a, b in blocks)
+    assert columns == Columns([(c, c + 1) for c in members])
+    assert hash(columns) == hash(Columns(columns.ranges))
+
+
+def test_columns_are_equal_to_columns_only():
+    assert Columns([(0, 2)]) != ((0, 2),)
+    assert Columns([(0, 2)]) != Columns([(0, 3)])
+
+
+# --- shared and personal ----------------------------------------------------------------------------------------------
+def test_everything_but_integer_buffers_is_shared_by_default(make_network):
+    layout = Layout(make_network("batchnorm"))
+    assert names(layout, layout.personal) == ["1.num_batches_tracked"]
+    assert not layout.has_personal_parameters
+    assert names(layout, layout.shared_parameters) == [
+        "0.weight", "0.bias", "1.weight", "1.bias", "5.weight", "5.bias"
+    ]  # fmt: skip
+    assert len(layout.parameters) == layout.num_parameters == 27 + 3 + 3 + 3 + 36 + 3
+    assert layout.width == layout.num_parameters + 3 + 3 + 1
+    assert layout.all.ranges == ((0, layout.width),)
+
+
+def test_patterns_choose_what_is_shared_and_the_rest_is_personal(make_network):
+    layout = Layout(make_network("batchnorm"), ["0.*", "*.bias", "1.running_mean"])
+    assert names(layout, layout.shared) == ["0.weight", "0.bias", "1.bias", "5.bias", "1.running_mean"]
+    assert names(layout, layout.personal) == ["1.weight", "5.weight", "1.running_var", "1.num_batches_tracked"]
+    assert names(layout, layout.shared_parameters) == ["0.weight", "0.bias", "1.bias", "5.bias"]
+    assert layout.has_personal_parameters
+    together = layout.shared.mask(layout.width).int() + layout.personal.mask(layout.width).int()
+    assert together.tolist() == [1] * layout.width
+
+
+@pytest.mark.parametrize(
+    ("patterns", "sentence"),
+    [
+        (["head.*"], r"no parameter of Sequential matches 'head\.\*'.*its parameters: 0\.weight"),
+        (["0.*", "0.wieght"], r"matches '0\.wieght'; did you mean '0\.weight'\?"),
+        (["1.running_*"], "shares no trainable parameter"),
+        (["*.num_batches_tracked"], "shares no trainable parameter"),
+    ],
+)
+def test_patterns_that_share_nothing_are_refused(make_network, patterns, sentence):
+    with pytest.raises(UserError, match=sentence):
+        Layout(make_network("batchnorm"), patterns)
+
+
+def test_networks_with_nothing_to_learn_are_refused(make_network):
+    with pytest.raises(UserError, match="Flatten has no parameters"):
+        Layout(nn.Flatten())
+    with pytest.raises(UserError, match="Sequential has no trainable parameters"):
+        Layout(make_network("mlp").requires_grad_(False))
+    half_frozen = make_network("mlp")
+    half_frozen[0].requires_grad_(False)
+    with pytest.raises(UserError, match="shares no trainable parameter"):
+        Layout(half_frozen, ["0.*"])
+
+
+@pytest.mark.parametrize(
+    "buffer", [torch.tensor([0.0, float("-inf")]), torch.tensor(float("nan")), torch.tensor(2**25)]
+)
+def test_buffers_that_no_row_can_hold_are_refused(make_network, buffer):
+    network = make_network("mlp")
+    network.register_buffer("attention", buffer)
+    with pytest.raises(UserError, match="buffer 'attention'"):
+        Layout(network)
+
+
+# --- rows and state dicts ---------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_network_comes_back_from_its_row(make_network, dtype):
+    network = make_network("batchnorm")
+    network(torch.randn(5, 1, 6, 6, generator=torch.Generator().manual_seed(0)))  # buffers move
+    layout = Layout(network)
+    row = layout.flatten(network, dtype)
+    assert row.dtype == dtype
+    state = layout.state_dict(row)
+    other = make_network("batchnorm")
+    other.load_state_dict(state)
+    for name, value in network.state_dict().items():
+        assert other.state_dict()[name].dtype == value.dtype
+        assert torch.equal(other.state_dict()[name], value)
+    assert torch.equal(layout.row(state, dtype), row)
+    assert torch.equal(layout.row(network.state_dict(), dtype), row)
+
+
+def test_a_state_dict_does_not_share_memory_with_the_row(make_network):
+    network = make_network("mlp")
+    layout = Layout(network)
+    row = layout.flatten(network)
+    layout.state_dict(row)["0.weight"].zero_()
+    assert torch.equal(row, layout.flatten(network))
+
+
+def test_a_network_with_tied_weights_and_buffers_of_all_kinds_comes_back_from_its_row():
+    network = Words()
+    layout = Layout(network)
+    assert layout.width == 20 + 20 + 8 + 4 + 4 + 1 + 4 + 2
+    state = layout.state_dict(layout.flatten(network))
+    assert state.keys() == network.state_dict().keys()
+    other = copy.deepcopy(network)
+    nn.init.zeros_(other.output.weight)
+    other.load_state_dict(state)
+    assert torch.equal(other.embedding.weight, network.embedding.weight)
+    assert torch.equal(other.mask, network.mask)
+    assert torch.equal(layout.row(state), layout.flatten(network))
+
+
+def test_files_of_other_networks_are_refused(make_network):
+    layout = Layout(make_network("mlp"))
+    state = make_network("mlp").state_dict()
+    with pytest.raises(UserError, match=r"has no '2\.bias'"):
+        layout.row({name: value for name, value in state.items() if name != "2.bias"})
+    with pytest.raises(UserError, match=r"'0\.weight' has shape \(5, 7\) in the file and \(5, 6\) in the network"):
+        layout.row({**state, "0.weight": torch.zeros(5, 7)})
+
+
+def test_fingerprints_tell_networks_and_sharing_apart(make_network):
+    one = Layout(make_network("mlp")).fingerprint()
+    assert one == Layout(make_network("mlp")).fingerprint()
+    assert one != Layout(make_network("mlp"), ["0.*"]).fingerprint()
+    assert one != Layout(make_network("mlp").double()).fingerprint()
+    assert one["parameters"]["0.weight"] == [[5, 6], "float32"]
+
+
+# --- layers -----------------------------------------------------------------------------------------------------------
+def test_a_layers_columns_are_its_own_parameters(make_network):
+    layout = Layout(make_network("batchnorm"))
+    assert names(layout, layout.module_columns("1")) == ["1.weight", "1.bias"]
+    assert layout.last_feature_layer() == "1"
+    nested = nn.Sequential(nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2)), nn.Linear(2, 2))
+    assert Layout(nested).last_feature_layer() == "0.1"
+    assert names(Layout(nested), Layout(nested).module_columns("0.1")) == ["0.1.weight", "0.1.bias"]
+
+
+def test_a_tied_layers_columns_are_those_of_the_layer_it_is_tied_to():
+    network = Words()
+    del network.norm
+    layout = Layout(network)
+    assert layout.module_columns("output") == layout.module_columns("embedding") == Columns([(0, 20)])
+    assert layout.last_feature_layer() == "hidden"
+
+
+def test_layers_that_are_not_there_are_refused_with_a_hint():
+    layout = Layout(Words())
+    with pytest.raises(
+        UserError, match=r"no layer 'hiden' with parameters; did you mean 'hidden'\?.*embedding, hidden"
+    ):
+        layout.module_columns("hiden")
+    with pytest.raises(UserError, match="no layer '' with parameters"):
+        layout.module_columns("")
+    with pytest.raises(UserError, match="a single layer has no featurizer"):
+        Layout(nn.Sequential(nn.Flatten(), nn.Linear(3, 2))).last_feature_layer()

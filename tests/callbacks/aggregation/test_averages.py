@@ -1,0 +1,104 @@
+import networkx as nx
+import pytest
+import torch
+
+from dfl_lightning.callbacks import FromTopology, Gossip, SampleWeighted, Uniform
+from dfl_lightning.errors import UserError
+from dfl_lightning.streams import stream
+
+
+def weighted(links, clients=4, directed=False):
+    graph = nx.DiGraph() if directed else nx.Graph()
+    graph.add_nodes_from(range(clients))
+    graph.add_weighted_edges_from(links)
+    return graph
+
+
+def check(weights, rows):
+    torch.testing.assert_close(weights, torch.tensor(rows, dtype=torch.float64))
+
+
+def test_uniform_weights_by_hand(start):
+    graph = weighted([(0, 1, 9), (0, 2, 9), (1, 2, 9)])
+    weights = start(Gossip(k="all"), Uniform(), clients=4, topology=graph).go().rounds[0].weights
+    third = 1 / 3
+    check(weights, [[third, third, third, 0], [third, third, third, 0], [third, third, third, 0], [0, 0, 0, 1]])
+
+
+def test_sample_weights_by_hand(start, make_data):
+    graph = weighted([(0, 1, 9), (1, 2, 9)])
+    data = make_data(sizes=[1, 3, 4, 2])
+    weights = start(Gossip(k="all"), SampleWeighted(), clients=4, topology=graph, data=data).go().rounds[0].weights
+    check(weights, [[1 / 4, 3 / 4, 0, 0], [1 / 8, 3 / 8, 4 / 8, 0], [0, 3 / 7, 4 / 7, 0], [0, 0, 0, 1]])
+
+
+def test_weights_from_the_topology_by_hand(start):
+    graph = weighted([(0, 1, 2.0), (1, 2, 0.5), (2, 3, 0.0)])
+    weights = start(Gossip(k="all"), FromTopology(), clients=4, topology=graph).go().rounds[0].weights
+    check(weights, [[1 / 3, 2 / 3, 0, 0], [2 / 3.5, 1 / 3.5, 0.5 / 3.5, 0], [0, 0.5 / 1.5, 1 / 1.5, 0], [0, 0, 0, 1]])
+
+
+def test_a_directed_link_counts_for_who_hears_it(start):
+    graph = weighted([(0, 1, 3.0)], clients=2, directed=True)
+    weights = start(Gossip(k="all"), FromTopology(), clients=2, topology=graph).go().rounds[0].weights
+    check(weights, [[1, 0], [3 / 4, 1 / 4]])
+
+
+def test_a_topology_without_weights_is_refused(start):
+    with pytest.raises(UserError, match="needs a 'weight' attribute"):
+        start(Gossip(k="all"), FromTopology())
+
+
+def test_a_negative_weight_is_refused(start):
+    graph = weighted([(0, 1, 2.0), (1, 2, -0.5)], clients=3)
+    with pytest.raises(UserError, match=r"no weight may be negative; the link from 2 to 1 has -0.5"):
+        start(Gossip(k="all"), FromTopology(), clients=3, topology=graph)
+
+
+def test_a_servers_step_is_above_0():
+    with pytest.raises(UserError, match=r"server_step=0"):
+        Uniform(server_step=0)
+
+
+def naive_fedavg(run, data, epochs, batch_size, lr, rounds, callers):
+    """FedAvg in plain torch: the server's state after each round."""
+    network = run.module.network
+    server = {name: value.detach().clone() for name, value in network.named_parameters()}
+    history = []
+    for t in range(rounds):
+        states, sizes = [], []
+        for i in callers[t]:
+            network.load_state_dict(server)
+            optimizer = torch.optim.SGD(network.parameters(), lr=lr, momentum=0.9)
+            for epoch in range(epochs):
+                order = torch.randperm(len(data.train[i]), generator=stream(0, "local batches", t, i, epoch))
+                for batch in data.train[i][order].split(batch_size):
+                    optimizer.zero_grad()
+                    x, y = data.batch(batch)
+                    torch.nn.functional.cross_entropy(network(x), y).backward()
+                    optimizer.step()
+            states.append({name: value.detach().clone() for name, value in network.named_parameters()})
+            sizes.append(len(data.train[i]))
+        server = {
+            name: sum(size * state[name] for size, state in zip(sizes, states, strict=True)) / sum(sizes)
+            for name in server
+        }
+        history.append(torch.cat([value.reshape(-1) for value in server.values()]))
+    return history
+
+
+@pytest.mark.parametrize("k", ["all", 2])
+def test_fedavg_is_fedavg(k, start, make_data):
+    data = make_data(sizes=[6, 3, 5, 2])
+
+    def optimizer(parameters):
+        return torch.optim.SGD(parameters, lr=0.2, momentum=0.9)
+
+    run = start(
+        Gossip(k=k), SampleWeighted(), clients=4, topology="server", data=data, local_epochs=2, optimizer=optimizer
+    ).go(3)
+    callers = [round.jobs.owners.tolist() for round in run.rounds]
+    assert all(len(called) == (4 if k == "all" else 2) for called in callers)
+    expected = naive_fedavg(run, run.module.data, 2, 3, 0.2, 3, callers)
+    for round, server in zip(run.rounds, expected, strict=True):
+        torch.testing.assert_close(round.after[4], server)

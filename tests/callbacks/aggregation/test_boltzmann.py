@@ -1,0 +1,100 @@
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from dfl_lightning.callbacks import AFIND, AdaptiveThreshold, Bernoulli, Boltzmann, Gossip, Stale, Uniform
+from dfl_lightning.errors import UserError
+
+
+def softmax(losses, temperature):
+    powers = [math.exp(-(loss - min(losses)) / temperature) for loss in losses]
+    return [power / sum(powers) for power in powers]
+
+
+def received(run, round, sender, receiver):
+    """The sender's shared parameters with the receiver's personal ones, after training."""
+    layout = run.module.layout
+    personal = layout.personal.mask(layout.width)
+    return torch.where(personal, round.trained[receiver], round.trained[sender])
+
+
+@pytest.mark.parametrize("shared", [["*"], ["features.*"]])
+@pytest.mark.parametrize("temperature", [1.0, 0.1])
+@pytest.mark.parametrize("include_self", [True, False])
+def test_cross_weights_are_a_softmax_of_the_losses_on_the_receivers_data(shared, temperature, include_self, start):
+    run = start(Gossip(k=3), Boltzmann(temperature, include_self=include_self), shared=shared).go(2)
+    for round in run.rounds:
+        for i in range(6):
+            speakers = [j for j in range(6) if round.selected[i, j] or (j == i and include_self)]
+            losses = [run.loss(received(run, round, j, i), i) for j in speakers]
+            expected = np.zeros(6)
+            expected[speakers] = softmax(losses, temperature)
+            np.testing.assert_allclose(round.weights[i].numpy(), expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("gamma", [0.9, 0.0, 1.0])
+def test_own_weights_are_a_softmax_of_each_senders_smoothed_loss(gamma, start):
+    run = start(Gossip(k="all"), Boltzmann(contribution="own", gamma=gamma), shared=["features.*"]).go(2)
+    for round in run.rounds:
+        losses = []
+        for j in range(6):
+            before, after = run.loss(round.before[j], j), run.loss(round.trained[j], j)
+            losses.append(gamma * before + (1 - gamma) * after)
+        for i in range(6):
+            np.testing.assert_allclose(round.weights[i].numpy(), softmax(losses, 1.0), atol=1e-6)
+
+
+def test_own_losses_under_a_server_are_those_at_the_servers_model(start):
+    run = start(Gossip(k="all"), Boltzmann(contribution="own"), topology="server").go(2)
+    for round in run.rounds:
+        losses = [0.9 * run.loss(round.before[6], j) + 0.1 * run.loss(round.trained[j], j) for j in range(6)]
+        np.testing.assert_allclose(round.weights[6, :6].numpy(), softmax(losses, 1.0), atol=1e-6)
+
+
+def test_the_loss_of_who_is_down_is_the_last_one_it_had(start):
+    run = start(Gossip(k="all"), Boltzmann(contribution="own"), Bernoulli(0.5), Stale(), topology="server").go(5)
+    last = [math.nan] * 6
+    for round in run.rounds:
+        for j in torch.nonzero(round.active[:6]).squeeze(1).tolist():
+            last[j] = 0.9 * run.loss(round.before[6], j) + 0.1 * run.loss(round.trained[j], j)
+        spoken = torch.nonzero(round.votes[6]).squeeze(1).tolist()
+        losses = [last[row if row < 6 else row - 7] for row in spoken]
+        votes = round.votes[6, spoken].numpy()
+        weights = votes * np.exp(-np.array(losses))
+        np.testing.assert_allclose(round.weights[6, spoken].numpy(), weights / weights.sum(), atol=1e-6)
+    assert any(row > 6 for row in spoken)
+
+
+def test_stale_models_are_judged_as_they_are_mixed(start):
+    run = start(Gossip(k="all"), Boltzmann(), Bernoulli(0.5), Stale()).go(5)
+    stale_speakers = 0
+    for round in run.rounds:
+        for i in torch.nonzero(round.receivers).squeeze(1).tolist():
+            spoken = torch.nonzero(round.votes[i]).squeeze(1).tolist()
+            stale_speakers += sum(row >= 6 for row in spoken)
+            rows = [round.trained[r] if r < 6 else round.before[i] + round.sets["stale"][r - 6] for r in spoken]
+            weights = round.votes[i, spoken].numpy() * np.exp([-run.loss(row, i) for row in rows])
+            np.testing.assert_allclose(round.weights[i, spoken].numpy(), weights / weights.sum(), atol=1e-6)
+    assert stale_speakers
+
+
+def test_a_hot_softmax_is_an_average(start):
+    hot, flat = start(Gossip(k=3), Boltzmann(1e9)).go(2), start(Gossip(k=3), Uniform()).go(2)
+    torch.testing.assert_close(hot.models, flat.models)
+
+
+def test_judging_what_is_mixed_anyway_costs_nothing_more(start):
+    ours = start(AFIND(), AdaptiveThreshold(), Boltzmann()).go(2)
+    for round in ours.rounds:
+        assert round.metrics["models_received"] == pytest.approx(int(round.selected.sum()) / 6)
+        assert round.metrics["probes_received"] == 0
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"), [({"temperature": 0}, "temperature=0"), ({"gamma": 1.5}, r"gamma=1\.5")]
+)
+def test_numbers_without_meaning_are_refused(settings, sentence):
+    with pytest.raises(UserError, match=sentence):
+        Boltzmann(**settings)

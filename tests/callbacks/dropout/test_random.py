@@ -1,0 +1,93 @@
+from dataclasses import replace
+
+import pytest
+import torch
+
+from dfl_lightning.callbacks import Bernoulli, ExactCount, Gossip, GroupedCount, Uniform
+from dfl_lightning.errors import UserError
+
+
+@pytest.fixture
+def draws(start):
+    """Who is up in many rounds, bool [rounds, clients], without any training."""
+    round = start(Gossip(k=0), Uniform()).go().rounds[0].record
+
+    def _draws(dropout, rounds, clients, clusters=None):
+        clusters = None if clusters is None else torch.tensor(clusters)
+        rounds = [replace(round, index=t, num_clients=clients, clusters=clusters) for t in range(rounds)]
+        return torch.stack([dropout.draw(r) for r in rounds])
+
+    return _draws
+
+
+@pytest.mark.parametrize("rate", [0.1, 0.3, 0.7])
+def test_bernoulli_drops_each_client_at_its_rate(rate, draws):
+    down = ~draws(Bernoulli(rate), 500, 10)
+    sigma = (rate * (1 - rate) / 500) ** 0.5
+    assert (down.double().mean(0) - rate).abs().max() < 4 * sigma
+    assert abs(down.double().mean() - rate) < 4 * sigma / 10**0.5
+
+
+def test_bernoulli_drops_clients_and_rounds_independently(draws):
+    down = (~draws(Bernoulli(0.5), 1000, 4)).double()
+    correlations = torch.corrcoef(torch.cat([down[1:], down[:-1]], 1).T)
+    assert (correlations - torch.eye(8)).abs().max() < 4 / 1000**0.5
+
+
+def test_a_bernoulli_coin_does_not_depend_on_how_many_clients_there_are(draws):
+    assert torch.equal(draws(Bernoulli(0.5), 30, 5), draws(Bernoulli(0.5), 30, 12)[:, :5])
+
+
+def test_rates_0_and_1_are_certain(draws):
+    assert draws(Bernoulli(0.0), 20, 5).all()
+    assert not draws(Bernoulli(1.0), 20, 5).any()
+    assert draws(ExactCount(0.0), 20, 5).all()
+    assert not draws(ExactCount(1.0), 20, 5).any()
+
+
+@pytest.mark.parametrize(("rate", "clients", "down"), [(0.5, 10, 5), (0.3, 20, 6), (0.25, 10, 3), (0.33, 4, 1)])
+def test_exact_count_drops_exactly_its_share(rate, clients, down, draws):
+    assert ((~draws(ExactCount(rate), 30, clients)).sum(1) == down).all()
+
+
+def test_exact_count_spares_nobody(draws):
+    down = ~draws(ExactCount(0.3), 600, 10)
+    assert (down.double().mean(0) - 0.3).abs().max() < 4 * (0.21 / 600) ** 0.5
+
+
+@pytest.mark.parametrize("rate", [0.3, 0.5, 0.7])
+def test_grouped_count_is_exact_and_leaves_one_of_each_group(rate, draws):
+    clusters = torch.tensor([0] * 2 + [1] * 3 + [2] * 5)
+    up = draws(GroupedCount(rate), 100, 10, clusters.tolist())
+    assert (up.sum(1) == 10 - round(rate * 10)).all()
+    for cluster in range(3):
+        assert up[:, clusters == cluster].any(1).all()
+
+
+def test_grouped_count_takes_any_survivor_and_any_others(draws):
+    up = draws(GroupedCount(0.5), 500, 6, [0, 0, 0, 1, 1, 1])
+    assert (up.double().mean(0) - 0.5).abs().max() < 4 * (0.25 / 500) ** 0.5
+    assert {int(n) for n in up[:, :3].sum(1)} == {1, 2}
+
+
+def test_grouped_count_in_a_run(start, make_clusters):
+    run = start(Gossip(k=1), Uniform(), GroupedCount(0.5), topology=make_clusters(6, [0, 0, 1, 1, 2, 2])).go(4)
+    for round in run.rounds:
+        assert round.active.view(3, 2).sum(1).tolist() == [1, 1, 1]
+
+
+def test_more_groups_than_survivors_are_refused(start, make_clusters):
+    with pytest.raises(UserError, match=r"dropout.rate=0.5 leaves 3 of 6 clients up, fewer than the 4 groups"):
+        start(Gossip(k=1), Uniform(), GroupedCount(0.5), topology=make_clusters(6, [0, 0, 1, 1, 2, 3]))
+
+
+def test_unknown_groups_are_refused(start):
+    with pytest.raises(UserError, match="GroupedCount needs groups"):
+        start(Gossip(k=1), Uniform(), GroupedCount(0.5))
+
+
+@pytest.mark.parametrize("dropout", [Bernoulli, ExactCount, GroupedCount])
+@pytest.mark.parametrize("rate", [-0.1, 1.5, float("nan")])
+def test_a_rate_is_a_share(dropout, rate):
+    with pytest.raises(UserError, match=r"dropout\.rate="):
+        dropout(rate)

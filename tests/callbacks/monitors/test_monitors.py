@@ -1,0 +1,124 @@
+"""Monitors on rounds made by hand."""
+
+import math
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from dfl_lightning.callbacks import (
+    FDMS,
+    Bernoulli,
+    FriendAccuracy,
+    Gossip,
+    Monitor,
+    NeighbourAccuracy,
+    Stale,
+    Uniform,
+)
+
+
+class Written(SimpleNamespace):
+    """A round with only the fields that a monitor reads."""
+
+    def __init__(self, **fields):
+        super().__init__(metrics={}, **fields)
+
+    def log(self, name, value):
+        self.metrics[name] = value
+
+
+CLUSTERS = torch.tensor([0, 0, 0, 1, 1])
+EVERYBODY = ~torch.eye(5, dtype=torch.bool)
+
+
+def pairs(*chosen):
+    mask = torch.zeros(5, 5, dtype=torch.bool)
+    for i, j in chosen:
+        mask[i, j] = True
+    return mask
+
+
+def neighbours(selected, available=EVERYBODY, clusters=CLUSTERS, servers=0):
+    round = Written(num_clients=5, num_servers=servers, clusters=clusters, selected=selected, available=available)
+    NeighbourAccuracy().on_round_end(None, None, round)
+    return round.metrics
+
+
+def friends(stand_in, dropped, substitution=True, clusters=CLUSTERS, speakers=()):
+    dropped = torch.tensor([i in dropped for i in range(5)])
+    matrix = torch.arange(6).repeat(6, 1)
+    matrix[5, :5] = torch.tensor(stand_in)
+    round = Written(
+        num_clients=5,
+        clusters=clusters,
+        stand_in=matrix,
+        speakers=speakers,
+        dropped=dropped,
+        receivers=torch.tensor([False] * 5 + [True]),
+    )
+    trainer = SimpleNamespace(policy=lambda family: object() if substitution else None)
+    FriendAccuracy().on_round_end(trainer, None, round)
+    return round.metrics
+
+
+def test_precision_and_recall_are_means_over_receivers():
+    # 0 chooses one of two friends; 1 a friend and a stranger; 3 its only friend; 2 and 4 nobody
+    found = neighbours(pairs((0, 1), (1, 0), (1, 3), (3, 4)))
+    assert found["neighbour_precision"] == pytest.approx((1 + 1 / 2 + 1) / 3)
+    assert found["neighbour_recall"] == pytest.approx((1 / 2 + 1 / 2 + 0 + 1 + 0) / 5)
+
+
+def test_recall_counts_only_friends_that_could_be_chosen():
+    available = EVERYBODY & ~pairs((0, 2), (4, 3))
+    found = neighbours(pairs((0, 1)), available)
+    assert found["neighbour_recall"] == pytest.approx((1 + 0 + 0 + 0) / 4)  # 4 has no friend in reach
+
+
+def test_where_nobody_is_selected_there_is_no_precision():
+    found = neighbours(pairs())
+    assert math.isnan(found["neighbour_precision"])
+    assert found["neighbour_recall"] == 0
+
+
+@pytest.mark.parametrize("fields", [{"clusters": None}, {"selected": None}, {"servers": 1}])
+def test_without_clusters_or_choices_of_clients_there_is_nothing_to_say_about_neighbours(fields):
+    assert neighbours(**{"selected": pairs((0, 1)), **fields}) == {}
+
+
+def test_friend_accuracy_is_a_share_of_the_dropped():
+    assert friends([1, 1, 3, 3, 3], dropped=[0, 2, 4])["friend_accuracy"] == pytest.approx(2 / 3)
+    assert friends([-1, 1, 2, 3, 3], dropped=[0, 4])["friend_accuracy"] == pytest.approx(1 / 2)
+
+
+@pytest.mark.parametrize(
+    "fields", [{"dropped": []}, {"clusters": None}, {"substitution": False}, {"speakers": ["stale"]}]
+)
+def test_without_friends_there_is_nothing_to_say_about_them(fields):
+    assert friends(**{"stand_in": [1, 1, 2, 3, 4], "dropped": [0], **fields}) == {}
+
+
+def test_every_shipped_monitor_is_tested_here(exported):
+    assert exported(Monitor) == {NeighbourAccuracy, FriendAccuracy}
+
+
+@pytest.mark.parametrize("substitution", [FDMS, Stale])
+def test_monitors_change_nothing_and_cost_nothing(substitution, start, make_clusters):
+    def run(*monitors):
+        dropout = Bernoulli(0.4)
+        return start(Gossip(k="all"), Uniform(), dropout, substitution(), *monitors, topology="server").go(3)
+
+    bare, watched = run(), run(NeighbourAccuracy(), FriendAccuracy())
+    assert torch.equal(bare.models, watched.models)
+    for one, other in zip(bare.rounds, watched.rounds, strict=True):
+        extra = {"friend_accuracy", "neighbour_precision", "neighbour_recall"}
+        assert one.metrics == {name: value for name, value in other.metrics.items() if name not in extra}
+
+
+def test_monitors_in_a_run_of_clients(start, make_clusters):
+    graph = make_clusters(6, [0, 0, 0, 1, 1, 1])
+    oracle = start(Gossip(k="all", within="cluster"), Uniform(), NeighbourAccuracy(), topology=graph).go()
+    assert oracle.rounds[0].metrics["neighbour_precision"] == 1
+    assert oracle.rounds[0].metrics["neighbour_recall"] == 1
+    everybody = start(Gossip(k="all"), Uniform(), NeighbourAccuracy(), topology=graph).go()
+    assert everybody.rounds[0].metrics["neighbour_precision"] == pytest.approx(2 / 5)

@@ -1,0 +1,303 @@
+import networkx as nx
+import numpy as np
+import pytest
+import torch
+
+from dfl_lightning.bank.verbs import Comparison
+from dfl_lightning.callbacks import AFIND, AdaptiveThreshold, Boltzmann, Gossip, Stale, Trace, Uniform
+from dfl_lightning.errors import UserError
+from dfl_lightning.models import MLP
+from dfl_lightning.round import Round
+from dfl_lightning.streams import stream
+
+GOLDEN = torch.tensor([[7.0, 1, 0], [7, 0, 1], [6, -1, 0], [5, -1, 1]])
+
+
+def afind_plus(tau=0.5, **settings):
+    return [AFIND(**settings), AdaptiveThreshold(tau), Boltzmann()]
+
+
+def close(tensor, numbers, atol=5e-7):
+    np.testing.assert_allclose(tensor.tolist(), numbers, rtol=0, atol=atol)
+
+
+@pytest.fixture
+def of_given_layers(start, make_data):
+    """A round of clients that do not train and whose feature layers hold these numbers."""
+
+    def _of(proxies, *policies, **settings):
+        clients = len(proxies)
+        run = start(*policies, clients=clients, data=make_data(clients), local_epochs=0, **settings)
+        layer = run.module.layout.module_columns("features.fc1").mask(run.module.layout.width)
+        rows = torch.zeros_like(run.models[:, layer])
+        rows[:, : proxies.shape[1]] = proxies
+        run.models[:, layer] = rows
+        return run.go().rounds[0]
+
+    return _of
+
+
+# --- the default rule -------------------------------------------------------------------------------------------------
+def test_the_golden_round_with_centred_proxies(of_given_layers):
+    round = of_given_layers(GOLDEN, *afind_plus(nu=0.2))
+    close(round.similarity[0, 1:], [0.433555, -0.606977, -0.894737])
+    close(round.scores[0, 1:], [2.979717, 0.016394, 0.003889])
+    close(round.threshold[:1], [0.441466])
+    assert round.selected[0].tolist() == [False, True, False, False]
+
+
+def test_the_golden_round_with_the_proxies_as_they_are(of_given_layers):
+    round = of_given_layers(GOLDEN, *afind_plus(nu=0.2, proxy="weight", center=False))
+    close(round.similarity[0, 1:], [0.98, 0.953231, 0.925363])
+    close(round.scores[0, 1:], [1.138228, 0.995636, 0.866136])
+    close(round.threshold[:1], [0.031565])
+    assert round.selected[0].tolist() == [False, True, True, True]
+
+
+def test_without_a_threshold_the_k_best_are_chosen(of_given_layers):
+    assert of_given_layers(GOLDEN, AFIND(k=2), Uniform()).selected[0].tolist() == [False, True, True, False]
+
+
+def test_the_budget_of_a_client_comes_before_k(of_given_layers):
+    graph = nx.complete_graph(4)
+    nx.set_node_attributes(graph, {0: 1, 1: 3, 2: 0, 3: 2}, "budget")
+    round = of_given_layers(GOLDEN, AFIND(k=2), Uniform(), topology=graph)
+    assert round.selected.sum(1).tolist() == [1, 3, 0, 2]
+
+
+def test_tau_0_selects_everybody_like_gossip_with_all(start):
+    ours = start(*afind_plus(tau=0.0)).go(3)
+    theirs = start(Gossip(k="all"), Boltzmann()).go(3)
+    assert all(torch.equal(round.selected, round.reachable) for round in ours.rounds)
+    assert torch.equal(ours.models, theirs.models)
+
+
+def test_a_huge_tau_selects_nobody_and_is_local_training_to_the_bit(start):
+    ours = start(*afind_plus(tau=1e6)).go(3)
+    theirs = start(Gossip(k=0), Uniform()).go(3)
+    assert not any(round.selected.any() for round in ours.rounds)
+    assert torch.equal(ours.models, theirs.models)
+
+
+def test_identical_clients_select_each_other(start, make_data):
+    run = start(*afind_plus(), data=make_data(6, same=True)).go(3)
+    assert torch.equal(run.rounds[2].trained, run.rounds[2].trained[:1].expand(6, -1))
+    for round in run.rounds:
+        assert torch.equal(round.selected, round.reachable)
+        close(round.scores[round.reachable], [1.0] * 30)
+
+
+def test_identical_clients_lose_each_other_by_the_letter(start, make_data):
+    literal = AFIND(rule="literal", proxy="weight", center=False), AdaptiveThreshold(rule="literal"), Uniform()
+    run = start(*literal, data=make_data(6, same=True)).go(3)
+    assert [int(round.selected.sum()) for round in run.rounds] == [30, 0, 0]
+
+
+# --- the letter -------------------------------------------------------------------------------------------------------
+LINEAR = np.linspace(0, 0.9, 99)
+HALF = np.repeat([0.9, 0.0], [50, 49])
+TENTH = np.repeat([0.9, 0.0], [10, 89])
+
+
+@pytest.mark.parametrize(
+    ("cosines", "nu", "sizes", "first_theta"),
+    [
+        (LINEAR, 0.01, [99, 25, 3, 2, 2], 1.5505e-10),
+        (LINEAR, 0.05, [99, 99, 99, 99, 99], 1.5505e-10),
+        (LINEAR, 1.0, [99, 99, 99, 99, 99], 1.5505e-10),
+        (HALF, 0.01, [99, 50, 0, 0, 0], 1.8e-9),
+        (HALF, 0.05, [99, 50, 0, 0, 0], 1.8e-9),
+        (HALF, 0.1, [99, 99, 99, 99, 99], 1.8e-9),
+        (TENTH, 0.01, [99, 10, 0, 0, 0], 1.2e-14),
+        (TENTH, 0.05, [99, 99, 99, 99, 99], 1.2e-14),
+        (np.full(99, 0.9), 0.1, [99, 99, 99, 99, 99], 0.00398),
+        (np.full(99, 0.99), 0.1, [99, 0, 0, 0, 0], 0.190),
+        (np.full(99, 1.0), 0.1, [99, 0, 0, 0, 0], 0.25),
+        (np.full(99, 0.0), 0.1, [99, 99, 99, 99, 99], 6.7e-16),
+    ],
+)
+def test_the_letter_takes_everybody_or_nearly_nobody(cosines, nu, sizes, first_theta, literal_run):
+    run, threshold = literal_run(cosines, nu)
+    seen, thetas = [], []
+    for _ in sizes:
+        seen.append(run.go().rounds[-1].selected.sum(1).unique().tolist())
+        thetas.append(float(threshold.threshold[0]))
+    assert seen == [[size] for size in sizes]
+    assert thetas[0] == pytest.approx(first_theta, rel=0.03)
+    if sizes[-1] == 0:
+        assert thetas[-1] == 0.25
+    if sizes[-1] == 2:
+        assert thetas[-1] == pytest.approx(0.2373, abs=5e-5)
+    for probabilities in run.selection.probabilities:
+        assert probabilities.sum() == pytest.approx(1)
+
+
+def test_by_the_letter_nobody_is_for_ever(literal_run):
+    run, threshold = literal_run(LINEAR, 0.01)
+    threshold.threshold = torch.full((100,), 0.25, dtype=torch.float64)
+    assert [int(round.selected.sum()) for round in run.go(3).rounds] == [0, 0, 0]
+    assert (threshold.threshold == 0.25).all()
+
+
+@pytest.fixture
+def literal_run(start, make_data, monkeypatch):
+    """100 clients, each with the same cosines to its 99 neighbours in the order of their ids."""
+
+    def _start(cosines, nu):
+        matrix = torch.ones(100, 100, dtype=torch.float64)
+        matrix[~torch.eye(100, dtype=torch.bool)] = torch.from_numpy(cosines).repeat(100)
+
+        def compare(self, rows, pairs, *args, **kwargs):
+            return Comparison(torch.where(pairs, matrix, torch.nan), matrix)
+
+        monkeypatch.setattr(Round, "compare", compare)
+        selection, threshold = AFIND(nu=nu, rule="literal", proxy="weight"), AdaptiveThreshold(rule="literal")
+        run = start(selection, threshold, Uniform(), clients=100, data=make_data(100, samples=1), local_epochs=0)
+        run.selection = selection
+        return run, threshold
+
+    return _start
+
+
+def test_by_the_letter_only_the_selected_ones_send_proxies(start, make_data):
+    literal = AFIND(rule="literal", proxy="weight", center=False), AdaptiveThreshold(rule="literal"), Uniform()
+    run = start(*literal, data=make_data(6, same=True)).go(2)
+    assert [round.metrics["proxies_received"] for round in run.rounds] == [5, 0]
+
+
+# --- proxies ----------------------------------------------------------------------------------------------------------
+def naive_cosines(proxies, reachable, centre):
+    proxies = proxies.double().numpy()
+    cosines = np.full(reachable.shape, np.nan)
+    for i, j in np.argwhere(reachable.numpy()):
+        members = np.flatnonzero(reachable[i].numpy() | (np.arange(len(proxies)) == i))
+        origin = proxies[members].mean(0) if centre else 0
+        a, b = proxies[i] - origin, proxies[j] - origin
+        norms = np.linalg.norm(a) * np.linalg.norm(b)
+        cosines[i, j] = a @ b / norms if norms else 0
+    return cosines
+
+
+def first_batch_gradients(run, round):
+    """Of each client's first batch of the round at its model before the round, by autograd."""
+    rows, data = [], run.module.data
+    for i, row in enumerate(round.before):
+        order = torch.randperm(len(data.train[i]), generator=stream(0, "local batches", round.index, i, 0))
+        x, y = data.batch(data.train[i][order][: run.module.batch_size])
+        state = {name: value.requires_grad_() for name, value in run.module.layout.state_dict(row).items()}
+        loss = torch.nn.functional.cross_entropy(torch.func.functional_call(run.module.network, state, x), y)
+        rows.append(torch.cat([g.reshape(-1) for g in torch.autograd.grad(loss, list(state.values()))]))
+    return torch.stack(rows)
+
+
+@pytest.mark.parametrize("centre", [True, False])
+@pytest.mark.parametrize("init", ["common", "independent"])
+@pytest.mark.parametrize("proxy", ["cumdelta", "delta", "weight", "grad_batch"])
+def test_proxies_are_what_their_names_say(proxy, init, centre, start):
+    ring = nx.circulant_graph(6, [1, 2])
+    run = start(*afind_plus(proxy=proxy, center=centre), init=init, topology=ring, network=MLP(hidden=[6, 8])).go(3)
+    layout = run.module.layout
+    layer = layout.module_columns("features.fc2").mask(layout.width)  # the last one before the head
+    initial = run.rounds[0].before
+    for round in run.rounds:
+        proxies = {
+            "cumdelta": lambda r: r.trained - initial,
+            "delta": lambda r: r.trained - r.before,
+            "weight": lambda r: r.trained,
+            "grad_batch": lambda r: first_batch_gradients(run, r),
+        }[proxy](round)[:, layer]
+        expected = naive_cosines(proxies, round.reachable, centre)
+        np.testing.assert_allclose(round.similarity.numpy(), expected, atol=2e-5)
+
+
+@pytest.mark.parametrize(
+    ("init", "centre", "kept"),
+    [("common", True, False), ("independent", True, True), ("common", False, True), ("independent", False, True)],
+)
+def test_first_models_are_kept_only_where_they_do_not_cancel(init, centre, kept, start):
+    run = start(*afind_plus(center=centre), init=init)
+    assert ("initial" in run.bank.boundary.rows) == kept
+    first = run.models.clone()
+    run.go(2)
+    if kept:
+        assert torch.equal(run.bank.boundary.rows["initial"], first)
+
+
+def test_another_layer_can_be_compared(start):
+    run = start(*afind_plus(proxy_layer="head", proxy="weight", center=False)).go()
+    layout = run.module.layout
+    expected = naive_cosines(
+        run.rounds[0].trained[:, layout.module_columns("head").mask(layout.width)], run.rounds[0].reachable, False
+    )
+    np.testing.assert_allclose(run.rounds[0].similarity.numpy(), expected, atol=2e-5)
+
+
+def test_proxies_are_charged_to_everybody_who_looks(start):
+    run = start(*afind_plus(), topology="ring").go(2)
+    layer = 5 * 4 + 4
+    width = layer + 4 * 3 + 3
+    for round in run.rounds:
+        mixed = int(round.selected.sum())
+        assert round.metrics["proxies_received"] == 2
+        assert round.metrics["models_received"] == pytest.approx(mixed / 6)
+        assert round.metrics["bytes_received"] == pytest.approx(4 * (mixed * width + 12 * layer) / 6)
+
+
+# --- dropout ----------------------------------------------------------------------------------------------------------
+def test_with_a_substitution_a_dropped_neighbour_is_remembered_as_it_was_seen_last(start, tmp_path):
+    file = tmp_path / "trace.txt"
+    file.write_text("1 1 1 1 1 1\n1 1 0 1 1 1\n1 1 1 1 1 1\n")
+    run = start(*afind_plus(tau=0.0), Trace(str(file)), Stale(), rounds=3).go(3)
+    first, second, third = run.rounds
+    assert torch.equal(second.similarity[[0, 1, 3, 4, 5], 2], first.similarity[[0, 1, 3, 4, 5], 2])
+    assert second.selected[[0, 1, 3, 4, 5], 2].all()
+    assert second.similarity[2].isnan().all()  # it looked at nobody
+    assert not torch.equal(third.similarity[[0, 1, 3, 4, 5], 2], first.similarity[[0, 1, 3, 4, 5], 2])
+
+
+def test_with_a_substitution_a_neighbour_never_seen_is_an_average_one(start, tmp_path):
+    file = tmp_path / "trace.txt"
+    file.write_text("1 1 0 1 1 1\n")
+    round = start(*afind_plus(), Trace(str(file)), Stale(), rounds=1).go().rounds[0]
+    assert (round.scores[[0, 1, 3, 4, 5], 2] == 1).all()
+    assert round.similarity[:, 2].isnan().all()
+
+
+def test_without_a_substitution_a_dropped_neighbour_is_not_there(start, tmp_path):
+    file = tmp_path / "trace.txt"
+    file.write_text("1 1 1 1 1 1\n1 1 0 1 1 1\n")
+    round = start(*afind_plus(tau=0.0), Trace(str(file)), rounds=2).go(2).rounds[1]
+    assert round.similarity[:, 2].isnan().all()
+    assert not round.selected[:, 2].any()
+
+
+# --- refusals ---------------------------------------------------------------------------------------------------------
+def test_a_private_proxy_layer_is_refused(start):
+    with pytest.raises(UserError, match=r"compares the layer 'features.fc1', which model.shared keeps private"):
+        start(*afind_plus(), shared=["head.*"])
+
+
+def test_another_shared_layer_is_accepted(start):
+    run = start(*afind_plus(proxy_layer="head"), shared=["head.*"]).go()
+    assert run.rounds[0].similarity[0, 1:].isfinite().all()
+
+
+def test_an_unknown_layer_is_refused(start):
+    with pytest.raises(UserError, match=r"no layer 'features.fc7'"):
+        start(*afind_plus(proxy_layer="features.fc7"))
+
+
+def test_a_network_without_a_featurizer_is_refused(start):
+    with pytest.raises(UserError, match="no featurizer"):
+        start(*afind_plus(), network=MLP(hidden=[]))
+
+
+def test_a_server_is_refused(start):
+    with pytest.raises(UserError, match="selection AFIND is for clients that choose neighbours"):
+        start(AFIND(), Uniform(), topology="server")
+
+
+@pytest.mark.parametrize(("settings", "sentence"), [({"nu": 0}, r"selection\.nu=0"), ({"k": -1}, r"selection\.k=-1")])
+def test_numbers_without_meaning_are_refused(settings, sentence):
+    with pytest.raises(UserError, match=sentence):
+        AFIND(**settings)

@@ -1,0 +1,141 @@
+import networkx as nx
+import pytest
+import torch
+
+from dfl_lightning.callbacks import FDMS, Gossip, Stale, Trace, Uniform
+from dfl_lightning.errors import UserError
+
+CLUSTERS = [0, 0, 0, 1, 1, 1]
+
+
+@pytest.fixture
+def trace(tmp_path):
+    def _write(*lines):
+        file = tmp_path / "trace.txt"
+        file.write_text("\n".join(lines))
+        return Trace(str(file), repeat=True)
+
+    return _write
+
+
+def history(run):
+    return torch.stack([round.selected for round in run.rounds])
+
+
+@pytest.mark.parametrize("k", [0, 1, 3, 5])
+def test_everybody_draws_k_neighbours(k, start):
+    assert (history(start(Gossip(k=k), Uniform()).go(4)).sum(2) == k).all()
+
+
+def test_fewer_where_fewer_can_be_reached(start):
+    assert (history(start(Gossip(k=4), Uniform(), topology="ring").go(3)).sum(2) == 2).all()
+
+
+def test_all_means_everybody_in_reach(start):
+    run = start(Gossip(k="all"), Uniform(), topology=nx.circulant_graph(6, [1, 2])).go(2)
+    assert all(torch.equal(round.selected, round.reachable) for round in run.rounds)
+
+
+def test_each_round_draws_anew_and_every_neighbour_comes_up(start):
+    drawn = history(start(Gossip(k=1), Uniform()).go(30))
+    assert (drawn.sum(0)[~torch.eye(6, dtype=torch.bool)] > 0).all()
+    assert not torch.equal(drawn[0], drawn[1])
+
+
+def test_within_a_cluster_only_its_members_are_drawn(start, make_clusters):
+    clusters = torch.tensor(CLUSTERS)
+    same = (clusters[:, None] == clusters) & ~torch.eye(6, dtype=torch.bool)
+    everybody = history(start(Gossip(k="all", within="cluster"), Uniform(), topology=make_clusters(6, CLUSTERS)).go())
+    assert torch.equal(everybody[0], same)
+    one = history(start(Gossip(k=1, within="cluster"), Uniform(), topology=make_clusters(6, CLUSTERS)).go(4))
+    assert (one.sum(2) == 1).all()
+    assert not (one & ~same).any()
+
+
+def test_fixed_neighbours_are_those_of_the_first_round(start):
+    drawn = history(start(Gossip(k=2, redraw=False), Uniform()).go(4))
+    assert (drawn == drawn[0]).all()
+    assert torch.equal(drawn[0], start(Gossip(k=2), Uniform()).go().rounds[0].selected)
+
+
+def test_a_fixed_neighbour_that_is_down_is_not_replaced(start, trace):
+    usual = history(start(Gossip(k=2, redraw=False), Uniform()).go(3))
+    thinned = history(start(Gossip(k=2, redraw=False), Uniform(), trace("1 1 1 1 1 1", "1 1 0 1 0 1")).go(3))
+    assert torch.equal(thinned[0], usual[0])
+    up = torch.tensor([1, 1, 0, 1, 0, 1], dtype=torch.bool)
+    assert torch.equal(thinned[1], usual[1] & up & up[:, None])
+    assert torch.equal(thinned[2], usual[2])
+
+
+def test_a_drawn_neighbour_is_replaced_where_neighbours_are_drawn_anew(start, trace):
+    run = start(Gossip(k=3), Uniform(), trace("1 1 0 1 1 1")).go(3)
+    assert (history(run)[:, [0, 1, 3, 4, 5]].sum(2) == 3).all()
+
+
+def test_the_budget_of_a_client_comes_before_k(start):
+    graph = nx.complete_graph(6)
+    nx.set_node_attributes(graph, dict(enumerate([0, 1, 2, 3, 4, 5])), "budget")
+    for k in (2, "all"):
+        assert (history(start(Gossip(k=k), Uniform(), topology=graph).go(3)).sum(2) == torch.arange(6)).all()
+
+
+# --- a server that samples --------------------------------------------------------------------------------------------
+def test_a_server_calls_k_clients_and_only_they_train_and_are_paid_for(start):
+    run = start(Gossip(k=2), Uniform(), topology="server").go(5)
+    for round in run.rounds:
+        called = torch.nonzero(round.selected[6]).squeeze(1)
+        assert len(called) == 2
+        assert torch.equal(round.jobs.owners, called)
+        resting = [i for i in range(6) if i not in called]
+        assert torch.equal(round.trained[resting], round.before[resting])
+        assert round.metrics["models_received"] == pytest.approx((2 + 2) / 6)  # two downloads, two uploads
+        torch.testing.assert_close(round.after[6], round.trained[called].mean(0))
+        assert round.metrics["neighbours"] == 2
+    assert len({tuple(round.jobs.owners.tolist()) for round in run.rounds}) > 1
+
+
+def test_a_server_can_keep_to_the_clients_of_the_first_round(start):
+    drawn = history(start(Gossip(k=2, redraw=False), Uniform(), topology="server").go(4))
+    assert (drawn == drawn[0]).all()
+
+
+def test_a_server_calls_only_clients_that_are_up(start, trace):
+    run = start(Gossip(k=2), Uniform(), trace("1 0 1 0 1 0"), topology="server").go(4)
+    assert all(set(round.jobs.owners.tolist()) < {0, 2, 4} and len(round.jobs.owners) == 2 for round in run.rounds)
+
+
+@pytest.mark.parametrize("substitution", [FDMS, Stale])
+def test_who_was_not_called_sends_no_update_that_a_substitution_could_remember(substitution, start, trace):
+    policy = substitution()
+    run = start(Gossip(k=2), Uniform(), policy, trace("1 1 1 1 1 1"), topology="server").go(1)
+    called = run.rounds[0].selected[6, :6]
+    if substitution is FDMS:
+        assert torch.equal(policy.counts > 0, (called[:, None] & called) & ~torch.eye(6, dtype=torch.bool))
+    else:
+        assert torch.equal(policy.seen, called)
+        assert torch.equal(run.bank.boundary.rows["stale"][:6].any(1), called)
+
+
+def test_a_friend_is_one_of_the_clients_that_were_called(start, trace):
+    run = start(Gossip(k=3), Uniform(), FDMS(), trace("1 1 1 1 1 1", "1 1 0 1 0 1"), topology="server").go(8)
+    for round in run.rounds:
+        assert not round.weights[6, :6][~round.participants].any()
+
+
+# --- refusals ---------------------------------------------------------------------------------------------------------
+def test_within_needs_clusters(start):
+    with pytest.raises(UserError, match="needs known clusters"):
+        start(Gossip(k=1, within="cluster"), Uniform())
+
+
+def test_within_makes_no_sense_at_a_server(start):
+    from dfl_lightning.data import Digits, RotatedClusters
+
+    data = Digits(num_clients=4, samples_per_client=4, partition=RotatedClusters([0, 180]))
+    with pytest.raises(UserError, match="a server belongs to no cluster"):
+        start(Gossip(k=1, within="cluster"), Uniform(), topology="server", clients=4, data=data)
+
+
+def test_a_negative_k_is_refused():
+    with pytest.raises(UserError, match=r"selection\.k=-1"):
+        Gossip(k=-1)

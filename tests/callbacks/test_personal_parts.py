@@ -1,0 +1,92 @@
+"""What is personal never leaves its client: change one client's, and nobody else notices."""
+
+import networkx as nx
+import pytest
+import torch
+
+from dfl_lightning.callbacks import (
+    AFIND,
+    AdaptiveThreshold,
+    Bernoulli,
+    Boltzmann,
+    Gossip,
+    SampleWeighted,
+    Stale,
+    Uniform,
+)
+from dfl_lightning.data import Digits, RotatedClusters
+from dfl_lightning.models import MLP
+from dfl_lightning.objectives import Plain
+
+POLICIES = {
+    "gossip, uniform": lambda: [Gossip(k=3), Uniform()],
+    "gossip, boltzmann": lambda: [Gossip(k="all"), Boltzmann()],
+    "oracle, by samples": lambda: [Gossip(k="all", within="cluster"), SampleWeighted()],
+    "afind": lambda: [AFIND(), AdaptiveThreshold(), Boltzmann()],
+    "afind, weights": lambda: [AFIND(proxy="weight", center=False), AdaptiveThreshold(), Boltzmann()],
+    "stale": lambda: [Gossip(k=3), Boltzmann(), Bernoulli(0.3), Stale()],
+}
+every_policy = pytest.mark.parametrize("name", POLICIES)
+
+
+@pytest.fixture
+def digits(start):
+    """Six clients; 0 is heard by all and hears nobody, so that its shared parameters depend on nothing personal.
+
+    Only the personal parameters are trained; the shared ones start apart and are moved by mixing alone. So the
+    others may notice client 0's shared parameters, which are the same whatever its personal ones are.
+    """
+
+    def _start(name, shared, change=0.0):
+        graph = nx.complete_graph(6, create_using=nx.DiGraph)
+        graph.remove_edges_from(list(graph.in_edges(0)))
+        run = start(
+            *POLICIES[name](),
+            topology=graph,
+            data=Digits(num_clients=6, samples_per_client=12, partition=RotatedClusters([0, 180])),
+            network=MLP(hidden=[8]),
+            init="independent",
+            shared=shared,
+            local_epochs=0,
+            objective=Plain(personal_epochs=2),
+        )
+        layout = run.module.layout
+        run.models[0, layout.module_columns("head").mask(layout.width)] += change
+        return run
+
+    return _start
+
+
+@every_policy
+def test_a_clients_personal_parameters_influence_nobody_else(name, digits):
+    usual, changed = digits(name, ["features.*"]).go(4), digits(name, ["features.*"], change=1.0).go(4)
+    for one, other in zip(usual.rounds, changed.rounds, strict=True):
+        assert torch.equal(one.after[1:], other.after[1:])
+        assert torch.equal(one.selected[1:], other.selected[1:])
+        assert not torch.equal(one.after[0], other.after[0])
+
+
+@every_policy
+def test_the_same_parameters_shared_would_have_been_noticed(name, digits):
+    usual, changed = digits(name, ["*"]).go(4), digits(name, ["*"], change=1.0).go(4)
+    assert not torch.equal(usual.models[1:], changed.models[1:])
+
+
+@every_policy
+def test_mixing_moves_the_shared_parameters_only(name, digits):
+    run = digits(name, ["features.*"])
+    layout = run.module.layout
+    personal, first = layout.personal.mask(layout.width), run.models.clone()
+    for round in run.go(3).rounds:
+        assert torch.equal(round.after[:, personal], round.trained[:, personal])
+    assert not torch.equal(run.models[1:, ~personal], first[1:, ~personal])
+    assert not torch.equal(run.models[:, personal], first[:, personal])
+
+
+@every_policy
+def test_only_shared_parameters_are_sent(name, digits):
+    for round in digits(name, ["features.*"]).go(2).rounds:
+        models, proxies = round.metrics["models_received"], round.metrics["proxies_received"]
+        layer = 64 * 8 + 8
+        assert models > 0
+        assert round.metrics["bytes_received"] == pytest.approx(4 * layer * (models + proxies))

@@ -1,0 +1,51 @@
+import math
+
+import pytest
+import torch
+
+from dfl_lightning.callbacks import AFIND, AdaptiveThreshold, Selection, Trace, Uniform
+from dfl_lightning.errors import UserError
+
+
+def test_the_threshold_is_tau_times_the_mean_uncertainty_about_the_neighbours(start):
+    round = start(AFIND(), AdaptiveThreshold(tau=0.8), Uniform()).go().rounds[0]
+    for i in range(6):
+        entropies = []
+        for j in range(6):
+            if j != i:
+                e = max((float(round.similarity[i, j]) + 1) / 2, 1 / math.e)
+                entropies.append(-e * math.e * math.log(e))
+        assert round.threshold[i] == pytest.approx(0.8 * sum(entropies) / 5)
+    assert round.metrics["threshold"] == pytest.approx(float(round.threshold.mean()))
+
+
+def test_by_the_letter_who_was_down_keeps_its_threshold(start, tmp_path):
+    file = tmp_path / "trace.txt"
+    file.write_text("1 1 1 1 1 1\n0 1 1 1 1 1\n")
+    threshold = AdaptiveThreshold(rule="literal")
+    run = start(AFIND(rule="literal", nu=0.01), threshold, Uniform(), Trace(str(file), repeat=True)).go(1)
+    before = threshold.threshold.clone()
+    run.go(1)
+    assert threshold.threshold[0] == before[0]
+    assert (threshold.threshold[1:] != before[1:]).any()
+
+
+def test_scores_and_threshold_must_follow_the_same_rule(start):
+    with pytest.raises(UserError, match=r"threshold\.rule=literal but selection\.rule=ratio"):
+        start(AFIND(), AdaptiveThreshold(rule="literal"), Uniform())
+
+
+def test_a_selection_without_similarities_is_refused(start):
+    class Blind(Selection):
+        reads = frozenset({"threshold"})
+
+        def on_compare(self, trainer, module, round):
+            round.scores = torch.ones(6, 6)
+
+    with pytest.raises(UserError, match="reads similarities, and the selection Blind writes none"):
+        start(Blind(), AdaptiveThreshold(), Uniform()).go()
+
+
+def test_a_negative_tau_is_refused():
+    with pytest.raises(UserError, match=r"threshold\.tau=-1"):
+        AdaptiveThreshold(tau=-1)

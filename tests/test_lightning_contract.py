@@ -1,0 +1,169 @@
+"""The round loop leans on private parts of Lightning. This fails when an upgrade changes one of them.
+
+What to do then: read the changes of the methods below between the two releases (`git diff` of Lightning's
+`loops/fit_loop.py` and `loops/training_epoch_loop.py`), mend `dfl_lightning/loop.py`, run `tests/test_resume.py` with
+`-m "slow or not slow"`, and put the digest that this test prints into `KNOWN`.
+"""
+
+import ast
+import hashlib
+import inspect
+import re
+import textwrap
+from pathlib import Path
+
+import lightning
+import pytest
+from lightning.pytorch import Trainer
+from lightning.pytorch.loops.evaluation_loop import _EvaluationLoop
+from lightning.pytorch.loops.fit_loop import _FitLoop
+from lightning.pytorch.loops.loop import _Loop
+from lightning.pytorch.loops.progress import _BatchProgress, _Progress
+from lightning.pytorch.loops.training_epoch_loop import _TrainingEpochLoop
+from lightning.pytorch.strategies import Strategy
+from lightning.pytorch.trainer import call
+
+import dfl_lightning
+from dfl_lightning import DFLTrainer
+from dfl_lightning.loop import LocalWork, RoundLoop
+
+KNOWN = {"2.6": "DIGEST"}
+"""Digest of `RELIED_ON` by Lightning series."""
+
+OVERRIDDEN = {
+    RoundLoop: ["advance", "on_advance_end", "on_advance_start", "on_run_start", "load_state_dict", "run", "skip", "teardown"],
+    LocalWork: ["_batches_that_stepped", "_broadcast_sigterm_tensor", "_should_check_val_fx", "done", "global_step"],
+}
+"""What our two loops replace of Lightning's."""
+
+RELIED_ON = {
+    _FitLoop: {
+        "__init__": "self, trainer, min_epochs, max_epochs",
+        "run": "self",
+        "skip": "self",
+        "done": "self",
+        "setup_data": "self",
+        "reset": "self",
+        "on_run_start": "self",
+        "on_run_end": "self",
+        "on_advance_start": "self",
+        "advance": "self",
+        "on_advance_end": "self",
+        "teardown": "self",
+        "restarting": "self",
+        "update_restart_stage": "self",
+        "_can_stop_early": "self",
+    },
+    _TrainingEpochLoop: {
+        "__init__": "self, trainer, min_steps, max_steps",
+        "run": "self, data_fetcher",
+        "reset": "self",
+        "on_run_start": "self, data_fetcher",
+        "advance": "self, data_fetcher",
+        "on_advance_end": "self, data_fetcher",
+        "done": "self",
+        "global_step": "self",
+        "_is_training_done": "self",
+        "_num_ready_batches_reached": "self",
+        "_should_check_val_fx": "self, data_fetcher",
+        "_should_check_val_epoch": "self",
+        "_broadcast_sigterm_tensor": "self",
+        "on_save_checkpoint": "self",
+        "on_load_checkpoint": "self, state_dict",
+    },
+    _Loop: {
+        "state_dict": "self, destination, prefix",
+        "load_state_dict": "self, state_dict, prefix",
+        "on_iteration_done": "self",
+    },
+    _EvaluationLoop: {"run": "self", "reset": "self", "on_run_end": "self"},
+    _Progress: {"increment_ready": "self", "increment_started": "self"},
+    _BatchProgress: {"reset_on_run": "self"},
+    Strategy: {"save_checkpoint": "self, checkpoint, filepath, storage_options"},
+    call: {"_call_and_handle_interrupt": "trainer, trainer_fn, args, kwargs", "_interrupt": "trainer, exception"},
+}
+"""What they override, call or take for granted, with its parameters."""
+
+SERIES = ".".join(lightning.__version__.split(".")[:2])
+
+
+def function(owner, name):
+    found = inspect.getattr_static(owner, name)
+    return inspect.unwrap(found.fget if isinstance(found, property) else found)
+
+
+def without_docstrings(code):
+    tree = ast.parse(textwrap.dedent(inspect.getsource(code)))
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef):
+            node.returns = None
+            if ast.get_docstring(node) is not None:
+                node.body = node.body[1:] or [ast.Pass()]
+    # unparse, not dump: the text of a tree depends less on the version of Python
+    return ast.unparse(tree)
+
+
+def digest():
+    texts = [
+        f"{owner.__name__}.{name}\n{without_docstrings(function(owner, name))}"
+        for owner, names in RELIED_ON.items()
+        for name in names
+    ]
+    return hashlib.sha256("\n".join(texts).encode()).hexdigest()[:16]
+
+
+@pytest.mark.parametrize("owner", RELIED_ON, ids=lambda owner: owner.__name__)
+def test_private_methods_are_there_with_the_parameters_we_know(owner):
+    for name, parameters in RELIED_ON[owner].items():
+        assert hasattr(owner, name), f"Lightning {lightning.__version__} has no {owner.__name__}.{name} any more"
+        assert ", ".join(inspect.signature(function(owner, name)).parameters) == parameters, name
+
+
+def test_this_lightning_has_been_read():
+    how = f"{__doc__}\nLightning {lightning.__version__} has the digest {digest()}."
+    assert SERIES in KNOWN, f"Lightning {SERIES} is new to us. {how}"
+    assert digest() == KNOWN[SERIES], f"Lightning {SERIES} changed under us. {how}"
+
+
+@pytest.mark.parametrize(("ours", "theirs"), [(RoundLoop, _FitLoop), (LocalWork, _TrainingEpochLoop)])
+def test_the_list_of_overridden_names_is_complete(ours, theirs):
+    instance = theirs(Trainer(accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False))
+    known = {*dir(theirs), *vars(instance)}
+    replaced = [name for name in vars(ours) if name in known and not name.startswith("__")]
+    assert sorted(replaced) == sorted(OVERRIDDEN[ours])
+
+
+def test_every_override_takes_the_parameters_of_what_it_overrides():
+    for ours, names in OVERRIDDEN.items():
+        for name in names:
+            if inspect.isfunction(inspect.getattr_static(ours, name)):
+                theirs = inspect.signature(function(ours.__mro__[1], name)).parameters
+                assert list(inspect.signature(getattr(ours, name)).parameters) == list(theirs), name
+
+
+def test_what_the_loop_reads_and_assigns_is_there():
+    trainer = DFLTrainer(accelerator="cpu")
+    for path in (
+        "fit_loop.epoch_loop.val_loop.run",
+        "fit_loop.epoch_loop.batch_progress.reset_on_run",
+        "fit_loop.epoch_progress.total.processed",
+        "fit_loop.epoch_progress.current.completed",
+        "fit_loop.restarting",
+        "fit_loop.max_epochs",
+        "callback_metrics",
+        "received_sigterm",
+        "should_stop",
+    ):
+        value = trainer
+        for name in path.split("."):
+            assert hasattr(value, name), path
+            value = getattr(value, name)
+    assert isinstance(trainer.fit_loop, RoundLoop)
+    assert isinstance(trainer.fit_loop.epoch_loop, LocalWork)
+
+
+def test_private_names_of_lightning_are_used_in_the_loop_only():
+    private = r"\b(_FitLoop|_TrainingEpochLoop|_EvaluationLoop|_logger_connector|_checkpoint_connector|_signal_connector|_active_loop)\b"
+    package = Path(dfl_lightning.__file__).parent
+    users = {p.name for p in package.rglob("*.py") if re.search(private, p.read_text(encoding="utf-8"))}
+    assert users == {"loop.py"}

@@ -1,0 +1,512 @@
+"""The promises of a round, what happens when they are broken, and what a round costs."""
+
+import functools
+import math
+from types import SimpleNamespace
+
+import networkx as nx
+import pytest
+import torch
+from torch.utils.data import TensorDataset
+
+from dfl_lightning.bank import Evaluation, References
+from dfl_lightning.callbacks import (
+    AFIND,
+    FDMS,
+    AdaptiveThreshold,
+    Aggregation,
+    Boltzmann,
+    Dropout,
+    Gossip,
+    Monitor,
+    NeighbourAccuracy,
+    SampleWeighted,
+    Selection,
+    Substitution,
+    Threshold,
+    Trace,
+    Uniform,
+)
+from dfl_lightning.data import FromDataset
+from dfl_lightning.errors import UserError
+from dfl_lightning.models import MLP
+from dfl_lightning.module import DFLModule
+from dfl_lightning.protocol import Protocol
+from dfl_lightning.report.banner import notes
+from dfl_lightning.round import RoundCallback
+from dfl_lightning.trainer import DFLTrainer
+
+CLIENTS = 4
+WIDTH, LAYER = 5 * 4 + 4 + 4 * 3 + 3, 5 * 4 + 4
+
+
+def toy_data(poisoned=None, test_fraction=0.0):
+    """Six samples a client; those of `poisoned` are infinite."""
+    g = torch.Generator().manual_seed(0)
+    x, y = torch.randn(6 * CLIENTS, 5, generator=g), torch.arange(6 * CLIENTS) % 3
+    parts = [part.tolist() for part in torch.arange(6 * CLIENTS).split(6)]
+    if poisoned is not None:
+        x[parts[poisoned]] = math.inf
+    return FromDataset(TensorDataset(x, y), parts=parts, num_classes=3, test_fraction=test_fraction)
+
+
+@pytest.fixture(autouse=True)
+def seed_zero(monkeypatch):
+    monkeypatch.setenv("PL_GLOBAL_SEED", "0")
+
+
+def set_up(*policies, topology="complete", data=None, trainer=None, **model):
+    """A trainer that is ready for its first round, and its protocol."""
+    defaults = {"accelerator": "cpu", "enable_progress_bar": False, "max_rounds": 3}
+    the_trainer = DFLTrainer(callbacks=list(policies), topology=topology, **defaults | (trainer or {}))
+    optimizer = functools.partial(torch.optim.SGD, lr=0.2)
+    module = DFLModule(MLP(hidden=[4]), local_epochs=1, batch_size=3, optimizer=optimizer, **model)
+    the_trainer.prepare(module, data or toy_data())
+    return the_trainer, Protocol(the_trainer)
+
+
+def one_round(protocol):
+    round = protocol.begin()
+    protocol.train(round)
+    protocol.mix(round)
+    protocol.commit(round)
+    bank = protocol.bank
+    bank.boundary = bank.boundary._replace(closed=True)
+    return round, bank.boundary.metrics
+
+
+def go(*policies, **settings):
+    return one_round(set_up(*policies, **settings)[1])
+
+
+# --- promises ---------------------------------------------------------------------------------------------------------
+def breaking(family, **hooks):
+    """A policy called Broken of a family, with these hooks."""
+
+    def hook(write):
+        return lambda self, trainer, module, round: write(round)
+
+    return type("Broken", (family,), {name: hook(write) for name, write in hooks.items()})()
+
+
+def setting(**fields):
+    def write(round):
+        for name, make in fields.items():
+            setattr(round, name, make(round))
+
+    return write
+
+
+def outsiders(round):
+    return torch.ones(4, 4, dtype=torch.bool) & ~torch.eye(4, dtype=torch.bool)
+
+
+def weights(matrix):
+    return breaking(Aggregation, on_weigh=setting(weights=lambda r: torch.tensor(matrix, dtype=torch.float64)))
+
+
+def select(matrix):
+    return breaking(Selection, on_select=setting(selected=lambda r: matrix))
+
+
+everybody = torch.ones(4, 4, dtype=torch.bool)
+NAN = math.nan
+BROKEN = {
+    "candidates out of reach": (
+        [breaking(Selection, on_propose=setting(candidates=outsiders))],
+        "Broken proposed candidates down or out of reach",
+    ),
+    "candidates of the wrong size": (
+        [breaking(Selection, on_propose=setting(candidates=lambda r: everybody[:3]))],
+        r"Broken wrote candidates of type bool \[3, 4\]; it must be bool \[4, 4\]",
+    ),
+    "two jobs for a client": (
+        [breaking(Selection, on_propose=setting(jobs=lambda r: References.rows("models", torch.tensor([1, 1]))))],
+        "Broken proposed two jobs for one client",
+    ),
+    "similarity of the wrong size": (
+        [breaking(Selection, on_compare=setting(similarity=lambda r: torch.zeros(3, 3)))],
+        r"Broken wrote similarity of type float32 \[3, 3\]; it must be float \[4, 4\]",
+    ),
+    "scores that are no numbers": (
+        [breaking(Selection, on_compare=setting(scores=lambda r: everybody))],
+        r"Broken wrote scores of type bool \[4, 4\]; it must be float \[4, 4\]",
+    ),
+    "a threshold for each pair": (
+        [AFIND(), breaking(Threshold, on_threshold=setting(threshold=lambda r: torch.zeros(4, 4)))],
+        r"Broken wrote threshold of type float32 \[4, 4\]; it must be float \[4\]",
+    ),
+    "nothing selected": ([breaking(Selection)], r"Broken selected nothing; write round\.selected"),
+    "oneself selected": ([select(everybody)], "Broken selected clients down or out of reach"),
+    "out of reach selected": ([select(outsiders(None))], "Broken selected clients down or out of reach"),
+    "probabilities selected": (
+        [select(torch.rand(4, 4))],
+        r"Broken wrote selected of type float32 \[4, 4\]; it must be bool",
+    ),
+    "weights without a vote": (
+        [Gossip(k=0), weights([[0.5, 0.5, 0, 0], [0, 1, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1]])],
+        "Broken gave weight to a row without a vote",
+    ),
+    "weights that are no shares": (
+        [Gossip(k=0), weights([[0.5, 0, 0, 0], [0, 1, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1]])],
+        "Broken wrote weights that do not sum to 1",
+    ),
+    "weights that are not finite": (
+        [Gossip(k=0), weights([[NAN, 0, 0, 0], [0, 1, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1]])],
+        "Broken wrote weights that do not sum to 1",
+    ),
+    "weights for clients only": (
+        [Gossip(k=0), weights([[1.0], [1.0], [1.0], [1.0]])],
+        r"Broken wrote no weights \[n, P\]",
+    ),
+    "no weights": ([Gossip(k=0), breaking(Aggregation)], r"Broken wrote no weights \[n, P\]"),
+    "models that are not finite": (
+        [
+            Gossip(k=0),
+            type("Broken", (Uniform,), {"on_mix": lambda s, t, m, round: round.bank.rows("trained").fill_(NAN)})(),
+        ],
+        "Broken mixed models that are not finite",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", BROKEN)
+def test_a_broken_promise_names_round_and_policy(what):
+    policies, sentence = BROKEN[what]
+    if not any(isinstance(policy, Selection) for policy in policies):
+        policies = [Gossip(k=0), *policies]
+    if not any(isinstance(policy, Aggregation) for policy in policies):
+        policies = [*policies, Uniform()]
+    with pytest.raises(UserError, match=f"^round 0: {sentence}"):
+        go(*policies, topology="ring")
+
+
+@pytest.mark.parametrize(
+    ("stand_in", "sentence"),
+    [
+        (lambda r: torch.full((4, 4), 4), "names a row that does not exist"),
+        (lambda r: torch.full((4, 4), -2), "names a row that does not exist"),
+        (lambda r: torch.zeros(4, 4), r"wrote stand_in of type float32 \[4, 4\]; it must be int \[4, 4\]"),
+    ],
+)
+def test_a_substitution_must_name_rows_that_exist(stand_in, sentence, half_down):
+    broken = breaking(Substitution, on_substitute=setting(stand_in=stand_in))
+    with pytest.raises(UserError, match=f"^round 0: Broken {sentence}"):
+        go(Gossip(k="all"), Uniform(), half_down(), broken)
+
+
+def test_a_job_for_a_client_that_is_down_is_refused(half_down):
+    eager = breaking(Selection, on_propose=setting(jobs=lambda r: References.rows("models", torch.arange(4))))
+    with pytest.raises(UserError, match=r"^round 0: Broken proposed a job for a client that is down"):
+        go(eager, Uniform(), half_down())
+
+
+def test_a_topology_with_self_loops_is_refused(monkeypatch):
+    trainer, protocol = set_up(Gossip(k=0), Uniform())
+    monkeypatch.setattr(type(trainer.lightning_module.topology), "reachable", lambda self, round: everybody.clone())
+    with pytest.raises(UserError, match="self loops"):
+        one_round(protocol)
+
+
+def test_models_whose_sum_overflows_are_still_finite():
+    class Huge(Uniform):
+        def on_mix(self, trainer, module, round):
+            round.bank.rows("trained").fill_(3e38)
+
+    _, protocol = set_up(Gossip(k=0), Huge())
+    one_round(protocol)
+
+
+def test_scores_and_thresholds_of_any_float_type_will_do():
+    class Mine(Selection):
+        reads = frozenset({"threshold"})
+
+        def on_compare(self, trainer, module, round):
+            round.scores = torch.arange(4.0).expand(4, 4)
+
+    class Two(Threshold):
+        def on_threshold(self, trainer, module, round):
+            round.threshold = torch.full((4,), 2.0)
+
+    round, _ = go(Mine(), Two(), Uniform())
+    assert torch.nonzero(round.selected).tolist() == [[0, 2], [0, 3], [1, 2], [1, 3], [2, 3], [3, 2]]
+
+
+def test_hooks_are_called_in_their_order():
+    seen = []
+    hooks = (
+        "on_dropout on_propose on_trained on_compare on_threshold on_select on_substitute on_weigh on_mix on_round_end"
+    )
+    watcher = {name: lambda s, t, m, round, name=name: seen.append(name) for name in hooks.split()}
+    go(Gossip(k=1), Uniform(), type("Watcher", (RoundCallback,), watcher)())
+    assert seen == hooks.split()
+
+
+# --- who is there -----------------------------------------------------------------------------------------------------
+@pytest.fixture
+def trace(tmp_path):
+    def _write(*lines):
+        file = tmp_path / "trace.txt"
+        file.write_text("\n".join(lines))
+        return Trace(str(file), repeat=True)
+
+    return _write
+
+
+@pytest.fixture
+def half_down(trace):
+    return lambda: trace("1 1 0 0")
+
+
+@pytest.mark.parametrize("topology", ["complete", "server"])
+def test_when_everybody_is_down_the_round_is_counted_and_nothing_else_happens(topology, trace, tmp_path):
+    folder = {"default_root_dir": tmp_path, "enable_checkpointing": False}
+    policies = Gossip(k="all"), Uniform(), trace("1 1 1 1", "0 0 0 0", "0 1 1 1"), NeighbourAccuracy()
+    trainer, _ = set_up(*policies, topology=topology, trainer=folder)
+    trainer.fit(trainer.lightning_module, datamodule=trainer.datamodule)
+    metrics = trainer.run.metrics
+    assert metrics["round"].tolist() == [0, 1, 2]
+    assert metrics["active"].tolist() == [4, 0, 3]
+    assert metrics["models_received"][1] == metrics["bytes_received"][1] == 0
+    assert math.isnan(metrics["train_loss"][1])
+    assert math.isnan(metrics["neighbours"][1])
+
+
+def test_a_dropped_client_neither_trains_nor_mixes_nor_is_mixed(half_down):
+    _trainer, protocol = set_up(Gossip(k="all"), Uniform(), half_down())
+    before = protocol.bank.boundary.rows["models"].clone()
+    round, _ = one_round(protocol)
+    assert torch.equal(protocol.bank.boundary.rows["models"][2:], before[2:])
+    assert torch.nonzero(round.selected).tolist() == [[0, 1], [1, 0]]
+
+
+# --- divergence -------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("topology", ["complete", "server"])
+def test_a_client_that_diverges_is_left_alone(topology):
+    _trainer, protocol = set_up(Gossip(k="all"), Uniform(), topology=topology, data=toy_data(poisoned=1))
+    for _ in range(2):
+        before = protocol.bank.boundary.rows["models"].clone()
+        with pytest.warns(UserWarning, match="training of client 1 diverged; nobody mixes it"):
+            round, metrics = one_round(protocol)
+        assert metrics["diverged"] == 1
+        assert round.diverged.tolist() == [False, True, False, False]
+        assert round.losses.isnan().tolist() == [False, True, False, False]
+        assert not round.votes[:, 1].any()
+        assert not round.selected[1].any()
+        after = protocol.bank.boundary.rows["models"]
+        assert torch.equal(after[1], before[1])
+        assert after.isfinite().all()
+        assert math.isfinite(metrics["train_loss"])
+
+
+def test_who_is_quarantined_does_not_change_what_the_others_do():
+    _, protocol = set_up(Gossip(k="all"), Uniform(), data=toy_data(poisoned=1))
+    with pytest.warns(UserWarning, match="client 1"):
+        one_round(protocol)
+    others = nx.complete_graph(4)
+    others.remove_edges_from(list(others.edges(1)))
+    _, without = set_up(Gossip(k="all"), Uniform(), topology=others)
+    one_round(without)
+    rest = [0, 2, 3]
+    torch.testing.assert_close(protocol.bank.boundary.rows["models"][rest], without.bank.boundary.rows["models"][rest])
+
+
+def test_when_everybody_diverges_nothing_is_mixed():
+    data = toy_data()
+    data.dataset.tensors[0].fill_(math.inf)
+    _, protocol = set_up(Gossip(k="all"), Uniform(), data=data)
+    before = protocol.bank.boundary.rows["models"].clone()
+    with pytest.warns(UserWarning, match="client 0, 1, 2, 3 diverged"):
+        round, metrics = one_round(protocol)
+    assert round.selected is None
+    assert metrics["diverged"] == 4
+    assert torch.equal(protocol.bank.boundary.rows["models"], before)
+
+
+def test_divergence_can_stop_the_run():
+    _, protocol = set_up(Gossip(k="all"), Uniform(), data=toy_data(poisoned=1), on_divergence="stop")
+    with pytest.raises(UserError, match=r"round 0: training of client 1 diverged .*lower model.optimizer.lr"):
+        one_round(protocol)
+
+
+def test_divergence_is_logged_in_the_run_folder(tmp_path):
+    folder = {"default_root_dir": tmp_path, "enable_checkpointing": False, "max_rounds": 2}
+    trainer, _ = set_up(Gossip(k="all"), Uniform(), data=toy_data(poisoned=1), trainer=folder)
+    with pytest.warns(UserWarning, match="client 1"):
+        trainer.fit(trainer.lightning_module, datamodule=trainer.datamodule)
+    assert trainer.run.metrics["diverged"].tolist() == [1, 1]
+
+
+# --- costs ------------------------------------------------------------------------------------------------------------
+def costs(metrics):
+    """Models, probes, proxies and bytes of all clients together."""
+    return [CLIENTS * metrics[f"{name}_received"] for name in ("models", "probes", "proxies", "bytes")]
+
+
+def test_local_training_costs_nothing():
+    assert costs(go(Gossip(k=0), Uniform())[1]) == [0, 0, 0, 0]
+
+
+def test_gossip_costs_a_model_a_neighbour():
+    assert costs(go(Gossip(k=2), Uniform())[1]) == [8, 0, 0, 4 * 8 * WIDTH]
+
+
+def test_shared_parameters_alone_are_sent():
+    assert costs(go(Gossip(k=2), Uniform(), shared=["features.*"])[1]) == [8, 0, 0, 4 * 8 * LAYER]
+
+
+def test_afind_costs_a_proxy_a_neighbour_in_reach_and_a_model_a_selected_one():
+    round, metrics = go(AFIND(), AdaptiveThreshold(), Boltzmann(), topology="ring")
+    mixed = int(round.selected.sum())
+    assert costs(metrics) == [mixed, 0, 8, 4 * (mixed * WIDTH + 8 * LAYER)]
+
+
+def test_a_comparison_of_whole_models_costs_models():
+    class Whole(Selection):
+        k = 0
+
+        def on_compare(self, trainer, module, round):
+            round.similarity = round.compare("trained", round.candidates).cosines
+            round.scores = round.similarity
+
+    assert costs(go(Whole(), Uniform(), topology="ring")[1]) == [8, 8, 0, 4 * 8 * WIDTH]
+
+
+def test_fedavg_costs_an_upload_and_a_download_a_client():
+    assert costs(go(Gossip(k="all"), SampleWeighted(), topology="server")[1]) == [8, 0, 0, 4 * 8 * WIDTH]
+
+
+def test_fedavg_with_sampling_costs_nothing_for_who_is_not_called():
+    assert costs(go(Gossip(k=1), SampleWeighted(), topology="server")[1]) == [2, 0, 0, 4 * 2 * WIDTH]
+
+
+def test_fdms_costs_no_more_than_dropout(half_down):
+    plain = go(Gossip(k="all"), Uniform(), half_down(), topology="server")[1]
+    friends = go(Gossip(k="all"), Uniform(), half_down(), FDMS(), topology="server")[1]
+    assert costs(plain) == costs(friends) == [4, 0, 0, 4 * 4 * WIDTH]
+
+
+def test_a_model_that_is_looked_at_and_mixed_costs_once():
+    class Prober(Selection):
+        k = 1
+
+        def on_compare(self, trainer, module, round):
+            round.scores = -round.evaluate_pairs(round.candidates)
+            round.evaluate_pairs(round.candidates)
+
+    assert costs(go(Prober(), Boltzmann())[1]) == [12, 8, 0, 4 * 12 * WIDTH]
+
+
+def test_models_from_before_the_training_cost_as_much():
+    class Lazy(Uniform):
+        def on_mix(self, trainer, module, round):
+            round.mix([(round.weights, "models")], into="models", where=round.receivers)
+
+    assert costs(go(Gossip(k=2), Lazy())[1]) == [8, 0, 0, 4 * 8 * WIDTH]
+
+
+def test_a_policys_own_memory_costs_nothing():
+    class Hoarder(Uniform):
+        row_sets = ("memory",)
+
+        def on_trained(self, trainer, module, round):
+            round.mix([(torch.full((4, 4), 0.25), "trained")], into="memory", where=round.receivers)
+
+    assert costs(go(Gossip(k=0), Hoarder())[1]) == [0, 0, 0, 0]
+
+
+def test_monitors_that_ask_the_bank_and_reported_evaluation_cost_nothing(tmp_path):
+    class Curious(Monitor):
+        def on_trained(self, trainer, module, round):
+            everyone = torch.arange(4)
+            found = round.bank.evaluate(References.rows("trained", everyone, everyone.flip(0), "trained"), "train")
+            assert isinstance(found, Evaluation)
+
+    folder = {"default_root_dir": tmp_path, "enable_checkpointing": False}
+    policies = Gossip(k=0), Uniform(), Curious()
+    trainer, _ = set_up(*policies, data=toy_data(test_fraction=0.25), trainer=folder, finetune_epochs=1)
+    trainer.fit(trainer.lightning_module, datamodule=trainer.datamodule)
+    assert not trainer.run.metrics["bytes_received"].any()
+    assert len(trainer.run.metrics["test_acc"]) == 3
+
+
+def test_costs_are_in_the_run_folder(tmp_path):
+    folder = {"default_root_dir": tmp_path, "enable_checkpointing": False}
+    trainer, _ = set_up(Gossip(k=2), Uniform(), trainer=folder)
+    trainer.fit(trainer.lightning_module, datamodule=trainer.datamodule)
+    assert trainer.run.metrics["bytes_received"].tolist() == [4 * 2 * WIDTH] * 3
+    assert trainer.run.summary["received_per_client"]["models"] == 6
+
+
+# --- policies that nobody reads ---------------------------------------------------------------------------------------
+def test_a_threshold_under_gossip_is_switched_off_and_noted():
+    threshold = AdaptiveThreshold()
+    trainer, protocol = set_up(Gossip(k=1), threshold, Uniform())
+    round, metrics = one_round(protocol)
+    assert threshold.switched_off
+    assert round.threshold is None
+    assert "threshold" not in metrics
+    assert notes(trainer, trainer.lightning_module) == [
+        "AdaptiveThreshold is switched off: nothing in this run reads what it writes"
+    ]
+
+
+def test_a_threshold_under_afind_is_not():
+    threshold = AdaptiveThreshold()
+    trainer, _ = set_up(AFIND(), threshold, Uniform())
+    assert not threshold.switched_off
+    assert notes(trainer, trainer.lightning_module) == []
+
+
+def test_a_substitution_without_dropout_is_switched_off():
+    fdms = FDMS()
+    set_up(Gossip(k="all"), fdms, Uniform(), topology="server")
+    assert fdms.switched_off
+
+
+@pytest.mark.parametrize(
+    ("policies", "sentence"),
+    [
+        ([Uniform], "no selection"),
+        ([Gossip], "no aggregation"),
+        ([Gossip, Uniform, SampleWeighted], r"2 policies of the family aggregation \(Uniform, SampleWeighted\)"),
+        ([Gossip, AFIND, Uniform], r"2 policies of the family selection \(Gossip, AFIND\)"),
+    ],
+)
+def test_a_round_needs_one_selection_and_one_aggregation(policies, sentence):
+    with pytest.raises(UserError, match=sentence):
+        set_up(*(policy() for policy in policies))
+
+
+# --- interruptions ----------------------------------------------------------------------------------------------------
+def test_an_abandoned_round_leaves_no_trace_in_the_policies():
+    selection = AFIND()
+    _trainer, protocol = set_up(selection, AdaptiveThreshold(), Boltzmann())
+    one_round(protocol)
+    protocol.bank.boundary = protocol.bank.boundary._replace(callbacks=protocol.capture())
+    remembered = selection.similarity.nan_to_num()
+    round = protocol.begin()
+    protocol.train(round)
+    protocol.mix(round)  # and then the power fails
+    assert not torch.equal(selection.similarity.nan_to_num(), remembered)
+    protocol.bank.abandon()
+    protocol.take_up()
+    assert torch.equal(selection.similarity.nan_to_num(), remembered)
+
+
+def test_a_policy_of_a_few_lines_works():
+    class Nearest(Selection):
+        """The neighbour whose model is the most like mine."""
+
+        k = 1
+
+        def on_compare(self, trainer, module, round):
+            round.scores = -round.compare("trained", round.candidates).distances
+
+    round, _ = go(Nearest(), Uniform())
+    assert (round.selected.sum(1) == 1).all()
+
+
+def test_a_dropout_must_say_how_it_draws():
+    with pytest.raises(NotImplementedError, match=r"Dropout must implement draw\(round\)"):
+        Dropout().draw(SimpleNamespace())

@@ -1,0 +1,64 @@
+"""The README's own code blocks, run as they stand there."""
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dfl_lightning.cli import run
+
+README = Path(__file__).parent.parent / "README.md"
+BLOCKS = re.findall(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL)
+TINY = "--trainer.max_rounds 2 --data.num_clients 8 --model.local_epochs 1"
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    return tmp_path
+
+
+def test_the_readmes_policy_runs_from_the_users_own_file(folder, capsys):
+    (folder / "mine.py").write_text(BLOCKS[0], encoding="utf-8")
+    command = f"--config afind --selection mine.LowestLoss --selection.k 3 --selection.candidates 5 {TINY}"
+    assert run("fit", command.split()) == 0
+    assert "LowestLoss" in capsys.readouterr().out
+    (metrics,) = folder.glob("runs/afind/*/metrics.csv")
+    rows = np.genfromtxt(metrics, delimiter=",", names=True)
+    assert rows["neighbours"].tolist() == [3, 3]
+    assert rows["models_received"].tolist() == [5, 5]  # it looked at five and mixed three of them
+    assert rows["probes_received"].tolist() == [2, 2]
+
+
+def test_the_readmes_policy_chooses_the_lowest_losses_among_its_candidates(folder):
+    (folder / "mine.py").write_text(BLOCKS[0], encoding="utf-8")
+    command = f"--config afind --selection mine.LowestLoss --selection.k 3 --selection.candidates 7 {TINY}"
+    command += " --aggregation Boltzmann --aggregation.temperature 0.5"
+    assert run("fit", command.split()) == 0
+    (file,) = folder.glob("runs/afind/*/graphs.npz")
+    with np.load(file) as graphs:
+        # all seven others were looked at; the Boltzmann weights of the chosen are a softmax of the same losses, so no
+        # chosen neighbour may weigh less than ... the unchosen have no weight at all
+        chosen = graphs["selected"] & (graphs["receiver"] != graphs["sender"])
+        assert (graphs["weight"][chosen] > 0).all()
+        assert (graphs["weight"][graphs["probed"]] == 0).all()
+        assert chosen.sum() == 2 * 8 * 3
+
+
+def test_the_readmes_python_example_runs(folder):
+    code = BLOCKS[1].replace("max_rounds=30", "max_rounds=2")
+    assert code != BLOCKS[1]
+    scope: dict = {}
+    exec(compile(code, "README.md", "exec"), scope)
+    assert scope["trainer"].run.clients["test_acc"].shape == (2, 24)
+
+
+def test_every_command_of_the_readme_names_things_that_exist(folder, capsys):
+    commands = re.findall(r"^dfl-fit (--config .*?)(?:  +#.*)?$", README.read_text(encoding="utf-8"), re.MULTILINE)
+    assert len(commands) >= 6
+    for command in commands:
+        if "CIFAR10" in command:
+            command = command.replace("--data CIFAR10 ", "--data Digits ").replace(" --model.network LeNet", "")
+        assert run("fit", [*command.split(), "--explain"]) == 0, capsys.readouterr().err
