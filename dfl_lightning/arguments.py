@@ -17,14 +17,15 @@ from dfl_lightning.registry import GROUPS, check_class, check_option, class_of, 
 from dfl_lightning.resources import find
 from dfl_lightning.trainer import DFLTrainer
 
-KEYS = (
-    "seed_everything trainer model data topology dropout selection threshold substitution aggregation objective monitors"
-).split()
+KEYS = [
+    *("seed_everything", "trainer", "model", "data", "topology", "dropout", "selection", "threshold"),
+    *("substitution", "aggregation", "objective", "monitors"),
+]
 """Top-level keys of a config, in the order in which they are saved."""
 
 TOP_LEVEL = (*KEYS, "ckpt_path", "fork")
 
-DEFAULT_CLASSES = {"selection": "Gossip", "aggregation": "Uniform"}
+DEFAULT_CLASSES = {"selection": "Gossip", "aggregation": "Uniform", "model.optimizer": "SGD"}
 """What a group is where a config names nothing."""
 
 CHECKED = (*GROUPS, "model.optimizer", "model.lr_scheduler")
@@ -55,8 +56,8 @@ def bare_flag(argv: list[str], flag: str) -> list[str]:
         >>> bare_flag(["--fork", "--config", "afind"], "--fork")
         ['--fork=true', '--config', 'afind']
     """
-    following = [*argv[1:], "--"]
-    return [f"{w}=true" if w == flag and n.startswith("--") else w for w, n in zip(argv, following, strict=True)]
+    alone = [*(word.startswith("--") for word in argv[1:]), True]
+    return [f"{word}=true" if word == flag and alone[at] else word for at, word in enumerate(argv)]
 
 
 def find_configs(argv: list[str]) -> tuple[list[str], list[str]]:
@@ -175,7 +176,9 @@ class _Choices:
         self.where = f"{path}: "
         for key in content:
             if key not in TOP_LEVEL:
-                raise UserError(f"{path}: unknown key '{key}'{nearest(str(key), TOP_LEVEL)} (keys: {', '.join(TOP_LEVEL)})")
+                raise UserError(
+                    f"{path}: unknown key '{key}'{nearest(str(key), TOP_LEVEL)} (keys: {', '.join(TOP_LEVEL)})"
+                )
         for section, options in SECTIONS.items():
             inside = content.get(section, {})
             if not isinstance(inside, dict):
@@ -197,9 +200,10 @@ class _Choices:
         if option in CHECKED or option in SECTIONS:
             self._take(_nested(option, _value(value)), option)
             return
-        group = max((g for g in CHECKED if option.startswith(f"{g}.")), key=len, default=None)
-        if group is None:
+        groups = [g for g in CHECKED if option.startswith(f"{g}.")]
+        if not groups:
             return
+        group = max(groups, key=len)
         name = option.removeprefix(f"{group}.").partition(".")[0]
         if group not in self.names:
             choices = ", ".join(shipped_classes(group))
@@ -231,7 +235,8 @@ class _Choices:
             raise UserError(
                 f"{self.where}{group} takes a class, {{class_path: NAME, init_args: {{…}}}}, not {_shown(value)}"
             )
-        name, options = spec.get("class_path", self.names.get(group)), spec.get("init_args") or {}
+        name: Any = spec.get("class_path", self.names.get(group))
+        options: Any = spec.get("init_args") or {}
         if not isinstance(name, str):
             raise UserError(f"{self.where}{group}: class_path must name a class")
         if not isinstance(options, dict):
@@ -325,7 +330,15 @@ def read_config(path: str) -> dict[str, Any]:
     """
     try:
         content = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError, OSError, RecursionError, ValueError, TypeError, AttributeError) as error:
+    except (
+        yaml.YAMLError,
+        UnicodeDecodeError,
+        OSError,
+        RecursionError,
+        ValueError,
+        TypeError,
+        AttributeError,
+    ) as error:
         where = getattr(error, "problem_mark", None)
         line = f", line {where.line + 1}" if where is not None else ""
         reason = " ".join(str(getattr(error, "problem", None) or type(error).__name__).split())

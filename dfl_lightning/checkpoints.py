@@ -121,6 +121,6 @@ class RoundCheckpoint(Checkpoint, RoundCallback):
         try:
             trainer.save_checkpoint(file)
         except OSError as error:
-            kept = "none" if self._saved is None else f"after round {self._saved[1] - 1}"
-            raise UserError(f"{file}: cannot be written ({error.strerror}); last saved: {kept}") from error
+            kept = "nothing" if self._saved is None else f"{self._saved[1]} rounds"
+            raise UserError(f"{file}: cannot be written ({error.strerror}); saved before: {kept}") from error
         self._saved = state

@@ -43,6 +43,7 @@ from dfl_lightning.report.per_client import per_client_table
 from dfl_lightning.sentences import lightnings_sentence, sentence_of
 from dfl_lightning.trainer import DFLTrainer
 
+
 class DFLCLI(LightningCLI):
     """One command of LightningCLI, with the groups of a round as top-level keys.
 
@@ -52,6 +53,8 @@ class DFLCLI(LightningCLI):
         configs: paths of the configs among them; the last one names the run folder.
         explain_only: say what would run instead of running it.
     """
+
+    trainer: DFLTrainer
 
     def __init__(self, command: str, argv: list[str], configs: list[str], explain_only: bool = False) -> None:
         self._command, self._argv, self._explain_only = command, argv, explain_only
@@ -91,7 +94,10 @@ class DFLCLI(LightningCLI):
                 parser.add_lightning_class_args(base, key, subclass_mode=True, required=False)
         parser.add_subclass_arguments(Objective, "objective", fail_untyped=False, required=False)
         parser.add_argument(
-            "--monitors", type=list[callbacks.Monitor] | callbacks.Monitor | None, default=None, help="what else is measured"
+            "--monitors",
+            type=list[callbacks.Monitor] | callbacks.Monitor | None,
+            default=None,
+            help="what else is measured",
         )
         parser.set_defaults({key: {"class_path": name} for key, name in DEFAULT_CLASSES.items() if key in FAMILIES})
 
@@ -127,7 +133,7 @@ class DFLCLI(LightningCLI):
         except MisconfigurationException:
             raise
         except (ValueError, TypeError) as error:  # a class of torch's or a user's own refused its arguments
-            raise UserError(f"an argument is refused: {sentence_of(error, self._argv)}") from error
+            raise UserError(sentence_of(error, self._argv)) from error
         objective = self._get(self.config_init, "objective")
         if objective is not None:
             self.model.objective = objective
@@ -193,9 +199,7 @@ def check_monitored(trainer: DFLTrainer, has_validation: bool) -> None:
                 f"trainer.callbacks {name} monitors {monitor}, but no client has validation data; set data.val_fraction"
             )
         if isinstance(callback, (LearningRateMonitor, DeviceStatsMonitor)) and not trainer.loggers:
-            raise UserError(
-                f"trainer.callbacks {name} needs a logger; add one, for example --trainer.logger true"
-            )
+            raise UserError(f"trainer.callbacks {name} needs a logger; add one, for example --trainer.logger true")
 
 
 def run(command: str, argv: list[str] | None = None) -> int:
@@ -255,7 +259,7 @@ def users_mistake(error: Exception, argv: list[str]) -> str | None:
 
 
 def _say(command: str, sentence: str) -> None:
-    print(f"dfl-{command}: {sentence}", file=sys.stderr)
+    print(f"dfl-{command}: {' '.join(sentence.split())}", file=sys.stderr)
 
 
 def _debug() -> bool:

@@ -6,6 +6,7 @@ import argparse
 import os
 import sys
 from pathlib import Path
+from typing import NoReturn
 
 import torch
 from safetensors.torch import save_file
@@ -52,7 +53,9 @@ def export(run: str | Path, clients: list[int] | None = None, to: str | Path | N
 def _write(content: dict, client: int, folder: Path) -> Path:
     about = content["dfl_lightning"]
     file = folder / f"client_{client}.safetensors"
-    save_file(reported_state(content, client), file, metadata={"client": str(client), "network": about["network"]["name"]})
+    save_file(
+        reported_state(content, client), file, metadata={"client": str(client), "network": about["network"]["name"]}
+    )
     return file
 
 
@@ -73,9 +76,15 @@ def reported_state(content: dict, client: int) -> dict[str, Tensor]:
     return {name: own[column].clone() for name, column in about["network"]["names"].items()}
 
 
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        """One sentence, like every other refusal."""
+        self.exit(2, f"dfl-export: {message}; --help says what it takes\n")
+
+
 def main(argv: list[str] | None = None) -> None:
     """The command."""
-    parser = argparse.ArgumentParser(prog="dfl-export", description="Write clients' models as safetensors.")
+    parser = _Parser(prog="dfl-export", description="Write clients' models as safetensors.")
     parser.add_argument("run", help="a run folder or a checkpoint")
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--client", type=int, nargs="+", help="which clients (default: all)")

@@ -49,6 +49,9 @@ class DFLModule(LightningModule):
             `stop`: end the run.
     """
 
+    bank: Bank
+    """The clients' models; None until a run is set up."""
+
     def __init__(
         self,
         network: Network | nn.Module,
@@ -81,7 +84,7 @@ class DFLModule(LightningModule):
         self.metrics = {_column_name(metric): metric for metric in metrics or []}
         self.objective = objective or Plain()
         self.on_divergence = on_divergence
-        self.bank: Bank | None = None  # type: ignore[assignment]
+        self.bank = None  # type: ignore[assignment]
         self._said: set[str] = set()
         self._loaded_metrics: dict[str, float] = {}
         self._schedule = self._new_schedule()
@@ -130,7 +133,7 @@ class DFLModule(LightningModule):
             models = self.layout.row(load_parameters(self.init), dtype).repeat(n, 1)
         wanted = {name for policy in self.trainer.policies() for name in policy.row_sets}  # type: ignore[attr-defined]
         sets = {name: models.clone() if name == "initial" else torch.zeros_like(models) for name in sorted(wanted)}
-        self.bank = Bank(self.layout, models, m, sets)  # type: ignore[assignment]
+        self.bank = Bank(self.layout, models, m, sets)
 
     def on_fit_start(self) -> None:
         """The engine, with the data on the run's device."""

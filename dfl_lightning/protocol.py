@@ -55,6 +55,7 @@ class Protocol:
     def begin(self) -> Round:
         """A round record with topology, availability, jobs and candidates."""
         module, trainer = self.module, self.trainer
+        self.bank.abandon()  # an interrupted round may have left something behind
         round = self._new_round()
         call_round_hook(trainer, "on_dropout", round)
         round.active[round.num_clients :] = True

@@ -7,7 +7,8 @@ import inspect
 from typing import Any
 
 import torch
-from lightning.pytorch import Callback, callbacks as stock, loggers
+from lightning.pytorch import Callback, loggers
+from lightning.pytorch import callbacks as stock
 from lightning.pytorch.loggers import Logger
 from torch import nn
 

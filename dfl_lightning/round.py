@@ -212,7 +212,7 @@ class Round:
     def mix(
         self, terms: Sequence[tuple[Tensor, str]], into: str, where: Tensor, columns: Columns | None = None
     ) -> None:
-        """Rows `where` of `into` become the sum of weights @ rows; foreign rows of nodes' models cost a model each.
+        """Rows `where` of `into` become the sum of weights @ rows; a foreign row costs a model.
 
         Args:
             terms: (weights [w, rows], row set) summands, w = rows written.
@@ -223,7 +223,8 @@ class Round:
         index = torch.nonzero(where).squeeze(1) if where.dtype == torch.bool else where
         if into == "models":  # writing a policy's own memory is not a message
             for weights, name in terms:
-                if name in ("trained", "models"):
+                stored = any(name == speakers.rows for speakers in self.speakers)
+                if name in ("trained", "models") or (stored and not self.num_servers):  # a server keeps its uploads
                     rows, senders = pairs_of(weights != 0)
                     self.ledger.fetch(index[rows], senders, mixed=True)
         self.bank.mix(terms, into, index, columns)

@@ -1,9 +1,11 @@
-"""Errors of the parser and of Lightning, which speak in many lines about validators, as one sentence about the user's words."""
+"""What the parser and Lightning say over many lines, as one sentence about the words that a user typed."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+
+from jsonargparse import ArgumentError
 
 from dfl_lightning.arguments import SECTIONS, TOP_LEVEL, options_of_words
 from dfl_lightning.errors import UserError, nearest
@@ -20,24 +22,41 @@ _KINDS = {
 }
 
 _PARSERS_OWN = re.compile(
-    r"Expected |Does not validate|Problem with given|the following arg|Option '|Not a valid subclass|Type |Parser key|Got value|"
-    r"Given value|Subtypes?:|Errors:|Subclass types|a class path|a dict |Unable to load|Multiple subclasses|Unexpected config"
+    "Expected |Does not validate|Problem with given|the following arg|Option '|Not a valid subclass|Type |Parser key|"
+    "Got value|Given value|Subtypes?:|Errors:|Subclass types|a class path|a dict |Unable to load|Multiple subclasses"
 )
 """How lines begin that the parser adds around the reason of a class's own refusal."""
 
-_LIGHTNINGS = {
-    r"No supported gpu backend found": "trainer.accelerator=gpu: there is no GPU that torch can use here; leave it out or set it to cpu",
-    r"invalid accelerator name: `accelerator='(.*?)'`": r"trainer.accelerator=\1: there is no such accelerator; it is auto, cpu or gpu",
-    r"invalid strategy name: `strategy='(.*?)'`": r"trainer.strategy=\1: there is no such strategy; leave it out",
-    r"`max_epochs` must be .* You passed in (\S+?)\.?$": r"trainer.max_rounds=\1; it is a number of rounds, 0 or more (-1: without end)",
-    r"Timer\(duration='(.*?)'\)": r"trainer.max_time=\1; it is a duration DD:HH:MM:SS",
-    r"Cannot use `(\w+)` callback with `Trainer` that has no logger": r"trainer.callbacks \1 needs a logger; "
-    "add one, for example --trainer.logger true",
-    r"Early stopping conditioned on metric `(\S+)` which is not available.*?following: (.*?)(?: \(|$)": r"EarlyStopping monitors \1, which this "
-    r"run does not log; it logs \2",
-    r"ModelCheckpoint\(monitor='(\S+)'\)` could not find .*? metrics: \[(.*?)\]": r"ModelCheckpoint monitors \1, which this run does not log; "
-    r"it logs \2",
-}
+_LIGHTNINGS = (
+    (
+        r"No supported gpu backend found",
+        r"trainer.accelerator=gpu: there is no GPU that torch can use here; leave it out or set it to cpu",
+    ),
+    (
+        r"invalid accelerator name: `accelerator='(.*?)'`",
+        r"trainer.accelerator=\1: there is no such accelerator; it is auto, cpu or gpu",
+    ),
+    (
+        r"invalid strategy name: `strategy='(.*?)'`",
+        r"trainer.strategy=\1: there is no such strategy; leave it out",
+    ),
+    (
+        r"`max_epochs` must be .* You passed in (\S+?)\.?$",
+        r"trainer.max_rounds=\1; it is a number of rounds, 0 or more (-1: without end)",
+    ),
+    (
+        r"Timer\(duration='(.*?)'\)",
+        r"trainer.max_time=\1; it is a duration DD:HH:MM:SS",
+    ),
+    (
+        r"Early stopping conditioned on metric `(\S+)` which is not available.*the following: (.*)",
+        r"EarlyStopping monitors \1, which this run does not log; it logs \2",
+    ),
+    (
+        r"ModelCheckpoint\(monitor='(\S+)'\)` could not find .*? metrics: \[(.*?)\]",
+        r"ModelCheckpoint monitors \1, which this run does not log; it logs \2",
+    ),
+)
 """Refusals of Lightning's that a user can meet, and what they mean here."""
 
 
@@ -57,12 +76,15 @@ def sentence_of(error: BaseException, argv: Sequence[str] = ()) -> str:
         return own
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     text = " ".join(lines) or type(error).__name__
-    return lightnings_sentence(text) or _about_words(text) or _about_values(text, lines, list(argv)) or _short(text)
+    sentence = lightnings_sentence(text) or _about_words(text) or _about_values(text, lines, list(argv))
+    if sentence is None and isinstance(error, (ValueError, TypeError)) and not isinstance(error, ArgumentError):
+        return f"an argument is refused: {_short(text)}"
+    return sentence or _short(text)
 
 
 def lightnings_sentence(text: str) -> str | None:
     """What a refusal of Lightning's means here; None where it is not known to be one."""
-    for pattern, sentence in _LIGHTNINGS.items():
+    for pattern, sentence in _LIGHTNINGS:
         found = re.search(pattern, text)
         if found:
             return found.expand(sentence)
@@ -102,7 +124,9 @@ def _about_words(text: str) -> str | None:
 def _about_values(text: str, lines: list[str], argv: list[str]) -> str | None:
     """A value that does not fit its key, or a class that refused to be made."""
     key = _key(text)
-    refused = next((line.removeprefix("- ") for line in lines if line.startswith("- ") and _is_a_reason(line[2:])), None)
+    refused = next(
+        (line.removeprefix("- ") for line in lines if line.startswith("- ") and _is_a_reason(line[2:])), None
+    )
     if refused is not None and not text.startswith("Parser key"):
         return _short(refused)
     if key is None:
@@ -113,7 +137,9 @@ def _about_values(text: str, lines: list[str], argv: list[str]) -> str | None:
     found = re.search(r"Option '([\w.]+)' is not accepted", text)
     if found:
         return f"{key} has no option '{found.group(1)}'{nearest(found.group(1), _options_of_class(text))}"
-    found = re.search(r"Multiple subclasses with name (\w+)\. Give the full class path to avoid ambiguity: ([\w., ]+)", text)
+    found = re.search(
+        r"Multiple subclasses with name (\w+)\. Give the full class path to avoid ambiguity: ([\w., ]+)", text
+    )
     if found:
         return f"{key}: several classes are called {found.group(1)}; write one of {found.group(2).rstrip('.')}"
     expected = list(dict.fromkeys(_expected(text)))

@@ -96,7 +96,7 @@ def test_a_checkpoint_that_cannot_be_written_is_one_sentence_with_what_is_saved(
         save(self, checkpoint, path)
 
     monkeypatch.setattr(AtomicCheckpointIO, "save_checkpoint", sometimes)
-    with pytest.raises(UserError, match=r"last\.ckpt: cannot be written \(No space left on device\); last saved: after round 1$"):
+    with pytest.raises(UserError, match=r"last\.ckpt: cannot be written \(No space left on device\); saved before: 2 rounds$"):
         run.fit()
     assert rounds_in(last(run)) == 2
 

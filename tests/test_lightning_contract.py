@@ -27,7 +27,7 @@ import dfl_lightning
 from dfl_lightning import DFLTrainer
 from dfl_lightning.loop import LocalWork, RoundLoop
 
-KNOWN = {"2.6": "DIGEST"}
+KNOWN = {"2.6": "db2e3e8fb197f5e3"}
 """Digest of `RELIED_ON` by Lightning series."""
 
 OVERRIDDEN = {
@@ -76,7 +76,7 @@ RELIED_ON = {
         "load_state_dict": "self, state_dict, prefix",
         "on_iteration_done": "self",
     },
-    _EvaluationLoop: {"run": "self", "reset": "self", "on_run_end": "self"},
+    _EvaluationLoop: {"run": "self, args, kwargs", "reset": "self", "on_run_start": "self", "on_run_end": "self"},
     _Progress: {"increment_ready": "self", "increment_started": "self"},
     _BatchProgress: {"reset_on_run": "self"},
     Strategy: {"save_checkpoint": "self, checkpoint, filepath, storage_options"},

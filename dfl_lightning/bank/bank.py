@@ -123,7 +123,7 @@ class Bank:
         models = self.boundary.rows["models"]
         target = self._spare if self._spare is not None else torch.empty_like(models)
         self._spare = target
-        self._work = _Work()
+        self._work.trained, self._work.mixed = None, False
         target.copy_(models)
         result = self.engine.train(self, references, training, target, progress)
         for owner in references.owners[~result.finite].tolist():

@@ -51,17 +51,15 @@ def compare_rows(
         columns: which columns count.
         centre: compare after subtracting, for receiver i, the mean of i and of those it may see.
     """
-    gram, dtype = torch.zeros(count, count, dtype=torch.float64), torch.float64
+    gram = torch.zeros(count, count, dtype=torch.float64)
     for start, stop in columns.blocks(block_width(count, gram.element_size())):
         block = read(start, stop).double()
         if centre:
             finite = block.isfinite().all(dim=1)
             block = block - block[finite].sum(dim=0) / finite.sum().clamp(min=1)
         gram += (block @ block.T).cpu()
-        dtype = block.dtype
-    pairs = pairs.cpu()
-    # in the dtype of the products: it tells identical vectors apart from nearly opposite rounding errors
-    cosines = centred_cosines(gram.to(dtype), pairs) if centre else cosines_from_gram(gram)
+    gram, pairs = (gram + gram.T) / 2, pairs.cpu()  # a product is symmetric to rounding only
+    cosines = centred_cosines(gram, pairs) if centre else cosines_from_gram(gram)
     nan = torch.full_like(gram, float("nan"))
     return Comparison(torch.where(pairs, cosines, nan), torch.where(pairs, distances_from_gram(gram), nan))
 

@@ -21,7 +21,7 @@ def banner(trainer: DFLTrainer, module: DFLModule) -> list[str]:
     if shared < layout.num_parameters:
         parameters += f", {shared:,} shared"
     network = f"{type(module.network).__name__} ({parameters})"
-    data = trainer.datamodule.describe()  # type: ignore[attr-defined]
+    data = trainer.datamodule.describe()
     rows = sum(rows.numel() * rows.element_size() for rows in module.bank.boundary.rows.values())
     models = module.bank.boundary.rows["models"]
     memory = rows + models.numel() * models.element_size()  # models have a second buffer

@@ -42,10 +42,13 @@ def help_page(command: str) -> str:
         "  --help_all            every option",
         "",
         "examples:",
-        f"  dfl-{command} --config afind" + ("" if command == "fit" else " --ckpt_path runs/afind/…/checkpoints/last.ckpt"),
+        f"  dfl-{command} --config afind"
+        + ("" if command == "fit" else " --ckpt_path runs/afind/…/checkpoints/last.ckpt"),
     ]
     if command == "fit":
-        lines.append("  dfl-fit --config afind --selection Gossip --selection.k 10 --data CIFAR10 --data.partition Dirichlet")
+        lines.append(
+            "  dfl-fit --config afind --selection Gossip --selection.k 10 --data CIFAR10 --data.partition Dirichlet"
+        )
     return "\n".join(lines)
 
 
@@ -54,11 +57,11 @@ def list_page() -> str:
     lines = []
     for kind in ("configs", "topologies"):
         lines.append(f"{kind}:")
-        lines += [f"  {name:20}{_first_comment(path)}" for name, path in shipped(kind).items()]
+        lines += [f"  {name:21}{_first_comment(path)}" for name, path in shipped(kind).items()]
     for group in GROUPS:
         classes = shipped_classes(group)
         lines.append(f"{group}:")
-        lines += [f"  {name:20}{first_line(cls)}" for name, cls in classes.items()]
+        lines += [f"  {name:21}{first_line(cls)}" for name, cls in classes.items()]
     return "\n".join(lines)
 
 

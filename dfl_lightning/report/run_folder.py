@@ -190,7 +190,7 @@ class RunFolder(RoundCallback):
         except OSError as error:
             raise UserError(
                 f"{self.path}: the run folder cannot be written ({error.strerror}); "
-                f"round {module.bank.boundary.round} is complete, its checkpoint follows if there is room"
+                f"{module.bank.boundary.round} rounds are complete, their checkpoint follows if there is room"
             ) from error
 
     def on_save_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> None:

@@ -61,7 +61,7 @@ def summarise(trainer: DFLTrainer, module: DFLModule, status: str) -> dict[str, 
             "clients": module.num_clients,
             "network": type(module.network).__name__,
             "parameters_per_client": module.layout.num_parameters,
-            "data": trainer.datamodule.describe(),  # type: ignore[attr-defined]
+            "data": trainer.datamodule.describe(),
             "topology": module.topology.describe(),
             "policies": [type(policy).__name__ for policy in trainer.policies()],
             "engine": {"name": engine.name, "cohorts": len(engine.cohorts)} if engine is not None else None,
@@ -73,7 +73,7 @@ def summarise(trainer: DFLTrainer, module: DFLModule, status: str) -> dict[str, 
                 "rounds": float(np.nansum(metrics["seconds"])),
                 **{name: round(seconds, 3) for name, seconds in trainer.phase_seconds.items()},
             },
-            "seeds": {"run": module.seed, "split": trainer.datamodule.split_seed},  # type: ignore[attr-defined]
+            "seeds": {"run": module.seed, "split": trainer.datamodule.split_seed},
             "device": str(module.device),
             "versions": {
                 "python": platform.python_version(),
@@ -96,9 +96,11 @@ def final_table(summary: dict[str, Any]) -> list[str]:
     if accuracy.get("mean") is not None:
         lines.append(f"{'':16}{'mean':>6}{'std':>8}{'worst 10 %':>13}{'neighbours':>13}   received per client")
         around = f"{neighbours:13.1f}" if neighbours is not None else f"{'–':>13}"
-        lines.append(f"{'test accuracy':16}{accuracy['mean']:6.3f}{accuracy['std']:8.3f}{accuracy['worst10']:13.3f}{around}   {cost}")
+        lines.append(
+            f"{'test accuracy':16}{accuracy['mean']:6.3f}{accuracy['std']:8.3f}{accuracy['worst10']:13.3f}{around}   {cost}"
+        )
     else:
-        lines.append(f"no test data: accuracy unknown · received per client: {cost}")
+        lines.append(f"test accuracy unknown: no round was evaluated on test data · received per client: {cost}")
     if accuracy.get("global_last") is not None:
         lines.append(
             f"global model on the global test set: {accuracy['global_last']:.3f} after the last evaluated round, "
@@ -108,9 +110,13 @@ def final_table(summary: dict[str, Any]) -> list[str]:
     if found.get("neighbour_precision") is not None:
         recall = found.get("neighbour_recall")
         also = f", recall {recall:.2f}" if recall is not None else ""
-        lines.append(f"neighbours found: precision {found['neighbour_precision']:.2f}{also} (clusters known beforehand)")
+        lines.append(
+            f"neighbours found: precision {found['neighbour_precision']:.2f}{also} (clusters known beforehand)"
+        )
     if found.get("friend_accuracy") is not None:
-        lines.append(f"friends found: {found['friend_accuracy']:.2f} of the stand-ins are of the dropped client's cluster")
+        lines.append(
+            f"friends found: {found['friend_accuracy']:.2f} of the stand-ins are of the dropped client's cluster"
+        )
     return lines
 
 

@@ -1,0 +1,337 @@
+"""The run folder: files that others can read, with numbers that agree with each other."""
+
+import csv
+import json
+import math
+import os
+import resource
+import signal
+import zipfile
+
+import numpy as np
+import pytest
+import yaml
+
+from dfl_lightning import callbacks as families
+from dfl_lightning.callbacks import Monitor
+from dfl_lightning.checkpoints import rounds_in
+from dfl_lightning.errors import UserError
+from dfl_lightning.functional import worst_decile_mean
+from dfl_lightning.report.run_folder import COLUMNS
+
+PUBLIC = (
+    "round, train_loss, val_loss, val_acc, test_loss, test_acc, test_acc_std, test_acc_worst10, neighbours, active, "
+    "models_received, probes_received, proxies_received, bytes_received, global_test_loss, global_test_acc, seconds"
+)
+
+
+def rows(folder):
+    with open(folder / "metrics.csv", newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def arrays(file):
+    with np.load(file, allow_pickle=False) as content:
+        return {name: content[name] for name in content.files}
+
+
+@pytest.fixture
+def run(small_run):
+    return small_run(4, check_val_every_n_epoch=2).fit()
+
+
+# --- what is in it
+
+
+def test_files_and_columns(run):
+    found = {str(f.relative_to(run.folder)) for f in run.folder.rglob("*") if f.is_file()}
+    assert found == {
+        *("metrics.csv", "clients.npz", "graphs.npz", "split.npz", "summary.json"),
+        "checkpoints/last.ckpt",
+    }
+    assert ", ".join(COLUMNS) == PUBLIC
+    header = (run.folder / "metrics.csv").read_text().splitlines()[0].split(",")
+    assert header[: len(COLUMNS)] == COLUMNS
+    assert header[len(COLUMNS) :] == ["threshold"]
+
+
+def test_the_configuration_is_kept_where_a_command_set_one(small_run):
+    run = small_run(1)
+    run.trainer.config = {"seed_everything": 0, "trainer": {"max_rounds": 1}}
+    run.fit()
+    assert yaml.safe_load((run.folder / "config.yaml").read_text()) == run.trainer.config
+
+
+def test_a_row_a_round_and_evaluation_cells_where_there_was_one(run):
+    assert [row["round"] for row in rows(run.folder)] == ["0", "1", "2", "3"]
+    for number, row in enumerate(rows(run.folder)):
+        evaluated = number % 2 == 1
+        assert all(bool(row[c]) == evaluated for c in COLUMNS[2:8])
+        assert all(row[c] for c in ("train_loss", "neighbours", "active", "models_received", "seconds"))
+        assert row["global_test_acc"] == row["global_test_loss"] == ""
+
+
+def test_rows_are_means_over_the_clients(run):
+    clients, table = arrays(run.folder / "clients.npz"), rows(run.folder)
+    assert clients["rounds"].tolist() == [1, 3]
+    for number, round in enumerate(clients["rounds"]):
+        row = table[round]
+        for name in ("val_loss", "val_acc", "test_loss", "test_acc"):
+            assert clients[name].shape == (2, 6)
+            assert float(row[name]) == pytest.approx(sum(clients[name][number].tolist()) / 6, abs=1e-15)
+        accuracy = sorted(clients["test_acc"][number])
+        assert float(row["test_acc_std"]) == pytest.approx(np.std(accuracy), abs=1e-15)
+        assert float(row["test_acc_worst10"]) == accuracy[0]  # one client is the worst decile of six
+
+
+def test_graphs_are_who_mixed_whom_in_evaluated_rounds(run):
+    graphs = arrays(run.folder / "graphs.npz")
+    assert {name: a.dtype.kind for name, a in graphs.items()} == {
+        **{"round": "i", "receiver": "i", "sender": "i"},
+        **{"weight": "f", "selected": "b", "probed": "b"},
+    }
+    assert set(graphs["round"]) == {1, 3}
+    table = rows(run.folder)
+    for round in (1, 3):
+        here = graphs["round"] == round
+        up = set(graphs["receiver"][here])
+        assert len(up) == int(table[round]["active"])
+        for receiver in up:
+            assert graphs["weight"][here & (graphs["receiver"] == receiver)].sum() == pytest.approx(1, abs=1e-6)
+        assert graphs["selected"][here].sum() / len(up) == pytest.approx(float(table[round]["neighbours"]))
+        assert not graphs["selected"][here & (graphs["receiver"] == graphs["sender"])].any()
+
+
+def test_the_four_accuracies_of_the_summary(small_run):
+    run = small_run(6, module={"local_epochs": 3}).fit()
+    summary = json.loads((run.folder / "summary.json").read_text())
+    clients = arrays(run.folder / "clients.npz")
+    test, validation = clients["test_acc"].tolist(), clients["val_acc"].tolist()
+    assert len({tuple(r) for r in test}) > 2  # there is something to choose from
+    means = [sum(row) / 6 for row in test]
+    at_best = []
+    for client in range(6):
+        history = [row[client] for row in validation]
+        best = max(r for r in range(6) if history[r] == max(history))  # the latest among equals
+        at_best.append(test[best][client])
+    expected = {
+        "acc_last": means[-1],
+        "acc_best_round": max(means),
+        "acc_best_per_client": sum(max(row[c] for row in test) for c in range(6)) / 6,
+        "acc_best_val": sum(at_best) / 6,
+        "mean": means[-1],
+        "std": float(np.std(test[-1])),
+        "worst10": min(test[-1]),
+    }
+    for name, value in expected.items():
+        assert summary["test_accuracy"][name] == pytest.approx(value, abs=1e-12), name
+    assert summary["status"] == "finished"
+    assert summary["rounds"] == 6
+    assert run.trainer.run.summary == summary
+
+
+def test_costs_of_the_summary_are_sums_of_the_rows(run):
+    summary = json.loads((run.folder / "summary.json").read_text())
+    for name in ("models", "probes", "proxies", "bytes"):
+        total = sum(float(row[f"{name}_received"]) for row in rows(run.folder))
+        assert summary["received_per_client"][name] == pytest.approx(total)
+
+
+def test_a_global_model_has_its_own_columns(small_run):
+    policies = [families.Gossip("all"), families.Uniform()]
+    run = small_run(2, policies=policies, topology="server", data={"test_fraction": 0.25}).fit()
+    values = [row["global_test_acc"] for row in rows(run.folder)]
+    expected = run.trainer.datamodule.clients.global_test is not None
+    assert all(bool(value) == expected for value in values)
+
+
+def test_nothing_is_pickled(run):
+    for file in run.folder.glob("*.npz"):
+        assert zipfile.is_zipfile(file)
+        assert all(a.dtype.kind != "O" for a in arrays(file).values())
+
+
+def test_the_same_as_arrays(run):
+    offered = run.trainer.run
+    for name, file in (("clients", "clients.npz"), ("graphs", "graphs.npz")):
+        there = arrays(run.folder / file)
+        assert there.keys() == getattr(offered, name).keys()
+        assert all(np.array_equal(there[k], getattr(offered, name)[k]) for k in there)
+    for column, values in offered.metrics.items():
+        written = [float(row[column] or "nan") for row in rows(run.folder)]
+        assert np.array_equal(values, written, equal_nan=True)
+
+
+def test_numbers_in_the_table_are_read_back_to_the_last_bit(run):
+    metrics = run.module.bank.boundary.metrics
+    assert float(rows(run.folder)[-1]["train_loss"]) == metrics["train_loss"]
+
+
+def test_arrays_are_written_without_checkpoints_too(small_run):
+    run = small_run(2, enable_checkpointing=False).fit()
+    assert not (run.folder / "checkpoints").exists()
+    assert arrays(run.folder / "clients.npz")["rounds"].tolist() == [0, 1]
+    assert len(arrays(run.folder / "graphs.npz")["weight"])
+
+
+# --- its name
+
+
+def test_a_name_that_exists_is_never_used_again(small_run, monkeypatch):
+    from dfl_lightning.report import run_folder
+
+    monkeypatch.setattr(run_folder.time, "strftime", lambda _: "now")
+    runs = [small_run(1).fit().folder for _ in range(3)]
+    assert [folder.name for folder in runs] == ["now", "now-2", "now-3"]
+    assert all(len(rows(folder)) == 1 for folder in runs)
+
+
+def test_the_folder_is_found_from_within(small_run, monkeypatch):
+    whole, first = small_run(4).fit(), small_run(2).fit()
+    for place, path in (
+        ("", "checkpoints/last.ckpt"),
+        ("checkpoints", "last.ckpt"),
+        ("..", f"{first.folder.name}/checkpoints/last.ckpt"),
+    ):
+        monkeypatch.chdir(first.folder / place)
+        resumed = small_run(4).fit(path)
+        assert resumed.folder.resolve() == first.folder
+        assert [r["train_loss"] for r in rows(first.folder)] == [r["train_loss"] for r in rows(whole.folder)]
+
+
+def test_a_run_that_never_began_leaves_no_folder(small_run, tmp_path):
+    with pytest.raises(UserError, match="no aggregation"):
+        small_run(1, policies=[families.Gossip()]).fit()
+    assert list(tmp_path.iterdir()) == []
+
+
+# --- columns that come late
+
+
+class Late(Monitor):
+    def on_round_end(self, trainer, module, round):
+        if round.index >= 2:
+            round.log("late", round.index / 3)
+        if round.index == 3:
+            round.log("an_even_later_one", 7)
+
+
+def test_late_columns_rewrite_the_header_and_keep_the_rows(small_run):
+    plain, run = small_run(5).fit(), small_run(5, [Late()]).fit()
+    assert [row["late"] for row in rows(run.folder)] == ["", "", repr(2 / 3), "1", repr(4 / 3)]
+    assert [row["an_even_later_one"] for row in rows(run.folder)] == ["", "", "", "7", ""]
+    extra = {"seconds", "late", "an_even_later_one"}
+    for mine, other in zip(rows(run.folder), rows(plain.folder), strict=True):
+        assert {k: v for k, v in mine.items() if k not in extra} == {k: v for k, v in other.items() if k != "seconds"}
+
+
+def test_late_columns_survive_a_resume(small_run):
+    first = small_run(3, [Late()]).fit()
+    run = small_run(5, [Late()]).fit(first.folder / "checkpoints" / "last.ckpt")
+    assert [row["late"] for row in rows(run.folder)] == ["", "", repr(2 / 3), "1", repr(4 / 3)]
+
+
+# --- what comes after the boundary is set aside
+
+
+def test_going_back_sets_later_rows_and_files_aside(small_run):
+    run = small_run(4, checkpoint_every=1)
+    run.fit()
+    previous = run.folder / "checkpoints" / "previous.ckpt"
+    before = rows(run.folder)
+    assert rounds_in(previous) == 3
+    small_run(3).fit(previous)
+    (aside,) = (run.folder / "superseded").iterdir()
+    assert rows(aside) == before[3:]
+    assert rounds_in(aside / "last.ckpt") == 4
+    assert arrays(aside / "clients.npz")["rounds"].tolist() == [0, 1, 2, 3]
+    assert rows(run.folder) == before[:3]
+    assert rounds_in(run.folder / "checkpoints" / "last.ckpt") == 3
+
+
+@pytest.mark.parametrize("tear", [1, 5, 60])
+def test_a_torn_last_row_is_made_again_from_the_checkpoint(small_run, tear):
+    run = small_run(3).fit()
+    file = run.folder / "metrics.csv"
+    whole = file.read_bytes()
+    file.write_bytes(whole[: -len(whole.splitlines()[-1]) - 1 + tear])
+    small_run(3).fit(run.folder / "checkpoints" / "last.ckpt")
+    assert file.read_bytes() == whole
+
+
+# --- disks
+
+
+def unwritable(monkeypatch, name):
+    """Opening a file of this name for writing fails, as on a full disk."""
+    from dfl_lightning.report import run_folder
+
+    real = open
+
+    def full(path, mode="r", *args, **kwargs):
+        if os.fspath(path).endswith(name) and mode != "r":
+            raise OSError(28, "No space left on device")
+        return real(path, mode, *args, **kwargs)
+
+    monkeypatch.setattr(run_folder, "open", full, raising=False)
+
+
+def test_a_place_where_no_folder_can_be_made_is_one_sentence_before_training(small_run, tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match=r"the run folder cannot be made .*; set trainer\.default_root_dir"):
+        small_run(1, root=tmp_path / "file").fit()
+
+
+def test_a_full_disk_at_the_start_is_one_sentence_before_training(small_run, monkeypatch):
+    from dfl_lightning.report import run_folder
+
+    def full(path, write):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(run_folder, "write_atomically", full)
+    run = small_run(1)
+    with pytest.raises(UserError, match=r"the run folder cannot be written \(No space left on device\)"):
+        run.fit()
+    assert run.module.bank.boundary.round == 0
+
+
+def test_a_disk_that_fills_up_is_one_sentence_and_the_round_is_saved(small_run, monkeypatch):
+    run = small_run(4)
+
+    class Fill(Monitor):
+        def on_trained(self, trainer, module, round):
+            if round.index == 2:
+                unwritable(monkeypatch, "metrics.csv")
+
+    run = small_run(4, [Fill()])
+    with pytest.raises(UserError, match=r"cannot be written \(No space left on device\); 3 rounds are complete"):
+        run.fit()
+    assert rounds_in(run.folder / "checkpoints" / "last.ckpt") == 3
+    monkeypatch.undo()
+    resumed, whole = small_run(4).fit(run.folder / "checkpoints" / "last.ckpt"), small_run(4).fit()
+    assert [r["train_loss"] for r in rows(resumed.folder)] == [r["train_loss"] for r in rows(whole.folder)]
+
+
+def test_a_limit_on_file_sizes_is_one_sentence_and_leaves_whole_files(small_run):
+    class Fill(Monitor):
+        def on_trained(self, trainer, module, round):
+            if round.index == 2:
+                resource.setrlimit(resource.RLIMIT_FSIZE, (900, limit[1]))
+
+    limit, heard = resource.getrlimit(resource.RLIMIT_FSIZE), signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    run = small_run(4, [Fill()], checkpoint_every=2)
+    try:
+        with pytest.raises(UserError, match=r"cannot be written \(File too large\)"):
+            run.fit()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+        signal.signal(signal.SIGXFSZ, heard)
+    assert rounds_in(run.folder / "checkpoints" / "last.ckpt") == 2
+    assert not list(run.folder.rglob("*.tmp"))
+    assert [row["round"] for row in rows(small_run(4).fit(run.folder / "checkpoints" / "last.ckpt").folder)] == list("0123")
+
+
+def test_the_worst_decile_is_of_known_clients():
+    import torch
+
+    assert worst_decile_mean(torch.tensor([0.5, math.nan, 0.25])) == 0.25

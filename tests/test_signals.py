@@ -1,0 +1,164 @@
+"""Ctrl-C and SIGTERM to a real command: exit codes, a sentence, and a run that goes on as if nothing had been."""
+
+import hashlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dfl_lightning.checkpoints import read_checkpoint
+
+SMALL = """
+seed_everything: 0
+trainer: {max_rounds: 200, accelerator: cpu, default_root_dir: out, check_val_every_n_epoch: 3}
+model:
+  network: {class_path: MLP, init_args: {hidden: [8]}}
+  local_epochs: 1
+  batch_size: 16
+  optimizer: {class_path: SGD, init_args: {lr: 0.1}}
+data: {class_path: Digits, init_args: {num_clients: 6, samples_per_client: 40, val_fraction: 0.2}}
+dropout: {class_path: Bernoulli, init_args: {rate: 0.3}}
+selection: AFIND
+threshold: AdaptiveThreshold
+aggregation: Boltzmann
+"""
+
+
+@pytest.fixture
+def command(tmp_path):
+    """Start `dfl-fit` in an empty folder."""
+    (tmp_path / "small.yaml").write_text(SMALL)
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
+    started = []
+
+    def command(*words):
+        code = "from dfl_lightning.cli import fit; fit()"
+        words = [sys.executable, "-c", code, "--config", "small.yaml", *words]
+        pipe = subprocess.PIPE
+        process = subprocess.Popen(words, cwd=tmp_path, env=environment, stdout=pipe, stderr=pipe, text=True)
+        started.append(process)
+        return process
+
+    yield command
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def folders(tmp_path):
+    return sorted((tmp_path / "out" / "small").iterdir(), key=lambda f: f.stat().st_ctime) if (tmp_path / "out").exists() else []
+
+
+def wait_for_round(process, tmp_path, number):
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline and process.poll() is None:
+        for folder in folders(tmp_path):
+            table = folder / "metrics.csv"
+            if table.is_file() and len(table.read_text().splitlines()) > number + 1:
+                return folder
+        time.sleep(0.005)
+    raise AssertionError(f"no round {number}: {process.communicate()}")
+
+
+def table(folder):
+    header, *lines = [line.split(",") for line in (folder / "metrics.csv").read_text().splitlines()]
+    return [{k: v for k, v in zip(header, line, strict=True) if k != "seconds"} for line in lines]
+
+
+def hashes(folder):
+    return {f.relative_to(folder): hashlib.sha256(f.read_bytes()).hexdigest() for f in folder.rglob("*") if f.is_file()}
+
+
+def stopped(command, tmp_path, signum, after=2):
+    process = command()
+    folder = wait_for_round(process, tmp_path, after)
+    process.send_signal(signum)
+    out, err = process.communicate(timeout=120)
+    return folder, process.returncode, out, err
+
+
+@pytest.mark.parametrize(("signum", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_saves_says_one_sentence_and_the_run_can_go_on(command, tmp_path, signum, code):
+    folder, returned, _, err = stopped(command, tmp_path, signum)
+    assert returned == code
+    done = len(table(folder))
+    assert 2 < done < 200
+    assert err.count("\n") == 1
+    assert f"stopped by {signum.name} after {done} complete rounds" in err
+    assert "Traceback" not in err
+    last = folder / "checkpoints" / "last.ckpt"
+    assert read_checkpoint(last)["state_dict"]["bank.progress"].tolist() == [done, 1]
+
+    rounds = str(done + 3)
+    resumed = command("--trainer.max_rounds", rounds, "--ckpt_path", str(last.relative_to(tmp_path)))
+    out, err = resumed.communicate(timeout=120)
+    assert (resumed.returncode, err) == (0, "")
+    assert folders(tmp_path) == [folder]
+    assert f"run: {folder.relative_to(tmp_path)}" in out
+    whole = command("--trainer.max_rounds", rounds, "--trainer.default_root_dir", "whole")
+    assert (whole.communicate(timeout=120)[1], whole.returncode) == ("", 0)
+    (other,) = (tmp_path / "whole" / "small").iterdir()
+    assert table(folder) == table(other)
+    for name in ("clients.npz", "graphs.npz"):
+        with np.load(folder / name) as mine, np.load(other / name) as theirs:
+            assert mine.files == theirs.files
+            assert all(np.array_equal(mine[k], theirs[k], equal_nan=mine[k].dtype.kind == "f") for k in mine.files)
+    rows = [read_checkpoint(f / "checkpoints" / "last.ckpt")["state_dict"]["bank.rows.models"] for f in (folder, other)]
+    assert rows[0].equal(rows[1])
+
+
+def test_a_fork_starts_a_new_folder_and_leaves_the_old_one_alone(command, tmp_path):
+    folder, *_ = stopped(command, tmp_path, signal.SIGINT)
+    before, done = hashes(folder), len(table(folder))
+    last = folder / "checkpoints" / "last.ckpt"
+    fork = command("--trainer.max_rounds", str(done + 2), "--selection.nu", "0.5", "--ckpt_path", str(last), "--fork")
+    out, err = fork.communicate(timeout=120)
+    assert (fork.returncode, err) == (0, ""), out
+    assert hashes(folder) == before
+    (new,) = [f for f in folders(tmp_path) if f != folder]
+    assert table(new)[:done] == table(folder)
+    assert len(table(new)) == done + 2
+
+
+def test_the_same_without_fork_is_refused_with_the_difference(command, tmp_path):
+    folder, *_ = stopped(command, tmp_path, signal.SIGTERM)
+    before, last = hashes(folder), folder / "checkpoints" / "last.ckpt"
+    other = command("--selection.nu", "0.5", "--ckpt_path", str(last))
+    _, err = other.communicate(timeout=120)
+    assert other.returncode == 2
+    assert err.count("\n") == 1
+    assert "nu is 0.2 in the checkpoint and 0.5 in this run; --fork starts a new run from it" in err
+    assert hashes(folder) == before
+
+
+def test_a_killed_run_goes_on_from_its_last_checkpoint(command, tmp_path):
+    process = command("--trainer.checkpoint_every", "1")
+    folder = wait_for_round(process, tmp_path, 5)
+    process.kill()
+    process.communicate()
+    last = folder / "checkpoints" / "last.ckpt"
+    done = int(read_checkpoint(last)["state_dict"]["bank.progress"][0])
+    resumed = command("--trainer.max_rounds", str(done + 3), "--ckpt_path", str(last))
+    assert resumed.communicate(timeout=120)[1] == ""
+    assert [row["round"] for row in table(folder)] == [str(r) for r in range(done + 3)]
+    with np.load(folder / "clients.npz") as arrays:
+        assert arrays["rounds"].tolist() == [r for r in range(done + 3) if r % 3 == 2]
+
+
+def test_two_signals_before_the_first_round_is_over_leave_the_terminal_alone(command, tmp_path):
+    process = command("--model.local_epochs", "2000")
+    deadline = time.monotonic() + 60
+    while not list(Path(tmp_path).rglob("split.npz")) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    time.sleep(0.3)
+    process.send_signal(signal.SIGINT)
+    time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "Traceback" not in err
