@@ -13,7 +13,16 @@ import yaml
 
 from dfl_lightning.errors import UserError, nearest
 from dfl_lightning.module import DFLModule
-from dfl_lightning.registry import GROUPS, check_class, check_option, class_of, options_of, shipped_classes
+from dfl_lightning.registry import (
+    GROUPS,
+    check_class,
+    check_option,
+    class_of,
+    may_be_null,
+    options_of,
+    parameters_of,
+    shipped_classes,
+)
 from dfl_lightning.resources import find
 from dfl_lightning.trainer import DFLTrainer
 
@@ -32,8 +41,8 @@ CHECKED = (*GROUPS, "model.optimizer", "model.lr_scheduler")
 """Groups whose names and options are looked at before the parser sees them."""
 
 SECTIONS = {
-    "trainer": [name for name in options_of(DFLTrainer) if name not in ("topology", "run_name")],
-    "model": [name for name in options_of(DFLModule) if name != "objective"],
+    "trainer": {name: p for name, p in parameters_of(DFLTrainer).items() if name not in ("topology", "run_name")},
+    "model": {name: p for name, p in parameters_of(DFLModule).items() if name != "objective"},
 }
 """Sections of a config that are no class, and their options."""
 
@@ -129,7 +138,7 @@ def settle_choices(argv: list[str]) -> list[str]:
     words: list[str] = []
     for start, stop, option, value in _options(argv):
         words += argv[start:stop]
-        if option in ("config", "c"):
+        if option == "config":
             choices.take_config(value)
         elif option is not None:
             choices.take_option(option, value)
@@ -157,7 +166,8 @@ def _options(argv: list[str]) -> Iterator[tuple[int, int, str | None, str]]:
         option, equals, value = word.lstrip("-").partition("=")
         alone = equals or at + 1 == len(argv) or argv[at + 1].startswith("--")
         stop = at + 1 if alone else at + 2
-        yield at, stop, option.replace(".init_args", ""), value if alone else argv[at + 1]
+        option = "config" if word.partition("=")[0] == "-c" else option.replace(".init_args", "")
+        yield at, stop, option, value if alone else argv[at + 1]
         at = stop
 
 
@@ -182,10 +192,12 @@ class _Choices:
         for section, options in SECTIONS.items():
             inside = content.get(section, {})
             if not isinstance(inside, dict):
-                raise UserError(f"{path}: {section} takes options such as {options[0]}, not {_shown(inside)}")
-            for key in inside:
+                raise UserError(f"{path}: {section} takes options such as {next(iter(options))}, not {_shown(inside)}")
+            for key, value in inside.items():
                 if key not in options:
                     raise UserError(f"{path}: {section} has no option '{key}'{nearest(str(key), options)}")
+                if value is None and not may_be_null(options[key]):
+                    raise UserError(f"{path}: {section}.{key} is null; leave it out, or give it a value")
         self._take(content, "")
         self.where = ""
 
@@ -208,7 +220,7 @@ class _Choices:
         if group not in self.names:
             choices = ", ".join(shipped_classes(group))
             raise UserError(f"--{option}: no {group} is chosen; name one with --{group} ({choices})")
-        check_option(group, self.names[group], name)
+        check_option(group, self.names[group], name, _value(value) if option.endswith(f".{name}") else ...)
         self.given[group].add(name)
 
     def _take(self, content: dict[str, Any], below: str) -> None:
@@ -243,7 +255,7 @@ class _Choices:
             raise UserError(f"{self.where}{group}: init_args takes arguments by name, not {_shown(options)}")
         check_class(group, name)
         for option in options:
-            check_option(group, name, str(option))
+            check_option(group, name, str(option), options[option])
         self.given[group] |= {str(option) for option in options}
         self._replace(group, name)
 

@@ -31,7 +31,9 @@ class AtomicCheckpointIO(TorchCheckpointIO):
     Reads with `weights_only=True`: a file cannot run code.
     """
 
-    def save_checkpoint(self, checkpoint: dict[str, Any], path: str | os.PathLike[str], storage_options: Any = None) -> None:
+    def save_checkpoint(
+        self, checkpoint: dict[str, Any], path: str | os.PathLike[str], storage_options: Any = None
+    ) -> None:
         """Serialise in memory, then write."""
         buffer = io.BytesIO()
         torch.save(checkpoint, buffer)
@@ -40,7 +42,9 @@ class AtomicCheckpointIO(TorchCheckpointIO):
             _keep(target, target.with_name(PREVIOUS))
         write_atomically(target, lambda file: file.write(buffer.getbuffer()))
 
-    def load_checkpoint(self, path: Any, map_location: Any = lambda storage, loc: storage, weights_only: bool | None = None) -> Any:
+    def load_checkpoint(
+        self, path: Any, map_location: Any = lambda storage, loc: storage, weights_only: bool | None = None
+    ) -> Any:
         """See `read_checkpoint`."""
         return read_checkpoint(path, map_location)
 

@@ -113,8 +113,10 @@ class DFLCLI(LightningCLI):
     def _set_seed(self) -> None:
         """Seed what users' own classes may draw from; the simulation has streams of its own."""
         seed = self._get(self.config, "seed_everything")
-        if not isinstance(seed, bool) and not 0 <= seed < 2**32:
-            raise UserError(f"seed_everything={seed}; it is a whole number from 0 to {2**32 - 1}")
+        if seed is None or not 0 <= seed < 2**32:
+            raise UserError(
+                f"seed_everything={'null' if seed is None else seed}; it is a whole number from 0 to {2**32 - 1}"
+            )
         seed_everything(int(seed) if not isinstance(seed, bool) else 0, verbose=False)
 
     def _parse_ckpt_path(self) -> None:

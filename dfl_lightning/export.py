@@ -98,4 +98,4 @@ def main(argv: list[str] | None = None) -> None:
             raise
         print(f"dfl-export: {error}", file=sys.stderr)
         sys.exit(2)
-    print(f"{len(files)} models in {files[0].parent}" if files else "no clients")
+    print(f"{len(files)} model{'s' * (len(files) > 1)} in {files[0].parent}")

@@ -10,7 +10,9 @@ from __future__ import annotations
 import signal
 import threading
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, cast
 
 from lightning.pytorch.callbacks import EarlyStopping
 from lightning.pytorch.loops.fit_loop import _FitLoop
@@ -20,7 +22,11 @@ from dfl_lightning.protocol import Protocol
 from dfl_lightning.round import Round, call_round_hook
 
 if TYPE_CHECKING:
-    from dfl_lightning.bank import Bank
+    from dfl_lightning.module import DFLModule
+    from dfl_lightning.trainer import DFLTrainer
+
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class RunStopped(BaseException):
@@ -34,9 +40,9 @@ class RunStopped(BaseException):
 class LocalWork(_TrainingEpochLoop):
     """The one batch of a round: `training_step` is the engine call. Step numbers are derived, never counted."""
 
-    done = property(lambda self: self._is_training_done)  # type: ignore[assignment]  # the base also leaves on should_stop
-    global_step = property(lambda self: self.trainer.fit_loop.rounds_committed)  # type: ignore[assignment]
-    _batches_that_stepped = property(lambda self: self.trainer.current_epoch, lambda self, value: None)  # type: ignore[assignment]
+    done = property(lambda self: self._is_training_done)  # the base also leaves on should_stop
+    global_step = property(lambda self: self.trainer.fit_loop.rounds_committed)
+    _batches_that_stepped = property(lambda self: self.trainer.current_epoch, lambda self, value: None)
 
     def _should_check_val_fx(self, data_fetcher: Any) -> bool:
         return False  # RoundLoop evaluates, after mixing
@@ -48,31 +54,30 @@ class RoundLoop(_FitLoop):
     """Rounds until `max_rounds`, early stopping or a signal."""
 
     _stop_signal: int | None = None
-    _old_handlers: dict[int, Any] | None = None
     round: Round | None = None
 
     @property
-    def _bank(self) -> Bank | None:
-        module = self.trainer.lightning_module
-        return None if module is None else module.bank
+    def _protocol(self) -> Protocol:
+        return Protocol(cast("DFLTrainer", self.trainer))
 
     @property
     def rounds_committed(self) -> int:
         """Rounds whose models a checkpoint would hold now."""
-        return 0 if self._bank is None else self._bank.boundary.round
+        module = cast("DFLModule | None", self.trainer.lightning_module)
+        return 0 if module is None or module.bank is None else module.bank.boundary.round
 
     @property
     def rounds_done(self) -> int:
         """Rounds that have gone through everything; one that still waits for its evaluation does not count."""
-        return self.rounds_committed - (self._bank is not None and not self._bank.boundary.closed)
+        committed = self.rounds_committed
+        return committed if not committed or self._protocol.bank.boundary.closed else committed - 1
 
     # --- the round ----------------------------------------------------------------------------------------------------
     def advance(self) -> None:
         """One communication round; only its evaluation, where an interruption came between."""
         started = time.perf_counter()
-        protocol = Protocol(self.trainer)
-        bank = self._bank
-        assert bank is not None
+        protocol = self._protocol
+        bank = protocol.bank
         if bank.boundary.closed:
             self.round = protocol.begin()
             super().advance()  # one batch -> training_step -> local_work
@@ -98,19 +103,18 @@ class RoundLoop(_FitLoop):
     def local_work(self) -> None:
         """Called by `training_step`."""
         assert self.round is not None
-        Protocol(self.trainer).train(self.round)
+        self._protocol.train(self.round)
 
     def on_advance_end(self) -> None:
         """Lightning's hooks (loggers, early stopping); then the boundary is closed and files are written."""
         super().on_advance_end()
-        bank = self._bank
-        assert bank is not None
-        bank.boundary = bank.boundary._replace(closed=True, callbacks=Protocol(self.trainer).capture())
+        bank = self._protocol.bank
+        bank.boundary = bank.boundary._replace(closed=True, callbacks=self._protocol.capture())
         call_round_hook(self.trainer, "on_boundary")
         if not self.done:  # a signal in the last round stops nothing any more
             self.stop_if_asked()
 
-    # --- progress follows the bank ----------------------------------------------------------------------------------------
+    # --- progress follows the bank ------------------------------------------------------------------------------------
     skip = False  # a finished run that is resumed trains nothing and says its numbers again
 
     def run(self) -> None:
@@ -120,22 +124,21 @@ class RoundLoop(_FitLoop):
 
     def on_run_start(self) -> None:
         """Callbacks as they were at the boundary; from here on signals are heard."""
-        Protocol(self.trainer).take_up()
-        for callback in self.trainer.callbacks:
+        protocol = self._protocol
+        protocol.take_up()
+        for callback in protocol.callbacks:
             if isinstance(callback, EarlyStopping) and callback.stopped_epoch > 0:
                 self.trainer.should_stop = True  # the run had ended when it was saved
-        bank = self._bank
-        assert bank is not None
-        bank.engine.between_cohorts = self.stop_if_asked  # type: ignore[union-attr]
+        assert protocol.bank.engine is not None
+        protocol.bank.engine.between_cohorts = self.stop_if_asked
         self._listen()
         super().on_run_start()
 
     def on_advance_start(self) -> None:
         """The round's learning rate is set before LearningRateMonitor looks; a committed round has had these hooks."""
-        bank = self._bank
-        assert bank is not None
-        if bank.boundary.closed:
-            self.trainer.lightning_module.catch_up_schedule()
+        protocol = self._protocol
+        if protocol.bank.boundary.closed:
+            protocol.module.catch_up_schedule()
             super().on_advance_start()
         else:
             self.epoch_progress.increment_ready()
@@ -148,11 +151,24 @@ class RoundLoop(_FitLoop):
 
     def _follow_the_bank(self) -> None:
         for progress in (self.epoch_progress.total, self.epoch_progress.current):
-            progress.ready = progress.started = progress.processed = progress.completed = self.rounds_done
+            for count in vars(progress):
+                setattr(progress, count, self.rounds_done)
         self.epoch_loop.batch_progress.reset_on_run()
         self.restarting = False
 
-    # --- signals ------------------------------------------------------------------------------------------------------------
+    # --- signals ------------------------------------------------------------------------------------------------------
+    @contextmanager
+    def giving_signals_back(self) -> Iterator[None]:
+        """Around a fit: whatever happens in it, signals mean afterwards what they meant before."""
+        before = {signum: signal.getsignal(signum) for signum in SIGNALS}
+        try:
+            yield
+        finally:
+            self._stop_signal = None
+            if threading.current_thread() is threading.main_thread():
+                for signum, handler in before.items():
+                    signal.signal(signum, handler or signal.SIG_DFL)
+
     def _listen(self) -> None:
         """The first Ctrl-C or SIGTERM is heard between cohorts; a second Ctrl-C at once.
 
@@ -160,7 +176,8 @@ class RoundLoop(_FitLoop):
         """
         self._stop_signal = signal.SIGTERM if self.trainer.received_sigterm else None
         if threading.current_thread() is threading.main_thread():
-            self._old_handlers = {s: signal.signal(s, self._on_signal) for s in (signal.SIGINT, signal.SIGTERM)}
+            for signum in SIGNALS:
+                signal.signal(signum, self._on_signal)
 
     def _on_signal(self, signum: int, frame: Any) -> None:
         if self._stop_signal is not None and signum == signal.SIGINT:
@@ -170,13 +187,4 @@ class RoundLoop(_FitLoop):
     def stop_if_asked(self) -> None:
         """Leave the run if a signal has come."""
         if self._stop_signal is not None:
-            bank = self._bank
-            raise RunStopped(self._stop_signal, 0 if bank is None else bank.boundary.round)
-
-    def teardown(self) -> None:
-        """Give the signals back."""
-        if self._old_handlers is not None:
-            for signum, handler in self._old_handlers.items():
-                signal.signal(signum, handler)
-            self._old_handlers = None
-        super().teardown()
+            raise RunStopped(self._stop_signal, self.rounds_committed)

@@ -131,41 +131,55 @@ def class_of(group: str, name: str) -> Any:
     return shipped_classes(group).get(name) or import_class(group, name)
 
 
-def options_of(cls: Any) -> dict[str, Any]:
-    """The arguments that a class takes and their defaults, those of its bases included where it passes keywords on.
-
-    Example:
-        >>> options_of(callbacks.AdaptiveThreshold)
-        {'tau': 0.5, 'rule': 'ratio'}
-    """
+def parameters_of(cls: Any) -> dict[str, inspect.Parameter]:
+    """The arguments that a class takes by name, those of its bases included where it passes keywords on."""
     if not inspect.isclass(cls):
-        return {name: p.default for name, p in inspect.signature(cls).parameters.items() if p.kind in _BY_NAME}
-    found: dict[str, Any] = {}
+        return {name: p for name, p in inspect.signature(cls).parameters.items() if p.kind in _BY_NAME}
+    found: dict[str, inspect.Parameter] = {}
     for base in cls.__mro__:
         init = base.__dict__.get("__init__")
         if init is None:
             continue
         parameters = list(inspect.signature(init).parameters.values())[1:]
-        named = [p for p in parameters if p.kind in _BY_NAME]
-        found |= {p.name: p.default for p in named if p.name not in found}
+        found |= {p.name: p for p in parameters if p.kind in _BY_NAME and p.name not in found}
         if not any(p.kind is p.VAR_KEYWORD for p in parameters):
             break
     return found
 
 
-def check_option(group: str, name: str, option: str) -> None:
-    """Refuse an argument that the group's class does not take.
+def options_of(cls: Any) -> dict[str, Any]:
+    """The arguments that a class takes and their defaults.
+
+    Example:
+        >>> options_of(callbacks.AdaptiveThreshold)
+        {'tau': 0.5, 'rule': 'ratio'}
+    """
+    return {name: parameter.default for name, parameter in parameters_of(cls).items()}
+
+
+def may_be_null(parameter: inspect.Parameter) -> bool:
+    """Whether null is a value of an argument; the parser lets it pass everywhere."""
+    kind = parameter.annotation
+    kind = kind if isinstance(kind, str) else repr(kind)
+    unknown = parameter.annotation is parameter.empty
+    return parameter.default is None or unknown or any(word in kind for word in ("None", "Optional", "Any"))
+
+
+def check_option(group: str, name: str, option: str, value: Any = ...) -> None:
+    """Refuse an argument that the group's class does not take, or null where it takes none.
 
     Raises:
         UserError: with the nearest argument and all of them.
     """
     cls = class_of(group, name)
-    options = options_of(cls)
-    if name not in shipped_classes(group) and _takes_keywords(cls):
-        return  # what they are for, only the parser finds out
-    if option not in options:
-        its = f" (its options: {', '.join(options)})" if options else " (it has none)"
-        raise UserError(f"{group} {cls.__name__} has no option '{option}'{nearest(option, options)}{its}")
+    parameters = parameters_of(cls)
+    if option not in parameters:
+        if name not in shipped_classes(group) and _takes_keywords(cls):
+            return  # what they are for, only the parser finds out
+        its = f" (its options: {', '.join(parameters)})" if parameters else " (it has none)"
+        raise UserError(f"{group} {cls.__name__} has no option '{option}'{nearest(option, parameters)}{its}")
+    if value is None and not may_be_null(parameters[option]):
+        raise UserError(f"{group}.{option}=null; leave it out, or give it a value")
 
 
 def _takes_keywords(cls: Any) -> bool:

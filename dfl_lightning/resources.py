@@ -33,6 +33,5 @@ def find(kind: str, name: str | Path) -> Path:
     if word.name == str(word) and word.stem in files and word.suffix in ("", files[word.stem].suffix):
         return files[word.stem]
     choices = ", ".join(files)
-    raise UserError(
-        f"{name}: no such file, and no shipped one of {kind} has that name{nearest(word.stem, files)} (shipped: {choices})"
-    )
+    hint = nearest(word.stem, files)
+    raise UserError(f"{name}: no such file, and no shipped one of {kind} has that name{hint} (shipped: {choices})")

@@ -23,7 +23,8 @@ _KINDS = {
 
 _PARSERS_OWN = re.compile(
     "Expected |Does not validate|Problem with given|the following arg|Option '|Not a valid subclass|Type |Parser key|"
-    "Got value|Given value|Subtypes?:|Errors:|Subclass types|a class path|a dict |Unable to load|Multiple subclasses"
+    "Got value|Given value|Subtypes?:|Errors:|Subclass types|a class path|a dict |Unable to load|Multiple subclasses|"
+    "Import path "
 )
 """How lines begin that the parser adds around the reason of a class's own refusal."""
 
@@ -43,6 +44,10 @@ _LIGHTNINGS = (
     (
         r"`max_epochs` must be .* You passed in (\S+?)\.?$",
         r"trainer.max_rounds=\1; it is a number of rounds, 0 or more (-1: without end)",
+    ),
+    (
+        r"Cannot use `(\w+)` callback with `Trainer` that has no logger",
+        r"trainer.callbacks \1 needs a logger; add one, for example --trainer.logger true",
     ),
     (
         r"Timer\(duration='(.*?)'\)",
@@ -142,15 +147,16 @@ def _about_values(text: str, lines: list[str], argv: list[str]) -> str | None:
     )
     if found:
         return f"{key}: several classes are called {found.group(1)}; write one of {found.group(2).rstrip('.')}"
+    found = re.search(r"Expected a dot import path string: (\S+)", text)
+    if found and (key in GROUPS or key in LIBRARY_GROUPS):
+        return f"{key}: there is no class '{_short(found.group(1))}'{nearest(found.group(1), shipped_classes(key))}"
     expected = list(dict.fromkeys(_expected(text)))
     values = re.findall(r"(?:Got value|Given value): (?!Namespace|NestedArg)([^\s{]\S*)", text)
     for option, value in options_of_words(argv):
         if value and any(given.rstrip(".") == value or f"'{value}'" in given for given in values) and expected:
             return f"{option}={_short(value)}: expected {' or '.join(expected)}"
-    found = re.search(r"Expected a dot import path string: (\S+)", text)
     if found:
-        choices = shipped_classes(key) if key in GROUPS or key in LIBRARY_GROUPS else ()
-        return f"{key}: there is no class '{_short(found.group(1))}'{nearest(found.group(1), choices)}"
+        return f"{key}: there is no class '{_short(found.group(1))}'"
     value = _short(values[-1].rstrip(".")) if values else "this value"
     return f"{key}: expected {' or '.join(expected) or 'something else'}, not {value}"
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -267,15 +266,11 @@ class DFLTrainer(Trainer):
         if train_dataloaders is not None or val_dataloaders is not None or datamodule is None:
             raise UserError("DFLTrainer.fit takes clients' data as datamodule=..., one of dfl_lightning.data")
         self.fork, self.resumed_from = fork, ckpt_path
-        handler = signal.getsignal(signal.SIGINT)
-        try:
-            super().fit(model, datamodule=datamodule, ckpt_path=ckpt_path)
-        except SystemExit as left:  # Lightning's answer to Ctrl-C, which it ignores from then on
-            if not isinstance(left.__context__, KeyboardInterrupt):
-                raise
-            if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-                signal.signal(signal.SIGINT, handler)
-            raise left.__context__ from None
+        with self.fit_loop.giving_signals_back():
+            try:
+                super().fit(model, datamodule=datamodule, ckpt_path=ckpt_path)
+            except SystemExit as left:  # Lightning's answer to Ctrl-C
+                raise left.__context__ if isinstance(left.__context__, KeyboardInterrupt) else left from None
 
     def save_checkpoint(self, filepath: Any, weights_only: bool | None = None, storage_options: Any = None) -> None:
         """Save the last boundary; nothing where a run is ended before it has one (`OnExceptionCheckpoint` asks)."""

@@ -33,8 +33,9 @@ def draw(run: Path, picture: Path) -> None:
         if receiver != sender and weight > 0 and max(receiver, sender) < clients:
             graph.add_edge(int(sender), int(receiver), weight=float(weight))
     groups = clusters if len(clusters) == clients else np.zeros(clients, dtype=int)
-    places = nx.spring_layout(graph.to_undirected(), seed=3, k=1.6 / np.sqrt(clients), iterations=200)
-    figure, axes = plt.subplots(figsize=(6, 5))
+    places = layout(graph)
+    figure, axes = plt.subplots(figsize=(6, 5.4))
+    axes.set_aspect("equal")
     widths = [0.3 + 3 * graph.edges[e]["weight"] for e in graph.edges]
     nx.draw_networkx_edges(
         graph, places, ax=axes, width=widths, edge_color="#999999", arrowsize=7, alpha=0.7, node_size=260
@@ -51,6 +52,18 @@ def draw(run: Path, picture: Path) -> None:
     figure.tight_layout()
     figure.savefig(picture, dpi=150)
     plt.close(figure)
+
+
+def layout(graph: nx.DiGraph) -> dict[int, np.ndarray]:
+    """Groups that learn from nobody outside each as a circle of their own; a single group by springs."""
+    groups = [sorted(group) for group in nx.weakly_connected_components(graph)]
+    if len(groups) == 1:
+        return nx.spring_layout(graph.to_undirected(), seed=3, iterations=300)
+    places = {}
+    for centre, group in zip(nx.circular_layout(range(len(groups)), scale=1.25).values(), groups, strict=True):
+        radius = 0.85 * np.sqrt(len(group) / graph.number_of_nodes()) * min(1, len(group) - 1)
+        places |= {c: centre + radius * at for c, at in nx.circular_layout(group).items()}
+    return places
 
 
 if __name__ == "__main__":

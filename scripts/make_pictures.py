@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import subprocess
 import sys
 import tempfile
@@ -22,7 +23,8 @@ def main() -> None:
         output = subprocess.run(words, cwd=folder, capture_output=True, text=True, check=True).stdout
         (run,) = Path(folder).glob("runs/afind/*")
         draw(run, IMAGES / "collaboration_graph.png")
-    console = Console(record=True, width=150, file=open("/dev/null", "w", encoding="utf-8"))
+    width = max(map(len, output.splitlines())) + 2
+    console = Console(record=True, width=width, file=io.StringIO())
     console.print(f"$ {COMMAND}", highlight=False)
     console.print(output, end="", highlight=False, soft_wrap=False)
     console.save_svg(str(IMAGES / "terminal.svg"), title="dfl-fit")

@@ -3,6 +3,7 @@
 import os
 import pickle
 import random
+import signal
 
 import networkx as nx
 import pytest
@@ -96,9 +97,12 @@ def test_a_checkpoint_that_cannot_be_written_is_one_sentence_with_what_is_saved(
         save(self, checkpoint, path)
 
     monkeypatch.setattr(AtomicCheckpointIO, "save_checkpoint", sometimes)
-    with pytest.raises(UserError, match=r"last\.ckpt: cannot be written \(No space left on device\); saved before: 2 rounds$"):
+    with pytest.raises(
+        UserError, match=r"last\.ckpt: cannot be written \(No space left on device\); saved before: 2 rounds$"
+    ):
         run.fit()
     assert rounds_in(last(run)) == 2
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler  # nobody is listening any more
 
 
 # --- reading
@@ -115,7 +119,9 @@ def test_a_torn_checkpoint_names_the_one_before_it(saved, small_run):
     draw = random.Random(0)
     for size in [0, 1, 2, 100, len(whole) - 1, *(draw.randrange(len(whole)) for _ in range(30))]:
         last(saved).write_bytes(whole[:size])
-        with pytest.raises(UserError, match=r"last\.ckpt: not a whole checkpoint .*; the one before it is .*previous\.ckpt"):
+        with pytest.raises(
+            UserError, match=r"last\.ckpt: not a whole checkpoint .*; the one before it is .*previous\.ckpt"
+        ):
             read_checkpoint(last(saved))
     with pytest.raises(UserError, match=r"previous\.ckpt"):
         small_run(4).fit(last(saved))
@@ -158,7 +164,9 @@ def test_a_checkpoint_cannot_run_code(saved, small_run, tmp_path, write):
     assert not victim.exists()
 
 
-@pytest.mark.parametrize("content", [{"state_dict": {}}, [1, 2], {"dfl_lightning": None}, {"dfl_lightning": {"format": 99}}])
+@pytest.mark.parametrize(
+    "content", [{"state_dict": {}}, [1, 2], {"dfl_lightning": None}, {"dfl_lightning": {"format": 99}}]
+)
 def test_foreign_files_are_refused(small_run, tmp_path, content):
     torch.save(content, tmp_path / "x.ckpt")
     with pytest.raises(UserError, match=r"x\.ckpt: not a checkpoint of dfl_lightning"):
@@ -188,7 +196,10 @@ OTHER_MODELS = {
 }
 OTHER_RUNS = {
     "policy argument": ({"policies": policies(nu=0.3)}, "nu is 0.2 in the checkpoint and 0.3 in this run"),
-    "policy": ({"policies": policies(aggregation=families.Uniform)}, "policies.Boltzmann is .* in the checkpoint and None"),
+    "policy": (
+        {"policies": policies(aggregation=families.Uniform)},
+        "policies.Boltzmann is .* in the checkpoint and None",
+    ),
 }
 
 
@@ -215,7 +226,9 @@ def make(small_run, options):
 def test_another_seed_is_refused_and_allowed_in_a_fork(saved, small_run, monkeypatch):
     run = small_run(6)
     monkeypatch.setenv("PL_GLOBAL_SEED", "7")
-    with pytest.raises(UserError, match="seed is 0 in the checkpoint and 7 in this run; --fork starts a new run from it"):
+    with pytest.raises(
+        UserError, match="seed is 0 in the checkpoint and 7 in this run; --fork starts a new run from it"
+    ):
         run.fit(last(saved))
     run = small_run(6)
     monkeypatch.setenv("PL_GLOBAL_SEED", "7")

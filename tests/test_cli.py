@@ -15,10 +15,20 @@ from dfl_lightning import cli
 from dfl_lightning.registry import GROUPS, shipped_classes
 from dfl_lightning.resources import shipped
 
-SMALL = (
-    "--trainer.max_rounds 2 --data.num_clients 8 --data.samples_per_client 40 --model.network.hidden [8] "
-    "--model.local_epochs 1 --trainer.accelerator cpu"
-).split()
+SMALL = [
+    "--trainer.max_rounds",
+    "2",
+    "--data.num_clients",
+    "8",
+    "--data.samples_per_client",
+    "40",
+    "--model.network.hidden",
+    "[8]",
+    "--model.local_epochs",
+    "1",
+    "--trainer.accelerator",
+    "cpu",
+]
 FILES = {"config.yaml", "metrics.csv", "clients.npz", "graphs.npz", "split.npz", "summary.json", "checkpoints"}
 
 
@@ -73,13 +83,25 @@ def test_every_shipped_config_runs_and_leaves_the_promised_files(dfl, name):
     assert {file.name for file in done.run.iterdir()} == FILES
     rows = rows_of(done.run)
     assert [row["round"] for row in rows] == ["0", "1"]
-    assert (
-        list(rows[0])[:17]
-        == (
-            "round train_loss val_loss val_acc test_loss test_acc test_acc_std test_acc_worst10 neighbours active "
-            "models_received probes_received proxies_received bytes_received global_test_loss global_test_acc seconds"
-        ).split()
-    )
+    assert list(rows[0])[:17] == [
+        "round",
+        "train_loss",
+        "val_loss",
+        "val_acc",
+        "test_loss",
+        "test_acc",
+        "test_acc_std",
+        "test_acc_worst10",
+        "neighbours",
+        "active",
+        "models_received",
+        "probes_received",
+        "proxies_received",
+        "bytes_received",
+        "global_test_loss",
+        "global_test_acc",
+        "seconds",
+    ]
     assert arrays_of(done.run / "clients.npz")["test_acc"].shape == (2, 10)
     summary = json.loads((done.run / "summary.json").read_text())
     assert summary["status"] == "finished"
@@ -142,12 +164,20 @@ def test_the_saved_config_repeats_the_run_bit_for_bit(dfl, here):
 
 def test_saved_keys_are_in_the_order_of_a_method_section(dfl):
     keys = list(config_of(dfl("--config afind").run))
-    assert (
-        keys
-        == (
-            "seed_everything trainer model data topology dropout selection threshold substitution aggregation objective monitors"
-        ).split()
-    )
+    assert keys == [
+        "seed_everything",
+        "trainer",
+        "model",
+        "data",
+        "topology",
+        "dropout",
+        "selection",
+        "threshold",
+        "substitution",
+        "aggregation",
+        "objective",
+        "monitors",
+    ]
 
 
 # --- swaps ------------------------------------------------------------------------------------------------------------
@@ -287,7 +317,7 @@ def test_every_shipped_topology_answers_to_its_name_and_its_path(dfl, name):
     assert f"{name} graph: 8 " in by_name.out
 
 
-# --- what is printed ----------------------------------------------------------------------------------------------------
+# --- what is printed --------------------------------------------------------------------------------------------------
 def test_explain_says_what_would_run_and_leaves_nothing(dfl, here):
     done = dfl("--config afind --explain")
     assert done.code == 0
@@ -341,7 +371,7 @@ def test_help_all_has_every_option(dfl):
         assert option in done.out
 
 
-# --- checkpoints --------------------------------------------------------------------------------------------------------
+# --- checkpoints ------------------------------------------------------------------------------------------------------
 def contents(folder):
     return {str(f.relative_to(folder)): f.read_bytes() for f in folder.rglob("*") if f.is_file()}
 
@@ -380,7 +410,7 @@ def test_a_checkpoint_goes_on_in_its_folder_and_forks_into_a_new_one(dfl):
     assert len(rows_of(run)) == 3
 
 
-# --- seeds --------------------------------------------------------------------------------------------------------------
+# --- seeds ------------------------------------------------------------------------------------------------------------
 def test_a_seed_gives_the_same_bits_and_another_seed_others(dfl):
     words = "--config afind --data.partition Dirichlet --dropout Bernoulli --seed_everything"
     one, same, other = (dfl(f"{words} {seed}").run for seed in (1, 1, 2))
@@ -404,7 +434,7 @@ def test_a_split_file_repeats_the_split(dfl):
     assert all(np.array_equal(first[k], second[k]) for k in first if k.endswith(("indices", "offsets", "clusters")))
 
 
-# --- a data set with files ----------------------------------------------------------------------------------------------
+# --- a data set with files --------------------------------------------------------------------------------------------
 def test_the_readme_swap_to_cifar10_reaches_its_first_round(dfl):
     root = os.environ.get("DFL_DATA_ROOT")
     if root is None or not (Path(root) / "cifar-10-batches-py").is_dir():
@@ -418,7 +448,7 @@ def test_the_readme_swap_to_cifar10_reaches_its_first_round(dfl):
     assert len(rows_of(done.run)) == 1
 
 
-# --- a user's own classes -------------------------------------------------------------------------------------------------
+# --- a user's own classes ---------------------------------------------------------------------------------------------
 OWN = '''
 import torch
 from torch import nn
@@ -531,7 +561,7 @@ def test_own_classes_of_the_working_folder_work_by_their_import_path(dfl, here, 
     assert rows_of(plain.run)[1]["train_loss"] != rows[1]["train_loss"]
 
 
-# --- a plain run, from outside --------------------------------------------------------------------------------------------
+# --- a plain run, from outside ----------------------------------------------------------------------------------------
 def test_a_plain_run_prints_our_lines_and_nothing_else(here):
     import subprocess
 

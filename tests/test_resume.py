@@ -17,14 +17,14 @@ from dfl_lightning.report.run_folder import RunFolder
 from dfl_lightning.round import RoundCallback
 
 ROUNDS = 6
-BEFORE = (
-    "on_train_epoch_start on_train_batch_start on_propose on_engine_progress on_compare on_select on_weigh on_mix "
-    "on_round_end on_train_batch_end"
-).split()
+BEFORE = [
+    *("on_train_epoch_start", "on_train_batch_start", "on_propose", "on_engine_progress", "on_compare", "on_select"),
+    *("on_weigh", "on_mix", "on_round_end", "on_train_batch_end"),
+]
 """Hooks before a round is committed."""
-AFTER = "on_validation_start on_validation_end on_train_epoch_end on_boundary".split()
+AFTER = ["on_validation_start", "on_validation_end", "on_train_epoch_end", "on_boundary"]
 EVALUATION = ("on_validation_start", "on_validation_end")
-COUNTED = "on_train_epoch_start on_train_batch_end on_round_end on_validation_end on_train_epoch_end".split()
+COUNTED = ["on_train_epoch_start", "on_train_batch_end", "on_round_end", "on_validation_end", "on_train_epoch_end"]
 
 
 class Bomb(RoundCallback):

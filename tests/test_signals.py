@@ -51,7 +51,11 @@ def command(tmp_path):
 
 
 def folders(tmp_path):
-    return sorted((tmp_path / "out" / "small").iterdir(), key=lambda f: f.stat().st_ctime) if (tmp_path / "out").exists() else []
+    return (
+        sorted((tmp_path / "out" / "small").iterdir(), key=lambda f: f.stat().st_ctime)
+        if (tmp_path / "out").exists()
+        else []
+    )
 
 
 def wait_for_round(process, tmp_path, number):

@@ -32,8 +32,8 @@ def explain(trainer: DFLTrainer, module: DFLModule, datamodule: Any) -> list[str
         f"rounds: {trainer.max_epochs}, evaluated {evaluations} times",
         f"local work of a round: {epochs} epochs, {int(batches.sum()) * epochs:,} optimizer steps, "
         f"{int(sizes.sum()) * epochs:,} samples over all clients",
-        f"rows: {row_sets} set{'s' * (row_sets > 1)} ({sets}) of {models.shape[0]} x {models.shape[1]:,} {str(models.dtype)[6:]}, "
-        f"{size(models.numel() * models.element_size())} each; models have a second buffer",
+        f"rows: {row_sets} set{'s' * (row_sets > 1)} ({sets}) of {models.shape[0]} x {models.shape[1]:,} "
+        f"{str(models.dtype)[6:]}, {size(models.numel() * models.element_size())} each; models have a second buffer",
         f"data: {len(data.labels):,} images resident, {size(images)}",
         f"neighbours in reach: {degree:.1f} on average; a model is {size(4 * len(layout.shared))} on the wire",
         f"run folder: {trainer.runs_root}/{trainer.run_name}/<time>",

@@ -43,7 +43,9 @@ class RoundProgress(ProgressBar, RoundCallback):
             columns = (TextColumn("Round {task.fields[at]}"), BarColumn(), TextColumn("{task.fields[about]}"))
             self._bar = Progress(*columns, console=console, transient=False, auto_refresh=False)
             self._bar.start()
-            self._task = self._bar.add_task("", total=self._total, at=self._at(self._first), about="", completed=self._first)
+            self._task = self._bar.add_task(
+                "", total=self._total, at=self._at(self._first), about="", completed=self._first
+            )
 
     def on_engine_progress(self, trainer: DFLTrainer, module: DFLModule, done: int, total: int) -> None:
         """Cohorts of the local work."""
@@ -84,7 +86,9 @@ class RoundProgress(ProgressBar, RoundCallback):
     def _show(self, trainer: DFLTrainer, module: DFLModule) -> None:
         assert self._bar is not None
         done = module.bank.boundary.round
-        self._bar.update(self._task, completed=done, at=self._at(done), about=self._about(trainer, module) + self._cohorts)
+        self._bar.update(
+            self._task, completed=done, at=self._at(done), about=self._about(trainer, module) + self._cohorts
+        )
         self._bar.refresh()
 
     def _at(self, done: int) -> str:

@@ -28,10 +28,11 @@ if TYPE_CHECKING:
     from dfl_lightning.module import DFLModule
     from dfl_lightning.trainer import DFLTrainer
 
-COLUMNS = (
-    "round train_loss val_loss val_acc test_loss test_acc test_acc_std test_acc_worst10 neighbours active "
-    "models_received probes_received proxies_received bytes_received global_test_loss global_test_acc seconds"
-).split()
+COLUMNS = [
+    *("round", "train_loss", "val_loss", "val_acc", "test_loss", "test_acc", "test_acc_std", "test_acc_worst10"),
+    *("neighbours", "active", "models_received", "probes_received", "proxies_received", "bytes_received"),
+    *("global_test_loss", "global_test_acc", "seconds"),
+]
 """The columns that every metrics.csv has, in this order; monitors and policies add their own after them."""
 
 
@@ -59,7 +60,7 @@ class RunFolder(RoundCallback):
         self._trainer: Any = None
         self._monitored: dict[str, torch.Tensor] = {}
 
-    # --- as arrays ------------------------------------------------------------------------------------------------------
+    # --- as arrays ----------------------------------------------------------------------------------------------------
     @property
     def metrics(self) -> dict[str, np.ndarray]:
         """metrics.csv by column, NaN where a cell is empty."""
@@ -103,7 +104,8 @@ class RunFolder(RoundCallback):
         boundary = pl_module.bank.boundary
         try:
             self._take_up(boundary)
-            if boundary.closed and boundary.round and (not self._rows or int(self._rows[-1]["round"]) < boundary.round - 1):
+            last = int(self._rows[-1]["round"]) + 1 if self._rows else 0
+            if boundary.closed and last < boundary.round:
                 self._add(boundary)  # the run was ended between closing the round and writing its row
             self._write_metrics()
             if self._rows:
@@ -158,14 +160,15 @@ class RunFolder(RoundCallback):
         for file in checkpoints:
             file.rename(aside / file.name)
 
-    # --- write ----------------------------------------------------------------------------------------------------------
+    # --- write --------------------------------------------------------------------------------------------------------
     def on_round_end(self, trainer: DFLTrainer, module: DFLModule, round: Round) -> None:
         """Keep the graph of an evaluated round."""
         every = trainer.check_val_every_n_epoch or 1
         if round.weights is None or round.selected is None or (round.index + 1) % every:
             return
         n = round.num_nodes
-        selected, looked_at = torch.zeros_like(round.weights, dtype=torch.bool), torch.zeros_like(round.weights, dtype=torch.bool)
+        selected = torch.zeros_like(round.weights, dtype=torch.bool)
+        looked_at = selected.clone()
         selected[:, :n] = round.selected
         looked_at[:, :n] = round.ledger.models & ~round.ledger.mixed
         receivers, senders = torch.nonzero((round.weights != 0) | selected | looked_at, as_tuple=True)
@@ -278,7 +281,8 @@ def _new_folder(parent: Path) -> Path:
         except FileExistsError:
             continue
         except OSError as error:
-            raise UserError(f"{folder}: the run folder cannot be made ({error.strerror}); set trainer.default_root_dir") from error
+            remedy = "set trainer.default_root_dir"
+            raise UserError(f"{folder}: the run folder cannot be made ({error.strerror}); {remedy}") from error
         return folder
     raise UserError(f"{parent}: no free name for a run folder")
 
@@ -304,7 +308,8 @@ def _read_metrics(path: Path) -> list[dict[str, str]]:
         return []
     with open(path, encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
-    return [row for row in rows if None not in row.values() and row["round"].isdigit()]  # a killed run may tear its last row
+    # a killed run may tear its last row
+    return [row for row in rows if None not in row.values() and row["round"].isdigit()]
 
 
 def _read_npz(path: Path) -> dict[str, np.ndarray]:

@@ -96,9 +96,8 @@ def final_table(summary: dict[str, Any]) -> list[str]:
     if accuracy.get("mean") is not None:
         lines.append(f"{'':16}{'mean':>6}{'std':>8}{'worst 10 %':>13}{'neighbours':>13}   received per client")
         around = f"{neighbours:13.1f}" if neighbours is not None else f"{'–':>13}"
-        lines.append(
-            f"{'test accuracy':16}{accuracy['mean']:6.3f}{accuracy['std']:8.3f}{accuracy['worst10']:13.3f}{around}   {cost}"
-        )
+        row = f"{'test accuracy':16}{accuracy['mean']:6.3f}{accuracy['std']:8.3f}{accuracy['worst10']:13.3f}"
+        lines.append(f"{row}{around}   {cost}")
     else:
         lines.append(f"test accuracy unknown: no round was evaluated on test data · received per client: {cost}")
     if accuracy.get("global_last") is not None:
@@ -128,8 +127,9 @@ def size(number: float) -> str:
         '14.4 MB'
     """
     for unit in ("B", "kB", "MB", "GB"):
-        if number < 1000:
-            return f"{number:.0f} B" if unit == "B" else f"{number:.1f} {unit}"
+        text = f"{number:.{int(unit != 'B')}f}"
+        if float(text) < 1000:
+            return f"{text} {unit}"
         number /= 1000
     return f"{number:.1f} TB"
 

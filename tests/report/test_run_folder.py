@@ -328,7 +328,9 @@ def test_a_limit_on_file_sizes_is_one_sentence_and_leaves_whole_files(small_run)
         signal.signal(signal.SIGXFSZ, heard)
     assert rounds_in(run.folder / "checkpoints" / "last.ckpt") == 2
     assert not list(run.folder.rglob("*.tmp"))
-    assert [row["round"] for row in rows(small_run(4).fit(run.folder / "checkpoints" / "last.ckpt").folder)] == list("0123")
+    assert [row["round"] for row in rows(small_run(4).fit(run.folder / "checkpoints" / "last.ckpt").folder)] == list(
+        "0123"
+    )
 
 
 def test_the_worst_decile_is_of_known_clients():

@@ -1,0 +1,245 @@
+"""What a run says in the terminal: banner, progress, final table, the table of an evaluation."""
+
+import io
+import re
+
+import numpy as np
+import pytest
+import torch
+from rich.console import Console
+
+from dfl_lightning import callbacks as families
+from dfl_lightning.report import progress
+from dfl_lightning.report.banner import banner
+from dfl_lightning.report.explain import explain
+from dfl_lightning.report.per_client import per_client_table
+from dfl_lightning.report.summary import final_table, size
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """A finished run of six clients, two up and down, with validation and test data."""
+    return make(tmp_path_factory.mktemp("run"))
+
+
+def make(root, **options):
+    import functools
+
+    from dfl_lightning import DFLModule, DFLTrainer
+    from dfl_lightning.data import Digits
+    from dfl_lightning.data.partitions import RotatedClusters
+    from dfl_lightning.models import MLP
+
+    policies = [families.AFIND(), families.AdaptiveThreshold(), families.Boltzmann(), families.Bernoulli(0.3)]
+    settings = {
+        "rounds": 4,
+        "policies": policies,
+        "val_fraction": 0.2,
+        "test_fraction": 0.25,
+        "progress": False,
+        **options,
+    }
+    trainer = DFLTrainer(
+        max_rounds=settings["rounds"],
+        callbacks=[*settings["policies"], families.NeighbourAccuracy()],
+        default_root_dir=root,
+        accelerator="cpu",
+        enable_progress_bar=settings["progress"],
+    )
+    sgd = functools.partial(torch.optim.SGD, lr=0.1)
+    module = DFLModule(MLP(hidden=[8]), optimizer=sgd, local_epochs=1, batch_size=16, shared=settings.get("shared"))
+    data = Digits(
+        num_clients=6,
+        samples_per_client=40,
+        partition=RotatedClusters([0, 90]),
+        val_fraction=settings["val_fraction"],
+        test_fraction=settings["test_fraction"],
+    )
+    import warnings
+
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", ".*does not have many workers.*")
+        warnings.filterwarnings("ignore", ".*number of training batches.*")
+        trainer.fit(module, datamodule=data)
+    return trainer, module
+
+
+def numbers(line):
+    return [float(word.replace(",", "")) for word in re.findall(r"(?<![\w.])\d[\d,]*(?:\.\d+)?", line)]
+
+
+# --- the final table --------------------------------------------------------------------------------------------------
+def test_the_table_can_be_recomputed_from_the_files(run):
+    trainer, _ = run
+    metrics, clients = trainer.run.metrics, trainer.run.clients
+    head, row, found = final_table(trainer.run.summary)
+    assert head.split() == ["mean", "std", "worst", "10", "%", "neighbours", "received", "per", "client"]
+    last = clients["test_acc"][-1]
+    mean, std, worst, neighbours, amount, models, proxies = numbers(row)
+    assert mean == pytest.approx(last.mean(), abs=5e-4)
+    assert std == pytest.approx(last.std(), abs=5e-4)
+    assert worst == pytest.approx(np.sort(last)[0], abs=5e-4)  # a tenth of six clients is one
+    assert (mean, std, worst) == pytest.approx(
+        [metrics[f"test_acc{suffix}"][-1] for suffix in ("", "_std", "_worst10")], abs=5e-4
+    )
+    assert neighbours == pytest.approx(np.nanmean(metrics["neighbours"]), abs=0.05)
+    received = metrics["bytes_received"].sum()
+    assert size(received) in row
+    assert amount == pytest.approx(received / 1000, abs=0.05)
+    assert models == round(metrics["models_received"].sum())
+    assert proxies == round(metrics["proxies_received"].sum())
+    precision, recall = metrics["neighbour_precision"], metrics["neighbour_recall"]
+    assert numbers(found) == pytest.approx(
+        [precision[~np.isnan(precision)][-1], recall[~np.isnan(recall)][-1]], abs=5e-3
+    )
+
+
+def test_a_head_stands_over_its_number(run):
+    head, row, *_ = final_table(run[0].run.summary)
+    for word in ("mean", "std", "worst 10 %", "neighbours"):
+        end = head.index(word) + len(word)
+        assert row[end - 1].isdigit()
+        assert row[end] == " "
+
+
+def test_bytes_are_models_times_shared_numbers_and_proxies_times_the_layer(run):
+    trainer, module = run
+    metrics = trainer.run.metrics
+    layer = 8 * 65  # the hidden layer with its bias
+    expected = 4 * (metrics["models_received"] * module.layout.num_parameters + metrics["proxies_received"] * layer)
+    assert metrics["bytes_received"] == pytest.approx(expected)
+
+
+def test_without_test_data_the_table_says_so(tmp_path):
+    trainer, _ = make(tmp_path, rounds=1, test_fraction=0.0)
+    (line, *_) = final_table(trainer.run.summary)
+    assert line.startswith("test accuracy unknown: no round was evaluated on test data · received per client: ")
+    assert final_table(make(tmp_path, rounds=0)[0].run.summary)[0].startswith("test accuracy unknown")
+
+
+@pytest.mark.parametrize(
+    ("number", "text"),
+    [
+        (0, "0 B"),
+        (999, "999 B"),
+        (999.6, "1.0 kB"),
+        (1000, "1.0 kB"),
+        (999_940, "999.9 kB"),
+        (999_960, "1.0 MB"),
+        (14_400_000, "14.4 MB"),
+        (2.5e9, "2.5 GB"),
+        (7.0e15, "7000.0 TB"),
+    ],
+)
+def test_a_size_has_at_most_three_digits_before_the_point(number, text):
+    assert size(number) == text
+
+
+# --- the banner -------------------------------------------------------------------------------------------------------
+def test_the_banner_says_what_runs(run):
+    first, second = banner(*run)
+    assert first == (
+        "AFIND + AdaptiveThreshold + Boltzmann + Bernoulli · 6 clients · MLP (610 parameters each) · "
+        "Digits, RotatedClusters{0,90}: 24 train / 6 validation / 10 test images a client"
+    )
+    assert second.startswith("complete graph: 6 nodes, 15 links, connected, spectral gap 1.2 · engine: ")
+    assert second.endswith(" cohorts, 29.3 kB of models · seed 0")  # 6 x 610 x 4 bytes, twice
+
+
+def test_the_banner_names_what_is_shared_and_what_is_switched_off(tmp_path):
+    policies = [families.Gossip(k=2), families.AdaptiveThreshold(), families.Uniform()]
+    trainer, module = make(tmp_path, rounds=1, policies=policies, shared=["features.*"])
+    trainer.remarks.append("something that the user should know")
+    first, _, *notes = banner(trainer, module)
+    assert first.startswith("Gossip + Uniform · ")
+    assert "610 parameters each, 520 shared" in first
+    assert notes == [
+        "note: something that the user should know",
+        "note: AdaptiveThreshold is switched off: nothing in this run reads what it writes",
+    ]
+
+
+def test_explain_counts_the_work_of_a_round(small_run):
+    run = small_run(rounds=6)
+    lines = explain(run.trainer, run.module, run.data)
+    steps = sum(-(-int(n) // 16) for n in run.data.clients.sizes("train"))
+    assert f"local work of a round: 1 epochs, {steps} optimizer steps, 144 samples over all clients" in lines
+    assert "rounds: 6, evaluated 6 times" in lines
+    assert run.module.bank.boundary.round == 0
+
+
+# --- progress ---------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("rounds", "said"), [(3, [1, 2, 3]), (20, list(range(2, 21, 2))), (25, [*range(2, 25, 2), 25])]
+)
+def test_without_a_terminal_there_are_about_ten_plain_lines(small_run, capsys, monkeypatch, rounds, said):
+    monkeypatch.setattr(progress, "Console", lambda: Console(file=io.StringIO()))
+    run = small_run(rounds=rounds, enable_progress_bar=True, policies=[families.Gossip(k=1), families.Uniform()])
+    run.fit()
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("round ")]
+    assert [int(line.split()[1].split("/")[0]) for line in lines] == said
+    pattern = r"round \d+/\d+ · \d:\d\d:\d\d left · [\d.e-]+ s/round · val acc \d\.\d{3} · test acc \d\.\d{3} · neighbours 1\.0"
+    assert all(re.fullmatch(pattern, line) for line in lines)
+
+
+def test_in_a_terminal_a_bar_has_round_pace_accuracy_neighbours_and_cohorts(small_run, capsys, monkeypatch):
+    screen = io.StringIO()
+    monkeypatch.setattr(progress, "Console", lambda: Console(file=screen, force_terminal=True, width=200))
+    run = small_run(rounds=3, enable_progress_bar=True)
+    run.fit()
+    shown = [
+        line for line in re.split(r"[\r\n]", re.sub(r"\x1b\[[0-9?]*[A-Za-z]", "", screen.getvalue())) if line.strip()
+    ]
+    assert shown[0].startswith("Round 0/3 ━")
+    assert any(re.search(r"Round 0/3 ━+ .*cohorts 1/6", line) for line in shown), "the first round shows its cohorts"
+    fields = r"\d:\d\d:\d\d left · [\d.e-]+ s/round · val acc \d\.\d{3} · test acc \d\.\d{3} · neighbours \d\.\d"
+    assert any(re.search(rf"Round 2/3 ━+.* {fields}( · \d up)? · cohorts \d/\d", line) for line in shown)
+    assert re.search(rf"Round 3/3 ━+ {fields}", shown[-1])
+    out = capsys.readouterr().out
+    assert "round 1/3" not in out, "no plain lines beside the bar"
+    assert f"run: {run.folder}" in out
+
+
+def test_the_accuracy_shown_is_the_last_evaluations(small_run, capsys, monkeypatch):
+    monkeypatch.setattr(progress, "Console", lambda: Console(file=io.StringIO()))
+    run = small_run(rounds=3, enable_progress_bar=True).fit()
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("round ")]
+    shown = [re.search(r"test acc (\d\.\d+)", line).group(1) for line in lines]
+    assert shown == [f"{value:.3f}" for value in run.trainer.run.metrics["test_acc"]]
+
+
+def test_who_is_down_is_seen(small_run, capsys, monkeypatch):
+    monkeypatch.setattr(progress, "Console", lambda: Console(file=io.StringIO()))
+    policies = [families.Gossip(k=1), families.Uniform(), families.ExactCount(0.5)]
+    small_run(rounds=2, enable_progress_bar=True, policies=policies).fit()
+    assert capsys.readouterr().out.count(" · 3 up") == 2
+
+
+def test_the_bar_leaves_the_terminal_as_it_was_when_a_run_breaks(small_run, monkeypatch):
+    screen = io.StringIO()
+    monkeypatch.setattr(progress, "Console", lambda: Console(file=screen, force_terminal=True, width=200))
+
+    class Breaks(families.Monitor):
+        def on_round_end(self, trainer, module, round):
+            raise RuntimeError("oh")
+
+    run = small_run(rounds=2, enable_progress_bar=True, callbacks=[Breaks()])
+    with pytest.raises(RuntimeError, match="oh"):
+        run.fit()
+    written = screen.getvalue()
+    assert written.rindex("\x1b[?25h") > written.rindex("\x1b[?25l"), "the cursor is shown again"
+
+
+# --- the table of an evaluation ---------------------------------------------------------------------------------------
+def test_the_table_per_client_has_each_clients_numbers_and_their_summary(run):
+    trainer, module = run
+    clients = trainer.run.clients
+    title, head, *rows = per_client_table(module)
+    assert title == "after round 4"
+    names = head.split()[1:]
+    assert names == ["val_loss", "val_acc", "test_loss", "test_acc"]
+    for client in range(6):
+        assert numbers(rows[client]) == pytest.approx([client, *(clients[n][-1, client] for n in names)], abs=5e-5)
+    assert numbers(rows[6]) == pytest.approx([clients[n][-1].mean() for n in names], abs=5e-5)
+    assert numbers(rows[7]) == pytest.approx([clients[n][-1].std() for n in names], abs=5e-5)
+    assert numbers(rows[8])[1] == pytest.approx(clients["test_acc"][-1].min(), abs=5e-5)

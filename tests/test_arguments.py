@@ -1,0 +1,140 @@
+"""The words of a command line before they are parsed, and the parser's errors as sentences."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dfl_lightning.arguments import (
+    bare_flag,
+    dropped_options,
+    find_configs,
+    options_of_words,
+    run_name,
+    settle_choices,
+    take_flag,
+)
+from dfl_lightning.errors import UserError
+from dfl_lightning.resources import shipped
+from dfl_lightning.sentences import lightnings_sentence, sentence_of
+
+AFIND = str(shipped("configs")["afind"])
+words = st.lists(st.sampled_from(["--a", "--b=1", "3", "-1", "x", "--c", "--d.init_args.e"]), max_size=8)
+
+
+@given(words)
+def test_words_that_choose_nothing_pass_unchanged(argv):
+    assert settle_choices(argv) == argv
+    assert take_flag(argv, "--explain") == (argv, False)
+    assert find_configs(argv) == (argv, [])
+
+
+def test_options_come_with_their_values_and_without_init_args():
+    argv = ["--a", "1", "--b=2", "--c", "--d", "-3", "stray", "--e.init_args.f", "x"]
+    assert list(options_of_words(argv)) == [("a", "1"), ("b", "2"), ("c", ""), ("d", "-3"), ("e.f", "x")]
+
+
+@pytest.mark.parametrize(
+    ("argv", "after"),
+    [
+        (["--fork"], ["--fork=true"]),
+        (["--fork", "false"], ["--fork", "false"]),
+        (["--fork=false"], ["--fork=false"]),
+        (["--x", "--fork", "--y"], ["--x", "--fork=true", "--y"]),
+        ([], []),
+    ],
+)
+def test_a_flag_alone_means_true(argv, after):
+    assert bare_flag(argv, "--fork") == after
+
+
+def test_configs_are_found_in_both_forms():
+    argv, paths = find_configs(["--config", "afind", "--x", "1", "--config=gossip", "-c", "fdms"])
+    assert paths == [str(shipped("configs")[name]) for name in ("afind", "gossip", "fdms")]
+    assert argv == ["--config", paths[0], "--x", "1", f"--config={paths[1]}", "-c", paths[2]]
+
+
+def test_a_run_is_called_like_its_config(tmp_path):
+    assert run_name([]) == "run"
+    assert run_name(["a/one.yaml", "b/two.yaml"]) == "two"
+    folder = tmp_path / "afind" / "2026-01-01_00-00-00"
+    folder.mkdir(parents=True)
+    config = folder / "config.yaml"
+    assert run_name([str(config)]) == "config"
+    (folder / "metrics.csv").touch()
+    assert run_name([str(config)]) == "afind"
+
+
+@pytest.mark.parametrize(
+    ("argv", "added"),
+    [
+        ([], []),
+        (["--selection", "AFIND"], ["--selection.k=5"]),  # instead of Gossip, whose k is 10
+        (["--selection", "Gossip"], []),
+        (["--selection", "AFIND", "--selection", "Gossip"], ["--selection.k=5", "--selection.k=10"]),
+        (["--selection.k", "4", "--selection", "AFIND"], []),
+        (["--config", AFIND, "--selection", "Gossip"], ["--selection.k=5", "--selection.k=10"]),
+        (["--config", AFIND, "--threshold", "null"], ["--selection.k=5"]),
+        (["--data", "Digits", "--data", "MNIST"], ["--data.test_fraction=null"]),
+        (["--data", "Digits", "--data.test_fraction", "0.1", "--data", "MNIST"], []),
+        (["--data", "Digits", "--data", "null", "--data", "MNIST"], []),
+        (
+            ["--model.optimizer", "AdamW", "--model.optimizer", "Adam"],
+            ["--model.optimizer.weight_decay=0.01", "--model.optimizer.weight_decay=0"],
+        ),
+        (["--monitors", "FriendAccuracy", "--monitors+=NeighbourAccuracy"], []),
+    ],
+)
+def test_a_class_that_replaces_another_brings_its_own_defaults(argv, added):
+    after = settle_choices(argv)
+    assert [word for word in after if word not in argv] == [w for w in added if w not in argv]
+    assert [word for word in after if word in argv] == argv
+
+
+def test_a_default_stands_before_what_is_said_later():
+    argv = ["--selection", "AFIND", "--selection.k", "3"]
+    assert settle_choices(argv) == ["--selection", "AFIND", "--selection.k=5", "--selection.k", "3"]
+
+
+def test_a_part_of_a_config_may_be_a_file_of_its_own(tmp_path):
+    (tmp_path / "part.yaml").write_text("class_path: AFIND\ninit_args: {nuu: 3}\n")
+    with pytest.raises(UserError, match="selection AFIND has no option 'nuu'; did you mean 'nu'"):
+        settle_choices(["--selection", str(tmp_path / "part.yaml")])
+
+
+def test_dropped_options_are_found_at_every_depth(tmp_path):
+    config = tmp_path / "c.yaml"
+    config.write_text(
+        "selection: {class_path: AFIND, init_args: {nu: 1, k: 3}}\n"
+        "data: {class_path: Digits, init_args: {partition: {class_path: Dirichlet, init_args: {alpha: 1}}}}\n"
+        "threshold: {class_path: AdaptiveThreshold, init_args: {tau: 1}}\n"
+    )
+    resolved = {
+        "selection": {"class_path": "Gossip", "init_args": {"k": 3}},
+        "data": {"class_path": "Digits", "init_args": {"partition": {"class_path": "IID"}}},
+        "threshold": None,
+    }
+    assert dropped_options([str(config)], resolved) == ["selection.nu", "data.partition.alpha"]
+    assert dropped_options([str(config), str(config)], resolved) == ["selection.nu", "data.partition.alpha"]
+
+
+def test_a_classs_own_refusal_is_found_behind_the_parsers_errors():
+    def refuse():
+        try:
+            raise UserError("selection.nu=-1; above 0, please")
+        except UserError as inner:
+            raise ValueError("Parser key 'selection': many\nlines") from inner
+
+    with pytest.raises(ValueError, match="many") as caught:
+        refuse()
+    assert sentence_of(caught.value) == "selection.nu=-1; above 0, please"
+
+
+def test_a_long_message_is_cut():
+    assert len(sentence_of(ValueError("word " * 1000))) < 400
+
+
+def test_only_known_refusals_of_lightning_count_as_a_users_mistake():
+    assert lightnings_sentence("list index out of range") is None
+    assert "--trainer.logger true" in lightnings_sentence(
+        "Cannot use `LearningRateMonitor` callback with `Trainer` that has no logger."
+    )

@@ -1,0 +1,468 @@
+"""A user's mistake is answered by one sentence, never by a traceback, and nothing is left behind."""
+
+# ruff: noqa: E501  # the table below quotes whole sentences
+
+import sys
+
+import pytest
+import yaml
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from dfl_lightning import UserError, cli
+from dfl_lightning.resources import shipped
+
+SMALL = [
+    "--config",
+    "afind",
+    "--trainer.max_rounds",
+    "1",
+    "--data.num_clients",
+    "6",
+    "--data.samples_per_client",
+    "30",
+    "--model.network.hidden",
+    "[8]",
+    "--model.local_epochs",
+    "1",
+    "--trainer.accelerator",
+    "cpu",
+]
+MINIMAL = "data: Digits\nmodel: {network: MLP}\n"
+AFIND = shipped("configs")["afind"].read_text(encoding="utf-8")
+
+FILES = {
+    "own_nets.py": """
+        from torch import nn
+
+        class FewClasses(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.layers = nn.Sequential(nn.Flatten(), nn.Linear(64, 7))
+
+            def forward(self, x):
+                return self.layers(x)
+
+        class OtherShape(FewClasses):
+            def __init__(self):
+                super().__init__()
+                self.layers = nn.Sequential(nn.Flatten(), nn.Linear(50, 10))
+
+        class Picky(FewClasses):
+            def __init__(self, width: int = 3):
+                super().__init__()
+                raise ValueError(f"width {width} is not even")
+
+        something = 3
+        """,
+    "own_broken.py": "import no_such_package_at_all\n",
+    "own_syntax.py": "def broken(:\n",
+    "ring9.yaml": "generator: cycle_graph\nargs: {n: 9}\n",
+    "spelt.yaml": "generator: cycle_grap\n",
+    "key.yaml": "generatr: cycle_graph\n",
+    "torn.yaml": "generator: [cycle_graph\n",
+    "torn.graphml": "<graphml><graph>",
+    "alone.edgelist": "0 1\n1 2\n2 3\n3 4\n5\n",
+    "five.edgelist": "0 1\n1 2\n2 3\n3 4\n",
+    "list.yaml": "- data\n- model\n",
+    "empty.yaml": "# nothing yet\n",
+    "unclosed.yaml": "data: Digits\nmodel: {network: MLP\nselection: Gossip\n",
+    "tab.yaml": "data: Digits\nmodel:\n\tnetwork: MLP\n",
+    "unknown_key.yaml": MINIMAL + "selektion: Gossip\n",
+    "unknown_trainer.yaml": MINIMAL + "trainer: {max_round: 3}\n",
+    "unknown_model.yaml": "data: Digits\nmodel: {network: MLP, batchsize: 3}\n",
+    "unknown_option.yaml": MINIMAL + "selection: {class_path: Gossip, init_args: {kk: 3}}\n",
+    "flat.yaml": MINIMAL + "selection: {k: 3}\n",
+    "number.yaml": MINIMAL + "selection: 3\n",
+    "scalar_section.yaml": "data: Digits\nmodel: MLP\n",
+    "null.yaml": "data: Digits\nmodel: {network: MLP, batch_size: null}\n",
+    "no_data.yaml": "model: {network: MLP}\n",
+    "neither.yaml": "seed_everything: 3\n",
+    "no_checkpoint.ckpt": "this is text",
+    "trace.txt": "1 1 1\n",
+}
+
+SELECTIONS = "selections are: AFIND, Gossip"
+SHIPPED_TOPOLOGIES = "(shipped: complete, erdos_renyi, partial_half, ring, server, small_world, two_clusters)"
+
+# what is typed after a small AFIND+ run's words, and parts of the one sentence that answers
+REFUSED = {
+    # names
+    "--selection Gosip": f"selection: there is no 'Gosip'; did you mean 'Gossip'? ({SELECTIONS}; or your own by its import path)",
+    "--aggregation Gossip": "aggregation 'Gossip' is a selection; aggregations are: Boltzmann, FromTopology, SampleWeighted, Uniform",
+    "--selection Uniform": f"selection 'Uniform' is an aggregation; {SELECTIONS}",
+    "--selection MLP": f"selection 'MLP' is a network; {SELECTIONS}",
+    "--data MLP": "data 'MLP' is a network; data sets are: CIFAR10,",
+    "--data.partition Dirchlet": "data.partition: there is no 'Dirchlet'; did you mean 'Dirichlet'? (partitions are: Dirichlet, IID,",
+    "--model.network MPL": "model.network: there is no 'MPL'; did you mean 'MLP'?",
+    "--model.optimizer Sgd": "model.optimizer: there is no 'Sgd'; did you mean 'SGD'? (optimizers are: SGD, Adam, AdamW,",
+    "--model.lr_scheduler StepLr": "model.lr_scheduler: there is no 'StepLr'; did you mean 'StepLR'?",
+    "--objective Plane": "objective: there is no 'Plane'; did you mean 'Plain'? (objectives are: Plain;",
+    "--monitors [Nothing]": "monitors: there is no 'Nothing' (monitors are: FriendAccuracy, NeighbourAccuracy;",
+    "--monitors [Uniform]": "monitors 'Uniform' is an aggregation; monitors are:",
+    "--selection.help AFINDD": "selection: there is no 'AFINDD'; did you mean 'AFIND'?",
+    "--trainer.callbacks+=EarlyStoppin": "trainer.callbacks: there is no class 'EarlyStoppin'; did you mean 'EarlyStopping'?",
+    "--trainer.logger CSVLoger": "trainer.logger: there is no class 'CSVLoger'; did you mean 'CSVLogger'?",
+    # import paths
+    "--selection nowhere_at_all.Thing": "selection 'nowhere_at_all.Thing': no module named 'nowhere_at_all'; run from its folder or install it",
+    "--selection dfl_lightning.callbacks.Nope": "the module dfl_lightning.callbacks has no 'Nope'",
+    "--selection torch.nn.Linear": "selection 'torch.nn.Linear' is not a subclass of dfl_lightning.callbacks.Selection",
+    "--selection dfl_lightning.callbacks.Uniform": f"is an aggregation; {SELECTIONS}",
+    "--selection own_nets.something": "selection 'own_nets.something' is not a class",
+    "--model.network own_broken.Net": "model.network 'own_broken.Net': no module named 'no_such_package_at_all'",
+    "--model.network own_syntax.Net": "model.network 'own_syntax.Net': importing own_syntax failed with SyntaxError",
+    "--model.network own_nets.Picky": "width 3 is not even",
+    # options
+    "--selection.kk 3": "selection AFIND has no option 'kk'; did you mean 'k'? (its options: nu, k, rule, proxy, center, proxy_layer)",
+    "--selection.nu abc": "selection.nu=abc: expected a number",
+    "--selection.nu -1": "selection.nu=-1.0; the temperature must be above 0",
+    "--selection.rule letter": "selection.rule=letter: expected one of 'ratio', 'literal'",
+    "--dropout.rate .3": "--dropout.rate: no dropout is chosen; name one with --dropout (Bernoulli, ExactCount, GroupedCount, Trace)",
+    "--dropout Bernoulli --dropout.rate 3": "dropout.rate=3.0; it is a share of clients between 0 and 1",
+    "--dropout Trace": "dropout.file is missing; give it in a config or as --dropout.file",
+    "--data.num_clients x": "data.num_clients=x: expected a whole number",
+    "--data.num_clients 0": "data.num_clients must be at least 1, not 0",
+    "--data.val_fraction 1.5": "data.val_fraction must be at least 0 and less than 1, not 1.5",
+    "--data.partition.alpha 3": "data.partition RotatedClusters has no option 'alpha' (its options: degrees)",
+    "--data.partition Dirichlet --data.partition.alpha -1": "data.partition Dirichlet: alpha must be a positive number, not -1.0",
+    "--data.num_clients null": "data.num_clients=null; leave it out, or give it a value",
+    "--config null.yaml": "null.yaml: model.batch_size is null; leave it out, or give it a value",
+    "--model.network.hidden 8": "model.network.hidden=8: expected a list",
+    "--model.network.hidden [a]": "model.network.hidden: expected a whole number, not a",
+    "--model.optimizer.lr x": "model.optimizer.lr=x: expected a number",
+    "--model.optimizer.lr -1": "an argument is refused: Invalid learning rate: -1.0",
+    "--model.optimizer.lrr 3": "model.optimizer SGD has no option 'lrr'; did you mean 'lr'?",
+    "--model.local_epochs -1": "model.local_epochs=-1; it must be 0 or more",
+    "--model.on_divergence explode": "model.on_divergence=explode: expected one of 'quarantine', 'stop'",
+    "--model.lr_scheduler StepLR": "model.lr_scheduler.step_size is missing; give it in a config or as --model.lr_scheduler.step_size",
+    "--model.lr_scheduler torch.optim.lr_scheduler.ReduceLROnPlateau": "ReduceLROnPlateau",
+    "--model.metrics+=torchmetrics.classification.MulticlassF1Score": "model.metrics.num_classes is missing",
+    "--trainer.max_roundz 3": "there is no option --trainer.max_roundz; did you mean '--trainer.max_rounds'?",
+    "--selektion AFIND": "there is no option --selektion; did you mean '--selection'?",
+    "--seed_everything x": "seed_everything=x: expected true or false or a whole number",
+    "--seed_everything -1": "seed_everything=-1; it is a whole number from 0 to 4294967295",
+    "stray": "'stray' belongs to no option; options begin with --",
+    "--ckpt_path": "--ckpt_path needs a value",
+    "--selection 3": "selection takes a class, {class_path: NAME, init_args: {…}}, not 3",
+    # configs
+    "--config": "--config needs a file or the name of a shipped config; --list names them",
+    "--config --explain": "--config needs a file",
+    "--config afnd": "afnd: no such file, and no shipped one of configs has that name; did you mean 'afind'? (shipped: afind,",
+    "--config list.yaml": "list.yaml: a config is a mapping of keys such as data, model, selection; this is a list",
+    "--config empty.yaml": "empty.yaml: it is empty; a config names at least data and model",
+    "--config unclosed.yaml": "unclosed.yaml, line 3: not readable YAML",
+    "--config tab.yaml": "tab.yaml, line 3: not readable YAML",
+    "--config unknown_key.yaml": "unknown_key.yaml: unknown key 'selektion'; did you mean 'selection'? (keys: seed_everything, trainer,",
+    "--config unknown_trainer.yaml": "unknown_trainer.yaml: trainer has no option 'max_round'; did you mean 'max_rounds'?",
+    "--config unknown_model.yaml": "unknown_model.yaml: model has no option 'batchsize'; did you mean 'batch_size'?",
+    "--config unknown_option.yaml": "selection Gossip has no option 'kk'; did you mean 'k'?",
+    "--config flat.yaml": "flat.yaml: selection takes a class, {class_path: NAME, init_args: {…}}, not {'k': 3}",
+    "--config number.yaml": "number.yaml: selection takes a class",
+    "--config scalar_section.yaml": "scalar_section.yaml: model takes options such as network, not 'MLP'",
+    # who can hear whom
+    "--topology nowhere": f"nowhere: no such file, and no shipped one of topologies has that name {SHIPPED_TOPOLOGIES}",
+    "--topology rng": "did you mean 'ring'?",
+    "--topology ring9.yaml": "ring9.yaml: 9 nodes, but data has 6 clients; set data.num_clients=9 or a graph with 6 nodes.",
+    "--topology five.edgelist": "five.edgelist: 5 nodes, but data has 6 clients",
+    "--topology spelt.yaml": "spelt.yaml: unknown generator 'cycle_grap'; did you mean 'cycle_graph'?",
+    "--topology key.yaml": "key.yaml: unknown key 'generatr'; did you mean 'generator'?",
+    "--topology torn.yaml": "torn.yaml: not YAML",
+    "--topology torn.graphml": "torn.graphml: not a .graphml graph",
+    "--topology server": "selection AFIND is for clients that choose neighbours; a server has none (use Gossip)",
+    # data
+    "--data.num_clients 5000": "data: 5000 clients, but Digits has 1797 training images; lower num_clients",
+    "--data.num_clients 3": "data.partition RotatedClusters{0,90,180,270}: 4 clusters, but only 3 clients",
+    "--data.samples_per_client 1": "data: client 0 has no test image",
+    "--data.split nowhere.npz": "data.split: nowhere.npz does not exist; give the split.npz of a run, or null",
+    "--data FromDataset": "data.dataset is missing; give it in a config or as --data.dataset",
+    "--data MNIST --data.root nowhere --data.download false": "data MNIST: its files are not in root 'nowhere'",
+    # policies
+    "--aggregation null": "no aggregation: a round needs exactly one; name it with --aggregation",
+    "--selection null": "no selection: a round needs exactly one; name it with --selection",
+    "--trainer.callbacks+=Uniform": "2 policies of the family aggregation (Uniform, Boltzmann); keep one",
+    "--threshold.rule literal": "threshold.rule=literal but selection.rule=ratio; they must be the same",
+    "--aggregation FromTopology": "aggregation FromTopology needs a 'weight' attribute",
+    "--dropout Trace --dropout.file trace.txt": "trace.txt",
+    "--selection Gossip --selection.within cluster --data.partition IID": "selection.within=cluster needs known clusters",
+    # the network
+    "--model.network own_nets.FewClasses": "model.network FewClasses returns (7,) for an input, but the data has 10 classes",
+    "--model.network own_nets.OtherShape": "model.network OtherShape does not take inputs of shape (1, 8, 8) as the data has them",
+    "--model.network LeNet": "LeNet: needs images (channels x height x width) of at least 1x16x16, but the data has 1x8x8",
+    "--model.shared [nothing*]": "model.shared: no parameter of MLP matches 'nothing*' (its parameters: features.fc1.weight,",
+    "--model.shared [head.*]": "selection AFIND compares the layer 'features.fc1', which model.shared keeps private",
+    "--model.init nowhere.pt": "model.init=nowhere.pt: no such file",
+    "--selection.proxy_layer nowhere": "the network has no layer 'nowhere' with parameters (layers: features.fc1, head)",
+    # what has no meaning for rounds
+    "--model.optimizer LBFGS": "model.optimizer LBFGS is not known to update every number by itself",
+    "--model.optimizer Adafactor": "model.optimizer Adafactor is not known to update every number by itself",
+    "--trainer.precision 16-mixed": "trainer.precision=16-mixed is not implemented; use 32 or 64-true",
+    "--trainer.accumulate_grad_batches 2": "trainer.accumulate_grad_batches=2 has no meaning for communication rounds; use a larger model.batch_size",
+    "--trainer.limit_train_batches 0.5": "trainer.limit_train_batches=0.5 has no meaning for communication rounds; use model.local_epochs",
+    "--trainer.max_steps 10": "trainer.max_steps=10 has no meaning for communication rounds; use max_rounds",
+    "--trainer.strategy ddp": "trainer.strategy",
+    "--trainer.strategy nothing": "trainer.strategy",
+    "--trainer.devices 2": "trainer.devices=2",
+    "--trainer.accelerator abacus": "trainer.accelerator=abacus: there is no such accelerator; it is auto, cpu or gpu",
+    "--trainer.max_rounds x": "trainer.max_rounds=x: expected a whole number",
+    "--trainer.max_rounds -3": "trainer.max_rounds=-3; it is a number of rounds, 0 or more (-1: without end)",
+    "--trainer.max_epochs 2": "set trainer.max_rounds or trainer.max_epochs, which mean the same, not both",
+    "--trainer.checkpoint_every 0": "trainer.checkpoint_every=0; it is a number of rounds, 1 or more",
+    "--trainer.gradient_clip_val -1": "trainer.gradient_clip_val=-1.0; it must be above 0",
+    "--trainer.max_time soon": "trainer.max_time=soon; it is a duration DD:HH:MM:SS",
+    # callbacks that could not see what they look at
+    "--trainer.callbacks+=EarlyStopping": "trainer.callbacks.monitor is missing; give it in a config or as --trainer.callbacks.monitor",
+    "--trainer.callbacks+=EarlyStopping --trainer.callbacks.monitr x": "trainer.callbacks has no option 'monitr'; did you mean 'monitor'?",
+    "--trainer.callbacks+=EarlyStopping --trainer.callbacks.monitor test_acc": "would choose by test data; monitor val_* or a training column",
+    "--trainer.callbacks+=EarlyStopping --trainer.callbacks.monitor val_loss": "trainer.callbacks EarlyStopping monitors val_loss, "
+    "but no client has validation data; set data.val_fraction",
+    "--trainer.callbacks+=ModelCheckpoint --trainer.callbacks.monitor val_acc": "trainer.callbacks ModelCheckpoint monitors val_acc, "
+    "but no client has validation data; set data.val_fraction",
+    "--trainer.callbacks+=LearningRateMonitor": "trainer.callbacks LearningRateMonitor needs a logger",
+    "--trainer.logger CSVLogger": "trainer.logger.save_dir is missing; give it in a config or as --trainer.logger.save_dir",
+    # checkpoints
+    "--ckpt_path nowhere.ckpt": "nowhere.ckpt: no such checkpoint",
+    "--ckpt_path no_checkpoint.ckpt": "no_checkpoint.ckpt: not a whole checkpoint",
+}
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    """A working folder with the files above; what a command changes in the process is undone."""
+    import textwrap
+
+    for name, text in FILES.items():
+        (tmp_path / name).write_text(textwrap.dedent(text))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PL_GLOBAL_SEED", "0")
+    monkeypatch.delenv("DFL_DEBUG", raising=False)
+    monkeypatch.setattr(sys, "path", [p for p in sys.path if "pytest-of" not in p])
+    for module in ("own_nets", "own_broken", "own_syntax"):
+        monkeypatch.delitem(sys.modules, module, raising=False)
+    return tmp_path
+
+
+def left_behind(folder):
+    """Files and run folders that were not there; an empty `runs` is nothing."""
+    found = {path.relative_to(folder) for path in folder.rglob("*")}
+    return {str(path) for path in found if str(path) not in {*FILES, "runs"} and "__pycache__" not in path.parts}
+
+
+def refusal(words, capsys, command="fit", small=True):
+    code = cli.run(command, [*(SMALL if small else []), *words])
+    out, err = capsys.readouterr()
+    assert code == 2, err
+    assert "Traceback" not in out + err
+    lines = err.splitlines()
+    assert len(lines) == 1, err
+    assert lines[0].startswith(f"dfl-{command}: ")
+    return lines[0].removeprefix(f"dfl-{command}: ")
+
+
+@pytest.mark.parametrize("words", REFUSED)
+def test_a_mistake_is_answered_by_one_sentence(here, capsys, words):
+    sentence = refusal(words.split(), capsys)
+    assert REFUSED[words] in sentence
+    assert left_behind(here) == set()
+
+
+@pytest.mark.parametrize(
+    ("words", "answer"),
+    [
+        ("", "model.network and data are missing; give a config or --model.network and --data"),
+        ("--config no_data.yaml", "data is missing; give a config or --data"),
+        ("--config neither.yaml", "model.network and data are missing"),
+        ("--data Digits", "model.network is missing; give a config or --model.network"),
+        (
+            "--model.network.hidden [3]",
+            "no model.network is chosen; name one with --model.network (CNN4, LeNet, MLP, MNISTCNN)",
+        ),
+    ],
+)
+def test_what_a_run_needs_is_asked_for(here, capsys, words, answer):
+    assert answer in refusal(words.split(), capsys, small=False)
+    assert left_behind(here) == set()
+
+
+@pytest.mark.parametrize("command", ["validate", "test"])
+def test_an_evaluation_needs_a_checkpoint(here, capsys, command):
+    assert refusal([], capsys, command) == (
+        "--ckpt_path is missing; give the checkpoint to evaluate, RUN/checkpoints/last.ckpt"
+    )
+
+
+def test_a_misfitting_network_is_answered_with_both_numbers(here, capsys):
+    few = refusal(["--model.network", "own_nets.FewClasses"], capsys)
+    assert "7" in few
+    assert "10 classes" in few
+    other = refusal(["--model.network", "own_nets.OtherShape"], capsys)
+    assert "(1, 8, 8)" in other
+    assert "50" in other
+
+
+def test_a_monitor_of_a_number_that_nobody_logs_is_told_what_is_logged(here, capsys):
+    sentence = refusal(["--trainer.callbacks+=EarlyStopping", "--trainer.callbacks.monitor", "nonsense"], capsys)
+    assert sentence.startswith("EarlyStopping monitors nonsense, which this run does not log; it logs ")
+    assert "`train_loss`" in sentence
+
+
+def test_an_unwritable_run_folder_is_refused_before_training(here, capsys):
+    (here / "taken").write_text("a file where a folder should go")
+    sentence = refusal(["--trainer.default_root_dir", "taken/deeper"], capsys)
+    assert sentence.startswith("taken/deeper/afind/")
+    assert "the run folder cannot be made" in sentence
+    assert sentence.endswith("set trainer.default_root_dir")
+
+
+def test_clients_without_links_are_named_and_train_alone(here, capsys):
+    code = cli.run("fit", [*SMALL, "--topology", "alone.edgelist"])
+    out, err = capsys.readouterr()
+    assert (code, err) == (0, "")
+    assert "note: alone graph: client 5 hears nobody and trains alone." in out
+
+
+@pytest.mark.filterwarnings("default")
+def test_a_diverging_run_warns_in_one_line_and_goes_on(here, capsys):
+    code = cli.run("fit", [*SMALL, "--model.optimizer.lr", "1e30"])
+    assert code == 0
+    assert capsys.readouterr().err.splitlines() == [
+        "dfl-fit: warning: round 0: training of client 0, 1, 2, 3, 4, 5 diverged; nobody mixes it (logged as 'diverged')"
+    ]
+
+
+def test_debug_shows_where(here, monkeypatch):
+    monkeypatch.setenv("DFL_DEBUG", "1")
+    with pytest.raises(UserError, match="no such file"):
+        cli.run("fit", ["--config", "nowhere"])
+
+
+def test_our_own_bug_is_said_to_be_one(here, capsys, monkeypatch):
+    def broken(*args):
+        raise KeyError("oh")
+
+    monkeypatch.setattr(cli, "explain", broken)
+    assert cli.run("fit", [*SMALL, "--explain"]) == 1
+    assert capsys.readouterr().err == "dfl-fit: a bug of dfl_lightning: KeyError: 'oh' (DFL_DEBUG=1 shows where)\n"
+
+
+def test_out_of_memory_says_what_to_lower(here, capsys, monkeypatch):
+    def full(*args):
+        raise MemoryError("8 GB asked for")
+
+    monkeypatch.setattr(cli, "explain", full)
+    assert refusal(["--explain"], capsys) == (
+        "out of memory (8 GB asked for); lower data.num_clients, model.batch_size or the network"
+    )
+
+
+# --- any text at all --------------------------------------------------------------------------------------------------
+WORDS = [
+    *[
+        "trainer",
+        "model",
+        "data",
+        "topology",
+        "dropout",
+        "selection",
+        "threshold",
+        "aggregation",
+        "monitors",
+        "class_path",
+        "init_args",
+        "network",
+    ],
+    *[
+        "Digits",
+        "MLP",
+        "AFIND",
+        "Gossip",
+        "Uniform",
+        "Dirichlet",
+        "partition",
+        "num_clients",
+        "max_rounds",
+        "k",
+        "nu",
+        "hidden",
+        "null",
+        "true",
+        "-1",
+        "0",
+        "1",
+        "3.5",
+    ],
+    *(
+        "{",
+        "}",
+        "[",
+        "]",
+        ":",
+        ": ",
+        "- ",
+        ",",
+        "\n",
+        "\n  ",
+        "'",
+        '"',
+        "&a",
+        "*a",
+        "#",
+        "!!python/object",
+        "é",
+        "\t",
+        "<<",
+    ),
+]
+yaml_like = st.lists(st.sampled_from(WORDS) | st.text(max_size=4), max_size=30).map("".join)
+leaves = st.none() | st.booleans() | st.integers(-2, 9) | st.floats() | st.sampled_from(WORDS) | st.text(max_size=5)
+values = (
+    leaves
+    | st.lists(leaves, max_size=3)
+    | st.dictionaries(st.sampled_from(WORDS) | st.text(max_size=3), leaves, max_size=3)
+)
+
+
+@st.composite
+def mutations(draw):
+    """The shipped AFIND+ config with some of its values replaced, removed or added, as text."""
+    config = yaml.safe_load(AFIND)
+    for _ in range(draw(st.integers(1, 3))):
+        place = config
+        while True:
+            keys = list(place)
+            key = draw(st.sampled_from(keys)) if keys else "class_path"
+            if isinstance(place.get(key), dict) and draw(st.booleans()):
+                place = place[key]
+                continue
+            break
+        act = draw(st.sampled_from(["replace", "replace", "remove", "add"]))
+        if act == "remove":
+            place.pop(key, None)
+        else:
+            place[key if act == "replace" else draw(st.sampled_from(WORDS))] = draw(values)
+    return yaml.safe_dump(config, allow_unicode=True)
+
+
+def explain_or_refuse(text, folder, capsys):
+    (folder / "fuzz.yaml").write_text(text, encoding="utf-8", errors="surrogatepass")
+    code = cli.run("fit", ["--config", "fuzz.yaml", "--trainer.accelerator", "cpu", "--explain"])
+    out, err = capsys.readouterr()
+    assert code in (0, 2), err
+    assert "Traceback" not in out + err
+    assert len(err.splitlines()) == (code == 2), err
+    assert len(err) < 1500
+    assert not (folder / "runs").exists()
+
+
+FUZZ = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+@FUZZ
+@given(text=yaml_like)
+def test_any_text_as_a_config_is_explained_or_refused(here, capsys, text):
+    explain_or_refuse(text, here, capsys)
+
+
+@FUZZ
+@given(text=mutations())
+def test_any_mutation_of_a_config_is_explained_or_refused(here, capsys, text):
+    explain_or_refuse(text, here, capsys)

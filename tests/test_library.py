@@ -1,0 +1,187 @@
+"""The parts without YAML, as in a notebook."""
+
+import functools
+import json
+
+import networkx as nx
+import numpy as np
+import pytest
+import torch
+from lightning.pytorch.callbacks import EarlyStopping
+from torch import nn
+from torch.utils.data import Dataset
+
+from dfl_lightning import DFLModule, DFLTrainer, UserError, data, models
+from dfl_lightning import callbacks as cb
+from dfl_lightning.data import RotatedClusters
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:.*does not have many workers"),
+    pytest.mark.filterwarnings("ignore:.*number of training batches"),
+    pytest.mark.filterwarnings("ignore:Checkpoint directory .* exists and is not empty"),
+]
+SGD = functools.partial(torch.optim.SGD, lr=0.1, momentum=0.9)
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PL_GLOBAL_SEED", "0")
+    return tmp_path
+
+
+def digits(**options):
+    sizes = {"num_clients": 6, "samples_per_client": 40, "partition": RotatedClusters([0, 180])}
+    return data.Digits(**{**sizes, **options})
+
+
+def trainer_of(rounds=2, policies=None, **options):
+    policies = [cb.Gossip(k=2), cb.Uniform()] if policies is None else policies
+    settings = {"accelerator": "cpu", "enable_progress_bar": False, **options}
+    return DFLTrainer(max_rounds=rounds, callbacks=policies, **settings)
+
+
+def module_of(network=None, **options):
+    return DFLModule(
+        network or models.MLP(hidden=[8]), **{"optimizer": SGD, "local_epochs": 1, "batch_size": 16, **options}
+    )
+
+
+def test_the_notebook_example_holds_its_run_as_arrays(here, capsys):
+    trainer = DFLTrainer(
+        max_rounds=3,
+        topology="complete",
+        callbacks=[cb.AFIND(nu=0.2), cb.AdaptiveThreshold(tau=0.5), cb.Boltzmann(temperature=1.0)],
+        accelerator="cpu",
+    )
+    trainer.fit(module_of(), datamodule=digits())
+    assert "AFIND + AdaptiveThreshold + Boltzmann · 6 clients" in capsys.readouterr().out
+    run = trainer.run
+    assert run.path.parent == here / "runs" / "run" or run.path.parts[:2] == ("runs", "run")
+    assert run.clients["test_acc"].shape == (3, 6)
+    assert run.clients["rounds"].tolist() == [0, 1, 2]
+    with np.load(run.path / "clients.npz", allow_pickle=False) as saved:
+        assert np.array_equal(saved["test_acc"], run.clients["test_acc"])
+    assert run.metrics["test_acc"] == pytest.approx(run.clients["test_acc"].mean(1))
+    assert set(run.graphs) == {"round", "receiver", "sender", "weight", "selected", "probed"}
+    assert json.loads((run.path / "summary.json").read_text()) == run.summary
+    assert (run.path / "checkpoints" / "last.ckpt").is_file()
+    assert not (run.path / "config.yaml").exists()
+
+
+def test_weights_in_the_graphs_are_those_of_an_average():
+    trainer = trainer_of(policies=[cb.Gossip(k=2), cb.Uniform()])
+    trainer.fit(module_of(), datamodule=digits())
+    graphs = trainer.run.graphs
+    for round in range(2):
+        for client in range(6):
+            mine = (graphs["round"] == round) & (graphs["receiver"] == client)
+            assert graphs["weight"][mine] == pytest.approx([1 / 3] * 3)
+            assert graphs["selected"][mine].sum() == 2
+
+
+class Rings(Dataset):
+    """Points inside and outside a circle."""
+
+    def __init__(self, length=60):
+        self.points = torch.randn(length, 2, generator=torch.Generator().manual_seed(3))
+
+    def __len__(self):
+        return len(self.points)
+
+    def __getitem__(self, index):
+        return self.points[index], int(self.points[index].norm() > 1.2)
+
+
+class Tiny(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body, self.head = nn.Linear(2, 5), nn.Linear(5, 2)
+
+    def forward(self, x):
+        return self.head(self.body(x).tanh())
+
+
+def test_a_module_and_a_data_set_with_index_lists_are_enough():
+    parts = [list(range(0, 20)), list(range(20, 32)), list(range(32, 60))]
+    trainer, network = trainer_of(topology="ring"), Tiny()
+    start = {name: value.clone() for name, value in network.state_dict().items()}
+    trainer.fit(module_of(network), datamodule=data.FromDataset(Rings(), parts=parts))
+    assert trainer.run.clients["test_acc"].shape == (2, 3)
+    assert trainer.datamodule.clients.sizes("train").tolist() == [15, 9, 21]
+    mine = network.state_dict()
+    assert all(torch.equal(mine[name], start[name]) for name in start), (
+        "the user's module is a pattern, no client's model"
+    )
+
+
+def test_clients_start_from_the_module_as_it_was_given():
+    trainer, network = trainer_of(rounds=1, policies=[cb.Gossip(k=0), cb.Uniform()]), Tiny()
+    module = module_of(network, local_epochs=0)
+    trainer.fit(module, datamodule=data.FromDataset(Rings(), num_clients=4))
+    rows = module.bank.boundary.rows["models"]
+    flat = torch.cat([p.detach().flatten() for p in network.parameters()])
+    assert torch.equal(rows, flat.expand(4, -1))
+
+
+def test_a_networkx_graph_is_a_topology_by_its_labels():
+    graph = nx.Graph([("a1", "a2"), ("a2", "a10"), ("a10", "b"), ("b", "c"), ("c", "d")])
+    trainer = trainer_of(topology=graph, policies=[cb.Gossip(k="all"), cb.Uniform()])
+    trainer.fit(module_of(), datamodule=digits())
+    graphs = trainer.run.graphs
+    links = {(int(i), int(j)) for i, j in zip(graphs["receiver"], graphs["sender"], strict=True) if i != j}
+    assert links == {(i, i + 1) for i in range(5)} | {(i + 1, i) for i in range(5)}
+
+
+def test_early_stopping_ends_the_run_at_a_round():
+    stop = EarlyStopping("val_loss", patience=1, min_delta=100.0)
+    trainer = trainer_of(rounds=9, policies=[cb.Gossip(k=2), cb.Uniform(), stop])
+    trainer.fit(module_of(), datamodule=digits(val_fraction=0.2))
+    assert len(trainer.run.metrics["round"]) == 2
+    assert trainer.run.summary["rounds"] == 2
+
+
+def test_a_second_fit_goes_on_as_if_there_had_been_one():
+    whole, parts = trainer_of(rounds=4), trainer_of(rounds=2)
+    first, second = module_of(models.MLP(hidden=[8])), module_of(models.MLP(hidden=[8]))
+    whole.fit(first, datamodule=digits())
+    source = digits()
+    parts.fit(second, datamodule=source)
+    path = parts.run.path
+    parts.fit_loop.max_epochs = 4
+    parts.fit(second, datamodule=source)
+    assert parts.run.path == path
+    assert parts.run.metrics["round"].tolist() == [0, 1, 2, 3]
+    assert torch.equal(first.bank.boundary.rows["models"], second.bank.boundary.rows["models"])
+    for name in ("train_loss", "test_acc", "bytes_received"):
+        assert np.array_equal(whole.run.metrics[name], parts.run.metrics[name])
+
+
+def test_the_global_generators_have_no_say():
+    runs = []
+    for seed in (1, 2):
+        trainer = trainer_of(policies=[cb.Gossip(k=2), cb.Uniform(), cb.Bernoulli(0.3)])
+        torch.manual_seed(seed)
+        np.random.seed(seed)
+        trainer.fit(module_of(), datamodule=digits())
+        runs.append(trainer.run.metrics["train_loss"])
+    assert np.array_equal(*runs)
+
+
+def test_a_fast_dev_run_keeps_no_files(here):
+    trainer = trainer_of(fast_dev_run=True)
+    trainer.fit(module_of(), datamodule=digits())
+    assert list(here.iterdir()) == []
+    with pytest.raises(UserError, match="fast_dev_run keeps no run folder"):
+        _ = trainer.run
+
+
+def test_loaders_are_refused():
+    with pytest.raises(UserError, match="takes clients' data as datamodule"):
+        trainer_of().fit(module_of(), train_dataloaders=[1])
+
+
+def test_errors_are_ordinary_exceptions(here):
+    with pytest.raises(UserError, match="6 clients"):
+        trainer_of(topology=nx.path_graph(5)).fit(module_of(), datamodule=digits())
+    assert not [path for path in here.rglob("*") if path.is_file()]

@@ -1,0 +1,493 @@
+"""Lightning's own features around communication rounds."""
+
+import csv
+import hashlib
+import os
+import signal
+import warnings
+
+import pytest
+import torch
+from lightning.pytorch.callbacks import (
+    BatchSizeFinder,
+    EarlyStopping,
+    GradientAccumulationScheduler,
+    LearningRateFinder,
+    LearningRateMonitor,
+    ModelCheckpoint,
+    OnExceptionCheckpoint,
+    StochasticWeightAveraging,
+)
+from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
+
+from dfl_lightning import DFLTrainer
+from dfl_lightning import callbacks as families
+from dfl_lightning.callbacks import Monitor
+from dfl_lightning.checkpoints import read_checkpoint, rounds_in
+from dfl_lightning.errors import UserError
+from dfl_lightning.loop import RunStopped
+
+
+class Events(Monitor):
+    """What happened, in order."""
+
+    def __init__(self):
+        self.heard = []
+
+    def on_train_epoch_start(self, trainer, pl_module):
+        self.heard.append(f"epoch {trainer.current_epoch}")
+
+    def on_propose(self, trainer, module, round):
+        self.heard.append(f"round {round.index}")
+
+    def on_mix(self, trainer, module, round):
+        self.heard.append("mix")
+
+    def on_validation_end(self, trainer, pl_module):
+        self.heard.append("evaluate")
+
+    def on_train_epoch_end(self, trainer, pl_module):
+        self.heard.append("epoch end")
+
+    def on_boundary(self, trainer, module):
+        self.heard.append("boundary")
+
+
+class StopIn(Monitor):
+    def __init__(self, hook, round):
+        self.hook, self.round = hook, round
+
+    def act(self, hook, trainer):
+        if hook == self.hook and trainer.lightning_module.bank.boundary.round == self.round:
+            trainer.should_stop = True
+
+
+for name in ("on_train_epoch_start", "on_engine_progress", "on_weigh", "on_validation_end"):
+    setattr(StopIn, name, lambda self, trainer, *args, name=name: self.act(name, trainer))
+
+
+def progress(file):
+    return read_checkpoint(file)["state_dict"]["bank.progress"].tolist()
+
+
+# --- rounds, evaluations, ends
+
+
+def test_a_round_is_an_epoch_and_evaluation_comes_after_mixing(small_run):
+    events = Events()
+    run = small_run(3, [events], check_val_every_n_epoch=2, policies=[families.Gossip(2), families.Uniform()]).fit()
+    expected = [
+        *("epoch 0", "round 0", "mix", "epoch end", "boundary"),
+        *("epoch 1", "round 1", "mix", "evaluate", "epoch end", "boundary"),
+        *("epoch 2", "round 2", "mix", "epoch end", "boundary"),
+    ]
+    assert events.heard == expected
+    assert run.trainer.current_epoch == run.trainer.global_step == 3
+
+
+def test_max_epochs_is_another_name_of_max_rounds():
+    assert DFLTrainer(max_epochs=7, accelerator="cpu").max_epochs == 7
+    assert DFLTrainer(max_rounds=7, accelerator="cpu").max_epochs == 7
+    assert DFLTrainer(accelerator="cpu").max_epochs == 100
+    with pytest.raises(UserError, match="not both"):
+        DFLTrainer(max_rounds=7, max_epochs=7)
+
+
+def test_no_evaluation(small_run):
+    events = Events()
+    run = small_run(2, [events], limit_val_batches=0).fit()
+    assert "evaluate" not in events.heard
+    assert run.trainer.run.clients["rounds"].tolist() == []
+    assert run.trainer.run.summary["test_accuracy"] == {}
+
+
+@pytest.mark.parametrize("asked", [True, 1, 2])
+def test_fast_dev_run_is_one_round_that_leaves_nothing(small_run, tmp_path, monkeypatch, asked):
+    monkeypatch.chdir(tmp_path)
+    events = Events()
+    run = small_run(9, [events], fast_dev_run=asked).fit()
+    assert events.heard.count("boundary") == events.heard.count("evaluate") == 1
+    assert run.module.bank.boundary.round == 1
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(UserError, match="no run folder"):
+        _ = run.trainer.run
+
+
+@pytest.mark.parametrize("hook", ["on_train_epoch_start", "on_engine_progress", "on_weigh", "on_validation_end"])
+def test_should_stop_ends_the_run_at_the_boundary_of_the_round(small_run, hook):
+    committed = 3 if hook == "on_validation_end" else 2
+    policies = [families.Gossip(2), families.Uniform()]
+    run = small_run(6, [StopIn(hook, committed)], policies).fit()
+    assert run.module.bank.boundary.round == run.trainer.current_epoch == 3
+    assert run.module.bank.boundary.closed
+    assert run.trainer.run.clients["rounds"].tolist() == [0, 1, 2]
+    assert run.trainer.run.summary["status"] == "finished"
+    assert progress(run.folder / "checkpoints" / "last.ckpt") == [3, 1]
+
+
+def test_max_time_ends_the_run_at_a_boundary(small_run):
+    run = small_run(100_000, max_time={"seconds": 1}).fit()
+    done = run.module.bank.boundary.round
+    assert 1 < done < 100_000
+    assert run.trainer.run.metrics["round"].tolist() == list(range(done))
+    resumed = small_run(100_000, max_time={"seconds": 1}).fit(run.folder / "checkpoints" / "last.ckpt")
+    assert resumed.module.bank.boundary.round == done  # the time is used up
+
+
+# --- early stopping
+
+
+class Worse(Monitor):
+    """A number that gets better until round 2."""
+
+    def on_round_end(self, trainer, module, round):
+        round.log("made_up", abs(round.index - 2))
+
+
+@pytest.mark.parametrize("patience", [1, 2])
+def test_early_stopping_stops_at_a_boundary_and_a_resumed_run_stays_stopped(small_run, patience):
+    def make():
+        return small_run(9, [EarlyStopping("made_up", patience=patience), Worse()])
+
+    run = make().fit()
+    assert run.module.bank.boundary.round == 3 + patience
+    rows = run.rows.clone()
+    resumed = make().fit(run.folder / "checkpoints" / "last.ckpt")
+    assert resumed.module.bank.boundary.round == 3 + patience
+    assert torch.equal(resumed.rows, rows)
+    assert resumed.trainer.run.summary["rounds"] == 3 + patience
+    assert resumed.trainer.run.summary["status"] == "finished"
+    again = resumed.fit()
+    assert again.module.bank.boundary.round == 3 + patience
+
+
+def test_early_stopping_sees_validation_numbers(small_run):
+    stopping = EarlyStopping("val_loss", patience=99)
+    run = small_run(4, [stopping], check_val_every_n_epoch=2).fit()
+    losses = run.trainer.run.clients["val_loss"].mean(1)
+    assert float(stopping.best_score) == pytest.approx(losses.min(), rel=1e-6)
+
+
+# --- checkpoints of Lightning's own
+
+
+def test_model_checkpoint_keeps_the_best_round(small_run):
+    best = ModelCheckpoint(monitor="val_loss", filename="best-{epoch}")
+    run = small_run(5, [best]).fit()
+    losses = run.trainer.run.clients["val_loss"].mean(1)
+    assert best.best_model_path == str(run.folder / "checkpoints" / f"best-epoch={losses.argmin()}.ckpt")
+    assert rounds_in(run.folder / "checkpoints" / f"best-epoch={losses.argmin()}.ckpt") == losses.argmin() + 1
+
+
+def test_the_first_round_may_be_the_best(small_run):
+    best = ModelCheckpoint(monitor="made_up", mode="max", filename="best-{epoch}", save_on_train_epoch_end=True)
+
+    class Falling(Monitor):
+        def on_round_end(self, trainer, module, round):
+            round.log("made_up", -round.index)
+
+    run = small_run(3, [best, Falling()]).fit()
+    assert best.best_model_path == str(run.folder / "checkpoints" / "best-epoch=0.ckpt")
+    assert rounds_in(best.best_model_path) == 1
+
+
+def test_model_checkpoint_every_so_many_rounds_with_its_own_last(small_run):
+    every = ModelCheckpoint(every_n_epochs=2, save_top_k=-1, save_last=True)
+    run = small_run(5, [every]).fit()
+    folder = run.folder / "checkpoints"
+    assert {f.name: rounds_in(f) for f in folder.glob("epoch*.ckpt")} == {
+        "epoch=1-step=2.ckpt": 2,
+        "epoch=3-step=4.ckpt": 4,
+    }
+
+
+def test_a_run_resumes_from_a_model_checkpoint_in_the_middle(small_run):
+    def make():
+        return small_run(5, [ModelCheckpoint(monitor="val_loss", save_top_k=-1, filename="{epoch}")])
+
+    whole = make().fit()
+    rows, table = whole.rows.clone(), (whole.folder / "metrics.csv").read_text()
+    resumed = make().fit(whole.folder / "checkpoints" / "epoch=2.ckpt")
+    assert torch.equal(resumed.rows, rows)
+    assert resumed.folder == whole.folder
+    assert len(table.splitlines()) == len((whole.folder / "metrics.csv").read_text().splitlines())
+
+
+class Fail(Monitor):
+    def __init__(self, round=2):
+        self.round = round
+
+    def on_select(self, trainer, module, round):
+        if round.index == self.round:
+            self.round = None
+            raise RuntimeError("boom")
+
+
+def test_on_exception_checkpoint_is_a_boundary(small_run, tmp_path):
+    whole = small_run(4).fit()
+    run = small_run(4, [OnExceptionCheckpoint(tmp_path / "kept"), Fail()])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Lightning says that it will look for the file, and that there is none
+        with pytest.raises(RuntimeError, match="boom"):
+            run.fit()
+    file = tmp_path / "kept" / "on_exception.ckpt"
+    assert progress(file) == [2, 1]
+    resumed = small_run(4).fit(file)
+    assert torch.equal(resumed.rows, whole.rows)
+
+
+def test_on_exception_checkpoint_does_not_hide_a_refusal(small_run, tmp_path):
+    run = small_run(4, [OnExceptionCheckpoint(tmp_path / "kept")], policies=[families.Gossip()])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        with pytest.raises(UserError, match="no aggregation"):
+            run.fit()
+
+
+# --- loggers
+
+
+def test_the_csv_logger_counts_rounds(small_run, tmp_path):
+    logger = CSVLogger(tmp_path / "logs")
+    run = small_run(4, [LearningRateMonitor()], logger=logger, check_val_every_n_epoch=2, log_every_n_steps=1).fit()
+    with open(tmp_path / "logs/lightning_logs/version_0/metrics.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
+    steps = {c: [int(r["step"]) for r in rows if r[c]] for c in ("train_loss", "val_loss", "lr-SGD", "neighbours")}
+    assert steps == {"train_loss": [0, 1, 2, 3], "val_loss": [1, 3], "lr-SGD": [0, 1, 2, 3], "neighbours": [0, 1, 2, 3]}
+    assert [float(r["lr-SGD"]) for r in rows if r["lr-SGD"]] == [0.1, 0.1, 0.05, 0.05]
+    losses = [float(r["train_loss"]) for r in rows if r["train_loss"]]
+    assert losses == pytest.approx(run.trainer.run.metrics["train_loss"], rel=1e-6)
+
+
+def test_tensorboard_counts_rounds(small_run, tmp_path):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of TensorBoard's own imports
+        from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+        logger = TensorBoardLogger(tmp_path / "logs")
+        small_run(4, [LearningRateMonitor()], logger=logger, check_val_every_n_epoch=2, log_every_n_steps=1).fit()
+        found = EventAccumulator(logger.log_dir)
+        found.Reload()
+    steps = {
+        tag: [e.step for e in found.Scalars(tag)] for tag in ("train_loss", "val_loss", "lr-SGD", "models_received")
+    }
+    assert steps == {
+        "train_loss": [0, 1, 2, 3],
+        "val_loss": [1, 3],
+        "lr-SGD": [0, 1, 2, 3],
+        "models_received": [0, 1, 2, 3],
+    }
+
+
+def test_a_logger_of_a_resumed_run_goes_on_counting(small_run, tmp_path):
+    run = small_run(4, [Fail(2)])
+    with pytest.raises(RuntimeError, match="boom"):
+        run.fit()
+    logger = CSVLogger(tmp_path / "logs")
+    small_run(4, logger=logger).fit(run.folder / "checkpoints" / "last.ckpt")
+    with open(tmp_path / "logs/lightning_logs/version_0/metrics.csv", newline="") as file:
+        assert [int(r["step"]) for r in csv.DictReader(file) if r["train_loss"]] == [2, 3]
+
+
+# --- learning rate, clipping, precision
+
+
+@pytest.mark.parametrize(
+    "schedule",
+    [
+        lambda o: torch.optim.lr_scheduler.StepLR(o, 2, gamma=0.3),
+        lambda o: torch.optim.lr_scheduler.CosineAnnealingLR(o, T_max=4),
+        lambda o: torch.optim.lr_scheduler.ExponentialLR(o, 0.9),
+        None,
+    ],
+    ids=["step", "cosine", "exponential", "none"],
+)
+def test_a_schedule_steps_once_a_round_as_torch_would(small_run, schedule):
+    used = []
+
+    class Watch(Monitor):
+        def on_propose(self, trainer, module, round):
+            used.append(round.lr)
+
+    small_run(5, [Watch()], module={"lr_scheduler": schedule}).fit()
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.1)
+    scheduler = schedule(optimizer) if schedule else None
+    expected = []
+    for _ in range(5):
+        expected.append(optimizer.param_groups[0]["lr"])
+        optimizer.step()
+        if scheduler is not None:
+            scheduler.step()
+    assert used == expected
+
+
+def test_schedules_that_depend_on_metrics_are_refused(small_run):
+    with pytest.raises(UserError, match="ReduceLROnPlateau"):
+        small_run(1, module={"lr_scheduler": lambda o: torch.optim.lr_scheduler.ReduceLROnPlateau(o)})
+
+
+def test_gradient_clipping_reaches_the_engine(small_run):
+    plain = small_run(1).fit()
+    norm, value = (
+        small_run(1, gradient_clip_val=1e-3),
+        small_run(1, gradient_clip_val=1e-3, gradient_clip_algorithm="value"),
+    )
+    loose = small_run(1, gradient_clip_val=1e6)
+    start = small_run(0).fit().rows
+    moved = {}
+    for name, run in (("norm", norm), ("value", value), ("loose", loose)):
+        run.fit()
+        moved[name] = (run.rows - start).norm(dim=1).max()
+    assert norm.module.bank.engine.config.clip_norm == value.module.bank.engine.config.clip_value == 1e-3
+    assert torch.equal(loose.rows, plain.rows)
+    assert 0 < moved["norm"] < moved["value"] < (plain.rows - start).norm(dim=1).max()
+
+
+@pytest.mark.parametrize(("precision", "dtype"), [("64-true", torch.float64), (64, torch.float64), (32, torch.float32)])
+def test_precision_is_that_of_the_rows(small_run, precision, dtype):
+    run = small_run(2, precision=precision).fit()
+    assert run.rows.dtype == dtype
+    resumed = small_run(3, precision=precision).fit(run.folder / "checkpoints" / "last.ckpt")
+    whole = small_run(3, precision=precision).fit()
+    assert resumed.rows.dtype == dtype
+    assert torch.equal(resumed.rows, whole.rows)
+
+
+# --- validate and test
+
+
+@pytest.mark.parametrize("finetune_epochs", [0, 1])
+def test_validate_and_test_give_the_numbers_of_training_and_touch_no_file(
+    small_run, tmp_path, monkeypatch, finetune_epochs
+):
+    monkeypatch.chdir(tmp_path)
+    options = {"module": {"finetune_epochs": finetune_epochs}}
+    run = small_run(4, checkpoint_every=3, **options).fit()
+    before = {f: hashlib.sha256(f.read_bytes()).hexdigest() for f in tmp_path.rglob("*") if f.is_file()}
+    clients = run.trainer.run.clients
+    for file, number in (("last.ckpt", 3), ("previous.ckpt", 2)):
+        for module in (small_run(4, **options).module, run.module):  # a new one, and one that has gone on training
+            for command in ("validate", "test"):
+                trainer = small_run(4).trainer
+                with warnings.catch_warnings():
+                    warnings.filterwarnings("ignore", ".*does not have many workers.*")
+                    evaluate = getattr(trainer, command)
+                    (means,) = evaluate(
+                        module, datamodule=run.data, ckpt_path=run.folder / "checkpoints" / file, verbose=False
+                    )
+                found = module.bank.boundary.evaluation
+                for name in ("val_loss", "val_acc", "test_loss", "test_acc"):
+                    assert torch.equal(found[name], torch.from_numpy(clients[name][number])), (file, command, name)
+                    assert means[name] == pytest.approx(clients[name][number].mean(), rel=1e-6)
+    assert {f: hashlib.sha256(f.read_bytes()).hexdigest() for f in tmp_path.rglob("*") if f.is_file()} == before
+
+
+def test_validate_after_a_signal_in_the_same_process(small_run):
+    class Impatient(Monitor):
+        def on_select(self, trainer, module, round):
+            os.kill(os.getpid(), signal.SIGINT)
+
+    run = small_run(4, [Impatient()])
+    with pytest.raises(RunStopped):
+        run.fit()
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", ".*does not have many workers.*")
+        (means,) = run.trainer.validate(run.module, datamodule=run.data, verbose=False)
+    assert means["val_loss"] > 0
+
+
+def test_validate_between_two_fits_changes_nothing(small_run):
+    whole, run = small_run(4).fit(), small_run(2).fit()
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", ".*does not have many workers.*")
+        run.trainer.validate(run.module, datamodule=run.data, verbose=False)
+    run.trainer.fit_loop.max_epochs = 4
+    run.fit()
+    assert torch.equal(run.rows, whole.rows)
+    for name, values in whole.trainer.run.clients.items():
+        assert (run.trainer.run.clients[name] == values).all()
+
+
+# --- profiler
+
+
+def test_the_profiler_shows_the_parts_of_a_round(small_run):
+    run = small_run(2, profiler="simple").fit()
+    summary = run.trainer.profiler.summary()
+    for part in ("train", "evaluate", "compare", "mix", "[RoundCallback]AFIND.on_select", "run_training_epoch"):
+        assert f"|  {part} " in summary, part
+    assert set(run.trainer.run.summary["seconds"]) == {"rounds", "train", "compare", "mix", "evaluate"}
+
+
+# --- what has no meaning for rounds
+
+
+@pytest.mark.parametrize(
+    ("option", "sentence"),
+    [
+        (
+            {"accumulate_grad_batches": 2},
+            "accumulate_grad_batches=2 has no meaning for communication rounds; use a larger",
+        ),
+        ({"max_steps": 5}, "max_steps=5 has no meaning for communication rounds; use max_rounds"),
+        ({"min_steps": 5}, "min_steps=5 has no meaning for communication rounds; use min_epochs"),
+        (
+            {"limit_train_batches": 3},
+            "limit_train_batches=3 has no meaning for communication rounds; use model.local_epochs",
+        ),
+        ({"limit_train_batches": 0.5}, "limit_train_batches=0.5 has no meaning"),
+        ({"limit_train_batches": 0}, "limit_train_batches=0 has no meaning"),
+        (
+            {"limit_val_batches": 0.5},
+            "limit_val_batches=0.5 has no meaning for communication rounds; 0 switches evaluation off",
+        ),
+        ({"val_check_interval": 0.5}, "val_check_interval=0.5 .* use check_val_every_n_epoch"),
+        ({"val_check_interval": 3}, "val_check_interval=3 .* use check_val_every_n_epoch"),
+        ({"val_check_interval": "00:00:01:00"}, "val_check_interval=.* use check_val_every_n_epoch"),
+        ({"check_val_every_n_epoch": None}, "check_val_every_n_epoch=None .* give a number of rounds"),
+        ({"overfit_batches": 1}, "overfit_batches=1 has no meaning"),
+        ({"reload_dataloaders_every_n_epochs": 1}, "reload_dataloaders_every_n_epochs=1 .* data stay resident"),
+        ({"sync_batchnorm": True}, "sync_batchnorm=True .* clients never share batches"),
+        ({"barebones": True}, "barebones=True has no meaning"),
+        ({"devices": 2}, "devices=2: runs on several devices are not implemented yet; use devices: 1"),
+        ({"devices": "auto"}, "devices=auto"),
+        ({"num_nodes": 2}, "devices"),
+        ({"precision": "16-mixed"}, "precision=16-mixed is not implemented; use 32 or 64-true"),
+        ({"precision": "bf16-mixed"}, "precision=bf16-mixed is not implemented"),
+        ({"gradient_clip_val": -1.0}, "gradient_clip_val=-1.0; it must be above 0"),
+        ({"gradient_clip_val": 1.0, "gradient_clip_algorithm": "x"}, "gradient_clip_algorithm=x; it is norm or value"),
+        ({"checkpoint_every": 0}, "checkpoint_every=0; it is a number of rounds, 1 or more"),
+        ({"strategy": "ddp"}, "strategy DDPStrategy would synchronise clients"),
+        ({"callbacks": [StochasticWeightAveraging(0.1)]}, "StochasticWeightAveraging changes Lightning's steps"),
+        (
+            {"callbacks": [GradientAccumulationScheduler({0: 2})]},
+            "GradientAccumulationScheduler changes Lightning's steps",
+        ),
+        ({"callbacks": [LearningRateFinder()]}, "LearningRateFinder changes Lightning's steps"),
+        ({"callbacks": BatchSizeFinder()}, "BatchSizeFinder changes Lightning's steps"),
+        ({"callbacks": [EarlyStopping("test_acc")]}, r"EarlyStopping\(monitor=test_acc\) would choose by test data"),
+        (
+            {"callbacks": [ModelCheckpoint(monitor="test_loss")]},
+            r"ModelCheckpoint\(monitor=test_loss\) would choose by test",
+        ),
+        ({"callbacks": [ModelCheckpoint(monitor="global_test_acc")]}, r"global_test_acc\) would choose by test data"),
+    ],
+    ids=str,
+)
+def test_what_has_no_meaning_is_refused_with_what_to_do(option, sentence):
+    with pytest.raises(UserError, match=sentence):
+        DFLTrainer(**{"accelerator": "cpu", **option})
+
+
+def test_data_come_from_a_datamodule(small_run):
+    run = small_run(1)
+    with pytest.raises(UserError, match="datamodule"):
+        run.trainer.fit(run.module)
+    with pytest.raises(UserError, match="datamodule"):
+        run.trainer.fit(run.module, [0], datamodule=run.data)
+
+
+def test_the_callers_list_of_callbacks_stays_as_it_was():
+    callbacks = [families.Gossip(), families.Uniform()]
+    DFLTrainer(accelerator="cpu", callbacks=callbacks)
+    assert len(callbacks) == 2
