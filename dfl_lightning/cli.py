@@ -40,7 +40,7 @@ from dfl_lightning.registry import FAMILIES
 from dfl_lightning.report.explain import explain
 from dfl_lightning.report.help import help_page, list_page
 from dfl_lightning.report.per_client import per_client_table
-from dfl_lightning.sentences import lightnings_sentence, sentence_of
+from dfl_lightning.sentences import lightnings_sentence, sentence_of, where_in_users_code
 from dfl_lightning.trainer import DFLTrainer
 
 
@@ -253,11 +253,11 @@ def users_mistake(error: Exception, argv: list[str]) -> str | None:
     """What a user should change, in one sentence; None where the error is no user's doing."""
     if isinstance(error, (UserError, MisconfigurationException, ArgumentError)):
         return sentence_of(error, argv)
-    if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
+    if isinstance(error, (torch.OutOfMemoryError, MemoryError)) or "can't allocate memory" in str(error):
         return f"out of memory ({error}); lower data.num_clients, model.batch_size or the network"
     if isinstance(error.__cause__, UserError):
         return str(error.__cause__)
-    return lightnings_sentence(" ".join(str(error).split()))
+    return lightnings_sentence(" ".join(str(error).split())) or where_in_users_code(error)
 
 
 def _say(command: str, sentence: str) -> None:
@@ -300,3 +300,6 @@ def validate() -> None:
 def test() -> None:
     """`dfl-test`: evaluate a checkpoint."""
     sys.exit(run("test"))
+
+
+test.__test__ = False  # type: ignore[attr-defined]  # no test of pytest's

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from dfl_lightning import cli
 from dfl_lightning.checkpoints import read_checkpoint
 
 SMALL = """
@@ -29,10 +30,14 @@ aggregation: Boltzmann
 """
 
 
+@pytest.fixture(autouse=True)
+def config(tmp_path):
+    (tmp_path / "small.yaml").write_text(SMALL)
+
+
 @pytest.fixture
 def command(tmp_path):
     """Start `dfl-fit` in an empty folder."""
-    (tmp_path / "small.yaml").write_text(SMALL)
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
     started = []
 
@@ -50,12 +55,21 @@ def command(tmp_path):
         process.communicate()
 
 
+@pytest.fixture
+def here(tmp_path, monkeypatch, capsys):
+    """Run a command in this process, which is quicker: its exit code, output and errors."""
+
+    def here(*words):
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setattr(sys, "path", list(sys.path))
+        code = cli.run("fit", ["--config", "small.yaml", *words])
+        return code, *capsys.readouterr()
+
+    return here
+
+
 def folders(tmp_path):
-    return (
-        sorted((tmp_path / "out" / "small").iterdir(), key=lambda f: f.stat().st_ctime)
-        if (tmp_path / "out").exists()
-        else []
-    )
+    return list(tmp_path.glob("out/small/*"))
 
 
 def wait_for_round(process, tmp_path, number):
@@ -87,26 +101,23 @@ def stopped(command, tmp_path, signum, after=2):
 
 
 @pytest.mark.parametrize(("signum", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_signal_saves_says_one_sentence_and_the_run_can_go_on(command, tmp_path, signum, code):
+def test_a_signal_saves_says_one_sentence_and_the_run_can_go_on(command, here, tmp_path, signum, code):
     folder, returned, _, err = stopped(command, tmp_path, signum)
     assert returned == code
     done = len(table(folder))
     assert 2 < done < 200
     assert err.count("\n") == 1
     assert f"stopped by {signum.name} after {done} complete rounds" in err
-    assert "Traceback" not in err
     last = folder / "checkpoints" / "last.ckpt"
     assert read_checkpoint(last)["state_dict"]["bank.progress"].tolist() == [done, 1]
 
     rounds = str(done + 3)
-    resumed = command("--trainer.max_rounds", rounds, "--ckpt_path", str(last.relative_to(tmp_path)))
-    out, err = resumed.communicate(timeout=120)
-    assert (resumed.returncode, err) == (0, "")
+    returned, out, err = here("--trainer.max_rounds", rounds, "--ckpt_path", str(last.relative_to(tmp_path)))
+    assert (returned, err) == (0, "")
     assert folders(tmp_path) == [folder]
     assert f"run: {folder.relative_to(tmp_path)}" in out
-    whole = command("--trainer.max_rounds", rounds, "--trainer.default_root_dir", "whole")
-    assert (whole.communicate(timeout=120)[1], whole.returncode) == ("", 0)
-    (other,) = (tmp_path / "whole" / "small").iterdir()
+    assert here("--trainer.max_rounds", rounds, "--trainer.default_root_dir", "whole")[0] == 0
+    (other,) = tmp_path.glob("whole/small/*")
     assert table(folder) == table(other)
     for name in ("clients.npz", "graphs.npz"):
         with np.load(folder / name) as mine, np.load(other / name) as theirs:
@@ -116,39 +127,32 @@ def test_a_signal_saves_says_one_sentence_and_the_run_can_go_on(command, tmp_pat
     assert rows[0].equal(rows[1])
 
 
-def test_a_fork_starts_a_new_folder_and_leaves_the_old_one_alone(command, tmp_path):
-    folder, *_ = stopped(command, tmp_path, signal.SIGINT)
-    before, done = hashes(folder), len(table(folder))
-    last = folder / "checkpoints" / "last.ckpt"
-    fork = command("--trainer.max_rounds", str(done + 2), "--selection.nu", "0.5", "--ckpt_path", str(last), "--fork")
-    out, err = fork.communicate(timeout=120)
-    assert (fork.returncode, err) == (0, ""), out
-    assert hashes(folder) == before
-    (new,) = [f for f in folders(tmp_path) if f != folder]
-    assert table(new)[:done] == table(folder)
-    assert len(table(new)) == done + 2
-
-
-def test_the_same_without_fork_is_refused_with_the_difference(command, tmp_path):
-    folder, *_ = stopped(command, tmp_path, signal.SIGTERM)
+def test_a_fork_starts_a_new_folder_and_leaves_the_old_one_alone(here, tmp_path):
+    assert here("--trainer.max_rounds", "4")[0] == 0
+    (folder,) = folders(tmp_path)
     before, last = hashes(folder), folder / "checkpoints" / "last.ckpt"
-    other = command("--selection.nu", "0.5", "--ckpt_path", str(last))
-    _, err = other.communicate(timeout=120)
-    assert other.returncode == 2
+
+    code, _, err = here("--selection.nu", "0.5", "--ckpt_path", str(last))
+    assert code == 2
     assert err.count("\n") == 1
     assert "nu is 0.2 in the checkpoint and 0.5 in this run; --fork starts a new run from it" in err
+
+    code, out, err = here("--trainer.max_rounds", "6", "--selection.nu", "0.5", "--ckpt_path", str(last), "--fork")
+    assert (code, err) == (0, ""), out
     assert hashes(folder) == before
+    (new,) = [f for f in folders(tmp_path) if f != folder]
+    assert table(new)[:4] == table(folder)
+    assert len(table(new)) == 6
 
 
-def test_a_killed_run_goes_on_from_its_last_checkpoint(command, tmp_path):
+def test_a_killed_run_goes_on_from_its_last_checkpoint(command, here, tmp_path):
     process = command("--trainer.checkpoint_every", "1")
     folder = wait_for_round(process, tmp_path, 5)
     process.kill()
     process.communicate()
     last = folder / "checkpoints" / "last.ckpt"
     done = int(read_checkpoint(last)["state_dict"]["bank.progress"][0])
-    resumed = command("--trainer.max_rounds", str(done + 3), "--ckpt_path", str(last))
-    assert resumed.communicate(timeout=120)[1] == ""
+    assert here("--trainer.max_rounds", str(done + 3), "--ckpt_path", str(last))[::2] == (0, "")
     assert [row["round"] for row in table(folder)] == [str(r) for r in range(done + 3)]
     with np.load(folder / "clients.npz") as arrays:
         assert arrays["rounds"].tolist() == [r for r in range(done + 3) if r % 3 == 2]

@@ -50,7 +50,7 @@ class RoundProgress(ProgressBar, RoundCallback):
     def on_engine_progress(self, trainer: DFLTrainer, module: DFLModule, done: int, total: int) -> None:
         """Cohorts of the local work."""
         if self._bar is not None:
-            self._cohorts = f" · cohorts {done}/{total}"
+            self._cohorts = f"cohorts {done}/{total}"
             self._show(trainer, module)
 
     def on_boundary(self, trainer: DFLTrainer, module: DFLModule) -> None:
@@ -86,9 +86,8 @@ class RoundProgress(ProgressBar, RoundCallback):
     def _show(self, trainer: DFLTrainer, module: DFLModule) -> None:
         assert self._bar is not None
         done = module.bank.boundary.round
-        self._bar.update(
-            self._task, completed=done, at=self._at(done), about=self._about(trainer, module) + self._cohorts
-        )
+        about = " · ".join(part for part in (self._about(trainer, module), self._cohorts) if part)
+        self._bar.update(self._task, completed=done, at=self._at(done), about=about)
         self._bar.refresh()
 
     def _at(self, done: int) -> str:
