@@ -15,7 +15,6 @@ from typing import Any
 import torch
 from jsonargparse import ArgumentError
 from lightning.pytorch import seed_everything
-from lightning.pytorch.callbacks import DeviceStatsMonitor, LearningRateMonitor
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
@@ -160,12 +159,6 @@ class DFLCLI(LightningCLI):
             run_name=run_name(self._configs),
         )
 
-    def before_fit(self) -> None:
-        """Refuse callbacks that could not see what they monitor, before anything is trained."""
-        self.datamodule.prepare_data()
-        self.datamodule.setup("fit")
-        check_monitored(self.trainer, has_validation=bool(self.datamodule.clients.sizes("val").sum()))
-
     def _prepare_subcommand_kwargs(self, subcommand: str) -> dict[str, Any]:
         """Without Lightning's table of means: ours has them, and each client's."""
         kwargs = super()._prepare_subcommand_kwargs(subcommand)
@@ -173,7 +166,6 @@ class DFLCLI(LightningCLI):
 
     def _run_subcommand(self, subcommand: str) -> None:
         if self._explain_only:
-            self.before_fit()
             for line in explain(self.trainer, self.model, self.datamodule):
                 print(line)
             return
@@ -186,22 +178,6 @@ class DFLCLI(LightningCLI):
 def default_monitors() -> list[callbacks.Monitor]:
     """What is measured unless a config says otherwise."""
     return [callbacks.NeighbourAccuracy(), callbacks.FriendAccuracy()]
-
-
-def check_monitored(trainer: DFLTrainer, has_validation: bool) -> None:
-    """Refuse callbacks that need validation data or a logger where there is none.
-
-    Raises:
-        UserError: which callback, and what to set.
-    """
-    for callback in trainer.callbacks:  # type: ignore[attr-defined]
-        name, monitor = type(callback).__name__, str(getattr(callback, "monitor", None))
-        if monitor.startswith("val_") and not has_validation:
-            raise UserError(
-                f"trainer.callbacks {name} monitors {monitor}, but no client has validation data; set data.val_fraction"
-            )
-        if isinstance(callback, (LearningRateMonitor, DeviceStatsMonitor)) and not trainer.loggers:
-            raise UserError(f"trainer.callbacks {name} needs a logger; add one, for example --trainer.logger true")
 
 
 def run(command: str, argv: list[str] | None = None) -> int:

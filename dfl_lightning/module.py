@@ -6,7 +6,7 @@ import copy
 import os
 import warnings
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import torch
 from lightning.pytorch import LightningModule
@@ -15,10 +15,11 @@ from torch import Tensor, nn
 from torchmetrics import Metric
 
 from dfl_lightning.bank import Bank, EngineConfig, Layout, LoopEngine, References, Term, Training
-from dfl_lightning.bank.dropout_layers import check_no_global_draws, replace_dropout_layers
 from dfl_lightning.data import ClientData
 from dfl_lightning.errors import UserError
+from dfl_lightning.fingerprint import check_fingerprint, fingerprint
 from dfl_lightning.models import Network
+from dfl_lightning.models.fitting import fit_to_data
 from dfl_lightning.models.init import fresh_parameters, load_parameters
 from dfl_lightning.objectives import Objective, Phase, Plain
 from dfl_lightning.optimizers import check_elementwise
@@ -100,22 +101,29 @@ class DFLModule(LightningModule):
         """Clients, m."""
         return self.data.num_clients
 
+    @property
+    def dfl_trainer(self) -> DFLTrainer:
+        """The trainer, by its real type."""
+        return cast("DFLTrainer", self.trainer)
+
     def setup(self, stage: str) -> None:
         """Data, topology, network and layout; refuses what does not fit together before anything is trained."""
-        trainer: DFLTrainer = self.trainer  # type: ignore[assignment]
+        trainer = self.dfl_trainer
         self.seed = run_seed()
-        self.data: ClientData = trainer.datamodule.clients  # type: ignore[attr-defined]
+        self.data: ClientData = trainer.datamodule.clients
         self.topology: Topology = load_topology(trainer.topology, self.data.num_clients, self.seed)
         if self.topology.num_servers > 1:
             raise UserError(
                 "several servers need a selection that assigns clients to them; set servers: 1 in the topology"
             )
         self.clusters = _agreeing_clusters(self.data.clusters, self.topology)
-        self._fit_network_to_data()
+        fit_to_data(self.network, self.data, self.loss, self.metrics, self.seed)
         self.layout = Layout(self.network, self.shared_patterns)
         self.phases: tuple[Phase, ...] = self.objective.phases(self.layout, self.local_epochs)
         check_elementwise(self.optimizer_factory)
         trainer.check_policies(self)
+        if stage == "fit":
+            trainer.check_monitors(self)
 
     def configure_model(self) -> None:
         """The bank, with a row for each node and the sets that policies asked for."""
@@ -131,14 +139,14 @@ class DFLModule(LightningModule):
             models = torch.stack(rows)
         else:
             models = self.layout.row(load_parameters(self.init), dtype).repeat(n, 1)
-        wanted = {name for policy in self.trainer.policies() for name in policy.row_sets}  # type: ignore[attr-defined]
+        wanted = {name for policy in self.dfl_trainer.policies() for name in policy.row_sets}
         sets = {name: models.clone() if name == "initial" else torch.zeros_like(models) for name in sorted(wanted)}
         self.bank = Bank(self.layout, models, m, sets)
 
     def on_fit_start(self) -> None:
         """The engine, with the data on the run's device."""
         self.data = self.data.to(self.device)
-        trainer: DFLTrainer = self.trainer  # type: ignore[assignment]
+        trainer = self.dfl_trainer
         config = EngineConfig(
             network=self.network,
             optimizer=self.optimizer_factory,
@@ -153,11 +161,18 @@ class DFLModule(LightningModule):
         )
         self.bank.engine = LoopEngine(config, self.layout, self.data)
 
-    on_validation_start = on_test_start = lambda self: self.on_fit_start() if self.bank.engine is None else None
+    def on_validation_start(self) -> None:
+        """Without a fit before it, an evaluation needs an engine too."""
+        if self.bank.engine is None:
+            self.on_fit_start()
+
+    def on_test_start(self) -> None:
+        """As before a validation."""
+        self.on_validation_start()
 
     # --- rounds -----------------------------------------------------------------------------------------------------
     def start_of_training(self, active: Tensor) -> References:
-        """Where active clients start their local training: their own model, or the server's with their personal part."""
+        """Where active clients start their training: their own model, or the server's with their personal part."""
         owners = torch.nonzero(active[: self.num_clients]).squeeze(1)
         return References((Term("models", self._spokesman(owners)),), owners, "models")
 
@@ -181,7 +196,7 @@ class DFLModule(LightningModule):
             (splits without data are missing); `global_test_*` [1] where one server's model is everybody's.
         """
         bank, data = self.bank, self.data
-        with self.trainer.phase("evaluate"):
+        with self.dfl_trainer.phase("evaluate"):
             references = self.reported()
             if self.finetune_epochs:
                 phases = (Phase(Plain(), self.finetune_epochs, self.layout.all),)
@@ -258,11 +273,11 @@ class DFLModule(LightningModule):
         boundary = self.bank.boundary
         if "callbacks" in checkpoint and boundary.callbacks:
             checkpoint["callbacks"] = copy.deepcopy(boundary.callbacks)
-        checkpoint["dfl_lightning"] = {"metrics": dict(boundary.metrics), **self.trainer.fingerprint(self)}  # type: ignore[attr-defined]
+        checkpoint["dfl_lightning"] = {"metrics": dict(boundary.metrics), **fingerprint(self.dfl_trainer, self)}
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Refuse another network's, client count's or config's checkpoint."""
-        self.trainer.check_fingerprint(self, checkpoint.get("dfl_lightning"))  # type: ignore[attr-defined]
+        check_fingerprint(self.dfl_trainer, self, checkpoint.get("dfl_lightning"))
         self._loaded_metrics = dict(checkpoint["dfl_lightning"]["metrics"])
         if self.trainer.fork:  # type: ignore[attr-defined]  # whose policies may be others: no state for those, no warning
             here = {callback.state_key for callback in self.trainer.callbacks}  # type: ignore[attr-defined]
@@ -285,7 +300,7 @@ class DFLModule(LightningModule):
             self.bank.apply_to_rows(fn)
         return super()._apply(fn, recurse)
 
-    # --- details --------------------------------------------------------------------------------------------------------
+    # --- details ------------------------------------------------------------------------------------------------
     def warn_once(self, sentence: str) -> None:
         """A warning to the user, once a run."""
         if sentence not in self._said:
@@ -293,36 +308,7 @@ class DFLModule(LightningModule):
             warnings.warn(sentence, UserWarning, stacklevel=2)
 
     def _dtype_of_rows(self) -> torch.dtype:
-        return torch.float64 if self.trainer.precision == "64-true" else torch.float32  # type: ignore[attr-defined]
-
-    def _fit_network_to_data(self) -> None:
-        """Build a shipped network for the data's shape; try any network on two inputs."""
-        network, data = self.network, self.data
-        shape, classes = tuple(data.input_shape), data.num_classes
-        if isinstance(network, Network):
-            with torch.random.fork_rng(devices=[]):
-                torch.default_generator.manual_seed(self.seed)  # torch.manual_seed would seed every GPU too
-                network.build(shape, classes)
-        trial = copy.deepcopy(network)
-        replace_dropout_layers(trial)
-        inputs = torch.zeros(2, *shape)
-        try:
-            check_no_global_draws(trial, inputs)
-            with torch.no_grad():
-                outputs = trial.eval()(inputs)
-        except (RuntimeError, ValueError, TypeError) as error:
-            if isinstance(error, UserError):
-                raise
-            reason = str(error).splitlines()[0]
-            raise UserError(
-                f"model.network {type(network).__name__} does not take inputs of shape {shape} as the data has them ({reason})"
-            ) from error
-        if not isinstance(outputs, Tensor) or outputs.dim() != 2 or outputs.shape[1] < classes:
-            got = tuple(outputs.shape[1:]) if isinstance(outputs, Tensor) else type(outputs).__name__
-            raise UserError(
-                f"model.network {type(network).__name__} returns {got} for an input, but the data has {classes} classes; "
-                f"it must return [B, {classes}] class scores"
-            )
+        return torch.float64 if self.dfl_trainer.precision == "64-true" else torch.float32
 
 
 def run_seed() -> int:
@@ -339,7 +325,8 @@ def _agreeing_clusters(from_data: Tensor | None, topology: Topology) -> Tensor |
     if not torch.equal(same_data, same_graph):
         i, j = torch.nonzero(same_data != same_graph)[0].tolist()
         raise UserError(
-            f"the topology's 'cluster' attributes and data.partition disagree: clients {i} and {j} share a cluster in one of them only; "
+            "the topology's 'cluster' attributes and data.partition disagree: "
+            f"clients {i} and {j} share a cluster in one of them only; "
             "drop the attribute or change the partition"
         )
     return from_data

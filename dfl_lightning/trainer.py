@@ -6,7 +6,8 @@ import os
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, TypeVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import networkx as nx
 import torch
@@ -14,9 +15,11 @@ from lightning.fabric.plugins.io.torch_io import TorchCheckpointIO
 from lightning.pytorch import Callback, LightningDataModule, LightningModule, Trainer
 from lightning.pytorch.callbacks import (
     BatchSizeFinder,
+    DeviceStatsMonitor,
     EarlyStopping,
     GradientAccumulationScheduler,
     LearningRateFinder,
+    LearningRateMonitor,
     ModelCheckpoint,
     ProgressBar,
     StochasticWeightAveraging,
@@ -26,7 +29,7 @@ from lightning.pytorch.strategies import SingleDeviceStrategy
 from lightning.pytorch.trainer.states import TrainerFn, TrainerStatus
 
 from dfl_lightning import callbacks as families
-from dfl_lightning.checkpoints import FORMAT, AtomicCheckpointIO, RoundCheckpoint
+from dfl_lightning.checkpoints import AtomicCheckpointIO, RoundCheckpoint
 from dfl_lightning.errors import UserError
 from dfl_lightning.loop import LocalWork, RoundLoop
 from dfl_lightning.report.progress import RoundProgress
@@ -90,7 +93,7 @@ class DFLTrainer(Trainer):
         topology: str | os.PathLike[str] | dict[str, Any] | nx.Graph = "complete",
         checkpoint_every: int = 10,
         run_name: str = "run",
-        default_root_dir: str | os.PathLike[str] | None = None,
+        default_root_dir: str | Path | None = None,
         accelerator: str = "auto",
         devices: int | str = 1,
         precision: str | int = "32",
@@ -112,8 +115,9 @@ class DFLTrainer(Trainer):
         for option, (allowed, instead) in NO_MEANING.items():
             if option in kwargs and kwargs[option] not in allowed:
                 raise UserError(f"trainer.{option}={kwargs[option]} has no meaning for communication rounds; {instead}")
-        if str(devices) != "1" or num_nodes != 1:
-            raise UserError(f"trainer.devices={devices}: runs on several devices are not implemented yet; use devices: 1")
+        for option, value in (("devices", devices), ("num_nodes", num_nodes)):
+            if str(value) != "1":
+                raise UserError(f"trainer.{option}={value}: a run has one device for now; use {option}: 1")
         self.precision_of_rows = _precision(precision)
         self.clip_norm, self.clip_value = _clipping(gradient_clip_val, gradient_clip_algorithm)
         self.topology, self.checkpoint_every, self.run_name = topology, checkpoint_every, run_name
@@ -121,7 +125,8 @@ class DFLTrainer(Trainer):
             raise UserError(f"trainer.checkpoint_every={checkpoint_every}; it is a number of rounds, 1 or more")
         self.remarks: list[str] = []  # what the banner should mention
         self.phase_seconds: dict[str, float] = {}
-        self.fork, self.resumed_from = False, None
+        self.fork = False
+        self.resumed_from: str | Path | None = None
         self.config: dict[str, Any] | None = None  # the resolved configuration, where a command set one
         if accelerator == "auto":  # never MPS by itself: it has no float64
             accelerator = "gpu" if torch.cuda.is_available() else "cpu"
@@ -132,7 +137,7 @@ class DFLTrainer(Trainer):
         kwargs["use_distributed_sampler"] = False
         kwargs["inference_mode"] = False  # fine-tuning before an evaluation trains, into buffers that rounds use again
         self.runs_root = os.fspath(default_root_dir) if default_root_dir is not None else "runs"
-        super().__init__(  # written plainly, and no kwargs.get above: jsonargparse reads both to find the options' types
+        super().__init__(  # written plainly, without kwargs.get above: jsonargparse reads both to find types
             max_epochs=rounds,
             default_root_dir=default_root_dir,
             accelerator=accelerator,
@@ -148,7 +153,9 @@ class DFLTrainer(Trainer):
         if type(self.strategy.checkpoint_io) is TorchCheckpointIO:
             self.strategy.checkpoint_io = AtomicCheckpointIO()
         if not isinstance(self.strategy, SingleDeviceStrategy):
-            raise UserError(f"trainer.strategy {type(self.strategy).__name__} would synchronise clients; use the default")
+            raise UserError(
+                f"trainer.strategy {type(self.strategy).__name__} would synchronise clients; use the default"
+            )
         old = self.fit_loop
         self.fit_loop = RoundLoop(self, old.min_epochs, old.max_epochs)
         self.fit_loop.epoch_loop = LocalWork(self, old.min_steps, old.max_steps)
@@ -157,11 +164,16 @@ class DFLTrainer(Trainer):
         """The user's callbacks, and what every run has: progress, the run folder, its checkpoints."""
         for callback in callbacks:
             if isinstance(callback, UNSUITABLE):
-                raise UserError(f"trainer.callbacks {type(callback).__name__} changes Lightning's steps, which rounds do not have")
-            monitor = getattr(callback, "monitor", None)
-            if isinstance(callback, (EarlyStopping, ModelCheckpoint)) and str(monitor).startswith(("test_", "global_test_")):
                 raise UserError(
-                    f"{type(callback).__name__}(monitor={monitor}) would choose by test data; monitor val_* or a training column"
+                    f"trainer.callbacks {type(callback).__name__} changes Lightning's steps, which rounds do not have"
+                )
+            monitor = getattr(callback, "monitor", None)
+            if isinstance(callback, (EarlyStopping, ModelCheckpoint)) and str(monitor).startswith(
+                ("test_", "global_test_")
+            ):
+                raise UserError(
+                    f"{type(callback).__name__}(monitor={monitor}) would choose by test data; "
+                    "monitor val_* or a training column"
                 )
         if progress and not any(isinstance(c, ProgressBar) for c in callbacks):
             callbacks.append(RoundProgress())
@@ -171,7 +183,7 @@ class DFLTrainer(Trainer):
             callbacks.append(RoundCheckpoint())  # after the run folder: its files are never behind a checkpoint
         return callbacks
 
-    # --- policies ---------------------------------------------------------------------------------------------------------
+    # --- policies -----------------------------------------------------------------------------------------------
     def policies(self) -> Iterator[families.Policy]:
         """The policies that take part."""
         for callback in self.callbacks:  # type: ignore[attr-defined]
@@ -198,7 +210,9 @@ class DFLTrainer(Trainer):
             found = [c for c in self.callbacks if isinstance(c, family)]  # type: ignore[attr-defined]
             key = family.__name__.lower()
             if len(found) < least:
-                raise UserError(f"no {key}: a round needs exactly one; name it with --{key} or in DFLTrainer(callbacks=[...])")
+                raise UserError(
+                    f"no {key}: a round needs exactly one; name it with --{key} or in DFLTrainer(callbacks=[...])"
+                )
             if len(found) > 1:
                 names = ", ".join(type(c).__name__ for c in found)
                 raise UserError(f"{len(found)} policies of the family {key} ({names}); keep one")
@@ -212,12 +226,29 @@ class DFLTrainer(Trainer):
             if isinstance(callback, (families.Policy, families.Monitor)) and not callback.switched_off:
                 callback.check(self, module)
 
-    # --- the run ---------------------------------------------------------------------------------------------------------
+    def check_monitors(self, module: DFLModule) -> None:
+        """Refuse callbacks that need validation data or a logger where there is none.
+
+        Raises:
+            UserError: which callback, and what to set.
+        """
+        has_validation = bool(module.data.sizes("val").sum())
+        for callback in self.callbacks:  # type: ignore[attr-defined]
+            name, monitor = type(callback).__name__, str(getattr(callback, "monitor", None))
+            if monitor.startswith("val_") and not has_validation:
+                raise UserError(
+                    f"trainer.callbacks {name} monitors {monitor}, but no client has validation data; "
+                    "set data.val_fraction"
+                )
+            if isinstance(callback, (LearningRateMonitor, DeviceStatsMonitor)) and not self.loggers:
+                raise UserError(f"trainer.callbacks {name} needs a logger; add one, for example --trainer.logger true")
+
+    # --- the run ------------------------------------------------------------------------------------------------
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
         """Time a part of a round: for the profiler, and for summary.json."""
         started = time.perf_counter()
-        with self.profiler.profile(name):
+        with cast(Any, self).profiler.profile(name):
             yield
         self.phase_seconds[name] = self.phase_seconds.get(name, 0.0) + time.perf_counter() - started
 
@@ -228,7 +259,7 @@ class DFLTrainer(Trainer):
 
     @property
     def run(self) -> RunFolder:
-        """What the run folder holds, as arrays: `run.path`, `run.metrics`, `run.clients`, `run.graphs`, `run.summary`."""
+        """What the run folder holds, as arrays: `path`, `metrics`, `clients`, `graphs`, `summary`."""
         if self.run_folder is None:
             raise UserError("fast_dev_run keeps no run folder")
         return self.run_folder
@@ -244,13 +275,13 @@ class DFLTrainer(Trainer):
         """Of rows and inputs: `32-true` or `64-true`."""
         return self.precision_of_rows
 
-    def fit(
+    def fit(  # type: ignore[override]  # `fork` in the place of Lightning's weights_only, which is always true here
         self,
         model: LightningModule,
         train_dataloaders: Any = None,
         val_dataloaders: Any = None,
         datamodule: LightningDataModule | None = None,
-        ckpt_path: str | os.PathLike[str] | None = None,
+        ckpt_path: str | Path | None = None,
         fork: bool = False,
     ) -> None:
         """Run rounds.
@@ -266,7 +297,7 @@ class DFLTrainer(Trainer):
         if train_dataloaders is not None or val_dataloaders is not None or datamodule is None:
             raise UserError("DFLTrainer.fit takes clients' data as datamodule=..., one of dfl_lightning.data")
         self.fork, self.resumed_from = fork, ckpt_path
-        with self.fit_loop.giving_signals_back():
+        with cast("RoundLoop", self.fit_loop).giving_signals_back():
             try:
                 super().fit(model, datamodule=datamodule, ckpt_path=ckpt_path)
             except SystemExit as left:  # Lightning's answer to Ctrl-C
@@ -283,46 +314,12 @@ class DFLTrainer(Trainer):
         self.state.fn = TrainerFn.FITTING
         self.strategy._lightning_module = module
         module.trainer = self
-        self.datamodule = datamodule  # type: ignore[attr-defined]
+        self.datamodule = datamodule
         datamodule.prepare_data()
         datamodule.setup("fit")
         module.setup("fit")
         module.configure_model()
         module.on_fit_start()
-
-    def fingerprint(self, module: DFLModule) -> dict[str, Any]:
-        """What a checkpoint must agree with to be continued."""
-        policies = {c.state_key: _plain(c) for c in self.policies()}
-        return {
-            "format": FORMAT,
-            "network": {"name": type(module.network).__name__, **module.layout.fingerprint()},
-            "clients": module.num_clients,
-            "nodes": module.topology.num_nodes,
-            "seed": module.seed,
-            "rows": str(module.bank.boundary.rows["models"].dtype),
-            "row sets": sorted(module.bank.boundary.rows),
-            "policies": policies,
-            "config": _comparable(self.config),
-        }
-
-    def check_fingerprint(self, module: DFLModule, saved: dict[str, Any] | None) -> None:
-        """Refuse a checkpoint that is not of this run, naming what differs.
-
-        Raises:
-            UserError: another network, client count, seed or configuration.
-        """
-        where = self.resumed_from or "the checkpoint"
-        if not saved or saved.get("format") != 1:
-            raise UserError(f"{where}: not a checkpoint of dfl_lightning")
-        here = self.fingerprint(module)
-        must = ["network", "clients", "nodes", "rows", "row sets"]
-        if self.state.fn == "fit" and not self.fork:
-            must += ["seed", "policies"] + (["config"] if saved["config"] and here["config"] else [])
-        for key in must:
-            if saved[key] != here[key]:
-                name, theirs, ours = _first_difference(key, saved[key], here[key])
-                hint = "; --fork starts a new run from it" if key in ("seed", "policies", "config") else ""
-                raise UserError(f"{where}: {name} is {theirs} in the checkpoint and {ours} in this run{hint}")
 
 
 def _precision(precision: str | int) -> str:
@@ -338,27 +335,3 @@ def _clipping(value: float | None, algorithm: str | None) -> tuple[float | None,
     if algorithm not in (None, "norm", "value"):
         raise UserError(f"trainer.gradient_clip_algorithm={algorithm}; it is norm or value")
     return (None, value) if algorithm == "value" else (value, None)
-
-
-def _plain(policy: families.Policy) -> dict[str, Any]:
-    """A policy's settings: its simple attributes that are not state."""
-    state = set(policy.state_dict())
-    return {k: v for k, v in vars(policy).items() if k not in state and isinstance(v, (int, float, str, bool, type(None)))}
-
-
-def _comparable(config: dict[str, Any] | None) -> dict[str, Any]:
-    """The part of a configuration that decides what is computed: not how long, where to, or how often it is saved."""
-    if config is None:
-        return {}
-    kept = ("seed_everything", "model", "data", "topology", "dropout", "selection", "threshold", "substitution", "aggregation", "objective")
-    return {key: config.get(key) for key in kept}
-
-
-def _first_difference(name: str, theirs: Any, ours: Any) -> tuple[str, Any, Any]:
-    """The innermost key at which two nested dicts differ."""
-    if isinstance(theirs, dict) and isinstance(ours, dict):
-        for key in [*theirs, *(k for k in ours if k not in theirs)]:
-            if theirs.get(key) != ours.get(key):
-                return _first_difference(key if name == "config" else f"{name}.{key}", theirs.get(key), ours.get(key))
-    return name, theirs, ours
-

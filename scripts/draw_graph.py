@@ -59,7 +59,7 @@ def layout(graph: nx.DiGraph) -> dict[int, np.ndarray]:
     groups = [sorted(group) for group in nx.weakly_connected_components(graph)]
     if len(groups) == 1:
         return nx.spring_layout(graph.to_undirected(), seed=3, iterations=300)
-    places = {}
+    places: dict[int, np.ndarray] = {}
     for centre, group in zip(nx.circular_layout(range(len(groups)), scale=1.25).values(), groups, strict=True):
         radius = 0.85 * np.sqrt(len(group) / graph.number_of_nodes()) * min(1, len(group) - 1)
         places |= {c: centre + radius * at for c, at in nx.circular_layout(group).items()}

@@ -449,7 +449,7 @@ def test_the_profiler_shows_the_parts_of_a_round(small_run):
         ({"reload_dataloaders_every_n_epochs": 1}, "reload_dataloaders_every_n_epochs=1 .* data stay resident"),
         ({"sync_batchnorm": True}, "sync_batchnorm=True .* clients never share batches"),
         ({"barebones": True}, "barebones=True has no meaning"),
-        ({"devices": 2}, "devices=2: runs on several devices are not implemented yet; use devices: 1"),
+        ({"devices": 2}, "devices=2: a run has one device for now; use devices: 1"),
         ({"devices": "auto"}, "devices=auto"),
         ({"num_nodes": 2}, "devices"),
         ({"precision": "16-mixed"}, "precision=16-mixed is not implemented; use 32 or 64-true"),
