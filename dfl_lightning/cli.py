@@ -192,7 +192,8 @@ def run(command: str, argv: list[str] | None = None) -> int:
         except SystemExit as left:  # the parser's --print_config and --GROUP.help
             return left.code if isinstance(left.code, int) else 0
         except RunStopped as stop:
-            _say(command, f"{stop}; go on with --ckpt_path of the run's checkpoints/last.ckpt")
+            then = "; go on with --ckpt_path of the run's checkpoints/last.ckpt" if stop.rounds else ""
+            _say(command, f"{stop}{then}")
             return 128 + stop.signum
         except KeyboardInterrupt:
             _say(command, "stopped at once")

@@ -33,8 +33,9 @@ class RunStopped(BaseException):
     """A signal ended the run at a round boundary; `signum` says which."""
 
     def __init__(self, signum: int, rounds: int) -> None:
-        super().__init__(f"stopped by {signal.Signals(signum).name} after {rounds} complete rounds")
-        self.signum = signum
+        done = "no complete round" if not rounds else f"{rounds} complete round{'s' * (rounds > 1)}"
+        super().__init__(f"stopped by {signal.Signals(signum).name} after {done}")
+        self.signum, self.rounds = signum, rounds
 
 
 class LocalWork(_TrainingEpochLoop):

@@ -220,9 +220,10 @@ class Bank:
 
     def commit(self, boundary: Boundary) -> None:
         """End a round by one assignment; the former models' buffer is what training writes next."""
-        former = self.boundary.rows["models"]
+        former, spare = self.boundary.rows["models"], self._spare
+        self._spare = None  # an interruption before the last line must not leave the boundary's rows as the spare
         self.boundary = boundary
-        self._spare = former if boundary.rows["models"] is not former else self._spare
+        self._spare = former if boundary.rows["models"] is not former else spare
         self._work = _Work()
 
     def abandon(self) -> None:
