@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import math
 import shutil
@@ -21,19 +19,13 @@ from dfl_lightning.errors import UserError
 from dfl_lightning.files import write_atomically, write_npz
 from dfl_lightning.functional import worst_decile_mean
 from dfl_lightning.report.summary import summarise
+from dfl_lightning.report.tables import COLUMNS, as_csv, as_text, by_round, read_metrics, read_npz
 from dfl_lightning.round import Round, RoundCallback
 
 if TYPE_CHECKING:
     from dfl_lightning.bank import Boundary
     from dfl_lightning.module import DFLModule
     from dfl_lightning.trainer import DFLTrainer
-
-COLUMNS = [
-    *("round", "train_loss", "val_loss", "val_acc", "test_loss", "test_acc", "test_acc_std", "test_acc_worst10"),
-    *("neighbours", "active", "models_received", "probes_received", "proxies_received", "bytes_received"),
-    *("global_test_loss", "global_test_acc", "seconds"),
-]
-"""The columns that every metrics.csv has, in this order; monitors and policies add their own after them."""
 
 
 class RunFolder(RoundCallback):
@@ -137,11 +129,11 @@ class RunFolder(RoundCallback):
         if self._source is None:
             return
         done = boundary.round if boundary.closed else boundary.round - 1
-        rows = _read_metrics(self._source / "metrics.csv")
+        rows = read_metrics(self._source / "metrics.csv")
         self._extra = sorted({c for row in rows for c in row} - set(COLUMNS))
         self._rows = [row for row in rows if int(row["round"]) < done]
-        evaluations = _by_round(_read_npz(self._source / "clients.npz"), "rounds")
-        graphs = _by_round(_read_npz(self._source / "graphs.npz"), "round")
+        evaluations = by_round(read_npz(self._source / "clients.npz"), "rounds")
+        graphs = by_round(read_npz(self._source / "graphs.npz"), "round")
         self._evaluations = {r: {k: v[0] for k, v in e.items()} for r, e in evaluations.items() if r < done}
         self._graphs = {r: g for r, g in graphs.items() if r < boundary.round}
         if self._source == self.path:
@@ -153,7 +145,7 @@ class RunFolder(RoundCallback):
         if not rows and not checkpoints:
             return
         aside = _new_folder(self._file("superseded"))
-        write_atomically(aside / "metrics.csv", lambda file: file.write(_as_csv(rows, self._extra).encode()))
+        write_atomically(aside / "metrics.csv", lambda file: file.write(as_csv(rows, self._extra).encode()))
         for name in ("clients.npz", "graphs.npz"):
             if self._file(name).is_file():
                 shutil.copyfile(self._file(name), aside / name)
@@ -189,7 +181,7 @@ class RunFolder(RoundCallback):
                 self._write_metrics()
             else:
                 with open(self._file("metrics.csv"), "a", encoding="utf-8", newline="") as file:
-                    file.write(_as_csv(self._rows[-1:], self._extra, header=False))
+                    file.write(as_csv(self._rows[-1:], self._extra, header=False))
         except OSError as error:
             raise UserError(
                 f"{self.path}: the run folder cannot be written ({error.strerror}); "
@@ -239,13 +231,13 @@ class RunFolder(RoundCallback):
             if "test_acc" in arrays:
                 numbers["test_acc_std"] = float(np.nanstd(arrays["test_acc"]))
                 numbers["test_acc_worst10"] = worst_decile_mean(boundary.evaluation["test_acc"].cpu())
-        row = {name: _text(value) for name, value in numbers.items()}
+        row = {name: as_text(value) for name, value in numbers.items()}
         extra = sorted({*self._extra, *(set(row) - set(COLUMNS))})
         self._has_new_columns, self._extra = extra != self._extra, extra
         self._rows = [r for r in self._rows if int(r["round"]) < index] + [{"round": str(index), **row}]
 
     def _write_metrics(self) -> None:
-        text = _as_csv(self._rows, self._extra)
+        text = as_csv(self._rows, self._extra)
         write_atomically(self._file("metrics.csv"), lambda file: file.write(text.encode()))
 
     def _file(self, name: str) -> Path:
@@ -285,43 +277,3 @@ def _new_folder(parent: Path) -> Path:
             raise UserError(f"{folder}: the run folder cannot be made ({error.strerror}); {remedy}") from error
         return folder
     raise UserError(f"{parent}: no free name for a run folder")
-
-
-def _text(value: float) -> str:
-    """A number so that reading gives the same bits; an empty cell for NaN."""
-    if math.isnan(value):
-        return ""
-    return str(int(value)) if float(value).is_integer() and abs(value) < 1e15 else repr(float(value))
-
-
-def _as_csv(rows: list[dict[str, str]], extra: list[str], header: bool = True) -> str:
-    text = io.StringIO()
-    writer = csv.DictWriter(text, [*COLUMNS, *extra], restval="", lineterminator="\n")
-    if header:
-        writer.writeheader()
-    writer.writerows(rows)
-    return text.getvalue()
-
-
-def _read_metrics(path: Path) -> list[dict[str, str]]:
-    if not path.is_file():
-        return []
-    with open(path, encoding="utf-8", newline="") as file:
-        rows = list(csv.DictReader(file))
-    # a killed run may tear its last row
-    return [row for row in rows if None not in row.values() and row["round"].isdigit()]
-
-
-def _read_npz(path: Path) -> dict[str, np.ndarray]:
-    if not path.is_file():
-        return {}
-    with np.load(path, allow_pickle=False) as arrays:
-        return {name: arrays[name] for name in arrays.files}
-
-
-def _by_round(arrays: dict[str, np.ndarray], key: str) -> dict[int, dict[str, np.ndarray]]:
-    """The rows of each round, by round; the key itself stays where it names an edge's round."""
-    if key not in arrays:
-        return {}
-    kept = [name for name in arrays if name != key or key == "round"]
-    return {int(r): {name: arrays[name][arrays[key] == r] for name in kept} for r in np.unique(arrays[key])}

@@ -17,7 +17,7 @@ from dfl_lightning.callbacks import Monitor
 from dfl_lightning.checkpoints import rounds_in
 from dfl_lightning.errors import UserError
 from dfl_lightning.functional import worst_decile_mean
-from dfl_lightning.report.run_folder import COLUMNS
+from dfl_lightning.report.tables import COLUMNS
 
 PUBLIC = (
     "round, train_loss, val_loss, val_acc, test_loss, test_acc, test_acc_std, test_acc_worst10, neighbours, active, "
