@@ -22,6 +22,7 @@ def fingerprint(trainer: DFLTrainer, module: DFLModule) -> dict[str, Any]:
         "clients": module.num_clients,
         "nodes": module.topology.num_nodes,
         "seed": module.seed,
+        "data": trainer.datamodule.describe(),
         "rows": str(module.bank.boundary.rows["models"].dtype),
         "row sets": sorted(module.bank.boundary.rows),
         "policies": policies,
@@ -41,11 +42,11 @@ def check_fingerprint(trainer: DFLTrainer, module: DFLModule, saved: dict[str, A
     here = fingerprint(trainer, module)
     must = ["network", "clients", "nodes", "rows", "row sets"]
     if trainer.state.fn == "fit" and not trainer.fork:
-        must += ["seed", "policies"] + (["config"] if saved["config"] and here["config"] else [])
+        must += ["seed", "data", "policies"] + (["config"] if saved["config"] and here["config"] else [])
     for key in must:
         if saved[key] != here[key]:
             name, theirs, ours = _first_difference(key, saved[key], here[key])
-            hint = "; --fork starts a new run from it" if key in ("seed", "policies", "config") else ""
+            hint = "; --fork starts a new run from it" if key in ("seed", "data", "policies", "config") else ""
             raise UserError(f"{where}: {name} is {theirs} in the checkpoint and {ours} in this run{hint}")
 
 

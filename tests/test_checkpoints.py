@@ -195,6 +195,7 @@ OTHER_MODELS = {
     "rows": ({"precision": "64-true"}, "rows is torch.float32 in the checkpoint and torch.float64 in this run"),
 }
 OTHER_RUNS = {
+    "data": ({"data": {"samples_per_client": 30}}, "data is Digits.* in the checkpoint and Digits.* in this run"),
     "policy argument": ({"policies": policies(nu=0.3)}, "nu is 0.2 in the checkpoint and 0.3 in this run"),
     "policy": (
         {"policies": policies(aggregation=families.Uniform)},
