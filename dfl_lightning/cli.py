@@ -6,7 +6,6 @@ swapped from the command line.
 
 from __future__ import annotations
 
-import logging
 import os
 import sys
 import warnings
@@ -19,6 +18,7 @@ from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
 from dfl_lightning import callbacks
+from dfl_lightning.advice import quieten_lightning
 from dfl_lightning.arguments import (
     DEFAULT_CLASSES,
     KEYS,
@@ -243,25 +243,6 @@ def _say(command: str, sentence: str) -> None:
 
 def _debug() -> bool:
     return os.environ.get("DFL_DEBUG", "") not in ("", "0")
-
-
-def quieten_lightning() -> None:
-    """Silence, by name, advice of Lightning's that does not apply here."""
-    for name in ("lightning.pytorch", "lightning.fabric"):
-        logging.getLogger(name).setLevel(logging.WARNING)  # "GPU available", "Trainer.fit stopped": the banner says it
-    for message in (
-        ".*does not have many workers.*",  # data are resident; there are no workers
-        ".*number of training batches.*",  # one batch is one round
-        ".*is deprecated, use `isinstance.treespec.*",  # Lightning 2.6 on newer torch
-        ".*`weights_only` was not set.*",  # our checkpoints are read with weights_only
-        ".*GPU available but not used.*",  # the user chose the CPU
-        ".*Checkpoint directory .* exists and is not empty.*",  # a resumed run goes on in its folder
-        r"\s*By default only one JsonargparseDeprecationWarning.*",  # Lightning 2.6 on newer jsonargparse, and these:
-        r"\s*``ArgumentParser.add_instantiator`` was deprecated.*",
-        r"\s*``instantiate_classes`` was deprecated.*",
-        r"\s*skip_none parameter was deprecated.*",
-    ):
-        warnings.filterwarnings("ignore", message)
 
 
 def fit() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -29,6 +30,7 @@ from lightning.pytorch.strategies import SingleDeviceStrategy
 from lightning.pytorch.trainer.states import TrainerFn, TrainerStatus
 
 from dfl_lightning import callbacks as families
+from dfl_lightning.advice import ignore_inapplicable_warnings
 from dfl_lightning.checkpoints import AtomicCheckpointIO, RoundCheckpoint
 from dfl_lightning.errors import UserError
 from dfl_lightning.loop import LocalWork, RoundLoop
@@ -297,7 +299,8 @@ class DFLTrainer(Trainer):
         if train_dataloaders is not None or val_dataloaders is not None or datamodule is None:
             raise UserError("DFLTrainer.fit takes clients' data as datamodule=..., one of dfl_lightning.data")
         self.fork, self.resumed_from = fork, ckpt_path
-        with cast("RoundLoop", self.fit_loop).giving_signals_back():
+        with cast("RoundLoop", self.fit_loop).giving_signals_back(), warnings.catch_warnings():
+            ignore_inapplicable_warnings()
             try:
                 super().fit(model, datamodule=datamodule, ckpt_path=ckpt_path)
             except SystemExit as left:  # Lightning's answer to Ctrl-C

@@ -1,6 +1,5 @@
 """A run that takes a tenth of a second, for tests of everything around the rounds."""
 
-import warnings
 from pathlib import Path
 
 import lightning.pytorch as L
@@ -38,11 +37,7 @@ class SmallRun:
         self.data = Digits(partition=RotatedClusters([0, 90]), **{**sizes, **dict(data)})
 
     def fit(self, checkpoint=None, **options):
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", ".*does not have many workers.*")
-            warnings.filterwarnings("ignore", ".*number of training batches.*")
-            warnings.filterwarnings("ignore", ".*Checkpoint directory .* exists and is not empty.*")
-            self.trainer.fit(self.module, datamodule=self.data, ckpt_path=checkpoint, **options)
+        self.trainer.fit(self.module, datamodule=self.data, ckpt_path=checkpoint, **options)
         return self
 
     @property
