@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class FDMS(Substitution):
-    """A dropped client's update is replaced by that of its best friend among the active ones (FL-FDMS section 4).
+    """A dropped client's update is replaced by that of its best friend among the active ones (FL-FDMS section 5.1).
 
     The server keeps, for each pair of clients, the running mean of how similar their updates were in the rounds in
     which both took part. A client with no such history speaks with the mean of the active ones.

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 class Stale(Substitution):
     """A dropped client speaks with the last update it made, added to the receiver's present model.
 
-    A client that has never taken part speaks with the mean of the active ones (FL-FDMS section 6, "Stale"). A server
+    A client that has never taken part speaks with the mean of the active ones (FL-FDMS section 6.1.3). A server
     has the updates that were uploaded to it; between clients every use of a stored update is charged as a model.
     """
 
