@@ -28,7 +28,7 @@ from dfl_lightning.trainer import DFLTrainer
 
 KEYS = [
     *("seed_everything", "trainer", "model", "data", "topology", "dropout", "selection", "threshold"),
-    *("substitution", "aggregation", "objective", "monitors"),
+    *("substitution", "aggregation", "objective", "monitors", "engine"),
 ]
 """Top-level keys of a config, in the order in which they are saved."""
 
@@ -41,7 +41,9 @@ CHECKED = (*GROUPS, "model.optimizer", "model.lr_scheduler")
 """Groups whose names and options are looked at before the parser sees them."""
 
 SECTIONS = {
-    "trainer": {name: p for name, p in parameters_of(DFLTrainer).items() if name not in ("topology", "run_name")},
+    "trainer": {
+        name: p for name, p in parameters_of(DFLTrainer).items() if name not in ("topology", "run_name", "engine")
+    },
     "model": {name: p for name, p in parameters_of(DFLModule).items() if name != "objective"},
 }
 """Sections of a config that are no class, and their options."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sys
 import warnings
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from jsonargparse import ArgumentError
@@ -29,6 +29,7 @@ from dfl_lightning.arguments import (
     settle_choices,
     take_flag,
 )
+from dfl_lightning.bank.choice import ENGINES
 from dfl_lightning.checkpoints import read_checkpoint
 from dfl_lightning.data import FederatedData
 from dfl_lightning.errors import UserError
@@ -79,7 +80,8 @@ class DFLCLI(LightningCLI):
     def add_core_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         """Trainer, model and data; what has a top-level key of its own is left out."""
         options: dict[str, Any] = {"fail_untyped": False, "sub_configs": True}
-        parser.add_class_arguments(DFLTrainer, "trainer", skip={"topology", "run_name"}, instantiate=False, **options)
+        own_keys = {"topology", "run_name", "engine"}
+        parser.add_class_arguments(DFLTrainer, "trainer", skip=own_keys, instantiate=False, **options)
         parser.add_class_arguments(DFLModule, "model", skip={"objective"}, **options)
         parser.add_subclass_arguments(FederatedData, "data", fail_untyped=False, required=True)
 
@@ -97,6 +99,9 @@ class DFLCLI(LightningCLI):
             type=list[callbacks.Monitor] | callbacks.Monitor | None,
             default=None,
             help="what else is measured",
+        )
+        parser.add_argument(
+            "--engine", type=Literal[ENGINES], default="auto", help="how clients are trained: side by side or in turn"
         )
         parser.set_defaults({key: {"class_path": name} for key, name in DEFAULT_CLASSES.items() if key in FAMILIES})
 
@@ -156,6 +161,7 @@ class DFLCLI(LightningCLI):
             **config,
             callbacks=[*stock, *(c for c in callbacks if c is not None), *monitors],
             topology=self._get(self.config_init, "topology"),
+            engine=self._get(self.config_init, "engine"),
             run_name=run_name(self._configs),
         )
 

@@ -14,7 +14,7 @@ from lightning.pytorch.cli import LRSchedulerCallable, OptimizerCallable
 from torch import Tensor, nn
 from torchmetrics import Metric
 
-from dfl_lightning.bank import Bank, EngineConfig, Layout, LoopEngine, References, Term, Training
+from dfl_lightning.bank import Bank, EngineConfig, Layout, References, Term, Training, make_engine
 from dfl_lightning.data import ClientData
 from dfl_lightning.errors import UserError
 from dfl_lightning.fingerprint import check_fingerprint, fingerprint
@@ -140,6 +140,7 @@ class DFLModule(LightningModule):
         else:
             models = self.layout.row(load_parameters(self.init), dtype).repeat(n, 1)
         wanted = {name for policy in self.dfl_trainer.policies() for name in policy.row_sets}
+        wanted |= {name for phase in self.phases for name in phase.objective.row_sets}
         sets = {name: models.clone() if name == "initial" else torch.zeros_like(models) for name in sorted(wanted)}
         self.bank = Bank(self.layout, models, m, sets)
 
@@ -159,7 +160,7 @@ class DFLModule(LightningModule):
             clip_norm=trainer.clip_norm,
             clip_value=trainer.clip_value,
         )
-        self.bank.engine = LoopEngine(config, self.layout, self.data)
+        self.bank.engine = make_engine(trainer.engine, config, self.layout, self.data)
 
     def on_validation_start(self) -> None:
         """Without a fit before it, an evaluation needs an engine too."""

@@ -31,8 +31,9 @@ from lightning.pytorch.trainer.states import TrainerFn, TrainerStatus
 
 from dfl_lightning import callbacks as families
 from dfl_lightning.advice import ignore_inapplicable_warnings
+from dfl_lightning.bank.choice import ENGINES
 from dfl_lightning.checkpoints import AtomicCheckpointIO, RoundCheckpoint
-from dfl_lightning.errors import UserError
+from dfl_lightning.errors import UserError, nearest
 from dfl_lightning.loop import LocalWork, RoundLoop
 from dfl_lightning.report.progress import RoundProgress
 from dfl_lightning.report.run_folder import RunFolder
@@ -66,6 +67,8 @@ class DFLTrainer(Trainer):
     Args:
         max_rounds: number of communication rounds (another name of `max_epochs`); default 100.
         topology: who can hear whom: a topology file, the name of a shipped one, or a networkx graph of the clients.
+        engine: `stacked`, all clients of a cohort side by side; `loop`, one after the other; `auto`, stacked wherever
+            the network can be.
         checkpoint_every: rounds between two saves of `checkpoints/last.ckpt`; it is also saved at the end, and when a
             signal or an error ends the run.
         run_name: the run's folder is `<default_root_dir>/<run_name>/<time>`.
@@ -93,6 +96,7 @@ class DFLTrainer(Trainer):
         *,
         max_rounds: int | None = None,
         topology: str | os.PathLike[str] | dict[str, Any] | nx.Graph = "complete",
+        engine: str = "auto",
         checkpoint_every: int = 10,
         run_name: str = "run",
         default_root_dir: str | Path | None = None,
@@ -122,7 +126,10 @@ class DFLTrainer(Trainer):
                 raise UserError(f"trainer.{option}={value}: a run has one device for now; use {option}: 1")
         self.precision_of_rows = _precision(precision)
         self.clip_norm, self.clip_value = _clipping(gradient_clip_val, gradient_clip_algorithm)
-        self.topology, self.checkpoint_every, self.run_name = topology, checkpoint_every, run_name
+        if engine not in ENGINES:
+            raise UserError(f"engine={engine}: no such engine{nearest(engine, ENGINES)}; choose {', '.join(ENGINES)}")
+        self.topology, self.engine = topology, engine
+        self.checkpoint_every, self.run_name = checkpoint_every, run_name
         if checkpoint_every < 1:
             raise UserError(f"trainer.checkpoint_every={checkpoint_every}; it is a number of rounds, 1 or more")
         self.remarks: list[str] = []  # what the banner should mention

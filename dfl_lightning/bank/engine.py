@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
+from dfl_lightning.bank.batches import Draws, batches_of
+from dfl_lightning.bank.cohorts import plan_cohorts
 from dfl_lightning.bank.jobs import Evaluation, References, Trained
 from dfl_lightning.bank.layout import Layout
+from dfl_lightning.bank.threads import Workers, workers
 from dfl_lightning.data import ClientData
+from dfl_lightning.errors import UserError
 
 if TYPE_CHECKING:
     from dfl_lightning.bank.bank import Bank
     from dfl_lightning.objectives import Objective, Phase
+
+EVALUATION_BATCH = 1000
+"""Samples in one call of a loss or a metric in an evaluation."""
 
 Progress = Callable[[int, int], None]
 """Called from the main thread with (cohorts done, cohorts in total)."""
@@ -43,6 +48,10 @@ class Training:
     lr: float
     gradients: bool = False
     batches: int | None = None
+
+    def draws(self, seed: int) -> Draws:
+        """The named draws of this training."""
+        return Draws(seed, self.purpose, self.round)
 
 
 @dataclass(frozen=True)
@@ -75,10 +84,10 @@ class EngineConfig:
 
 
 class Engine(ABC):
-    """Trains and evaluates jobs cohort by cohort.
+    """Trains and evaluates jobs cohort by cohort, several cohorts at once.
 
-    Cohorts are a pure function of the number of clients, a job runs in its owner's cohort, and inside a call torch
-    works with one thread: bits depend on the config only.
+    Cohorts are a pure function of the config, each runs in one thread from beginning to end, and every random draw is
+    named: bits depend on the config only, not on the number of threads.
 
     Args:
         config: see `EngineConfig`.
@@ -86,15 +95,32 @@ class Engine(ABC):
         data: the clients' resident data.
 
     Attributes:
-        between_cohorts: called after every cohort from the main thread; raises to abandon the work (Ctrl-C).
+        cohorts: clients that are worked on together, int64 [c] each.
+        reason: why this engine was chosen, in a few words; empty where nothing else was possible or asked for.
+        between_cohorts: called now and then from the main thread; raises to abandon the work (Ctrl-C).
     """
 
     name = "engine"
 
     def __init__(self, config: EngineConfig, layout: Layout, data: ClientData) -> None:
         self.config, self.layout, self.data = config, layout, data
-        self.cohorts = plan_cohorts(data.num_clients)
+        self.cohorts = plan_cohorts(self.steps())
+        self.reason = ""
         self.between_cohorts: Callable[[], None] = lambda: None
+
+    def steps(self) -> list[int]:
+        """Batches of an epoch of each client."""
+        return [batches_of(len(samples), self.config.batch_size) for samples in self.data.train]
+
+    @property
+    def threads(self) -> int:
+        """Cohorts that are worked on at once."""
+        return 1 if self.data.images.is_cuda else min(torch.get_num_threads(), len(self.cohorts))
+
+    @property
+    @abstractmethod
+    def cohort_bytes(self) -> int:
+        """Predicted memory of the cohort under way that takes most, without rows and data."""
 
     def train(
         self, bank: Bank, references: References, training: Training, target: Tensor, progress: Progress | None
@@ -104,68 +130,73 @@ class Engine(ABC):
         losses = torch.full((count,), float("nan"), dtype=torch.float64)
         samples = torch.zeros(count, dtype=torch.long)
         finite = torch.ones(count, dtype=torch.bool)
-        cohorts = list(self._by_cohort(references.owners))
-        with one_thread(), torch.enable_grad():  # also within an evaluation: fine-tuning
-            for done, jobs in enumerate(cohorts, 1):
-                result = self.train_cohort(bank, references.take(jobs), training, target)
-                losses[jobs], samples[jobs], finite[jobs] = result.losses, result.samples, result.finite
-                if progress is not None:
-                    progress(done, len(cohorts))
-                self.between_cohorts()
+        cohorts = self.by_cohort(references.owners)
+        ended = 0
+
+        def work(jobs: Tensor) -> Trained:
+            with torch.enable_grad():  # also within an evaluation: fine-tuning
+                return self.train_cohort(bank, references.take(jobs), training, target, pool)
+
+        def done(index: int, result: Trained) -> None:
+            nonlocal ended
+            ended += 1
+            jobs = cohorts[index]
+            losses[jobs], samples[jobs], finite[jobs] = result.losses, result.samples, result.finite
+            if progress is not None:
+                progress(ended, len(cohorts))
+
+        with workers(self.threads) as pool:
+            pool.map(work, cohorts, done, self.between_cohorts)
         return Trained(losses, samples, finite)
 
+    @abstractmethod
     def evaluate(self, bank: Bank, references: References, split: str) -> Evaluation:
         """Score each reference on its owner's `split` (`train`, `val`, `test`; owner -1: the global test set)."""
-        count = len(references)
-        losses = torch.full((count,), float("nan"), dtype=torch.float64)
-        metrics = {name: losses.clone() for name in ("acc", *self.config.metrics)}
-        with one_thread():
-            for jobs in self._by_cohort(references.owners):
-                result = self.evaluate_cohort(bank, references.take(jobs), split)
-                losses[jobs] = result.losses
-                for name, values in result.metrics.items():
-                    metrics[name][jobs] = values
-                self.between_cohorts()
-        return Evaluation(losses, metrics)
 
     @abstractmethod
-    def train_cohort(self, bank: Bank, references: References, training: Training, target: Tensor) -> Trained:
-        """Train the jobs of one cohort."""
+    def train_cohort(
+        self, bank: Bank, references: References, training: Training, target: Tensor, pool: Workers
+    ) -> Trained:
+        """Train the jobs of one cohort in the present thread; `pool.check` now and then."""
 
-    @abstractmethod
-    def evaluate_cohort(self, bank: Bank, references: References, split: str) -> Evaluation:
-        """Evaluate the jobs of one cohort."""
+    def by_cohort(self, owners: Tensor) -> list[Tensor]:
+        """Indices of the jobs of each cohort, where there are any; the global test set (owner -1) comes last."""
+        place = torch.full((self.data.num_clients + 1,), len(self.cohorts))
+        for index, cohort in enumerate(self.cohorts):
+            place[cohort] = index
+        places = place[owners]  # -1 is the last entry
+        order = torch.argsort(places, stable=True)
+        counts = torch.bincount(places, minlength=len(self.cohorts) + 1)
+        return [jobs for jobs in order.split(counts.tolist()) if len(jobs)]
 
-    def _by_cohort(self, owners: Tensor) -> Iterator[Tensor]:
-        """Indices of the jobs whose owners are in each cohort; the global test set comes last."""
-        for cohort in self.cohorts:
-            jobs = torch.nonzero((owners >= cohort[0]) & (owners <= cohort[-1])).squeeze(1)
-            if len(jobs):
-                yield jobs
-        rest = torch.nonzero(owners < 0).squeeze(1)
-        if len(rest):
-            yield rest
+    def samples(self, owner: int, split: str) -> Tensor:
+        """Indices of the owner's images, int64; owner -1: the global test set."""
+        if owner < 0:
+            assert self.data.global_test is not None
+            return self.data.global_test
+        found: Tensor = getattr(self.data, split)[owner]
+        return found
 
 
-def plan_cohorts(num_clients: int) -> list[Tensor]:
-    """Contiguous blocks of clients: 8 of them where there are 8 clients, more where a block would exceed 16.
+def refuse_single_samples(network: nn.Module, config: EngineConfig, data: ClientData) -> None:
+    """BatchNorm cannot train on one sample: better said now than by a traceback in the middle of a round.
 
-    Short blocks bound the wait for Ctrl-C and the memory of a block; the plan never looks at threads or timings.
-
-    Example:
-        >>> [len(c) for c in plan_cohorts(20)]
-        [3, 3, 3, 3, 2, 2, 2, 2]
+    Raises:
+        UserError: a client has a batch of one sample and the network cannot train on it.
     """
-    blocks = min(num_clients, max(8, math.ceil(num_clients / 16)))
-    return list(torch.arange(num_clients).tensor_split(blocks))
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Run torch with one intra-op thread: sums then do not depend on the machine's number of cores."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
+    size = config.batch_size
+    single = [owner for owner, samples in enumerate(data.train) if len(samples) % size == 1 or size == 1]
+    if not single:
+        return
+    x, _ = data.batch(data.train[single[0]][:1], dtype=config.dtype)
     try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
+        with torch.no_grad():
+            network.train()(x)
+    except ValueError as error:
+        if "more than 1 value per channel" not in str(error):
+            raise
+        raise UserError(
+            f"client {single[0]} has {len(data.train[single[0]])} training samples, so that with "
+            f"model.batch_size={size} a batch holds a single one, which the network's BatchNorm cannot be "
+            "trained on; choose another batch size"
+        ) from error

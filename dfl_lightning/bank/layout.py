@@ -63,6 +63,10 @@ class Columns:
             for low in range(start, stop, width):
                 yield low, min(low + width, stop)
 
+    def holds(self, entry: Entry) -> bool:
+        """Whether the whole entry lies in these columns."""
+        return any(start <= entry.start and entry.stop <= stop for start, stop in self.ranges)
+
     def mask(self, width: int, device: torch.device | str = "cpu") -> Tensor:
         """The same as bool [width]."""
         mask = torch.zeros(width, dtype=torch.bool, device=device)
@@ -161,7 +165,7 @@ class Layout:
 
     def is_shared(self, entry: Entry) -> bool:
         """Whether the whole entry lies in the shared columns (entries are shared as a whole)."""
-        return _inside(entry, self.shared)
+        return self.shared.holds(entry)
 
     def module_columns(self, name: str) -> Columns:
         """Columns of the parameters (weight, bias) that the module `name` owns itself, tied ones included.
@@ -238,7 +242,3 @@ def _survives(buffer: Tensor) -> bool:
     if buffer.is_floating_point():
         return bool(buffer.isfinite().all())
     return bool((buffer.double().abs() <= 2**24).all())
-
-
-def _inside(entry: Entry, columns: Columns) -> bool:
-    return any(start <= entry.start and entry.stop <= stop for start, stop in columns.ranges)

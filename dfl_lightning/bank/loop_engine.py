@@ -8,112 +8,112 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 from torch.func import functional_call
 
+from dfl_lightning.bank.batches import batches_of
 from dfl_lightning.bank.dropout_layers import replace_dropout_layers
-from dfl_lightning.bank.engine import Engine, EngineConfig, Training
+from dfl_lightning.bank.engine import EVALUATION_BATCH, Engine, EngineConfig, Training, refuse_single_samples
 from dfl_lightning.bank.jobs import Evaluation, References, Trained
 from dfl_lightning.bank.layout import Columns, Layout
+from dfl_lightning.bank.threads import Workers, workers
 from dfl_lightning.data import ClientData
-from dfl_lightning.errors import UserError
-from dfl_lightning.streams import stream
 
 if TYPE_CHECKING:
     from dfl_lightning.bank.bank import Bank
 
-EVALUATION_BATCH = 1000
-"""Samples in one forward pass of an evaluation."""
-
 
 class LoopEngine(Engine):
-    """Clients one by one on a single scratch network whose parameters are views of a client's row."""
+    """Clients one by one, each thread on a scratch network whose parameters are views of a client's row."""
 
     name = "loop"
 
     def __init__(self, config: EngineConfig, layout: Layout, data: ClientData) -> None:
         super().__init__(config, layout, data)
-        self._network = copy.deepcopy(config.network).to(data.images.device, config.dtype)
-        self._masks = replace_dropout_layers(self._network)
-        self._parameters, self._buffers = dict(self._network.named_parameters()), dict(self._network.named_buffers())
-        self._refuse_single_samples()
-        self._metrics = {name: metric.clone().to(data.images.device) for name, metric in config.metrics.items()}
+        self._scratches = [Scratch(config, layout, data)]
+        refuse_single_samples(self._scratches[0].network, config, data)
 
-    @torch.no_grad()
-    def _refuse_single_samples(self) -> None:
-        """BatchNorm cannot train on one sample: better said now than by a traceback in the middle of a round."""
-        size = self.config.batch_size
-        single = [owner for owner, samples in enumerate(self.data.train) if len(samples) % size == 1 or size == 1]
-        if not single:
-            return
-        x, _ = self.data.batch(self.data.train[single[0]][:1], dtype=self.config.dtype)
-        try:
-            self._network.train()(x)
-        except ValueError as error:
-            if "more than 1 value per channel" not in str(error):
-                raise
-            raise UserError(
-                f"client {single[0]} has {len(self.data.train[single[0]])} training samples, so that with "
-                f"model.batch_size={size} a batch holds a single one, which the network's BatchNorm cannot be "
-                "trained on; choose another batch size"
-            ) from error
+    @property
+    def cohort_bytes(self) -> int:
+        """One client at a time: its row, its start, its gradients; activations are not counted."""
+        return 3 * self.layout.width * self.config.dtype.itemsize
 
-    def train_cohort(self, bank: Bank, references: References, training: Training, target: Tensor) -> Trained:
+    def train_cohort(
+        self, bank: Bank, references: References, training: Training, target: Tensor, pool: Workers
+    ) -> Trained:
         """Train the jobs of one cohort, each by itself; see `Engine.train`."""
         losses, samples, finite = [], [], []
-        for index, owner in enumerate(references.owners.tolist()):
-            row = bank.materialise(references.take(torch.tensor([index])))[0]
-            job = _Job(self, row, owner, training)
-            if training.gradients:
-                row = job.mean_gradient()
-            else:
-                job.run()
-            ok = bool(torch.isfinite(row).all())
-            target[owner] = row
-            losses.append(job.loss_sum / job.samples if job.samples else float("nan"))
-            samples.append(job.samples)
-            finite.append(ok)
+        with self._scratch() as scratch:
+            for index, owner in enumerate(references.owners.tolist()):
+                pool.check()
+                row = bank.materialise(references.take(torch.tensor([index])))[0]
+                job = _Job(self, scratch, bank, row, owner, training)
+                if training.gradients:
+                    row = job.mean_gradient()
+                else:
+                    job.run()
+                ok = bool(torch.isfinite(row).all())
+                target[owner] = row
+                losses.append(job.loss_sum / job.samples if job.samples else float("nan"))
+                samples.append(job.samples)
+                finite.append(ok)
         return Trained(torch.tensor(losses, dtype=torch.float64), torch.tensor(samples), torch.tensor(finite))
 
-    @torch.no_grad()
-    def evaluate_cohort(self, bank: Bank, references: References, split: str) -> Evaluation:
-        """Evaluate the jobs of one cohort, each by itself; see `Engine.evaluate`."""
-        nan = float("nan")
-        losses = []
-        metrics: dict[str, list[float]] = {name: [] for name in ("acc", *self._metrics)}
-        network = self._network.eval()
-        for index, owner in enumerate(references.owners.tolist()):
-            samples = self._samples(owner, split)
-            self.load(bank.materialise(references.take(torch.tensor([index])))[0])
-            loss = correct = 0.0
-            for metric in self._metrics.values():
-                metric.reset()
-            for part in samples.split(EVALUATION_BATCH) if len(samples) else ():  # nothing splits into one empty part
-                x, y = self.data.batch(part, dtype=self.config.dtype)
-                outputs = network(x)
-                loss += float(self.config.loss(outputs, y)) * len(part)
-                correct += float((outputs.argmax(dim=1) == y).sum())
-                for metric in self._metrics.values():
-                    metric.update(outputs, y)
-            losses.append(loss / len(samples) if len(samples) else nan)
-            metrics["acc"].append(correct / len(samples) if len(samples) else nan)
-            for name, metric in self._metrics.items():
-                metrics[name].append(float(metric.compute()) if len(samples) else nan)
-        as_tensor = {name: torch.tensor(values, dtype=torch.float64) for name, values in metrics.items()}
-        return Evaluation(torch.tensor(losses, dtype=torch.float64), as_tensor)
+    def evaluate(self, bank: Bank, references: References, split: str) -> Evaluation:
+        """Evaluate the jobs, each by itself; see `Engine.evaluate`."""
+        losses = torch.full((len(references),), float("nan"), dtype=torch.float64)
+        metrics = {name: losses.clone() for name in ("acc", *self.config.metrics)}
+        cohorts = self.by_cohort(references.owners)
 
-    def _samples(self, owner: int, split: str) -> Tensor:
-        if owner < 0:
-            assert self.data.global_test is not None
-            return self.data.global_test
-        parts: Sequence[Tensor] = getattr(self.data, split)
-        return parts[owner]
+        def work(jobs: Tensor) -> None:
+            with torch.no_grad(), self._scratch() as scratch:
+                for job in jobs.tolist():
+                    pool.check()
+                    row = bank.materialise(references.take(torch.tensor([job])))[0]
+                    found = scratch.scores(row, self.samples(int(references.owners[job]), split))
+                    losses[job] = found.pop("loss")
+                    for name, value in found.items():
+                        metrics[name][job] = value
+
+        with workers(self.threads) as pool:
+            pool.map(work, cohorts, between=self.between_cohorts)
+        return Evaluation(losses, metrics)
+
+    @contextmanager
+    def _scratch(self) -> Iterator[Scratch]:
+        """A scratch network that no other thread uses."""
+        try:
+            scratch = self._scratches.pop()
+        except IndexError:
+            scratch = Scratch(self.config, self.layout, self.data)
+        try:
+            yield scratch
+        finally:
+            self._scratches.append(scratch)
+
+
+class Scratch:
+    """A plain network that takes up any client's row.
+
+    Args:
+        config: see `EngineConfig`.
+        layout: columns of a row.
+        data: the clients' resident data.
+    """
+
+    def __init__(self, config: EngineConfig, layout: Layout, data: ClientData) -> None:
+        self.config, self.layout, self.data = config, layout, data
+        self.network = copy.deepcopy(config.network).to(data.images.device, config.dtype)
+        self.masks = replace_dropout_layers(self.network)
+        self._parameters, self._buffers = dict(self.network.named_parameters()), dict(self.network.named_buffers())
+        self._metrics = {name: metric.clone().to(data.images.device) for name, metric in config.metrics.items()}
 
     def load(self, row: Tensor) -> list[Tensor]:
-        """Point the scratch network's parameters and buffers at `row`; returns the parameters, in the layout's order.
+        """Point the network's parameters and buffers at `row`; returns the parameters, in the layout's order.
 
         Integer buffers cannot be views of a float row: they are copied, and copied back by `store`.
         """
@@ -134,27 +134,60 @@ class LoopEngine(Engine):
             if entry.is_buffer and not entry.dtype.is_floating_point:
                 row[entry.start : entry.stop] = self._buffers[entry.name].reshape(-1).to(row.dtype)
 
+    def scores(self, row: Tensor, samples: Tensor) -> dict[str, float]:
+        """Mean loss, accuracy and metrics of a row on samples; NaN where there are none."""
+        metrics = self._metrics
+        if not len(samples):
+            return dict.fromkeys(("loss", "acc", *metrics), float("nan"))
+        self.load(row)
+        network = self.network.eval()
+        loss = correct = 0.0
+        for metric in metrics.values():
+            metric.reset()
+        for part in samples.split(EVALUATION_BATCH):
+            x, y = self.data.batch(part, dtype=self.config.dtype)
+            outputs = network(x)
+            loss += float(self.config.loss(outputs, y)) * len(part)
+            correct += float((outputs.argmax(dim=1) == y).sum())
+            for metric in metrics.values():
+                metric.update(outputs, y)
+        computed = {name: float(metric.compute()) for name, metric in metrics.items()}
+        return {"loss": loss / len(samples), "acc": correct / len(samples), **computed}
+
 
 class _Job:
     """One client's local training; the `ctx` of an objective's `step`."""
 
-    def __init__(self, engine: LoopEngine, row: Tensor, owner: int, training: Training) -> None:
-        self._engine, self._row, self._owner, self._training = engine, row, owner, training
+    def __init__(
+        self, engine: LoopEngine, scratch: Scratch, bank: Bank, row: Tensor, owner: int, training: Training
+    ) -> None:
+        self._engine, self._scratch, self._bank = engine, scratch, bank
+        self._row, self._owner, self._training = row, owner, training
         self._samples = engine.data.train[owner]
+        self._per_epoch = batches_of(len(self._samples), engine.config.batch_size)
         self._names = [e.name for e in engine.layout.entries if not e.is_buffer]
-        self.start = [row[e.start : e.stop].view(e.shape).clone() for e in engine.layout.entries if not e.is_buffer]
-        self.params: list[Tensor] = engine.load(row)
-        self.loss_sum, self.samples, self._epoch = 0.0, 0, 0
+        self.start = self._parts(row.clone())
+        self.params: list[Tensor] = scratch.load(row)
+        self.loss_sum, self.samples = 0.0, 0
+        self._draws = training.draws(engine.config.seed)
+        self._epoch, self._waiting = 0, 0  # epochs drawn; batches of them that nobody has taken yet
 
     # --- what an objective sees --------------------------------------------------------------------------------------
+    def rows(self, name: str) -> list[Tensor]:
+        """The owner's row of a row set, one tensor for each parameter."""
+        return self._parts(self._bank.rows(name)[self._owner])
+
     def next_batch(self) -> tuple[Tensor, Tensor]:
-        """The next batch of the epoch: inputs [B, ...] and labels [B]."""
+        """The next batch: inputs [B, ...] and labels [B]; one more epoch is drawn where all are taken."""
+        if not self._waiting:
+            self._batches = self._draw_batches(1)
+        self._waiting -= 1
         return next(self._batches)
 
     def grad(self, params: Sequence[Tensor], batch: tuple[Tensor, Tensor]) -> list[Tensor]:
         """Gradients of the batch's mean loss at `params`, one tensor for each parameter."""
         engine, (x, y) = self._engine, batch
-        network = engine._network
+        network = self._scratch.network
         wanted = [p for p in params if p.requires_grad]
         if params is self.params:
             outputs = network(x)
@@ -182,8 +215,8 @@ class _Job:
     # --- the job itself -----------------------------------------------------------------------------------------------
     def run(self) -> None:
         """All phases; the row holds the result."""
-        engine = self._engine
-        engine._network.train()
+        engine, scratch = self._engine, self._scratch
+        scratch.network.train()
         for phase in self._training.phases:
             if phase.epochs == 0:
                 continue
@@ -194,11 +227,10 @@ class _Job:
             for group in self._optimizer.param_groups:
                 group["lr"] = self._training.lr
             self.loss_sum, self.samples = 0.0, 0  # reported: the last phase
-            for _ in range(phase.epochs):
-                self._batches = self._draw_batches()
-                for _ in range(-(-len(self._samples) // engine.config.batch_size)):
-                    phase.objective.step(self)
-            engine.store(self._row)
+            self._batches = self._draw_batches(phase.epochs)
+            while self._waiting:  # a step may take more than one
+                phase.objective.step(self)
+            scratch.store(self._row)
             self._row[frozen] = kept  # buffers move in a forward pass even where nothing is trained
         self._freeze(engine.layout.all)
         for p in self.params:
@@ -207,12 +239,11 @@ class _Job:
     def mean_gradient(self) -> Tensor:
         """The gradient of the mean loss over the data (or the first batches), as a row; parameters stay."""
         engine = self._engine
-        engine._network.train()
+        self._scratch.network.train()
         self._freeze(engine.layout.all)
-        self._batches = self._draw_batches()
-        limit = self._training.batches or len(self._samples)
+        self._batches = self._draw_batches(1)
         total = [torch.zeros_like(p) for p in self.params]
-        for _ in range(min(limit, -(-len(self._samples) // engine.config.batch_size))):
+        for _ in range(min(self._training.batches or self._per_epoch, self._per_epoch)):
             batch = self.next_batch()
             for t, g in zip(total, self.grad(self.params, batch), strict=True):
                 t += g * len(batch[1])
@@ -224,18 +255,25 @@ class _Job:
 
     def _freeze(self, columns: Columns) -> None:
         """Only entries inside `columns` are trained."""
-        mask = columns.mask(self._engine.layout.width)
         entries = [e for e in self._engine.layout.entries if not e.is_buffer]
         for e, p in zip(entries, self.params, strict=True):
-            p.requires_grad_(e.trainable and bool(mask[e.start : e.stop].all()))
+            p.requires_grad_(e.trainable and columns.holds(e))
 
-    def _draw_batches(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """One epoch: a fresh order of the client's samples, cut into batches, the last one possibly smaller."""
-        config, data, training = self._engine.config, self._engine.data, self._training
-        words = (training.round, self._owner, self._epoch)
-        self._epoch += 1
-        order = torch.randperm(len(self._samples), generator=stream(config.seed, f"{training.purpose} batches", *words))
-        for step, part in enumerate(self._samples[order.to(self._samples.device)].split(config.batch_size)):
-            self._engine._masks.generator = stream(config.seed, f"{training.purpose} dropout layers", *words, step)
-            augment = stream(config.seed, f"{training.purpose} augment", *words, step) if data.augment else None
-            yield data.batch(part, dtype=config.dtype, generator=augment)
+    def _parts(self, row: Tensor) -> list[Tensor]:
+        return [row[e.start : e.stop].view(e.shape) for e in self._engine.layout.entries if not e.is_buffer]
+
+    def _draw_batches(self, epochs: int) -> Iterator[tuple[Tensor, Tensor]]:
+        """So many epochs: each a fresh order of the client's samples, cut into batches, the last possibly smaller."""
+        first, self._epoch = self._epoch, self._epoch + epochs
+        self._waiting = epochs * self._per_epoch
+        config, data, draws = self._engine.config, self._engine.data, self._draws
+
+        def batches() -> Iterator[tuple[Tensor, Tensor]]:
+            for epoch in range(first, first + epochs):
+                order = draws.order(self._owner, epoch, len(self._samples)).to(self._samples.device)
+                for step, part in enumerate(self._samples[order].split(config.batch_size)):
+                    self._scratch.masks.generator = draws.masks(self._owner, epoch, step)
+                    augment = draws.augmentation(self._owner, epoch, step) if data.augment else None
+                    yield data.batch(part, dtype=config.dtype, generator=augment)
+
+        return batches()

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from dfl_lightning.bank.engine import one_thread
 from dfl_lightning.bank.layout import Columns
+from dfl_lightning.bank.threads import workers
 from dfl_lightning.functional import centred_cosines, cosines_from_gram, distances_from_gram
 
 BLOCK_BYTES = 32 * 2**20
@@ -34,7 +34,7 @@ def block_width(rows: int, itemsize: int) -> int:
     return max(256, BLOCK_BYTES // max(1, rows * itemsize))
 
 
-@one_thread()
+@workers()
 def compare_rows(
     read: Callable[[int, int], Tensor], count: int, pairs: Tensor, columns: Columns, centre: bool
 ) -> Comparison:
@@ -64,7 +64,7 @@ def compare_rows(
     return Comparison(torch.where(pairs, cosines, nan), torch.where(pairs, distances_from_gram(gram), nan))
 
 
-@one_thread()
+@workers()
 def mix_rows(terms: Sequence[tuple[Tensor, Tensor]], into: Tensor, where: Tensor, columns: Columns) -> None:
     """Rows `where` of `into`, in `columns`, become the sum of weights @ rows; all else stays.
 

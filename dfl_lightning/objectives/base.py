@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from torch import Tensor
 
@@ -17,16 +17,21 @@ class JobContext(Protocol):
 
     Attributes:
         params: the job's parameters, in the network's order; `update` changes them in place.
-        start: their values at the start of the job.
     """
 
     params: list[Tensor]
-    start: list[Tensor]
 
-    def next_batch(self) -> tuple[Tensor, Tensor]:
-        """The next batch of the epoch: inputs and labels."""
+    @property
+    def start(self) -> list[Tensor]:
+        """The parameters' values at the start of the job."""
 
-    def grad(self, params: Sequence[Tensor], batch: tuple[Tensor, Tensor]) -> list[Tensor]:
+    def rows(self, name: str) -> list[Tensor]:
+        """The client's row of a row set, one tensor for each parameter."""
+
+    def next_batch(self) -> Any:
+        """The next batch, to be handed to `grad`; one more epoch is drawn where all batches are taken."""
+
+    def grad(self, params: Sequence[Tensor], batch: Any) -> list[Tensor]:
         """Gradients of the batch's mean loss at `params`."""
 
     def update(self, params: Sequence[Tensor], grads: Sequence[Tensor]) -> None:
@@ -49,7 +54,16 @@ class Phase:
 
 
 class Objective(ABC):
-    """A local training rule, chosen like a policy."""
+    """A local training rule, chosen like a policy.
+
+    Attributes:
+        stackable: that `step` works on tensors [k, *shape] of k clients as it does on one client's. True only if every
+            operation treats the leading dimension as a batch: means over clients, for example, would mix them.
+        row_sets: row sets that `ctx.rows` reads, besides `models`.
+    """
+
+    stackable: bool = False
+    row_sets: tuple[str, ...] = ()
 
     @abstractmethod
     def phases(self, layout: Layout, epochs: int) -> tuple[Phase, ...]:

@@ -17,6 +17,8 @@ class Plain(Objective):
         personal_epochs: epochs on the personal parameters; default as many as `model.local_epochs`.
     """
 
+    stackable = True
+
     def __init__(self, personal_epochs: int | None = None) -> None:
         if personal_epochs is not None and personal_epochs < 0:
             raise UserError(f"objective.personal_epochs={personal_epochs}; it must be 0 or more")

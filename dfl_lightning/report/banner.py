@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dfl_lightning.callbacks import Policy
+from dfl_lightning.report.memory import predicted_memory
 from dfl_lightning.report.summary import size
 
 if TYPE_CHECKING:
@@ -22,22 +23,28 @@ def banner(trainer: DFLTrainer, module: DFLModule) -> list[str]:
         parameters += f", {shared:,} shared"
     network = f"{type(module.network).__name__} ({parameters})"
     data = trainer.datamodule.describe()
-    rows = sum(rows.numel() * rows.element_size() for rows in module.bank.boundary.rows.values())
-    models = module.bank.boundary.rows["models"]
-    memory = rows + models.numel() * models.element_size()  # models have a second buffer
-    engine = module.bank.engine
-    cohorts = f"engine: {engine.name}, {len(engine.cohorts)} cohorts, " if engine is not None else ""
     lines = [
         f"{names} · {module.num_clients} clients · {network} · {data}",
-        f"{module.topology.describe()} · {cohorts}{size(memory)} of models · seed {module.seed}",
+        f"{module.topology.describe()} · {describe_engine(module)} · seed {module.seed}",
     ]
     lines += [f"note: {note}" for note in notes(trainer, module)]
     return lines
 
 
+def describe_engine(module: DFLModule) -> str:
+    """Engine, threads, cohorts, and what memory the run will take."""
+    engine = module.bank.engine
+    assert engine is not None
+    counts = [(engine.threads, "thread"), (len(engine.cohorts), "cohort")]
+    words = ", ".join(f"{count} {word}{'s' * (count > 1)}" for count, word in counts)
+    return f"engine: {engine.name}, {words}, {size(sum(predicted_memory(module).values()))}"
+
+
 def notes(trainer: DFLTrainer, module: DFLModule) -> list[str]:
     """What is switched off, dropped or odd about this run."""
     found = list(trainer.remarks)
+    if module.bank.engine is not None and module.bank.engine.reason:
+        found.append(f"{module.bank.engine.reason}; clients train one after the other")
     for callback in trainer.callbacks:  # type: ignore[attr-defined]
         if isinstance(callback, Policy) and callback.switched_off:
             found.append(f"{type(callback).__name__} is switched off: nothing in this run reads what it writes")

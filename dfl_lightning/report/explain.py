@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from dfl_lightning.report.banner import banner
+from dfl_lightning.report.memory import predicted_memory
 from dfl_lightning.report.summary import size
 
 if TYPE_CHECKING:
@@ -33,9 +34,28 @@ def explain(trainer: DFLTrainer, module: DFLModule, datamodule: Any) -> list[str
         f"local work of a round: {epochs} epochs, {int(batches.sum()) * epochs:,} optimizer steps, "
         f"{int(sizes.sum()) * epochs:,} samples over all clients",
         f"rows: {row_sets} set{'s' * (row_sets > 1)} ({sets}) of {models.shape[0]} x {models.shape[1]:,} "
-        f"{str(models.dtype)[6:]}, {size(models.numel() * models.element_size())} each; models have a second buffer",
+        f"{str(models.dtype)[6:]}, {size(models.numel() * models.element_size())} each",
         f"data: {len(data.labels):,} images resident, {size(images)}",
+        f"engine: {_cohorts(module)}",
+        f"memory besides the libraries: {_memory(module)}",
         f"neighbours in reach: {degree:.1f} on average; a model is {size(4 * len(layout.shared))} on the wire",
         f"run folder: {trainer.runs_root}/{trainer.run_name}/<time>",
         "nothing was trained",
     ]
+
+
+def _cohorts(module: DFLModule) -> str:
+    engine = module.bank.engine
+    assert engine is not None
+    sizes = [len(cohort) for cohort in engine.cohorts]
+    each = f"{min(sizes)} to {max(sizes)}" if min(sizes) < max(sizes) else str(sizes[0])
+    how = "clients of a cohort side by side" if engine.name == "stacked" else "clients one after the other"
+    why = f" ({engine.reason})" if engine.reason else ""
+    return f"{engine.name}, {how}{why}; {len(sizes)} cohorts of {each} clients, {engine.threads} at a time"
+
+
+def _memory(module: DFLModule) -> str:
+    parts = predicted_memory(module)
+    words = {"rows": "rows", "data": "data", "work": "work under way", "pairs": "pairs of nodes"}
+    listed = " + ".join(f"{size(parts[name])} {word}" for name, word in words.items())
+    return f"{size(sum(parts.values()))} = {listed}"

@@ -12,6 +12,7 @@ import torch
 
 import dfl_lightning
 from dfl_lightning.functional import accuracy_summary, worst_decile_mean
+from dfl_lightning.report.memory import predicted_memory
 
 if TYPE_CHECKING:
     from dfl_lightning.module import DFLModule
@@ -53,7 +54,6 @@ def summarise(trainer: DFLTrainer, module: DFLModule, status: str) -> dict[str, 
     received = {
         name: float(np.nansum(metrics[f"{name}_received"])) for name in ("models", "probes", "proxies", "bytes")
     }
-    engine = module.bank.engine
     return _without_nan(
         {
             "status": status,
@@ -64,7 +64,7 @@ def summarise(trainer: DFLTrainer, module: DFLModule, status: str) -> dict[str, 
             "data": trainer.datamodule.describe(),
             "topology": module.topology.describe(),
             "policies": [type(policy).__name__ for policy in trainer.policies()],
-            "engine": {"name": engine.name, "cohorts": len(engine.cohorts)} if engine is not None else None,
+            "engine": describe_engine(module),
             "test_accuracy": accuracy,
             "neighbours_mean": _mean(metrics["neighbours"]),
             "found": found,
@@ -82,6 +82,20 @@ def summarise(trainer: DFLTrainer, module: DFLModule, status: str) -> dict[str, 
             },
         }
     )
+
+
+def describe_engine(module: DFLModule) -> dict[str, Any] | None:
+    """Which engine, why, and how it divided the work; None before there is one."""
+    engine = module.bank.engine
+    if engine is None:
+        return None
+    return {
+        "name": engine.name,
+        "reason": engine.reason,
+        "cohorts": [len(cohort) for cohort in engine.cohorts],
+        "threads": engine.threads,
+        "predicted_bytes": predicted_memory(module),
+    }
 
 
 def final_table(summary: dict[str, Any]) -> list[str]:

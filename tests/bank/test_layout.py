@@ -60,18 +60,18 @@ def test_everything_but_integer_buffers_is_shared_by_default(make_network):
     assert names(layout, layout.personal) == ["1.num_batches_tracked"]
     assert not layout.has_personal_parameters
     assert names(layout, layout.shared_parameters) == [
-        "0.weight", "0.bias", "1.weight", "1.bias", "5.weight", "5.bias"
+        "0.weight", "1.weight", "1.bias", "5.weight", "5.bias"
     ]  # fmt: skip
-    assert len(layout.parameters) == layout.num_parameters == 27 + 3 + 3 + 3 + 36 + 3
+    assert len(layout.parameters) == layout.num_parameters == 27 + 3 + 3 + 36 + 3
     assert layout.width == layout.num_parameters + 3 + 3 + 1
     assert layout.all.ranges == ((0, layout.width),)
 
 
 def test_patterns_choose_what_is_shared_and_the_rest_is_personal(make_network):
     layout = Layout(make_network("batchnorm"), ["0.*", "*.bias", "1.running_mean"])
-    assert names(layout, layout.shared) == ["0.weight", "0.bias", "1.bias", "5.bias", "1.running_mean"]
+    assert names(layout, layout.shared) == ["0.weight", "1.bias", "5.bias", "1.running_mean"]
     assert names(layout, layout.personal) == ["1.weight", "5.weight", "1.running_var", "1.num_batches_tracked"]
-    assert names(layout, layout.shared_parameters) == ["0.weight", "0.bias", "1.bias", "5.bias"]
+    assert names(layout, layout.shared_parameters) == ["0.weight", "1.bias", "5.bias"]
     assert layout.has_personal_parameters
     together = layout.shared.mask(layout.width).int() + layout.personal.mask(layout.width).int()
     assert together.tolist() == [1] * layout.width

@@ -165,11 +165,15 @@ def go_on(start, through_a_file):
 
 @pytest.fixture(params=["one cohort", "a cohort a client"])
 def other_cohorts(request, monkeypatch):
-    def plan(num_clients):
-        everybody = torch.arange(num_clients)
+    def plan(steps, *_):
+        everybody = torch.arange(len(steps))
         return [everybody] if request.param == "one cohort" else list(everybody.split(1))
 
-    return lambda: monkeypatch.setattr("dfl_lightning.bank.engine.plan_cohorts", plan)
+    def change():
+        for module in ("engine", "stacked.engine"):
+            monkeypatch.setattr(f"dfl_lightning.bank.{module}.plan_cohorts", plan)
+
+    return change
 
 
 @pytest.fixture

@@ -1,0 +1,53 @@
+"""The draws of local training: which samples make a client's next batch, and what is random about a step.
+
+Every draw is named by round, client, epoch and step, so that both engines, any company and any number of threads draw
+alike.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from dfl_lightning.streams import stream
+
+
+@dataclass(frozen=True)
+class Draws:
+    """The named draws of one call of an engine.
+
+    Args:
+        seed: the run's seed.
+        purpose: `local` or `finetune` for example.
+        round: 0-based.
+    """
+
+    seed: int
+    purpose: str
+    round: int
+
+    def order(self, owner: int, epoch: int, samples: int) -> torch.Tensor:
+        """A fresh order of the client's samples, int64 [samples]."""
+        return torch.randperm(samples, generator=self._stream("batches", owner, epoch))
+
+    def masks(self, owner: int, epoch: int, step: int) -> torch.Generator:
+        """What the dropout layers of one step draw from."""
+        return self._stream("dropout layers", owner, epoch, step)
+
+    def augmentation(self, owner: int, epoch: int, step: int) -> torch.Generator:
+        """What the augmentation of one batch draws from."""
+        return self._stream("augment", owner, epoch, step)
+
+    def _stream(self, what: str, owner: int, *words: int) -> torch.Generator:
+        return stream(self.seed, f"{self.purpose} {what}", self.round, owner, *words)
+
+
+def batches_of(samples: int, batch_size: int) -> int:
+    """Batches of an epoch; the last one may be smaller.
+
+    Example:
+        >>> batches_of(33, 16), batches_of(0, 16)
+        (3, 0)
+    """
+    return -(-samples // batch_size)

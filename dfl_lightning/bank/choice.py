@@ -1,0 +1,37 @@
+"""Which engine a run gets, and why."""
+
+from __future__ import annotations
+
+from dfl_lightning.bank.engine import Engine, EngineConfig
+from dfl_lightning.bank.layout import Layout
+from dfl_lightning.bank.loop_engine import LoopEngine
+from dfl_lightning.bank.stacked import CannotStack, StackedEngine
+from dfl_lightning.data import ClientData
+from dfl_lightning.errors import UserError
+
+ENGINES = ("auto", "stacked", "loop")
+
+
+def make_engine(choice: str, config: EngineConfig, layout: Layout, data: ClientData) -> Engine:
+    """The engine that was asked for; `auto` is the stacked one wherever the network can be stacked.
+
+    Args:
+        choice: `auto`, `stacked` or `loop`.
+        config: see `EngineConfig`.
+        layout: columns of a row.
+        data: the clients' resident data.
+
+    Raises:
+        UserError: `stacked` was asked for and the network or the objective cannot be stacked.
+    """
+    if choice == "loop":
+        return LoopEngine(config, layout, data)
+    try:
+        return StackedEngine(config, layout, data)
+    except CannotStack as obstacle:
+        reason = f"{type(config.network).__name__} cannot be stacked: {obstacle}"
+        if choice == "stacked":
+            raise UserError(f"engine=stacked: {reason}; use engine: loop, or auto to choose it by itself") from None
+        engine = LoopEngine(config, layout, data)
+        engine.reason = reason
+        return engine

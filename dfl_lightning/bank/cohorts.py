@@ -1,0 +1,47 @@
+"""Which clients an engine works on together: a pure function of the config, never of threads or timings."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+VIRTUAL_WORKERS = 8
+"""Cohorts come in multiples of this where there is work enough, else in fours or twos: threads are then all busy."""
+
+
+def plan_cohorts(steps: Sequence[int], narrowest: int = 1, widest: int = 16) -> list[Tensor]:
+    """Clients by falling number of steps, cut into blocks with about equal shares of all steps.
+
+    Clients of a block have similar numbers of steps, so that few of them are done before the others. Short blocks bound
+    the wait for Ctrl-C and the memory of a block.
+
+    Args:
+        steps: optimizer steps of each client in a round.
+        narrowest: as many clients as make a block worth its overhead, if there are enough of them for two blocks.
+        widest: most clients of a block.
+
+    Example:
+        >>> [cohort.tolist() for cohort in plan_cohorts([1, 4, 2, 1], widest=2)]
+        [[1], [2], [0], [3]]
+    """
+    order = sorted(range(len(steps)), key=lambda client: (-steps[client], client))
+    blocks = _number_of_blocks(len(steps), narrowest, widest)
+    total = max(1, sum(steps))
+    cohorts: list[list[int]] = [[] for _ in range(blocks)]
+    before = 0.0
+    for rank, client in enumerate(order):
+        middle = (before + steps[client] / 2) / total if sum(steps) else rank / len(steps)
+        cohorts[min(blocks - 1, int(middle * blocks))].append(client)
+        before += steps[client]
+    split = (torch.tensor(c).tensor_split(math.ceil(len(c) / widest)) for c in cohorts if c)
+    return [part for parts in split for part in parts]
+
+
+def _number_of_blocks(clients: int, narrowest: int, widest: int) -> int:
+    fewest, worthwhile = math.ceil(clients / widest), clients // narrowest
+    eights = VIRTUAL_WORKERS * math.ceil(fewest / VIRTUAL_WORKERS)
+    fitting = [blocks for blocks in (eights, 4, 2) if fewest <= blocks <= max(2, worthwhile)]
+    return min(clients, fitting[0] if fitting else fewest)

@@ -1,0 +1,153 @@
+"""The stacked engine: clients of a cohort side by side in one network."""
+
+from __future__ import annotations
+
+import copy
+from collections import defaultdict
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from dfl_lightning.bank.cohorts import plan_cohorts
+from dfl_lightning.bank.dropout_layers import replace_dropout_layers
+from dfl_lightning.bank.engine import Engine, EngineConfig, Training, refuse_single_samples
+from dfl_lightning.bank.jobs import Evaluation, References, Trained
+from dfl_lightning.bank.layout import Layout
+from dfl_lightning.bank.stacked.cost import Cost
+from dfl_lightning.bank.stacked.job import StackedJob, Workshop
+from dfl_lightning.bank.stacked.loss import StackedLoss
+from dfl_lightning.bank.stacked.network import CannotStack, StackedNetwork
+from dfl_lightning.bank.stacked.scoring import Scorer, Scores, Subject, subjects_of
+from dfl_lightning.bank.stacked.staging import row_of
+from dfl_lightning.bank.threads import Workers, workers
+from dfl_lightning.data import ClientData
+from dfl_lightning.streams import stream
+
+if TYPE_CHECKING:
+    from dfl_lightning.bank.bank import Bank
+
+GLOBAL_PIECE = 2000
+"""Samples of the global test set that one thread scores at a time."""
+
+
+class StackedEngine(Engine):
+    """All clients of a cohort at once.
+
+    Each cohort's rows are copied into a staging area, parameter by parameter, trained there from the first to the last
+    step, and copied back. The numbers equal those of the loop engine up to the rounding of sums in another order.
+
+    Raises:
+        CannotStack: the network or the objective need the loop engine.
+    """
+
+    name = "stacked"
+
+    def __init__(self, config: EngineConfig, layout: Layout, data: ClientData) -> None:
+        network = copy.deepcopy(config.network).to(data.images.device, config.dtype)
+        replace_dropout_layers(network)
+        refuse_single_samples(network, config, data)
+        for phase in config.objective.phases(layout, 1):
+            if not phase.objective.stackable:
+                raise CannotStack(f"objective {type(phase.objective).__name__} does not say stackable = True")
+        stacked = StackedNetwork(network)
+        example = _example(data, config.dtype)
+        stacked.try_out(example, lambda client: stream(config.seed, "try out", client))
+        self.cost = Cost.measure(network, stacked, example[:2], config, layout)
+        self._shop = Workshop(config, layout, data, stacked, StackedLoss(config.loss))
+        self._scorer = Scorer(self._shop, self.cost.activations)
+        super().__init__(config, layout, data)
+        if data.images.is_cuda:  # one launch serves everybody; nothing is gained by caches
+            self.cohorts = plan_cohorts(self.steps(), data.num_clients, data.num_clients)
+        else:
+            self.cohorts = plan_cohorts(self.steps(), self.cost.narrowest, self.cost.widest)
+
+    @property
+    def cohort_bytes(self) -> int:
+        """Models, gradients, optimizer state and activations of a cohort in each thread."""
+        largest = sorted((len(cohort) for cohort in self.cohorts), reverse=True)[: self.threads]
+        return sum(largest) * self.cost.bytes_per_client
+
+    def train_cohort(
+        self, bank: Bank, references: References, training: Training, target: Tensor, pool: Workers
+    ) -> Trained:
+        """Train the jobs of one cohort, side by side; see `Engine.train`."""
+        steps = self.steps()
+        owners = references.owners.tolist()
+        order = torch.tensor(sorted(range(len(owners)), key=lambda job: (-steps[owners[job]], owners[job])))
+        job = StackedJob(self._shop, bank, references.take(order), training, pool)
+        if training.gradients:
+            rows = row_of(self.layout, job.mean_gradients())
+            target.index_copy_(0, references.owners[order], rows)
+            finite = rows.isfinite().all(1)
+        else:
+            staging = job.run()
+            staging.copy_into(target, references.owners[order])
+            finite = staging.finite()
+        back = torch.argsort(order)
+        losses = torch.where(job.samples > 0, job.losses / job.samples, float("nan"))
+        return Trained(losses[back], job.samples[back], finite.cpu()[back])
+
+    def evaluate(self, bank: Bank, references: References, split: str) -> Evaluation:
+        """Score the jobs, model by model; see `Engine.evaluate`.
+
+        A job runs with the cohort of the client whose row it reads, so that a row has to be staged once.
+        """
+        owners = references.owners.tolist()
+        items = self._items(references, [self.samples(owner, split) for owner in owners])
+        losses = torch.full((len(owners),), float("nan"), dtype=torch.float64)
+        metrics = {name: losses.clone() for name in ("acc", *self.config.metrics)}
+
+        def work(subjects: list[Subject]) -> dict[int, Scores]:
+            with torch.no_grad():
+                return self._scorer.score(bank, references, subjects, pool)
+
+        with workers(self.threads) as pool:
+            results = pool.map(work, items, between=self.between_cohorts)
+        pieces: dict[int, list[Scores]] = defaultdict(list)
+        for found in results:
+            for job, scores in found.items():
+                pieces[job].append(scores)
+        for job, several in pieces.items():
+            samples = sum(scores.samples for scores in several)
+            losses[job] = sum(scores.loss * scores.samples for scores in several) / samples
+            for name, values in metrics.items():
+                values[job] = sum(scores.metrics[name] * scores.samples for scores in several) / samples
+        return Evaluation(losses, metrics)
+
+    def _items(self, references: References, samples: list[Tensor]) -> list[list[Subject]]:
+        """What one thread does at a time: the models of a cohort, or a piece of the global test set."""
+        read = self._rows_read(references)
+        owners = references.owners
+        at_home = torch.where((read >= 0) & (read < self.data.num_clients) & (owners >= 0), read, owners)
+        items = []
+        for jobs in self.by_cohort(at_home):
+            if int(owners[jobs[0]]) < 0:
+                items += [[Subject((int(job),), (piece,))] for job in jobs for piece in self._pieces(samples[job])]
+            else:
+                found = subjects_of(jobs.tolist(), read[jobs].tolist(), [samples[job] for job in jobs])
+                items += [found] if found else []
+        return sorted(items, key=lambda subjects: -sum(map(len, subjects)))
+
+    def _pieces(self, samples: Tensor) -> list[Tensor]:
+        """Of the global test set; metrics want to see it whole."""
+        if not len(samples):
+            return []
+        return [samples] if self.config.metrics else list(samples.split(GLOBAL_PIECE))
+
+    def _rows_read(self, references: References) -> Tensor:
+        """The row whose model, as it is, each job reads; -1 where it is put together from several."""
+        term, *others = references.terms
+        if others or term.which.is_floating_point():
+            return torch.full_like(references.owners, -1)
+        if not len(self.layout.personal):
+            return term.which
+        mine = (term.which == references.owners) & (term.rows == references.personal)
+        return torch.where(mine, term.which, -1)
+
+
+def _example(data: ClientData, dtype: torch.dtype) -> Tensor:
+    """Three inputs to try a network on: real ones, as far as they are finite."""
+    indices = torch.cat([samples[:3] for samples in data.train])[:3]
+    inputs, _ = data.batch(indices.repeat(3)[:3], dtype=dtype)
+    return inputs.where(inputs.isfinite(), torch.zeros((), dtype=dtype, device=inputs.device))

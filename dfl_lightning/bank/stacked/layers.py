@@ -1,0 +1,364 @@
+"""How each kind of layer works on k clients at once.
+
+To teach the engine a layer, write a rule and enter it in `MODULES` (or `FUNCTIONS`, `METHODS`); the test of
+`tests/bank/stacked/test_layers.py` compares it with k plain layers as soon as it is listed there. Layers without a rule
+go through `torch.vmap`, which is right but slower; what vmap cannot do takes the loop engine.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from dfl_lightning.bank.dropout_layers import StreamDropout
+from dfl_lightning.bank.stacked.activation import Activation, holds_activation, one_by_one
+from dfl_lightning.bank.stacked.kernels import BatchedLinear
+from dfl_lightning.bank.stacked.staging import memory
+
+
+@dataclass
+class Pass:
+    """One forward pass of k clients.
+
+    Args:
+        tensors: parameters and buffers by name, [k, *shape] each.
+        training: whether layers behave as in training.
+        masks: each client's generator for dropout layers.
+        sizes: how many of the B samples of each client are real; None: all. The others repeat a real one.
+    """
+
+    tensors: Mapping[str, Tensor]
+    training: bool
+    masks: Sequence[torch.Generator] = ()
+    sizes: Sequence[int] | None = None
+
+    def of(self, layer: str, name: str) -> Tensor | None:
+        """A layer's parameter or buffer, [k, *shape]."""
+        return self.tensors.get(f"{layer}.{name}" if layer else name)
+
+
+Rule = Callable[[Any, str, Pass, Activation], Activation]
+"""(plain layer, its name, pass, input) -> output."""
+
+
+def _flat(tensor: Tensor | None) -> Tensor | None:
+    """[k, C, ...] -> [k * C, ...]: the clients' channels side by side; a view, in the same memory format."""
+    if tensor is None or tensor.dim() != 5:
+        return None if tensor is None else tensor.flatten(0, 1)
+    return memory(tensor).flatten(0, 1).permute(0, 3, 1, 2)  # by way of memory: strides of a size of 1 say nothing
+
+
+# --- layers with parameters -------------------------------------------------------------------------------------------
+def linear(layer: nn.Linear, name: str, now: Pass, x: Activation) -> Activation:
+    """A batched product."""
+    weight = now.of(name, "weight")
+    inputs = x.leading()
+    rows = inputs.reshape(len(inputs), -1, inputs.shape[-1])
+    outputs = BatchedLinear.apply(rows, weight, now.of(name, "bias"))
+    return Activation(outputs.view(*inputs.shape[:-1], -1), x.clients)
+
+
+def _convolution(function: Callable[..., Tensor]) -> Rule:
+    def rule(layer: nn.Conv2d, name: str, now: Pass, x: Activation) -> Activation:
+        """A convolution with k times the groups."""
+        weight, bias = _flat(now.of(name, "weight")), _flat(now.of(name, "bias"))
+        groups = x.clients * layer.groups
+        image = x.side_by_side()
+        if layer.padding_mode != "zeros":
+            image = F.pad(image, layer._reversed_padding_repeated_twice, mode=layer.padding_mode)
+            return Activation(function(image, weight, bias, layer.stride, 0, layer.dilation, groups), x.clients, True)
+        out = function(image, weight, bias, layer.stride, layer.padding, layer.dilation, groups)
+        return Activation(out, x.clients, channels=True)
+
+    return rule
+
+
+def _transposed(function: Callable[..., Tensor]) -> Rule:
+    def rule(layer: nn.ConvTranspose2d, name: str, now: Pass, x: Activation) -> Activation:
+        """A transposed convolution with k times the groups."""
+        weight, bias = _flat(now.of(name, "weight")), _flat(now.of(name, "bias"))
+        groups = x.clients * layer.groups
+        padding = (layer.stride, layer.padding, layer.output_padding)
+        return Activation(function(x.side_by_side(), weight, bias, *padding, groups, layer.dilation), x.clients, True)
+
+    return rule
+
+
+def group_norm(layer: nn.GroupNorm, name: str, now: Pass, x: Activation) -> Activation:
+    """K times the groups."""
+    weight, bias = _flat(now.of(name, "weight")), _flat(now.of(name, "bias"))
+    return Activation(
+        F.group_norm(x.side_by_side(), x.clients * layer.num_groups, weight, bias, layer.eps), x.clients, True
+    )
+
+
+def layer_norm(layer: nn.LayerNorm, name: str, now: Pass, x: Activation) -> Activation:
+    """Normalise the last dimensions, then scale by each client's own weights."""
+    tensor = x.leading()
+    out = F.layer_norm(tensor, layer.normalized_shape, eps=layer.eps)
+    broadcast = (x.clients, *[1] * (tensor.dim() - 1 - len(layer.normalized_shape)), *layer.normalized_shape)
+    weight, bias = now.of(name, "weight"), now.of(name, "bias")
+    if weight is not None:
+        out = out * weight.view(broadcast)
+    if bias is not None:
+        out = out + bias.view(broadcast)
+    return Activation(out, x.clients)
+
+
+def batch_norm(layer: nn.BatchNorm2d, name: str, now: Pass, x: Activation) -> Activation:
+    """K * C channels: the statistics of a channel never leave its client."""
+    mean, var, count = (now.of(name, buffer) for buffer in ("running_mean", "running_var", "num_batches_tracked"))
+    use_batch = now.training or mean is None
+    if now.training and count is not None:
+        count.add_(1)
+    out = F.batch_norm(
+        x.side_by_side(),
+        _flat(mean),
+        _flat(var),
+        _flat(now.of(name, "weight")),
+        _flat(now.of(name, "bias")),
+        use_batch,
+        layer.momentum or 0.0,
+        layer.eps,
+    )
+    return Activation(out, x.clients, channels=True)
+
+
+def instance_norm(layer: nn.InstanceNorm2d, name: str, now: Pass, x: Activation) -> Activation:
+    """K * C channels."""
+    weight, bias = _flat(now.of(name, "weight")), _flat(now.of(name, "bias"))
+    out = F.instance_norm(x.side_by_side(), weight=weight, bias=bias, eps=layer.eps)
+    return Activation(out, x.clients, channels=True)
+
+
+def embedding(layer: nn.Embedding, name: str, now: Pass, x: Activation) -> Activation:
+    """One table of k times the rows."""
+    weight = now.of(name, "weight")
+    assert weight is not None
+    index = x.leading()
+    first = torch.arange(x.clients, device=index.device) * layer.num_embeddings
+    return Activation(F.embedding(index + first.view(-1, *[1] * (index.dim() - 1)), weight.flatten(0, 1)), x.clients)
+
+
+def with_vmap(layer: nn.Module, name: str, now: Pass, *args: Any, **kwargs: Any) -> Any:
+    """Any layer whose state is parameters alone, by `torch.vmap`."""
+    mine = {own: Activation(now.tensors[f"{name}.{own}"], _clients(args)) for own, _ in layer.named_parameters()}
+    return one_by_one(lambda state, *inner, **more: functional_call(layer, state, inner, more), mine, *args, **kwargs)
+
+
+def _clients(args: Sequence[Any]) -> int:
+    return next(arg.clients for arg in args if isinstance(arg, Activation))
+
+
+# --- layers without parameters ----------------------------------------------------------------------------------------
+def dropout(layer: StreamDropout, name: str, now: Pass, x: Activation) -> Activation:
+    """Each client's mask comes from its own generator, for its real samples alone, as if it were by itself."""
+    if not now.training or layer.p == 0:
+        return x
+    clients, (batch, *shape) = x.clients, x.shape
+    if layer.channelwise:
+        shape = [shape[0], *[1] * (len(shape) - 1)]
+    keep = torch.ones(clients, batch, *shape)
+    for client, generator in enumerate(now.masks):
+        size = batch if now.sizes is None else now.sizes[client]
+        keep[client, :size] = torch.rand(size, *shape, generator=generator) >= layer.p
+    scaled = keep.to(x.tensor.device, x.tensor.dtype) / (1 - layer.p) if layer.p < 1 else torch.zeros_like(x.tensor)
+    if layer.p == 1:
+        return x.like(x.tensor * scaled)
+    return x.like(x.tensor * (Activation(scaled, clients).side_by_side() if x.channels else scaled))
+
+
+def flatten(x: Activation, start_dim: int = 0, end_dim: int = -1) -> Activation:
+    """The plain network's dimensions start one later."""
+    tensor = x.leading()
+    return Activation(tensor.flatten(*(dim + 1 if dim >= 0 else dim for dim in (start_dim, end_dim))), x.clients)
+
+
+def reshape(x: Activation, *shape: Any) -> Activation:
+    """`view` and `reshape` of each client's tensor."""
+    sizes = shape[0] if len(shape) == 1 and not isinstance(shape[0], int) else shape
+    return Activation(x.leading().reshape(x.clients, *sizes), x.clients)
+
+
+def relu_in_place(x: Activation) -> Activation:
+    """For an input that nothing else reads; entered by the planner."""
+    return x.like(torch.relu_(x.tensor))
+
+
+def _entrywise(function: Callable[..., Tensor]) -> Callable[..., Activation]:
+    def rule(x: Activation, *args: Any, inplace: bool = False, **kwargs: Any) -> Activation:
+        """The same in every layout; `inplace` also changes what others see of the input."""
+        if any(map(holds_activation, args)):  # such as a parameter of PReLU
+            return one_by_one(function, x, *args, **kwargs)
+        out = function(x.tensor, *args, **kwargs)
+        if inplace:
+            x.tensor = out
+            return x
+        return x.like(out)
+
+    return rule
+
+
+def _channelwise(function: Callable[..., Tensor]) -> Callable[..., Activation]:
+    def rule(x: Activation, *args: Any, **kwargs: Any) -> Activation:
+        """Channel by channel, so that clients side by side do not meet."""
+        return Activation(function(x.side_by_side(), *args, **kwargs), x.clients, channels=True)
+
+    return rule
+
+
+def _arithmetic(function: Callable[..., Tensor], in_place: bool = False) -> Callable[..., Activation]:
+    def rule(a: Any, b: Any) -> Activation:
+        """Of activations in one layout and shape, or with a number; vmap broadcasts the rest."""
+        if isinstance(a, Activation) and isinstance(b, Activation):
+            if a.shape == b.shape:
+                right = b.tensor if a.channels == b.channels else b.side_by_side() if a.channels else b.leading()
+                out = a.like(function(a.tensor, right))
+            else:
+                out = one_by_one(function, a, b)
+        elif isinstance(a, Activation) and isinstance(b, int | float):
+            out = a.like(function(a.tensor, b))
+        elif isinstance(b, Activation) and isinstance(a, int | float):
+            out = b.like(function(a, b.tensor))
+        else:
+            out = one_by_one(function, a, b)
+        if in_place:
+            a.tensor, a.channels = out.tensor, out.channels
+            return a
+        return out
+
+    return rule
+
+
+def _module(rule: Callable[..., Activation], *options: str) -> Rule:
+    """A layer without parameters as its function, with the layer's attributes `options` as keywords."""
+    return lambda layer, name, now, x: rule(x, **{option: getattr(layer, option) for option in options})
+
+
+_ENTRYWISE_FUNCTIONS: dict[Callable[..., Tensor], tuple[type[nn.Module] | None, tuple[str, ...]]] = {
+    F.relu: (nn.ReLU, ("inplace",)),
+    F.relu6: (nn.ReLU6, ()),
+    F.leaky_relu: (nn.LeakyReLU, ("negative_slope", "inplace")),
+    F.elu: (nn.ELU, ("alpha", "inplace")),
+    F.selu: (nn.SELU, ("inplace",)),
+    F.celu: (nn.CELU, ("alpha", "inplace")),
+    F.gelu: (nn.GELU, ("approximate",)),
+    F.silu: (nn.SiLU, ("inplace",)),
+    F.mish: (nn.Mish, ("inplace",)),
+    F.softplus: (nn.Softplus, ("beta", "threshold")),
+    F.softsign: (nn.Softsign, ()),
+    F.hardtanh: (nn.Hardtanh, ("min_val", "max_val", "inplace")),
+    F.hardswish: (nn.Hardswish, ("inplace",)),
+    F.hardsigmoid: (nn.Hardsigmoid, ("inplace",)),
+    F.logsigmoid: (nn.LogSigmoid, ()),
+    torch.relu: (None, ()),
+    torch.tanh: (nn.Tanh, ()),
+    torch.sigmoid: (nn.Sigmoid, ()),
+    F.tanh: (None, ()),
+    F.sigmoid: (None, ()),
+    torch.exp: (None, ()),
+    torch.sqrt: (None, ()),
+    torch.square: (None, ()),
+    torch.abs: (None, ()),
+    operator.neg: (None, ()),
+}
+
+_POOL = ("kernel_size", "stride", "padding", "dilation", "ceil_mode")
+_AVG = ("kernel_size", "stride", "padding", "ceil_mode", "count_include_pad")
+_CHANNELWISE_FUNCTIONS: dict[Callable[..., Tensor], tuple[type[nn.Module], tuple[str, ...]]] = {
+    F.max_pool1d: (nn.MaxPool1d, _POOL),
+    F.max_pool2d: (nn.MaxPool2d, _POOL),
+    F.max_pool3d: (nn.MaxPool3d, _POOL),
+    F.avg_pool1d: (nn.AvgPool1d, _AVG),
+    F.avg_pool2d: (nn.AvgPool2d, (*_AVG, "divisor_override")),
+    F.avg_pool3d: (nn.AvgPool3d, (*_AVG, "divisor_override")),
+    F.adaptive_avg_pool1d: (nn.AdaptiveAvgPool1d, ("output_size",)),
+    F.adaptive_avg_pool2d: (nn.AdaptiveAvgPool2d, ("output_size",)),
+    F.adaptive_avg_pool3d: (nn.AdaptiveAvgPool3d, ("output_size",)),
+    F.adaptive_max_pool1d: (nn.AdaptiveMaxPool1d, ("output_size",)),
+    F.adaptive_max_pool2d: (nn.AdaptiveMaxPool2d, ("output_size",)),
+    F.adaptive_max_pool3d: (nn.AdaptiveMaxPool3d, ("output_size",)),
+}
+
+MODULES: dict[type[nn.Module], Rule] = {
+    nn.Linear: linear,
+    nn.Conv1d: _convolution(F.conv1d),
+    nn.Conv2d: _convolution(F.conv2d),
+    nn.Conv3d: _convolution(F.conv3d),
+    nn.ConvTranspose1d: _transposed(F.conv_transpose1d),
+    nn.ConvTranspose2d: _transposed(F.conv_transpose2d),
+    nn.ConvTranspose3d: _transposed(F.conv_transpose3d),
+    nn.GroupNorm: group_norm,
+    nn.LayerNorm: layer_norm,
+    nn.BatchNorm1d: batch_norm,
+    nn.BatchNorm2d: batch_norm,
+    nn.BatchNorm3d: batch_norm,
+    nn.InstanceNorm1d: instance_norm,
+    nn.InstanceNorm2d: instance_norm,
+    nn.InstanceNorm3d: instance_norm,
+    nn.Embedding: embedding,
+    StreamDropout: dropout,
+    nn.Flatten: _module(flatten, "start_dim", "end_dim"),
+    nn.Identity: lambda layer, name, now, x: x,
+    nn.Sequential: lambda layer, name, now, x: x,  # an empty one; others are traced through
+}
+"""Rules for layers, by their exact type."""
+
+FUNCTIONS: dict[Callable[..., Any], Callable[..., Any]] = {
+    torch.flatten: flatten,
+    operator.add: _arithmetic(operator.add),
+    operator.sub: _arithmetic(operator.sub),
+    operator.mul: _arithmetic(operator.mul),
+    operator.truediv: _arithmetic(operator.truediv),
+    operator.iadd: _arithmetic(operator.add, in_place=True),
+    operator.imul: _arithmetic(operator.mul, in_place=True),
+    torch.add: _arithmetic(torch.add),
+    torch.mul: _arithmetic(torch.mul),
+    getattr: getattr,
+}
+"""Rules for functions that the network calls."""
+
+METHODS: dict[str, Callable[..., Any]] = {
+    "flatten": flatten,
+    "view": reshape,
+    "reshape": reshape,
+    "size": lambda x, dim=None: x.shape if dim is None else x.shape[dim],
+    "dim": lambda x: len(x.shape),
+    "contiguous": lambda x: x,
+    "relu": _entrywise(torch.relu),
+    "tanh": _entrywise(torch.tanh),
+    "sigmoid": _entrywise(torch.sigmoid),
+}
+"""Rules for methods of tensors."""
+
+for _function, (_type, _options) in _ENTRYWISE_FUNCTIONS.items():
+    FUNCTIONS[_function] = _entrywise(_function)
+    if _type is not None:
+        MODULES[_type] = _module(FUNCTIONS[_function], *_options)
+for _function, (_type, _options) in _CHANNELWISE_FUNCTIONS.items():
+    FUNCTIONS[_function] = _channelwise(_function)
+    MODULES[_type] = _module(FUNCTIONS[_function], *_options)
+
+
+def obstacle(layer: nn.Module) -> str | None:
+    """Why a layer cannot be stacked, in a few words; None where it can."""
+    if layer._forward_hooks or layer._forward_pre_hooks or layer._backward_hooks:
+        return "has hooks"
+    if isinstance(layer, nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d) and layer.momentum is None:
+        return "averages its statistics over all batches (momentum: null)"
+    if isinstance(layer, nn.InstanceNorm1d | nn.InstanceNorm2d | nn.InstanceNorm3d) and layer.track_running_stats:
+        return "tracks running statistics"
+    if isinstance(layer, nn.Embedding) and (layer.max_norm is not None or layer.padding_idx is not None):
+        return "renormalises its rows" if layer.max_norm is not None else "has a padding row"
+    if getattr(layer, "return_indices", False):
+        return "returns indices"
+    if type(layer) not in MODULES and next(layer.buffers(), None) is not None:
+        return "has buffers and no rule"
+    return None

@@ -1,0 +1,347 @@
+"""A plain network made to work on k clients at once: traced, planned, tried out against itself."""
+
+from __future__ import annotations
+
+import copy
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, fx, nn
+
+from dfl_lightning.bank.dropout_layers import StreamDropout
+from dfl_lightning.bank.stacked.activation import Activation, holds_activation, one_by_one
+from dfl_lightning.bank.stacked.layers import FUNCTIONS, METHODS, MODULES, Pass, obstacle, relu_in_place, with_vmap
+
+
+class CannotStack(Exception):
+    """A network that has to take the loop engine; the message names the layer and the reason."""
+
+
+@dataclass(frozen=True)
+class _Step:
+    """One node of the traced network, with the rule that does it for k clients."""
+
+    node: fx.Node
+    run: Callable[..., Any]  # (pass, *arguments)
+    dead: tuple[fx.Node, ...]  # not needed after this step
+
+
+class StackedNetwork:
+    """The forward pass of k clients with a parameter tensor [k, *shape] for each parameter of the plain network.
+
+    Args:
+        network: the plain network, after `replace_dropout_layers`; kept, never written to.
+
+    Attributes:
+        has_dropout: whether a training pass draws masks.
+        couples_samples: whether a training pass mixes the samples of a batch (batch norms do), so that padding would
+            take part; known after `try_out`.
+
+    Raises:
+        CannotStack: a layer that has neither a rule nor works under `torch.vmap`.
+    """
+
+    def __init__(self, network: nn.Module) -> None:
+        self.network = network
+        self.has_dropout = any(isinstance(module, StreamDropout) for module in network.modules())
+        self.couples_samples = True  # until `try_out` knows better
+        self._aliases = _aliases(network)
+        self._layers = dict(network.named_modules())
+        self._graphs = {mode: self._trace(mode) for mode in (True, False)}
+        self._plans = {mode: self._plan(graph) for mode, graph in self._graphs.items()}
+
+    def __call__(self, now: Pass, inputs: Tensor) -> Tensor:
+        """Scores of k clients' inputs: [k, B, ...] -> [k, B, C]."""
+        if self._aliases:
+            now.tensors = {**now.tensors, **{name: now.tensors[own] for name, own in self._aliases.items()}}
+        values: dict[fx.Node, Any] = {}
+
+        def look_up(node: fx.Node) -> Any:
+            return values[node]
+
+        for step in self._plans[now.training]:
+            node = step.node
+            if node.op == "placeholder":
+                values[node] = Activation(inputs, len(inputs))
+            elif node.op == "output":
+                result = values[node.args[0]]  # type: ignore[index]
+                return result.leading()
+            else:
+                args, kwargs = fx.map_arg(node.args, look_up), fx.map_arg(node.kwargs, look_up)
+                try:
+                    values[node] = step.run(now, *args, **kwargs)
+                except Exception as error:
+                    error.add_note(f"in {_describe(node, self._layers)}")
+                    raise
+            for dead in step.dead:
+                values.pop(dead, None)
+        raise AssertionError("a traced network has an output")
+
+    def activations(self, inputs: Tensor) -> int:
+        """Numbers that inputs [B, ...] become on their way through the plain network, themselves included."""
+        counter = _Counter(fx.GraphModule(self.network, self._graphs[False]))
+        with torch.no_grad():
+            counter.run(inputs)
+        return counter.count
+
+    # --- planning -----------------------------------------------------------------------------------------------------
+    def _trace(self, training: bool) -> fx.Graph:
+        modes = {module: module.training for module in self.network.modules()}
+        self.network.train(training)  # a forward pass may ask for the mode while it is traced
+        try:
+            graph = _Tracer().trace(self.network)
+        except Exception as error:
+            raise CannotStack(f"its forward pass cannot be traced ({_first_line(error)})") from error
+        finally:
+            for module, mode in modes.items():
+                module.training = mode
+        if sum(node.op == "placeholder" for node in graph.nodes) != 1:
+            raise CannotStack("its forward pass takes more than one input")
+        _pool_before_relu(graph, self._layers)
+        return graph
+
+    def _plan(self, graph: fx.Graph) -> list[_Step]:
+        nodes = list(graph.nodes)
+        last_use = {source: node for node in nodes for source in node.all_input_nodes}
+        return [
+            _Step(node, self._rule(node), tuple(source for source in node.all_input_nodes if last_use[source] is node))
+            for node in nodes
+        ]
+
+    def _rule(self, node: fx.Node) -> Callable[..., Any]:
+        if node.op == "call_module":
+            return self._layer_rule(node)
+        if node.op == "get_attr":
+            return partial(self._attribute, str(node.target))
+        if node.op == "call_function":
+            if node.target in (torch.relu, F.relu) and _may_overwrite(node, self._layers):
+                return lambda now, x, **_: relu_in_place(x)
+            return partial(_function, node.target)  # type: ignore[arg-type]
+        if node.op == "call_method":
+            return partial(_method, str(node.target))
+        return lambda now: None
+
+    def _layer_rule(self, node: fx.Node) -> Callable[..., Any]:
+        name = str(node.target)
+        layer = self._layers[name]
+        reason = obstacle(layer)
+        if reason is not None:
+            raise CannotStack(f"layer '{name}' ({type(layer).__name__}) {reason}")
+        if type(layer) is nn.ReLU and _may_overwrite(node, self._layers):
+            return lambda now, x: relu_in_place(x)
+        if type(layer) in MODULES:
+            return partial(_layer, MODULES[type(layer)], layer, name)
+        if next(layer.parameters(), None) is None:
+            return lambda now, *args, **kwargs: one_by_one(layer, *args, **kwargs)
+        return lambda now, *args, **kwargs: with_vmap(layer, name, now, *args, **kwargs)
+
+    def _attribute(self, name: str, now: Pass) -> Any:
+        if name in now.tensors:
+            tensor = now.tensors[name]
+            return Activation(tensor, len(tensor))
+        return operator.attrgetter(name)(self.network)  # a constant
+
+    # --- trying out ---------------------------------------------------------------------------------------------------
+    @torch.enable_grad()  # an evaluation without a fit before it makes its engine where gradients are off
+    def try_out(self, inputs: Tensor, draws: Callable[[int], torch.Generator]) -> None:
+        """Compare two clients stacked with two plain networks in float64: outputs, gradients and buffers.
+
+        Args:
+            inputs: at least three of the data's inputs, [B, ...].
+            draws: client -> a fresh generator for its dropout layers.
+
+        Raises:
+            CannotStack: something fails or differs; names the layer where it can.
+        """
+        plain = copy.deepcopy(self.network).double()
+        inputs = inputs.double()
+        twins = [plain, _moved(plain)]
+        self.couples_samples = not all(_agree(self, twins, inputs, True, [len(inputs), len(inputs) - 1], draws))
+        for training, sizes in ((True, [len(inputs)] * 2), (False, [len(inputs), len(inputs) - 1])):
+            agreed = list(_agree(self, twins, inputs, training, sizes, draws))
+            if not all(agreed):
+                what = ("outputs", "gradients", "buffers")[agreed.index(False)]
+                mode = "training" if training else "evaluation"
+                raise CannotStack(f"its {what} in {mode} differ when clients are stacked")
+
+
+class _Tracer(fx.Tracer):
+    """Stops at the layers of torch.nn and at our own dropout layers."""
+
+    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
+        return isinstance(m, StreamDropout) or super().is_leaf_module(m, module_qualified_name)
+
+
+class _Counter(fx.Interpreter):
+    """Runs the plain network and counts the numbers that it writes; views write none."""
+
+    def __init__(self, module: fx.GraphModule) -> None:
+        super().__init__(module)
+        self.count = 0
+
+    def run_node(self, n: fx.Node) -> Any:
+        result = super().run_node(n)
+        if isinstance(result, Tensor) and n.op not in ("output", "get_attr"):
+            sources = [self.env[source] for source in n.all_input_nodes if source in self.env]
+            memory = {source.data_ptr() for source in sources if isinstance(source, Tensor)}
+            self.count += result.numel() if result.data_ptr() not in memory else 0
+        return result
+
+
+def _layer(rule: Callable[..., Any], layer: nn.Module, name: str, now: Pass, *args: Any, **kwargs: Any) -> Any:
+    return rule(layer, name, now, *args, **kwargs)
+
+
+def _function(function: Callable[..., Any], now: Pass, *args: Any, **kwargs: Any) -> Any:
+    if not holds_activation((args, kwargs)):
+        return function(*args, **kwargs)  # of shapes and numbers
+    if function in FUNCTIONS:
+        return FUNCTIONS[function](*args, **kwargs)
+    return one_by_one(function, *args, **kwargs)
+
+
+def _method(method: str, now: Pass, *args: Any, **kwargs: Any) -> Any:
+    if method in METHODS and isinstance(args[0], Activation):
+        return METHODS[method](*args, **kwargs)
+    return one_by_one(lambda first, *rest, **more: getattr(first, method)(*rest, **more), *args, **kwargs)
+
+
+def _aliases(network: nn.Module) -> dict[str, str]:
+    """Further names of tied parameters and buffers -> the name under which they are stacked."""
+    own = {id(t): name for name, t in [*network.named_parameters(), *network.named_buffers()]}
+    everything = [
+        *network.named_parameters(remove_duplicate=False),
+        *network.named_buffers(remove_duplicate=False),
+    ]
+    return {name: own[id(t)] for name, t in everything if own[id(t)] != name}
+
+
+# --- rewriting: exact, values and gradients ---------------------------------------------------------------------------
+def _pool_before_relu(graph: fx.Graph, layers: Mapping[str, nn.Module]) -> None:
+    """Relu -> max pool becomes max pool -> relu: the same numbers and gradients, with a quarter of the relu's work."""
+    for pool in list(graph.nodes):
+        if not _is(pool, layers, nn.MaxPool2d, F.max_pool2d):
+            continue
+        relu = pool.args[0]
+        if not (isinstance(relu, fx.Node) and _is(relu, layers, nn.ReLU, F.relu, torch.relu) and len(relu.users) == 1):
+            continue
+        source = relu.args[0]
+        assert isinstance(source, fx.Node)
+        pool.replace_input_with(relu, source)
+        pool.replace_all_uses_with(relu, delete_user_cb=lambda user, relu=relu: user is not relu)
+        relu.replace_input_with(source, pool)
+        pool.append(relu)
+
+
+_KEEPS_ITS_INPUT = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.BatchNorm1d, nn.BatchNorm2d, nn.GroupNorm)
+
+
+def _may_overwrite(relu: fx.Node, layers: Mapping[str, nn.Module]) -> bool:
+    """Whether nobody else reads the relu's input, nor the backward pass of the layer that made it."""
+    source = relu.args[0]
+    if not isinstance(source, fx.Node) or len(source.users) > 1:
+        return False
+    kept = (*_KEEPS_ITS_INPUT, nn.MaxPool2d, nn.AvgPool2d)
+    return _is(source, layers, kept, operator.add, F.max_pool2d)
+
+
+def _is(node: fx.Node, layers: Mapping[str, nn.Module], kind: Any, *functions: Any) -> bool:
+    if node.op == "call_module":
+        kinds = kind if isinstance(kind, tuple) else (kind,)
+        return type(layers[str(node.target)]) in kinds
+    return node.op == "call_function" and node.target in functions
+
+
+# --- trying out -------------------------------------------------------------------------------------------------------
+def _agree(
+    stacked: StackedNetwork,
+    twins: Sequence[nn.Module],
+    inputs: Tensor,
+    training: bool,
+    sizes: Sequence[int],
+    draws: Callable[[int], torch.Generator],
+) -> list[bool]:
+    """Whether outputs, gradients and buffers are those of plain networks, with `sizes` real samples each."""
+    plain = [
+        _plain_pass(copy.deepcopy(twin), inputs[:size], training, draws(i))
+        for i, (twin, size) in enumerate(zip(twins, sizes, strict=True))
+    ]
+    _, weights, *_ = zip(*plain, strict=True)
+    tensors = {
+        name: torch.stack([dict(_named(twin))[name].detach() for twin in twins]).clone() for name, _ in _named(twins[0])
+    }
+    wanted = {name for name, p in twins[0].named_parameters() if p.requires_grad}
+    for name in wanted:
+        tensors[name].requires_grad_()
+    now = Pass(dict(tensors), training, [draws(i) for i in range(len(twins))], sizes)
+    try:
+        outputs = stacked(now, torch.stack([inputs] * len(twins)))
+        total = sum((outputs[i, :size] * weights[i]).sum() for i, size in enumerate(sizes))
+        names = sorted(wanted)
+        found = torch.autograd.grad(total, [tensors[name] for name in names], allow_unused=True)
+    except Exception as error:
+        note = next(iter(getattr(error, "__notes__", [])), "")
+        raise CannotStack(f"{note.removeprefix('in ') or 'its forward pass'}: {_first_line(error)}") from error
+    agreed = [True, True, True]
+    for i, (expected, _, gradients, buffers) in enumerate(plain):
+        agreed[0] &= _close(outputs[i, : sizes[i]].detach(), expected)
+        for name, gradient in zip(names, found, strict=True):
+            mine = torch.zeros_like(gradients[name]) if gradient is None else gradient[i]
+            agreed[1] &= _close(mine, gradients[name])
+        agreed[2] &= all(_close(tensors[name][i].detach().double(), value.double()) for name, value in buffers.items())
+    return agreed
+
+
+def _plain_pass(
+    network: nn.Module, inputs: Tensor, training: bool, generator: torch.Generator
+) -> tuple[Tensor, Tensor, dict[str, Tensor], dict[str, Tensor]]:
+    """Outputs, the weights of their sum, its gradients and the buffers afterwards."""
+    network.train(training)
+    for module in network.modules():
+        if isinstance(module, StreamDropout):
+            module.source.generator = generator
+    outputs = network(inputs)
+    weights = torch.linspace(0.5, 1.5, outputs.numel(), dtype=outputs.dtype).view_as(outputs)
+    trained = {name: p for name, p in network.named_parameters() if p.requires_grad}
+    gradients = torch.autograd.grad((outputs * weights).sum(), list(trained.values()), allow_unused=True)
+    filled = (torch.zeros_like(p) if g is None else g for p, g in zip(trained.values(), gradients, strict=True))
+    return outputs.detach(), weights, dict(zip(trained, filled, strict=True)), dict(network.named_buffers())
+
+
+def _moved(network: nn.Module) -> nn.Module:
+    """Another client: the same network with all floating numbers a little larger."""
+    other = copy.deepcopy(network)
+    with torch.no_grad():
+        for _, tensor in _named(other):
+            if tensor.is_floating_point():
+                steps = torch.arange(tensor.numel(), dtype=tensor.dtype).view(tensor.shape)
+                tensor += 0.01 * (1 + torch.sin(steps))
+    return other
+
+
+def _named(network: nn.Module) -> list[tuple[str, Tensor]]:
+    return [*network.named_parameters(), *network.named_buffers()]
+
+
+def _close(found: Tensor, expected: Tensor) -> bool:
+    scale = float(expected.abs().max()) if expected.numel() else 0.0
+    return found.shape == expected.shape and bool(
+        torch.allclose(found, expected, rtol=1e-8, atol=1e-10 + 1e-8 * scale, equal_nan=True)
+    )
+
+
+def _describe(node: fx.Node, layers: Mapping[str, nn.Module]) -> str:
+    if node.op == "call_module":
+        return f"layer '{node.target}' ({type(layers[str(node.target)]).__name__})"
+    name = getattr(node.target, "__name__", node.target)
+    return f"operation '{name}'"
+
+
+def _first_line(error: BaseException) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__

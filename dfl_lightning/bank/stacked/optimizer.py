@@ -1,0 +1,67 @@
+"""The user's optimizer on k clients, of whom fewer and fewer are left."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from dfl_lightning.bank.stacked.staging import memory
+
+
+class PrefixOptimizer:
+    """One optimizer of torch for all clients that still have steps to do.
+
+    Clients are sorted by their number of steps, so that those left are always the first ones; their parameters and
+    their states are views of everybody's. All clients have taken equally many steps so far, so that a step count is
+    common property. Updates are elementwise (`dfl_lightning.optimizers` refuses the others), hence each client's own.
+
+    Args:
+        make: parameters -> optimizer; the user's class and arguments.
+        lr: learning rate of the round, in place of the optimizer's own.
+    """
+
+    def __init__(self, make: Callable[..., torch.optim.Optimizer], lr: float) -> None:
+        self._make, self._lr = _fused_if_possible(make), lr
+        self._optimizer: torch.optim.Optimizer | None = None
+        self._parameters: list[nn.Parameter] = []
+
+    def step(self, tensors: Sequence[Tensor], grads: Sequence[Tensor]) -> None:
+        """Update the first k clients' tensors, [k, *shape] each, in place."""
+        if self._optimizer is None or len(tensors[0]) != len(self._parameters[0]):
+            self._narrow(tensors)
+        for parameter, grad in zip(self._parameters, grads, strict=True):
+            parameter.grad = memory(grad).contiguous()  # the fused kernels read straight through the memory
+        assert self._optimizer is not None
+        self._optimizer.step()
+
+    def _narrow(self, tensors: Sequence[Tensor]) -> None:
+        former = self._parameters
+        self._parameters = [nn.Parameter(memory(tensor.detach())) for tensor in tensors]
+        optimizer = self._make(self._parameters)
+        for group in optimizer.param_groups:
+            group["lr"] = self._lr
+        for old, new in zip(former, self._parameters, strict=False):
+            assert self._optimizer is not None
+            state = self._optimizer.state[old]
+            optimizer.state[new] = {
+                name: value[: len(new)] if torch.is_tensor(value) and value.dim() else value
+                for name, value in state.items()
+            }
+        self._optimizer = optimizer
+
+
+def _fused_if_possible(make: Callable[..., torch.optim.Optimizer]) -> Callable[..., torch.optim.Optimizer]:
+    """The same optimizer with its fused kernel, where it has one and the user has not chosen another."""
+    probe = make([nn.Parameter(torch.zeros(1))])
+    kind, defaults = type(probe), probe.defaults
+    accepted = inspect.signature(kind.__init__).parameters
+    asked = any(defaults.get(name) for name in ("foreach", "fused", "capturable", "differentiable"))
+    tensor_options = any(torch.is_tensor(value) for value in defaults.values())
+    if kind.__module__.partition(".")[0] != "torch" or "fused" not in accepted or asked or tensor_options:
+        return make
+    options: dict[str, Any] = {name: value for name, value in defaults.items() if name in accepted} | {"fused": True}
+    return lambda parameters: kind(parameters, **options)

@@ -1,0 +1,35 @@
+"""How much memory a run takes, predicted from its shapes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from dfl_lightning.module import DFLModule
+
+PAIR_MATRICES = 6
+"""Matrices of 8-byte numbers, one for each pair of nodes, that a round holds at a time, more or less."""
+
+
+def predicted_memory(module: DFLModule) -> dict[str, int]:
+    """Bytes by what they are for, besides the libraries.
+
+    Args:
+        module: with its bank and engine.
+
+    Returns:
+        `rows` (row sets; a second buffer for those that rounds write), `data`, `work` (a cohort in each thread) and
+        `pairs` (weights, masks and similarities of all pairs of nodes: quadratic by nature).
+    """
+    bank = module.bank
+    assert bank.engine is not None
+    rows = sum(_bytes(tensor) * (1 if name == "initial" else 2) for name, tensor in bank.boundary.rows.items())
+    data = _bytes(module.data.images) + _bytes(module.data.labels)
+    pairs = PAIR_MATRICES * 8 * bank.num_nodes**2
+    return {"rows": rows, "data": data, "work": bank.engine.cohort_bytes, "pairs": pairs}
+
+
+def _bytes(tensor: Tensor) -> int:
+    return tensor.numel() * tensor.element_size()
