@@ -193,6 +193,9 @@ REFUSED = {
     # the network
     "--model.network own_nets.FewClasses": "model.network FewClasses returns (7,) for an input, but the data has 10 classes",
     "--model.network own_nets.OtherShape": "model.network OtherShape does not take inputs of shape (1, 8, 8) as the data has them",
+    "--model.network PENSCNN": "PENSCNN: needs images (channels x height x width) of at least 1x22x22, but the data has 1x8x8",
+    "--model.network ResNet18 --model.network.groups 5": "ResNet18: groups must divide 64, the fewest channels, but is 5",
+    "--model.network ResNet18 --model.network.norm layer": "model.network.norm=layer: expected one of 'group', 'batch'",
     "--model.network LeNet": "LeNet: needs images (channels x height x width) of at least 1x16x16, but the data has 1x8x8",
     "--model.shared [nothing*]": "model.shared: no parameter of MLP matches 'nothing*' (its parameters: features.fc1.weight,",
     "--model.shared [head.*]": "selection AFIND compares the layer 'features.fc1', which model.shared keeps private",
@@ -280,7 +283,7 @@ def test_a_mistake_is_answered_by_one_sentence(here, capsys, words):
         ("--data Digits", "model.network is missing; give a config or --model.network"),
         (
             "--model.network.hidden [3]",
-            "no model.network is chosen; name one with --model.network (CNN4, LeNet, MLP, MNISTCNN)",
+            "no model.network is chosen; name one with --model.network (CNN4, FEMNISTCNN, LeNet, MLP, MNISTCNN, PENSCNN, ResNet18)",
         ),
     ],
 )

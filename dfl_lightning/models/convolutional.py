@@ -8,7 +8,7 @@ from typing import ClassVar
 from torch import nn
 
 from dfl_lightning.errors import UserError
-from dfl_lightning.models.network import Network, flat_size, show
+from dfl_lightning.models.network import Network, check_images, flat_size
 
 
 class _Images(Network):
@@ -24,12 +24,7 @@ class _Images(Network):
 
     def layers(self, input_shape: tuple[int, ...], num_classes: int) -> tuple[nn.Module, nn.Module]:
         """Convolutions, fully connected layers, classifier."""
-        if len(input_shape) != 3 or min(input_shape[1:]) < self.smallest:
-            raise UserError(
-                f"{type(self).__name__}: needs images (channels x height x width) of at least "
-                f"{show((1, self.smallest, self.smallest))}, but the data has {show(input_shape)}; "
-                "choose another network."
-            )
+        check_images(self, input_shape, self.smallest)
         convolutions = self.convolutions(input_shape[0])
         width = flat_size(nn.Sequential(convolutions), input_shape)
         connected = self.connected(width)
@@ -39,7 +34,10 @@ class _Images(Network):
 
 
 class LeNet(_Images):
-    """LeNet with ReLU and max pooling: conv5x5 6 and 16, fully connected 120, 84 (FL-FDMS on CIFAR-10).
+    """LeNet with ReLU and max pooling: conv5x5 6 and 16, fully connected 120, 84 (CIFAR-10 of FL-FDMS, DPFL).
+
+    DPFL (appendix H.3.2) speaks of three convolutions and lists these two; its 400 inputs of the first fully connected
+    layer mean that both are pooled.
 
     Args:
         input_shape: shape of one image, [channels, height, width]; by default taken from the data.
@@ -159,3 +157,86 @@ class CNN4(_Images):
     def connected(self, width: int) -> OrderedDict[str, nn.Module]:
         """512 units."""
         return OrderedDict(fc1=nn.Linear(width, 512), relu3=nn.ReLU())
+
+
+class PENSCNN(_Images):
+    """conv3x3 32, 64 and 64 with max pooling, fully connected 64 (PENS; fits what PANM says of CIFAR-10).
+
+    PANM (section 4.2) names three convolutions and two fully connected layers and gives no widths; these are from the
+    public code of PENS, "Decentralized federated learning of deep neural networks on non-iid data" (2021).
+
+    Args:
+        input_shape: shape of one image, [channels, height, width]; by default taken from the data.
+        num_classes: by default taken from the data.
+
+    Raises:
+        UserError: inputs that are no images of at least 22x22.
+
+    Example:
+        >>> sum(p.numel() for p in PENSCNN(input_shape=(3, 32, 32), num_classes=10).parameters())
+        73418
+    """
+
+    smallest = 22
+
+    def __init__(self, *, input_shape: tuple[int, ...] | None = None, num_classes: int | None = None) -> None:
+        super().__init__()
+        self.build_if_known(input_shape, num_classes)
+
+    def convolutions(self, channels: int) -> OrderedDict[str, nn.Module]:
+        """Three times convolution, ReLU, pooling."""
+        return OrderedDict(
+            conv1=nn.Conv2d(channels, 32, 3),
+            relu1=nn.ReLU(),
+            pool1=nn.MaxPool2d(2),
+            conv2=nn.Conv2d(32, 64, 3),
+            relu2=nn.ReLU(),
+            pool2=nn.MaxPool2d(2),
+            conv3=nn.Conv2d(64, 64, 3),
+            relu3=nn.ReLU(),
+            pool3=nn.MaxPool2d(2),
+        )
+
+    def connected(self, width: int) -> OrderedDict[str, nn.Module]:
+        """64 units."""
+        return OrderedDict(fc1=nn.Linear(width, 64), relu4=nn.ReLU())
+
+
+class FEMNISTCNN(_Images):
+    """conv5x5 4 and 12 with max pooling, fully connected 120, 100 (DPFL on FEMNIST).
+
+    The paper (appendix H.4.2) speaks of three convolutions and lists these two; its 192 inputs of the first fully
+    connected layer mean that both are pooled. With 62 classes instead of the paper's 10 it has 42,838 parameters.
+
+    Args:
+        input_shape: shape of one image, [channels, height, width]; by default taken from the data.
+        num_classes: by default taken from the data.
+
+    Raises:
+        UserError: inputs that are no images of at least 16x16.
+
+    Example:
+        >>> sum(p.numel() for p in FEMNISTCNN(input_shape=(1, 28, 28), num_classes=10).parameters())
+        37586
+    """
+
+    smallest = 16
+
+    def __init__(self, *, input_shape: tuple[int, ...] | None = None, num_classes: int | None = None) -> None:
+        super().__init__()
+        self.build_if_known(input_shape, num_classes)
+
+    def convolutions(self, channels: int) -> OrderedDict[str, nn.Module]:
+        """Twice convolution, ReLU, pooling."""
+        return OrderedDict(
+            conv1=nn.Conv2d(channels, 4, 5),
+            relu1=nn.ReLU(),
+            pool1=nn.MaxPool2d(2),
+            conv2=nn.Conv2d(4, 12, 5),
+            relu2=nn.ReLU(),
+            pool2=nn.MaxPool2d(2),
+        )
+
+    def connected(self, width: int) -> OrderedDict[str, nn.Module]:
+        """120 and 100 units."""
+        return OrderedDict(fc1=nn.Linear(width, 120), relu3=nn.ReLU(), fc2=nn.Linear(120, 100), relu4=nn.ReLU())

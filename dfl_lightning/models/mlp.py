@@ -14,6 +14,8 @@ from dfl_lightning.models.network import Network
 class MLP(Network):
     """Fully connected layers with ReLU; PANM's 784-200-200-10 by default.
 
+    The default is PANM's network on MNIST and FashionMNIST (section 4.2, "a three-layer MLP").
+
     Args:
         hidden: width of each hidden layer; none at all is logistic regression.
         input_shape: shape of one input, flattened first; by default taken from the data.

@@ -85,6 +85,19 @@ def show(shape: Sequence[int]) -> str:
     return "x".join(map(str, shape))
 
 
+def check_images(network: Network, input_shape: Sequence[int], smallest: int) -> None:
+    """Refuse inputs that are no images [channels, height, width] of a least height and width.
+
+    Raises:
+        UserError: with what the network needs and what the data has.
+    """
+    if len(input_shape) != 3 or min(input_shape[1:]) < smallest:
+        raise UserError(
+            f"{type(network).__name__}: needs images (channels x height x width) of at least "
+            f"{show((1, smallest, smallest))}, but the data has {show(input_shape)}; choose another network."
+        )
+
+
 @torch.no_grad()
 def flat_size(layers: nn.Module, input_shape: tuple[int, ...]) -> int:
     """How many numbers the layers leave of one input, found by passing zeros; draws nothing."""

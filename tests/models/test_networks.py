@@ -1,12 +1,15 @@
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
 from torch import Tensor, fx, nn
 from torch.nn import functional as F
 
 from dfl_lightning.errors import UserError
-from dfl_lightning.models import CNN4, MLP, MNISTCNN, LeNet, Network
+from dfl_lightning.models import CNN4, FEMNISTCNN, MLP, MNISTCNN, PENSCNN, LeNet, Network, ResNet18
+from dfl_lightning.models.init import fresh_parameters
 
 NETWORKS: list[tuple[type[Network], tuple[int, ...]]] = [
     (MLP, (1, 28, 28)),
@@ -16,6 +19,12 @@ NETWORKS: list[tuple[type[Network], tuple[int, ...]]] = [
     (MNISTCNN, (3, 32, 24)),
     (CNN4, (3, 32, 32)),
     (CNN4, (1, 28, 28)),
+    (PENSCNN, (3, 32, 32)),
+    (PENSCNN, (1, 28, 24)),
+    (FEMNISTCNN, (1, 28, 28)),
+    (FEMNISTCNN, (3, 16, 20)),
+    (ResNet18, (3, 16, 12)),
+    (ResNet18, (1, 8, 8)),
 ]
 every_network = pytest.mark.parametrize(("network", "shape"), NETWORKS)
 
@@ -34,6 +43,12 @@ def count(network: nn.Module) -> int:
         (LeNet(), (1, 28, 28), 10, 44_426),
         (MNISTCNN(), (1, 28, 28), 10, 21_840),
         (CNN4(), (3, 32, 32), 10, 2_156_490),
+        (PENSCNN(), (3, 32, 32), 10, 73_418),
+        (FEMNISTCNN(), (1, 28, 28), 10, 37_586),
+        (FEMNISTCNN(), (1, 28, 28), 62, 42_838),
+        (ResNet18(), (3, 32, 32), 10, 11_173_962),
+        (ResNet18(), (3, 32, 32), 100, 11_220_132),
+        (ResNet18(norm="batch"), (3, 32, 32), 100, 11_220_132),
     ],
 )
 def test_each_network_has_the_parameters_of_its_paper(network, shape, classes, parameters):
@@ -65,27 +80,51 @@ def by_hand(name: str, w: dict[str, Tensor], x: Tensor) -> Tensor:
     def conv(x: Tensor, layer: str, padding: int = 0) -> Tensor:
         return F.conv2d(x, w[f"{layer}.weight"], w[f"{layer}.bias"], padding=padding)
 
-    if name != "MLP":
-        padding = 2 if name == "CNN4" else 0
-        x = F.max_pool2d(F.relu(conv(x, "features.conv1", padding)), 2)
-        x = F.max_pool2d(F.relu(conv(x, "features.conv2", padding)), 2)
+    padding = 2 if name == "CNN4" else 0
+    for number in range({"MLP": 0, "PENSCNN": 3}.get(name, 2)):
+        x = F.max_pool2d(F.relu(conv(x, f"features.conv{number + 1}", padding)), 2)
     x = F.relu(fc(x.flatten(1), "features.fc1"))
     if "features.fc2.weight" in w:
         x = F.relu(fc(x, "features.fc2"))
     return fc(x, "head")
 
 
-@every_network
+@pytest.mark.parametrize(("network", "shape"), [case for case in NETWORKS if case[0] is not ResNet18])
 def test_networks_compute_what_their_layers_say(network, shape):
     built, x = network(input_shape=shape, num_classes=4).eval(), torch.randn(3, *shape)
     assert torch.allclose(built(x), by_hand(network.__name__, built.state_dict(), x), atol=1e-6)
 
 
+@pytest.mark.parametrize("training", [False, True])
 @every_network
-def test_networks_can_be_traced_and_the_trace_computes_the_same(network, shape):
-    built = network(input_shape=shape, num_classes=4).eval()
-    x = torch.rand(2, *shape)
-    assert torch.equal(fx.symbolic_trace(built)(x), built(x))
+def test_networks_can_be_traced_and_the_trace_computes_the_same(network, shape, training):
+    built = network(input_shape=shape, num_classes=4).train(training)
+    traced, x = fx.symbolic_trace(built), torch.rand(2, *shape)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(1)  # of the dropout layers
+        expected = built(x)
+        torch.manual_seed(1)
+        assert torch.equal(traced(x), expected)
+
+
+@every_network
+def test_a_copy_computes_the_same_and_shares_nothing(network, shape):
+    built, x = network(input_shape=shape, num_classes=4).eval(), torch.rand(2, *shape)
+    expected = built(x)
+    twin = copy.deepcopy(built)
+    assert torch.equal(twin(x), expected)
+    with torch.no_grad():
+        for parameter in twin.parameters():
+            parameter.zero_()
+    assert torch.equal(built(x), expected)
+
+
+@every_network
+def test_every_layer_can_be_drawn_anew(network, shape):
+    built = network(input_shape=shape, num_classes=4)
+    first, again, second = (dict(fresh_parameters(built, 0, node).named_parameters()) for node in (0, 0, 1))
+    assert all(torch.equal(value, again[name]) for name, value in first.items())
+    assert not any(torch.equal(value, second[name]) for name, value in first.items() if "norm" not in name)
 
 
 @every_network
@@ -152,7 +191,7 @@ def test_a_network_used_before_it_is_built_says_what_to_do():
         MLP()(torch.rand(1, 64))
 
 
-@pytest.mark.parametrize("network", [LeNet, MNISTCNN, CNN4])
+@pytest.mark.parametrize("network", [LeNet, MNISTCNN, CNN4, PENSCNN, FEMNISTCNN])
 def test_the_smallest_images_are_the_smallest_that_work(network):
     side = network.smallest
     assert network(input_shape=(1, side, side), num_classes=2)(torch.rand(3, 1, side, side)).shape == (3, 2)
