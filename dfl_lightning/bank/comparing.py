@@ -111,7 +111,7 @@ def _gram(pool: Workers, read: Read, count: int, columns: Columns, centre: bool)
                 space = scratch(count * width, like=total)
             block = space(count, stop - start).copy_(rows)
             if centre:
-                block -= _common_part(rows)
+                block -= _common_part(rows).double()  # dtypes that differ would cost another pass
             total += product(block, block.T)
         assert total is not None
         return total.cpu()

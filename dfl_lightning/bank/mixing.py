@@ -11,7 +11,7 @@ from dfl_lightning.bank.layout import Columns
 from dfl_lightning.bank.products import one_blas_thread, product, scratch
 from dfl_lightning.bank.threads import Workers, workers
 
-BLOCK_BYTES = 2**19
+BLOCK_BYTES = 2**20
 """How much of the rows a thread works on at once: what a core's cache holds."""
 
 GPU_BLOCK_BYTES = 2**28

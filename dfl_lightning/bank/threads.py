@@ -14,7 +14,8 @@ from typing import Any, TypeVar
 
 import torch
 
-T, R = TypeVar("T"), TypeVar("R")
+T = TypeVar("T")
+R = TypeVar("R")
 
 PULSE = 0.1
 """Seconds between two looks at the caller's `between` while pieces of work are under way."""
@@ -84,7 +85,7 @@ class Workers:
     def _in_turn(
         self, work: Callable[[T], R], items: Sequence[T], done: Callable[[int, R], Any], between: Callable[[], Any]
     ) -> list[R]:
-        results = []
+        results: list[R] = []
         for index, item in enumerate(items):
             results.append(work(item))
             done(index, results[-1])

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor
@@ -24,7 +24,7 @@ SHAPES = ((1000, 60_000), (100, 500_000))
 
 
 def ratios(
-    candidates: dict[str, Callable[[], object]], baseline: str, repeats: int, synchronise: Callable[[], object]
+    candidates: Mapping[str, Callable[[], object]], baseline: str, repeats: int, synchronise: Callable[[], object]
 ) -> dict[str, float]:
     """Median over the repeats of each candidate's time divided by the baseline's in the same repeat."""
     clock = time.process_time if torch.get_num_threads() == 1 else time.perf_counter
