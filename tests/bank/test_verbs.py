@@ -205,7 +205,7 @@ def test_one_enormous_vector_costs_the_others_nothing(centre):
     pairs = torch.ones(6, 6, dtype=torch.bool)
     pairs[:5, 5] = False
     alone = compare(rows[:5], pairs[:5, :5], centre)
-    rows[5] *= 1e18
+    rows[5] *= 1e12
     found = compare(rows, pairs, centre)
     torch.testing.assert_close(found.cosines[:5, :5], alone.cosines, rtol=0, atol=1e-9)
     torch.testing.assert_close(found.distances[:5, :5], alone.distances, rtol=1e-6, atol=0)
