@@ -15,7 +15,7 @@ from lightning.pytorch import Callback
 from torch import Tensor
 
 from dfl_lightning.bank import Bank, Columns, Evaluation, References, Term, Training, pairs_of
-from dfl_lightning.bank.verbs import Comparison
+from dfl_lightning.bank.comparing import Comparison
 from dfl_lightning.objectives import Phase
 from dfl_lightning.streams import stream
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from dfl_lightning.bank import Columns, References, Term
-from dfl_lightning.bank.verbs import Comparison
+from dfl_lightning.bank.comparing import Comparison
 from dfl_lightning.round import Ledger, Round, RoundCallback, Speakers, call_round_hook
 
 

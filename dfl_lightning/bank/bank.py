@@ -9,10 +9,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from dfl_lightning.bank.comparing import Comparison, compare_rows
 from dfl_lightning.bank.engine import Engine, Progress, Training
 from dfl_lightning.bank.jobs import Evaluation, References, Trained
 from dfl_lightning.bank.layout import Columns, Layout
-from dfl_lightning.bank.verbs import Comparison, compare_rows, mix_rows
+from dfl_lightning.bank.mixing import mix_rows
 
 
 class Boundary(NamedTuple):

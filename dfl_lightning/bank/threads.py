@@ -63,7 +63,7 @@ class Workers:
         Raises:
             Exception: whatever `work`, `done` or `between` raises, after the running pieces have ended.
         """
-        if self.threads == 1 or len(items) == 1:
+        if self.threads == 1 or len(items) <= 1:
             return self._in_turn(work, items, done, between)
         results: dict[int, R] = {}
         with ThreadPoolExecutor(min(self.threads, len(items)), initializer=_settle) as pool:
@@ -85,7 +85,7 @@ class Workers:
     def _in_turn(
         self, work: Callable[[T], R], items: Sequence[T], done: Callable[[int, R], Any], between: Callable[[], Any]
     ) -> list[R]:
-        results = []
+        results: list[R] = []
         for index, item in enumerate(items):
             results.append(work(item))
             done(index, results[-1])

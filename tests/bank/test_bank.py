@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from dfl_lightning.bank import Columns, References, Term
-from dfl_lightning.bank.verbs import block_width, mix_rows
+from dfl_lightning.bank.mixing import block_width, mix_rows
 
 EVERYBODY = torch.ones(3, 3, dtype=torch.bool)
 
@@ -29,7 +29,8 @@ def trained(federation):
 def blocks(request, monkeypatch):
     """Products over all columns at once, or over many blocks of them."""
     if request.param:
-        monkeypatch.setattr("dfl_lightning.bank.verbs.block_width", lambda rows, itemsize: 7)
+        for verb in ("mixing", "comparing"):
+            monkeypatch.setattr(f"dfl_lightning.bank.{verb}.block_width", lambda rows, itemsize, memory: 7)
 
 
 def snapshot(bank):
@@ -89,20 +90,19 @@ def test_columns_that_are_not_named_stay(trained, columns):
 
 @pytest.mark.parametrize("memory", [0, 40_000])
 def test_a_mix_in_place_over_blocks_equals_the_whole_product(monkeypatch, memory):
-    monkeypatch.setattr("dfl_lightning.bank.verbs.BLOCK_BYTES", memory)
+    monkeypatch.setattr("dfl_lightning.bank.mixing.BLOCK_BYTES", memory)
     g = torch.Generator().manual_seed(0)
     rows, weights = torch.randn(6, 3001, generator=g), torch.rand(6, 6, generator=g).softmax(1)
-    assert block_width(6, 4) < 3001
+    assert block_width(6, 4, memory) < 3001
     expected = weights.double() @ rows.double()
     mix_rows([(weights, rows)], rows, torch.arange(6), Columns([(0, 3001)]))
     torch.testing.assert_close(rows.double(), expected, rtol=1e-6, atol=1e-6)
 
 
-def test_a_block_of_columns_fits_the_memory(monkeypatch):
-    monkeypatch.setattr("dfl_lightning.bank.verbs.BLOCK_BYTES", 2**20)
-    assert block_width(100, 4) * 100 * 4 <= 2**20
-    assert block_width(10**6, 4) == 256
-    assert block_width(0, 4) > 0
+def test_a_block_of_columns_fits_the_memory():
+    assert block_width(100, 4, 2**20) * 100 * 4 <= 2**20
+    assert block_width(10**6, 4, 2**20) == 256
+    assert block_width(0, 4, 2**20) > 0
 
 
 def test_products_of_wide_rows_do_not_depend_on_the_number_of_threads(federation):

@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 import torch
 
-from dfl_lightning.bank.verbs import Comparison
+from dfl_lightning.bank.comparing import Comparison
 from dfl_lightning.callbacks import AFIND, AdaptiveThreshold, Boltzmann, Gossip, Stale, Trace, Uniform
 from dfl_lightning.errors import UserError
 from dfl_lightning.models import MLP
