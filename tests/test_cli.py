@@ -327,6 +327,12 @@ def test_explain_says_what_would_run_and_leaves_nothing(dfl, here):
     assert list(here.iterdir()) == []
 
 
+def test_explain_says_how_many_are_in_reach_over_the_rounds(dfl):
+    said = dfl("--config afind --topology ring_then_complete --trainer.max_rounds 20 --explain").out
+    assert "ring_then_complete graph: 8 nodes, cycle for 10 rounds (8 links, degree 2, connected" in said
+    assert "neighbours in reach: 4.5 on average, 2 to 7 in a round; a model is" in said  # half the rounds 2, half 7
+
+
 def test_explain_counts_what_the_run_then_does(dfl):
     said = dfl("--config afind --data.num_clients 5 --model.batch_size 7 --data.partition IID --explain").out
     # 30 training samples a client, 5 clients: 5 batches each of at most 7

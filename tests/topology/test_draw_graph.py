@@ -35,7 +35,7 @@ def painted(script, monkeypatch):
     return found
 
 
-@pytest.mark.parametrize("name", ["ring_then_complete", "partial_participation", "failing_links", "server"])
+@pytest.mark.parametrize("name", ["ring_then_complete", "dpfl_participation", "failing_links", "server"])
 def test_a_topology_is_drawn_as_it_is_in_a_round(script, painted, tmp_path, name):
     script.main([name, str(tmp_path / "a.png"), "--clients", "8", "--round", "12", "--seed", "3"])
     assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")

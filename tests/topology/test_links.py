@@ -110,8 +110,8 @@ def test_receivers_draw_for_themselves():
     assert neither / pairs == pytest.approx(0.04, abs=0.006)
 
 
-def test_partial_participation_of_dpfl_is_half_of_the_others_and_80_percent_of_these():
-    topology = load_topology("partial_participation", 100)
+def test_dpfl_participation_of_dpfl_is_half_of_the_others_and_80_percent_of_these():
+    topology = load_topology("dpfl_participation", 100)
     assert set(topology.linked(0).sum(1).tolist()) == {50}
     drawn = torch.stack([topology.reachable(t) for t in range(5)])
     assert set(drawn.sum(2).flatten().tolist()) == {40}
