@@ -61,7 +61,7 @@ def test_everybody_of_a_sequence_is_everybody_in_reach(start):
 @pytest.mark.parametrize("rule", ["ratio", "literal"])
 def test_a_continued_run_meets_the_graphs_it_would_have_met(start, go_on, name, rule):
     def policies():
-        return AFIND(rule=rule), Boltzmann()
+        return AFIND(rule=rule, k=1), Boltzmann()
 
     whole = start(*policies(), topology=CHANGING[name]).go(5)
     half = start(*policies(), topology=CHANGING[name]).go(2)
@@ -96,13 +96,16 @@ def test_the_letter_gives_a_newcomer_an_even_chance_and_others_keep_theirs(start
     topology = {"sequence": [{**RING, "rounds": 2}, {**COMPLETE}]}
     afind = AFIND(rule="literal", k=2)
     run = start(afind, Uniform(), topology=topology)
-    first, second, third = (run.go().rounds[-1] for _ in range(3))
+    first, second = run.go(2).rounds
+    learned = afind.probabilities.clone()
+    third = run.go().rounds[-1]
     ring = first.reachable
     assert torch.equal(first.scores, ring.double() / 2)
     assert (second.scores[~ring] == 0).all()
     stranger = ~ring & ~torch.eye(6, dtype=torch.bool)
     assert (third.scores[stranger] == 1 / 5).all()
-    assert not torch.equal(third.scores[ring], first.scores[ring])
+    assert torch.equal(third.scores[ring], learned[ring])
+    assert not torch.equal(learned[ring], first.scores[ring])
 
 
 def test_the_letter_covers_neighbours_whose_link_is_down_in_round_0(start):
