@@ -21,6 +21,7 @@ def fingerprint(trainer: DFLTrainer, module: DFLModule) -> dict[str, Any]:
         "network": {"name": type(module.network).__name__, **module.layout.fingerprint()},
         "clients": module.num_clients,
         "nodes": module.topology.num_nodes,
+        "topology": module.topology.identity(),
         "seed": module.seed,
         "data": trainer.datamodule.describe(),
         "rows": str(module.bank.boundary.rows["models"].dtype),
@@ -43,10 +44,12 @@ def check_fingerprint(trainer: DFLTrainer, module: DFLModule, saved: dict[str, A
     must = ["network", "clients", "nodes", "rows", "row sets"]
     if trainer.state.fn == "fit" and not trainer.fork:
         must += ["seed", "data", "policies"] + (["config"] if saved["config"] and here["config"] else [])
+        must += ["topology"]  # last: where the configs already differ, theirs is the plainer sentence
     for key in must:
-        if saved[key] != here[key]:
-            name, theirs, ours = _first_difference(key, saved[key], here[key])
-            hint = "; --fork starts a new run from it" if key in ("seed", "data", "policies", "config") else ""
+        if saved.get(key) != here[key]:
+            name, theirs, ours = _first_difference(key, saved.get(key), here[key])
+            may_fork = key in ("seed", "data", "policies", "config", "topology")
+            hint = "; --fork starts a new run from it" if may_fork else ""
             raise UserError(f"{where}: {name} is {theirs} in the checkpoint and {ours} in this run{hint}")
 
 

@@ -67,6 +67,8 @@ FILES = {
     "spelt.yaml": "generator: cycle_grap\n",
     "key.yaml": "generatr: cycle_graph\n",
     "torn.yaml": "generator: [cycle_graph\n",
+    "links.yaml": "generator: complete\nlink_share: 80\n",
+    "turns.yaml": "sequence: [{generator: complete}, {generator: cycle_graph}]\n",
     "torn.graphml": "<graphml><graph>",
     "alone.edgelist": "0 1\n1 2\n2 3\n3 4\n5\n",
     "five.edgelist": "0 1\n1 2\n2 3\n3 4\n",
@@ -89,7 +91,7 @@ FILES = {
 }
 
 SELECTIONS = "selections are: AFIND, Gossip"
-SHIPPED_TOPOLOGIES = "(shipped: complete, erdos_renyi, partial_half, ring, server, small_world, two_clusters)"
+SHIPPED_TOPOLOGIES = f"(shipped: {', '.join(sorted(shipped('topologies')))})"
 
 # what is typed after a small AFIND+ run's words, and parts of the one sentence that answers
 REFUSED = {
@@ -171,6 +173,8 @@ REFUSED = {
     "--topology ring9.yaml": "ring9.yaml: 9 nodes, but data has 6 clients; set data.num_clients=9 or a graph with 6 nodes.",
     "--topology five.edgelist": "five.edgelist: 5 nodes, but data has 6 clients",
     "--topology spelt.yaml": "spelt.yaml: unknown generator 'cycle_grap'; did you mean 'cycle_graph'?",
+    "--topology links.yaml": "links.yaml: link_share must be above 0 and at most 1, not 80.",
+    "--topology turns.yaml": "turns.yaml: item 1 of the sequence needs rounds, the number of rounds it holds.",
     "--topology key.yaml": "key.yaml: unknown key 'generatr'; did you mean 'generator'?",
     "--topology torn.yaml": "torn.yaml: not YAML",
     "--topology torn.graphml": "torn.graphml: not a .graphml graph",

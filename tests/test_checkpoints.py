@@ -201,6 +201,18 @@ OTHER_RUNS = {
         {"policies": policies(aggregation=families.Uniform)},
         "policies.Boltzmann is .* in the checkpoint and None",
     ),
+    "graph": (
+        {"topology": "ring"},
+        r"topology is 15 links \(graph \w+\) in the checkpoint and 6 links \(graph \w+\) in this run",
+    ),
+    "links": (
+        {"topology": {"generator": "complete", "link_up": 0.9}},
+        r"topology is 15 links .* and 15 links \(graph \w+\), each link up with probability 0.9 by seed 0 in this run",
+    ),
+    "graphs": (
+        {"topology": {"sequence": [{"generator": "complete", "rounds": 2}, {"generator": "cycle_graph"}]}},
+        r"topology is .* and 15 links \(graph \w+\) for 2, then 6 links \(graph \w+\) for the rest in this run",
+    ),
 }
 
 

@@ -177,6 +177,7 @@ def test_saved_keys_are_in_the_order_of_a_method_section(dfl):
         "aggregation",
         "objective",
         "monitors",
+        "engine",
     ]
 
 
@@ -321,10 +322,16 @@ def test_every_shipped_topology_answers_to_its_name_and_its_path(dfl, name):
 def test_explain_says_what_would_run_and_leaves_nothing(dfl, here):
     done = dfl("--config afind --explain")
     assert done.code == 0
-    for part in ("8 clients", "complete graph: 8 nodes", "8 cohorts", "rounds: 2, evaluated 2 times", "1 epochs"):
+    for part in ("8 clients", "complete graph: 8 nodes", "engine: stacked, ", "2 cohorts of 4 clients", "rounds: 2, evaluated 2 times", "1 epochs"):
         assert part in done.out
     assert done.out.splitlines()[-1] == "nothing was trained"
     assert list(here.iterdir()) == []
+
+
+def test_explain_says_how_many_are_in_reach_over_the_rounds(dfl):
+    said = dfl("--config afind --topology ring_then_complete --trainer.max_rounds 20 --explain").out
+    assert "ring_then_complete graph: 8 nodes, cycle for 10 rounds (8 links, degree 2, connected" in said
+    assert "neighbours in reach: 4.5 on average, 2 to 7 in a round; a model is" in said  # half the rounds 2, half 7
 
 
 def test_explain_counts_what_the_run_then_does(dfl):

@@ -347,12 +347,15 @@ def test_early_stopping_on_a_training_number_survives_a_resume(small_run):
     same(result(whole), result(resumed))
 
 
-@pytest.mark.parametrize("other", ["fdms", "stale", "literal", "finetuned"])
+@pytest.mark.parametrize("other", ["fdms", "stale", "literal", "finetuned", "changing graphs"])
 def test_policies_with_memory_resume_too(start, small_run, other):
     from dfl_lightning import callbacks as families
 
     options = {"module": {"finetune_epochs": 1 if other == "finetuned" else 0}}
     options |= {"topology": "server"} if other == "fdms" else {}
+    redrawn = {"generator": "partial", "args": {"fraction": 0.4}, "every": 2, "rounds": 3}
+    turns = {"sequence": [redrawn, {"generator": "complete", "rounds": 1}], "repeat": True, "link_share": 0.5}
+    options |= {"topology": turns} if other == "changing graphs" else {}
     policies = {
         "fdms": lambda: [families.Gossip("all"), families.Uniform(), families.ExactCount(0.3), families.FDMS()],
         "stale": lambda: [families.Gossip(), families.Uniform(), families.ExactCount(0.3), families.Stale()],
@@ -363,6 +366,7 @@ def test_policies_with_memory_resume_too(start, small_run, other):
             families.ExactCount(0.3),
         ],
         "finetuned": lambda: None,
+        "changing graphs": lambda: None,
     }[other]
     whole = start(policies=policies(), **options).fit()
     for hook in ("on_compare", "on_mix", "on_validation_end"):

@@ -9,6 +9,7 @@ import torch
 from dfl_lightning.report.banner import banner
 from dfl_lightning.report.memory import predicted_memory
 from dfl_lightning.report.summary import size
+from dfl_lightning.topology import Topology, reach
 
 if TYPE_CHECKING:
     from dfl_lightning.module import DFLModule
@@ -27,7 +28,7 @@ def explain(trainer: DFLTrainer, module: DFLModule, datamodule: Any) -> list[str
     evaluations = (trainer.max_epochs or 0) // (trainer.check_val_every_n_epoch or 1)
     sets = ", ".join(module.bank.boundary.rows)
     row_sets = len(module.bank.boundary.rows)
-    degree = module.topology.reachable(0).sum(1).double().mean()
+    neighbours = in_reach(module.topology, trainer.max_epochs or 0)
     return [
         *banner(trainer, module),
         f"rounds: {trainer.max_epochs}, evaluated {evaluations} times",
@@ -38,7 +39,7 @@ def explain(trainer: DFLTrainer, module: DFLModule, datamodule: Any) -> list[str
         f"data: {len(data.labels):,} images resident, {size(images)}",
         f"engine: {_cohorts(module)}",
         f"memory besides the libraries: {_memory(module)}",
-        f"neighbours in reach: {degree:.1f} on average; a model is {size(4 * len(layout.shared))} on the wire",
+        f"neighbours in reach: {neighbours}; a model is {size(4 * len(layout.shared))} on the wire",
         f"run folder: {trainer.runs_root}/{trainer.run_name}/<time>",
         "nothing was trained",
     ]
@@ -59,3 +60,13 @@ def _memory(module: DFLModule) -> str:
     words = {"rows": "rows", "data": "data", "work": "work under way", "pairs": "pairs of nodes"}
     listed = " + ".join(f"{size(parts[name])} {word}" for name, word in words.items())
     return f"{size(sum(parts.values()))} = {listed}"
+
+
+def in_reach(topology: Topology, rounds: int) -> str:
+    """How many neighbours a client can hear, and how far that goes up and down over the rounds of a run."""
+    found = reach(topology, rounds)
+    words = f"{found.mean:.1f} on average"
+    if not topology.changes:
+        return words
+    looked = f" ({found.rounds} of {rounds} rounds looked at)" if found.rounds < rounds else ""
+    return f"{words}, {found.least} to {found.most} in a round{looked}"

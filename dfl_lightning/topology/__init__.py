@@ -2,5 +2,6 @@
 
 from dfl_lightning.topology.graph import Topology, spectral_gap
 from dfl_lightning.topology.load import load_topology
+from dfl_lightning.topology.reach import Reach, reach
 
-__all__ = ["Topology", "load_topology", "spectral_gap"]
+__all__ = ["Reach", "Topology", "load_topology", "reach", "spectral_gap"]

@@ -105,6 +105,13 @@ def networkx_generators() -> dict[str, Callable[..., Any]]:
     }
 
 
+def is_random(name: str) -> bool:
+    """Whether a generator draws its graph from a seed."""
+    if name in _OURS:
+        return name == "partial"
+    return "seed" in inspect.signature(networkx_generators()[name]).parameters
+
+
 def _ours(name: str, args: dict[str, Any], m: int, seed: int, where: str) -> tuple[nx.Graph, int]:
     accepted: dict[str, dict[str, Any]] = {"complete": {}, "partial": {"fraction": 0.5}, "server": {"servers": 1}}
     _refuse_unknown(name, args, accepted[name], where)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Hashable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 
 import networkx as nx
 import torch
 from torch import Tensor
+
+from dfl_lightning.topology.links import Links
 
 # Above this many nodes the dense eigenvalues behind the spectral gap cost more than the line is worth.
 _LARGEST_SPECTRUM = 2000
@@ -34,7 +38,8 @@ def spectral_gap(reachable: Tensor) -> float:
     return 0.0 if abs(gap) < 1e-10 else gap
 
 
-def _count(number: int, word: str) -> str:
+def count(number: int, word: str) -> str:
+    """A number of things, in words: `1 link`, `2 links`."""
     return f"{number} {word}" if number == 1 else f"{number} {word}s"
 
 
@@ -43,9 +48,17 @@ def _some(ids: list[int]) -> str:
     return shown if len(ids) <= 10 else f"{shown} and {len(ids) - 10} more"
 
 
+def _hear_nobody(which: Tensor) -> str:
+    """A phrase that names some clients and ends before the word alone; empty without any."""
+    ids = torch.nonzero(which).flatten().tolist()
+    if len(ids) == 1:
+        return f"client {ids[0]} hears nobody and trains"
+    return f"clients {_some(ids)} hear nobody and train" if ids else ""
+
+
 @dataclass(frozen=True, eq=False)
 class Topology:
-    """Who can talk to whom.
+    """Who can talk to whom: one graph; `over_time` has those that change.
 
     Nodes are the m clients, ids 0..m-1, and after them c servers, ids m..m+c-1: n = m + c. In every matrix the row
     is the receiver and the column the sender.
@@ -57,6 +70,7 @@ class Topology:
         name: the name of the file without suffix, or of the generator.
         clusters: node attribute `cluster`, long [m], or None.
         budgets: node attribute `budget` (how many neighbours a client may choose), long [m], or None.
+        links: which links of the graph are up in a round.
     """
 
     graph: nx.Graph
@@ -65,6 +79,7 @@ class Topology:
     name: str = "given"
     clusters: Tensor | None = None
     budgets: Tensor | None = None
+    links: Links = field(default_factory=Links)
 
     @property
     def num_clients(self) -> int:
@@ -83,82 +98,144 @@ class Topology:
 
     @property
     def directed(self) -> bool:
-        """Whether some client may hear another without being heard."""
-        return bool(self.graph.is_directed())
+        """Whether some client may hear another without being heard, in some round."""
+        return self._of_arcs or self.links.one_way
 
-    def reachable(self, round: int) -> Tensor:
-        """Whom each node hears in a round, bool [n, n], a fresh tensor without self loops.
+    @property
+    def changes(self) -> bool:
+        """Whether rounds may differ in who hears whom."""
+        return self.links.fail
+
+    @property
+    def graphs(self) -> tuple[Topology, ...]:
+        """The graphs that are known before the first round."""
+        return (self,)
+
+    def at(self, round: int) -> Topology:
+        """The one graph that holds in a round."""
+        return self
+
+    def linked(self, round: int) -> Tensor:
+        """Whom each node hears in a round if all links are up, bool [n, n], a fresh tensor without self loops.
 
         Args:
-            round: the communication round; graphs do not change over time yet.
+            round: the communication round.
         """
+        return self.at(round)._mask.clone()
+
+    def reachable(self, round: int) -> Tensor:
+        """Whom each node hears in a round over the links that are up, bool [n, n], a fresh tensor without self loops.
+
+        Args:
+            round: the communication round.
+        """
+        graph = self.at(round)
+        return graph.links.that_are_up(graph._mask, round, graph._of_arcs)
+
+    def weights(self, round: int = 0) -> Tensor | None:
+        """Edge attribute `weight`, float64 [n, n] with 0 where there is no link, or None where links carry none.
+
+        Args:
+            round: the communication round.
+        """
+        weights = self.at(round)._weights
+        return None if weights is None else weights.clone()
+
+    def describe(self) -> str:
+        """Nodes, links, degrees, components and spectral gap in one line, and what changes over the rounds.
+
+        Degrees count whom a client hears; they are left out where everybody hears everybody. The spectral gap
+        (`spectral_gap`) is left out above 2,000 nodes. All of them count every link, up or down.
+
+        Example:
+            >>> Topology(nx.cycle_graph(8), list(range(8)), name="ring").describe()
+            'ring graph: 8 nodes, 8 links, degree 2, connected, spectral gap 0.293'
+        """
+        return f"{self.name} graph: {', '.join(self.facts())}"
+
+    def facts(self) -> list[str]:
+        """The parts of the line that `describe` makes; nodes come first."""
+        mask, n = self._mask, self.num_nodes
+        heard = mask.sum(1)
+        low, high = int(heard.min()), int(heard.max())
+        if self.num_servers:
+            parts = [f"{count(self.num_clients, 'client')} and {count(self.num_servers, 'server')}"]
+        else:
+            parts = [count(n, "node")]
+        parts.append(self._size())
+        if low < n - 1 and not self.num_servers:
+            word = "in-degree" if self._of_arcs else "degree"
+            parts.append(f"{word} {low}" if low == high else f"{word}s {low}-{high}")
+        parts.append(self._connection())
+        if 2 <= n <= _LARGEST_SPECTRUM:
+            parts.append(f"spectral gap {spectral_gap(mask):.3g}")
+        if self.links.fail:
+            parts.append(self.links.describe())
+        return parts
+
+    def warnings(self) -> list[str]:
+        """What a person should know before training: clients that hear nobody, and a graph in several parts."""
+        return self.graph_warnings() + self.share_warnings()
+
+    def graph_warnings(self, when: str = "") -> list[str]:
+        """Clients without links, and groups of clients without links between them."""
+        who = _hear_nobody(~self._mask.any(1))
+        found = [f"{self.name} graph: {who} alone{when}."] if who else []
+        parts = [part for part in self._components() if len(part) > 1]
+        if len(parts) > 1 and not when:
+            found.append(
+                f"{self.name} graph: disconnected, {len(parts)} groups of clients never learn from each other."
+            )
+        return found
+
+    def share_warnings(self) -> list[str]:
+        """A share of few links that, rounded, is all of them or none."""
+        degrees, share = self._mask.sum(1), self.links.share
+        kept = self.links.numbers(degrees)
+        if share == 1 or not degrees.any():
+            return []
+        if torch.equal(kept, degrees):
+            return [f"{self.name} graph: link_share {share:g} of so few links is all of them, in every round."]
+        who = _hear_nobody((kept == 0) & (degrees > 0))
+        return [f"{self.name} graph: link_share {share:g} of so few links is none: {who} alone."] if who else []
+
+    def identity(self) -> str:
+        """What a continued run must have in common with the former one, in words; its name and labels do not count."""
+        tensors = (self._mask, self._weights, self.clusters, self.budgets)
+        content = b"/".join(b"" if tensor is None else tensor.numpy().tobytes() for tensor in tensors)
+        links = f", {self.links.describe()} by seed {self.links.seed}" if self.links.fail else ""
+        return f"{self._size()} (graph {hashlib.blake2b(content, digest_size=4).hexdigest()}){links}"
+
+    @property
+    def _of_arcs(self) -> bool:
+        return bool(self.graph.is_directed())
+
+    def _size(self) -> str:
+        arcs = int(self._mask.sum())
+        return count(arcs, "arc") if self._of_arcs else count(arcs // 2, "link")
+
+    @cached_property
+    def _mask(self) -> Tensor:
+        """Whom each node hears if all links are up, bool [n, n]; never handed out."""
         mask = torch.zeros(self.num_nodes, self.num_nodes, dtype=torch.bool)
         senders, receivers = self._ends()
         mask[receivers, senders] = True
-        if not self.directed:
+        if not self._of_arcs:
             mask[senders, receivers] = True
         servers = self.servers
         return mask | (servers[:, None] ^ servers[None, :])
 
-    def weights(self) -> Tensor | None:
-        """Edge attribute `weight`, float64 [n, n] with 0 where there is no link, or None where links carry none."""
+    @cached_property
+    def _weights(self) -> Tensor | None:
         values = [value for _, _, value in self.graph.edges(data="weight")]
         if not values or values[0] is None:
             return None
         matrix = torch.zeros(self.num_nodes, self.num_nodes, dtype=torch.float64)
         senders, receivers = self._ends()
         matrix[receivers, senders] = torch.tensor(values, dtype=torch.float64)
-        if not self.directed:
+        if not self._of_arcs:
             matrix[senders, receivers] = torch.tensor(values, dtype=torch.float64)
         return matrix
-
-    def describe(self) -> str:
-        """Nodes, links, degrees, components and spectral gap in one line.
-
-        Degrees count whom a client hears; they are left out where everybody hears everybody. The spectral gap
-        (`spectral_gap`) is left out above 2,000 nodes.
-
-        Example:
-            >>> Topology(nx.cycle_graph(8), list(range(8)), name="ring").describe()
-            'ring graph: 8 nodes, 8 links, degree 2, connected, spectral gap 0.293'
-        """
-        mask = self.reachable(0)
-        n = self.num_nodes
-        arcs = int(mask.sum())
-        heard = mask.sum(1)
-        low, high = int(heard.min()), int(heard.max())
-        if self.num_servers:
-            parts = [f"{_count(self.num_clients, 'client')} and {_count(self.num_servers, 'server')}"]
-        else:
-            parts = [_count(n, "node")]
-        parts.append(_count(arcs, "arc") if self.directed else _count(arcs // 2, "link"))
-        if low < n - 1 and not self.num_servers:
-            word = "in-degree" if self.directed else "degree"
-            parts.append(f"{word} {low}" if low == high else f"{word}s {low}-{high}")
-        parts.append(self._connection())
-        if 2 <= n <= _LARGEST_SPECTRUM:
-            parts.append(f"spectral gap {spectral_gap(mask):.3g}")
-        return f"{self.name} graph: {', '.join(parts)}"
-
-    def warnings(self) -> list[str]:
-        """What a person should know before training: clients that hear nobody, and a graph in several parts."""
-        if self.num_servers:
-            return []
-        found = []
-        alone = torch.nonzero(~self.reachable(0).any(1)).flatten().tolist()
-        if alone:
-            who = (
-                f"client {alone[0]} hears nobody and trains"
-                if len(alone) == 1
-                else f"clients {_some(alone)} hear nobody and train"
-            )
-            found.append(f"{self.name} graph: {who} alone.")
-        parts = [part for part in self._components() if len(part) > 1]
-        if len(parts) > 1:
-            found.append(
-                f"{self.name} graph: disconnected, {len(parts)} groups of clients never learn from each other."
-            )
-        return found
 
     def _ends(self) -> tuple[Tensor, Tensor]:
         """Senders and receivers of the graph's edges (an undirected one is listed once), long [links] each."""
@@ -166,13 +243,15 @@ class Topology:
         return ends[:, 0], ends[:, 1]
 
     def _components(self) -> list[set[int]]:
-        search = nx.weakly_connected_components if self.directed else nx.connected_components
+        if self.num_servers:
+            return [set(range(self.num_nodes))]
+        search = nx.weakly_connected_components if self._of_arcs else nx.connected_components
         return list(search(self.graph))
 
     def _connection(self) -> str:
-        parts = 1 if self.num_servers else len(self._components())
+        parts = len(self._components())
         if parts > 1:
             return f"{parts} components"
-        if not self.directed:
+        if not self._of_arcs:
             return "connected"
         return "strongly connected" if nx.is_strongly_connected(self.graph) else "weakly connected"

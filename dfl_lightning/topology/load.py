@@ -11,13 +11,11 @@ import networkx as nx
 import yaml
 
 from dfl_lightning import resources
-from dfl_lightning.errors import UserError, nearest
+from dfl_lightning.errors import UserError
 from dfl_lightning.topology.clients import to_topology
 from dfl_lightning.topology.files import FORMATS, read_bytes, read_graph, reason
-from dfl_lightning.topology.generators import generate
 from dfl_lightning.topology.graph import Topology
-
-_KEYS = ("generator", "args", "seed", "graph")
+from dfl_lightning.topology.keys import KEYS, from_keys
 
 
 def load_topology(
@@ -29,7 +27,7 @@ def load_topology(
         source: the path of a topology file (.yaml) or of a graph file (.graphml, .gml, .json, .edgelist, .adjlist),
             the name of a shipped topology, the content of a topology file as a mapping, or a networkx graph.
         num_clients: the number of clients, m, which the graph must have as nodes.
-        seed: the run's seed, for random generators where the file has none.
+        seed: the run's seed, for random generators and failing links where the file has none.
 
     Raises:
         UserError: any source that is missing, malformed or of another size, in one sentence that names it.
@@ -41,7 +39,7 @@ def load_topology(
     if isinstance(source, nx.Graph):
         return to_topology(source, num_clients, "topology graph", str(source.name or "given"))
     if isinstance(source, Mapping):
-        return _from_mapping(source, num_clients, seed, "topology", None, Path())
+        return from_keys(source, num_clients, seed, "topology", None, Path())
     if not isinstance(source, str | os.PathLike):
         raise UserError(
             f"topology: a path, a name, a mapping or a networkx graph is needed, not {type(source).__name__}."
@@ -52,7 +50,7 @@ def load_topology(
     if path.suffix.lower() not in (".yaml", ".yml"):
         known = ", ".join((".yaml", ".yml", *FORMATS))
         raise UserError(f"{path}: unknown topology format '{path.suffix}'; known are: {known}.")
-    return _from_mapping(_read_yaml(path), num_clients, seed, str(path), path.stem, path.parent)
+    return from_keys(_read_yaml(path), num_clients, seed, str(path), path.stem, path.parent)
 
 
 def _find(source: str | os.PathLike[str]) -> Path:
@@ -81,43 +79,5 @@ def _read_yaml(path: Path) -> Mapping[str, Any]:
     except Exception as error:  # the constructors of numbers and dates raise what they like
         raise UserError(f"{path}: not YAML ({reason(error)}).") from error
     if not isinstance(content, Mapping):
-        raise UserError(f"{path}: keys are needed ({', '.join(_KEYS)}), not a {type(content).__name__}.")
+        raise UserError(f"{path}: keys are needed ({', '.join(KEYS)}), not a {type(content).__name__}.")
     return content
-
-
-def _from_mapping(
-    content: Mapping[str, Any], num_clients: int, seed: int, where: str, name: str | None, folder: Path
-) -> Topology:
-    for key in content:
-        if key not in _KEYS:
-            word = str(key)[:60]
-            raise UserError(f"{where}: unknown key '{word}'{nearest(word, _KEYS)} (keys: {', '.join(_KEYS)}).")
-    if ("generator" in content) == ("graph" in content):
-        raise UserError(f"{where}: exactly one of the keys generator and graph is needed.")
-    file_seed = content.get("seed")
-    if file_seed is not None:
-        if isinstance(file_seed, bool) or not isinstance(file_seed, int) or file_seed < 0:
-            raise UserError(f"{where}: seed must be a whole number >= 0, not {ascii(file_seed)[:60]}.")
-        seed = file_seed
-    if "graph" in content:
-        if not isinstance(content["graph"], str) or "args" in content:
-            raise UserError(f"{where}: graph takes the path of a graph file and no args.")
-        path = folder / content["graph"]
-        return to_topology(read_graph(_existing(path, where)), num_clients, str(path), name or path.stem)
-    generator, args = content["generator"], content.get("args")
-    if not isinstance(generator, str):
-        raise UserError(f"{where}: generator takes a name, not a {type(generator).__name__}.")
-    if args is not None and (not isinstance(args, Mapping) or not all(isinstance(key, str) for key in args)):
-        raise UserError(f"{where}: args takes names and values, for example args: {{k: 4}}.")
-    graph, num_servers = generate(generator, dict(args or {}), num_clients, seed, where)
-    return to_topology(graph, num_clients, where, name or generator.removesuffix("_graph"), num_servers)
-
-
-def _existing(path: Path, where: str) -> Path:
-    try:
-        found = path.is_file()
-    except (OSError, ValueError):
-        found = False
-    if not found:
-        raise UserError(f"{where}: the graph file {ascii(str(path))[1:-1][:200]} does not exist.")
-    return path

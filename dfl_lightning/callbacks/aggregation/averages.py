@@ -61,24 +61,26 @@ class FromTopology(Aggregation):
     """Weights from the `weight` attribute of the topology's edges (and self loops 1), normalised over who speaks."""
 
     def check(self, trainer: DFLTrainer, module: DFLModule) -> None:
-        """The topology must have weights, none of them negative."""
-        weights = module.topology.weights()
-        if weights is None:
-            raise UserError(
-                "aggregation FromTopology needs a 'weight' attribute on every edge of the topology's graph file"
-            )
-        if (weights < 0).any():
-            receiver, sender = torch.nonzero(weights < 0)[0].tolist()
-            raise UserError(
-                "aggregation FromTopology averages, so no weight may be negative; "
-                f"the link from {sender} to {receiver} has {float(weights[receiver, sender]):g}"
-            )
+        """The topology must have weights in all its graphs, none of them negative."""
+        graphs = [graph for graph in module.topology.graphs if graph.graph.number_of_edges()]
+        found = [graph.weights() for graph in graphs or module.topology.graphs]
+        for weights in found:
+            if weights is None:
+                raise UserError(
+                    "aggregation FromTopology needs a 'weight' attribute on every edge of the topology's graph file"
+                )
+            if (weights < 0).any():
+                receiver, sender = torch.nonzero(weights < 0)[0].tolist()
+                raise UserError(
+                    "aggregation FromTopology averages, so no weight may be negative; "
+                    f"the link from {sender} to {receiver} has {float(weights[receiver, sender]):g}"
+                )
 
     def on_weigh(self, trainer: DFLTrainer, module: DFLModule, round: Round) -> None:
         """Votes times edge weights; a stand-in speaks with its own link's weight, or 1 where it has none."""
-        weights = module.topology.weights()
-        assert weights is not None
+        weights = module.topology.weights(round.index)
         assert round.votes is not None
         links = torch.ones_like(round.votes)
-        links[:, : round.num_nodes] = torch.where(round.reachable, weights, 1.0)
+        if weights is not None:  # a graph without links has none
+            links[:, : round.num_nodes] = torch.where(module.topology.linked(round.index), weights, 1.0)
         round.weights = uniform_weights(round.votes * links)

@@ -56,6 +56,7 @@ class AFIND(Selection):
         self.proxy, self.center, self.proxy_layer = proxy, center, proxy_layer
         self.similarity: Tensor | None = None  # last known cosines, float64 [n, n], NaN = never seen
         self.probabilities: Tensor | None = None  # p of the letter, float64 [n, n]
+        self.met: Tensor | None = None  # whom the letter has ever had as a neighbour, bool [n, n]
 
     def check(self, trainer: DFLTrainer, module: DFLModule) -> None:
         """The proxy layer must exist and be shared; receivers must be clients."""
@@ -85,8 +86,8 @@ class AFIND(Selection):
     def on_compare(self, trainer: DFLTrainer, module: DFLModule, round: Round) -> None:
         """Scores of the candidates: from this round's proxies, or by the letter from last round's."""
         if self.rule == "literal":
-            if self.probabilities is None:
-                self.probabilities = _uniform(round.reachable)
+            self._meet(module.topology.linked(round.index))
+            assert self.probabilities is not None
             round.scores = self.probabilities.clone()
         else:
             self._look_at(module, round, round.candidates)
@@ -104,9 +105,16 @@ class AFIND(Selection):
             self._look_at(module, round, round.selected)
             assert round.similarity is not None
             seen = round.selected & ~round.similarity.isnan()
-            self.probabilities = updated_probabilities(
-                self.probabilities, round.similarity, seen, round.reachable, self.nu
-            )
+            linked = module.topology.linked(round.index)
+            self.probabilities = updated_probabilities(self.probabilities, round.similarity, seen, linked, self.nu)
+
+    def _meet(self, linked: Tensor) -> None:
+        """p_ij = 1/n_i over the n_i neighbours in the first round's graph, and for those that a later graph brings."""
+        if self.probabilities is None or self.met is None:
+            self.probabilities, self.met = torch.zeros(linked.shape, dtype=torch.float64), torch.zeros_like(linked)
+        uniform = 1 / linked.sum(1, keepdim=True).clamp(min=1).double()
+        self.probabilities = torch.where(linked & ~self.met, uniform, self.probabilities)
+        self.met = self.met | linked
 
     def _look_at(self, module: DFLModule, round: Round, pairs: Tensor) -> None:
         """Fetch proxies and compare; who is down is remembered as it was seen last."""
@@ -126,14 +134,9 @@ class AFIND(Selection):
 
     def state_dict(self) -> dict[str, Any]:
         """The remembered cosines and probabilities."""
-        return {"similarity": self.similarity, "probabilities": self.probabilities}
+        return {"similarity": self.similarity, "probabilities": self.probabilities, "met": self.met}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restore what `state_dict` returned."""
         self.similarity, self.probabilities = state_dict["similarity"], state_dict["probabilities"]
-
-
-def _uniform(reachable: Tensor) -> Tensor:
-    """p_ij = 1/n_i over the neighbours of the first round's graph."""
-    weights = reachable.double()
-    return weights / weights.sum(1, keepdim=True).clamp(min=1)
+        self.met = state_dict["met"]

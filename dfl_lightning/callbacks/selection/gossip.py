@@ -27,7 +27,8 @@ class Gossip(Selection):
     Args:
         k: how many, or `all`; fewer where fewer can be reached.
         within: `cluster`: only clients of the receiver's own cluster, known from the data or the topology.
-        redraw: draw anew in each round; otherwise the neighbours of round 0 for ever (a dropped one is not replaced).
+        redraw: draw anew in each round; otherwise the same neighbours as long as the graph is the same: one that is
+            down, or whose link is, is not replaced.
     """
 
     def __init__(
@@ -60,7 +61,7 @@ class Gossip(Selection):
 
     def _draw(self, module: DFLModule, round: Round) -> Tensor:
         n = round.num_nodes
-        allowed = round.candidates if self.redraw else round.reachable
+        allowed = round.candidates if self.redraw else module.topology.linked(round.index)
         if self.within:
             assert round.clusters is not None
             allowed = allowed & (round.clusters[:, None] == round.clusters[None, :])

@@ -20,6 +20,7 @@ from dfl_lightning.errors import UserError
 from dfl_lightning.resources import shipped
 from dfl_lightning.topology import Topology, load_topology, spectral_gap
 from dfl_lightning.topology.generators import networkx_generators
+from dfl_lightning.topology.keys import KEYS
 
 SHIPPED = shipped("topologies")
 FORMATS = ("yaml", "yml", "graphml", "gml", "json", "edgelist", "adjlist")
@@ -517,9 +518,9 @@ def parallel() -> nx.MultiGraph:
         ({"generator": 3}, "topology: generator takes a name, not a int."),
         ({"generator": "complete", "args": [3]}, "topology: args takes names and values, for example args: {k: 4}."),
         ({"generator": "complete", "seed": -1}, "topology: seed must be a whole number >= 0, not -1."),
-        ({"generatr": "x"}, "unknown key 'generatr'; did you mean 'generator'? (keys: generator, args, seed, graph)."),
-        ({"seed": 1}, "topology: exactly one of the keys generator and graph is needed."),
-        ({"generator": "complete", "graph": "x.gml"}, "exactly one of the keys generator and graph is needed."),
+        ({"generatr": "x"}, "unknown key 'generatr'; did you mean 'generator'? (keys: generator, args, seed, "),
+        ({"seed": 1}, "topology: exactly one of the keys generator, graph and sequence is needed."),
+        ({"generator": "complete", "graph": "x.gml"}, "exactly one of the keys generator, graph and sequence is "),
         ({"graph": "no.gml"}, "topology: the graph file no.gml does not exist."),
         ({"graph": "a\0b"}, "topology: the graph file a\\x00b does not exist."),
         ({"graph": "x.gml", "args": {}}, "topology: graph takes the path of a graph file and no args."),
@@ -549,8 +550,8 @@ def test_mistakes_are_told_in_one_sentence(source, sentence):
     ("name", "text", "sentence"),
     [
         ("my.yaml", "generator: [", "my.yaml: not YAML (line 1: "),
-        ("my.yaml", "", "my.yaml: keys are needed (generator, args, seed, graph), not a NoneType."),
-        ("my.yaml", "- a", "my.yaml: keys are needed (generator, args, seed, graph), not a list."),
+        ("my.yaml", "", f"my.yaml: keys are needed ({', '.join(KEYS)}), not a NoneType."),
+        ("my.yaml", "- a", f"my.yaml: keys are needed ({', '.join(KEYS)}), not a list."),
         ("my.yaml", "a: 2001-99-99", "my.yaml: not YAML (month must be in 1..12)."),
         ("my.yaml", "generator: !!python/name:os.system ''", "my.yaml: not YAML (line 1: could not determine a constr"),
         (
