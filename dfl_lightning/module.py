@@ -159,6 +159,7 @@ class DFLModule(LightningModule):
             dtype=self._dtype_of_rows(),
             clip_norm=trainer.clip_norm,
             clip_value=trainer.clip_value,
+            reduced=torch.bfloat16 if trainer.precision == "bf16-mixed" else None,
         )
         self.bank.engine = make_engine(trainer.engine, config, self.layout, self.data)
 

@@ -75,7 +75,7 @@ class DFLTrainer(Trainer):
         default_root_dir: where run folders go; default `runs`.
         accelerator: `cpu`, `gpu`, or `auto`: a GPU where CUDA has one, else the CPU.
         devices: only 1 for now.
-        precision: `32` or `64-true`.
+        precision: `32`, `64-true`, or `bf16-mixed` (layers compute in bfloat16, models stay in float32).
         gradient_clip_val: largest gradient norm (or value, by `gradient_clip_algorithm`) of each client by itself.
         logger: Lightning loggers beside the run folder's own `metrics.csv`.
         enable_progress_bar: the line about the round in progress.
@@ -281,7 +281,7 @@ class DFLTrainer(Trainer):
 
     @property
     def precision(self) -> str:  # type: ignore[override]
-        """Of rows and inputs: `32-true` or `64-true`."""
+        """Of models and arithmetic: `32-true`, `64-true` or `bf16-mixed`."""
         return self.precision_of_rows
 
     def fit(  # type: ignore[override]  # `fork` in the place of Lightning's weights_only, which is always true here
@@ -333,9 +333,10 @@ class DFLTrainer(Trainer):
 
 
 def _precision(precision: str | int) -> str:
-    names = {"32": "32-true", "32-true": "32-true", "64": "64-true", "64-true": "64-true"}
+    names = {"32": "32-true", "64": "64-true", "bf16": "bf16-mixed"}
+    names |= {name: name for name in names.values()}
     if str(precision) not in names:
-        raise UserError(f"trainer.precision={precision} is not implemented; use 32 or 64-true")
+        raise UserError(f"trainer.precision={precision} is not implemented; use 32, 64-true or bf16-mixed")
     return names[str(precision)]
 
 

@@ -208,7 +208,7 @@ REFUSED = {
     # what has no meaning for rounds
     "--model.optimizer LBFGS": "model.optimizer LBFGS is not known to update every number by itself",
     "--model.optimizer Adafactor": "model.optimizer Adafactor is not known to update every number by itself",
-    "--trainer.precision 16-mixed": "trainer.precision=16-mixed is not implemented; use 32 or 64-true",
+    "--trainer.precision 16-mixed": "trainer.precision=16-mixed is not implemented; use 32, 64-true or bf16-mixed",
     "--trainer.accumulate_grad_batches 2": "trainer.accumulate_grad_batches=2 has no meaning for communication rounds; use a larger model.batch_size",
     "--trainer.limit_train_batches 0.5": "trainer.limit_train_batches=0.5 has no meaning for communication rounds; use model.local_epochs",
     "--trainer.max_steps 10": "trainer.max_steps=10 has no meaning for communication rounds; use max_rounds",

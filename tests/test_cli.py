@@ -322,7 +322,14 @@ def test_every_shipped_topology_answers_to_its_name_and_its_path(dfl, name):
 def test_explain_says_what_would_run_and_leaves_nothing(dfl, here):
     done = dfl("--config afind --explain")
     assert done.code == 0
-    for part in ("8 clients", "complete graph: 8 nodes", "engine: stacked, ", "2 cohorts of 4 clients", "rounds: 2, evaluated 2 times", "1 epochs"):
+    for part in (
+        "8 clients",
+        "complete graph: 8 nodes",
+        "engine: stacked, ",
+        "2 cohorts of 4 clients",
+        "rounds: 2, evaluated 2 times",
+        "1 epochs",
+    ):
         assert part in done.out
     assert done.out.splitlines()[-1] == "nothing was trained"
     assert list(here.iterdir()) == []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -69,6 +70,7 @@ class EngineConfig:
         dtype: of rows and inputs.
         clip_norm: largest gradient norm of a client; None: no clipping.
         clip_value: largest absolute gradient entry; None: no clipping.
+        reduced: layers compute in this type where torch's autocast finds it good enough; rows stay in `dtype`.
     """
 
     network: nn.Module
@@ -81,6 +83,11 @@ class EngineConfig:
     dtype: torch.dtype = torch.float32
     clip_norm: float | None = None
     clip_value: float | None = None
+    reduced: torch.dtype | None = None
+
+    def arithmetic(self, device: torch.device) -> AbstractContextManager[Any]:
+        """The context of forward passes and losses in the present thread."""
+        return nullcontext() if self.reduced is None else torch.autocast(device.type, self.reduced)
 
 
 class Engine(ABC):

@@ -146,7 +146,9 @@ class Scratch:
             metric.reset()
         for part in samples.split(EVALUATION_BATCH):
             x, y = self.data.batch(part, dtype=self.config.dtype)
-            outputs = network(x)
+            with self.config.arithmetic(x.device):
+                outputs = network(x)
+            outputs = outputs.to(self.config.dtype)
             loss += float(self.config.loss(outputs, y)) * len(part)
             correct += float((outputs.argmax(dim=1) == y).sum())
             for metric in metrics.values():
@@ -189,11 +191,12 @@ class _Job:
         engine, (x, y) = self._engine, batch
         network = self._scratch.network
         wanted = [p for p in params if p.requires_grad]
-        if params is self.params:
-            outputs = network(x)
-        else:
-            outputs = functional_call(network, dict(zip(self._names, params, strict=True)), (x,))
-        loss = engine.config.loss(outputs, y)
+        with engine.config.arithmetic(x.device):
+            if params is self.params:
+                outputs = network(x)
+            else:
+                outputs = functional_call(network, dict(zip(self._names, params, strict=True)), (x,))
+            loss = engine.config.loss(outputs, y)
         grads = iter(torch.autograd.grad(loss, wanted, allow_unused=True))
         self.loss_sum += float(loss.detach()) * len(y)
         self.samples += len(y)

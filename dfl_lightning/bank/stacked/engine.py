@@ -15,11 +15,12 @@ from dfl_lightning.bank.engine import Engine, EngineConfig, Training, refuse_sin
 from dfl_lightning.bank.jobs import Evaluation, References, Trained
 from dfl_lightning.bank.layout import Layout
 from dfl_lightning.bank.stacked.cost import Cost
-from dfl_lightning.bank.stacked.job import StackedJob, Workshop
+from dfl_lightning.bank.stacked.job import StackedJob
 from dfl_lightning.bank.stacked.loss import StackedLoss
 from dfl_lightning.bank.stacked.network import CannotStack, StackedNetwork
 from dfl_lightning.bank.stacked.scoring import Scorer, Scores, Subject, subjects_of
 from dfl_lightning.bank.stacked.staging import row_of
+from dfl_lightning.bank.stacked.workshop import Workshop
 from dfl_lightning.bank.threads import Workers, workers
 from dfl_lightning.data import ClientData
 from dfl_lightning.streams import stream
@@ -86,7 +87,7 @@ class StackedEngine(Engine):
             finite = staging.finite()
         back = torch.argsort(order)
         losses = torch.where(job.samples > 0, job.losses / job.samples, float("nan"))
-        return Trained(losses[back], job.samples[back], finite.cpu()[back])
+        return Trained(losses.cpu()[back], job.samples.cpu()[back], finite.cpu()[back])
 
     def evaluate(self, bank: Bank, references: References, split: str) -> Evaluation:
         """Score the jobs, model by model; see `Engine.evaluate`.

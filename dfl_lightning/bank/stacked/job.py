@@ -3,62 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from dfl_lightning.bank.batches import batches_of
-from dfl_lightning.bank.engine import EngineConfig, Training
+from dfl_lightning.bank.engine import Training
 from dfl_lightning.bank.jobs import References
-from dfl_lightning.bank.layout import Columns, Layout
+from dfl_lightning.bank.layout import Columns
+from dfl_lightning.bank.stacked.feed import Batch, Feed
 from dfl_lightning.bank.stacked.layers import Pass
-from dfl_lightning.bank.stacked.loss import StackedLoss
-from dfl_lightning.bank.stacked.network import StackedNetwork
 from dfl_lightning.bank.stacked.optimizer import PrefixOptimizer
 from dfl_lightning.bank.stacked.staging import Staging, unpack
+from dfl_lightning.bank.stacked.workshop import Workshop
 from dfl_lightning.bank.threads import Workers
-from dfl_lightning.data import ClientData
 
 if TYPE_CHECKING:
     from dfl_lightning.bank.bank import Bank
     from dfl_lightning.objectives import Phase
-
-
-@dataclass(frozen=True)
-class Workshop:
-    """What the jobs of an engine have in common.
-
-    Args:
-        config: see `EngineConfig`.
-        layout: columns of a row.
-        data: the clients' resident data.
-        network: the stacked forward pass.
-        loss: the stacked loss.
-    """
-
-    config: EngineConfig
-    layout: Layout
-    data: ClientData
-    network: StackedNetwork
-    loss: StackedLoss
-
-
-@dataclass(frozen=True)
-class Batch:
-    """The next batch of k clients.
-
-    Args:
-        inputs: [k, B, ...].
-        labels: int64 [k, B].
-        sizes: real samples of each client; its further ones repeat one of its own and count for nothing.
-    """
-
-    inputs: Tensor
-    labels: Tensor
-    sizes: list[int]
 
 
 class StackedJob:
@@ -70,7 +33,7 @@ class StackedJob:
     Args:
         shop: what the jobs of an engine have in common.
         bank: where models start from.
-        references: the starts, sorted by `order_of_work`.
+        references: the starts, by falling number of batches of the owners.
         training: see `Training`.
         pool: asked now and then whether the work is still wanted.
     """
@@ -82,9 +45,10 @@ class StackedJob:
         self._whole = self._staging.parameters()
         self._kept: dict[str, list[Tensor]] = {}  # row sets that the objective asked for
         self._feed = Feed(shop, references.owners.tolist(), training)
-        count = len(references)
-        self._clients = count
-        self.losses, self.samples = torch.zeros(count, dtype=torch.float64), torch.zeros(count, dtype=torch.long)
+        self._clients = count = len(references)
+        device = shop.data.images.device
+        self.losses = torch.zeros(count, dtype=torch.float64, device=device)  # sums over samples
+        self.samples = torch.zeros(count, dtype=torch.long, device=device)
         self.params: list[Tensor] = self._whole
 
     # --- what an objective sees --------------------------------------------------------------------------------------
@@ -151,11 +115,10 @@ class StackedJob:
             self._pool.check()
             taken += 1
             batch = self.next_batch()
-            sizes = torch.tensor(batch.sizes, device=total[0].device)
             for t, g in zip(total, self.grad(self.params, batch), strict=True):
-                t[: self._clients] += g * sizes.view(-1, *[1] * (g.dim() - 1))
-        samples = self.samples.clamp(min=1).to(total[0].device)
-        return [t / samples.view(-1, *[1] * (t.dim() - 1)) for t in total]
+                t[: self._clients] += g * along(batch.counts, g)
+        samples = self.samples.clamp(min=1)
+        return [t / along(samples, t) for t in total]
 
     def _narrow(self) -> bool:
         """Look at the clients with batches left only; False where nobody is left."""
@@ -207,92 +170,25 @@ class StackedJob:
                 tensors[entry.name] = self._staging.tensors[entry.name][first:stop]
         padded = sizes if min(sizes) < longest else None
         now = Pass(tensors, True, self._feed.masks[first:stop], padded)
-        scores = shop.network(now, batch.inputs[first:stop, :longest])
-        losses = shop.loss(scores, batch.labels[first:stop, :longest], sizes)
+        counts = batch.counts[first:stop]
+        with shop.config.arithmetic(batch.inputs.device):
+            scores = shop.network(now, batch.inputs[first:stop, :longest])
+            losses = shop.loss(scores, batch.labels[first:stop, :longest], sizes, counts)
         wanted = [leaf for leaf in leaves if leaf.requires_grad]
         grads = iter(torch.autograd.grad(losses.sum(), wanted, allow_unused=True))
-        counts = torch.tensor(sizes)
-        self.losses[first:stop] += losses.detach().double().cpu() * counts
+        self.losses[first:stop] += losses.detach().double() * counts
         self.samples[first:stop] += counts
         found = [next(grads) if leaf.requires_grad else None for leaf in leaves]
         return [torch.zeros_like(leaf) if g is None else g for g, leaf in zip(found, leaves, strict=True)]
-
-
-class Feed:
-    """The clients' batches, in the order in which they are taken.
-
-    Args:
-        shop: what the jobs of an engine have in common.
-        owners: the clients, by falling number of batches.
-        training: names the draws.
-
-    Attributes:
-        masks: what the dropout layers of the last batch draw from, a generator for each client.
-    """
-
-    def __init__(self, shop: Workshop, owners: list[int], training: Training) -> None:
-        self._shop, self._owners = shop, owners
-        self._draws = training.draws(shop.config.seed)
-        self._parts: list[list[Tensor]] = [[] for _ in owners]  # batches drawn for each client
-        self._per_epoch = [batches_of(len(shop.data.train[owner]), shop.config.batch_size) for owner in owners]
-        self._taken = 0
-        self._begun = [0] * len(owners)  # batches of former phases
-        self.masks: list[torch.Generator] = []
-
-    def draw(self, epochs: int) -> None:
-        """Begin a phase: so many epochs for every client."""
-        self._begun = [len(parts) for parts in self._parts]
-        self._taken = 0
-        for client in range(len(self._owners)):
-            for _ in range(epochs):
-                self._one_more_epoch(client)
-
-    def waiting(self) -> int:
-        """How many clients have batches left; they are the first ones."""
-        return sum(len(p) - begun > self._taken for p, begun in zip(self._parts, self._begun, strict=True))
-
-    def next(self, clients: int) -> Batch:
-        """The next batch of each of the first `clients`."""
-        shop, data = self._shop, self._shop.data
-        places = [begun + self._taken for begun in self._begun[:clients]]
-        for client, place in enumerate(places):
-            if place == len(self._parts[client]):
-                self._one_more_epoch(client)
-        parts = [self._parts[client][place] for client, place in enumerate(places)]
-        sizes = [len(part) for part in parts]
-        words = [(self._owners[client], *divmod(place, self._per_epoch[client])) for client, place in enumerate(places)]
-        if shop.network.has_dropout:
-            self.masks = [self._draws.masks(*name) for name in words]
-        self._taken += 1
-        if data.augment is None:
-            longest = max(sizes)
-            even = [_padded(part, longest) for part in parts] if min(sizes) < longest else parts
-            return Batch(*data.batch(torch.stack(even), dtype=shop.config.dtype), sizes)
-        drawn = [
-            data.batch(part, dtype=shop.config.dtype, generator=self._draws.augmentation(*name))
-            for part, name in zip(parts, words, strict=True)
-        ]
-        longest = max(sizes)
-        inputs, labels = (torch.stack([_padded(t, longest) for t in ts]) for ts in zip(*drawn, strict=True))
-        return Batch(inputs, labels, sizes)
-
-    def _one_more_epoch(self, client: int) -> None:
-        owner, samples = self._owners[client], self._shop.data.train[self._owners[client]]
-        if not len(samples):
-            return
-        epoch = len(self._parts[client]) // self._per_epoch[client]
-        order = self._draws.order(owner, epoch, len(samples)).to(samples.device)
-        self._parts[client] += samples[order].split(self._shop.config.batch_size)
-
-
-def _padded(part: Tensor, length: int) -> Tensor:
-    """[b, ...] -> [length, ...], repeating the first entry: never somebody else's sample, whose NaN would spread."""
-    missing = length - len(part)
-    return torch.cat([part, part[:1].expand(missing, *part.shape[1:])]) if missing else part
 
 
 def clip_norms(grads: Sequence[Tensor], largest: float) -> list[Tensor]:
     """Scale each client's gradients, [k, *shape] each, to a common norm of at most `largest`."""
     norms = torch.stack([torch.linalg.vector_norm(g.flatten(1), dim=1) for g in grads])
     scale = (largest / (torch.linalg.vector_norm(norms, dim=0) + 1e-6)).clamp(max=1.0)
-    return [g * scale.view(-1, *[1] * (g.dim() - 1)) for g in grads]
+    return [g * along(scale, g) for g in grads]
+
+
+def along(numbers: Tensor, tensor: Tensor) -> Tensor:
+    """[k] shaped to multiply a tensor [k, ...]."""
+    return numbers.view(-1, *[1] * (tensor.dim() - 1))

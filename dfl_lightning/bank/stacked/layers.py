@@ -61,7 +61,12 @@ def linear(layer: nn.Linear, name: str, now: Pass, x: Activation) -> Activation:
     weight = now.of(name, "weight")
     inputs = x.leading()
     rows = inputs.reshape(len(inputs), -1, inputs.shape[-1])
-    outputs = BatchedLinear.apply(rows, weight, now.of(name, "bias"))
+    bias = now.of(name, "bias")
+    if torch.is_autocast_enabled(rows.device.type):  # which does not look into our own functions' backward passes
+        product = torch.bmm(rows, weight.mT)
+        outputs = product if bias is None else product + bias.unsqueeze(1)
+    else:
+        outputs = BatchedLinear.apply(rows, weight, bias)
     return Activation(outputs.view(*inputs.shape[:-1], -1), x.clients)
 
 

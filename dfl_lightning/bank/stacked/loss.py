@@ -24,10 +24,10 @@ class StackedLoss:
         self._loss = loss
         self.is_cross_entropy = is_plain_cross_entropy(loss)
 
-    def __call__(self, scores: Tensor, labels: Tensor, sizes: Sequence[int]) -> Tensor:
-        """Scores [k, B, ...], labels [k, B], the first `sizes[i]` of client i real -> [k]."""
+    def __call__(self, scores: Tensor, labels: Tensor, sizes: Sequence[int], counts: Tensor) -> Tensor:
+        """Scores [k, B, ...], labels [k, B], the first `sizes[i]` of client i real, `counts` [k] the same -> [k]."""
         if self.is_cross_entropy and scores.dim() == 3:
-            return WeightedCrossEntropy.apply(scores, labels, _weights(scores, sizes))
+            return WeightedCrossEntropy.apply(scores, labels, _weights(scores, counts))
         losses = [self._loss(s[:size], y[:size]) for s, y, size in zip(scores, labels, sizes, strict=True)]
         return torch.stack(losses)
 
@@ -40,8 +40,8 @@ def is_plain_cross_entropy(loss: object) -> bool:
     return loss.weight is None and as_it_comes
 
 
-def _weights(scores: Tensor, sizes: Sequence[int]) -> Tensor:
+def _weights(scores: Tensor, counts: Tensor) -> Tensor:
     """1 / b for each of a client's b real samples, 0 for padding: [k, B]."""
-    counts = torch.tensor(sizes, dtype=scores.dtype).unsqueeze(1)
-    real = torch.arange(scores.shape[1]).unsqueeze(0) < counts
-    return (real / counts).to(scores.device)
+    counts = counts.to(scores.dtype).unsqueeze(1)
+    real = torch.arange(scores.shape[1], device=scores.device).unsqueeze(0) < counts
+    return real / counts

@@ -17,9 +17,9 @@ from torch import Tensor
 
 from dfl_lightning.bank.engine import EVALUATION_BATCH
 from dfl_lightning.bank.jobs import References
-from dfl_lightning.bank.stacked.job import Workshop
 from dfl_lightning.bank.stacked.layers import Pass
 from dfl_lightning.bank.stacked.staging import Staging
+from dfl_lightning.bank.stacked.workshop import Workshop
 from dfl_lightning.bank.threads import Workers
 
 if TYPE_CHECKING:
@@ -124,7 +124,9 @@ class Scorer:
             stretch = torch.stack([_stretch(own, start, sizes[0]) for own in indices[:active]])
             inputs, labels = shop.data.batch(stretch, dtype=shop.config.dtype)
             now = Pass({name: tensor[:active] for name, tensor in staging.tensors.items()}, training=False)
-            scores = shop.network(now, inputs)
+            with shop.config.arithmetic(inputs.device):
+                scores = shop.network(now, inputs)
+            scores = scores.to(shop.config.dtype)
             right = scores.argmax(dim=2) == labels
             losses = right  # in the place of losses, where they are computed from the scores afterwards
             if shop.loss.is_cross_entropy:

@@ -1,0 +1,123 @@
+"""The batches of a cohort, in the order in which they are taken."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from dfl_lightning.bank.batches import batches_of
+from dfl_lightning.bank.engine import Training
+from dfl_lightning.bank.stacked.workshop import Workshop
+
+
+@dataclass(frozen=True)
+class Batch:
+    """The next batch of k clients.
+
+    Args:
+        inputs: [k, B, ...].
+        labels: int64 [k, B].
+        sizes: real samples of each client; its further ones repeat one of its own and count for nothing.
+        counts: the same where the data are, int64 [k].
+    """
+
+    inputs: Tensor
+    labels: Tensor
+    sizes: list[int]
+    counts: Tensor
+
+
+class Feed:
+    """The clients' batches: whole epochs, drawn at the beginning of a phase.
+
+    The indices of all steps are put together on the CPU and sent to the data's device in one go: a step then waits for
+    nothing.
+
+    Args:
+        shop: what the jobs of an engine have in common.
+        owners: the clients, by falling number of batches.
+        training: names the draws.
+
+    Attributes:
+        masks: what the dropout layers of the last batch draw from, a generator for each client.
+    """
+
+    def __init__(self, shop: Workshop, owners: list[int], training: Training) -> None:
+        self._shop, self._owners = shop, owners
+        self._draws = training.draws(shop.config.seed)
+        self._samples = [shop.data.train[owner].cpu() for owner in owners]
+        self._per_epoch = [batches_of(len(samples), shop.config.batch_size) for samples in self._samples]
+        self._epochs = [0] * len(owners)  # drawn so far
+        self.masks: list[torch.Generator] = []
+
+    def draw(self, epochs: int) -> None:
+        """Begin a phase: so many epochs for every client."""
+        self._begun = [drawn * each for drawn, each in zip(self._epochs, self._per_epoch, strict=True)]
+        self._taken = 0
+        self._sizes: list[list[int]] = [[] for _ in self._owners]
+        self._indices: list[list[Tensor]] = [[] for _ in self._owners]
+        for client in range(len(self._owners)):
+            for _ in range(epochs):
+                self._one_more_epoch(client)
+        self._lay_out()
+
+    def waiting(self) -> int:
+        """How many clients have batches left; they are the first ones."""
+        return sum(len(sizes) > self._taken for sizes in self._sizes)
+
+    def next(self, clients: int) -> Batch:
+        """The next batch of each of the first `clients`."""
+        shop, data, step = self._shop, self._shop.data, self._taken
+        late = [client for client in range(clients) if len(self._sizes[client]) == step]
+        for client in late:
+            self._one_more_epoch(client)
+        if late:
+            self._lay_out()
+        sizes = [self._sizes[client][step] for client in range(clients)]
+        if shop.network.has_dropout:
+            self.masks = [self._draws.masks(*words) for words in self._words(clients, step)]
+        self._taken += 1
+        indices, counts = self._index[step, :clients, : max(sizes)], self._counts[step, :clients]
+        if data.augment is None:
+            return Batch(*data.batch(indices, dtype=shop.config.dtype), sizes, counts)
+        drawn = [
+            data.batch(own[:size], dtype=shop.config.dtype, generator=self._draws.augmentation(*words))
+            for own, size, words in zip(indices, sizes, self._words(clients, step), strict=True)
+        ]
+        inputs, labels = (torch.stack([_padded(t, max(sizes)) for t in ts]) for ts in zip(*drawn, strict=True))
+        return Batch(inputs, labels, sizes, counts)
+
+    def _words(self, clients: int, step: int) -> list[tuple[int, int, int]]:
+        """What names the draws of a step: owner, epoch and step of the epoch."""
+        places = [begun + step for begun in self._begun[:clients]]
+        return [(self._owners[i], *divmod(place, self._per_epoch[i])) for i, place in enumerate(places)]
+
+    def _one_more_epoch(self, client: int) -> None:
+        samples, size = self._samples[client], self._shop.config.batch_size
+        if not len(samples):
+            return
+        shuffled = samples[self._draws.order(self._owners[client], self._epochs[client], len(samples))]
+        self._epochs[client] += 1
+        parts = shuffled.split(size)
+        self._sizes[client] += map(len, parts)
+        self._indices[client].append(torch.cat([shuffled, parts[-1][:1].expand(size - len(parts[-1]))]))
+
+    def _lay_out(self) -> None:
+        """All batches of the phase as one tensor [steps, clients, B]."""
+        size, device = self._shop.config.batch_size, self._shop.data.images.device
+        steps = max(map(len, self._sizes), default=0)
+        index = torch.zeros(steps, len(self._owners), size, dtype=torch.long)
+        counts = torch.zeros(steps, len(self._owners), dtype=torch.long)
+        for client, (sizes, parts) in enumerate(zip(self._sizes, self._indices, strict=True)):
+            if sizes:
+                index[: len(sizes), client] = torch.cat(parts).view(-1, size)
+                counts[: len(sizes), client] = torch.tensor(sizes)
+        self._index, self._counts = index.to(device), counts.to(device)
+
+
+def _padded(part: Tensor, length: int) -> Tensor:
+    """[b, ...] -> [length, ...], repeating the first entry: never somebody else's sample, whose NaN would spread."""
+    missing = length - len(part)
+    return torch.cat([part, part[:1].expand(missing, *part.shape[1:])]) if missing else part

@@ -1,0 +1,30 @@
+"""What the jobs of a stacked engine have in common."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dfl_lightning.bank.engine import EngineConfig
+from dfl_lightning.bank.layout import Layout
+from dfl_lightning.bank.stacked.loss import StackedLoss
+from dfl_lightning.bank.stacked.network import StackedNetwork
+from dfl_lightning.data import ClientData
+
+
+@dataclass(frozen=True)
+class Workshop:
+    """What the jobs of an engine have in common.
+
+    Args:
+        config: see `EngineConfig`.
+        layout: columns of a row.
+        data: the clients' resident data.
+        network: the stacked forward pass.
+        loss: the stacked loss.
+    """
+
+    config: EngineConfig
+    layout: Layout
+    data: ClientData
+    network: StackedNetwork
+    loss: StackedLoss
