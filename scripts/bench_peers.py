@@ -20,8 +20,9 @@ round and their ratios, as they are. `--out` keeps the table and every run's num
   machine several OpenMP threads wait for each other, and times of runners that use them explode: measure on an idle
   one, or with one thread. CPU seconds (all threads of the process; Flower's actors are others) suffer less.
 
-The command ends with 1 if a runner took another number of steps, or if its accuracy differs from that of `plain` by
-more than the tolerance; with 2 after a wrong option; else with 0, also where peers are missing.
+The command ends with 1 if a runner took another number of steps, if its accuracy differs from that of `plain` by more
+than the tolerance, or if `plain` learned too little (below twice chance) for that to mean anything; with 2 after a
+wrong option; else with 0, also where peers are missing.
 """
 
 from __future__ import annotations
@@ -76,8 +77,8 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
     add("--samples", type=_number, help="images of each client (default: 200, or as many as there are)")
     add("--batch-size", type=_number, default=16, help="images in a batch (default: 16)")
     add("--local-epochs", type=_number, default=1, help="local epochs in a round (default: 1)")
-    add("--lr", type=float, default=0.1, help="learning rate of plain SGD (default: 0.1)")
-    add("--rounds", type=_number, default=6, help="rounds, the warm-up included (default: 6)")
+    add("--lr", type=float, default=0.2, help="learning rate of plain SGD (default: 0.2)")
+    add("--rounds", type=_number, default=8, help="rounds, the warm-up included (default: 8)")
     add("--repeats", type=_number, default=3, help="runs of each runner (default: 3)")
     add("--data", choices=["auto", "MNIST", "Digits"], default="auto", help="default: MNIST if there, else Digits")
     add("--data-root", default=os.environ.get("DFL_DATA_ROOT"), help="folder of MNIST (default: DFL_DATA_ROOT, ./data)")
@@ -125,7 +126,8 @@ def main(argv: list[str] | None = None) -> int:
             write(file, data, words.network, words.clients, words.samples, words.test_samples, words.seed)
             job = {
                 "data": str(file),
-                "scale": data.scale,
+                "scale": data.affine[0],
+                "shift": data.affine[1],
                 "classes": int(data.labels.max()) + 1,
                 **{name: getattr(words, name) for name in ("network", "local_epochs", "batch_size", "lr", "rounds")},
             }
@@ -181,12 +183,14 @@ def compare(words: argparse.Namespace, data: str, job: dict[str, Any], folder: P
         if words.out is not None:
             keep(words, parts, text)
     print(text)
-    return int(any(complaints(part.lines, part.steps, part.tolerance) for part in parts))
+    return int(any(complaints(part.lines, part.steps, part.tolerance, part.job["classes"]) for part in parts))
 
 
 def page(words: argparse.Namespace, data: str, parts: list[Part], repeats: int) -> str:
     """The Markdown of everything that is known after some repeats."""
-    tables = [markdown(p.work, WORKS[p.work], p.lines, p.steps, p.tolerance) for p in parts if p.lines]
+    tables = [
+        markdown(p.work, WORKS[p.work], p.lines, p.steps, p.tolerance, p.job["classes"]) for p in parts if p.lines
+    ]
     everybody = [line for part in parts for line in part.lines]
     return "\n".join([heading(words, data, repeats), *tables, *busy(everybody, os.cpu_count() or 1)])
 
@@ -199,7 +203,7 @@ def keep(words: argparse.Namespace, parts: list[Part], text: str) -> None:
             "runners": {line.peer.name: {"reason": line.reason, "runs": line.runs} for line in part.lines},
             "steps": part.steps,
             "tolerance": part.tolerance,
-            "not_the_same": complaints(part.lines, part.steps, part.tolerance),
+            "not_the_same": complaints(part.lines, part.steps, part.tolerance, part.job["classes"]),
         }
     words.out.mkdir(parents=True, exist_ok=True)
     (words.out / "peers.md").write_text(text, encoding="utf-8")

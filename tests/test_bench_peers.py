@@ -97,7 +97,7 @@ def test_what_the_runners_do_is_fedavg_as_the_paper_has_it(bench, name, tmp_path
     monkeypatch.setenv("PL_GLOBAL_SEED", "0")  # Lightning sets it; this takes it back afterwards
     data = load("Digits", None)
     write(tmp_path / "data.npz", data, "mlp", clients=3, samples=10, test_samples=50, seed=1)
-    job = Job(str(tmp_path / "data.npz"), 1 / 16, "mlp", 10, "fedavg", 3, 2, 10, 0.5, 8, 0, str(tmp_path))
+    job = Job(str(tmp_path / "data.npz"), 1 / 16, 0.0, "mlp", 10, "fedavg", 3, 2, 10, 0.5, 8, 0, str(tmp_path))
     server = job.new_network()
     for _ in range(job.rounds):
         models = []
@@ -125,7 +125,7 @@ def test_a_runner_that_fails_is_a_sentence_in_the_table(bench, words, tmp_path):
     line = dataclasses.replace(words.line("pfl"), reason=f"failed: {found}")
     from peer_table import COLUMNS, markdown
 
-    (row,) = [row for row in markdown("fedavg", "FedAvg", [line], 12, 0.1).splitlines() if row.startswith("| pfl")]
+    (row,) = [row for row in markdown("fedavg", "FedAvg", [line], 12, 0.1, 10).splitlines() if row.startswith("| pfl")]
     assert found in row
     assert row.count("|") == len(COLUMNS) + 1
 
@@ -165,7 +165,9 @@ def test_ratios_are_medians_of_neighbouring_runs(words):
 
     slow = words.line("plain", words.run(50, 4, 6, 5), words.run(50, 40, 60, 50), words.run(50, 9, 9, 9))
     ours = words.line("ours", words.run(1, 2.5), words.run(1, 10), words.run(1, 9), reason="")
-    (row,) = [row for row in markdown("fedavg", "", [slow, ours], 12, 0.1).splitlines() if row.startswith("| plain")]
+    (row,) = [
+        row for row in markdown("fedavg", "", [slow, ours], 12, 0.1, 10).splitlines() if row.startswith("| plain")
+    ]
     assert "| 9 | 2.00 (1.00 to 5.00) |" in row  # 5/2.5, 50/10, 9/9; the median second is 9
 
 
@@ -176,12 +178,13 @@ def test_another_number_of_steps_or_another_accuracy_is_a_complaint(words):
     lazy = words.line("fluke", words.run(1, 1, steps=11))
     wrong = words.line("pfl", words.run(1, 1, accuracy=0.7))
     lost = words.line("fedlab", words.run(1, 1, accuracy=float("nan")))
-    assert complaints([plain, ours], 12, 0.021) == []
-    assert len(complaints([plain, ours], 12, 0.019)) == 1
-    found = complaints([plain, ours, lazy, wrong, lost], 12, 0.021)
+    assert complaints([plain, ours], 12, 0.021, 10) == []
+    assert len(complaints([plain, ours], 12, 0.019, 10)) == 1
+    found = complaints([plain, ours, lazy, wrong, lost], 12, 0.021, 10)
     assert [sentence.split("'")[0].split()[0] for sentence in found] == ["fluke", "pfl", "fedlab"]
+    assert "learned too little" in complaints([words.line("plain", words.run(1, 1, accuracy=0.19))], 12, 1, 10)[0]
     assert "11 SGD steps instead of 12" in found[0]
-    assert "**Not the same: fluke took" in markdown("fedavg", "", [plain, lazy], 12, 0.1)
+    assert "**Not shown to be the same: fluke took" in markdown("fedavg", "", [plain, lazy], 12, 0.1, 10)
 
 
 @pytest.mark.parametrize("name", ["peer_environments", "peer_job", "peer_table"])
@@ -202,7 +205,7 @@ def test_clients_have_equally_many_images_and_no_image_twice(bench, tmp_path):
     from peer_workload import Images, write
 
     images = np.arange(40, dtype=np.uint8).reshape(40, 1, 1, 1)
-    data = Images("Forty", images, np.arange(40) % 4, images[:8], np.arange(8) % 4, 1.0)
+    data = Images("Forty", images, np.arange(40) % 4, images[:8], np.arange(8) % 4)
     write(tmp_path / "data.npz", data, "mlp", clients=6, samples=6, test_samples=5, seed=0)
     with np.load(tmp_path / "data.npz") as held:
         shown = held["images"][held["parts"]].reshape(6, 6)

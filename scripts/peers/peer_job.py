@@ -30,7 +30,8 @@ class Job:
     Args:
         data: npz file with `images` uint8 [N, C, H, W], `labels` [N], `parts` [clients, samples] (indices of each
             client's images), `test_images`, `test_labels`, and the initial weights as `initial:<name>`.
-        scale: factor from uint8 to the network's input.
+        scale: factor from uint8 to the network's input, before `shift`.
+        shift: added after `scale`.
         network: a name that `build_network` knows.
         classes: number of classes.
         work: `fedavg` or `gossip`.
@@ -45,6 +46,7 @@ class Job:
 
     data: str
     scale: float
+    shift: float
     network: str
     classes: int
     work: str
@@ -65,12 +67,16 @@ class Job:
         """Images, float32 [samples, C, H, W], and labels [samples] of a client."""
         held = arrays(self.data)
         part = held["parts"][index]
-        return torch.from_numpy(held["images"][part]).float() * self.scale, torch.from_numpy(held["labels"][part])
+        return torch.from_numpy(held["images"][part]).float() * self.scale + self.shift, torch.from_numpy(
+            held["labels"][part]
+        )
 
     def test(self) -> tuple[Tensor, Tensor]:
         """The test set, common to all."""
         held = arrays(self.data)
-        return torch.from_numpy(held["test_images"]).float() * self.scale, torch.from_numpy(held["test_labels"])
+        return torch.from_numpy(held["test_images"]).float() * self.scale + self.shift, torch.from_numpy(
+            held["test_labels"]
+        )
 
     def new_network(self) -> nn.Module:
         """The network with the weights that every runner and every client starts from."""

@@ -26,7 +26,6 @@ class Images:
         labels: int64 [N].
         test_images: like `images`.
         test_labels: like `labels`.
-        scale: factor from uint8 to the network's input.
     """
 
     name: str
@@ -34,7 +33,12 @@ class Images:
     labels: np.ndarray
     test_images: np.ndarray
     test_labels: np.ndarray
-    scale: float
+
+    @property
+    def affine(self) -> tuple[float, float]:
+        """Factor and summand that bring the training pixels to mean 0 and deviation 1."""
+        deviation = float(self.images.std()) or 1.0
+        return 1 / deviation, -float(self.images.mean()) / deviation
 
 
 def load(name: str, root: str | None) -> Images:
@@ -58,7 +62,7 @@ def load(name: str, root: str | None) -> Images:
 def _mnist(root: str) -> Images:
     train, test = MNIST(root, train=True), MNIST(root, train=False)
     (x, y), (tx, ty) = [(part.data.numpy()[:, None], part.targets.numpy()) for part in (train, test)]
-    return Images("MNIST", x, y, tx, ty, 1 / 255)
+    return Images("MNIST", x, y, tx, ty)
 
 
 def _digits() -> Images:
@@ -66,7 +70,7 @@ def _digits() -> Images:
     order = np.random.default_rng(0).permutation(len(digits.target))
     x, y = digits.images.astype(np.uint8)[order, None], digits.target.astype(np.int64)[order]
     held_out = len(y) // 4
-    return Images("Digits", x[held_out:], y[held_out:], x[:held_out], y[:held_out], 1 / 16)
+    return Images("Digits", x[held_out:], y[held_out:], x[:held_out], y[:held_out])
 
 
 def write(file: Path, data: Images, network: str, clients: int, samples: int, test_samples: int, seed: int) -> None:
