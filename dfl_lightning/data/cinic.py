@@ -23,7 +23,7 @@ SIDE = 32
 class CINIC10(FederatedData):
     """Photographs (Darlow et al. 2018): 180,000 + 90,000 colour images of 32 x 32 pixels, CIFAR-10's classes.
 
-    CINIC-10 is not downloaded: unpack its archive (doi.org/10.7488/ds/2448, 656 MB) into a folder `CINIC-10` of `root`.
+    CINIC-10 is not downloaded: unpack its archive (doi.org/10.7488/ds/2448) into a folder `CINIC-10` of `root`.
 
     Args:
         path: the folder with `train`, `valid` and `test`; null looks for `CINIC-10` in `root`.

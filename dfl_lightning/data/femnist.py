@@ -85,7 +85,7 @@ class FEMNIST(FederatedData):
         )
 
     def save_npz(self, path: str | Path) -> None:
-        """Write everything to an npz file that `path` reads in a second, where LEAF's files take minutes.
+        """Write everything to an npz file, which `path` reads in seconds where all of LEAF's files take minutes.
 
         The arrays are `images` uint8 [N, 28, 28], `labels` int64 [N], `writers` int32 [N], positions in `writer_ids`,
         and `is_test` bool [N].

@@ -21,7 +21,7 @@ CLASS_COLUMN, WRITER_COLUMN = 0, 2
 
 
 def download_writers(root: Path) -> None:
-    """Fetch QMNIST's two label files (1 MB) unless something to read is there already.
+    """Fetch QMNIST's two label files unless something to read is there already.
 
     Raises:
         UserError: they cannot be downloaded.

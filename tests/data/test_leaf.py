@@ -39,8 +39,10 @@ def test_whatever_is_in_memory_at_a_time_the_users_are_those_of_the_json_module(
     tmp_path, monkeypatch, chunk, order, indent
 ):
     monkeypatch.setattr(leaf, "CHUNK", chunk)
-    whole = content(hierarchies=[12.5, {"a": None}])
-    text = json.dumps({key: whole[key] for key in [*order, "hierarchies"]}, indent=indent, ensure_ascii=False)
+    whole = content(hierarchies=[12.5, {"a": None}], version=1234567)
+    text = json.dumps(
+        {key: whole[key] for key in ["version", *order, "hierarchies"]}, indent=indent, ensure_ascii=False
+    )
     assert read(write(tmp_path / "a.json", text)) == plain(USERS)
 
 
