@@ -15,6 +15,7 @@ from dfl_lightning.errors import UserError, nearest
 from dfl_lightning.module import DFLModule
 from dfl_lightning.registry import (
     GROUPS,
+    NESTED_GROUPS,
     check_class,
     check_option,
     class_of,
@@ -37,7 +38,7 @@ TOP_LEVEL = (*KEYS, "ckpt_path", "fork")
 DEFAULT_CLASSES = {"selection": "Gossip", "aggregation": "Uniform", "model.optimizer": "SGD"}
 """What a group is where a config names nothing."""
 
-CHECKED = (*GROUPS, "model.optimizer", "model.lr_scheduler")
+CHECKED = (*GROUPS, *NESTED_GROUPS, "model.optimizer", "model.lr_scheduler")
 """Groups whose names and options are looked at before the parser sees them."""
 
 SECTIONS = {

@@ -35,6 +35,9 @@ GROUPS: dict[str, type] = {
 }
 """Every group whose classes answer to their names; a group comes after the one that it is part of."""
 
+NESTED_GROUPS: dict[str, type] = {"data.partition.base": data.Partition}
+"""Arguments of a group's classes that take a class of that group again."""
+
 LIBRARY_GROUPS: dict[str, type] = {
     "model.optimizer": torch.optim.Optimizer,
     "model.lr_scheduler": torch.optim.lr_scheduler.LRScheduler,
@@ -45,12 +48,17 @@ LIBRARY_GROUPS: dict[str, type] = {
 
 _ROOMS = (callbacks, objectives, data, models, torch.optim, torch.optim.lr_scheduler, stock, loggers)
 _BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-_WORDS = {"data": "data set", "data.partition": "partition", "model.network": "network"}
+_WORDS = {
+    "data": "data set",
+    "data.partition": "partition",
+    "data.partition.base": "partition",
+    "model.network": "network",
+}
 
 
 def base_of(group: str) -> type:
     """The class that all classes of a group derive from."""
-    return GROUPS[group] if group in GROUPS else LIBRARY_GROUPS[group]
+    return {**GROUPS, **NESTED_GROUPS, **LIBRARY_GROUPS}[group]
 
 
 def shipped_classes(group: str) -> dict[str, type]:

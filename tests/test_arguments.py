@@ -138,3 +138,25 @@ def test_only_known_refusals_of_lightning_count_as_a_users_mistake():
     assert "--trainer.logger true" in lightnings_sentence(
         "Cannot use `LearningRateMonitor` callback with `Trainer` that has no logger."
     )
+
+
+BASE = ["--data", "Digits", "--data.partition", "FlippedLabels"]
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["--data.partition.base", "Shard"], "data.partition.base: there is no 'Shard'; did you mean 'Shards'"),
+        (["--data.partition.base", "Shards", "--data.partition.base.per_clients", "3"], "did you mean 'per_client'"),
+        (["--data.partition.base.alpha", "3"], "no data.partition.base is chosen; name one with --data.partition.base"),
+        (["--data.partition.base", "{class_path: Dirichlet, init_args: {alfa: 1}}"], "Dirichlet has no option 'alfa'"),
+    ],
+)
+def test_a_partition_inside_a_partition_is_checked_like_any_class(words, sentence):
+    with pytest.raises(UserError, match=sentence):
+        settle_choices([*BASE, *words])
+
+
+def test_a_partition_that_replaces_the_inner_one_starts_from_its_own_defaults():
+    words = [*BASE, "--data.partition.base", "Dirichlet", "--data.partition.base", "Pathological"]
+    assert settle_choices(words) == [*words, "--data.partition.base.alpha=null"]

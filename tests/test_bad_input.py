@@ -101,7 +101,7 @@ REFUSED = {
     "--selection Uniform": f"selection 'Uniform' is an aggregation; {SELECTIONS}",
     "--selection MLP": f"selection 'MLP' is a network; {SELECTIONS}",
     "--data MLP": "data 'MLP' is a network; data sets are: CIFAR10,",
-    "--data.partition Dirchlet": "data.partition: there is no 'Dirchlet'; did you mean 'Dirichlet'? (partitions are: Dirichlet, IID,",
+    "--data.partition Dirchlet": "data.partition: there is no 'Dirchlet'; did you mean 'Dirichlet'? (partitions are: ByWriter, ClassCounts, Dirichlet,",
     "--model.network MPL": "model.network: there is no 'MPL'; did you mean 'MLP'?",
     "--model.optimizer Sgd": "model.optimizer: there is no 'Sgd'; did you mean 'SGD'? (optimizers are: SGD, Adam, AdamW,",
     "--model.lr_scheduler StepLr": "model.lr_scheduler: there is no 'StepLr'; did you mean 'StepLR'?",

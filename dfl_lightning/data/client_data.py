@@ -31,6 +31,8 @@ class ClientData:
         scale: a network's input is images * scale + shift; broadcastable over an image.
         shift: see `scale`.
         augment: changes a float batch [B, C, H, W] in training, before `scale` and `shift`; or None.
+        adversaries: clients whose training and validation labels were falsified (`FlippedLabels`), bool [m]; None where
+            the partition does not do that.
     """
 
     images: Tensor
@@ -44,6 +46,7 @@ class ClientData:
     scale: Tensor
     shift: Tensor
     augment: Augment | None = None
+    adversaries: Tensor | None = None
     _affine: dict[torch.dtype, tuple[Tensor, Tensor]] = field(default_factory=dict, init=False, repr=False)
 
     @property
@@ -106,6 +109,7 @@ class ClientData:
             clusters=None if self.clusters is None else self.clusters.to(device),
             scale=self.scale.to(device),
             shift=self.shift.to(device),
+            adversaries=None if self.adversaries is None else self.adversaries.to(device),
         )
 
     def _affine_in(self, dtype: torch.dtype) -> tuple[Tensor, Tensor]:

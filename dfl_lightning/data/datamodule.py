@@ -44,8 +44,8 @@ class FederatedData(L.LightningDataModule):
         num_clients: number of clients m.
         partition: how the training images are divided; null means IID.
         test_fraction: share of each client's own images that is held out for its test, rounded down; null takes the
-            test images from the official test set, or a quarter of the client's own where there is none; 0 means no
-            test.
+            test images from the official test set, or a quarter of the client's own where there is none (or none of the
+            client's writer, see `ByWriter`); 0 means no test.
         val_fraction: share of each client's remaining images that is held out for validation, rounded down.
         test_size: images of each client's test part, before rounding up for each class, where they come from the
             official test set and follow the class distribution that the client was drawn with (`Dirichlet` with
@@ -158,11 +158,11 @@ class FederatedData(L.LightningDataModule):
                 f"data: {self.num_clients} clients, but {source.name} has {len(source.labels)} training images; "
                 f"lower num_clients"
             )
-        fraction = self.test_fraction
-        if fraction is None and not source.num_test:
-            fraction = DEFAULT_TEST_FRACTION
         seed = self.split_seed
-        assignment = self.partition.assign(source.labels.numpy(), source.num_classes, self.num_clients, seed)
+        assignment = self.partition.divide(source, self.num_clients, seed)
+        fraction = self.test_fraction
+        if fraction is None and (not source.num_test or assignment.tests_on_own):
+            fraction = DEFAULT_TEST_FRACTION
         return draw_split(
             source,
             assignment,

@@ -53,12 +53,12 @@ def materialise(source: Source, split: Split, normalise: bool = False, augment: 
     test = [part + offset for part in split.test]
     official = np.arange(len(source.labels), len(labels))
 
-    kinds, kind_of = _transformations(split, source.num_classes)
+    kinds, kind_of, kind_of_test = _transformations(split, source.num_classes)
     if len(kinds) > 1:
         # Key of an image: kind * (number of images) + index. Kind 0 changes nothing.
-        for part in (train, val, test):
+        for part, of in ((train, kind_of), (val, kind_of), (test, kind_of_test)):
             for client, indices in enumerate(part):
-                part[client] = kind_of[client] * len(labels) + indices
+                part[client] = of[client] * len(labels) + indices
         keys = np.unique(np.concatenate([*train, *val, *test, official]))
         images, labels = _transformed(images, labels, keys, kinds)
         for part in (train, val, test):
@@ -81,22 +81,30 @@ def materialise(source: Source, split: Split, normalise: bool = False, augment: 
         scale=scale,
         shift=shift,
         augment=augment,
+        adversaries=None if split.adversaries is None else torch.from_numpy(split.adversaries),
     )
 
 
 Kind = tuple[float, tuple[int, ...]]
 
 
-def _transformations(split: Split, num_classes: int) -> tuple[list[Kind], np.ndarray]:
-    """The distinct transformations, the one that changes nothing first, and which one each client has."""
+def _transformations(split: Split, num_classes: int) -> tuple[list[Kind], np.ndarray, np.ndarray]:
+    """The distinct transformations, the one that changes nothing first, and which one each client has.
+
+    The second array is for the clients' test images.
+    """
     identity: Kind = (0.0, tuple(range(num_classes)))
     kinds: dict[Kind, int] = {identity: 0}
-    kind_of = np.zeros(len(split.train), dtype=np.int64)
-    for client in range(len(split.train)):
-        angle = 0.0 if split.rotation is None else float(split.rotation[client]) % 360
-        names = identity[1] if split.label_map is None else tuple(int(label) for label in split.label_map[client])
-        kind_of[client] = kinds.setdefault((angle, names), len(kinds))
-    return list(kinds), kind_of
+    test_label_map = split.label_map if split.test_label_map is None else split.test_label_map
+    found = []
+    for label_map in (split.label_map, test_label_map):
+        kind_of = np.zeros(len(split.train), dtype=np.int64)
+        for client in range(len(split.train)):
+            angle = 0.0 if split.rotation is None else float(split.rotation[client]) % 360
+            names = identity[1] if label_map is None else tuple(int(label) for label in label_map[client])
+            kind_of[client] = kinds.setdefault((angle, names), len(kinds))
+        found.append(kind_of)
+    return list(kinds), found[0], found[1]
 
 
 def _transformed(images: Tensor, labels: Tensor, keys: np.ndarray, kinds: list[Kind]) -> tuple[Tensor, Tensor]:

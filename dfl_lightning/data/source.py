@@ -16,6 +16,13 @@ __all__ = ["Source"]
 CHUNK = 4096  # images converted at a time, so that no float copy of a whole data set is ever made
 
 
+def _adjacent(first: Tensor, second: Tensor) -> bool:
+    """Whether one tensor begins in memory where the other ends, as the two parts of one file do."""
+    one_storage = first.untyped_storage().data_ptr() == second.untyped_storage().data_ptr()
+    follows = int(second.storage_offset()) == int(first.storage_offset()) + first.numel()
+    return one_storage and follows and first.is_contiguous() and second.is_contiguous()
+
+
 @dataclass(frozen=True)
 class Source:
     """Images and labels of a data set; what `FederatedData.load` returns.
@@ -28,6 +35,10 @@ class Source:
         test_images: images of the official test set, [T, ...] of the same shape and type, or None.
         test_labels: their classes, int64 [T], or None.
         scale: what an image is multiplied with to be a network's input: 1/255 brings uint8 pixels to [0, 1].
+        writers: who wrote each training image, int64 [N], as a position in `writer_names`, where the data set knows;
+            else None.
+        test_writers: the same for the official test set, int64 [T], or None.
+        writer_names: names of all writers.
     """
 
     name: str
@@ -37,9 +48,12 @@ class Source:
     test_images: Tensor | None = None
     test_labels: Tensor | None = None
     scale: float = 1.0
+    writers: Tensor | None = None
+    test_writers: Tensor | None = None
+    writer_names: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        """Refuse labels that are no classes, and test images unlike the training images."""
+        """Refuse labels that are no classes, writers without a name, and test images unlike the training images."""
         if (self.test_images is None) != (self.test_labels is None):
             raise UserError(f"data {self.name}: test_images and test_labels go together; give both or neither")
         if self.test_images is not None and (
@@ -49,6 +63,18 @@ class Source:
                 f"data {self.name}: training images are {self.images.dtype} {tuple(self.images.shape[1:])}, test "
                 f"images {self.test_images.dtype} {tuple(self.test_images.shape[1:])}; make both alike"
             )
+        for writers, images in ((self.writers, len(self.labels)), (self.test_writers, self.num_test)):
+            if writers is not None and len(writers) != images:
+                raise UserError(
+                    f"data {self.name}: {len(writers)} writers for {images} images; name the writer of each image"
+                )
+            if writers is not None and images:
+                low, high = int(writers.min()), int(writers.max())
+                if low < 0 or high >= len(self.writer_names):
+                    raise UserError(
+                        f"data {self.name}: writers reach from {low} to {high}, but writer_names has "
+                        f"{len(self.writer_names)}; name every writer"
+                    )
         for labels in (self.labels, self.test_labels):
             if labels is not None and len(labels):
                 low, high = int(labels.min()), int(labels.max())
@@ -64,9 +90,16 @@ class Source:
         return 0 if self.test_labels is None else len(self.test_labels)
 
     def everything(self) -> tuple[Tensor, Tensor]:
-        """Images and labels with the official test set after the training images, [N + T, ...] and [N + T]."""
+        """Images and labels with the official test set after the training images, [N + T, ...] and [N + T].
+
+        Nothing is copied where the test images follow the training images in memory already.
+        """
         if self.test_images is None or self.test_labels is None:
             return self.images, self.labels
+        if _adjacent(self.images, self.test_images):
+            total = len(self.images) + len(self.test_images)
+            images = self.images.as_strided((total, *self.images.shape[1:]), self.images.stride())
+            return images, torch.cat([self.labels, self.test_labels])
         return torch.cat([self.images, self.test_images]), torch.cat([self.labels, self.test_labels])
 
     def fingerprint(self) -> int:

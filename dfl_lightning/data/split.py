@@ -27,7 +27,10 @@ class Split:
         test_official: whether the test images come from the official test set.
         rotation: counter-clockwise degrees, float64 [m], or None.
         label_map: what each client calls each class, int64 [m, C], or None.
+        test_label_map: the same for its test images, where that differs, or None.
         clusters: hidden clusters, int64 [m], or None.
+        adversaries: clients whose training labels were falsified, bool [m], or None.
+        writers: name of the writer that each client is, str [m], or None.
         partition: the partition's own words, for the banner.
     """
 
@@ -39,6 +42,9 @@ class Split:
     label_map: np.ndarray | None = None
     clusters: np.ndarray | None = None
     partition: str = ""
+    test_label_map: np.ndarray | None = None
+    adversaries: np.ndarray | None = None
+    writers: np.ndarray | None = None
 
 
 def draw_split(
@@ -81,7 +87,9 @@ def draw_split(
     if val_fraction > 0:
         _require(val, "validation", partition, source, "lower num_clients or set val_fraction: 0")
     if test_fraction is None:
-        if assignment.prior is not None:
+        if assignment.test is not None:
+            test = [np.sort(part) for part in assignment.test]
+        elif assignment.prior is not None:
             test = _test_by_prior(source, assignment.prior, test_size, seed)
         else:
             test = _test_by_counts(source, assignment, train, seed)
@@ -96,6 +104,9 @@ def draw_split(
         label_map=assignment.label_map,
         clusters=assignment.clusters,
         partition=partition,
+        test_label_map=assignment.test_label_map,
+        adversaries=assignment.adversaries,
+        writers=assignment.writers,
     )
 
 
@@ -135,8 +146,7 @@ def _test_by_counts(source: Source, assignment: Assignment, train: list[np.ndarr
     """
     assert source.test_labels is not None
     labels = source.test_labels.numpy()
-    transformed = assignment.rotation is not None or assignment.label_map is not None
-    groups = assignment.clusters if transformed and assignment.clusters is not None else np.zeros(len(train), dtype=int)
+    groups = assignment.groups_of_test()
     have = np.stack([source.class_counts(part) for part in train])
     tests: list[np.ndarray] = [np.empty(0, dtype=np.int64) for _ in train]
     for group in np.unique(groups):

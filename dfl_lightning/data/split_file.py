@@ -18,7 +18,15 @@ __all__ = ["read_split", "write_split"]
 
 FORMAT = 1
 PARTS = ("train", "val", "test")
-OPTIONAL = ("rotation", "label_map", "clusters")
+KINDS = {
+    "rotation": "fiu",
+    "label_map": "iu",
+    "test_label_map": "iu",
+    "clusters": "iu",
+    "adversaries": "b",
+    "writers": "U",
+}
+OPTIONAL = tuple(KINDS)
 
 
 def write_split(path: str | Path, split: Split, source: Source) -> None:
@@ -26,8 +34,8 @@ def write_split(path: str | Path, split: Split, source: Source) -> None:
 
     The arrays are `<part>_indices` and `<part>_offsets` for the parts train, val and test (client i has
     `indices[offsets[i]:offsets[i + 1]]`, counted in the source's training images, the test in the official test set
-    where `test_official`), `rotation`, `label_map` and `clusters` (empty where there are none), `dataset`,
-    `num_samples`, `num_test_samples`, `labels_crc32`, `partition` and `format`.
+    where `test_official`), `rotation`, `label_map`, `test_label_map`, `clusters`, `adversaries` and `writers` (empty
+    where there are none), `dataset`, `num_samples`, `num_test_samples`, `labels_crc32`, `partition` and `format`.
     """
     arrays: dict[str, np.ndarray] = {}
     for part in PARTS:
@@ -130,21 +138,31 @@ def _unpack(path: Path, arrays: dict[str, np.ndarray], source: Source, num_clien
         if len(indices) and not (indices.min() >= 0 and indices.max() < limit):
             raise ValueError(f"{part}_indices reach from {indices.min()} to {indices.max()} in {limit} images")
         parts[part] = np.split(indices, offsets[1:-1])
-    optional = {name: arrays[name] if arrays[name].size else None for name in OPTIONAL}
-    shapes = {"rotation": (clients,), "clusters": (clients,), "label_map": (clients, source.num_classes)}
-    for name, value in optional.items():
-        if value is not None and value.shape != shapes[name]:
-            raise ValueError(f"{name} has shape {value.shape} instead of {shapes[name]}")
-    label_map, clusters = optional["label_map"], optional["clusters"]
-    if label_map is not None and not ((label_map >= 0) & (label_map < source.num_classes)).all():
-        raise ValueError(f"label_map names labels outside 0 to {source.num_classes - 1}")
+    none = np.empty(0)  # an array that did not exist when the file was written
+    optional = {name: array for name in OPTIONAL if (array := arrays.get(name, none)).size}
+    for name, array in optional.items():
+        is_map = name.endswith("label_map")
+        shape = (clients, source.num_classes) if is_map else (clients,)
+        if array.shape != shape:
+            raise ValueError(f"{name} has shape {array.shape} instead of {shape}")
+        if array.dtype.kind not in KINDS[name]:
+            raise ValueError(f"{name} is {array.dtype}")
+        if is_map and not ((array >= 0) & (array < source.num_classes)).all():
+            raise ValueError(f"{name} names labels outside 0 to {source.num_classes - 1}")
+
+    def whole(name: str) -> np.ndarray | None:
+        return optional[name].astype(np.int64) if name in optional else None
+
     return Split(
         train=parts["train"],
         val=parts["val"],
         test=parts["test"],
         test_official=official,
-        rotation=optional["rotation"],
-        label_map=None if label_map is None else label_map.astype(np.int64),
-        clusters=None if clusters is None else clusters.astype(np.int64),
+        rotation=optional.get("rotation"),
+        label_map=whole("label_map"),
+        clusters=whole("clusters"),
         partition=str(arrays["partition"]),
+        test_label_map=whole("test_label_map"),
+        adversaries=optional.get("adversaries"),
+        writers=optional.get("writers"),
     )

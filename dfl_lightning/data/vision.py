@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any, ClassVar
 
 import torch
@@ -9,6 +10,7 @@ import torchvision.datasets as datasets
 from torch import Tensor
 
 from dfl_lightning.data.datamodule import ROOT_VARIABLE, FederatedData
+from dfl_lightning.data.mnist_writers import download_writers, read_writers
 from dfl_lightning.data.source import Source
 from dfl_lightning.errors import UserError
 
@@ -67,10 +69,37 @@ class TorchvisionData(FederatedData):
 
 
 class MNIST(TorchvisionData):
-    """Handwritten digits (LeCun et al. 1998): 60,000 + 10,000 grey images of 28 x 28 pixels, 10 classes."""
+    """Handwritten digits (LeCun et al. 1998): 60,000 + 10,000 grey images of 28 x 28 pixels, 10 classes.
+
+    For the partition `ByWriter` it also reads who wrote them: 539 writers for training, 297 others for the test.
+    """
 
     dataset = datasets.MNIST
     num_classes = 10
+
+    def prepare_data(self) -> None:
+        """Download what is missing; Lightning calls this on one process only."""
+        super().prepare_data()
+        if self._by_writer and self.download:
+            download_writers(self.root)
+
+    def load(self) -> Source:
+        """See `TorchvisionData.load`; with the writers where the partition asks for them."""
+        source = super().load()
+        if not self._by_writer:
+            return source
+        assert source.test_labels is not None
+        names, writers, test_writers = read_writers(self.root, source.labels.numpy(), source.test_labels.numpy())
+        return dataclasses.replace(
+            source,
+            writers=torch.from_numpy(writers),
+            test_writers=torch.from_numpy(test_writers),
+            writer_names=names,
+        )
+
+    @property
+    def _by_writer(self) -> bool:
+        return self.partition.needs_writers and self.split is None
 
 
 class FashionMNIST(TorchvisionData):

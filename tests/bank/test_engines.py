@@ -213,6 +213,25 @@ def test_batchnorm_on_a_single_sample_is_refused_before_training(federation):
     federation(network=network, sizes=(8, 6, 11))
 
 
+def test_layers_may_compute_in_bfloat16_while_models_stay_in_float32(federation, naive):
+    f = federation(dtype=torch.float32, reduced=torch.bfloat16)
+    exact = federation(dtype=torch.float32)
+    before = f.bank.rows("models").clone()
+    for g in (f, exact):
+        g.bank.train(own(0, 1, 2), g.training(epochs=1, lr=0.3))
+    assert f.bank.rows("trained").dtype == torch.float32
+    for i in range(3):
+        module = naive.module(f.network, before[i])
+        with torch.autocast("cpu", torch.bfloat16):
+            naive.train(module, f.data, i, functools.partial(torch.optim.SGD, lr=0.3), epochs=1, dtype=f.dtype)
+        moved = (naive.row(module, f.dtype) - before[i]).norm()
+        assert (f.bank.rows("trained")[i] - naive.row(module, f.dtype)).norm() < 0.02 * moved
+        assert not torch.equal(f.bank.rows("trained")[i], exact.bank.rows("trained")[i])
+    scores, exactly = (g.bank.evaluate(own(0, 1, 2), "test").losses for g in (f, exact))
+    torch.testing.assert_close(scores, exactly, rtol=0.02, atol=0.0)
+    assert not torch.equal(scores, exactly)
+
+
 # --- personal and frozen parameters -----------------------------------------------------------------------------------
 SHAPES = [(5, 6), (5,), (3, 5), (3,)]  # of the `mlp`
 

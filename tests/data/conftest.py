@@ -1,3 +1,4 @@
+import dataclasses
 import os
 from pathlib import Path
 
@@ -33,6 +34,19 @@ def toy():
 @pytest.fixture
 def toy_without_test_set():
     return type("Toy", (Toy,), {"has_test": False})
+
+
+@pytest.fixture
+def toy_of_writers():
+    """Five writers in turn; the last one has no test images."""
+
+    def load(self):
+        source = Toy.load(self)
+        writers, test_writers = (torch.arange(size) % writers for size, writers in zip(self.sizes, (5, 4), strict=True))
+        names = ("ann", "bob", "cyd", "dee", "eve")
+        return dataclasses.replace(source, writers=writers, test_writers=test_writers, writer_names=names)
+
+    return type("Toy", (Toy,), {"load": load})
 
 
 @pytest.fixture

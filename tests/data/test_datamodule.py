@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from dfl_lightning.data import Digits, Dirichlet, RotatedClusters
+from dfl_lightning.data import IID, ByWriter, Digits, Dirichlet, RotatedClusters, Shards
 from dfl_lightning.errors import UserError
 
 
@@ -90,7 +90,10 @@ def test_a_partition_and_its_arguments_are_named_on_the_command_line(command):
 
 @pytest.mark.parametrize(
     "name",
-    ["IID", "Dirichlet", "Pathological", "RotatedClusters", "SwappedLabelClusters", "LabelClusters"],
+    [
+        *("IID", "Dirichlet", "Pathological", "Shards", "FlippedLabels"),
+        *("RotatedClusters", "SwappedLabelClusters", "LabelClusters"),
+    ],
 )
 def test_every_partition_can_be_named_alone_and_printed_as_yaml_that_parses_back(name, command):
     config = command.parser.parse_args(["--data=Digits", f"--data.partition={name}"])
@@ -99,6 +102,23 @@ def test_every_partition_can_be_named_alone_and_printed_as_yaml_that_parses_back
     data.setup()
     assert type(data.partition).__name__ == name
     assert data.clients.num_clients == 20
+
+
+def test_partitions_inside_partitions_tables_and_paths_are_named_on_the_command_line(command):
+    words = ["--data=Digits", "--data.partition=FlippedLabels", "--data.partition.fraction=0.25"]
+    data = command.data(*words, "--data.partition.base=Shards", "--data.partition.base.per_client=3")
+    assert isinstance(data.partition.base, Shards)
+    assert (data.partition.fraction, data.partition.base.per_client) == (0.25, 3)
+    data = command.data("--data=Digits", "--data.partition=FlippedLabels", "--data.partition.clients=[3, 1]")
+    assert (data.partition.clients, type(data.partition.base)) == ([1, 3], IID)
+    data = command.data("--data=Digits", "--data.partition=ClassCounts", "--data.partition.counts=[{0: 2}, {3: 1}]")
+    assert data.partition.counts == [{0: 2}, {3: 1}]
+    data = command.data("--data=Digits", "--data.partition=LabelClusters", "--data.partition.labels=[[1, 2], [0]]")
+    assert data.partition.labels == [[1, 2], [0]]
+    data = command.data("--data=FEMNIST", "--data.path=/leaf", "--data.classes=[1, 0]", "--data.num_clients=5")
+    assert (data.path, data.classes, data.num_clients, type(data.partition)) == ("/leaf", [1, 0], 5, ByWriter)
+    data = command.data("--data=CINIC10", "--data.merge_valid=false", "--data.path=/cinic")
+    assert (data.path, data.merge_valid, type(data.partition)) == ("/cinic", False, IID)
 
 
 @pytest.mark.parametrize("name", ["MNIST", "FashionMNIST", "CIFAR10", "CIFAR100"])

@@ -40,6 +40,41 @@ def test_labels_that_are_no_class_are_refused_with_the_numbers(labels):
         Source("S", torch.zeros(2, 1), torch.tensor(labels), 3)
 
 
+@pytest.mark.parametrize("together", [True, False])
+def test_images_and_test_images_are_put_together_and_copied_only_where_they_are_not_yet(together):
+    whole = torch.randint(0, 256, (7, 1, 2, 2), dtype=torch.uint8)
+    images, tests = whole[:5], whole[5:] if together else whole[5:].clone()
+    source = Source("S", images, torch.zeros(5).long(), 2, tests, torch.ones(2).long())
+    everything, labels = source.everything()
+    assert torch.equal(everything, whole)
+    assert labels.tolist() == [0] * 5 + [1] * 2
+    assert (everything.data_ptr() == whole.data_ptr()) == together
+
+
+def test_slices_of_one_tensor_that_do_not_follow_each_other_are_copied():
+    whole = torch.arange(10).view(10, 1)
+    for images, tests in ((whole[5:], whole[:5]), (whole[:4], whole[5:]), (whole[::2], whole[1::2])):
+        labels = [torch.zeros(len(part)).long() for part in (images, tests)]
+        everything, _ = Source("S", images, labels[0], 2, tests, labels[1]).everything()
+        assert torch.equal(everything, torch.cat([images, tests]))
+
+
+@pytest.mark.parametrize(
+    ("writers", "names", "sentence"),
+    [
+        ([0, 0, 0], ("a",), "3 writers for 2 images; name the writer of each image"),
+        ([0, 2], ("a", "b"), "writers reach from 0 to 2, but writer_names has 2; name every writer"),
+        ([-1, 0], ("a",), "writers reach from -1 to 0"),
+    ],
+)
+def test_writers_without_an_image_or_a_name_are_refused(writers, names, sentence):
+    images, labels, own = torch.zeros(2, 1), torch.zeros(2).long(), torch.tensor(writers)
+    with pytest.raises(UserError, match=sentence):
+        Source("S", images, labels, 1, writers=own, writer_names=names)
+    with pytest.raises(UserError, match=sentence):
+        Source("S", images, labels, 1, images, labels, test_writers=own, writer_names=names)
+
+
 def test_test_images_of_another_shape_are_refused():
     labels = torch.tensor([0])
     with pytest.raises(UserError, match="make both alike"):

@@ -1,14 +1,29 @@
+import dataclasses
+
 import numpy as np
 import pytest
 import torch
 
-from dfl_lightning.data import IID, Digits, Dirichlet, FromDataset, LabelClusters, RotatedClusters, SwappedLabelClusters
+from dfl_lightning.data import (
+    IID,
+    ByWriter,
+    ClassCounts,
+    Digits,
+    Dirichlet,
+    FlippedLabels,
+    FromDataset,
+    LabelClusters,
+    Pathological,
+    RotatedClusters,
+    Shards,
+    SwappedLabelClusters,
+)
 from dfl_lightning.data.partitions import Partition
 from dfl_lightning.errors import UserError
 
 
 def tensors(clients):
-    optional = [x for x in (clients.global_test, clients.clusters) if x is not None]
+    optional = [x for x in (clients.global_test, clients.clusters, clients.adversaries) if x is not None]
     return [clients.images, clients.labels, *clients.train, *clients.val, *clients.test, *optional, clients.scale]
 
 
@@ -21,21 +36,59 @@ def tensors(clients):
         RotatedClusters([15, 0]),
         SwappedLabelClusters([[], [[0, 1, 2]]]),
         LabelClusters(3),
+        Pathological(2),
+        Shards(2),
+        ClassCounts([{0: 5}, {1: 4, 2: 3}, {0: 3}]),
+        ByWriter(min_samples=5),
+        FlippedLabels(0.4),
+        FlippedLabels(clients=[0, 2], base=RotatedClusters([0, 180])),
+        FlippedLabels(0.4, base=ByWriter(5, classes=2)),
     ],
     ids=Partition.describe,
 )
 @pytest.mark.parametrize("test_fraction", [None, 0.25])
-def test_a_saved_split_gives_bit_identical_data_back(toy, tmp_path, partition, test_fraction):
+def test_a_saved_split_gives_bit_identical_data_back(toy_of_writers, tmp_path, partition, test_fraction):
     options = {"num_clients": 3, "val_fraction": 0.1, "test_fraction": test_fraction}
-    first = toy(partition=partition, **options)
+    first = toy_of_writers(partition=partition, **options)
     first.setup()
     first.save_split(tmp_path / "split.npz")
-    second = toy(num_clients=3, split=str(tmp_path / "split.npz"), seed=99)
+    second = toy_of_writers(num_clients=3, split=str(tmp_path / "split.npz"), seed=99)
     second.setup()
     ours, theirs = tensors(first.clients), tensors(second.clients)
     assert len(ours) == len(theirs)
     assert all(torch.equal(a, b) and a.dtype == b.dtype for a, b in zip(ours, theirs, strict=True))
     assert second.describe() == first.describe().replace(":", " from split.npz:")
+    for field in dataclasses.fields(first.client_split):
+        a, b = (getattr(data.client_split, field.name) for data in (first, second))
+        assert type(a) is type(b)
+        same = [np.array_equal(x, y) for x, y in zip(a, b, strict=True)] if isinstance(a, list) else [np.all(a == b)]
+        assert all(same), field.name
+        assert not isinstance(a, np.ndarray) or a.dtype == b.dtype, field.name
+
+
+def test_the_file_names_adversaries_and_writers(toy_of_writers, tmp_path):
+    data = toy_of_writers(num_clients=3, partition=FlippedLabels(clients=[1], base=ByWriter(5)), seed=1)
+    data.setup()
+    data.save_split(tmp_path / "split.npz")
+    with np.load(tmp_path / "split.npz", allow_pickle=False) as file:
+        assert file["adversaries"].tolist() == [False, True, False]
+        assert file["label_map"].tolist() == [[0, 1, 2], [2, 1, 0], [0, 1, 2]]
+        assert file["test_label_map"].tolist() == [[0, 1, 2]] * 3
+        assert set(file["writers"].tolist()) < {"ann", "bob", "cyd", "dee"}
+        for name, number in zip(file["writers"], file["train_indices"][file["train_offsets"][:-1]], strict=True):
+            assert number % 5 == ("ann", "bob", "cyd", "dee").index(name)
+
+
+def test_a_file_from_before_there_were_adversaries_and_writers_still_reads(saved):
+    with np.load(saved) as file:
+        older = {name: file[name] for name in file.files}
+    for name in ("test_label_map", "adversaries", "writers"):
+        assert older.pop(name).size == 0
+    np.savez(saved, **older)
+    data = Digits(num_clients=6, split=str(saved))
+    data.setup()
+    assert data.clients.adversaries is None
+    assert data.client_split.writers is None
 
 
 def test_the_file_reads_without_the_library_and_counts_in_the_source(toy, tmp_path):
@@ -96,6 +149,13 @@ def test_another_data_set_is_refused_by_name(saved):
         ({"test_offsets": np.array([0, 1])}, "malformed .*test_offsets do not fit"),
         ({"rotation": np.zeros(5)}, "malformed .*rotation has shape"),
         ({"label_map": np.full((6, 10), 10)}, "malformed .*label_map names labels outside 0 to 9"),
+        ({"label_map": np.zeros((6, 9), int)}, r"malformed .*label_map has shape \(6, 9\)"),
+        ({"test_label_map": np.full((6, 10), -1)}, "malformed .*test_label_map names labels outside 0 to 9"),
+        ({"test_label_map": np.zeros((6, 10))}, "malformed .*test_label_map is float64"),
+        ({"adversaries": np.zeros(5, bool)}, "malformed .*adversaries has shape"),
+        ({"adversaries": np.zeros(6)}, "malformed .*adversaries is float64"),
+        ({"writers": np.array(["a"])}, "malformed .*writers has shape"),
+        ({"writers": np.arange(6)}, "malformed .*writers is int64"),
     ],
 )
 def test_a_file_that_does_not_fit_is_refused_naming_file_and_numbers(saved, changed, sentence):

@@ -1,9 +1,10 @@
 """The stacked engine: k clients' models as one network.
 
 - `activation` what flows through it, `layers` how each kind of layer works on k clients, `kernels` own backward passes
-- `network` traces a plain network and tries the stacked one out against it; `loss` the losses
+- `network` traces a plain network and tries the stacked one out against it, `loss` the losses
 - `staging` rows to parameters and back, `optimizer` the user's optimizer on those clients that are left
-- `feed` batches, `job` the local training of a cohort, `scoring` evaluations; `cost` how wide a cohort is; `engine` the whole, `workshop` what they share
+- `feed` batches, `job` the local training of a cohort, `scoring` evaluations
+- `cost` how wide a cohort is, `workshop` what jobs have in common, `engine` the whole
 """
 
 from dfl_lightning.bank.stacked.engine import StackedEngine

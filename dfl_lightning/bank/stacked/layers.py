@@ -59,6 +59,7 @@ def _flat(tensor: Tensor | None) -> Tensor | None:
 def linear(layer: nn.Linear, name: str, now: Pass, x: Activation) -> Activation:
     """A batched product."""
     weight = now.of(name, "weight")
+    assert weight is not None
     inputs = x.leading()
     rows = inputs.reshape(len(inputs), -1, inputs.shape[-1])
     bias = now.of(name, "bias")

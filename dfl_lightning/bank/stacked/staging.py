@@ -40,8 +40,9 @@ class Staging:
 
     def finite(self) -> Tensor:
         """Which models are free of NaN and infinity, bool [k]."""
-        found = [t.isfinite().reshape(len(t), -1).all(1) for t in self.tensors.values() if t.numel()]
-        return torch.stack(found).all(0)
+        floating = (t for t in self.tensors.values() if t.is_floating_point() and t.numel())
+        largest = [torch.linalg.vector_norm(t.reshape(len(t), -1), float("inf"), dim=1) for t in floating]
+        return torch.stack(largest).isfinite().all(0)
 
 
 def unpack(layout: Layout, rows: Tensor) -> list[Tensor]:

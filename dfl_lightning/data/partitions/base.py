@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from dfl_lightning.data.source import Source
 from dfl_lightning.errors import UserError
 
 __all__ = ["Assignment", "Partition"]
@@ -21,8 +22,17 @@ class Assignment:
         clusters: hidden cluster of each client, int64 [m], or None.
         rotation: counter-clockwise rotation of each client's images in degrees, float64 [m], or None.
         label_map: what each client calls each class of the source, int64 [m, C], or None.
+        test_label_map: the same for its test images, where that differs; None means `label_map`.
         prior: class distribution that each client's images were drawn from, float64 [m, C], where its part of an
             official test set follows this rather than its counts; else None.
+        adversaries: clients whose training labels were falsified, bool [m]; None where that is not a question.
+        writers: name of the writer that each client is, str [m], where clients are writers; else None.
+        test: per client the indices of its images in the official test set, where it is known which are its own; or
+            None.
+        tests_on_own: the official test set has nothing like the clients' images: unless `test_fraction` says otherwise,
+            each client's test is held out from its own.
+        test_groups: clients of the same group divide the official test set among themselves, int64 [m]; None means all
+            together, or the clusters where these see images or names transformed.
     """
 
     train: list[np.ndarray]
@@ -30,13 +40,33 @@ class Assignment:
     rotation: np.ndarray | None = None
     label_map: np.ndarray | None = None
     prior: np.ndarray | None = None
+    test_label_map: np.ndarray | None = None
+    adversaries: np.ndarray | None = None
+    writers: np.ndarray | None = None
+    test: list[np.ndarray] | None = None
+    tests_on_own: bool = False
+    test_groups: np.ndarray | None = None
+
+    def groups_of_test(self) -> np.ndarray:
+        """Who divides the official test set with whom, int64 [m]; see `test_groups`."""
+        if self.test_groups is not None:
+            return self.test_groups
+        if self.clusters is not None and (self.rotation is not None or self.label_map is not None):
+            return self.clusters
+        return np.zeros(len(self.train), dtype=np.int64)
 
 
 class Partition(ABC):
     """How the training images of a data set are divided among the clients.
 
     A partition of one's own implements `assign`; it draws from `dfl_lightning.streams.numpy_stream(seed, ...)` only.
+    One that looks at more than labels overrides `divide`, too.
+
+    Attributes:
+        needs_writers: whether the data set must say who wrote each image, where reading that is extra work.
     """
+
+    needs_writers: bool = False
 
     @abstractmethod
     def assign(self, labels: np.ndarray, num_classes: int, num_clients: int, seed: int) -> Assignment:
@@ -54,6 +84,10 @@ class Partition(ABC):
         Raises:
             UserError: the partition cannot be drawn for these numbers.
         """
+
+    def divide(self, source: Source, num_clients: int, seed: int) -> Assignment:
+        """Divide the training images of a data set; here by `assign`, from their labels alone."""
+        return self.assign(source.labels.numpy(), source.num_classes, num_clients, seed)
 
     def describe(self) -> str:
         """The partition in a word or two, for the banner."""

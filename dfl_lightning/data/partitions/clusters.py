@@ -91,15 +91,27 @@ class LabelClusters(Partition):
 
     Args:
         clusters: number of clusters; FL-FDMS has 5, of two labels each.
+        labels: the labels of each cluster, in place of a number of clusters. The toy example of AFIND+ (figure 2) is
+            `[[4, 5, 6, 7], [0, 1, 2, 3]]` with 3 clients.
     """
 
-    def __init__(self, clusters: int = 5) -> None:
+    def __init__(self, clusters: int = 5, labels: list[list[int]] | None = None) -> None:
         if clusters < 1:
             raise UserError(f"data.partition LabelClusters: clusters must be at least 1, not {clusters}")
-        self.clusters = clusters
+        if labels is not None:
+            named = [label for group in labels for label in group]
+            if not labels or not all(labels) or len(set(named)) < len(named):
+                raise UserError(
+                    f"data.partition LabelClusters: labels must give each cluster labels of its own, which no other "
+                    f"has, not {labels}"
+                )
+        self.clusters = clusters if labels is None else len(labels)
+        self.labels = labels
 
     def describe(self) -> str:
-        """For example `LabelClusters(5)`."""
+        """For example `LabelClusters(5)` or `LabelClusters{4 5 6 7,0 1 2 3}`."""
+        if self.labels is not None:
+            return f"LabelClusters{{{','.join(' '.join(map(str, group)) for group in self.labels)}}}"
         return f"LabelClusters({self.clusters})"
 
     def assign(self, labels: np.ndarray, num_classes: int, num_clients: int, seed: int) -> Assignment:
@@ -111,9 +123,14 @@ class LabelClusters(Partition):
             )
         clusters = contiguous_clusters(num_clients, self.clusters, self.describe())
         rng = numpy_stream(seed, "partition")
-        pools = [
-            np.flatnonzero(np.isin(labels, group)) for group in np.array_split(np.arange(num_classes), self.clusters)
-        ]
+        groups = np.array_split(np.arange(num_classes), self.clusters) if self.labels is None else self.labels
+        for group in groups:
+            if outside := [label for label in group if not 0 <= label < num_classes]:
+                raise UserError(
+                    f"data.partition {self.describe()}: label {outside[0]} does not exist, the data have {num_classes} "
+                    f"classes, 0 to {num_classes - 1}; correct labels"
+                )
+        pools = [np.flatnonzero(np.isin(labels, group)) for group in groups]
         size = min(len(pool) // int((clusters == cluster).sum()) for cluster, pool in enumerate(pools))
         parts: list[np.ndarray] = []
         for cluster, pool in enumerate(pools):

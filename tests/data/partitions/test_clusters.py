@@ -41,9 +41,19 @@ def test_label_clusters_cut_to_the_poorest_cluster():
     assert {len(part) for part in LabelClusters(2).assign(labels, 2, 6, seed=0).train} == {3}
 
 
+def test_the_toy_of_afind_has_two_clients_of_four_labels_and_one_of_the_four_others():
+    assignment = LabelClusters(labels=[[4, 5, 6, 7], [0, 1, 2, 3]]).assign(LABELS, 10, 3, seed=0)
+    assert [set(LABELS[part]) for part in assignment.train] == [{4, 5, 6, 7}, {4, 5, 6, 7}, {0, 1, 2, 3}]
+    assert assignment.clusters.tolist() == [0, 0, 1]
+    assert LabelClusters(labels=[[4, 5], [0]]).describe() == "LabelClusters{4 5,0}"
+
+
 @pytest.mark.parametrize(
     ("make", "sentence"),
     [
+        (lambda: LabelClusters(labels=[[1], []]), "must give each cluster labels of its own"),
+        (lambda: LabelClusters(labels=[[1], [2, 1]]), "must give each cluster labels of its own"),
+        (lambda: LabelClusters(labels=[[1], [10]]).assign(LABELS, 10, 4, 0), "label 10 does not exist, .* 0 to 9"),
         (lambda: RotatedClusters([]), "degrees must be a list of numbers"),
         (lambda: SwappedLabelClusters([]), "has no cluster"),
         (lambda: SwappedLabelClusters([[[0, 1], [1, 2]]]), "cluster 0 names a label twice"),

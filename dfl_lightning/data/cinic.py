@@ -1,0 +1,93 @@
+"""CINIC-10 from its folders of images."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image, UnidentifiedImageError
+
+from dfl_lightning.data.datamodule import ROOT_VARIABLE, FederatedData
+from dfl_lightning.data.source import Source
+from dfl_lightning.errors import UserError
+
+__all__ = ["CINIC10"]
+
+CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
+FOLDERS = ("CINIC-10", "cinic-10", "CINIC10", "cinic10")
+SIDE = 32
+
+
+class CINIC10(FederatedData):
+    """Photographs (Darlow et al. 2018): 180,000 + 90,000 colour images of 32 x 32 pixels, CIFAR-10's classes.
+
+    CINIC-10 is not downloaded: unpack its archive (doi.org/10.7488/ds/2448) into a folder `CINIC-10` of `root`.
+
+    Args:
+        path: the folder with `train`, `valid` and `test`; null looks for `CINIC-10` in `root`.
+        merge_valid: divide the 90,000 images of `valid` among the clients with those of `train`, as DPFL does (appendix
+            H.5.1); else they are not used.
+        **kwargs: everything else of `FederatedData`.
+    """
+
+    def __init__(self, path: str | None = None, merge_valid: bool = True, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.path = path
+        self.merge_valid = merge_valid
+
+    def prepare_data(self) -> None:
+        """Look where the files are; nothing is downloaded."""
+        self._find()
+
+    def load(self) -> Source:
+        """Images uint8 [N, 3, 32, 32], by class and file name; those of `valid` after those of `train`."""
+        folder = self._find()
+        parts = ["train", "valid", "test"] if self.merge_valid else ["train", "test"]
+        files = [_files(folder / part) for part in parts]
+        images = np.empty((sum(len(part) for part in files), 3, SIDE, SIDE), dtype=np.uint8)
+        for place, (path, _) in enumerate(entry for part in files for entry in part):
+            images[place] = _pixels(path)
+        labels = torch.tensor([label for part in files for _, label in part])
+        end = len(images) - len(files[-1])
+        whole = torch.from_numpy(images)
+        return Source("CINIC10", whole[:end], labels[:end], len(CLASSES), whole[end:], labels[end:], scale=1 / 255)
+
+    def _find(self) -> Path:
+        candidates = [self.root / name for name in FOLDERS] if self.path is None else [Path(self.path)]
+        for folder in candidates:
+            if (folder / "train").is_dir():
+                return folder
+        where = f"root '{self.root}' has no {FOLDERS[0]}/train" if self.path is None else f"{self.path} has no train"
+        raise UserError(
+            f"data CINIC10: {where}; unpack the archive of doi.org/10.7488/ds/2448 there, or name the folder with "
+            f"train, valid and test by data.path, or its parent by data.root or the environment variable "
+            f"{ROOT_VARIABLE}"
+        )
+
+
+def _files(folder: Path) -> list[tuple[Path, int]]:
+    """The images of a part and their classes, in the same order on every machine."""
+    found = []
+    for label, name in enumerate(CLASSES):
+        paths = sorted(path for path in (folder / name).glob("*.png") if not path.name.startswith("."))
+        if not paths:
+            raise UserError(
+                f"data CINIC10: {folder / name} has no png file; unpack CINIC-10 again, each part has the folders "
+                f"{', '.join(CLASSES)}"
+            )
+        found += [(path, label) for path in paths]
+    return found
+
+
+def _pixels(path: Path) -> np.ndarray:
+    """An image as uint8 [3, 32, 32]; only png is read, whatever the file says that it is."""
+    try:
+        with Image.open(path, formats=["PNG"]) as image:
+            if image.size == (SIDE, SIDE):
+                return np.asarray(image.convert("RGB")).transpose(2, 0, 1)
+            size = image.size
+    except (OSError, ValueError, SyntaxError, UnidentifiedImageError, Image.DecompressionBombError) as error:
+        raise UserError(f"{path}: not a whole png image ({error}); unpack CINIC-10 again") from error
+    raise UserError(f"{path}: it has {size[0]} x {size[1]} pixels, not {SIDE} x {SIDE}; unpack CINIC-10 again")

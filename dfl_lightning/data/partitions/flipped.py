@@ -1,0 +1,107 @@
+"""Clients that train on falsified labels."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from dfl_lightning.data.partitions.base import Assignment, Partition
+from dfl_lightning.data.partitions.iid import IID
+from dfl_lightning.data.source import Source
+from dfl_lightning.errors import UserError
+from dfl_lightning.streams import numpy_stream
+
+__all__ = ["FlippedLabels"]
+
+
+class FlippedLabels(Partition):
+    """Some clients rename the labels that they train and validate on, all in the same way (DPFL, section 4.3).
+
+    Who has which images is up to another partition. Test labels stay true, and so does the way test images are divided.
+    `ClientData.adversaries` says who is flipped, and flipped clients are clusters apart from the others.
+
+    Args:
+        fraction: share of the clients that are flipped, drawn at random, rounded to a whole number; DPFL has 40 of 100.
+        clients: the ids of the flipped clients, in place of a fraction.
+        permutation: what a flipped client calls each class: a list of all classes; null calls class y of C classes
+            C - 1 - y, as DPFL's public code does.
+        base: who has which images; null means IID.
+    """
+
+    def __init__(
+        self,
+        fraction: float = 0.4,
+        clients: Sequence[int] | None = None,
+        permutation: Sequence[int] | None = None,
+        base: Partition | None = None,
+    ) -> None:
+        if not 0 <= fraction <= 1:
+            raise UserError(f"data.partition FlippedLabels: fraction must be from 0 to 1, not {fraction}")
+        if clients is not None and len(set(clients)) < len(clients):
+            raise UserError(f"data.partition FlippedLabels: clients names a client twice: {list(clients)}")
+        self.fraction = fraction
+        self.clients = None if clients is None else sorted(clients)
+        self.permutation = None if permutation is None else list(permutation)
+        self.base = IID() if base is None else base
+        self.needs_writers = self.base.needs_writers
+
+    def describe(self) -> str:
+        """For example `FlippedLabels(40% of Dirichlet(0.1))`."""
+        who = f"{100 * self.fraction:g}%" if self.clients is None else f"{len(self.clients)} clients"
+        return f"FlippedLabels({who} of {self.base.describe()})"
+
+    def assign(self, labels: np.ndarray, num_classes: int, num_clients: int, seed: int) -> Assignment:
+        """See `Partition.assign`."""
+        return self._flip(self.base.assign(labels, num_classes, num_clients, seed), num_classes, num_clients, seed)
+
+    def divide(self, source: Source, num_clients: int, seed: int) -> Assignment:
+        """See `Partition.divide`."""
+        return self._flip(self.base.divide(source, num_clients, seed), source.num_classes, num_clients, seed)
+
+    def _flip(self, base: Assignment, num_classes: int, num_clients: int, seed: int) -> Assignment:
+        flipped = self._flipped(num_clients, seed)
+        names = np.tile(np.arange(num_classes), (num_clients, 1)) if base.label_map is None else base.label_map
+        groups = np.zeros(num_clients, dtype=np.int64) if base.clusters is None else base.clusters
+        return dataclasses.replace(
+            base,
+            label_map=np.where(flipped[:, None], self._names(num_classes)[names], names),
+            test_label_map=names if base.test_label_map is None else base.test_label_map,
+            test_groups=base.groups_of_test(),
+            adversaries=flipped if base.adversaries is None else base.adversaries | flipped,
+            clusters=np.unique(2 * groups + flipped, return_inverse=True)[1].reshape(-1),
+        )
+
+    def _flipped(self, num_clients: int, seed: int) -> np.ndarray:
+        """Who is flipped, bool [m]."""
+        flipped = np.zeros(num_clients, dtype=bool)
+        if self.clients is None:
+            number = math.floor(self.fraction * num_clients + 0.5)
+            if self.fraction > 0 and not number:
+                raise UserError(
+                    f"data.partition FlippedLabels: fraction {self.fraction:g} of {num_clients} clients is nobody; "
+                    f"raise fraction or num_clients"
+                )
+            chosen = numpy_stream(seed, "flipped clients").permutation(num_clients)[:number].tolist()
+        else:
+            chosen = self.clients
+            if outside := [client for client in chosen if not 0 <= client < num_clients]:
+                raise UserError(
+                    f"data.partition FlippedLabels: clients names {outside[0]}, but there are {num_clients} clients, "
+                    f"0 to {num_clients - 1}; correct clients or num_clients"
+                )
+        flipped[chosen] = True
+        return flipped
+
+    def _names(self, num_classes: int) -> np.ndarray:
+        """What a flipped client calls each class, int64 [C]."""
+        if self.permutation is None:
+            return np.arange(num_classes)[::-1]
+        if sorted(self.permutation) != list(range(num_classes)):
+            raise UserError(
+                f"data.partition FlippedLabels: permutation must list each of the {num_classes} classes, 0 to "
+                f"{num_classes - 1}, once, not {self.permutation}"
+            )
+        return np.array(self.permutation)
