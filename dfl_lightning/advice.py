@@ -30,3 +30,4 @@ def quieten_lightning() -> None:
     ignore_inapplicable_warnings()
     for name in ("lightning.pytorch", "lightning.fabric"):
         logging.getLogger(name).setLevel(logging.WARNING)
+    logging.getLogger("lightning.pytorch.profilers").setLevel(logging.INFO)  # a table that was asked for

@@ -143,6 +143,7 @@ class DFLModule(LightningModule):
         wanted |= {name for phase in self.phases for name in phase.objective.row_sets}
         sets = {name: models.clone() if name == "initial" else torch.zeros_like(models) for name in sorted(wanted)}
         self.bank = Bank(self.layout, models, m, sets)
+        self.bank.timed = self.dfl_trainer.phase
 
     def on_fit_start(self) -> None:
         """The engine, with the data on the run's device."""
@@ -198,24 +199,23 @@ class DFLModule(LightningModule):
             (splits without data are missing); `global_test_*` [1] where one server's model is everybody's.
         """
         bank, data = self.bank, self.data
-        with self.dfl_trainer.phase("evaluate"):
-            references = self.reported()
-            if self.finetune_epochs:
-                phases = (Phase(Plain(), self.finetune_epochs, self.layout.all),)
-                round_ = bank.boundary.round
-                bank.train(references, Training("finetune", round_, phases, self.learning_rate))
-                references = References.rows("trained", references.owners)
-            results: dict[str, Tensor] = {}
-            for split in ("val", "test"):
-                if int(data.sizes(split).sum()):
-                    scores = bank.evaluate(references, split)
-                    results |= {f"{split}_loss": scores.losses}
-                    results |= {f"{split}_{name}": values for name, values in scores.metrics.items()}
-            bank.abandon()
-            if self.topology.num_servers and not self.layout.has_personal_parameters and data.global_test is not None:
-                server = torch.tensor([self.num_clients])
-                scores = bank.evaluate(References((Term("models", server),), torch.tensor([-1])), "test")
-                results |= {"global_test_loss": scores.losses, "global_test_acc": scores.metrics["acc"]}
+        references = self.reported()
+        if self.finetune_epochs:
+            phases = (Phase(Plain(), self.finetune_epochs, self.layout.all),)
+            round_ = bank.boundary.round
+            bank.train(references, Training("finetune", round_, phases, self.learning_rate))
+            references = References.rows("trained", references.owners)
+        results: dict[str, Tensor] = {}
+        for split in ("val", "test"):
+            if int(data.sizes(split).sum()):
+                scores = bank.evaluate(references, split)
+                results |= {f"{split}_loss": scores.losses}
+                results |= {f"{split}_{name}": values for name, values in scores.metrics.items()}
+        bank.abandon()
+        if self.topology.num_servers and not self.layout.has_personal_parameters and data.global_test is not None:
+            server = torch.tensor([self.num_clients])
+            scores = bank.evaluate(References((Term("models", server),), torch.tensor([-1])), "test")
+            results |= {"global_test_loss": scores.losses, "global_test_acc": scores.metrics["acc"]}
         return results
 
     def validation_step(self, batch: Any, batch_idx: int) -> None:

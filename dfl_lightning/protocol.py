@@ -84,8 +84,7 @@ class Protocol:
 
         round.charge(round.jobs)  # a server's model is downloaded
         training = Training("local", round.index, round.phases, round.lr)
-        with self.trainer.phase("train"):
-            result = round.bank.train(round.jobs, training, progress)
+        result = round.bank.train(round.jobs, training, progress)
         round.losses = torch.full((m,), float("nan"), dtype=torch.float64)
         round.losses[round.jobs.owners] = result.losses
         self._quarantine(round, result)
@@ -96,8 +95,7 @@ class Protocol:
         trainer, m = self.trainer, round.num_clients
         if round.active[:m].any():
             call_round_hook(trainer, "on_trained", round)
-            with trainer.phase("compare"):
-                call_round_hook(trainer, "on_compare", round)
+            call_round_hook(trainer, "on_compare", round)
             self._promise_type(round.similarity, float, (round.num_nodes,) * 2, Selection, "similarity")
             self._promise_type(round.scores, float, (round.num_nodes,) * 2, Selection, "scores")
             call_round_hook(trainer, "on_threshold", round)
@@ -114,8 +112,7 @@ class Protocol:
             round.selected &= round.receivers[:, None]
             self._substitute(round)
             self._weigh(round)
-            with trainer.phase("mix"):
-                call_round_hook(trainer, "on_mix", round)
+            call_round_hook(trainer, "on_mix", round)
             rows = round.bank.next_rows()["models"]
             # the sum of float32 cannot overflow in float64, and is NaN or infinite where any entry is
             finite = bool(rows.sum(dtype=torch.float64).isfinite())

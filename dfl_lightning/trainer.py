@@ -255,7 +255,7 @@ class DFLTrainer(Trainer):
     # --- the run ------------------------------------------------------------------------------------------------
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """Time a part of a round: for the profiler, and for summary.json."""
+        """Time a verb of the bank: for the profiler, and for summary.json."""
         started = time.perf_counter()
         with cast(Any, self).profiler.profile(name):
             yield

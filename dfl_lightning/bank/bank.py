@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -60,6 +61,9 @@ class Bank:
         models: initial models, [n, width].
         num_clients: m; rows from m on are servers.
         sets: further row sets by name, each [n, width].
+
+    Attributes:
+        timed: name of a verb -> a context that takes its time.
     """
 
     def __init__(
@@ -69,6 +73,7 @@ class Bank:
         self.num_clients = num_clients
         self.engine: Engine | None = None
         self.boundary = Boundary(0, {"models": models, **(sets or {})}, {}, {}, {})
+        self.timed: Callable[[str], AbstractContextManager[None]] = lambda verb: nullcontext()
         self._work = _Work()
         self._spare: Tensor | None = None  # the buffer that training writes next
 
@@ -126,7 +131,8 @@ class Bank:
         self._spare = target
         self._work.trained, self._work.mixed = None, False
         target.copy_(models)
-        result = self.engine.train(self, references, training, target, progress)
+        with self.timed("train"):
+            result = self.engine.train(self, references, training, target, progress)
         for owner in references.owners[~result.finite].tolist():
             target[owner] = models[owner]
         self._work.started = references.take(torch.nonzero(result.finite).squeeze(1))
@@ -137,7 +143,8 @@ class Bank:
         """Gradients of the mean loss at the references, [n, width]; nothing is updated, zero rows without a job."""
         assert self.engine is not None
         target = torch.zeros_like(self.boundary.rows["models"])
-        self.engine.train(self, references, replace(training, gradients=True), target, None)
+        with self.timed("train"):
+            self.engine.train(self, references, replace(training, gradients=True), target, None)
         return target
 
     def evaluate(self, references: References, split: str) -> Evaluation:
@@ -149,7 +156,8 @@ class Bank:
         assert self.engine is not None
         if self.layout.has_personal_parameters and bool((references.owners < 0).any()):
             raise ValueError("a model with personal parameters needs an owner; the global test set has none")
-        return self.engine.evaluate(self, references, split)
+        with self.timed("evaluate"):
+            return self.engine.evaluate(self, references, split)
 
     def compare(
         self,
@@ -186,7 +194,8 @@ class Bank:
             return block
 
         columns = self.layout.shared_parameters if columns is None else columns
-        return compare_rows(read, m, pairs, columns, centre)
+        with self.timed("compare"):
+            return compare_rows(read, m, pairs, columns, centre)
 
     def mix(
         self, terms: Sequence[tuple[Tensor, str]], into: str, where: Tensor, columns: Columns | None = None
@@ -210,7 +219,8 @@ class Bank:
             if into not in self._work.written:
                 self._work.written[into] = self.boundary.rows[into].clone()
             target = self._work.written[into]
-        mix_rows(sources, target, index.to(target.device), self.layout.shared if columns is None else columns)
+        with self.timed("mix"):
+            mix_rows(sources, target, index.to(target.device), self.layout.shared if columns is None else columns)
         self._work.mixed |= into == "models"
 
     # --- rounds -----------------------------------------------------------------------------------------------------
