@@ -2,6 +2,7 @@
 
     python scripts/compare.py afind --seeds 0 1 2
     python scripts/compare.py fdms --seeds 0 1 2 3 4
+    python scripts/compare.py panm_grad --seeds 0 1 2
 
 Every row is a command line that anyone can run; the runs stay in `--out`.
 """
@@ -37,6 +38,15 @@ VARIANTS = {
         "Dropout": "--substitution null",
         "Stale": "--substitution Stale",
         "FDMS": "",
+    },
+    "panm_grad": {
+        "Local": "--selection Gossip --selection.k 0",
+        "Gossip(3)": "--selection Gossip --selection.k 3",
+        "Fixed(3)": "--selection Gossip --selection.k 3 --selection.redraw false",
+        "Oracle(3)": "--selection Gossip --selection.k 3 --selection.within cluster",
+        "PANMGrad": "",
+        "PANMLoss": "--config panm_loss",
+        "PANM by the letter": "--config panm_literal",
     },
 }
 

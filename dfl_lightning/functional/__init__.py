@@ -23,6 +23,18 @@ from dfl_lightning.functional.evaluation import (
 )
 from dfl_lightning.functional.fdms import friends, running_mean, similarity_scores
 from dfl_lightning.functional.mixing import count_votes, server_step, uniform_weights
+from dfl_lightning.functional.panm import (
+    gradient_similarity,
+    loss_similarity,
+    rematched_neighbours,
+    same_cluster,
+)
+from dfl_lightning.functional.panm_theory import (
+    initialisation_probabilities,
+    literal_initialisation_probabilities,
+    panm_models_in_round,
+    panm_models_received,
+)
 from dfl_lightning.functional.selection import above_threshold, random_k, top_k
 from dfl_lightning.functional.similarity import centred_cosines, cosines_from_gram, distances_from_gram
 
@@ -38,12 +50,20 @@ __all__ = [
     "entropy_sum",
     "friend_accuracy",
     "friends",
+    "gradient_similarity",
+    "initialisation_probabilities",
+    "literal_initialisation_probabilities",
     "literal_threshold",
+    "loss_similarity",
     "neighbour_precision_recall",
     "normalised_entropy",
+    "panm_models_in_round",
+    "panm_models_received",
     "participation_ratio",
     "random_k",
+    "rematched_neighbours",
     "running_mean",
+    "same_cluster",
     "selection_probabilities",
     "server_step",
     "similarity_scores",

@@ -54,6 +54,8 @@ def summarise(trainer: DFLTrainer, module: DFLModule, status: str) -> dict[str, 
     received = {
         name: float(np.nansum(metrics[f"{name}_received"])) for name in ("models", "probes", "proxies", "bytes")
     }
+    if "models_by_formula" in metrics:
+        received["models_by_formula"] = float(np.nansum(metrics["models_by_formula"]))
     return _without_nan(
         {
             "status": status,
@@ -103,6 +105,8 @@ def final_table(summary: dict[str, Any]) -> list[str]:
     accuracy, lines = summary["test_accuracy"], []
     received = summary["received_per_client"]
     parts = [f"{received['models']:,.0f} models"]
+    if "models_by_formula" in received:
+        parts[0] += f", by the paper's formula {received['models_by_formula']:,.0f}"
     if received["proxies"]:
         parts.append(f"{received['proxies']:,.0f} proxies")
     cost = f"{size(received['bytes'])} ({', '.join(parts)})"

@@ -6,6 +6,7 @@ import torch
 
 from dfl_lightning.callbacks import (
     AFIND,
+    PANM,
     AdaptiveThreshold,
     Bernoulli,
     Boltzmann,
@@ -24,6 +25,8 @@ POLICIES = {
     "oracle, by samples": lambda: [Gossip(k="all", within="cluster"), SampleWeighted()],
     "afind": lambda: [AFIND(), AdaptiveThreshold(), Boltzmann()],
     "afind, weights": lambda: [AFIND(proxy="weight", center=False), AdaptiveThreshold(), Boltzmann()],
+    "panm, gradients": lambda: [PANM(k=3, l=2, stage_one=2, tau=2), Uniform()],
+    "panm, losses": lambda: [PANM("loss", k=3, l=2, stage_one=2, tau=2), Uniform()],
     "stale": lambda: [Gossip(k=3), Boltzmann(), Bernoulli(0.3), Stale()],
 }
 every_policy = pytest.mark.parametrize("name", POLICIES)

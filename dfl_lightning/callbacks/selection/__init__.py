@@ -2,5 +2,6 @@
 
 from dfl_lightning.callbacks.selection.afind import AFIND
 from dfl_lightning.callbacks.selection.gossip import Gossip
+from dfl_lightning.callbacks.selection.panm import PANM
 
-__all__ = ["AFIND", "Gossip"]
+__all__ = ["AFIND", "PANM", "Gossip"]
