@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from dfl_lightning.bank.verbs import Comparison
+from dfl_lightning.bank.comparing import Comparison
 from dfl_lightning.callbacks import PANM, Aggregation, Gossip, SampleWeighted, Stale, Trace, Uniform
 from dfl_lightning.errors import UserError
 from dfl_lightning.functional import (
