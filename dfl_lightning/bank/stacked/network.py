@@ -344,4 +344,4 @@ def _describe(node: fx.Node, layers: Mapping[str, nn.Module]) -> str:
 
 def _first_line(error: BaseException) -> str:
     lines = str(error).strip().splitlines()
-    return lines[0] if lines else type(error).__name__
+    return lines[0].rstrip(".") if lines else type(error).__name__
