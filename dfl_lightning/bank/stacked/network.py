@@ -286,7 +286,8 @@ def _agree(
         found = torch.autograd.grad(total, [tensors[name] for name in names], allow_unused=True)
     except Exception as error:
         note = next(iter(getattr(error, "__notes__", [])), "")
-        raise CannotStack(f"{note.removeprefix('in ') or 'its forward pass'}: {_first_line(error)}") from error
+        where = note.removeprefix("in ") or "its forward pass"
+        raise CannotStack(f"{where} fails for several clients at once ({_first_line(error)})") from error
     agreed = [True, True, True]
     for i, (expected, _, gradients, buffers) in enumerate(plain):
         agreed[0] &= _close(outputs[i, : sizes[i]].detach(), expected)
