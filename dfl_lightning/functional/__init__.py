@@ -15,6 +15,7 @@ from dfl_lightning.functional.afind import (
     smoothed_loss,
     updated_probabilities,
 )
+from dfl_lightning.functional.dpfl import adding_probability, bggc, candidates_in_order, ggc, marginal_gain
 from dfl_lightning.functional.evaluation import (
     accuracy_summary,
     friend_accuracy,
@@ -30,7 +31,10 @@ __all__ = [
     "above_threshold",
     "accuracy_summary",
     "adaptive_threshold",
+    "adding_probability",
+    "bggc",
     "boltzmann_weights",
+    "candidates_in_order",
     "centred_cosines",
     "cosines_from_gram",
     "count_votes",
@@ -38,7 +42,9 @@ __all__ = [
     "entropy_sum",
     "friend_accuracy",
     "friends",
+    "ggc",
     "literal_threshold",
+    "marginal_gain",
     "neighbour_precision_recall",
     "normalised_entropy",
     "participation_ratio",
