@@ -80,15 +80,14 @@ class DPFL(Selection):
             )
 
     def on_propose(self, trainer: DFLTrainer, module: DFLModule, round: Round) -> None:
-        """Longer training in round 0; whom a client may fetch: all neighbours, its first or its last choice."""
+        """Longer training in round 0; whom a client may fetch: all its neighbours, or its first choice."""
         n = round.num_nodes
         if self.first is None or self.has_first is None or self.chosen is None:
             self.first, self.chosen = torch.zeros(2, n, n, dtype=torch.bool)
             self.has_first = torch.zeros(n, dtype=torch.bool)
         if round.index == 0:
             round.phases = module.objective.phases(module.layout, self.initial_epochs)
-        known = self.first if self._is_due(round) else self.chosen
-        round.candidates &= known | self._among_all(round)[:, None]
+        round.candidates &= self.first | self._among_all(round)[:, None]
 
     def on_trained(self, trainer: DFLTrainer, module: DFLModule, round: Round) -> None:
         """Keep the trained models that are the best so far on validation data, the latest among equals."""
