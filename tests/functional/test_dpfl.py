@@ -369,5 +369,5 @@ def test_a_model_that_breaks_the_average_is_left_out(broken, construct):
         return target(model) if model.abs().max() < 100 else torch.tensor(broken, dtype=torch.float64)
 
     choice, _ = construct(torch.tensor([0, 2, 1e9, 1e9, 1.0], dtype=torch.float64), [2, 1, 3, 4], loss=loss)
-    assert chosen(choice) == {1, 4} or chosen(choice) == {1}
+    assert chosen(choice) == {1, 4}
     assert not choice.probabilities.isnan().any()

@@ -272,6 +272,18 @@ def test_the_validation_accuracy_of_what_is_kept_never_falls(dpfl):
         before = now
 
 
+def test_what_is_kept_survives_a_checkpoint(dpfl, go_on, make_data):
+    data = make_data(sizes=SIZES, val_fraction=1 / 3)
+    run = dpfl(rounds=4, data=data, model={"lr": 1.0})
+    policies = DPFL(budget=3, initial_epochs=2), SampleWeighted(count="train_and_val")
+    later = go_on(run, *policies, data=data, lr=1.0)
+    for one, other in zip(run.go(3).rounds[4:], later.go(3).rounds, strict=True):
+        assert torch.equal(one.sets["best"], other.sets["best"])
+        assert not torch.equal(one.sets["best"], one.trained)
+    scores = run.module.evaluate(), later.module.evaluate()
+    assert all(torch.equal(scores[0][name], scores[1][name]) for name in scores[0])
+
+
 def test_who_has_never_trained_keeps_its_first_model(dpfl, tmp_path):
     trace = tmp_path / "trace.txt"
     trace.write_text("0 1 1 1 1 1\n")
