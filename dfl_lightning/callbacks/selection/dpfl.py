@@ -124,7 +124,7 @@ class DPFL(Selection):
         round.log("held", float(round.ledger.held.max()))
 
     def _is_due(self, round: Round) -> bool:
-        """Whether clients choose in this round; the first rounds of a run, 0 and 1, always."""
+        """Whether clients choose again in this round: in round 1, and so on; nobody's first choice waits for it."""
         return (round.index - 1) % self.period == 0
 
     def _among_all(self, round: Round) -> Tensor:
