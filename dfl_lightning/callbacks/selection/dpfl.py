@@ -35,6 +35,8 @@ class DPFL(Selection):
         repeat_bggc: choose among all neighbours again, not among those of the first choice.
         rule: `bounded`: nobody ever exceeds the budget; `literal`: the budget counts the client itself and is tested
             where the algorithms print it, and the smallest gain counts.
+        adversaries_choose: whether clients with falsified labels choose like all others, or learn from nobody and only
+            send what they trained (section 4.3).
     """
 
     row_sets = ("best",)
@@ -47,6 +49,7 @@ class DPFL(Selection):
         period: int = 1,
         repeat_bggc: bool = False,
         rule: Literal["bounded", "literal"] = "bounded",
+        adversaries_choose: bool = True,
     ) -> None:
         if budget != "all" and budget < 0:
             raise UserError(f"selection.budget={budget}; it is a number of other clients, 0 or more, or all")
@@ -56,6 +59,7 @@ class DPFL(Selection):
             raise UserError(f"selection.period={period}; it is a number of rounds, 1 or more")
         self.k = budget
         self.initial_epochs, self.period, self.repeat_bggc, self.rule = initial_epochs, period, repeat_bggc, rule
+        self.adversaries_choose = adversaries_choose
         self.first: Tensor | None = None  # Omega, bool [n, n]
         self.has_first: Tensor | None = None  # who has made its first choice, bool [n]
         self.chosen: Tensor | None = None  # C of the last choice, bool [n, n]
@@ -70,6 +74,11 @@ class DPFL(Selection):
             raise UserError(
                 f"selection DPFL judges models on validation data, of which client {without[0]} has none; "
                 "set data.val_fraction (0.2 in the paper)"
+            )
+        if not self.adversaries_choose and module.data.adversaries is None:
+            raise UserError(
+                "selection.adversaries_choose=false, but nobody's labels are falsified; "
+                "use data.partition FlippedLabels"
             )
         aggregation = trainer.policy(Aggregation)
         assert aggregation is not None
@@ -88,6 +97,9 @@ class DPFL(Selection):
         if round.index == 0:
             round.phases = module.objective.phases(module.layout, self.initial_epochs)
         round.candidates &= self.first | self._among_all(round)[:, None]
+        if not self.adversaries_choose:
+            assert round.data.adversaries is not None
+            round.candidates[: round.num_clients][round.data.adversaries.cpu()] = False
 
     def on_trained(self, trainer: DFLTrainer, module: DFLModule, round: Round) -> None:
         """Keep the trained models that are the best so far on validation data, the latest among equals."""
