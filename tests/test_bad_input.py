@@ -88,7 +88,7 @@ FILES = {
     "trace.txt": "1 1 1\n",
 }
 
-SELECTIONS = "selections are: AFIND, Gossip"
+SELECTIONS = "selections are: AFIND, DPFL, Gossip"
 SHIPPED_TOPOLOGIES = "(shipped: complete, erdos_renyi, partial_half, ring, server, small_world, two_clusters)"
 
 # what is typed after a small AFIND+ run's words, and parts of the one sentence that answers
