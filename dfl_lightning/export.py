@@ -61,7 +61,8 @@ def _write(content: dict, client: int, folder: Path) -> Path:
 
 def reported_state(content: dict, client: int) -> dict[str, Tensor]:
     """The state dict of a client's reported model out of a checkpoint's content."""
-    about, models = content["dfl_lightning"], content["state_dict"]["bank.rows.models"]
+    about = content["dfl_lightning"]
+    models = content["state_dict"][f"bank.rows.{about['reported']}"]
     row = models[client].clone()
     if about["nodes"] > about["clients"]:
         for start, stop in about["network"]["shared"]:

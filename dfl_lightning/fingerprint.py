@@ -26,6 +26,7 @@ def fingerprint(trainer: DFLTrainer, module: DFLModule) -> dict[str, Any]:
         "data": trainer.datamodule.describe(),
         "rows": str(module.bank.boundary.rows["models"].dtype),
         "row sets": sorted(module.bank.boundary.rows),
+        "reported": module.reported_rows,
         "policies": policies,
         "config": _comparable(trainer.config),
     }

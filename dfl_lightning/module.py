@@ -141,7 +141,8 @@ class DFLModule(LightningModule):
             models = self.layout.row(load_parameters(self.init), dtype).repeat(n, 1)
         wanted = {name for policy in self.dfl_trainer.policies() for name in policy.row_sets}
         wanted |= {name for phase in self.phases for name in phase.objective.row_sets}
-        sets = {name: models.clone() if name == "initial" else torch.zeros_like(models) for name in sorted(wanted)}
+        started = ("initial", "best")
+        sets = {name: models.clone() if name in started else torch.zeros_like(models) for name in sorted(wanted)}
         self.bank = Bank(self.layout, models, m, sets)
         self.bank.timed = self.dfl_trainer.phase
 
@@ -180,9 +181,14 @@ class DFLModule(LightningModule):
         return References((Term("models", self._spokesman(owners)),), owners, "models")
 
     def reported(self) -> References:
-        """The model that each client is judged by: its own, or the server's with its personal part."""
+        """The model that each client is judged by: its own, the server's with its personal part, or what is kept."""
         owners = torch.arange(self.num_clients)
-        return References((Term("models", self._spokesman(owners)),), owners, "models")
+        return References.rows(self.reported_rows, self._spokesman(owners), owners)
+
+    @property
+    def reported_rows(self) -> str:
+        """The row set of the reported models: `models`, or one that a policy keeps for that."""
+        return next((policy.reports for policy in self.dfl_trainer.policies() if policy.reports), "models")
 
     def _spokesman(self, owners: Tensor) -> Tensor:
         return torch.full_like(owners, self.num_clients) if self.topology.num_servers else owners

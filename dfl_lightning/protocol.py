@@ -229,8 +229,8 @@ class Protocol:
         """What the round's messages were, as means over clients; bytes of shared columns (buffers too) and proxies."""
         ledger, m = round.ledger, round.num_clients
         itemsize = 4  # messages are counted in float32, whatever the simulation computes in
-        models, proxies = int(ledger.models.sum()), int(ledger.proxies.sum())
-        probes = int((ledger.models & ~ledger.mixed).sum()) if not round.num_servers else 0
+        models, proxies = int(ledger.models.sum() + ledger.again.sum()), int(ledger.proxies.sum())
+        probes = models - int((ledger.models & ledger.mixed).sum()) if not round.num_servers else 0
         bytes_ = itemsize * (models * len(round.bank.layout.shared) + proxies * ledger.proxy_columns)
         costs = {
             "models_received": models / m,

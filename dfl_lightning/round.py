@@ -27,18 +27,29 @@ if TYPE_CHECKING:
 
 @dataclass
 class Ledger:
-    """What a round's policies made clients receive; twice in a round counts once.
+    """What a round's policies made clients receive; what is still at hand is not received again.
 
     Args:
         models: [n, n], receiver i fetched the shared parameters of node j (looked at or mixed).
         mixed: [n, n], of these, the ones that were mixed.
         proxies: [n, n], receiver i got a proxy (a part of the model) of j.
+
+    Attributes:
+        again: long [n, n], how often i fetched j's model once more, after it had forgotten it.
+        kept: bool [n, n], the models that i has at hand now.
+        summed: bool [n, n], i has j's model as a part of a sum, which can be mixed without fetching it again.
+        held: long [n], how many of others' models each node had at hand at once, at most; sums are not counted.
     """
 
     models: Tensor
     mixed: Tensor
     proxies: Tensor
     proxy_columns: int = 0
+
+    def __post_init__(self) -> None:
+        self.kept, self.summed = torch.zeros_like(self.models), torch.zeros_like(self.models)
+        self.again = torch.zeros_like(self.models, dtype=torch.long)
+        self.held = torch.zeros(len(self.models), dtype=torch.long)
 
     @classmethod
     def empty(cls, nodes: int) -> Ledger:
@@ -47,11 +58,22 @@ class Ledger:
         return cls(models, mixed, proxies)
 
     def fetch(self, receivers: Tensor, senders: Tensor, mixed: bool = False) -> None:
-        """Receivers fetch the senders' models; one's own costs nothing."""
+        """Receivers fetch the senders' models; one's own costs nothing, nor what is at hand."""
         foreign = receivers != senders
-        self.models[receivers[foreign], senders[foreign]] = True
+        receivers, senders = receivers[foreign], senders[foreign]
+        known = self.kept[receivers, senders]
         if mixed:
-            self.mixed[receivers[foreign], senders[foreign]] = True
+            self.mixed[receivers, senders] = True
+            known = known | self.summed[receivers, senders]
+        receivers, senders = receivers[~known], senders[~known]
+        self.again[receivers, senders] += self.models[receivers, senders].long()  # a pair twice in a call counts once
+        self.models[receivers, senders] = True
+        self.kept[receivers, senders] = True
+        self.held = torch.maximum(self.held, self.kept.sum(1))
+
+    def forget(self, receivers: Tensor) -> None:
+        """The receivers, long [r], throw away the models that they have at hand."""
+        self.kept[receivers] = False
 
 
 @dataclass
@@ -216,7 +238,7 @@ class Round:
 
         Args:
             terms: (weights [w, rows], row set) summands, w = rows written.
-            into: `models`, or a set that a policy declared.
+            into: `models`, or a set that a policy declared or made by `bank.scratch`.
             where: bool [n] or long [w].
             columns: default the shared columns.
         """
@@ -270,13 +292,16 @@ class RoundCallback(Callback):
     Attributes:
         reads: names of `Round` fields of other families that this policy uses; a threshold that nobody reads is
             switched off.
-        row_sets: names of row sets that the policy wants in the bank, filled with zeros (`initial`: the first models).
+        row_sets: names of row sets that the policy wants in the bank, filled with zeros (`initial` and `best`: with
+            the first models).
+        reports: the row set that clients are evaluated and exported by, where it is not `models`.
         switched_off: set by the trainer where nothing reads what this policy writes.
     """
 
     switched_off = False
     reads: frozenset[str] = frozenset()
     row_sets: tuple[str, ...] = ()
+    reports: str | None = None
 
     def check(self, trainer: DFLTrainer, module: DFLModule) -> None:
         """Refuse what cannot work, before training, with a `UserError`."""

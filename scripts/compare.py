@@ -3,6 +3,7 @@
     python scripts/compare.py afind --seeds 0 1 2
     python scripts/compare.py fdms --seeds 0 1 2 3 4
     python scripts/compare.py panm_grad --seeds 0 1 2
+    python scripts/compare.py dpfl --seeds 0 1 2
 
 Every row is a command line that anyone can run; the runs stay in `--out`.
 """
@@ -21,6 +22,7 @@ from pathlib import Path
 from dfl_lightning.cli import run
 
 UNIFORM = "--aggregation Uniform"
+TRAINED = "--model.finetune_epochs 5"  # judged after local training, as DPFL's models are
 VARIANTS = {
     "afind": {
         "Local": f"--selection Gossip --selection.k 0 --threshold null {UNIFORM}",
@@ -48,6 +50,15 @@ VARIANTS = {
         "PANMLoss": "--config panm_loss",
         "PANM by the letter": "--config panm_literal",
     },
+    "dpfl": {
+        "Local": f"--selection Gossip --selection.k 0 {TRAINED}",
+        "Gossip(5)": f"--selection Gossip --selection.k 5 {TRAINED}",
+        "Oracle": f"--selection Gossip --selection.k all --selection.within cluster {TRAINED}",
+        "DPFL": "",
+        "DPFL, no budget": "--selection.budget all",
+        "DPFL, chosen every 5 rounds": "--selection.period 5",
+        "DPFL, repeated BGGC": "--selection.repeat_bggc true",
+    },
 }
 
 
@@ -58,9 +69,14 @@ def main() -> None:
     parser.add_argument("--out", default="runs/compare")
     parser.add_argument("--more", default="", help="further options for every run, in one string")
     words = parser.parse_args()
-    measures = ["acc_best_round", "acc_last", "global_mean_over_rounds"]
-    print(f"| {words.config} | best round | last round | global model, mean over rounds | models received | seconds |")
-    print("|---|---|---|---|---|---|", flush=True)
+    measures = {
+        "acc_best_round": "best round",
+        "acc_last": "last round",
+        "acc_best_val": "best on validation",
+        "global_mean_over_rounds": "global model, mean over rounds",
+    }
+    print(f"| {words.config} | {' | '.join(measures.values())} | models received | seconds |")
+    print("|---|---|---|---|---|---|---|", flush=True)
     for name, options in VARIANTS[words.config].items():
         summaries = [one(words.config, options, words.more, seed, Path(words.out)) for seed in words.seeds]
         cells = [spread([s["test_accuracy"].get(m) for s in summaries]) for m in measures]

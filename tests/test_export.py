@@ -37,10 +37,11 @@ class Net(nn.Module):
         return self.head(self.body(x) * self.scale)
 
 
-def run_of(root, topology="complete", **options):
+def run_of(root, topology="complete", selection=None, val_fraction=0.0, **options):
     x = torch.randn(80, *SHAPE, generator=torch.Generator().manual_seed(0))
-    data = FromDataset(TensorDataset(x, (x.flatten(1) @ torch.ones(12, 3).cumsum(1)).argmax(1)), num_clients=4)
-    policies = [cb.Gossip(k="all" if topology == "server" else 2), cb.Uniform()]
+    dataset = TensorDataset(x, (x.flatten(1) @ torch.ones(12, 3).cumsum(1)).argmax(1))
+    data = FromDataset(dataset, num_clients=4, val_fraction=val_fraction)
+    policies = [selection or cb.Gossip(k="all" if topology == "server" else 2), cb.Uniform()]
     trainer = DFLTrainer(
         max_rounds=2,
         topology=topology,
@@ -66,13 +67,23 @@ def server(tmp_path_factory):
     return run_of(tmp_path_factory.mktemp("server"), topology="server", shared=["body.*", "scale"])
 
 
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory):
+    """A run whose reported models are not its last ones."""
+    dpfl = cb.DPFL(budget=2, initial_epochs=1)
+    trainer, module = run_of(tmp_path_factory.mktemp("kept"), selection=dpfl, val_fraction=0.2)
+    rows = module.bank.boundary.rows
+    assert not torch.equal(rows["best"], rows["models"])
+    return trainer, module
+
+
 def loaded(file):
     network = Net()
     network.load_state_dict(load_file(file), strict=True)
     return network.eval()
 
 
-@pytest.mark.parametrize("made", ["clients", "server"])
+@pytest.mark.parametrize("made", ["clients", "server", "kept"])
 def test_an_exported_model_scores_what_the_run_reported(request, made, tmp_path):
     trainer, module = request.getfixturevalue(made)
     files = export(trainer.run.path, to=tmp_path / "out")

@@ -347,7 +347,7 @@ def test_early_stopping_on_a_training_number_survives_a_resume(small_run):
     same(result(whole), result(resumed))
 
 
-@pytest.mark.parametrize("other", ["fdms", "stale", "literal", "finetuned", "changing graphs"])
+@pytest.mark.parametrize("other", ["fdms", "stale", "literal", "dpfl", "finetuned", "changing graphs"])
 def test_policies_with_memory_resume_too(start, small_run, other):
     from dfl_lightning import callbacks as families
 
@@ -365,6 +365,7 @@ def test_policies_with_memory_resume_too(start, small_run, other):
             families.Boltzmann(),
             families.ExactCount(0.3),
         ],
+        "dpfl": lambda: [families.DPFL(budget=2), families.SampleWeighted(), families.ExactCount(0.3)],
         "finetuned": lambda: None,
         "changing graphs": lambda: None,
     }[other]

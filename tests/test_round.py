@@ -79,6 +79,33 @@ def test_the_parts_of_a_ledger_are_separate():
     assert not ledger.mixed.any()
 
 
+def test_what_is_at_hand_costs_nothing_again_and_what_was_forgotten_does():
+    ledger = Ledger.empty(4)
+    me = torch.zeros(2, dtype=torch.long)
+    ledger.fetch(me, torch.tensor([1, 2]))
+    ledger.fetch(me, torch.tensor([2, 3]))
+    assert ledger.held.tolist() == [3, 0, 0, 0]
+    assert not ledger.again.any()
+    ledger.forget(torch.tensor([0]))
+    ledger.fetch(me, torch.tensor([3, 3]))  # in one message
+    assert ledger.again.tolist() == [[0, 0, 0, 1], [0] * 4, [0] * 4, [0] * 4]
+    assert entries(ledger.models) == [(0, 1), (0, 2), (0, 3)]
+    assert entries(ledger.kept) == [(0, 3)]
+    assert ledger.held.tolist() == [3, 0, 0, 0]  # the most at once
+
+
+def test_a_part_of_a_sum_is_mixed_without_fetching_it_again():
+    ledger = Ledger.empty(3)
+    ledger.fetch(torch.tensor([0, 0]), torch.tensor([1, 2]))
+    ledger.forget(torch.tensor([0]))
+    ledger.summed[0, 1] = True
+    ledger.fetch(torch.tensor([0, 0]), torch.tensor([1, 2]), mixed=True)
+    assert entries(ledger.mixed) == [(0, 1), (0, 2)]
+    assert entries(ledger.again) == [(0, 2)]
+    ledger.fetch(torch.tensor([0]), torch.tensor([1]))
+    assert entries(ledger.again) == [(0, 1), (0, 2)]  # to be looked at by itself it must be there
+
+
 def test_each_row_of_a_reference_is_charged_to_its_owner(make_round):
     round = make_round()
     weights = torch.tensor([[0.5, 0.5, 0.0], [0.0, 0.0, 1.0]])

@@ -46,6 +46,7 @@ class _Work:
     trained: Tensor | None = None
     started: References | None = None
     written: dict[str, Tensor] = field(default_factory=dict)
+    scratch: dict[str, Tensor] = field(default_factory=dict)
     mixed: bool = False
 
 
@@ -96,9 +97,14 @@ class Bank:
             if self._work.trained is None or self._work.mixed:
                 raise KeyError("'trained' exists from the local training of a round until its mixing only")
             return self._work.trained
-        if name in self._work.written:
-            return self._work.written[name]
+        for written in (self._work.written, self._work.scratch):
+            if name in written:
+                return written[name]
         return self.boundary.rows[name]
+
+    def scratch(self, name: str) -> None:
+        """Make a row set of zeros that is gone when the round ends, for `mix` to write into: sums, for example."""
+        self._work.scratch[name] = torch.zeros_like(self.boundary.rows["models"])
 
     def materialise(self, references: References, start: int = 0, stop: int | None = None) -> Tensor:
         """The referenced models' columns `[start, stop)`, [J, stop - start]; see `References`."""
@@ -107,7 +113,7 @@ class Bank:
         for term in references.terms:
             rows = self.rows(term.rows)[:, start:stop]
             which = term.which.to(rows.device)
-            part = which.to(rows.dtype) @ rows if which.is_floating_point() else rows[which]
+            part = _weighted(which.to(rows.dtype), rows) if which.is_floating_point() else rows[which]
             value = part if value is None else value + part
         assert value is not None
         for low, high in self.layout.personal.ranges:
@@ -207,7 +213,7 @@ class Bank:
 
         Args:
             terms: (weights [w, n], row set) summands.
-            into: a persistent set.
+            into: a persistent set, or one made by `scratch`.
             where: bool [n] or long [w], the rows to write; w of them.
             columns: default the shared columns.
         """
@@ -215,6 +221,8 @@ class Bank:
         sources = [(weights, self.rows(name)) for weights, name in terms]
         if into == "models":
             target = self.rows("trained")
+        elif into in self._work.scratch:
+            target = self._work.scratch[into]
         else:
             if into not in self._work.written:
                 self._work.written[into] = self.boundary.rows[into].clone()
@@ -262,3 +270,9 @@ class Bank:
         evaluation = {key.removeprefix("evaluation."): v for key, v in state.items() if key.startswith("evaluation.")}
         self.boundary = Boundary(round_, rows, {}, dict(metrics), evaluation, bool(closed))
         self._spare, self._work = None, _Work()
+
+
+def _weighted(weights: Tensor, rows: Tensor) -> Tensor:
+    """The product weights [J, n] @ rows [n, width]; where few rows have a weight, only these are read."""
+    used = torch.nonzero(weights.any(0)).squeeze(1)
+    return weights @ rows if 2 * len(used) > len(rows) else weights[:, used] @ rows[used]

@@ -4,12 +4,13 @@ from dfl_lightning.callbacks.aggregation import Boltzmann, FromTopology, SampleW
 from dfl_lightning.callbacks.dropout import Bernoulli, ExactCount, GroupedCount, Trace
 from dfl_lightning.callbacks.families import Aggregation, Dropout, Monitor, Policy, Selection, Substitution, Threshold
 from dfl_lightning.callbacks.monitors import FriendAccuracy, NeighbourAccuracy
-from dfl_lightning.callbacks.selection import AFIND, PANM, Gossip
+from dfl_lightning.callbacks.selection import AFIND, DPFL, PANM, Gossip
 from dfl_lightning.callbacks.substitution import FDMS, Stale
 from dfl_lightning.callbacks.threshold import AdaptiveThreshold
 
 __all__ = [
     "AFIND",
+    "DPFL",
     "FDMS",
     "PANM",
     "AdaptiveThreshold",

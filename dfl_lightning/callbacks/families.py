@@ -91,6 +91,10 @@ class Aggregation(Policy):
 
     include_self: bool = True
 
+    def shares(self, module: DFLModule) -> Tensor | None:
+        """How much each node counts in every average, float64 [n]; None where that depends on who listens, or when."""
+        return None
+
     def on_mix(self, trainer: DFLTrainer, module: DFLModule, round: Round) -> None:
         """New models of receivers that have weights: weights @ trained rows, and the other speakers' rows.
 

@@ -15,6 +15,7 @@ from dfl_lightning.functional.afind import (
     smoothed_loss,
     updated_probabilities,
 )
+from dfl_lightning.functional.dpfl import adding_probability, bggc, candidates_in_order, ggc, marginal_gain
 from dfl_lightning.functional.evaluation import (
     accuracy_summary,
     friend_accuracy,
@@ -42,7 +43,10 @@ __all__ = [
     "above_threshold",
     "accuracy_summary",
     "adaptive_threshold",
+    "adding_probability",
+    "bggc",
     "boltzmann_weights",
+    "candidates_in_order",
     "centred_cosines",
     "cosines_from_gram",
     "count_votes",
@@ -50,11 +54,13 @@ __all__ = [
     "entropy_sum",
     "friend_accuracy",
     "friends",
+    "ggc",
     "gradient_similarity",
     "initialisation_probabilities",
     "literal_initialisation_probabilities",
     "literal_threshold",
     "loss_similarity",
+    "marginal_gain",
     "neighbour_precision_recall",
     "normalised_entropy",
     "panm_models_in_round",

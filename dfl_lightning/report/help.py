@@ -19,6 +19,7 @@ _KEYS = {
     "aggregation": "how the chosen models are weighed",
     "objective": "the local training rule",
     "monitors": "what else is measured",
+    "engine": "how clients are trained: auto, stacked (side by side) or loop (one after the other)",
 }
 
 

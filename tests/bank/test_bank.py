@@ -240,6 +240,39 @@ def test_a_set_is_read_as_this_round_has_written_it(trained):
 
 
 # --- saving -----------------------------------------------------------------------------------------------------------
+def test_a_scratch_set_is_written_and_read_and_gone_with_the_round(trained):
+    f = trained()
+    rows = f.bank.rows("trained").clone()
+    f.bank.scratch("sums")
+    assert not f.bank.rows("sums").any()
+    everybody, ones = torch.ones(3, dtype=torch.bool), torch.ones(3, 3, dtype=torch.float64)
+    f.bank.mix([(ones, "trained")], "sums", everybody)
+    f.bank.mix([(torch.eye(3, dtype=torch.float64), "sums"), (ones, "trained")], "sums", everybody)
+    torch.testing.assert_close(f.bank.rows("sums"), 2 * rows.sum(0).expand(3, -1))
+    assert torch.equal(f.bank.rows("trained"), rows)
+    assert not {"sums", "rows.sums"} & {*f.bank.next_rows(), *f.bank.state_dict()}
+    commit(f.bank)
+    with pytest.raises(KeyError, match="sums"):
+        f.bank.rows("sums")
+
+
+def test_a_scratch_set_begins_anew_where_it_is_made_again(trained):
+    f = trained()
+    f.bank.scratch("sums")
+    f.bank.mix([(torch.eye(3, dtype=torch.float64), "trained")], "sums", torch.ones(3, dtype=torch.bool))
+    f.bank.scratch("sums")
+    assert not f.bank.rows("sums").any()
+
+
+@pytest.mark.parametrize("used", [[], [1], [0, 2], [0, 1, 2]])
+def test_a_reference_with_few_weights_is_the_whole_weighted_sum(trained, used):
+    f = trained()
+    weights = torch.zeros(2, 3, dtype=torch.float64)
+    weights[:, used] = torch.rand(2, len(used), dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    reference = References((Term("trained", weights),), torch.tensor([0, 1]), "trained")
+    torch.testing.assert_close(f.bank.materialise(reference), weights @ f.bank.rows("trained"))
+
+
 def test_a_saved_bank_comes_back_bit_for_bit(federation):
     f = federation("batchnorm", sets=["memory"], dtype=torch.float32)
     f.bank.train(References.rows("models", torch.arange(3)), f.training())

@@ -82,7 +82,7 @@ class Run:
         return float(torch.nn.functional.cross_entropy(scores, y))
 
 
-def toy_data(clients=6, samples=6, order=None, seed=0, same=False, sizes=None):
+def toy_data(clients=6, samples=6, order=None, seed=0, same=False, sizes=None, val_fraction=0.0):
     """Five features, three classes, learnable; `order` relabels clients, `same` gives all the same single sample."""
     g = torch.Generator().manual_seed(seed)
     sizes = sizes or [samples] * clients
@@ -92,7 +92,8 @@ def toy_data(clients=6, samples=6, order=None, seed=0, same=False, sizes=None):
         x, y = x[:1].repeat(len(x), 1), y[:1].repeat(len(y))
     parts = [part.tolist() for part in torch.arange(sum(sizes)).split(sizes)]
     parts = [parts[i] for i in (order if order is not None else range(len(sizes)))]
-    return FromDataset(TensorDataset(x, y), parts=parts, num_classes=3, test_fraction=0.0)
+    dataset = TensorDataset(x, y)
+    return FromDataset(dataset, parts=parts, num_classes=3, test_fraction=0.0, val_fraction=val_fraction)
 
 
 def clustered(clients, clusters, graph=None):

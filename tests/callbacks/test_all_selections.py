@@ -1,11 +1,14 @@
 """What every selection must do, whoever wrote it."""
 
+import functools
+
 import networkx as nx
 import pytest
 import torch
 
 from dfl_lightning.callbacks import (
     AFIND,
+    DPFL,
     FDMS,
     PANM,
     AdaptiveThreshold,
@@ -33,6 +36,10 @@ SELECTIONS = {
         AFIND(nu=0.01, rule="literal", proxy="grad_batch", center=False),
         AdaptiveThreshold(rule="literal"),
     ],
+    "dpfl": lambda: [DPFL(budget=2, initial_epochs=2)],
+    "dpfl, no budget, in every other round": lambda: [DPFL(budget="all", initial_epochs=2, period=2)],
+    "dpfl, always among all": lambda: [DPFL(budget=2, initial_epochs=2, repeat_bggc=True)],
+    "dpfl by the letter": lambda: [DPFL(budget=2, initial_epochs=2, rule="literal")],
     # two rounds of stage one, a round of gossip at once, a matching in every second one
     "panm": lambda: [PANM(k=2, l=2, stage_one=2, tau=2)],
     "panm, losses": lambda: [PANM(metric="loss", k=2, l=2, stage_one=2, tau=2)],
@@ -43,6 +50,20 @@ WITHOUT_DRAWS = ["everybody", "nobody", "oracle", "panm, everybody in sight"]
 WITHOUT_DRAWS += [name for name in SELECTIONS if name.startswith("afind")]
 CLUSTERS = [0, 0, 0, 1, 1, 1]
 every_selection = pytest.mark.parametrize("name", SELECTIONS)
+
+
+@pytest.fixture
+def make_data(make_data):
+    """A third of a client's samples are for validation, which some selections need."""
+    return functools.partial(make_data, val_fraction=1 / 3)
+
+
+@pytest.fixture
+def start(start, make_data):
+    def _start(*policies, clients=6, data=None, **settings):
+        return start(*policies, clients=clients, data=make_data(clients) if data is None else data, **settings)
+
+    return _start
 
 
 @pytest.fixture
@@ -136,9 +157,10 @@ def test_other_names_for_the_clients_give_the_same_neighbours_under_their_names(
     order = torch.tensor([3, 0, 5, 1, 4, 2])
     # a batch of all samples, so that the order in which a client sees them does not matter
     settings = {"trainer": {"precision": "64-true"}, "batch_size": 6}
-    usual = start(*selections(name), topology=make_clusters(6, CLUSTERS), **settings).go(3)
+    usual_data = make_data(6, val_fraction=0)  # which samples are held out goes by the names
+    usual = start(*selections(name), topology=make_clusters(6, CLUSTERS), data=usual_data, **settings).go(3)
     renamed_clusters = make_clusters(6, [CLUSTERS[i] for i in order])
-    data = make_data(6, order=order.tolist())
+    data = make_data(6, val_fraction=0, order=order.tolist())
     renamed = start(*selections(name), topology=renamed_clusters, data=data, **settings).go(3)
     for one, other in zip(usual.rounds, renamed.rounds, strict=True):
         assert torch.equal(one.selected[order][:, order], other.selected)

@@ -6,6 +6,7 @@ import torch
 
 from dfl_lightning.callbacks import (
     AFIND,
+    DPFL,
     PANM,
     AdaptiveThreshold,
     Bernoulli,
@@ -25,6 +26,7 @@ POLICIES = {
     "oracle, by samples": lambda: [Gossip(k="all", within="cluster"), SampleWeighted()],
     "afind": lambda: [AFIND(), AdaptiveThreshold(), Boltzmann()],
     "afind, weights": lambda: [AFIND(proxy="weight", center=False), AdaptiveThreshold(), Boltzmann()],
+    "dpfl": lambda: [DPFL(budget=2), SampleWeighted()],
     "panm, gradients": lambda: [PANM(k=3, l=2, stage_one=2, tau=2), Uniform()],
     "panm, losses": lambda: [PANM("loss", k=3, l=2, stage_one=2, tau=2), Uniform()],
     "stale": lambda: [Gossip(k=3), Boltzmann(), Bernoulli(0.3), Stale()],
@@ -46,7 +48,7 @@ def digits(start):
         run = start(
             *POLICIES[name](),
             topology=graph,
-            data=Digits(num_clients=6, samples_per_client=12, partition=RotatedClusters([0, 180])),
+            data=Digits(num_clients=6, samples_per_client=12, val_fraction=0.25, partition=RotatedClusters([0, 180])),
             network=MLP(hidden=[8]),
             init="independent",
             shared=shared,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch import Tensor
@@ -32,14 +32,16 @@ class Uniform(Aggregation):
     def on_weigh(self, trainer: DFLTrainer, module: DFLModule, round: Round) -> None:
         """Votes over their sum, then the server's step."""
         assert round.votes is not None
-        weights = uniform_weights(self.weigh(module, round, round.votes))
-        servers = torch.zeros(round.num_nodes, dtype=torch.bool)
-        servers[round.num_clients :] = round.votes[round.num_clients :].sum(1) > 0
+        n, m = round.num_nodes, round.num_clients
+        shares = self.shares(module)
+        weights = uniform_weights(round.votes * torch.cat([shares] + [shares[:m]] * len(round.speakers)))
+        servers = torch.zeros(n, dtype=torch.bool)
+        servers[m:] = round.votes[m:].sum(1) > 0
         round.weights = server_step(weights, servers, self.server_step)
 
-    def weigh(self, module: DFLModule, round: Round, votes: Tensor) -> Tensor:
-        """What a vote counts before normalisation, [n, P]."""
-        return votes
+    def shares(self, module: DFLModule) -> Tensor:
+        """Everybody counts 1."""
+        return torch.ones(module.topology.num_nodes, dtype=torch.float64)
 
 
 class SampleWeighted(Uniform):
@@ -47,14 +49,20 @@ class SampleWeighted(Uniform):
 
     Args:
         server_step: as in `Uniform`.
+        count: `train`: the samples that it trains on; `train_and_val`: those held out for validation too (DPFL).
     """
 
-    def weigh(self, module: DFLModule, round: Round, votes: Tensor) -> Tensor:
-        """Votes times the samples of whose model or update the row is."""
-        m, n = round.num_clients, round.num_nodes
-        sizes = round.data.sizes("train").double().cpu()
-        blocks = [sizes, torch.zeros(n - m, dtype=torch.float64)] + [sizes] * len(round.speakers)
-        return votes * torch.cat(blocks)
+    def __init__(self, server_step: float = 1.0, count: Literal["train", "train_and_val"] = "train") -> None:
+        super().__init__(server_step)
+        self.count = count
+
+    def shares(self, module: DFLModule) -> Tensor:
+        """Numbers of samples; a server has none."""
+        shares = torch.zeros(module.topology.num_nodes, dtype=torch.float64)
+        shares[: module.num_clients] = module.data.sizes("train").double()
+        if self.count == "train_and_val":
+            shares[: module.num_clients] += module.data.sizes("val").double()
+        return shares
 
 
 class FromTopology(Aggregation):

@@ -32,6 +32,16 @@ def test_sample_weights_by_hand(start, make_data):
     check(weights, [[1 / 4, 3 / 4, 0, 0], [1 / 8, 3 / 8, 4 / 8, 0], [0, 3 / 7, 4 / 7, 0], [0, 0, 0, 1]])
 
 
+def test_samples_held_out_for_validation_count_where_asked(start, make_data):
+    graph = weighted([(0, 1, 9), (1, 2, 9)])
+    data = make_data(sizes=[2, 4, 7, 3], val_fraction=0.5)  # of which 1, 2, 4 and 2 are trained on
+    for count, (a, b, c) in {"train": (1, 2, 4), "train_and_val": (2, 4, 7)}.items():
+        policies = Gossip(k="all"), SampleWeighted(count=count)
+        weights = start(*policies, clients=4, topology=graph, data=data).go().rounds[0].weights
+        s, t, u = a + b, a + b + c, b + c
+        check(weights, [[a / s, b / s, 0, 0], [a / t, b / t, c / t, 0], [0, b / u, c / u, 0], [0, 0, 0, 1]])
+
+
 def test_weights_from_the_topology_by_hand(start):
     graph = weighted([(0, 1, 2.0), (1, 2, 0.5), (2, 3, 0.0)])
     weights = start(Gossip(k="all"), FromTopology(), clients=4, topology=graph).go().rounds[0].weights

@@ -1,0 +1,190 @@
+"""DPFL: collaborators chosen greedily by validation loss, under a budget (Kharrat et al., AISTATS 2025)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+from torch import Tensor
+
+from dfl_lightning.bank import References, Term
+from dfl_lightning.callbacks.families import Aggregation, Selection
+from dfl_lightning.callbacks.selection.running_sums import BankSums
+from dfl_lightning.errors import UserError
+from dfl_lightning.functional import bggc, candidates_in_order, ggc
+from dfl_lightning.functional.dpfl import Choice
+from dfl_lightning.round import Round
+
+if TYPE_CHECKING:
+    from dfl_lightning.module import DFLModule
+    from dfl_lightning.trainer import DFLTrainer
+
+
+class DPFL(Selection):
+    """Collaborators whose models, averaged with one's own, lower one's own validation loss (DPFL algorithms 1 to 3).
+
+    Round 0 is the paper's preprocessing: longer local training, then a choice among all neighbours (BGGC), which are
+    fetched in batches of the budget. From then on a client fetches only those, and chooses among them anew (GGC). A
+    client is evaluated by the model that did best on its validation data after local training.
+
+    Args:
+        budget: how many others a client learns from, and keeps at once (B_c), or `all`; a client's `budget` in the
+            topology comes first.
+        initial_epochs: local epochs of round 0 (tau_init), in place of `model.local_epochs`.
+        period: choose in every so many rounds (P); in between, a client learns from those it chose last.
+        repeat_bggc: choose among all neighbours again, not among those of the first choice.
+        rule: `bounded`: nobody ever exceeds the budget; `literal`: the budget counts the client itself and is tested
+            where the algorithms print it, and the smallest gain counts.
+        adversaries_choose: whether clients with falsified labels choose like all others, or learn from nobody and only
+            send what they trained (section 4.3).
+    """
+
+    row_sets = ("best",)
+    reports = "best"
+
+    def __init__(
+        self,
+        budget: int | Literal["all"] = 10,
+        initial_epochs: int = 10,
+        period: int = 1,
+        repeat_bggc: bool = False,
+        rule: Literal["bounded", "literal"] = "bounded",
+        adversaries_choose: bool = True,
+    ) -> None:
+        if budget != "all" and budget < 0:
+            raise UserError(f"selection.budget={budget}; it is a number of other clients, 0 or more, or all")
+        if initial_epochs < 0:
+            raise UserError(f"selection.initial_epochs={initial_epochs}; it is a number of epochs, 0 or more")
+        if period < 1:
+            raise UserError(f"selection.period={period}; it is a number of rounds, 1 or more")
+        self.k = budget
+        self.initial_epochs, self.period, self.repeat_bggc, self.rule = initial_epochs, period, repeat_bggc, rule
+        self.adversaries_choose = adversaries_choose
+        self.first: Tensor | None = None  # Omega, bool [n, n]
+        self.has_first: Tensor | None = None  # who has made its first choice, bool [n]
+        self.chosen: Tensor | None = None  # C of the last choice, bool [n, n]
+        self.best: Tensor | None = None  # highest validation accuracy so far, float64 [m]
+
+    def check(self, trainer: DFLTrainer, module: DFLModule) -> None:
+        """Clients without servers, each with validation data, and averages that can be known beforehand."""
+        if module.topology.num_servers:
+            raise UserError("selection DPFL is for clients that choose neighbours; a server has none (use Gossip)")
+        without = torch.nonzero(module.data.sizes("val") == 0).squeeze(1).tolist()
+        if without:
+            raise UserError(
+                f"selection DPFL judges models on validation data, of which client {without[0]} has none; "
+                "set data.val_fraction (0.2 in the paper)"
+            )
+        if not self.adversaries_choose and module.data.adversaries is None:
+            raise UserError(
+                "selection.adversaries_choose=false, but nobody's labels are falsified; "
+                "use data.partition FlippedLabels"
+            )
+        aggregation = trainer.policy(Aggregation)
+        assert aggregation is not None
+        if aggregation.shares(module) is None or not aggregation.include_self:
+            raise UserError(
+                "selection DPFL tries averages before they are made, oneself included, so everybody must count by a "
+                f"fixed share; aggregation {type(aggregation).__name__} decides later: use SampleWeighted or Uniform"
+            )
+
+    def on_propose(self, trainer: DFLTrainer, module: DFLModule, round: Round) -> None:
+        """Longer training in round 0; whom a client may fetch: all its neighbours, or its first choice."""
+        n = round.num_nodes
+        if self.first is None or self.has_first is None or self.chosen is None:
+            self.first, self.chosen = torch.zeros(2, n, n, dtype=torch.bool)
+            self.has_first = torch.zeros(n, dtype=torch.bool)
+        if round.index == 0:
+            round.phases = module.objective.phases(module.layout, self.initial_epochs)
+        round.candidates &= self.first | self._among_all(round)[:, None]
+        if not self.adversaries_choose:
+            assert round.data.adversaries is not None
+            round.candidates[: round.num_clients][round.data.adversaries.cpu()] = False
+
+    def on_trained(self, trainer: DFLTrainer, module: DFLModule, round: Round) -> None:
+        """Keep the trained models that are the best so far on validation data, the latest among equals."""
+        if self.best is None:
+            self.best = torch.full((round.num_clients,), -torch.inf, dtype=torch.float64)
+        owners = torch.nonzero(round.participants).squeeze(1)
+        accuracies = round.evaluate(References.rows("trained", owners), "val").metrics["acc"]
+        better = accuracies >= self.best[owners]
+        owners, accuracies = owners[better], accuracies[better]
+        self.best[owners] = accuracies
+        own = torch.nn.functional.one_hot(owners, round.num_nodes).double()
+        round.mix([(own, "trained")], into="best", where=owners, columns=module.layout.all)
+
+    def on_select(self, trainer: DFLTrainer, module: DFLModule, round: Round) -> None:
+        """The greedy choice of all clients together, among those that are up."""
+        assert self.first is not None
+        assert self.has_first is not None
+        assert self.chosen is not None
+        up = round.candidates & round.active[None, :]
+        choosing = round.receivers & up.any(1)
+        among_all = choosing & self._among_all(round)
+        with trainer.phase("select"):
+            for who, batched in ((among_all, True), (choosing & ~among_all & self._is_due(round), False)):
+                receivers = torch.nonzero(who).squeeze(1)
+                if len(receivers):
+                    choice = self._choose(trainer, module, round, receivers, up[receivers], batched)
+                    self.chosen[receivers] = choice.chosen
+        self.first[among_all] = self.chosen[among_all]
+        self.has_first |= among_all
+        round.selected = self.chosen & round.candidates
+
+    def on_round_end(self, trainer: DFLTrainer, module: DFLModule, round: Round) -> None:
+        """How many models of others the client that needed most room kept at once."""
+        round.log("held", float(round.ledger.held.max()))
+
+    def _is_due(self, round: Round) -> bool:
+        """Whether clients choose again in this round: in round 1, and so on; nobody's first choice waits for it."""
+        return (round.index - 1) % self.period == 0
+
+    def _among_all(self, round: Round) -> Tensor:
+        """Who chooses among all its neighbours, bool [n]: who has never chosen, or everybody again."""
+        assert self.has_first is not None
+        again = self.repeat_bggc and self._is_due(round)
+        return torch.ones_like(self.has_first) if again else ~self.has_first
+
+    def _choose(
+        self, trainer: DFLTrainer, module: DFLModule, round: Round, receivers: Tensor, allowed: Tensor, batched: bool
+    ) -> Choice:
+        """BGGC (`batched`) or GGC of the receivers, long [r], among the `allowed`, bool [r, n]."""
+        aggregation = trainer.policy(Aggregation)
+        assert aggregation is not None
+        shares = aggregation.shares(module)
+        assert shares is not None
+        shares = shares / shares.sum()
+        order, coins = self._draws(round, receivers, allowed)
+        limits = self.limits(module, round)[receivers]
+        literal = self.rule == "literal"
+        tolerance = 0.0 if literal else 1e-6
+
+        def losses(weights: Tensor, owners: Tensor) -> Tensor:
+            return round.evaluate(References((Term("trained", weights),), owners, "trained"), "val").losses
+
+        if not batched:
+            return ggc(receivers, order, coins, limits, shares, losses, tolerance, literal)
+        choice = bggc(receivers, order, coins, limits, shares, BankSums(round), tolerance, literal)
+        round.ledger.summed[receivers] = choice.chosen  # the sum over X is the average, apart from its scale
+        return choice
+
+    def _draws(self, round: Round, receivers: Tensor, allowed: Tensor) -> tuple[Tensor, Tensor]:
+        """Each receiver's candidates in its own order, long [r, s], and a coin for each position, float64 [r, s]."""
+        n, who = round.num_nodes, receivers.tolist()
+        permutations = torch.zeros(len(who), n, dtype=torch.long)
+        coins = torch.zeros(len(who), n, dtype=torch.float64)
+        for row, client in enumerate(who):
+            permutations[row] = torch.randperm(n, generator=round.stream("DPFL order", client))
+            coins[row] = torch.rand(n, dtype=torch.float64, generator=round.stream("DPFL coins", client))
+        order = candidates_in_order(permutations, allowed)
+        return order, coins[:, : order.shape[1]]
+
+    def state_dict(self) -> dict[str, Any]:
+        """First and last choices, and the best validation accuracies."""
+        names = ("first", "has_first", "chosen", "best")
+        return {name: getattr(self, name) for name in names}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Restore what `state_dict` returned."""
+        self.first, self.has_first = state_dict["first"], state_dict["has_first"]
+        self.chosen, self.best = state_dict["chosen"], state_dict["best"]

@@ -1,0 +1,357 @@
+"""DPFL (*Decentralized Personalized Federated Learning*, AISTATS 2025): whom to average with, chosen greedily.
+
+A receiver k goes through its candidates in a random order with two sets: X, which begins as {k} and takes in whoever
+helps, and Y, which begins as everybody and loses whoever hurts. What a set is worth is minus the loss, on k's
+validation data, of the weighted mean of its models. All receivers do their s-th step together: one call judges two
+models each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from dfl_lightning.functional.mixing import uniform_weights
+
+__all__ = ["Choice", "RunningSums", "adding_probability", "bggc", "candidates_in_order", "ggc", "marginal_gain"]
+
+LARGEST_GAIN = 1e300
+"""Stands for a gain without bound, so that shares of gains stay defined."""
+
+
+class Choice(NamedTuple):
+    """What r receivers chose, and why.
+
+    Args:
+        chosen: the collaborators, X without the receiver itself, bool [r, n].
+        adding: a of each step, what the candidate adds to X, float64 [r, s]; NaN where nobody was judged.
+        removing: b of each step, what Y gains without the candidate, float64 [r, s].
+        probabilities: p of each step, float64 [r, s].
+    """
+
+    chosen: Tensor
+    adding: Tensor
+    removing: Tensor
+    probabilities: Tensor
+
+
+class RunningSums(Protocol):
+    """What a receiver of BGGC remembers: two weighted sums of models, and the models of one batch."""
+
+    def receive(self, receivers: Tensor, senders: Tensor) -> None:
+        """The models of the `senders`, bool [r, n], arrive at the `receivers`, long [r]."""
+
+    def forget(self, receivers: Tensor) -> None:
+        """The `receivers`, long [r], throw the models of their batch away."""
+
+    def add(self, chosen: bool, receivers: Tensor, weights: Tensor) -> None:
+        """The sum over X (`chosen`) or Y of the `receivers`, long [r], grows by weights [r, n] @ models."""
+
+    def losses(self, chosen: Tensor, receivers: Tensor, weights: Tensor, totals: Tensor) -> Tensor:
+        """Validation losses, float64 [J], of (sum + weights @ models) / total.
+
+        Args:
+            chosen: whether the sum is the one over X or over Y, bool [J].
+            receivers: whose sum and whose data, long [J].
+            weights: [J, n], at most one sender each.
+            totals: [J].
+        """
+
+
+def marginal_gain(before: Tensor, after: Tensor, tolerance: float = 1e-6) -> Tensor:
+    """How much lower a loss has become, max(R(after) - R(before), 0) with R = -loss (DPFL section 3.2).
+
+    Differences of float32 losses are noisy: what is at most tolerance * max(1, |before|) counts as nothing.
+
+    Args:
+        before: losses, any shape.
+        after: losses, same shape.
+        tolerance: 0 takes every difference as it is.
+
+    Returns:
+        Gains >= 0, float64, same shape.
+
+    Example:
+        >>> marginal_gain(torch.tensor([1.0, 1.0, 1.0]), torch.tensor([0.25, 2.0, 0.9999999]))
+        tensor([0.7500, 0.0000, 0.0000], dtype=torch.float64)
+    """
+    before, after = before.double(), after.double()
+    gain = before - after
+    enough = gain > tolerance * before.abs().clamp(min=1, max=LARGEST_GAIN)
+    return torch.where(enough, gain, torch.zeros_like(gain)).clamp(max=LARGEST_GAIN)
+
+
+def adding_probability(adding: Tensor, removing: Tensor) -> Tensor:
+    """With what probability a candidate is added, a / (a + b); 1 where both are 0 (DPFL algorithm 2).
+
+    Args:
+        adding: a >= 0, the gain of adding it to X, any shape.
+        removing: b >= 0, the gain of removing it from Y, same shape.
+
+    Returns:
+        float64, same shape.
+
+    Example:
+        >>> adding_probability(torch.tensor([0.19, 0.5, 0.0, 0.0]), torch.tensor([0.652847, 0.5, 0.1, 0.0]))
+        tensor([0.2254, 0.5000, 0.0000, 1.0000], dtype=torch.float64)
+    """
+    adding, removing = adding.double(), removing.double()
+    total = adding + removing
+    return torch.where(
+        total > 0, adding / torch.where(total > 0, total, torch.ones_like(total)), torch.ones_like(total)
+    )
+
+
+def candidates_in_order(permutations: Tensor, allowed: Tensor) -> Tensor:
+    """Each receiver's candidates in the order of its own permutation of all clients.
+
+    Args:
+        permutations: long [r, n].
+        allowed: whom each receiver may judge, bool [r, n].
+
+    Returns:
+        long [r, s], s the largest number of candidates; -1 after a receiver's last one.
+
+    Example:
+        >>> candidates_in_order(torch.tensor([[2, 0, 1], [0, 1, 2]]), torch.tensor([[0, 1, 1], [0, 0, 1]]) > 0)
+        tensor([[ 2,  1],
+                [ 2, -1]])
+    """
+    listed = allowed.gather(1, permutations)
+    first = (~listed).to(torch.uint8).argsort(dim=1, stable=True)
+    ordered = torch.where(listed, permutations, torch.full_like(permutations, -1)).gather(1, first)
+    return ordered[:, : int(allowed.sum(1).max()) if len(allowed) else 0]
+
+
+def ggc(
+    receivers: Tensor,
+    order: Tensor,
+    coins: Tensor,
+    limits: Tensor,
+    shares: Tensor,
+    losses: Callable[[Tensor, Tensor], Tensor],
+    tolerance: float = 1e-6,
+    literal: bool = False,
+) -> Choice:
+    """Greedy graph construction (DPFL algorithm 2), with all candidates' models at hand.
+
+    Two models are judged for each candidate, and two more at the start: what X and Y are worth is remembered.
+
+    Args:
+        receivers: who chooses, long [r].
+        order: their candidates one after the other, long [r, s], -1 after the last one; never the receiver itself.
+        coins: uniform draws in [0, 1), one for each position, used or not, [r, s].
+        limits: the budget B_c: how many others may be chosen, long [r].
+        shares: p, how much each client counts in an average, [n].
+        losses: (weights [J, n], owners [J]) -> the loss of weights @ models on the owner's validation data, [J].
+        tolerance: see `marginal_gain`.
+        literal: the test of the budget is where the paper prints it, after the last candidate: it stops nothing.
+
+    Example:
+        Models 0, 2, -3 and 1.5; client 0 would like a model of 1. It takes in the 2 and nobody else.
+
+        >>> models = torch.tensor([0, 2, -3, 1.5], dtype=torch.float64)
+        >>> choice = ggc(
+        ...     receivers=torch.tensor([0]),
+        ...     order=torch.tensor([[1, 2, 3]]),
+        ...     coins=torch.full((1, 3), 0.5),
+        ...     limits=torch.tensor([3]),
+        ...     shares=torch.ones(4),
+        ...     losses=lambda weights, owners: (weights @ models - 1) ** 2,
+        ... )
+        >>> choice.chosen, choice.removing
+        (tensor([[False,  True, False, False]]), tensor([[0.0000, 0.7378, 0.0278]], dtype=torch.float64))
+    """
+    n = len(shares)
+    chosen, possible = _sets(receivers, order, n)
+
+    def judge(with_it: Tensor, without_it: Tensor, who: Tensor) -> tuple[Tensor, Tensor]:
+        weights = uniform_weights(torch.cat([with_it, without_it]) * shares.double())
+        found = losses(weights, receivers[who].repeat(2))
+        return found[: len(who)], found[len(who) :]
+
+    def begin(who: Tensor) -> tuple[Tensor, Tensor]:
+        return judge(chosen[who], possible[who], who)
+
+    def trial(step: int, who: Tensor) -> tuple[Tensor, Tensor]:
+        it = torch.nn.functional.one_hot(order[who, step], n).bool()
+        return judge(chosen[who] | it, possible[who] & ~it, who)
+
+    def decide(step: int, who: Tensor, added: Tensor) -> None:
+        chosen[who[added], order[who[added], step]] = True
+        possible[who[~added], order[who[~added], step]] = False
+
+    paused = _Full(torch.full_like(limits, n) if literal else limits)
+    return _greedy(order, coins, n, begin, trial, decide, tolerance, paused)
+
+
+def bggc(
+    receivers: Tensor,
+    order: Tensor,
+    coins: Tensor,
+    limits: Tensor,
+    shares: Tensor,
+    sums: RunningSums,
+    tolerance: float = 1e-6,
+    literal: bool = False,
+) -> Choice:
+    """Batched greedy graph construction (DPFL algorithm 3): the choice of `ggc` without ever keeping many models.
+
+    Models come in batches of at most the budget, twice: to sum up Y, then to be judged. Between batches a receiver
+    keeps two sums. Who can keep all its candidates receives them once.
+
+    Args:
+        receivers: see `ggc`; so are the other arguments that are not listed here.
+        order: see `ggc`.
+        coins: see `ggc`.
+        limits: the budget B_c: how many others may be chosen, and how many models a batch has, long [r].
+        shares: see `ggc`.
+        sums: the sums over X and Y, which begin at 0, and the batch; afterwards the sum over X is that of the chosen.
+        tolerance: see `ggc`.
+        literal: the test of the budget as the paper prints it: whether X, the receiver included, has exactly B_c
+            members after a decision; if so, the rest of the batch is passed over, and the next one goes on.
+    """
+    n, length = len(shares), order.shape[1]
+    shares = shares.double()
+    own = torch.nn.functional.one_hot(receivers, n) * shares
+    count = (order >= 0).sum(1)
+    batch = limits.clamp(min=1)
+    split = count > batch  # more candidates than one batch holds
+    totals = {True: own.sum(1), False: own.sum(1)}
+
+    def senders(who: Tensor, number: Tensor) -> Tensor:
+        """Who is in a batch, bool [w, n], by the batch's number for each receiver, [w]."""
+        at = torch.arange(length)
+        inside = (at >= (number * batch[who])[:, None]) & (at < ((number + 1) * batch[who])[:, None])
+        alone, members = _sets(receivers[who], torch.where(inside, order[who], -1), n)
+        return members & ~alone
+
+    def receive(who: Tensor, number: Tensor) -> Tensor:
+        arriving = senders(who, number)
+        sums.forget(receivers[who])
+        sums.receive(receivers[who], arriving)
+        return arriving
+
+    def begin(who: Tensor) -> tuple[Tensor, Tensor]:
+        for chosen in (True, False):
+            sums.add(chosen, receivers[who], own[who])
+        for number in range(int((-(-count // batch))[who].max())):
+            here = who[number * batch[who] < count[who]]
+            weights = receive(here, torch.full_like(here, number)) * shares
+            sums.add(False, receivers[here], weights)
+            totals[False][here] += weights.sum(1)
+        return judge(who, torch.zeros(len(who), n, dtype=torch.float64))
+
+    def judge(who: Tensor, it: Tensor) -> tuple[Tensor, Tensor]:
+        total = torch.cat([totals[True][who] + it.sum(1), totals[False][who] - it.sum(1)])
+        of_chosen = torch.arange(2 * len(who)) < len(who)
+        found = sums.losses(of_chosen, receivers[who].repeat(2), torch.cat([it, -it]), total)
+        return found[: len(who)], found[len(who) :]
+
+    def trial(step: int, who: Tensor) -> tuple[Tensor, Tensor]:
+        due = who[split[who] & (step % batch[who] == 0)]
+        if len(due):
+            receive(due, step // batch[due])
+        return judge(who, torch.nn.functional.one_hot(order[who, step], n) * shares)
+
+    def decide(step: int, who: Tensor, added: Tensor) -> None:
+        it = torch.nn.functional.one_hot(order[who, step], n) * shares
+        for chosen, of, change in ((True, added, it), (False, ~added, -it)):
+            if of.any():
+                sums.add(chosen, receivers[who[of]], change[of])
+                totals[chosen][who[of]] += change[of].sum(1)
+
+    paused = _UntilTheNextBatch(limits, batch) if literal else _Full(limits)
+    return _greedy(order, coins, n, begin, trial, decide, tolerance, paused)
+
+
+class _Full:
+    """Whom the budget stops: tested before each candidate, and for good (DPFL eq. 3)."""
+
+    def __init__(self, limits: Tensor) -> None:
+        self.limits = limits
+
+    def before(self, step: int, chosen: Tensor) -> Tensor:
+        """Who judges nobody at a step, bool [r], given the number of others each has chosen, long [r]."""
+        return chosen >= self.limits
+
+    def after(self, who: Tensor, chosen: Tensor) -> None:
+        """These receivers have decided, long [w]; everybody's number of chosen ones, long [r]."""
+
+
+class _UntilTheNextBatch(_Full):
+    """The inner `break` of algorithm 3: who has exactly B_c - 1 others passes over the rest of its batch."""
+
+    def __init__(self, limits: Tensor, batch: Tensor) -> None:
+        super().__init__(limits)
+        self.batch, self.paused = batch, torch.zeros_like(limits, dtype=torch.bool)
+
+    def before(self, step: int, chosen: Tensor) -> Tensor:
+        """See `_Full`; with a budget of 0 nobody is received, hence judged."""
+        self.paused &= step % self.batch != 0
+        return self.paused | (self.limits == 0)
+
+    def after(self, who: Tensor, chosen: Tensor) -> None:
+        """See `_Full`."""
+        self.paused[who] = chosen[who] + 1 == self.limits[who]
+
+
+def _sets(receivers: Tensor, order: Tensor, n: int) -> tuple[Tensor, Tensor]:
+    """X = {k} and Y = {k and all candidates}, bool [r, n] each."""
+    alone = torch.nn.functional.one_hot(receivers, n).bool()
+    everybody = torch.zeros(len(receivers), n + 1, dtype=torch.bool)
+    everybody.scatter_(1, torch.where(order >= 0, order, n), True)
+    return alone, everybody[:, :n] | alone
+
+
+def _greedy(
+    order: Tensor,
+    coins: Tensor,
+    n: int,
+    begin: Callable[[Tensor], tuple[Tensor, Tensor]],
+    trial: Callable[[int, Tensor], tuple[Tensor, Tensor]],
+    decide: Callable[[int, Tensor, Tensor], None],
+    tolerance: float,
+    paused: _Full,
+) -> Choice:
+    """The decisions that both algorithms take; they differ in where the losses of the sets come from.
+
+    Args:
+        order: see `ggc`.
+        coins: see `ggc`.
+        n: number of clients.
+        begin: which receivers choose -> losses of their X and Y.
+        trial: (step, receivers that go on) -> losses of X with the step's candidate, and of Y without it.
+        decide: (step, these receivers, who of them adds its candidate).
+        tolerance: see `marginal_gain`.
+        paused: whom the budget stops.
+    """
+    r, steps = order.shape
+    chosen = torch.zeros(r, n, dtype=torch.bool)
+    adding, removing, probabilities = torch.full((3, r, steps), float("nan"), dtype=torch.float64)
+    at_x, at_y = torch.full((2, r), float("nan"), dtype=torch.float64)
+    for step in range(steps):
+        who = torch.nonzero((order[:, step] >= 0) & ~paused.before(step, chosen.sum(1))).squeeze(1)
+        if not len(who):
+            continue
+        if step == 0:
+            at_x[who], at_y[who] = _known(begin(who))
+        with_it, without_it = _known(trial(step, who))
+        a, b = marginal_gain(at_x[who], with_it, tolerance), marginal_gain(at_y[who], without_it, tolerance)
+        p = torch.where(with_it.isinf(), 0.0, adding_probability(a, b))  # nobody takes in what breaks its model
+        added = coins[who, step] < p
+        adding[who, step], removing[who, step], probabilities[who, step] = a, b, p
+        at_x[who[added]], at_y[who[~added]] = with_it[added], without_it[~added]
+        chosen[who[added], order[who[added], step]] = True
+        decide(step, who, added)
+        paused.after(who, chosen.sum(1))
+    return Choice(chosen, adding, removing, probabilities)
+
+
+def _known(pair: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+    """Losses in float64; one that is not a number is as bad as can be."""
+    first, second = (losses.double().nan_to_num(nan=torch.inf, posinf=torch.inf) for losses in pair)
+    return first, second

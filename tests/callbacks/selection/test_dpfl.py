@@ -1,0 +1,347 @@
+"""Whole rounds of DPFL; its decisions by themselves are in tests/functional/test_dpfl.py."""
+
+import networkx as nx
+import pytest
+import torch
+
+from dfl_lightning.callbacks import DPFL, Boltzmann, FromTopology, Gossip, NeighbourAccuracy, SampleWeighted, Trace
+from dfl_lightning.callbacks import Uniform as Equal
+from dfl_lightning.data import Digits, RotatedClusters
+from dfl_lightning.errors import UserError
+from dfl_lightning.models import MLP
+from dfl_lightning.streams import stream
+from dfl_lightning.topology import Topology
+
+SIZES = [12, 6, 9, 15, 6, 12]
+
+
+@pytest.fixture
+def dpfl(start, make_data):
+    """A run of DPFL; its clients have different numbers of samples, a third of them for validation."""
+
+    def _dpfl(*more, topology="complete", rounds=4, data=None, aggregation=None, model=None, **options):
+        options = {"budget": 3, "initial_epochs": 2, **options}
+        aggregation = aggregation or SampleWeighted(count="train_and_val")
+        data = data or make_data(sizes=SIZES, val_fraction=1 / 3)
+        return start(DPFL(**options), aggregation, *more, data=data, topology=topology, **(model or {})).go(rounds)
+
+    return _dpfl
+
+
+def with_budgets(budgets):
+    graph = nx.complete_graph(len(budgets))
+    nx.set_node_attributes(graph, dict(enumerate(budgets)), "budget")
+    return graph
+
+
+def recorded(run):
+    """Every call of the bank's evaluation from here on: (number of references, split)."""
+    calls, evaluate = [], run.bank.evaluate
+
+    def record(references, split):
+        calls.append((len(references), split))
+        return evaluate(references, split)
+
+    run.bank.evaluate = record
+    return calls
+
+
+# --- against the pseudo-code ------------------------------------------------------------------------------------------
+def mean(run, rows, members, shares):
+    total = sum(shares[i] for i in members)
+    row = sum(float(shares[i] / total) * rows[i] for i in sorted(members))
+    personal = run.module.layout.personal.mask(run.module.layout.width)
+    row[personal] = 0
+    return row
+
+
+def greedy(run, round, k, candidates, limit, shares):
+    """Algorithm 2 of the paper, one client and one candidate after the other, with sets of models."""
+    order = torch.randperm(run.clients, generator=stream(0, "DPFL order", round.index, k)).tolist()
+    coins = torch.rand(run.clients, dtype=torch.float64, generator=stream(0, "DPFL coins", round.index, k)).tolist()
+    order = [j for j in order if j in candidates]
+
+    def gain(before, after):
+        before, after = (-run.loss(mean(run, round.trained, s, shares), k, "val") for s in (before, after))
+        return after - before if after - before > 1e-6 * max(1, abs(before)) else 0.0
+
+    x, y = {k}, {k, *order}
+    for j, coin in zip(order, coins, strict=False):
+        if len(x) - 1 >= limit:
+            break
+        a, b = gain(x, x | {j}), gain(y, y - {j})
+        if coin < (a / (a + b) if a + b > 0 else 1):
+            x |= {j}
+        else:
+            y -= {j}
+    return x - {k}
+
+
+@pytest.mark.parametrize("budgets", [[3] * 6, [5, 1, 2, 0, 9, 3], [1] * 6])
+@pytest.mark.parametrize("graph", [nx.complete_graph(6), nx.circulant_graph(6, [1, 2])], ids=["complete", "ring"])
+def test_the_rounds_are_those_of_the_pseudo_code(budgets, graph, dpfl):
+    """BGGC with running sums chooses like GGC with sets of models (theorem 1), and all mix what was trained."""
+    graph = graph.copy()
+    nx.set_node_attributes(graph, dict(enumerate(budgets)), "budget")
+    run = dpfl(topology=graph, model={"lr": 0.5})
+    first = {}
+    for round in run.rounds:
+        for k in range(6):
+            candidates = set(graph[k]) if round.index == 0 else first[k]
+            chosen = greedy(run, round, k, candidates, budgets[k], SIZES)
+            assert set(torch.nonzero(round.selected[k]).squeeze(1).tolist()) == chosen
+            first.setdefault(k, chosen)
+            torch.testing.assert_close(round.after[k], mean(run, round.trained, {k, *chosen}, SIZES))
+    assert any(round.selected.any() for round in run.rounds[1:])
+
+
+def test_everybody_mixes_what_was_trained_and_not_what_is_already_mixed(start, make_data):
+    """Each of three clients hears the next: in place, the last one would get 2.5."""
+    ring = nx.DiGraph([(1, 0), (2, 1), (0, 2)])
+    data = make_data(3, val_fraction=1 / 3)
+    policies = DPFL(initial_epochs=0), Equal()
+    run = start(*policies, clients=3, data=data, topology=ring, local_epochs=0)
+    assert run.module.topology.reachable(0).long().tolist() == [[0, 1, 0], [0, 0, 1], [1, 0, 0]]
+    bias = int(run.module.layout.module_columns("features.fc1").ranges[0][0])
+    run.models.zero_()  # without weights behind it a bias does neither good nor harm: 0 / 0, so that it is added
+    run.models[:, bias] = torch.tensor([0.0, 2, 4])
+    assert run.go().models[:, bias].tolist() == [1, 3, 2]
+
+
+def test_round_0_trains_as_long_as_it_is_told_and_the_others_as_always(dpfl, start, make_data):
+    run = dpfl(initial_epochs=3, rounds=2)
+    data = make_data(sizes=SIZES, val_fraction=1 / 3)
+    longer = start(Gossip(k=0), Equal(), data=data, local_epochs=3).go()
+    assert torch.equal(run.rounds[0].trained, longer.models)
+    assert run.rounds[0].record.phases[0].epochs == 3
+    assert run.rounds[1].record.phases[0].epochs == 1
+
+
+def test_a_budget_of_nobody_is_local_training_to_the_bit(dpfl, start, make_data):
+    run = dpfl(budget=0, initial_epochs=1)
+    local = start(Gossip(k=0), Equal(), data=make_data(sizes=SIZES, val_fraction=1 / 3)).go(4)
+    assert torch.equal(run.models, local.models)
+    assert all(round.metrics["models_received"] == round.metrics["held"] == 0 for round in run.rounds)
+
+
+@pytest.mark.parametrize("options", [{"budget": "all"}, {"budget": 5}, {"budget": "all", "repeat_bggc": True}])
+def test_identical_clients_all_keep_each_other(options, dpfl, make_data):
+    run = dpfl(data=make_data(6, same=True, val_fraction=1 / 3), **options)
+    for round in run.rounds:
+        assert torch.equal(round.selected, round.reachable)
+
+
+# --- what is received, and kept at once -------------------------------------------------------------------------------
+@pytest.mark.parametrize("budgets", [[3] * 6, [5, 1, 2, 0, 9, 3], [1] * 6])
+@pytest.mark.parametrize("options", [{}, {"repeat_bggc": True}, {"period": 2}], ids=str)
+def test_nobody_ever_keeps_more_models_of_others_than_its_budget(budgets, options, dpfl):
+    limits = torch.tensor(budgets)
+    for round in dpfl(topology=with_budgets(budgets), **options).rounds:
+        assert (round.selected.sum(1) <= limits).all()
+        assert (round.ledger.held <= limits).all()
+        assert round.metrics["held"] == float(round.ledger.held.max())
+        reach = torch.minimum(limits, torch.tensor(5))
+        if round.index == 0:
+            assert torch.equal(round.ledger.held, reach)  # a batch is as large as it may be
+            assert torch.equal(round.ledger.models.sum(1), 5 * (limits > 0))  # and everybody is looked at
+
+
+def test_in_round_0_all_neighbours_come_once_to_be_summed_and_once_to_be_judged(dpfl):
+    run = dpfl(topology=with_budgets([3, 1, 5, 9, 0, 2]), model={"lr": 0.0}, rounds=1, aggregation=Equal())
+    (round,) = run.rounds
+    # nothing was learned: all models are alike, so that everybody is added until the budget is spent
+    assert round.selected.sum(1).tolist() == [3, 1, 5, 5, 0, 2]
+    received = (round.ledger.models.long() + round.ledger.again).sum(1)
+    assert received.tolist() == [5 + 3, 5 + 1, 5, 5, 0, 5 + 2]
+    assert round.metrics["models_received"] == pytest.approx(int(received.sum()) / 6)
+    assert round.metrics["probes_received"] == pytest.approx(int(received.sum() - round.selected.sum()) / 6)
+
+
+def test_later_a_client_receives_its_first_choice_and_nobody_else(dpfl):
+    run = dpfl()
+    first = run.rounds[0].selected
+    assert 0 < int(first.sum()) < 30
+    for round in run.rounds[1:]:
+        assert torch.equal(round.ledger.models, first)
+        assert not (round.selected & ~first).any()
+        assert not round.ledger.again.any()
+
+
+def test_by_the_letter_the_budget_is_exceeded(dpfl):
+    run = dpfl(budget=2, rule="literal", model={"lr": 0.0}, aggregation=Equal())
+    assert run.rounds[0].selected.sum(1).tolist() == [4] * 6  # batches of 2, 2 and 1; the first is left after one
+    assert all(round.ledger.held.tolist() == [4] * 6 for round in run.rounds[1:])
+
+
+def test_two_models_are_judged_for_each_candidate_all_clients_at_once(dpfl):
+    run = dpfl(budget="all", rounds=0)
+    calls = recorded(run)
+    run.go()
+    assert calls == [(6, "val")] + [(12, "val")] * (1 + 5)  # which model to keep; both sets, then each candidate
+    calls.clear()
+    run.go()
+    candidates = run.rounds[0].selected.sum(1)
+    assert len(calls) == 1 + 1 + int(candidates.max())
+    assert sum(count for count, _ in calls) == 6 + int((2 * candidates + 2 * (candidates > 0)).sum())
+
+
+# --- when, and among whom ---------------------------------------------------------------------------------------------
+def test_between_two_choices_the_last_one_holds_and_costs_no_probe(dpfl):
+    run = dpfl(budget="all", period=3, rounds=8, model={"lr": 0.5})
+    selected = [round.selected for round in run.rounds]
+    for round in run.rounds:
+        if round.index in (0, 1, 4, 7):
+            assert round.ledger.models.sum() >= round.selected.sum()
+        else:
+            assert torch.equal(round.selected, selected[round.index - 1])
+            assert torch.equal(round.ledger.models, round.selected)
+            assert round.metrics["probes_received"] == 0
+    assert any(not torch.equal(selected[i], selected[i + 1]) for i in (3, 6))
+
+
+def test_choosing_among_all_again_may_leave_the_first_choice(dpfl):
+    run = dpfl(budget=2, repeat_bggc=True, rounds=5)
+    first = run.rounds[0].selected
+    assert any((round.selected & ~first).any() for round in run.rounds[1:])
+    assert all(torch.equal(round.ledger.models.sum(1), torch.full((6,), 5)) for round in run.rounds)
+
+
+class Flaky(Topology):
+    """A complete graph of which each client hears an exact share in a round, and everybody in round 0."""
+
+    def reachable(self, round):
+        up = super().reachable(round)
+        if round:
+            draws = torch.rand(up.shape, generator=torch.Generator().manual_seed(round))
+            up &= draws.masked_fill(~up, 2).argsort(1).argsort(1) < 3
+        return up
+
+
+def test_with_some_links_down_a_client_chooses_among_those_of_its_first_choice_that_it_hears(start, make_data):
+    policies = DPFL(budget=4, initial_epochs=2), Equal()
+    run = start(*policies, data=make_data(sizes=SIZES, val_fraction=1 / 3))
+    run.module.topology = Flaky(nx.complete_graph(6), list(range(6)))
+    first = run.go(5).rounds[0].selected
+    for round in run.rounds[1:]:
+        assert round.reachable.sum(1).tolist() == [3] * 6
+        assert torch.equal(round.ledger.models, first & round.reachable)
+        assert not (round.selected & ~(first & round.reachable)).any()
+    assert any((first & ~round.reachable).any() for round in run.rounds[1:])
+
+
+def test_who_misses_round_0_chooses_among_all_when_it_comes(dpfl, tmp_path):
+    trace = tmp_path / "trace.txt"
+    trace.write_text("0 1 1 1 1 1\n0 1 1 1 1 1\n1 1 1 1 1 1\n1 1 1 1 1 1\n")
+    run = dpfl(Trace(str(trace), repeat=True))
+    assert [int(round.ledger.models[0].sum()) for round in run.rounds[:3]] == [0, 0, 5]
+    assert torch.equal(run.rounds[3].ledger.models[0], run.rounds[2].selected[0])
+
+
+# --- the model that is kept -------------------------------------------------------------------------------------------
+def accuracy(run, row, owner, split):
+    state = run.module.layout.state_dict(row)
+    x, y = run.module.data.batch(getattr(run.module.data, split)[owner])
+    with torch.no_grad():
+        scores = torch.func.functional_call(run.module.network, state, x)
+    return float((scores.argmax(1) == y).double().mean())
+
+
+def test_the_best_trained_model_on_validation_is_kept_the_latest_among_equals(dpfl):
+    run = dpfl(rounds=8, model={"lr": 1.0})
+    history = torch.tensor([[accuracy(run, round.trained[i], i, "val") for i in range(6)] for round in run.rounds])
+    latest = len(history) - 1 - history.flip(0).argmax(0)
+    assert latest.unique().numel() > 1
+    for i, t in enumerate(latest.tolist()):
+        assert torch.equal(run.bank.boundary.rows["best"][i], run.rounds[t].trained[i])
+
+
+def test_clients_are_evaluated_by_the_model_that_is_kept(dpfl):
+    run = dpfl(rounds=8, model={"lr": 1.0})
+    assert not torch.equal(run.bank.boundary.rows["best"], run.models)
+    found = run.module.evaluate()["val_acc"]
+    expected = [accuracy(run, row, i, "val") for i, row in enumerate(run.bank.boundary.rows["best"])]
+    assert found.tolist() == pytest.approx(expected)
+
+
+def test_the_validation_accuracy_of_what_is_kept_never_falls(dpfl):
+    run = dpfl(rounds=0, model={"lr": 1.0})
+    before = torch.zeros(6, dtype=torch.float64)
+    for _ in range(6):
+        now = run.go().module.evaluate()["val_acc"]
+        assert (now >= before).all()
+        before = now
+
+
+def test_what_is_kept_survives_a_checkpoint(dpfl, go_on, make_data):
+    data = make_data(sizes=SIZES, val_fraction=1 / 3)
+    run = dpfl(rounds=4, data=data, model={"lr": 1.0})
+    policies = DPFL(budget=3, initial_epochs=2), SampleWeighted(count="train_and_val")
+    later = go_on(run, *policies, data=data, lr=1.0)
+    for one, other in zip(run.go(3).rounds[4:], later.go(3).rounds, strict=True):
+        assert torch.equal(one.sets["best"], other.sets["best"])
+        assert not torch.equal(one.sets["best"], one.trained)
+    scores = run.module.evaluate(), later.module.evaluate()
+    assert all(torch.equal(scores[0][name], scores[1][name]) for name in scores[0])
+
+
+def test_who_has_never_trained_keeps_its_first_model(dpfl, tmp_path):
+    trace = tmp_path / "trace.txt"
+    trace.write_text("0 1 1 1 1 1\n")
+    run = dpfl(Trace(str(trace), repeat=True), rounds=0)
+    first = run.models[0].clone()
+    assert torch.equal(run.go(2).bank.boundary.rows["best"][0], first)
+
+
+def test_personal_parameters_and_buffers_are_kept_with_it(dpfl):
+    run = dpfl(rounds=2, model={"shared": ["features.*"]})
+    assert torch.equal(run.bank.boundary.rows["best"].sum(1) != 0, torch.ones(6, dtype=torch.bool))
+    layout = run.module.layout
+    personal = layout.personal.mask(layout.width)
+    rounds = torch.stack([round.trained for round in run.rounds])
+    for i, row in enumerate(run.bank.boundary.rows["best"]):
+        assert any(torch.equal(row[personal], rounds[t, i, personal]) for t in range(2))
+
+
+# --- what it is good for, and bad input -------------------------------------------------------------------------------
+def test_clients_find_those_with_data_like_theirs(start):
+    data = Digits(num_clients=8, samples_per_client=60, val_fraction=0.3, partition=RotatedClusters([0, 90]))
+    policies = DPFL(budget=3, initial_epochs=5), SampleWeighted(), NeighbourAccuracy()
+    settings = {"clients": 8, "data": data, "network": MLP(hidden=[32]), "lr": 0.1, "local_epochs": 2}
+    run = start(*policies, **settings).go(8)
+    late = [round.metrics["neighbour_precision"] for round in run.rounds[4:]]
+    assert sum(late) / len(late) > 0.8  # 3 of 7 others are of the same cluster
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"budget": -1}, r"selection.budget=-1; it is a number of other clients, 0 or more, or all"),
+        ({"initial_epochs": -1}, r"selection.initial_epochs=-1; it is a number of epochs, 0 or more"),
+        ({"period": 0}, r"selection.period=0; it is a number of rounds, 1 or more"),
+    ],
+)
+def test_numbers_that_make_no_sense_are_refused(options, sentence):
+    with pytest.raises(UserError, match=sentence):
+        DPFL(**options)
+
+
+def test_a_server_is_refused(start):
+    with pytest.raises(UserError, match="a server has none"):
+        start(DPFL(), Equal(), topology="server")
+
+
+def test_a_client_without_validation_data_is_named(start, make_data):
+    with pytest.raises(UserError, match=r"of which client 0 has none; set data\.val_fraction"):
+        start(DPFL(), Equal())
+    run = start(DPFL(), Equal(), data=make_data(val_fraction=1 / 3))
+    run.module.data.val = tuple(part[:0] if i == 2 else part for i, part in enumerate(run.module.data.val))
+    with pytest.raises(UserError, match="of which client 2 has none"):
+        run.trainer.check_policies(run.module)
+
+
+@pytest.mark.parametrize("aggregation", [Boltzmann, FromTopology])
+def test_averages_that_cannot_be_tried_beforehand_are_refused(aggregation, start, make_data):
+    graph = nx.complete_graph(6)
+    nx.set_edge_attributes(graph, 1.0, "weight")
+    with pytest.raises(UserError, match=f"{aggregation.__name__} decides later: use SampleWeighted or Uniform"):
+        start(DPFL(), aggregation(), data=make_data(val_fraction=1 / 3), topology=graph)

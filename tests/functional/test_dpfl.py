@@ -1,0 +1,373 @@
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dfl_lightning.functional import adding_probability, bggc, candidates_in_order, ggc, marginal_gain
+
+NAN = math.nan
+
+
+def target(model):
+    """The loss of all hand examples: client 0 would like a model of 1."""
+    return ((model - 1) ** 2).sum(-1)
+
+
+class Sums:
+    """Running sums over plain tensors; models can only be used while they are kept."""
+
+    def __init__(self, models, loss=target, dtype=torch.float64):
+        self.models, self.loss = models.to(dtype), loss
+        n = len(models)
+        self.sums = {True: torch.zeros(n, models.shape[1], dtype=dtype), False: torch.zeros_like(self.models)}
+        self.kept = torch.zeros(n, n, dtype=torch.bool)
+        self.received = torch.zeros(n, n, dtype=torch.long)
+        self.most, self.judged, self.calls = torch.zeros(n, dtype=torch.long), torch.zeros(n, dtype=torch.long), 0
+
+    def receive(self, receivers, senders):
+        assert not (self.kept[receivers] & senders).any()
+        self.kept[receivers] |= senders
+        self.received[receivers] += senders
+        self.most = torch.maximum(self.most, self.kept.sum(1))
+
+    def forget(self, receivers):
+        self.kept[receivers] = False
+
+    def check(self, receivers, weights):
+        foreign = weights != 0
+        foreign[torch.arange(len(receivers)), receivers] = False
+        assert not (foreign & ~self.kept[receivers]).any()
+
+    def add(self, chosen, receivers, weights):
+        self.check(receivers, weights)
+        self.sums[chosen][receivers] += weights.to(self.models.dtype) @ self.models
+
+    def losses(self, chosen, receivers, weights, totals):
+        self.check(receivers, weights)
+        self.calls += 1
+        self.judged.index_add_(0, receivers, torch.ones_like(receivers))
+        sums = torch.where(chosen[:, None], self.sums[True][receivers], self.sums[False][receivers])
+        models = (sums + weights.to(self.models.dtype) @ self.models) / totals[:, None].to(self.models.dtype)
+        return torch.stack([self.loss(model) for model in models])
+
+
+def column(models):
+    models = torch.as_tensor(models)
+    return models[:, None] if models.ndim == 1 else models
+
+
+def by_sets(models, order, coins=0.5, p=None, limit=99, loss=target, receiver=0, tolerance=1e-6, literal=False):
+    """GGC for one receiver; its choice, and how many models it judged."""
+    models, judged = column(models), []
+
+    def losses(weights, owners):
+        judged.extend(owners.tolist())
+        return torch.stack([loss(model) for model in weights.to(models.dtype) @ models])
+
+    n = len(models)
+    return (
+        ggc(
+            torch.tensor([receiver]),
+            torch.tensor([order], dtype=torch.long),
+            torch.full((1, len(order)), coins) if isinstance(coins, float) else torch.tensor([coins]),
+            torch.tensor([limit]),
+            torch.ones(n) if p is None else torch.as_tensor(p, dtype=torch.float64),
+            losses,
+            tolerance,
+            literal,
+        ),
+        judged,
+    )
+
+
+def by_sums(models, order, coins=0.5, p=None, limit=99, loss=target, receiver=0, tolerance=1e-6, literal=False):
+    """BGGC for one receiver; its choice, and what it remembered."""
+    models = column(models)
+    sums = Sums(models, loss, models.dtype)
+    n = len(models)
+    choice = bggc(
+        torch.tensor([receiver]),
+        torch.tensor([order], dtype=torch.long),
+        torch.full((1, len(order)), coins) if isinstance(coins, float) else torch.tensor([coins]),
+        torch.tensor([limit]),
+        torch.ones(n) if p is None else torch.as_tensor(p, dtype=torch.float64),
+        sums,
+        tolerance,
+        literal,
+    )
+    return choice, sums
+
+
+both = pytest.mark.parametrize("construct", [by_sets, by_sums])
+
+
+def chosen(choice):
+    return set(torch.nonzero(choice.chosen[0]).squeeze(1).tolist())
+
+
+def paper(models, order, coins, p, limit, loss, receiver=0, tolerance=1e-6):
+    """Algorithm 2 of the paper, with sets and numbers, one candidate after the other."""
+
+    def reward(members):
+        total = sum(p[i] for i in members)
+        return -float(loss(sum(p[i] / total * models[i] for i in sorted(members))))
+
+    def gain(before, after):
+        return after - before if after - before > tolerance * max(1, abs(before)) else 0.0
+
+    x, y = {receiver}, {receiver, *order}
+    for j, coin in zip(order, coins, strict=False):
+        if len(x) - 1 >= limit:
+            break
+        a, b = gain(reward(x), reward(x | {j})), gain(reward(y), reward(y - {j}))
+        if coin < (a / (a + b) if a + b > 0 else 1):
+            x |= {j}
+        else:
+            y -= {j}
+    return x - {receiver}
+
+
+# --- hand examples ----------------------------------------------------------------------------------------------------
+EXAMPLES = {
+    "one helps": ((0, 2, -3, 1.5), [1, 2, 3], 0.5, None, [1, 0, 0], [0, 0.737847, 0.027778], [1, 0, 0], {1}),
+    "another order": ((0, 2, -3, 1.5), [2, 1, 3], 0.5, None, [0, 1, 0], [0.737847, 0, 0.027778], [0, 1, 0], {1}),
+    "too much of a good thing": ((0, 1, 4), [1, 2], 0.5, None, [0.75, 0], [0, 0.194444], [1, 0], {1}),
+    "weighed by data": (
+        *((0, 2, -3, 1.5), [1, 2, 3], 0.5, [10, 30, 10, 50]),
+        *([0.75, 0.09, 0.1575], [0, 0, 0], [1, 1, 1], {1, 2, 3}),
+    ),
+    "a coin that says no": (
+        *((0, 3.8, 2.3, 1.2), [1, 2, 3], [0.5, 0.5, 0.5], None),
+        *([0.19, 0.9775, 0], [0.652847, 0, 0.005278], [0.225426, 1, 0], {2}),
+    ),
+    "neither helps nor hurts": (
+        *((0, 2, -1, 0.5, 4), [4, 1, 3, 2], 0.5, None),
+        *([0, 0, 0.609375, 0.380625], [0, 0, 0, 0], [1, 1, 1, 1], {1, 2, 3, 4}),
+    ),
+}
+
+
+@both
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_the_hand_examples(name, construct):
+    models, order, coins, p, adding, removing, probabilities, expected = EXAMPLES[name]
+    choice, _ = construct(torch.tensor(models, dtype=torch.float64), order, coins, p)
+    assert choice.adding[0].tolist() == pytest.approx(adding, abs=5e-7)
+    assert choice.removing[0].tolist() == pytest.approx(removing, abs=5e-7)
+    assert choice.probabilities[0].tolist() == pytest.approx(probabilities, abs=5e-7)
+    assert chosen(choice) == expected
+
+
+@both
+@pytest.mark.parametrize(("coin", "first"), [(0.5, False), (0.1, True), (0.225, True), (0.226, False)])
+def test_a_coin_decides_where_adding_and_removing_both_help(coin, first, construct):
+    choice, _ = construct(torch.tensor([0, 3.8, 2.3, 1.2], dtype=torch.float64), [1, 2, 3], [coin, 0.5, 0.5])
+    assert (1 in chosen(choice)) == first
+
+
+def test_equal_gains_are_a_fair_coin():
+    assert adding_probability(torch.tensor([0.3]), torch.tensor([0.3])).tolist() == [0.5]
+
+
+@pytest.mark.parametrize(
+    ("after", "tolerance", "gain"), [(1 - 1e-7, 1e-6, 0), (1 - 1e-7, 0, 1e-7), (1 - 3e-6, 1e-6, 3e-6)]
+)
+def test_a_gain_within_the_tolerance_is_none(after, tolerance, gain):
+    before, after = torch.tensor([1.0], dtype=torch.float64), torch.tensor([after], dtype=torch.float64)
+    assert marginal_gain(before, after, tolerance).tolist() == pytest.approx([gain], rel=1e-6)
+
+
+def test_the_tolerance_grows_with_the_loss():
+    assert marginal_gain(torch.tensor([100.0]), torch.tensor([99.99995])).tolist() == [0]
+    assert marginal_gain(torch.tensor([100.0]), torch.tensor([99.999])).item() == pytest.approx(1e-3, rel=0.01)
+
+
+# --- budget -----------------------------------------------------------------------------------------------------------
+@both
+@pytest.mark.parametrize(("n", "limit"), [(8, 3), (8, 1), (8, 7), (8, 99), (4, 1), (100, 10)])
+def test_a_budget_counts_the_others_and_is_never_exceeded_where_everybody_helps(n, limit, construct):
+    # each mean is nearer to 1 the more ones are in it
+    models = torch.ones(n, dtype=torch.float64)
+    models[0] = 0
+    choice, _ = construct(models, list(range(1, n)), limit=limit)
+    assert chosen(choice) == set(range(1, min(n - 1, limit) + 1))
+
+
+@both
+def test_a_budget_of_nobody_is_local_training_and_costs_nothing(construct):
+    choice, cost = construct(torch.ones(5, dtype=torch.float64), [1, 2, 3, 4], limit=0)
+    assert not choice.chosen.any()
+    assert cost == [] if construct is by_sets else not cost.received.any()
+
+
+@pytest.mark.parametrize(
+    ("n", "limit", "construct", "others"),
+    [
+        (8, 3, by_sums, 6),  # leaves the first batch after two, and goes on in the next
+        (100, 10, by_sums, 98),
+        (4, 1, by_sums, 3),  # never exactly one member after a decision: nothing stops it
+        (4, 1, by_sets, 3),
+        (8, 3, by_sets, 7),
+        (8, 0, by_sums, 0),
+    ],
+)
+def test_by_the_letter_a_budget_is_exceeded_where_everybody_helps(n, limit, construct, others):
+    models = torch.ones(n, dtype=torch.float64)
+    models[0] = 0
+    choice, _ = construct(models, list(range(1, n)), limit=limit, literal=True)
+    assert int(choice.chosen.sum()) == others
+
+
+def test_by_the_letter_the_receiver_itself_counts_and_the_next_batch_goes_on():
+    models = torch.ones(8, dtype=torch.float64)
+    models[0] = 0
+    choice, sums = by_sums(models, list(range(1, 8)), limit=3, literal=True)
+    assert chosen(choice) == {1, 2, 4, 5, 6, 7}
+    assert choice.probabilities[0].isnan().tolist() == [False, False, True, False, False, False, False]
+    assert int(sums.received.sum()) == 14
+
+
+@both
+@pytest.mark.parametrize("n", [2, 5, 12])
+def test_two_models_are_judged_for_each_candidate(n, construct):
+    models = torch.randn(n, generator=torch.Generator().manual_seed(n), dtype=torch.float64)
+    _, cost = construct(models, list(range(1, n)))
+    assert (len(cost) if construct is by_sets else int(cost.judged[0])) == 2 * (n - 1) + 2
+
+
+@pytest.mark.parametrize(
+    ("n", "limit", "received"), [(9, 3, 8 + 3), (9, 8, 8), (9, 20, 8), (10, 4, 9 + 4), (100, 10, 99 + 10)]
+)
+def test_models_are_fetched_in_batches_and_twice_where_one_batch_does_not_do(n, limit, received):
+    """Everybody helps, so that the second pass ends with its first batch."""
+    models = torch.ones(n, dtype=torch.float64)
+    models[0] = 0
+    _, sums = by_sums(models, list(range(1, n)), limit=limit)
+    assert int(sums.received.sum()) == received
+    assert int(sums.most.max()) == min(limit, n - 1)
+
+
+@pytest.mark.parametrize(("n", "limit"), [(9, 3), (9, 1), (40, 7)])
+def test_who_goes_through_everybody_receives_everybody_twice(n, limit):
+    models = torch.full((n,), 9.0, dtype=torch.float64)
+    models[0] = 1  # as it should be: nobody helps
+    choice, sums = by_sums(models, list(range(1, n)), limit=limit)
+    assert not choice.chosen.any()
+    assert int(sums.received.sum()) == 2 * (n - 1)
+    assert (sums.received[0, 1:] == 2).all()
+    assert int(sums.most.max()) == limit
+
+
+# --- both algorithms are one (theorem 1) ------------------------------------------------------------------------------
+def problem(seed, n, integers=False, dtype=torch.float64):
+    g = torch.Generator().manual_seed(seed)
+    if integers:  # every sum is exact; totals that divide make means exact enough to decide alike
+        models = torch.randint(-8, 9, (n, 3), generator=g).to(dtype)
+        p = torch.randint(1, 9, (n,), generator=g).double()
+    else:
+        models = torch.randn(n, 3, generator=g).to(dtype)
+        p = torch.rand(n, generator=g, dtype=torch.float64) + 0.1
+    order = (torch.randperm(n - 1, generator=g) + 1).tolist()
+    return models, order, torch.rand(n - 1, generator=g).tolist(), p
+
+
+@given(st.integers(0, 2**32), st.integers(2, 14), st.integers(1, 14), st.booleans())
+def test_both_choose_what_the_paper_says(seed, n, limit, integers):
+    models, order, coins, p = problem(seed, n, integers)
+    one, other = by_sets(models, order, coins, p, limit)[0], by_sums(models, order, coins, p, limit)[0]
+    assert chosen(one) == chosen(other) == paper(models, order, coins, p.tolist(), limit, target)
+
+
+@given(st.integers(0, 2**32), st.integers(2, 20), st.integers(1, 20))
+def test_both_agree_on_numbers_of_single_precision(seed, n, limit):
+    models, order, coins, p = problem(seed, n, dtype=torch.float32)
+    assert chosen(by_sets(models, order, coins, p, limit)[0]) == chosen(by_sums(models, order, coins, p, limit)[0])
+
+
+@given(st.integers(0, 2**32), st.integers(2, 20), st.booleans())
+def test_identical_models_are_all_kept(seed, n, batched):
+    g = torch.Generator().manual_seed(seed)
+    models = torch.randn(1, 50, generator=g).repeat(n, 1)
+    _, order, coins, p = problem(seed, n)
+    construct = by_sums if batched else by_sets
+    choice, _ = construct(models, order, coins, p, loss=lambda model: (model**2).mean())
+    assert int(choice.chosen.sum()) == n - 1
+
+
+@given(st.integers(0, 2**32), st.integers(2, 14))
+def test_the_set_is_within_the_candidates_and_x_meets_y(seed, n):
+    models, order, coins, p = problem(seed, n)
+    few = order[: max(1, n // 2)]
+    choice, sums = by_sums(models, few, coins[: len(few)], p)
+    assert chosen(choice) <= set(few)
+    torch.testing.assert_close(sums.sums[True][0], sums.sums[False][0])
+    members = torch.tensor([0, *chosen(choice)])
+    torch.testing.assert_close(sums.sums[True][0], (p[members, None] * models[members]).sum(0))
+
+
+# --- many receivers at once -------------------------------------------------------------------------------------------
+def crowd(seed, m=9):
+    """Receivers with orders of different lengths, budgets and wishes."""
+    g = torch.Generator().manual_seed(seed)
+    models, wishes = torch.randn(m, 3, generator=g, dtype=torch.float64), torch.randn(m, 3, generator=g)
+    allowed = (torch.rand(m, m, generator=g) < 0.7) & ~torch.eye(m, dtype=torch.bool)
+    order = candidates_in_order(torch.stack([torch.randperm(m, generator=g) for _ in range(m)]), allowed)
+    coins, limits = torch.rand(order.shape, generator=g), torch.randint(0, m, (m,), generator=g)
+    return models, wishes, order, coins, limits, torch.rand(m, generator=g, dtype=torch.float64) + 0.1
+
+
+@given(st.integers(0, 2**32))
+def test_together_receivers_choose_what_each_would_choose_alone(seed):
+    models, wishes, order, coins, limits, p = crowd(seed)
+    calls = []
+
+    def losses(weights, owners):
+        calls.append(owners)
+        return ((weights @ models - wishes[owners]) ** 2).sum(1)
+
+    together = ggc(torch.arange(9), order, coins, limits, p, losses)
+    steps = int((order >= 0).sum(1).max())
+    assert len(calls) <= steps + 1  # one call a step, and one before the first
+    batched = Sums(models)
+    batched.losses = lambda chosen, receivers, weights, totals: _losses(
+        batched, wishes, chosen, receivers, weights, totals
+    )
+    in_batches = bggc(torch.arange(9), order, coins, limits, p, batched)
+    assert torch.equal(together.chosen, in_batches.chosen)
+    assert (batched.most <= limits).all()
+    for k in range(9):
+        own = [j for j in order[k].tolist() if j >= 0]
+        wish = wishes[k]
+        alone = paper(
+            models, own, coins[k].tolist(), p.tolist(), int(limits[k]), lambda w, t=wish: ((w - t) ** 2).sum(), k
+        )
+        assert set(torch.nonzero(together.chosen[k]).squeeze(1).tolist()) == alone
+
+
+def _losses(sums, wishes, chosen, receivers, weights, totals):
+    sums.check(receivers, weights)
+    running = torch.where(chosen[:, None], sums.sums[True][receivers], sums.sums[False][receivers])
+    return (((running + weights @ sums.models) / totals[:, None] - wishes[receivers]) ** 2).sum(1)
+
+
+def test_nobody_to_choose_from_is_nobody_chosen():
+    nothing = torch.zeros(0, dtype=torch.long)
+    for receivers in (nothing, torch.arange(3)):
+        order = candidates_in_order(torch.arange(3).repeat(len(receivers), 1), torch.zeros(len(receivers), 3).bool())
+        choice = ggc(receivers, order, torch.rand(order.shape), torch.full((len(receivers),), 3), torch.ones(3), None)
+        assert choice.chosen.shape == (len(receivers), 3)
+        assert not choice.chosen.any()
+
+
+# --- losses that are no numbers ---------------------------------------------------------------------------------------
+@both
+@pytest.mark.parametrize("broken", [NAN, math.inf])
+def test_a_model_that_breaks_the_average_is_left_out(broken, construct):
+    def loss(model):
+        return target(model) if model.abs().max() < 100 else torch.tensor(broken, dtype=torch.float64)
+
+    choice, _ = construct(torch.tensor([0, 2, 1e9, 1e9, 1.0], dtype=torch.float64), [2, 1, 3, 4], loss=loss)
+    assert chosen(choice) == {1, 4}
+    assert not choice.probabilities.isnan().any()
