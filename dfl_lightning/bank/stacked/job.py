@@ -97,7 +97,8 @@ class StackedJob:
             if entry.is_buffer and not phase.columns.holds(entry)
         }  # buffers move in a forward pass even where nothing is trained
         self._optimizer = PrefixOptimizer(self._shop.config.optimizer, self._training.lr)
-        self.losses.zero_(), self.samples.zero_()  # reported: the last phase
+        self.losses.zero_()  # reported: the last phase
+        self.samples.zero_()
         self._feed.draw(phase.epochs)
         while self._narrow():
             self._pool.check()
