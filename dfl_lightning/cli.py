@@ -7,6 +7,7 @@ swapped from the command line.
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import warnings
 from typing import Any, Literal
@@ -194,7 +195,9 @@ def run(command: str, argv: list[str] | None = None) -> int:
         if not _debug():
             warnings.showwarning = lambda message, *where, **more: _say(command, f"warning: {message}")
         try:
-            return _run(command, words)
+            code = _run(command, words)
+            sys.stdout.flush()  # here, not on leaving: somebody may have stopped reading
+            return code
         except SystemExit as left:  # the parser's --print_config and --GROUP.help
             return left.code if isinstance(left.code, int) else 0
         except RunStopped as stop:
@@ -204,6 +207,9 @@ def run(command: str, argv: list[str] | None = None) -> int:
         except KeyboardInterrupt:
             _say(command, "stopped at once")
             return 130
+        except BrokenPipeError:  # whoever read what is printed, `head` for example, has seen enough
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else Python complains when it leaves
+            return 128 + signal.SIGPIPE
         except Exception as error:
             if _debug():
                 raise

@@ -170,3 +170,11 @@ def test_two_signals_before_the_first_round_is_over_leave_the_terminal_alone(com
     _, err = process.communicate(timeout=60)
     assert process.returncode == 130
     assert "Traceback" not in err
+
+
+def test_a_reader_who_has_seen_enough_is_no_bug_of_ours(tmp_path):
+    words = [sys.executable, "-c", "from dfl_lightning.cli import fit; fit()", "--list"]
+    process = subprocess.Popen(words, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process.stdout.close()
+    assert process.stderr.read() == ""
+    assert process.wait(timeout=120) == 128 + signal.SIGPIPE
