@@ -174,7 +174,7 @@ def test_two_signals_before_the_first_round_is_over_leave_the_terminal_alone(com
 
 def test_a_reader_who_has_seen_enough_is_no_bug_of_ours(tmp_path):
     words = [sys.executable, "-c", "from dfl_lightning.cli import fit; fit()", "--list"]
-    process = subprocess.Popen(words, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    process.stdout.close()
-    assert process.stderr.read() == ""
-    assert process.wait(timeout=120) == 128 + signal.SIGPIPE
+    with subprocess.Popen(words, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        process.stdout.close()
+        assert process.stderr.read() == ""
+    assert process.returncode == 128 + signal.SIGPIPE
