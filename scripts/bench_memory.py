@@ -141,7 +141,10 @@ def add(table: Table, found: dict[str, Any]) -> None:
         [
             f"{found['clients']} x {found['samples']}, {found['network']}, B {found['batch_size']}",
             *(f"{number / 1e6:.1f}" for number in megabytes),
-            *(f"{part / found['grown']:.2f}" if found["grown"] else "–" for part in (total, total - predicted["pairs"])),
+            *(
+                f"{part / found['grown']:.2f}" if found["grown"] else "–"
+                for part in (total, total - predicted["pairs"])
+            ),
         ]
     )
     table.numbers.append(found)

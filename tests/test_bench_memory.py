@@ -1,4 +1,4 @@
-"""The memory benchmark on small federations: a process of its own, the parts of the prediction, one sentence elsewhere."""
+"""The memory benchmark on small federations: a process of its own, parts of the prediction, one sentence elsewhere."""
 
 import importlib
 import json

@@ -13,6 +13,7 @@ import json
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +42,9 @@ def settle() -> None:
     Path("/proc/self/clear_refs").write_text("5")
 
 
-def federate(network: str, clients: int, samples: int, batch_size: int, rounds: int) -> DFLModule:
+def federate(
+    network: Callable[[], models.Network], clients: int, samples: int, batch_size: int, rounds: int
+) -> DFLModule:
     """Rounds of AFIND's selection, which compares all pairs; no checkpoints, no evaluation."""
     with tempfile.TemporaryDirectory() as folder, quietly():
         trainer = DFLTrainer(
@@ -53,17 +56,18 @@ def federate(network: str, clients: int, samples: int, batch_size: int, rounds: 
             enable_checkpointing=False,
         )
         optimizer = functools.partial(torch.optim.SGD, lr=0.01, momentum=0.9)
-        module = DFLModule(getattr(models, network)(), local_epochs=1, batch_size=batch_size, optimizer=optimizer)
+        module = DFLModule(network(), local_epochs=1, batch_size=batch_size, optimizer=optimizer)
         trainer.fit(module, datamodule=ClusteredImages(samples, num_clients=clients, test_fraction=0.0, seed=0))
     return module
 
 
 def main(words: dict[str, Any]) -> dict[str, Any]:
     """Growth of the resident set from before rows and data are made to its peak in the rounds, and the prediction."""
-    federate("LeNet", 2, 4, 4, 2)  # libraries allocate and compile on their first use
+    make = getattr(models, words["network"])
+    federate(models.LeNet, 2, 4, 4, 2)  # libraries allocate and compile on their first use
     settle()
     before, started = resident("VmRSS"), time.perf_counter()
-    module = federate(**words)
+    module = federate(make, *(words[name] for name in ("clients", "samples", "batch_size", "rounds")))
     return {
         **words,
         "before": before,
