@@ -38,7 +38,7 @@ SECTIONS = {
 }
 SKEWED = ("LeNet", "MNISTCNN")
 PAIRED = ("LeNet", "MLP", "MNISTCNN")
-CONFIG_SECONDS = 10.0
+CONFIG_SECONDS = 8.0
 """One round of a config with both engines, more or less, at the default sizes on two ordinary cores."""
 
 
