@@ -114,9 +114,7 @@ class Protocol:
             self._weigh(round)
             call_round_hook(trainer, "on_mix", round)
             rows = round.bank.next_rows()["models"]
-            # the sum of float32 cannot overflow in float64, and is NaN or infinite where any entry is
-            finite = bool(rows.sum(dtype=torch.float64).isfinite())
-            self._promise(finite, Aggregation, "mixed models that are not finite")
+            self._promise(_all_finite(rows), Aggregation, "mixed models that are not finite")
         call_round_hook(trainer, "on_round_end", round)
 
     def commit(self, round: Round) -> None:
@@ -259,3 +257,11 @@ class Protocol:
             policy = self.trainer.policy(family) if family is not None else None
             who = type(policy).__name__ if policy is not None else "the run"
             raise UserError(f"round {self.bank.boundary.round}: {who} {broken}")
+
+
+def _all_finite(rows: Tensor) -> bool:
+    """Whether no entry is NaN or infinite: a sum is, where any entry is.
+
+    A sum of many large float32 may overflow; only then each row is summed in float64, which makes a copy of it.
+    """
+    return bool(rows.sum().isfinite()) or all(bool(row.sum(dtype=torch.float64).isfinite()) for row in rows)

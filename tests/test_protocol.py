@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import networkx as nx
 import pytest
 import torch
+from torch.profiler import ProfilerActivity, profile
 from torch.utils.data import TensorDataset
 
 from dfl_lightning.bank import Evaluation, References
@@ -31,7 +32,7 @@ from dfl_lightning.data import FromDataset
 from dfl_lightning.errors import UserError
 from dfl_lightning.models import MLP
 from dfl_lightning.module import DFLModule
-from dfl_lightning.protocol import Protocol
+from dfl_lightning.protocol import Protocol, _all_finite
 from dfl_lightning.report.banner import notes
 from dfl_lightning.round import RoundCallback
 from dfl_lightning.trainer import DFLTrainer
@@ -510,3 +511,30 @@ def test_a_policy_of_a_few_lines_works():
 def test_a_dropout_must_say_how_it_draws():
     with pytest.raises(NotImplementedError, match=r"Dropout must implement draw\(round\)"):
         Dropout().draw(SimpleNamespace())
+
+
+def allocated(work):
+    """Bytes of the largest tensor that `work` makes."""
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True, acc_events=True) as watched:
+        result = work()
+    return result, max(event.cpu_memory_usage for event in watched.events())
+
+
+def test_looking_for_models_that_are_not_finite_makes_no_copy_of_all_rows():
+    rows = torch.ones(50, 400)
+    finite, largest = allocated(lambda: _all_finite(rows))
+    assert finite
+    assert largest < rows.nbytes / 50
+
+
+@pytest.mark.parametrize("wrong", [math.nan, math.inf, -math.inf])
+def test_one_entry_that_is_not_finite_is_found(wrong):
+    rows = torch.ones(5, 4)
+    rows[3, 2] = wrong
+    assert not _all_finite(rows)
+    rows[1, 0] = -wrong
+    assert not _all_finite(rows)
+
+
+def test_large_models_whose_sum_overflows_are_finite():
+    assert _all_finite(torch.full((5, 4), 3e38))

@@ -50,35 +50,43 @@ def neighbour_weights(clients: int, neighbours: int) -> Tensor:
     return chosen.scatter_(1, scores.topk(neighbours + 1, dim=1).indices, 1 / (neighbours + 1))
 
 
-def measure_mixing(
-    clients: int, parameters: int, neighbours: int = 10, repeats: int = 7, device: str = "cpu"
-) -> dict[str, float]:
-    """Time of a mix with few neighbours, and with all, in copies of the rows."""
+def mixing(clients: int, parameters: int, neighbours: int = 10, device: str = "cpu") -> dict[str, Callable[[], object]]:
+    """A copy of the rows, a mix with few neighbours, and with all."""
     rows = torch.randn(clients, parameters, device=device)
     other, everybody, columns = torch.empty_like(rows), torch.arange(clients, device=device), Columns([(0, parameters)])
     few, all_ = neighbour_weights(clients, neighbours), torch.rand(clients, clients).double().softmax(dim=1)
-    candidates = {
+    return {
         "copy": lambda: other.copy_(rows),
         f"mix {neighbours} neighbours": lambda: mix_rows([(few, rows)], rows, everybody, columns),
         "mix all": lambda: mix_rows([(all_, rows)], rows, everybody, columns),
     }
-    return ratios(candidates, "copy", repeats, _synchroniser(device))
 
 
-def measure_comparing(clients: int, parameters: int, repeats: int = 5, device: str = "cpu") -> dict[str, float]:
-    """Time of comparing everybody with everybody, in bare float32 products."""
+def measure_mixing(
+    clients: int, parameters: int, neighbours: int = 10, repeats: int = 7, device: str = "cpu"
+) -> dict[str, float]:
+    """Time of a mix with few neighbours, and with all, in copies of the rows."""
+    return ratios(mixing(clients, parameters, neighbours, device), "copy", repeats, _synchroniser(device))
+
+
+def comparing(clients: int, parameters: int, device: str = "cpu") -> dict[str, Callable[[], object]]:
+    """The bare float32 product, and comparisons of everybody with everybody."""
     rows = torch.randn(clients, parameters, device=device)
     pairs, columns = torch.ones(clients, clients, dtype=torch.bool), Columns([(0, parameters)])
 
     def compare(centre: bool) -> object:
         return compare_rows(lambda start, stop: rows[:, start:stop], clients, pairs, columns, centre)
 
-    candidates = {
+    return {
         "product": lambda: rows @ rows.T,
         "compare": lambda: compare(False),
         "compare centred": lambda: compare(True),
     }
-    return ratios(candidates, "product", repeats, _synchroniser(device))
+
+
+def measure_comparing(clients: int, parameters: int, repeats: int = 5, device: str = "cpu") -> dict[str, float]:
+    """Time of comparing everybody with everybody, in bare float32 products."""
+    return ratios(comparing(clients, parameters, device), "product", repeats, _synchroniser(device))
 
 
 def _synchroniser(device: str) -> Callable[[], object]:

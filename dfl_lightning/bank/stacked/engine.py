@@ -79,7 +79,7 @@ class StackedEngine(Engine):
         job = StackedJob(self._shop, bank, references.take(order), training, pool)
         if training.gradients:
             rows = row_of(self.layout, job.mean_gradients())
-            target.index_copy_(0, references.owners[order], rows)
+            target.index_copy_(0, references.owners[order].to(target.device), rows)
             finite = rows.isfinite().all(1)
         else:
             staging = job.run()

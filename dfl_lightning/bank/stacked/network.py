@@ -307,7 +307,7 @@ def _plain_pass(
         if isinstance(module, StreamDropout):
             module.source.generator = generator
     outputs = network(inputs)
-    weights = torch.linspace(0.5, 1.5, outputs.numel(), dtype=outputs.dtype).view_as(outputs)
+    weights = torch.linspace(0.5, 1.5, outputs.numel(), dtype=outputs.dtype, device=outputs.device).view_as(outputs)
     trained = {name: p for name, p in network.named_parameters() if p.requires_grad}
     gradients = torch.autograd.grad((outputs * weights).sum(), list(trained.values()), allow_unused=True)
     filled = (torch.zeros_like(p) if g is None else g for p, g in zip(trained.values(), gradients, strict=True))
@@ -320,7 +320,7 @@ def _moved(network: nn.Module) -> nn.Module:
     with torch.no_grad():
         for _, tensor in _named(other):
             if tensor.is_floating_point():
-                steps = torch.arange(tensor.numel(), dtype=tensor.dtype).view(tensor.shape)
+                steps = torch.arange(tensor.numel(), dtype=tensor.dtype, device=tensor.device).view(tensor.shape)
                 tensor += 0.01 * (1 + torch.sin(steps))
     return other
 

@@ -34,6 +34,7 @@ class Staging:
 
     def copy_into(self, target: Tensor, owners: Tensor) -> None:
         """Write the models into rows `owners` of `target` [n, width]."""
+        owners = owners.to(target.device)
         for entry in self.layout.entries:
             values = self.tensors[entry.name].reshape(len(owners), -1).to(target.dtype)
             target[:, entry.start : entry.stop].index_copy_(0, owners, values)

@@ -1,0 +1,1 @@
+"""Pieces of `bench_engine.py` and `bench_memory.py`."""

@@ -1,0 +1,233 @@
+"""The settings that are measured, and the clients, rows and data that they need."""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from dfl_lightning.bank import Bank, EngineConfig, Layout, LoopEngine, References, StackedEngine, Trained, Training
+from dfl_lightning.bank.engine import Engine
+from dfl_lightning.bank.stacked.network import StackedNetwork
+from dfl_lightning.data import ClientData
+from dfl_lightning.models import CNN4, MLP, MNISTCNN, LeNet, Network, ResNet18
+from dfl_lightning.objectives import Plain
+
+ENGINES: dict[str, type[Engine]] = {"stacked": StackedEngine, "loop": LoopEngine}
+OPTIMIZER = functools.partial(torch.optim.SGD, momentum=0.9, weight_decay=5e-4)
+LEARNING_RATE = 0.01
+CLASSES = 10
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A network and the clients that train it.
+
+    Args:
+        name: in tables, and after `--networks`.
+        network: a fresh one, not built yet.
+        shape: of an input.
+        clients: m.
+        samples: of each client.
+        batch_size: B.
+        stride: candidates that take long train every so-many-th client; time per sample is what counts.
+        repeats: repetitions at most.
+        validation: samples of each client that others' models are tried on.
+        seconds: what a repetition takes on two ordinary cores, more or less.
+    """
+
+    name: str
+    network: Callable[[], Network]
+    shape: tuple[int, ...]
+    clients: int
+    samples: int
+    batch_size: int
+    stride: int
+    repeats: int
+    validation: int
+    seconds: float
+
+    def resized(self, clients: int | None, samples: int | None) -> Setting:
+        """With other numbers of clients and samples, where they are given."""
+        changed = replace(self, clients=clients or self.clients, samples=samples or self.samples)
+        share = changed.clients * changed.samples / (self.clients * self.samples)
+        return replace(changed, stride=min(self.stride, changed.clients), seconds=self.seconds * share)
+
+    @property
+    def some_clients(self) -> Tensor:
+        """Every `stride`-th client, int64."""
+        return torch.arange(0, self.clients, self.stride)
+
+    def describe(self) -> str:
+        """For example `100 x 500, B 16`."""
+        return f"{self.clients} x {self.samples}, B {self.batch_size}"
+
+
+SETTINGS = (
+    Setting("LeNet", LeNet, (3, 32, 32), 100, 500, 16, 4, 5, 32, 6.5),
+    Setting("MLP", MLP, (1, 28, 28), 100, 600, 32, 4, 5, 32, 1.5),
+    Setting("MNISTCNN", MNISTCNN, (1, 28, 28), 100, 300, 5, 4, 5, 10, 5.5),
+    Setting("CNN4", CNN4, (3, 32, 32), 8, 512, 128, 2, 3, 32, 7.0),
+    Setting("ResNet18", ResNet18, (3, 32, 32), 2, 128, 128, 1, 3, 32, 18.0),
+)
+"""The papers' networks and sizes: DPFL, PANM, FL-FDMS, and AFIND+'s two."""
+
+
+def log_normal_sizes(clients: int, samples: int, smallest: int = 4) -> list[int]:
+    """Sizes of clients as different as in practice: log-normal with sigma 1, `samples` on average.
+
+    Example:
+        >>> sizes = log_normal_sizes(100, 500)
+        >>> min(sizes), max(sizes)
+        (28, 2148)
+    """
+    drawn = np.random.default_rng(0).lognormal(0, 1.0, clients)
+    return [max(smallest, int(size)) for size in drawn / drawn.sum() * clients * samples * 0.98]
+
+
+def random_data(shape: Sequence[int], sizes: Sequence[int], validation: int = 0, device: str = "cpu") -> ClientData:
+    """Noise in the place of images, uint8 as data sets have them, and random classes.
+
+    Args:
+        shape: of an image.
+        sizes: training samples of each client.
+        validation: validation samples of each client.
+        device: where it lies.
+    """
+    generator = torch.Generator().manual_seed(0)
+    clients = len(sizes)
+    total = sum(sizes) + clients * validation
+    images = torch.randint(0, 256, (total, *shape), generator=generator, dtype=torch.uint8)
+    labels = torch.randint(0, CLASSES, (total,), generator=generator)
+    parts = torch.randperm(total, generator=generator).split([*sizes, *[validation] * clients])
+    data = ClientData(
+        images=images,
+        labels=labels,
+        train=parts[:clients],
+        val=parts[clients:],
+        test=tuple(torch.empty(0, dtype=torch.long) for _ in sizes),
+        global_test=None,
+        clusters=None,
+        num_classes=CLASSES,
+        scale=torch.tensor(1 / 128, dtype=torch.float64),
+        shift=torch.tensor(-1.0, dtype=torch.float64),
+    )
+    return data.to(device)
+
+
+def built(setting: Setting) -> Network:
+    """The setting's network, always with the same numbers."""
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(0)
+        return setting.network().build(setting.shape, CLASSES)
+
+
+@dataclass
+class Federation:
+    """Clients' rows with the engine that trains them.
+
+    Args:
+        setting: what it was made from.
+        bank: the rows.
+        data: the clients' data.
+        network: the plain network.
+    """
+
+    setting: Setting
+    bank: Bank
+    data: ClientData
+    network: Network
+
+    def train(self, owners: Tensor) -> Trained:
+        """One epoch of the owners from the rows `models`, which stay as they are, into `trained`."""
+        objective = Plain()
+        phases = objective.phases(self.bank.layout, 1)
+        return self.bank.train(References.rows("models", owners), Training("local", 0, phases, LEARNING_RATE))
+
+
+def federation(setting: Setting, engine: str, data: ClientData) -> Federation:
+    """Clients with slightly different models.
+
+    Args:
+        setting: the network and batch size.
+        engine: `stacked` or `loop`.
+        data: of as many clients as there will be.
+    """
+    network = built(setting)
+    layout = Layout(network)
+    device = data.images.device
+    noise = torch.randn(data.num_clients, layout.width, generator=torch.Generator().manual_seed(1)).mul_(1e-3)
+    models = noise.add_(layout.flatten(network)).to(device)
+    bank = Bank(layout, models, data.num_clients)
+    config = EngineConfig(
+        network=network,
+        optimizer=functools.partial(OPTIMIZER, lr=LEARNING_RATE),
+        loss=nn.CrossEntropyLoss(),
+        metrics={},
+        objective=Plain(),
+        batch_size=setting.batch_size,
+        seed=0,
+    )
+    bank.engine = ENGINES[engine](config, layout, data)
+    return Federation(setting, bank, data, network)
+
+
+def plain_modules(federation: Federation, owners: Tensor) -> list[nn.Module]:
+    """An ordinary module for each owner, with its row's numbers, on the data's device."""
+    made: list[nn.Module] = []
+    for owner in owners.tolist():
+        module = built(federation.setting)
+        module.load_state_dict(federation.bank.layout.state_dict(federation.bank.rows("models")[owner].cpu()))
+        made.append(module.to(federation.data.images.device))
+    return made
+
+
+@dataclass
+class Count:
+    """What went through networks in training.
+
+    Args:
+        samples: with padding.
+        steps: of single clients: a pass of k clients side by side is k of them.
+    """
+
+    samples: int = 0
+    steps: int = 0
+
+
+@contextmanager
+def counted(kind: type[nn.Module]) -> Iterator[Count]:
+    """Count the training passes of stacked networks, and of plain ones of a type, while the context lasts.
+
+    Counted where samples go into a network, whatever asked for it: padding is seen, and no formula is trusted.
+    """
+    count, lock, stacked_call = Count(), threading.Lock(), StackedNetwork.__call__
+
+    def add(samples: int, steps: int) -> None:
+        with lock:
+            count.samples += samples
+            count.steps += steps
+
+    def stacked(self: StackedNetwork, now: Any, inputs: Tensor) -> Tensor:
+        if now.training:
+            add(inputs.shape[0] * inputs.shape[1], inputs.shape[0])
+        return stacked_call(self, now, inputs)
+
+    def plain(module: nn.Module, args: tuple[Tensor, ...]) -> None:
+        if type(module) is kind and module.training:
+            add(len(args[0]), 1)
+
+    handle = nn.modules.module.register_module_forward_pre_hook(plain)
+    StackedNetwork.__call__ = stacked  # type: ignore[method-assign]
+    try:
+        yield count
+    finally:
+        StackedNetwork.__call__ = stacked_call  # type: ignore[method-assign]
+        handle.remove()

@@ -1,0 +1,225 @@
+"""The engine benchmark on tiny clients: what it compares is comparable, and its files hold what it printed."""
+
+import contextlib
+import doctest
+import importlib
+import io
+import json
+import math
+from pathlib import Path
+
+import pytest
+import torch
+
+SCRIPTS = Path(__file__).resolve().parent.parent / "scripts"
+SECTIONS = ["train", "skew", "rows", "losses", "lightning", "systems"]
+CLIENTS, SAMPLES = 5, 12
+TINY = [f"--clients={CLIENTS}", f"--samples={SAMPLES}", "--repeats=2", "--rounds=1", "--parameters=300"]
+BATCH = {"LeNet": 16, "MLP": 32, "MNISTCNN": 5}
+
+
+@pytest.fixture(scope="module")
+def load():
+    """Import a script, or a piece of the benchmarks, by name."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(SCRIPTS))
+        yield importlib.import_module
+
+
+@pytest.fixture(scope="module")
+def main(load):
+    return load("bench_engine").main
+
+
+@pytest.fixture(scope="module")
+def measured(main, tmp_path_factory):
+    """What all sections print and write."""
+    folder = tmp_path_factory.mktemp("bench")
+    choice = ["--networks=LeNet,MLP,MNISTCNN", "--configs=afind,fedavg"]
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        assert main([*TINY, *choice, f"--out={folder}"]) == 0
+    return printed.getvalue(), folder
+
+
+@pytest.fixture(scope="module")
+def numbers(measured):
+    """Numbers of every table, by section."""
+    content = json.loads((measured[1] / "engine.json").read_text())
+    return {name: table["numbers"] for name, table in content["tables"].items()}
+
+
+def test_every_section_is_printed_and_written(measured, numbers):
+    printed, folder = measured
+    assert list(numbers) == SECTIONS
+    assert printed.startswith("about ")
+    page = (folder / "engine.md").read_text()
+    tables = [line for line in printed.splitlines() if line.startswith(("###", "|"))]
+    assert [line for line in page.splitlines() if line.startswith(("###", "|"))] == tables
+    assert len([line for line in tables if line.startswith("###")]) == len(SECTIONS)
+    assert (folder / "engine.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_candidates_take_the_same_steps_for_a_client(numbers):
+    assert [row["network"] for row in numbers["train"]] == list(BATCH)
+    for row in numbers["train"]:
+        steps = math.ceil(SAMPLES / BATCH[row["network"]])
+        counts = row["counts"]
+        assert counts["stacked"] == {"samples": CLIENTS * SAMPLES, "steps": CLIENTS * steps}
+        for name in ("loop", "plain"):  # every fourth client: 0 and 4
+            assert counts[name] == {"samples": 2 * SAMPLES, "steps": 2 * steps}
+        assert counts["bound"]["samples"] == min(CLIENTS * SAMPLES, CLIENTS * BATCH[row["network"]])
+
+
+def test_engines_that_are_compared_arrive_at_the_same_rows(numbers):
+    for row in numbers["train"]:
+        assert 0 <= row["largest_difference"] < 1e-5
+
+
+def test_times_of_all_repetitions_are_kept(numbers):
+    for section, unit in (("train", "sample"), ("skew", "sample"), ("losses", "pair")):
+        for row in numbers[section]:
+            assert all(len(seconds) == 2 and min(seconds) > 0 for seconds in row[f"seconds_per_{unit}"].values())
+
+
+def test_computed_samples_are_counted_in_the_network(load):
+    federations = load("benchmarks.federations")
+    setting = federations.SETTINGS[1].resized(3, 3)
+    data = federations.random_data(setting.shape, [40, 33, 3])  # batches of 32: 32 + 8, 32 + 1, 3
+    clients = federations.federation(setting, "stacked", data)
+    clients.bank.engine.cohorts = [torch.arange(3)]
+    with federations.counted(type(clients.network)) as count:
+        assert clients.train(torch.arange(3)).samples.tolist() == [40, 33, 3]
+    assert (count.samples, count.steps) == (3 * 32 + 2 * 8, 5)
+    clients.train(torch.arange(3))
+    assert count.steps == 5  # counts no more
+
+
+def test_equal_sizes_need_no_padding_and_skewed_ones_little(numbers):
+    for row in numbers["skew"]:
+        assert row["useful"] == sum(row["sizes"])
+        assert row["useful"] <= row["computed"] <= row["all_padded"] * row["useful"]
+        equal = row["counts"]["equal"]["samples"]
+        assert equal == CLIENTS * round(row["useful"] / CLIENTS)
+
+
+def test_losses_of_pairs_agree_with_the_naive_loop(numbers):
+    assert [row["network"] for row in numbers["losses"]] == ["LeNet", "MLP", "MNISTCNN"]
+    for row in numbers["losses"]:
+        assert (row["models"], row["candidates"]) == (CLIENTS, CLIENTS)
+        assert 0 < row["largest_difference"] < 1e-5  # not 0: three computations, not one
+
+
+def test_rows_are_measured_in_units_of_the_plainest_operation(numbers):
+    assert [list(row["seconds"]) for row in numbers["rows"]] == [
+        ["copy", "mix 4 neighbours", "mix all"],
+        ["product", "compare", "compare centred"],
+    ]
+
+
+@pytest.mark.parametrize("section", ["lightning", "systems"])
+def test_a_round_is_its_verbs_and_a_rest(numbers, section):
+    for row in numbers[section]:
+        assert len(row["rounds"]) == 2  # the first warms up
+        counted = row["rounds"][1]
+        parts = sum(counted[verb] for verb in ("train", "evaluate", "compare", "mix", "rest"))
+        assert parts == pytest.approx(counted["wall"])
+        assert min(counted[verb] for verb in ("train", "evaluate", "mix", "rest")) > 0
+        assert counted["phase train"] <= counted["train"] + counted["phase evaluate"] + 1e-3
+
+
+def test_systems_run_with_both_engines_to_the_same_accuracy(numbers):
+    found = {(row["config"], row["engine"]): row for row in numbers["systems"]}
+    assert set(found) == {(config, engine) for config in ("afind", "fedavg") for engine in ("stacked", "loop")}
+    assert found["afind", "stacked"]["policies"] == ["AFIND", "AdaptiveThreshold", "Boltzmann"]
+    for config in ("afind", "fedavg"):
+        stacked, loop = (found[config, engine]["test_accuracy"] for engine in ("stacked", "loop"))
+        assert stacked == pytest.approx(loop, abs=0.05)
+
+
+def test_a_config_that_does_not_fit_is_named_with_its_reason(main, capsys):
+    assert main([*TINY, "--only=systems", "--configs=fdms"]) == 0  # five clients, five groups, half of them down
+    assert "- fdms does not run on these data: dropout.rate=0.5 leaves 2 of 5 clients up" in capsys.readouterr().out
+
+
+def test_candidates_take_turns_in_a_rotating_order(load):
+    timing = load("benchmarks.timing")
+    calls = []
+
+    def candidate(name):
+        return timing.Candidate(lambda: calls.append(name) or 2, lambda: calls.append(f"prepare {name}"))
+
+    found = timing.alternate({name: candidate(name) for name in "abc"}, 3, timing.one_thread())
+    runs = [call for call in calls if len(call) == 1]
+    assert "".join(runs) == "abc" + "abc" + "bca" + "cab"
+    assert calls[::2] == [f"prepare {name}" for name in runs]
+    assert {name: len(seconds) for name, seconds in found.seconds.items()} == dict.fromkeys("abc", 3)
+
+
+def test_ratios_are_taken_within_a_repetition(load):
+    timing = load("benchmarks.timing")
+    found = timing.Times({"slow": [2.0, 30.0, 4.0], "fast": [1.0, 10.0, 1.0]}, "wall")
+    assert found.ratio("slow", "fast") == (3.0, 2.0, 4.0)
+    assert found.median("slow") == 4.0
+    assert found.spread("fast") == 9.0
+
+
+def test_the_plain_loop_starts_anew_in_every_repetition(load):
+    federations, training = load("benchmarks.federations"), load("benchmarks.training")
+    setting = federations.SETTINGS[1].resized(2, 8)
+    clients = federations.federation(setting, "loop", federations.random_data(setting.shape, [8, 8]))
+    plain = training.PlainLoop(clients, torch.arange(2))
+    plain.prepare()
+    start = [parameter.clone() for module in plain._modules for parameter in module.parameters()]
+    assert plain.run() == 16
+    moved = [p for module in plain._modules for p in module.parameters()]
+    assert not any(torch.equal(p, s) for p, s in zip(moved, start, strict=True))
+    plain.prepare()
+    assert all(torch.equal(p, s) for p, s in zip(moved, start, strict=True))
+    assert torch.equal(clients.bank.layout.flatten(plain._modules[1]), clients.bank.rows("models")[1])
+
+
+def test_one_thread_adds_a_row_by_processor_time(main, capsys):
+    assert main([*TINY, "--only=train", "--networks=MLP", "--one-thread"]) == 0
+    rows = [line for line in capsys.readouterr().out.splitlines() if line.startswith("| MLP")]
+    assert [row.split("|")[3].strip() for row in rows] == [f"{torch.get_num_threads()}, wall", "1, CPU"]
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_no_gpu_is_one_sentence(main, capsys):
+    assert main(["--device=cuda"]) == 2
+    assert capsys.readouterr().err == "bench_engine: --device cuda, but torch sees no GPU here; leave it out\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["--only=trian"], "--only: there is no 'trian'; choose among train, skew"),
+        (["--networks=VGG"], "--networks: there is no 'VGG'; choose among LeNet, MLP"),
+        (["--configs=pens2"], "--configs: there is no 'pens2'; choose among afind"),
+        (["--repeats=0"], "--repeats must be 1 or more, not 0"),
+    ],
+)
+def test_a_mistake_is_one_sentence(main, capsys, words, sentence):
+    with pytest.raises(SystemExit):
+        main(words)
+    assert f"error: {sentence}" in capsys.readouterr().err
+
+
+def test_help_names_sections_and_networks(load):
+    page = load("bench_engine").make_parser().format_help()
+    for name in [*SECTIONS, "LeNet      100 x 500, B 16", "ResNet18   2 x 128, B 128"]:
+        assert name in page
+
+
+def test_the_default_run_takes_about_ten_minutes(load):
+    bench = load("bench_engine")
+    plan = bench.make_plan(bench.make_parser().parse_args([]))
+    assert 120 < sum(seconds for _, seconds in plan.values()) < 720
+
+
+@pytest.mark.parametrize("piece", ["federations", "tables"])
+def test_examples_in_docstrings_hold(load, piece):
+    found = doctest.testmod(load(f"benchmarks.{piece}"))
+    assert found.attempted > 0
+    assert found.failed == 0
