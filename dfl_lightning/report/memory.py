@@ -9,8 +9,11 @@ from torch import Tensor
 if TYPE_CHECKING:
     from dfl_lightning.module import DFLModule
 
-PAIR_MATRICES = 6
+PAIR_MATRICES = 12
 """Matrices of 8-byte numbers, one for each pair of nodes, that a round holds at a time, more or less."""
+
+LINK_BYTES = 275
+"""What networkx needs for an edge, as measured."""
 
 
 def predicted_memory(module: DFLModule) -> dict[str, int]:
@@ -21,13 +24,14 @@ def predicted_memory(module: DFLModule) -> dict[str, int]:
 
     Returns:
         `rows` (row sets; a second buffer for those that rounds write), `data`, `work` (a cohort in each thread) and
-        `pairs` (weights, masks and similarities of all pairs of nodes: quadratic by nature).
+        `pairs` (the graph; weights, masks and similarities of all pairs of nodes: quadratic by nature).
     """
     bank = module.bank
     assert bank.engine is not None
     rows = sum(_bytes(tensor) * (1 if name == "initial" else 2) for name, tensor in bank.boundary.rows.items())
     data = _bytes(module.data.images) + _bytes(module.data.labels)
-    pairs = PAIR_MATRICES * 8 * bank.num_nodes**2
+    links = sum(topology.graph.number_of_edges() for topology in module.topology.graphs)
+    pairs = PAIR_MATRICES * 8 * bank.num_nodes**2 + LINK_BYTES * links
     return {"rows": rows, "data": data, "work": bank.engine.cohort_bytes, "pairs": pairs}
 
 
