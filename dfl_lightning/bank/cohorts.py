@@ -25,7 +25,7 @@ def plan_cohorts(steps: Sequence[int], narrowest: int = 1, widest: int = 16) -> 
 
     Example:
         >>> [cohort.tolist() for cohort in plan_cohorts([1, 4, 2, 1], widest=2)]
-        [[1], [2], [0], [3]]
+        [[1], [2], [0, 3]]
     """
     order = sorted(range(len(steps)), key=lambda client: (-steps[client], client))
     blocks = _number_of_blocks(len(steps), narrowest, widest)
