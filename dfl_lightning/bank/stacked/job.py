@@ -235,21 +235,21 @@ class Feed:
         self._draws = training.draws(shop.config.seed)
         self._parts: list[list[Tensor]] = [[] for _ in owners]  # batches drawn for each client
         self._per_epoch = [batches_of(len(shop.data.train[owner]), shop.config.batch_size) for owner in owners]
-        self._taken = 0
+        self._taken, self._epochs = 0, 0  # batches taken in this phase, and epochs that it has
         self._begun = [0] * len(owners)  # batches of former phases
         self.masks: list[torch.Generator] = []
 
     def draw(self, epochs: int) -> None:
         """Begin a phase: so many epochs for every client."""
         self._begun = [len(parts) for parts in self._parts]
-        self._taken = 0
+        self._taken, self._epochs = 0, epochs
         for client in range(len(self._owners)):
             for _ in range(epochs):
                 self._one_more_epoch(client)
 
     def waiting(self) -> int:
-        """How many clients have batches left; they are the first ones."""
-        return sum(len(p) - begun > self._taken for p, begun in zip(self._parts, self._begun, strict=True))
+        """How many clients have batches of the phase left, whatever a step drew beyond; they are the first ones."""
+        return sum(self._epochs * per_epoch > self._taken for per_epoch in self._per_epoch)
 
     def next(self, clients: int) -> Batch:
         """The next batch of each of the first `clients`."""
