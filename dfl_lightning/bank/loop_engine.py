@@ -173,6 +173,7 @@ class _Job:
         self.loss_sum, self.samples = 0.0, 0
         self._draws = training.draws(engine.config.seed)
         self._epoch, self._waiting = 0, 0  # epochs drawn; batches of them that nobody has taken yet
+        self._left = 0  # batches until the phase is over
 
     # --- what an objective sees --------------------------------------------------------------------------------------
     def rows(self, name: str) -> list[Tensor]:
@@ -183,7 +184,7 @@ class _Job:
         """The next batch: inputs [B, ...] and labels [B]; one more epoch is drawn where all are taken."""
         if not self._waiting:
             self._batches = self._draw_batches(1)
-        self._waiting -= 1
+        self._waiting, self._left = self._waiting - 1, self._left - 1
         return next(self._batches)
 
     def grad(self, params: Sequence[Tensor], batch: tuple[Tensor, Tensor]) -> list[Tensor]:
@@ -231,7 +232,8 @@ class _Job:
                 group["lr"] = self._training.lr
             self.loss_sum, self.samples = 0.0, 0  # reported: the last phase
             self._batches = self._draw_batches(phase.epochs)
-            while self._waiting:  # a step may take more than one
+            self._left = phase.epochs * self._per_epoch
+            while self._left > 0:  # a step may take more than one, the last step also of one more epoch
                 phase.objective.step(self)
             scratch.store(self._row)
             self._row[frozen] = kept  # buffers move in a forward pass even where nothing is trained

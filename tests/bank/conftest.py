@@ -166,9 +166,10 @@ def _train_alone(
 ):
     """A plain module, a plain optimizer, plain loops; only the named draws are the library's. Returns the mean loss."""
     box = {}
-    for name, child in list(module.named_children()):
-        if isinstance(child, nn.Dropout | nn.Dropout2d):
-            setattr(module, name, DrawnDropout(child.p, isinstance(child, nn.Dropout2d), box))
+    for parent in list(module.modules()):
+        for name, child in list(parent.named_children()):
+            if isinstance(child, nn.Dropout | nn.Dropout2d):
+                setattr(parent, name, DrawnDropout(child.p, isinstance(child, nn.Dropout2d), box))
     module.train()
     optimizer = make_optimizer([p for p in module.parameters() if p.requires_grad])
     samples, total, seen = data.train[owner], 0.0, 0

@@ -28,6 +28,9 @@ from dfl_lightning.streams import stream
 if TYPE_CHECKING:
     from dfl_lightning.bank.bank import Bank
 
+CANDIDATES = 100
+"""Inputs among which three different ones are looked for, to try a network on."""
+
 GLOBAL_PIECE = 2000
 """Samples of the global test set that one thread scores at a time."""
 
@@ -148,7 +151,15 @@ class StackedEngine(Engine):
 
 
 def _example(data: ClientData, dtype: torch.dtype) -> Tensor:
-    """Three inputs to try a network on: real ones, as far as they are finite."""
-    indices = torch.cat([samples[:3] for samples in data.train])[:3]
-    inputs, _ = data.batch(indices.repeat(3)[:3], dtype=dtype)
-    return inputs.where(inputs.isfinite(), torch.zeros((), dtype=dtype, device=inputs.device))
+    """Three inputs to try a network on: real ones, as far as they are finite, and different ones if there are any.
+
+    In equal ones, nothing would show that a network mixes the samples of a batch.
+    """
+    indices = torch.cat([samples[:3] for samples in data.train])[:CANDIDATES]
+    inputs, _ = data.batch(indices, dtype=dtype)
+    inputs = inputs.where(inputs.isfinite(), torch.zeros((), dtype=dtype, device=inputs.device))
+    chosen = [0]
+    for place in range(1, len(inputs)):
+        if len(chosen) < 3 and not any(torch.equal(inputs[place], inputs[other]) for other in chosen):
+            chosen.append(place)
+    return inputs[(chosen * 3)[:3]]

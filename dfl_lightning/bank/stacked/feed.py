@@ -55,7 +55,7 @@ class Feed:
     def draw(self, epochs: int) -> None:
         """Begin a phase: so many epochs for every client."""
         self._begun = [drawn * each for drawn, each in zip(self._epochs, self._per_epoch, strict=True)]
-        self._taken = 0
+        self._taken, self._phase = 0, epochs  # batches taken in this phase, and epochs that it has
         self._sizes: list[list[int]] = [[] for _ in self._owners]
         self._indices: list[list[Tensor]] = [[] for _ in self._owners]
         for client in range(len(self._owners)):
@@ -64,8 +64,8 @@ class Feed:
         self._lay_out()
 
     def waiting(self) -> int:
-        """How many clients have batches left; they are the first ones."""
-        return sum(len(sizes) > self._taken for sizes in self._sizes)
+        """How many clients have batches of the phase left, whatever a step drew beyond; they are the first ones."""
+        return sum(self._phase * each > self._taken for each in self._per_epoch)
 
     def next(self, clients: int) -> Batch:
         """The next batch of each of the first `clients`."""

@@ -112,7 +112,7 @@ class StackedJob:
         self._feed.draw(1)
         total = [torch.zeros_like(p) for p in self._whole]
         taken = 0
-        while self._narrow() and taken != self._training.batches:
+        while self._narrow() and taken != (self._training.batches or None):
             self._pool.check()
             taken += 1
             batch = self.next_batch()

@@ -149,6 +149,8 @@ def embedding(layer: nn.Embedding, name: str, now: Pass, x: Activation) -> Activ
     weight = now.of(name, "weight")
     assert weight is not None
     index = x.leading()
+    if index.numel() and not 0 <= int(index.min()) <= int(index.max()) < layer.num_embeddings:
+        raise IndexError("index out of range in self")  # as torch says; here it would be another client's row
     first = torch.arange(x.clients, device=index.device) * layer.num_embeddings
     return Activation(F.embedding(index + first.view(-1, *[1] * (index.dim() - 1)), weight.flatten(0, 1)), x.clients)
 
@@ -171,10 +173,10 @@ def dropout(layer: StreamDropout, name: str, now: Pass, x: Activation) -> Activa
     clients, (batch, *shape) = x.clients, x.shape
     if layer.channelwise:
         shape = [shape[0], *[1] * (len(shape) - 1)]
-    keep = torch.ones(clients, batch, *shape)
+    keep = torch.ones(clients, batch, *shape, dtype=torch.bool)
     for client, generator in enumerate(now.masks):
         size = batch if now.sizes is None else now.sizes[client]
-        keep[client, :size] = torch.rand(size, *shape, generator=generator) >= layer.p
+        keep[client, :size] = torch.rand(size, *shape, generator=generator, dtype=torch.float32) >= layer.p
     scaled = keep.to(x.tensor.device, x.tensor.dtype) / (1 - layer.p) if layer.p < 1 else torch.zeros_like(x.tensor)
     if layer.p == 1:
         return x.like(x.tensor * scaled)
@@ -191,6 +193,14 @@ def reshape(x: Activation, *shape: Any) -> Activation:
     """`view` and `reshape` of each client's tensor."""
     sizes = shape[0] if len(shape) == 1 and not isinstance(shape[0], int) else shape
     return Activation(x.leading().reshape(x.clients, *sizes), x.clients)
+
+
+def attribute(x: Activation, name: str) -> Any:
+    """What is said of each client's tensor: `x.shape`, `x.ndim`, `x.device`; or made of it: `x.mT`."""
+    if name in ("shape", "ndim"):
+        return x.shape if name == "shape" else len(x.shape)
+    found = getattr(x.tensor, name)
+    return one_by_one(getattr, x, name) if isinstance(found, Tensor) else found
 
 
 def relu_in_place(x: Activation) -> Activation:
@@ -327,7 +337,7 @@ FUNCTIONS: dict[Callable[..., Any], Callable[..., Any]] = {
     operator.imul: _arithmetic(operator.mul, in_place=True),
     torch.add: _arithmetic(torch.add),
     torch.mul: _arithmetic(torch.mul),
-    getattr: getattr,
+    getattr: attribute,
 }
 """Rules for functions that the network calls."""
 
@@ -355,14 +365,14 @@ for _function, (_type, _options) in _CHANNELWISE_FUNCTIONS.items():
 
 def obstacle(layer: nn.Module) -> str | None:
     """Why a layer cannot be stacked, in a few words; None where it can."""
-    if layer._forward_hooks or layer._forward_pre_hooks or layer._backward_hooks:
-        return "has hooks"
     if isinstance(layer, nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d) and layer.momentum is None:
         return "averages its statistics over all batches (momentum: null)"
     if isinstance(layer, nn.InstanceNorm1d | nn.InstanceNorm2d | nn.InstanceNorm3d) and layer.track_running_stats:
         return "tracks running statistics"
     if isinstance(layer, nn.Embedding) and (layer.max_norm is not None or layer.padding_idx is not None):
         return "renormalises its rows" if layer.max_norm is not None else "has a padding row"
+    if isinstance(layer, nn.Embedding) and layer.scale_grad_by_freq:
+        return "scales its gradients by how often a word occurs"
     if getattr(layer, "return_indices", False):
         return "returns indices"
     if type(layer) not in MODULES and next(layer.buffers(), None) is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import operator
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -12,10 +13,13 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, fx, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from dfl_lightning.bank.dropout_layers import StreamDropout
 from dfl_lightning.bank.stacked.activation import Activation, holds_activation, one_by_one
 from dfl_lightning.bank.stacked.layers import FUNCTIONS, METHODS, MODULES, Pass, obstacle, relu_in_place, with_vmap
+
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
 class CannotStack(Exception):
@@ -52,6 +56,9 @@ class StackedNetwork:
         self.couples_samples = True  # until `try_out` knows better
         self._aliases = _aliases(network)
         self._layers = dict(network.named_modules())
+        for name, layer in self._layers.items():  # those of containers too, which a traced network passes by
+            if any(getattr(layer, hooks) for hooks in _HOOKS):
+                raise CannotStack(f"layer '{name}' ({type(layer).__name__}) has hooks" if name else "it has hooks")
         self._graphs = {mode: self._trace(mode) for mode in (True, False)}
         self._plans = {mode: self._plan(graph) for mode, graph in self._graphs.items()}
 
@@ -136,9 +143,10 @@ class StackedNetwork:
             return lambda now, x: relu_in_place(x)
         if type(layer) in MODULES:
             return partial(_layer, MODULES[type(layer)], layer, name)
+        own = _PerThread(layer)
         if next(layer.parameters(), None) is None:
-            return lambda now, *args, **kwargs: one_by_one(layer, *args, **kwargs)
-        return lambda now, *args, **kwargs: with_vmap(layer, name, now, *args, **kwargs)
+            return lambda now, *args, **kwargs: one_by_one(own(now), *args, **kwargs)
+        return lambda now, *args, **kwargs: with_vmap(own(now), name, now, *args, **kwargs)
 
     def _attribute(self, name: str, now: Pass) -> Any:
         if name in now.tensors:
@@ -161,13 +169,32 @@ class StackedNetwork:
         plain = copy.deepcopy(self.network).double()
         inputs = inputs.double()
         twins = [plain, _moved(plain)]
-        self.couples_samples = not all(_agree(self, twins, inputs, True, [len(inputs), len(inputs) - 1], draws))
+        has_batch_norm = any(isinstance(layer, _BatchNorm) for layer in self._layers.values())
+        uneven = [len(inputs), len(inputs) - 1]
+        self.couples_samples = has_batch_norm or not all(_agree(self, twins, inputs, True, uneven, draws))
         for training, sizes in ((True, [len(inputs)] * 2), (False, [len(inputs), len(inputs) - 1])):
             agreed = list(_agree(self, twins, inputs, training, sizes, draws))
             if not all(agreed):
                 what = ("outputs", "gradients", "buffers")[agreed.index(False)]
                 mode = "training" if training else "evaluation"
                 raise CannotStack(f"its {what} in {mode} differ when clients are stacked")
+        with torch.no_grad():  # where some layers take another way
+            agreed = _agree(self, twins, inputs, False, [len(inputs), len(inputs) - 1], draws)
+        if not all(agreed):
+            raise CannotStack("its outputs in evaluation without gradients differ when clients are stacked")
+
+
+class _PerThread:
+    """A copy of a layer for each thread, in the mode of the pass: `functional_call` changes a layer while it lasts."""
+
+    def __init__(self, layer: nn.Module) -> None:
+        self._layer, self._local = layer, threading.local()
+
+    def __call__(self, now: Pass) -> nn.Module:
+        if not hasattr(self._local, "layer"):
+            self._local.layer = copy.deepcopy(self._layer)
+        own: nn.Module = self._local.layer
+        return own.train(now.training)
 
 
 class _Tracer(fx.Tracer):
@@ -282,8 +309,8 @@ def _agree(
     try:
         outputs = stacked(now, torch.stack([inputs] * len(twins)))
         total = sum((outputs[i, :size] * weights[i]).sum() for i, size in enumerate(sizes))
-        names = sorted(wanted)
-        found = torch.autograd.grad(total, [tensors[name] for name in names], allow_unused=True)
+        names = sorted(wanted) if torch.is_grad_enabled() else []
+        found = torch.autograd.grad(total, [tensors[name] for name in names], allow_unused=True) if names else ()
     except Exception as error:
         note = next(iter(getattr(error, "__notes__", [])), "")
         where = note.removeprefix("in ") or "its forward pass"
@@ -309,6 +336,8 @@ def _plain_pass(
     outputs = network(inputs)
     weights = torch.linspace(0.5, 1.5, outputs.numel(), dtype=outputs.dtype, device=outputs.device).view_as(outputs)
     trained = {name: p for name, p in network.named_parameters() if p.requires_grad}
+    if not torch.is_grad_enabled():
+        return outputs, weights, {}, dict(network.named_buffers())
     gradients = torch.autograd.grad((outputs * weights).sum(), list(trained.values()), allow_unused=True)
     filled = (torch.zeros_like(p) if g is None else g for p, g in zip(trained.values(), gradients, strict=True))
     return outputs.detach(), weights, dict(zip(trained, filled, strict=True)), dict(network.named_buffers())

@@ -59,7 +59,8 @@ def _fused_if_possible(make: Callable[..., torch.optim.Optimizer]) -> Callable[.
     probe = make([nn.Parameter(torch.zeros(1))])
     kind, defaults = type(probe), probe.defaults
     accepted = inspect.signature(kind.__init__).parameters
-    asked = any(defaults.get(name) for name in ("foreach", "fused", "capturable", "differentiable"))
+    asked = any(defaults.get(name) is not None for name in ("foreach", "fused"))
+    asked |= any(defaults.get(name) for name in ("capturable", "differentiable"))
     tensor_options = any(torch.is_tensor(value) for value in defaults.values())
     if kind.__module__.partition(".")[0] != "torch" or "fused" not in accepted or asked or tensor_options:
         return make
