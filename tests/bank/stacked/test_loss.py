@@ -40,7 +40,7 @@ LOSSES = {
 def test_each_clients_loss_is_the_plain_one_of_its_real_samples(name):
     scores, labels = batch()
     loss = LOSSES[name]
-    found = StackedLoss(loss)(scores, labels, SIZES)
+    found = StackedLoss(loss)(scores, labels, SIZES, torch.tensor(SIZES))
     weights = torch.tensor([0.5, 2.0, -1.0], dtype=torch.float64)
     (gradient,) = torch.autograd.grad((found * weights).sum(), scores)
     for i, size in enumerate(SIZES):
