@@ -1,7 +1,7 @@
 """Policies and monitors: the callbacks of a communication round."""
 
 from dfl_lightning.callbacks.aggregation import Boltzmann, FromTopology, SampleWeighted, Uniform
-from dfl_lightning.callbacks.dropout import Bernoulli, ExactCount, GroupedCount, Trace
+from dfl_lightning.callbacks.dropout import Bernoulli, ExactCount, GroupedCount, Markov, Trace
 from dfl_lightning.callbacks.families import Aggregation, Dropout, Monitor, Policy, Selection, Substitution, Threshold
 from dfl_lightning.callbacks.monitors import FriendAccuracy, NeighbourAccuracy
 from dfl_lightning.callbacks.selection import AFIND, PANM, Gossip
@@ -22,6 +22,7 @@ __all__ = [
     "FromTopology",
     "Gossip",
     "GroupedCount",
+    "Markov",
     "Monitor",
     "NeighbourAccuracy",
     "Policy",
