@@ -55,7 +55,7 @@ def friends(stand_in, dropped, substitution=True, clusters=CLUSTERS, speakers=()
         stand_in=matrix,
         speakers=speakers,
         dropped=dropped,
-        receivers=torch.tensor([False] * 5 + [True]),
+        selected=torch.tensor([[False] * 6] * 5 + [[True] * 5 + [False]]),
     )
     trainer = SimpleNamespace(policy=lambda family: object() if substitution else None)
     FriendAccuracy().on_round_end(trainer, None, round)
