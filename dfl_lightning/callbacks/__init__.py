@@ -3,7 +3,7 @@
 from dfl_lightning.callbacks.aggregation import Boltzmann, FromTopology, SampleWeighted, Uniform
 from dfl_lightning.callbacks.dropout import Bernoulli, ExactCount, GroupedCount, Markov, Trace
 from dfl_lightning.callbacks.families import Aggregation, Dropout, Monitor, Policy, Selection, Substitution, Threshold
-from dfl_lightning.callbacks.monitors import FriendAccuracy, NeighbourAccuracy
+from dfl_lightning.callbacks.monitors import FriendAccuracy, NeighbourAccuracy, SubstitutionError
 from dfl_lightning.callbacks.selection import AFIND, PANM, Gossip
 from dfl_lightning.callbacks.substitution import FDMS, Stale
 from dfl_lightning.callbacks.threshold import AdaptiveThreshold
@@ -30,6 +30,7 @@ __all__ = [
     "Selection",
     "Stale",
     "Substitution",
+    "SubstitutionError",
     "Threshold",
     "Trace",
     "Uniform",
