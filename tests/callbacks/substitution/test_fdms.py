@@ -204,6 +204,17 @@ def test_an_elimination_that_cannot_be_leaves_everything_as_it_was(at_a_server):
     assert [round.metrics["candidates"] for round in cautious.rounds] == [5.0] * 6
 
 
+def test_an_eliminated_client_is_no_friend_while_a_candidate_is_up(at_a_server):
+    fdms = FDMS(10.0)
+    run = at_a_server("1 1 1 1 1 1, 0 1 1 1 1 1", fdms).go(1)
+    best, second = fdms.scores[0].argsort(descending=True)[:2].tolist()
+    fdms.candidates[0, best] = False
+    assert run.go(1).rounds[1].stand_in[6, 0] == second
+    fdms.candidates[0] = False
+    run.go(1)
+    assert run.go(1).rounds[3].stand_in[6, 0] == fdms.scores[0].argmax()
+
+
 @pytest.mark.parametrize("topology", ["server", "complete"])
 def test_what_is_known_goes_on_after_a_checkpoint(topology, start, go_on):
     def policies():
