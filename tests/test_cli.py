@@ -308,6 +308,47 @@ def test_monitors_say_what_else_is_measured(dfl, words, columns):
     assert {name for row in rows_of(done.run) for name in row if row[name]} & known == columns
 
 
+def test_friends_with_everything_that_can_be_asked_for(dfl):
+    words = (
+        "--config fdms --data.num_clients 10 --trainer.max_rounds 4 --substitution.theta_scale 0.05 "
+        "--dropout Markov --dropout.rate .4 --dropout.outage 2 --dropout.full_first_round true "
+        "--objective FedProx --objective.mu 0.2 --monitors+=SubstitutionError"
+    )
+    done = dfl(words)
+    assert (done.code, done.err) == (0, "")
+    config, rows = config_of(done.run), rows_of(done.run)
+    assert config["objective"]["init_args"] == {"mu": 0.2, "personal_epochs": None}
+    assert config["dropout"]["init_args"] == {"rate": 0.4, "outage": 2.0, "full_first_round": True}
+    assert config["substitution"]["init_args"] == {"theta_scale": 0.05, "beta": None}
+    assert rows[0]["similarities"] == "45"
+    assert float(rows[0]["substitution_error"]) == 0
+    assert any(float(row["substitution_error"]) > 0 for row in rows[1:] if row["substitution_error"])
+    theta = [float(row["theta"]) for row in rows]
+    assert theta == sorted(theta, reverse=True)
+    again = dfl(["--config", str(done.run / "config.yaml")], small=False)
+    assert rows_of(again.run, ["seconds"]) == rows_of(done.run, ["seconds"])
+
+
+def test_friends_without_a_server(dfl):
+    done = dfl("--config fdms --data.num_clients 10 --topology ring --aggregation Uniform")
+    assert (done.code, done.err) == (0, "")
+    assert {"similarities", "friend_accuracy"} <= set(rows_of(done.run)[1])
+
+
+def test_each_client_its_own_rate(dfl):
+    done = dfl(["--config", "afind", "--dropout", "Bernoulli", "--dropout.rate", "[0, 0, 0, 0, 0, 1, 1, 1]"])
+    assert (done.code, done.err) == (0, "")
+    assert [row["active"] for row in rows_of(done.run)] == ["5", "5"]
+
+
+@pytest.mark.parametrize("words", ["--objective.help FedProx", "--dropout.help Markov", "--substitution.help FDMS"])
+def test_a_class_explains_its_options(dfl, words):
+    done = dfl(words, small=False)
+    assert done.code == 0
+    for option in {"FedProx": ["mu"], "Markov": ["rate", "outage"], "FDMS": ["theta_scale", "beta"]}[words.split()[1]]:
+        assert f".{option}" in done.out
+
+
 @pytest.mark.parametrize("name", shipped("topologies"))
 def test_every_shipped_topology_answers_to_its_name_and_its_path(dfl, name):
     policies = "--selection Gossip --aggregation Uniform --threshold null --data.partition IID"

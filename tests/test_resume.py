@@ -347,17 +347,28 @@ def test_early_stopping_on_a_training_number_survives_a_resume(small_run):
     same(result(whole), result(resumed))
 
 
-@pytest.mark.parametrize("other", ["fdms", "stale", "literal", "dpfl", "finetuned", "changing graphs"])
+OTHERS = ["fdms", "candidates", "friends", "stale", "literal", "dpfl", "finetuned", "changing graphs"]
+
+
+@pytest.mark.parametrize("other", OTHERS)
 def test_policies_with_memory_resume_too(start, small_run, other):
     from dfl_lightning import callbacks as families
 
     options = {"module": {"finetune_epochs": 1 if other == "finetuned" else 0}}
-    options |= {"topology": "server"} if other == "fdms" else {}
+    options |= {"topology": "server"} if other in ("fdms", "candidates") else {}
     redrawn = {"generator": "partial", "args": {"fraction": 0.4}, "every": 2, "rounds": 3}
     turns = {"sequence": [redrawn, {"generator": "complete", "rounds": 1}], "repeat": True, "link_share": 0.5}
     options |= {"topology": turns} if other == "changing graphs" else {}
     policies = {
         "fdms": lambda: [families.Gossip("all"), families.Uniform(), families.ExactCount(0.3), families.FDMS()],
+        "candidates": lambda: [
+            families.Gossip("all"),
+            families.Uniform(),
+            families.Markov(0.3, 2.0),
+            families.FDMS(theta_scale=0.03),
+            families.SubstitutionError(),
+        ],
+        "friends": lambda: [families.Gossip(), families.Uniform(), families.Markov(0.3, 2.0), families.FDMS()],
         "stale": lambda: [families.Gossip(), families.Uniform(), families.ExactCount(0.3), families.Stale()],
         "literal": lambda: [
             families.AFIND(rule="literal"),

@@ -145,6 +145,14 @@ class Bank:
         self._work.trained = target
         return result
 
+    def rehearse(self, references: References, training: Training) -> tuple[Tensor, Trained]:
+        """The rows [n, width] that training would leave, and what else it would; nothing is kept of it."""
+        assert self.engine is not None
+        target = self.boundary.rows["models"].clone()
+        with self.timed("train"):
+            result = self.engine.train(self, references, training, target, None)
+        return target, result
+
     def gradients(self, references: References, training: Training) -> Tensor:
         """Gradients of the mean loss at the references, [n, width]; nothing is updated, zero rows without a job."""
         assert self.engine is not None

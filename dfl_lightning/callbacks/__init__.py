@@ -1,9 +1,9 @@
 """Policies and monitors: the callbacks of a communication round."""
 
 from dfl_lightning.callbacks.aggregation import Boltzmann, FromTopology, SampleWeighted, Uniform
-from dfl_lightning.callbacks.dropout import Bernoulli, ExactCount, GroupedCount, Trace
+from dfl_lightning.callbacks.dropout import Bernoulli, ExactCount, GroupedCount, Markov, Trace
 from dfl_lightning.callbacks.families import Aggregation, Dropout, Monitor, Policy, Selection, Substitution, Threshold
-from dfl_lightning.callbacks.monitors import FriendAccuracy, NeighbourAccuracy
+from dfl_lightning.callbacks.monitors import FriendAccuracy, NeighbourAccuracy, SubstitutionError
 from dfl_lightning.callbacks.selection import AFIND, DPFL, PANM, Gossip
 from dfl_lightning.callbacks.substitution import FDMS, Stale
 from dfl_lightning.callbacks.threshold import AdaptiveThreshold
@@ -23,6 +23,7 @@ __all__ = [
     "FromTopology",
     "Gossip",
     "GroupedCount",
+    "Markov",
     "Monitor",
     "NeighbourAccuracy",
     "Policy",
@@ -30,6 +31,7 @@ __all__ = [
     "Selection",
     "Stale",
     "Substitution",
+    "SubstitutionError",
     "Threshold",
     "Trace",
     "Uniform",

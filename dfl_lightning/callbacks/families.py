@@ -100,21 +100,32 @@ class Aggregation(Policy):
 
         A speaker's update is added to the receiver's own model, which therefore gets the weight of all such updates.
         """
-        n, m = round.num_nodes, round.num_clients
         assert round.weights is not None
         where = round.receivers & (round.weights != 0).any(1)
-        weights = round.weights[where]
-        terms = [(weights[:, :n], "trained")]
-        for block, speakers in enumerate(round.speakers):
-            spoken = weights[:, n + block * m : n + (block + 1) * m]
-            memory = torch.zeros(len(weights), len(round.bank.rows(speakers.rows)), dtype=weights.dtype)
-            memory[:, :m] = spoken
-            terms.append((memory, speakers.rows))
-            if speakers.relative:
-                own = torch.zeros(len(weights), n, dtype=weights.dtype)
-                own[torch.arange(len(weights)), torch.nonzero(where).squeeze(1)] = spoken.sum(1)
-                terms.append((own, "models"))
+        terms = spoken_terms(round, round.weights[where], where)
         round.mix(terms, into="models", where=where)
+
+
+def spoken_terms(round: Round, weights: Tensor, where: Tensor) -> list[tuple[Tensor, str]]:
+    """Weights of the rows that speak as summands (weights, row set) of receivers' new models.
+
+    Args:
+        round: after the substitution.
+        weights: float64 [w, P], of the rows that `votes` indexes.
+        where: the receivers, bool [n], w of them.
+    """
+    n, m = round.num_nodes, round.num_clients
+    terms = [(weights[:, :n], "trained")]
+    for block, speakers in enumerate(round.speakers):
+        spoken = weights[:, n + block * m : n + (block + 1) * m]
+        memory = torch.zeros(len(weights), len(round.bank.rows(speakers.rows)), dtype=weights.dtype)
+        memory[:, :m] = spoken
+        terms.append((memory, speakers.rows))
+        if speakers.relative:
+            own = torch.zeros(len(weights), n, dtype=weights.dtype)
+            own[torch.arange(len(weights)), torch.nonzero(where).squeeze(1)] = spoken.sum(1)
+            terms.append((own, "models"))
+    return terms
 
 
 class Monitor(RoundCallback):

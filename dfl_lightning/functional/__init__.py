@@ -22,7 +22,14 @@ from dfl_lightning.functional.evaluation import (
     neighbour_precision_recall,
     worst_decile_mean,
 )
-from dfl_lightning.functional.fdms import friends, running_mean, similarity_scores
+from dfl_lightning.functional.fdms import (
+    elimination_threshold,
+    friends,
+    observed_share,
+    remaining_candidates,
+    running_mean,
+    similarity_scores,
+)
 from dfl_lightning.functional.mixing import count_votes, server_step, uniform_weights
 from dfl_lightning.functional.panm import (
     gradient_similarity,
@@ -51,6 +58,7 @@ __all__ = [
     "cosines_from_gram",
     "count_votes",
     "distances_from_gram",
+    "elimination_threshold",
     "entropy_sum",
     "friend_accuracy",
     "friends",
@@ -63,10 +71,12 @@ __all__ = [
     "marginal_gain",
     "neighbour_precision_recall",
     "normalised_entropy",
+    "observed_share",
     "panm_models_in_round",
     "panm_models_received",
     "participation_ratio",
     "random_k",
+    "remaining_candidates",
     "rematched_neighbours",
     "running_mean",
     "same_cluster",

@@ -40,9 +40,9 @@ def friend_accuracy(friends: Tensor, clusters: Tensor, dropped: Tensor) -> float
     """How often a client that dropped out is replaced by one of its own cluster.
 
     Args:
-        friends: who stands in for each client, long [m]; -1 = nobody, which counts as wrong.
+        friends: who stands in for each client, long [..., m]; -1 = nobody, which counts as wrong.
         clusters: the cluster of each client, long [m].
-        dropped: who dropped out, bool [m].
+        dropped: who dropped out, bool [..., m].
 
     Returns:
         Share of the dropped clients, in [0, 1]; NaN if nobody dropped out.

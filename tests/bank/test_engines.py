@@ -98,6 +98,18 @@ def test_the_company_of_jobs_changes_rounding_at_most(federation, kind, engine):
             close(some[i], everybody[i])
 
 
+def test_a_rehearsal_gives_the_rows_that_training_would_and_keeps_nothing(federation):
+    f, other = federation(), federation()
+    f.bank.train(own(0), f.training())
+    models, trained = f.bank.rows("models").clone(), f.bank.rows("trained").clone()
+    rehearsed, result = f.bank.rehearse(own(1, 2), f.training())
+    assert torch.equal(f.bank.rows("models"), models)
+    assert torch.equal(f.bank.rows("trained"), trained)
+    expected = other.bank.train(own(1, 2), other.training())
+    assert torch.equal(rehearsed, other.bank.rows("trained"))
+    assert torch.equal(result.losses, expected.losses)
+
+
 def test_losses_come_in_the_order_of_the_jobs(federation):
     f = federation(sizes=tuple(range(5, 25)))
     owners = [17, 3, 4, 0]

@@ -3,13 +3,13 @@
 import pytest
 import torch
 
-from dfl_lightning.callbacks import Bernoulli, Dropout, ExactCount, Gossip, GroupedCount, Trace, Uniform
+from dfl_lightning.callbacks import Bernoulli, Dropout, ExactCount, Gossip, GroupedCount, Markov, Trace, Uniform
 from dfl_lightning.errors import UserError
 
 CLUSTERS = [0, 0, 0, 1, 1, 1]
 
 
-@pytest.fixture(params=["bernoulli", "exact count", "grouped count", "trace"])
+@pytest.fixture(params=["bernoulli", "exact count", "grouped count", "markov", "trace"])
 def make_dropout(request, tmp_path):
     file = tmp_path / "trace.txt"
     file.write_text("0 1 1 0 1 0\n1 0 0 0 1 1\n")
@@ -19,6 +19,7 @@ def make_dropout(request, tmp_path):
             "bernoulli": lambda: Bernoulli(0.5, **settings),
             "exact count": lambda: ExactCount(0.5, **settings),
             "grouped count": lambda: GroupedCount(0.5, **settings),
+            "markov": lambda: Markov(0.5, **settings),
             "trace": lambda: Trace(str(file), repeat=True, **settings),
         }[request.param]()
 
@@ -34,7 +35,7 @@ def go(start, make_clusters):
 
 
 def test_every_shipped_dropout_is_tested_here(exported):
-    assert exported(Dropout) == {Bernoulli, ExactCount, GroupedCount, Trace}
+    assert exported(Dropout) == {Bernoulli, ExactCount, GroupedCount, Markov, Trace}
 
 
 def test_some_are_down_and_the_others_do_all_the_work(make_dropout, go):

@@ -8,7 +8,10 @@ from hypothesis import strategies as st
 from dfl_lightning.functional import (
     cosines_from_gram,
     count_votes,
+    elimination_threshold,
     friends,
+    observed_share,
+    remaining_candidates,
     running_mean,
     similarity_scores,
     uniform_weights,
@@ -154,6 +157,113 @@ def test_permuting_clients_permutes_their_memory_and_their_friends():
     chosen, permuted = friends(scores, counts, active), friends(permuted_scores, permuted_counts, active[order])
     for place, client in enumerate(order):
         assert permuted[place] == -1 == chosen[client] or order[permuted[place]] == chosen[client]
+
+
+def test_several_memories_at_once_are_as_each_by_itself():
+    histories = [co_active_rounds(5, 6, seed) for seed in range(3)]
+    scores, counts = (torch.stack(part) for part in zip(*map(remember, histories), strict=True))
+    together = torch.zeros(3, 5, 5), torch.zeros(3, 5, 5, dtype=torch.long)
+    for observed in zip(*histories, strict=True):
+        together = running_mean(*together, torch.stack(observed))
+    assert torch.equal(together[0], scores)
+    assert torch.equal(together[1], counts)
+    active = torch.rand(3, 5, generator=generator(1)) < 0.6
+    alone = [friends(scores[i], counts[i], active[i]) for i in range(3)]
+    assert torch.equal(friends(scores, counts, active), torch.stack(alone))
+
+
+# --- candidates -------------------------------------------------------------------------------------------------------
+def test_theta_as_theorem_2_has_it():
+    # K = 20, T = 500, B_max = 3, p = 0.05
+    found = [elimination_threshold(t, 20, 500, 3, 0.25) for t in (1, 10, 50, 100, 200, 300, 500)]
+    assert found == pytest.approx([11.6597, 3.6871, 1.6489, 1.1660, 0.8245, 0.6732, 0.5214], abs=5e-5)
+
+
+@pytest.mark.parametrize(("beta", "firsts"), [(0.25, (136, 544, 1511)), (1.0, (34, 136, 378))])
+def test_the_rounds_in_which_theta_first_falls_below_a_gap(beta, firsts):
+    for gap, first in zip((1, 0.5, 0.3), firsts, strict=True):
+        assert (
+            elimination_threshold(first, 20, 500, 3, beta) < gap <= elimination_threshold(first - 1, 20, 500, 3, beta)
+        )
+
+
+def test_theta_makes_the_proofs_probability_of_an_elimination_p():
+    # appendix A.3: K B_max T times 2 K exp(-beta (Theta - delta)^2 t / 2) is p
+    for t, gap, failure in ((1, 0.0, 0.05), (40, 0.2, 0.01), (500, 0.1, 0.5)):
+        theta = elimination_threshold(t, 20, 500, 3, 0.25, failure, gap)
+        q = 2 * 20 * math.exp(-0.25 * (theta - gap) ** 2 * t / 2)
+        assert 20 * 3 * 500 * q == pytest.approx(failure)
+
+
+def test_the_bound_on_a_wrong_friend_says_nothing_yet_after_500_rounds():
+    # lemma 2 is the same bound on one client: 2 K exp(-beta d^2 t / 2) of a score gap d; here 3.28, above 1
+    bound = 2 * 20 * math.exp(-0.25 * 0.2**2 * 500 / 2)
+    assert bound == pytest.approx(3.28, abs=5e-3)
+    assert elimination_threshold(500, 20, 1, 1, 0.25, failure=20 * bound) == pytest.approx(0.2)
+
+
+def naive_candidates(scores, counts, candidates, threshold):
+    remaining = []
+    for k, mine in enumerate(candidates):
+        known = {i: scores[k][i] for i in mine if counts[k][i] >= 1}
+        best = max(known.values(), default=None)
+        remaining.append({i for i in mine if i not in known or best - known[i] < threshold})
+    return remaining
+
+
+@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("threshold", [0.05, 0.2, 0.5, 2.0])
+def test_candidates_leave_as_section_5_3_says(seed, threshold):
+    scores, counts = remember(co_active_rounds(8, 3, seed))
+    mask = (torch.rand(8, 8, generator=generator(seed)) < 0.8) & ~torch.eye(8, dtype=torch.bool)
+    sets = [set(torch.nonzero(row).squeeze(1).tolist()) for row in mask]
+    found = remaining_candidates(scores, counts, mask, threshold)
+    expected = naive_candidates(scores.tolist(), counts.tolist(), sets, threshold)
+    assert [set(torch.nonzero(row).squeeze(1).tolist()) for row in found] == expected
+    assert not (found & ~mask).any()
+
+
+def test_who_is_as_far_behind_as_the_threshold_leaves():
+    scores = torch.tensor([[0, 1.0, 0.5, 0.75], [1.0, 0, 0, 0], [0.5, 0, 0, 0], [0.75, 0, 0, 0]])
+    everybody = ~torch.eye(4, dtype=torch.bool)
+    found = remaining_candidates(scores, torch.ones(4, 4), everybody, 0.5)
+    assert found[0].tolist() == [False, True, False, True]
+
+
+def test_the_best_candidate_never_leaves_and_nobody_does_without_being_seen():
+    scores, counts = remember(co_active_rounds(9, 2))
+    everybody = ~torch.eye(9, dtype=torch.bool)
+    found = remaining_candidates(scores, counts, everybody, 1e-9)
+    assert (found | (counts > 0) | ~everybody).all()
+    seen = counts > 0
+    assert ((found & seen).any(1) == seen.any(1)).all()
+
+
+def test_friends_are_candidates_unless_none_is_there():
+    scores = torch.tensor([[0, 0.9, 0.5, 0.4], [0.9, 0, 0, 0], [0.5, 0, 0, 0], [0.4, 0, 0, 0]])
+    candidates = torch.tensor([[False, False, True, True], *[[False] * 4] * 3])
+    ones = torch.ones(4, 4)
+    assert friends(scores, ones, torch.tensor([False, True, True, True]), candidates)[0] == 2
+    assert friends(scores, ones, torch.tensor([False, True, False, True]), candidates)[0] == 3
+    assert friends(scores, ones, torch.tensor([False, True, False, False]), candidates)[0] == 1
+    unseen = torch.tensor([[0, 1, 0, 0], *[[1] * 4] * 3])
+    assert friends(scores, unseen, torch.tensor([False, True, True, True]), candidates)[0] == 1
+
+
+def test_the_observed_share_is_that_of_the_pair_seen_least_of_those_compared():
+    counts = torch.tensor([[0, 4, 2], [4, 0, 3], [2, 3, 0]])
+    assert observed_share(counts, ~torch.eye(3, dtype=torch.bool), 8) == 0.25
+    compared = torch.tensor([[False, True, False], [True, False, True], [False, True, False]])
+    assert observed_share(counts, compared, 8) == 3 / 8
+    assert observed_share(torch.zeros(3, 3), compared, 8) == 0
+
+
+def test_under_independent_dropout_the_observed_share_nears_the_chance_of_meeting():
+    counts, draws = torch.zeros(6, 6, dtype=torch.long), generator()
+    for _ in range(5000):
+        up = torch.rand(6, generator=draws) >= 0.5
+        counts += up[:, None] & up[None, :]
+    assert observed_share(counts, ~torch.eye(6, dtype=torch.bool), 5000) == pytest.approx(0.25, abs=0.02)
 
 
 # --- a server (the last node) that hears all clients ----------------------------------------------------------------

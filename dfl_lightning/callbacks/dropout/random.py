@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from dfl_lightning.callbacks.dropout.rates import ClientRates, check_rate
 from dfl_lightning.callbacks.families import Dropout
 from dfl_lightning.errors import UserError
 from dfl_lightning.round import Round
@@ -18,24 +19,26 @@ if TYPE_CHECKING:
 
 class _RateDropout(Dropout):
     def __init__(self, rate: float = 0.5, full_first_round: bool = False) -> None:
-        if not 0 <= rate <= 1:
-            raise UserError(f"dropout.rate={rate}; it is a share of clients between 0 and 1")
+        check_rate(rate)
         super().__init__(full_first_round)
         self.rate = rate
 
 
-class Bernoulli(_RateDropout):
-    """Each client is down with the same probability, independently in each round.
+class Bernoulli(ClientRates):
+    """Each client is down with a probability, independently in each round.
 
     Args:
-        rate: probability of being down, 0 to 1.
+        rate: probability of being down, 0 to 1: a number for all or a list with one for each client.
         full_first_round: everybody takes part in round 0.
     """
+
+    def __init__(self, rate: float | list[float] = 0.5, full_first_round: bool = False) -> None:
+        super().__init__(rate, full_first_round)
 
     def draw(self, round: Round) -> Tensor:
         """One coin for each client, from its own stream."""
         coins = [torch.rand((), generator=round.stream("dropout", i)) for i in range(round.num_clients)]
-        return torch.stack(coins) >= self.rate
+        return torch.stack(coins) >= self.rates(round.num_clients)
 
 
 class ExactCount(_RateDropout):

@@ -7,14 +7,25 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from dfl_lightning.bank import pairs_of
 from dfl_lightning.callbacks.families import Substitution
 from dfl_lightning.errors import UserError
-from dfl_lightning.functional import friends, running_mean, similarity_scores
+from dfl_lightning.functional import (
+    elimination_threshold,
+    friends,
+    observed_share,
+    remaining_candidates,
+    running_mean,
+    similarity_scores,
+)
 from dfl_lightning.round import Round
 
 if TYPE_CHECKING:
     from dfl_lightning.module import DFLModule
     from dfl_lightning.trainer import DFLTrainer
+
+MOST_CLIENTS = 256
+"""Without a server each client keeps scores of all pairs, 16 m^3 bytes in all: 268 MB, held a few times."""
 
 
 class FDMS(Substitution):
@@ -22,42 +33,127 @@ class FDMS(Substitution):
 
     The server keeps, for each pair of clients, the running mean of how similar their updates were in the rounds in
     which both took part. A client with no such history speaks with the mean of the active ones.
+
+    Without a server each receiver keeps such scores for itself, from the rounds in which it heard both clients of a
+    pair, and gives a dropped neighbour's vote to the best friend among those that it hears (itself included). For that
+    a neighbour sends its update beside its model, which is charged as a proxy of the same size.
+
+    Args:
+        theta_scale: at a server: a client whose score is Theta_t times this behind the best candidate's is no candidate
+            any more, and pairs that are no candidates are not compared (section 5.3). 1 and 0.5 are the paper's
+            cases 1 and 2; Theta_t is so cautious that 0.25 is a practical value; null: everybody stays a candidate.
+        beta: of Theta_t, the least share of the rounds in which a pair is observed, above 0 and at most 1; null: as
+            the run shows it, over the observed pairs that are still compared.
     """
 
-    def __init__(self) -> None:
-        self.scores: Tensor | None = None  # R, float64 [m, m]
-        self.counts: Tensor | None = None  # rounds observed together, long [m, m]
+    def __init__(self, theta_scale: float | None = None, beta: float | None = None) -> None:
+        if theta_scale is not None and not 0 < theta_scale < float("inf"):
+            raise UserError(f"substitution.theta_scale={theta_scale}; it must be above 0, or null for no elimination")
+        if beta is not None and not 0 < beta <= 1:
+            raise UserError(f"substitution.beta={beta}; it is a share of rounds above 0 and at most 1")
+        if beta is not None and theta_scale is None:
+            raise UserError("substitution.beta is a part of Theta_t; set substitution.theta_scale too, or leave it out")
+        self.theta_scale, self.beta = theta_scale, beta
+        self.scores: Tensor | None = None  # R, float64 [m, m]; without a server [m, m, m], a matrix for each receiver
+        self.counts: Tensor | None = None  # rounds observed together, long, as many
+        self.candidates: Tensor | None = None  # C, bool [m, m]; at a server
 
     def check(self, trainer: DFLTrainer, module: DFLModule) -> None:
-        """Friends are known to a server."""
-        if not module.topology.num_servers:
-            raise UserError("substitution FDMS keeps its scores at a server; use --topology server")
+        """Theta_t counts the rounds of the run; candidates are a server's; scores of all receivers must fit."""
+        m = module.num_clients
+        if self.theta_scale is not None and not module.topology.num_servers:
+            raise UserError("substitution.theta_scale saves a server's comparisons; use --topology server, or null")
+        if self.theta_scale is not None and (trainer.max_epochs is None or trainer.max_epochs < 0):
+            raise UserError("substitution.theta_scale needs the number of rounds; set trainer.max_rounds")
+        if not module.topology.num_servers and m > MOST_CLIENTS:
+            raise UserError(
+                f"substitution FDMS without a server keeps scores of all pairs at each of {m} clients; "
+                f"use --topology server, or at most {MOST_CLIENTS} clients"
+            )
 
+    # --- a server -----------------------------------------------------------------------------------------------------
     def on_trained(self, trainer: DFLTrainer, module: DFLModule, round: Round) -> None:
-        """Update the running means with this round's pairs of updates."""
-        m = round.num_clients
-        if self.scores is None or self.counts is None:
-            self.scores = torch.zeros(m, m, dtype=torch.float64)
-            self.counts = torch.zeros(m, m, dtype=torch.long)
-        took_part = round.participants
-        pairs = took_part[:, None] & took_part[None, :]
-        pairs.fill_diagonal_(False)
+        """At a server: update the running means with this round's pairs of updates."""
+        if not round.num_servers:
+            return  # who hears whom is known later
+        self._begin(round)
+        assert self.scores is not None
+        assert self.counts is not None
+        assert self.candidates is not None
+        m, took_part = round.num_clients, round.participants
+        pairs = took_part[:, None] & took_part[None, :] & (self.candidates | self.candidates.T)
         cosines = round.compare("trained", round.between_clients(pairs, False), relative_to="start").cosines[:m, :m]
         self.scores, self.counts = running_mean(self.scores, self.counts, similarity_scores(cosines))
+        round.log("similarities", int(pairs.sum()) // 2)
 
     def on_substitute(self, trainer: DFLTrainer, module: DFLModule, round: Round) -> None:
-        """Friends speak for the dropped ones, towards every receiver alike."""
+        """Friends speak for the dropped ones; without a server, each receiver's own."""
         m = round.num_clients
+        self._begin(round)
         assert self.scores is not None
         assert self.counts is not None
         assert round.stand_in is not None
-        found = friends(self.scores, self.counts, round.participants)
-        round.stand_in[:, :m] = torch.where(round.dropped, found, torch.arange(m))
+        if round.num_servers:
+            found = friends(self.scores, self.counts, round.participants, self.candidates)
+            round.stand_in[:, :m] = torch.where(round.dropped, found, torch.arange(m))
+            return
+        heard = self._heard(round)
+        found = friends(self.scores, self.counts, heard)
+        round.stand_in[:m, :m] = torch.where(round.dropped, found, torch.arange(m))
+        self._overhear(round, heard)
+
+    def on_round_end(self, trainer: DFLTrainer, module: DFLModule, round: Round) -> None:
+        """Who is clearly worse than the best candidate is none from the next round on."""
+        if self.theta_scale is None or self.scores is None:
+            return
+        assert self.counts is not None
+        assert self.candidates is not None
+        assert trainer.max_epochs is not None
+        t, m = round.index + 1, round.num_clients
+        beta = self.beta or observed_share(self.counts, self.candidates | self.candidates.T, t)
+        if beta > 0 and m > 1:
+            theta = self.theta_scale * elimination_threshold(t, m, trainer.max_epochs, m - 1, beta)
+            self.candidates = remaining_candidates(self.scores, self.counts, self.candidates, theta)
+            round.log("theta", theta)
+        round.log("candidates", float(self.candidates.sum(1).double().mean()))
+
+    # --- without a server ---------------------------------------------------------------------------------------------
+    def _heard(self, round: Round) -> Tensor:
+        """Whose model each client gets to average, its own included, bool [m, m]."""
+        m = round.num_clients
+        assert round.selected is not None
+        heard = round.selected[:m, :m] & round.participants
+        return heard | torch.diag(round.receivers[:m] & round.participants)
+
+    def _overhear(self, round: Round, heard: Tensor) -> None:
+        """Update the running means of each receiver with the pairs of updates that it got to see."""
+        assert self.scores is not None
+        assert self.counts is not None
+        both = heard[:, :, None] & heard[:, None, :]
+        cosines = round.bank.compare("trained", both.any(0), relative_to="start").cosines
+        seen = similarity_scores(cosines).masked_fill(~both, torch.nan)
+        self.scores, self.counts = running_mean(self.scores, self.counts, seen)
+        receivers, senders = pairs_of(heard & ~torch.eye(len(heard), dtype=torch.bool))
+        round.ledger.proxies[receivers, senders] = True
+        round.ledger.proxy_columns = max(round.ledger.proxy_columns, len(round.bank.layout.shared_parameters))
+        several = heard.sum(1)
+        round.log("similarities", int((several * (several - 1)).sum()) // 2)
+
+    # --- state --------------------------------------------------------------------------------------------------------
+    def _begin(self, round: Round) -> None:
+        """Nothing is known before the first round."""
+        if self.scores is None:
+            m = round.num_clients
+            shape = (m, m) if round.num_servers else (m, m, m)
+            self.scores = torch.zeros(shape, dtype=torch.float64)
+            self.counts = torch.zeros(shape, dtype=torch.long)
+            self.candidates = ~torch.eye(m, dtype=torch.bool)
 
     def state_dict(self) -> dict[str, Any]:
-        """Scores and counts of pairs."""
-        return {"scores": self.scores, "counts": self.counts}
+        """Scores and counts of pairs, and who is a candidate."""
+        return {"scores": self.scores, "counts": self.counts, "candidates": self.candidates}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restore what `state_dict` returned."""
         self.scores, self.counts = state_dict["scores"], state_dict["counts"]
+        self.candidates = state_dict["candidates"]

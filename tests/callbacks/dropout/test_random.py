@@ -1,23 +1,8 @@
-from dataclasses import replace
-
 import pytest
 import torch
 
-from dfl_lightning.callbacks import Bernoulli, ExactCount, Gossip, GroupedCount, Uniform
+from dfl_lightning.callbacks import Bernoulli, ExactCount, Gossip, GroupedCount, Markov, Uniform
 from dfl_lightning.errors import UserError
-
-
-@pytest.fixture
-def draws(start):
-    """Who is up in many rounds, bool [rounds, clients], without any training."""
-    round = start(Gossip(k=0), Uniform()).go().rounds[0].record
-
-    def _draws(dropout, rounds, clients, clusters=None):
-        clusters = None if clusters is None else torch.tensor(clusters)
-        rounds = [replace(round, index=t, num_clients=clients, clusters=clusters) for t in range(rounds)]
-        return torch.stack([dropout.draw(r) for r in rounds])
-
-    return _draws
 
 
 @pytest.mark.parametrize("rate", [0.1, 0.3, 0.7])
@@ -36,6 +21,21 @@ def test_bernoulli_drops_clients_and_rounds_independently(draws):
 
 def test_a_bernoulli_coin_does_not_depend_on_how_many_clients_there_are(draws):
     assert torch.equal(draws(Bernoulli(0.5), 30, 5), draws(Bernoulli(0.5), 30, 12)[:, :5])
+
+
+def test_each_client_may_have_a_rate_of_its_own(draws):
+    rates = [0.0, 0.2, 0.8, 1.0]
+    up = draws(Bernoulli(rates), 500, 4)
+    assert up[:, 0].all()
+    assert not up[:, 3].any()
+    assert ((~up).double().mean(0) - torch.tensor(rates)).abs().max() < 4 * (0.16 / 500) ** 0.5
+    assert torch.equal(up[:, 1], draws(Bernoulli(0.2), 500, 4)[:, 1])  # the coins are the same
+
+
+@pytest.mark.parametrize("dropout", [Bernoulli, Markov])
+def test_a_list_of_rates_has_one_for_each_client(dropout, start):
+    with pytest.raises(UserError, match=r"dropout.rate lists 2 rates, but data has 6 clients"):
+        start(Gossip(k=1), Uniform(), dropout([0.1, 0.2]))
 
 
 def test_rates_0_and_1_are_certain(draws):
@@ -86,7 +86,7 @@ def test_unknown_groups_are_refused(start):
         start(Gossip(k=1), Uniform(), GroupedCount(0.5))
 
 
-@pytest.mark.parametrize("dropout", [Bernoulli, ExactCount, GroupedCount])
+@pytest.mark.parametrize("dropout", [Bernoulli, ExactCount, GroupedCount, Markov])
 @pytest.mark.parametrize("rate", [-0.1, 1.5, float("nan")])
 def test_a_rate_is_a_share(dropout, rate):
     with pytest.raises(UserError, match=r"dropout\.rate="):

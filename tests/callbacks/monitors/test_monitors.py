@@ -11,11 +11,16 @@ from dfl_lightning.callbacks import (
     Bernoulli,
     FriendAccuracy,
     Gossip,
+    GroupedCount,
     Monitor,
     NeighbourAccuracy,
     Stale,
+    SubstitutionError,
+    Trace,
     Uniform,
 )
+from dfl_lightning.data import Digits, LabelClusters
+from dfl_lightning.models import MLP
 
 
 class Written(SimpleNamespace):
@@ -55,7 +60,7 @@ def friends(stand_in, dropped, substitution=True, clusters=CLUSTERS, speakers=()
         stand_in=matrix,
         speakers=speakers,
         dropped=dropped,
-        receivers=torch.tensor([False] * 5 + [True]),
+        selected=torch.tensor([[False] * 6] * 5 + [[True] * 5 + [False]]),
     )
     trainer = SimpleNamespace(policy=lambda family: object() if substitution else None)
     FriendAccuracy().on_round_end(trainer, None, round)
@@ -99,7 +104,7 @@ def test_without_friends_there_is_nothing_to_say_about_them(fields):
 
 
 def test_every_shipped_monitor_is_tested_here(exported):
-    assert exported(Monitor) == {NeighbourAccuracy, FriendAccuracy}
+    assert exported(Monitor) == {NeighbourAccuracy, FriendAccuracy, SubstitutionError}
 
 
 @pytest.mark.parametrize("substitution", [FDMS, Stale])
@@ -122,3 +127,86 @@ def test_monitors_in_a_run_of_clients(start, make_clusters):
     assert oracle.rounds[0].metrics["neighbour_recall"] == 1
     everybody = start(Gossip(k="all"), Uniform(), NeighbourAccuracy(), topology=graph).go()
     assert everybody.rounds[0].metrics["neighbour_precision"] == pytest.approx(2 / 5)
+
+
+# --- the substitution error -------------------------------------------------------------------------------------------
+@pytest.fixture
+def watched(start, tmp_path):
+    """A run in which clients come and go by these lines, with the monitor or without."""
+
+    def _watched(lines, *more, topology="server", monitor=True, **settings):
+        file = tmp_path / "trace.txt"
+        file.write_text(lines.replace(", ", "\n"))
+        policies = [Gossip(k="all"), Uniform(**settings.pop("uniform", {})), Trace(str(file)), *more]
+        policies += [SubstitutionError()] if monitor else []
+        return start(*policies, topology=topology, rounds=len(lines.split(", ")), **settings)
+
+    return _watched
+
+
+@pytest.mark.parametrize("engine", ["stacked", "loop"])
+@pytest.mark.parametrize("topology", ["server", "complete", "ring"])
+@pytest.mark.parametrize("substitution", [FDMS, Stale, None])
+def test_the_error_is_the_distance_from_the_round_in_which_nobody_dropped_out(substitution, topology, engine, watched):
+    more = [substitution()] if substitution else []
+    settings = {"topology": topology, "trainer": {"precision": "64-true", "engine": engine}}
+    dropped = watched("111111, 101011".replace("1", "1 ").replace("0", "0 "), *more, **settings).go(2)
+    more = [substitution()] if substitution else []
+    full = watched("1 1 1 1 1 1, 1 1 1 1 1 1", *more, **settings).go(2)
+    one, other = dropped.rounds[1], full.rounds[1]
+    assert torch.equal(one.before, other.before)
+    error = (one.after - other.after)[one.receivers].square().sum(1).mean()
+    assert error > 0
+    assert one.metrics["substitution_error"] == pytest.approx(float(error), rel=1e-9)
+    assert [round.metrics["substitution_error"] for round in full.rounds] == [0.0, 0.0]
+
+
+def test_the_error_is_that_of_the_average_whatever_the_servers_step(watched):
+    lines = "1 1 1 1 1 1, 1 0 1 0 1 1"
+    whole, part = (watched(lines, FDMS(), uniform={"server_step": eta}).go(2) for eta in (1.0, 0.5))
+    other = watched("1 1 1 1 1 1, 1 1 1 1 1 1", FDMS(), uniform={"server_step": 0.5}).go(2)
+    distance = (part.rounds[1].after[6] - other.rounds[1].after[6]).double().square().sum()
+    assert part.rounds[1].metrics["substitution_error"] == pytest.approx(float(distance) / 0.25, rel=1e-4)
+    assert whole.rounds[0].metrics["substitution_error"] == 0
+
+
+@pytest.mark.parametrize("substitution", [FDMS, Stale])
+@pytest.mark.parametrize("topology", ["server", "ring"])
+def test_training_the_dropped_on_the_side_leaves_no_trace(substitution, topology, watched):
+    lines = "1 1 1 1 1 1, 1 0 1 0 1 1, 0 0 0 0 0 0, 0 1 1 1 0 0"
+    bare = watched(lines, substitution(), monitor=False, topology=topology).go(4)
+    seen = watched(lines, substitution(), topology=topology).go(4)
+    assert torch.equal(bare.models, seen.models)
+    for one, other in zip(bare.rounds, seen.rounds, strict=True):
+        error = {name: other.metrics[name] for name in other.metrics if name not in one.metrics}
+        assert one.metrics == {name: value for name, value in other.metrics.items() if name not in error}
+        assert set(error) == ({"substitution_error"} if other.trained is not None else set())
+        for name in one.sets if one.trained is not None else ():
+            assert torch.equal(one.sets[name], other.sets[name])
+
+
+def test_a_client_that_diverges_has_no_true_update(watched):
+    run = watched("1 1 1 1 1 1, 1 1 0 1 1 1, 1 0 1 1 1 1", FDMS()).go(1)
+    run.module.data.images[run.module.data.train[2]] = math.inf
+    run.go(1)  # client 2 is down, and would have diverged
+    with pytest.warns(UserWarning, match="training of client 2 diverged"):
+        run.go(1)
+    assert ["substitution_error" in round.metrics for round in run.rounds] == [True, False, False]
+
+
+def test_friends_are_nearer_to_the_truth_than_the_mean_of_the_active_ones(start):
+    def errors(*substitution):
+        data = Digits(num_clients=10, samples_per_client=20, partition=LabelClusters(5))
+        dropout = GroupedCount(0.3, full_first_round=True)
+        run = start(
+            *(Gossip(k="all"), Uniform(), dropout, *substitution, SubstitutionError()),
+            topology="server",
+            clients=10,
+            data=data,
+            network=MLP(hidden=[16]),
+            batch_size=5,
+            lr=0.05,
+        ).go(5)
+        return sum(round.metrics["substitution_error"] for round in run.rounds)
+
+    assert errors(FDMS()) < 0.5 * errors()

@@ -1,4 +1,5 @@
 import functools
+import itertools
 import math
 
 import numpy as np
@@ -131,6 +132,244 @@ def test_friends_cost_no_message_and_the_dropped_ones_none(at_a_server):
         assert round.metrics["proxies_received"] == round.metrics["probes_received"] == 0
 
 
-def test_there_is_no_one_to_know_friends_without_a_server(start):
-    with pytest.raises(UserError, match="FDMS keeps its scores at a server"):
-        start(Gossip(k=2), Uniform(), Bernoulli(0.5), FDMS())
+# --- candidates -------------------------------------------------------------------------------------------------------
+def naive_candidate_server(run, lines, theta_scale, beta, rounds):
+    """FL-FDMS section 5.3 with sets: what each round compares, who is whose friend, who is left."""
+    m, w = run.clients, run.clients
+    R, N = np.zeros((m, m)), np.zeros((m, m), dtype=int)
+    C = [set(range(m)) - {k} for k in range(m)]
+    found = []
+    for t, round in enumerate(run.rounds, 1):
+        before, trained = round.before.double().numpy(), round.trained.double().numpy()
+        active = [k for k in range(m) if round.active[k]]
+        compared = [(i, j) for i in active for j in active if i < j and (j in C[i] or i in C[j])]
+        for i, j in compared:
+            a, b = trained[i] - before[w], trained[j] - before[w]
+            r = 0.5 * (a @ b / np.linalg.norm(a) / np.linalg.norm(b) + 1)
+            R[i, j] = R[j, i] = (N[i, j] * R[i, j] + r) / (N[i, j] + 1)
+            N[i, j] = N[j, i] = N[i, j] + 1
+        friend = {}
+        for k in set(range(m)) - set(active):
+            among = [i for i in active if i in C[k] and N[k, i]] or [i for i in active if N[k, i]]
+            friend[k] = max(among, key=lambda i: (R[k, i], -i)) if among else -1
+        seen = [N[i, j] for i in range(m) for j in range(i) if N[i, j] and (j in C[i] or i in C[j])]
+        share = beta or min(seen) / t
+        bmax, p = m - 1, 0.05
+        theta = theta_scale * math.sqrt((2 * math.log(2 * m * m * rounds * bmax) - 2 * math.log(p)) / (share * t))
+        for k in range(m):
+            known = [i for i in C[k] if N[k, i]]
+            best = max((R[k, i] for i in known), default=0)
+            C[k] -= {i for i in known if best - R[k, i] >= theta}
+        found.append((len(compared), friend, [set(c) for c in C], theta))
+    return found
+
+
+@pytest.mark.parametrize(("theta_scale", "beta"), [(0.08, None), (0.08, 0.25), (0.15, 1.0), (0.02, None)])
+def test_candidates_as_the_paper_says(theta_scale, beta, at_a_server):
+    fdms = FDMS(theta_scale, beta)
+    lines = f"{LINES}, 0 0 1 1 1 0, 1 0 0 1 0 1"
+    run, sets = at_a_server(lines, fdms, rounds=18, trainer={"precision": "64-true"}), []
+    for _ in range(18):
+        run.go(1)
+        sets.append([set(torch.nonzero(row).squeeze(1).tolist()) for row in fdms.candidates])
+    expected = naive_candidate_server(run, lines, theta_scale, beta, 18)
+    assert sum(map(len, sets[-1])) < 30  # somebody left
+    for round, mine, (compared, friend, left, theta) in zip(run.rounds, sets, expected, strict=True):
+        assert round.metrics["similarities"] == compared
+        assert round.metrics["theta"] == pytest.approx(theta)
+        assert round.metrics["candidates"] == pytest.approx(sum(map(len, left)) / 6)
+        assert {k: int(round.stand_in[6, k]) for k in friend} == friend
+        assert mine == left
+    for earlier, later in itertools.pairwise(sets):
+        assert all(after <= before for before, after in zip(earlier, later, strict=True))
+
+
+def test_pairs_that_are_nobodys_candidates_are_not_compared_any_more(at_a_server):
+    bare, fewer = FDMS(), FDMS(0.02)
+    full, reduced = (at_a_server("1 1 1 1 1 1", fdms, rounds=8).go(8) for fdms in (bare, fewer))
+    assert [round.metrics["similarities"] for round in full.rounds] == [15] * 8
+    counted = [round.metrics["similarities"] for round in reduced.rounds]
+    assert counted[0] == 15
+    assert counted == sorted(counted, reverse=True)
+    assert counted[-1] < 15
+    assert (fewer.counts <= bare.counts).all()
+    assert "theta" not in full.rounds[0].metrics
+    for one, other in zip(full.rounds, reduced.rounds, strict=True):
+        assert torch.equal(one.after, other.after)  # everybody is up: nothing is replaced
+
+
+def test_an_elimination_that_cannot_be_leaves_everything_as_it_was(at_a_server):
+    usual, cautious = (at_a_server(LINES, fdms, rounds=6).go(6) for fdms in (FDMS(), FDMS(1.0)))
+    assert torch.equal(usual.models, cautious.models)
+    assert [round.metrics["candidates"] for round in cautious.rounds] == [5.0] * 6
+
+
+def test_an_eliminated_client_is_no_friend_while_a_candidate_is_up(at_a_server):
+    fdms = FDMS(10.0)
+    run = at_a_server("1 1 1 1 1 1, 0 1 1 1 1 1", fdms).go(1)
+    best, second = fdms.scores[0].argsort(descending=True)[:2].tolist()
+    fdms.candidates[0, best] = False
+    assert run.go(1).rounds[1].stand_in[6, 0] == second
+    fdms.candidates[0] = False
+    run.go(1)
+    assert run.go(1).rounds[3].stand_in[6, 0] == fdms.scores[0].argmax()
+
+
+@pytest.mark.parametrize("topology", ["server", "complete"])
+def test_what_is_known_goes_on_after_a_checkpoint(topology, start, go_on):
+    def policies():
+        return Gossip(k="all"), Uniform(), Bernoulli(0.4), FDMS(0.03 if topology == "server" else None)
+
+    run = start(*policies(), topology=topology, rounds=12).go(6)
+    later = go_on(run, *policies(), topology=topology, rounds=12)
+    for one, other in zip(run.go(4).rounds[6:], later.go(4).rounds, strict=True):
+        assert one.metrics == other.metrics
+        assert torch.equal(one.stand_in, other.stand_in)
+        assert torch.equal(one.after, other.after)
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({"theta_scale": 0.0}, r"substitution.theta_scale=0.0; it must be above 0"),
+        ({"theta_scale": math.nan}, r"substitution.theta_scale=nan; it must be above 0"),
+        ({"theta_scale": 1.0, "beta": 0.0}, r"substitution.beta=0.0; it is a share of rounds above 0"),
+        ({"theta_scale": 1.0, "beta": 1.5}, r"substitution.beta=1.5; it is a share of rounds above 0"),
+        ({"beta": 0.5}, r"substitution.beta is a part of Theta_t; set substitution.theta_scale too"),
+    ],
+)
+def test_numbers_that_make_no_theta_are_refused(settings, sentence):
+    with pytest.raises(UserError, match=sentence):
+        FDMS(**settings)
+
+
+def test_theta_needs_an_end_of_the_run_and_a_server(at_a_server, start):
+    with pytest.raises(UserError, match=r"theta_scale needs the number of rounds; set trainer.max_rounds"):
+        at_a_server(LINES, FDMS(0.25), rounds=-1)
+    with pytest.raises(UserError, match="theta_scale saves a server's comparisons; use --topology server"):
+        start(Gossip(k=2), Uniform(), Bernoulli(0.5), FDMS(0.25))
+
+
+# --- without a server -------------------------------------------------------------------------------------------------
+@pytest.fixture
+def among_clients(start, tmp_path):
+    """A run of clients that learn from their neighbours, those of `lines` being up."""
+
+    def _start(lines, *more, selection=None, **settings):
+        file = tmp_path / "trace.txt"
+        file.write_text(lines.replace(", ", "\n"))
+        return start(selection or Gossip(k="all"), Uniform(), Trace(str(file), repeat=True), *more, **settings)
+
+    return _start
+
+
+def naive_receivers(run):
+    """Each receiver by itself: what it has seen of others so far, and the mean of those that speak to it."""
+    m = run.clients
+    models, seen = run.rounds[0].before, [{} for _ in range(m)]  # seen: receiver -> pair -> scores
+    for round in run.rounds:
+        if round.trained is None:
+            assert torch.equal(round.after, torch.as_tensor(models))  # everybody was down
+            continue
+        before, trained = round.before.double().numpy(), round.trained.double().numpy()
+        models = trained.copy()
+        friends, compared = {}, 0
+        for i in range(m):
+            if not round.active[i]:
+                continue
+            neighbours = [j for j in range(m) if round.selected[i, j]]
+            heard = [j for j in neighbours if round.active[j]] + [i]
+            voices = [trained[i]]
+            for j in neighbours:
+                known = [f for f in sorted(heard) if frozenset((j, f)) in seen[i]]
+                if round.active[j]:
+                    voices.append(trained[j])
+                elif known:
+                    friends[i, j] = max(known, key=lambda f: np.mean(seen[i][frozenset((j, f))]))
+                    voices.append(trained[friends[i, j]])
+                else:
+                    friends[i, j] = -1
+                    others = [trained[k] for k in heard if k != i]
+                    voices += [np.mean(others, axis=0)] if others else []
+            models[i] = np.mean(voices, axis=0)
+            for a, b in itertools.combinations(heard, 2):
+                u, v = trained[a] - before[a], trained[b] - before[b]
+                r = 0.5 * (u @ v / np.linalg.norm(u) / np.linalg.norm(v) + 1)
+                seen[i].setdefault(frozenset((a, b)), []).append(r)
+                compared += 1
+        yield round, models, friends, compared
+        models = round.after
+    yield seen
+
+
+@pytest.mark.parametrize("k", ["all", 3])
+def test_each_receiver_gives_a_dropped_neighbours_vote_to_the_friend_it_knows(k, among_clients):
+    fdms = FDMS()
+    lines = f"{LINES}, 0 0 1 1 1 0, 0 0 0 0 0 0, 1 0 0 1 0 1"
+    run = among_clients(lines, fdms, selection=Gossip(k=k), init="independent", trainer={"precision": "64-true"})
+    *rounds, seen = naive_receivers(run.go(12))
+    assert len(rounds) == 11  # nobody is up in one
+    found = 0
+    for round, models, friends, compared in rounds:
+        np.testing.assert_allclose(round.after.numpy(), models, atol=1e-10)
+        assert {(i, j): int(round.stand_in[i, j]) for i, j in friends} == friends
+        assert round.metrics["similarities"] == compared
+        found += sum(f >= 0 for f in friends.values())
+    assert found > 10
+    for i, pairs in enumerate(seen):
+        assert int(fdms.counts[i].sum()) == 2 * sum(map(len, pairs.values()))
+        for (a, b), scores in ((tuple(pair), scores) for pair, scores in pairs.items()):
+            assert float(fdms.scores[i, a, b]) == pytest.approx(np.mean(scores), abs=1e-9)
+            assert float(fdms.scores[i, b, a]) == float(fdms.scores[i, a, b])
+
+
+def test_a_receiver_knows_nothing_of_those_it_does_not_hear(among_clients):
+    fdms = FDMS()
+    among_clients("1 1 1 1 1 1", fdms, topology="ring").go(3)
+    for i in range(6):
+        around = {i, (i - 1) % 6, (i + 1) % 6}
+        known = torch.nonzero(fdms.counts[i]).tolist()
+        assert {frozenset(pair) for pair in known} == {frozenset(p) for p in itertools.combinations(around, 2)}
+
+
+def test_with_everybody_up_receivers_do_as_without_friends(among_clients):
+    usual, known = (among_clients("1 1 1 1 1 1", *more, topology="ring").go(3) for more in ((), (FDMS(),)))
+    assert torch.equal(usual.models, known.models)
+
+
+def test_every_friend_among_clients_is_of_the_same_cluster(start):
+    data = Digits(num_clients=10, samples_per_client=20, partition=LabelClusters(5))
+    policies = Gossip(k="all"), Uniform(), GroupedCount(0.5, full_first_round=True), FDMS(), FriendAccuracy()
+    optimizer = functools.partial(torch.optim.SGD, lr=0.05)
+    run = start(*policies, clients=10, data=data, network=MLP(hidden=[16]), batch_size=5, optimizer=optimizer).go(6)
+    assert "friend_accuracy" not in run.rounds[0].metrics
+    assert [round.metrics["friend_accuracy"] for round in run.rounds[1:]] == [1.0] * 5
+
+
+def test_an_update_travels_beside_each_model_that_is_heard(among_clients):
+    run = among_clients(LINES, FDMS(), topology="ring").go(4)
+    for round in run.rounds:
+        heard = sum(int(round.active[i] and round.active[(i + s) % 6]) for i in range(6) for s in (-1, 1))
+        parameters = len(run.bank.layout.shared_parameters)
+        assert round.metrics["models_received"] == pytest.approx(heard / 6)
+        assert round.metrics["proxies_received"] == pytest.approx(heard / 6)
+        assert round.metrics["bytes_received"] == pytest.approx(4 * 2 * heard * parameters / 6)
+
+
+def test_a_neighbour_that_diverged_is_spoken_for(among_clients):
+    run = among_clients("1 1 1 1 1 1", FDMS()).go(1)
+    run.module.data.images[run.module.data.train[2]] = math.inf
+    with pytest.warns(UserWarning, match="training of client 2 diverged"):
+        round = run.go(1).rounds[1]
+    others = [0, 1, 3, 4, 5]
+    assert not round.votes[others, 2].any()
+    assert (round.votes[others].sum(1) == 6).all()
+    assert torch.isfinite(round.after).all()
+
+
+def test_too_many_clients_to_keep_scores_of_all_pairs_are_refused(among_clients, monkeypatch):
+    monkeypatch.setattr("dfl_lightning.callbacks.substitution.fdms.MOST_CLIENTS", 5)
+    with pytest.raises(
+        UserError, match=r"scores of all pairs at each of 6 clients; use --topology server, or at most 5"
+    ):
+        among_clients(LINES, FDMS())

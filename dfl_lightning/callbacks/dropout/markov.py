@@ -1,0 +1,72 @@
+"""Dropout with a memory: who is down tends to stay down for a while."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dfl_lightning.callbacks.dropout.rates import ClientRates
+from dfl_lightning.errors import UserError
+from dfl_lightning.round import Round
+from dfl_lightning.streams import stream
+
+
+class Markov(ClientRates):
+    """Each client is up or down by a chain of its own, with outages of a mean length (an on/off process).
+
+    A client that is down comes up again with probability 1 / outage, one that is up goes down as often as makes it
+    down a share `rate` of the time, which is also the probability of being down in round 0. An outage of
+    1 / (1 - rate) rounds is `Bernoulli`.
+
+    Args:
+        rate: share of the time that a client is down, 0 to 1: a number for all or a list with one for each client; at
+            most outage / (outage + 1), for it is up at least one round between two outages, or 1: never up.
+        outage: mean length of an outage in rounds, 1 or more.
+        full_first_round: everybody takes part in round 0.
+    """
+
+    def __init__(self, rate: float | list[float] = 0.5, outage: float = 5.0, full_first_round: bool = False) -> None:
+        super().__init__(rate, full_first_round)
+        if not 1 <= outage < float("inf"):
+            raise UserError(f"dropout.outage={outage}; it is a number of rounds, 1 or more")
+        most = outage / (outage + 1)
+        for share in self.all_rates:
+            if most < share < 1:
+                raise UserError(
+                    f"dropout.rate={share} cannot be with outages of {outage:g} rounds, between which a client is up "
+                    f"at least once: lower it to {most:.4g} or raise dropout.outage to {share / (1 - share):.4g}"
+                )
+        self.outage = outage
+        self.up: Tensor | None = None  # bool [m], in round `at`
+        self.at = -1
+
+    def draw(self, round: Round) -> Tensor:
+        """The chains' next state; rounds that nobody asked for (a full first one) are caught up."""
+        rates = self.rates(round.num_clients)
+        if self.up is None or self.at > round.index:
+            self.up, self.at = self._coins(round, 0) >= rates, 0
+        while self.at < round.index:
+            self.at += 1
+            coins = self._coins(round, self.at)
+            fails = torch.where(rates < 1, rates / (1 - rates) / self.outage, 1.0)
+            recovers = torch.where(rates < 1, 1 / self.outage, 0.0)
+            self.up = torch.where(self.up, coins >= fails, coins < recovers)
+        return self.up.clone()
+
+    def _coins(self, round: Round, index: int) -> Tensor:
+        """One coin for each client, from its own stream."""
+        coins = [
+            torch.rand((), dtype=torch.float64, generator=stream(round.seed, "dropout", index, i))
+            for i in range(round.num_clients)
+        ]
+        return torch.stack(coins)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Who was up, and in which round."""
+        return {"up": self.up, "at": self.at}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Restore what `state_dict` returned."""
+        self.up, self.at = state_dict["up"], state_dict["at"]

@@ -1,0 +1,48 @@
+"""How often clients are down: one rate for all, or one for each."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from dfl_lightning.callbacks.families import Dropout
+from dfl_lightning.errors import UserError
+
+if TYPE_CHECKING:
+    from dfl_lightning.module import DFLModule
+    from dfl_lightning.trainer import DFLTrainer
+
+
+class ClientRates(Dropout):
+    """What dropouts that treat clients one by one share: a rate for all, or a list with one for each client."""
+
+    def __init__(self, rate: float | list[float], full_first_round: bool) -> None:
+        self.all_rates = [float(share) for share in rate] if isinstance(rate, list) else [float(rate)]
+        for share in self.all_rates:
+            check_rate(share)
+        super().__init__(full_first_round)
+        self.rate = rate
+
+    def check(self, trainer: DFLTrainer, module: DFLModule) -> None:
+        """A list names a rate for each client."""
+        if isinstance(self.rate, list) and len(self.rate) != module.num_clients:
+            raise UserError(
+                f"dropout.rate lists {len(self.rate)} rates, but data has {module.num_clients} clients; "
+                "give one a client, or one number for all"
+            )
+
+    def rates(self, clients: int) -> Tensor:
+        """Each client's rate, float64 [m]."""
+        return torch.tensor(self.all_rates, dtype=torch.float64).expand(clients)
+
+
+def check_rate(rate: float) -> None:
+    """Refuse what is no share.
+
+    Raises:
+        UserError: below 0, above 1, or no number.
+    """
+    if not 0 <= rate <= 1:
+        raise UserError(f"dropout.rate={rate}; it is a share of clients between 0 and 1")

@@ -1,0 +1,41 @@
+"""FedProx: plain descent that is held back near its start."""
+
+from __future__ import annotations
+
+import math
+
+from dfl_lightning.bank.layout import Layout
+from dfl_lightning.errors import UserError
+from dfl_lightning.objectives.base import JobContext, Phase
+from dfl_lightning.objectives.plain import Plain
+
+
+class FedProx(Plain):
+    """Descend the client's own mean loss plus mu/2 ||w - w_start||^2 (Li et al. 2020, arXiv 1812.06127, eq. 2).
+
+    w_start is the model that the round's local work starts from: the server's, or one's own where there is none. The
+    term holds back what is exchanged; personal parameters are trained without it. The logged training loss is the
+    data's alone, and gradients are clipped with the term in them.
+
+    Args:
+        mu: weight of the proximal term, 0 or more; 0 is `Plain`.
+        personal_epochs: epochs on the personal parameters; default as many as `model.local_epochs`.
+    """
+
+    def __init__(self, mu: float = 0.2, personal_epochs: int | None = None) -> None:
+        if not (mu >= 0 and math.isfinite(mu)):
+            raise UserError(f"objective.mu={mu}; the weight of the proximal term must be 0 or more")
+        super().__init__(personal_epochs)
+        self.mu = mu
+
+    def phases(self, layout: Layout, epochs: int) -> tuple[Phase, ...]:
+        """As `Plain`, whose step trains the personal parameters."""
+        *personal, shared = super().phases(layout, epochs)
+        plain = Plain(self.personal_epochs)
+        return (*(Phase(plain, phase.epochs, phase.columns) for phase in personal), shared)
+
+    def step(self, ctx: JobContext) -> None:
+        """One batch, one gradient, the pull towards the start, one update."""
+        grads = ctx.grad(ctx.params, ctx.next_batch())
+        pulled = [g + self.mu * (p.detach() - s) for g, p, s in zip(grads, ctx.params, ctx.start, strict=True)]
+        ctx.update(ctx.params, pulled)

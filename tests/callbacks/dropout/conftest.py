@@ -1,0 +1,19 @@
+from dataclasses import replace
+
+import pytest
+import torch
+
+from dfl_lightning.callbacks import Gossip, Uniform
+
+
+@pytest.fixture
+def draws(start):
+    """Who is up in many rounds, bool [rounds, clients], without any training."""
+    round = start(Gossip(k=0), Uniform()).go().rounds[0].record
+
+    def _draws(dropout, rounds, clients, clusters=None, first=0):
+        clusters = None if clusters is None else torch.tensor(clusters)
+        rounds = [replace(round, index=t, num_clients=clients, clusters=clusters) for t in range(first, rounds)]
+        return torch.stack([dropout.draw(r) for r in rounds])
+
+    return _draws
