@@ -1,6 +1,6 @@
 """Policies and monitors: the callbacks of a communication round."""
 
-from dfl_lightning.callbacks.aggregation import Boltzmann, FromTopology, SampleWeighted, Uniform
+from dfl_lightning.callbacks.aggregation import Boltzmann, FromTopology, Metropolis, SampleWeighted, Uniform
 from dfl_lightning.callbacks.dropout import Bernoulli, ExactCount, GroupedCount, Trace
 from dfl_lightning.callbacks.families import Aggregation, Dropout, Monitor, Policy, Selection, Substitution, Threshold
 from dfl_lightning.callbacks.monitors import FriendAccuracy, NeighbourAccuracy
@@ -22,6 +22,7 @@ __all__ = [
     "FromTopology",
     "Gossip",
     "GroupedCount",
+    "Metropolis",
     "Monitor",
     "NeighbourAccuracy",
     "Policy",

@@ -22,7 +22,7 @@ from dfl_lightning.functional.evaluation import (
     worst_decile_mean,
 )
 from dfl_lightning.functional.fdms import friends, running_mean, similarity_scores
-from dfl_lightning.functional.mixing import count_votes, server_step, uniform_weights
+from dfl_lightning.functional.mixing import count_votes, metropolis_weights, server_step, uniform_weights
 from dfl_lightning.functional.panm import (
     gradient_similarity,
     loss_similarity,
@@ -55,6 +55,7 @@ __all__ = [
     "literal_initialisation_probabilities",
     "literal_threshold",
     "loss_similarity",
+    "metropolis_weights",
     "neighbour_precision_recall",
     "normalised_entropy",
     "panm_models_in_round",

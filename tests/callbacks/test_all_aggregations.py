@@ -11,6 +11,7 @@ from dfl_lightning.callbacks import (
     Boltzmann,
     FromTopology,
     Gossip,
+    Metropolis,
     SampleWeighted,
     Stale,
     Trace,
@@ -22,6 +23,7 @@ AGGREGATIONS = {
     "uniform": Uniform,
     "by samples": SampleWeighted,
     "from the topology": FromTopology,
+    "metropolis": Metropolis,
     "boltzmann": Boltzmann,
     "boltzmann, cold, without oneself": lambda: Boltzmann(temperature=0.1, include_self=False),
     "boltzmann, own losses": lambda: Boltzmann(contribution="own"),
@@ -145,7 +147,7 @@ def test_every_aggregation_works_with_every_substitution(name, substitution, sta
         assert round.after.isfinite().all()
 
 
-@pytest.mark.parametrize("name", ["uniform", "by samples", "boltzmann", "boltzmann, own losses"])
+@pytest.mark.parametrize("name", ["uniform", "by samples", "metropolis", "boltzmann", "boltzmann, own losses"])
 def test_stale_updates_work_between_clients_too(name, start, uneven):
     run = start(Gossip(k=3), AGGREGATIONS[name](), Bernoulli(0.5), Stale(), data=uneven()).go(6)
     assert any(round.weights[:, 6:].any() for round in run.rounds if round.weights is not None)

@@ -2,5 +2,6 @@
 
 from dfl_lightning.callbacks.aggregation.averages import FromTopology, SampleWeighted, Uniform
 from dfl_lightning.callbacks.aggregation.boltzmann import Boltzmann
+from dfl_lightning.callbacks.aggregation.metropolis import Metropolis
 
-__all__ = ["Boltzmann", "FromTopology", "SampleWeighted", "Uniform"]
+__all__ = ["Boltzmann", "FromTopology", "Metropolis", "SampleWeighted", "Uniform"]
