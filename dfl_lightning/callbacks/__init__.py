@@ -4,7 +4,7 @@ from dfl_lightning.callbacks.aggregation import Boltzmann, FromTopology, Metropo
 from dfl_lightning.callbacks.dropout import Bernoulli, ExactCount, GroupedCount, Trace
 from dfl_lightning.callbacks.families import Aggregation, Dropout, Monitor, Policy, Selection, Substitution, Threshold
 from dfl_lightning.callbacks.monitors import FriendAccuracy, NeighbourAccuracy
-from dfl_lightning.callbacks.selection import AFIND, PANM, Gossip
+from dfl_lightning.callbacks.selection import AFIND, PANM, PENS, Gossip
 from dfl_lightning.callbacks.substitution import FDMS, Stale
 from dfl_lightning.callbacks.threshold import AdaptiveThreshold
 
@@ -12,6 +12,7 @@ __all__ = [
     "AFIND",
     "FDMS",
     "PANM",
+    "PENS",
     "AdaptiveThreshold",
     "Aggregation",
     "Bernoulli",

@@ -35,6 +35,7 @@ from dfl_lightning.functional.panm_theory import (
     panm_models_in_round,
     panm_models_received,
 )
+from dfl_lightning.functional.pens import more_often_than_expected
 from dfl_lightning.functional.selection import above_threshold, random_k, top_k
 from dfl_lightning.functional.similarity import centred_cosines, cosines_from_gram, distances_from_gram
 
@@ -56,6 +57,7 @@ __all__ = [
     "literal_threshold",
     "loss_similarity",
     "metropolis_weights",
+    "more_often_than_expected",
     "neighbour_precision_recall",
     "normalised_entropy",
     "panm_models_in_round",

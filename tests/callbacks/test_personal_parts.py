@@ -7,6 +7,7 @@ import torch
 from dfl_lightning.callbacks import (
     AFIND,
     PANM,
+    PENS,
     AdaptiveThreshold,
     Bernoulli,
     Boltzmann,
@@ -27,6 +28,7 @@ POLICIES = {
     "afind, weights": lambda: [AFIND(proxy="weight", center=False), AdaptiveThreshold(), Boltzmann()],
     "panm, gradients": lambda: [PANM(k=3, l=2, stage_one=2, tau=2), Uniform()],
     "panm, losses": lambda: [PANM("loss", k=3, l=2, stage_one=2, tau=2), Uniform()],
+    "pens": lambda: [PENS(k=3, sampled=3, top=2, stage_one=2), Uniform()],
     "stale": lambda: [Gossip(k=3), Boltzmann(), Bernoulli(0.3), Stale()],
 }
 every_policy = pytest.mark.parametrize("name", POLICIES)

@@ -3,5 +3,6 @@
 from dfl_lightning.callbacks.selection.afind import AFIND
 from dfl_lightning.callbacks.selection.gossip import Gossip
 from dfl_lightning.callbacks.selection.panm import PANM
+from dfl_lightning.callbacks.selection.pens import PENS
 
-__all__ = ["AFIND", "PANM", "Gossip"]
+__all__ = ["AFIND", "PANM", "PENS", "Gossip"]

@@ -65,7 +65,7 @@ def test_dsgd_is_dsgd(start):
     for _ in range(3):
         trained = []
         for i, row in enumerate(rows):
-            state = {name: value.clone().requires_grad_() for name, value in layout.state_dict(row).items()}
+            state = {e.name: row[e.start : e.stop].view(e.shape).clone().requires_grad_() for e in layout.entries}
             x, y = data.batch(data.train[i], dtype=torch.float64)
             torch.nn.functional.cross_entropy(torch.func.functional_call(network, state, x), y).backward()
             trained.append(torch.cat([(v - 0.2 * v.grad).detach().reshape(-1) for v in state.values()]))
