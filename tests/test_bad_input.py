@@ -90,14 +90,14 @@ FILES = {
     "trace.txt": "1 1 1\n",
 }
 
-SELECTIONS = "selections are: AFIND, Gossip, PANM, PENS"
+SELECTIONS = "selections are: AFIND, FedeRiCo, Gossip, PANM, PENS"
 SHIPPED_TOPOLOGIES = f"(shipped: {', '.join(sorted(shipped('topologies')))})"
 
 # what is typed after a small AFIND+ run's words, and parts of the one sentence that answers
 REFUSED = {
     # names
     "--selection Gosip": f"selection: there is no 'Gosip'; did you mean 'Gossip'? ({SELECTIONS}; or your own by its import path)",
-    "--aggregation Gossip": "aggregation 'Gossip' is a selection; aggregations are: Boltzmann, FromTopology, Metropolis, SampleWeighted, Uniform",
+    "--aggregation Gossip": "aggregation 'Gossip' is a selection; aggregations are: Boltzmann, FromTopology, Metropolis, SampleWeighted, ScoreWeighted, Uniform",
     "--selection Uniform": f"selection 'Uniform' is an aggregation; {SELECTIONS}",
     "--selection MLP": f"selection 'MLP' is a network; {SELECTIONS}",
     "--data MLP": "data 'MLP' is a network; data sets are: CIFAR10,",

@@ -1,10 +1,17 @@
 """Policies and monitors: the callbacks of a communication round."""
 
-from dfl_lightning.callbacks.aggregation import Boltzmann, FromTopology, Metropolis, SampleWeighted, Uniform
+from dfl_lightning.callbacks.aggregation import (
+    Boltzmann,
+    FromTopology,
+    Metropolis,
+    SampleWeighted,
+    ScoreWeighted,
+    Uniform,
+)
 from dfl_lightning.callbacks.dropout import Bernoulli, ExactCount, GroupedCount, Trace
 from dfl_lightning.callbacks.families import Aggregation, Dropout, Monitor, Policy, Selection, Substitution, Threshold
 from dfl_lightning.callbacks.monitors import FriendAccuracy, NeighbourAccuracy
-from dfl_lightning.callbacks.selection import AFIND, PANM, PENS, Gossip
+from dfl_lightning.callbacks.selection import AFIND, PANM, PENS, FedeRiCo, Gossip
 from dfl_lightning.callbacks.substitution import FDMS, Stale
 from dfl_lightning.callbacks.threshold import AdaptiveThreshold
 
@@ -19,6 +26,7 @@ __all__ = [
     "Boltzmann",
     "Dropout",
     "ExactCount",
+    "FedeRiCo",
     "FriendAccuracy",
     "FromTopology",
     "Gossip",
@@ -28,6 +36,7 @@ __all__ = [
     "NeighbourAccuracy",
     "Policy",
     "SampleWeighted",
+    "ScoreWeighted",
     "Selection",
     "Stale",
     "Substitution",

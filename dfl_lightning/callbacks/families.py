@@ -53,9 +53,11 @@ class Selection(Policy):
 
     Attributes:
         k: neighbours to choose where no threshold decides, or `all`; a client's `budget` in the topology comes first.
+        scores_are_weights: whether `scores`, with the receiver's own on the diagonal, are weights to average with.
     """
 
     k: int | Literal["all"] = 5
+    scores_are_weights: bool = False
 
     def limits(self, module: DFLModule, round: Round) -> Tensor:
         """How many neighbours each node may choose, long [n]: its `budget` in the topology, else `k`."""

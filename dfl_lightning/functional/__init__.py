@@ -22,6 +22,7 @@ from dfl_lightning.functional.evaluation import (
     worst_decile_mean,
 )
 from dfl_lightning.functional.fdms import friends, running_mean, similarity_scores
+from dfl_lightning.functional.federico import averaged_losses, collaborator_weights
 from dfl_lightning.functional.mixing import count_votes, metropolis_weights, server_step, uniform_weights
 from dfl_lightning.functional.panm import (
     gradient_similarity,
@@ -43,8 +44,10 @@ __all__ = [
     "above_threshold",
     "accuracy_summary",
     "adaptive_threshold",
+    "averaged_losses",
     "boltzmann_weights",
     "centred_cosines",
+    "collaborator_weights",
     "cosines_from_gram",
     "count_votes",
     "distances_from_gram",

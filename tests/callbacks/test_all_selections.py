@@ -11,6 +11,7 @@ from dfl_lightning.callbacks import (
     PENS,
     AdaptiveThreshold,
     Bernoulli,
+    FedeRiCo,
     Gossip,
     Selection,
     Stale,
@@ -40,11 +41,15 @@ SELECTIONS = {
     "panm by the letter": lambda: [PANM(k=2, l=2, stage_one=2, tau=2, candidates="all", matching="literal")],
     "panm, everybody in sight": lambda: [PANM(k=2, l=5)],
     # a round of stage one, then of stage two
+    "federico": lambda: [FedeRiCo(k=2)],
+    "federico, greedy": lambda: [FedeRiCo(k=2, epsilon=0)],
+    "federico, everybody in sight": lambda: [FedeRiCo(k=5)],
     "pens": lambda: [PENS(k=2, sampled=3, top=2, stage_one=1)],
     "pens, sent": lambda: [PENS(k=2, sampled=3, top=2, stage_one=2, rule="sent")],
     "pens, everybody in sight": lambda: [PENS(k=2, sampled=5, top=2)],
 }
-WITHOUT_DRAWS = ["everybody", "nobody", "oracle", "panm, everybody in sight", "pens, everybody in sight"]
+WITHOUT_DRAWS = ["everybody", "nobody", "oracle"]
+WITHOUT_DRAWS += [name for name in SELECTIONS if name.endswith("everybody in sight")]
 WITHOUT_DRAWS += [name for name in SELECTIONS if name.startswith("afind")]
 CLUSTERS = [0, 0, 0, 1, 1, 1]
 every_selection = pytest.mark.parametrize("name", SELECTIONS)

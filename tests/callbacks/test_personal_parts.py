@@ -11,8 +11,10 @@ from dfl_lightning.callbacks import (
     AdaptiveThreshold,
     Bernoulli,
     Boltzmann,
+    FedeRiCo,
     Gossip,
     SampleWeighted,
+    ScoreWeighted,
     Stale,
     Uniform,
 )
@@ -28,6 +30,7 @@ POLICIES = {
     "afind, weights": lambda: [AFIND(proxy="weight", center=False), AdaptiveThreshold(), Boltzmann()],
     "panm, gradients": lambda: [PANM(k=3, l=2, stage_one=2, tau=2), Uniform()],
     "panm, losses": lambda: [PANM("loss", k=3, l=2, stage_one=2, tau=2), Uniform()],
+    "federico": lambda: [FedeRiCo(k=3), ScoreWeighted()],
     "pens": lambda: [PENS(k=3, sampled=3, top=2, stage_one=2), Uniform()],
     "stale": lambda: [Gossip(k=3), Boltzmann(), Bernoulli(0.3), Stale()],
 }
