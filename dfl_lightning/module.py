@@ -122,6 +122,7 @@ class DFLModule(LightningModule):
         self.phases: tuple[Phase, ...] = self.objective.phases(self.layout, self.local_epochs)
         check_elementwise(self.optimizer_factory)
         trainer.check_policies(self)
+        self.objective.check(trainer, self)
         if stage == "fit":
             trainer.check_monitors(self)
 

@@ -105,7 +105,7 @@ REFUSED = {
     "--model.network MPL": "model.network: there is no 'MPL'; did you mean 'MLP'?",
     "--model.optimizer Sgd": "model.optimizer: there is no 'Sgd'; did you mean 'SGD'? (optimizers are: SGD, Adam, AdamW,",
     "--model.lr_scheduler StepLr": "model.lr_scheduler: there is no 'StepLr'; did you mean 'StepLR'?",
-    "--objective Plane": "objective: there is no 'Plane'; did you mean 'Plain'? (objectives are: Plain;",
+    "--objective Plane": "objective: there is no 'Plane'; did you mean 'Plain'? (objectives are: GradientTracking, Plain;",
     "--monitors [Nothing]": "monitors: there is no 'Nothing' (monitors are: FriendAccuracy, NeighbourAccuracy;",
     "--monitors [Uniform]": "monitors 'Uniform' is an aggregation; monitors are:",
     "--selection.help AFINDD": "selection: there is no 'AFINDD'; did you mean 'AFIND'?",

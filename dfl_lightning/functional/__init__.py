@@ -23,7 +23,13 @@ from dfl_lightning.functional.evaluation import (
 )
 from dfl_lightning.functional.fdms import friends, running_mean, similarity_scores
 from dfl_lightning.functional.federico import averaged_losses, collaborator_weights
-from dfl_lightning.functional.mixing import count_votes, metropolis_weights, server_step, uniform_weights
+from dfl_lightning.functional.mixing import (
+    count_votes,
+    exchange_weights,
+    metropolis_weights,
+    server_step,
+    uniform_weights,
+)
 from dfl_lightning.functional.panm import (
     gradient_similarity,
     loss_similarity,
@@ -52,6 +58,7 @@ __all__ = [
     "count_votes",
     "distances_from_gram",
     "entropy_sum",
+    "exchange_weights",
     "friend_accuracy",
     "friends",
     "gradient_similarity",

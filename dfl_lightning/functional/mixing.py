@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-__all__ = ["count_votes", "metropolis_weights", "server_step", "uniform_weights"]
+__all__ = ["count_votes", "exchange_weights", "metropolis_weights", "server_step", "uniform_weights"]
 
 
 def count_votes(selected: Tensor, stand_in: Tensor, active: Tensor, include_self: Tensor, rows: int) -> Tensor:
@@ -101,6 +101,26 @@ def metropolis_weights(votes: Tensor, owners: Tensor | None = None) -> Tensor:
     weights = others / (1 + torch.maximum(degrees[:, None], degrees[owners][None, :]))
     weights.diagonal().copy_(torch.where(votes.sum(1) > 0, 1 - weights.sum(1), 0.0))
     return weights
+
+
+def exchange_weights(weights: Tensor) -> Tensor:
+    """What a mixing matrix moves between pairs, W - I where W is symmetric.
+
+    Args:
+        weights: row-stochastic weights, [n, n]; of a pair with two different weights the smaller one counts.
+
+    Returns:
+        float64 [n, n], symmetric; rows and columns sum to 0, so that what is exchanged by it keeps its sum.
+
+    Example:
+        >>> exchange_weights(torch.tensor([[0.5, 0.5, 0.0], [0.25, 0.5, 0.25], [0.0, 0.0, 1.0]]))
+        tensor([[-0.2500,  0.2500,  0.0000],
+                [ 0.2500, -0.2500,  0.0000],
+                [ 0.0000,  0.0000,  0.0000]], dtype=torch.float64)
+    """
+    moved = torch.minimum(weights, weights.T).double()
+    moved.diagonal().zero_()
+    return moved - torch.diag(moved.sum(1))
 
 
 def server_step(weights: Tensor, servers: slice | Tensor, step_size: float) -> Tensor:

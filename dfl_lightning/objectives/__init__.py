@@ -1,6 +1,7 @@
 """Local training rules: what a client does with its own data in a round."""
 
 from dfl_lightning.objectives.base import JobContext, Objective, Phase
+from dfl_lightning.objectives.gradient_tracking import GradientTracking
 from dfl_lightning.objectives.plain import Plain
 
-__all__ = ["JobContext", "Objective", "Phase", "Plain"]
+__all__ = ["GradientTracking", "JobContext", "Objective", "Phase", "Plain"]

@@ -40,10 +40,10 @@ SELECTIONS = {
     "panm, losses": lambda: [PANM(metric="loss", k=2, l=2, stage_one=2, tau=2)],
     "panm by the letter": lambda: [PANM(k=2, l=2, stage_one=2, tau=2, candidates="all", matching="literal")],
     "panm, everybody in sight": lambda: [PANM(k=2, l=5)],
-    # a round of stage one, then of stage two
     "federico": lambda: [FedeRiCo(k=2)],
     "federico, greedy": lambda: [FedeRiCo(k=2, epsilon=0)],
     "federico, everybody in sight": lambda: [FedeRiCo(k=5)],
+    # a round of stage one, then of stage two
     "pens": lambda: [PENS(k=2, sampled=3, top=2, stage_one=1)],
     "pens, sent": lambda: [PENS(k=2, sampled=3, top=2, stage_one=2, rule="sent")],
     "pens, everybody in sight": lambda: [PENS(k=2, sampled=5, top=2)],

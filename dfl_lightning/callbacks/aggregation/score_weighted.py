@@ -40,9 +40,7 @@ class ScoreWeighted(Aggregation):
         assert round.votes is not None
         assert round.scores is not None
         clients = round.scores[:, : round.num_clients]
-        scores = torch.cat([round.scores, *[clients] * len(round.speakers)], dim=1).nan_to_num(
-            nan=1.0
-        )  # unknown: average
-        weighted = round.votes * scores
+        scores = torch.cat([round.scores, *[clients] * len(round.speakers)], dim=1)
+        weighted = round.votes * scores.nan_to_num(nan=1.0)  # unknown: an average neighbour
         useless = weighted.sum(1, keepdim=True) == 0
         round.weights = uniform_weights(torch.where(useless, round.votes, weighted))
