@@ -90,7 +90,7 @@ FILES = {
     "trace.txt": "1 1 1\n",
 }
 
-SELECTIONS = "selections are: AFIND, FedeRiCo, Gossip, PANM, PENS"
+SELECTIONS = "selections are: AFIND, FedeRiCo, Gossip, IFCA, PANM, PENS"
 SHIPPED_TOPOLOGIES = f"(shipped: {', '.join(sorted(shipped('topologies')))})"
 
 # what is typed after a small AFIND+ run's words, and parts of the one sentence that answers

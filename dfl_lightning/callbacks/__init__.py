@@ -11,13 +11,14 @@ from dfl_lightning.callbacks.aggregation import (
 from dfl_lightning.callbacks.dropout import Bernoulli, ExactCount, GroupedCount, Trace
 from dfl_lightning.callbacks.families import Aggregation, Dropout, Monitor, Policy, Selection, Substitution, Threshold
 from dfl_lightning.callbacks.monitors import FriendAccuracy, NeighbourAccuracy
-from dfl_lightning.callbacks.selection import AFIND, PANM, PENS, FedeRiCo, Gossip
+from dfl_lightning.callbacks.selection import AFIND, IFCA, PANM, PENS, FedeRiCo, Gossip
 from dfl_lightning.callbacks.substitution import FDMS, Stale
 from dfl_lightning.callbacks.threshold import AdaptiveThreshold
 
 __all__ = [
     "AFIND",
     "FDMS",
+    "IFCA",
     "PANM",
     "PENS",
     "AdaptiveThreshold",

@@ -23,6 +23,7 @@ from dfl_lightning.functional.evaluation import (
 )
 from dfl_lightning.functional.fdms import friends, running_mean, similarity_scores
 from dfl_lightning.functional.federico import averaged_losses, collaborator_weights
+from dfl_lightning.functional.ifca import best_server
 from dfl_lightning.functional.mixing import (
     count_votes,
     exchange_weights,
@@ -51,6 +52,7 @@ __all__ = [
     "accuracy_summary",
     "adaptive_threshold",
     "averaged_losses",
+    "best_server",
     "boltzmann_weights",
     "centred_cosines",
     "collaborator_weights",

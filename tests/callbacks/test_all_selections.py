@@ -7,6 +7,7 @@ import torch
 from dfl_lightning.callbacks import (
     AFIND,
     FDMS,
+    IFCA,
     PANM,
     PENS,
     AdaptiveThreshold,
@@ -72,7 +73,7 @@ def agree(one, other):
 
 def test_every_shipped_selection_is_tested_here(exported):
     tested = {type(policy) for make in SELECTIONS.values() for policy in make() if isinstance(policy, Selection)}
-    assert tested == exported(Selection)
+    assert tested == exported(Selection) - {IFCA}  # which needs several servers: tests/callbacks/selection/test_ifca.py
 
 
 @every_selection

@@ -3,7 +3,8 @@
 from dfl_lightning.callbacks.selection.afind import AFIND
 from dfl_lightning.callbacks.selection.federico import FedeRiCo
 from dfl_lightning.callbacks.selection.gossip import Gossip
+from dfl_lightning.callbacks.selection.ifca import IFCA
 from dfl_lightning.callbacks.selection.panm import PANM
 from dfl_lightning.callbacks.selection.pens import PENS
 
-__all__ = ["AFIND", "PANM", "PENS", "FedeRiCo", "Gossip"]
+__all__ = ["AFIND", "IFCA", "PANM", "PENS", "FedeRiCo", "Gossip"]
