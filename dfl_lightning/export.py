@@ -38,6 +38,11 @@ def export(run: str | Path, clients: list[int] | None = None, to: str | Path | N
         raise UserError(f"{run}: no {FOLDER}/{LAST} in there; give a run folder or a checkpoint")
     content = read_checkpoint(checkpoint)
     about = content["dfl_lightning"]
+    if about["nodes"] > about["clients"] + 1:
+        raise UserError(
+            f"{run}: a run with several servers, of whose models a client takes the one that fits its data best; "
+            "there is no one model a client to export"
+        )
     chosen = list(range(about["clients"])) if clients is None else clients
     for client in chosen:
         if not 0 <= client < about["clients"]:

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torchmetrics import Metric
 
 from dfl_lightning.bank import Bank, EngineConfig, Layout, References, Term, Training, make_engine
+from dfl_lightning.callbacks.families import Selection
 from dfl_lightning.data import ClientData
 from dfl_lightning.errors import UserError
 from dfl_lightning.fingerprint import check_fingerprint, fingerprint
@@ -112,9 +113,10 @@ class DFLModule(LightningModule):
         self.seed = run_seed()
         self.data: ClientData = trainer.datamodule.clients
         self.topology: Topology = load_topology(trainer.topology, self.data.num_clients, self.seed)
-        if self.topology.num_servers > 1:
+        if self.topology.num_servers > 1 and not getattr(trainer.policy(Selection), "assigns_servers", True):
             raise UserError(
-                "several servers need a selection that assigns clients to them; set servers: 1 in the topology"
+                "several servers need a selection that assigns clients to them; "
+                "use --selection IFCA, or set servers: 1 in the topology"
             )
         self.clusters = _agreeing_clusters(self.data.clusters, self.topology)
         fit_to_data(self.network, self.data, self.loss, self.metrics, self.seed)
@@ -122,6 +124,7 @@ class DFLModule(LightningModule):
         self.phases: tuple[Phase, ...] = self.objective.phases(self.layout, self.local_epochs)
         check_elementwise(self.optimizer_factory)
         trainer.check_policies(self)
+        self.objective.check(trainer, self)
         if stage == "fit":
             trainer.check_monitors(self)
 
@@ -183,7 +186,12 @@ class DFLModule(LightningModule):
     def reported(self) -> References:
         """The model that each client is judged by: its own, the server's with its personal part, or what is kept."""
         owners = torch.arange(self.num_clients)
-        return References.rows(self.reported_rows, self._spokesman(owners), owners)
+        spokesmen = self._spokesman(owners)
+        if self.topology.num_servers > 1:
+            selection = self.dfl_trainer.policy(Selection)
+            assert selection is not None
+            spokesmen = self.num_clients + selection.assign(self, owners)
+        return References.rows(self.reported_rows, spokesmen, owners)
 
     @property
     def reported_rows(self) -> str:
@@ -218,7 +226,7 @@ class DFLModule(LightningModule):
                 results |= {f"{split}_loss": scores.losses}
                 results |= {f"{split}_{name}": values for name, values in scores.metrics.items()}
         bank.abandon()
-        if self.topology.num_servers and not self.layout.has_personal_parameters and data.global_test is not None:
+        if self.topology.num_servers == 1 and not self.layout.has_personal_parameters and data.global_test is not None:
             server = torch.tensor([self.num_clients])
             scores = bank.evaluate(References((Term("models", server),), torch.tensor([-1])), "test")
             results |= {"global_test_loss": scores.losses, "global_test_acc": scores.metrics["acc"]}

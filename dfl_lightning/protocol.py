@@ -112,6 +112,7 @@ class Protocol:
             round.selected &= round.receivers[:, None]
             self._substitute(round)
             self._weigh(round)
+            self.module.objective.before_mixing(self.module, round)
             call_round_hook(trainer, "on_mix", round)
             rows = round.bank.next_rows()["models"]
             self._promise(_all_finite(rows), Aggregation, "mixed models that are not finite")

@@ -90,14 +90,14 @@ FILES = {
     "trace.txt": "1 1 1\n",
 }
 
-SELECTIONS = "selections are: AFIND, DPFL, Gossip, PANM"
+SELECTIONS = "selections are: AFIND, DPFL, FedeRiCo, Gossip, IFCA, PANM, PENS"
 SHIPPED_TOPOLOGIES = f"(shipped: {', '.join(sorted(shipped('topologies')))})"
 
 # what is typed after a small AFIND+ run's words, and parts of the one sentence that answers
 REFUSED = {
     # names
     "--selection Gosip": f"selection: there is no 'Gosip'; did you mean 'Gossip'? ({SELECTIONS}; or your own by its import path)",
-    "--aggregation Gossip": "aggregation 'Gossip' is a selection; aggregations are: Boltzmann, FromTopology, SampleWeighted, Uniform",
+    "--aggregation Gossip": "aggregation 'Gossip' is a selection; aggregations are: Boltzmann, FromTopology, Metropolis, SampleWeighted, ScoreWeighted, Uniform",
     "--selection Uniform": f"selection 'Uniform' is an aggregation; {SELECTIONS}",
     "--selection MLP": f"selection 'MLP' is a network; {SELECTIONS}",
     "--data MLP": "data 'MLP' is a network; data sets are: CIFAR10,",
@@ -105,7 +105,7 @@ REFUSED = {
     "--model.network MPL": "model.network: there is no 'MPL'; did you mean 'MLP'?",
     "--model.optimizer Sgd": "model.optimizer: there is no 'Sgd'; did you mean 'SGD'? (optimizers are: SGD, Adam, AdamW,",
     "--model.lr_scheduler StepLr": "model.lr_scheduler: there is no 'StepLr'; did you mean 'StepLR'?",
-    "--objective Plane": "objective: there is no 'Plane'; did you mean 'Plain'? (objectives are: FedProx, Plain;",
+    "--objective Plane": "objective: there is no 'Plane'; did you mean 'Plain'? (objectives are: FedProx, GradientTracking, Plain;",
     "--objective Fedprox": "objective: there is no 'Fedprox'; did you mean 'FedProx'?",
     "--objective FedProx --objective.mu -1": "objective.mu=-1.0; the weight of the proximal term must be 0 or more",
     "--objective FedProx --objective.nu 1": "objective FedProx has no option 'nu' (its options: mu, personal_epochs)",

@@ -1,10 +1,17 @@
 """Policies and monitors: the callbacks of a communication round."""
 
-from dfl_lightning.callbacks.aggregation import Boltzmann, FromTopology, SampleWeighted, Uniform
+from dfl_lightning.callbacks.aggregation import (
+    Boltzmann,
+    FromTopology,
+    Metropolis,
+    SampleWeighted,
+    ScoreWeighted,
+    Uniform,
+)
 from dfl_lightning.callbacks.dropout import Bernoulli, ExactCount, GroupedCount, Markov, Trace
 from dfl_lightning.callbacks.families import Aggregation, Dropout, Monitor, Policy, Selection, Substitution, Threshold
 from dfl_lightning.callbacks.monitors import FriendAccuracy, NeighbourAccuracy, SubstitutionError
-from dfl_lightning.callbacks.selection import AFIND, DPFL, PANM, Gossip
+from dfl_lightning.callbacks.selection import AFIND, DPFL, IFCA, PANM, PENS, FedeRiCo, Gossip
 from dfl_lightning.callbacks.substitution import FDMS, Stale
 from dfl_lightning.callbacks.threshold import AdaptiveThreshold
 
@@ -12,22 +19,27 @@ __all__ = [
     "AFIND",
     "DPFL",
     "FDMS",
+    "IFCA",
     "PANM",
+    "PENS",
     "AdaptiveThreshold",
     "Aggregation",
     "Bernoulli",
     "Boltzmann",
     "Dropout",
     "ExactCount",
+    "FedeRiCo",
     "FriendAccuracy",
     "FromTopology",
     "Gossip",
     "GroupedCount",
     "Markov",
+    "Metropolis",
     "Monitor",
     "NeighbourAccuracy",
     "Policy",
     "SampleWeighted",
+    "ScoreWeighted",
     "Selection",
     "Stale",
     "Substitution",

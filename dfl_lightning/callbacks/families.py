@@ -53,9 +53,13 @@ class Selection(Policy):
 
     Attributes:
         k: neighbours to choose where no threshold decides, or `all`; a client's `budget` in the topology comes first.
+        assigns_servers: whether `assign` chooses among several servers.
+        scores_are_weights: whether `scores`, with the receiver's own on the diagonal, are weights to average with.
     """
 
     k: int | Literal["all"] = 5
+    assigns_servers: bool = False
+    scores_are_weights: bool = False
 
     def limits(self, module: DFLModule, round: Round) -> Tensor:
         """How many neighbours each node may choose, long [n]: its `budget` in the topology, else `k`."""
@@ -63,6 +67,10 @@ class Selection(Policy):
         if module.topology.budgets is not None:
             limits[: round.num_clients] = module.topology.budgets
         return limits
+
+    def assign(self, module: DFLModule, owners: Tensor) -> Tensor:
+        """The server, counted from 0, by whose model each of the clients is judged, long [J]; default: the first."""
+        return torch.zeros_like(owners)
 
     def on_select(self, trainer: DFLTrainer, module: DFLModule, round: Round) -> None:
         """Who reaches the threshold; without one, the `k` best scores, ties to the lowest id."""

@@ -30,7 +30,15 @@ from dfl_lightning.functional.fdms import (
     running_mean,
     similarity_scores,
 )
-from dfl_lightning.functional.mixing import count_votes, server_step, uniform_weights
+from dfl_lightning.functional.federico import averaged_losses, collaborator_weights
+from dfl_lightning.functional.ifca import best_server
+from dfl_lightning.functional.mixing import (
+    count_votes,
+    exchange_weights,
+    metropolis_weights,
+    server_step,
+    uniform_weights,
+)
 from dfl_lightning.functional.panm import (
     gradient_similarity,
     loss_similarity,
@@ -43,6 +51,7 @@ from dfl_lightning.functional.panm_theory import (
     panm_models_in_round,
     panm_models_received,
 )
+from dfl_lightning.functional.pens import more_often_than_expected
 from dfl_lightning.functional.selection import above_threshold, random_k, top_k
 from dfl_lightning.functional.similarity import centred_cosines, cosines_from_gram, distances_from_gram
 
@@ -51,15 +60,19 @@ __all__ = [
     "accuracy_summary",
     "adaptive_threshold",
     "adding_probability",
+    "averaged_losses",
+    "best_server",
     "bggc",
     "boltzmann_weights",
     "candidates_in_order",
     "centred_cosines",
+    "collaborator_weights",
     "cosines_from_gram",
     "count_votes",
     "distances_from_gram",
     "elimination_threshold",
     "entropy_sum",
+    "exchange_weights",
     "friend_accuracy",
     "friends",
     "ggc",
@@ -69,6 +82,8 @@ __all__ = [
     "literal_threshold",
     "loss_similarity",
     "marginal_gain",
+    "metropolis_weights",
+    "more_often_than_expected",
     "neighbour_precision_recall",
     "normalised_entropy",
     "observed_share",

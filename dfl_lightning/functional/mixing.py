@@ -1,11 +1,11 @@
-"""From whom a receiver wants to hear to the rows it averages: votes, equal weights, a server's step."""
+"""From whom a receiver wants to hear to the rows it averages: votes, weights from votes, a server's step."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
-__all__ = ["count_votes", "server_step", "uniform_weights"]
+__all__ = ["count_votes", "exchange_weights", "metropolis_weights", "server_step", "uniform_weights"]
 
 
 def count_votes(selected: Tensor, stand_in: Tensor, active: Tensor, include_self: Tensor, rows: int) -> Tensor:
@@ -70,6 +70,57 @@ def uniform_weights(votes: Tensor) -> Tensor:
     votes = votes.double()
     total = votes.sum(1, keepdim=True)
     return votes / torch.where(total > 0, total, torch.ones_like(total))
+
+
+def metropolis_weights(votes: Tensor, owners: Tensor | None = None) -> Tensor:
+    """Metropolis-Hastings weights: w_ij = 1 / (1 + max(d_i, d_j)), and what is left for oneself.
+
+    Where hearing is mutual the matrix is symmetric and doubly stochastic: averaging keeps the mean of all models (Xiao,
+    Boyd and Lall, *A scheme for robust distributed sensor fusion based on average consensus*, IPSN 2005).
+
+    Args:
+        votes: votes >= 0, [n, P]; d_i is the number of i's votes for others, whoever has one for itself.
+        owners: whose model or update each row is, long [P]; default: row j is that of node j.
+
+    Returns:
+        float64 [n, P]; rows sum to 1, the receiver's own share on the diagonal; rows without votes stay zero.
+
+    Example:
+        A path of three clients: the one in the middle hears two.
+
+        >>> metropolis_weights(torch.tensor([[1, 1, 0], [1, 1, 1], [0, 1, 1]]))
+        tensor([[0.6667, 0.3333, 0.0000],
+                [0.3333, 0.3333, 0.3333],
+                [0.0000, 0.3333, 0.6667]], dtype=torch.float64)
+    """
+    votes = votes.double()
+    others = votes.clone()
+    others.diagonal().zero_()
+    degrees = others.sum(1)
+    owners = torch.arange(votes.shape[1]) if owners is None else owners
+    weights = others / (1 + torch.maximum(degrees[:, None], degrees[owners][None, :]))
+    weights.diagonal().copy_(torch.where(votes.sum(1) > 0, 1 - weights.sum(1), 0.0))
+    return weights
+
+
+def exchange_weights(weights: Tensor) -> Tensor:
+    """What a mixing matrix moves between pairs, W - I where W is symmetric.
+
+    Args:
+        weights: row-stochastic weights, [n, n]; of a pair with two different weights the smaller one counts.
+
+    Returns:
+        float64 [n, n], symmetric; rows and columns sum to 0, so that what is exchanged by it keeps its sum.
+
+    Example:
+        >>> exchange_weights(torch.tensor([[0.5, 0.5, 0.0], [0.25, 0.5, 0.25], [0.0, 0.0, 1.0]]))
+        tensor([[-0.2500,  0.2500,  0.0000],
+                [ 0.2500, -0.2500,  0.0000],
+                [ 0.0000,  0.0000,  0.0000]], dtype=torch.float64)
+    """
+    moved = torch.minimum(weights, weights.T).double()
+    moved.diagonal().zero_()
+    return moved - torch.diag(moved.sum(1))
 
 
 def server_step(weights: Tensor, servers: slice | Tensor, step_size: float) -> Tensor:

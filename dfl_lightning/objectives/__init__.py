@@ -2,6 +2,7 @@
 
 from dfl_lightning.objectives.base import JobContext, Objective, Phase
 from dfl_lightning.objectives.fedprox import FedProx
+from dfl_lightning.objectives.gradient_tracking import GradientTracking
 from dfl_lightning.objectives.plain import Plain
 
-__all__ = ["FedProx", "JobContext", "Objective", "Phase", "Plain"]
+__all__ = ["FedProx", "GradientTracking", "JobContext", "Objective", "Phase", "Plain"]

@@ -5,11 +5,16 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from torch import Tensor
 
 from dfl_lightning.bank.layout import Columns, Layout
+
+if TYPE_CHECKING:
+    from dfl_lightning.module import DFLModule
+    from dfl_lightning.round import Round
+    from dfl_lightning.trainer import DFLTrainer
 
 
 class JobContext(Protocol):
@@ -73,6 +78,12 @@ class Objective(ABC):
             layout: the network's columns, shared and personal.
             epochs: `model.local_epochs`.
         """
+
+    def check(self, trainer: DFLTrainer, module: DFLModule) -> None:  # noqa: B027
+        """Refuse what cannot work, before training, with a `UserError`."""
+
+    def before_mixing(self, module: DFLModule, round: Round) -> None:  # noqa: B027
+        """With `round.weights` known and the models not yet mixed: write the objective's own row sets."""
 
     @abstractmethod
     def step(self, ctx: JobContext) -> None:

@@ -10,18 +10,34 @@ from dfl_lightning.callbacks import (
     Bernoulli,
     Boltzmann,
     FromTopology,
-    Gossip,
+    Metropolis,
     SampleWeighted,
+    ScoreWeighted,
     Stale,
     Trace,
     Uniform,
 )
+from dfl_lightning.callbacks import Gossip as PlainGossip
 from dfl_lightning.errors import UserError
+
+
+class Gossip(PlainGossip):
+    """Gossip that also says what it thinks of everybody: the more samples the better."""
+
+    scores_are_weights = True
+
+    def on_compare(self, trainer, module, round):
+        scores = torch.ones(round.num_nodes, dtype=torch.float64)
+        scores[: round.num_clients] = round.data.sizes("train").double()
+        round.scores = scores.expand(round.num_nodes, -1).clone()
+
 
 AGGREGATIONS = {
     "uniform": Uniform,
     "by samples": SampleWeighted,
     "from the topology": FromTopology,
+    "by scores": ScoreWeighted,
+    "metropolis": Metropolis,
     "boltzmann": Boltzmann,
     "boltzmann, cold, without oneself": lambda: Boltzmann(temperature=0.1, include_self=False),
     "boltzmann, own losses": lambda: Boltzmann(contribution="own"),
@@ -145,7 +161,9 @@ def test_every_aggregation_works_with_every_substitution(name, substitution, sta
         assert round.after.isfinite().all()
 
 
-@pytest.mark.parametrize("name", ["uniform", "by samples", "boltzmann", "boltzmann, own losses"])
+@pytest.mark.parametrize(
+    "name", ["uniform", "by samples", "by scores", "metropolis", "boltzmann", "boltzmann, own losses"]
+)
 def test_stale_updates_work_between_clients_too(name, start, uneven):
     run = start(Gossip(k=3), AGGREGATIONS[name](), Bernoulli(0.5), Stale(), data=uneven()).go(6)
     assert any(round.weights[:, 6:].any() for round in run.rounds if round.weights is not None)

@@ -8,11 +8,14 @@ from dfl_lightning.callbacks import (
     AFIND,
     DPFL,
     PANM,
+    PENS,
     AdaptiveThreshold,
     Bernoulli,
     Boltzmann,
+    FedeRiCo,
     Gossip,
     SampleWeighted,
+    ScoreWeighted,
     Stale,
     Uniform,
 )
@@ -29,6 +32,8 @@ POLICIES = {
     "dpfl": lambda: [DPFL(budget=2), SampleWeighted()],
     "panm, gradients": lambda: [PANM(k=3, l=2, stage_one=2, tau=2), Uniform()],
     "panm, losses": lambda: [PANM("loss", k=3, l=2, stage_one=2, tau=2), Uniform()],
+    "federico": lambda: [FedeRiCo(k=3), ScoreWeighted()],
+    "pens": lambda: [PENS(k=3, sampled=3, top=2, stage_one=2), Uniform()],
     "stale": lambda: [Gossip(k=3), Boltzmann(), Bernoulli(0.3), Stale()],
 }
 every_policy = pytest.mark.parametrize("name", POLICIES)

@@ -1,9 +1,10 @@
+import networkx as nx
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dfl_lightning.functional import count_votes, server_step, uniform_weights
+from dfl_lightning.functional import count_votes, metropolis_weights, server_step, uniform_weights
 
 
 def generator(seed=0):
@@ -190,3 +191,51 @@ def test_a_full_step_takes_the_average_itself():
 
 def test_a_server_that_hears_nobody_keeps_a_zero_row():
     assert not server_step(torch.zeros(3, 3), slice(0, 3), 0.1).any()
+
+
+def some_graph(seed, n):
+    return nx.gnp_random_graph(n, 0.5, seed=seed)
+
+
+def votes_of(graph):
+    """All neighbours and oneself."""
+    return torch.tensor(nx.to_numpy_array(graph)) + torch.eye(len(graph), dtype=torch.float64)
+
+
+@given(st.integers(0, 2**20), st.integers(1, 12))
+def test_metropolis_weights_are_doubly_stochastic_on_any_graph_and_agree_with_a_loop(seed, n):
+    graph = some_graph(seed, n)
+    weights = metropolis_weights(votes_of(graph))
+    expected = torch.zeros(n, n, dtype=torch.float64)
+    for i, j in graph.edges:
+        expected[i, j] = expected[j, i] = 1 / (1 + max(graph.degree[i], graph.degree[j]))
+    for i in graph:
+        expected[i, i] = 1 - sum(expected[i, j] for j in graph[i])
+    torch.testing.assert_close(weights, expected, rtol=0, atol=1e-14)
+    ones = torch.ones(n, dtype=torch.float64)
+    torch.testing.assert_close(weights.sum(0), ones, rtol=0, atol=1e-13)
+    torch.testing.assert_close(weights.sum(1), ones, rtol=0, atol=1e-13)
+    assert torch.equal(weights, weights.T)
+    assert (weights >= 0).all()
+
+
+def test_metropolis_weights_on_a_regular_graph_are_uniform():
+    votes = votes_of(nx.random_regular_graph(4, 10, seed=0))
+    torch.testing.assert_close(metropolis_weights(votes), uniform_weights(votes))
+
+
+def test_metropolis_weights_do_not_depend_on_a_vote_for_oneself():
+    votes = votes_of(nx.path_graph(4))
+    assert torch.equal(metropolis_weights(votes), metropolis_weights(votes - torch.eye(4)))
+
+
+def test_who_hears_nobody_keeps_all_of_itself_and_who_does_not_mix_has_no_weights():
+    votes = torch.tensor([[1.0, 0, 0], [0, 0, 0], [1, 0, 1]])
+    assert metropolis_weights(votes).tolist() == [[1, 0, 0], [0, 0, 0], [0.5, 0, 0.5]]
+
+
+def test_an_update_counts_with_the_neighbours_of_whose_it_is():
+    votes = torch.tensor([[1.0, 0, 0, 0, 1, 0], [1, 1, 1, 0, 0, 0], [0, 1, 1, 0, 0, 0]])
+    weights = metropolis_weights(votes, owners=torch.tensor([0, 1, 2, 0, 1, 2]))
+    third = pytest.approx(1 / 3)
+    assert weights[0].tolist() == [pytest.approx(2 / 3), 0, 0, 0, third, 0]

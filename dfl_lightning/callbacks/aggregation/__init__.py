@@ -2,5 +2,7 @@
 
 from dfl_lightning.callbacks.aggregation.averages import FromTopology, SampleWeighted, Uniform
 from dfl_lightning.callbacks.aggregation.boltzmann import Boltzmann
+from dfl_lightning.callbacks.aggregation.metropolis import Metropolis
+from dfl_lightning.callbacks.aggregation.score_weighted import ScoreWeighted
 
-__all__ = ["Boltzmann", "FromTopology", "SampleWeighted", "Uniform"]
+__all__ = ["Boltzmann", "FromTopology", "Metropolis", "SampleWeighted", "ScoreWeighted", "Uniform"]

@@ -1,0 +1,46 @@
+"""Averages with the weights by which neighbours were chosen."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from dfl_lightning.callbacks.families import Aggregation, Selection
+from dfl_lightning.errors import UserError
+from dfl_lightning.functional import uniform_weights
+from dfl_lightning.round import Round
+
+if TYPE_CHECKING:
+    from dfl_lightning.module import DFLModule
+    from dfl_lightning.trainer import DFLTrainer
+
+
+class ScoreWeighted(Aggregation):
+    """Everybody who speaks counts by the selection's score, oneself included (FedeRiCo: softmax(-L) renormalised).
+
+    Only for selections whose scores are weights: never negative, with the receiver's own on the diagonal.
+    """
+
+    def check(self, trainer: DFLTrainer, module: DFLModule) -> None:
+        """The selection's scores must be weights."""
+        selection = trainer.policy(Selection)
+        if selection is not None and not selection.scores_are_weights:
+            name = type(selection).__name__
+            raise UserError(
+                f"aggregation ScoreWeighted averages by the selection's scores, and those of {name} are no weights; "
+                "use --selection FedeRiCo, or --aggregation Uniform"
+            )
+
+    def on_weigh(self, trainer: DFLTrainer, module: DFLModule, round: Round) -> None:
+        """Votes times scores over their sum; a row that speaks for another counts as whose it is.
+
+        Where no score is known, or all are 0, the average is plain.
+        """
+        assert round.votes is not None
+        assert round.scores is not None
+        clients = round.scores[:, : round.num_clients]
+        scores = torch.cat([round.scores, *[clients] * len(round.speakers)], dim=1)
+        weighted = round.votes * scores.nan_to_num(nan=1.0)  # unknown: an average neighbour
+        useless = weighted.sum(1, keepdim=True) == 0
+        round.weights = uniform_weights(torch.where(useless, round.votes, weighted))

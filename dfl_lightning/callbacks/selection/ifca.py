@@ -1,0 +1,72 @@
+"""IFCA: several servers, and each client goes to the one whose model fits its data best."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+import torch
+from torch import Tensor
+
+from dfl_lightning.bank import References, Term
+from dfl_lightning.callbacks.families import Selection, Substitution
+from dfl_lightning.errors import UserError
+from dfl_lightning.functional import best_server
+from dfl_lightning.round import Round
+
+if TYPE_CHECKING:
+    from dfl_lightning.module import DFLModule
+    from dfl_lightning.trainer import DFLTrainer
+
+
+class IFCA(Selection):
+    """Each client trains the server's model with the lowest loss on its training data (IFCA, arXiv 2006.04088).
+
+    To choose it fetches the models of all servers; it returns the trained one to its server, which averages.
+    The number of servers is the topology's (`generator: server, args: {servers: 4}`), their models must start apart
+    (`model.init: independent`). A server that nobody goes to keeps its model. In an evaluation a client is judged by
+    the server's model that fits its training data best at that time.
+    """
+
+    k: Literal["all"] = "all"
+    assigns_servers = True
+
+    def check(self, trainer: DFLTrainer, module: DFLModule) -> None:
+        """There must be servers with different models, and nobody else who speaks for clients that are down."""
+        if not module.topology.num_servers:
+            raise UserError(
+                "selection IFCA assigns clients to servers; use a topology with servers, as generator: server"
+            )
+        if module.topology.num_servers > 1 and module.init != "independent":
+            raise UserError(
+                f"selection IFCA: servers with equal models stay equal, and model.init={module.init} makes them so; "
+                "set model.init to independent"
+            )
+        if trainer.policy(Substitution) is not None:
+            raise UserError(
+                "selection IFCA does not know which server a client that is down would go to; use --substitution null"
+            )
+
+    def on_propose(self, trainer: DFLTrainer, module: DFLModule, round: Round) -> None:
+        """Everybody who is up fetches all servers' models and starts from the best; its server listens to it."""
+        m, owners = round.num_clients, round.jobs.owners
+        servers = torch.arange(m, round.num_nodes)
+        which, judges = servers.repeat(len(owners)), owners.repeat_interleave(len(servers))
+        losses = round.evaluate(References.rows("models", which, judges)).losses
+        chosen = m + best_server(losses.view(len(owners), len(servers)))
+        round.jobs = References((Term("models", chosen),), owners, "models")
+        listening = torch.zeros_like(round.available)
+        listening[chosen, owners] = True
+        round.candidates = round.available & listening
+        for index, server in enumerate(servers.tolist()):
+            round.log(f"server_{index}_clients", int((chosen == server).sum()))
+
+    def on_select(self, trainer: DFLTrainer, module: DFLModule, round: Round) -> None:
+        """Each server hears whoever came to it."""
+        round.selected = round.candidates.clone()
+
+    def assign(self, module: DFLModule, owners: Tensor) -> Tensor:
+        """The best server of each client, by the present models and the clients' training data."""
+        m, c = module.num_clients, module.topology.num_servers
+        which, judges = torch.arange(m, m + c).repeat(len(owners)), owners.repeat_interleave(c)
+        losses = module.bank.evaluate(References.rows("models", which, judges), "train").losses
+        return best_server(losses.view(len(owners), c))

@@ -1,0 +1,144 @@
+"""PENS: try the models of a few others on one's own data, then gossip with those that did well most often."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+import torch
+from torch import Tensor
+
+from dfl_lightning.callbacks.families import Selection
+from dfl_lightning.errors import UserError
+from dfl_lightning.functional import more_often_than_expected, random_k, top_k
+from dfl_lightning.functional.pens import Rule
+from dfl_lightning.round import Round
+
+if TYPE_CHECKING:
+    from dfl_lightning.module import DFLModule
+    from dfl_lightning.trainer import DFLTrainer
+
+
+class PENS(Selection):
+    """Performance-based neighbour selection in two stages (PENS, arXiv 2107.08517).
+
+    In stage one a client draws `sampled` others in each round, and learns from the `top` of them whose models have the
+    lowest loss on its own training data. In stage two it gossips with `k` random ones of those that it had chosen more
+    often than a bar; with everybody where there is none.
+
+    Args:
+        k: peers to learn from in a round of stage two.
+        sampled: others to look at in a round of stage one (n_s).
+        top: of these, how many to learn from (m).
+        stage_one: rounds of stage one (T1); the others are stage two.
+        rule: the bar: `expected`: the number of times that chance would have chosen the peer, top * stage_one / (n - 1)
+            with everybody in reach; `all_clients`: with n in the denominator; `one_less`: one less than expected;
+            `sent`: in proportion to how often the peer looked at this client; `panm`: ceil(T1 (sampled + top) / n).
+    """
+
+    k: int  # a number only: `all` would be another method
+
+    def __init__(
+        self,
+        k: int = 3,
+        sampled: int = 6,
+        top: int = 3,
+        stage_one: int = 100,
+        rule: Literal["expected", "all_clients", "one_less", "sent", "panm"] = "expected",
+    ) -> None:
+        if rule not in get_args(Rule):
+            raise UserError(f"selection.rule={rule}; choose one of {', '.join(get_args(Rule))}")
+        for name, number, least, what in (
+            ("k", k, 0, "a number of peers"),
+            ("top", top, 1, "a number of peers"),
+            ("stage_one", stage_one, 1, "a number of rounds"),
+        ):
+            if number < least:
+                raise UserError(f"selection.{name}={number}; it is {what}, {least} or more")
+        if sampled < top:
+            raise UserError(f"selection.sampled={sampled}; the top={top} are chosen of them, so it is {top} or more")
+        self.k, self.sampled, self.top, self.stage_one, self.rule = k, sampled, top, stage_one, rule
+        self.counts: Tensor | None = None  # rounds in which i chose j, long [n, n]
+        self.looks: Tensor | None = None  # rounds in which i looked at j, long [n, n]
+        self.expected: Tensor | None = None  # how often chance would have chosen j, float64 [n, n]
+
+    def check(self, trainer: DFLTrainer, module: DFLModule) -> None:
+        """Receivers must be clients; a run without a second stage is worth a remark."""
+        if module.topology.num_servers:
+            raise UserError("selection PENS is for clients that choose neighbours; a server has none (use Gossip)")
+        if trainer.max_epochs is not None and 0 < trainer.max_epochs <= self.stage_one:
+            remark = f"PENS stays in stage one for all {trainer.max_epochs} rounds: lower selection.stage_one"
+            trainer.remarks += [] if remark in trainer.remarks else [remark]
+
+    def on_propose(self, trainer: DFLTrainer, module: DFLModule, round: Round) -> None:
+        """In stage one a uniform draw of those that are up; in stage two the peers, or everybody."""
+        if self.counts is None:
+            self.counts = torch.zeros(round.available.shape, dtype=torch.long)
+            self.looks, self.expected = self.counts.clone(), self.counts.double()
+        if round.index < self.stage_one:
+            number = torch.where(self._limits(module, round, self.top) > 0, self.sampled, 0)
+            up = round.available & round.active[None, :]
+            round.candidates = random_k(up, number, self._draws(round, "pens sampled"))
+        else:
+            peers = self._peers()
+            round.candidates = round.available & (peers | ~peers.any(1, keepdim=True))
+
+    def on_compare(self, trainer: DFLTrainer, module: DFLModule, round: Round) -> None:
+        """Losses of those drawn on one's own training data; a model that is not finite comes last."""
+        if round.index < self.stage_one:
+            pairs = round.candidates
+            losses = round.evaluate_pairs(pairs)
+            round.scores = -losses.masked_fill(pairs & losses.isnan(), torch.inf)
+
+    def on_select(self, trainer: DFLTrainer, module: DFLModule, round: Round) -> None:
+        """The `top` lowest losses, which are counted; or `k` random peers."""
+        if round.index >= self.stage_one:
+            draws = self._draws(round, "pens gossip")
+            round.selected = random_k(round.candidates, self._limits(module, round, self.k), draws)
+            return
+        assert round.scores is not None
+        assert self.counts is not None
+        assert self.looks is not None
+        assert self.expected is not None
+        limits = self._limits(module, round, self.top)
+        round.selected = top_k(round.scores, round.candidates, limits)
+        up = round.available & round.active[None, :]
+        chosen = torch.minimum(limits, round.candidates.sum(1)).double()
+        self.expected = self.expected + up * (chosen / up.sum(1).clamp(min=1))[:, None]
+        self.counts = self.counts + round.selected
+        self.looks = self.looks + round.candidates
+
+    def on_round_end(self, trainer: DFLTrainer, module: DFLModule, round: Round) -> None:
+        """The mean number of peers that would be, or are, those of stage two."""
+        round.log("peers", float(self._peers().double().sum(1).mean()))
+
+    def _peers(self) -> Tensor:
+        """Who was chosen more often than the bar of a whole stage one, bool [n, n]."""
+        assert self.counts is not None
+        assert self.looks is not None
+        assert self.expected is not None
+        return more_often_than_expected(
+            self.counts,
+            self.expected,
+            self.looks.T,
+            self.rule,
+            sampled=self.sampled,
+            top=self.top,
+            rounds=self.stage_one,
+        )
+
+    def _limits(self, module: DFLModule, round: Round, k: int) -> Tensor:
+        """How many each node may learn from, long [n]: its `budget` in the topology, else `k`."""
+        return self.limits(module, round) if module.topology.budgets is not None else torch.full((round.num_nodes,), k)
+
+    def _draws(self, round: Round, purpose: str) -> Tensor:
+        """Uniform numbers [n, n], a stream for each receiver."""
+        n = round.num_nodes
+        return torch.stack([torch.rand(n, dtype=torch.float64, generator=round.stream(purpose, i)) for i in range(n)])
+
+    def state_dict(self) -> dict[str, Any]:
+        """What stage one has counted."""
+        return {"counts": self.counts, "looks": self.looks, "expected": self.expected}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Restore what `state_dict` returned."""
+        self.counts, self.looks, self.expected = (state_dict[name] for name in ("counts", "looks", "expected"))

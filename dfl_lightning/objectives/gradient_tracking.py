@@ -1,0 +1,81 @@
+"""Gradient tracking with local steps: local descent along what is known of everybody's mean gradient."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import nn
+
+from dfl_lightning.bank.batches import batches_of
+from dfl_lightning.bank.jobs import pairs_of
+from dfl_lightning.errors import UserError
+from dfl_lightning.functional import exchange_weights
+from dfl_lightning.objectives.base import JobContext
+from dfl_lightning.objectives.plain import Plain
+
+if TYPE_CHECKING:
+    from dfl_lightning.module import DFLModule
+    from dfl_lightning.round import Round
+    from dfl_lightning.trainer import DFLTrainer
+
+
+class GradientTracking(Plain):
+    """Local steps along the own gradient plus a correction towards the mean gradient of all (K-GT, arXiv 2301.01313).
+
+    With z_i = (model before - model after) / (steps * learning rate), client i's mean step of the round, its correction
+    becomes c_i + sum_j W_ij (z_j - z_i) before the models are mixed by W. The corrections sum to 0, so that the z_i sum
+    to the clients' mean gradients: each z_i tracks their mean, and with Metropolis weights all models reach the optimum
+    of the clients' mean loss with a constant learning rate (full batches), where D-SGD stays off it. Corrections start
+    at 0, and of two different weights of a pair the smaller one counts.
+
+    Neighbours send z_i beside their model: it is counted as a proxy of the size of the shared parameters.
+
+    Args:
+        personal_epochs: as in `Plain`; personal parameters have no correction.
+    """
+
+    stackable = True
+    row_sets = ("correction",)
+
+    def check(self, trainer: DFLTrainer, module: DFLModule) -> None:
+        """Only plain SGD without clipping leaves the sum of gradients in the models; servers have no neighbours."""
+        optimizer = module.optimizer_factory([nn.Parameter(torch.zeros(()))])
+        if type(optimizer) is not torch.optim.SGD or optimizer.defaults["momentum"] or optimizer.defaults["maximize"]:
+            raise UserError(
+                "objective GradientTracking reads mean gradients from what a round changed, which only plain steps "
+                "allow; set model.optimizer to SGD without momentum"
+            )
+        if trainer.clip_norm is not None or trainer.clip_value is not None:
+            raise UserError(
+                "objective GradientTracking loses track of clipped gradients; drop trainer.gradient_clip_val"
+            )
+        if module.local_epochs < 1:
+            raise UserError("objective GradientTracking needs local steps; set model.local_epochs to 1 or more")
+        if module.topology.num_servers:
+            raise UserError("objective GradientTracking is for clients with neighbours; use a topology without servers")
+
+    def step(self, ctx: JobContext) -> None:
+        """One batch: its gradient plus the correction."""
+        grads = ctx.grad(ctx.params, ctx.next_batch())
+        ctx.update(ctx.params, [g + c for g, c in zip(grads, ctx.rows("correction"), strict=True)])
+
+    def before_mixing(self, module: DFLModule, round: Round) -> None:
+        """Exchange of the mean steps between those that mix and trained."""
+        assert round.weights is not None
+        took_part = round.participants
+        if not took_part.any() or round.lr == 0:
+            return
+        m = round.num_clients
+        weights = round.weights[:m, :m] * (took_part[:, None] & took_part[None, :])
+        exchanged = exchange_weights(weights)
+        sizes = round.data.sizes("train").tolist()
+        steps = torch.tensor([module.local_epochs * batches_of(size, module.batch_size) for size in sizes])
+        change = (exchanged / (steps * round.lr)[None, :])[took_part]
+        kept = torch.eye(m, dtype=torch.float64)[took_part]
+        columns = round.bank.layout.shared_parameters
+        terms = [(kept, "correction"), (change, "models"), (-change, "trained")]
+        round.mix(terms, into="correction", where=took_part, columns=columns)
+        receivers, senders = pairs_of(exchanged > 0)
+        round.ledger.proxies[receivers, senders] = True
+        round.ledger.proxy_columns = max(round.ledger.proxy_columns, len(columns))

@@ -1,0 +1,99 @@
+"""D-SGD: averaging with all neighbours by Metropolis weights."""
+
+import copy
+
+import networkx as nx
+import numpy as np
+import pytest
+import torch
+
+from dfl_lightning.callbacks import Bernoulli, Gossip, Metropolis, Uniform
+from dfl_lightning.errors import UserError
+
+DOUBLE = {"trainer": {"precision": "64-true"}}
+STILL = {**DOUBLE, "local_epochs": 0, "init": "independent"}
+
+
+def uneven_graph():
+    """A triangle with a tail: degrees 1, 2 and 3."""
+    return nx.Graph([(0, 1), (1, 2), (0, 2), (2, 3), (3, 4), (4, 5)])
+
+
+def test_without_training_models_reach_their_mean_at_the_rate_of_the_spectral_gap(start):
+    """The deviation from the mean shrinks by at most |lambda_2| a round, and in the end by just that."""
+    graph = uneven_graph()
+    run = start(Gossip(k="all"), Metropolis(), topology=graph, **STILL)
+    first = run.models.clone()
+    mean = first.mean(0)
+    matrix = np.zeros((6, 6))
+    for i, j in graph.edges:
+        matrix[i, j] = matrix[j, i] = 1 / (1 + max(graph.degree[i], graph.degree[j]))
+    matrix += np.diag(1 - matrix.sum(1))
+    rate = np.sort(np.abs(np.linalg.eigvalsh(matrix)))[-2]
+    off = [float((first - mean).norm())]
+    for round in run.go(25).rounds:
+        torch.testing.assert_close(round.after.mean(0), mean, rtol=0, atol=1e-14)
+        off.append(float((round.after - mean).norm()))
+        assert off[-1] <= rate * off[-2] + 1e-14
+    assert off[-1] / off[-2] == pytest.approx(rate, rel=1e-3)
+    torch.testing.assert_close(run.models, torch.tensor(np.linalg.matrix_power(matrix, 25)) @ first)
+
+
+def test_uniform_weights_reach_an_average_in_which_degrees_count(start):
+    """Row means have another fixed point: shares of degree + 1."""
+    graph = uneven_graph()
+    run = start(Gossip(k="all"), Uniform(), topology=graph, rounds=200, **STILL)
+    first = run.models.clone()
+    shares = torch.tensor([graph.degree[i] + 1.0 for i in range(6)], dtype=torch.float64)
+    run.go(150)
+    torch.testing.assert_close(run.models, (shares / shares.sum() @ first).expand(6, -1))
+
+
+def test_the_mean_moves_by_training_only_whoever_is_down(start):
+    run = start(Gossip(k="all"), Metropolis(), Bernoulli(0.4), topology=uneven_graph(), **DOUBLE).go(5)
+    assert any(round.dropped.any() for round in run.rounds)
+    for round in run.rounds:
+        torch.testing.assert_close(round.after.mean(0), round.trained.mean(0), rtol=0, atol=1e-14)
+
+
+def test_dsgd_is_dsgd(start):
+    """Against a plain loop: full-batch gradient steps of every client, then neighbours' averages."""
+    graph = uneven_graph()
+    run = start(Gossip(k="all"), Metropolis(), topology=graph, batch_size=6, init="independent", **DOUBLE)
+    rows, layout, data = run.models.clone(), run.module.layout, run.module.data
+    network = copy.deepcopy(run.module.network).double()
+    for _ in range(3):
+        trained = []
+        for i, row in enumerate(rows):
+            state = {e.name: row[e.start : e.stop].view(e.shape).clone().requires_grad_() for e in layout.entries}
+            x, y = data.batch(data.train[i], dtype=torch.float64)
+            torch.nn.functional.cross_entropy(torch.func.functional_call(network, state, x), y).backward()
+            trained.append(torch.cat([(v - 0.2 * v.grad).detach().reshape(-1) for v in state.values()]))
+        mixed = []
+        for i in range(6):
+            shares = {j: 1 / (1 + max(graph.degree[i], graph.degree[j])) for j in graph[i]}
+            mixed.append(sum(w * trained[j] for j, w in shares.items()) + (1 - sum(shares.values())) * trained[i])
+        rows = torch.stack(mixed)
+    torch.testing.assert_close(run.go(3).models, rows)
+
+
+def test_every_neighbours_model_is_received_once(start):
+    run = start(Gossip(k="all"), Metropolis(), topology="ring").go()
+    assert run.rounds[0].metrics["models_received"] == 2
+
+
+def remarks(run):
+    return [remark for remark in run.trainer.remarks if remark.startswith("Metropolis")]
+
+
+def test_what_is_not_mutual_is_remarked(start):
+    assert remarks(start(Gossip(k="all"), Metropolis(), topology="ring")) == []
+    (remark,) = remarks(start(Gossip(k=2), Metropolis()))
+    assert "undirected topology and --selection.k all" in remark
+    arcs = nx.cycle_graph(6, create_using=nx.DiGraph)
+    assert remarks(start(Gossip(k="all"), Metropolis(), topology=arcs)) == [remark]
+
+
+def test_a_server_is_refused(start):
+    with pytest.raises(UserError, match="Metropolis is for clients"):
+        start(Gossip(k="all"), Metropolis(), topology="server")

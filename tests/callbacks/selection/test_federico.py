@@ -1,0 +1,97 @@
+"""FedeRiCo as a sampler: whom it fetches, and with which weights it averages."""
+
+import math
+
+import pytest
+import torch
+
+from dfl_lightning.callbacks import AFIND, FedeRiCo, ScoreWeighted, Uniform
+from dfl_lightning.errors import UserError
+
+OTHERS = ~torch.eye(6, dtype=torch.bool)
+
+
+def ids(row):
+    return torch.nonzero(row).flatten().tolist()
+
+
+def test_losses_weights_and_averages_agree_with_a_loop(start):
+    """L with beta .6 over the rounds in which j was fetched; softmax(-L), renormalised over them and oneself."""
+    run = start(FedeRiCo(k=2), ScoreWeighted(), init="independent").go(6)
+    known = {}
+    for round in run.rounds:
+        for i in range(6):
+            fetched = ids(round.selected[i])
+            assert len(fetched) == 2
+            for j in [*fetched, i]:
+                loss = run.loss(round.trained[j], i)
+                known[i, j] = 0.4 * known[i, j] + 0.6 * loss if (i, j) in known else loss
+            shares = {j: math.exp(-known[i, j]) for j in [*fetched, i]}
+            expected = torch.zeros(6, dtype=torch.float64)
+            for j, share in shares.items():
+                expected[j] = share / sum(shares.values())
+            torch.testing.assert_close(round.weights[i], expected, rtol=1e-5, atol=1e-6)
+            torch.testing.assert_close(
+                round.after[i], (expected @ round.trained.double()).float(), rtol=1e-4, atol=1e-5
+            )
+
+
+def test_without_exploration_the_largest_weights_are_fetched(start):
+    run = start(FedeRiCo(k=2, epsilon=0), ScoreWeighted(), init="independent").go(8)
+    for before, round in zip(run.rounds, run.rounds[1:], strict=False):
+        value = before.scores.nan_to_num(nan=1.0)  # unknown: an average neighbour
+        for i in range(6):
+            fetched = ids(round.selected[i])
+            rest = [j for j in range(6) if j != i and j not in fetched]
+            assert min(value[i, j] for j in fetched) >= max(value[i, j] for j in rest)
+
+
+def test_unknown_neighbours_are_drawn_at_random(start):
+    """In the first round all are equal: without a random order, everybody would fetch the lowest ids."""
+    first = start(FedeRiCo(k=1, epsilon=0), Uniform()).go().rounds[0].selected
+    assert len({tuple(ids(row)) for row in first}) > 2
+
+
+def test_exploring_all_the_time_is_gossip(start):
+    run = start(FedeRiCo(k=2, epsilon=1), Uniform()).go(40)
+    drawn = sum(round.selected.double() for round in run.rounds)[OTHERS]
+    assert (drawn > 5).all()  # 16 expected
+    assert all((round.selected.sum(1) == 2).all() for round in run.rounds)
+
+
+def test_so_many_rounds_explore(start):
+    """With two kinds of clients that cannot stand each other, strangers are fetched in rounds of exploration only."""
+    policy = FedeRiCo(k=1, epsilon=0.3)
+    run = start(policy, Uniform(), local_epochs=0, rounds=200)
+    policy.averages = torch.full((6, 6), 20.0, dtype=torch.float64)
+    friends = torch.tensor([1, 0, 3, 2, 5, 4])
+    policy.averages[torch.arange(6), friends] = 0.0
+    policy.averages.diagonal().zero_()
+    share = 0.0
+    for _ in range(100):
+        saved = policy.averages.clone()
+        round = run.go().rounds[-1]
+        share += float((~round.selected[torch.arange(6), friends]).double().mean()) / 100
+        policy.averages = saved
+    assert share == pytest.approx(0.3 * 4 / 5, abs=0.06)  # sd 0.017
+
+
+def test_what_is_fetched_is_mixed_and_paid_once(start):
+    metrics = start(FedeRiCo(k=3), ScoreWeighted()).go(2).rounds[1].metrics
+    assert (metrics["models_received"], metrics["probes_received"], metrics["neighbours"]) == (3, 0, 3)
+
+
+@pytest.mark.parametrize("arguments", [{"k": -1}, {"epsilon": 1.5}, {"beta": 0}])
+def test_settings_that_mean_nothing_are_refused(arguments):
+    with pytest.raises(UserError, match=f"selection.{next(iter(arguments))}="):
+        FedeRiCo(**arguments)
+
+
+def test_a_server_is_refused(start):
+    with pytest.raises(UserError, match="FedeRiCo is for clients"):
+        start(FedeRiCo(), Uniform(), topology="server")
+
+
+def test_scores_that_are_no_weights_are_refused(start):
+    with pytest.raises(UserError, match="those of AFIND are no weights; use --selection FedeRiCo"):
+        start(AFIND(), ScoreWeighted())

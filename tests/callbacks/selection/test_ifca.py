@@ -1,0 +1,155 @@
+"""IFCA: several servers, the best of which each client trains."""
+
+import copy
+
+import pytest
+import torch
+
+from dfl_lightning.bank import References
+from dfl_lightning.callbacks import FDMS, IFCA, Bernoulli, Gossip, SampleWeighted, Trace, Uniform
+from dfl_lightning.data import Digits
+from dfl_lightning.data.partitions import RotatedClusters
+from dfl_lightning.errors import UserError
+from dfl_lightning.export import export
+from dfl_lightning.models import MLP
+from dfl_lightning.streams import stream
+
+
+def servers(number):
+    return {"generator": "server", "args": {"servers": number}}
+
+
+@pytest.fixture
+def federation(start):
+    def _start(*policies, number=3, **settings):
+        settings = {"topology": servers(number), "init": "independent", "batch_size": 6, **settings}
+        return start(*(policies or (IFCA(), Uniform())), **settings)
+
+    return _start
+
+
+def trained_from(run, row, client, t):
+    """Local SGD in plain torch from a server's row."""
+    network, data, layout = copy.deepcopy(run.module.network), run.module.data, run.module.layout
+    network.load_state_dict(layout.state_dict(row))
+    optimizer = torch.optim.SGD(network.parameters(), lr=0.2)
+    order = torch.randperm(len(data.train[client]), generator=stream(0, "local batches", t, client, 0))
+    for part in data.train[client][order].split(3):
+        optimizer.zero_grad()
+        x, y = data.batch(part)
+        torch.nn.functional.cross_entropy(network(x), y).backward()
+        optimizer.step()
+    return layout.flatten(network, torch.float32)
+
+
+@pytest.mark.parametrize("engine", ["loop", "stacked"])
+def test_it_agrees_with_the_papers_loop(engine, federation, make_data):
+    """Algorithm 1, model averaging, by samples; a server that nobody goes to keeps its model."""
+    data = make_data(sizes=[6, 3, 5, 2, 4, 6])
+    run = federation(IFCA(), SampleWeighted(), data=data, batch_size=3, trainer={"engine": engine})
+    models = run.models[6:].clone()
+    for t, round in enumerate(run.go(4).rounds):
+        choice = [min(range(3), key=lambda k, i=i: run.loss(models[k], i)) for i in range(6)]
+        sizes = [len(samples) for samples in run.module.data.train]
+        after = models.clone()
+        for k in range(3):
+            members = [i for i in range(6) if choice[i] == k]
+            if members:
+                total = sum(sizes[i] for i in members)
+                after[k] = sum(sizes[i] / total * trained_from(run, models[k], i, t) for i in members)
+            assert round.metrics[f"server_{k}_clients"] == len(members)
+        torch.testing.assert_close(round.after[6:], after, rtol=1e-4, atol=1e-5)
+        models = round.after[6:].clone()
+
+
+def test_clients_are_judged_by_the_server_that_fits_their_training_data_now(federation):
+    run = federation().go(2)
+    references = run.module.reported()
+    for i in range(6):
+        losses = [run.loss(run.models[6 + k], i) for k in range(3)]
+        assert int(references.terms[0].which[i]) == 6 + losses.index(min(losses))
+
+
+def test_all_servers_models_are_downloaded_and_one_is_uploaded(federation):
+    metrics = federation(number=4).go().rounds[0].metrics
+    assert metrics["models_received"] == 4 + 1
+
+
+def test_with_one_server_it_is_fedavg(federation):
+    one = federation(number=1).go(3)
+    fedavg = federation(Gossip(k="all"), Uniform(), number=1).go(3)
+    assert torch.equal(one.models, fedavg.models)
+
+
+def test_from_a_start_near_the_clusters_everybody_finds_its_own(federation, start):
+    """The servers start from what one client of each rotation has learned alone."""
+    data = {"data": Digits(num_clients=8, samples_per_client=40, partition=RotatedClusters([0, 180])), "clients": 8}
+    settings = {**data, "network": MLP(hidden=[16]), "local_epochs": 3}
+    alone = start(Gossip(k=0), Uniform(), **settings).go(8)
+    run = federation(number=2, **settings)
+    clusters = run.module.clusters
+    for k in range(2):
+        run.models[8 + k] = alone.models[int(torch.nonzero(clusters == k)[0])]
+    for round in run.go(3).rounds:
+        assert torch.equal(round.selected[8:, :8].long().argmax(0), clusters)
+
+
+def test_only_those_that_are_up_take_part(federation):
+    run = federation(IFCA(), Uniform(), Bernoulli(0.5)).go(6)
+    assert any(round.dropped.any() for round in run.rounds)
+    for round in run.rounds:
+        assert torch.equal(round.jobs.owners, torch.nonzero(round.active[:6]).flatten())
+        if round.selected is not None:
+            assert torch.equal(round.selected[6:, :6].any(0), round.active[:6])
+            assert (round.selected.sum(0) <= 1).all()
+
+
+def test_a_round_in_which_everybody_is_down_changes_nothing(federation, tmp_path):
+    (tmp_path / "trace.txt").write_text("1 1 1 1 1 1\n0 0 0 0 0 0\n1 1 1 1 1 1\n")
+    run = federation(IFCA(), Uniform(), Trace(str(tmp_path / "trace.txt")), rounds=3).go(3)
+    assert torch.equal(run.rounds[1].after, run.rounds[0].after)
+    assert not torch.equal(run.rounds[2].after[6:], run.rounds[1].after[6:])
+
+
+def test_the_next_round_after_a_checkpoint_is_the_one_that_would_have_come(federation, through_a_file):
+    run, later = federation().go(2), federation()
+    later.bank.load_state_dict(through_a_file(run.bank.state_dict()), {})
+    assert torch.equal(run.go(2).models, later.go(2).models)
+
+
+def test_personal_parameters_complete_the_servers_models(federation):
+    run = federation(shared=["features.*"]).go(2)
+    references = run.module.reported()
+    rows = run.bank.materialise(references)
+    personal = run.module.layout.personal.mask(run.module.layout.width)
+    assert torch.equal(rows[:, personal], run.models[:6, personal])
+    assert torch.equal(rows[:, ~personal], run.models[references.terms[0].which][:, ~personal])
+    which, owners = torch.arange(6, 9).repeat(6), torch.arange(6).repeat_interleave(3)
+    losses = run.bank.evaluate(References.rows("models", which, owners), "train").losses.view(6, 3)
+    assert torch.equal(references.terms[0].which, 6 + losses.argmin(1))
+
+
+@pytest.mark.parametrize(
+    ("policies", "settings", "sentence"),
+    [
+        ([IFCA(), Uniform()], {"topology": "complete"}, "IFCA assigns clients to servers"),
+        ([IFCA(), Uniform()], {"init": "common"}, "model.init=common makes them so; set model.init to independent"),
+        ([IFCA(), Uniform(), Bernoulli(), FDMS()], {}, "use --substitution null"),
+        ([Gossip(k="all"), Uniform()], {}, "several servers need a selection that assigns clients to them; use --sel"),
+    ],
+)
+def test_what_cannot_work_is_refused(policies, settings, sentence, federation):
+    with pytest.raises(UserError, match=sentence):
+        federation(*policies, **settings)
+
+
+@pytest.mark.filterwarnings("ignore:.*does not have many workers", "ignore:.*number of training batches")
+def test_a_whole_run_is_evaluated_and_its_models_are_not_exported(small_run):
+    policies = [IFCA(), Uniform()]
+    run = small_run(rounds=2, policies=policies, module={"init": "independent"}, topology=servers(2)).fit()
+    accuracy = run.trainer.run.clients["test_acc"][-1]
+    assert accuracy.shape == (6,)
+    assert "global_test_acc" not in run.trainer.run.clients
+    assert sum(run.module.bank.boundary.metrics[f"server_{k}_clients"] for k in range(2)) == 6
+    with pytest.raises(UserError, match=r"several servers.*no one model a client to export"):
+        export(run.folder)

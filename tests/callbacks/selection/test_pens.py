@@ -1,0 +1,122 @@
+"""PENS: whom stage one tries, keeps and counts, and whom stage two gossips with."""
+
+import networkx as nx
+import pytest
+import torch
+
+from dfl_lightning.callbacks import PENS, Bernoulli, Uniform
+from dfl_lightning.errors import UserError
+
+OTHERS = ~torch.eye(6, dtype=torch.bool)
+
+
+def pens(**arguments):
+    return PENS(**{"k": 2, "sampled": 3, "top": 2, "stage_one": 4, **arguments})
+
+
+def test_stage_one_keeps_the_lowest_losses_of_those_drawn(start):
+    run = start(pens(), Uniform(), init="independent").go(3)
+    for round in run.rounds:
+        assert (round.candidates.sum(1) == 3).all()
+        for i in range(6):
+            tried = torch.nonzero(round.candidates[i]).flatten().tolist()
+            best = sorted(tried, key=lambda j: (run.loss(round.trained[j], i), j))[:2]
+            assert torch.nonzero(round.selected[i]).flatten().tolist() == sorted(best)
+
+
+def test_everybody_is_drawn_sooner_or_later(start):
+    run = start(pens(stage_one=30), Uniform()).go(25)
+    assert (sum(round.candidates for round in run.rounds)[OTHERS] > 0).all()
+
+
+@pytest.mark.parametrize("rule", ["expected", "all_clients", "one_less", "sent", "panm"])
+def test_stage_two_gossips_with_those_that_were_chosen_often(rule, start):
+    run = start(pens(rule=rule), Uniform(), init="independent").go(12)
+    first, second = run.rounds[:4], run.rounds[4:]
+    counts = sum(round.selected.long() for round in first)
+    looks = sum(round.candidates.long() for round in first)
+    bar = {"expected": 2 * 4 / 5, "all_clients": 2 * 4 / 6, "one_less": 2 * 4 / 5 - 1, "panm": 4}.get(rule)
+    for i in range(6):
+        peers = [j for j in range(6) if j != i and counts[i, j] > (looks[j, i] * 2 / 3 if bar is None else bar)]
+        allowed = set(peers or [j for j in range(6) if j != i])
+        for round in second:
+            chosen = set(torch.nonzero(round.selected[i]).flatten().tolist())
+            assert chosen <= allowed
+            assert len(chosen) == min(2, len(allowed))
+        assert allowed == {j for round in second for j in torch.nonzero(round.candidates[i]).flatten().tolist()}
+
+
+def test_without_peers_stage_two_is_gossip(start):
+    """ceil(4 (3 + 2) / 6) = 4 is never exceeded in four rounds."""
+    policy = pens(rule="panm", stage_one=4)
+    run = start(policy, Uniform()).go(30)
+    assert all(round.metrics["peers"] == 0 for round in run.rounds)
+    drawn = sum(round.selected.long() for round in run.rounds[4:])
+    assert (drawn[OTHERS] > 0).all()
+    assert all((round.selected.sum(1) == 2).all() for round in run.rounds[4:])
+
+
+def test_two_kinds_of_clients_are_told_apart(start, make_clusters, make_data):
+    """Opposite labels: the models of the other kind are far worse than those of one's own."""
+    data = make_data(6, samples=30)
+    data.dataset.tensors[1][90:] = 2 - data.dataset.tensors[1][90:]
+    clusters = [0, 0, 0, 1, 1, 1]
+    policy = pens(sampled=4, stage_one=20)
+    run = start(policy, Uniform(), data=data, topology=make_clusters(6, clusters), local_epochs=5).go(23)
+    own = torch.tensor(clusters)[:, None] == torch.tensor(clusters)
+    for round in run.rounds[20:]:
+        assert torch.equal(round.candidates, own & OTHERS)
+
+
+def test_models_looked_at_are_received_and_those_mixed_once(start):
+    run = start(pens(), Uniform()).go(6)
+    for round in run.rounds[:4]:
+        assert (round.metrics["models_received"], round.metrics["probes_received"]) == (3, 1)
+    for round in run.rounds[4:]:
+        assert round.metrics["probes_received"] == 0
+        assert round.metrics["models_received"] == round.metrics["neighbours"]
+
+
+def test_who_is_in_reach_less_often_is_expected_less_often(start):
+    """The bar of a peer adds up, over the rounds in which it was up, what chance would have chosen."""
+    policy = pens(stage_one=20)
+    run = start(policy, Uniform(), Bernoulli(0.4), topology=nx.circulant_graph(6, [1, 2])).go(8)
+    expected = torch.zeros(6, 6, dtype=torch.float64)
+    for round in run.rounds:
+        for i in range(6):
+            up = [j for j in range(6) if round.reachable[i, j] and round.active[i] and round.active[j]]
+            for j in up:
+                expected[i, j] += min(2, len(up)) / len(up)
+    torch.testing.assert_close(policy.expected, expected)
+    assert torch.equal(policy.counts, sum(round.selected.long() for round in run.rounds))
+
+
+def test_budgets_come_first(start):
+    graph = nx.complete_graph(6)
+    nx.set_node_attributes(graph, dict(enumerate([0, 1, 2, 3, 2, 1])), "budget")
+    run = start(pens(rule="panm"), Uniform(), topology=graph).go(6)
+    for round in run.rounds:
+        assert round.selected.sum(1).tolist() == [0, 1, 2, 3, 2, 1]
+    assert not run.rounds[0].candidates[0].any()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ({"rule": "mean"}, "selection.rule=mean; choose one of expected, all_clients"),
+        ({"k": -1}, "selection.k=-1"),
+        ({"top": 0}, "selection.top=0"),
+        ({"stage_one": 0}, "selection.stage_one=0"),
+        ({"sampled": 2, "top": 3}, "selection.sampled=2; the top=3"),
+    ],
+)
+def test_settings_that_mean_nothing_are_refused(arguments, sentence):
+    with pytest.raises(UserError, match=sentence):
+        PENS(**arguments)
+
+
+def test_a_server_is_refused_and_a_run_without_stage_two_remarked(start):
+    with pytest.raises(UserError, match="PENS is for clients"):
+        start(PENS(), Uniform(), topology="server")
+    remarks = start(PENS(stage_one=50), Uniform(), rounds=50).trainer.remarks
+    assert "PENS stays in stage one for all 50 rounds: lower selection.stage_one" in remarks

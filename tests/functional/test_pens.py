@@ -1,0 +1,62 @@
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dfl_lightning.functional import more_often_than_expected
+
+
+def chosen(counts, sent=None, rule="expected", sampled=10, top=2, rounds=20):
+    """Row 0 of a federation of len(counts) + 1 clients, with everybody in reach all the time."""
+    n = len(counts) + 1
+    table, looks = torch.zeros(2, n, n, dtype=torch.long)
+    table[0, 1:] = torch.tensor(counts)
+    looks[0, 1:] = torch.tensor(sent if sent is not None else [0] * (n - 1))
+    expected = torch.full((n, n), top * rounds / (n - 1), dtype=torch.float64)
+    found = more_often_than_expected(table, expected, looks, rule, sampled=sampled, top=top, rounds=rounds)
+    assert not found.diagonal().any()
+    return found[0, 1:].tolist()
+
+
+def test_golden_of_gossipy():
+    assert chosen([5, 1, 0, 3], [10, 10, 10, 15], "sent") == [True, False, False, False]
+
+
+def test_five_sources_five_bars():
+    """n = 5, top 2, sampled 3, 10 rounds: 5; 4; 4; ceil(10) = 10."""
+    counts, settings = [4, 5, 6, 11], {"sampled": 3, "top": 2, "rounds": 10}
+    assert chosen(counts, rule="expected", **settings) == [False, False, True, True]
+    assert chosen(counts, rule="all_clients", **settings) == [False, True, True, True]
+    assert chosen(counts, rule="one_less", **settings) == [False, True, True, True]
+    assert chosen(counts, rule="panm", **settings) == [False, False, False, True]
+
+
+@given(
+    st.lists(st.integers(0, 30), min_size=1, max_size=8),
+    st.integers(1, 4),
+    st.integers(0, 4),
+    st.integers(1, 40),
+    st.data(),
+)
+def test_bars_agree_with_integers(counts, top, more, rounds, data):
+    n, sampled = len(counts) + 1, top + more
+    sent = data.draw(st.lists(st.integers(0, 40), min_size=n - 1, max_size=n - 1))
+    exact = {
+        "expected": [c * (n - 1) > top * rounds for c in counts],
+        "all_clients": [c * n > top * rounds for c in counts],
+        "one_less": [(c + 1) * (n - 1) > top * rounds for c in counts],
+        "sent": [c * sampled > s * top for c, s in zip(counts, sent, strict=True)],
+        "panm": [c > math.ceil(rounds * (sampled + top) / n) for c in counts],
+    }
+    for rule, answer in exact.items():
+        assert chosen(counts, sent, rule, sampled, top, rounds) == answer
+
+
+@pytest.mark.parametrize("rounds", [3, 7, 30])
+def test_a_bar_that_is_a_sum_of_thirds_is_no_lower_for_it(rounds):
+    counts = torch.full((4, 4), rounds)
+    summed = sum(torch.full((4, 4), 1 / 3, dtype=torch.float64) for _ in range(3 * rounds))
+    found = more_often_than_expected(counts, summed, counts, "expected", sampled=1, top=1, rounds=3 * rounds)
+    assert not found.any()
