@@ -15,6 +15,7 @@ from dfl_lightning.bank.engine import Engine, Progress, Training
 from dfl_lightning.bank.jobs import Evaluation, References, Trained
 from dfl_lightning.bank.layout import Columns, Layout
 from dfl_lightning.bank.mixing import mix_rows
+from dfl_lightning.bank.products import product
 
 
 class Boundary(NamedTuple):
@@ -107,7 +108,8 @@ class Bank:
         for term in references.terms:
             rows = self.rows(term.rows)[:, start:stop]
             which = term.which.to(rows.device)
-            part = which.to(rows.dtype) @ rows if which.is_floating_point() else rows[which]
+            mixture = which.is_floating_point()
+            part = product(which.to(rows.dtype).contiguous(), rows) if mixture else rows[which]
             value = part if value is None else value + part
         assert value is not None
         for low, high in self.layout.personal.ranges:
