@@ -15,6 +15,7 @@ from torch import Tensor, fx, nn
 
 from dfl_lightning.bank.dropout_layers import StreamDropout
 from dfl_lightning.bank.stacked.activation import Activation, holds_activation, one_by_one
+from dfl_lightning.bank.stacked.convolution import can_unfold
 from dfl_lightning.bank.stacked.layers import FUNCTIONS, METHODS, MODULES, Pass, obstacle, relu_in_place, with_vmap
 
 
@@ -41,6 +42,7 @@ class StackedNetwork:
         has_dropout: whether a training pass draws masks.
         couples_samples: whether a training pass mixes the samples of a batch (batch norms do), so that padding would
             take part; known after `try_out`.
+        unfolded: names of the convolutions that are done by patches and a product; see `choose_unfolded`.
 
     Raises:
         CannotStack: a layer that has neither a rule nor works under `torch.vmap`.
@@ -49,6 +51,7 @@ class StackedNetwork:
     def __init__(self, network: nn.Module) -> None:
         self.network = network
         self.has_dropout = any(isinstance(module, StreamDropout) for module in network.modules())
+        self.unfolded: frozenset[str] = frozenset()
         self.couples_samples = True  # until `try_out` knows better
         self._aliases = _aliases(network)
         self._layers = dict(network.named_modules())
@@ -57,6 +60,7 @@ class StackedNetwork:
 
     def __call__(self, now: Pass, inputs: Tensor) -> Tensor:
         """Scores of k clients' inputs: [k, B, ...] -> [k, B, C]."""
+        now.unfolded = self.unfolded
         if self._aliases:
             now.tensors = {**now.tensors, **{name: now.tensors[own] for name, own in self._aliases.items()}}
         values: dict[fx.Node, Any] = {}
@@ -81,6 +85,12 @@ class StackedNetwork:
             for dead in step.dead:
                 values.pop(dead, None)
         raise AssertionError("a traced network has an output")
+
+    def can_be_unfolded(self) -> list[str]:
+        """Names of the convolutions that `unfolded` may hold, in the network's order."""
+        nodes = (node for node in self._graphs[True].nodes if node.op == "call_module")
+        names = dict.fromkeys(str(node.target) for node in nodes)  # a layer that is used twice counts once
+        return [name for name in names if can_unfold(self._layers[name])]
 
     def activations(self, inputs: Tensor) -> int:
         """Numbers that inputs [B, ...] become on their way through the plain network, themselves included."""
@@ -306,7 +316,7 @@ def _plain_pass(
         if isinstance(module, StreamDropout):
             module.source.generator = generator
     outputs = network(inputs)
-    weights = torch.linspace(0.5, 1.5, outputs.numel(), dtype=outputs.dtype).view_as(outputs)
+    weights = torch.linspace(0.5, 1.5, outputs.numel(), dtype=outputs.dtype, device=outputs.device).view_as(outputs)
     trained = {name: p for name, p in network.named_parameters() if p.requires_grad}
     gradients = torch.autograd.grad((outputs * weights).sum(), list(trained.values()), allow_unused=True)
     filled = (torch.zeros_like(p) if g is None else g for p, g in zip(trained.values(), gradients, strict=True))
@@ -319,7 +329,7 @@ def _moved(network: nn.Module) -> nn.Module:
     with torch.no_grad():
         for _, tensor in _named(other):
             if tensor.is_floating_point():
-                steps = torch.arange(tensor.numel(), dtype=tensor.dtype).view(tensor.shape)
+                steps = torch.arange(tensor.numel(), dtype=tensor.dtype, device=tensor.device).view(tensor.shape)
                 tensor += 0.01 * (1 + torch.sin(steps))
     return other
 
