@@ -19,14 +19,17 @@ class Staging:
     Args:
         layout: columns of a row.
         rows: the models, [k, width]; copied.
+        into: where to put them, in its first k places; default: fresh memory.
 
     Attributes:
         tensors: by name, [k, *shape] each, with the network's own types.
     """
 
-    def __init__(self, layout: Layout, rows: Tensor) -> None:
+    def __init__(self, layout: Layout, rows: Tensor, into: Staging | None = None) -> None:
         self.layout = layout
         self.tensors = {entry.name: _unpack(entry, rows) for entry in layout.entries}
+        if into is not None:
+            self.tensors = {name: into.tensors[name][: len(rows)].copy_(t) for name, t in self.tensors.items()}
 
     def parameters(self) -> list[Tensor]:
         """In the network's order."""
@@ -34,6 +37,7 @@ class Staging:
 
     def copy_into(self, target: Tensor, owners: Tensor) -> None:
         """Write the models into rows `owners` of `target` [n, width]."""
+        owners = owners.to(target.device)
         for entry in self.layout.entries:
             values = self.tensors[entry.name].reshape(len(owners), -1).to(target.dtype)
             target[:, entry.start : entry.stop].index_copy_(0, owners, values)
