@@ -29,7 +29,7 @@ class PrefixOptimizer:
     def __init__(
         self, make: Callable[..., torch.optim.Optimizer], lr: float | Tensor, device: torch.device | str = "cpu"
     ) -> None:
-        self._make, self._lr = fused_if_possible(make, device), lr
+        self._make, self._lr = _fused_if_possible(make, device), lr
         self._optimizer: torch.optim.Optimizer | None = None
         self._parameters: list[nn.Parameter] = []
         self._given: list[dict[str, Any]] = []  # states to begin with
@@ -71,8 +71,8 @@ class PrefixOptimizer:
         self._optimizer = optimizer
 
 
-def fused_if_possible(
-    make: Callable[..., torch.optim.Optimizer], device: torch.device | str
+def _fused_if_possible(
+    make: Callable[..., torch.optim.Optimizer], device: torch.device | str = "cpu"
 ) -> Callable[..., torch.optim.Optimizer]:
     """The same optimizer with its fused kernel, where it has one there and the user has not chosen another."""
     probe = make([nn.Parameter(torch.zeros(1))])
@@ -95,5 +95,5 @@ def fused_if_possible(
 
 def works_on_tensors_alone(make: Callable[..., torch.optim.Optimizer], device: torch.device | str) -> bool:
     """Whether a step needs no number on the host, so that it can be recorded with a learning rate that changes."""
-    (group,) = fused_if_possible(make, device)([nn.Parameter(torch.zeros(1, device=device))]).param_groups
+    (group,) = _fused_if_possible(make, device)([nn.Parameter(torch.zeros(1, device=device))]).param_groups
     return bool(group.get("fused")) or (torch.device(device).type == "cuda" and "capturable" in group)
