@@ -165,6 +165,7 @@ class DFLModule(LightningModule):
             clip_norm=trainer.clip_norm,
             clip_value=trainer.clip_value,
             reduced=torch.bfloat16 if trainer.precision == "bf16-mixed" else None,
+            cuda_graphs=trainer.cuda_graphs,
         )
         self.bank.engine = make_engine(trainer.engine, config, self.layout, self.data)
 

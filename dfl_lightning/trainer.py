@@ -75,6 +75,8 @@ class DFLTrainer(Trainer):
         default_root_dir: where run folders go; default `runs`.
         accelerator: `cpu`, `gpu`, or `auto`: a GPU where CUDA has one, else the CPU.
         devices: only 1 for now.
+        cuda_graphs: on a GPU, record the steps of local training once and replay them, where that is possible;
+            numbers stay the same up to rounding.
         precision: `32`, `64-true`, or `bf16-mixed` (layers compute in bfloat16, models stay in float32).
         gradient_clip_val: largest gradient norm (or value, by `gradient_clip_algorithm`) of each client by itself.
         logger: Lightning loggers beside the run folder's own `metrics.csv`.
@@ -102,6 +104,7 @@ class DFLTrainer(Trainer):
         default_root_dir: str | Path | None = None,
         accelerator: str = "auto",
         devices: int | str = 1,
+        cuda_graphs: bool = False,
         precision: str | int = "32",
         gradient_clip_val: float | None = None,
         gradient_clip_algorithm: str | None = None,
@@ -159,6 +162,10 @@ class DFLTrainer(Trainer):
             enable_model_summary=enable_model_summary,
             **kwargs,
         )
+        self.cuda_graphs = cuda_graphs
+        if cuda_graphs and self.strategy.root_device.type != "cuda":
+            where = self.strategy.root_device.type
+            raise UserError(f"trainer.cuda_graphs=true needs a GPU with CUDA, and this run is on {where}; leave it out")
         if type(self.strategy.checkpoint_io) is TorchCheckpointIO:
             self.strategy.checkpoint_io = AtomicCheckpointIO()
         if not isinstance(self.strategy, SingleDeviceStrategy):

@@ -225,6 +225,7 @@ REFUSED = {
     "--trainer.strategy nothing": "trainer.strategy",
     "--trainer.devices 2": "trainer.devices=2",
     "--trainer.accelerator abacus": "trainer.accelerator=abacus: there is no such accelerator; it is auto, cpu or gpu",
+    "--trainer.accelerator cpu --trainer.cuda_graphs true": "trainer.cuda_graphs=true needs a GPU with CUDA, and this run is on cpu; leave it out",
     "--trainer.max_rounds x": "trainer.max_rounds=x: expected a whole number",
     "--trainer.max_rounds -3": "trainer.max_rounds=-3; it is a number of rounds, 0 or more (-1: without end)",
     "--trainer.max_epochs 2": "set trainer.max_rounds or trainer.max_epochs, which mean the same, not both",

@@ -15,6 +15,7 @@ from dfl_lightning.bank.engine import Engine, Progress, Training
 from dfl_lightning.bank.jobs import Evaluation, References, Trained
 from dfl_lightning.bank.layout import Columns, Layout
 from dfl_lightning.bank.mixing import mix_rows
+from dfl_lightning.bank.products import product
 
 
 class Boundary(NamedTuple):
@@ -283,4 +284,6 @@ class Bank:
 def _weighted(weights: Tensor, rows: Tensor) -> Tensor:
     """The product weights [J, n] @ rows [n, width]; where few rows have a weight, only these are read."""
     used = torch.nonzero(weights.any(0)).squeeze(1)
-    return weights @ rows if 2 * len(used) > len(rows) else weights[:, used] @ rows[used]
+    if 2 * len(used) > len(rows):
+        return product(weights.contiguous(), rows)
+    return product(weights[:, used].contiguous(), rows[used])

@@ -25,13 +25,20 @@ def make_engine(choice: str, config: EngineConfig, layout: Layout, data: ClientD
         UserError: `stacked` was asked for and the network or the objective cannot be stacked.
     """
     if choice == "loop":
-        return LoopEngine(config, layout, data)
+        return _loop(config, layout, data)
     try:
         return StackedEngine(config, layout, data)
     except CannotStack as obstacle:
         reason = f"{type(config.network).__name__} cannot be stacked: {obstacle}"
         if choice == "stacked":
             raise UserError(f"engine=stacked: {reason}; use engine: loop, or auto to choose it by itself") from None
-        engine = LoopEngine(config, layout, data)
+        engine = _loop(config, layout, data)
         engine.reason = reason
         return engine
+
+
+def _loop(config: EngineConfig, layout: Layout, data: ClientData) -> Engine:
+    engine = LoopEngine(config, layout, data)
+    if config.cuda_graphs:
+        engine.details["graphs"] = "not recorded: clients train one after the other"
+    return engine

@@ -15,6 +15,7 @@ from dfl_lightning.bank.batches import Draws, batches_of
 from dfl_lightning.bank.cohorts import plan_cohorts
 from dfl_lightning.bank.jobs import Evaluation, References, Trained
 from dfl_lightning.bank.layout import Layout
+from dfl_lightning.bank.products import one_blas_thread
 from dfl_lightning.bank.threads import Workers, workers
 from dfl_lightning.data import ClientData
 from dfl_lightning.errors import UserError
@@ -71,6 +72,7 @@ class EngineConfig:
         clip_norm: largest gradient norm of a client; None: no clipping.
         clip_value: largest absolute gradient entry; None: no clipping.
         reduced: layers compute in this type where torch's autocast finds it good enough; rows stay in `dtype`.
+        cuda_graphs: record the steps of a GPU and replay them.
     """
 
     network: nn.Module
@@ -84,6 +86,7 @@ class EngineConfig:
     clip_norm: float | None = None
     clip_value: float | None = None
     reduced: torch.dtype | None = None
+    cuda_graphs: bool = False
 
     def arithmetic(self, device: torch.device) -> AbstractContextManager[Any]:
         """The context of forward passes and losses in the present thread."""
@@ -103,6 +106,7 @@ class Engine(ABC):
 
     Attributes:
         cohorts: clients that are worked on together, int64 [c] each.
+        details: what else was decided at the start, by name; for the summary.
         reason: why this engine was chosen, in a few words; empty where nothing else was possible or asked for.
         between_cohorts: called now and then from the main thread; raises to abandon the work (Ctrl-C).
     """
@@ -113,6 +117,7 @@ class Engine(ABC):
         self.config, self.layout, self.data = config, layout, data
         self.cohorts = plan_cohorts(self.steps())
         self.reason = ""
+        self.details: dict[str, Any] = {}
         self.between_cohorts: Callable[[], None] = lambda: None
 
     def steps(self) -> list[int]:
@@ -152,7 +157,7 @@ class Engine(ABC):
             if progress is not None:
                 progress(ended, len(cohorts))
 
-        with workers(self.threads) as pool:
+        with workers(self.threads) as pool, one_blas_thread():
             pool.map(work, cohorts, done, self.between_cohorts)
         return Trained(losses, samples, finite)
 

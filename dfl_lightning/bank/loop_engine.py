@@ -20,6 +20,7 @@ from dfl_lightning.bank.dropout_layers import replace_dropout_layers
 from dfl_lightning.bank.engine import EVALUATION_BATCH, Engine, EngineConfig, Training, refuse_single_samples
 from dfl_lightning.bank.jobs import Evaluation, References, Trained
 from dfl_lightning.bank.layout import Columns, Layout
+from dfl_lightning.bank.products import one_blas_thread
 from dfl_lightning.bank.threads import Workers, workers
 from dfl_lightning.data import ClientData
 
@@ -79,7 +80,7 @@ class LoopEngine(Engine):
                     for name, value in found.items():
                         metrics[name][job] = value
 
-        with workers(self.threads) as pool:
+        with workers(self.threads) as pool, one_blas_thread():
             pool.map(work, cohorts, between=self.between_cohorts)
         return Evaluation(losses, metrics)
 

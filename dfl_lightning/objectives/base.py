@@ -64,10 +64,13 @@ class Objective(ABC):
     Attributes:
         stackable: that `step` works on tensors [k, *shape] of k clients as it does on one client's. True only if every
             operation treats the leading dimension as a batch: means over clients, for example, would mix them.
+        recordable: that every call of `step` does the same operations on equally many batches, whatever the numbers and
+            with no state of its own in Python, so that a GPU may record one and replay it.
         row_sets: row sets that `ctx.rows` reads, besides `models`.
     """
 
     stackable: bool = False
+    recordable: bool = False
     row_sets: tuple[str, ...] = ()
 
     @abstractmethod

@@ -18,6 +18,7 @@ class Plain(Objective):
     """
 
     stackable = True
+    recordable = True
 
     def __init__(self, personal_epochs: int | None = None) -> None:
         if personal_epochs is not None and personal_epochs < 0:

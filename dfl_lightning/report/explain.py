@@ -52,7 +52,12 @@ def _cohorts(module: DFLModule) -> str:
     each = f"{min(sizes)} to {max(sizes)}" if min(sizes) < max(sizes) else str(sizes[0])
     how = "clients of a cohort side by side" if engine.name == "stacked" else "clients one after the other"
     why = f" ({engine.reason})" if engine.reason else ""
-    return f"{engine.name}, {how}{why}; {len(sizes)} cohorts of {each} clients, {engine.threads} at a time"
+    details = "".join(f"; {name}: {_words(value)}" for name, value in engine.details.items())
+    return f"{engine.name}, {how}{why}; {len(sizes)} cohorts of {each} clients, {engine.threads} at a time{details}"
+
+
+def _words(value: str | list[str]) -> str:
+    return value if isinstance(value, str) else ", ".join(value)
 
 
 def _memory(module: DFLModule) -> str:

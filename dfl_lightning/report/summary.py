@@ -96,6 +96,7 @@ def describe_engine(module: DFLModule) -> dict[str, Any] | None:
         "reason": engine.reason,
         "cohorts": [len(cohort) for cohort in engine.cohorts],
         "threads": engine.threads,
+        **engine.details,
         "predicted_bytes": predicted_memory(module),
     }
 

@@ -13,7 +13,7 @@ from dfl_lightning.report import progress
 from dfl_lightning.report.banner import banner
 from dfl_lightning.report.explain import explain
 from dfl_lightning.report.per_client import per_client_table
-from dfl_lightning.report.summary import final_table, size
+from dfl_lightning.report.summary import describe_engine, final_table, size
 
 
 @pytest.fixture(scope="module")
@@ -166,6 +166,19 @@ def test_explain_counts_the_work_of_a_round(small_run):
     assert f"local work of a round: 1 epochs, {steps} optimizer steps, 144 samples over all clients" in lines
     assert "rounds: 6, evaluated 6 times" in lines
     assert run.module.bank.boundary.round == 0
+
+
+def test_what_the_engine_decided_is_reported(small_run, monkeypatch):
+    run = small_run(rounds=1)
+    explain(run.trainer, run.module, run.data)
+    engine = run.module.bank.engine
+    assert not {"unfolded", "graphs"} & set(describe_engine(run.module))
+    monkeypatch.setattr(run.trainer, "prepare", lambda module, data: None)  # which would make another engine
+    engine.details = {"unfolded": ["features.0", "features.3"], "graphs": "not recorded: the augmentation draws here"}
+    (line,) = (line for line in explain(run.trainer, run.module, run.data) if line.startswith("engine: "))
+    assert "; unfolded: features.0, features.3; graphs: not recorded" in line
+    assert describe_engine(run.module)["unfolded"] == ["features.0", "features.3"]
+    assert "note: cuda_graphs: steps are not recorded: the augmentation draws here" in banner(run.trainer, run.module)
 
 
 FIELDS = r"\d:\d\d:\d\d left · [\d.e-]+ s/round · val acc \d\.\d{3} · test acc \d\.\d{3} · neighbours \d\.\d"

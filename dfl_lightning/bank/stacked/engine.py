@@ -14,12 +14,16 @@ from dfl_lightning.bank.dropout_layers import replace_dropout_layers
 from dfl_lightning.bank.engine import Engine, EngineConfig, Training, refuse_single_samples
 from dfl_lightning.bank.jobs import Evaluation, References, Trained
 from dfl_lightning.bank.layout import Layout
+from dfl_lightning.bank.products import one_blas_thread
+from dfl_lightning.bank.stacked.convolution import choose_unfolded
 from dfl_lightning.bank.stacked.cost import Cost
+from dfl_lightning.bank.stacked.graphs import CudaGraphs, Recorder, Recordings, obstacle
 from dfl_lightning.bank.stacked.job import StackedJob
 from dfl_lightning.bank.stacked.loss import StackedLoss
 from dfl_lightning.bank.stacked.network import CannotStack, StackedNetwork
 from dfl_lightning.bank.stacked.scoring import Scorer, Scores, Subject, subjects_of
 from dfl_lightning.bank.stacked.staging import row_of
+from dfl_lightning.bank.stacked.stopwatch import Stopwatch
 from dfl_lightning.bank.stacked.workshop import Workshop
 from dfl_lightning.bank.threads import Workers, workers
 from dfl_lightning.data import ClientData
@@ -61,10 +65,28 @@ class StackedEngine(Engine):
         self._shop = Workshop(config, layout, data, stacked, StackedLoss(config.loss))
         self._scorer = Scorer(self._shop, self.cost.activations)
         super().__init__(config, layout, data)
-        if data.images.is_cuda:  # one launch serves everybody; nothing is gained by caches
-            self.cohorts = plan_cohorts(self.steps(), data.num_clients, data.num_clients)
+        self.recordings: Recordings | None = None
+        if data.images.is_cuda:
+            self.all_at_once(CudaGraphs() if config.cuda_graphs else None)
+            unfolded = choose_unfolded(stacked, Stopwatch(self._shop, len(self.cohorts[0])))
+            self.details |= {"unfolded": sorted(unfolded)} if unfolded else {}
         else:
             self.cohorts = plan_cohorts(self.steps(), self.cost.narrowest, self.cost.widest)
+
+    def all_at_once(self, recorder: Recorder | None = None) -> None:
+        """Make one cohort of all clients, as for a GPU: one launch serves everybody, and nothing is gained by caches.
+
+        Args:
+            recorder: records the cohort's steps, where they can be.
+        """
+        clients, steps = self.data.num_clients, torch.tensor(self.steps())
+        self.cohorts = [torch.argsort(steps, descending=True, stable=True)]
+        if recorder is None:
+            return
+        reason = obstacle(self._shop, _example(self.data, self.config.dtype)[:2])
+        self.details["graphs"] = f"not recorded: {reason}" if reason else "recorded"
+        if not reason:
+            self.recordings = Recordings(self._shop, clients, recorder)
 
     @property
     def cohort_bytes(self) -> int:
@@ -79,7 +101,8 @@ class StackedEngine(Engine):
         steps = self.steps()
         owners = references.owners.tolist()
         order = torch.tensor(sorted(range(len(owners)), key=lambda job: (-steps[owners[job]], owners[job])))
-        job = StackedJob(self._shop, bank, references.take(order), training, pool)
+        recordings = None if training.gradients else self.recordings
+        job = StackedJob(self._shop, bank, references.take(order), training, pool, recordings)
         if training.gradients:
             rows = row_of(self.layout, job.mean_gradients())
             target.index_copy_(0, references.owners[order].to(target.device), rows)
@@ -106,7 +129,7 @@ class StackedEngine(Engine):
             with torch.no_grad():
                 return self._scorer.score(bank, references, subjects, pool)
 
-        with workers(self.threads) as pool:
+        with workers(self.threads) as pool, one_blas_thread():
             results = pool.map(work, items, between=self.between_cohorts)
         pieces: dict[int, list[Scores]] = defaultdict(list)
         for found in results:

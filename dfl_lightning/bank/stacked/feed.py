@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -29,6 +30,19 @@ class Batch:
     counts: Tensor
 
 
+class BatchSource(Protocol):
+    """Where a job's batches come from.
+
+    Attributes:
+        masks: what the dropout layers of the last batch draw from, a generator for each client.
+    """
+
+    masks: list[torch.Generator]
+
+    def next(self, clients: int) -> Batch:
+        """The next batch of each of the first `clients`."""
+
+
 class Feed:
     """The clients' batches: whole epochs, drawn at the beginning of a phase.
 
@@ -41,6 +55,7 @@ class Feed:
         training: names the draws.
 
     Attributes:
+        taken: batches of the phase that have been taken.
         masks: what the dropout layers of the last batch draw from, a generator for each client.
     """
 
@@ -55,7 +70,7 @@ class Feed:
     def draw(self, epochs: int) -> None:
         """Begin a phase: so many epochs for every client."""
         self._begun = [drawn * each for drawn, each in zip(self._epochs, self._per_epoch, strict=True)]
-        self._taken, self._phase = 0, epochs  # batches taken in this phase, and epochs that it has
+        self.taken, self._phase = 0, epochs  # batches taken in this phase, and epochs that it has
         self._sizes: list[list[int]] = [[] for _ in self._owners]
         self._indices: list[list[Tensor]] = [[] for _ in self._owners]
         for client in range(len(self._owners)):
@@ -63,23 +78,39 @@ class Feed:
                 self._one_more_epoch(client)
         self._lay_out()
 
+    @property
+    def steps(self) -> int:
+        """Batches that have been drawn for the client with most of them."""
+        return len(self._index)
+
     def waiting(self) -> int:
         """How many clients have batches of the phase left, whatever a step drew beyond; they are the first ones."""
-        return sum(self._phase * each > self._taken for each in self._per_epoch)
+        return sum(self._phase * each > self.taken for each in self._per_epoch)
 
-    def next(self, clients: int) -> Batch:
-        """The next batch of each of the first `clients`."""
-        shop, data, step = self._shop, self._shop.data, self._taken
+    def whole(self, clients: int, batches: int) -> bool:
+        """Whether the next `batches` of each of the first `clients` have been drawn and are of full size."""
+        size, stop = self._shop.config.batch_size, self.taken + batches
+        return all(sizes[self.taken : stop] == [size] * batches for sizes in self._sizes[:clients])
+
+    def take(self, clients: int) -> tuple[Tensor, Tensor, list[int]]:
+        """Indices [k, B] of the next batch of the first `clients`, and how many are real: as [k] and as a list."""
+        step = self.taken
         late = [client for client in range(clients) if len(self._sizes[client]) == step]
         for client in late:
             self._one_more_epoch(client)
         if late:
             self._lay_out()
+        self.taken += 1
         sizes = [self._sizes[client][step] for client in range(clients)]
+        return self._index[step, :clients], self._counts[step, :clients], sizes
+
+    def next(self, clients: int) -> Batch:
+        """The same with images and labels, as long as the largest."""
+        shop, data, step = self._shop, self._shop.data, self.taken
+        indices, counts, sizes = self.take(clients)
+        indices = indices[:, : max(sizes)]
         if shop.network.has_dropout:
             self.masks = [self._draws.masks(*words) for words in self._words(clients, step)]
-        self._taken += 1
-        indices, counts = self._index[step, :clients, : max(sizes)], self._counts[step, :clients]
         if data.augment is None:
             return Batch(*data.batch(indices, dtype=shop.config.dtype), sizes, counts)
         drawn = [

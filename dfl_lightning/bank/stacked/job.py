@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from itertools import groupby
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -12,7 +13,7 @@ from torch import Tensor
 from dfl_lightning.bank.engine import Training
 from dfl_lightning.bank.jobs import References
 from dfl_lightning.bank.layout import Columns
-from dfl_lightning.bank.stacked.feed import Batch, Feed
+from dfl_lightning.bank.stacked.feed import Batch, BatchSource, Feed
 from dfl_lightning.bank.stacked.layers import Pass
 from dfl_lightning.bank.stacked.optimizer import PrefixOptimizer
 from dfl_lightning.bank.stacked.staging import Staging, unpack
@@ -21,6 +22,7 @@ from dfl_lightning.bank.threads import Workers
 
 if TYPE_CHECKING:
     from dfl_lightning.bank.bank import Bank
+    from dfl_lightning.bank.stacked.graphs import Recordings
     from dfl_lightning.objectives import Phase
 
 
@@ -36,19 +38,33 @@ class StackedJob:
         references: the starts, by falling number of batches of the owners.
         training: see `Training`.
         pool: asked now and then whether the work is still wanted.
+        recordings: whose memory is worked on, and which may do steps over again that it has seen.
     """
 
-    def __init__(self, shop: Workshop, bank: Bank, references: References, training: Training, pool: Workers) -> None:
+    def __init__(
+        self,
+        shop: Workshop,
+        bank: Bank,
+        references: References,
+        training: Training,
+        pool: Workers,
+        recordings: Recordings | None = None,
+    ) -> None:
         self._shop, self._bank, self._references, self._pool = shop, bank, references, pool
-        self._training = training
-        self._staging = Staging(shop.layout, bank.materialise(references))
+        self._training, self._recordings = training, recordings
+        still = None if recordings is None else recordings.staging
+        self._staging = Staging(shop.layout, bank.materialise(references), into=still)
         self._whole = self._staging.parameters()
-        self._kept: dict[str, list[Tensor]] = {}  # row sets that the objective asked for
-        self._feed = Feed(shop, references.owners.tolist(), training)
-        self._clients = count = len(references)
+        self.kept: dict[str, list[Tensor]] = {}  # row sets that the objective asked for
+        self.feed = Feed(shop, references.owners.tolist(), training)
+        self._source: BatchSource = self.feed
+        self.clients = count = len(references)
         device = shop.data.images.device
-        self.losses = torch.zeros(count, dtype=torch.float64, device=device)  # sums over samples
-        self.samples = torch.zeros(count, dtype=torch.long, device=device)
+        if recordings is None:
+            self.losses = torch.zeros(count, dtype=torch.float64, device=device)  # sums over samples
+            self.samples = torch.zeros(count, dtype=torch.long, device=device)
+        else:
+            self.losses, self.samples = recordings.losses[:count], recordings.samples[:count]
         self.params: list[Tensor] = self._whole
 
     # --- what an objective sees --------------------------------------------------------------------------------------
@@ -63,7 +79,7 @@ class StackedJob:
 
     def next_batch(self) -> Batch:
         """The next batch of the first k clients; one more epoch is drawn for whom all are taken."""
-        return self._feed.next(self._clients)
+        return self._source.next(self.clients)
 
     def grad(self, params: Sequence[Tensor], batch: Batch) -> list[Tensor]:
         """Gradients of each client's mean loss at `params`, [k, *shape] each."""
@@ -79,7 +95,7 @@ class StackedJob:
             clipped = clip_norms(clipped, config.clip_norm)
         if config.clip_value is not None:
             clipped = [g.clamp(-config.clip_value, config.clip_value) for g in clipped]
-        self._optimizer.step([p for p, _ in trained], clipped)
+        self.optimizer.step([p for p, _ in trained], clipped)
 
     # --- the job itself -----------------------------------------------------------------------------------------------
     def run(self) -> Staging:
@@ -96,20 +112,35 @@ class StackedJob:
             for entry in self._shop.layout.entries
             if entry.is_buffer and not phase.columns.holds(entry)
         }  # buffers move in a forward pass even where nothing is trained
-        self._optimizer = PrefixOptimizer(self._shop.config.optimizer, self._training.lr)
+        self.feed.draw(phase.epochs)
+        recording = self._recordings.begin(phase, self.feed) if self._recordings is not None else None
+        lr = self._training.lr if recording is None else recording.lr.fill_(self._training.lr)
+        self.optimizer = PrefixOptimizer(self._shop.config.optimizer, lr, self.losses.device)
+        step = phase.objective.step if recording is None else recording.step
         self.losses.zero_()  # reported: the last phase
         self.samples.zero_()
-        self._feed.draw(phase.epochs)
         while self._narrow():
             self._pool.check()
-            phase.objective.step(self)
+            step(self)
         for name, tensor in kept.items():
             self._staging.tensors[name].copy_(tensor)
+
+    def elsewhere(
+        self, clients: int, memory: Recordings, source: BatchSource, states: list[dict[str, Any]]
+    ) -> StackedJob:
+        """The same work on the first `clients` of other memory: what a recorded step sees."""
+        other = copy.copy(self)
+        other._staging, other.kept, other._source = memory.staging, memory.kept, source
+        other.losses, other.samples = memory.losses, memory.samples
+        other._whole, other.clients = memory.staging.parameters(), clients
+        other.params = other._first(other._whole)
+        other.optimizer = self.optimizer.elsewhere(states)
+        return other
 
     def mean_gradients(self) -> list[Tensor]:
         """Gradients of each client's mean loss over its data (or its first batches), [c, *shape] each."""
         self._freeze(self._shop.layout.all)
-        self._feed.draw(1)
+        self.feed.draw(1)
         total = [torch.zeros_like(p) for p in self._whole]
         taken = 0
         while self._narrow() and taken != (self._training.batches or None):
@@ -117,16 +148,16 @@ class StackedJob:
             taken += 1
             batch = self.next_batch()
             for t, g in zip(total, self.grad(self.params, batch), strict=True):
-                t[: self._clients] += g * along(batch.counts, g)
+                t[: self.clients] += g * along(batch.counts, g)
         samples = self.samples.clamp(min=1)
         return [t / along(samples, t) for t in total]
 
     def _narrow(self) -> bool:
         """Look at the clients with batches left only; False where nobody is left."""
-        clients = self._feed.waiting()
+        clients = self.feed.waiting()
         if clients and clients != len(self.params[0]):
             self.params = [p[:clients] for p in self._whole]
-        self._clients = clients
+        self.clients = clients
         return bool(clients)
 
     def _freeze(self, columns: Columns) -> None:
@@ -135,12 +166,13 @@ class StackedJob:
         self._trained = [entry.trainable and columns.holds(entry) for entry in entries]
 
     def _first(self, tensors: list[Tensor]) -> list[Tensor]:
-        return [t[: self._clients] for t in tensors]
+        return [t[: self.clients] for t in tensors]
 
     def _read(self, name: str, references: References) -> list[Tensor]:
-        if name not in self._kept:
-            self._kept[name] = unpack(self._shop.layout, self._bank.materialise(references))
-        return self._kept[name]
+        if name not in self.kept:
+            tensors = unpack(self._shop.layout, self._bank.materialise(references))
+            self.kept[name] = tensors if self._recordings is None else self._recordings.keep(name, tensors)
+        return self.kept[name]
 
     # --- gradients ----------------------------------------------------------------------------------------------------
     def _stretches(self, batch: Batch) -> list[tuple[int, int]]:
@@ -170,7 +202,7 @@ class StackedJob:
             if entry.is_buffer:
                 tensors[entry.name] = self._staging.tensors[entry.name][first:stop]
         padded = sizes if min(sizes) < longest else None
-        now = Pass(tensors, True, self._feed.masks[first:stop], padded)
+        now = Pass(tensors, True, self._source.masks[first:stop], padded)
         counts = batch.counts[first:stop]
         with shop.config.arithmetic(batch.inputs.device):
             scores = shop.network(now, batch.inputs[first:stop, :longest])

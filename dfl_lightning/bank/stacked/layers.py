@@ -19,8 +19,7 @@ from torch.func import functional_call
 
 from dfl_lightning.bank.dropout_layers import StreamDropout
 from dfl_lightning.bank.stacked.activation import Activation, holds_activation, one_by_one
-from dfl_lightning.bank.stacked.kernels import BatchedLinear
-from dfl_lightning.bank.stacked.staging import memory
+from dfl_lightning.bank.stacked.convolution import batched_product, convolution, flat
 
 
 @dataclass
@@ -32,12 +31,14 @@ class Pass:
         training: whether layers behave as in training.
         masks: each client's generator for dropout layers.
         sizes: how many of the B samples of each client are real; None: all. The others repeat a real one.
+        unfolded: convolutions that are done by patches and a product; the network enters its own choice.
     """
 
     tensors: Mapping[str, Tensor]
     training: bool
     masks: Sequence[torch.Generator] = ()
     sizes: Sequence[int] | None = None
+    unfolded: frozenset[str] = frozenset()
 
     def of(self, layer: str, name: str) -> Tensor | None:
         """A layer's parameter or buffer, [k, *shape]."""
@@ -48,13 +49,6 @@ Rule = Callable[[Any, str, Pass, Activation], Activation]
 """(plain layer, its name, pass, input) -> output."""
 
 
-def _flat(tensor: Tensor | None) -> Tensor | None:
-    """[k, C, ...] -> [k * C, ...]: the clients' channels side by side; a view, in the same memory format."""
-    if tensor is None or tensor.dim() != 5:
-        return None if tensor is None else tensor.flatten(0, 1)
-    return memory(tensor).flatten(0, 1).permute(0, 3, 1, 2)  # by way of memory: strides of a size of 1 say nothing
-
-
 # --- layers with parameters -------------------------------------------------------------------------------------------
 def linear(layer: nn.Linear, name: str, now: Pass, x: Activation) -> Activation:
     """A batched product."""
@@ -62,34 +56,14 @@ def linear(layer: nn.Linear, name: str, now: Pass, x: Activation) -> Activation:
     assert weight is not None
     inputs = x.leading()
     rows = inputs.reshape(len(inputs), -1, inputs.shape[-1])
-    bias = now.of(name, "bias")
-    if torch.is_autocast_enabled(rows.device.type):  # which does not look into our own functions' backward passes
-        product = torch.bmm(rows, weight.mT)
-        outputs = product if bias is None else product + bias.unsqueeze(1)
-    else:
-        outputs = BatchedLinear.apply(rows, weight, bias)
+    outputs = batched_product(rows, weight, now.of(name, "bias"))
     return Activation(outputs.view(*inputs.shape[:-1], -1), x.clients)
-
-
-def _convolution(function: Callable[..., Tensor]) -> Rule:
-    def rule(layer: nn.Conv2d, name: str, now: Pass, x: Activation) -> Activation:
-        """A convolution with k times the groups."""
-        weight, bias = _flat(now.of(name, "weight")), _flat(now.of(name, "bias"))
-        groups = x.clients * layer.groups
-        image = x.side_by_side()
-        if layer.padding_mode != "zeros":
-            image = F.pad(image, layer._reversed_padding_repeated_twice, mode=layer.padding_mode)
-            return Activation(function(image, weight, bias, layer.stride, 0, layer.dilation, groups), x.clients, True)
-        out = function(image, weight, bias, layer.stride, layer.padding, layer.dilation, groups)
-        return Activation(out, x.clients, channels=True)
-
-    return rule
 
 
 def _transposed(function: Callable[..., Tensor]) -> Rule:
     def rule(layer: nn.ConvTranspose2d, name: str, now: Pass, x: Activation) -> Activation:
         """A transposed convolution with k times the groups."""
-        weight, bias = _flat(now.of(name, "weight")), _flat(now.of(name, "bias"))
+        weight, bias = flat(now.of(name, "weight")), flat(now.of(name, "bias"))
         groups = x.clients * layer.groups
         padding = (layer.stride, layer.padding, layer.output_padding)
         return Activation(function(x.side_by_side(), weight, bias, *padding, groups, layer.dilation), x.clients, True)
@@ -99,7 +73,7 @@ def _transposed(function: Callable[..., Tensor]) -> Rule:
 
 def group_norm(layer: nn.GroupNorm, name: str, now: Pass, x: Activation) -> Activation:
     """K times the groups."""
-    weight, bias = _flat(now.of(name, "weight")), _flat(now.of(name, "bias"))
+    weight, bias = flat(now.of(name, "weight")), flat(now.of(name, "bias"))
     return Activation(
         F.group_norm(x.side_by_side(), x.clients * layer.num_groups, weight, bias, layer.eps), x.clients, True
     )
@@ -126,10 +100,10 @@ def batch_norm(layer: nn.BatchNorm2d, name: str, now: Pass, x: Activation) -> Ac
         count.add_(1)
     out = F.batch_norm(
         x.side_by_side(),
-        _flat(mean),
-        _flat(var),
-        _flat(now.of(name, "weight")),
-        _flat(now.of(name, "bias")),
+        flat(mean),
+        flat(var),
+        flat(now.of(name, "weight")),
+        flat(now.of(name, "bias")),
         use_batch,
         layer.momentum or 0.0,
         layer.eps,
@@ -139,7 +113,7 @@ def batch_norm(layer: nn.BatchNorm2d, name: str, now: Pass, x: Activation) -> Ac
 
 def instance_norm(layer: nn.InstanceNorm2d, name: str, now: Pass, x: Activation) -> Activation:
     """K * C channels."""
-    weight, bias = _flat(now.of(name, "weight")), _flat(now.of(name, "bias"))
+    weight, bias = flat(now.of(name, "weight")), flat(now.of(name, "bias"))
     out = F.instance_norm(x.side_by_side(), weight=weight, bias=bias, eps=layer.eps)
     return Activation(out, x.clients, channels=True)
 
@@ -305,9 +279,9 @@ _CHANNELWISE_FUNCTIONS: dict[Callable[..., Tensor], tuple[type[nn.Module], tuple
 
 MODULES: dict[type[nn.Module], Rule] = {
     nn.Linear: linear,
-    nn.Conv1d: _convolution(F.conv1d),
-    nn.Conv2d: _convolution(F.conv2d),
-    nn.Conv3d: _convolution(F.conv3d),
+    nn.Conv1d: convolution(F.conv1d),
+    nn.Conv2d: convolution(F.conv2d),
+    nn.Conv3d: convolution(F.conv3d),
     nn.ConvTranspose1d: _transposed(F.conv_transpose1d),
     nn.ConvTranspose2d: _transposed(F.conv_transpose2d),
     nn.ConvTranspose3d: _transposed(F.conv_transpose3d),

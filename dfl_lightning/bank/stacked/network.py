@@ -17,6 +17,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from dfl_lightning.bank.dropout_layers import StreamDropout
 from dfl_lightning.bank.stacked.activation import Activation, holds_activation, one_by_one
+from dfl_lightning.bank.stacked.convolution import can_unfold
 from dfl_lightning.bank.stacked.layers import FUNCTIONS, METHODS, MODULES, Pass, obstacle, relu_in_place, with_vmap
 
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
@@ -45,6 +46,7 @@ class StackedNetwork:
         has_dropout: whether a training pass draws masks.
         couples_samples: whether a training pass mixes the samples of a batch (batch norms do), so that padding would
             take part; known after `try_out`.
+        unfolded: names of the convolutions that are done by patches and a product; see `choose_unfolded`.
 
     Raises:
         CannotStack: a layer that has neither a rule nor works under `torch.vmap`.
@@ -53,6 +55,7 @@ class StackedNetwork:
     def __init__(self, network: nn.Module) -> None:
         self.network = network
         self.has_dropout = any(isinstance(module, StreamDropout) for module in network.modules())
+        self.unfolded: frozenset[str] = frozenset()
         self.couples_samples = True  # until `try_out` knows better
         self._aliases = _aliases(network)
         self._layers = dict(network.named_modules())
@@ -64,6 +67,7 @@ class StackedNetwork:
 
     def __call__(self, now: Pass, inputs: Tensor) -> Tensor:
         """Scores of k clients' inputs: [k, B, ...] -> [k, B, C]."""
+        now.unfolded = self.unfolded
         if self._aliases:
             now.tensors = {**now.tensors, **{name: now.tensors[own] for name, own in self._aliases.items()}}
         values: dict[fx.Node, Any] = {}
@@ -88,6 +92,12 @@ class StackedNetwork:
             for dead in step.dead:
                 values.pop(dead, None)
         raise AssertionError("a traced network has an output")
+
+    def can_be_unfolded(self) -> list[str]:
+        """Names of the convolutions that `unfolded` may hold, in the network's order."""
+        nodes = (node for node in self._graphs[True].nodes if node.op == "call_module")
+        names = dict.fromkeys(str(node.target) for node in nodes)  # a layer that is used twice counts once
+        return [name for name in names if can_unfold(self._layers[name])]
 
     def activations(self, inputs: Tensor) -> int:
         """Numbers that inputs [B, ...] become on their way through the plain network, themselves included."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -21,13 +22,17 @@ class PrefixOptimizer:
 
     Args:
         make: parameters -> optimizer; the user's class and arguments.
-        lr: learning rate of the round, in place of the optimizer's own.
+        lr: learning rate of the round, in place of the optimizer's own; a tensor [] where steps are recorded.
+        device: where the parameters are.
     """
 
-    def __init__(self, make: Callable[..., torch.optim.Optimizer], lr: float) -> None:
-        self._make, self._lr = _fused_if_possible(make), lr
+    def __init__(
+        self, make: Callable[..., torch.optim.Optimizer], lr: float | Tensor, device: torch.device | str = "cpu"
+    ) -> None:
+        self._make, self._lr = _fused_if_possible(make, device), lr
         self._optimizer: torch.optim.Optimizer | None = None
         self._parameters: list[nn.Parameter] = []
+        self._given: list[dict[str, Any]] = []  # states to begin with
 
     def step(self, tensors: Sequence[Tensor], grads: Sequence[Tensor]) -> None:
         """Update the first k clients' tensors, [k, *shape] each, in place."""
@@ -38,15 +43,27 @@ class PrefixOptimizer:
         assert self._optimizer is not None
         self._optimizer.step()
 
+    def states(self) -> list[dict[str, Any]]:
+        """What torch's optimizer remembers of each parameter: tensors [k, ...], and others common to all clients."""
+        if self._optimizer is None:
+            return self._given
+        return [self._optimizer.state[parameter] for parameter in self._parameters]
+
+    def elsewhere(self, states: list[dict[str, Any]]) -> PrefixOptimizer:
+        """The same for other tensors, with these states of theirs."""
+        other = copy.copy(self)
+        other._optimizer, other._parameters, other._given = None, [], states
+        return other
+
     def _narrow(self, tensors: Sequence[Tensor]) -> None:
-        former = self._parameters
+        former = self.states()
         self._parameters = [nn.Parameter(memory(tensor.detach())) for tensor in tensors]
         optimizer = self._make(self._parameters)
         for group in optimizer.param_groups:
             group["lr"] = self._lr
-        for old, new in zip(former, self._parameters, strict=False):
-            assert self._optimizer is not None
-            state = self._optimizer.state[old]
+            if torch.is_tensor(self._lr) and self._lr.is_cuda and "capturable" in group:
+                group["capturable"] = True  # its step counts stay on the device
+        for state, new in zip(former, self._parameters, strict=False):
             optimizer.state[new] = {
                 name: value[: len(new)] if torch.is_tensor(value) and value.dim() else value
                 for name, value in state.items()
@@ -54,8 +71,10 @@ class PrefixOptimizer:
         self._optimizer = optimizer
 
 
-def _fused_if_possible(make: Callable[..., torch.optim.Optimizer]) -> Callable[..., torch.optim.Optimizer]:
-    """The same optimizer with its fused kernel, where it has one and the user has not chosen another."""
+def _fused_if_possible(
+    make: Callable[..., torch.optim.Optimizer], device: torch.device | str = "cpu"
+) -> Callable[..., torch.optim.Optimizer]:
+    """The same optimizer with its fused kernel, where it has one there and the user has not chosen another."""
     probe = make([nn.Parameter(torch.zeros(1))])
     kind, defaults = type(probe), probe.defaults
     accepted = inspect.signature(kind.__init__).parameters
@@ -65,4 +84,17 @@ def _fused_if_possible(make: Callable[..., torch.optim.Optimizer]) -> Callable[.
     if kind.__module__.partition(".")[0] != "torch" or "fused" not in accepted or asked or tensor_options:
         return make
     options: dict[str, Any] = {name: value for name, value in defaults.items() if name in accepted} | {"fused": True}
+    if torch.device(device).type != "cpu":
+        trial = nn.Parameter(torch.zeros(1, device=device))
+        trial.grad = torch.zeros_like(trial)
+        try:
+            kind([trial], **options).step()
+        except RuntimeError:  # torch's way to say that it has no such kernel there
+            return make
     return lambda parameters: kind(parameters, **options)
+
+
+def works_on_tensors_alone(make: Callable[..., torch.optim.Optimizer], device: torch.device | str) -> bool:
+    """Whether a step needs no number on the host, so that it can be recorded with a learning rate that changes."""
+    (group,) = _fused_if_possible(make, device)([nn.Parameter(torch.zeros(1, device=device))]).param_groups
+    return bool(group.get("fused")) or (torch.device(device).type == "cuda" and "capturable" in group)

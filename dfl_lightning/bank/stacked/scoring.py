@@ -137,7 +137,7 @@ class Scorer:
         results = []
         for own in parts:
             losses, right, *kept = (torch.cat(pieces) for pieces in zip(*own, strict=True))
-            results.append((losses, right, kept or None))
+            results.append((losses.cpu(), right.cpu(), kept or None))  # a GPU is waited for once a model
         return results
 
     def _reduced(self, subject: Subject, losses: Tensor, right: Tensor, kept: list[Tensor] | None) -> dict[int, Scores]:

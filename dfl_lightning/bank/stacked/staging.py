@@ -19,14 +19,17 @@ class Staging:
     Args:
         layout: columns of a row.
         rows: the models, [k, width]; copied.
+        into: where to put them, in its first k places; default: fresh memory.
 
     Attributes:
         tensors: by name, [k, *shape] each, with the network's own types.
     """
 
-    def __init__(self, layout: Layout, rows: Tensor) -> None:
+    def __init__(self, layout: Layout, rows: Tensor, into: Staging | None = None) -> None:
         self.layout = layout
         self.tensors = {entry.name: _unpack(entry, rows) for entry in layout.entries}
+        if into is not None:
+            self.tensors = {name: into.tensors[name][: len(rows)].copy_(t) for name, t in self.tensors.items()}
 
     def parameters(self) -> list[Tensor]:
         """In the network's order."""

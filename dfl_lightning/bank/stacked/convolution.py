@@ -1,0 +1,112 @@
+"""Convolutions of k clients: one with k times the groups, or columns of patches and a batched product.
+
+On a CPU groups are faster throughout. A GPU's grouped kernels are good for some shapes and poor for others, so that
+there `choose_unfolded` times each layer both ways.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from dfl_lightning.bank.stacked.activation import Activation
+from dfl_lightning.bank.stacked.kernels import BatchedLinear
+from dfl_lightning.bank.stacked.staging import memory
+
+if TYPE_CHECKING:
+    from dfl_lightning.bank.stacked.layers import Pass, Rule
+    from dfl_lightning.bank.stacked.network import StackedNetwork
+
+WORTHWHILE = 0.97
+"""A layer is unfolded where a step then takes at most this share of its time: less is noise."""
+
+
+def flat(tensor: Tensor | None) -> Tensor | None:
+    """[k, C, ...] -> [k * C, ...]: the clients' channels side by side; a view, in the same memory format."""
+    if tensor is None or tensor.dim() != 5:
+        return None if tensor is None else tensor.flatten(0, 1)
+    return memory(tensor).flatten(0, 1).permute(0, 3, 1, 2)  # by way of memory: strides of a size of 1 say nothing
+
+
+def batched_product(rows: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """Rows [k, N, I], weight [k, O, I], bias [k, O] or None -> [k, N, O]."""
+    if torch.is_autocast_enabled(rows.device.type):  # which does not look into our own functions' backward passes
+        product = torch.bmm(rows, weight.mT)
+        return product if bias is None else product + bias.unsqueeze(1)
+    result: Tensor = BatchedLinear.apply(rows, weight, bias)
+    return result
+
+
+def convolution(function: Callable[..., Tensor]) -> Rule:
+    """The rule of a kind of convolution, `F.conv2d` for example."""
+
+    def rule(layer: nn.Conv2d, name: str, now: Pass, x: Activation) -> Activation:
+        """K times the groups, unless the layer is to be unfolded."""
+        if name in now.unfolded:
+            return unfolded(layer, name, now, x)
+        weight, bias = flat(now.of(name, "weight")), flat(now.of(name, "bias"))
+        groups = x.clients * layer.groups
+        image = x.side_by_side()
+        if layer.padding_mode != "zeros":
+            image = F.pad(image, layer._reversed_padding_repeated_twice, mode=layer.padding_mode)
+            return Activation(function(image, weight, bias, layer.stride, 0, layer.dilation, groups), x.clients, True)
+        out = function(image, weight, bias, layer.stride, layer.padding, layer.dilation, groups)
+        return Activation(out, x.clients, channels=True)
+
+    return rule
+
+
+def can_unfold(layer: nn.Module) -> bool:
+    """Whether `unfolded` is a rule for the layer."""
+    return type(layer) is nn.Conv2d and layer.groups == 1 and layer.padding_mode == "zeros"
+
+
+def unfolded(layer: nn.Conv2d, name: str, now: Pass, x: Activation) -> Activation:
+    """Patches as columns (im2col), then one batched product."""
+    weight = now.of(name, "weight")
+    assert weight is not None
+    images = x.leading()
+    padding: Any = layer.padding
+    if isinstance(padding, str):  # `same` may pad one side more than the other
+        images, padding = F.pad(images, layer._reversed_padding_repeated_twice), 0
+    clients, batch, channels, height, width = images.shape
+    # Every plane is a channel of a single image: torch unfolds a batch image by image, a launch each.
+    planes = images.reshape(1, clients * batch * channels, height, width)
+    patches = F.unfold(planes, layer.kernel_size, layer.dilation, padding, layer.stride)
+    columns = patches.view(clients, batch, -1, patches.shape[-1])  # [k, B, C * kh * kw, positions]
+    rows = columns.mT.reshape(clients, -1, columns.shape[2])
+    outputs = batched_product(rows, weight.flatten(2), now.of(name, "bias"))
+    extents = zip((height, width), *map(_pair, (padding, layer.dilation, layer.kernel_size, layer.stride)), strict=True)
+    out_height, out_width = ((size + 2 * p - d * (kernel - 1) - 1) // s + 1 for size, p, d, kernel, s in extents)
+    return Activation(outputs.view(clients, batch, out_height, out_width, -1).permute(0, 1, 4, 2, 3), clients)
+
+
+def choose_unfolded(network: StackedNetwork, seconds: Callable[[], float]) -> frozenset[str]:
+    """Unfold, one after the other, those convolutions that make the whole network faster.
+
+    Args:
+        network: its `unfolded` is set to the choice.
+        seconds: the time of a forward and backward pass of the network as it is set.
+
+    Returns:
+        Names of the layers.
+    """
+    network.unfolded = frozenset()
+    best = seconds()
+    for name in network.can_be_unfolded():
+        before = network.unfolded
+        network.unfolded = before | {name}
+        found = seconds()
+        if found <= WORTHWHILE * best:
+            best = found
+        else:
+            network.unfolded = before
+    return network.unfolded
+
+
+def _pair(value: int | tuple[int, int]) -> tuple[int, int]:
+    return (value, value) if isinstance(value, int) else value

@@ -1,0 +1,269 @@
+"""Steps of a cohort that are recorded once and then replayed: on a GPU, launching them costs more than doing them.
+
+A recording knows addresses, not names. So everything that a step reads or writes lies still from round to round:
+models, optimizer state, batches, learning rate, sums of losses. A step is recorded for a *bucket* of clients, a few
+sizes that falling numbers of clients are rounded up to; the clients in between, who are done, go through it too and get
+their numbers back afterwards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+import torch
+from torch import Tensor
+
+from dfl_lightning.bank.layout import Columns
+from dfl_lightning.bank.stacked.feed import Batch, Feed
+from dfl_lightning.bank.stacked.optimizer import works_on_tensors_alone
+from dfl_lightning.bank.stacked.staging import Staging
+from dfl_lightning.bank.stacked.workshop import Workshop
+
+if TYPE_CHECKING:
+    from dfl_lightning.bank.stacked.job import StackedJob
+    from dfl_lightning.objectives import Phase
+
+FEWEST_STEPS = 8
+"""Phases with fewer steps are not recorded: it would cost more than it gains."""
+
+MOST_BUCKETS = 8
+
+Replay = Callable[[], object]
+
+
+class Recorder(Protocol):
+    """What records a step."""
+
+    def record(self, step: Callable[[], None]) -> Replay:
+        """Call `step` as often as it takes to know it; return what does the same again, on the same memory."""
+
+
+class CudaGraphs:
+    """Records with CUDA graphs, which share one pool of memory: nothing in it outlives a replay."""
+
+    def __init__(self) -> None:
+        self._pool = torch.cuda.graph_pool_handle()
+
+    def record(self, step: Callable[[], None]) -> Replay:
+        """Once to warm up, on a stream of its own as torch asks for, and once to record."""
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            step()
+        torch.cuda.current_stream().wait_stream(side)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=self._pool):
+            step()
+        return graph.replay
+
+
+def obstacle(shop: Workshop, example: Tensor) -> str:
+    """Why the steps of a run cannot be recorded, in a few words; empty where they can.
+
+    Args:
+        shop: what the jobs of the engine have in common.
+        example: two inputs, [2, ...].
+    """
+    config, network = shop.config, shop.network
+    with torch.no_grad():
+        per_sample = network.network.eval()(example).dim() == 2
+    for phase in config.objective.phases(shop.layout, 1):
+        if phase.objective is not config.objective:
+            return f"objective {type(config.objective).__name__} leaves steps to another one"
+        if not phase.objective.recordable:
+            return f"objective {type(phase.objective).__name__} does not say recordable = True"
+    if network.has_dropout:
+        return "dropout layers draw their masks on the CPU"
+    if shop.data.augment is not None:
+        return "the augmentation draws on the CPU"
+    if not shop.loss.is_cross_entropy or not per_sample:
+        return "the loss is not a plain cross-entropy of one answer a sample"
+    if not works_on_tensors_alone(config.optimizer, shop.data.images.device):
+        return "the optimizer needs numbers on the CPU"
+    return ""
+
+
+def buckets_of(clients: int) -> list[int]:
+    """Numbers of clients that steps are recorded for, ascending.
+
+    Example:
+        >>> buckets_of(100), buckets_of(3), buckets_of(1)
+        ([2, 4, 7, 13, 25, 50, 75, 100], [1, 2, 3], [1])
+    """
+    halves = [-(-clients // 2**power) for power in range(1, MOST_BUCKETS - 1)]
+    return sorted({clients, -(-3 * clients // 4), *halves})
+
+
+class Recordings:
+    """The memory of one cohort that lies still, and the steps recorded on it.
+
+    Args:
+        shop: what the jobs of an engine have in common.
+        clients: of the cohort, c.
+        recorder: see `Recorder`.
+
+    Attributes:
+        staging: models of c clients.
+        losses: sums over samples, float64 [c].
+        samples: numbers of samples, int64 [c].
+        kept: row sets that the objective reads, [c, *shape] for each parameter.
+    """
+
+    def __init__(self, shop: Workshop, clients: int, recorder: Recorder) -> None:
+        device = shop.data.images.device
+        self.shop, self.clients, self.recorder = shop, clients, recorder
+        self.buckets = buckets_of(clients)
+        self.staging = Staging(shop.layout, torch.zeros(clients, shop.layout.width, dtype=shop.config.dtype).to(device))
+        self.losses = torch.zeros(clients, dtype=torch.float64, device=device)
+        self.samples = torch.zeros(clients, dtype=torch.long, device=device)
+        self.kept: dict[str, list[Tensor]] = {}
+        self._of: dict[Columns, Recording] = {}
+
+    def keep(self, name: str, tensors: Sequence[Tensor]) -> list[Tensor]:
+        """Put a row set's tensors, [k, *shape] each, where they lie still."""
+        if name not in self.kept:
+            self.kept[name] = [t.new_empty_strided((self.clients, *t.shape[1:]), t.stride()).zero_() for t in tensors]
+        return [still[: len(t)].copy_(t) for still, t in zip(self.kept[name], tensors, strict=True)]
+
+    def begin(self, phase: Phase, feed: Feed) -> Recording | None:
+        """The recorded steps of a phase that begins now; None where it is not worth it.
+
+        Only phases of the run's own objective are: fine-tuning comes with a fresh one at every evaluation.
+        """
+        if phase.objective is not self.shop.config.objective or feed.steps < FEWEST_STEPS:
+            return None
+        recording = self._of.setdefault(phase.columns, Recording(self))
+        recording.begin(phase)
+        return recording
+
+
+class Recording:
+    """The steps of one phase.
+
+    Args:
+        memory: what they work on.
+
+    Attributes:
+        lr: learning rate, []; torch's fused kernels read it as float32.
+    """
+
+    def __init__(self, memory: Recordings) -> None:
+        self._memory = memory
+        self.lr = torch.zeros((), device=memory.losses.device)
+        self._states: list[dict[str, Any]] = []
+        self._tray: Tray | None = None
+        self._replays: dict[int, Replay] = {}
+        self._aside: tuple[tuple[int, int], list[Tensor], list[Tensor]] | None = None
+
+    def begin(self, phase: Phase) -> None:
+        """A phase begins, in a new round for example: its first step makes a fresh state of the optimizer."""
+        self._phase, self._first, self._clients = phase, True, 0
+
+    def step(self, job: StackedJob) -> None:
+        """One step of the phase for the first `job.clients`."""
+        step, feed = self._phase.objective.step, job.feed
+        if self._first:
+            taken = feed.taken
+            step(job)
+            self._first, self._clients = False, job.clients
+            self._settle(job, feed.taken - taken)
+            return
+        assert self._tray is not None
+        couples = self._memory.shop.network.couples_samples
+        if couples and not feed.whole(job.clients, self._tray.batches):
+            step(job)
+            return
+        self._tray.fill(job)
+        bucket = next(size for size in self._memory.buckets if size >= job.clients)
+        if bucket not in self._replays:
+            self._replays[bucket] = self._record(job, bucket)
+        done = slice(job.clients, min(bucket, self._clients))
+        self._keeping(done, self._replays[bucket])
+
+    def _settle(self, job: StackedJob, batches: int) -> None:
+        """Move what the first step has made to where it lies still."""
+        if self._tray is None or self._tray.batches != batches:
+            self._tray, self._replays = Tray(self._memory, batches), {}
+        states = job.optimizer.states()
+        if not self._states:
+            self._states = [{name: self._still(value) for name, value in state.items()} for state in states]
+        for state, still in zip(states, self._states, strict=True):
+            for name, value in state.items():
+                if torch.is_tensor(value):
+                    place = still[name][: len(value)] if value.dim() else still[name]
+                    state[name] = place.copy_(value)
+
+    def _still(self, value: Any) -> Any:
+        if not torch.is_tensor(value) or not value.dim():
+            return value.clone() if torch.is_tensor(value) else value
+        return value.new_zeros((self._memory.clients, *value.shape[1:]))
+
+    def _record(self, job: StackedJob, bucket: int) -> Replay:
+        """Record the step for the first `bucket` clients, and undo what that did."""
+        assert self._tray is not None
+        other = job.elsewhere(bucket, self._memory, self._tray, self._states)
+        touched = [*self._touched(), *(value for value in self._remembered() if not value.dim())]
+        before = [tensor.clone() for tensor in touched]
+        step = self._phase.objective.step
+        replay = self._memory.recorder.record(lambda: step(other))
+        for tensor, value in zip(touched, before, strict=True):
+            tensor.copy_(value)
+        return replay
+
+    def _touched(self) -> list[Tensor]:
+        """Everything that a step changes and that has a row for each client."""
+        memory = self._memory
+        states = [value for value in self._remembered() if value.dim()]
+        return [*memory.staging.tensors.values(), *states, memory.losses, memory.samples]
+
+    def _remembered(self) -> list[Tensor]:
+        return [value for state in self._states for value in state.values() if torch.is_tensor(value)]
+
+    def _keeping(self, rows: slice, replay: Replay) -> None:
+        """Replay, but leave the rows of clients who are done as they are."""
+        if rows.start >= rows.stop:
+            replay()
+            return
+        if self._aside is None or self._aside[0] != (rows.start, rows.stop):
+            places = [tensor[rows] for tensor in self._touched()]
+            self._aside = ((rows.start, rows.stop), places, [torch.empty_like(place) for place in places])
+        _, places, aside = self._aside
+        torch._foreach_copy_(aside, places)
+        replay()
+        torch._foreach_copy_(places, aside)
+
+
+class Tray:
+    """Where the batches of a step are put before it is replayed; each is padded to full size.
+
+    Args:
+        memory: of the cohort.
+        batches: that a step takes.
+
+    Attributes:
+        masks: none; see `BatchSource`.
+    """
+
+    def __init__(self, memory: Recordings, batches: int) -> None:
+        self.batches = batches
+        self.masks: list[torch.Generator] = []
+        self._shop = memory.shop
+        shape, device = (batches, memory.clients), memory.losses.device
+        self._index = torch.zeros(*shape, self._shop.config.batch_size, dtype=torch.long, device=device)
+        self._counts = torch.ones(shape, dtype=torch.long, device=device)
+        self._next = 0
+
+    def fill(self, job: StackedJob) -> None:
+        """Take the batches of the next step."""
+        for index, counts in zip(self._index, self._counts, strict=True):
+            taken, real, _ = job.feed.take(job.clients)
+            index[: job.clients].copy_(taken)
+            counts[: job.clients].copy_(real)
+
+    def next(self, clients: int) -> Batch:
+        """The batches in turn, gathered inside the step."""
+        turn, self._next = self._next, (self._next + 1) % self.batches
+        config = self._shop.config
+        inputs, labels = self._shop.data.batch(self._index[turn, :clients], dtype=config.dtype)
+        return Batch(inputs, labels, [config.batch_size] * clients, self._counts[turn, :clients])

@@ -1,0 +1,293 @@
+"""Recorded steps against the same steps run one by one: the same numbers, whatever changes between two replays."""
+
+import functools
+
+import pytest
+import torch
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_map
+
+from dfl_lightning.bank import References, StackedEngine, Training
+from dfl_lightning.bank.stacked.graphs import FEWEST_STEPS, CudaGraphs, buckets_of, obstacle
+from dfl_lightning.objectives import Objective, Phase, Plain
+
+SIZES = (40, 9, 33, 3, 28, 40, 14, 1)  # with batches of 4: 10, 3, 9, 1, 7, 10, 4 and 1 steps an epoch
+LR = 0.0625  # a number that float32 and float64 both have, as recorded learning rates are float32
+
+SGD = functools.partial(torch.optim.SGD, lr=77.0)
+OPTIMIZERS = {
+    "sgd": SGD,
+    "momentum": functools.partial(SGD, momentum=0.9, nesterov=True, weight_decay=0.01),
+    "adam": functools.partial(torch.optim.Adam, lr=77.0),
+    "adamw": functools.partial(torch.optim.AdamW, lr=77.0, weight_decay=0.1),
+}
+
+
+class Waits(AssertionError):
+    """A recorded step asks for a number: on a GPU it would wait, and could not be recorded."""
+
+
+class Tape(TorchDispatchMode):
+    """Forgets as much as a CUDA graph does: writes torch's operations down, with their very tensors and numbers.
+
+    Replaying repeats these operations and nothing of the Python around them: what a step made anew is made anew, and
+    everything else is the very tensor, or the very number, of the recording.
+    """
+
+    FORBIDDEN = ("aten::_local_scalar_dense", "aten::nonzero", "aten::is_nonzero", "aten::equal")
+
+    def __init__(self):
+        super().__init__()
+        self.operations = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        name = func._schema.name
+        if name in self.FORBIDDEN:
+            raise Waits(f"{name} inside a recorded step")
+        result = func(*args, **(kwargs or {}))
+        if not name.startswith("profiler::"):
+            self.operations.append((func, args, kwargs or {}, result))
+        return result
+
+    def replay(self):
+        """The operations again."""
+        made = {}  # memory of the recording -> memory of this replay; what autograd saves has the same under a new name
+
+        def present(value):
+            if not torch.is_tensor(value) or value.untyped_storage()._cdata not in made:
+                return value
+            storage = made[value.untyped_storage()._cdata]
+            return value.new_empty(0).set_(storage, value.storage_offset(), value.shape, value.stride())
+
+        with torch.no_grad():
+            for func, args, kwargs, former in self.operations:
+                result = func(*tree_map(present, args), **tree_map(present, kwargs))
+                for old, new in zip(flat(former), flat(result), strict=True):
+                    if torch.is_tensor(old) and old.untyped_storage()._cdata != new.untyped_storage()._cdata:
+                        made[old.untyped_storage()._cdata] = new.untyped_storage()
+
+
+def flat(value):
+    return [inner for part in value for inner in flat(part)] if isinstance(value, list | tuple) else [value]
+
+
+class TapeRecorder:
+    """Records with tapes."""
+
+    def __init__(self):
+        self.recorded, self.replayed = 0, 0
+
+    def record(self, step):
+        """As `CudaGraphs` does, which runs the step to warm up."""
+        step()
+        tape = Tape()
+        with tape:
+            step()
+        self.recorded += 1
+
+        def replay():
+            self.replayed += 1
+            tape.replay()
+
+        return replay
+
+
+@pytest.fixture
+def tape_recorder():
+    """Records steps on a CPU."""
+    return TapeRecorder()
+
+
+class Pull(Objective):
+    """Two batches a step, towards the start of the round and another row set."""
+
+    stackable = recordable = True
+    row_sets = ("other",)
+
+    def phases(self, layout, epochs):
+        return (Phase(self, epochs, layout.all),)
+
+    def step(self, ctx):
+        first, second = ctx.next_batch(), ctx.next_batch()
+        halfway = [p - 0.1 * g for p, g in zip(ctx.params, ctx.grad(ctx.params, first), strict=True)]
+        grads = ctx.grad(halfway, second)
+        pulled = zip(grads, ctx.params, ctx.start, ctx.rows("other"), strict=True)
+        ctx.update(ctx.params, [g + 0.3 * (p - s) + 0.2 * (p - o) for g, p, s, o in pulled])
+
+
+def rounds(
+    federation,
+    recorder=None,
+    absent=((), (0, 3), (1, 5, 7)),
+    lrs=(LR, LR / 2, LR / 4),
+    epochs=2,
+    device="cpu",
+    **options,
+):
+    """Rows and losses of some rounds; in each, some clients do not take part."""
+    f = federation(**{"sizes": SIZES, **options})
+    if device != "cpu":
+        f.bank.apply_to_rows(lambda rows: rows.to(device))
+        f.bank.engine = StackedEngine(f.bank.engine.config, f.layout, f.data.to(device))
+    engine = f.bank.engine
+    engine.all_at_once(recorder)
+    results = []
+    for number, (away, lr) in enumerate(zip(absent, lrs, strict=True)):
+        owners = torch.tensor([i for i in range(f.m) if i not in away])
+        trained = f.bank.train(References.rows("models", owners), f.training(epochs, round=number, lr=lr))
+        rows = f.bank.rows("trained").clone()
+        results += [rows.cpu(), trained.losses, trained.samples]
+        f.bank.commit(f.bank.boundary._replace(round=number + 1, rows={**f.bank.boundary.rows, "models": rows}))
+    return engine, results
+
+
+def same(found, expected, tolerance=1e-10):
+    for mine, its in zip(found, expected, strict=True):
+        torch.testing.assert_close(mine, its, rtol=tolerance, atol=tolerance, equal_nan=True)
+
+
+@pytest.fixture
+def engine():
+    """Only the stacked one records."""
+    return StackedEngine
+
+
+CASES = {
+    **{name: {"optimizer": optimizer} for name, optimizer in OPTIMIZERS.items()},
+    "clipped": {"optimizer": OPTIMIZERS["momentum"], "clip_norm": 0.3, "clip_value": 0.05},
+    "two phases": {"optimizer": OPTIMIZERS["momentum"], "shared": ("0.*",)},
+    "convolutions": {"kind": "batchnorm", "sizes": (40, 12, 32, 4, 28, 40, 16, 8)},
+    "unequal batches meet": {"kind": "batchnorm", "sizes": (42, 11, 35, 6, 38, 39, 14, 8)},
+    "several batches": {"objective": Pull(), "sets": ("other",), "optimizer": OPTIMIZERS["adam"]},
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_replayed_steps_give_the_numbers_of_ordinary_ones(federation, tape_recorder, case):
+    engine, found = rounds(federation, tape_recorder, **CASES[case])
+    same(found, rounds(federation, **CASES[case])[1])
+    assert engine.details["graphs"] == "recorded"
+    assert tape_recorder.replayed > 3 * tape_recorder.recorded > 3
+
+
+def test_a_bucket_is_recorded_once_and_serves_all_rounds(federation, tape_recorder):
+    engine, _ = rounds(federation, tape_recorder, absent=((), ()), lrs=(LR, LR))
+    steps = 2 * 10 - 1  # of the longest client, without the first of a round
+    assert tape_recorder.replayed == 2 * steps
+    assert tape_recorder.recorded <= len(buckets_of(len(SIZES)))
+    assert len({row.data_ptr() for row in engine.recordings.staging.parameters()}) == 4
+
+
+def test_who_is_done_keeps_its_row(federation, tape_recorder):
+    """The clients between those who work and the bucket's size go through every replay."""
+    _, found = rounds(federation, tape_recorder, absent=((),), lrs=(LR,), sizes=(4, 40, 40, 40))
+    _, expected = rounds(federation, absent=((),), lrs=(LR,), sizes=(4, 40, 40, 40))
+    same([found[0][0]], [expected[0][0]], tolerance=0)
+    assert buckets_of(4) == [1, 2, 3, 4]
+    _, found = rounds(federation, tape_recorder, absent=((),), lrs=(LR,), sizes=(4, 8, *[40] * 6))
+    same(found, rounds(federation, absent=((),), lrs=(LR,), sizes=(4, 8, *[40] * 6))[1])
+
+
+def test_a_model_that_diverges_spoils_nobody_in_a_later_round(federation, tape_recorder):
+    """In the memory that lies still, the last place holds what is left of a client who is away in the next round."""
+    data = federation(sizes=SIZES).data
+    data.images[data.train[7]] = float("inf")
+    options = {"absent": ((), (7,)), "lrs": (LR, LR), "data": data}
+    engine, found = rounds(federation, tape_recorder, **options)
+    same(found, rounds(federation, **options)[1])
+    assert not engine.recordings.staging.parameters()[0].isfinite().all()
+    assert found[3].isfinite().all()
+    assert (found[3][:7] != found[0][:7]).any(1).all()
+
+
+def test_short_phases_and_foreign_objectives_are_not_recorded(federation, tape_recorder):
+    sizes = (4 * FEWEST_STEPS - 4, 5)
+    options = {"absent": ((),), "lrs": (LR,), "epochs": 1}
+    rounds(federation, tape_recorder, sizes=sizes, **options)
+    assert tape_recorder.recorded == 0
+    rounds(federation, tape_recorder, sizes=(4 * FEWEST_STEPS, 5), **options)
+    assert tape_recorder.recorded > 0
+    f = federation(sizes=SIZES)
+    f.bank.engine.all_at_once(tape_recorder)
+    before = tape_recorder.recorded
+    finetune = Training("finetune", 0, (Phase(Plain(), 2, f.layout.all),), LR)
+    f.bank.train(References.rows("models", torch.arange(f.m)), finetune)
+    assert tape_recorder.recorded == before
+
+
+def test_gradients_leave_the_recorded_memory_alone(federation, tape_recorder):
+    f = federation(sizes=SIZES)
+    f.bank.engine.all_at_once(tape_recorder)
+    everybody = References.rows("models", torch.arange(f.m))
+    found = f.bank.gradients(everybody, f.training())
+    plain = federation(sizes=SIZES)
+    same([found], [plain.bank.gradients(everybody, plain.training())])
+    assert not f.bank.engine.recordings.staging.parameters()[0].any()
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU that torch can use")
+@pytest.mark.gpu
+@pytest.mark.parametrize("case", [*CASES, "rmsprop"])
+def test_replayed_steps_give_the_same_numbers_on_a_gpu(federation, case):
+    options = CASES.get(case, {"optimizer": functools.partial(torch.optim.RMSprop, lr=77.0, momentum=0.5)})
+    engine, found = rounds(federation, CudaGraphs(), device="cuda", **options)
+    assert engine.details["graphs"] == "recorded"
+    assert engine.recordings._of
+    same(found, rounds(federation, **options)[1], tolerance=1e-8)
+
+
+# --- what is not recorded ---------------------------------------------------------------------------------------------
+class Unready(Plain):
+    recordable = False
+
+
+class Delegating(Plain):
+    def phases(self, layout, epochs):
+        return (Phase(Plain(), epochs, layout.all),)
+
+
+class Picture(nn.Module):
+    """An answer for each of five places."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Conv1d(1, 3, 2)
+
+    def forward(self, x):
+        return self.layer(x.unsqueeze(1))
+
+
+REASONS = {
+    "dropout layers": {"kind": "dropout"},
+    "objective Unready": {"objective": Unready()},
+    "leaves steps to another": {"objective": Delegating()},
+    "loss is not a plain cross-entropy": {"loss": nn.CrossEntropyLoss(label_smoothing=0.1)},
+    "optimizer": {"optimizer": functools.partial(torch.optim.RMSprop, lr=77.0)},  # on a GPU it can be
+}
+
+
+@pytest.mark.parametrize("reason", REASONS)
+def test_what_cannot_be_recorded_runs_as_before_and_says_why(federation, tape_recorder, reason):
+    engine, found = rounds(federation, tape_recorder, **REASONS[reason])
+    assert engine.details["graphs"].startswith("not recorded: ")
+    assert reason in engine.details["graphs"]
+    assert tape_recorder.recorded == 0
+    same(found, rounds(federation, **REASONS[reason])[1], tolerance=0)
+
+
+def test_augmented_data_and_several_answers_are_obstacles(federation, make_data):
+    data = make_data()
+    data.augment = lambda batch, generator: batch
+    shop = federation(data=data).bank.engine._shop
+    assert "augmentation" in obstacle(shop, data.images[:2])
+    f = federation(network=Picture(), sizes=(6, 6), batch_size=2)
+    assert "one answer a sample" in obstacle(f.bank.engine._shop, f.data.images[:2])
+
+
+def test_buckets_are_few_and_hold_everybody():
+    for clients in (*range(1, 40), 100, 1000, 12345):
+        buckets = buckets_of(clients)
+        assert len(buckets) <= 8
+        assert buckets == sorted(set(buckets))
+        assert buckets[-1] == clients
