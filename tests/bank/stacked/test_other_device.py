@@ -14,6 +14,7 @@ from torch.utils._pytree import tree_flatten, tree_map
 
 from dfl_lightning.bank import Bank, LoopEngine, References, StackedEngine, Term
 from dfl_lightning.bank.stacked import engine as engine_module
+from dfl_lightning.bank.stacked.network import StackedNetwork
 from dfl_lightning.bank.stacked.stopwatch import Stopwatch
 
 DEVICE = torch.device("meta")  # the name of the pretended device
@@ -88,6 +89,8 @@ def other_device(monkeypatch):
     """Within it, tensors may be sent `.to(DEVICE)`."""
     monkeypatch.setattr(engine_module, "Stopwatch", lambda shop, clients: lambda: 1.0)
     monkeypatch.setattr(torch, "is_autocast_enabled", lambda device_type: False)  # which this device does not know
+    # Trying out copies modules deeply, which gave NaN on the pretended device now and then; a real GPU does it below.
+    monkeypatch.setattr(StackedNetwork, "try_out", lambda network, *_: setattr(network, "couples_samples", False))
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     with OtherDevice() as mode:
@@ -175,8 +178,8 @@ CASES = {
 }
 
 
-PRETENDED = [case for case in CASES if case not in ("batchnorm", "dropout")]
-"""Convolutions on the pretended device gave NaN now and then, for a reason not found; a real GPU tries them below."""
+PRETENDED = [case for case in CASES if case != "batchnorm"]
+"""Without trying out, nobody knows that samples meet in a batch norm."""
 
 
 @pytest.mark.parametrize("engine", ENGINES)
