@@ -10,6 +10,7 @@ from dfl_lightning.callbacks import (
     Bernoulli,
     Boltzmann,
     FromTopology,
+    Gossip,
     Metropolis,
     SampleWeighted,
     ScoreWeighted,
@@ -17,11 +18,10 @@ from dfl_lightning.callbacks import (
     Trace,
     Uniform,
 )
-from dfl_lightning.callbacks import Gossip as PlainGossip
 from dfl_lightning.errors import UserError
 
 
-class Gossip(PlainGossip):
+class Scoring(Gossip):
     """Gossip that also says what it thinks of everybody: the more samples the better."""
 
     scores_are_weights = True
@@ -74,7 +74,7 @@ def test_every_shipped_aggregation_is_tested_here(exported):
 
 @every_aggregation
 def test_weights_are_shares_of_the_votes(name, start, weighted_ring, uneven):
-    run = start(Gossip(k=2), AGGREGATIONS[name](), Bernoulli(0.3), topology=weighted_ring, data=uneven()).go(5)
+    run = start(Scoring(k=2), AGGREGATIONS[name](), Bernoulli(0.3), topology=weighted_ring, data=uneven()).go(5)
     for round in run.rounds:
         check_weights(round)
         mixing = torch.nonzero(round.weights.any(1)).squeeze(1)
@@ -87,14 +87,14 @@ def test_weights_are_shares_of_the_votes(name, start, weighted_ring, uneven):
 @every_aggregation
 def test_who_reaches_nobody_keeps_its_model(name, start, weighted_ring, uneven):
     weighted_ring.remove_edges_from(list(weighted_ring.edges(0)))
-    for round in start(Gossip(k="all"), AGGREGATIONS[name](), topology=weighted_ring, data=uneven()).go(2).rounds:
+    for round in start(Scoring(k="all"), AGGREGATIONS[name](), topology=weighted_ring, data=uneven()).go(2).rounds:
         assert torch.equal(round.after[0], round.trained[0])
         assert not round.weights[1:, 0].any()
 
 
 @pytest.mark.parametrize("name", [name for name in AGGREGATIONS if name != "from the topology"])
 def test_one_client_alone_keeps_its_model(name, start, make_data):
-    run = start(Gossip(k="all"), AGGREGATIONS[name](), clients=1, data=make_data(1)).go(2)
+    run = start(Scoring(k="all"), AGGREGATIONS[name](), clients=1, data=make_data(1)).go(2)
     assert all(torch.equal(round.after, round.trained) for round in run.rounds)
 
 
@@ -103,7 +103,7 @@ def test_a_round_in_which_everybody_is_down_changes_nothing(name, start, weighte
     trace = tmp_path / "trace.txt"
     trace.write_text("0 0 0 0 0 0\n1 1 1 1 1 1\n")
     dropout = Trace(str(trace), repeat=True)
-    run = start(Gossip(k=2), AGGREGATIONS[name](), dropout, topology=weighted_ring).go(3)
+    run = start(Scoring(k=2), AGGREGATIONS[name](), dropout, topology=weighted_ring).go(3)
     assert run.rounds[0].weights is None
     assert torch.equal(run.rounds[2].after, run.rounds[1].after)
     assert not torch.equal(run.rounds[1].after, run.rounds[0].after)
@@ -112,7 +112,7 @@ def test_a_round_in_which_everybody_is_down_changes_nothing(name, start, weighte
 @every_aggregation
 def test_the_next_round_after_a_checkpoint_is_the_one_that_would_have_come(name, start, go_on, weighted_ring, uneven):
     def policies():
-        return Gossip(k=2), AGGREGATIONS[name](), Bernoulli(0.3)
+        return Scoring(k=2), AGGREGATIONS[name](), Bernoulli(0.3)
 
     run = start(*policies(), topology=weighted_ring, data=uneven()).go(2)
     later = go_on(run, *policies(), topology=weighted_ring, data=uneven())
@@ -124,7 +124,7 @@ def test_the_next_round_after_a_checkpoint_is_the_one_that_would_have_come(name,
 @every_aggregation
 def test_cohorts_change_nothing(name, start, weighted_ring, uneven, other_cohorts):
     def run():
-        return start(Gossip(k=3), AGGREGATIONS[name](), topology=weighted_ring, data=uneven()).go(3)
+        return start(Scoring(k=3), AGGREGATIONS[name](), topology=weighted_ring, data=uneven()).go(3)
 
     usual = run()
     other_cohorts()
@@ -141,7 +141,7 @@ def test_other_names_for_the_clients_give_the_same_weights_under_their_names(nam
     settings = {"trainer": {"precision": "64-true"}, "batch_size": 6}
 
     def run(graph, data):
-        return start(Gossip(k="all"), AGGREGATIONS[name](), topology=graph, data=data, **settings).go(3)
+        return start(Scoring(k="all"), AGGREGATIONS[name](), topology=graph, data=data, **settings).go(3)
 
     usual, renamed = run(weighted_ring, uneven()), run(renamed_ring, uneven(order=order))
     for one, other in zip(usual.rounds, renamed.rounds, strict=True):
@@ -152,7 +152,7 @@ def test_other_names_for_the_clients_give_the_same_weights_under_their_names(nam
 @pytest.mark.parametrize("name", AT_A_SERVER)
 @pytest.mark.parametrize("substitution", [FDMS, Stale])
 def test_every_aggregation_works_with_every_substitution(name, substitution, start, uneven):
-    policies = Gossip(k="all"), AGGREGATIONS[name](), Bernoulli(0.5), substitution()
+    policies = Scoring(k="all"), AGGREGATIONS[name](), Bernoulli(0.5), substitution()
     run = start(*policies, topology="server", data=uneven()).go(6)
     assert any(round.dropped.any() for round in run.rounds)
     for round in run.rounds:
@@ -165,7 +165,7 @@ def test_every_aggregation_works_with_every_substitution(name, substitution, sta
     "name", ["uniform", "by samples", "by scores", "metropolis", "boltzmann", "boltzmann, own losses"]
 )
 def test_stale_updates_work_between_clients_too(name, start, uneven):
-    run = start(Gossip(k=3), AGGREGATIONS[name](), Bernoulli(0.5), Stale(), data=uneven()).go(6)
+    run = start(Scoring(k=3), AGGREGATIONS[name](), Bernoulli(0.5), Stale(), data=uneven()).go(6)
     assert any(round.weights[:, 6:].any() for round in run.rounds if round.weights is not None)
     for round in run.rounds:
         if round.weights is not None:
@@ -175,4 +175,4 @@ def test_stale_updates_work_between_clients_too(name, start, uneven):
 @pytest.mark.parametrize("name", ["boltzmann", "boltzmann, cold, without oneself"])
 def test_a_server_cannot_judge_models_on_data_it_does_not_have(name, start):
     with pytest.raises(UserError, match="a server has"):
-        start(Gossip(k="all"), AGGREGATIONS[name](), topology="server")
+        start(Scoring(k="all"), AGGREGATIONS[name](), topology="server")
