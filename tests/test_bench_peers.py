@@ -66,6 +66,7 @@ def compared(tmp_path_factory):
     return done, json.loads((folder / "out" / "peers.json").read_text()), text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("work", "trained"), [("fedavg", 3), ("gossip", 6)])
 def test_plain_and_ours_take_the_number_of_steps_that_follows_from_the_sizes(compared, work, trained):
     runners = compared[1][work]["runners"]
@@ -78,6 +79,7 @@ def test_plain_and_ours_take_the_number_of_steps_that_follows_from_the_sizes(com
         assert run["accuracy"] > 0.2  # ten classes: chance is 0.1
 
 
+@pytest.mark.slow
 def test_the_table_names_the_runners_their_engine_and_the_threads(compared):
     done, record, text = compared
     assert text.strip() in done.stdout
