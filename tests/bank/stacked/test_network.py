@@ -357,8 +357,8 @@ class Slow(nn.PReLU):
 
 
 def test_threads_do_not_meet_in_a_layer_without_a_rule(federation, monkeypatch):
-    monkeypatch.setattr(Slow, "__module__", "torch.nn.modules.slow")  # not for longer: parsers import what they see
     """Its parameters are put into the layer for as long as a call lasts."""
+    monkeypatch.setattr(Slow, "__module__", "torch.nn.modules.slow")  # not for longer: parsers import what they see
     monkeypatch.setattr("dfl_lightning.bank.stacked.cost.OVERHEAD", 1e-9)  # several cohorts of small clients
     torch.manual_seed(0)
     network = nn.Sequential(nn.Linear(6, 8), nn.GLU(), Slow(4), nn.Linear(4, 3))
