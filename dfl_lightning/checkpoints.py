@@ -111,7 +111,10 @@ class RoundCheckpoint(Checkpoint, RoundCallback):
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
         """Save the last boundary, whatever went wrong after it."""
-        if trainer.state.fn == "fit" and getattr(pl_module, "bank", None) is not None and trainer.run.is_open:
+        bank = getattr(pl_module, "bank", None)
+        if trainer.state.fn != "fit" or bank is None or not trainer.run.is_open:
+            return
+        if bank.ranks.count == 1 or bank.ranks.stopped_together:  # else the others are elsewhere, or nowhere
             self._save(trainer, pl_module)
 
     def _save(self, trainer: DFLTrainer, module: DFLModule) -> None:
@@ -120,7 +123,7 @@ class RoundCheckpoint(Checkpoint, RoundCallback):
             return
         file = trainer.run.path / FOLDER / LAST
         state = (file, boundary.round, boundary.closed)
-        if state == self._saved and file.is_file():
+        if state == self._saved and (file.is_file() or not trainer.is_global_zero):
             return
         try:
             trainer.save_checkpoint(file)

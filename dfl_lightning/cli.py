@@ -42,6 +42,7 @@ from dfl_lightning.report.explain import explain
 from dfl_lightning.report.help import help_page, list_page
 from dfl_lightning.report.per_client import per_client_table
 from dfl_lightning.sentences import lightnings_sentence, sentence_of, where_in_users_code
+from dfl_lightning.strategy import launched_by_another
 from dfl_lightning.trainer import DFLTrainer
 
 
@@ -177,7 +178,7 @@ class DFLCLI(LightningCLI):
                 print(line)
             return
         super()._run_subcommand(subcommand)
-        if subcommand in ("validate", "test"):
+        if subcommand in ("validate", "test") and self.trainer.is_global_zero:
             for line in per_client_table(self.model):
                 print(line)
 
@@ -192,7 +193,9 @@ def run(command: str, argv: list[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     with warnings.catch_warnings():
         quieten_lightning()
-        if not _debug():
+        if launched_by_another():
+            warnings.showwarning = lambda message, *where, **more: None  # the first process says the same
+        elif not _debug():
             warnings.showwarning = lambda message, *where, **more: _say(command, f"warning: {message}")
         try:
             code = _run(command, words)
@@ -200,6 +203,8 @@ def run(command: str, argv: list[str] | None = None) -> int:
             return code
         except SystemExit as left:  # the parser's --print_config and --GROUP.help
             return left.code if isinstance(left.code, int) else 0
+        except (RunStopped, UserError) if launched_by_another() else ():
+            return 0  # the first process has met the same and says so
         except RunStopped as stop:
             then = "; go on with --ckpt_path of the run's checkpoints/last.ckpt" if stop.rounds else ""
             _say(command, f"{stop}{then}")

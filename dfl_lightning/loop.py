@@ -18,8 +18,10 @@ from lightning.pytorch.callbacks import EarlyStopping
 from lightning.pytorch.loops.fit_loop import _FitLoop
 from lightning.pytorch.loops.training_epoch_loop import _TrainingEpochLoop
 
+from dfl_lightning.bank.ranks import StoppedElsewhere
 from dfl_lightning.protocol import Protocol
 from dfl_lightning.round import Round, call_round_hook
+from dfl_lightning.strategy import Company
 
 if TYPE_CHECKING:
     from dfl_lightning.module import DFLModule
@@ -79,14 +81,17 @@ class RoundLoop(_FitLoop):
         started = time.perf_counter()
         protocol = self._protocol
         bank = protocol.bank
-        if bank.boundary.closed:
-            self.round = protocol.begin()
-            super().advance()  # one batch -> training_step -> local_work
-            protocol.mix(self.round)
-            protocol.commit(self.round)
-            self.round = None
-        if self.epoch_loop._should_check_val_epoch():  # evaluation only observes a committed boundary
-            self._evaluate()
+        try:
+            if bank.boundary.closed:
+                self.round = protocol.begin()
+                super().advance()  # one batch -> training_step -> local_work
+                protocol.mix(self.round)
+                protocol.commit(self.round)
+                self.round = None
+            if self.epoch_loop._should_check_val_epoch():  # evaluation only observes a committed boundary
+                self._evaluate()
+        except StoppedElsewhere as stop:
+            raise RunStopped(stop.signum, self.rounds_committed) from None
         metrics = {**bank.boundary.metrics, "seconds": time.perf_counter() - started}
         bank.boundary = bank.boundary._replace(metrics=metrics)
 
@@ -113,6 +118,10 @@ class RoundLoop(_FitLoop):
         bank.boundary = bank.boundary._replace(closed=True, callbacks=self._protocol.capture())
         call_round_hook(self.trainer, "on_boundary")
         if not self.done:  # a signal in the last round stops nothing any more
+            try:
+                bank.ranks.agree(self._stop_signal)
+            except StoppedElsewhere as stop:
+                self._stop_signal = stop.signum
             self.stop_if_asked()
 
     # --- progress follows the bank ------------------------------------------------------------------------------------
@@ -130,8 +139,10 @@ class RoundLoop(_FitLoop):
         for callback in protocol.callbacks:
             if isinstance(callback, EarlyStopping) and callback.stopped_epoch > 0:
                 self.trainer.should_stop = True  # the run had ended when it was saved
+        protocol.bank.ranks.same("round", self.rounds_done)
         assert protocol.bank.engine is not None
-        protocol.bank.engine.between_cohorts = self.stop_if_asked
+        protocol.bank.engine.between_cohorts = self._look_around
+        self._company = Company(self.trainer.strategy)
         self._listen()
         super().on_run_start()
 
@@ -184,6 +195,11 @@ class RoundLoop(_FitLoop):
         if self._stop_signal is not None and signum == signal.SIGINT:
             raise KeyboardInterrupt
         self._stop_signal = signum
+
+    def _look_around(self) -> None:
+        """Between cohorts: has a signal come, or has another process gone?"""
+        self._company.look()
+        self.stop_if_asked()
 
     def stop_if_asked(self) -> None:
         """Leave the run if a signal has come."""

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torchmetrics import Metric
 
 from dfl_lightning.bank import Bank, EngineConfig, Layout, References, Term, Training, make_engine
+from dfl_lightning.bank.ranks import Ranks, owners_of
 from dfl_lightning.callbacks.families import Selection
 from dfl_lightning.data import ClientData
 from dfl_lightning.errors import UserError
@@ -129,30 +130,45 @@ class DFLModule(LightningModule):
             trainer.check_monitors(self)
 
     def configure_model(self) -> None:
-        """The bank, with a row for each node and the sets that policies asked for."""
+        """The engine; the bank, with a row for each node of this process and the sets that policies asked for."""
+        with torch.device("cpu"):  # Lightning would make every new tensor on the run's device
+            self._make_engine()
+            self._make_bank()
+
+    def _make_bank(self) -> None:
+        count = self.dfl_trainer.world_size
+        owner = owners_of(self._engine.cohorts, self.topology.num_nodes, count)
         if self.bank is not None:
+            if not torch.equal(owner, self.bank.ranks.owner):
+                raise UserError(
+                    "the module has the clients of another number of processes; make a new one and give fit a ckpt_path"
+                )
+            self.bank.engine = self._engine
             return
-        m, n = self.num_clients, self.topology.num_nodes
+        trainer = self.dfl_trainer
+        ranks = Ranks(owner, trainer.global_rank, count, trainer.strategy.root_device)
+        own = ranks.own.tolist()
         dtype = self._dtype_of_rows()
         network = self.network
         if self.init == "common":
-            models = self.layout.flatten(network, dtype).repeat(n, 1)
+            models = self.layout.flatten(network, dtype).repeat(len(own), 1)
         elif self.init == "independent":
-            rows = [self.layout.flatten(fresh_parameters(network, self.seed, i), dtype) for i in range(n)]
+            rows = [self.layout.flatten(fresh_parameters(network, self.seed, i), dtype) for i in own]
             models = torch.stack(rows)
         else:
-            models = self.layout.row(load_parameters(self.init), dtype).repeat(n, 1)
+            models = self.layout.row(load_parameters(self.init), dtype).repeat(len(own), 1)
         wanted = {name for policy in self.dfl_trainer.policies() for name in policy.row_sets}
         wanted |= {name for phase in self.phases for name in phase.objective.row_sets}
         started = ("initial", "best")
         sets = {name: models.clone() if name in started else torch.zeros_like(models) for name in sorted(wanted)}
-        self.bank = Bank(self.layout, models, m, sets)
+        self.bank = Bank(self.layout, models, self.num_clients, sets, ranks)
         self.bank.timed = self.dfl_trainer.phase
+        self.bank.engine = self._engine
 
-    def on_fit_start(self) -> None:
-        """The engine, with the data on the run's device."""
-        self.data = self.data.to(self.device)
+    def _make_engine(self) -> None:
+        """The engine, with the data on the run's device; it says which clients go together, and to which process."""
         trainer = self.dfl_trainer
+        self.data = self.data.to(trainer.strategy.root_device)
         config = EngineConfig(
             network=self.network,
             optimizer=self.optimizer_factory,
@@ -166,17 +182,9 @@ class DFLModule(LightningModule):
             clip_value=trainer.clip_value,
             reduced=torch.bfloat16 if trainer.precision == "bf16-mixed" else None,
             cuda_graphs=trainer.cuda_graphs,
+            processes=trainer.world_size,
         )
-        self.bank.engine = make_engine(trainer.engine, config, self.layout, self.data)
-
-    def on_validation_start(self) -> None:
-        """Without a fit before it, an evaluation needs an engine too."""
-        if self.bank.engine is None:
-            self.on_fit_start()
-
-    def on_test_start(self) -> None:
-        """As before a validation."""
-        self.on_validation_start()
+        self._engine = make_engine(trainer.engine, config, self.layout, self.data)
 
     # --- rounds -----------------------------------------------------------------------------------------------------
     def start_of_training(self, active: Tensor) -> References:

@@ -115,7 +115,8 @@ class Protocol:
             self.module.objective.before_mixing(self.module, round)
             call_round_hook(trainer, "on_mix", round)
             rows = round.bank.next_rows()["models"]
-            self._promise(_all_finite(rows), Aggregation, "mixed models that are not finite")
+            finite = round.bank.ranks.all(_all_finite(rows))
+            self._promise(finite, Aggregation, "mixed models that are not finite")
         call_round_hook(trainer, "on_round_end", round)
 
     def commit(self, round: Round) -> None:

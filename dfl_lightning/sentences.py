@@ -52,6 +52,10 @@ _LIGHTNINGS = (
         r"trainer.callbacks \1 needs a logger; add one, for example --trainer.logger true",
     ),
     (
+        r"Connection (?:closed|reset) by peer|gloo|NCCL|ProcessGroup",
+        r"another process of the run has ended or cannot be reached; its own message, if there is one, says why",
+    ),
+    (
         r"Timer\(duration='(.*?)'\)",
         r"trainer.max_time=\1; it is a duration DD:HH:MM:SS",
     ),

@@ -26,7 +26,7 @@ from lightning.pytorch.callbacks import (
     StochasticWeightAveraging,
 )
 from lightning.pytorch.loggers import Logger
-from lightning.pytorch.strategies import SingleDeviceStrategy
+from lightning.pytorch.strategies import SingleDeviceStrategy, Strategy
 from lightning.pytorch.trainer.states import TrainerFn, TrainerStatus
 
 from dfl_lightning import callbacks as families
@@ -37,6 +37,7 @@ from dfl_lightning.errors import UserError, nearest
 from dfl_lightning.loop import LocalWork, RoundLoop
 from dfl_lightning.report.progress import RoundProgress
 from dfl_lightning.report.run_folder import RunFolder
+from dfl_lightning.strategy import ClientStrategy, strategy_for
 
 if TYPE_CHECKING:
     from dfl_lightning.module import DFLModule
@@ -74,7 +75,8 @@ class DFLTrainer(Trainer):
         run_name: the run's folder is `<default_root_dir>/<run_name>/<time>`.
         default_root_dir: where run folders go; default `runs`.
         accelerator: `cpu`, `gpu`, or `auto`: a GPU where CUDA has one, else the CPU.
-        devices: only 1 for now.
+        devices: processes, each with its own clients, on a GPU each or on the CPU's cores.
+        strategy: `auto`, `ddp` and `clients` mean the same: nothing is averaged between processes.
         cuda_graphs: on a GPU, record the steps of local training once and replay them, where that is possible;
             numbers stay the same up to rounding.
         precision: `32`, `64-true`, or `bf16-mixed` (layers compute in bfloat16, models stay in float32).
@@ -84,7 +86,7 @@ class DFLTrainer(Trainer):
         callbacks: policies and monitors of the round, and any of Lightning's.
         max_epochs: another name of `max_rounds`.
         fast_dev_run: one round that leaves no files.
-        num_nodes: only 1 for now.
+        num_nodes: machines, started by torchrun or SLURM; each with `devices` processes.
         enable_checkpointing: false keeps no checkpoints: the run cannot be resumed.
         enable_model_summary: Lightning's table, which counts all clients together.
         kwargs: everything else of Lightning's Trainer.
@@ -103,7 +105,8 @@ class DFLTrainer(Trainer):
         run_name: str = "run",
         default_root_dir: str | Path | None = None,
         accelerator: str = "auto",
-        devices: int | str = 1,
+        devices: list[int] | int | str = 1,
+        strategy: str | Strategy = "auto",
         cuda_graphs: bool = False,
         precision: str | int = "32",
         gradient_clip_val: float | None = None,
@@ -124,9 +127,6 @@ class DFLTrainer(Trainer):
         for option, (allowed, instead) in NO_MEANING.items():
             if option in kwargs and kwargs[option] not in allowed:
                 raise UserError(f"trainer.{option}={kwargs[option]} has no meaning for communication rounds; {instead}")
-        for option, value in (("devices", devices), ("num_nodes", num_nodes)):
-            if str(value) != "1":
-                raise UserError(f"trainer.{option}={value}: a run has one device for now; use {option}: 1")
         self.precision_of_rows = _precision(precision)
         self.clip_norm, self.clip_value = _clipping(gradient_clip_val, gradient_clip_algorithm)
         if engine not in ENGINES:
@@ -154,6 +154,8 @@ class DFLTrainer(Trainer):
             default_root_dir=default_root_dir,
             accelerator=accelerator,
             devices=devices,
+            num_nodes=num_nodes,
+            strategy=strategy_for(strategy, devices, num_nodes),
             callbacks=self._complete(own, enable_progress_bar, folder=not quick, checkpoints=kept and not quick),
             logger=logger,
             fast_dev_run=1 if quick else False,
@@ -168,10 +170,8 @@ class DFLTrainer(Trainer):
             raise UserError(f"trainer.cuda_graphs=true needs a GPU with CUDA, and this run is on {where}; leave it out")
         if type(self.strategy.checkpoint_io) is TorchCheckpointIO:
             self.strategy.checkpoint_io = AtomicCheckpointIO()
-        if not isinstance(self.strategy, SingleDeviceStrategy):
-            raise UserError(
-                f"trainer.strategy {type(self.strategy).__name__} would synchronise clients; use the default"
-            )
+        if not isinstance(self.strategy, (SingleDeviceStrategy, ClientStrategy)):
+            strategy_for(self.strategy, devices, num_nodes)  # what Lightning chose by itself is refused by name
         old = self.fit_loop
         self.fit_loop = RoundLoop(self, old.min_epochs, old.max_epochs)
         self.fit_loop.epoch_loop = LocalWork(self, old.min_steps, old.max_steps)
@@ -336,7 +336,6 @@ class DFLTrainer(Trainer):
         datamodule.setup("fit")
         module.setup("fit")
         module.configure_model()
-        module.on_fit_start()
 
 
 def _precision(precision: str | int) -> str:

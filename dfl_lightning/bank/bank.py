@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -16,6 +16,7 @@ from dfl_lightning.bank.jobs import Evaluation, References, Trained
 from dfl_lightning.bank.layout import Columns, Layout
 from dfl_lightning.bank.mixing import mix_rows
 from dfl_lightning.bank.products import product
+from dfl_lightning.bank.ranks import Ranks
 
 
 class Boundary(NamedTuple):
@@ -25,7 +26,7 @@ class Boundary(NamedTuple):
 
     Args:
         round: rounds completed.
-        rows: the persistent row sets, [n, width] each.
+        rows: the persistent row sets, [own, width] each: the rows of this process.
         callbacks: copies of the state of every callback.
         metrics: the last round's row of `metrics.csv`.
         evaluation: the last evaluation's arrays per client, empty when the last round had none.
@@ -58,35 +59,46 @@ class Bank:
     makes `trained`; a policy or objective declares others. Training and mixing write into a second buffer that becomes
     `models` when the round is committed, so the boundary is never half-written.
 
+    Where a run has several processes, each has the rows of its own nodes, `ranks.own`, and `ranks.place` says where;
+    all of them call the verbs alike, with the same small arguments, and get the same small results.
+
     Args:
         layout: columns of a row.
-        models: initial models, [n, width].
-        num_clients: m; rows from m on are servers.
-        sets: further row sets by name, each [n, width].
+        models: initial models, [own, width].
+        num_clients: m; nodes from m on are servers.
+        sets: further row sets by name, each [own, width].
+        ranks: who owns which nodes; default: this process has them all.
 
     Attributes:
         timed: name of a verb -> a context that takes its time.
     """
 
     def __init__(
-        self, layout: Layout, models: Tensor, num_clients: int, sets: Mapping[str, Tensor] | None = None
+        self,
+        layout: Layout,
+        models: Tensor,
+        num_clients: int,
+        sets: Mapping[str, Tensor] | None = None,
+        ranks: Ranks | None = None,
     ) -> None:
         self.layout = layout
         self.num_clients = num_clients
+        self.ranks = ranks or Ranks.alone(len(models))
         self.engine: Engine | None = None
         self.boundary = Boundary(0, {"models": models, **(sets or {})}, {}, {}, {})
         self.timed: Callable[[str], AbstractContextManager[None]] = lambda verb: nullcontext()
         self._work = _Work()
         self._spare: Tensor | None = None  # the buffer that training writes next
+        self._guests: dict[str, tuple[Tensor, Tensor]] = {}  # of a row set: places [n], rows of other processes
 
     # --- row sets ---------------------------------------------------------------------------------------------------
     @property
     def num_nodes(self) -> int:
         """Clients and servers, n."""
-        return len(self.boundary.rows["models"])
+        return len(self.ranks.owner)
 
     def rows(self, name: str) -> Tensor:
-        """A row set, [n, width]; read only.
+        """A row set, [own, width]; read only. With one process, row i is node i's.
 
         `models` are the models before this round's training, `trained` those after it (an inactive client's row is
         its model); other sets include what this round has written.
@@ -103,25 +115,63 @@ class Bank:
                 return written[name]
         return self.boundary.rows[name]
 
-    def scratch(self, name: str) -> None:
+    def scratch(self, name: str, dtype: torch.dtype | None = None) -> None:
         """Make a row set of zeros that is gone when the round ends, for `mix` to write into: sums, for example."""
-        self._work.scratch[name] = torch.zeros_like(self.boundary.rows["models"])
+        self._work.scratch[name] = torch.zeros_like(self.boundary.rows["models"], dtype=dtype)
 
     def materialise(self, references: References, start: int = 0, stop: int | None = None) -> Tensor:
         """The referenced models' columns `[start, stop)`, [J, stop - start]; see `References`."""
         stop = self.layout.width if stop is None else stop
         value: Tensor | None = None
         for term in references.terms:
-            rows = self.rows(term.rows)[:, start:stop]
-            which = term.which.to(rows.device)
-            part = _weighted(which.to(rows.dtype), rows) if which.is_floating_point() else rows[which]
+            if term.which.is_floating_point():
+                part = self._weighted(term.rows, term.which, start, stop)
+            else:
+                part = self._take(term.rows, term.which, start, stop)
             value = part if value is None else value + part
         assert value is not None
         for low, high in self.layout.personal.ranges:
             low, high = max(low, start), min(high, stop)
             if low < high:
-                value[:, low - start : high - start] = self.rows(references.personal)[references.owners, low:high]
+                value[:, low - start : high - start] = self._take(references.personal, references.owners, low, high)
         return value
+
+    def _take(self, name: str, nodes: Tensor, start: int, stop: int) -> Tensor:
+        """Columns `[start, stop)` of the nodes' rows, [len(nodes), stop - start]; a copy."""
+        rows, places = self.rows(name), self.ranks.place[nodes]
+        away = places < 0
+        if not away.any():
+            return rows[:, start:stop][places.to(rows.device)]
+        slots, guests = self._guests[name]
+        taken = rows.new_empty(len(nodes), stop - start)
+        taken[~away] = rows[:, start:stop][places[~away].to(rows.device)]
+        taken[away] = guests[:, start:stop][slots[nodes[away]].to(rows.device)]
+        return taken
+
+    def _weighted(self, name: str, weights: Tensor, start: int, stop: int) -> Tensor:
+        """The product weights [J, n] @ rows; only rows that have a weight are read."""
+        used = torch.nonzero(weights.any(0)).squeeze(1)
+        rows = self.rows(name)
+        weights = weights[:, used].to(rows.device, rows.dtype).contiguous()
+        here = self.ranks.count == 1 and len(used) == len(rows)
+        return product(weights, rows[:, start:stop] if here else self._take(name, used.cpu(), start, stop))
+
+    @contextmanager
+    def _visited(self, references: References) -> Iterator[None]:
+        """The rows of other processes that these references read are here; all processes do this at once."""
+        if self.ranks.count > 1:
+            for name in dict.fromkeys(term.rows for term in references.terms):
+                read = torch.cat([term.read for term in references.terms if term.rows == name]).unique()
+                wanted = read[self.ranks.place[read] < 0]
+                visit = self.ranks.visit(wanted)
+                if visit.any:
+                    slots = torch.full((self.num_nodes,), -1)
+                    slots[wanted] = torch.arange(len(wanted))
+                    self._guests[name] = (slots, visit.bring(self.rows(name)))
+        try:
+            yield
+        finally:
+            self._guests = {}
 
     # --- the four verbs ---------------------------------------------------------------------------------------------
     def train(self, references: References, training: Training, progress: Progress | None = None) -> Trained:
@@ -132,38 +182,47 @@ class Bank:
             training: purpose, round, epochs, phases; see `Training`.
             progress: called from the main thread after each cohort with (done, total).
         """
-        assert self.engine is not None
         models = self.boundary.rows["models"]
         target = self._spare if self._spare is not None else torch.empty_like(models)
         self._spare = target
         self._work.trained, self._work.mixed = None, False
         target.copy_(models)
-        with self.timed("train"):
-            result = self.engine.train(self, references, training, target, progress)
-        for owner in references.owners[~result.finite].tolist():
-            target[owner] = models[owner]
+        result = self._train(references, training, target, progress)
+        lost = self.ranks.place[references.owners[~result.finite]]
+        for place in lost[lost >= 0].tolist():
+            target[place] = models[place]
         self._work.started = references.take(torch.nonzero(result.finite).squeeze(1))
         self._work.trained = target
         return result
 
-    def rehearse(self, references: References, training: Training) -> tuple[Tensor, Trained]:
-        """The rows [n, width] that training would leave, and what else it would; nothing is kept of it."""
-        assert self.engine is not None
-        target = self.boundary.rows["models"].clone()
-        with self.timed("train"):
-            result = self.engine.train(self, references, training, target, None)
-        return target, result
+    def rehearse(self, references: References, training: Training, into: str) -> Trained:
+        """Train into a set made by `scratch`, and keep nothing else of it."""
+        target = self._work.scratch[into]
+        target.copy_(self.boundary.rows["models"])
+        return self._train(references, training, target, None)
 
     def gradients(self, references: References, training: Training) -> Tensor:
-        """Gradients of the mean loss at the references, [n, width]; nothing is updated, zero rows without a job."""
-        assert self.engine is not None
+        """Gradients of the mean loss at the references, [own, width]; nothing is updated, zero rows without a job."""
         target = torch.zeros_like(self.boundary.rows["models"])
-        with self.timed("train"):
-            self.engine.train(self, references, replace(training, gradients=True), target, None)
+        self._train(references, replace(training, gradients=True), target, None)
         return target
+
+    def _train(self, references: References, training: Training, target: Tensor, progress: Progress | None) -> Trained:
+        """The jobs of this process' clients, into its rows; the results of all."""
+        assert self.engine is not None
+        ranks = self.ranks
+        mine = torch.nonzero(ranks.at_home(references.owners)).squeeze(1)
+        jobs = references if ranks.count == 1 else references.take(mine)
+        with self.timed("train"), self._visited(jobs):
+            with ranks.together():
+                done = self.engine.train(self, jobs, training, target, progress)
+            found = [_spread(part, mine, len(references)) for part in (done.losses, done.samples, done.finite)]
+            return Trained(*ranks.join(mine, found))
 
     def evaluate(self, references: References, split: str) -> Evaluation:
         """Mean loss and metrics of each reference on its owner's data; owner -1 is the global test set.
+
+        A model that is a row as it stands is tried where that row is, on whosoever's data: they are everywhere.
 
         Raises:
             ValueError: owner -1 where parameters are personal: the global test set has none to complete a model with.
@@ -172,7 +231,21 @@ class Bank:
         if self.layout.has_personal_parameters and bool((references.owners < 0).any()):
             raise ValueError("a model with personal parameters needs an owner; the global test set has none")
         with self.timed("evaluate"):
-            return self.engine.evaluate(self, references, split)
+            if self.ranks.count == 1:
+                return self.engine.evaluate(self, references, split)
+            home = self.engine.home(references)
+            mine = self.ranks.at_home(home)
+            found = torch.full((1 + len(self.engine.metrics), len(references)), float("nan"), dtype=torch.float64)
+            for wave in self.engine.waves(references):
+                here = wave[mine[wave]]
+                jobs = references.take(here)
+                with self._visited(jobs), self.ranks.together():
+                    scores = self.engine.evaluate(self, jobs, split)
+                found[0, here] = scores.losses
+                for line, name in zip(found[1:], self.engine.metrics, strict=True):
+                    line[here] = scores.metrics[name]
+            losses, *metrics = self.ranks.join(torch.nonzero(mine).squeeze(1), list(found))
+            return Evaluation(losses, dict(zip(self.engine.metrics, metrics, strict=True)))
 
     def compare(
         self,
@@ -191,26 +264,30 @@ class Bank:
             relative_to: nothing, `start` (each job's reference) or a row set: what is subtracted from the rows.
             centre: see `compare_rows`.
         """
-        m = self.num_clients
-        source = (self.rows(rows) if isinstance(rows, str) else rows)[:m]
+        own = self.ranks.own[self.ranks.own < self.num_clients]
+        source = (self.rows(rows) if isinstance(rows, str) else rows)[: len(own)]
         started = self._work.started
+        moving = None
+        if relative_to == "start":
+            assert started is not None
+            moving = started.take(torch.nonzero(self.ranks.at_home(started.owners)).squeeze(1))
+            moved = self.ranks.place[moving.owners].to(source.device)
+            idle = torch.ones(len(own), dtype=torch.bool, device=source.device)
+            idle[moved] = False
 
         def read(start: int, stop: int) -> Tensor:
             block = source[:, start:stop]
-            if relative_to == "start":
-                assert started is not None
+            if moving is not None:
                 block = block.clone()
-                block[started.owners] -= self.materialise(started, start, stop)
-                idle = torch.ones(m, dtype=torch.bool)
-                idle[started.owners] = False
+                block[moved] -= self.materialise(moving, start, stop)
                 block[idle] = 0  # who did not train has no update
             elif relative_to is not None:
-                block = block - self.rows(relative_to)[:m, start:stop]
+                block = block - self.rows(relative_to)[: len(own), start:stop]
             return block
 
         columns = self.layout.shared_parameters if columns is None else columns
-        with self.timed("compare"):
-            return compare_rows(read, m, pairs, columns, centre)
+        with self.timed("compare"), nullcontext() if moving is None else self._visited(moving):
+            return compare_rows(read, self.num_clients, pairs, columns, centre, self.ranks)
 
     def mix(
         self, terms: Sequence[tuple[Tensor, str]], into: str, where: Tensor, columns: Columns | None = None
@@ -223,7 +300,7 @@ class Bank:
         Args:
             terms: (weights [w, n], row set) summands.
             into: a persistent set, or one made by `scratch`.
-            where: bool [n] or long [w], the rows to write; w of them.
+            where: bool [n] or long [w], the nodes whose rows are written; w of them.
             columns: default the shared columns.
         """
         index = torch.nonzero(where).squeeze(1) if where.dtype == torch.bool else where
@@ -237,8 +314,26 @@ class Bank:
                 self._work.written[into] = self.boundary.rows[into].clone()
             target = self._work.written[into]
         with self.timed("mix"):
-            mix_rows(sources, target, index.to(target.device), self.layout.shared if columns is None else columns)
+            mix_rows(
+                sources, target, index, self.layout.shared if columns is None else columns, self.ranks, self._teams()
+            )
         self._work.mixed |= into == "models"
+
+    def squared_lengths(self, name: str, where: Tensor, columns: Columns | None = None) -> Tensor:
+        """Squares of the lengths of the rows of the nodes `where`, long [w], in `columns` (default: shared): [w]."""
+        mine = torch.nonzero(self.ranks.at_home(where)).squeeze(1)
+        rows, places = self.rows(name), self.ranks.place[where[mine]]
+        squares = torch.zeros(len(where), dtype=torch.float64)
+        for start, stop in (self.layout.shared if columns is None else columns).ranges:
+            squares[mine] += rows[places.to(rows.device), start:stop].double().square().sum(1).cpu()
+        return self.ranks.join(mine, [squares])[0]
+
+    def _teams(self) -> Tensor:
+        """Receivers whose products are computed in one piece, whatever the number of processes: cohorts; long [n]."""
+        teams = torch.arange(self.num_nodes)
+        for cohort in [] if self.engine is None else self.engine.cohorts:
+            teams[cohort] = cohort[0]
+        return teams
 
     # --- rounds -----------------------------------------------------------------------------------------------------
     def next_rows(self) -> dict[str, Tensor]:
@@ -265,25 +360,23 @@ class Bank:
         self._spare, self._work = None, _Work()
 
     def state_dict(self) -> dict[str, Tensor]:
-        """The boundary's rows, last evaluation and progress; callbacks and metrics travel beside it."""
+        """The boundary's rows in this process, last evaluation and progress; callbacks and metrics travel beside it."""
         boundary = self.boundary
         state = {f"rows.{name}": rows for name, rows in boundary.rows.items()}
         state |= {f"evaluation.{name}": values for name, values in boundary.evaluation.items()}
         return {**state, "progress": torch.tensor([boundary.round, int(boundary.closed)])}
 
     def load_state_dict(self, state: Mapping[str, Tensor], metrics: Mapping[str, float]) -> None:
-        """Take up a saved boundary; its callbacks load their own state."""
+        """Take up a saved boundary, of all nodes; its callbacks load their own state."""
         like = self.boundary.rows["models"]
         round_, closed = state["progress"].tolist()
-        rows = {name: state[f"rows.{name}"].to(like.device, like.dtype).clone() for name in self.boundary.rows}
+        own = self.ranks.own
+        rows = {name: state[f"rows.{name}"][own].to(like.device, like.dtype) for name in self.boundary.rows}
         evaluation = {key.removeprefix("evaluation."): v for key, v in state.items() if key.startswith("evaluation.")}
         self.boundary = Boundary(round_, rows, {}, dict(metrics), evaluation, bool(closed))
         self._spare, self._work = None, _Work()
 
 
-def _weighted(weights: Tensor, rows: Tensor) -> Tensor:
-    """The product weights [J, n] @ rows [n, width]; where few rows have a weight, only these are read."""
-    used = torch.nonzero(weights.any(0)).squeeze(1)
-    if 2 * len(used) > len(rows):
-        return product(weights.contiguous(), rows)
-    return product(weights[:, used].contiguous(), rows[used])
+def _spread(values: Tensor, index: Tensor, count: int) -> Tensor:
+    """The values at the places `index` of `count`."""
+    return values if len(index) == count else values.new_zeros(count).index_copy_(0, index, values)

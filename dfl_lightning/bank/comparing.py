@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -11,6 +12,7 @@ from torch import Tensor
 from dfl_lightning.bank.layout import Columns
 from dfl_lightning.bank.mixing import block_width, strips
 from dfl_lightning.bank.products import one_blas_thread, product, scratch
+from dfl_lightning.bank.ranks import Ranks
 from dfl_lightning.bank.threads import Workers, workers
 from dfl_lightning.functional import centred_cosines, cosines_from_gram, distances_from_gram
 
@@ -28,7 +30,10 @@ NEAR = 1e-8
 of rounding in the others."""
 
 Read = Callable[[int, int], Tensor]
-"""Columns [start, stop) of all rows, [rows, stop - start]."""
+"""Columns [start, stop) of rows, [rows, stop - start]."""
+
+Change = Callable[[Tensor], Tensor]
+"""What becomes of a block of rows before it is multiplied, [rows, columns] to [rows, columns]."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +49,9 @@ class Comparison:
     distances: Tensor
 
 
-def compare_rows(read: Read, count: int, pairs: Tensor, columns: Columns, centre: bool) -> Comparison:
+def compare_rows(
+    read: Read, count: int, pairs: Tensor, columns: Columns, centre: bool, ranks: Ranks | None = None
+) -> Comparison:
     """Cosines and distances of `count` vectors.
 
     All products run in float64: in float32 the distance of two equal vectors would come out as 3e-4 of their length.
@@ -54,20 +61,20 @@ def compare_rows(read: Read, count: int, pairs: Tensor, columns: Columns, centre
     not finite is NaN in its own pairs (and, centred, for receivers that see it).
 
     Args:
-        read: the vectors' columns `[start, stop)`, [m, stop - start].
+        read: columns `[start, stop)` of this process' vectors, in ascending order of their nodes.
         count: number of vectors m; only those that are in a pair are multiplied.
         pairs: whom each receiver compares itself with, bool [m, m].
         columns: which columns count.
         centre: compare after subtracting, for receiver i, the mean of i and of those it may see.
+        ranks: who owns which vectors; default: this process has them all.
     """
     pairs = pairs.cpu()
     compared = torch.nonzero(pairs.any(dim=0) | pairs.any(dim=1)).squeeze(1)
-    if len(compared) < count:
-        read = _of(read, compared)
     among = pairs[compared][:, compared]
     with workers() as pool, one_blas_thread():
-        gram = _gram(pool, read, len(compared), columns, centre)
-        distances = _distances(pool, read, columns, gram, among | among.T)
+        vectors = _Vectors(read, count, compared, columns, pool, ranks or Ranks.alone(count))
+        gram = vectors.products(centre)
+        distances = _distances(vectors, gram, among | among.T, lambda block: block)
     cosines = centred_cosines(gram, among) if centre else cosines_from_gram(gram)
     cosines = torch.where(distances == 0, cosines.diagonal()[:, None], cosines)  # equal vectors: as with oneself
     full = torch.full((2, count, count), float("nan"), dtype=torch.float64)
@@ -76,50 +83,142 @@ def compare_rows(read: Read, count: int, pairs: Tensor, columns: Columns, centre
     return Comparison(*full)
 
 
-def _of(read: Read, which: Tensor) -> Read:
-    """Only the rows `which`."""
+class _Vectors:
+    """The vectors that are compared, and their inner products.
 
-    def read_some(start: int, stop: int) -> Tensor:
-        block = read(start, stop)
-        return block.index_select(0, which.to(block.device))
+    Columns are cut into strips, each with a Gram matrix of its own, and these are added in the order of the columns. A
+    strip is one thread's work; with several processes it is one process' too, which is sent its columns by the others.
 
-    return read_some
+    Args:
+        read: columns of this process' vectors.
+        count: number of vectors.
+        compared: long [c], the nodes whose vectors are multiplied.
+        columns: which columns count.
+        pool: threads.
+        ranks: who owns which vectors.
+    """
+
+    def __init__(self, read: Read, count: int, compared: Tensor, columns: Columns, pool: Workers, ranks: Ranks) -> None:
+        self._read, self._columns, self._pool, self._ranks = read, columns, pool, ranks
+        owners = ranks.owner[compared]
+        self._mine = ranks.place[compared[owners == ranks.rank]]
+        self._counts = torch.bincount(owners, minlength=ranks.count).tolist()
+        self._back = torch.argsort(torch.argsort(owners, stable=True))  # from the order of processes
+        self._some = len(self._mine) < int((ranks.own < count).sum())
+
+    def products(self, centre: bool, change: Change = lambda block: block, count: int | None = None) -> Tensor:
+        """Inner products of the changed vectors, float64 [count, count].
+
+        Args:
+            centre: subtract what most of them have in common.
+            change: of their blocks.
+            count: rows that it makes of each; default: all.
+        """
+        count = sum(self._counts) if count is None else count
+        limit = max(4, min(16, STRIPS_BYTES // max(1, 8 * count**2)))
+        width = min(MAX_WIDTH, block_width(count, 8, BLOCK_BYTES))
+        pieces = strips(list(self._columns.blocks(width)), limit)
+        add = _Adding(count, width, centre, change)
+        parts = self._alone(pieces, add) if self._ranks.count == 1 else self._shared(pieces, add)
+        total = torch.zeros(count, count, dtype=torch.float64)
+        for part in parts:
+            total += part
+        return (total + total.T) / 2  # a product is symmetric to rounding only, but for BLAS' own
+
+    def _alone(self, pieces: list[list[tuple[int, int]]], add: _Adding) -> list[Tensor]:
+        def strip(blocks: list[tuple[int, int]]) -> Tensor:
+            total = None
+            for start, stop in blocks:
+                self._pool.check()
+                total = add(total, self._own(start, stop))
+            assert total is not None
+            return total.cpu()
+
+        return self._pool.map(strip, pieces)
+
+    def _shared(self, pieces: list[list[tuple[int, int]]], add: _Adding) -> Iterator[Tensor]:
+        """Each process adds up its strips, one block of each at a time; then all hear of each other's."""
+        ranks = self._ranks
+        mine = range(ranks.rank, len(pieces), ranks.count)
+        totals: dict[int, Tensor] = {}
+        for step in range(max(map(len, pieces), default=0)):
+            due = [(number, blocks[step]) for number, blocks in enumerate(pieces) if step < len(blocks)]
+            blocks = self._bring([[d for d in due if d[0] % ranks.count == rank] for rank in range(ranks.count)])
+
+            def strip(number: int, blocks: dict[int, Tensor] = blocks) -> None:
+                if number in blocks:
+                    totals[number] = add(totals.get(number), blocks[number])
+
+            with ranks.together():
+                self._pool.map(strip, mine)
+        for number in range(len(pieces)):
+            if number not in totals:
+                totals[number] = torch.empty(add.count, add.count, dtype=torch.float64)
+            yield ranks.from_rank(number % ranks.count, totals.pop(number)).cpu()
+
+    def _bring(self, wanted: list[list[tuple[int, tuple[int, int]]]]) -> dict[int, Tensor]:
+        """Blocks of all vectors, [c, columns] by strip.
+
+        Args:
+            wanted: for each process, strips and the blocks of them that it wants.
+        """
+        ranks = self._ranks
+        outgoing = []
+        for theirs in wanted:
+            parts = [self._own(start, stop).reshape(-1) for _, (start, stop) in theirs]
+            outgoing.append(torch.cat(parts) if parts else self._own(0, 0).reshape(-1))
+        widths = [stop - start for _, (start, stop) in wanted[ranks.rank]]
+        pieces = ranks.swap(outgoing, [count * sum(widths) for count in self._counts], outgoing[0])
+        found = {}
+        for place, (number, _) in enumerate(wanted[ranks.rank]):
+            before, width = sum(widths[:place]), widths[place]
+            rows = [
+                piece[count * before : count * (before + width)].view(count, width)
+                for piece, count in zip(pieces, self._counts, strict=True)
+            ]
+            found[number] = torch.cat(rows).index_select(0, self._back.to(rows[0].device))
+        return found
+
+    def _own(self, start: int, stop: int) -> Tensor:
+        """Columns of the compared vectors of this process."""
+        block = self._read(start, stop)
+        return block.index_select(0, self._mine.to(block.device)) if self._some else block
 
 
-def _relative_to_first(read: Read) -> Read:
+class _Adding:
+    """Adds a block's inner products to a sum; see `_Vectors.products`."""
+
+    def __init__(self, count: int, width: int, centre: bool, change: Change) -> None:
+        self.count, self._width, self._centre, self._change = count, width, centre, change
+        self._local = threading.local()
+
+    def __call__(self, total: Tensor | None, block: Tensor) -> Tensor:
+        """`total`, float64 [count, count] (None: nothing yet), with the products of a block [rows, columns]."""
+        rows = self._change(block)
+        if total is None:
+            total = torch.zeros(self.count, self.count, dtype=torch.float64, device=rows.device)
+        if not hasattr(self._local, "space"):
+            self._local.space = scratch(self.count * self._width, like=total)
+        block = self._local.space(self.count, rows.shape[1]).copy_(rows)
+        if self._centre:
+            block -= _common_part(rows).double()  # dtypes that differ would cost another pass
+        total += product(block, block.T)
+        return total
+
+
+def _of(which: Tensor, change: Change) -> Change:
+    """Only the rows `which` of what `change` makes."""
+    return lambda block: (changed := change(block)).index_select(0, which.to(changed.device))
+
+
+def _relative_to_first(change: Change) -> Change:
     """The first row subtracted from all, in float64."""
 
-    def read_differences(start: int, stop: int) -> Tensor:
-        block = read(start, stop).double()
-        return block - block[:1]
+    def differences(block: Tensor) -> Tensor:
+        rows = change(block).double()
+        return rows - rows[:1]
 
-    return read_differences
-
-
-def _gram(pool: Workers, read: Read, count: int, columns: Columns, centre: bool) -> Tensor:
-    """Inner products, float64 [count, count]: a Gram matrix per strip of columns, added in the order of columns."""
-    limit = max(4, min(16, STRIPS_BYTES // max(1, 8 * count**2)))
-    width = min(MAX_WIDTH, block_width(count, 8, BLOCK_BYTES))
-
-    def strip(blocks: list[tuple[int, int]]) -> Tensor:
-        total = space = None
-        for start, stop in blocks:
-            pool.check()
-            rows = read(start, stop)
-            if total is None or space is None:
-                total = torch.zeros(count, count, dtype=torch.float64, device=rows.device)
-                space = scratch(count * width, like=total)
-            block = space(count, stop - start).copy_(rows)
-            if centre:
-                block -= _common_part(rows).double()  # dtypes that differ would cost another pass
-            total += product(block, block.T)
-        assert total is not None
-        return total.cpu()
-
-    total = torch.zeros(count, count, dtype=torch.float64)
-    for part in pool.map(strip, strips(list(columns.blocks(width)), limit)):
-        total += part
-    return (total + total.T) / 2  # a product is symmetric to rounding only, but for BLAS' own
+    return differences
 
 
 def _common_part(block: Tensor) -> Tensor:
@@ -133,7 +232,7 @@ def _common_part(block: Tensor) -> Tensor:
     return block[ordinary].sum(dim=0) / ordinary.sum().clamp(min=1)
 
 
-def _distances(pool: Workers, read: Read, columns: Columns, gram: Tensor, wanted: Tensor) -> Tensor:
+def _distances(vectors: _Vectors, gram: Tensor, wanted: Tensor, change: Change) -> Tensor:
     """Distances, float64; rows that nearly agree are compared once more after subtracting one of them."""
     squared = gram.diagonal()
     scale = squared[:, None] + squared[None, :]
@@ -141,10 +240,10 @@ def _distances(pool: Workers, read: Read, columns: Columns, gram: Tensor, wanted
     near = wanted & (distances.square() <= NEAR * scale) & (scale > 0)
     near.fill_diagonal_(False)
     for group in _groups(near):
-        read_group = _relative_to_first(_of(read, group))
+        differences = _relative_to_first(_of(group, change))
         inner = wanted[group][:, group]
-        products = _gram(pool, read_group, len(group), columns, False)
-        exact = _distances(pool, read_group, columns, products, inner)  # ends: a row of zeros is near to nobody
+        products = vectors.products(False, differences, len(group))
+        exact = _distances(vectors, products, inner, differences)  # ends: a row of zeros is near to nobody
         again = near[group][:, group]
         distances[group[:, None], group] = torch.where(again, exact, distances[group][:, group])
     return distances

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
 
 EVALUATION_BATCH = 1000
 """Samples in one call of a loss or a metric in an evaluation."""
+
+COMPOSED_AT_ONCE = 32
+"""Models put together from several rows that are tried in one go."""
 
 Progress = Callable[[int, int], None]
 """Called from the main thread with (cohorts done, cohorts in total)."""
@@ -73,6 +77,7 @@ class EngineConfig:
         clip_value: largest absolute gradient entry; None: no clipping.
         reduced: layers compute in this type where torch's autocast finds it good enough; rows stay in `dtype`.
         cuda_graphs: record the steps of a GPU and replay them.
+        processes: that share the clients; on GPUs each has one cohort.
     """
 
     network: nn.Module
@@ -87,6 +92,7 @@ class EngineConfig:
     clip_value: float | None = None
     reduced: torch.dtype | None = None
     cuda_graphs: bool = False
+    processes: int = 1
 
     def arithmetic(self, device: torch.device) -> AbstractContextManager[Any]:
         """The context of forward passes and losses in the present thread."""
@@ -137,7 +143,7 @@ class Engine(ABC):
     def train(
         self, bank: Bank, references: References, training: Training, target: Tensor, progress: Progress | None
     ) -> Trained:
-        """Train the jobs into their owners' rows of `target` [n, width]."""
+        """Train the jobs into their owners' rows of `target` [own, width]; all owners belong to this process."""
         count = len(references)
         losses = torch.full((count,), float("nan"), dtype=torch.float64)
         samples = torch.zeros(count, dtype=torch.long)
@@ -171,12 +177,63 @@ class Engine(ABC):
     ) -> Trained:
         """Train the jobs of one cohort in the present thread; `pool.check` now and then."""
 
-    def by_cohort(self, owners: Tensor) -> list[Tensor]:
-        """Indices of the jobs of each cohort, where there are any; the global test set (owner -1) comes last."""
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """Names of what an evaluation computes beside losses."""
+        return ("acc", *self.config.metrics)
+
+    def rows_read(self, references: References) -> Tensor:
+        """The row that each reference is, as it stands; -1 where it is put together from several."""
+        term, *others = references.terms
+        if others or term.which.is_floating_point():
+            return torch.full_like(references.owners, -1)
+        if not len(self.layout.personal):
+            return term.which
+        mine = (term.which == references.owners) & (term.rows == references.personal)
+        return torch.where(mine, term.which, -1)
+
+    def home(self, references: References) -> Tensor:
+        """The client in whose cohort a model is tried, -1 for the global test set.
+
+        That of the row that it is, so that rows need not be brought together; else that of the owner.
+        """
+        read, owners = self.rows_read(references), references.owners
+        return torch.where((read >= 0) & (read < self.data.num_clients) & (owners >= 0), read, owners)
+
+    def cut(self, references: References) -> list[Tensor]:
+        """Jobs of an evaluation that are done in one go: those of a cohort; few of them where models are composed."""
+        composed = self.rows_read(references) < 0
+        pieces = []
+        for jobs in self.by_cohort(self.home(references)):
+            pieces += [jobs[~composed[jobs]], *jobs[composed[jobs]].split(COMPOSED_AT_ONCE)]
+        return [piece for piece in pieces if len(piece)]
+
+    def waves(self, references: References) -> list[Tensor]:
+        """Jobs in portions that make a process bring few rows of others at a time; the same in all processes.
+
+        A portion has one piece of each cohort, so that nothing is computed otherwise than in one go.
+        """
+        portions: list[list[Tensor]] = []
+        turn: Counter[int] = Counter()
+        cohort = self.cohort_of(self.home(references))
+        for piece in self.cut(references):
+            place = int(cohort[piece[0]])
+            if turn[place] == len(portions):
+                portions.append([])
+            portions[turn[place]].append(piece)
+            turn[place] += 1
+        return [torch.cat(portion) for portion in portions]
+
+    def cohort_of(self, owners: Tensor) -> Tensor:
+        """Number of each owner's cohort; the one after the last for the global test set."""
         place = torch.full((self.data.num_clients + 1,), len(self.cohorts))
         for index, cohort in enumerate(self.cohorts):
             place[cohort] = index
-        places = place[owners]  # -1 is the last entry
+        return place[owners]  # -1 is the last entry
+
+    def by_cohort(self, owners: Tensor) -> list[Tensor]:
+        """Indices of the jobs of each cohort, where there are any; the global test set (owner -1) comes last."""
+        places = self.cohort_of(owners)
         order = torch.argsort(places, stable=True)
         counts = torch.bincount(places, minlength=len(self.cohorts) + 1)
         return [jobs for jobs in order.split(counts.tolist()) if len(jobs)]

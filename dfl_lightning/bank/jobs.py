@@ -25,6 +25,11 @@ class Term:
     rows: str
     which: Tensor
 
+    @property
+    def read(self) -> Tensor:
+        """The rows that are read, long."""
+        return torch.nonzero(self.which.any(0)).squeeze(1) if self.which.is_floating_point() else self.which.unique()
+
     def weights(self, rows: int) -> Tensor:
         """The same as weights of rows, float64 [J, rows]."""
         if self.which.is_floating_point():

@@ -58,7 +58,7 @@ class LoopEngine(Engine):
                 else:
                     job.run()
                 ok = bool(torch.isfinite(row).all())
-                target[owner] = row
+                target[bank.ranks.place[owner]] = row
                 losses.append(job.loss_sum / job.samples if job.samples else float("nan"))
                 samples.append(job.samples)
                 finite.append(ok)
@@ -67,7 +67,7 @@ class LoopEngine(Engine):
     def evaluate(self, bank: Bank, references: References, split: str) -> Evaluation:
         """Evaluate the jobs, each by itself; see `Engine.evaluate`."""
         losses = torch.full((len(references),), float("nan"), dtype=torch.float64)
-        metrics = {name: losses.clone() for name in ("acc", *self.config.metrics)}
+        metrics = {name: losses.clone() for name in self.metrics}
         cohorts = self.by_cohort(references.owners)
 
         def work(jobs: Tensor) -> None:
@@ -179,7 +179,7 @@ class _Job:
     # --- what an objective sees --------------------------------------------------------------------------------------
     def rows(self, name: str) -> list[Tensor]:
         """The owner's row of a row set, one tensor for each parameter."""
-        return self._parts(self._bank.rows(name)[self._owner])
+        return self._parts(self._bank.rows(name)[self._bank.ranks.place[self._owner]])
 
     def next_batch(self) -> tuple[Tensor, Tensor]:
         """The next batch: inputs [B, ...] and labels [B]; one more epoch is drawn where all are taken."""

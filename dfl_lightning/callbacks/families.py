@@ -126,7 +126,7 @@ def spoken_terms(round: Round, weights: Tensor, where: Tensor) -> list[tuple[Ten
     terms = [(weights[:, :n], "trained")]
     for block, speakers in enumerate(round.speakers):
         spoken = weights[:, n + block * m : n + (block + 1) * m]
-        memory = torch.zeros(len(weights), len(round.bank.rows(speakers.rows)), dtype=weights.dtype)
+        memory = torch.zeros(len(weights), n, dtype=weights.dtype)
         memory[:, :m] = spoken
         terms.append((memory, speakers.rows))
         if speakers.relative:

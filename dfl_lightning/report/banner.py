@@ -35,9 +35,13 @@ def describe_engine(module: DFLModule) -> str:
     """Engine, threads, cohorts, and what memory the run will take."""
     engine = module.bank.engine
     assert engine is not None
-    counts = [(engine.threads, "thread"), (len(engine.cohorts), "cohort")]
-    words = ", ".join(f"{count} {word}{'s' * (count > 1)}" for count, word in counts)
-    return f"engine: {engine.name}, {words}, {size(sum(predicted_memory(module).values()))}"
+    processes, threads, cohorts = module.bank.ranks.count, engine.threads, len(engine.cohorts)
+    counts = [(threads, "thread"), (cohorts, "cohort")]
+    words = [f"{count} {word}{'s' * (count > 1)}" for count, word in counts]
+    each = ""
+    if processes > 1:
+        words, each = [f"{processes} processes with {words[0]} each", words[1]], " each"
+    return f"engine: {engine.name}, {', '.join(words)}, {size(sum(predicted_memory(module).values()))}{each}"
 
 
 def notes(trainer: DFLTrainer, module: DFLModule) -> list[str]:

@@ -31,9 +31,20 @@ class RoundProgress(ProgressBar, RoundCallback):
         self.lines = lines
         self._bar: Progress | None = None
         self._cohorts = ""
+        self._quiet = False
+
+    def disable(self) -> None:
+        """Say nothing: in all processes but the first."""
+        self._quiet = True
+
+    def enable(self) -> None:
+        """Say something again."""
+        self._quiet = False
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         """The banner; the bar, at the round where the run starts."""
+        if self._quiet:
+            return
         for line in banner(trainer, pl_module):
             print(line, flush=True)
         self._first, self._started = pl_module.bank.boundary.round, time.perf_counter()
@@ -55,6 +66,8 @@ class RoundProgress(ProgressBar, RoundCallback):
 
     def on_boundary(self, trainer: DFLTrainer, module: DFLModule) -> None:
         """A round is done."""
+        if self._quiet:
+            return
         self._cohorts = ""
         done = module.bank.boundary.round
         if self._bar is not None:

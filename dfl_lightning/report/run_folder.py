@@ -88,11 +88,16 @@ class RunFolder(RoundCallback):
         self._source = _run_of(trainer.resumed_from) or former
         self.path = self._source
         if self.path is None or trainer.fork:
-            self.path = _new_folder(Path(trainer.runs_root) / trainer.run_name)
+            made = str(_new_folder(Path(trainer.runs_root) / trainer.run_name)) if trainer.is_global_zero else ""
+            self.path = Path(trainer.strategy.broadcast(made))
 
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
         """Take up the rows up to the boundary, set aside what comes after it, write what describes the run."""
         assert self.path is not None
+        self.is_open = True
+        if not trainer.is_global_zero:
+            return  # the first process writes
+        self.is_open = False
         boundary = pl_module.bank.boundary
         try:
             self._take_up(boundary)
@@ -156,7 +161,7 @@ class RunFolder(RoundCallback):
     def on_round_end(self, trainer: DFLTrainer, module: DFLModule, round: Round) -> None:
         """Keep the graph of an evaluated round."""
         every = trainer.check_val_every_n_epoch or 1
-        if round.weights is None or round.selected is None or (round.index + 1) % every:
+        if round.weights is None or round.selected is None or (round.index + 1) % every or not trainer.is_global_zero:
             return
         n = round.num_nodes
         selected = torch.zeros_like(round.weights, dtype=torch.bool)
@@ -175,6 +180,8 @@ class RunFolder(RoundCallback):
 
     def on_boundary(self, trainer: DFLTrainer, module: DFLModule) -> None:
         """Append the round's row."""
+        if not trainer.is_global_zero:
+            return
         self._add(module.bank.boundary)
         try:
             if self._has_new_columns:
@@ -190,11 +197,13 @@ class RunFolder(RoundCallback):
 
     def on_save_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> None:
         """The arrays are never behind a checkpoint."""
-        if self.is_open:
+        if self.is_open and trainer.is_global_zero:
             self._write_arrays(pl_module.bank.boundary.round)
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
         """Write the arrays and the summary."""
+        if not trainer.is_global_zero:
+            return
         try:
             self._summarise(trainer, pl_module, "finished")
         except OSError as error:
@@ -202,7 +211,7 @@ class RunFolder(RoundCallback):
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
         """Write what there is; a full disk must not hide the exception. A run that never began leaves no folder."""
-        if trainer.state.fn != "fit" or self.path is None:
+        if trainer.state.fn != "fit" or self.path is None or not trainer.is_global_zero:
             return
         with suppress(OSError):
             if not self.is_open:

@@ -95,6 +95,7 @@ def describe_engine(module: DFLModule) -> dict[str, Any] | None:
         "name": engine.name,
         "reason": engine.reason,
         "cohorts": [len(cohort) for cohort in engine.cohorts],
+        "processes": module.bank.ranks.count,
         "threads": engine.threads,
         **engine.details,
         "predicted_bytes": predicted_memory(module),

@@ -74,19 +74,20 @@ class StackedEngine(Engine):
             self.cohorts = plan_cohorts(self.steps(), self.cost.narrowest, self.cost.widest)
 
     def all_at_once(self, recorder: Recorder | None = None) -> None:
-        """Make one cohort of all clients, as for a GPU: one launch serves everybody, and nothing is gained by caches.
+        """Make one cohort of all clients of a process, as for a GPU: one launch serves everybody; caches gain nothing.
 
         Args:
             recorder: records the cohort's steps, where they can be.
         """
-        clients, steps = self.data.num_clients, torch.tensor(self.steps())
-        self.cohorts = [torch.argsort(steps, descending=True, stable=True)]
+        steps = torch.tensor(self.steps())
+        blocks = torch.arange(self.data.num_clients).tensor_split(self.config.processes)
+        self.cohorts = [b[torch.argsort(steps[b], descending=True, stable=True)] for b in blocks if len(b)]
         if recorder is None:
             return
         reason = obstacle(self._shop, _example(self.data, self.config.dtype)[:2])
         self.details["graphs"] = f"not recorded: {reason}" if reason else "recorded"
         if not reason:
-            self.recordings = Recordings(self._shop, clients, recorder)
+            self.recordings = Recordings(self._shop, max(map(len, self.cohorts)), recorder)
 
     @property
     def cohort_bytes(self) -> int:
@@ -105,11 +106,11 @@ class StackedEngine(Engine):
         job = StackedJob(self._shop, bank, references.take(order), training, pool, recordings)
         if training.gradients:
             rows = row_of(self.layout, job.mean_gradients())
-            target.index_copy_(0, references.owners[order].to(target.device), rows)
+            target.index_copy_(0, bank.ranks.place[references.owners[order]].to(target.device), rows)
             finite = rows.isfinite().all(1)
         else:
             staging = job.run()
-            staging.copy_into(target, references.owners[order])
+            staging.copy_into(target, bank.ranks.place[references.owners[order]])
             finite = staging.finite()
         back = torch.argsort(order)
         losses = torch.where(job.samples > 0, job.losses / job.samples, float("nan"))
@@ -118,12 +119,12 @@ class StackedEngine(Engine):
     def evaluate(self, bank: Bank, references: References, split: str) -> Evaluation:
         """Score the jobs, model by model; see `Engine.evaluate`.
 
-        A job runs with the cohort of the client whose row it reads, so that a row has to be staged once.
+        A job runs with the cohort of the client whose row it reads (`home`), so that a row has to be staged once.
         """
         owners = references.owners.tolist()
         items = self._items(references, [self.samples(owner, split) for owner in owners])
         losses = torch.full((len(owners),), float("nan"), dtype=torch.float64)
-        metrics = {name: losses.clone() for name in ("acc", *self.config.metrics)}
+        metrics = {name: losses.clone() for name in self.metrics}
 
         def work(subjects: list[Subject]) -> dict[int, Scores]:
             with torch.no_grad():
@@ -144,12 +145,10 @@ class StackedEngine(Engine):
 
     def _items(self, references: References, samples: list[Tensor]) -> list[list[Subject]]:
         """What one thread does at a time: the models of a cohort, or a piece of the global test set."""
-        read = self._rows_read(references)
-        owners = references.owners
-        at_home = torch.where((read >= 0) & (read < self.data.num_clients) & (owners >= 0), read, owners)
+        read = self.rows_read(references)
         items = []
-        for jobs in self.by_cohort(at_home):
-            if int(owners[jobs[0]]) < 0:
+        for jobs in self.cut(references):
+            if int(references.owners[jobs[0]]) < 0:
                 items += [[Subject((int(job),), (piece,))] for job in jobs for piece in self._pieces(samples[job])]
             else:
                 found = subjects_of(jobs.tolist(), read[jobs].tolist(), [samples[job] for job in jobs])
@@ -161,16 +160,6 @@ class StackedEngine(Engine):
         if not len(samples):
             return []
         return [samples] if self.config.metrics else list(samples.split(GLOBAL_PIECE))
-
-    def _rows_read(self, references: References) -> Tensor:
-        """The row whose model, as it is, each job reads; -1 where it is put together from several."""
-        term, *others = references.terms
-        if others or term.which.is_floating_point():
-            return torch.full_like(references.owners, -1)
-        if not len(self.layout.personal):
-            return term.which
-        mine = (term.which == references.owners) & (term.rows == references.personal)
-        return torch.where(mine, term.which, -1)
 
 
 def _example(data: ClientData, dtype: torch.dtype) -> Tensor:

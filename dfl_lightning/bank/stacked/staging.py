@@ -35,12 +35,12 @@ class Staging:
         """In the network's order."""
         return [self.tensors[entry.name] for entry in self.layout.entries if not entry.is_buffer]
 
-    def copy_into(self, target: Tensor, owners: Tensor) -> None:
-        """Write the models into rows `owners` of `target` [n, width]."""
-        owners = owners.to(target.device)
+    def copy_into(self, target: Tensor, places: Tensor) -> None:
+        """Write the models into rows `places` of `target` [rows, width]."""
+        places = places.to(target.device)
         for entry in self.layout.entries:
-            values = self.tensors[entry.name].reshape(len(owners), -1).to(target.dtype)
-            target[:, entry.start : entry.stop].index_copy_(0, owners, values)
+            values = self.tensors[entry.name].reshape(len(places), -1).to(target.dtype)
+            target[:, entry.start : entry.stop].index_copy_(0, places, values)
 
     def finite(self) -> Tensor:
         """Which models are free of NaN and infinity, bool [k]."""

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 import torch
 
 from dfl_lightning.bank import Training
-from dfl_lightning.bank.mixing import mix_rows
 from dfl_lightning.callbacks.families import Aggregation, Monitor, Substitution, spoken_terms
 from dfl_lightning.functional import count_votes, uniform_weights
 from dfl_lightning.round import Round
@@ -15,6 +14,9 @@ from dfl_lightning.round import Round
 if TYPE_CHECKING:
     from dfl_lightning.module import DFLModule
     from dfl_lightning.trainer import DFLTrainer
+
+
+TRAINED_ANYWAY, ERROR = "trained anyway", "substitution error"
 
 
 class SubstitutionError(Monitor):
@@ -54,15 +56,16 @@ class SubstitutionError(Monitor):
         of_missing[:, :m] *= missing
         of_missing[:, m:] = 0
         heard[:, :n] -= truth - of_missing
-        error = torch.zeros(int(where.sum()), round.bank.layout.width, dtype=torch.float64)
-        error = error.to(round.bank.rows("models").device)
-        terms = [(weights, round.bank.rows(name)) for weights, name in spoken_terms(round, heard, where)]
+        bank, columns = round.bank, round.bank.layout.shared_parameters
+        terms = spoken_terms(round, heard, where)
         if missing.any():
+            bank.scratch(TRAINED_ANYWAY)
             training = Training("local", round.index, round.phases, round.lr)
-            rows, result = round.bank.rehearse(module.start_of_training(missing), training)
+            result = bank.rehearse(module.start_of_training(missing), training, into=TRAINED_ANYWAY)
             if not result.finite.all():
                 return
-            terms.append((-of_missing, rows))
-        columns = round.bank.layout.shared_parameters
-        mix_rows(terms, error, torch.arange(len(error)).to(error.device), columns)
-        round.log("substitution_error", float(error.square().sum(1).mean()))
+            terms.append((-of_missing, TRAINED_ANYWAY))
+        bank.scratch(ERROR, torch.float64)  # a small difference of long sums
+        bank.mix(terms, into=ERROR, where=where, columns=columns)
+        squares = bank.squared_lengths(ERROR, torch.nonzero(where).squeeze(1), columns)
+        round.log("substitution_error", float(squares.mean()))

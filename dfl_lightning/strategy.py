@@ -1,0 +1,94 @@
+"""Several processes, each with its own clients: what `--trainer.devices 8` means.
+
+Lightning launches the processes, connects them and gives each its device; nothing is averaged between them. Which
+process has which clients is decided in `bank/ranks.py`.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from lightning.pytorch.strategies import DDPStrategy, Strategy, StrategyRegistry
+from torch import nn
+
+from dfl_lightning.bank.ranks import LostProcess, Ranks
+from dfl_lightning.errors import UserError
+
+NAME = "clients"
+SAME = ("auto", "ddp", NAME)
+"""Names of the strategy: for clients they all mean the same."""
+
+
+class ClientStrategy(DDPStrategy):
+    """Processes of Lightning's DDP without its gradients: each process has the models of its own clients."""
+
+    strategy_name = NAME
+
+    def setup(self, trainer: Any) -> None:
+        """Without DDP's copy of the first process' models to the others."""
+        Strategy.setup(self, trainer)
+
+    def configure_ddp(self) -> None:
+        """Nothing to wrap: clients have no common gradients."""
+
+    def _setup_model(self, model: nn.Module) -> nn.Module:  # type: ignore[override]
+        return model
+
+    def lightning_module_state_dict(self) -> dict[str, Any]:
+        """The boundary with the rows of all processes, in the first of them; all of them call this."""
+        module: Any = self.lightning_module
+        state = super().lightning_module_state_dict()
+        ranks: Ranks = module.bank.ranks
+        whole = {name: ranks.gather_rows(rows) for name, rows in state.items() if name.startswith("bank.rows.")}
+        return {**state, **whole}
+
+
+StrategyRegistry.register(NAME, ClientStrategy, description="each process has its own clients", override=True)
+
+
+def strategy_for(strategy: str | Strategy, devices: Any, num_nodes: Any) -> str | Strategy:
+    """What to give to Lightning for what the user asked for.
+
+    Raises:
+        UserError: a strategy that would synchronise clients.
+    """
+    if isinstance(strategy, ClientStrategy):
+        return strategy
+    if not isinstance(strategy, str) or strategy not in SAME:
+        name = strategy if isinstance(strategy, str) else type(strategy).__name__
+        raise UserError(
+            f"trainer.strategy={name} would synchronise clients; use {NAME} (auto and ddp mean the same), or leave it out"
+        )
+    return "auto" if str(devices) == "1" and str(num_nodes) == "1" else NAME
+
+
+class Company:
+    """Notices when another process of the run on this machine is gone, while everybody is busy.
+
+    Args:
+        strategy: of the run.
+    """
+
+    def __init__(self, strategy: Strategy) -> None:
+        launcher = strategy.launcher
+        self._children = list(getattr(launcher, "procs", []))
+        self._parent = os.getppid() if launched_by_another() else None
+
+    def look(self) -> None:
+        """To be called now and then.
+
+        Raises:
+            LostProcess: somebody has gone.
+        """
+        for number, child in enumerate(self._children, start=1):
+            if child.poll():
+                how = f"signal {-child.returncode}" if child.returncode < 0 else f"exit code {child.returncode}"
+                raise LostProcess(f"process {number} of the run has ended ({how})")
+        if self._parent is not None and os.getppid() != self._parent:
+            raise LostProcess("the first process of the run has ended")
+
+
+def launched_by_another() -> bool:
+    """Whether Lightning's launcher, in the first process, has started this one."""
+    return int(os.environ.get("LOCAL_RANK", 0)) > 0 and "TORCHELASTIC_RUN_ID" not in os.environ
