@@ -203,9 +203,9 @@ def run(command: str, argv: list[str] | None = None) -> int:
             return code
         except SystemExit as left:  # the parser's --print_config and --GROUP.help
             return left.code if isinstance(left.code, int) else 0
-        except (RunStopped, UserError) if launched_by_another() else ():
-            return 0  # the first process has met the same and says so
         except RunStopped as stop:
+            if launched_by_another():
+                return 0  # the first process says so
             then = "; go on with --ckpt_path of the run's checkpoints/last.ckpt" if stop.rounds else ""
             _say(command, f"{stop}{then}")
             return 128 + stop.signum
@@ -219,6 +219,8 @@ def run(command: str, argv: list[str] | None = None) -> int:
             if _debug():
                 raise
             sentence = users_mistake(error, words)
+            if sentence is not None and launched_by_another():
+                return 0  # the first process has met the same, and says so
             if sentence is None:
                 about = f"{type(error).__name__}: {' '.join(str(error).split())}"
                 _say(command, f"a bug of dfl_lightning: {about} (DFL_DEBUG=1 shows where)")

@@ -58,7 +58,7 @@ def strategy_for(strategy: str | Strategy, devices: Any, num_nodes: Any) -> str 
     if not isinstance(strategy, str) or strategy not in SAME:
         name = strategy if isinstance(strategy, str) else type(strategy).__name__
         raise UserError(
-            f"trainer.strategy={name} would synchronise clients; use {NAME} (auto and ddp mean the same), or leave it out"
+            f"trainer.strategy={name} would synchronise clients; use {NAME} (auto and ddp mean the same) or leave it out"
         )
     return "auto" if str(devices) == "1" and str(num_nodes) == "1" else NAME
 

@@ -174,7 +174,7 @@ class Ranks:
         return there.to(tensor.device)
 
     def _gather(self, numbers: Tensor) -> Tensor:
-        """long [k] of each process, [count, k]."""
+        """The numbers, long [k], of each process: [count, k]."""
         found = torch.zeros(self.count, len(numbers), dtype=torch.long, device=self.device)
         found[self.rank] = numbers.to(self.device)
         return self._exchange(dist.all_reduce, found).cpu()
