@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,8 +16,10 @@ from lightning.pytorch.callbacks import Checkpoint
 from dfl_lightning.errors import UserError
 from dfl_lightning.files import sync_folder, write_atomically
 from dfl_lightning.round import RoundCallback
+from dfl_lightning.shards import META, read_shards, write_shards
 
 if TYPE_CHECKING:
+    from dfl_lightning.bank import Bank
     from dfl_lightning.module import DFLModule
     from dfl_lightning.trainer import DFLTrainer
 
@@ -45,12 +48,66 @@ class AtomicCheckpointIO(TorchCheckpointIO):
     def load_checkpoint(
         self, path: Any, map_location: Any = lambda storage, loc: storage, weights_only: bool | None = None
     ) -> Any:
-        """See `read_checkpoint`."""
-        return read_checkpoint(path, map_location)
+        """See `read_checkpoint`; rows of other processes' clients stay in the file."""
+        return read_checkpoint(path, map_location, mmap=True if int(os.environ.get("WORLD_SIZE", 1)) > 1 else None)
+
+    def remove_checkpoint(self, path: Any) -> None:
+        """Of any kind."""
+        _remove(Path(path))
+
+
+class ShardedCheckpointIO(AtomicCheckpointIO):
+    """Writes a folder instead of a file, every process its own clients' rows; as whole, or not at all.
+
+    Args:
+        bank: of the run.
+    """
+
+    def __init__(self, bank: Callable[[], Bank]) -> None:
+        super().__init__()
+        self._bank = bank
+
+    def save_checkpoint(
+        self, checkpoint: dict[str, Any], path: str | os.PathLike[str], storage_options: Any = None
+    ) -> None:
+        """Called by all processes."""
+        bank, target = self._bank(), Path(path)
+        ranks, engine = bank.ranks, bank.engine
+        assert engine is not None
+        temporary = target.with_name(f".{target.name}.tmp")
+        if ranks.rank == 0:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            _remove(temporary)
+        servers = torch.arange(bank.num_clients, bank.num_nodes)
+        cohorts = [*(cohort.sort().values for cohort in engine.cohorts), *servers.split(1)]
+        write_shards(temporary, checkpoint, cohorts, ranks.owner, ranks.rank, ranks.count)
+        if ranks.rank == 0:
+            if target.name == LAST and target.exists():
+                _keep(target, target.with_name(PREVIOUS))
+            _remove(target)
+            temporary.replace(target)
+            sync_folder(target.parent)
+
+
+def _remove(path: Path) -> None:
+    """Whatever it is."""
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def _keep(file: Path, name: Path) -> None:
-    """Give a file a second name, replacing what had it; a copy where the file system has no hard links."""
+    """Give a file a second name, replacing what had it; a copy where the file system has no hard links.
+
+    A folder cannot have two names, and is renamed.
+    """
+    if name.is_dir():
+        shutil.rmtree(name)
+    if file.is_dir():
+        name.unlink(missing_ok=True)
+        file.replace(name)
+        return
     temporary = name.with_name(f".{name.name}.{os.getpid()}.tmp")
     temporary.unlink(missing_ok=True)
     try:
@@ -75,18 +132,26 @@ def read_checkpoint(
         UserError: no such file, or a torn or foreign one; its predecessor is named where it is whole.
     """
     file = Path(path)
-    if not file.is_file():
-        raise UserError(f"{path}: no such checkpoint")
+    previous = file.with_name(PREVIOUS)
+    hint = f"; the one before it is {previous}" if previous.exists() and previous != file else ""
+    if not is_checkpoint(file):
+        raise UserError(f"{path}: no such checkpoint{hint}")
     try:
-        content = torch.load(file, map_location=map_location, weights_only=True, mmap=mmap)
+        if file.is_dir():
+            content = read_shards(file, map_location)
+        else:
+            content = torch.load(file, map_location=map_location, weights_only=True, mmap=mmap)
     except Exception as error:  # what a torn or malicious file can raise is not documented
-        previous = file.with_name(PREVIOUS)
-        hint = f"; the one before it is {previous}" if previous.is_file() and previous != file else ""
         raise UserError(f"{path}: not a whole checkpoint ({type(error).__name__}){hint}") from None
     ours = content.get("dfl_lightning") if isinstance(content, dict) else None
     if not isinstance(ours, dict) or ours.get("format") != FORMAT:
         raise UserError(f"{path}: not a checkpoint of dfl_lightning")
     return content
+
+
+def is_checkpoint(path: Path) -> bool:
+    """Whether there is something of that name that can be one: a file, or a folder of pieces."""
+    return path.is_file() or (path / META).is_file()
 
 
 def rounds_in(path: Path) -> int:
@@ -123,7 +188,7 @@ class RoundCheckpoint(Checkpoint, RoundCallback):
             return
         file = trainer.run.path / FOLDER / LAST
         state = (file, boundary.round, boundary.closed)
-        if state == self._saved and (file.is_file() or not trainer.is_global_zero):
+        if state == self._saved and (is_checkpoint(file) or not trainer.is_global_zero):
             return
         try:
             trainer.save_checkpoint(file)

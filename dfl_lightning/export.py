@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from dfl_lightning.checkpoints import FOLDER, LAST, read_checkpoint
+from dfl_lightning.checkpoints import FOLDER, LAST, is_checkpoint, read_checkpoint
 from dfl_lightning.errors import UserError
 
 
@@ -33,8 +33,8 @@ def export(run: str | Path, clients: list[int] | None = None, to: str | Path | N
         UserError: no checkpoint there, or no such client.
     """
     path = Path(run)
-    checkpoint = path if path.is_file() else path / FOLDER / LAST
-    if not checkpoint.is_file():
+    checkpoint = path if is_checkpoint(path) else path / FOLDER / LAST
+    if not is_checkpoint(checkpoint):
         raise UserError(f"{run}: no {FOLDER}/{LAST} in there; give a run folder or a checkpoint")
     content = read_checkpoint(checkpoint)
     about = content["dfl_lightning"]
@@ -47,7 +47,7 @@ def export(run: str | Path, clients: list[int] | None = None, to: str | Path | N
     for client in chosen:
         if not 0 <= client < about["clients"]:
             raise UserError(f"{run}: there is no client {client}; the run has clients 0 to {about['clients'] - 1}")
-    folder = Path(to) if to is not None else (path if path.is_dir() else checkpoint.parent.parent) / "export"
+    folder = Path(to) if to is not None else (path if path != checkpoint else path.parent.parent) / "export"
     try:
         folder.mkdir(parents=True, exist_ok=True)
         return [_write(content, client, folder) for client in chosen]

@@ -183,6 +183,7 @@ class DFLModule(LightningModule):
             reduced=torch.bfloat16 if trainer.precision == "bf16-mixed" else None,
             cuda_graphs=trainer.cuda_graphs,
             processes=trainer.world_size,
+            cohorts=trainer.cohorts,
         )
         self._engine = make_engine(trainer.engine, config, self.layout, self.data)
 

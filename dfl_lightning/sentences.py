@@ -40,10 +40,6 @@ _LIGHTNINGS = (
         r"trainer.accelerator=\1: there is no such accelerator; it is auto, cpu or gpu",
     ),
     (
-        r"invalid strategy name: `strategy='(.*?)'`",
-        r"trainer.strategy=\1: there is no such strategy; leave it out",
-    ),
-    (
         r"`max_epochs` must be .* You passed in (\S+?)\.?$",
         r"trainer.max_rounds=\1; it is a number of rounds, 0 or more (-1: without end)",
     ),

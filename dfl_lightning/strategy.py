@@ -13,7 +13,8 @@ from lightning.pytorch.strategies import DDPStrategy, Strategy, StrategyRegistry
 from torch import nn
 
 from dfl_lightning.bank.ranks import LostProcess, Ranks
-from dfl_lightning.errors import UserError
+from dfl_lightning.checkpoints import ShardedCheckpointIO
+from dfl_lightning.errors import UserError, nearest
 
 NAME = "clients"
 SAME = ("auto", "ddp", NAME)
@@ -39,9 +40,18 @@ class ClientStrategy(DDPStrategy):
         """The boundary with the rows of all processes, in the first of them; all of them call this."""
         module: Any = self.lightning_module
         state = super().lightning_module_state_dict()
+        if isinstance(self.checkpoint_io, ShardedCheckpointIO):
+            return state
         ranks: Ranks = module.bank.ranks
         whole = {name: ranks.gather_rows(rows) for name, rows in state.items() if name.startswith("bank.rows.")}
         return {**state, **whole}
+
+    def save_checkpoint(self, checkpoint: dict[str, Any], filepath: Any, storage_options: Any = None) -> None:
+        """By the first process, or in pieces by all."""
+        if isinstance(self.checkpoint_io, ShardedCheckpointIO):
+            self.checkpoint_io.save_checkpoint(checkpoint, filepath, storage_options)
+        else:
+            super().save_checkpoint(checkpoint, filepath, storage_options)
 
 
 StrategyRegistry.register(NAME, ClientStrategy, description="each process has its own clients", override=True)
@@ -57,9 +67,10 @@ def strategy_for(strategy: str | Strategy, devices: Any, num_nodes: Any) -> str 
         return strategy
     if not isinstance(strategy, str) or strategy not in SAME:
         name = strategy if isinstance(strategy, str) else type(strategy).__name__
-        raise UserError(
-            f"trainer.strategy={name} would synchronise clients; use {NAME} (auto and ddp mean the same) or leave it out"
-        )
+        remedy = f"; use {NAME} (or auto, or ddp: all mean the same)"
+        if isinstance(strategy, str) and strategy not in StrategyRegistry.available_strategies():
+            raise UserError(f"trainer.strategy={name}: there is no such strategy{nearest(name, SAME) or remedy}")
+        raise UserError(f"trainer.strategy={name} would synchronise clients{remedy}")
     return "auto" if str(devices) == "1" and str(num_nodes) == "1" else NAME
 
 

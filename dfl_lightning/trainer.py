@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
 import networkx as nx
 import torch
@@ -32,9 +32,10 @@ from lightning.pytorch.trainer.states import TrainerFn, TrainerStatus
 from dfl_lightning import callbacks as families
 from dfl_lightning.advice import ignore_inapplicable_warnings
 from dfl_lightning.bank.choice import ENGINES
-from dfl_lightning.checkpoints import AtomicCheckpointIO, RoundCheckpoint
+from dfl_lightning.checkpoints import AtomicCheckpointIO, RoundCheckpoint, ShardedCheckpointIO
 from dfl_lightning.errors import UserError, nearest
 from dfl_lightning.loop import LocalWork, RoundLoop
+from dfl_lightning.report.processes import ProcessTraffic
 from dfl_lightning.report.progress import RoundProgress
 from dfl_lightning.report.run_folder import RunFolder
 from dfl_lightning.strategy import ClientStrategy, strategy_for
@@ -72,11 +73,15 @@ class DFLTrainer(Trainer):
             the network can be.
         checkpoint_every: rounds between two saves of `checkpoints/last.ckpt`; it is also saved at the end, and when a
             signal or an error ends the run.
+        checkpoints: `full`: one file; `sharded`: a folder to which each process writes its clients' models, so that
+            none has to hold all. Either is resumed by any number of processes.
         run_name: the run's folder is `<default_root_dir>/<run_name>/<time>`.
         default_root_dir: where run folders go; default `runs`.
         accelerator: `cpu`, `gpu`, or `auto`: a GPU where CUDA has one, else the CPU.
         devices: processes, each with its own clients, on a GPU each or on the CPU's cores.
         strategy: `auto`, `ddp` and `clients` mean the same: nothing is averaged between processes.
+        cohorts: least number of groups of clients that are trained in one go on a CPU; several processes need at least
+            one each. Default: as many as are fast.
         cuda_graphs: on a GPU, record the steps of local training once and replay them, where that is possible;
             numbers stay the same up to rounding.
         precision: `32`, `64-true`, or `bf16-mixed` (layers compute in bfloat16, models stay in float32).
@@ -102,11 +107,13 @@ class DFLTrainer(Trainer):
         topology: str | os.PathLike[str] | dict[str, Any] | nx.Graph = "complete",
         engine: str = "auto",
         checkpoint_every: int = 10,
+        checkpoints: Literal["full", "sharded"] = "full",
         run_name: str = "run",
         default_root_dir: str | Path | None = None,
         accelerator: str = "auto",
         devices: list[int] | int | str = 1,
         strategy: str | Strategy = "auto",
+        cohorts: int | None = None,
         cuda_graphs: bool = False,
         precision: str | int = "32",
         gradient_clip_val: float | None = None,
@@ -131,8 +138,12 @@ class DFLTrainer(Trainer):
         self.clip_norm, self.clip_value = _clipping(gradient_clip_val, gradient_clip_algorithm)
         if engine not in ENGINES:
             raise UserError(f"engine={engine}: no such engine{nearest(engine, ENGINES)}; choose {', '.join(ENGINES)}")
-        self.topology, self.engine = topology, engine
+        if cohorts is not None and cohorts < 1:
+            raise UserError(f"trainer.cohorts={cohorts}; it is a number of groups of clients, 1 or more")
+        self.topology, self.engine, self.cohorts = topology, engine, cohorts
         self.checkpoint_every, self.run_name = checkpoint_every, run_name
+        if checkpoints not in ("full", "sharded"):
+            raise UserError(f"trainer.checkpoints={checkpoints}; it is full or sharded")
         if checkpoint_every < 1:
             raise UserError(f"trainer.checkpoint_every={checkpoint_every}; it is a number of rounds, 1 or more")
         self.remarks: list[str] = []  # what the banner should mention
@@ -169,7 +180,8 @@ class DFLTrainer(Trainer):
             where = self.strategy.root_device.type
             raise UserError(f"trainer.cuda_graphs=true needs a GPU with CUDA, and this run is on {where}; leave it out")
         if type(self.strategy.checkpoint_io) is TorchCheckpointIO:
-            self.strategy.checkpoint_io = AtomicCheckpointIO()
+            in_pieces = ShardedCheckpointIO(lambda: cast("DFLModule", self.lightning_module).bank)
+            self.strategy.checkpoint_io = in_pieces if checkpoints == "sharded" else AtomicCheckpointIO()
         if not isinstance(self.strategy, (SingleDeviceStrategy, ClientStrategy)):
             strategy_for(self.strategy, devices, num_nodes)  # what Lightning chose by itself is refused by name
         old = self.fit_loop
@@ -194,7 +206,7 @@ class DFLTrainer(Trainer):
         if progress and not any(isinstance(c, ProgressBar) for c in callbacks):
             callbacks.append(RoundProgress())
         if folder and not any(isinstance(c, RunFolder) for c in callbacks):
-            callbacks.append(RunFolder())
+            callbacks += [RunFolder(), ProcessTraffic()]
         if checkpoints and not any(isinstance(c, RoundCheckpoint) for c in callbacks):
             callbacks.append(RoundCheckpoint())  # after the run folder: its files are never behind a checkpoint
         return callbacks

@@ -221,9 +221,10 @@ REFUSED = {
     "--trainer.accumulate_grad_batches 2": "trainer.accumulate_grad_batches=2 has no meaning for communication rounds; use a larger model.batch_size",
     "--trainer.limit_train_batches 0.5": "trainer.limit_train_batches=0.5 has no meaning for communication rounds; use model.local_epochs",
     "--trainer.max_steps 10": "trainer.max_steps=10 has no meaning for communication rounds; use max_rounds",
-    "--trainer.strategy ddp": "trainer.strategy",
-    "--trainer.strategy nothing": "trainer.strategy",
-    "--trainer.devices 2": "trainer.devices=2",
+    "--trainer.strategy fsdp": "trainer.strategy=fsdp would synchronise clients; use clients (or auto, or ddp: all mean the same)",
+    "--trainer.strategy nothing": "trainer.strategy=nothing: there is no such strategy; use clients (or auto, or ddp: all mean the same)",
+    "--trainer.devices 9 --explain": "trainer.devices: 9 processes for 8 cohorts of clients, which are not divided; "
+    "use 8 processes at most, or --trainer.cohorts 9",
     "--trainer.accelerator abacus": "trainer.accelerator=abacus: there is no such accelerator; it is auto, cpu or gpu",
     "--trainer.accelerator cpu --trainer.cuda_graphs true": "trainer.cuda_graphs=true needs a GPU with CUDA, and this run is on cpu; leave it out",
     "--trainer.max_rounds x": "trainer.max_rounds=x: expected a whole number",

@@ -20,7 +20,7 @@ from lightning.pytorch.loops.fit_loop import _FitLoop
 from lightning.pytorch.loops.loop import _Loop
 from lightning.pytorch.loops.progress import _BatchProgress, _Progress
 from lightning.pytorch.loops.training_epoch_loop import _TrainingEpochLoop
-from lightning.pytorch.strategies import Strategy
+from lightning.pytorch.strategies import DDPStrategy, Strategy
 from lightning.pytorch.trainer import call
 
 import dfl_lightning
@@ -86,7 +86,14 @@ RELIED_ON = {
     _EvaluationLoop: {"run": "self, args, kwargs", "reset": "self", "on_run_start": "self", "on_run_end": "self"},
     _Progress: {"increment_ready": "self", "increment_started": "self"},
     _BatchProgress: {"reset_on_run": "self"},
-    Strategy: {"save_checkpoint": "self, checkpoint, filepath, storage_options"},
+    DDPStrategy: {
+        "setup": "self, trainer",
+        "configure_ddp": "self",
+        "_setup_model": "self, model",
+        "lightning_module_state_dict": "self",
+        "_configure_launcher": "self",
+    },
+    Strategy: {"setup": "self, trainer", "save_checkpoint": "self, checkpoint, filepath, storage_options"},
     call: {"_call_and_handle_interrupt": "trainer, trainer_fn, args, kwargs", "_interrupt": "trainer, exception"},
 }
 """What they override, call or take for granted, with its parameters."""

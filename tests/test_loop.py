@@ -19,6 +19,7 @@ from lightning.pytorch.callbacks import (
     StochasticWeightAveraging,
 )
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
+from lightning.pytorch.strategies import DDPStrategy
 
 from dfl_lightning import DFLTrainer
 from dfl_lightning import callbacks as families
@@ -449,14 +450,15 @@ def test_the_profiler_shows_the_parts_of_a_round(small_run):
         ({"reload_dataloaders_every_n_epochs": 1}, "reload_dataloaders_every_n_epochs=1 .* data stay resident"),
         ({"sync_batchnorm": True}, "sync_batchnorm=True .* clients never share batches"),
         ({"barebones": True}, "barebones=True has no meaning"),
-        ({"devices": 2}, "devices=2: a run has one device for now; use devices: 1"),
-        ({"devices": "auto"}, "devices=auto"),
-        ({"num_nodes": 2}, "num_nodes=2"),
+        ({"cohorts": 0}, "cohorts=0; it is a number of groups of clients, 1 or more"),
+        ({"checkpoints": "half"}, "checkpoints=half; it is full or sharded"),
         ({"precision": "16-mixed"}, "precision=16-mixed is not implemented; use 32, 64-true or bf16-mixed"),
         ({"gradient_clip_val": -1.0}, "gradient_clip_val=-1.0; it must be above 0"),
         ({"gradient_clip_val": 1.0, "gradient_clip_algorithm": "x"}, "gradient_clip_algorithm=x; it is norm or value"),
         ({"checkpoint_every": 0}, "checkpoint_every=0; it is a number of rounds, 1 or more"),
-        ({"strategy": "ddp"}, "strategy DDPStrategy would synchronise clients"),
+        ({"strategy": "fsdp"}, r"strategy=fsdp would synchronise clients; use clients \(or auto, or ddp: all mean the"),
+        ({"strategy": DDPStrategy(), "devices": 2}, "strategy=DDPStrategy would synchronise clients; use clients"),
+        ({"strategy": "dpp"}, "strategy=dpp: there is no such strategy; did you mean 'ddp'?"),
         ({"callbacks": [StochasticWeightAveraging(0.1)]}, "StochasticWeightAveraging changes Lightning's steps"),
         (
             {"callbacks": [GradientAccumulationScheduler({0: 2})]},

@@ -12,7 +12,7 @@ VIRTUAL_WORKERS = 8
 """Cohorts come in multiples of this where there is work enough, else in fours or twos: threads are then all busy."""
 
 
-def plan_cohorts(steps: Sequence[int], narrowest: int = 1, widest: int = 16) -> list[Tensor]:
+def plan_cohorts(steps: Sequence[int], narrowest: int = 1, widest: int = 16, fewest: int | None = None) -> list[Tensor]:
     """Clients by falling number of steps, cut into blocks with about equal shares of all steps.
 
     Clients of a block have similar numbers of steps, so that few of them are done before the others. Short blocks bound
@@ -22,13 +22,14 @@ def plan_cohorts(steps: Sequence[int], narrowest: int = 1, widest: int = 16) -> 
         steps: optimizer steps of each client in a round.
         narrowest: as many clients as make a block worth its overhead, if there are enough of them for two blocks.
         widest: most clients of a block.
+        fewest: so many blocks at least, if there are as many clients.
 
     Example:
         >>> [cohort.tolist() for cohort in plan_cohorts([1, 4, 2, 1], widest=2)]
         [[1], [2], [0, 3]]
     """
     order = sorted(range(len(steps)), key=lambda client: (-steps[client], client))
-    blocks = _number_of_blocks(len(steps), narrowest, widest)
+    blocks = max(_number_of_blocks(len(steps), narrowest, widest), min(fewest or 1, len(steps)))
     total = max(1, sum(steps))
     cohorts: list[list[int]] = [[] for _ in range(blocks)]
     before = 0.0

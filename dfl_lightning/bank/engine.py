@@ -78,6 +78,7 @@ class EngineConfig:
         reduced: layers compute in this type where torch's autocast finds it good enough; rows stay in `dtype`.
         cuda_graphs: record the steps of a GPU and replay them.
         processes: that share the clients; on GPUs each has one cohort.
+        cohorts: least number of cohorts on a CPU; None: as many as are fast.
     """
 
     network: nn.Module
@@ -93,6 +94,7 @@ class EngineConfig:
     reduced: torch.dtype | None = None
     cuda_graphs: bool = False
     processes: int = 1
+    cohorts: int | None = None
 
     def arithmetic(self, device: torch.device) -> AbstractContextManager[Any]:
         """The context of forward passes and losses in the present thread."""
@@ -121,7 +123,7 @@ class Engine(ABC):
 
     def __init__(self, config: EngineConfig, layout: Layout, data: ClientData) -> None:
         self.config, self.layout, self.data = config, layout, data
-        self.cohorts = plan_cohorts(self.steps())
+        self.cohorts = plan_cohorts(self.steps(), fewest=config.cohorts)
         self.reason = ""
         self.details: dict[str, Any] = {}
         self.between_cohorts: Callable[[], None] = lambda: None

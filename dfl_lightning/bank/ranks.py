@@ -293,7 +293,7 @@ def owners_of(cohorts: Sequence[Tensor], nodes: int, count: int) -> Tensor:
     if count > len(cohorts):
         raise UserError(
             f"trainer.devices: {count} processes for {len(cohorts)} cohorts of clients, which are not divided; "
-            f"use {len(cohorts)} processes at most, or more clients"
+            f"use {len(cohorts)} processes at most, or --trainer.cohorts {count} (on GPUs: more clients)"
         )
     owner = torch.full((nodes,), -1)
     for index, cohort in enumerate(cohorts):

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 import yaml
 
-from dfl_lightning.checkpoints import FOLDER, rounds_in
+from dfl_lightning.checkpoints import FOLDER, is_checkpoint, rounds_in
 from dfl_lightning.errors import UserError
 from dfl_lightning.files import write_atomically, write_npz
 from dfl_lightning.functional import worst_decile_mean
@@ -256,7 +256,7 @@ class RunFolder(RoundCallback):
 
 def _run_of(checkpoint: Any) -> Path | None:
     """The run folder that a checkpoint file lies in, as the user wrote it where that is the same."""
-    if checkpoint is None or not Path(checkpoint).is_file():
+    if checkpoint is None or not is_checkpoint(Path(checkpoint)):
         return None
     home, written = Path(checkpoint).resolve().parent.parent, Path(checkpoint).parent.parent
     if not (home / "metrics.csv").is_file():

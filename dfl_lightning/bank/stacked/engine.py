@@ -71,7 +71,7 @@ class StackedEngine(Engine):
             unfolded = choose_unfolded(stacked, Stopwatch(self._shop, len(self.cohorts[0])))
             self.details |= {"unfolded": sorted(unfolded)} if unfolded else {}
         else:
-            self.cohorts = plan_cohorts(self.steps(), self.cost.narrowest, self.cost.widest)
+            self.cohorts = plan_cohorts(self.steps(), self.cost.narrowest, self.cost.widest, config.cohorts)
 
     def all_at_once(self, recorder: Recorder | None = None) -> None:
         """Make one cohort of all clients of a process, as for a GPU: one launch serves everybody; caches gain nothing.
