@@ -1,15 +1,23 @@
 """Real processes that talk over gloo, started once: starting one takes seconds, mostly for imports."""
 
+import contextlib
+import csv
 import importlib.util
+import io
 import os
 import socket
 import sys
 import traceback
+from pathlib import Path
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
+
+from dfl_lightning import cli
 
 MOST = 5
 TORCHRUN = ("RANK", "LOCAL_RANK", "GROUP_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
@@ -88,3 +96,57 @@ def on_ranks():
     pool = Pool()
     yield pool.run
     pool.close()
+
+
+def _fit(folder, words):
+    """`dfl-fit` in this process, which may be one of several; returns its exit code and what it said."""
+    os.chdir(folder)
+    count = os.environ.get("WORLD_SIZE", "1")
+    said = io.StringIO()
+    with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+        code = cli.run("fit", [*words, "--trainer.accelerator", "cpu", "--trainer.devices", count])
+    return code, said.getvalue()
+
+
+def _contents(folder):
+    """What a run leaves, as far as it may not depend on the number of processes."""
+    [run] = Path(folder, "runs").glob("*/*")
+    table = csv.DictReader((run / "metrics.csv").read_text().splitlines())
+    rows = [{k: v for k, v in row.items() if k != "seconds"} for row in table]
+    arrays = {name: dict(np.load(run / name)) for name in ("clients.npz", "graphs.npz", "split.npz")}
+    checkpoint = torch.load(run / "checkpoints" / "last.ckpt", weights_only=True)
+    return rows, arrays, checkpoint
+
+
+def _same(a, b, where=""):
+    """Equal to the last bit, through dicts and lists."""
+    assert type(a) is type(b), where
+    if isinstance(a, dict):
+        assert a.keys() == b.keys(), where
+        for key in a:
+            if key not in ("seconds", "loops"):
+                _same(a[key], b[key], f"{where}/{key}")
+    elif isinstance(a, (list, tuple)):
+        assert len(a) == len(b), where
+        for i, (x, y) in enumerate(zip(a, b, strict=True)):
+            _same(x, y, f"{where}/{i}")
+    elif isinstance(a, torch.Tensor):
+        assert a.dtype == b.dtype, where
+        assert torch.equal(a.reshape(-1).view(torch.uint8), b.reshape(-1).view(torch.uint8)), where
+    elif isinstance(a, np.ndarray):
+        np.testing.assert_array_equal(a, b, err_msg=where)
+    else:
+        assert a == b or (a != a and b != b), (where, a, b)
+
+
+@pytest.fixture(scope="session")
+def runs(on_ranks):
+    """Runs of `dfl-fit`: `fit(count, folder, words)` gives the run folder, `contents`, `same`."""
+
+    def fit(count, folder, words):
+        for code, said in on_ranks(count, _fit, str(folder), words):
+            assert code == 0, said
+        [made] = Path(folder, "runs").glob("*/*")
+        return made
+
+    return SimpleNamespace(fit=fit, contents=_contents, same=_same)

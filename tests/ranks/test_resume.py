@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from test_runs import contents, fit, same
 
 from dfl_lightning.checkpoints import read_checkpoint, rounds_in
 from dfl_lightning.errors import UserError
@@ -15,43 +14,33 @@ from dfl_lightning.export import reported_state
 WORDS = ["--config", "afind", "--data.num_clients", "12", "--data.samples_per_client", "12", "--trainer.cohorts", "3"]
 
 
-def run(on_ranks, count, folder, *words):
-    folder.mkdir(exist_ok=True)
-    for code, said in on_ranks(count, fit, str(folder), [*WORDS, *words]):
-        assert code == 0, said
-    [made] = Path(folder, "runs").glob("*/*")
-    return made
-
-
 @pytest.fixture(scope="module")
-def uninterrupted(on_ranks, tmp_path_factory):
+def uninterrupted(runs, tmp_path_factory):
     folder = tmp_path_factory.mktemp("uninterrupted")
-    run(on_ranks, 1, folder, "--trainer.max_rounds", "3")
-    return contents(folder)
-
-
-def forget_rows(checkpoint):
-    return {**checkpoint, "state_dict": {k: v for k, v in checkpoint["state_dict"].items() if ".rows." not in k}}
+    runs.fit(1, folder, [*WORDS, "--trainer.max_rounds", "3"])
+    return runs.contents(folder)
 
 
 @pytest.mark.parametrize("kind", ["full", "sharded"])
 @pytest.mark.parametrize("saved_by", [1, 2, 3])
-def test_any_number_of_processes_goes_on_where_any_number_stopped(on_ranks, tmp_path, uninterrupted, saved_by, kind):
-    first = run(on_ranks, saved_by, tmp_path / "first", "--trainer.max_rounds", "2", "--trainer.checkpoints", kind)
+def test_any_number_of_processes_goes_on_where_any_number_stopped(runs, tmp_path, uninterrupted, saved_by, kind):
+    (tmp_path / "first").mkdir()
+    words = [*WORDS, "--trainer.max_rounds", "2", "--trainer.checkpoints", kind]
+    first = runs.fit(saved_by, tmp_path / "first", words)
     assert (first / "checkpoints" / "last.ckpt").is_dir() == (kind == "sharded")
     assert rounds_in(first / "checkpoints" / "last.ckpt") == 2
     for count in (1, 2, 3):
         folder = tmp_path / f"then {count}"
         shutil.copytree(first, folder / "runs" / "afind" / first.name)
         last = Path("runs", "afind", first.name, "checkpoints", "last.ckpt")
-        run(on_ranks, count, folder, "--trainer.max_rounds", "3", "--ckpt_path", str(last))
-        same(uninterrupted, contents(folder), f"{saved_by} then {count}")
+        runs.fit(count, folder, [*WORDS, "--trainer.max_rounds", "3", "--ckpt_path", str(last)])
+        runs.same(uninterrupted, runs.contents(folder), f"{saved_by} then {count}")
 
 
 @pytest.fixture
-def sharded(on_ranks, tmp_path):
-    run_folder = run(on_ranks, 2, tmp_path / "made", "--trainer.max_rounds", "1", "--trainer.checkpoints", "sharded")
-    return run_folder / "checkpoints" / "last.ckpt"
+def sharded(runs, tmp_path):
+    words = [*WORDS, "--trainer.max_rounds", "1", "--trainer.checkpoints", "sharded"]
+    return runs.fit(2, tmp_path, words) / "checkpoints" / "last.ckpt"
 
 
 def test_a_torn_folder_is_refused_and_its_predecessor_is_offered(sharded):
