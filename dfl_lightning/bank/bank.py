@@ -17,6 +17,7 @@ from dfl_lightning.bank.layout import Columns, Layout
 from dfl_lightning.bank.mixing import mix_rows
 from dfl_lightning.bank.products import product
 from dfl_lightning.bank.ranks import Ranks
+from dfl_lightning.bank.threads import workers
 
 
 class Boundary(NamedTuple):
@@ -322,10 +323,11 @@ class Bank:
     def squared_lengths(self, name: str, where: Tensor, columns: Columns | None = None) -> Tensor:
         """Squares of the lengths of the rows of the nodes `where`, long [w], in `columns` (default: shared): [w]."""
         mine = torch.nonzero(self.ranks.at_home(where)).squeeze(1)
-        rows, places = self.rows(name), self.ranks.place[where[mine]]
+        rows, ranges = self.rows(name), (self.layout.shared if columns is None else columns).ranges
         squares = torch.zeros(len(where), dtype=torch.float64)
-        for start, stop in (self.layout.shared if columns is None else columns).ranges:
-            squares[mine] += rows[places.to(rows.device), start:stop].double().square().sum(1).cpu()
+        with workers():  # one thread: bits of a sum depend on how many share it
+            for job, place in zip(mine.tolist(), self.ranks.place[where[mine]].tolist(), strict=True):
+                squares[job] = sum(float(rows[place, start:stop].double().square().sum()) for start, stop in ranges)
         return self.ranks.join(mine, [squares])[0]
 
     def _teams(self) -> Tensor:

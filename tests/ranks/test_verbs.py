@@ -208,7 +208,7 @@ def agreeing(count, rank_asked):
 
 def test_processes_agree_on_a_stop_and_notice_that_they_differ(on_ranks):
     for said, signum in on_ranks(2, agreeing, 2, 1):
-        assert said == "the processes of the run start differently (round [0, 1]); start them alike"
+        assert said == "the processes of the run start at different places (round [0, 1]); start them alike"
         assert signum == 15
 
 
