@@ -1,4 +1,4 @@
-"""The table of docs/methods.md against runs: the formulas in its cells are evaluated, and met by the ledger's counts."""
+"""The table of docs/methods.md against runs: its formulas are evaluated, and met by what the ledger counts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ from dfl_lightning.registry import class_of
 from dfl_lightning.resources import shipped
 from dfl_lightning.topology import load_topology
 
-PAGE = (Path(__file__).parent.parent / "docs" / "methods.md").read_text(encoding="utf-8")
+DOCS = Path(__file__).parent.parent / "docs"
+PAGE = (DOCS / "methods.md").read_text(encoding="utf-8")
+COLUMNS = set(re.findall(r"`([a-z_0-9]+)`", (DOCS / "run_folder.md").read_text(encoding="utf-8")))
 CELLS = [[cell.strip() for cell in line.strip("|").split("|")] for line in PAGE.splitlines() if line.startswith("| ")]
 ROWS = {row[1].strip("`").removeprefix("--config "): row for row in CELLS[1:]}
 
@@ -26,7 +28,7 @@ SMALL = (
     f"--data.num_clients {CLIENTS} --model.network.hidden [{HIDDEN}] --model.local_epochs 1 --model.finetune_epochs 0 "
     "--trainer.accelerator cpu --trainer.enable_progress_bar false --trainer.enable_checkpointing false"
 )
-STAGES = {  # options under which rounds 0, 1, 2 … are each of another kind, and the formula of the cell for each of them
+STAGES = {  # options under which rounds 0, 1, 2 … are of different kinds, and which of the cell's formulas is theirs
     "panm_grad": ("--selection.stage_one 2 --selection.tau 3", [0, 1, 2, 3]),
     "panm_loss": ("--selection.stage_one 2 --selection.tau 3", [0, 1, 2, 3]),
     "panm_literal": ("--selection.stage_one 2 --selection.tau 3", [0, 1, 2, 3]),
@@ -56,6 +58,7 @@ def test_a_run_receives_what_the_table_says(command, tmp_path, monkeypatch, caps
     config = yaml.safe_load((folder / "config.yaml").read_text())
     with (folder / "metrics.csv").open() as file:
         metrics = [{key: float(value) for key, value in row.items() if value} for row in csv.DictReader(file)]
+    assert {re.sub(r"server_\d", "server_0", column) for row in metrics for column in row} <= COLUMNS
     *_, models_cell, parts_cell, kept_cell = ROWS[command]
     assert len(kept_row_sets(config)) == sum(map(int, re.findall(r"(\d+) model", kept_cell)))
     for index, (row, kind) in enumerate(zip(metrics, kinds, strict=True)):
@@ -113,7 +116,7 @@ class at_most:
 
 
 def test_the_readme_names_every_config_and_leaves_costs_to_the_table():
-    readme = (Path(__file__).parent.parent / "README.md").read_text(encoding="utf-8")
+    readme = (DOCS.parent / "README.md").read_text(encoding="utf-8")
     section = readme.partition("## Methods")[2].partition("\n## ")[0]
     named = set(re.findall(r"[a-z_]+", " ".join(re.findall(r"`([^`]*)`", section))))
     assert set(shipped("configs")) <= named
