@@ -22,6 +22,7 @@ from dfl_lightning.errors import UserError
 from dfl_lightning.registry import GROUPS, check_class, options_of, shipped_classes
 from dfl_lightning.resources import shipped
 from dfl_lightning.round import Round
+from dfl_lightning.topology import load_topology
 
 ROOT = Path(__file__).parent.parent
 TEXTS = {
@@ -250,3 +251,17 @@ def test_the_readme_leads_to_every_page():
 @pytest.mark.parametrize("page", TEXTS)
 def test_a_page_begins_with_its_title(page):
     assert re.match(r"# \S.*\n\n", TEXTS[page])
+
+
+@pytest.mark.parametrize("page", TEXTS)
+def test_every_row_of_a_table_has_as_many_cells_as_its_head(page):
+    for table in re.findall(r"(?:^\|.*\|\n)+", FENCED.sub("", TEXTS[page]), re.MULTILINE):
+        rows = [re.sub(r"`[^`]*`|\\\|", "", row).count("|") for row in table.splitlines()]
+        assert len(set(rows)) == 1, table.splitlines()[0]
+
+
+def test_the_lines_about_topologies_are_what_a_run_prints():
+    lines = re.findall(r"^(\w+) graph: .*$", TEXTS["docs/topologies.md"], re.MULTILINE)
+    assert len(lines) > 3
+    for name in lines:
+        assert load_topology(name, 24, 0).describe() in TEXTS["docs/topologies.md"].splitlines()
