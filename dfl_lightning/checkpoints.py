@@ -78,8 +78,8 @@ class ShardedCheckpointIO(AtomicCheckpointIO):
         if ranks.rank == 0:
             target.parent.mkdir(parents=True, exist_ok=True)
             _remove(temporary)
-        servers = torch.arange(bank.num_clients, bank.num_nodes)
-        cohorts = [*(cohort.sort().values for cohort in engine.cohorts), *servers.split(1)]
+        servers = [torch.tensor([node]) for node in range(bank.num_clients, bank.num_nodes)]
+        cohorts = [*(cohort.sort().values for cohort in engine.cohorts), *servers]
         write_shards(temporary, checkpoint, cohorts, ranks.owner, ranks.rank, ranks.count)
         if ranks.rank == 0:
             if target.name == LAST and target.exists():
