@@ -1,9 +1,10 @@
-"""Run a config's variants over seeds and print their accuracies as a Markdown table.
+"""Run a config's variants, or every method on one toy, over seeds and print what they reach as a Markdown table.
 
     python scripts/compare.py afind --seeds 0 1 2
     python scripts/compare.py fdms --seeds 0 1 2 3 4
     python scripts/compare.py panm_grad --seeds 0 1 2
     python scripts/compare.py dpfl --seeds 0 1 2
+    python scripts/compare.py toy --seeds 0 1 2
 
 Every row is a command line that anyone can run; the runs stay in `--out`.
 """
@@ -18,6 +19,10 @@ import statistics
 import sys
 import time
 from pathlib import Path
+from typing import Any
+
+from comparisons import toy
+from comparisons.spread import spread
 
 from dfl_lightning.cli import run
 
@@ -62,32 +67,43 @@ VARIANTS = {
 }
 
 
+MEASURES = {
+    "acc_best_round": "best round",
+    "acc_last": "last round",
+    "acc_best_val": "best on validation",
+    "global_mean_over_rounds": "global model, mean over rounds",
+}
+
+
+def parser() -> argparse.ArgumentParser:
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("config", choices=[*sorted(VARIANTS), "toy"], help="whose variants; or toy: every method")
+    options.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    options.add_argument("--out", default="runs/compare")
+    options.add_argument("--more", default="", help="further options for every run, in one string")
+    return options
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("config", choices=sorted(VARIANTS))
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    parser.add_argument("--out", default="runs/compare")
-    parser.add_argument("--more", default="", help="further options for every run, in one string")
-    words = parser.parse_args()
-    measures = {
-        "acc_best_round": "best round",
-        "acc_last": "last round",
-        "acc_best_val": "best on validation",
-        "global_mean_over_rounds": "global model, mean over rounds",
-    }
-    print(f"| {words.config} | {' | '.join(measures.values())} | models received | seconds |")
-    print("|---|---|---|---|---|---|---|", flush=True)
-    for name, options in VARIANTS[words.config].items():
-        summaries = [one(words.config, options, words.more, seed, Path(words.out)) for seed in words.seeds]
-        cells = [spread([s["test_accuracy"].get(m) for s in summaries]) for m in measures]
-        models = statistics.mean(s["received_per_client"]["models"] for s in summaries)
-        seconds = statistics.median(s["wall"] for s in summaries)
-        print(f"| {name} | {' | '.join(cells)} | {models:.0f} | {seconds:.0f} |", flush=True)
+    words = parser().parse_args()
+    describe = toy.cells if words.config == "toy" else cells
+    for number, (name, argv) in enumerate(commands(words.config).items()):
+        row = describe([one([*argv, *words.more.split()], seed, Path(words.out)) for seed in words.seeds])
+        if not number:
+            print(f"| {' | '.join([words.config, *row])} |\n|{'---|' * (1 + len(row))}")
+        print(f"| {' | '.join([name, *row.values()])} |", flush=True)
 
 
-def one(config: str, options: str, more: str, seed: int, out: Path) -> dict:
-    """One run's summary.json."""
-    argv = f"--config {config} {options} {more} --seed_everything {seed} --trainer.default_root_dir {out}".split()
+def commands(comparison: str) -> dict[str, list[str]]:
+    """The words after `dfl-fit` of each row."""
+    if comparison == "toy":
+        return {name: toy.command(name) for name in toy.METHODS}
+    return {name: ["--config", comparison, *options.split()] for name, options in VARIANTS[comparison].items()}
+
+
+def one(argv: list[str], seed: int, out: Path) -> dict[str, Any]:
+    """One run's summary.json, its seconds and its folder."""
+    argv = [*argv, "--seed_everything", str(seed), "--trainer.default_root_dir", str(out)]
     before = set(out.rglob("summary.json"))
     printed, started = io.StringIO(), time.perf_counter()
     with contextlib.redirect_stdout(printed):
@@ -95,16 +111,15 @@ def one(config: str, options: str, more: str, seed: int, out: Path) -> dict:
     if code:
         sys.exit(f"dfl-fit {' '.join(argv)} ended with {code}")
     (file,) = set(out.rglob("summary.json")) - before
-    return {**json.loads(file.read_text()), "wall": time.perf_counter() - started}
+    return {**json.loads(file.read_text()), "wall": time.perf_counter() - started, "folder": file.parent}
 
 
-def spread(values: list[float | None]) -> str:
-    """Mean and standard deviation over seeds, in percent."""
-    known = [100 * v for v in values if v is not None]
-    if not known:
-        return "–"
-    deviation = statistics.stdev(known) if len(known) > 1 else 0.0
-    return f"{statistics.mean(known):.2f} ± {deviation:.2f}"
+def cells(summaries: list[dict[str, Any]]) -> dict[str, str]:
+    """A row's cells by column, from the summaries of its seeds."""
+    row = {title: spread([s["test_accuracy"].get(key) for s in summaries]) for key, title in MEASURES.items()}
+    row["models received"] = f"{statistics.mean(s['received_per_client']['models'] for s in summaries):.0f}"
+    row["seconds"] = f"{statistics.median(s['wall'] for s in summaries):.0f}"
+    return row
 
 
 if __name__ == "__main__":

@@ -1,7 +1,9 @@
 """The README's own code blocks, run as they stand there."""
 
 import copy
+import importlib
 import re
+import shlex
 from pathlib import Path
 
 import numpy as np
@@ -72,3 +74,29 @@ def test_every_command_of_the_readme_names_things_that_exist(folder, capsys):
         if "CIFAR10" in command:
             command = command.replace("--data CIFAR10 ", "--data Digits ").replace(" --model.network LeNet", "")
         assert run("fit", [*command.split(), "--explain"]) == 0, capsys.readouterr().err
+
+
+@pytest.fixture
+def compare(monkeypatch):
+    monkeypatch.syspath_prepend(str(README.parent / "scripts"))
+    return importlib.import_module("compare")
+
+
+def test_every_comparison_that_is_quoted_can_be_made(compare, folder, capsys):
+    pages = [README, *(README.parent / "docs").glob("*.md")]
+    text = " ".join(" ".join(page.read_text(encoding="utf-8").split()) for page in pages)
+    quoted = set(re.findall(r"`(?:python scripts/)?compare\.py ([^`]*)`", text))
+    assert {"toy", "afind", "fdms"} <= quoted
+    for options in quoted:
+        words = compare.parser().parse_args(shlex.split(options))
+        argv = next(iter(compare.commands(words.config).values()))
+        assert run("fit", [*argv, *words.more.split(), "--explain"]) == 0, capsys.readouterr().err
+
+
+def test_the_table_of_the_toy_has_the_rows_and_columns_that_its_script_prints(compare):
+    section = README.read_text(encoding="utf-8").split("compare.py toy`")[1]
+    lines = re.findall(r"^\| *(.*?) *\|$", section.split("\n## ")[0], re.MULTILINE)
+    head, _, *rows = ([cell.strip() for cell in re.split(r" *\| *", line)] for line in lines)
+    assert head[1:] == list(compare.toy.COLUMNS)
+    assert [row[0] for row in rows] == list(compare.toy.METHODS)
+    assert all(len(row) == len(head) for row in rows)

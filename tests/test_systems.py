@@ -1,8 +1,13 @@
-"""Do the methods do what they are for? Minutes of training; run with `-m slow -s` to see the numbers."""
+"""Do the methods do what they are for? Minutes of training; run with `-m slow -s` to see the numbers.
+
+AFIND+ on rotated images and FL-FDMS with clients that drop out; every method on one toy is in `test_toy.py`.
+"""
 
 import functools
+import importlib
 import os
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -129,3 +134,26 @@ def test_on_rotated_images_afind_finds_its_cluster_from_the_third_round_on(fashi
     for outcome in fashion["afind"]:
         assert outcome.precision[2:].min() >= 0.95
         assert outcome.recall[2:].min() >= 0.95
+
+
+@pytest.fixture(scope="module")
+def dropping(tmp_path_factory):
+    """Accuracy of the server's model, mean over rounds, by row of `compare.py fdms`; half of the clients are down."""
+    folder = tmp_path_factory.mktemp("fdms")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(Path(__file__).resolve().parent.parent / "scripts"))
+        compare = importlib.import_module("compare")
+    commands = compare.commands("fdms")
+    found = {
+        name: [compare.one(commands[name], seed, folder)["test_accuracy"] for seed in SEEDS[:2]]
+        for name in ("Full", "Dropout", "FDMS")
+    }
+    means = {name: [100 * one["global_mean_over_rounds"] for one in ones] for name, ones in found.items()}
+    print(means)
+    return means
+
+
+def test_with_half_of_the_clients_down_friends_make_up_for_most_of_what_dropout_costs(dropping):
+    for full, without, ours in zip(*(dropping[name] for name in ("Full", "Dropout", "FDMS")), strict=True):
+        assert full > without + 5
+        assert ours > without + 0.7 * (full - without)

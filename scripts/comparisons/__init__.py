@@ -1,0 +1,1 @@
+"""What `compare.py` compares beyond the variants of one config."""
