@@ -190,6 +190,22 @@ class Engine(ABC):
         return found
 
 
+def right_answers(scores: Tensor, labels: Tensor, classes: int) -> Tensor:
+    """Where the class with the highest score is the label; never where a score is not a number.
+
+    Args:
+        scores: one for each class, along dimension `classes`.
+        labels: as many as answers.
+        classes: which dimension.
+
+    Example:
+        >>> right_answers(torch.tensor([[0.1, 0.9], [torch.nan, 0.0]]), torch.tensor([1, 0]), classes=1)
+        tensor([ True, False])
+    """
+    best = scores.max(dim=classes)  # NaN, where there is one: it would be an answer of whatever class it stands at
+    return (best.indices == labels) & ~best.values.isnan()
+
+
 def refuse_single_samples(network: nn.Module, config: EngineConfig, data: ClientData) -> None:
     """BatchNorm cannot train on one sample: better said now than by a traceback in the middle of a round.
 
