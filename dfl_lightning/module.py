@@ -88,6 +88,7 @@ class DFLModule(LightningModule):
         self.on_divergence = on_divergence
         self.bank = None  # type: ignore[assignment]
         self._said: set[str] = set()
+        self._diverged: set[int] = set()  # who has been named in a warning
         self._loaded_metrics: dict[str, float] = {}
         self._schedule = self._new_schedule()
 
@@ -218,7 +219,9 @@ class DFLModule(LightningModule):
         if self.finetune_epochs:
             phases = (Phase(Plain(), self.finetune_epochs, self.layout.all),)
             round_ = bank.boundary.round
-            bank.train(references, Training("finetune", round_, phases, self.learning_rate))
+            result = bank.train(references, Training("finetune", round_, phases, self.learning_rate))
+            if not result.finite.all():
+                self._judge_without_finetuning(references.take(torch.nonzero(~result.finite).squeeze(1)))
             references = References.rows("trained", references.owners)
         results: dict[str, Tensor] = {}
         for split in ("val", "test"):
@@ -318,6 +321,33 @@ class DFLModule(LightningModule):
         return super()._apply(fn, recurse)
 
     # --- details ------------------------------------------------------------------------------------------------
+    def _judge_without_finetuning(self, references: References) -> None:
+        """Clients whose fine-tuning diverged are judged by the model that it started from."""
+        owners, after = references.owners, self.bank.boundary.round - 1
+        if self.on_divergence == "stop":
+            names = ", ".join(map(str, owners.tolist()))
+            raise UserError(
+                f"after round {after}: fine-tuning of client {names} diverged (NaN or infinity); "
+                "lower model.optimizer.lr, set trainer.gradient_clip_val, or use --model.on_divergence quarantine"
+            )
+        trained = self.bank.rows("trained")
+        trained[owners.to(trained.device)] = self.bank.materialise(references)
+        self.warn_of_divergence(
+            owners.tolist(), f"after round {after}: fine-tuning of client {{}} diverged; it is judged without"
+        )
+
+    def warn_of_divergence(self, clients: list[int], sentence: str) -> None:
+        """A warning that names the clients, each of them once a run: the run folder has every round.
+
+        Args:
+            clients: who diverged now.
+            sentence: with {} in the place of their names.
+        """
+        new = [client for client in clients if client not in self._diverged]
+        self._diverged |= set(new)
+        if new:
+            self.warn_once(sentence.format(", ".join(map(str, new))))
+
     def warn_once(self, sentence: str) -> None:
         """A warning to the user, once a run."""
         if sentence not in self._said:
