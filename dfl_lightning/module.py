@@ -143,6 +143,7 @@ class DFLModule(LightningModule):
             models = torch.stack(rows)
         else:
             models = self.layout.row(load_parameters(self.init), dtype).repeat(n, 1)
+        self._refuse_broken_start(models)
         wanted = {name for policy in self.dfl_trainer.policies() for name in policy.row_sets}
         wanted |= {name for phase in self.phases for name in phase.objective.row_sets}
         started = ("initial", "best")
@@ -321,6 +322,23 @@ class DFLModule(LightningModule):
         return super()._apply(fn, recurse)
 
     # --- details ------------------------------------------------------------------------------------------------
+    def _refuse_broken_start(self, models: Tensor) -> None:
+        """Models that are not finite before training, which no client could ever fall back to."""
+        different = models if self.init == "independent" else models[:1]
+        if bool(different.sum().isfinite()):  # makes no copy; a sum that only overflows is looked into
+            return
+        broken = next(
+            (column for row in different for column in torch.nonzero(~row.isfinite()).flatten().tolist()), None
+        )
+        if broken is None:
+            return
+        name = next(entry.name for entry in self.layout.entries if broken < entry.stop)
+        if self.init in ("common", "independent"):
+            what, remedy = f"model.network {type(self.network).__name__}", "initialise it (torch.empty does not)"
+        else:
+            what, remedy = f"model.init={self.init}", "use another file"
+        raise UserError(f"{what}: '{name}' holds NaN or infinity before the first round; {remedy}")
+
     def _judge_without_finetuning(self, references: References) -> None:
         """Clients whose fine-tuning diverged are judged by the model that it started from."""
         owners, after = references.owners, self.bank.boundary.round - 1
