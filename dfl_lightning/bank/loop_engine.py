@@ -144,7 +144,7 @@ class Scratch:
                 row[entry.start : entry.stop] = self._buffers[entry.name].reshape(-1).to(row.dtype)
 
     def scores(self, row: Tensor, samples: Tensor) -> dict[str, float]:
-        """Mean loss (infinite, if it is not a number), accuracy and metrics of a row on samples; NaN where there are none."""
+        """Mean loss (infinite, if it is no number), accuracy and metrics of a row on samples; NaN without samples."""
         metrics = self._metrics
         if not len(samples):
             return dict.fromkeys(("loss", "acc", *metrics), float("nan"))

@@ -139,7 +139,7 @@ class FederatedData(L.LightningDataModule):
         """Load, divide and lay out; a second call does nothing unless the seed is another one.
 
         Raises:
-            UserError: the data are missing, cannot be divided as asked, or hold NaN or infinity where somebody uses them.
+            UserError: the data are missing, cannot be divided as asked, or hold NaN or infinity.
         """
         if self._clients is not None and self._drawn_with == self.split_seed:
             return
