@@ -228,6 +228,7 @@ def refuse_single_samples(network: nn.Module, config: EngineConfig, data: Client
         samples = len(data.train[owner])
         remedy = "give it more samples or use another normalisation" if lonely else "choose another batch size"
         raise UserError(
-            f"client {owner} has {samples} training sample{'s' * (samples > 1)}, so that with model.batch_size={size} a "
-            f"batch holds a single one, which the network's BatchNorm cannot be trained on; {remedy}"
+            f"client {owner} has {samples} training sample{'s' * (samples > 1)}, so that with "
+            f"model.batch_size={size} a batch holds a single one, which the network's BatchNorm cannot be trained on; "
+            f"{remedy}"
         ) from error
