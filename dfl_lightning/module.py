@@ -89,6 +89,7 @@ class DFLModule(LightningModule):
         self.on_divergence = on_divergence
         self.bank = None  # type: ignore[assignment]
         self._said: set[str] = set()
+        self._diverged: set[int] = set()  # who has been named in a warning
         self._loaded_metrics: dict[str, float] = {}
         self._schedule = self._new_schedule()
 
@@ -157,6 +158,8 @@ class DFLModule(LightningModule):
             models = torch.stack(rows)
         else:
             models = self.layout.row(load_parameters(self.init), dtype).repeat(len(own), 1)
+        with ranks.together():
+            self._refuse_broken_start(models)
         wanted = {name for policy in self.dfl_trainer.policies() for name in policy.row_sets}
         wanted |= {name for phase in self.phases for name in phase.objective.row_sets}
         started = ("initial", "best")
@@ -227,7 +230,9 @@ class DFLModule(LightningModule):
         if self.finetune_epochs:
             phases = (Phase(Plain(), self.finetune_epochs, self.layout.all),)
             round_ = bank.boundary.round
-            bank.train(references, Training("finetune", round_, phases, self.learning_rate))
+            result = bank.train(references, Training("finetune", round_, phases, self.learning_rate))
+            if not result.finite.all():
+                self._judge_without_finetuning(references.take(torch.nonzero(~result.finite).squeeze(1)))
             references = References.rows("trained", references.owners)
         results: dict[str, Tensor] = {}
         for split in ("val", "test"):
@@ -327,6 +332,49 @@ class DFLModule(LightningModule):
         return super()._apply(fn, recurse)
 
     # --- details ------------------------------------------------------------------------------------------------
+    def _refuse_broken_start(self, models: Tensor) -> None:
+        """Models that are not finite before training, which no client could ever fall back to."""
+        different = models if self.init == "independent" else models[:1]
+        if bool(different.sum().isfinite()):  # makes no copy; a sum that only overflows is looked into
+            return
+        broken = next(
+            (column for row in different for column in torch.nonzero(~row.isfinite()).flatten().tolist()), None
+        )
+        if broken is None:
+            return
+        name = next(entry.name for entry in self.layout.entries if broken < entry.stop)
+        if self.init in ("common", "independent"):
+            what, remedy = f"model.network {type(self.network).__name__}", "initialise it (torch.empty does not)"
+        else:
+            what, remedy = f"model.init={self.init}", "use another file"
+        raise UserError(f"{what}: '{name}' holds NaN or infinity before the first round; {remedy}")
+
+    def _judge_without_finetuning(self, references: References) -> None:
+        """Clients whose fine-tuning diverged are judged by the model that it started from."""
+        owners, after = references.owners, self.bank.boundary.round - 1
+        if self.on_divergence == "stop":
+            names = ", ".join(map(str, owners.tolist()))
+            raise UserError(
+                f"after round {after}: fine-tuning of client {names} diverged (NaN or infinity); "
+                "lower model.optimizer.lr, set trainer.gradient_clip_val, or use --model.on_divergence quarantine"
+            )
+        self.bank.undo_training(references)
+        self.warn_of_divergence(
+            owners.tolist(), f"after round {after}: fine-tuning of client {{}} diverged; it is judged without"
+        )
+
+    def warn_of_divergence(self, clients: list[int], sentence: str) -> None:
+        """A warning that names the clients, each of them once a run: the run folder has every round.
+
+        Args:
+            clients: who diverged now.
+            sentence: with {} in the place of their names.
+        """
+        new = [client for client in clients if client not in self._diverged]
+        self._diverged |= set(new)
+        if new:
+            self.warn_once(sentence.format(", ".join(map(str, new))))
+
     def warn_once(self, sentence: str) -> None:
         """A warning to the user, once a run."""
         if sentence not in self._said:

@@ -185,8 +185,10 @@ class Protocol:
         round.losses[bad] = float("nan")
         self._settle_availability(round)
         round.candidates &= round.available
-        self.module.warn_once(
-            f"round {round.index}: training of client {names} diverged; nobody mixes it (logged as 'diverged')"
+        self.module.warn_of_divergence(
+            bad.tolist(),
+            f"round {round.index}: training of client {{}} diverged; nobody mixes it "
+            "(said once a client: diverged.npz has every round)",
         )
 
     def _substitute(self, round: Round) -> None:

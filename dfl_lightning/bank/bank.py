@@ -196,6 +196,13 @@ class Bank:
         self._work.trained = target
         return result
 
+    def undo_training(self, references: References) -> None:
+        """The owners' rows of `trained` become the references that their training started from."""
+        jobs = references.take(torch.nonzero(self.ranks.at_home(references.owners)).squeeze(1))
+        trained = self.rows("trained")
+        with self._visited(jobs):
+            trained[self.ranks.place[jobs.owners].to(trained.device)] = self.materialise(jobs)
+
     def rehearse(self, references: References, training: Training, into: str) -> Trained:
         """Train into a set made by `scratch`, and keep nothing else of it."""
         target = self._work.scratch[into]

@@ -249,6 +249,22 @@ class Engine(ABC):
         return found
 
 
+def right_answers(scores: Tensor, labels: Tensor, classes: int) -> Tensor:
+    """Where the class with the highest score is the label; never where that score is no number, or infinite.
+
+    Args:
+        scores: one for each class, along dimension `classes`.
+        labels: as many as answers.
+        classes: which dimension.
+
+    Example:
+        >>> right_answers(torch.tensor([[0.1, 0.9], [torch.nan, 0.0]]), torch.tensor([1, 0]), classes=1)
+        tensor([ True, False])
+    """
+    best = scores.max(dim=classes)  # a NaN is the highest: it would answer with the class where it stands
+    return (best.indices == labels) & best.values.isfinite()
+
+
 def refuse_single_samples(network: nn.Module, config: EngineConfig, data: ClientData) -> None:
     """BatchNorm cannot train on one sample: better said now than by a traceback in the middle of a round.
 
@@ -259,15 +275,19 @@ def refuse_single_samples(network: nn.Module, config: EngineConfig, data: Client
     single = [owner for owner, samples in enumerate(data.train) if len(samples) % size == 1 or size == 1]
     if not single:
         return
-    x, _ = data.batch(data.train[single[0]][:1], dtype=config.dtype)
+    lonely = [owner for owner in single if len(data.train[owner]) == 1]  # whom no batch size helps
+    owner = (lonely or single)[0]
+    x, _ = data.batch(data.train[owner][:1], dtype=config.dtype)
     try:
         with torch.no_grad():
             network.train()(x)
     except ValueError as error:
         if "more than 1 value per channel" not in str(error):
             raise
+        samples = len(data.train[owner])
+        remedy = "give it more samples or use another normalisation" if lonely else "choose another batch size"
         raise UserError(
-            f"client {single[0]} has {len(data.train[single[0]])} training samples, so that with "
-            f"model.batch_size={size} a batch holds a single one, which the network's BatchNorm cannot be "
-            "trained on; choose another batch size"
+            f"client {owner} has {samples} training sample{'s' * (samples > 1)}, so that with "
+            f"model.batch_size={size} a batch holds a single one, which the network's BatchNorm cannot be trained on; "
+            f"{remedy}"
         ) from error

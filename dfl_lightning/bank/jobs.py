@@ -94,8 +94,9 @@ class Evaluation:
     """Scores of J references on their owners' data.
 
     Args:
-        losses: float64 [J], mean loss per sample; NaN where the owner has no data in the split.
-        metrics: float64 [J] by name; `acc` is always there.
+        losses: float64 [J], mean loss per sample; NaN where the owner has no data in the split and nowhere else: a loss
+            that is not a number is infinite.
+        metrics: float64 [J] by name; `acc` is always there. An answer that is not a number is a wrong one.
     """
 
     losses: Tensor

@@ -7,6 +7,7 @@ engine is tested against.
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -17,7 +18,14 @@ from torch.func import functional_call
 
 from dfl_lightning.bank.batches import batches_of
 from dfl_lightning.bank.dropout_layers import replace_dropout_layers
-from dfl_lightning.bank.engine import EVALUATION_BATCH, Engine, EngineConfig, Training, refuse_single_samples
+from dfl_lightning.bank.engine import (
+    EVALUATION_BATCH,
+    Engine,
+    EngineConfig,
+    Training,
+    refuse_single_samples,
+    right_answers,
+)
 from dfl_lightning.bank.jobs import Evaluation, References, Trained
 from dfl_lightning.bank.layout import Columns, Layout
 from dfl_lightning.bank.products import one_blas_thread
@@ -136,7 +144,7 @@ class Scratch:
                 row[entry.start : entry.stop] = self._buffers[entry.name].reshape(-1).to(row.dtype)
 
     def scores(self, row: Tensor, samples: Tensor) -> dict[str, float]:
-        """Mean loss, accuracy and metrics of a row on samples; NaN where there are none."""
+        """Mean loss (infinite, if it is no number), accuracy and metrics of a row on samples; NaN without samples."""
         metrics = self._metrics
         if not len(samples):
             return dict.fromkeys(("loss", "acc", *metrics), float("nan"))
@@ -151,11 +159,12 @@ class Scratch:
                 outputs = network(x)
             outputs = outputs.to(self.config.dtype)
             loss += float(self.config.loss(outputs, y)) * len(part)
-            correct += float((outputs.argmax(dim=1) == y).sum())
+            correct += float(right_answers(outputs, y, classes=1).sum())
             for metric in metrics.values():
                 metric.update(outputs, y)
         computed = {name: float(metric.compute()) for name, metric in metrics.items()}
-        return {"loss": loss / len(samples), "acc": correct / len(samples), **computed}
+        loss = math.inf if math.isnan(loss) else loss / len(samples)
+        return {"loss": loss, "acc": correct / len(samples), **computed}
 
 
 class _Job:

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from dfl_lightning.data.augment import CropFlip
 from dfl_lightning.data.client_data import ClientData
+from dfl_lightning.data.finite import refuse_what_is_no_number
 from dfl_lightning.data.materialise import materialise
 from dfl_lightning.data.partitions import IID, Partition
 from dfl_lightning.data.source import Source
@@ -138,7 +139,7 @@ class FederatedData(L.LightningDataModule):
         """Load, divide and lay out; a second call does nothing unless the seed is another one.
 
         Raises:
-            UserError: the data are missing or cannot be divided as asked.
+            UserError: the data are missing, cannot be divided as asked, or hold NaN or infinity.
         """
         if self._clients is not None and self._drawn_with == self.split_seed:
             return
@@ -149,7 +150,9 @@ class FederatedData(L.LightningDataModule):
                 f"data.augment crops and flips images [C, H, W], but {source.name} has inputs of shape "
                 f"{tuple(source.images.shape[1:])}; set augment: false"
             )
-        self._clients = materialise(source, split, self.normalise, CropFlip() if self.augment else None)
+        clients = materialise(source, split, self.normalise, CropFlip() if self.augment else None)
+        refuse_what_is_no_number(clients, split, source)
+        self._clients = clients
         self._source, self._split, self._drawn_with = source, split, self.split_seed
 
     def _divide(self, source: Source) -> Split:

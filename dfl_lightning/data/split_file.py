@@ -138,6 +138,9 @@ def _unpack(path: Path, arrays: dict[str, np.ndarray], source: Source, num_clien
         if len(indices) and not (indices.min() >= 0 and indices.max() < limit):
             raise ValueError(f"{part}_indices reach from {indices.min()} to {indices.max()} in {limit} images")
         parts[part] = np.split(indices, offsets[1:-1])
+    for client, indices in enumerate(parts["train"]):
+        if not len(indices):
+            raise UserError(f"data.split: {path} leaves client {client} without training images; use another split")
     none = np.empty(0)  # an array that did not exist when the file was written
     optional = {name: array for name in OPTIONAL if (array := arrays.get(name, none)).size}
     for name, array in optional.items():

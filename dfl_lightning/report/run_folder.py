@@ -36,6 +36,7 @@ class RunFolder(RoundCallback):
         metrics: rows of metrics.csv, by column.
         clients: arrays [evaluations, clients] by name, and `rounds` [evaluations].
         graphs: sparse graphs of the recorded rounds, by column.
+        diverged: whose training diverged in which round, by column.
         summary: what summary.json holds, after the run.
     """
 
@@ -47,6 +48,7 @@ class RunFolder(RoundCallback):
         self._extra: list[str] = []
         self._evaluations: dict[int, dict[str, np.ndarray]] = {}
         self._graphs: dict[int, dict[str, np.ndarray]] = {}
+        self._diverged: dict[int, dict[str, np.ndarray]] = {}
         self._has_new_columns = False
         self._source: Path | None = None  # the run folder that this fit goes on from
         self._trainer: Any = None
@@ -72,11 +74,12 @@ class RunFolder(RoundCallback):
     @property
     def graphs(self) -> dict[str, np.ndarray]:
         """graphs.npz: `round`, `receiver`, `sender`, `weight`, `selected`, `probed`, an entry an edge."""
-        return self._graphs_before(math.inf)
+        return _before(math.inf, self._graphs)
 
-    def _graphs_before(self, round: float) -> dict[str, np.ndarray]:
-        parts = [self._graphs[r] for r in sorted(self._graphs) if r < round]
-        return {name: np.concatenate([p[name] for p in parts]) for name in parts[0]} if parts else {}
+    @property
+    def diverged(self) -> dict[str, np.ndarray]:
+        """diverged.npz: `round` and `client`, an entry each time that a client's training diverged."""
+        return _before(math.inf, self._diverged)
 
     # --- open ---------------------------------------------------------------------------------------------------------
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
@@ -130,7 +133,7 @@ class RunFolder(RoundCallback):
 
     def _take_up(self, boundary: Boundary) -> None:
         """Read what the run wrote up to the boundary; set aside the rest, or leave it where a fork found it."""
-        self._rows, self._extra, self._evaluations, self._graphs = [], [], {}, {}
+        self._rows, self._extra, self._evaluations, self._graphs, self._diverged = [], [], {}, {}, {}
         if self._source is None:
             return
         done = boundary.round if boundary.closed else boundary.round - 1
@@ -141,6 +144,8 @@ class RunFolder(RoundCallback):
         graphs = by_round(read_npz(self._source / "graphs.npz"), "round")
         self._evaluations = {r: {k: v[0] for k, v in e.items()} for r, e in evaluations.items() if r < done}
         self._graphs = {r: g for r, g in graphs.items() if r < boundary.round}
+        diverged = by_round(read_npz(self._source / "diverged.npz"), "round")
+        self._diverged = {r: d for r, d in diverged.items() if r < boundary.round}
         if self._source == self.path:
             self._set_aside(rows[len(self._rows) :], boundary.round)
 
@@ -151,7 +156,7 @@ class RunFolder(RoundCallback):
             return
         aside = _new_folder(self._file("superseded"))
         write_atomically(aside / "metrics.csv", lambda file: file.write(as_csv(rows, self._extra).encode()))
-        for name in ("clients.npz", "graphs.npz"):
+        for name in ("clients.npz", "graphs.npz", "diverged.npz"):
             if self._file(name).is_file():
                 shutil.copyfile(self._file(name), aside / name)
         for file in checkpoints:
@@ -159,7 +164,11 @@ class RunFolder(RoundCallback):
 
     # --- write --------------------------------------------------------------------------------------------------------
     def on_round_end(self, trainer: DFLTrainer, module: DFLModule, round: Round) -> None:
-        """Keep the graph of an evaluated round."""
+        """Keep who diverged, and the graph of an evaluated round."""
+        assert round.diverged is not None
+        if round.diverged.any():
+            who = torch.nonzero(round.diverged).squeeze(1).numpy().astype(np.int32)
+            self._diverged[round.index] = {"round": np.full_like(who, round.index), "client": who}
         every = trainer.check_val_every_n_epoch or 1
         if round.weights is None or round.selected is None or (round.index + 1) % every or not trainer.is_global_zero:
             return
@@ -222,7 +231,9 @@ class RunFolder(RoundCallback):
 
     def _write_arrays(self, done: int) -> None:
         write_npz(self._file("clients.npz"), self.clients)
-        write_npz(self._file("graphs.npz"), self._graphs_before(done))
+        write_npz(self._file("graphs.npz"), _before(done, self._graphs))
+        if self._diverged or self._file("diverged.npz").is_file():
+            write_npz(self._file("diverged.npz"), _before(done, self._diverged))
 
     def _summarise(self, trainer: DFLTrainer, module: DFLModule, status: str) -> None:
         self._write_arrays(module.bank.boundary.round)
@@ -252,6 +263,12 @@ class RunFolder(RoundCallback):
     def _file(self, name: str) -> Path:
         assert self.path is not None
         return self.path / name
+
+
+def _before(round: float, found: dict[int, dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
+    """The entries of the rounds before this one, by column."""
+    parts = [found[r] for r in sorted(found) if r < round]
+    return {name: np.concatenate([p[name] for p in parts]) for name in parts[0]} if parts else {}
 
 
 def _run_of(checkpoint: Any) -> Path | None:

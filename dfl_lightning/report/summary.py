@@ -69,6 +69,7 @@ def summarise(trainer: DFLTrainer, module: DFLModule, status: str) -> dict[str, 
             "engine": describe_engine(module),
             "test_accuracy": accuracy,
             "neighbours_mean": _mean(metrics["neighbours"]),
+            "diverged": _times(trainer.run.diverged),
             "found": found,
             "received_per_client": received,
             "seconds": {
@@ -125,6 +126,8 @@ def final_table(summary: dict[str, Any]) -> list[str]:
             f"global model on the global test set: {accuracy['global_last']:.3f} after the last evaluated round, "
             f"{accuracy['global_mean_over_rounds']:.3f} on average over rounds"
         )
+    if summary["diverged"]:
+        lines.append(_divergence(summary["diverged"], summary["rounds"]))
     found = summary["found"]
     if found.get("neighbour_precision") is not None:
         recall = found.get("neighbour_recall")
@@ -152,6 +155,27 @@ def size(number: float) -> str:
             return f"{text} {unit}"
         number /= 1000
     return f"{number:.1f} TB"
+
+
+def _times(diverged: dict[str, np.ndarray]) -> dict[str, int]:
+    """In how many rounds each client's training diverged, those with most first; nobody else is listed."""
+    clients, times = np.unique(diverged.get("client", np.array([], dtype=np.int32)), return_counts=True)
+    order = np.argsort(-times, kind="stable")
+    return {str(clients[place]): int(times[place]) for place in order}
+
+
+def _divergence(times: dict[str, int], rounds: int, most: int = 5) -> str:
+    """Who diverged, in one line.
+
+    Example:
+        >>> _divergence({"3": 12, "0": 1}, rounds=30)
+        'training diverged: client 3 in 12 of 30 rounds, client 0 in 1'
+    """
+    (first, often), *others = list(times.items())[:most]
+    words = [f"client {first} in {often} of {rounds} rounds", *(f"client {who} in {n}" for who, n in others)]
+    if len(times) > most:
+        words.append(f"and {len(times) - most} more in diverged.npz")
+    return f"training diverged: {', '.join(words)}"
 
 
 def _mean(values: np.ndarray) -> float:

@@ -144,3 +144,52 @@ def test_parts_contradicting_other_options_are_refused():
         FromDataset(Squares(), parts=[[0], [30]]).setup()
     with pytest.raises(UserError, match="client 1 has no training image"):
         FromDataset(Squares(), parts=[[0, 1], []]).setup()
+
+
+# --- NaN and infinity -------------------------------------------------------------------------------------------------
+def with_numbers(wrong, item=7, **options):
+    images = torch.rand(12, 2)
+    images[item, 1] = wrong
+    parts = [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
+    return FromDataset(TensorDataset(images, torch.arange(12) % 2), **{"parts": parts, "test_fraction": 0.0, **options})
+
+
+@pytest.mark.parametrize("wrong", [float("nan"), float("inf"), -float("inf")])
+def test_an_image_that_is_no_number_is_named_with_its_client_before_training(wrong):
+    with pytest.raises(
+        UserError, match="1 of the 4 training images of client 1 hold NaN or infinity, the first is item 7"
+    ):
+        with_numbers(wrong).setup()
+
+
+def test_a_test_image_that_is_no_number_is_named_too():
+    pairs = TensorDataset(torch.full((4, 2), torch.nan), torch.tensor([0, 1, 0, 1]))
+    with pytest.raises(UserError, match=r"1 of the 1 test images of client 0 .* item \d of the test set"):
+        with_numbers(1.0, test_fraction=None, test_dataset=pairs).setup()
+
+
+def test_an_image_that_nobody_uses_does_no_harm_but_to_the_mean_of_all():
+    with_numbers(torch.nan, item=11).setup()
+    with pytest.raises(UserError, match=r"data.normalise takes the mean .* item 11 .* holds NaN or infinity"):
+        with_numbers(torch.nan, item=11, normalise=True).setup()
+
+
+def test_large_numbers_are_numbers():
+    data = with_numbers(3e38)
+    data.dataset.tensors[0].fill_(3e38)
+    data.setup()
+    assert data.clients.images.max() == torch.tensor(3e38)
+
+
+def test_an_image_keeps_its_name_where_clients_turn_theirs():
+    images = torch.rand(40, 1, 4, 4)
+    images[:, 0, 0, 0] = torch.arange(40)
+    images[23, 0, 1, 1] = torch.nan
+    data = FromDataset(
+        TensorDataset(images, torch.arange(40) % 2),
+        num_clients=4,
+        partition=RotatedClusters([0, 90]),
+        test_fraction=0.0,
+    )
+    with pytest.raises(UserError, match="the first is item 23 "):
+        data.setup()

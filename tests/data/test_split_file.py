@@ -173,6 +173,15 @@ def test_indices_outside_the_data_set_are_refused(saved):
         Digits(num_clients=6, split=str(saved)).setup()
 
 
+def test_a_client_without_training_images_is_named(saved):
+    with np.load(saved) as file:
+        offsets = file["train_offsets"].copy()
+    offsets[3] = offsets[2]
+    change(saved, train_offsets=offsets)
+    with pytest.raises(UserError, match=r"split\.npz leaves client 2 without training images"):
+        Digits(num_clients=6, split=str(saved)).setup()
+
+
 def test_a_file_without_its_arrays_is_refused(tmp_path):
     np.savez(tmp_path / "other.npz", x=np.zeros(3))
     with pytest.raises(UserError, match=r"other\.npz is malformed"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
@@ -138,7 +139,8 @@ class StackedEngine(Engine):
                 pieces[job].append(scores)
         for job, several in pieces.items():
             samples = sum(scores.samples for scores in several)
-            losses[job] = sum(scores.loss * scores.samples for scores in several) / samples
+            loss = sum(scores.loss * scores.samples for scores in several) / samples
+            losses[job] = math.inf if math.isnan(loss) else loss
             for name, values in metrics.items():
                 values[job] = sum(scores.metrics[name] * scores.samples for scores in several) / samples
         return Evaluation(losses, metrics)

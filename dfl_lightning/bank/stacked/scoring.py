@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from dfl_lightning.bank.engine import EVALUATION_BATCH
+from dfl_lightning.bank.engine import EVALUATION_BATCH, right_answers
 from dfl_lightning.bank.jobs import References
 from dfl_lightning.bank.stacked.layers import Pass
 from dfl_lightning.bank.stacked.staging import Staging
@@ -127,7 +127,7 @@ class Scorer:
             with shop.config.arithmetic(inputs.device):
                 scores = shop.network(now, inputs)
             scores = scores.to(shop.config.dtype)
-            right = scores.argmax(dim=2) == labels
+            right = right_answers(scores, labels, classes=2)
             losses = right  # in the place of losses, where they are computed from the scores afterwards
             if shop.loss.is_cross_entropy:
                 losses = F.cross_entropy(scores.flatten(0, 1), labels.flatten(), reduction="none").view(labels.shape)

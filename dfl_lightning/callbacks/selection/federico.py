@@ -70,14 +70,14 @@ class FedeRiCo(Selection):
         assert self.averages is not None
         looking = round.candidates.any(1)
         pairs = round.candidates | torch.diag(looking)
-        losses = round.evaluate_pairs(pairs).masked_fill(~pairs, torch.nan)
-        losses = torch.where(pairs & losses.isnan(), torch.inf, losses)  # a model that is not finite is useless
+        losses = round.evaluate_pairs(pairs)
         self.averages = averaged_losses(self.averages, losses, self.beta)
         round.scores = collaborator_weights(self.averages)
 
     def on_select(self, trainer: DFLTrainer, module: DFLModule, round: Round) -> None:
-        """Whoever was fetched."""
-        round.selected = round.candidates.clone()
+        """Whoever was fetched and has a finite loss."""
+        assert self.averages is not None
+        round.selected = round.candidates & self.averages.isfinite()
 
     def state_dict(self) -> dict[str, Any]:
         """The averaged losses."""

@@ -140,7 +140,10 @@ class PANM(Selection):
         limits = self.limits(module, round)
         if self.initialises(round.index):
             assert round.scores is not None
-            round.selected = top_k(round.scores, round.candidates, limits)
+            useless = (
+                round.scores == 0 if self.metric == "loss" else torch.zeros_like(round.candidates)
+            )  # infinite loss
+            round.selected = top_k(round.scores, round.candidates & ~useless, limits)
             away = self.neighbours & ~round.candidates
             self.neighbours = top_k(self.similarity, round.selected | away, limits)
             return
@@ -173,8 +176,7 @@ class PANM(Selection):
     def _similarity(self, round: Round, pairs: Tensor) -> Tensor:
         """Of the pairs, float64 [n, n], NaN elsewhere; either metric needs the other's whole model."""
         if self.metric == "loss":
-            losses = round.evaluate_pairs(pairs)
-            return loss_similarity(losses.masked_fill(pairs & losses.isnan(), torch.inf))
+            return loss_similarity(round.evaluate_pairs(pairs))
         known = torch.where(pairs, 0.0, float("nan")).double()
         updates = round.compare("trained", pairs, relative_to="start").cosines if self.alpha > 0 else known
         accumulated = round.compare("trained", pairs, relative_to="initial").cosines if self.alpha < 1 else known

@@ -83,11 +83,10 @@ class PENS(Selection):
             round.candidates = round.available & (peers | ~peers.any(1, keepdim=True))
 
     def on_compare(self, trainer: DFLTrainer, module: DFLModule, round: Round) -> None:
-        """Losses of those drawn on one's own training data; a model that is not finite comes last."""
+        """Losses of those drawn on one's own training data; nobody learns from a model whose loss is infinite."""
         if round.index < self.stage_one:
-            pairs = round.candidates
-            losses = round.evaluate_pairs(pairs)
-            round.scores = -losses.masked_fill(pairs & losses.isnan(), torch.inf)
+            losses = round.evaluate_pairs(round.candidates)
+            round.scores = -losses.masked_fill(~losses.isfinite(), torch.nan)
 
     def on_select(self, trainer: DFLTrainer, module: DFLModule, round: Round) -> None:
         """The `top` lowest losses, which are counted; or `k` random peers."""

@@ -1,0 +1,75 @@
+"""Images that are no numbers, found before anybody trains on them."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dfl_lightning.data.client_data import ClientData
+from dfl_lightning.data.source import CHUNK, Source
+from dfl_lightning.data.split import Split
+from dfl_lightning.errors import UserError
+
+__all__ = ["refuse_what_is_no_number"]
+
+
+def refuse_what_is_no_number(clients: ClientData, split: Split, source: Source) -> None:
+    """Refuse NaN and infinity in images that somebody uses; what nobody uses does no harm, but to `normalise`.
+
+    One such pixel among a client's training images would end its training in every round.
+
+    Args:
+        clients: the resident images.
+        split: whose images in the source they are.
+        source: the data set.
+
+    Raises:
+        UserError: an image that is not finite, named by client and by its place in the source.
+    """
+    broken = not_finite(clients.images)
+    if not len(broken):
+        return
+    among = torch.zeros(len(clients.images), dtype=torch.bool)
+    among[broken] = True
+    for part, what in (("train", "training"), ("val", "validation"), ("test", "test")):
+        for client, indices in enumerate(getattr(clients, part)):
+            wrong = among[indices]
+            if wrong.any():
+                item = int(getattr(split, part)[client][int(torch.nonzero(wrong)[0])])
+                where = "of the test set " if part == "test" and split.test_official else ""
+                raise UserError(
+                    f"data {source.name}: {int(wrong.sum())} of the {len(indices)} {what} images of client {client} "
+                    f"hold NaN or infinity, the first is item {item} {where}(counted from 0); repair them or leave "
+                    "them out"
+                )
+    if clients.global_test is not None and among[clients.global_test].any():
+        count = int(among[clients.global_test].sum())
+        raise UserError(
+            f"data {source.name}: {count} images of the global test set hold NaN or infinity; repair them or leave "
+            "them out"
+        )
+    if not (clients.scale.isfinite() & clients.shift.isfinite()).all():
+        raise UserError(
+            f"data {source.name}: data.normalise takes the mean over all training images, and item "
+            f"{int(not_finite(source.images)[0])} (counted from 0) holds NaN or infinity; repair or remove it, or set "
+            "normalise: false"
+        )
+
+
+def not_finite(images: Tensor) -> Tensor:
+    """Which images [N, ...] hold NaN or infinity, int64, ascending; integers never do.
+
+    Example:
+        >>> not_finite(torch.tensor([[0.0, 1.0], [torch.nan, 0.0], [torch.inf, 0.0]]))
+        tensor([1, 2])
+    """
+    if not images.is_floating_point():
+        return torch.empty(0, dtype=torch.long)
+    found = []
+    for number, chunk in enumerate(images.split(CHUNK)):
+        if bool(chunk.sum().isfinite()):  # makes no copy; one that only overflows is looked into
+            continue
+        wrong = torch.nonzero(~chunk.flatten(1).isfinite().all(1)).squeeze(1)
+        found.append((wrong + number * CHUNK).numpy())
+    return torch.from_numpy(np.concatenate(found)) if found else torch.empty(0, dtype=torch.long)
