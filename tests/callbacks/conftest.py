@@ -54,16 +54,3 @@ def go_on(start):
         return start(*policies, clients=former.clients, **settings).take_up(through_a_file(former.state()))
 
     return _go_on
-
-
-@pytest.fixture(params=["one cohort", "a cohort a client"])
-def other_cohorts(request, monkeypatch):
-    def plan(steps, *_):
-        everybody = torch.arange(len(steps))
-        return [everybody] if request.param == "one cohort" else list(everybody.split(1))
-
-    def change():
-        for module in ("engine", "stacked.engine"):
-            monkeypatch.setattr(f"dfl_lightning.bank.{module}.plan_cohorts", plan)
-
-    return change

@@ -176,7 +176,8 @@ def agree(one: list[dict[str, Any]], other: list[dict[str, Any]], tolerance: flo
                     b[name], value, rtol=tolerance, atol=tolerance, equal_nan=True, msg=lambda m, at=where: f"{at}: {m}"
                 )
             elif isinstance(value, float):
-                assert math.isclose(value, b[name], rel_tol=tolerance, abs_tol=tolerance), where
+                known = not math.isnan(value) or not math.isnan(b[name])
+                assert not known or math.isclose(value, b[name], rel_tol=tolerance, abs_tol=tolerance), where
             else:
                 assert type(value) is type(b[name]), where
                 assert value == b[name], where
