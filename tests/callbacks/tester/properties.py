@@ -31,7 +31,7 @@ def usual(listed: Listed, place: str) -> SimpleNamespace:
 
 
 def chooses_whom_it_can_hear(listed: Listed, place: str) -> None:
-    """The selected ones are candidates, candidates are in reach, and who is down has no say and is not paid for."""
+    """Mixed are the selected, selected are the candidates, candidates are in reach; who is down is left alone."""
     found = usual(listed, place)
     for seen in found.rounds:
         reachable, up = seen["round.reachable"], seen["round.active"]
@@ -50,7 +50,7 @@ def chooses_whom_it_can_hear(listed: Listed, place: str) -> None:
         assert not (seen["round.selected"] & ~seen["round.candidates"]).any()
         if "round.similarity" in seen:
             assert not (~seen["round.similarity"].isnan() & ~reachable & ~itself).any()
-        assert not ((weights[:, :n] != 0) & ~reachable & ~itself).any()
+        assert not ((weights[:, :n] != 0) & ~seen["round.selected"] & ~itself).any()
         assert not weights[:, :n][:, ~up].any()
         assert not weights[~seen["round.receivers"]].any()
         sums = weights.sum(1)

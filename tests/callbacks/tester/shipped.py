@@ -140,9 +140,9 @@ LISTED: dict[str, list[Listed]] = {
         Listed("trace", trace, places=EITHER, all_up=all_up, all_down=lambda: trace("all_down.txt")),
     ],
     "substitution": [
-        Listed("fdms", cb.FDMS, (everybody,), places=EITHER),
+        Listed("fdms", cb.FDMS, places=EITHER),
         Listed("fdms, fewer candidates", lambda: cb.FDMS(theta_scale=0.01), (everybody,), places=("server",)),
-        Listed("stale", cb.Stale, (everybody,), places=EITHER),
+        Listed("stale", cb.Stale, places=EITHER),
     ],
     "aggregation": [
         Listed("uniform", cb.Uniform, places=EITHER),
