@@ -1,106 +1,12 @@
-"""Whole rounds on a handful of numbers, recorded step by step; no files are written."""
+"""Whole rounds on a handful of numbers for the tests of policies."""
 
 import functools
-import io
-from types import SimpleNamespace
 
-import networkx as nx
 import pytest
 import torch
-from torch.utils.data import TensorDataset
+from tester.rounds import Run, clustered, through_a_file, toy_data
 
-from dfl_lightning.data import FromDataset
 from dfl_lightning.models import MLP
-from dfl_lightning.module import DFLModule
-from dfl_lightning.protocol import Protocol
-from dfl_lightning.round import RoundCallback
-from dfl_lightning.trainer import DFLTrainer
-
-
-class Witness(RoundCallback):
-    """Copies of the rows at each step of each round, and the round records."""
-
-    def __init__(self):
-        self.rounds = []
-
-    def on_trained(self, trainer, module, round):
-        self.before = round.bank.rows("models").clone()
-        self.trained = round.bank.rows("trained").clone()
-
-    def on_mix(self, trainer, module, round):
-        self.sets = {name: round.bank.rows(name).clone() for name in round.bank.boundary.rows if name != "models"}
-
-
-class Run:
-    """A set-up run that goes on for as many rounds as it is asked to."""
-
-    def __init__(self, policies, clients, rounds, topology, data, model, trainer):
-        self.clients = clients
-        self.witness = Witness()
-        self.trainer = DFLTrainer(
-            max_rounds=rounds,
-            topology=topology,
-            callbacks=[*policies, self.witness],
-            accelerator="cpu",
-            enable_progress_bar=False,
-            **trainer,
-        )
-        self.module = DFLModule(**model)
-        self.trainer.prepare(self.module, data)
-        self.rounds = []
-
-    @property
-    def bank(self):
-        return self.module.bank
-
-    @property
-    def models(self):
-        return self.bank.boundary.rows["models"]
-
-    def go(self, rounds=1):
-        protocol = Protocol(self.trainer)
-        for _ in range(rounds):
-            round = protocol.begin()
-            protocol.train(round)
-            self.witness.before = self.witness.trained = None
-            protocol.mix(round)
-            protocol.commit(round)
-            boundary = self.bank.boundary
-            self.bank.boundary = boundary._replace(closed=True, callbacks=protocol.capture())
-            record = SimpleNamespace(**{**vars(self.witness), **vars(round)})
-            record.after, record.metrics = boundary.rows["models"].clone(), boundary.metrics
-            record.dropped, record.participants, record.record = round.dropped, round.participants, round
-            self.rounds.append(record)
-        return self
-
-    def loss(self, row, owner, split="train"):
-        """Mean loss of a row on a client's data, by plain torch."""
-        state = self.module.layout.state_dict(row)
-        x, y = self.module.data.batch(getattr(self.module.data, split)[owner])
-        with torch.no_grad():
-            scores = torch.func.functional_call(self.module.network, state, x)
-        return float(torch.nn.functional.cross_entropy(scores, y))
-
-
-def toy_data(clients=6, samples=6, order=None, seed=0, same=False, sizes=None, val_fraction=0.0):
-    """Five features, three classes, learnable; `order` relabels clients, `same` gives all the same single sample."""
-    g = torch.Generator().manual_seed(seed)
-    sizes = sizes or [samples] * clients
-    x = torch.randn(sum(sizes), 5, generator=g)
-    y = (x @ torch.randn(5, 3, generator=g)).argmax(1)
-    if same:
-        x, y = x[:1].repeat(len(x), 1), y[:1].repeat(len(y))
-    parts = [part.tolist() for part in torch.arange(sum(sizes)).split(sizes)]
-    parts = [parts[i] for i in (order if order is not None else range(len(sizes)))]
-    dataset = TensorDataset(x, y)
-    return FromDataset(dataset, parts=parts, num_classes=3, test_fraction=0.0, val_fraction=val_fraction)
-
-
-def clustered(clients, clusters, graph=None):
-    """A graph whose nodes know their clusters."""
-    graph = nx.complete_graph(clients) if graph is None else graph
-    nx.set_node_attributes(graph, dict(enumerate(clusters)), "cluster")
-    return graph
 
 
 @pytest.fixture(autouse=True)
@@ -135,55 +41,16 @@ def make_clusters():
     return clustered
 
 
-@pytest.fixture
-def through_a_file():
-    """A state as a checkpoint gives it back: saved, and read without running code."""
-
-    def _through(state):
-        file = io.BytesIO()
-        torch.save(state, file)
-        file.seek(0)
-        return torch.load(file, weights_only=True)
-
-    return _through
+@pytest.fixture(name="through_a_file")
+def _through_a_file():
+    return through_a_file
 
 
 @pytest.fixture
-def go_on(start, through_a_file):
+def go_on(start):
     """A fresh run that takes up where another one is, by way of a file."""
 
     def _go_on(former, *policies, **settings):
-        later = start(*policies, clients=former.clients, **settings)
-        later.bank.load_state_dict(through_a_file(former.bank.state_dict()), {})
-        states = through_a_file(Protocol(former.trainer).capture())
-        for callback in later.trainer.callbacks:
-            if callback.state_key in states:
-                callback.load_state_dict(states[callback.state_key])
-        return later
+        return start(*policies, clients=former.clients, **settings).take_up(through_a_file(former.state()))
 
     return _go_on
-
-
-@pytest.fixture(params=["one cohort", "a cohort a client"])
-def other_cohorts(request, monkeypatch):
-    def plan(steps, *_):
-        everybody = torch.arange(len(steps))
-        return [everybody] if request.param == "one cohort" else list(everybody.split(1))
-
-    def change():
-        for module in ("engine", "stacked.engine"):
-            monkeypatch.setattr(f"dfl_lightning.bank.{module}.plan_cohorts", plan)
-
-    return change
-
-
-@pytest.fixture
-def exported():
-    """Names of the classes of a family that the package ships."""
-    from dfl_lightning import callbacks
-
-    def _exported(family):
-        found = (getattr(callbacks, name) for name in callbacks.__all__)
-        return {c for c in found if issubclass(c, family) and c is not family}
-
-    return _exported

@@ -69,10 +69,11 @@ class FromTopology(Aggregation):
     """Weights from the `weight` attribute of the topology's edges (and self loops 1), normalised over who speaks."""
 
     def check(self, trainer: DFLTrainer, module: DFLModule) -> None:
-        """The topology must have weights in all its graphs, none of them negative."""
-        graphs = [graph for graph in module.topology.graphs if graph.graph.number_of_edges()]
-        found = [graph.weights() for graph in graphs or module.topology.graphs]
-        for weights in found:
+        """The topology's links must have weights, none of them negative; a graph without links needs none."""
+        for graph in module.topology.graphs:
+            if not graph.linked(0).any():
+                continue
+            weights = graph.weights()
             if weights is None:
                 raise UserError(
                     "aggregation FromTopology needs a 'weight' attribute on every edge of the topology's graph file"

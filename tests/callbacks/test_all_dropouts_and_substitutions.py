@@ -1,0 +1,168 @@
+"""What every dropout and every substitution must do, alone and together, beside what every policy does.
+
+They are listed in `tester/shipped.py`.
+"""
+
+from itertools import pairwise
+
+import pytest
+import torch
+from tester import properties
+from tester.scenes import FEDERATION, pictures, start
+from tester.shipped import LISTED, all_up, each, trace, where_they_work
+
+from dfl_lightning import callbacks as cb
+from dfl_lightning.errors import UserError
+
+CLIENTS = len(FEDERATION)
+every_dropout = pytest.mark.parametrize("listed", each("dropout"))
+every_substitution = pytest.mark.parametrize(("listed", "place"), where_they_work("substitution"))
+
+
+def pairs():
+    """Each substitution with each dropout, at all places where the substitution works."""
+    found = []
+    for parameters in where_they_work("substitution"):
+        listed, place = parameters.values
+        for other in LISTED["dropout"]:
+            found.append(pytest.param(listed.along_with(other), place, id=f"{parameters.id} and {other.name}"))
+    return found
+
+
+together = pytest.mark.parametrize(("listed", "place"), pairs())
+
+
+def history(rounds):
+    """Who was up, bool [rounds, m]."""
+    return torch.stack([seen["round.active"][:CLIENTS] for seen in rounds])
+
+
+# --- dropouts
+
+
+@every_dropout
+def test_some_are_down_and_the_others_do_all_the_work(listed):
+    rounds = properties.usual(listed, "clients").rounds
+    assert not history(rounds).all()
+    assert history(rounds).any()
+    for before, seen in pairwise(rounds):
+        up = seen["round.active"]
+        assert torch.equal(seen["participants"], up)
+        assert torch.equal(seen["rows.models"][~up], before["rows.models"][~up])
+        assert (seen["rows.models"][up] != before["rows.models"][up]).any(1).all()
+        assert seen["metrics.active"] == int(up.sum())
+
+
+@every_dropout
+def test_with_nobody_down_it_changes_nothing(listed):
+    without = start(listed, "clients", make=all_up).go(3)
+    assert torch.equal(start(listed, "clients", make=listed.all_up).go(3).models, without.models)
+
+
+@every_dropout
+def test_everybody_takes_part_in_a_full_first_round(listed):
+    without = history(properties.usual(listed, "clients").rounds)
+    full = history(pictures(start(listed, "clients", make=lambda: listed.make(full_first_round=True))))
+    assert full[0].all()
+    assert torch.equal(without[1:], full[1:])
+
+
+@every_dropout
+def test_the_first_round_is_not_full_by_default(listed):
+    assert not history(properties.usual(listed, "clients").rounds)[0].all()
+
+
+@every_dropout
+def test_another_seed_gives_other_rounds_unless_they_are_written_down(listed, monkeypatch):
+    without = history(properties.usual(listed, "clients").rounds)
+    monkeypatch.setenv("PL_GLOBAL_SEED", "1")
+    assert torch.equal(without, history(pictures(start(listed, "clients")))) == (listed.make is trace)
+
+
+def test_one_client_alone_is_up_or_down(start, make_data):
+    run = start(cb.Gossip(k="all"), cb.Uniform(), cb.Bernoulli(0.5), clients=1, data=make_data(1)).go(8)
+    assert {bool(round.active[0]) for round in run.rounds} == {True, False}
+
+
+@pytest.mark.parametrize("drawn", [torch.tensor(True), torch.ones(6), torch.ones(7, dtype=torch.bool)])
+def test_a_draw_of_another_shape_or_type_is_refused(drawn, start):
+    class Odd(cb.Dropout):
+        def draw(self, round):
+            return drawn
+
+    with pytest.raises(UserError, match=r"round 0: Odd drew .*; who is up must be bool \[6\]"):
+        start(cb.Gossip(k="all"), cb.Uniform(), Odd()).go()
+
+
+# --- substitutions
+
+
+@every_substitution
+def test_with_everybody_up_it_changes_nothing(listed, place):
+    substituted = start(listed, place, also=(all_up,)).go(3)
+    assert torch.equal(start(listed, place, make=all_up).go(3).models, substituted.models)
+
+
+@every_substitution
+def test_who_was_never_up_speaks_with_the_mean_of_the_others(listed, place):
+    def never_up():
+        return cb.Bernoulli([float(i in (3, 4, 5)) for i in FEDERATION])
+
+    for seen in pictures(start(listed, place, also=(never_up,)), 2):
+        votes, selected = seen["round.votes"], seen["round.selected"]
+        for i in torch.nonzero(seen["round.receivers"]).flatten().tolist():
+            others = [j for j in (0, 1, 2, 6) if selected[i, j]]
+            for j in others:
+                assert votes[i, j] == pytest.approx(int(selected[i].sum()) / len(others))
+            assert int(votes[i].count_nonzero()) == len(others) + (place == "clients")
+
+
+@every_substitution
+def test_it_makes_a_difference(listed, place):
+    substituted = start(listed, place).go(4)
+    assert not torch.allclose(start(listed, place, make=trace).go(4).models, substituted.models)
+
+
+@every_substitution
+def test_personal_parts_stay_where_they_are(listed, place):
+    run = start(listed, place, shared=["features.*"])
+    personal = run.module.layout.personal.mask(run.module.layout.width)
+    servers = run.models[CLIENTS:, personal].clone()
+    for seen in pictures(run):
+        assert torch.equal(seen["rows.models"][CLIENTS:, personal], servers)
+        if seen["trained"] is not None:
+            assert torch.equal(seen["rows.models"][:CLIENTS, personal], seen["trained"][:CLIENTS, personal])
+        for name in seen.keys() & {"rows.stale", "rows.initial"}:
+            assert not seen[name][:, personal].any(), name
+
+
+# --- together
+
+
+@together
+def test_everybody_has_a_vote_and_those_that_are_up_speak(listed, place):
+    properties.chooses_whom_it_can_hear(listed, place)
+    found = properties.usual(listed, place)
+    assert not history(found.rounds).all()
+    for seen in found.rounds:
+        if "round.votes" not in seen:
+            continue
+        active, selected, votes = (seen[f"round.{name}"] for name in ("active", "selected", "votes"))
+        n, up = len(active), torch.nonzero(active).flatten()
+        assert torch.equal(seen["round.stand_in"][:, up], up.expand(n, -1))
+        assert not votes[:, :n][:, ~active].any()
+        of_its_own = (seen["round.receivers"] & (torch.arange(n) < CLIENTS)).double()
+        hears_somebody = (selected & active).any(1)
+        everybody = selected.sum(1) + of_its_own
+        torch.testing.assert_close(votes.sum(1)[hears_somebody], everybody[hears_somebody])
+        assert (votes.sum(1) < everybody + 1e-9).all()
+
+
+@together
+def test_together_they_go_on_from_a_file(listed, place):
+    properties.goes_on_from_a_file(listed, place)
+
+
+@together
+def test_together_they_do_not_see_ids(listed, place):
+    properties.does_not_see_ids(listed, place)

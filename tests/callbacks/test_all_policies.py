@@ -1,0 +1,82 @@
+"""What every policy must do: those of `tester/shipped.py`, each by the properties of `tester/properties.py`."""
+
+import pytest
+from tester import properties
+from tester.scenes import FEDERATION, folder_of_traces
+from tester.shipped import LISTED, left_out, where_they_do_not, where_they_work
+
+from dfl_lightning.registry import FAMILIES
+
+every_policy = pytest.mark.parametrize(("listed", "place"), where_they_work())
+
+
+@pytest.fixture(scope="module")
+def classes():
+    """The classes of the listed policies, by family."""
+    with folder_of_traces(FEDERATION):
+        return {family: {type(listed.make()) for listed in LISTED[family]} for family in LISTED}
+
+
+# --- the list
+
+
+def test_every_shipped_policy_is_listed(classes):
+    sentence = left_out(set.union(*classes.values()))
+    assert not sentence, sentence
+
+
+def test_a_policy_that_is_not_listed_is_named(classes):
+    sentence = left_out(set.union(*classes.values()) - classes["substitution"])
+    assert sentence.endswith(
+        "tester/shipped.py, where a line each is needed: FDMS (substitution), Stale (substitution)"
+    )
+
+
+def test_everybody_is_listed_with_its_family_and_by_a_name_of_its_own(classes):
+    for family, listed in LISTED.items():
+        assert all(issubclass(cls, FAMILIES[family]) for cls in classes[family])
+        assert len({policy.name for policy in listed}) == len(listed)
+        assert all((policy.all_up is not None) == (family == "dropout") for policy in listed)
+
+
+# --- the properties
+
+
+@every_policy
+def test_it_chooses_whom_it_can_hear(listed, place):
+    properties.chooses_whom_it_can_hear(listed, place)
+
+
+@pytest.mark.parametrize(("listed", "place"), [p for p in where_they_work() if p.values[1] == "clients"])
+def test_it_leaves_alone_who_hears_nobody(listed, place):
+    properties.leaves_alone_who_hears_nobody(listed, place)
+
+
+@every_policy
+def test_it_sits_out_a_round_in_which_everybody_is_down(listed, place):
+    properties.sits_out_a_round_in_which_everybody_is_down(listed, place)
+
+
+@every_policy
+def test_it_lets_one_client_train_alone(listed, place):
+    properties.lets_one_client_train_alone(listed, place)
+
+
+@every_policy
+def test_it_goes_on_from_a_file(listed, place):
+    properties.goes_on_from_a_file(listed, place)
+
+
+@every_policy
+def test_it_does_not_see_cohorts(listed, place):
+    properties.does_not_see_cohorts(listed, place)
+
+
+@every_policy
+def test_it_does_not_see_ids(listed, place):
+    properties.does_not_see_ids(listed, place)
+
+
+@pytest.mark.parametrize(("listed", "place"), where_they_do_not())
+def test_it_refuses_where_it_cannot_work(listed, place):
+    properties.refuses_where_it_cannot_work(listed, place)

@@ -1,0 +1,181 @@
+"""Policies with one thing wrong each, to see that the property which is about it finds out."""
+
+from fractions import Fraction
+from pickle import UnpicklingError
+
+import pytest
+import torch
+from tester import properties
+from tester.shipped import Listed
+
+from dfl_lightning import callbacks as cb
+
+
+class ByNumber(cb.Selection):
+    """The neighbours with the lowest ids, which are no better than others."""
+
+    k = 2
+
+    def on_compare(self, trainer, module, round):
+        round.scores = -torch.arange(round.num_nodes).double().expand(round.num_nodes, -1)
+
+
+class OneStreamForAll(cb.Gossip):
+    """The draws of the receivers come from one stream, in the order of their ids."""
+
+    def on_select(self, trainer, module, round):
+        stream = round.stream("one for all")
+        draws = torch.stack([torch.rand(round.num_nodes, generator=stream) for _ in range(round.num_nodes)])
+        round.selected = (draws > 0.5) & round.candidates
+
+
+class GlobalDraws(cb.Gossip):
+    """The draws come from the process's own generator."""
+
+    def on_select(self, trainer, module, round):
+        round.selected = (torch.rand(round.num_nodes, round.num_nodes) > 0.5) & round.candidates
+
+
+class Forgetful(cb.Gossip):
+    """Counts rounds, and does not say so in its state."""
+
+    rounds = 0
+
+    def on_select(self, trainer, module, round):
+        self.rounds += 1
+        self.k = self.rounds % 3
+        super().on_select(trainer, module, round)
+
+
+class Unreadable(cb.Gossip):
+    """Its state is of a class of its own, which a checkpoint would have to run code for."""
+
+    def state_dict(self):
+        return {"share": Fraction(1, 2)}
+
+
+class ByCohort(cb.Gossip):
+    """Learns from those whom the engine happens to work on at the same time."""
+
+    def on_select(self, trainer, module, round):
+        together = torch.zeros_like(round.candidates)
+        for cohort in module.bank.engine.cohorts:
+            together[cohort[:, None], cohort] = True
+        round.selected = round.candidates & together
+
+
+class ByThreads(cb.Gossip):
+    """As many neighbours as there are threads."""
+
+    def on_select(self, trainer, module, round):
+        self.k = torch.get_num_threads()
+        super().on_select(trainer, module, round)
+
+
+class FarSighted(cb.Gossip):
+    """Selects those that it did not look at."""
+
+    def on_propose(self, trainer, module, round):
+        round.candidates &= round.candidates.cumsum(1) < 2
+
+    def on_select(self, trainer, module, round):
+        round.selected = round.available.clone()
+
+
+class Curious(cb.Gossip):
+    """Fetches models of clients that are out of reach."""
+
+    def on_compare(self, trainer, module, round):
+        round.evaluate_pairs(torch.ones(round.num_nodes, round.num_nodes, dtype=torch.bool).fill_diagonal_(False))
+
+
+class NeverAlone(cb.Uniform):
+    """Who hears nobody gets the mean of all."""
+
+    def on_round_end(self, trainer, module, round):
+        if round.votes is not None:
+            models = round.bank.next_rows()["models"]
+            models[round.receivers & (round.votes.sum(1) < 2)] = models.mean(0) / 2
+
+
+class Restless(cb.Gossip):
+    """Changes a model at the end of a round in which nobody was there."""
+
+    def on_round_end(self, trainer, module, round):
+        if not round.active.any():
+            round.bank.next_rows()["models"][0] += 1
+
+
+class Paying(cb.Gossip):
+    """Pays for models in a round in which nobody is there to send them."""
+
+    def on_round_end(self, trainer, module, round):
+        if not round.active.any():
+            round.ledger.fetch(torch.tensor([0]), torch.tensor([1]))
+
+
+class SecondBest(cb.Gossip):
+    """There is no second where there is one."""
+
+    def on_select(self, trainer, module, round):
+        second = round.reachable.double().topk(2).indices[:, 1]
+        round.selected = torch.nn.functional.one_hot(second, round.num_nodes).bool() & round.candidates
+
+
+class SomeoneIsAlwaysUp(cb.Bernoulli):
+    """Even with rate 1."""
+
+    def draw(self, round):
+        up = super().draw(round)
+        up[0] |= not up.any()
+        return up
+
+
+class Dice(cb.Gossip):
+    """Draws in a way that nobody has told the tester about."""
+
+    def on_select(self, trainer, module, round):
+        shape = (round.num_nodes, round.num_nodes)
+        round.selected = round.candidates & (torch.randint(0, 2, shape, generator=round.stream("dice")) > 0)
+
+
+BROKEN = [
+    (ByNumber, properties.does_not_see_ids),
+    (OneStreamForAll, properties.does_not_see_ids),
+    (GlobalDraws, properties.goes_on_from_a_file),
+    (GlobalDraws, properties.does_not_see_ids),
+    (Forgetful, properties.goes_on_from_a_file),
+    (Unreadable, properties.goes_on_from_a_file),
+    (ByCohort, properties.does_not_see_cohorts),
+    (ByThreads, properties.does_not_see_cohorts),
+    (ByThreads, properties.goes_on_from_a_file),
+    (FarSighted, properties.chooses_whom_it_can_hear),
+    (Curious, properties.chooses_whom_it_can_hear),
+    (NeverAlone, properties.leaves_alone_who_hears_nobody),
+    (NeverAlone, properties.lets_one_client_train_alone),
+    (Restless, properties.sits_out_a_round_in_which_everybody_is_down),
+    (Paying, properties.sits_out_a_round_in_which_everybody_is_down),
+    (SecondBest, properties.lets_one_client_train_alone),
+]
+
+
+@pytest.mark.parametrize(("policy", "finds_out"), BROKEN, ids=lambda thing: thing.__name__)
+def test_what_is_wrong_is_found(policy, finds_out):
+    with pytest.raises((AssertionError, RuntimeError, UnpicklingError)):
+        finds_out(Listed("broken", policy), "clients")
+
+
+def test_a_dropout_under_which_somebody_stays_up_is_found():
+    listed = Listed("broken", cb.Bernoulli, all_up=cb.Bernoulli, all_down=lambda: SomeoneIsAlwaysUp(1.0))
+    with pytest.raises(AssertionError):
+        properties.sits_out_a_round_in_which_everybody_is_down(listed, "clients")
+
+
+def test_a_policy_that_works_everywhere_is_found_not_to_refuse():
+    with pytest.raises(pytest.fail.Exception):
+        properties.refuses_where_it_cannot_work(Listed("broken", cb.Gossip), "server")
+
+
+def test_draws_that_cannot_be_renamed_are_named():
+    with pytest.raises(AssertionError, match="list what randint draws for 'dice'"):
+        properties.does_not_see_ids(Listed("broken", Dice), "clients")
