@@ -5,16 +5,17 @@ from __future__ import annotations
 import inspect
 import json
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import yaml
-
+from dfl_lightning.config_files import as_yaml, parse, read_config
 from dfl_lightning.errors import UserError, nearest
 from dfl_lightning.module import DFLModule
 from dfl_lightning.registry import (
     GROUPS,
+    LIBRARY_GROUPS,
     NESTED_GROUPS,
     check_class,
     check_option,
@@ -22,6 +23,7 @@ from dfl_lightning.registry import (
     may_be_null,
     options_of,
     parameters_of,
+    path_of,
     shipped_classes,
 )
 from dfl_lightning.resources import find
@@ -123,16 +125,18 @@ def run_name(configs: list[str]) -> str:
 
 
 def settle_choices(argv: list[str]) -> list[str]:
-    """Refuse keys, classes and options that do not exist; let a class that replaces another start from its defaults.
+    """Refuse keys, classes and options that do not exist, and say to the parser what the others mean.
 
-    The parser would keep the replaced class's defaults where the new class has an argument of the same name. What a
-    config or an option says is kept.
+    The parser looks for a short name among all classes of the process, a user's own included, and would keep a replaced
+    class's defaults where the new class has an argument of the same name. So a short name becomes the import path of
+    the shipped class, in configs too, and a class that replaces another starts from its own defaults. What a config or
+    an option says is kept.
 
     Args:
         argv: the words, with configs as paths.
 
     Returns:
-        The words, with a word for each such default after the one that replaced the class.
+        The words, configs as their content, with a word for each such default after the one that replaced the class.
 
     Raises:
         UserError: a malformed config, an unknown key, class or option, a class of another family.
@@ -140,11 +144,12 @@ def settle_choices(argv: list[str]) -> list[str]:
     choices = _Choices()
     words: list[str] = []
     for start, stop, option, value in _options(argv):
-        words += argv[start:stop]
+        meant = value
         if option == "config":
-            choices.take_config(value)
+            meant = choices.take_config(value)
         elif option is not None:
-            choices.take_option(option, value)
+            meant = choices.take_option(option, value)
+        words += argv[start:stop] if meant == value else [f"{argv[start].partition('=')[0]}={meant}"]
         words += choices.resets
         choices.resets = []
     return words
@@ -182,42 +187,37 @@ class _Choices:
         self.given: defaultdict[str, set[str]] = defaultdict(set)
         self.resets: list[str] = []
         self.where = ""
+        self.folder = Path()
 
-    def take_config(self, path: str) -> None:
-        """A config file: its keys, then the groups in it."""
+    def take_config(self, path: str) -> str:
+        """A config file: its keys, then the groups in it; the content as a word."""
         content = read_config(path)
-        self.where = f"{path}: "
+        self.where, self.folder = f"{path}: ", Path(path).parent
         for key in content:
             if key not in TOP_LEVEL:
                 raise UserError(
                     f"{path}: unknown key '{key}'{nearest(str(key), TOP_LEVEL)} (keys: {', '.join(TOP_LEVEL)})"
                 )
-        for section, options in SECTIONS.items():
-            inside = content.get(section, {})
-            if not isinstance(inside, dict):
-                raise UserError(f"{path}: {section} takes options such as {next(iter(options))}, not {_shown(inside)}")
-            for key, value in inside.items():
-                if key not in options:
-                    raise UserError(f"{path}: {section} has no option '{key}'{nearest(str(key), options)}")
-                if value is None and not may_be_null(options[key]):
-                    raise UserError(f"{path}: {section}.{key} is null; leave it out, or give it a value")
         self._take(content, "")
-        self.where = ""
+        self.where, self.folder = "", Path()
+        return as_yaml(content)
 
-    def take_option(self, option: str, value: str) -> None:
-        """An option of the command line."""
+    def take_option(self, option: str, value: str) -> str:
+        """An option of the command line; its value with import paths for names."""
         option = option.removesuffix("+").removesuffix(".class_path")
         if option.endswith(".help"):
             group = option.removesuffix(".help")
             if group in GROUPS and value:
                 check_class(group, value)
-            return
-        if option in CHECKED or option in SECTIONS:
-            self._take(_nested(option, _value(value)), option)
-            return
+            return path_of(group, value) if group in (*CHECKED, *LIBRARY_GROUPS) else value
+        if option in CHECKED or option in SECTIONS or option in LIBRARY_GROUPS:
+            content = _nested(option, _value(value))
+            self._take(content, option)
+            meant = _at(content, option)
+            return value if meant == _value(value) else meant if isinstance(meant, str) else as_yaml(meant)
         groups = [g for g in CHECKED if option.startswith(f"{g}.")]
         if not groups:
-            return
+            return value
         group = max(groups, key=len)
         name = option.removeprefix(f"{group}.").partition(".")[0]
         if group not in self.names:
@@ -225,26 +225,56 @@ class _Choices:
             raise UserError(f"--{option}: no {group} is chosen; name one with --{group} ({choices})")
         check_option(group, self.names[group], name, _value(value) if option.endswith(f".{name}") else ...)
         self.given[group].add(name)
+        return value
 
     def _take(self, content: dict[str, Any], below: str) -> None:
-        """The groups in a mapping like a config's, those that contain others first."""
+        """The sections and groups in a mapping like a config's, those that contain others first."""
+        for section, options in SECTIONS.items():
+            inside = self._put(content, section, self._unfiled)
+            if section.startswith(below) and inside is not _ABSENT:
+                self._check_section(section, options, inside)
         for group in CHECKED:
             if group.startswith(below):
-                value = _at(content, group)
-                if value is not _ABSENT:
-                    self._choose(group, value)
+                self._put(content, group, partial(self._choose, group))
+        for group in LIBRARY_GROUPS:
+            if group.startswith(below) and group not in CHECKED:
+                self._put(content, group, partial(self._named, group))
 
-    def _choose(self, group: str, value: Any) -> None:
+    def _put(self, content: dict[str, Any], dotted: str, meaning: Callable[[Any], Any]) -> Any:
+        """Replace a group's value in a mapping by what it means."""
+        inside, key = _place(content, dotted)
+        if inside is None:
+            return _ABSENT
+        inside[key] = meaning(inside[key])
+        return inside[key]
+
+    def _check_section(self, section: str, options: dict[str, inspect.Parameter], inside: Any) -> None:
+        if not isinstance(inside, dict):
+            first = next(iter(options))
+            raise UserError(f"{self.where}{section} takes options such as {first}, not {_shown(inside)}")
+        for key, value in inside.items():
+            if key not in options:
+                raise UserError(f"{self.where}{section} has no option '{key}'{nearest(str(key), options)}")
+            if value is None and not may_be_null(options[key]):
+                raise UserError(f"{self.where}{section}.{key} is null; leave it out, or give it a value")
+
+    def _unfiled(self, value: Any) -> Any:
+        """The content of a file where the value names one: a part of a config in a file of its own."""
+        if isinstance(value, str) and value.endswith((".yaml", ".yml")):
+            for file in (self.folder / value, Path(value)):
+                if file.is_file():
+                    return read_config(file)
+        return value
+
+    def _choose(self, group: str, value: Any) -> Any:
+        """Check a group's value; the same with import paths for names."""
         if value is None:
             self.names.pop(group, None)
             self.given[group].clear()
-            return
-        if isinstance(value, str) and value.endswith((".yaml", ".yml")) and Path(value).is_file():
-            value = read_config(value)  # a part of a config in a file of its own
+            return None
+        value = self._unfiled(value)
         if isinstance(value, list) and group == "monitors":
-            for item in value:
-                self._choose(group, item)
-            return
+            return [self._choose(group, item) for item in value]
         spec = {"class_path": value} if isinstance(value, str) else value
         if not isinstance(spec, dict) or not spec or not set(spec) <= {"class_path", "init_args", "dict_kwargs"}:
             raise UserError(
@@ -261,6 +291,18 @@ class _Choices:
             check_option(group, name, str(option), options[option])
         self.given[group] |= {str(option) for option in options}
         self._replace(group, name)
+        return self._named(group, value)
+
+    def _named(self, group: str, value: Any) -> Any:
+        """A class, or a list of them, with import paths for the names of shipped classes."""
+        value = self._unfiled(value)
+        if isinstance(value, list):
+            return [self._named(group, item) for item in value]
+        if isinstance(value, str):
+            return path_of(group, value)
+        if isinstance(value, dict) and isinstance(value.get("class_path"), str):
+            return {**value, "class_path": path_of(group, value["class_path"])}
+        return value
 
     def _replace(self, group: str, name: str) -> None:
         """Note the group's new class, and the defaults that must not be the former one's."""
@@ -278,15 +320,22 @@ class _Choices:
 _ABSENT = object()
 
 
-def _at(content: Any, dotted: str) -> Any:
-    """A group's value in a config, also below `init_args`."""
-    for part in dotted.split("."):
-        if isinstance(content, dict) and part not in content and isinstance(content.get("init_args"), dict):
+def _place(content: Any, dotted: str) -> tuple[dict[str, Any] | None, str]:
+    """The mapping in a config, also below `init_args`, that has a group's value, and its key there; None: no such."""
+    inside, key = None, ""
+    for key in dotted.split("."):
+        if isinstance(content, dict) and key not in content and isinstance(content.get("init_args"), dict):
             content = content["init_args"]
-        if not isinstance(content, dict) or part not in content:
-            return _ABSENT
-        content = content[part]
-    return content
+        if not isinstance(content, dict) or key not in content:
+            return None, key
+        inside, content = content, content[key]
+    return inside, key
+
+
+def _at(content: Any, dotted: str) -> Any:
+    """A group's value in a config."""
+    inside, key = _place(content, dotted)
+    return _ABSENT if inside is None else inside[key]
 
 
 def _nested(dotted: str, value: Any) -> dict[str, Any]:
@@ -299,8 +348,8 @@ def _nested(dotted: str, value: Any) -> dict[str, Any]:
 def _value(word: str) -> Any:
     """What a word of the command line means: YAML, or the word itself."""
     try:
-        return yaml.safe_load(word)
-    except (yaml.YAMLError, ValueError, RecursionError):
+        return parse(word)
+    except Exception:  # the constructors of numbers, dates and keys raise what they like
         return word
 
 
@@ -335,32 +384,3 @@ def _gone(asked: Any, got: Any, where: tuple[str, ...]) -> Iterator[str]:
                     yield from _gone(inner, kept[option], (*where, str(option)))
         elif key in got:
             yield from _gone(value, got[key], (*where, str(key)))
-
-
-def read_config(path: str) -> dict[str, Any]:
-    """A config file's content.
-
-    Raises:
-        UserError: it cannot be read, or is no mapping.
-    """
-    try:
-        content = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
-    except (
-        yaml.YAMLError,
-        UnicodeDecodeError,
-        OSError,
-        RecursionError,
-        ValueError,
-        TypeError,
-        AttributeError,
-    ) as error:
-        where = getattr(error, "problem_mark", None)
-        line = f", line {where.line + 1}" if where is not None else ""
-        reason = " ".join(str(getattr(error, "problem", None) or type(error).__name__).split())
-        raise UserError(f"{path}{line}: not readable YAML ({reason})") from None
-    if content is None:
-        raise UserError(f"{path}: it is empty; a config names at least data and model")
-    if not isinstance(content, dict):
-        kind = type(content).__name__
-        raise UserError(f"{path}: a config is a mapping of keys such as data, model, selection; this is a {kind}")
-    return content

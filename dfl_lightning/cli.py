@@ -13,10 +13,12 @@ import warnings
 from typing import Any, Literal
 
 import torch
+import yaml
 from jsonargparse import ArgumentError
 from lightning.pytorch import seed_everything
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
+from lightning_utilities.core.enums import StrEnum
 
 from dfl_lightning import callbacks
 from dfl_lightning.advice import quieten_lightning
@@ -37,13 +39,16 @@ from dfl_lightning.errors import UserError
 from dfl_lightning.loop import RunStopped
 from dfl_lightning.module import DFLModule
 from dfl_lightning.objectives import Objective
-from dfl_lightning.registry import FAMILIES
+from dfl_lightning.registry import FAMILIES, path_of
 from dfl_lightning.report.explain import explain
 from dfl_lightning.report.help import help_page, list_page
 from dfl_lightning.report.per_client import per_client_table
 from dfl_lightning.sentences import lightnings_sentence, sentence_of, where_in_users_code
 from dfl_lightning.strategy import launched_by_another
 from dfl_lightning.trainer import DFLTrainer
+
+# an enumeration of Lightning's, the default of the callback Timer for example, is a text to YAML
+yaml.SafeDumper.add_multi_representer(StrEnum, lambda dumper, choice: dumper.represent_str(choice.value))
 
 
 class DFLCLI(LightningCLI):
@@ -105,7 +110,9 @@ class DFLCLI(LightningCLI):
         parser.add_argument(
             "--engine", type=Literal[ENGINES], default="auto", help="how clients are trained: side by side or in turn"
         )
-        parser.set_defaults({key: {"class_path": name} for key, name in DEFAULT_CLASSES.items() if key in FAMILIES})
+        parser.set_defaults(
+            {key: {"class_path": path_of(key, name)} for key, name in DEFAULT_CLASSES.items() if key in FAMILIES}
+        )
 
     def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
         """Read the words; `sys.argv` stays as it is."""

@@ -139,6 +139,19 @@ def class_of(group: str, name: str) -> Any:
     return shipped_classes(group).get(name) or import_class(group, name)
 
 
+def path_of(group: str, name: str) -> str:
+    """A class's import path where a name is a shipped class's short name in a group; otherwise the name as it is.
+
+    Example:
+        >>> path_of("selection", "Gossip")
+        'dfl_lightning.callbacks.Gossip'
+        >>> path_of("selection", "mine.Gossip")
+        'mine.Gossip'
+    """
+    cls = shipped_classes(group).get(name)
+    return name if cls is None else _public_path(cls)
+
+
 def parameters_of(cls: Any) -> dict[str, inspect.Parameter]:
     """The arguments that a class takes by name, those of its bases included where it passes keywords on."""
     if not inspect.isclass(cls):

@@ -1,6 +1,7 @@
 """The words of a command line before they are parsed, and the parser's errors as sentences."""
 
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -85,14 +86,14 @@ def test_a_run_is_called_like_its_config(tmp_path):
     ],
 )
 def test_a_class_that_replaces_another_brings_its_own_defaults(argv, added):
-    after = settle_choices(argv)
-    assert [word for word in after if word not in argv] == [w for w in added if w not in argv]
-    assert [word for word in after if word in argv] == argv
+    asked = {word.partition("=")[0] for word in argv}
+    assert [word for word in settle_choices(argv) if "=" in word and word.partition("=")[0] not in asked] == added
 
 
 def test_a_default_stands_before_what_is_said_later():
     argv = ["--selection", "AFIND", "--selection.k", "3"]
-    assert settle_choices(argv) == ["--selection", "AFIND", "--selection.k=5", "--selection.k", "3"]
+    chosen = "--selection=dfl_lightning.callbacks.AFIND"
+    assert settle_choices(argv) == [chosen, "--selection.k=5", "--selection.k", "3"]
 
 
 def test_a_part_of_a_config_may_be_a_file_of_its_own(tmp_path):
@@ -159,4 +160,102 @@ def test_a_partition_inside_a_partition_is_checked_like_any_class(words, sentenc
 
 def test_a_partition_that_replaces_the_inner_one_starts_from_its_own_defaults():
     words = [*BASE, "--data.partition.base", "Dirichlet", "--data.partition.base", "Pathological"]
-    assert settle_choices(words) == [*words, "--data.partition.base.alpha=null"]
+    assert settle_choices(words)[-2:] == [
+        "--data.partition.base=dfl_lightning.data.Pathological",
+        "--data.partition.base.alpha=null",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("argv", "meant"),
+    [
+        (["--selection", "Gossip"], "--selection=dfl_lightning.callbacks.Gossip"),
+        (["--selection=Gossip"], "--selection=dfl_lightning.callbacks.Gossip"),
+        (["--selection.class_path", "Gossip"], "--selection.class_path=dfl_lightning.callbacks.Gossip"),
+        (["--data.init_args.partition", "IID"], "--data.init_args.partition=dfl_lightning.data.IID"),
+        (["--model.optimizer", "Adam"], "--model.optimizer=torch.optim.Adam"),
+        (["--trainer.callbacks+=Timer"], "--trainer.callbacks+=lightning.pytorch.callbacks.Timer"),
+        (["--trainer.logger", "CSVLogger"], "--trainer.logger=lightning.pytorch.loggers.CSVLogger"),
+        (["--selection.help", "Gossip"], "--selection.help=dfl_lightning.callbacks.Gossip"),
+        (["--model.optimizer.help", "Adam"], "--model.optimizer.help=torch.optim.Adam"),
+    ],
+)
+def test_a_short_name_becomes_the_import_path_of_the_shipped_class(argv, meant):
+    assert settle_choices(argv) == [meant]
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ["--trainer.logger", "false"],
+        ["--trainer.callbacks", "null"],
+        ["--trainer.callbacks+=mine.Timer"],
+        ["--topology", "Gossip"],
+        ["--selection.within", "Gossip"],
+        ["--selection.help"],
+    ],
+)
+def test_what_is_no_short_name_of_its_group_stays_as_it_is(argv):
+    assert settle_choices(argv) == argv
+
+
+def settled(argv):
+    """The content of the first word."""
+    return yaml.safe_load(settle_choices(argv)[0].partition("=")[2])
+
+
+def test_short_names_inside_values_become_import_paths():
+    assert settled(["--monitors", "[FriendAccuracy, {class_path: NeighbourAccuracy}]"]) == [
+        "dfl_lightning.callbacks.FriendAccuracy",
+        {"class_path": "dfl_lightning.callbacks.NeighbourAccuracy"},
+    ]
+    words = "{callbacks: [Timer, {class_path: EarlyStopping, init_args: {monitor: val_acc}}], logger: CSVLogger}"
+    assert settled(["--trainer", words]) == {
+        "callbacks": [
+            "lightning.pytorch.callbacks.Timer",
+            {"class_path": "lightning.pytorch.callbacks.EarlyStopping", "init_args": {"monitor": "val_acc"}},
+        ],
+        "logger": "lightning.pytorch.loggers.CSVLogger",
+    }
+
+
+def test_short_names_in_a_config_become_import_paths_and_everything_else_stays(tmp_path):
+    config = tmp_path / "c.yaml"
+    config.write_text(
+        "data: {class_path: Digits, init_args: {root: '1e-3', partition: {class_path: FlippedLabels, "
+        "init_args: {base: Shards}}}}\n"
+        "model: {network: MLP, optimizer: {class_path: SGD, init_args: {lr: 1e-3}}}\n"
+        "aggregation: Metropolis\nselection: {init_args: {k: all}}\nmonitors: FriendAccuracy\ntopology: ring\n"
+    )
+    partition = {
+        "class_path": "dfl_lightning.data.FlippedLabels",
+        "init_args": {"base": "dfl_lightning.data.Shards"},
+    }
+    assert settled(["--config", str(config)]) == {
+        "data": {"class_path": "dfl_lightning.data.Digits", "init_args": {"root": "1e-3", "partition": partition}},
+        "model": {
+            "network": "dfl_lightning.models.MLP",
+            "optimizer": {"class_path": "torch.optim.SGD", "init_args": {"lr": 0.001}},
+        },
+        "aggregation": "dfl_lightning.callbacks.Metropolis",
+        "selection": {"init_args": {"k": "all"}},
+        "monitors": "dfl_lightning.callbacks.FriendAccuracy",
+        "topology": "ring",
+    }
+
+
+def test_parts_of_a_config_in_files_of_their_own_are_found_beside_it_or_from_here(tmp_path, monkeypatch):
+    (tmp_path / "deep").mkdir()
+    (tmp_path / "deep" / "c.yaml").write_text("model: m.yaml\nselection: s.yaml\n")
+    (tmp_path / "deep" / "m.yaml").write_text("network: n.yaml\n")
+    (tmp_path / "deep" / "n.yaml").write_text("class_path: MLP\n")
+    (tmp_path / "s.yaml").write_text("class_path: AFIND\n")
+    monkeypatch.chdir(tmp_path)
+    network = {"network": {"class_path": "dfl_lightning.models.MLP"}}
+    selection = {"class_path": "dfl_lightning.callbacks.AFIND"}
+    assert settled(["--config", "deep/c.yaml"]) == {"model": network, "selection": selection}
+    assert settled(["--selection", "s.yaml"]) == selection
+    monkeypatch.chdir(tmp_path / "deep")
+    assert settled(["--model", "m.yaml"]) == network
+    with pytest.raises(UserError, match="there is no 'Gosip'"):
+        settled(["--trainer", "{callbacks: []}", "--selection", "Gosip"])
