@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import pickle
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -95,8 +96,7 @@ def write_shards(
         for number, cohort in enumerate(cohorts)
         if int(owner[cohort[0]]) == rank
     }
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", ".*assuming the intent is to save in a single process")
+    with _alone():
         try:
             dcp.save(pieces, storage_writer=FileSystemWriter(folder, sync_files=True), no_dist=processes == 1)
         except CheckpointException as error:  # torch's collection of what went wrong in each process
@@ -156,11 +156,20 @@ class ShardedRows:
                 _key(self._name, number): torch.empty(len(self._cohorts[number]), self.shape[1], dtype=self.dtype)
                 for number in some.tolist()
             }
-            dcp.load(pieces, storage_reader=_Reader(self._folder), no_dist=True)
+            with _alone():
+                dcp.load(pieces, storage_reader=_Reader(self._folder), no_dist=True)
             for number in some.tolist():
                 wanted = torch.nonzero(number_of[nodes] == number).squeeze(1)
                 found[wanted] = pieces[_key(self._name, number)][place[nodes[wanted]]]
         return found
+
+
+@contextmanager
+def _alone() -> Iterator[None]:
+    """Without torch's warning that one process reads or writes by itself."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", ".*assuming the intent is to (save|load) in a single process")
+        yield
 
 
 def _key(name: str, number: int) -> str:

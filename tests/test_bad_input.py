@@ -223,8 +223,8 @@ REFUSED = {
     "--trainer.max_steps 10": "trainer.max_steps=10 has no meaning for communication rounds; use max_rounds",
     "--trainer.strategy fsdp": "trainer.strategy=fsdp would synchronise clients; use clients (or auto, or ddp: all mean the same)",
     "--trainer.strategy nothing": "trainer.strategy=nothing: there is no such strategy; use clients (or auto, or ddp: all mean the same)",
-    "--trainer.devices 9 --explain": "trainer.devices: 9 processes for 8 cohorts of clients, which are not divided; "
-    "use 8 processes at most, or --trainer.cohorts 9",
+    "--trainer.devices 9 --explain": "trainer.devices: 9 processes for 2 cohorts of clients, which are not divided; "
+    "use 2 processes at most, or --trainer.cohorts 9",
     "--trainer.accelerator abacus": "trainer.accelerator=abacus: there is no such accelerator; it is auto, cpu or gpu",
     "--trainer.accelerator cpu --trainer.cuda_graphs true": "trainer.cuda_graphs=true needs a GPU with CUDA, and this run is on cpu; leave it out",
     "--trainer.max_rounds x": "trainer.max_rounds=x: expected a whole number",
