@@ -21,8 +21,13 @@ def uninterrupted(runs, tmp_path_factory):
     return runs.contents(folder)
 
 
-@pytest.mark.parametrize("kind", ["full", "sharded"])
-@pytest.mark.parametrize("saved_by", [1, 2, 3])
+QUICK = [(1, "full"), (2, "sharded")]
+WAYS = [(saved_by, kind) for saved_by in (1, 2, 3) for kind in ("full", "sharded")]
+
+
+@pytest.mark.parametrize(
+    ("saved_by", "kind"), [pytest.param(*way, marks=[] if way in QUICK else pytest.mark.slow) for way in WAYS]
+)
 def test_any_number_of_processes_goes_on_where_any_number_stopped(runs, tmp_path, uninterrupted, saved_by, kind):
     (tmp_path / "first").mkdir()
     words = [*WORDS, "--trainer.max_rounds", "2", "--trainer.checkpoints", kind]

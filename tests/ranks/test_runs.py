@@ -32,11 +32,60 @@ def check(runs, tmp_path, counts, words):
     return found[counts[0]]
 
 
-@pytest.mark.parametrize("network", [[], CNN], ids=["mlp", "cnn"])
-@pytest.mark.parametrize("config", ["afind", "fdms", "panm_loss", "panm_grad", "dpfl"])
+QUICK = [("afind", "mlp"), ("fdms", "cnn"), ("panm_loss", "mlp"), ("dpfl", "cnn")]
+SYSTEMS = [
+    (config, network) for config in ("afind", "fdms", "panm_loss", "panm_grad", "dpfl") for network in ("mlp", "cnn")
+]
+
+
+@pytest.mark.parametrize(
+    ("config", "network"),
+    [pytest.param(*case, marks=[] if case in QUICK else pytest.mark.slow) for case in SYSTEMS],
+)
 def test_the_systems_of_the_papers_are_the_same_in_1_2_3_and_5_processes(runs, tmp_path, config, network):
-    words = ["--config", config, *SMALL, *network, *FIVE, *(SPARSE if config == "dpfl" else [])]
-    rows, _, checkpoint = check(runs, tmp_path, (1, 2, 3, 5), words)
+    cnn, sparse = CNN if network == "cnn" else [], SPARSE if config == "dpfl" else []
+    rows, _, checkpoint = check(runs, tmp_path, (1, 2, 3, 5), ["--config", config, *SMALL, *cnn, *FIVE, *sparse])
     assert len(rows) == 3
     models = checkpoint["state_dict"]["bank.rows.models"]
     assert len(models[:24].unique(dim=0)) > 1
+    for count in (2, 3, 5):
+        [moved] = (tmp_path / str(count)).glob("runs/*/*/processes.csv")
+        head, *lines = moved.read_text().splitlines()
+        assert head == "round,bytes_received,bytes_moved"
+        assert [int(line.split(",")[0]) for line in lines] == [0, 1, 2]
+        assert all(int(line.split(",")[2]) > 0 for line in lines)
+        received = [float(row["bytes_received"]) * 24 for row in rows]
+        assert [int(line.split(",")[1]) for line in lines] == pytest.approx(received)
+    assert not list((tmp_path / "1").glob("runs/*/*/processes.csv"))
+
+
+OTHERS = {
+    "afind, letter": ["--config", "afind_literal"],
+    "panm, letter": ["--config", "panm_literal"],
+    "gossip": ["--config", "gossip"],
+    "everybody": ["--config", "gossip", "--selection.k", "all"],
+    "dsgd": ["--config", "dsgd"],
+    "gradient tracking": ["--config", "gradient_tracking"],
+    "pens": ["--config", "pens"],
+    "federico": ["--config", "federico"],
+    "ifca": ["--config", "ifca"],
+    "fedavg": ["--config", "fedavg"],
+    "fedavg with fine-tuning": ["--config", "fedavg_ft"],
+    "fedprox": ["--config", "fedavg", "--objective", "FedProx"],
+    "stale": ["--config", "fdms", "--substitution", "Stale", "--monitors+=SubstitutionError"],
+    "friends on a server": ["--config", "fdms", "--monitors+=SubstitutionError"],
+    "friends among friends": ["--config", "fdms", "--topology", "small_world", "--monitors+=SubstitutionError"],
+    "Markov": ["--config", "fdms", "--dropout", "Markov"],
+    "personal heads": ["--config", "afind", "--model.shared", "[features.*]"],
+    "personal heads, by losses": ["--config", "panm_loss", "--model.shared", "[features.*]"],
+    "fine-tuned heads": ["--config", "pens", "--model.shared", "[features.*]", "--model.finetune_epochs", "1"],
+    "failing links": ["--config", "dpfl", "--topology", "failing_links"],
+    "one by one": ["--config", "afind", "--engine", "loop", "--model.optimizer", "Adam"],
+    "float64": ["--config", "afind", "--trainer.precision", "64-true"],
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("words", OTHERS.values(), ids=OTHERS)
+def test_all_other_policies_objectives_and_monitors_are_the_same_in_3_processes(runs, tmp_path, words):
+    check(runs, tmp_path, (1, 3), [*words, *SMALL, *FIVE])
