@@ -1,12 +1,16 @@
 """What every selection must do beside what every policy does; they are listed in `tester/shipped.py`."""
 
+from collections import defaultdict
+
 import pytest
 import torch
 from tester import properties
+from tester.renaming import OF_SAMPLES
 from tester.scenes import FEDERATION, start
 from tester.shipped import LISTED, where_they_work
 
 from dfl_lightning import callbacks as cb
+from dfl_lightning import streams
 
 CLIENTS = len(FEDERATION)
 
@@ -41,3 +45,19 @@ def test_who_is_drawn_does_not_depend_on_who_else_is_there(name):
         untouched = ~one.selected[:, gone] & (torch.arange(CLIENTS) != gone)
         assert untouched.any()
         assert torch.equal(one.selected[untouched], other.selected[untouched])
+
+
+@pytest.mark.parametrize(("listed", "place"), where_they_work("selection"))
+def test_each_receiver_draws_for_itself(listed, place, monkeypatch):
+    run, drawn, seed_of = start(listed, place), defaultdict(set), streams.stream_seed
+
+    def listen(seed, purpose, *words):
+        if not purpose.endswith(OF_SAMPLES):
+            drawn[purpose].add(words[1:2])
+        return seed_of(seed, purpose, *words)
+
+    monkeypatch.setattr(streams, "stream_seed", listen)
+    run.go(2)
+    for purpose, clients in drawn.items():
+        assert () not in clients, f"{purpose}: one stream for all"
+        assert len(clients) > 2, f"{purpose}: a stream for {clients} only"

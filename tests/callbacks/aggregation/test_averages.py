@@ -65,6 +65,16 @@ def test_a_negative_weight_is_refused(start):
         start(Gossip(k="all"), FromTopology(), clients=3, topology=graph)
 
 
+def test_a_servers_step_is_none_of_the_clients(start):
+    whole, half = (start(Gossip(k="all"), Uniform(step)).go().rounds[0].weights for step in (1.0, 0.5))
+    assert torch.equal(whole, half)
+
+
+def test_a_topology_without_links_needs_no_weights(start):
+    round = start(Gossip(k="all"), FromTopology(), clients=3, topology=weighted([], clients=3)).go().rounds[0]
+    assert torch.equal(round.after, round.trained)
+
+
 def test_a_servers_step_is_above_0():
     with pytest.raises(UserError, match=r"server_step=0"):
         Uniform(server_step=0)
