@@ -133,8 +133,15 @@ class DFLModule(LightningModule):
     def configure_model(self) -> None:
         """The engine; the bank, with a row for each node of this process and the sets that policies asked for."""
         with torch.device("cpu"):  # Lightning would make every new tensor on the run's device
+            if self.bank is None:
+                self._refuse_broken_start(self._starts([0]))  # an engine tries the network out
             self._make_engine()
             self._make_bank()
+
+    def on_fit_start(self) -> None:
+        """The first models of all clients are numbers."""
+        with self.bank.ranks.together():
+            self._refuse_broken_start(self.bank.rows("models"))
 
     def _make_bank(self) -> None:
         count = self.dfl_trainer.world_size
@@ -148,18 +155,7 @@ class DFLModule(LightningModule):
             return
         trainer = self.dfl_trainer
         ranks = Ranks(owner, trainer.global_rank, count, trainer.strategy.root_device)
-        own = ranks.own.tolist()
-        dtype = self._dtype_of_rows()
-        network = self.network
-        if self.init == "common":
-            models = self.layout.flatten(network, dtype).repeat(len(own), 1)
-        elif self.init == "independent":
-            rows = [self.layout.flatten(fresh_parameters(network, self.seed, i), dtype) for i in own]
-            models = torch.stack(rows)
-        else:
-            models = self.layout.row(load_parameters(self.init), dtype).repeat(len(own), 1)
-        with ranks.together():
-            self._refuse_broken_start(models)
+        models = self._starts(ranks.own.tolist())
         wanted = {name for policy in self.dfl_trainer.policies() for name in policy.row_sets}
         wanted |= {name for phase in self.phases for name in phase.objective.row_sets}
         started = ("initial", "best")
@@ -167,6 +163,15 @@ class DFLModule(LightningModule):
         self.bank = Bank(self.layout, models, self.num_clients, sets, ranks)
         self.bank.timed = self.dfl_trainer.phase
         self.bank.engine = self._engine
+
+    def _starts(self, nodes: list[int]) -> Tensor:
+        """The first models of the nodes, [len(nodes), width]."""
+        dtype, network = self._dtype_of_rows(), self.network
+        if self.init == "common":
+            return self.layout.flatten(network, dtype).repeat(len(nodes), 1)
+        if self.init == "independent":
+            return torch.stack([self.layout.flatten(fresh_parameters(network, self.seed, i), dtype) for i in nodes])
+        return self.layout.row(load_parameters(self.init), dtype).repeat(len(nodes), 1)
 
     def _make_engine(self) -> None:
         """The engine, with the data on the run's device; it says which clients go together, and to which process."""

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from dfl_lightning import callbacks
 from dfl_lightning.callbacks import (
     FDMS,
     Bernoulli,
@@ -103,8 +104,13 @@ def test_without_friends_there_is_nothing_to_say_about_them(fields):
     assert friends(**{"stand_in": [1, 1, 2, 3, 4], "dropped": [0], **fields}) == {}
 
 
-def test_every_shipped_monitor_is_tested_here(exported):
-    assert exported(Monitor) == {NeighbourAccuracy, FriendAccuracy, SubstitutionError}
+def test_every_shipped_monitor_is_tested_here():
+    shipped = (getattr(callbacks, name) for name in callbacks.__all__)
+    assert {c for c in shipped if issubclass(c, Monitor) and c is not Monitor} == {
+        NeighbourAccuracy,
+        FriendAccuracy,
+        SubstitutionError,
+    }
 
 
 @pytest.mark.parametrize("substitution", [FDMS, Stale])
