@@ -120,8 +120,8 @@ def run_name(configs: list[str]) -> str:
         return "run"
     path = Path(configs[-1]).resolve()
     if path.name == "config.yaml" and path.with_name("metrics.csv").is_file():
-        return path.parent.parent.name
-    return path.stem
+        return path.parent.parent.name or "run"
+    return path.stem.strip(".") or "run"
 
 
 def settle_choices(argv: list[str]) -> list[str]:

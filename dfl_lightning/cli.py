@@ -35,7 +35,7 @@ from dfl_lightning.arguments import (
 from dfl_lightning.bank.choice import ENGINES
 from dfl_lightning.checkpoints import read_checkpoint
 from dfl_lightning.data import FederatedData
-from dfl_lightning.errors import UserError
+from dfl_lightning.errors import UserError, one_line
 from dfl_lightning.loop import RunStopped
 from dfl_lightning.module import DFLModule
 from dfl_lightning.objectives import Objective
@@ -264,7 +264,7 @@ def users_mistake(error: Exception, argv: list[str]) -> str | None:
 
 
 def _say(command: str, sentence: str) -> None:
-    print(f"dfl-{command}: {' '.join(sentence.split())}", file=sys.stderr)
+    print(f"dfl-{command}: {' '.join(one_line(sentence).split())}", file=sys.stderr)
 
 
 def _debug() -> bool:

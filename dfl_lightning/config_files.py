@@ -21,6 +21,8 @@ def read_config(path: str | Path) -> dict[str, Any]:
         UserError: it cannot be read, is no mapping, or is of no config's size.
     """
     try:
+        if Path(path).exists() and not Path(path).is_file():  # a pipe would be waited for
+            raise ValueError("a folder or a pipe is no config")
         if Path(path).stat().st_size > _MOST_BYTES:
             raise ValueError(f"more than {_MOST_BYTES // 10**6} MB are no config")
         content = parse(Path(path).read_text(encoding="utf-8"))

@@ -14,6 +14,19 @@ class UserError(MisconfigurationException):
     The commands print the sentence and leave with exit code 2; from Python it is an ordinary exception.
     """
 
+    def __init__(self, sentence: str) -> None:
+        super().__init__(one_line(sentence))
+
+
+def one_line(text: str) -> str:
+    r"""A text on one line that steers no terminal, whatever a file or a name brought into it.
+
+    Example:
+        >>> one_line("a" + chr(10) + "b" + chr(27))
+        'a b\\x1b'
+    """
+    return "".join(" " if c.isspace() else c if c.isprintable() else ascii(c)[1:-1] for c in text)
+
 
 def nearest(word: str, choices: Iterable[str]) -> str:
     """A hint for a misspelt word: `"; did you mean 'X'?"`, or nothing when no choice is near.

@@ -1,13 +1,18 @@
-"""Writing files so that a killed run never leaves half of one."""
+"""Writing files so that a killed run never leaves half of one, and reading arrays that somebody else wrote."""
 
 from __future__ import annotations
 
+import math
 import os
-from collections.abc import Callable, Mapping
+import zipfile
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import BinaryIO
 
 import numpy as np
+
+_UNPACKED = 100
+_SMALL = 64 * 2**20
 
 
 def write_atomically(path: Path, write: Callable[[BinaryIO], object]) -> None:
@@ -15,7 +20,8 @@ def write_atomically(path: Path, write: Callable[[BinaryIO], object]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        with open(temporary, "wb") as file:
+        temporary.unlink(missing_ok=True)
+        with open(temporary, "xb") as file:  # a new file, never through a link that somebody put there
             write(file)
             file.flush()
             os.fsync(file.fileno())
@@ -38,3 +44,51 @@ def sync_folder(folder: Path) -> None:
 def write_npz(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
     """Arrays by name as an npz file, atomically; read it with `numpy.load(path)`, no pickling."""
     write_atomically(path, lambda file: np.savez(file, allow_pickle=False, **arrays))
+
+
+def read_npz(path: Path, names: Iterable[str] | None = None) -> dict[str, np.ndarray]:
+    """Arrays by name from an npz file of any origin; runs no code of it, and needs no memory out of proportion.
+
+    Args:
+        path: the file.
+        names: of the arrays that are read; None: all.
+
+    Raises:
+        OSError: it cannot be read.
+        ValueError: it is no npz file, is damaged or holds other things than plain arrays; or unpacks to more than a
+            hundred times its size (and 64 MB).
+    """
+    if path.exists() and not path.is_file():  # a pipe would be waited for
+        raise OSError(f"{path} is not a file")
+    try:
+        with zipfile.ZipFile(path) as archive:
+            members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
+            total = sum(info.file_size for info in members.values())
+            if total > max(_UNPACKED * path.stat().st_size, _SMALL):
+                raise ValueError(f"it would unpack to {total / 2**20:,.0f} MB")
+            return {name: _array(archive, members, name) for name in (members if names is None else names)}
+    except (OSError, ValueError):
+        raise
+    except Exception as error:  # zip archives and array headers fail in many ways
+        raise ValueError(" ".join(str(error).split()) or type(error).__name__) from error
+
+
+def _array(archive: zipfile.ZipFile, members: Mapping[str, zipfile.ZipInfo], name: str) -> np.ndarray:
+    """A member of an npz archive, whose header is not believed before it fits the member's size."""
+    if name not in members:
+        raise ValueError(f"it has no array '{name}'")
+    with archive.open(members[name]) as file:
+        header = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+        version = np.lib.format.read_magic(file)
+        if version not in header:
+            raise ValueError(f"the array '{name}' has the unknown format {version}")
+        shape, _, dtype = header[version](file)
+        size = members[name].file_size - file.tell()
+    if dtype.kind not in "biufcSU" or not dtype.itemsize:
+        raise ValueError(f"the array '{name}' is {dtype}, not numbers or text")
+    if math.prod(shape) * dtype.itemsize != size:
+        raise ValueError(f"the array '{name}' is said to be {dtype} {list(shape)}, but has {size} bytes")
+    with archive.open(members[name]) as file:
+        array: np.ndarray = np.lib.format.read_array(file, allow_pickle=False)
+        file.read(1)  # at its end the checksum is compared
+    return array

@@ -6,9 +6,6 @@ import sys
 
 import pytest
 import torch
-import yaml
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from dfl_lightning import UserError, cli
 from dfl_lightning.resources import shipped
@@ -30,7 +27,6 @@ SMALL = [
     "cpu",
 ]
 MINIMAL = "data: Digits\nmodel: {network: MLP}\n"
-AFIND = shipped("configs")["afind"].read_text(encoding="utf-8")
 
 FILES = {
     "own_nets.py": """
@@ -391,117 +387,3 @@ def test_out_of_memory_says_what_to_lower(here, capsys, monkeypatch, error):
     sentence = refusal(["--explain"], capsys)
     assert sentence.startswith("out of memory (")
     assert sentence.endswith("; lower data.num_clients, model.batch_size or the network")
-
-
-# --- any text at all --------------------------------------------------------------------------------------------------
-WORDS = [
-    *[
-        "trainer",
-        "model",
-        "data",
-        "topology",
-        "dropout",
-        "selection",
-        "threshold",
-        "aggregation",
-        "monitors",
-        "class_path",
-        "init_args",
-        "network",
-    ],
-    *[
-        "Digits",
-        "MLP",
-        "AFIND",
-        "Gossip",
-        "Uniform",
-        "Dirichlet",
-        "partition",
-        "num_clients",
-        "max_rounds",
-        "k",
-        "nu",
-        "hidden",
-        "null",
-        "true",
-        "-1",
-        "0",
-        "1",
-        "3.5",
-    ],
-    *(
-        "{",
-        "}",
-        "[",
-        "]",
-        ":",
-        ": ",
-        "- ",
-        ",",
-        "\n",
-        "\n  ",
-        "'",
-        '"',
-        "&a",
-        "*a",
-        "#",
-        "!!python/object",
-        "é",
-        "\t",
-        "<<",
-    ),
-]
-yaml_like = st.lists(st.sampled_from(WORDS) | st.text(max_size=4), max_size=30).map("".join)
-leaves = st.none() | st.booleans() | st.integers(-2, 9) | st.floats() | st.sampled_from(WORDS) | st.text(max_size=5)
-values = (
-    leaves
-    | st.lists(leaves, max_size=3)
-    | st.dictionaries(st.sampled_from(WORDS) | st.text(max_size=3), leaves, max_size=3)
-)
-
-
-@st.composite
-def mutations(draw):
-    """The shipped AFIND+ config with some of its values replaced, removed or added, as text."""
-    config = yaml.safe_load(AFIND)
-    for _ in range(draw(st.integers(1, 3))):
-        place = config
-        while True:
-            keys = list(place)
-            key = draw(st.sampled_from(keys)) if keys else "class_path"
-            if isinstance(place.get(key), dict) and draw(st.booleans()):
-                place = place[key]
-                continue
-            break
-        act = draw(st.sampled_from(["replace", "replace", "remove", "add"]))
-        if act == "remove":
-            place.pop(key, None)
-        else:
-            place[key if act == "replace" else draw(st.sampled_from(WORDS))] = draw(values)
-    return yaml.safe_dump(config, allow_unicode=True)
-
-
-def explain_or_refuse(text, folder, capsys):
-    (folder / "fuzz.yaml").write_text(text, encoding="utf-8", errors="surrogatepass")
-    code = cli.run("fit", ["--config", "fuzz.yaml", "--trainer.accelerator", "cpu", "--explain"])
-    out, err = capsys.readouterr()
-    assert code in (0, 2), err
-    assert "Traceback" not in out + err
-    assert len(err.splitlines()) == (code == 2), err
-    assert len(err) < 1500
-    assert not (folder / "runs").exists()
-
-
-FUZZ = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-
-
-@FUZZ
-@given(text=yaml_like)
-def test_any_text_as_a_config_is_explained_or_refused(here, capsys, text):
-    explain_or_refuse(text, here, capsys)
-
-
-@FUZZ
-@given(text=mutations())
-def test_any_mutation_of_a_config_is_explained_or_refused(here, capsys, text):
-    explain_or_refuse(text, here, capsys)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import zipfile
-import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +15,7 @@ from dfl_lightning.data.leaf import as_bytes, read_leaf_file
 from dfl_lightning.data.partitions import ByWriter, Partition
 from dfl_lightning.data.source import Source
 from dfl_lightning.errors import UserError
-from dfl_lightning.files import write_npz
+from dfl_lightning.files import read_npz, write_npz
 
 __all__ = ["FEMNIST"]
 
@@ -231,10 +229,8 @@ def _images(pixels: np.ndarray, file: Path, writer: str, unit: dict[str, str]) -
 def _read_npz(path: Path) -> tuple[_Part, _Part]:
     wanted = {"images": "u", "labels": "iu", "writers": "iu", "writer_ids": "U", "is_test": "b"}
     try:
-        with path.open("rb") as file:  # np.load leaves a file that it cannot read open
-            loaded = np.load(file, allow_pickle=False)
-            arrays = {name: loaded[name] for name in wanted}
-    except (OSError, ValueError, TypeError, KeyError, IndexError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+        arrays = read_npz(path, wanted)
+    except (OSError, ValueError) as error:
         raise UserError(
             f"{path}: not an npz of FEMNIST ({' '.join(str(error).split())}); it needs the arrays {', '.join(wanted)}"
         ) from error

@@ -35,6 +35,8 @@ def read_leaf_file(path: Path) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
     sizes: dict[str, int] = {}
     others: dict[str, Any] = {}
     try:
+        if path.exists() and not path.is_file():  # a pipe would be waited for
+            raise ValueError("it is a folder or a pipe")
         with path.open(encoding="utf-8") as file:
             text = _Json(file)
             for key in text.keys_of_object():
@@ -50,7 +52,7 @@ def read_leaf_file(path: Path) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
                         yield user, samples, classes
             text.end()
         _check_sizes(sizes, others)
-    except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
+    except (OSError, ValueError, TypeError, KeyError, RecursionError, OverflowError) as error:
         raise UserError(
             f"{path}: not a file of LEAF ({_reason(error)}); make it again, it is damaged or of another kind"
         ) from error
@@ -146,12 +148,12 @@ def _samples(user: str, entry: Any) -> tuple[np.ndarray, np.ndarray]:
     if classes.dtype.kind != "i" or classes.ndim != 1:
         raise ValueError(f"the classes of user {user} are not whole numbers")
     try:
-        samples = np.array(entry["x"], dtype=np.float64)
+        samples = np.array(entry["x"])  # of whatever kind: texts and nulls must not become numbers
     except ValueError:
         samples = np.empty(0)
-    if samples.ndim != 2:
+    if samples.ndim != 2 or samples.dtype.kind not in "iuf" or not np.isfinite(samples).all():
         raise ValueError(f"the samples of user {user} are not lists of numbers of one length")
-    return samples, classes.astype(np.int64)
+    return samples.astype(np.float64), classes.astype(np.int64)
 
 
 def _check_sizes(sizes: dict[str, int], others: dict[str, Any]) -> None:

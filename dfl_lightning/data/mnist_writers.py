@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import zipfile
-import zlib
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +9,7 @@ from torchvision.datasets import QMNIST
 from torchvision.datasets.utils import download_and_extract_archive
 
 from dfl_lightning.errors import UserError
+from dfl_lightning.files import read_npz
 
 __all__ = ["download_writers", "read_writers"]
 
@@ -75,10 +74,8 @@ def read_writers(
 
 def _of_npz(path: Path, *sizes: int) -> list[np.ndarray]:
     try:
-        with path.open("rb") as file:
-            loaded = np.load(file, allow_pickle=False)
-            found = [loaded[name] for name in ("train_writer", "test_writer")]
-    except (OSError, ValueError, TypeError, KeyError, IndexError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+        found = list(read_npz(path, ("train_writer", "test_writer")).values())
+    except (OSError, ValueError) as error:
         raise UserError(
             f"{path}: not a file of MNIST's writers ({' '.join(str(error).split())}); remove it, or make it again"
         ) from error
@@ -92,7 +89,10 @@ def _of_npz(path: Path, *sizes: int) -> list[np.ndarray]:
 
 
 def _of_qmnist(path: Path, labels: np.ndarray) -> np.ndarray:
-    content = path.read_bytes()
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read ({error.strerror}); make it readable or remove it") from error
     rows, columns = (int.from_bytes(content[at : at + 4], "big") for at in (4, 8))
     if content[:4] != IDX_INT_2D or len(content) != 12 + 4 * rows * columns or columns <= WRITER_COLUMN:
         raise UserError(f"{path}: not QMNIST's label file, or only a part of it; remove it and download it again")

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
-import zipfile
-import zlib
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +9,7 @@ import numpy as np
 from dfl_lightning.data.source import Source
 from dfl_lightning.data.split import Split
 from dfl_lightning.errors import UserError
+from dfl_lightning.files import read_npz, write_atomically
 
 __all__ = ["read_split", "write_split"]
 
@@ -55,17 +52,9 @@ def write_split(path: str | Path, split: Split, source: Source) -> None:
         "format": np.array(FORMAT),
     }
     path = Path(path)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with temporary.open("wb") as file:
-            np.savez_compressed(file, allow_pickle=False, **arrays)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
+        write_atomically(path, lambda file: np.savez_compressed(file, allow_pickle=False, **arrays))
     except OSError as error:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
         raise UserError(
             f"{path}: the split cannot be written ({error}); choose another place or free the disk"
         ) from error
@@ -79,19 +68,20 @@ def read_split(path: str | Path, source: Source, num_clients: int) -> Split:
     """
     path = Path(path)
     try:
-        with path.open("rb") as file:  # np.load leaves a file that it cannot read open
-            arrays = dict(np.load(file, allow_pickle=False))
+        arrays = read_npz(path)
     except FileNotFoundError as error:
         raise UserError(f"data.split: {path} does not exist; give the split.npz of a run, or null") from error
-    except (OSError, ValueError, TypeError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-        raise UserError(f"data.split: {path} is not a split file ({error}); give the split.npz of a run") from error
+    except (OSError, ValueError) as error:
+        reason = " ".join(str(error).split())
+        raise UserError(f"data.split: {path} is not a split file ({reason}); give the split.npz of a run") from error
     try:
         _check_origin(path, arrays, source)
         return _unpack(path, arrays, source, num_clients)
-    except (KeyError, TypeError, ValueError, IndexError) as error:
-        raise UserError(
-            f"data.split: {path} is malformed ({type(error).__name__}: {error}); give the split.npz of a run"
-        ) from error
+    except KeyError as error:
+        raise UserError(f"data.split: {path} is malformed (no array {error}); give the split.npz of a run") from error
+    except (TypeError, ValueError, IndexError, OverflowError) as error:
+        reason = " ".join(str(error).split())
+        raise UserError(f"data.split: {path} is malformed ({reason}); give the split.npz of a run") from error
 
 
 def _check_origin(path: Path, arrays: dict[str, np.ndarray], source: Source) -> None:
@@ -118,6 +108,9 @@ def _check_origin(path: Path, arrays: dict[str, np.ndarray], source: Source) -> 
 
 
 def _unpack(path: Path, arrays: dict[str, np.ndarray], source: Source, num_clients: int) -> Split:
+    for name in (f"{part}_{what}" for part in PARTS for what in ("indices", "offsets")):
+        if arrays[name].ndim != 1 or arrays[name].dtype.kind not in "iu":
+            raise ValueError(f"{name} is {arrays[name].dtype} {list(arrays[name].shape)}")
     clients = len(arrays["train_offsets"]) - 1
     if clients != num_clients:
         raise UserError(
@@ -141,6 +134,9 @@ def _unpack(path: Path, arrays: dict[str, np.ndarray], source: Source, num_clien
     for client, indices in enumerate(parts["train"]):
         if not len(indices):
             raise UserError(f"data.split: {path} leaves client {client} without training images; use another split")
+    partition = str(arrays["partition"])
+    if not partition.isprintable() or len(partition) > 500:
+        raise ValueError("partition is no line of text")
     none = np.empty(0)  # an array that did not exist when the file was written
     optional = {name: array for name in OPTIONAL if (array := arrays.get(name, none)).size}
     for name, array in optional.items():
@@ -150,6 +146,8 @@ def _unpack(path: Path, arrays: dict[str, np.ndarray], source: Source, num_clien
             raise ValueError(f"{name} has shape {array.shape} instead of {shape}")
         if array.dtype.kind not in KINDS[name]:
             raise ValueError(f"{name} is {array.dtype}")
+        if array.dtype.kind == "f" and not np.isfinite(array).all():
+            raise ValueError(f"{name} has values that are no numbers")
         if is_map and not ((array >= 0) & (array < source.num_classes)).all():
             raise ValueError(f"{name} names labels outside 0 to {source.num_classes - 1}")
 
@@ -164,7 +162,7 @@ def _unpack(path: Path, arrays: dict[str, np.ndarray], source: Source, num_clien
         rotation=optional.get("rotation"),
         label_map=whole("label_map"),
         clusters=whole("clusters"),
-        partition=str(arrays["partition"]),
+        partition=partition,
         test_label_map=whole("test_label_map"),
         adversaries=optional.get("adversaries"),
         writers=optional.get("writers"),

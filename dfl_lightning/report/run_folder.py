@@ -90,6 +90,8 @@ class RunFolder(RoundCallback):
         former = self.path if getattr(pl_module, "bank", None) is not None else None
         self._source = _run_of(trainer.resumed_from) or former
         self.path = self._source
+        if self.path is not None and not trainer.fork:
+            _refuse_links(self.path)
         if self.path is None or trainer.fork:
             made = str(_new_folder(Path(trainer.runs_root) / trainer.run_name)) if trainer.is_global_zero else ""
             self.path = Path(trainer.strategy.broadcast(made))
@@ -279,6 +281,13 @@ def _run_of(checkpoint: Any) -> Path | None:
     if not (home / "metrics.csv").is_file():
         return None
     return written if written.resolve() == home else home
+
+
+def _refuse_links(run: Path) -> None:
+    """Folders inside a run folder that lead elsewhere: a run writes into its own folder only."""
+    for name in (FOLDER, "superseded"):
+        if (run / name).is_symlink():
+            raise UserError(f"{run / name} is a link; a run writes into its own folder only: --fork starts a new one")
 
 
 def _is_of(checkpoint: Path, done: int) -> bool:

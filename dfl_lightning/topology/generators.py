@@ -61,7 +61,8 @@ _OTHER_N = {
     "triangular_lattice_graph",
 }
 
-_NOT_COUNTS = ("seed", "tries", "max_tries", "max_iters")
+_TRIES = ("tries", "max_tries", "max_iters")
+_MOST_TRIES = 10_000
 
 
 def generate(name: str, args: dict[str, Any], num_clients: int, seed: int, where: str) -> tuple[nx.Graph, int]:
@@ -160,6 +161,11 @@ def _networkx(name: str, function: Callable[..., Any], args: dict[str, Any], m: 
         args.setdefault("seed", seed)
     if args.get("create_using") is not None:
         args["create_using"] = _graph_class(args["create_using"], where)
+    for key in _TRIES:
+        if _largest(args.get(key)) > _MOST_TRIES:
+            raise UserError(
+                f"{where}: {name} with {key}={_brief(args[key])} may try for ever; {_MOST_TRIES} is the most."
+            )
     _fit(name, args, "n" in parameters, m, where)
     missing = [
         key
@@ -194,7 +200,7 @@ def _fit(name: str, args: dict[str, Any], takes_n: bool, m: int, where: str) -> 
                 raise wrong_size(where, args["n"], m)
         # whatever else is counted, degrees or links, there are fewer than pairs of clients
         for key, value in args.items():
-            if key not in _NOT_COUNTS and _largest(value) > max(m * m, 1000):
+            if key not in ("seed", *_TRIES) and _largest(value) > max(m * m, 1000):
                 raise UserError(f"{where}: {name} with {key}={_brief(value)} is out of proportion for {m} clients.")
         return
     words = inspect.signature(size).parameters

@@ -58,8 +58,10 @@ def read_trace(file: str | Path) -> Tensor:
         UserError: no such file, not a table of 0 and 1, or lines of unequal length.
     """
     try:
+        if Path(file).exists() and not Path(file).is_file():
+            raise OSError("a folder or a pipe")
         lines = Path(file).read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, ValueError) as error:  # also bytes that are no text, and names that no file has
         raise UserError(
             f"{file}: the dropout trace cannot be read ({error.__class__.__name__}); give a text file of 0 and 1"
         ) from None
