@@ -16,7 +16,7 @@ import yaml
 
 from dfl_lightning.checkpoints import FOLDER, rounds_in
 from dfl_lightning.errors import UserError
-from dfl_lightning.files import write_atomically, write_npz
+from dfl_lightning.files import remove_unfinished, write_atomically, write_npz
 from dfl_lightning.functional import worst_decile_mean
 from dfl_lightning.report.summary import summarise
 from dfl_lightning.report.tables import COLUMNS, as_csv, as_text, by_round, read_metrics, read_npz
@@ -142,6 +142,7 @@ class RunFolder(RoundCallback):
         self._evaluations = {r: {k: v[0] for k, v in e.items()} for r, e in evaluations.items() if r < done}
         self._graphs = {r: g for r, g in graphs.items() if r < boundary.round}
         if self._source == self.path:
+            remove_unfinished(self.path)
             self._set_aside(rows[len(self._rows) :], boundary.round)
 
     def _set_aside(self, rows: list[dict[str, str]], done: int) -> None:
