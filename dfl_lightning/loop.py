@@ -21,7 +21,7 @@ from lightning.pytorch.loops.training_epoch_loop import _TrainingEpochLoop
 from dfl_lightning.bank.ranks import StoppedElsewhere
 from dfl_lightning.protocol import Protocol
 from dfl_lightning.round import Round, call_round_hook
-from dfl_lightning.strategy import Company
+from dfl_lightning.strategy import look_for_the_others
 
 if TYPE_CHECKING:
     from dfl_lightning.module import DFLModule
@@ -142,7 +142,6 @@ class RoundLoop(_FitLoop):
         protocol.bank.ranks.same("round", self.rounds_done)
         assert protocol.bank.engine is not None
         protocol.bank.engine.between_cohorts = self._look_around
-        self._company = Company(self.trainer.strategy)
         self._listen()
         super().on_run_start()
 
@@ -173,6 +172,8 @@ class RoundLoop(_FitLoop):
     def giving_signals_back(self) -> Iterator[None]:
         """Around a fit: whatever happens in it, signals mean afterwards what they meant before."""
         before = {signum: signal.getsignal(signum) for signum in SIGNALS}
+        if before[signal.SIGINT] is signal.SIG_DFL and threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGINT, signal.default_int_handler)  # so that Lightning can tidy up
         try:
             yield
         finally:
@@ -198,7 +199,7 @@ class RoundLoop(_FitLoop):
 
     def _look_around(self) -> None:
         """Between cohorts: has a signal come, or has another process gone?"""
-        self._company.look()
+        look_for_the_others()
         self.stop_if_asked()
 
     def stop_if_asked(self) -> None:
