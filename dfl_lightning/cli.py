@@ -33,18 +33,25 @@ from dfl_lightning.arguments import (
     take_flag,
 )
 from dfl_lightning.bank.choice import ENGINES
+from dfl_lightning.bank.ranks import LostProcess
 from dfl_lightning.checkpoints import read_checkpoint
 from dfl_lightning.data import FederatedData
-from dfl_lightning.errors import UserError, one_line
+from dfl_lightning.errors import UNREACHABLE, UserError, one_line
 from dfl_lightning.loop import RunStopped
 from dfl_lightning.module import DFLModule
 from dfl_lightning.objectives import Objective
+from dfl_lightning.processes import (
+    EndAtOnce,
+    launched_by_another,
+    lost_child,
+    wait_for_the_first_to_leave,
+    watch_the_first,
+)
 from dfl_lightning.registry import FAMILIES, path_of
 from dfl_lightning.report.explain import explain
 from dfl_lightning.report.help import help_page, list_page
 from dfl_lightning.report.per_client import per_client_table
 from dfl_lightning.sentences import lightnings_sentence, sentence_of, where_in_users_code
-from dfl_lightning.strategy import launched_by_another
 from dfl_lightning.trainer import DFLTrainer
 
 # an enumeration of Lightning's, the default of the callback Timer for example, is a text to YAML
@@ -198,9 +205,10 @@ def default_monitors() -> list[callbacks.Monitor]:
 def run(command: str, argv: list[str] | None = None) -> int:
     """A command from its words to its exit code: 0 done, 2 a user's mistake, 1 our bug, 128 + signal."""
     words = list(sys.argv[1:] if argv is None else argv)
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), EndAtOnce():
         quieten_lightning()
         if launched_by_another():
+            watch_the_first()
             warnings.showwarning = lambda message, *where, **more: None  # the first process says the same
         elif not _debug():
             warnings.showwarning = lambda message, *where, **more: _say(command, f"warning: {message}")
@@ -217,7 +225,8 @@ def run(command: str, argv: list[str] | None = None) -> int:
             _say(command, f"{stop}{then}")
             return 128 + stop.signum
         except KeyboardInterrupt:
-            _say(command, "stopped at once")
+            if not launched_by_another():
+                _say(command, "stopped at once")
             return 130
         except BrokenPipeError:  # whoever read what is printed, `head` for example, has seen enough
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else Python complains when it leaves
@@ -226,8 +235,10 @@ def run(command: str, argv: list[str] | None = None) -> int:
             if _debug():
                 raise
             sentence = users_mistake(error, words)
-            if sentence is not None and launched_by_another():
-                return 0  # the first process has met the same, and says so
+            if launched_by_another() and (isinstance(error, LostProcess) or wait_for_the_first_to_leave()):
+                return 0  # the first process has met the same, or has gone
+            if sentence == UNREACHABLE:
+                sentence = lost_child(seconds=1.0) or sentence
             if sentence is None:
                 about = f"{type(error).__name__}: {' '.join(str(error).split())}"
                 _say(command, f"a bug of dfl_lightning: {about} (DFL_DEBUG=1 shows where)")

@@ -7,6 +7,8 @@ from collections.abc import Iterable
 
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
+UNREACHABLE = "another process of the run has ended or cannot be reached; its own message, if there is one, says why"
+
 
 class UserError(MisconfigurationException):
     """Bad input, told in one sentence: what, where, and what to do about it.

@@ -31,6 +31,13 @@ def write_atomically(path: Path, write: Callable[[BinaryIO], object]) -> None:
     sync_folder(path.parent)
 
 
+def remove_unfinished(folder: Path) -> None:
+    """Remove what processes that were killed in the middle of `write_atomically` have left in a folder and below it."""
+    for file in folder.rglob(".*.tmp"):
+        if file.stem.rpartition(".")[2].isdigit():
+            file.unlink(missing_ok=True)
+
+
 def sync_folder(folder: Path) -> None:
     """Make renames in a folder survive a power cut (where the system lets one open folders)."""
     if hasattr(os, "O_DIRECTORY"):

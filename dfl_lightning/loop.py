@@ -17,11 +17,13 @@ from typing import TYPE_CHECKING, Any, cast
 from lightning.pytorch.callbacks import EarlyStopping
 from lightning.pytorch.loops.fit_loop import _FitLoop
 from lightning.pytorch.loops.training_epoch_loop import _TrainingEpochLoop
+from lightning.pytorch.trainer.connectors.signal_connector import _SignalConnector
+from lightning.pytorch.trainer.states import TrainerFn
 
 from dfl_lightning.bank.ranks import StoppedElsewhere
 from dfl_lightning.protocol import Protocol
 from dfl_lightning.round import Round, call_round_hook
-from dfl_lightning.strategy import Company
+from dfl_lightning.strategy import look_for_the_others
 
 if TYPE_CHECKING:
     from dfl_lightning.module import DFLModule
@@ -38,6 +40,21 @@ class RunStopped(BaseException):
         done = "no complete round" if not rounds else f"{rounds} complete round{'s' * (rounds > 1)}"
         super().__init__(f"stopped by {signal.Signals(signum).name} after {done}")
         self.signum, self.rounds = signum, rounds
+
+
+class EarlySignals(_SignalConnector):
+    """A SIGTERM before the first round is remembered until the loop listens; evaluations it simply ends.
+
+    Lightning would pass it on to the other processes and wait for them inside the signal's handler.
+    """
+
+    def register_signal_handlers(self) -> None:
+        """For a fit: a run that only evaluates has nothing to save."""
+        if self.trainer.state.fn == TrainerFn.FITTING:
+            super().register_signal_handlers()
+
+    def _sigterm_notifier_fn(self, signum: int, _: Any) -> None:
+        self.received_sigterm = True
 
 
 class LocalWork(_TrainingEpochLoop):
@@ -58,6 +75,10 @@ class RoundLoop(_FitLoop):
 
     _stop_signal: int | None = None
     round: Round | None = None
+
+    def __init__(self, trainer: Any, min_epochs: int | None = None, max_epochs: int | None = None) -> None:
+        super().__init__(trainer, min_epochs, max_epochs)
+        trainer._signal_connector = EarlySignals(trainer)
 
     @property
     def _protocol(self) -> Protocol:
@@ -142,7 +163,6 @@ class RoundLoop(_FitLoop):
         protocol.bank.ranks.same("round", self.rounds_done)
         assert protocol.bank.engine is not None
         protocol.bank.engine.between_cohorts = self._look_around
-        self._company = Company(self.trainer.strategy)
         self._listen()
         super().on_run_start()
 
@@ -165,6 +185,9 @@ class RoundLoop(_FitLoop):
         for progress in (self.epoch_progress.total, self.epoch_progress.current):
             for count in vars(progress):
                 setattr(progress, count, self.rounds_done)
+        batches = self.epoch_loop.batch_progress.total  # begun rounds do not count: they begin anew
+        for count in vars(batches):
+            setattr(batches, count, self.rounds_committed)
         self.epoch_loop.batch_progress.reset_on_run()
         self.restarting = False
 
@@ -173,6 +196,8 @@ class RoundLoop(_FitLoop):
     def giving_signals_back(self) -> Iterator[None]:
         """Around a fit: whatever happens in it, signals mean afterwards what they meant before."""
         before = {signum: signal.getsignal(signum) for signum in SIGNALS}
+        if before[signal.SIGINT] is signal.SIG_DFL and threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGINT, signal.default_int_handler)  # so that Lightning can tidy up
         try:
             yield
         finally:
@@ -186,7 +211,9 @@ class RoundLoop(_FitLoop):
 
         Lightning would raise SIGTERM in the middle of a round and Ctrl-C inside whatever runs.
         """
-        self._stop_signal = signal.SIGTERM if self.trainer.received_sigterm else None
+        early = self.trainer._signal_connector
+        self._stop_signal = signal.SIGTERM if early.received_sigterm else None
+        early.received_sigterm = False  # Lightning's loops would leave in this process alone
         if threading.current_thread() is threading.main_thread():
             for signum in SIGNALS:
                 signal.signal(signum, self._on_signal)
@@ -198,7 +225,7 @@ class RoundLoop(_FitLoop):
 
     def _look_around(self) -> None:
         """Between cohorts: has a signal come, or has another process gone?"""
-        self._company.look()
+        look_for_the_others()
         self.stop_if_asked()
 
     def stop_if_asked(self) -> None:

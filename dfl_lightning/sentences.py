@@ -10,7 +10,7 @@ from pathlib import Path
 from jsonargparse import ArgumentError
 
 from dfl_lightning.arguments import SECTIONS, TOP_LEVEL, options_of_words
-from dfl_lightning.errors import UserError, nearest
+from dfl_lightning.errors import UNREACHABLE, UserError, nearest
 from dfl_lightning.registry import GROUPS, LIBRARY_GROUPS, import_class, options_of, shipped_classes
 
 _KINDS = {
@@ -49,7 +49,7 @@ _LIGHTNINGS = (
     ),
     (
         r"Connection (?:closed|reset) by peer|gloo|NCCL|ProcessGroup",
-        r"another process of the run has ended or cannot be reached; its own message, if there is one, says why",
+        UNREACHABLE,
     ),
     (
         r"Timer\(duration='(.*?)'\)",

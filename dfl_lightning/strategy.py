@@ -6,7 +6,6 @@ process has which clients is decided in `bank/ranks.py`.
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 from lightning.pytorch.strategies import DDPStrategy, Strategy, StrategyRegistry
@@ -15,6 +14,7 @@ from torch import nn
 from dfl_lightning.bank.ranks import LostProcess, Ranks
 from dfl_lightning.checkpoints import ShardedCheckpointIO
 from dfl_lightning.errors import UserError, nearest
+from dfl_lightning.processes import Launcher, lost_child, lost_parent
 
 NAME = "clients"
 SAME = ("auto", "ddp", NAME)
@@ -25,6 +25,10 @@ class ClientStrategy(DDPStrategy):
     """Processes of Lightning's DDP without its gradients: each process has the models of its own clients."""
 
     strategy_name = NAME
+
+    def _configure_launcher(self) -> None:
+        assert self.cluster_environment is not None
+        self._launcher = Launcher(self.cluster_environment, self.num_processes, self.num_nodes)
 
     def setup(self, trainer: Any) -> None:
         """Without DDP's copy of the first process' models to the others."""
@@ -74,32 +78,12 @@ def strategy_for(strategy: str | Strategy, devices: Any, num_nodes: Any) -> str 
     return "auto" if str(devices) == "1" and str(num_nodes) == "1" else NAME
 
 
-class Company:
-    """Notices when another process of the run on this machine is gone, while everybody is busy.
+def look_for_the_others() -> None:
+    """To be called now and then while everybody is busy.
 
-    Args:
-        strategy: of the run.
+    Raises:
+        LostProcess: another process of the run on this machine has gone.
     """
-
-    def __init__(self, strategy: Strategy) -> None:
-        launcher = strategy.launcher
-        self._children = list(getattr(launcher, "procs", []))
-        self._parent = os.getppid() if launched_by_another() else None
-
-    def look(self) -> None:
-        """To be called now and then.
-
-        Raises:
-            LostProcess: somebody has gone.
-        """
-        for number, child in enumerate(self._children, start=1):
-            if child.poll():
-                how = f"signal {-child.returncode}" if child.returncode < 0 else f"exit code {child.returncode}"
-                raise LostProcess(f"process {number} of the run has ended ({how})")
-        if self._parent is not None and os.getppid() != self._parent:
-            raise LostProcess("the first process of the run has ended")
-
-
-def launched_by_another() -> bool:
-    """Whether Lightning's launcher, in the first process, has started this one."""
-    return int(os.environ.get("LOCAL_RANK", 0)) > 0 and "TORCHELASTIC_RUN_ID" not in os.environ
+    lost = lost_child() or lost_parent()
+    if lost:
+        raise LostProcess(lost)

@@ -21,11 +21,14 @@ from lightning.pytorch.loops.loop import _Loop
 from lightning.pytorch.loops.progress import _BatchProgress, _Progress
 from lightning.pytorch.loops.training_epoch_loop import _TrainingEpochLoop
 from lightning.pytorch.strategies import DDPStrategy, Strategy
+from lightning.pytorch.strategies.launchers.subprocess_script import _SubprocessScriptLauncher
 from lightning.pytorch.trainer import call
+from lightning.pytorch.trainer.connectors.signal_connector import _SignalConnector
 
 import dfl_lightning
 from dfl_lightning import DFLTrainer
-from dfl_lightning.loop import LocalWork, RoundLoop
+from dfl_lightning.loop import EarlySignals, LocalWork, RoundLoop
+from dfl_lightning.processes import Launcher
 
 KNOWN = {"2.6": "bcbe1f36c63cd869"}
 """Digest of `RELIED_ON` by Lightning series."""
@@ -41,8 +44,10 @@ OVERRIDDEN = {
         "skip",
     ],
     LocalWork: ["_batches_that_stepped", "_broadcast_sigterm_tensor", "_should_check_val_fx", "done", "global_step"],
+    EarlySignals: ["register_signal_handlers", "_sigterm_notifier_fn"],
+    Launcher: ["launch", "_call_children_scripts"],
 }
-"""What our two loops replace of Lightning's."""
+"""What ours replace of Lightning's."""
 
 RELIED_ON = {
     _FitLoop: {
@@ -94,6 +99,12 @@ RELIED_ON = {
         "_configure_launcher": "self",
     },
     Strategy: {"setup": "self, trainer", "save_checkpoint": "self, checkpoint, filepath, storage_options"},
+    _SignalConnector: {"register_signal_handlers": "self", "_sigterm_notifier_fn": "self, signum, _"},
+    _SubprocessScriptLauncher: {
+        "launch": "self, function, args, trainer, kwargs",
+        "_call_children_scripts": "self",
+        "kill": "self, signum",
+    },
     call: {"_call_and_handle_interrupt": "trainer, trainer_fn, args, kwargs", "_interrupt": "trainer, exception"},
 }
 """What they override, call or take for granted, with its parameters."""

@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from dfl_lightning.errors import UserError
+from dfl_lightning.errors import UNREACHABLE, UserError
 
 
 class StoppedElsewhere(BaseException):
@@ -229,9 +229,7 @@ class Ranks:
             collective(tensor, *args, **kwargs)
         except RuntimeError as error:
             self.apart = True
-            raise LostProcess(
-                "another process of the run has ended or cannot be reached; its own message, if there is one, says why"
-            ) from error
+            raise LostProcess(UNREACHABLE) from error
         except BaseException:
             self.apart = True  # a second Ctrl-C in the middle of an exchange
             raise

@@ -16,7 +16,7 @@ import yaml
 
 from dfl_lightning.checkpoints import FOLDER, is_checkpoint, rounds_in
 from dfl_lightning.errors import UserError
-from dfl_lightning.files import write_atomically, write_npz
+from dfl_lightning.files import remove_unfinished, write_atomically, write_npz
 from dfl_lightning.functional import worst_decile_mean
 from dfl_lightning.report.summary import summarise
 from dfl_lightning.report.tables import COLUMNS, as_csv, as_text, by_round, read_metrics, read_npz
@@ -149,6 +149,7 @@ class RunFolder(RoundCallback):
         diverged = by_round(read_npz(self._source / "diverged.npz"), "round")
         self._diverged = {r: d for r, d in diverged.items() if r < boundary.round}
         if self._source == self.path:
+            remove_unfinished(self.path)
             self._set_aside(rows[len(self._rows) :], boundary.round)
 
     def _set_aside(self, rows: list[dict[str, str]], done: int) -> None:

@@ -1,0 +1,159 @@
+"""The processes of a run on one machine: how they are started, and who notices when one of them is gone.
+
+Lightning's own launcher kills everybody without a word when a process has died, the one that a user looks at included,
+and leaves the others waiting for half an hour when the first one has. Here the first process says what happened, and no
+process outlives another by more than seconds, wherever it waits.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from lightning.fabric.utilities.distributed import _set_num_threads_if_needed
+from lightning.pytorch.strategies.launchers.subprocess_script import _SubprocessScriptLauncher
+
+FIRST = "DFL_FIRST_PROCESS"
+"""Environment variable of the processes that a first one has started: its number in the system."""
+PERIOD = 0.5
+"""Seconds between two looks."""
+GRACE = 5.0
+"""Seconds in which the first process may leave by itself when it has lost another: it may be writing files."""
+GRACE_OF_OTHERS = 2.0
+"""The same for the others when the first one is gone: they have nothing to save without it."""
+
+
+_children: list[subprocess.Popen] = []
+"""The processes that this one has started."""
+
+
+class Launcher(_SubprocessScriptLauncher):
+    """Starts the other processes of this machine, and watches them."""
+
+    def launch(self, function: Callable[..., Any], *args: Any, trainer: Any = None, **kwargs: Any) -> Any:
+        """Start them, then do in this one what all do."""
+        environment = self.cluster_environment
+        environment.validate_settings(num_devices=self.num_processes, num_nodes=self.num_nodes)
+        if not environment.creates_processes_externally:
+            self._call_children_scripts()
+            _children[:] = self.procs
+            Watch(lost_child, _leave, GRACE).start()
+        watch_the_first()
+        _set_num_threads_if_needed(num_processes=self.num_processes)
+        return function(*args, **kwargs)
+
+    def _call_children_scripts(self) -> None:
+        """They ignore Ctrl-C until they can stop with the others; a terminal sends it to all of them."""
+        os.environ[FIRST] = str(os.getpid())
+        here = threading.current_thread() is threading.main_thread()
+        before = signal.signal(signal.SIGINT, signal.SIG_IGN) if here else None
+        try:
+            super()._call_children_scripts()
+        finally:
+            if here:
+                signal.signal(signal.SIGINT, before or signal.SIG_DFL)
+
+
+class EndAtOnce:
+    """Ctrl-C while nothing is worth saving: the system ends the process, whatever it is doing.
+
+    Python would raise `KeyboardInterrupt` inside whatever is being imported, which may swallow it.
+    """
+
+    def __enter__(self) -> None:
+        self._mine = _python_hears_interrupts()
+        if self._mine:
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+    def __exit__(self, *error: object) -> None:
+        if self._mine:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def _python_hears_interrupts() -> bool:
+    """Whether Ctrl-C means what it means in a fresh Python; it may be ignored, or somebody else's."""
+    return (
+        threading.current_thread() is threading.main_thread()
+        and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    )
+
+
+class Watch(threading.Thread):
+    """Looks twice a second whether somebody is gone, and ends this process if it has not left soon after.
+
+    Args:
+        lost: says who is gone, or nothing.
+        leave: ends the process, told who.
+        grace: seconds from one to the other.
+    """
+
+    def __init__(self, lost: Callable[[], str], leave: Callable[[str], None], grace: float) -> None:
+        super().__init__(name="watch-of-processes", daemon=True)
+        self._lost, self._leave, self._grace = lost, leave, grace
+
+    def run(self) -> None:
+        """Until this process ends."""
+        while not self._lost():
+            time.sleep(PERIOD)
+        time.sleep(self._grace)
+        self._leave(self._lost())
+
+
+def launched_by_another() -> bool:
+    """Whether a first process, here on this machine, has started this one."""
+    return int(os.environ.get("LOCAL_RANK", 0)) > 0 and "TORCHELASTIC_RUN_ID" not in os.environ and FIRST in os.environ
+
+
+def watch_the_first() -> None:
+    """In a process that another has started: leave when that one is gone. May be called again."""
+    known = any(isinstance(thread, Watch) for thread in threading.enumerate())
+    if launched_by_another() and not known:
+        Watch(lost_parent, lambda how: os._exit(1), GRACE_OF_OTHERS).start()
+
+
+def lost_parent() -> str:
+    """Whether the process that has started this one is gone, in words; empty while it is there."""
+    there = not launched_by_another() or os.getppid() == int(os.environ[FIRST])
+    return "" if there else "the first process of the run has ended"
+
+
+def lost_child(seconds: float = 0.0) -> str:
+    """Which of the processes that this one has started was killed or has failed, in words; empty if none.
+
+    Args:
+        seconds: to wait for that at most; an exchange fails a little before the process has ended.
+    """
+    deadline = time.monotonic() + seconds
+    while True:
+        for number, child in enumerate(_children, start=1):
+            if child.poll():
+                how = f"signal {-child.returncode}" if child.returncode < 0 else f"exit code {child.returncode}"
+                return f"process {number} of the run has ended ({how})"
+        if not _children or time.monotonic() >= deadline:
+            return ""
+        time.sleep(0.02)
+
+
+def wait_for_the_first_to_leave(seconds: float = 5.0) -> bool:
+    """Whether the first process ends within some seconds: it has met the same error, and has said so."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if lost_parent():
+            return True
+        time.sleep(0.05)
+    return False
+
+
+def _leave(how: str) -> None:
+    """End the first process, which waits for somebody who is gone and cannot be woken."""
+    for child in _children:
+        if child.poll() is None:
+            child.kill()
+    print(f"dfl_lightning: {how}, and this one, which waits for it, ends too", file=sys.stderr, flush=True)
+    os._exit(2)

@@ -1,0 +1,142 @@
+"""Who is gone, who notices, and what Ctrl-C and SIGTERM mean before the first round."""
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+from lightning.pytorch import Callback
+
+from dfl_lightning import processes
+from dfl_lightning.bank.ranks import LostProcess
+from dfl_lightning.loop import RunStopped
+from dfl_lightning.strategy import look_for_the_others
+
+
+@pytest.fixture
+def child(monkeypatch):
+    """A process of `python -c`, known as started by the run."""
+
+    def child(code):
+        process = subprocess.Popen([sys.executable, "-S", "-c", code])
+        processes._children.append(process)
+        return process
+
+    monkeypatch.setattr(processes, "_children", [])
+    yield child
+    for process in processes._children:
+        process.kill()
+        process.wait()
+
+
+@pytest.fixture
+def launched(monkeypatch):
+    """As if another process had started this one."""
+    monkeypatch.delenv("TORCHELASTIC_RUN_ID", raising=False)
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    return lambda first: monkeypatch.setenv(processes.FIRST, str(first))
+
+
+@pytest.mark.parametrize(
+    ("code", "how"),
+    [("import os; os.kill(os.getpid(), 9)", "(signal 9)"), ("raise SystemExit(3)", "(exit code 3)"), ("", None)],
+)
+def test_a_process_that_was_killed_or_failed_is_named(child, code, how):
+    child("import time; time.sleep(60)")
+    child(code).wait()
+    assert processes.lost_child() == ("" if how is None else f"process 2 of the run has ended {how}")
+    if how is not None:
+        with pytest.raises(LostProcess, match="process 2"):
+            look_for_the_others()
+
+
+def test_an_end_that_is_about_to_come_is_waited_for(child):
+    child("import time; time.sleep(0.2); raise SystemExit(1)")
+    assert processes.lost_child() == ""
+    assert processes.lost_child(seconds=30) == "process 1 of the run has ended (exit code 1)"
+
+
+def test_nobody_waits_where_there_are_no_others(monkeypatch):
+    monkeypatch.setattr(processes, "_children", [])
+    monkeypatch.setattr(processes.time, "sleep", lambda seconds: pytest.fail("waits"))
+    assert processes.lost_child(seconds=30) == ""
+
+
+def test_another_process_knows_whether_the_first_one_is_there(launched):
+    launched(os.getppid())
+    assert processes.launched_by_another()
+    assert processes.lost_parent() == ""
+    launched(1 << 22)
+    assert processes.lost_parent() == "the first process of the run has ended"
+    assert processes.wait_for_the_first_to_leave()
+
+
+def test_torchruns_processes_are_not_launched_by_us(launched, monkeypatch):
+    launched(1 << 22)
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
+    assert not processes.launched_by_another()
+    assert processes.lost_parent() == ""
+
+
+def test_the_watch_ends_a_process_that_does_not_leave_by_itself(monkeypatch):
+    slept, left, answers = [], [], iter(["", "", "process 1 is gone", "process 1 is gone"])
+    monkeypatch.setattr(processes.time, "sleep", slept.append)
+    processes.Watch(lambda: next(answers), left.append, grace=7.0).run()
+    assert slept == [processes.PERIOD, processes.PERIOD, 7.0]
+    assert left == ["process 1 is gone"]
+
+
+def test_the_first_process_ends_with_the_others_and_a_sentence(child, monkeypatch, capsys):
+    hanging = child("import time; time.sleep(60)")
+    codes = []
+    monkeypatch.setattr(processes.os, "_exit", codes.append)
+    processes._leave("process 2 of the run has ended (signal 9)")
+    assert codes == [2]
+    assert capsys.readouterr().err.startswith("dfl_lightning: process 2 of the run has ended (signal 9)")
+    assert hanging.wait() == -signal.SIGKILL
+
+
+def test_ctrl_c_ends_a_command_at_once_before_there_is_something_to_save():
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with processes.EndAtOnce():
+            assert signal.getsignal(signal.SIGINT) is signal.SIG_DFL
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # nohup, or a process that the first one has started
+        with processes.EndAtOnce():
+            assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def test_a_sigterm_before_the_loop_listens_stops_the_run_before_its_first_round(small_run, monkeypatch):
+    run = small_run(3)
+    loop = run.trainer.fit_loop
+    listen = loop._listen
+
+    def late():
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert run.trainer.received_sigterm
+        listen()
+
+    monkeypatch.setattr(loop, "_listen", late)
+    with pytest.raises(RunStopped, match="stopped by SIGTERM after no complete round"):
+        run.fit()
+    assert not run.trainer.received_sigterm
+
+
+class Handler(Callback):
+    """What SIGTERM would do during an evaluation."""
+
+    def on_validation_start(self, trainer, pl_module):
+        self.seen = signal.getsignal(signal.SIGTERM)
+
+
+def test_sigterm_simply_ends_an_evaluation(small_run):
+    handler = Handler()
+    run = small_run(1, [handler]).fit()
+    handler.seen = None
+    run.trainer.validate(run.module, datamodule=run.trainer.datamodule, verbose=False)
+    assert handler.seen is signal.SIG_DFL
