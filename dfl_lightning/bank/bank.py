@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -114,7 +115,7 @@ class Bank:
         for term in references.terms:
             rows = self.rows(term.rows)[:, start:stop]
             which = term.which.to(rows.device)
-            part = _weighted(which.to(rows.dtype), rows) if which.is_floating_point() else rows[which]
+            part = _weighted(which.to(rows.dtype), rows) if which.is_floating_point() else rows.index_select(0, which)
             value = part if value is None else value + part
         assert value is not None
         for low, high in self.layout.personal.ranges:
@@ -122,6 +123,17 @@ class Bank:
             if low < high:
                 value[:, low - start : high - start] = self.rows(references.personal)[references.owners, low:high]
         return value
+
+    def reader(self, references: References) -> Callable[[int, int], Tensor]:
+        """A function (start, stop) -> the referenced models' columns, in memory of their own; each is read once.
+
+        Plain rows are read as they are asked for, without a copy of whole rows in between; combinations are put
+        together in one go.
+        """
+        if all(not term.which.is_floating_point() for term in references.terms):
+            return partial(self.materialise, references)
+        rows = self.materialise(references)
+        return lambda start, stop: rows[:, start:stop]
 
     # --- the four verbs ---------------------------------------------------------------------------------------------
     def train(self, references: References, training: Training, progress: Progress | None = None) -> Trained:
@@ -137,7 +149,8 @@ class Bank:
         target = self._spare if self._spare is not None else torch.empty_like(models)
         self._spare = target
         self._work.trained, self._work.mixed = None, False
-        target.copy_(models)
+        if len(references) < len(models):  # else every row is written anyway
+            target.copy_(models)
         with self.timed("train"):
             result = self.engine.train(self, references, training, target, progress)
         for owner in references.owners[~result.finite].tolist():

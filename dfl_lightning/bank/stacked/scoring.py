@@ -102,7 +102,7 @@ class Scorer:
         for first in range(0, len(subjects), self.width):
             side_by_side = subjects[first : first + self.width]
             jobs = torch.tensor([subject.jobs[0] for subject in side_by_side])
-            staging = Staging(self._shop.layout, bank.materialise(references.take(jobs)))
+            staging = Staging(self._shop.layout, bank.reader(references.take(jobs)))
             for subject, results in zip(side_by_side, self._pass(staging, side_by_side, pool), strict=True):
                 found |= self._reduced(subject, *results)
         return found

@@ -54,8 +54,8 @@ def test_jobs_that_read_a_row_are_one_subject():
 def test_a_model_is_staged_once_for_all_who_try_it(federation, monkeypatch):
     f = federation(sizes=SIZES)
     read = []
-    materialise = f.bank.materialise
-    monkeypatch.setattr(f.bank, "materialise", lambda r: read.append(r.terms[0].which.tolist()) or materialise(r))
+    reader = f.bank.reader
+    monkeypatch.setattr(f.bank, "reader", lambda r: read.append(r.terms[0].which.tolist()) or reader(r))
     rows, owners = everybody_on_everybody()
     f.bank.evaluate(References.rows("models", rows, owners=owners), "test")
     assert sorted(row for several in read for row in several) == list(range(CLIENTS))
