@@ -54,13 +54,16 @@ def convolution(function: Callable[..., Tensor]) -> Rule:
             return unfolded(layer, name, now, x)
         weight, bias = now.of(name, "weight"), flat(now.of(name, "bias"))
         assert weight is not None
-        groups = x.clients * layer.groups
+        clients = len(weight)
+        if layer.groups > 1:
+            x = x.spread(clients)
+        groups = x.clients * layer.groups  # one client's images for all: k times the outputs of a single group
         image, weight = _with_a_fourth(x, weight) if _is_awkward(layer, weight) else (x.side_by_side(), flat(weight))
         if layer.padding_mode != "zeros":
             image = F.pad(image, layer._reversed_padding_repeated_twice, mode=layer.padding_mode)
-            return Activation(function(image, weight, bias, layer.stride, 0, layer.dilation, groups), x.clients, True)
+            return Activation(function(image, weight, bias, layer.stride, 0, layer.dilation, groups), clients, True)
         out = function(image, weight, bias, layer.stride, layer.padding, layer.dilation, groups)
-        return Activation(out, x.clients, channels=True)
+        return Activation(out, clients, channels=True)
 
     return rule
 
@@ -88,7 +91,7 @@ def unfolded(layer: nn.Conv2d, name: str, now: Pass, x: Activation) -> Activatio
     """Patches as columns (im2col), then one batched product."""
     weight = now.of(name, "weight")
     assert weight is not None
-    images = x.leading()
+    images = x.spread(len(weight)).leading()
     padding: Any = layer.padding
     if isinstance(padding, str):  # `same` may pad one side more than the other
         images, padding = F.pad(images, layer._reversed_padding_repeated_twice), 0
