@@ -380,10 +380,10 @@ def changed_arrays(draw, arrays):
         act = draw(st.sampled_from(["kind", "value", "value", "shape", "new", "remove", "rename", "cut"]))
         array = np.array(arrays[name])
         if act == "kind":
-            arrays[name] = or_nothing(lambda: array.astype(draw(st.sampled_from(DTYPES))))
+            arrays[name] = or_nothing(lambda array=array: array.astype(draw(st.sampled_from(DTYPES))))
         elif act == "value" and array.size:
-            flat, at, value = array.reshape(-1).copy(), draw(st.integers(0, array.size - 1)), draw(odd_numbers)
-            arrays[name] = or_nothing(lambda: np.put(flat, at, value) or flat.reshape(array.shape))
+            at, value = draw(st.integers(0, array.size - 1)), draw(odd_numbers)
+            arrays[name] = or_nothing(lambda array=array, at=at, value=value: np.put(array, at, value) or array)
         elif act == "shape":
             arrays[name] = array.reshape(-1, 1) if draw(st.booleans()) else array[None]
         elif act == "new":

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -142,7 +143,7 @@ class Bank:
         rows, places = self.rows(name), self.ranks.place[nodes]
         away = places < 0
         if not away.any():
-            return rows[:, start:stop][places.to(rows.device)]
+            return rows[:, start:stop].index_select(0, places.to(rows.device))
         slots, guests = self._guests[name]
         taken = rows.new_empty(len(nodes), stop - start)
         taken[~away] = rows[:, start:stop][places[~away].to(rows.device)]
@@ -174,6 +175,17 @@ class Bank:
         finally:
             self._guests = {}
 
+    def reader(self, references: References) -> Callable[[int, int], Tensor]:
+        """A function (start, stop) -> the referenced models' columns, in memory of their own; each is read once.
+
+        Plain rows are read as they are asked for, without a copy of whole rows in between; combinations are put
+        together in one go.
+        """
+        if all(not term.which.is_floating_point() for term in references.terms):
+            return partial(self.materialise, references)
+        rows = self.materialise(references)
+        return lambda start, stop: rows[:, start:stop]
+
     # --- the four verbs ---------------------------------------------------------------------------------------------
     def train(self, references: References, training: Training, progress: Progress | None = None) -> Trained:
         """Train each owner's model from its reference into `trained`; the others keep their row.
@@ -187,7 +199,8 @@ class Bank:
         target = self._spare if self._spare is not None else torch.empty_like(models)
         self._spare = target
         self._work.trained, self._work.mixed = None, False
-        target.copy_(models)
+        if len(references) < self.num_nodes:  # else every row is written anyway
+            target.copy_(models)
         result = self._train(references, training, target, progress)
         lost = self.ranks.place[references.owners[~result.finite]]
         for place in lost[lost >= 0].tolist():
@@ -230,7 +243,7 @@ class Bank:
     def evaluate(self, references: References, split: str) -> Evaluation:
         """Mean loss and metrics of each reference on its owner's data; owner -1 is the global test set.
 
-        A model that is a row as it stands is tried where that row is, on whosoever's data: they are everywhere.
+        Data are in every process: most models are tried where their row is, on whosoever's data; see `Engine.plan`.
 
         Raises:
             ValueError: owner -1 where parameters are personal: the global test set has none to complete a model with.
@@ -241,10 +254,10 @@ class Bank:
         with self.timed("evaluate"):
             if self.ranks.count == 1:
                 return self.engine.evaluate(self, references, split)
-            home = self.engine.home(references)
-            mine = self.ranks.at_home(home)
+            plan = self.engine.plan(references, split)
+            mine = self.ranks.at_home(plan.home)
             found = torch.full((1 + len(self.engine.metrics), len(references)), float("nan"), dtype=torch.float64)
-            for wave in self.engine.waves(references):
+            for wave in self.engine.waves(plan):
                 here = wave[mine[wave]]
                 jobs = references.take(here)
                 with self._visited(jobs), self.ranks.together():

@@ -31,6 +31,9 @@ EVALUATION_BATCH = 1000
 COMPOSED_AT_ONCE = 32
 """Models put together from several rows that are tried in one go."""
 
+GUEST_BYTES = 2**28
+"""How much of the rows of other processes a process has for an evaluation at a time, about."""
+
 Progress = Callable[[int, int], None]
 """Called from the main thread with (cohorts done, cohorts in total)."""
 
@@ -58,6 +61,21 @@ class Training:
     def draws(self, seed: int) -> Draws:
         """The named draws of this training."""
         return Draws(seed, self.purpose, self.round)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How the jobs of an evaluation are put together, whatever the number of processes and threads.
+
+    Args:
+        home: long [J], the client in whose cohort a job is done; -1 for the global test set.
+        contests: jobs of one owner each, long, that are tried together.
+        others: the other jobs, those of a cohort together, if they are not too many.
+    """
+
+    home: Tensor
+    contests: list[Tensor]
+    others: list[Tensor]
 
 
 @dataclass(frozen=True)
@@ -194,37 +212,47 @@ class Engine(ABC):
         mine = (term.which == references.owners) & (term.rows == references.personal)
         return torch.where(mine, term.which, -1)
 
-    def home(self, references: References) -> Tensor:
-        """The client in whose cohort a model is tried, -1 for the global test set.
+    def contests(self, references: References, split: str) -> list[Tensor]:
+        """Jobs of one owner each that are better tried together than with those that read the same models: none."""
+        return []
 
-        That of the row that it is, so that rows need not be brought together; else that of the owner.
+    def plan(self, references: References, split: str) -> Plan:
+        """Which jobs of an evaluation are done in one go, and where; a pure function of the jobs.
+
+        A model that is a row as it stands is tried in the cohort of that row, so that rows need not be brought
+        together; others, and contests, in the cohort of the owner.
         """
         read, owners = self.rows_read(references), references.owners
-        return torch.where((read >= 0) & (read < self.data.num_clients) & (owners >= 0), read, owners)
+        home = torch.where((read >= 0) & (read < self.data.num_clients) & (owners >= 0), read, owners)
+        contests = self.contests(references, split)
+        rest = torch.ones(len(owners), dtype=torch.bool)
+        for jobs in contests:
+            home[jobs], rest[jobs] = owners[jobs], False
+        left, others = torch.nonzero(rest).squeeze(1), []
+        for jobs in (left[places] for places in self.by_cohort(home[left])):
+            composed = read[jobs] < 0
+            others += [jobs[~composed], *jobs[composed].split(COMPOSED_AT_ONCE)]
+        return Plan(home, contests, [piece for piece in others if len(piece)])
 
-    def cut(self, references: References) -> list[Tensor]:
-        """Jobs of an evaluation that are done in one go: those of a cohort; few of them where models are composed."""
-        composed = self.rows_read(references) < 0
-        pieces = []
-        for jobs in self.by_cohort(self.home(references)):
-            pieces += [jobs[~composed[jobs]], *jobs[composed[jobs]].split(COMPOSED_AT_ONCE)]
-        return [piece for piece in pieces if len(piece)]
+    def waves(self, plan: Plan) -> list[Tensor]:
+        """Jobs in portions of whole pieces, so that a process has few rows of others at a time.
 
-    def waves(self, references: References) -> list[Tensor]:
-        """Jobs in portions that make a process bring few rows of others at a time; the same in all processes.
-
-        A portion has one piece of each cohort, so that nothing is computed otherwise than in one go.
+        The same in all processes. Pieces of a process' cohorts are done at the same time, as far as there are threads.
         """
+        cohort = self.cohort_of(plan.home)
+        processes = self.config.processes
+        piece_bytes = COMPOSED_AT_ONCE * self.layout.width * self.config.dtype.itemsize
+        at_once = max(1, GUEST_BYTES // (piece_bytes * -(-len(self.cohorts) // processes)))
         portions: list[list[Tensor]] = []
         turn: Counter[int] = Counter()
-        cohort = self.cohort_of(self.home(references))
-        for piece in self.cut(references):
+        for piece in (*plan.contests, *plan.others):
             place = int(cohort[piece[0]])
-            if turn[place] == len(portions):
+            number = turn[place] // at_once
+            if number == len(portions):
                 portions.append([])
-            portions[turn[place]].append(piece)
+            portions[number].append(piece)
             turn[place] += 1
-        return [torch.cat(portion) for portion in portions]
+        return [torch.cat(portion).sort().values for portion in portions]
 
     def cohort_of(self, owners: Tensor) -> Tensor:
         """Number of each owner's cohort; the one after the last for the global test set."""

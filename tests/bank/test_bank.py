@@ -1,6 +1,7 @@
 """Row sets, mixing, comparing, and the boundary between rounds."""
 
 import io
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -271,6 +272,23 @@ def test_a_reference_with_few_weights_is_the_whole_weighted_sum(trained, used):
     weights[:, used] = torch.rand(2, len(used), dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     reference = References((Term("trained", weights),), torch.tensor([0, 1]), "trained")
     torch.testing.assert_close(f.bank.materialise(reference), weights @ f.bank.rows("trained"))
+
+
+def test_columns_are_read_into_memory_of_their_own(trained):
+    f = trained()
+    before = f.bank.rows("trained").clone()
+    weights = torch.tensor([[0.5, 0.5, 0.0], [0.0, 0.3, 0.7]], dtype=torch.float64)
+    plain, combined = Term("trained", torch.tensor([2, 1])), Term("trained", weights)
+    for terms in ((plain,), (combined,), (plain, combined), (plain, plain)):
+        references = References(terms, torch.tensor([0, 1]), "trained")
+        whole = f.bank.materialise(references)
+        read = f.bank.reader(references)
+        edges = [0, 7, 8, f.layout.width]
+        pieces = [read(start, stop) for start, stop in pairwise(edges)]
+        assert torch.equal(torch.cat(pieces, 1), whole)
+        for piece in pieces:
+            piece.fill_(-1)
+        assert torch.equal(f.bank.rows("trained"), before)
 
 
 def test_a_saved_bank_comes_back_bit_for_bit(federation):

@@ -19,7 +19,8 @@ class Activation:
     - *channels*: [B, k * C, ...], the clients' channels side by side, in the memory format of channels last. A
       convolution, a norm or a pooling of k clients is then a single one with k times as many groups or channels.
 
-    A parameter that the network uses by itself is an activation too, [k, ...] without a batch.
+    A parameter that the network uses by itself is an activation too, [k, ...] without a batch. What is the same for all
+    clients, such as images that all of them are tried on, is the activation of one, until it is `spread`.
 
     Args:
         tensor: the numbers.
@@ -55,6 +56,12 @@ class Activation:
             return self.tensor.transpose(0, 1).reshape(batch, clients * channels, *rest)
         last = self.tensor.permute(1, 3, 4, 0, 2)  # [B, H, W, k, C]: one copy makes channels last of it
         return last.reshape(batch, *rest, clients * channels).contiguous().permute(0, 3, 1, 2)
+
+    def spread(self, clients: int) -> Activation:
+        """The same numbers for each of so many clients, as a view; itself, if it is theirs already."""
+        if self.clients == clients:
+            return self
+        return Activation(self.leading().expand(clients, *self.shape), clients)
 
     def like(self, tensor: Tensor) -> Activation:
         """Other numbers in the same layout."""

@@ -24,6 +24,10 @@ if TYPE_CHECKING:
 WORTHWHILE = 0.97
 """A layer is unfolded where a step then takes at most this share of its time: less is noise."""
 
+AWKWARD_CHANNELS = 3
+"""So many input channels in each of several groups leave oneDNN without an AVX2 kernel for the gradient of the weights:
+what it falls back on takes three times as long as four channels do."""
+
 
 def flat(tensor: Tensor | None) -> Tensor | None:
     """[k, C, ...] -> [k * C, ...]: the clients' channels side by side; a view, in the same memory format."""
@@ -48,16 +52,34 @@ def convolution(function: Callable[..., Tensor]) -> Rule:
         """K times the groups, unless the layer is to be unfolded."""
         if name in now.unfolded:
             return unfolded(layer, name, now, x)
-        weight, bias = flat(now.of(name, "weight")), flat(now.of(name, "bias"))
-        groups = x.clients * layer.groups
-        image = x.side_by_side()
+        weight, bias = now.of(name, "weight"), flat(now.of(name, "bias"))
+        assert weight is not None
+        clients = len(weight)
+        if layer.groups > 1:
+            x = x.spread(clients)
+        groups = x.clients * layer.groups  # one client's images for all: k times the outputs of a single group
+        image, weight = _with_a_fourth(x, weight) if _is_awkward(layer, weight) else (x.side_by_side(), flat(weight))
         if layer.padding_mode != "zeros":
             image = F.pad(image, layer._reversed_padding_repeated_twice, mode=layer.padding_mode)
-            return Activation(function(image, weight, bias, layer.stride, 0, layer.dilation, groups), x.clients, True)
+            return Activation(function(image, weight, bias, layer.stride, 0, layer.dilation, groups), clients, True)
         out = function(image, weight, bias, layer.stride, layer.padding, layer.dilation, groups)
-        return Activation(out, x.clients, channels=True)
+        return Activation(out, clients, channels=True)
 
     return rule
+
+
+def _is_awkward(layer: nn.Conv2d, weight: Tensor) -> bool:
+    """Whether the weights' gradient would take a slow way; see `AWKWARD_CHANNELS`."""
+    grouped = type(layer) is nn.Conv2d and layer.in_channels == AWKWARD_CHANNELS and layer.groups == 1 < len(weight)
+    wanted = weight.requires_grad and torch.is_grad_enabled()
+    return grouped and wanted and weight.device.type == "cpu" and torch.backends.cpu.get_cpu_capability() == "AVX2"
+
+
+def _with_a_fourth(x: Activation, weight: Tensor) -> tuple[Tensor, Tensor]:
+    """Images side by side and the flat weight of three channels, with a fourth one of zeros."""
+    image = F.pad(x.leading().permute(1, 3, 4, 0, 2), (0, 1))  # [B, H, W, k, 4]
+    kernel = F.pad(memory(weight), (0, 1))  # [k, O, kh, kw, 4]
+    return image.flatten(3).permute(0, 3, 1, 2), kernel.flatten(0, 1).permute(0, 3, 1, 2)
 
 
 def can_unfold(layer: nn.Module) -> bool:
@@ -69,7 +91,7 @@ def unfolded(layer: nn.Conv2d, name: str, now: Pass, x: Activation) -> Activatio
     """Patches as columns (im2col), then one batched product."""
     weight = now.of(name, "weight")
     assert weight is not None
-    images = x.leading()
+    images = x.spread(len(weight)).leading()
     padding: Any = layer.padding
     if isinstance(padding, str):  # `same` may pad one side more than the other
         images, padding = F.pad(images, layer._reversed_padding_repeated_twice), 0

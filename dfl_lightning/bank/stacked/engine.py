@@ -22,7 +22,7 @@ from dfl_lightning.bank.stacked.graphs import CudaGraphs, Recorder, Recordings, 
 from dfl_lightning.bank.stacked.job import StackedJob
 from dfl_lightning.bank.stacked.loss import StackedLoss
 from dfl_lightning.bank.stacked.network import CannotStack, StackedNetwork
-from dfl_lightning.bank.stacked.scoring import Scorer, Scores, Subject, subjects_of
+from dfl_lightning.bank.stacked.scoring import Contest, Scorer, Scores, Subject, subjects_of
 from dfl_lightning.bank.stacked.staging import row_of
 from dfl_lightning.bank.stacked.stopwatch import Stopwatch
 from dfl_lightning.bank.stacked.workshop import Workshop
@@ -38,6 +38,10 @@ CANDIDATES = 100
 
 GLOBAL_PIECE = 2000
 """Samples of the global test set that one thread scores at a time."""
+
+
+Item = Contest | list[Subject]
+"""Evaluation that one thread does at a time."""
 
 
 class StackedEngine(Engine):
@@ -118,18 +122,21 @@ class StackedEngine(Engine):
         return Trained(losses.cpu()[back], job.samples.cpu()[back], finite.cpu()[back])
 
     def evaluate(self, bank: Bank, references: References, split: str) -> Evaluation:
-        """Score the jobs, model by model; see `Engine.evaluate`.
+        """Score the jobs, owner by owner or model by model; see `Engine.evaluate`.
 
-        A job runs with the cohort of the client whose row it reads (`home`), so that a row has to be staged once.
+        In the latter case a job runs with the cohort of the client whose row it reads (`home`), so that a row is staged
+        once.
         """
         owners = references.owners.tolist()
-        items = self._items(references, [self.samples(owner, split) for owner in owners])
+        items = self._items(references, split)
         losses = torch.full((len(owners),), float("nan"), dtype=torch.float64)
         metrics = {name: losses.clone() for name in self.metrics}
 
-        def work(subjects: list[Subject]) -> dict[int, Scores]:
+        def work(item: Item) -> dict[int, Scores]:
             with torch.no_grad():
-                return self._scorer.score(bank, references, subjects, pool)
+                if isinstance(item, Contest):
+                    return self._scorer.compete(bank, references, item, pool)
+                return self._scorer.score(bank, references, item, pool)
 
         with workers(self.threads) as pool, one_blas_thread():
             results = pool.map(work, items, between=self.between_cohorts)
@@ -145,17 +152,29 @@ class StackedEngine(Engine):
                 values[job] = sum(scores.metrics[name] * scores.samples for scores in several) / samples
         return Evaluation(losses, metrics)
 
-    def _items(self, references: References, samples: list[Tensor]) -> list[list[Subject]]:
-        """What one thread does at a time: the models of a cohort, or a piece of the global test set."""
-        read = self.rows_read(references)
-        items = []
-        for jobs in self.cut(references):
+    def _items(self, references: References, split: str) -> list[Item]:
+        """What one thread does at a time: a contest, the models of a cohort, or a piece of the global test set."""
+        read, plan = self.rows_read(references), self.plan(references, split)
+        samples = [self.samples(owner, split) for owner in references.owners.tolist()]
+        items: list[Item] = [Contest(tuple(jobs.tolist()), samples[int(jobs[0])]) for jobs in plan.contests]
+        for jobs in plan.others:
             if int(references.owners[jobs[0]]) < 0:
                 items += [[Subject((int(job),), (piece,))] for job in jobs for piece in self._pieces(samples[job])]
             else:
                 found = subjects_of(jobs.tolist(), read[jobs].tolist(), [samples[job] for job in jobs])
                 items += [found] if found else []
-        return sorted(items, key=lambda subjects: -sum(map(len, subjects)))
+        return sorted(items, key=lambda item: -(len(item) if isinstance(item, Contest) else sum(map(len, item))))
+
+    def contests(self, references: References, split: str) -> list[Tensor]:
+        """Jobs of the same client, where that pays; on a GPU it has not been tried."""
+        if self.data.images.device.type != "cpu":
+            return []
+        by_owner: dict[int, list[int]] = defaultdict(list)
+        for job, owner in enumerate(references.owners.tolist()):
+            by_owner[owner].append(job)
+        by_owner.pop(-1, None)  # the global test set is cut into pieces
+        found = (self._scorer.contests(jobs, len(self.samples(owner, split))) for owner, jobs in by_owner.items())
+        return [jobs for several in found for jobs in several]
 
     def _pieces(self, samples: Tensor) -> list[Tensor]:
         """Of the global test set; metrics want to see it whole."""

@@ -9,6 +9,7 @@ their numbers back afterwards.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
@@ -114,7 +115,8 @@ class Recordings:
         device = shop.data.images.device
         self.shop, self.clients, self.recorder = shop, clients, recorder
         self.buckets = buckets_of(clients)
-        self.staging = Staging(shop.layout, torch.zeros(clients, shop.layout.width, dtype=shop.config.dtype).to(device))
+        zeros = partial(torch.zeros, dtype=shop.config.dtype, device=device)
+        self.staging = Staging(shop.layout, lambda start, stop: zeros(clients, stop - start))
         self.losses = torch.zeros(clients, dtype=torch.float64, device=device)
         self.samples = torch.zeros(clients, dtype=torch.long, device=device)
         self.kept: dict[str, list[Tensor]] = {}

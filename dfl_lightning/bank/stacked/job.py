@@ -53,7 +53,7 @@ class StackedJob:
         self._shop, self._bank, self._references, self._pool = shop, bank, references, pool
         self._training, self._recordings = training, recordings
         still = None if recordings is None else recordings.staging
-        self._staging = Staging(shop.layout, bank.materialise(references), into=still)
+        self._staging = Staging(shop.layout, bank.reader(references), into=still)
         self._whole = self._staging.parameters()
         self.kept: dict[str, list[Tensor]] = {}  # row sets that the objective asked for
         self.feed = Feed(shop, references.owners.tolist(), training)
@@ -170,7 +170,7 @@ class StackedJob:
 
     def _read(self, name: str, references: References) -> list[Tensor]:
         if name not in self.kept:
-            tensors = unpack(self._shop.layout, self._bank.materialise(references))
+            tensors = unpack(self._shop.layout, self._bank.reader(references))
             self.kept[name] = tensors if self._recordings is None else self._recordings.keep(name, tensors)
         return self.kept[name]
 

@@ -147,10 +147,11 @@ def dropout(layer: StreamDropout, name: str, now: Pass, x: Activation) -> Activa
     clients, (batch, *shape) = x.clients, x.shape
     if layer.channelwise:
         shape = [shape[0], *[1] * (len(shape) - 1)]
-    keep = torch.ones(clients, batch, *shape, dtype=torch.bool)
+    drawn = torch.ones(clients, batch, *shape, dtype=torch.float32)  # 1: padding is kept
     for client, generator in enumerate(now.masks):
         size = batch if now.sizes is None else now.sizes[client]
-        keep[client, :size] = torch.rand(size, *shape, generator=generator, dtype=torch.float32) >= layer.p
+        torch.rand(size, *shape, generator=generator, out=drawn[client, :size])
+    keep = drawn >= layer.p
     scaled = keep.to(x.tensor.device, x.tensor.dtype) / (1 - layer.p) if layer.p < 1 else torch.zeros_like(x.tensor)
     if layer.p == 1:
         return x.like(x.tensor * scaled)

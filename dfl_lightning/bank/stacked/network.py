@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from typing import Any
 
 import torch
@@ -33,6 +34,7 @@ class _Step:
 
     node: fx.Node
     run: Callable[..., Any]  # (pass, *arguments)
+    keeps_common: bool  # the rule takes what is the same for all clients as it is
     dead: tuple[fx.Node, ...]  # not needed after this step
 
 
@@ -66,14 +68,19 @@ class StackedNetwork:
         self._plans = {mode: self._plan(graph) for mode, graph in self._graphs.items()}
 
     def __call__(self, now: Pass, inputs: Tensor) -> Tensor:
-        """Scores of k clients' inputs: [k, B, ...] -> [k, B, C]."""
+        """Scores of k clients' inputs [k, B, ...], or of the same ones for all, [1, B, ...] -> [k, B, C]."""
         now.unfolded = self.unfolded
         if self._aliases:
             now.tensors = {**now.tensors, **{name: now.tensors[own] for name, own in self._aliases.items()}}
         values: dict[fx.Node, Any] = {}
+        clients = len(next(iter(now.tensors.values()), inputs))
 
         def look_up(node: fx.Node) -> Any:
             return values[node]
+
+        def look_up_spread(node: fx.Node) -> Any:
+            value = values[node]
+            return value.spread(clients) if isinstance(value, Activation) else value
 
         for step in self._plans[now.training]:
             node = step.node
@@ -81,9 +88,12 @@ class StackedNetwork:
                 values[node] = Activation(inputs, len(inputs))
             elif node.op == "output":
                 result = values[node.args[0]]  # type: ignore[index]
-                return result.leading()
+                return result.spread(clients).leading()
             else:
-                args, kwargs = fx.map_arg(node.args, look_up), fx.map_arg(node.kwargs, look_up)
+                inputs_of = (values[source] for source in node.all_input_nodes)
+                common = all(value.clients == 1 for value in inputs_of if isinstance(value, Activation))
+                find = look_up if step.keeps_common and common else look_up_spread
+                args, kwargs = fx.map_arg(node.args, find), fx.map_arg(node.kwargs, find)
                 try:
                     values[node] = step.run(now, *args, **kwargs)
                 except Exception as error:
@@ -126,7 +136,12 @@ class StackedNetwork:
         nodes = list(graph.nodes)
         last_use = {source: node for node in nodes for source in node.all_input_nodes}
         return [
-            _Step(node, self._rule(node), tuple(source for source in node.all_input_nodes if last_use[source] is node))
+            _Step(
+                node,
+                self._rule(node),
+                node.op != "call_module" or _keeps_common(self._layers[str(node.target)]),
+                tuple(source for source in node.all_input_nodes if last_use[source] is node),
+            )
             for node in nodes
         ]
 
@@ -192,6 +207,10 @@ class StackedNetwork:
             agreed = _agree(self, twins, inputs, False, [len(inputs), len(inputs) - 1], draws)
         if not all(agreed):
             raise CannotStack("its outputs in evaluation without gradients differ when clients are stacked")
+        with torch.no_grad():
+            agreed = _agree(self, twins, inputs, False, [len(inputs)] * 2, draws, common=True)
+        if not all(agreed):
+            raise CannotStack("its outputs differ when stacked clients are given the same inputs")
 
 
 class _PerThread:
@@ -228,6 +247,13 @@ class _Counter(fx.Interpreter):
             memory = {source.data_ptr() for source in sources if isinstance(source, Tensor)}
             self.count += result.numel() if result.data_ptr() not in memory else 0
         return result
+
+
+def _keeps_common(layer: nn.Module) -> bool:
+    """Whether a layer treats all clients alike, or its rule knows what to do where they have the same input."""
+    if type(layer) in (nn.Conv1d, nn.Conv2d, nn.Conv3d):
+        return True
+    return not isinstance(layer, StreamDropout) and next(chain(layer.parameters(), layer.buffers()), None) is None
 
 
 def _layer(rule: Callable[..., Any], layer: nn.Module, name: str, now: Pass, *args: Any, **kwargs: Any) -> Any:
@@ -302,8 +328,12 @@ def _agree(
     training: bool,
     sizes: Sequence[int],
     draws: Callable[[int], torch.Generator],
+    common: bool = False,
 ) -> list[bool]:
-    """Whether outputs, gradients and buffers are those of plain networks, with `sizes` real samples each."""
+    """Whether outputs, gradients and buffers are those of plain networks, with `sizes` real samples each.
+
+    With `common`, the stacked network is given the inputs once, for all.
+    """
     plain = [
         _plain_pass(copy.deepcopy(twin), inputs[:size], training, draws(i))
         for i, (twin, size) in enumerate(zip(twins, sizes, strict=True))
@@ -317,7 +347,7 @@ def _agree(
         tensors[name].requires_grad_()
     now = Pass(dict(tensors), training, [draws(i) for i in range(len(twins))], sizes)
     try:
-        outputs = stacked(now, torch.stack([inputs] * len(twins)))
+        outputs = stacked(now, inputs.unsqueeze(0) if common else torch.stack([inputs] * len(twins)))
         total = sum((outputs[i, :size] * weights[i]).sum() for i, size in enumerate(sizes))
         names = sorted(wanted) if torch.is_grad_enabled() else []
         found = torch.autograd.grad(total, [tensors[name] for name in names], allow_unused=True) if names else ()

@@ -1,7 +1,8 @@
-"""Scores of many models on many clients' samples, without gradients.
+"""Scores of many models on many clients' samples, without gradients; a few models at a time, side by side.
 
-Jobs that read the same model are done together, so that it is staged once, whatever the number of clients whose data
-it is tried on; a few models at a time go through the network side by side.
+There are two ways to go about it. Jobs that read the same model are done together, so that it is staged once, whatever
+the number of clients whose data it is tried on: a `Subject`. Or jobs of the same owner are, so that its images are
+prepared once, and a first convolution is a single ordinary one for all models: a `Contest`.
 """
 
 from __future__ import annotations
@@ -28,8 +29,9 @@ if TYPE_CHECKING:
 MODEL_BYTES = 4e6
 """Models side by side: as many as fit in so much memory. More would leave the cache before they are used again."""
 
-ACTIVATION_BYTES = 16e6
-"""Samples of each model at a time: as many as make activations of this size."""
+ACTIVATION_BYTES = 32e6
+"""Samples of each model at a time: as many as make activations of this size. Few pay for the overhead of each pass; a
+single tensor of more than 32 MB is given back to the system, and fetched again, at every pass."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +48,22 @@ class Subject:
 
     def __len__(self) -> int:
         return sum(map(len, self.samples))
+
+
+@dataclass(frozen=True)
+class Contest:
+    """Models side by side and the samples that all of them are tried on.
+
+    Args:
+        jobs: positions of the jobs, each with a model of its own.
+        samples: indices of the images, the same for all jobs.
+    """
+
+    jobs: tuple[int, ...]
+    samples: Tensor
+
+    def __len__(self) -> int:
+        return len(self.jobs) * len(self.samples)
 
 
 @dataclass(frozen=True)
@@ -82,10 +100,39 @@ class Scorer:
     """
 
     def __init__(self, shop: Workshop, activations: int) -> None:
-        self._shop = shop
+        self._shop, self._activations = shop, activations
         itemsize = shop.config.dtype.itemsize
         self.width = int(min(max(1, MODEL_BYTES // (itemsize * shop.layout.width)), 32))
         self.length = int(max(16, ACTIVATION_BYTES // (itemsize * activations * self.width)))
+
+    def contests(self, jobs: Sequence[int], samples: int) -> list[Tensor]:
+        """An owner's jobs on the same samples as contests of equal width; none where subjects are the better way.
+
+        A contest stages a model for every job: little work beside samples that make more numbers than a model has.
+        Some of the contests, as a whole, are cut into the same ones again.
+
+        Args:
+            jobs: positions of the owner's jobs.
+            samples: how many it has.
+
+        Returns:
+            The positions in each contest, long.
+        """
+        if self.width == 1 or len(jobs) == 1 or samples * self._activations < self._shop.layout.width:
+            return []
+        return list(torch.tensor(jobs).tensor_split(-(-len(jobs) // self.width)))
+
+    # --- two ways -----------------------------------------------------------------------------------------------------
+    def compete(self, bank: Bank, references: References, contest: Contest, pool: Workers) -> dict[int, Scores]:
+        """Mean loss, accuracy and metrics by job of a contest; arguments as for `score`."""
+        staging = self._staged(bank, references, contest.jobs)
+        pieces = []
+        for samples in contest.samples.split(_equal(len(contest.samples), self.length)):
+            pool.check()
+            inputs, labels = self._shop.data.batch(samples.unsqueeze(0), dtype=self._shop.config.dtype)
+            pieces.append(self._judged(staging.tensors, inputs, labels.expand(len(contest.jobs), -1)))
+        found = [torch.cat(several, dim=1) for several in zip(*pieces, strict=True)]
+        return self._means(contest.jobs, [len(contest.samples)] * len(contest.jobs), [t.flatten(0, 1) for t in found])
 
     def score(
         self, bank: Bank, references: References, subjects: Sequence[Subject], pool: Workers
@@ -101,54 +148,69 @@ class Scorer:
         found: dict[int, Scores] = {}
         for first in range(0, len(subjects), self.width):
             side_by_side = subjects[first : first + self.width]
-            jobs = torch.tensor([subject.jobs[0] for subject in side_by_side])
-            staging = Staging(self._shop.layout, bank.materialise(references.take(jobs)))
-            for subject, results in zip(side_by_side, self._pass(staging, side_by_side, pool), strict=True):
-                found |= self._reduced(subject, *results)
+            staging = self._staged(bank, references, [subject.jobs[0] for subject in side_by_side])
+            for subject, tensors in zip(side_by_side, self._pass(staging, side_by_side, pool), strict=True):
+                found |= self._means(subject.jobs, [len(samples) for samples in subject.samples], tensors)
         return found
 
-    def _pass(
-        self, staging: Staging, subjects: Sequence[Subject], pool: Workers
-    ) -> list[tuple[Tensor, Tensor, list[Tensor] | None]]:
-        """Of each subject: losses [N], whether the answer is right [N], and scores [N, C] if somebody wants them."""
-        shop = self._shop
-        keep_scores = bool(shop.config.metrics) or not shop.loss.is_cross_entropy
+    def _pass(self, staging: Staging, subjects: Sequence[Subject], pool: Workers) -> list[list[Tensor]]:
+        """Of each subject what `_judged` returns, for all its samples."""
         counts = [len(subject) for subject in subjects]
         indices = [torch.cat(subject.samples) for subject in subjects]
-        length = -(-counts[0] // -(-counts[0] // self.length))  # equal parts
-        parts: list[list[tuple[Tensor, ...]]] = [[] for _ in subjects]
+        length = _equal(counts[0], self.length)
+        parts: list[list[list[Tensor]]] = [[] for _ in subjects]
         for start in range(0, counts[0], length):
             pool.check()
             active = sum(count > start for count in counts)
             sizes = [min(length, count - start) for count in counts[:active]]
             stretch = torch.stack([_stretch(own, start, sizes[0]) for own in indices[:active]])
-            inputs, labels = shop.data.batch(stretch, dtype=shop.config.dtype)
-            now = Pass({name: tensor[:active] for name, tensor in staging.tensors.items()}, training=False)
-            with shop.config.arithmetic(inputs.device):
-                scores = shop.network(now, inputs)
-            scores = scores.to(shop.config.dtype)
-            right = right_answers(scores, labels, classes=2)
-            losses = right  # in the place of losses, where they are computed from the scores afterwards
-            if shop.loss.is_cross_entropy:
-                losses = F.cross_entropy(scores.flatten(0, 1), labels.flatten(), reduction="none").view(labels.shape)
+            inputs, labels = self._shop.data.batch(stretch, dtype=self._shop.config.dtype)
+            tensors = {name: tensor[:active] for name, tensor in staging.tensors.items()}
+            judged = self._judged(tensors, inputs, labels)
             for place, size in enumerate(sizes):
-                wanted = (losses, right, scores, labels) if keep_scores else (losses, right)
-                parts[place].append(tuple(tensor[place, :size] for tensor in wanted))
-        results = []
-        for own in parts:
-            losses, right, *kept = (torch.cat(pieces) for pieces in zip(*own, strict=True))
-            results.append((losses.cpu(), right.cpu(), kept or None))  # a GPU is waited for once a model
-        return results
+                parts[place].append([tensor[place, :size] for tensor in judged])
+        return [[torch.cat(pieces) for pieces in zip(*own, strict=True)] for own in parts]
 
-    def _reduced(self, subject: Subject, losses: Tensor, right: Tensor, kept: list[Tensor] | None) -> dict[int, Scores]:
-        """Means over each job's samples, and its metrics."""
-        sizes = [len(samples) for samples in subject.samples]
-        found = {}
-        for job, its_losses, its_right in zip(subject.jobs, losses.split(sizes), right.split(sizes), strict=True):
-            accuracy = float(its_right.double().mean())
-            found[job] = Scores(len(its_right), float(its_losses.double().mean()), {"acc": accuracy})
-        if kept is not None:
-            for job, scores, labels in zip(subject.jobs, *(tensor.split(sizes) for tensor in kept), strict=True):
+    # --- what both have in common -------------------------------------------------------------------------------------
+    def _staged(self, bank: Bank, references: References, jobs: Sequence[int]) -> Staging:
+        return Staging(self._shop.layout, bank.reader(references.take(torch.tensor(jobs))))
+
+    def _judged(self, tensors: dict[str, Tensor], inputs: Tensor, labels: Tensor) -> list[Tensor]:
+        """Losses [k, B], whether answers are right [k, B], and scores and labels if somebody wants them.
+
+        Args:
+            tensors: k models.
+            inputs: [k, B, ...], or the same for all models, [1, B, ...].
+            labels: [k, B].
+        """
+        shop = self._shop
+        with shop.config.arithmetic(inputs.device):
+            scores = shop.network(Pass(tensors, training=False), inputs)
+        scores = scores.to(shop.config.dtype)
+        right = right_answers(scores, labels, classes=2)
+        losses = right  # in the place of losses, where they are computed from the scores afterwards
+        if shop.loss.is_cross_entropy:
+            losses = F.cross_entropy(scores.flatten(0, 1), labels.flatten(), reduction="none").view(labels.shape)
+        wants_scores = bool(shop.config.metrics) or not shop.loss.is_cross_entropy
+        return [losses, right, scores, labels] if wants_scores else [losses, right]
+
+    def _means(self, jobs: Sequence[int], sizes: Sequence[int], judged: Sequence[Tensor]) -> dict[int, Scores]:
+        """Means over each job's samples, and its metrics.
+
+        Args:
+            jobs: their positions.
+            sizes: samples of each.
+            judged: what `_judged` returns for these samples, one job after the other.
+        """
+        losses, right, *kept = judged
+        numbers = torch.stack([losses.double(), right.double()], dim=1).cpu()  # a GPU is waited for once
+        means = torch.segment_reduce(numbers, "mean", lengths=torch.tensor(sizes)).tolist()
+        found = {
+            job: Scores(size, loss, {"acc": accuracy})
+            for job, size, (loss, accuracy) in zip(jobs, sizes, means, strict=True)
+        }
+        if kept:
+            for job, scores, labels in zip(jobs, *(tensor.split(list(sizes)) for tensor in kept), strict=True):
                 found[job] = self._from_scores(found[job], scores, labels)
         return found
 
@@ -172,3 +234,8 @@ def _stretch(indices: Tensor, start: int, length: int) -> Tensor:
     part = indices[start : start + length]
     missing = length - len(part)
     return torch.cat([part, indices[:1].expand(missing)]) if missing else part
+
+
+def _equal(count: int, longest: int) -> int:
+    """The length of equal parts of `count` samples, none longer than `longest`."""
+    return -(-count // -(-count // longest))

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
 
 from dfl_lightning.bank.layout import Entry, Layout
+
+Read = Callable[[int, int], Tensor]
+"""Columns [start, stop) of k models, [k, stop - start]; nobody else's memory, see `Bank.reader`."""
 
 
 class Staging:
@@ -18,18 +21,18 @@ class Staging:
 
     Args:
         layout: columns of a row.
-        rows: the models, [k, width]; copied.
+        read: the models. What it returns is kept where it lies well already, so that a model is copied once.
         into: where to put them, in its first k places; default: fresh memory.
 
     Attributes:
         tensors: by name, [k, *shape] each, with the network's own types.
     """
 
-    def __init__(self, layout: Layout, rows: Tensor, into: Staging | None = None) -> None:
+    def __init__(self, layout: Layout, read: Read, into: Staging | None = None) -> None:
         self.layout = layout
-        self.tensors = {entry.name: _unpack(entry, rows) for entry in layout.entries}
+        self.tensors = {entry.name: _unpack(entry, read) for entry in layout.entries}
         if into is not None:
-            self.tensors = {name: into.tensors[name][: len(rows)].copy_(t) for name, t in self.tensors.items()}
+            self.tensors = {name: into.tensors[name][: len(t)].copy_(t) for name, t in self.tensors.items()}
 
     def parameters(self) -> list[Tensor]:
         """In the network's order."""
@@ -37,21 +40,21 @@ class Staging:
 
     def copy_into(self, target: Tensor, places: Tensor) -> None:
         """Write the models into rows `places` of `target` [rows, width]."""
-        places = places.to(target.device)
         for entry in self.layout.entries:
             values = self.tensors[entry.name].reshape(len(places), -1).to(target.dtype)
-            target[:, entry.start : entry.stop].index_copy_(0, places, values)
+            _write(target[:, entry.start : entry.stop], places, values)
 
     def finite(self) -> Tensor:
         """Which models are free of NaN and infinity, bool [k]."""
-        floating = (t for t in self.tensors.values() if t.is_floating_point() and t.numel())
-        largest = [torch.linalg.vector_norm(t.reshape(len(t), -1), float("inf"), dim=1) for t in floating]
-        return torch.stack(largest).isfinite().all(0)
+        floating = (t.reshape(len(t), -1) for t in self.tensors.values() if t.is_floating_point() and t.numel())
+        # Of torch's reductions these two are vectorised; they pass NaN on.
+        extremes = [extreme for t in floating for extreme in (t.amin(1), t.amax(1))]
+        return torch.stack(extremes).isfinite().all(0)
 
 
-def unpack(layout: Layout, rows: Tensor) -> list[Tensor]:
-    """The parameters of rows [k, width], [k, *shape] each, in the memory of `Staging`; copies."""
-    return [_unpack(entry, rows) for entry in layout.entries if not entry.is_buffer]
+def unpack(layout: Layout, read: Read) -> list[Tensor]:
+    """The parameters of k models, [k, *shape] each, in the memory of `Staging`."""
+    return [_unpack(entry, read) for entry in layout.entries if not entry.is_buffer]
 
 
 def memory(tensor: Tensor) -> Tensor:
@@ -69,10 +72,24 @@ def row_of(layout: Layout, tensors: Sequence[Tensor]) -> Tensor:
     return rows
 
 
-def _unpack(entry: Entry, rows: Tensor) -> Tensor:
-    part = rows[:, entry.start : entry.stop].reshape(len(rows), *entry.shape)
+def _unpack(entry: Entry, read: Read) -> Tensor:
+    part = read(entry.start, entry.stop)
+    part = part.reshape(len(part), *entry.shape)
     if not entry.dtype.is_floating_point:
         return part.round().to(entry.dtype)
     if part.dim() == 5:
         return part.permute(0, 1, 3, 4, 2).clone(memory_format=torch.contiguous_format).permute(0, 1, 4, 2, 3)
-    return part.clone(memory_format=torch.contiguous_format)
+    return part.contiguous()
+
+
+def _write(target: Tensor, places: Tensor, values: Tensor) -> None:
+    """Values [k, c] into rows `places` of a block of columns [rows, c]; on a CPU row by row: twice as fast as by index."""
+    if target.device.type != "cpu":
+        target.index_copy_(0, places.to(target.device), values)
+        return
+    first = int(places[0])
+    if torch.equal(places, torch.arange(first, first + len(places))):
+        target[first : first + len(places)].copy_(values)
+        return
+    for place, value in zip(places.tolist(), values, strict=True):
+        target[place].copy_(value)

@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from dfl_lightning.bank.stacked import convolution
 from dfl_lightning.bank.stacked.activation import Activation
 from dfl_lightning.bank.stacked.convolution import choose_unfolded, unfolded
 from dfl_lightning.bank.stacked.layers import Pass
@@ -90,6 +91,44 @@ def test_the_named_layers_are_unfolded_and_no_others(monkeypatch):
     monkeypatch.setattr(F, "unfold", lambda *args, real=F.unfold: calls.update(["unfold"]) or real(*args))
     compare(small_network(), {"3"}, (2, 8, 8))
     assert calls["unfold"] == 1
+
+
+# --- three channels ---------------------------------------------------------------------------------------------------
+@pytest.fixture(params=["AVX2", "AVX512"])
+def processor(request, monkeypatch):
+    """What torch takes the processor for."""
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: request.param)
+    return request.param
+
+
+@pytest.fixture
+def widened(monkeypatch):
+    """Counts the images that are given a fourth channel."""
+    calls = []
+    real = convolution._with_a_fourth
+    monkeypatch.setattr(convolution, "_with_a_fourth", lambda *args: calls.append(1) or real(*args))
+    return calls
+
+
+@pytest.mark.parametrize("shape", ["plain", "oblong", "dilated", "same", "without bias"])
+@pytest.mark.filterwarnings("ignore:Using padding='same':UserWarning")  # the plain layer's
+def test_colours_get_a_fourth_channel_where_that_is_faster(processor, widened, shape):
+    compare(nn.Sequential(nn.Conv2d(3, 6, **SHAPES[shape]), nn.Conv2d(6, 3, 1), nn.Conv2d(3, 2, 1)), set(), (3, 9, 8))
+    assert len(widened) == (2 if processor == "AVX2" else 0)
+
+
+@pytest.mark.parametrize("channels", [1, 2, 4])
+def test_other_numbers_of_channels_do_not(processor, widened, channels):
+    compare(nn.Sequential(nn.Conv2d(channels, 6, 3)), set(), (channels, 9, 8))
+    assert not widened
+
+
+def test_neither_does_a_single_client_nor_an_evaluation(processor, widened):
+    compare(nn.Sequential(nn.Conv2d(3, 6, 3)), set(), (3, 9, 8), clients=1)
+    _, tensors = clients_of(nn.Sequential(nn.Conv2d(3, 6, 3)), 2)
+    with torch.no_grad():
+        StackedNetwork(nn.Sequential(nn.Conv2d(3, 6, 3)))(Pass(tensors, False), torch.zeros(2, 4, 3, 9, 8).double())
+    assert not widened
 
 
 def test_only_plain_two_dimensional_convolutions_are_candidates():

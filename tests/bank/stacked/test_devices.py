@@ -36,7 +36,9 @@ def test_the_fake_gpu_refuses_a_tensor_of_the_cpu(gpu):
 def test_trained_models_are_written_into_rows_on_a_gpu(gpu):
     layout = Layout(small_network())
     rows = torch.zeros(5, layout.width, device=gpu)
-    Staging(layout, rows[:2]).copy_into(rows, torch.tensor([4, 1]))  # who they belong to is known on the CPU
+    Staging(layout, lambda start, stop: rows[:2, start:stop].clone()).copy_into(
+        rows, torch.tensor([4, 1])
+    )  # who they belong to is known on the CPU
     assert rows.device == gpu
 
 
@@ -52,7 +54,7 @@ def test_a_network_is_tried_out_on_a_gpu(gpu, monkeypatch):
 def test_a_forward_pass_of_two_clients_on_a_gpu(gpu):
     network = small_network()
     layout = Layout(network)
-    staging = Staging(layout, torch.ones(2, layout.width, device=gpu))
+    staging = Staging(layout, lambda start, stop: torch.ones(2, stop - start, device=gpu))
     scores = StackedNetwork(network)(Pass(staging.tensors, True), torch.ones(2, 5, 1, 6, 6, device=gpu))
     losses = StackedLoss(nn.CrossEntropyLoss())(
         scores, torch.zeros(2, 5, dtype=torch.long, device=gpu), [5, 4], torch.tensor([5, 4], device=gpu)

@@ -13,7 +13,7 @@ from torch import nn
 from dfl_lightning.bank.dropout_layers import replace_dropout_layers
 from dfl_lightning.bank.stacked.activation import Activation
 from dfl_lightning.bank.stacked.kernels import BatchedLinear
-from dfl_lightning.bank.stacked.layers import FUNCTIONS, METHODS, MODULES
+from dfl_lightning.bank.stacked.layers import FUNCTIONS, METHODS, MODULES, Pass
 from dfl_lightning.bank.stacked.network import StackedNetwork
 
 LINE, IMAGE, SOLID = (4, 9), (4, 7, 6), (4, 5, 4, 6)  # of one sample: channels first
@@ -372,6 +372,35 @@ def test_three_clients_stacked_are_three_plain_networks(compare, case, training)
     compare(network, inputs_of(case), training)
     if not case.couples or (not training and "without statistics" not in case.name):
         compare(network, inputs_of(case), training, sizes=[BATCH, 1, 3])
+
+
+@slow_vmap
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_the_same_inputs_for_all_need_to_be_given_only_once(stack, case):
+    torch.manual_seed(0)
+    network = case.network().double()
+    replace_dropout_layers(network)
+    stacked = StackedNetwork(network)
+    tensors = stack.tensors(stack.clients(network)) or {"": torch.zeros(stack.number)}
+    inputs = inputs_of(case)[:1]
+    with torch.no_grad():
+        found = stacked(Pass(dict(tensors), False), inputs * 1)
+        expected = stacked(Pass(dict(tensors), False), inputs.expand(stack.number, *inputs.shape[1:]) * 1)
+    assert torch.equal(inputs, inputs_of(case)[:1])
+    torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-10)
+
+
+def test_one_clients_images_for_all_are_convolved_as_they_are(stack, monkeypatch):
+    """Neither copied for each client nor convolved in groups."""
+    monkeypatch.delattr(Activation, "spread")
+    network = nn.Sequential(nn.Conv2d(4, 3, 2)).double()
+    clients = stack.clients(network)
+    image = torch.randn(1, BATCH, *IMAGE, dtype=torch.float64)
+    with torch.no_grad():
+        found = MODULES[nn.Conv2d](network[0], "0", Pass(stack.tensors(clients), False), Activation(image, 1))
+        assert found.clients == stack.number
+        for client, scores in zip(clients, found.leading(), strict=True):
+            torch.testing.assert_close(scores, client(image[0]), rtol=1e-12, atol=1e-12)
 
 
 BEHIND = {1: nn.Linear, 2: nn.Conv1d, 3: nn.Conv2d, 4: nn.Conv3d}

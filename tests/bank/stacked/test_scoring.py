@@ -29,17 +29,34 @@ def everybody_on_everybody(rows=CLIENTS, owners=CLIENTS):
     return torch.cartesian_prod(torch.arange(rows), torch.arange(owners)).unbind(1)
 
 
-@pytest.fixture(params=[1, 3, 50], ids=lambda width: f"{width} side by side")
+WAYS = [(1, "models"), (3, "models"), (50, "models"), (3, "owners"), (50, "owners")]
+
+
+def group_by(monkeypatch, way):
+    """Make contests of all jobs, or of none."""
+    activations = {"owners": 1e9, "models": 0}[way]
+    init = scoring.Scorer.__init__
+
+    def made(self, shop, _):
+        init(self, shop, 1)
+        self._activations = activations
+
+    monkeypatch.setattr(scoring.Scorer, "__init__", made)
+
+
+@pytest.fixture(params=WAYS, ids=lambda way: f"{way[0]} side by side, by {way[1]}")
 def width(request, monkeypatch):
-    """Few samples at a time, and so many models."""
+    """Few samples at a time, and so many models; grouped by the model that is read, or by the owner."""
+    width, way = request.param
+    group_by(monkeypatch, way)
     init = scoring.Scorer.__init__
 
     def made(self, shop, activations):
         init(self, shop, activations)
-        self.width, self.length = request.param, 4
+        self.width, self.length = width, 4
 
     monkeypatch.setattr(scoring.Scorer, "__init__", made)
-    return request.param
+    return width
 
 
 # --- grouping ---------------------------------------------------------------------------------------------------------
@@ -51,14 +68,41 @@ def test_jobs_that_read_a_row_are_one_subject():
     assert [tuple(map(len, subject.samples)) for subject in found] == [(3, 2), (5,), (4,), (1,)]
 
 
-def test_a_model_is_staged_once_for_all_who_try_it(federation, monkeypatch):
+@pytest.mark.parametrize(("way", "times"), [("models", 1), ("owners", CLIENTS)])
+def test_a_model_is_staged_once_for_all_who_try_it_or_once_for_each(federation, monkeypatch, way, times):
+    group_by(monkeypatch, way)
     f = federation(sizes=SIZES)
     read = []
-    materialise = f.bank.materialise
-    monkeypatch.setattr(f.bank, "materialise", lambda r: read.append(r.terms[0].which.tolist()) or materialise(r))
+    reader = f.bank.reader
+    monkeypatch.setattr(f.bank, "reader", lambda r: read.append(r.terms[0].which.tolist()) or reader(r))
     rows, owners = everybody_on_everybody()
     f.bank.evaluate(References.rows("models", rows, owners=owners), "test")
-    assert sorted(row for several in read for row in several) == list(range(CLIENTS))
+    assert sorted(row for several in read for row in several) == sorted([*range(CLIENTS)] * times)
+
+
+def test_contests_are_equally_wide_and_pay(federation):
+    scorer = federation(sizes=SIZES).bank.engine._scorer
+    scorer.width, scorer._activations = 3, 5
+    few, enough = (torch.arange(size) for size in (len(scorer._shop.layout.all) // 5 - 1, 30))
+    found = scorer.contests([4, 0, 7, 2], enough)
+    assert [contest.jobs for contest in found] == [(4, 0), (7, 2)]
+    assert all(contest.samples is enough and len(contest) == 60 for contest in found)
+    assert scorer.contests([4, 0, 7, 2], few) == scorer.contests([4], enough) == []  # staging would cost too much
+    scorer.width = 1
+    assert scorer.contests([4, 0], enough) == []
+
+
+def test_images_of_an_owner_are_prepared_once_for_models_side_by_side(federation, monkeypatch):
+    group_by(monkeypatch, "owners")
+    f = federation(sizes=SIZES)
+    shapes = []
+    batch = f.data.batch
+    monkeypatch.setattr(
+        f.data, "batch", lambda indices, **options: shapes.append(indices.shape) or batch(indices, **options)
+    )
+    rows, owners = everybody_on_everybody()
+    f.bank.evaluate(References.rows("models", rows, owners=owners), "train")
+    assert sorted(shapes) == sorted((1, size) for size in SIZES)
 
 
 # --- right ------------------------------------------------------------------------------------------------------------
@@ -229,3 +273,31 @@ def test_images_may_be_integers(federation, naive, make_data):
     for i in range(CLIENTS):
         loss = plain(naive, f, f.bank.rows("models")[i], data.train[i])[0]
         assert float(found.losses[i]) == pytest.approx(loss, rel=1e-10)
+
+
+@pytest.mark.parametrize("way", ["models", "owners"])
+def test_no_bit_depends_on_the_number_of_threads(federation, monkeypatch, way):
+    group_by(monkeypatch, way)
+    threads, found = torch.get_num_threads(), []
+    rows, owners = everybody_on_everybody()
+    try:
+        for count in (1, 2, 3):
+            torch.set_num_threads(count)
+            f = federation("batchnorm", sizes=SIZES, dtype=torch.float32)
+            found.append(f.bank.evaluate(References.rows("models", rows, owners=owners), "train").losses)
+    finally:
+        torch.set_num_threads(threads)
+    assert all(torch.equal(losses, found[0]) for losses in found)
+
+
+def test_both_ways_give_the_same_scores(federation, monkeypatch):
+    rows, owners = everybody_on_everybody()
+    found = []
+    for way in ("models", "owners"):
+        with monkeypatch.context() as patch:
+            group_by(patch, way)
+            f = federation("batchnorm", sizes=SIZES, metrics=METRICS)
+            found.append(f.bank.evaluate(References.rows("models", rows, owners=owners), "train"))
+    torch.testing.assert_close(found[0].losses, found[1].losses, rtol=1e-10, atol=1e-12)
+    for name, values in found[0].metrics.items():
+        torch.testing.assert_close(values, found[1].metrics[name], rtol=1e-6, atol=1e-6)
