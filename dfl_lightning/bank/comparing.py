@@ -1,4 +1,4 @@
-"""The verb `compare` on bare rows: cosines and distances of pairs from one Gram matrix, all in float64."""
+"""The verb `compare` on bare rows: cosines and distances, from one Gram matrix or pair by pair, all in float64."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from dfl_lightning.bank.few_pairs import compare_few
 from dfl_lightning.bank.layout import Columns
 from dfl_lightning.bank.mixing import block_width, strips
 from dfl_lightning.bank.products import one_blas_thread, product, scratch
@@ -26,6 +27,11 @@ STRIPS_BYTES = 2**28
 NEAR = 1e-8
 """Squared distances below this share of the squared lengths lose digits in a Gram matrix: 1e-15 / NEAR = 1e-7 is left
 of rounding in the others."""
+
+FEW = 0.01
+"""The share of all pairs up to which each pair is computed by itself. A Gram matrix costs a product for every pair, and
+centring it a sum over all vectors for every pair, which is cubic: with 10 neighbours the two are equally fast at about
+1,000 vectors."""
 
 Read = Callable[[int, int], Tensor]
 """Columns [start, stop) of all rows, [rows, stop - start]."""
@@ -64,13 +70,21 @@ def compare_rows(read: Read, count: int, pairs: Tensor, columns: Columns, centre
     compared = torch.nonzero(pairs.any(dim=0) | pairs.any(dim=1)).squeeze(1)
     if len(compared) < count:
         read = _of(read, compared)
-    among = pairs[compared][:, compared]
+    among = pairs if len(compared) == count else pairs[compared][:, compared]
+    full = torch.full((2, count, count), float("nan"), dtype=torch.float64)
+    receivers, senders = torch.nonzero(among, as_tuple=True)
+    if len(receivers) <= FEW * len(compared) ** 2:
+        with workers() as pool:
+            common = _common_part if centre else None
+            found = compare_few(pool, read, len(compared), receivers, senders, columns, common)
+        for whole, values in zip(full, found, strict=True):
+            whole[compared[receivers], compared[senders]] = values
+        return Comparison(*full)
     with workers() as pool, one_blas_thread():
         gram = _gram(pool, read, len(compared), columns, centre)
         distances = _distances(pool, read, columns, gram, among | among.T)
     cosines = centred_cosines(gram, among) if centre else cosines_from_gram(gram)
     cosines = torch.where(distances == 0, cosines.diagonal()[:, None], cosines)  # equal vectors: as with oneself
-    full = torch.full((2, count, count), float("nan"), dtype=torch.float64)
     for whole, part in zip(full, (cosines, distances), strict=True):
         whole[compared[:, None], compared] = part.masked_fill(~among, float("nan"))
     return Comparison(*full)
