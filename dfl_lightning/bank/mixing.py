@@ -49,17 +49,19 @@ def mix_rows(terms: Sequence[tuple[Tensor, Tensor]], into: Tensor, where: Tensor
     """
     if not len(where):
         return
-    weights = torch.cat([w.to(into.device, into.dtype) for w, _ in terms], dim=1)
-    heard = (weights != 0).any(dim=0)
+    receivers, senders, shares = _entries([weights for weights, _ in terms], into)
+    heard = torch.zeros(sum(len(rows) for _, rows in terms), dtype=torch.bool, device=into.device)
+    heard[senders] = True
     which = heard.split([len(rows) for _, rows in terms])
     sources = [
         (rows, None if bool(w.all()) else torch.nonzero(w).squeeze(1))
         for (_, rows), w in zip(terms, which, strict=True)
     ]
-    weights = weights[:, heard].contiguous()
-    combine = _combiner(weights)
+    senders = (heard.cumsum(0) - 1)[senders]  # among those that are heard
+    read = int(heard.sum())
+    combine = _combiner(receivers, senders, shares, (len(where), read))
     memory = BLOCK_BYTES if into.device.type == "cpu" else GPU_BLOCK_BYTES
-    blocks = list(columns.blocks(block_width(weights.shape[1], into.element_size(), memory)))
+    blocks = list(columns.blocks(block_width(read, into.element_size(), memory)))
     write = _writer(into, where)
 
     with workers() as pool, one_blas_thread():
@@ -67,11 +69,11 @@ def mix_rows(terms: Sequence[tuple[Tensor, Tensor]], into: Tensor, where: Tensor
             pool = Workers(1)  # a GPU shares the work out itself
 
         def mix(strip: list[tuple[int, int]]) -> None:
-            space = scratch(weights.shape[1] * max(stop - start for start, stop in strip), like=weights)
+            space = scratch(read * max(stop - start for start, stop in strip), like=shares)
             for start, stop in strip:
                 pool.check()
                 parts = [_rows(rows[:, start:stop], which) for rows, which in sources]
-                block = torch.cat(parts, out=space(weights.shape[1], stop - start))
+                block = torch.cat(parts, out=space(read, stop - start))
                 write(start, stop, combine(block))
 
         pool.map(mix, strips(blocks, STRIPS))
@@ -102,18 +104,40 @@ def _writer(into: Tensor, where: Tensor) -> Callable[[int, int, Tensor], object]
     return lambda start, stop, values: into[:, start:stop].index_copy_(0, where, values)
 
 
-def _combiner(weights: Tensor) -> Callable[[Tensor], Tensor]:
-    """The function block [rows, columns] -> weights @ block."""
-    receivers, senders = torch.nonzero(weights, as_tuple=True)
-    if len(senders) > DENSE * weights.numel():
+def _entries(parts: Sequence[Tensor], like: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Weights that are not 0, row by row: receivers and senders, long [k], and shares, [k] in the type of `like`.
+
+    Args:
+        parts: weights [w, rows] of one term after the other; senders are counted through.
+        like: whose device and type.
+    """
+    found: list[tuple[Tensor, ...]] = []
+    before = 0
+    for weights in parts:
+        receivers, senders = torch.nonzero(weights, as_tuple=True)
+        shares = weights[receivers, senders].to(like.device, like.dtype)
+        found.append((receivers.to(like.device), senders.to(like.device) + before, shares))
+        before += weights.shape[1]
+    receivers, senders, shares = (torch.cat(several) for several in zip(*found, strict=True))
+    if len(parts) > 1:
+        order = receivers.argsort(stable=True)
+        receivers, senders, shares = receivers[order], senders[order], shares[order]
+    counted = shares != 0  # the smallest float64 are none in float32
+    return receivers[counted], senders[counted], shares[counted]
+
+
+def _combiner(receivers: Tensor, senders: Tensor, shares: Tensor, shape: tuple[int, int]) -> Callable[[Tensor], Tensor]:
+    """The function block [rows, columns] -> weights @ block, for weights [w, rows] with these entries."""
+    if len(senders) > DENSE * shape[0] * shape[1]:
+        weights = shares.new_zeros(shape)
+        weights[receivers, senders] = shares
         return lambda block: _dense(weights, block)
-    shares = weights[receivers, senders]
-    heard = torch.bincount(receivers, minlength=len(weights))
+    heard = torch.bincount(receivers, minlength=shape[0])
     first = heard.cumsum(0) - heard
 
     def few(block: Tensor) -> Tensor:
         if not len(block):
-            return block.new_zeros(len(weights), block.shape[1])
+            return block.new_zeros(shape[0], block.shape[1])
         return torch.nn.functional.embedding_bag(senders, block, first, mode="sum", per_sample_weights=shares)
 
     return few
