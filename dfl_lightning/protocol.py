@@ -128,7 +128,8 @@ class Protocol:
     def capture(self) -> dict[str, Any]:
         """Copies of the state of every callback, as a checkpoint stores them."""
         states = {callback.state_key: callback.state_dict() for callback in self.callbacks}
-        return {key: copy.deepcopy(state) for key, state in states.items() if state}
+        before = self.bank.boundary.callbacks
+        return {key: _copied(state, before.get(key)) for key, state in states.items() if state}
 
     # --- details ------------------------------------------------------------------------------------------------------
     def _new_round(self) -> Round:
@@ -147,7 +148,7 @@ class Protocol:
             available=empty,
             receivers=torch.zeros(n, dtype=torch.bool),
             jobs=References.rows("models", everyone),
-            candidates=empty.clone(),
+            candidates=empty,
             bank=self.bank,
             data=module.data,
             phases=module.phases,
@@ -193,7 +194,8 @@ class Protocol:
 
     def _substitute(self, round: Round) -> None:
         n = round.num_nodes
-        round.stand_in = torch.arange(n).expand(n, n).clone()
+        own = torch.arange(n).expand(n, n)
+        round.stand_in = own if self.trainer.policy(Substitution) is None else own.clone()  # nobody else writes it
         call_round_hook(self.trainer, "on_substitute", round)
         aggregation = self.trainer.policy(Aggregation)
         assert aggregation is not None
@@ -205,7 +207,7 @@ class Protocol:
             Substitution,
             "names a row that does not exist",
         )
-        round.log("neighbours", float(round.selected[round.receivers].double().sum(1).mean()))
+        round.log("neighbours", float(round.selected.sum(1)[round.receivers].double().mean()))
         include_self = round.receivers & torch.tensor(aggregation.include_self)
         include_self[round.num_clients :] = False  # a server has no model of its own to offer
         round.votes = count_votes(round.selected, round.stand_in, round.active, include_self, rows)
@@ -216,13 +218,12 @@ class Protocol:
         assert votes is not None
         self._promise(weights is not None and weights.shape == votes.shape, Aggregation, "wrote no weights [n, P]")
         assert weights is not None
-        own = torch.zeros_like(votes, dtype=torch.bool)
-        own.fill_diagonal_(True)
-        self._promise(
-            not ((weights != 0) & (votes == 0) & ~own).any(), Aggregation, "gave weight to a row without a vote"
-        )
+        counted = weights != 0
+        idle = ~counted.any(1)
+        counted &= votes == 0
+        counted.fill_diagonal_(False)
+        self._promise(not counted.any(), Aggregation, "gave weight to a row without a vote")
         sums = weights.sum(1)
-        idle = weights.abs().sum(1) == 0
         self._promise(
             bool(((sums - 1).abs() < 1e-6).logical_or(idle).all()), Aggregation, "wrote weights that do not sum to 1"
         )
@@ -231,7 +232,7 @@ class Protocol:
         """What the round's messages were, as means over clients; bytes of shared columns (buffers too) and proxies."""
         ledger, m = round.ledger, round.num_clients
         itemsize = 4  # messages are counted in float32, whatever the simulation computes in
-        models, proxies = int(ledger.models.sum() + ledger.again.sum()), int(ledger.proxies.sum())
+        models, proxies = int(ledger.models.sum()) + ledger.repeated, int(ledger.proxies.sum())
         probes = models - int((ledger.models & ledger.mixed).sum()) if not round.num_servers else 0
         bytes_ = itemsize * (models * len(round.bank.layout.shared) + proxies * ledger.proxy_columns)
         costs = {
@@ -261,6 +262,33 @@ class Protocol:
             policy = self.trainer.policy(family) if family is not None else None
             who = type(policy).__name__ if policy is not None else "the run"
             raise UserError(f"round {self.bank.boundary.round}: {who} {broken}")
+
+
+def _copied(state: Any, before: Any) -> Any:
+    """A deep copy of a state; a tensor that is bit by bit as it was before is not copied again.
+
+    Args:
+        state: nested dicts, lists and tuples of anything.
+        before: the copy of an earlier state, never written into; None where there is none.
+    """
+    if type(state) is dict:
+        former = before if type(before) is dict else {}
+        return {key: _copied(value, former.get(key)) for key, value in state.items()}
+    if type(state) is Tensor and type(before) is Tensor and _same_bits(state, before):
+        return before
+    return copy.deepcopy(state)
+
+
+def _same_bits(a: Tensor, b: Tensor) -> bool:
+    """Whether two tensors are the same numbers, NaN included."""
+    if a.dtype != b.dtype or a.shape != b.shape or a.device != b.device or a.requires_grad or a.is_complex():
+        return False
+    if a.is_floating_point():
+        whole = {2: torch.int16, 4: torch.int32, 8: torch.int64}.get(a.element_size())
+        return (
+            whole is not None and a.is_contiguous() and b.is_contiguous() and torch.equal(a.view(whole), b.view(whole))
+        )
+    return torch.equal(a, b)
 
 
 def _all_finite(rows: Tensor) -> bool:

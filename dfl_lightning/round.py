@@ -35,7 +35,7 @@ class Ledger:
         proxies: [n, n], receiver i got a proxy (a part of the model) of j.
 
     Attributes:
-        again: long [n, n], how often i fetched j's model once more, after it had forgotten it.
+        repeated: how many models were fetched once more, after the receiver had forgotten them.
         kept: bool [n, n], the models that i has at hand now.
         summed: bool [n, n], i has j's model as a part of a sum, which can be mixed without fetching it again.
         held: long [n], how many of others' models each node had at hand at once, at most; sums are not counted.
@@ -48,7 +48,8 @@ class Ledger:
 
     def __post_init__(self) -> None:
         self.kept, self.summed = torch.zeros_like(self.models), torch.zeros_like(self.models)
-        self.again = torch.zeros_like(self.models, dtype=torch.long)
+        self.repeated = 0
+        self._again: Tensor | None = None  # most rounds repeat nothing
         self.held = torch.zeros(len(self.models), dtype=torch.long)
 
     @classmethod
@@ -56,6 +57,11 @@ class Ledger:
         """Nothing received yet."""
         models, mixed, proxies = torch.zeros(3, nodes, nodes, dtype=torch.bool)
         return cls(models, mixed, proxies)
+
+    @property
+    def again(self) -> Tensor:
+        """How often i fetched j's model once more, long [n, n]."""
+        return torch.zeros_like(self.models, dtype=torch.long) if self._again is None else self._again
 
     def fetch(self, receivers: Tensor, senders: Tensor, mixed: bool = False) -> None:
         """Receivers fetch the senders' models; one's own costs nothing, nor what is at hand."""
@@ -66,10 +72,17 @@ class Ledger:
             self.mixed[receivers, senders] = True
             known = known | self.summed[receivers, senders]
         receivers, senders = receivers[~known], senders[~known]
-        self.again[receivers, senders] += self.models[receivers, senders].long()  # a pair twice in a call counts once
+        repeats = self.models[receivers, senders]
+        if repeats.any():
+            self._again = self.again
+            self._again[receivers, senders] += repeats.long()  # a pair twice in a call counts once
+            self.repeated = int(self._again.sum())
         self.models[receivers, senders] = True
         self.kept[receivers, senders] = True
-        self.held = torch.maximum(self.held, self.kept.sum(1))
+        busy = torch.zeros_like(self.held, dtype=torch.bool)
+        busy[receivers] = True
+        who = torch.nonzero(busy).squeeze(1)
+        self.held[who] = torch.maximum(self.held[who], self.kept[who].sum(1))
 
     def forget(self, receivers: Tensor) -> None:
         """The receivers, long [r], throw away the models that they have at hand."""
@@ -172,7 +185,9 @@ class Round:
         return stream(self.seed, purpose, self.index, *words)
 
     def between_clients(self, matrix: Tensor, fill: float = float("nan")) -> Tensor:
-        """A matrix between clients [m, m] as one between nodes [n, n]."""
+        """A matrix between clients [m, m] as one between nodes [n, n]; itself where all nodes are clients."""
+        if not self.num_servers:
+            return matrix
         full = torch.full((self.num_nodes, self.num_nodes), fill, dtype=matrix.dtype)
         full[: self.num_clients, : self.num_clients] = matrix
         return full

@@ -1,14 +1,15 @@
-"""The verb `compare` on bare rows: cosines and distances of pairs from one Gram matrix, all in float64."""
+"""The verb `compare` on bare rows: cosines and distances, from one Gram matrix or pair by pair, all in float64."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from dfl_lightning.bank.few_pairs import compare_few
 from dfl_lightning.bank.layout import Columns
 from dfl_lightning.bank.mixing import block_width, strips
 from dfl_lightning.bank.products import one_blas_thread, product, scratch
@@ -28,6 +29,11 @@ STRIPS_BYTES = 2**28
 NEAR = 1e-8
 """Squared distances below this share of the squared lengths lose digits in a Gram matrix: 1e-15 / NEAR = 1e-7 is left
 of rounding in the others."""
+
+FEW = 0.01
+"""The share of all pairs up to which each pair is computed by itself. A Gram matrix costs a product for every pair, and
+centring it a sum over all vectors for every pair, which is cubic: with 10 neighbours the two are equally fast at about
+1,000 vectors."""
 
 Read = Callable[[int, int], Tensor]
 """Columns [start, stop) of rows, [rows, stop - start]."""
@@ -70,14 +76,24 @@ def compare_rows(
     """
     pairs = pairs.cpu()
     compared = torch.nonzero(pairs.any(dim=0) | pairs.any(dim=1)).squeeze(1)
-    among = pairs[compared][:, compared]
+    among = pairs if len(compared) == count else pairs[compared][:, compared]
+    full = torch.full((2, count, count), float("nan"), dtype=torch.float64)
+    receivers, senders = torch.nonzero(among, as_tuple=True)
+    if len(receivers) <= FEW * len(compared) ** 2:
+        with workers() as pool:
+            vectors = _Vectors(read, count, compared, columns, pool, ranks or Ranks.alone(count))
+            found = compare_few(
+                pool, vectors.summed, receivers, senders, len(compared), _common_part if centre else None
+            )
+        for whole, values in zip(full, found, strict=True):
+            whole[compared[receivers], compared[senders]] = values
+        return Comparison(*full)
     with workers() as pool, one_blas_thread():
         vectors = _Vectors(read, count, compared, columns, pool, ranks or Ranks.alone(count))
         gram = vectors.products(centre)
         distances = _distances(vectors, gram, among | among.T, lambda block: block)
     cosines = centred_cosines(gram, among) if centre else cosines_from_gram(gram)
     cosines = torch.where(distances == 0, cosines.diagonal()[:, None], cosines)  # equal vectors: as with oneself
-    full = torch.full((2, count, count), float("nan"), dtype=torch.float64)
     for whole, part in zip(full, (cosines, distances), strict=True):
         whole[compared[:, None], compared] = part.masked_fill(~among, float("nan"))
     return Comparison(*full)
@@ -156,6 +172,31 @@ class _Vectors:
                 totals[number] = torch.empty(add.count, add.count, dtype=torch.float64)
             yield ranks.from_rank(number % ranks.count, totals.pop(number)).cpu()
 
+    def summed(self, width: int, part: Callable[[Tensor], Tensor]) -> Tensor:
+        """The sum over strips of at most `width` columns of what `part` makes of them, added in their order.
+
+        Args:
+            width: columns of a strip.
+            part: columns of all vectors, [c, columns], to numbers, always as many.
+        """
+        blocks = list(self._columns.blocks(width))
+        if self._ranks.count == 1:
+            return _added(part(self._own(start, stop)) for start, stop in blocks)
+        return _added(self._of_others(blocks, part))
+
+    def _of_others(self, blocks: list[tuple[int, int]], part: Callable[[Tensor], Tensor]) -> Iterator[Tensor]:
+        """What all processes make of the strips, each of every `count`-th one."""
+        ranks = self._ranks
+        made = part(self._own(0, 0).new_zeros(sum(self._counts), 0))
+        for first in range(0, len(blocks), ranks.count):
+            some = blocks[first : first + ranks.count]
+            strips = self._bring([[(0, block)] for block in some] + [[]] * (ranks.count - len(some)))
+            with ranks.together():
+                if 0 in strips:
+                    made = part(strips[0])
+            for source in range(len(some)):
+                yield ranks.from_rank(source, made.clone())
+
     def _bring(self, wanted: list[list[tuple[int, tuple[int, int]]]]) -> dict[int, Tensor]:
         """Blocks of all vectors, [c, columns] by strip.
 
@@ -183,6 +224,15 @@ class _Vectors:
         """Columns of the compared vectors of this process."""
         block = self._read(start, stop)
         return block.index_select(0, self._mine.to(block.device)) if self._some else block
+
+
+def _added(parts: Iterable[Tensor]) -> Tensor:
+    """Their sum, from the first to the last."""
+    total: Tensor | None = None
+    for part in parts:
+        total = part if total is None else total.add_(part)
+    assert total is not None
+    return total
 
 
 class _Adding:

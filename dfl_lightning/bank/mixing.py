@@ -67,36 +67,45 @@ def mix_rows(
     if not len(where) or not len(columns):
         return
     ranks = ranks or Ranks.alone(max(terms[0][0].shape[1], len(into)))
-    weights = torch.cat([w.to(into.device, into.dtype) for w, _ in terms], dim=1)
-    heard = (weights != 0).any(dim=0)
-    dense = _is_dense(weights[:, heard])
+    receivers, senders, shares = _entries([weights for weights, _ in terms], into)
+    sizes = [weights.shape[1] for weights, _ in terms]
+    heard = torch.zeros(sum(sizes), dtype=torch.bool, device=into.device)
+    heard[senders] = True
+    read = int(heard.sum())
+    dense = len(senders) > DENSE * len(where) * read
     memory = BLOCK_BYTES if into.device.type == "cpu" else GPU_BLOCK_BYTES
-    blocks = list(columns.blocks(block_width(int(heard.sum()), into.element_size(), memory)))
-    at_once = len(blocks)
-    receivers = where.cpu()
+    blocks = list(columns.blocks(block_width(read, into.element_size(), memory)))
+    at_once, nodes = len(blocks), where.cpu()
     if ranks.count > 1:
-        at_once = EXCHANGE_BYTES // (max(1, int(heard.sum())) * into.element_size() * (blocks[0][1] - blocks[0][0]))
-        mine = ranks.at_home(receivers)
-        receivers, weights = receivers[mine], weights[mine.to(weights.device)]
-        heard = heard if dense else (weights != 0).any(dim=0)
-    which = heard.split([w.shape[1] for w, _ in terms])
+        at_once = EXCHANGE_BYTES // (max(1, read) * into.element_size() * (blocks[0][1] - blocks[0][0]))
+        mine = ranks.at_home(nodes)
+        nodes, here = nodes[mine], mine.to(into.device)
+        kept = here[receivers]
+        receivers, senders, shares = (here.cumsum(0) - 1)[receivers[kept]], senders[kept], shares[kept]
+        if not dense:  # else bits of the products would depend on who is heard here
+            heard.zero_()[senders] = True
     sources = [
-        _Source(rows, torch.nonzero(w).squeeze(1).cpu(), ranks) for (_, rows), w in zip(terms, which, strict=True)
+        _Source(rows, torch.nonzero(part).squeeze(1).cpu(), ranks)
+        for (_, rows), part in zip(terms, heard.split(sizes), strict=True)
     ]
-    weights = weights[:, heard].contiguous()
-    combine = _by_product(weights, teams, receivers) if dense else _by_sums(weights)
-    write = _writer(into, ranks.place[receivers].to(into.device))
+    senders = (heard.cumsum(0) - 1)[senders]  # among those that are heard
+    shape = (len(nodes), int(heard.sum()))
+    if dense:
+        combine = _by_product(receivers, senders, shares, shape, None if teams is None else teams[nodes])
+    else:
+        combine = _by_sums(receivers, senders, shares, shape)
+    write = _writer(into, ranks.place[nodes].to(into.device))
 
     with workers() as pool, one_blas_thread():
         if into.device.type != "cpu":
             pool = Workers(1)  # a GPU shares the work out itself
 
         def mix(strip: list[tuple[int, int]]) -> None:
-            space = scratch(weights.shape[1] * max(stop - start for start, stop in strip), like=weights)
+            space = scratch(shape[1] * max(stop - start for start, stop in strip), like=shares)
             for start, stop in strip:
                 pool.check()
                 parts = [source.read(start, stop) for source in sources]
-                block = torch.cat(parts, out=space(weights.shape[1], stop - start))
+                block = torch.cat(parts, out=space(shape[1], stop - start))
                 write(start, stop, combine(block))
 
         for first in range(0, len(blocks), max(1, at_once)):
@@ -104,7 +113,7 @@ def mix_rows(
             for source in sources:
                 source.bring(some)
             with ranks.together():
-                if len(receivers):
+                if len(nodes):
                     pool.map(mix, strips(some, STRIPS))
 
 
@@ -174,33 +183,53 @@ def _writer(into: Tensor, where: Tensor) -> Callable[[int, int, Tensor], object]
     return lambda start, stop, values: into[:, start:stop].index_copy_(0, where, values)
 
 
-def _is_dense(weights: Tensor) -> bool:
-    return int((weights != 0).sum()) > DENSE * weights.numel()
+def _entries(parts: Sequence[Tensor], like: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Weights that are not 0, row by row: receivers and senders, long [k], and shares, [k] in the type of `like`.
 
-
-def _by_product(weights: Tensor, teams: Tensor | None, receivers: Tensor) -> Callable[[Tensor], Tensor]:
-    """The function block [rows, columns] -> weights @ block, team by team.
-
-    Bits of a product depend on how many rows it makes.
+    Args:
+        parts: weights [w, rows] of one term after the other; senders are counted through.
+        like: whose device and type.
     """
-    if teams is None or len(set(teams[receivers].tolist())) <= 1:
+    found: list[tuple[Tensor, ...]] = []
+    before = 0
+    for weights in parts:
+        receivers, senders = torch.nonzero(weights, as_tuple=True)
+        shares = weights[receivers, senders].to(like.device, like.dtype)
+        found.append((receivers.to(like.device), senders.to(like.device) + before, shares))
+        before += weights.shape[1]
+    receivers, senders, shares = (torch.cat(several) for several in zip(*found, strict=True))
+    if len(parts) > 1:
+        order = receivers.argsort(stable=True)
+        receivers, senders, shares = receivers[order], senders[order], shares[order]
+    counted = shares != 0  # the smallest float64 are none in float32
+    return receivers[counted], senders[counted], shares[counted]
+
+
+def _by_product(
+    receivers: Tensor, senders: Tensor, shares: Tensor, shape: tuple[int, int], teams: Tensor | None
+) -> Callable[[Tensor], Tensor]:
+    """The function block [rows, columns] -> weights @ block, for weights [w, rows] with these entries.
+
+    Bits of a product depend on how many rows it makes: each team, long [w], has one of its own.
+    """
+    weights = shares.new_zeros(shape)
+    weights[receivers, senders] = shares
+    if teams is None or len(teams.unique()) <= 1:
         return lambda block: _dense(weights, block)
-    members = [torch.nonzero(teams[receivers] == team).squeeze(1) for team in teams[receivers].unique()]
-    shares = [weights[team.to(weights.device)].contiguous() for team in members]
-    order = torch.argsort(torch.cat(members)).to(weights.device)
-    return lambda block: torch.cat([_dense(share, block) for share in shares]).index_select(0, order)
+    members = [torch.nonzero(teams == team).squeeze(1).to(weights.device) for team in teams.unique()]
+    parts = [weights[team] for team in members]
+    order = torch.argsort(torch.cat(members))
+    return lambda block: torch.cat([_dense(part, block) for part in parts]).index_select(0, order)
 
 
-def _by_sums(weights: Tensor) -> Callable[[Tensor], Tensor]:
-    """The function block [rows, columns] -> weights @ block, neighbour by neighbour."""
-    receivers, senders = torch.nonzero(weights, as_tuple=True)
-    shares = weights[receivers, senders]
-    heard = torch.bincount(receivers, minlength=len(weights))
+def _by_sums(receivers: Tensor, senders: Tensor, shares: Tensor, shape: tuple[int, int]) -> Callable[[Tensor], Tensor]:
+    """The function block [rows, columns] -> weights @ block, for weights [w, rows] with these entries."""
+    heard = torch.bincount(receivers, minlength=shape[0])
     first = heard.cumsum(0) - heard
 
     def few(block: Tensor) -> Tensor:
         if not len(block):
-            return block.new_zeros(len(weights), block.shape[1])
+            return block.new_zeros(shape[0], block.shape[1])
         return torch.nn.functional.embedding_bag(senders, block, first, mode="sum", per_sample_weights=shares)
 
     return few

@@ -110,7 +110,7 @@ class Aggregation(Policy):
         """
         assert round.weights is not None
         where = round.receivers & (round.weights != 0).any(1)
-        terms = spoken_terms(round, round.weights[where], where)
+        terms = spoken_terms(round, round.weights if where.all() else round.weights[where], where)
         round.mix(terms, into="models", where=where)
 
 

@@ -52,7 +52,7 @@ from dfl_lightning.functional.panm_theory import (
     panm_models_received,
 )
 from dfl_lightning.functional.pens import more_often_than_expected
-from dfl_lightning.functional.selection import above_threshold, random_k, top_k
+from dfl_lightning.functional.selection import above_threshold, drawn_k, random_k, top_k
 from dfl_lightning.functional.similarity import centred_cosines, cosines_from_gram, distances_from_gram
 
 __all__ = [
@@ -70,6 +70,7 @@ __all__ = [
     "cosines_from_gram",
     "count_votes",
     "distances_from_gram",
+    "drawn_k",
     "elimination_threshold",
     "entropy_sum",
     "exchange_weights",

@@ -11,6 +11,8 @@ import math
 import torch
 from torch import Tensor
 
+from dfl_lightning.functional.blocks import by_row_blocks
+
 __all__ = [
     "adaptive_threshold",
     "boltzmann_weights",
@@ -40,8 +42,12 @@ def selection_probabilities(cosines: Tensor, available: Tensor, nu: float) -> Te
         >>> selection_probabilities(cosines, torch.ones(1, 3, dtype=torch.bool), nu=0.5)
         tensor([[0.6193, 0.2783, 0.1024]], dtype=torch.float64)
     """
-    cosines = cosines.double()
-    return _softmax(cosines, nu, available & ~cosines.isnan())
+
+    def rows(cosines: Tensor, available: Tensor) -> Tensor:
+        cosines = cosines.double()
+        return _softmax(cosines, nu, available & ~cosines.isnan())
+
+    return by_row_blocks(rows, cosines, available)
 
 
 def participation_ratio(cosines: Tensor, available: Tensor, nu: float) -> Tensor:
@@ -63,8 +69,12 @@ def participation_ratio(cosines: Tensor, available: Tensor, nu: float) -> Tensor
         >>> participation_ratio(cosines, torch.ones(1, 3, dtype=torch.bool), nu=0.1)
         tensor([[2.9457e+00, 5.3952e-02, 3.6353e-04]], dtype=torch.float64)
     """
-    known = available & ~cosines.isnan()
-    return known.sum(1, keepdim=True) * selection_probabilities(cosines, available, nu)
+
+    def rows(cosines: Tensor, available: Tensor) -> Tensor:
+        known = available & ~cosines.isnan()
+        return known.sum(1, keepdim=True) * selection_probabilities(cosines, available, nu)
+
+    return by_row_blocks(rows, cosines, available)
 
 
 def updated_probabilities(previous: Tensor, cosines: Tensor, selected: Tensor, available: Tensor, nu: float) -> Tensor:
@@ -90,11 +100,14 @@ def updated_probabilities(previous: Tensor, cosines: Tensor, selected: Tensor, a
         >>> updated_probabilities(previous, cosines, selected, torch.ones(1, 4, dtype=torch.bool), nu=0.5)
         tensor([[0.3450, 0.1550, 0.2500, 0.2500]], dtype=torch.float64)
     """
-    previous = previous.double()
-    cosines = cosines.double()
-    refreshed = selected & ~cosines.isnan()
-    others = torch.where(available & ~refreshed, previous, torch.zeros_like(previous)).sum(1, keepdim=True)
-    return torch.where(refreshed, _softmax(cosines, nu, refreshed) * (1 - others).clamp(min=0), previous)
+
+    def rows(previous: Tensor, cosines: Tensor, selected: Tensor, available: Tensor) -> Tensor:
+        previous, cosines = previous.double(), cosines.double()
+        refreshed = selected & ~cosines.isnan()
+        others = torch.where(available & ~refreshed, previous, torch.zeros_like(previous)).sum(1, keepdim=True)
+        return torch.where(refreshed, _softmax(cosines, nu, refreshed) * (1 - others).clamp(min=0), previous)
+
+    return by_row_blocks(rows, previous, cosines, selected, available)
 
 
 def normalised_entropy(cosines: Tensor) -> Tensor:
@@ -131,8 +144,12 @@ def entropy_sum(cosines: Tensor, selected: Tensor) -> Tensor:
         >>> entropy_sum(torch.tensor([[0.9, 0.5, 0.0]]), torch.ones(1, 3, dtype=torch.bool))
         tensor([0.6111], dtype=torch.float64)
     """
-    terms = torch.special.entr(_refined(cosines))
-    return torch.where(selected & ~terms.isnan(), terms, torch.zeros_like(terms)).sum(1)
+
+    def rows(cosines: Tensor, selected: Tensor) -> Tensor:
+        terms = torch.special.entr(_refined(cosines))
+        return torch.where(selected & ~terms.isnan(), terms, torch.zeros_like(terms)).sum(1)
+
+    return by_row_blocks(rows, cosines, selected)
 
 
 def adaptive_threshold(cosines: Tensor, available: Tensor, tau: float) -> Tensor:
@@ -153,10 +170,14 @@ def adaptive_threshold(cosines: Tensor, available: Tensor, tau: float) -> Tensor
         >>> adaptive_threshold(torch.tensor([[0.9, 0.5, 0.0]]), torch.ones(1, 3, dtype=torch.bool), tau=0.5)
         tensor([0.2768], dtype=torch.float64)
     """
-    entropy = normalised_entropy(cosines)
-    known = available & ~entropy.isnan()
-    total = torch.where(known, entropy, torch.zeros_like(entropy)).sum(1)
-    return tau * total / known.sum(1).clamp(min=1)
+
+    def rows(cosines: Tensor, available: Tensor) -> Tensor:
+        entropy = normalised_entropy(cosines)
+        known = available & ~entropy.isnan()
+        total = torch.where(known, entropy, torch.zeros_like(entropy)).sum(1)
+        return tau * total / known.sum(1).clamp(min=1)
+
+    return by_row_blocks(rows, cosines, available)
 
 
 def literal_threshold(cosines: Tensor, selected: Tensor, tau: float) -> Tensor:
@@ -216,11 +237,15 @@ def boltzmann_weights(losses: Tensor, votes: Tensor, temperature: float = 1.0) -
         >>> boltzmann_weights(torch.tensor([[0.5, 1.0, 2.0]]), torch.tensor([[1, 2, 0]]))
         tensor([[0.4519, 0.5481, 0.0000]], dtype=torch.float64)
     """
-    losses, votes = losses.double(), votes.double()
-    finite = losses.isfinite()
-    hopeless = ~(finite & (votes > 0)).any(1, keepdim=True)
-    counted = torch.where(finite | hopeless, votes, torch.zeros_like(votes))
-    return _softmax(torch.where(finite, -losses, torch.zeros_like(losses)), temperature, counted)
+
+    def rows(losses: Tensor, votes: Tensor) -> Tensor:
+        losses, votes = losses.double(), votes.double()
+        finite = losses.isfinite()
+        hopeless = ~(finite & (votes > 0)).any(1, keepdim=True)
+        counted = torch.where(finite | hopeless, votes, torch.zeros_like(votes))
+        return _softmax(torch.where(finite, -losses, torch.zeros_like(losses)), temperature, counted)
+
+    return by_row_blocks(rows, losses, votes)
 
 
 def _refined(cosines: Tensor) -> Tensor:

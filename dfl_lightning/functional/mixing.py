@@ -40,15 +40,20 @@ def count_votes(selected: Tensor, stand_in: Tensor, active: Tensor, include_self
     n = len(selected)
     if rows < n:
         raise ValueError(f"{rows} rows cannot hold a row for each of {n} clients")
-    if (selected & ((stand_in < -1) | (stand_in >= rows))).any():
+    receivers, senders = torch.nonzero(selected, as_tuple=True)
+    spokesmen = stand_in[receivers, senders]
+    if ((spokesmen < -1) | (spokesmen >= rows)).any():
         raise ValueError(f"a stand-in must be -1 or one of the {rows} rows")
-    speaks = selected & (stand_in >= 0)
+    speaks = spokesmen >= 0
     votes = torch.zeros(n, rows, dtype=torch.float64, device=selected.device)
-    votes.scatter_add_(1, torch.where(speaks, stand_in, torch.zeros_like(stand_in)), speaks.double())
+    one = torch.ones((), dtype=torch.float64, device=votes.device)
+    votes.index_put_((receivers[speaks], spokesmen[speaks]), one, accumulate=True)
 
-    present = (selected & active[None, :]).double()
-    silent = (selected & ~speaks).sum(1, keepdim=True)
-    votes[:, :n] += silent * present / present.sum(1, keepdim=True).clamp(min=1)
+    silent = torch.bincount(receivers[~speaks], minlength=n)
+    missed = torch.nonzero(silent).squeeze(1)
+    if len(missed):
+        present = (selected[missed] & active[None, :]).double()
+        votes[missed, :n] += silent[missed, None] * present / present.sum(1, keepdim=True).clamp(min=1)
     votes.diagonal().add_(include_self.double())
     return votes
 

@@ -176,18 +176,19 @@ class RunFolder(RoundCallback):
         if round.weights is None or round.selected is None or (round.index + 1) % every or not trainer.is_global_zero:
             return
         n = round.num_nodes
-        selected = torch.zeros_like(round.weights, dtype=torch.bool)
-        looked_at = selected.clone()
-        selected[:, :n] = round.selected
-        looked_at[:, :n] = round.ledger.models & ~round.ledger.mixed
-        receivers, senders = torch.nonzero((round.weights != 0) | selected | looked_at, as_tuple=True)
+        looked_at = round.ledger.models & ~round.ledger.mixed
+        listed = round.weights != 0
+        listed[:, :n] |= round.selected | looked_at
+        receivers, senders = torch.nonzero(listed, as_tuple=True)
+        at = receivers, senders.clamp(max=n - 1)
+        of_nodes = senders < n
         self._graphs[round.index] = {
             "round": np.full(len(receivers), round.index, dtype=np.int32),
             "receiver": receivers.numpy().astype(np.int32),
             "sender": senders.numpy().astype(np.int32),
             "weight": round.weights[receivers, senders].numpy().astype(np.float32),
-            "selected": selected[receivers, senders].numpy(),
-            "probed": looked_at[receivers, senders].numpy(),
+            "selected": (round.selected[at] & of_nodes).numpy(),
+            "probed": (looked_at[at] & of_nodes).numpy(),
         }
 
     def on_boundary(self, trainer: DFLTrainer, module: DFLModule) -> None:

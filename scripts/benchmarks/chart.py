@@ -1,4 +1,4 @@
-"""The picture of what `bench_engine.py` measured."""
+"""The pictures of what `bench_engine.py` and `bench_scale.py` measured."""
 
 from __future__ import annotations
 
@@ -81,3 +81,36 @@ def _systems(axes: Axes, numbers: list[dict[str, Any]]) -> None:
     axes.margins(x=0.08)
     axes.set_xlabel("seconds of a round of every shipped system")
     axes.legend(frameon=False, fontsize=8, loc="lower center", bbox_to_anchor=(0.5, 1), ncols=len(VERB_COLOURS))
+
+
+def draw_scale(cells: list[dict[str, Any]], path: Path) -> bool:
+    """Seconds and megabytes of a round by the number of clients, on logarithmic axes, a line for each system.
+
+    Returns:
+        Whether there was anything to draw.
+    """
+    measured = [cell for cell in cells if "seconds" in cell]
+    if not measured:
+        return False
+    figure, (left, right) = plt.subplots(1, 2, figsize=(9, 4), layout="constrained")
+    for place, system in enumerate(dict.fromkeys(cell["system"] for cell in measured)):
+        its = [cell for cell in measured if cell["system"] == system]
+        clients = [cell["clients"] for cell in its]
+        line = {"color": f"C{place}", "marker": "o", "markersize": 4, "label": system}
+        left.plot(clients, [cell["seconds"]["wall"] for cell in its], **line)
+        right.plot(clients, [cell["grown"] / 1e6 for cell in its], **line)
+        pairs = [cell["pairs"]["bytes"] / 1e6 for cell in its]
+        right.plot(clients, pairs, color=f"C{place}", linestyle=":", linewidth=1)
+    for axes, what in (
+        (left, "seconds of a round"),
+        (right, "MB beside the loaded process (dotted: matrices of pairs)"),
+    ):
+        axes.set_xscale("log")
+        axes.set_yscale("log")
+        axes.set_xlabel("clients")
+        axes.set_title(what, fontsize=9)
+        axes.spines[["top", "right"]].set_visible(False)
+    left.legend(frameon=False, fontsize=8)
+    figure.savefig(path, dpi=150)
+    plt.close(figure)
+    return True

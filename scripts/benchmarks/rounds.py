@@ -62,17 +62,21 @@ class RoundClock(Monitor):
     `trainer.phase_seconds` is kept beside them: it times the hooks around the verbs, but not the losses of others'
     models that some policies ask for when they weigh.
 
+    Args:
+        now: seconds; `time.process_time` counts those on the processor.
+
     Attributes:
         rounds: of each round seconds by verb, `wall`, and by `phase ...`.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, now: Callable[[], float] = time.perf_counter) -> None:
+        self._now = now
         self.rounds: list[dict[str, float]] = []
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         """Start the clock and put stop watches around the verbs."""
         self._verbs = dict.fromkeys(VERBS, 0.0)
-        self._last = time.perf_counter(), dict(self._verbs), dict(trainer.phase_seconds)
+        self._last = self._now(), dict(self._verbs), dict(trainer.phase_seconds)
         bank: Bank = pl_module.bank
         for name, verb in (*((verb, verb) for verb in VERBS), ("gradients", "train")):
             setattr(bank, name, self._timed(getattr(bank, name), verb))
@@ -80,7 +84,7 @@ class RoundClock(Monitor):
     def on_boundary(self, trainer: Any, module: Any) -> None:
         """Note the round that has ended; on a GPU, wait for what is under way there."""
         _wait_for_gpu()
-        now = time.perf_counter(), dict(self._verbs), dict(trainer.phase_seconds)
+        now = self._now(), dict(self._verbs), dict(trainer.phase_seconds)
         (started, verbs, phases), self._last = self._last, now
         spent = {verb: seconds - verbs[verb] for verb, seconds in now[1].items()}
         spent |= {f"phase {name}": seconds - phases.get(name, 0.0) for name, seconds in now[2].items()}
@@ -90,10 +94,10 @@ class RoundClock(Monitor):
         @functools.wraps(method)
         def timed(*args: Any, **kwargs: Any) -> Any:
             _wait_for_gpu()
-            start = time.perf_counter()
+            start = self._now()
             result = method(*args, **kwargs)
             _wait_for_gpu()
-            self._verbs[verb] += time.perf_counter() - start
+            self._verbs[verb] += self._now() - start
             return result
 
         return timed

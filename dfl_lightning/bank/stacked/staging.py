@@ -83,7 +83,7 @@ def _unpack(entry: Entry, read: Read) -> Tensor:
 
 
 def _write(target: Tensor, places: Tensor, values: Tensor) -> None:
-    """Values [k, c] into rows `places` of columns [rows, c]; on a CPU row by row, which is twice as fast as by index."""
+    """Values [k, c] into rows `places` of columns [rows, c]; on a CPU one by one, twice as fast as by index."""
     if target.device.type != "cpu":
         target.index_copy_(0, places.to(target.device), values)
         return

@@ -35,9 +35,11 @@ class Uniform(Aggregation):
         n, m = round.num_nodes, round.num_clients
         shares = self.shares(module)
         weights = uniform_weights(round.votes * torch.cat([shares] + [shares[:m]] * len(round.speakers)))
-        servers = torch.zeros(n, dtype=torch.bool)
-        servers[m:] = round.votes[m:].sum(1) > 0
-        round.weights = server_step(weights, servers, self.server_step)
+        if self.server_step != 1:
+            servers = torch.zeros(n, dtype=torch.bool)
+            servers[m:] = round.votes[m:].sum(1) > 0
+            weights = server_step(weights, servers, self.server_step)
+        round.weights = weights
 
     def shares(self, module: DFLModule) -> Tensor:
         """Everybody counts 1."""

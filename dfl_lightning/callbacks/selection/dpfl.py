@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from dfl_lightning.trainer import DFLTrainer
 
 
+PAIRS_AT_ONCE = 2**24
+"""Receivers choose as many at a time as make so many pairs with all nodes, a few hundred megabytes of weights."""
+
+
 class DPFL(Selection):
     """Collaborators whose models, averaged with one's own, lower one's own validation loss (DPFL algorithms 1 to 3).
 
@@ -110,8 +114,9 @@ class DPFL(Selection):
         better = accuracies >= self.best[owners]
         owners, accuracies = owners[better], accuracies[better]
         self.best[owners] = accuracies
-        own = torch.nn.functional.one_hot(owners, round.num_nodes).double()
-        round.mix([(own, "trained")], into="best", where=owners, columns=module.layout.all)
+        for some in owners.split(_at_once(round)):
+            own = torch.nn.functional.one_hot(some, round.num_nodes).double()
+            round.mix([(own, "trained")], into="best", where=some, columns=module.layout.all)
 
     def on_select(self, trainer: DFLTrainer, module: DFLModule, round: Round) -> None:
         """The greedy choice of all clients together, among those that are up."""
@@ -123,10 +128,11 @@ class DPFL(Selection):
         among_all = choosing & self._among_all(round)
         with trainer.phase("select"):
             for who, batched in ((among_all, True), (choosing & ~among_all & self._is_due(round), False)):
-                receivers = torch.nonzero(who).squeeze(1)
-                if len(receivers):
-                    choice = self._choose(trainer, module, round, receivers, up[receivers], batched)
-                    self.chosen[receivers] = choice.chosen
+                sums = BankSums(round) if batched and who.any() else None
+                for receivers in torch.nonzero(who).squeeze(1).split(_at_once(round)):
+                    if len(receivers):
+                        choice = self._choose(trainer, module, round, receivers, up[receivers], sums)
+                        self.chosen[receivers] = choice.chosen
         self.first[among_all] = self.chosen[among_all]
         self.has_first |= among_all
         round.selected = self.chosen & round.candidates
@@ -146,9 +152,15 @@ class DPFL(Selection):
         return torch.ones_like(self.has_first) if again else ~self.has_first
 
     def _choose(
-        self, trainer: DFLTrainer, module: DFLModule, round: Round, receivers: Tensor, allowed: Tensor, batched: bool
+        self,
+        trainer: DFLTrainer,
+        module: DFLModule,
+        round: Round,
+        receivers: Tensor,
+        allowed: Tensor,
+        sums: BankSums | None,
     ) -> Choice:
-        """BGGC (`batched`) or GGC of the receivers, long [r], among the `allowed`, bool [r, n]."""
+        """BGGC (with `sums`) or GGC of the receivers, long [r], among the `allowed`, bool [r, n]."""
         aggregation = trainer.policy(Aggregation)
         assert aggregation is not None
         shares = aggregation.shares(module)
@@ -162,9 +174,9 @@ class DPFL(Selection):
         def losses(weights: Tensor, owners: Tensor) -> Tensor:
             return round.evaluate(References((Term("trained", weights),), owners, "trained"), "val").losses
 
-        if not batched:
+        if sums is None:
             return ggc(receivers, order, coins, limits, shares, losses, tolerance, literal)
-        choice = bggc(receivers, order, coins, limits, shares, BankSums(round), tolerance, literal)
+        choice = bggc(receivers, order, coins, limits, shares, sums, tolerance, literal)
         round.ledger.summed[receivers] = choice.chosen  # the sum over X is the average, apart from its scale
         return choice
 
@@ -188,3 +200,7 @@ class DPFL(Selection):
         """Restore what `state_dict` returned."""
         self.first, self.has_first = state_dict["first"], state_dict["has_first"]
         self.chosen, self.best = state_dict["chosen"], state_dict["best"]
+
+
+def _at_once(round: Round) -> int:
+    return max(1, PAIRS_AT_ONCE // round.num_nodes)

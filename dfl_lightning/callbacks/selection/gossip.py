@@ -9,7 +9,7 @@ from torch import Tensor
 
 from dfl_lightning.callbacks.families import Selection
 from dfl_lightning.errors import UserError
-from dfl_lightning.functional import random_k
+from dfl_lightning.functional import drawn_k
 from dfl_lightning.round import Round
 from dfl_lightning.streams import stream
 
@@ -60,11 +60,10 @@ class Gossip(Selection):
         round.selected = self._draw(module, round)
 
     def _draw(self, module: DFLModule, round: Round) -> Tensor:
-        n = round.num_nodes
         allowed = round.candidates if self.redraw else module.topology.linked(round.index)
         if self.within:
             assert round.clusters is not None
             allowed = allowed & (round.clusters[:, None] == round.clusters[None, :])
         when = round.index if self.redraw else 0
-        draws = [torch.rand(n, dtype=torch.float64, generator=stream(round.seed, "gossip", when, i)) for i in range(n)]
-        return random_k(allowed, self.limits(module, round), torch.stack(draws)) & round.candidates
+        drawn = drawn_k(allowed, self.limits(module, round), lambda i: stream(round.seed, "gossip", when, i))
+        return drawn & round.candidates

@@ -10,11 +10,11 @@ from torch import Tensor
 from dfl_lightning.callbacks.families import Selection
 from dfl_lightning.errors import UserError
 from dfl_lightning.functional import (
+    drawn_k,
     gradient_similarity,
     loss_similarity,
     neighbour_precision_recall,
     panm_models_in_round,
-    random_k,
     rematched_neighbours,
     same_cluster,
     top_k,
@@ -116,7 +116,7 @@ class PANM(Selection):
             if self.drawn_from == "new" or self.matches(round.index):
                 others &= ~self.neighbours
             number = torch.where(self.limits(module, round) > 0, self.l, 0)  # who learns from nobody looks at nobody
-            drawn = random_k(others, number, self._draws(round, "panm candidates"))
+            drawn = drawn_k(others, number, lambda i: round.stream("panm candidates", i))
         round.candidates = round.available & (self.neighbours | drawn)
 
     def on_compare(self, trainer: DFLTrainer, module: DFLModule, round: Round) -> None:
@@ -127,7 +127,7 @@ class PANM(Selection):
             return
         pairs = round.candidates & round.active[None, :]
         if self.matches(round.index):
-            sampled = random_k(pairs & self.neighbours, self.l, self._draws(round, "panm sampled"))
+            sampled = drawn_k(pairs & self.neighbours, self.l, lambda i: round.stream("panm sampled", i))
             pairs = (pairs & ~self.neighbours) | sampled
         round.similarity = self._similarity(round, pairs)
         self.similarity = torch.where(round.similarity.isnan(), self.similarity, round.similarity)
@@ -150,8 +150,8 @@ class PANM(Selection):
         if self.matches(round.index):
             assert round.similarity is not None
             self.neighbours = self._matched(self.neighbours, round.similarity, limits)
-        draws = self._draws(round, "panm gossip")
-        round.selected = random_k(self.neighbours & round.candidates, limits, draws)
+        listed = self.neighbours & round.candidates
+        round.selected = drawn_k(listed, limits, lambda i: round.stream("panm gossip", i))
 
     def on_round_end(self, trainer: DFLTrainer, module: DFLModule, round: Round) -> None:
         """The paper's count of the round's models; the lists' mean size, and precision and recall against clusters."""
@@ -181,11 +181,6 @@ class PANM(Selection):
         updates = round.compare("trained", pairs, relative_to="start").cosines if self.alpha > 0 else known
         accumulated = round.compare("trained", pairs, relative_to="initial").cosines if self.alpha < 1 else known
         return gradient_similarity(updates, accumulated, self.alpha)
-
-    def _draws(self, round: Round, purpose: str) -> Tensor:
-        """Uniform numbers [n, n], a stream for each receiver."""
-        n = round.num_nodes
-        return torch.stack([torch.rand(n, dtype=torch.float64, generator=round.stream(purpose, i)) for i in range(n)])
 
     def state_dict(self) -> dict[str, Any]:
         """The neighbour lists and the similarities seen last."""

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from dfl_lightning.callbacks.families import Selection
 from dfl_lightning.errors import UserError
-from dfl_lightning.functional import more_often_than_expected, random_k, top_k
+from dfl_lightning.functional import drawn_k, more_often_than_expected, top_k
 from dfl_lightning.functional.pens import Rule
 from dfl_lightning.round import Round
 
@@ -77,7 +77,7 @@ class PENS(Selection):
         if round.index < self.stage_one:
             number = torch.where(self._limits(module, round, self.top) > 0, self.sampled, 0)
             up = round.available & round.active[None, :]
-            round.candidates = random_k(up, number, self._draws(round, "pens sampled"))
+            round.candidates = drawn_k(up, number, lambda i: round.stream("pens sampled", i))
         else:
             peers = self._peers()
             round.candidates = round.available & (peers | ~peers.any(1, keepdim=True))
@@ -91,8 +91,8 @@ class PENS(Selection):
     def on_select(self, trainer: DFLTrainer, module: DFLModule, round: Round) -> None:
         """The `top` lowest losses, which are counted; or `k` random peers."""
         if round.index >= self.stage_one:
-            draws = self._draws(round, "pens gossip")
-            round.selected = random_k(round.candidates, self._limits(module, round, self.k), draws)
+            limits = self._limits(module, round, self.k)
+            round.selected = drawn_k(round.candidates, limits, lambda i: round.stream("pens gossip", i))
             return
         assert round.scores is not None
         assert self.counts is not None
@@ -128,11 +128,6 @@ class PENS(Selection):
     def _limits(self, module: DFLModule, round: Round, k: int) -> Tensor:
         """How many each node may learn from, long [n]: its `budget` in the topology, else `k`."""
         return self.limits(module, round) if module.topology.budgets is not None else torch.full((round.num_nodes,), k)
-
-    def _draws(self, round: Round, purpose: str) -> Tensor:
-        """Uniform numbers [n, n], a stream for each receiver."""
-        n = round.num_nodes
-        return torch.stack([torch.rand(n, dtype=torch.float64, generator=round.stream(purpose, i)) for i in range(n)])
 
     def state_dict(self) -> dict[str, Any]:
         """What stage one has counted."""

@@ -1,0 +1,251 @@
+"""Grow the number of clients at a fixed number of neighbours: seconds and memory of a round, and how they grow.
+
+    python scripts/bench_scale.py                               # 100 to 10,000 clients; prints how long it will take
+    python scripts/bench_scale.py --systems gossip afind --clients 100 1000 --out runs/benchmarks
+
+A small network (digits, 64-32-10, 2,410 parameters) with few samples a client, on a random regular graph. Each cell
+runs in a fresh process. Seconds are those on the processor with one thread, comparable on a machine that is not quiet;
+with --threads 2 or more, by the clock on the wall. Memory is the growth of the resident set to its peak (VmHWM of
+/proc) over the loaded process. Growth between two numbers of clients is an exponent: 1 is linear, 2 quadratic. Matrices
+with an entry for each pair of nodes are told apart: they are quadratic by nature. Needs Linux.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from benchmarks.chart import draw_scale
+from benchmarks.rounds import VERBS
+from benchmarks.scale_job import BATCH_SIZE, SYSTEMS
+from benchmarks.tables import Table, busy_note, machine, write_json
+
+PROC = Path("/proc/self/status")
+SCRIPTS = Path(__file__).resolve().parent
+CLIENTS = (100, 300, 1000, 3000, 10_000)
+MATRICES = 20
+"""Matrices of 8-byte numbers, one for each pair of nodes, that the hungriest system holds at its peak, more or less."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Measure what was asked for; returns the exit code."""
+    words = make_parser().parse_args(argv)
+    if not PROC.is_file():
+        print("bench_scale: there is no /proc here; run it on Linux", file=sys.stderr)
+        return 2
+    clients = sorted(set(words.clients))
+    if clients[0] <= words.degree or any(m * words.degree % 2 for m in clients):
+        print(
+            f"bench_scale: no regular graph of {clients[0]} nodes has degree {words.degree}; every number of --clients "
+            "must be above --degree, and their product even",
+            file=sys.stderr,
+        )
+        return 2
+    seconds = sum(min(words.limit, guess(m, words.rounds)) for m in clients) * len(words.systems)
+    print(f"about {seconds:.0f} s on a quiet core; at most {words.limit:.0f} s a cell", flush=True)
+    found: list[dict[str, Any]] = []
+    tables: dict[str, Table] = {}
+    for system in words.systems:
+        for m in clients:
+            found.append(cell(system, m, words, found))
+            print(f"{system}, {m:,} clients: {told(found[-1])}", flush=True)
+            tables = {"scale": times_table(found, words.threads), "memory": memory_table(found)}
+            if words.out is not None:
+                save(words.out, words, tables)
+    for table in tables.values():
+        print(f"\n{table.markdown()}")
+    if words.out is not None:
+        print(f"\nwrote {words.out}")
+    return 0
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """The command line."""
+    systems = "\n".join(f"  {name:10} {system.what}" for name, system in SYSTEMS.items())
+    parser = argparse.ArgumentParser(
+        description=__doc__, epilog=f"systems:\n{systems}", formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--systems", nargs="+", choices=SYSTEMS, default=list(SYSTEMS), metavar="A", help="default all")
+    parser.add_argument("--clients", nargs="+", type=_count, default=list(CLIENTS), metavar="N", help="%(default)s")
+    parser.add_argument("--degree", type=_count, default=10, metavar="N", help="neighbours of a client (%(default)s)")
+    parser.add_argument("--samples", type=_count, default=24, metavar="N", help="of a client (%(default)s)")
+    parser.add_argument("--rounds", type=_count, default=2, metavar="N", help="rounds that count (%(default)s)")
+    parser.add_argument("--threads", type=_count, default=1, metavar="N", help="of torch (%(default)s)")
+    parser.add_argument("--limit", type=float, default=300.0, metavar="S", help="seconds of a cell (%(default)s)")
+    parser.add_argument("--out", type=Path, metavar="FOLDER", help="gets scale.md, scale.json and scale.png")
+    return parser
+
+
+def guess(clients: int, rounds: int) -> float:
+    """Seconds of a cell on a quiet core, more or less: loading, a part a client, and a part a pair.
+
+    Example:
+        >>> round(guess(100, 2)), round(guess(10_000, 2))
+        (12, 87)
+    """
+    return 12 + (1 + rounds) * (1.5e-3 * clients + 1e-7 * clients**2)
+
+
+def cell(system: str, clients: int, words: argparse.Namespace, before: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """What was measured, or under `obstacle` why nothing was."""
+    asked = {"system": system, "clients": clients}
+    given_up = [other for other in before if other["system"] == system and "obstacle" in other]
+    if given_up:
+        return {**asked, "obstacle": f"not run: {given_up[0]['clients']:,} clients were too many already"}
+    needed, free = MATRICES * 8 * clients**2, free_memory()
+    if needed > 0.9 * free:
+        return {**asked, "obstacle": f"not run: it may need {needed / 1e9:.1f} GB, and {free / 1e9:.1f} GB are free"}
+    job = {**asked, **{name: getattr(words, name) for name in ("degree", "samples", "rounds", "threads")}}
+    path = os.pathsep.join([str(SCRIPTS), str(SCRIPTS.parent), os.environ.get("PYTHONPATH", "")])
+    environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": str(words.threads)}
+    command = [sys.executable, "-m", "benchmarks.scale_job", json.dumps(job)]
+    try:
+        ended = subprocess.run(
+            command, env=environment, stdout=subprocess.PIPE, text=True, check=False, timeout=words.limit
+        )
+    except subprocess.TimeoutExpired:
+        return {**asked, "obstacle": f"not finished within {words.limit:.0f} s"}
+    if ended.returncode:
+        return {**asked, "obstacle": f"its process ended with {ended.returncode}; see above"}
+    measured: dict[str, Any] = json.loads(ended.stdout.splitlines()[-1])
+    return measured
+
+
+def free_memory() -> int:
+    """Bytes that programs can still have."""
+    (line,) = (line for line in Path("/proc/meminfo").read_text().splitlines() if line.startswith("MemAvailable"))
+    return 1024 * int(line.split()[1])
+
+
+def told(found: dict[str, Any]) -> str:
+    """A cell in a line."""
+    if "obstacle" in found:
+        return str(found["obstacle"])
+    return f"{found['seconds']['wall']:.3g} s a round, {found['grown'] / 1e6:.0f} MB"
+
+
+def exponent(before: tuple[float, float], now: tuple[float, float]) -> float:
+    """How something grows between two sizes, (size, number) each: 1 is linear, 2 quadratic; NaN if either is not > 0.
+
+    Example:
+        >>> exponent((100, 3.0), (1000, 300.0))
+        2.0
+    """
+    if min(before[1], now[1]) <= 0:
+        return math.nan
+    return math.log(now[1] / before[1]) / math.log(now[0] / before[0])
+
+
+def growth(cells: Sequence[dict[str, Any]], number: str) -> list[str]:
+    """For each cell the exponent since the one before it of the same system, as text; empty where there is none.
+
+    Args:
+        cells: with `system`, `clients` and the number, or without it.
+        number: a key; `a.b` is b within a.
+    """
+
+    def read(cell: dict[str, Any]) -> float:
+        value: Any = cell
+        for key in number.split("."):
+            value = value.get(key, {})
+        return float(value) if isinstance(value, int | float) else math.nan
+
+    found = [""] if cells else []
+    for before, now in pairwise(cells):
+        of_one = before["system"] == now["system"]
+        value = exponent((before["clients"], read(before)), (now["clients"], read(now))) if of_one else math.nan
+        found.append("" if math.isnan(value) else f"{value:.1f}")
+    return found
+
+
+def times_table(cells: Sequence[dict[str, Any]], threads: int) -> Table:
+    """Seconds of a round by verb, and the exponents of the whole and of its parts."""
+    parts = (*VERBS, "rest")
+    columns = ["system", "clients", "s/round", *parts, "ms/client", "growth", *(f"{part} growth" for part in parts)]
+    clock = "on the processor, one thread" if threads == 1 else f"on the wall, {threads} threads"
+    table = Table(f"A round: seconds {clock}", columns, numbers=list(cells))
+    grown = {name: growth(cells, f"seconds.{name}") for name in ("wall", *parts)}
+    for place, cell in enumerate(cells):
+        name = [cell["system"], f"{cell['clients']:,}"]
+        if "obstacle" in cell:
+            table.rows.append([*name, "–", *[""] * (len(columns) - 3)])
+            table.notes.append(f"{cell['system']}, {cell['clients']:,} clients: {cell['obstacle']}.")
+            continue
+        spent = cell["seconds"]
+        seconds = [f"{spent[part]:.3g}" for part in ("wall", *parts)]
+        exponents = [grown[part][place] if part == "wall" or spent[part] > 1e-3 else "" for part in ("wall", *parts)]
+        table.rows.append([*name, *seconds, f"{1e3 * spent['wall'] / cell['clients']:.2f}", *exponents])
+    table.notes += [
+        "Medians over rounds without the first. train: local training; evaluate: losses of others' models and the "
+        "reported evaluation; compare, mix: the verbs; rest: policies, promises, run folder, Lightning.",
+        f"Growth: log of the ratio over log of the ratio of clients, since the row above. Batch size {BATCH_SIZE}.",
+        busy_note([cell.get("others") for cell in cells]),
+    ]
+    return table
+
+
+def memory_table(cells: Sequence[dict[str, Any]]) -> Table:
+    """Megabytes, predicted and measured, with the matrices over all pairs apart."""
+    columns = ["system", "clients", "predicted", "of these pairs", "measured", "pairs at rest", "as n x n float64"]
+    columns += ["measured without pairs", "growth", "kB/client without pairs", "peak as n x n float64"]
+    table = Table("Memory: MB beside the loaded process", columns, numbers=list(cells))
+    grown = growth(cells, "grown")
+    for place, cell in enumerate(cells):
+        name = [cell["system"], f"{cell['clients']:,}"]
+        if "obstacle" in cell:
+            table.rows.append([*name, "–", *[""] * (len(columns) - 3)])
+            continue
+        total, pairs = sum(cell["predicted"].values()), cell["pairs"]["bytes"]
+        matrix, without = 8 * cell["nodes"] ** 2, cell["grown"] - pairs
+        megabytes = [f"{number / 1e6:.0f}" for number in (total, cell["predicted"]["pairs"], cell["grown"], pairs)]
+        table.rows.append(
+            [
+                *name,
+                *megabytes,
+                f"{pairs / matrix:.1f}",
+                f"{without / 1e6:.0f}",
+                grown[place],
+                f"{without / 1e3 / cell['clients']:.1f}",
+                f"{cell['grown'] / matrix:.1f}",
+            ]
+        )
+    table.notes += [
+        "pairs at rest: tensors with an entry for each pair of nodes that exist at the end of a round, the policies' "
+        "state and its copy at the boundary included; what remains of the measured peak is rows, data, work and the "
+        "short-lived matrices of pairs.",
+        "As n x n float64: in units of one such matrix; the peak is all that the process grew by in that unit.",
+    ]
+    return table
+
+
+def save(folder: Path, words: argparse.Namespace, tables: dict[str, Table]) -> None:
+    """The Markdown, JSON and picture of what there is so far."""
+    folder.mkdir(parents=True, exist_ok=True)
+    where = machine("cpu")
+    head = f"# Scale benchmark\n\n{where['processor']}, {where['cores']} cores, torch {where['torch']}. "
+    head += f"{words.degree} neighbours, {words.samples} samples a client. Made by `python scripts/bench_scale.py`.\n\n"
+    text = head + "\n\n".join(table.markdown() for table in tables.values()) + "\n"
+    if draw_scale(tables["scale"].numbers, folder / "scale.png"):
+        text += "\n![Seconds and memory of a round by the number of clients](scale.png)\n"
+    (folder / "scale.md").write_text(text, encoding="utf-8")
+    asked = {name: str(value) if isinstance(value, Path) else value for name, value in vars(words).items()}
+    write_json(folder / "scale.json", {"machine": where, "asked": asked}, {"scale": tables["scale"]})
+
+
+def _count(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{number}; it must be 1 or more")
+    return number
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,187 @@
+"""One system at one number of clients: run in a process of its own, prints one line of JSON.
+
+`bench_scale.py` starts it as `python -m benchmarks.scale_job '{"system": "gossip", "clients": 1000, ...}'`.
+"""
+
+from __future__ import annotations
+
+import functools
+import gc
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from lightning.pytorch import Callback
+from sklearn.datasets import load_digits
+from torch import Tensor
+
+from benchmarks.resident import resident, settle
+from benchmarks.rounds import VERBS, RoundClock, quietly
+from benchmarks.timing import Others
+from dfl_lightning import DFLModule, DFLTrainer
+from dfl_lightning.callbacks import (
+    AFIND,
+    DPFL,
+    FDMS,
+    PANM,
+    AdaptiveThreshold,
+    Boltzmann,
+    ExactCount,
+    Gossip,
+    Monitor,
+    SampleWeighted,
+    Uniform,
+)
+from dfl_lightning.data import FederatedData, Source
+from dfl_lightning.models import MLP
+from dfl_lightning.report.memory import predicted_memory
+
+HIDDEN = 32
+"""Digits through 64-32-10: 2,410 parameters."""
+
+BATCH_SIZE = 8
+
+
+@dataclass(frozen=True)
+class System:
+    """What a round consists of.
+
+    Args:
+        policies: fresh ones, given how many neighbours a client has.
+        server: all clients around one server, in place of a random regular graph.
+        what: in a few words.
+    """
+
+    policies: Callable[[int], list[Callback]]
+    what: str
+    server: bool = False
+
+
+SYSTEMS = {
+    "gossip": System(lambda k: [Gossip(k=k // 2), Uniform()], "half of the neighbours, drawn anew"),
+    "afind": System(
+        lambda k: [AFIND(k=k // 2), AdaptiveThreshold(), Boltzmann()],
+        "proxies of all neighbours compared, losses of the chosen ones",
+    ),
+    "panm_loss": System(
+        lambda k: [PANM("loss", k=k // 2, l=k // 2, stage_one=2, tau=2), Uniform()],
+        "losses of half of the neighbours; the second round that counts matches",
+    ),
+    "dpfl": System(
+        lambda k: [DPFL(budget=3, initial_epochs=1), SampleWeighted(count="train_and_val")],
+        "at most 3 of the neighbours, chosen greedily by averages",
+    ),
+    "fdms": System(
+        lambda k: [ExactCount(0.5), Gossip(k="all"), FDMS(), Uniform()],
+        "half of the clients down, a server compares all pairs of the others",
+        server=True,
+    ),
+}
+
+
+class DrawnDigits(FederatedData):
+    """Scikit-learn's digits drawn with replacement, as many as the clients ask for.
+
+    Args:
+        images_per_client: training, validation and test images of each client.
+        **kwargs: everything else of `FederatedData`.
+    """
+
+    def __init__(self, images_per_client: int, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.images_per_client = images_per_client
+
+    def load(self) -> Source:
+        """Draw them, always the same."""
+        digits = load_digits()
+        count = self.num_clients * self.images_per_client
+        chosen = torch.randint(0, len(digits.target), (count,), generator=torch.Generator().manual_seed(0))
+        images = torch.from_numpy(digits.images).to(torch.uint8).unsqueeze(1)
+        return Source("DrawnDigits", images[chosen], torch.from_numpy(digits.target).long()[chosen], 10, scale=1 / 16)
+
+
+class Census(Monitor):
+    """Counts, in the last round, the tensors with an entry for each pair of nodes, when all of its fields are there.
+
+    Attributes:
+        found: how many there are, and their bytes.
+        seconds: what counting took.
+    """
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        self._now = now
+        self.found: dict[str, int] = {}
+        self.seconds = 0.0
+
+    def on_round_end(self, trainer: Any, module: Any, round: Any) -> None:
+        """Look at everything that Python holds; what shares its memory counts once."""
+        if round.index + 1 < trainer.max_epochs:
+            return
+        started = self._now()
+        m, n, storages = round.num_clients, round.num_nodes, {}
+        for thing in gc.get_objects():
+            if type(thing) is Tensor and thing.dim() > 1 and {*thing.shape[-2:]} <= {m, n, n + m}:
+                storage = thing.untyped_storage()
+                storages[storage.data_ptr()] = storage.nbytes()
+        large = [size for size in storages.values() if size >= m**2]  # a repeated row is none
+        self.found = {"bytes": sum(large), "matrices": len(large)}
+        self.seconds = self._now() - started
+
+
+def federate(words: dict[str, Any]) -> tuple[DFLModule, RoundClock, Census]:
+    """Some rounds, with evaluation and the run folder's graphs; no checkpoints."""
+    system, degree = SYSTEMS[words["system"]], words["degree"]
+    regular = {"generator": "random_regular_graph", "args": {"d": degree}}
+    now = time.process_time if words["threads"] == 1 else time.perf_counter
+    clock, census = RoundClock(now), Census(now)
+    with tempfile.TemporaryDirectory() as folder, quietly():
+        trainer = DFLTrainer(
+            max_rounds=1 + words["rounds"],
+            topology="server" if system.server else regular,
+            callbacks=[*system.policies(degree), census, clock],
+            accelerator="cpu",
+            default_root_dir=folder,
+            enable_progress_bar=False,
+            enable_checkpointing=False,
+        )
+        optimizer = functools.partial(torch.optim.SGD, lr=0.05, momentum=0.9)
+        module = DFLModule(MLP([HIDDEN]), local_epochs=1, batch_size=BATCH_SIZE, optimizer=optimizer)
+        data = DrawnDigits(
+            words["samples"], num_clients=words["clients"], test_fraction=0.25, val_fraction=0.25, seed=0
+        )
+        trainer.fit(module, datamodule=data)
+    clock.rounds[-1]["wall"] -= census.seconds
+    return module, clock, census
+
+
+def main(words: dict[str, Any]) -> dict[str, Any]:
+    """Seconds of a round by verb, growth of the resident set to its peak, and what of it is matrices of pairs."""
+    torch.set_num_threads(words["threads"])
+    federate({**words, "clients": 16, "degree": 4})  # libraries allocate and compile on their first use
+    settle()
+    before, started, others = resident("VmRSS"), time.process_time(), Others()
+    module, clock, census = federate(words)
+    seconds = time.process_time() - started
+    medians = clock.medians()
+    return {
+        **words,
+        "nodes": module.bank.num_nodes,
+        "parameters": module.layout.num_parameters,
+        "seconds": {name: medians[name] for name in ("wall", *VERBS, "rest")},
+        "rounds_seconds": clock.rounds,
+        "setup": seconds - sum(spent["wall"] for spent in clock.rounds) - census.seconds,
+        "before": before,
+        "grown": resident("VmHWM") - before,
+        "predicted": predicted_memory(module),
+        "pairs": census.found,
+        "others": others.share(),
+    }
+
+
+if __name__ == "__main__":
+    print(json.dumps(main(json.loads(sys.argv[1]))))

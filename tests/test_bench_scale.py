@@ -1,0 +1,138 @@
+"""The scale benchmark on tiny federations: a process a cell, exponents of known numbers, and what is not run."""
+
+import doctest
+import importlib
+import json
+import math
+import sys
+from pathlib import Path
+
+import pytest
+
+SCRIPTS = Path(__file__).resolve().parent.parent / "scripts"
+PARTS = ["train", "evaluate", "compare", "mix", "rest"]
+CLIENTS = (16, 24)
+
+pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="measured in Linux's /proc")
+
+
+@pytest.fixture(scope="module")
+def load():
+    """Import a script, or a piece of the benchmarks, by name."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(SCRIPTS))
+        yield importlib.import_module
+
+
+@pytest.fixture(scope="module")
+def bench(load):
+    return load("bench_scale")
+
+
+def measured(system, clients, wall, grown, pairs):
+    """A cell as its process reports it."""
+    seconds = {"wall": wall, **dict.fromkeys(PARTS, wall / 5)}
+    predicted = {"rows": 1e6, "data": 1e6, "work": 1e6, "pairs": 7e6}
+    found = {"system": system, "clients": clients, "nodes": clients, "seconds": seconds, "grown": grown}
+    return {**found, "predicted": predicted, "pairs": {"bytes": pairs, "matrices": 3}, "others": 0.0}
+
+
+def cells_of(table):
+    return [dict(zip(table.columns, row, strict=True)) for row in table.rows]
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "expected"),
+    [((100, 3.0), (1000, 30.0), 1.0), ((100, 3.0), (1000, 300.0), 2.0), ((300, 2.0), (1000, 2.0), 0.0)],
+)
+def test_an_exponent_is_a_slope_between_logarithms(bench, before, now, expected):
+    assert bench.exponent(before, now) == pytest.approx(expected)
+
+
+def test_nothing_has_no_exponent(bench):
+    assert math.isnan(bench.exponent((100, 0.0), (1000, 1.0)))
+
+
+def test_growth_is_told_within_a_system_and_where_both_were_measured(bench):
+    cells = [measured("a", 100, 1, 8e6, 1e6), measured("a", 1000, 10, 800e6, 1e6), {"system": "a", "clients": 3000}]
+    cells += [measured("b", 100, 1, 1, 1), measured("b", 300, 9, 1, 1)]
+    assert bench.growth(cells, "seconds.wall") == ["", "1.0", "", "", "2.0"]
+    assert bench.growth(cells, "grown") == ["", "2.0", "", "", "0.0"]
+
+
+def test_tables_hold_what_was_measured(bench):
+    cells = [measured("a", 100, 1.0, 8e6, 160_000), measured("a", 1000, 100.0, 80e6, 16e6)]
+    cells.append({"system": "a", "clients": 3000, "obstacle": "not finished within 300 s"})
+    times, memory = bench.times_table(cells, 1), bench.memory_table(cells)
+    first, second, third = cells_of(times)
+    assert [first[part] for part in ("s/round", *PARTS)] == ["1", *["0.2"] * 5]
+    assert (second["ms/client"], second["growth"], second["mix growth"]) == ("100.00", "2.0", "2.0")
+    assert third["s/round"] == "–"
+    assert "a, 3,000 clients: not finished within 300 s." in times.notes
+    first, second, _ = cells_of(memory)
+    assert (first["predicted"], first["of these pairs"], first["measured"]) == ("10", "7", "8")
+    assert first["as n x n float64"] == "2.0"  # 160,000 bytes are two matrices [100, 100] of 8 bytes
+    assert (second["measured without pairs"], second["growth"], second["peak as n x n float64"]) == (
+        "64",
+        "1.0",
+        "10.0",
+    )
+
+
+def test_each_system_is_measured_in_processes_of_its_own(bench, tmp_path, capsys):
+    words = ["--systems", "afind", "fdms", "--clients", *map(str, CLIENTS), "--degree=4", "--samples=8", "--rounds=1"]
+    assert bench.main([*words, f"--out={tmp_path}"]) == 0
+    printed = capsys.readouterr().out
+    numbers = json.loads((tmp_path / "scale.json").read_text())["tables"]["scale"]["numbers"]
+    assert [(cell["system"], cell["clients"]) for cell in numbers] == [
+        (s, m) for s in ("afind", "fdms") for m in CLIENTS
+    ]
+    for cell in numbers:
+        spent = cell["seconds"]
+        assert sum(spent[part] for part in PARTS) == pytest.approx(spent["wall"])
+        assert min(spent[part] for part in PARTS) > 0  # fdms compares at its server
+        assert list(cell["predicted"]) == ["rows", "data", "work", "pairs"]
+        assert cell["parameters"] == 64 * 32 + 32 + 32 * 10 + 10
+        # votes, weights, similarities: several matrices, and none of the rows [m, 2410] is taken for one
+        assert 5 * 8 * cell["clients"] ** 2 < cell["pairs"]["bytes"] < 30 * 8 * cell["nodes"] ** 2
+    page = (tmp_path / "scale.md").read_text()
+    assert [line for line in printed.splitlines() if line.startswith("|")] == [
+        line for line in page.splitlines() if line.startswith("|")
+    ]
+    assert (tmp_path / "scale.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_what_does_not_fit_or_takes_too_long_is_not_run_and_told(bench, monkeypatch, capsys):
+    monkeypatch.setattr(bench, "free_memory", lambda: 5 * 10**6)
+    words = ["--systems", "gossip", "--degree=4", "--samples=8", "--rounds=1", "--clients", "16", "1000", "3000"]
+    assert bench.main([*words, "--limit=0.01"]) == 0
+    printed = capsys.readouterr().out
+    assert "- gossip, 16 clients: not finished within 0 s." in printed
+    assert "- gossip, 1,000 clients: not run: 16 clients were too many already." in printed
+    assert bench.cell("gossip", 1000, bench.make_parser().parse_args([]), [])["obstacle"] == (
+        "not run: it may need 0.2 GB, and 0.0 GB are free"
+    )
+
+
+@pytest.mark.parametrize("words", [["--clients", "8"], ["--clients", "101", "--degree=5"]])
+def test_a_graph_that_cannot_be_is_one_sentence(bench, words, capsys):
+    assert bench.main(words) == 2
+    assert "every number of --clients must be above --degree" in capsys.readouterr().err
+
+
+def test_elsewhere_than_on_linux_it_is_one_sentence(bench, monkeypatch, capsys):
+    monkeypatch.setattr(bench, "PROC", Path("/no/such/file"))
+    assert bench.main([]) == 2
+    assert capsys.readouterr().err == "bench_scale: there is no /proc here; run it on Linux\n"
+
+
+def test_help_names_the_systems(bench, load):
+    page = bench.make_parser().format_help()
+    for name, system in load("benchmarks.scale_job").SYSTEMS.items():
+        assert f"{name:10} {system.what}" in page
+
+
+def test_examples_in_docstrings_hold(bench):
+    found = doctest.testmod(bench)
+    assert found.attempted > 0
+    assert found.failed == 0
