@@ -1,13 +1,15 @@
 """The verbs of a bank that is shared out among processes, against one that is whole, in the same process."""
 
 import importlib.util
+import itertools
 from pathlib import Path
+from unittest import mock
 
 import pytest
 import torch
 import torch.distributed as dist
 
-from dfl_lightning.bank import Bank, LoopEngine, References, StackedEngine, Term
+from dfl_lightning.bank import Bank, LoopEngine, References, StackedEngine, Term, comparing
 from dfl_lightning.bank.ranks import FailedElsewhere, LostProcess, Ranks, StoppedElsewhere, owners_of
 from dfl_lightning.errors import UserError
 
@@ -91,8 +93,10 @@ def verbs(count, engine_name, kind):
     gradients = [f.bank.gradients(references, f.training()) for f in (whole, shared)]
     equal(gradients[0][own], gradients[1])
     pairs = weights(m, m, 3, 0.7) > 0
-    for options in ({}, {"centre": True}, {"relative_to": "start"}, {"relative_to": "other", "centre": True}):
-        a, b = (f.bank.compare("trained", pairs, **options) for f in (whole, shared))
+    ways = ({}, {"centre": True}, {"relative_to": "start"}, {"relative_to": "other", "centre": True})
+    for few, options in itertools.product((comparing.FEW, 1.0), ways):
+        with mock.patch.object(comparing, "FEW", few):  # one Gram matrix, or pair by pair
+            a, b = (f.bank.compare("trained", pairs, **options) for f in (whole, shared))
         equal(a.cosines, b.cosines)
         equal(a.distances, b.distances)
     a, b = (
