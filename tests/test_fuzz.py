@@ -361,12 +361,18 @@ DTYPES = [
 ]
 
 
-def or_nothing(make):
+def with_value(array, at, value):
+    array = array.copy()
+    array.flat[at] = value
+    return array
+
+
+def or_nothing(make, *args):
     """An array, or one of an object where numpy cannot make it."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a cast that loses something is what is wanted
         try:
-            return make()
+            return make(*args)
         except (ValueError, TypeError, OverflowError):
             return np.array(None)
 
@@ -380,10 +386,9 @@ def changed_arrays(draw, arrays):
         act = draw(st.sampled_from(["kind", "value", "value", "shape", "new", "remove", "rename", "cut"]))
         array = np.array(arrays[name])
         if act == "kind":
-            arrays[name] = or_nothing(lambda array=array: array.astype(draw(st.sampled_from(DTYPES))))
+            arrays[name] = or_nothing(array.astype, draw(st.sampled_from(DTYPES)))
         elif act == "value" and array.size:
-            at, value = draw(st.integers(0, array.size - 1)), draw(odd_numbers)
-            arrays[name] = or_nothing(lambda array=array, at=at, value=value: np.put(array, at, value) or array)
+            arrays[name] = or_nothing(with_value, array, draw(st.integers(0, array.size - 1)), draw(odd_numbers))
         elif act == "shape":
             arrays[name] = array.reshape(-1, 1) if draw(st.booleans()) else array[None]
         elif act == "new":

@@ -147,6 +147,10 @@ def test_another_data_set_is_refused_by_name(saved):
         ({"format": 2}, "format 2, this version reads 1"),
         ({"train_indices": np.array([1])}, "malformed .*train_offsets do not fit 6 clients and 1 indices"),
         ({"test_offsets": np.array([0, 1])}, "malformed .*test_offsets do not fit"),
+        ({"train_indices": np.array([0.5])}, r"malformed .*train_indices is float64 \[1\]"),
+        ({"test_offsets": np.zeros((7, 1), int)}, r"malformed .*test_offsets is int64 \[7, 1\]"),
+        ({"rotation": np.full(6, np.nan)}, "malformed .*rotation has values that are no numbers"),
+        ({"partition": "IID\n\x1b[2J"}, "malformed .*partition is no line of text"),
         ({"rotation": np.zeros(5)}, "malformed .*rotation has shape"),
         ({"label_map": np.full((6, 10), 10)}, "malformed .*label_map names labels outside 0 to 9"),
         ({"label_map": np.zeros((6, 9), int)}, r"malformed .*label_map has shape \(6, 9\)"),
@@ -161,6 +165,16 @@ def test_another_data_set_is_refused_by_name(saved):
 def test_a_file_that_does_not_fit_is_refused_naming_file_and_numbers(saved, changed, sentence):
     change(saved, **changed)
     with pytest.raises(UserError, match=r"split\.npz.*" + sentence):
+        Digits(num_clients=6, split=str(saved)).setup()
+
+
+def test_a_client_without_training_images_is_named(saved):
+    with np.load(saved) as file:
+        offsets = file["train_offsets"].copy()
+    offsets[2] = offsets[3]
+    change(saved, train_offsets=offsets)
+    assert offsets[2] == offsets[3]
+    with pytest.raises(UserError, match=r"in .*split\.npz client 2 has no training image; give every client some"):
         Digits(num_clients=6, split=str(saved)).setup()
 
 
