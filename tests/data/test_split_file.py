@@ -168,16 +168,6 @@ def test_a_file_that_does_not_fit_is_refused_naming_file_and_numbers(saved, chan
         Digits(num_clients=6, split=str(saved)).setup()
 
 
-def test_a_client_without_training_images_is_named(saved):
-    with np.load(saved) as file:
-        offsets = file["train_offsets"].copy()
-    offsets[2] = offsets[3]
-    change(saved, train_offsets=offsets)
-    assert offsets[2] == offsets[3]
-    with pytest.raises(UserError, match=r"in .*split\.npz client 2 has no training image; give every client some"):
-        Digits(num_clients=6, split=str(saved)).setup()
-
-
 def test_indices_outside_the_data_set_are_refused(saved):
     with np.load(saved) as file:
         indices = file["train_indices"].copy()
