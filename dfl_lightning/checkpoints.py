@@ -16,7 +16,7 @@ from lightning.pytorch.callbacks import Checkpoint
 from dfl_lightning.errors import UserError
 from dfl_lightning.files import sync_folder, write_atomically
 from dfl_lightning.round import RoundCallback
-from dfl_lightning.shards import META, read_shards, write_shards
+from dfl_lightning.shards import META, ShardedRows, read_shards, write_shards
 
 if TYPE_CHECKING:
     from dfl_lightning.bank import Bank
@@ -24,6 +24,12 @@ if TYPE_CHECKING:
     from dfl_lightning.trainer import DFLTrainer
 
 FOLDER, LAST, PREVIOUS = "checkpoints", "last.ckpt", "previous.ckpt"
+ABOUT = {
+    **{"metrics": dict, "network": dict, "clients": int, "nodes": int, "seed": int, "data": str, "rows": str},
+    **{"row sets": list, "reported": str, "policies": dict, "config": dict},
+}
+"""What a checkpoint says about its run, and the types of that."""
+
 FORMAT = 1
 """Of what `dfl_lightning` adds to a checkpoint; another number is refused."""
 
@@ -146,7 +152,28 @@ def read_checkpoint(
     ours = content.get("dfl_lightning") if isinstance(content, dict) else None
     if not isinstance(ours, dict) or ours.get("format") != FORMAT:
         raise UserError(f"{path}: not a checkpoint of dfl_lightning")
+    missing = _missing(content)
+    if missing:
+        raise UserError(f"{path}: not a whole checkpoint (without {missing}){hint}")
     return content
+
+
+def _missing(content: dict[str, Any]) -> str:
+    """What a checkpoint of ours must have and this one has not, in words; empty if nothing."""
+    ours, state = content["dfl_lightning"], content.get("state_dict")
+    if not isinstance(state, dict) or not isinstance(content.get("callbacks"), dict):
+        return "state_dict or callbacks"
+    for key, kind in ABOUT.items():
+        if not isinstance(ours.get(key), kind):
+            return f"'{key}'"
+    progress = state.get("bank.progress")
+    if not isinstance(progress, torch.Tensor) or progress.shape != (2,):
+        return "its round"
+    for name in ours["row sets"]:
+        rows = state.get(f"bank.rows.{name}")
+        if not isinstance(rows, torch.Tensor | ShardedRows) or len(rows.shape) != 2 or len(rows) != ours["nodes"]:
+            return f"rows of '{name}' for {ours['nodes']} nodes"
+    return ""
 
 
 def is_checkpoint(path: Path) -> bool:

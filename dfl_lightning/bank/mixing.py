@@ -66,7 +66,7 @@ def mix_rows(
     """
     if not len(where) or not len(columns):
         return
-    ranks = ranks or Ranks.alone(max(terms[0][0].shape[1], len(into)))
+    ranks = ranks or Ranks.alone(max(len(into), *(len(rows) for _, rows in terms)))
     receivers, senders, shares = _entries([weights for weights, _ in terms], into)
     sizes = [weights.shape[1] for weights, _ in terms]
     heard = torch.zeros(sum(sizes), dtype=torch.bool, device=into.device)

@@ -72,7 +72,7 @@ def test_cohorts_do_not_depend_on_threads(federation):
 def test_jobs_run_in_their_owners_cohort(federation, monkeypatch):
     threes = list(torch.arange(20).split(3))
     for module in ("engine", "stacked.engine"):
-        monkeypatch.setattr(f"dfl_lightning.bank.{module}.plan_cohorts", lambda *_: threes)
+        monkeypatch.setattr(f"dfl_lightning.bank.{module}.plan_cohorts", lambda *_, **more: threes)
     f = federation(sizes=(4,) * 20)
     seen = []
     plain = f.bank.engine.train_cohort

@@ -118,9 +118,10 @@ class Scorer:
         Returns:
             The positions in each contest, long.
         """
-        if self.width == 1 or len(jobs) == 1 or samples * self._activations < self._shop.layout.width:
+        if samples * self._activations < self._shop.layout.width:
             return []
-        return list(torch.tensor(jobs).tensor_split(-(-len(jobs) // self.width)))
+        parts = torch.tensor(jobs).tensor_split(-(-len(jobs) // self.width))
+        return [part for part in parts if len(part) > 1]
 
     # --- two ways -----------------------------------------------------------------------------------------------------
     def compete(self, bank: Bank, references: References, contest: Contest, pool: Workers) -> dict[int, Scores]:

@@ -1,16 +1,19 @@
 """Scores of many models on many clients' samples, against one plain module after the other."""
 
 import functools
+from types import SimpleNamespace
 
 import pytest
 import torch
 import torchmetrics
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import nn
 
 from dfl_lightning.bank import LoopEngine, References, Term
 from dfl_lightning.bank.stacked import engine as stacked_engine
 from dfl_lightning.bank.stacked import scoring
-from dfl_lightning.bank.stacked.scoring import subjects_of
+from dfl_lightning.bank.stacked.scoring import Scorer, subjects_of
 
 CLIENTS = 7
 SIZES = (9, 4, 14, 3, 11, 6, 30)
@@ -83,13 +86,22 @@ def test_a_model_is_staged_once_for_all_who_try_it_or_once_for_each(federation, 
 def test_contests_are_equally_wide_and_pay(federation):
     scorer = federation(sizes=SIZES).bank.engine._scorer
     scorer.width, scorer._activations = 3, 5
-    few, enough = (torch.arange(size) for size in (len(scorer._shop.layout.all) // 5 - 1, 30))
+    few, enough = len(scorer._shop.layout.all) // 5 - 1, 30
     found = scorer.contests([4, 0, 7, 2], enough)
-    assert [contest.jobs for contest in found] == [(4, 0), (7, 2)]
-    assert all(contest.samples is enough and len(contest) == 60 for contest in found)
+    assert [jobs.tolist() for jobs in found] == [[4, 0], [7, 2]]
     assert scorer.contests([4, 0, 7, 2], few) == scorer.contests([4], enough) == []  # staging would cost too much
     scorer.width = 1
     assert scorer.contests([4, 0], enough) == []
+
+
+@given(st.integers(2, 300), st.integers(2, 40), st.data())
+def test_some_contests_as_a_whole_are_cut_into_the_same_ones_again(jobs, width, data):
+    scorer = SimpleNamespace(width=width, _activations=1, _shop=SimpleNamespace(layout=SimpleNamespace(width=1)))
+    contests = Scorer.contests(scorer, list(range(jobs)), 1)
+    first = data.draw(st.integers(0, len(contests) - 1))
+    some = contests[first : data.draw(st.integers(first + 1, len(contests)))]
+    again = Scorer.contests(scorer, torch.cat(some).tolist(), 1)
+    assert [c.tolist() for c in again] == [c.tolist() for c in some]
 
 
 def test_images_of_an_owner_are_prepared_once_for_models_side_by_side(federation, monkeypatch):
