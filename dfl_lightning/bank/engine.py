@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -141,11 +142,12 @@ class Engine(ABC):
 
     def __init__(self, config: EngineConfig, layout: Layout, data: ClientData) -> None:
         self.config, self.layout, self.data = config, layout, data
-        self.cohorts = plan_cohorts(self.steps(), fewest=config.cohorts)
+        self.cohorts = plan_cohorts(self.steps, fewest=config.cohorts)
         self.reason = ""
         self.details: dict[str, Any] = {}
         self.between_cohorts: Callable[[], None] = lambda: None
 
+    @cached_property
     def steps(self) -> list[int]:
         """Batches of an epoch of each client."""
         return [batches_of(len(samples), self.config.batch_size) for samples in self.data.train]

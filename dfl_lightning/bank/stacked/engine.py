@@ -76,7 +76,7 @@ class StackedEngine(Engine):
             unfolded = choose_unfolded(stacked, Stopwatch(self._shop, len(self.cohorts[0])))
             self.details |= {"unfolded": sorted(unfolded)} if unfolded else {}
         else:
-            self.cohorts = plan_cohorts(self.steps(), self.cost.narrowest, self.cost.widest, config.cohorts)
+            self.cohorts = plan_cohorts(self.steps, self.cost.narrowest, self.cost.widest, config.cohorts)
 
     def all_at_once(self, recorder: Recorder | None = None) -> None:
         """Make one cohort of all clients of a process, as for a GPU: one launch serves everybody; caches gain nothing.
@@ -84,7 +84,7 @@ class StackedEngine(Engine):
         Args:
             recorder: records the cohort's steps, where they can be.
         """
-        steps = torch.tensor(self.steps())
+        steps = torch.tensor(self.steps)
         blocks = torch.arange(self.data.num_clients).tensor_split(self.config.processes)
         self.cohorts = [b[torch.argsort(steps[b], descending=True, stable=True)] for b in blocks if len(b)]
         if recorder is None:
@@ -104,7 +104,7 @@ class StackedEngine(Engine):
         self, bank: Bank, references: References, training: Training, target: Tensor, pool: Workers
     ) -> Trained:
         """Train the jobs of one cohort, side by side; see `Engine.train`."""
-        steps = self.steps()
+        steps = self.steps
         owners = references.owners.tolist()
         order = torch.tensor(sorted(range(len(owners)), key=lambda job: (-steps[owners[job]], owners[job])))
         recordings = None if training.gradients else self.recordings
