@@ -142,6 +142,10 @@ class DFLTrainer(Trainer):
             raise UserError(f"trainer.cohorts={cohorts}; it is a number of groups of clients, 1 or more")
         self.topology, self.engine, self.cohorts = topology, engine, cohorts
         self.checkpoint_every, self.run_name = checkpoint_every, run_name
+        if Path(run_name).name != run_name:
+            raise UserError(
+                f"trainer.run_name={run_name}: it names a folder in default_root_dir; leave paths out of it"
+            )
         if checkpoints not in ("full", "sharded"):
             raise UserError(f"trainer.checkpoints={checkpoints}; it is full or sharded")
         if checkpoint_every < 1:

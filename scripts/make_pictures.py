@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import io
 import subprocess
 import sys
@@ -16,6 +17,7 @@ COMMAND = "dfl-fit --config configs/afind.yaml"
 
 
 def main() -> None:
+    argparse.ArgumentParser(description=__doc__).parse_args()
     IMAGES.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as folder:
         call = "from dfl_lightning.cli import fit; fit()"

@@ -9,6 +9,9 @@ from pathlib import Path
 
 import numpy as np
 
+from dfl_lightning import files
+from dfl_lightning.errors import UserError
+
 COLUMNS = [
     *("round", "train_loss", "val_loss", "val_acc", "test_loss", "test_acc", "test_acc_std", "test_acc_worst10"),
     *("neighbours", "active", "models_received", "probes_received", "proxies_received", "bytes_received"),
@@ -38,18 +41,23 @@ def read_metrics(path: Path) -> list[dict[str, str]]:
     """The whole rows of a metrics.csv, none where there is no file."""
     if not path.is_file():
         return []
-    with open(path, encoding="utf-8", newline="") as file:
-        rows = list(csv.DictReader(file))
+    try:
+        with open(path, encoding="utf-8", newline="") as file:
+            rows = list(csv.DictReader(file))
+    except (csv.Error, UnicodeDecodeError) as error:
+        raise UserError(f"{path}: damaged ({error}); restore it, or go on in a new folder with --fork") from error
     # a killed run may tear its last row
-    return [row for row in rows if None not in row.values() and row["round"].isdigit()]
+    return [row for row in rows if None not in row.values() and (row.get("round") or "").isdigit()]
 
 
 def read_npz(path: Path) -> dict[str, np.ndarray]:
     """The arrays of an npz file, none where there is no file; runs no code of it."""
     if not path.is_file():
         return {}
-    with np.load(path, allow_pickle=False) as arrays:
-        return {name: arrays[name] for name in arrays.files}
+    try:
+        return files.read_npz(path)
+    except ValueError as error:
+        raise UserError(f"{path}: damaged ({error}); restore it, or go on in a new folder with --fork") from error
 
 
 def by_round(arrays: dict[str, np.ndarray], key: str) -> dict[int, dict[str, np.ndarray]]:

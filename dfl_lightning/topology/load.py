@@ -39,7 +39,7 @@ def load_topology(
     if isinstance(source, nx.Graph):
         return to_topology(source, num_clients, "topology graph", str(source.name or "given"))
     if isinstance(source, Mapping):
-        return from_keys(source, num_clients, seed, "topology", None, Path())
+        return from_keys(_with_numbers(source), num_clients, seed, "topology", None, Path())
     if not isinstance(source, str | os.PathLike):
         raise UserError(
             f"topology: a path, a name, a mapping or a networkx graph is needed, not {type(source).__name__}."
@@ -51,6 +51,24 @@ def load_topology(
         known = ", ".join((".yaml", ".yml", *FORMATS))
         raise UserError(f"{path}: unknown topology format '{path.suffix}'; known are: {known}.")
     return from_keys(_read_yaml(path), num_clients, seed, str(path), path.stem, path.parent)
+
+
+def _with_numbers(value: Any) -> Any:
+    """What words of a command line mean: `--topology.args.servers 2` arrives as a text.
+
+    Example:
+        >>> _with_numbers({"args": {"k": "4", "p": "0.1"}, "generator": "small"})
+        {'args': {'k': 4, 'p': 0.1}, 'generator': 'small'}
+    """
+    if isinstance(value, Mapping):
+        return {key: _with_numbers(inner) for key, inner in value.items()}
+    if isinstance(value, str):
+        for number in (int, float):
+            try:
+                return number(value)
+            except ValueError:
+                continue
+    return value
 
 
 def _find(source: str | os.PathLike[str]) -> Path:
