@@ -143,9 +143,7 @@ class DFLTrainer(Trainer):
         self.topology, self.engine, self.cohorts = topology, engine, cohorts
         self.checkpoint_every, self.run_name = checkpoint_every, run_name
         if Path(run_name).name != run_name:
-            raise UserError(
-                f"trainer.run_name={run_name}: it names a folder in default_root_dir; leave paths out of it"
-            )
+            raise UserError(f"trainer.run_name={run_name}: it is the name of a folder in default_root_dir, not a path")
         if checkpoints not in ("full", "sharded"):
             raise UserError(f"trainer.checkpoints={checkpoints}; it is full or sharded")
         if checkpoint_every < 1:

@@ -451,7 +451,7 @@ def test_the_profiler_shows_the_parts_of_a_round(small_run):
         ({"sync_batchnorm": True}, "sync_batchnorm=True .* clients never share batches"),
         ({"barebones": True}, "barebones=True has no meaning"),
         ({"cohorts": 0}, "cohorts=0; it is a number of groups of clients, 1 or more"),
-        ({"run_name": "../elsewhere"}, r"run_name=../elsewhere: it names a folder in default_root_dir"),
+        ({"run_name": "../elsewhere"}, r"run_name=../elsewhere: it is the name of a folder"),
         ({"checkpoints": "half"}, "checkpoints=half; it is full or sharded"),
         ({"precision": "16-mixed"}, "precision=16-mixed is not implemented; use 32, 64-true or bf16-mixed"),
         ({"gradient_clip_val": -1.0}, "gradient_clip_val=-1.0; it must be above 0"),

@@ -17,6 +17,7 @@ from dfl_lightning.callbacks import Monitor
 from dfl_lightning.checkpoints import rounds_in
 from dfl_lightning.errors import UserError
 from dfl_lightning.functional import worst_decile_mean
+from dfl_lightning.report import tables
 from dfl_lightning.report.tables import COLUMNS
 
 PUBLIC = (
@@ -337,3 +338,18 @@ def test_the_worst_decile_is_of_known_clients():
     import torch
 
     assert worst_decile_mean(torch.tensor([0.5, math.nan, 0.25])) == 0.25
+
+
+@pytest.mark.parametrize("content", [b"nothing of the kind", b"PK\x03\x04 torn", b"\xff\xfe\x00"])
+def test_damaged_files_of_a_run_are_named(tmp_path, content):
+    file = tmp_path / "clients.npz"
+    file.write_bytes(content)
+    with pytest.raises(UserError, match=r"clients\.npz: damaged .*restore it, or move it away and go on without it"):
+        tables.read_npz(file)
+    table = tmp_path / "metrics.csv"
+    table.write_bytes(b"round,seconds\n0,1\n" + content)
+    if content.isascii():
+        assert [row["round"] for row in tables.read_metrics(table)] == ["0"]
+    else:
+        with pytest.raises(UserError, match=r"metrics\.csv: damaged"):
+            tables.read_metrics(table)
