@@ -239,11 +239,12 @@ def run(command: str, argv: list[str] | None = None) -> int:
                 return 0  # the first process has met the same, or has gone
             if sentence == UNREACHABLE:
                 sentence = lost_child(seconds=1.0) or sentence
+            who = f"process {os.environ['LOCAL_RANK']} of the run: " if launched_by_another() else ""
             if sentence is None:
                 about = f"{type(error).__name__}: {' '.join(str(error).split())}"
-                _say(command, f"a bug of dfl_lightning: {about} (DFL_DEBUG=1 shows where)")
+                _say(command, f"{who}a bug of dfl_lightning: {about} (DFL_DEBUG=1 shows where)")
                 return 1
-            _say(command, sentence)
+            _say(command, f"{who}{sentence}")
             return 2
 
 

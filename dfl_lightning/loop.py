@@ -185,10 +185,13 @@ class RoundLoop(_FitLoop):
         for progress in (self.epoch_progress.total, self.epoch_progress.current):
             for count in vars(progress):
                 setattr(progress, count, self.rounds_done)
-        batches = self.epoch_loop.batch_progress.total  # begun rounds do not count: they begin anew
-        for count in vars(batches):
-            setattr(batches, count, self.rounds_committed)
-        self.epoch_loop.batch_progress.reset_on_run()
+        batches = self.epoch_loop.batch_progress
+        batches.reset_on_run()
+        waiting = self.rounds_committed - self.rounds_done  # 1: the last round's work is done, its evaluation is not
+        for count in vars(batches.total):  # rounds that were begun and dropped do not count
+            setattr(batches.total, count, self.rounds_committed)
+            setattr(batches.current, count, waiting)
+        batches.is_last_batch = bool(waiting)
         self.restarting = False
 
     # --- signals ------------------------------------------------------------------------------------------------------

@@ -8,8 +8,9 @@ import sys
 import pytest
 from lightning.pytorch import Callback
 
-from dfl_lightning import processes
+from dfl_lightning import cli, processes
 from dfl_lightning.bank.ranks import LostProcess
+from dfl_lightning.errors import UNREACHABLE, UserError
 from dfl_lightning.loop import RunStopped
 from dfl_lightning.strategy import look_for_the_others
 
@@ -140,3 +141,40 @@ def test_sigterm_simply_ends_an_evaluation(small_run):
     handler.seen = None
     run.trainer.validate(run.module, datamodule=run.trainer.datamodule, verbose=False)
     assert handler.seen is signal.SIG_DFL
+
+
+@pytest.fixture
+def command(monkeypatch, capsys):
+    """A command that ends in an error: its exit code and what it says."""
+
+    def command(error, first_leaves=True):
+        def fail(name, words):
+            raise error
+
+        monkeypatch.setattr(cli, "_run", fail)
+        monkeypatch.setattr(cli, "watch_the_first", lambda: None)  # it would end the tests
+        monkeypatch.setattr(cli, "wait_for_the_first_to_leave", lambda: first_leaves)
+        return cli.run("fit", []), capsys.readouterr().err
+
+    return command
+
+
+def test_the_first_process_says_who_is_gone(command, child):
+    child("import os; os.kill(os.getpid(), 9)")
+    sentence = "dfl-fit: process 1 of the run has ended (signal 9)\n"
+    assert command(LostProcess(UNREACHABLE)) == (2, sentence)
+    assert command(RuntimeError("[gloo/transport/tcp/pair.cc:534] Connection closed by peer")) == (2, sentence)
+
+
+@pytest.mark.parametrize(
+    "error", [LostProcess(UNREACHABLE), UserError("no"), RunStopped(15, 2), RuntimeError("Connection reset by peer")]
+)
+def test_another_process_is_silent_where_the_first_one_speaks(command, launched, error):
+    launched(os.getppid())
+    assert command(error) == (0, "")
+
+
+def test_another_process_speaks_of_what_it_alone_has_met(command, launched):
+    launched(os.getppid())
+    sentence = "dfl-fit: process 1 of the run: there is no room\n"
+    assert command(UserError("there is no room"), first_leaves=False) == (2, sentence)

@@ -145,6 +145,7 @@ def result(run):
         "graphs.npz": arrays(folder / "graphs.npz"),
         "epoch": trainer.current_epoch,
         "step": trainer.global_step,
+        "loops": {name: state for name, state in trainer.fit_loop.state_dict().items() if state},
         "lr": run.module.learning_rate,
         "summary": {k: v for k, v in trainer.run.summary.items() if k != "seconds"},
     }

@@ -1,0 +1,189 @@
+"""Real `dfl-fit` processes, each run in a session of its own, and what can be done to them from outside."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import resource
+import signal
+import subprocess
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, NoReturn
+
+PROC = Path("/proc")
+SCRIPT = Path(__file__).resolve().parent / "fit.py"
+PATIENCE = 600.0
+"""Seconds after which a run counts as hanging."""
+
+
+class Run:
+    """A run of `dfl-fit` and all its processes.
+
+    Args:
+        words: its command line.
+        folder: where it works.
+        cold: start a new Python; else fork this one, which has the libraries loaded already.
+
+    Attributes:
+        code: exit code of the first process, once it has one.
+        spent: its processor seconds so far.
+    """
+
+    def __init__(self, words: Sequence[str], folder: Path, cold: bool = False) -> None:
+        self.code: int | None = None
+        self._text = b""
+        self._pipe, theirs = os.pipe()  # not a file: a full disk must not hide what the run says
+        os.set_blocking(self._pipe, False)
+        self.spent = 0.0
+        if cold:
+            command = [sys.executable, str(SCRIPT), *words]
+            process = subprocess.Popen(command, cwd=folder, stdout=theirs, stderr=theirs, start_new_session=True)
+            process.returncode = 0  # this class waits for it
+            self.pid = process.pid
+        else:
+            self.pid = os.fork()
+            if self.pid == 0:
+                _become(words, folder, theirs)
+        os.close(theirs)
+
+    def processes(self) -> list[int]:
+        """All processes of the run that are alive, the first one first."""
+        found = []
+        for entry in PROC.iterdir():
+            if entry.name.isdigit():
+                try:
+                    state, parent, _, session = (entry / "stat").read_text().rpartition(")")[2].split()[:4]
+                except OSError:
+                    continue  # it has just ended
+                if int(session) == self.pid and state not in "ZX":
+                    found.append((int(entry.name) != self.pid, int(parent) != self.pid, int(entry.name)))
+        return [pid for *_, pid in sorted(found)]
+
+    def look(self) -> bool:
+        """Whether the first process runs still; takes up what was said."""
+        try:
+            while piece := os.read(self._pipe, 1 << 16):
+                self._text += piece
+        except BlockingIOError:
+            pass
+        with suppress(OSError):
+            user, system = (PROC / str(self.pid) / "stat").read_text().rpartition(")")[2].split()[11:13]
+            self.spent = max(self.spent, (int(user) + int(system)) / os.sysconf("SC_CLK_TCK"))
+        if self.code is None:
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            if pid:
+                self.code = os.waitstatus_to_exitcode(status)
+        return self.code is None
+
+    def wait(self, seconds: float = PATIENCE) -> float:
+        """Until all processes are gone; how long that took. Those that stay are killed, and the result is infinite."""
+        started = time.monotonic()
+        while time.monotonic() < started + seconds:
+            if not self.look() and not self.processes():
+                return time.monotonic() - started
+            time.sleep(0.02)
+        self.end()
+        return float("inf")
+
+    def end(self) -> None:
+        """Kill what is left."""
+        for pid in self.processes():
+            send(pid, signal.SIGKILL)
+        while self.look():
+            time.sleep(0.02)
+
+    @property
+    def said(self) -> str:
+        """What all processes have printed so far."""
+        return self._text.decode(errors="replace")
+
+
+def send(pid: int, signum: int) -> None:
+    """A signal to a process, which may have ended in between."""
+    with suppress(ProcessLookupError):
+        os.kill(pid, signum)
+
+
+def fill_disk(pid: int, limit: int) -> None:
+    """From now on the process cannot make any file longer than `limit` bytes: its writes fail (`EFBIG`)."""
+    with suppress(ProcessLookupError):
+        resource.prlimit(pid, resource.RLIMIT_FSIZE, (limit, limit))
+
+
+# --- forks in the place of new Pythons: loading the libraries takes several times as long as the run ------------------
+class Fork:
+    """What Lightning's launcher needs of `subprocess.Popen`, for a fork that begins the same command anew."""
+
+    def __init__(self, command: Sequence[str], env: Mapping[str, str], cwd: str | None = None) -> None:
+        self._lock = threading.Lock()
+        self.returncode: int | None = None
+        sys.stdout.flush()
+        self.pid = os.fork()
+        if self.pid == 0:
+            os.environ.clear()
+            os.environ.update(env)
+            _run_command(list(command[2:]))
+
+    def poll(self) -> int | None:
+        """Its exit code, once it has one."""
+        with self._lock:
+            if self.returncode is None:
+                pid, status = os.waitpid(self.pid, os.WNOHANG)
+                if pid:
+                    self.returncode = os.waitstatus_to_exitcode(status)
+            return self.returncode
+
+    def send_signal(self, signum: int) -> None:
+        """If it is there still."""
+        if self.poll() is None:
+            send(self.pid, signum)
+
+    def kill(self) -> None:
+        """The same with SIGKILL."""
+        self.send_signal(signal.SIGKILL)
+
+
+def load() -> None:
+    """Load what forks will use."""
+    from lightning.pytorch.strategies.launchers import subprocess_script
+
+    import dfl_lightning.cli
+
+    assert dfl_lightning.cli
+    launcher: Any = subprocess_script
+    launcher.subprocess = SimpleNamespace(Popen=Fork)
+    if threading.active_count() > 1:
+        raise RuntimeError(f"a fork would lose threads: {threading.enumerate()}")
+
+
+def _become(words: Sequence[str], folder: Path, output: int) -> NoReturn:
+    """The first process of a run, in a session of its own."""
+    os.setsid()
+    os.chdir(folder)
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+    sys.argv = [str(SCRIPT), *words]
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    _run_command(list(words))
+
+
+def _run_command(words: list[str]) -> NoReturn:
+    from dfl_lightning import cli
+
+    code = 1
+    try:
+        code = cli.run("fit", words)
+        atexit._run_exitfuncs()
+        sys.stdout.flush()
+        sys.stderr.flush()
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(code)
