@@ -100,7 +100,7 @@ def drawn_k(allowed: Tensor, k: int | Tensor, generator: Callable[[int], torch.G
         rows = choosing[block]
         draws = torch.empty(len(rows), allowed.shape[1], dtype=torch.float64)
         for its, receiver in zip(draws, rows.tolist(), strict=True):
-            torch.rand(len(its), generator=generator(receiver), dtype=torch.float64, out=its)
+            its.copy_(torch.rand(len(its), generator=generator(receiver), dtype=torch.float64))
         chosen[rows] = random_k(allowed[rows], limits[rows], draws)
     return chosen
 

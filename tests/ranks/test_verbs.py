@@ -1,5 +1,6 @@
 """The verbs of a bank that is shared out among processes, against one that is whole, in the same process."""
 
+import contextlib
 import importlib.util
 import itertools
 from pathlib import Path
@@ -9,10 +10,15 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from dfl_lightning.bank import Bank, LoopEngine, References, StackedEngine, Term, comparing
+from dfl_lightning.bank import Bank, LoopEngine, References, StackedEngine, Term, comparing, few_pairs, mixing
+from dfl_lightning.bank import engine as bank_engine
 from dfl_lightning.bank.ranks import FailedElsewhere, LostProcess, Ranks, StoppedElsewhere, owners_of
 from dfl_lightning.errors import UserError
 
+PIECES = [
+    *((comparing, "MAX_WIDTH", 50), (few_pairs, "MAX_WIDTH", 50), (mixing, "BLOCK_BYTES", 1)),
+    *((mixing, "EXCHANGE_BYTES", 1), (bank_engine, "COMPOSED_AT_ONCE", 5), (bank_engine, "GUEST_BYTES", 1)),
+]
 SIZES = (9, 4, 14, 7, 5, 12, 3, 8, 6, 10, 4)
 
 
@@ -47,12 +53,22 @@ def weights(rows, columns, seed, share=1.0):
 
 def verbs(count, engine_name, kind):
     """Every verb once, as rounds use them; what has moved is returned."""
+    with contextlib.ExitStack() as stack:
+        if kind == "wide":  # many strips of columns, many exchanges, many waves
+            for module, name, value in PIECES:
+                stack.enter_context(mock.patch.object(module, name, value))
+        return every_verb(count, engine_name, kind)
+
+
+def every_verb(count, engine_name, kind):
+    torch.manual_seed(1)  # the same networks in all processes
     engine = {"loop": LoopEngine, "stacked": StackedEngine}[engine_name]
     config = {
         "mlp": {},
         "personal": {"shared": ("2.*",)},
         "servers": {"servers": 2},
         "batchnorm": {"kind": "batchnorm"},
+        "wide": {"network": torch.nn.Sequential(torch.nn.Linear(6, 90), torch.nn.Tanh(), torch.nn.Linear(90, 3))},
     }[kind]
     whole, shared = federations(engine, count, **config)
     m, n, own = whole.m, whole.bank.num_nodes, shared.bank.ranks.own
@@ -130,7 +146,7 @@ def verbs(count, engine_name, kind):
     return moved
 
 
-@pytest.mark.parametrize("kind", ["mlp", "personal", "servers", "batchnorm"])
+@pytest.mark.parametrize("kind", ["mlp", "personal", "servers", "batchnorm", "wide"])
 @pytest.mark.parametrize("engine", ["loop", "stacked"])
 @pytest.mark.parametrize("count", [2, 3, 5])
 def test_every_verb_gives_the_bits_of_one_process(on_ranks, count, engine, kind):
