@@ -22,8 +22,35 @@ def saved(small_run):
     return small_run(4, checkpoint_every=3).fit()
 
 
-def minimal(number):
-    return {"dfl_lightning": {"format": FORMAT}, "number": number}
+ABOUT = {
+    **{"format": FORMAT, "metrics": {}, "network": {}, "clients": 2, "nodes": 2, "seed": 0, "data": "", "rows": ""},
+    **{"row sets": ["models"], "reported": "models", "policies": {}, "config": {}},
+}
+
+
+def minimal(number=0):
+    state = {"bank.progress": torch.tensor([number, 1]), "bank.rows.models": torch.zeros(2, 3)}
+    return {"dfl_lightning": dict(ABOUT), "number": number, "state_dict": state, "callbacks": {}}
+
+
+@pytest.mark.parametrize("lost", [*(key for key in ABOUT if key != "format"), "state_dict", "callbacks"])
+@pytest.mark.parametrize("instead", [None, 7.5])
+def test_a_checkpoint_that_lacks_something_is_not_whole(tmp_path, lost, instead):
+    checkpoint = minimal()
+    place = checkpoint["dfl_lightning"] if lost in ABOUT else checkpoint
+    place[lost] = instead
+    torch.save(checkpoint, tmp_path / "last.ckpt")
+    with pytest.raises(UserError, match=rf"last\.ckpt: not a whole checkpoint \(without .*{lost}"):
+        read_checkpoint(tmp_path / "last.ckpt")
+
+
+@pytest.mark.parametrize("rows", [None, torch.zeros(3, 3), torch.zeros(2), [[0.0], [0.0]]])
+def test_a_checkpoint_has_a_row_for_every_node(tmp_path, rows):
+    checkpoint = minimal()
+    checkpoint["state_dict"]["bank.rows.models"] = rows
+    torch.save(checkpoint, tmp_path / "last.ckpt")
+    with pytest.raises(UserError, match=r"not a whole checkpoint \(without rows of 'models' for 2 nodes\)"):
+        read_checkpoint(tmp_path / "last.ckpt")
 
 
 def last(run):
