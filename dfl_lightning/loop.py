@@ -187,11 +187,11 @@ class RoundLoop(_FitLoop):
                 setattr(progress, count, self.rounds_done)
         batches = self.epoch_loop.batch_progress
         batches.reset_on_run()
-        waiting = self.rounds_committed - self.rounds_done  # 1: the last round's work is done, its evaluation is not
+        last = min(1, self.rounds_committed)  # the last round's one batch; the next round begins at 0
         for count in vars(batches.total):  # rounds that were begun and dropped do not count
             setattr(batches.total, count, self.rounds_committed)
-            setattr(batches.current, count, waiting)
-        batches.is_last_batch = bool(waiting)
+            setattr(batches.current, count, last)
+        batches.is_last_batch = bool(last)
         self.restarting = False
 
     # --- signals ------------------------------------------------------------------------------------------------------

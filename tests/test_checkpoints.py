@@ -313,3 +313,13 @@ def test_more_rounds_and_another_place_are_no_difference(saved, small_run):
 def test_a_topology_of_the_same_size_is_not_told_apart_by_its_name(saved, small_run):
     same = small_run(6, topology=nx.complete_graph(6)).fit(last(saved))
     assert same.module.bank.boundary.round == 6
+
+
+def test_what_a_killed_process_has_left_half_written_is_removed_when_the_run_goes_on(small_run):
+    folder = small_run(2).fit().folder
+    half, mine = folder / "checkpoints" / ".last.ckpt.123.tmp", folder / ".mine.tmp"
+    half.write_bytes(b"half")
+    mine.write_bytes(b"whole")
+    small_run(3).fit(folder / "checkpoints" / "last.ckpt")
+    assert not half.exists()
+    assert mine.exists()

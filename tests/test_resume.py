@@ -415,3 +415,10 @@ def test_a_signal_at_a_random_moment(start, reference, number):
     if run.module.bank.boundary.round:
         run = start().fit(run.folder / "checkpoints" / "last.ckpt")
         same(reference, result(run))
+
+
+def test_a_finished_run_that_is_resumed_leaves_the_same_counts(start):
+    run = fit(start())
+    again = start()
+    fit(again, run.folder / "checkpoints" / "last.ckpt")
+    same(result(run)["loops"], result(again)["loops"])

@@ -34,6 +34,7 @@ class Run:
     Attributes:
         code: exit code of the first process, once it has one.
         spent: its processor seconds so far.
+        spoke: when the run has said the first thing, on the monotonic clock.
     """
 
     def __init__(self, words: Sequence[str], folder: Path, cold: bool = False) -> None:
@@ -42,6 +43,7 @@ class Run:
         self._pipe, theirs = os.pipe()  # not a file: a full disk must not hide what the run says
         os.set_blocking(self._pipe, False)
         self.spent = 0.0
+        self.spoke: float | None = None
         if cold:
             command = [sys.executable, str(SCRIPT), *words]
             process = subprocess.Popen(command, cwd=folder, stdout=theirs, stderr=theirs, start_new_session=True)
@@ -71,6 +73,7 @@ class Run:
         try:
             while piece := os.read(self._pipe, 1 << 16):
                 self._text += piece
+                self.spoke = self.spoke or time.monotonic()
         except BlockingIOError:
             pass
         with suppress(OSError):
@@ -83,11 +86,15 @@ class Run:
         return self.code is None
 
     def wait(self, seconds: float = PATIENCE) -> float:
-        """Until all processes are gone; how long that took. Those that stay are killed, and the result is infinite."""
+        """Until all processes are gone; those that stay are killed.
+
+        Returns:
+            Seconds since now, or since the run has spoken: a full disk is met with the next file. Infinite if killed.
+        """
         started = time.monotonic()
         while time.monotonic() < started + seconds:
             if not self.look() and not self.processes():
-                return time.monotonic() - started
+                return time.monotonic() - max(started, self.spoke or 0.0)
             time.sleep(0.02)
         self.end()
         return float("inf")
