@@ -117,10 +117,13 @@ def _keep(file: Path, name: Path) -> None:
     temporary = name.with_name(f".{name.name}.{os.getpid()}.tmp")
     temporary.unlink(missing_ok=True)
     try:
-        os.link(file, temporary)
-    except OSError:
-        shutil.copyfile(file, temporary)
-    os.replace(temporary, name)
+        try:
+            os.link(file, temporary)
+        except OSError:
+            shutil.copyfile(file, temporary)
+        os.replace(temporary, name)
+    finally:
+        temporary.unlink(missing_ok=True)  # a copy that did not fit; or both were names of one file: nothing is renamed
     sync_folder(name.parent)
 
 

@@ -4,6 +4,7 @@ import os
 import pickle
 import random
 import signal
+from pathlib import Path
 
 import networkx as nx
 import pytest
@@ -323,3 +324,30 @@ def test_what_a_killed_process_has_left_half_written_is_removed_when_the_run_goe
     small_run(3).fit(folder / "checkpoints" / "last.ckpt")
     assert not half.exists()
     assert mine.exists()
+
+
+def test_a_write_that_fails_twice_leaves_nothing_behind(tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    file = tmp_path / "last.ckpt"
+    AtomicCheckpointIO().save_checkpoint(minimal(1), file)
+    monkeypatch.setattr("dfl_lightning.checkpoints.write_atomically", full)
+    for _ in range(2):
+        with pytest.raises(OSError, match="No space"):
+            AtomicCheckpointIO().save_checkpoint(minimal(2), file)
+    assert {f.name for f in tmp_path.iterdir()} == {"last.ckpt", "previous.ckpt"}
+    monkeypatch.setattr(os, "link", full)
+    monkeypatch.setattr("shutil.copyfile", lambda source, target: [Path(target).write_bytes(b"half"), full()])
+    with pytest.raises(OSError, match="No space"):
+        AtomicCheckpointIO().save_checkpoint(minimal(2), file)
+    assert {f.name for f in tmp_path.iterdir()} == {"last.ckpt", "previous.ckpt"}
+    assert read_checkpoint(file)["number"] == read_checkpoint(tmp_path / "previous.ckpt")["number"] == 1
+
+
+def test_a_finished_run_that_is_resumed_keeps_what_callbacks_may_look_at(saved, small_run):
+    before = read_checkpoint(last(saved))["callbacks"]["RunFolder"]["monitored"]
+    assert "train_loss" in before
+    again = small_run(4).fit(last(saved))
+    after = read_checkpoint(last(again))["callbacks"]["RunFolder"]["monitored"]
+    assert before.keys() == after.keys()

@@ -126,7 +126,8 @@ class RunFolder(RoundCallback):
 
     def state_dict(self) -> dict[str, Any]:
         """The monitored numbers: some were logged rounds ago."""
-        metrics = {} if self._trainer is None else self._trainer.callback_metrics
+        now = {} if self._trainer is None else self._trainer.callback_metrics
+        metrics = {**self._monitored, **now}  # a resumed run is asked before Lightning has its numbers again
         return {"monitored": {name: value.detach().cpu().clone() for name, value in metrics.items()}}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
