@@ -52,6 +52,7 @@ def test_elsewhere_than_on_linux_it_is_one_sentence(bench, monkeypatch, capsys):
     assert capsys.readouterr().err == "bench_memory: there is no /proc here; run it on Linux\n"
 
 
+@pytest.mark.slow
 def test_a_process_that_fails_is_told(bench, capfd):
     broken = bench.Setting("NoSuchNetwork", 2, 2, 2, 1, 0)
     with pytest.raises(SystemExit, match="the process of NoSuchNetwork ended with 1; see above"):

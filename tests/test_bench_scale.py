@@ -79,6 +79,7 @@ def test_tables_hold_what_was_measured(bench):
     )
 
 
+@pytest.mark.slow
 def test_each_number_of_clients_is_measured_in_a_process_of_its_own(bench, tmp_path, capsys):
     words = ["--systems", "afind", "--clients", *map(str, CLIENTS), "--degree=4", "--samples=8", "--rounds=1"]
     assert bench.main([*words, f"--out={tmp_path}"]) == 0

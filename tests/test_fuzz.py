@@ -207,7 +207,11 @@ def saved(content):
 
 STATE = {"fc.weight": torch.arange(6.0).reshape(2, 3), "fc.bias": torch.zeros(2)}
 CHECKPOINT = {
-    "dfl_lightning": {"format": 1, "metrics": {"train_loss": 1.0}, "clients": CLIENTS, "network": {"name": "MLP"}},
+    "dfl_lightning": {
+        **{"format": 1, "metrics": {"train_loss": 1.0}, "network": {"name": "MLP"}, "clients": CLIENTS},
+        **{"nodes": CLIENTS, "seed": 0, "data": "Digits", "rows": "torch.float32", "row sets": ["models"]},
+        **{"reported": "models", "policies": {}, "config": {}},
+    },
     "state_dict": {"bank.progress": torch.tensor([4, 1]), "bank.rows.models": torch.zeros(CLIENTS, 9)},
     "callbacks": {"AFIND": {"history": torch.ones(2)}},
     "loops": {"fit_loop": {}},

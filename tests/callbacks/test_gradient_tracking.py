@@ -97,6 +97,7 @@ def test_corrections_sum_to_zero_whoever_is_down(aggregation, federation):
     assert corrections.sum(0).abs().max() < 1e-12
 
 
+@pytest.mark.slow
 def test_all_reach_the_common_optimum_where_dsgd_does_not(federation):
     run = federation(lr=0.1).go(400)
     batches = clients(run)

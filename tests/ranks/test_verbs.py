@@ -148,7 +148,7 @@ def every_verb(count, engine_name, kind):
 
 @pytest.mark.parametrize("kind", ["mlp", "personal", "servers", "batchnorm", "wide"])
 @pytest.mark.parametrize("engine", ["loop", "stacked"])
-@pytest.mark.parametrize("count", [2, 3, 5])
+@pytest.mark.parametrize("count", [pytest.param(2, marks=pytest.mark.slow), 3, pytest.param(5, marks=pytest.mark.slow)])
 def test_every_verb_gives_the_bits_of_one_process(on_ranks, count, engine, kind):
     for moved in on_ranks(count, verbs, count, engine, kind):
         if kind != "servers":  # clients start from their own models
