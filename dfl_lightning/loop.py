@@ -192,6 +192,8 @@ class RoundLoop(_FitLoop):
             setattr(batches.total, count, self.rounds_committed)
             setattr(batches.current, count, last)
         batches.is_last_batch = bool(last)
+        if self.rounds_committed > self.rounds_done:  # its evaluation is made up for, from the beginning
+            self.epoch_loop.val_loop.batch_progress.reset()
         self.restarting = False
 
     # --- signals ------------------------------------------------------------------------------------------------------

@@ -171,6 +171,7 @@ def test_what_the_loop_reads_and_assigns_is_there():
     for path in (
         "fit_loop.epoch_loop.val_loop.run",
         "fit_loop.epoch_loop.batch_progress.reset_on_run",
+        "fit_loop.epoch_loop.val_loop.batch_progress.reset",
         "fit_loop.epoch_progress.total.processed",
         "fit_loop.epoch_progress.current.completed",
         "fit_loop.restarting",
