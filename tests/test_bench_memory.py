@@ -21,6 +21,7 @@ def bench():
         yield importlib.import_module("bench_memory")
 
 
+@pytest.mark.slow
 def test_a_federation_is_measured_in_a_process_of_its_own(bench, tmp_path, capsys):
     assert bench.main(["--only", "lenet", "--clients", "80", "--samples", "10", "--out", str(tmp_path)]) == 0
     printed = capsys.readouterr().out

@@ -349,9 +349,10 @@ def test_early_stopping_on_a_training_number_survives_a_resume(small_run):
 
 
 OTHERS = ["fdms", "candidates", "friends", "stale", "literal", "dpfl", "finetuned", "changing graphs"]
+QUICK = ("friends", "dpfl", "finetuned")
 
 
-@pytest.mark.parametrize("other", OTHERS)
+@pytest.mark.parametrize("other", [pytest.param(o, marks=[] if o in QUICK else pytest.mark.slow) for o in OTHERS])
 def test_policies_with_memory_resume_too(start, small_run, other):
     from dfl_lightning import callbacks as families
 
