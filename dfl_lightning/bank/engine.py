@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from dfl_lightning.bank.allocator import keep_freed_memory
 from dfl_lightning.bank.batches import Draws, batches_of
 from dfl_lightning.bank.cohorts import plan_cohorts
 from dfl_lightning.bank.jobs import Evaluation, References, Trained
@@ -141,6 +142,7 @@ class Engine(ABC):
     name = "engine"
 
     def __init__(self, config: EngineConfig, layout: Layout, data: ClientData) -> None:
+        keep_freed_memory()
         self.config, self.layout, self.data = config, layout, data
         self.cohorts = plan_cohorts(self.steps, fewest=config.cohorts)
         self.reason = ""

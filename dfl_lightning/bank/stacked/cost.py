@@ -15,8 +15,8 @@ from dfl_lightning.bank.stacked.network import StackedNetwork
 CACHE_BYTES = 36e6
 """A cohort is so wide that a step of it touches about so much memory.
 
-Wider ones leave the caches, and the allocator returns their tensors to the system at every step; narrower ones pay
-more for the overhead of a step.
+Wider ones leave the caches, and tensors of more than 32 MB go back to the system at every step; narrower ones pay more
+for the overhead of a step.
 """
 
 OVERHEAD = 8e-4
