@@ -1,5 +1,6 @@
-"""A run that takes a tenth of a second, for tests of everything around the rounds."""
+"""A run that takes a tenth of a second, for tests of everything around the rounds; the scripts, imported."""
 
+import importlib
 from pathlib import Path
 
 import lightning.pytorch as L
@@ -11,6 +12,8 @@ from dfl_lightning import callbacks as families
 from dfl_lightning.data import Digits
 from dfl_lightning.data.partitions import RotatedClusters
 from dfl_lightning.models import MLP
+
+SCRIPTS = Path(__file__).resolve().parent.parent / "scripts"
 
 
 class SmallRun:
@@ -53,3 +56,11 @@ class SmallRun:
 def small_run(tmp_path):
     """Make a small run below the test's own folder."""
     return lambda *args, root=tmp_path, **options: SmallRun(root, *args, **options)
+
+
+@pytest.fixture(scope="module")
+def load():
+    """Import a script, or a module of one, by name."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(SCRIPTS))
+        yield importlib.import_module

@@ -2,28 +2,17 @@
 
 import contextlib
 import doctest
-import importlib
 import io
 import json
 import math
-from pathlib import Path
 
 import pytest
 import torch
 
-SCRIPTS = Path(__file__).resolve().parent.parent / "scripts"
 SECTIONS = ["train", "skew", "rows", "losses", "lightning", "systems"]
 CLIENTS, SAMPLES = 5, 12
 TINY = [f"--clients={CLIENTS}", f"--samples={SAMPLES}", "--repeats=2", "--rounds=1", "--parameters=300"]
 BATCH = {"LeNet": 16, "MLP": 32, "MNISTCNN": 5}
-
-
-@pytest.fixture(scope="module")
-def load():
-    """Import a script, or a piece of the benchmarks, by name."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(SCRIPTS))
-        yield importlib.import_module
 
 
 @pytest.fixture(scope="module")

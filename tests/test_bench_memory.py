@@ -1,13 +1,11 @@
 """The memory benchmark on small federations: a process of its own, parts of the prediction, one sentence elsewhere."""
 
-import importlib
 import json
 import sys
 from pathlib import Path
 
 import pytest
 
-SCRIPTS = Path(__file__).resolve().parent.parent / "scripts"
 PARTS = ["rows", "data", "work", "pairs"]
 ROW = 4 * 62_006  # bytes of a LeNet
 
@@ -15,10 +13,8 @@ pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="me
 
 
 @pytest.fixture(scope="module")
-def bench():
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(SCRIPTS))
-        yield importlib.import_module("bench_memory")
+def bench(load):
+    return load("bench_memory")
 
 
 @pytest.mark.slow

@@ -18,11 +18,8 @@ SCRIPT = Path(__file__).parent.parent / "scripts" / "bench_peers.py"
 
 
 @pytest.fixture(scope="module")
-def bench():
-    before = list(sys.path)
-    sys.path.insert(0, str(SCRIPT.parent))
-    yield importlib.import_module("bench_peers")
-    sys.path[:] = before
+def bench(load):
+    return load("bench_peers")
 
 
 @pytest.fixture

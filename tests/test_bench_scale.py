@@ -1,7 +1,6 @@
 """The scale benchmark on tiny federations: a process a cell, exponents of known numbers, and what is not run."""
 
 import doctest
-import importlib
 import json
 import math
 import sys
@@ -9,19 +8,10 @@ from pathlib import Path
 
 import pytest
 
-SCRIPTS = Path(__file__).resolve().parent.parent / "scripts"
 PARTS = ["train", "evaluate", "compare", "mix", "rest"]
 CLIENTS = (16, 24)
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="measured in Linux's /proc")
-
-
-@pytest.fixture(scope="module")
-def load():
-    """Import a script, or a piece of the benchmarks, by name."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(SCRIPTS))
-        yield importlib.import_module
 
 
 @pytest.fixture(scope="module")

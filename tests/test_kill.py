@@ -1,6 +1,5 @@
 """Real runs that are killed: `scripts/kill_test.py` on a few moments, and its judgement."""
 
-import importlib
 import os
 import re
 import subprocess
@@ -17,15 +16,13 @@ pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="lo
 
 
 @pytest.fixture(scope="module")
-def kill():
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(SCRIPTS))
-        yield importlib.import_module("kill_test")
+def kill(load):
+    return load("kill_test")
 
 
 @pytest.fixture(scope="module")
-def results(kill):
-    return importlib.import_module("killing.results")
+def results(load):
+    return load("killing.results")
 
 
 def run_script(*words):

@@ -4,10 +4,8 @@ AFIND+ on rotated images and FL-FDMS with clients that drop out; every method on
 """
 
 import functools
-import importlib
 import os
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -137,12 +135,10 @@ def test_on_rotated_images_afind_finds_its_cluster_from_the_third_round_on(fashi
 
 
 @pytest.fixture(scope="module")
-def dropping(tmp_path_factory):
+def dropping(load, tmp_path_factory):
     """Accuracy of the server's model, mean over rounds, by row of `compare.py fdms`; half of the clients are down."""
     folder = tmp_path_factory.mktemp("fdms")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(Path(__file__).resolve().parent.parent / "scripts"))
-        compare = importlib.import_module("compare")
+    compare = load("compare")
     commands = compare.commands("fdms")
     found = {
         name: [compare.one(commands[name], seed, folder)["test_accuracy"] for seed in SEEDS[:2]]

@@ -5,10 +5,8 @@ The slow tests train all methods with three seeds; run them with `-m slow -s` to
 
 import contextlib
 import doctest
-import importlib
 import io
 import math
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -18,17 +16,8 @@ import yaml
 from dfl_lightning.cli import run
 from dfl_lightning.resources import shipped
 
-SCRIPTS = Path(__file__).resolve().parent.parent / "scripts"
 SEEDS = (0, 1, 2)
 FINDERS = ("AFIND+", "PANMLoss", "PANMGrad", "DPFL", "PENS", "FedeRiCo", "IFCA, 2 servers")
-
-
-@pytest.fixture(scope="module")
-def load():
-    """Import a script, or a piece of it, by name."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(SCRIPTS))
-        yield importlib.import_module
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,172 @@
+import functools
+import json
+import math
+
+import numpy as np
+import pytest
+import torch
+from game.parts import Network, Toy
+from game.play import Case, Game
+
+from dfl_lightning import callbacks as cb
+from dfl_lightning.errors import UserError
+from dfl_lightning.module import DFLModule
+from dfl_lightning.report.summary import final_table
+from dfl_lightning.round import RoundCallback
+from dfl_lightning.trainer import DFLTrainer
+
+
+class Huge(RoundCallback):
+    """After the training, client 1's model is so large that its scores overflow; it is made of numbers all the same."""
+
+    def on_trained(self, trainer, module, round):
+        round.bank.rows("trained")[1] = 1e30
+
+
+BY_LOSS = {
+    "pens": ["uniform"],
+    "panm, losses": ["uniform"],
+    "dpfl": ["uniform"],
+    "dpfl, always among all": ["by samples"],
+    "dpfl by the letter": ["uniform"],
+    "federico": ["by scores"],
+    "everybody": ["boltzmann", "boltzmann of own losses"],
+    "afind": ["boltzmann"],
+}
+
+
+@pytest.mark.parametrize("engine", ["loop", "stacked"])
+@pytest.mark.parametrize(("selection", "aggregation"), [(s, a) for s, found in BY_LOSS.items() for a in found])
+def test_nobody_who_looks_at_losses_mixes_a_model_whose_loss_is_no_number(selection, aggregation, engine):
+    sizes = [5, 4, 6, 3, 2, 4]
+    case = Case(sizes, [2] * 6, [1] * 6, "complete", selection=selection, aggregation=aggregation, engine=engine)
+    game = Game(case, extra=[Huge()])
+    for _ in range(2):  # PENS and PANM: of stage one
+        round = game.protocol.begin()
+        game.protocol.train(round)
+        game.protocol.mix(round)
+        game.protocol.commit(round)
+        game.bank.boundary = game.bank.boundary._replace(closed=True)
+        others = torch.arange(6) != 1
+        assert (round.weights[others, 1] == 0).all()
+        assert (round.weights[others].sum(1) - 1).abs().max() < 1e-6
+        assert game.models[others].abs().max() < 1e3
+        game.models[1] = game.models[0]  # who trains from such a model diverges, and would be looked at by nobody
+
+
+@pytest.mark.parametrize("engine", ["loop", "stacked"])
+@pytest.mark.parametrize("number", [math.nan, math.inf])
+def test_a_loss_that_is_no_number_is_infinite_and_such_an_answer_wrong(engine, number):
+    game = Game(Case([3, 3], [1, 1], [2, 0], "complete", engine=engine))
+    game.models[0] = number
+    game.module.data.labels.zero_()  # the first NaN is what argmax takes for the largest number
+    game.module.finetune_epochs = 0
+    results = game.module.evaluate()
+    assert results["test_loss"].tolist()[0] == math.inf
+    assert math.isnan(results["test_loss"][1])  # no data
+    assert results["test_acc"][0] == 0
+    assert math.isnan(results["test_acc"][1])
+
+
+@pytest.mark.parametrize("engine", ["loop", "stacked"])
+def test_who_diverges_in_fine_tuning_is_judged_by_the_model_that_it_reports(engine):
+    topology = {"generator": "server"}
+    game = Game(Case([4, 4, 4], [0] * 3, [3] * 3, topology, engine=engine, poisoned={3: {1: float("nan")}}))
+    game.play(rounds=1)
+    game.module.finetune_epochs = 0
+    plain = game.module.evaluate()["test_loss"]
+    game.module.finetune_epochs = 1
+    game.module.data.images[game.module.data.train[1]] = float("nan")
+    with pytest.warns(UserWarning, match=r"^after round 0: fine-tuning of client 1 diverged; it is judged without$"):
+        tuned = game.module.evaluate()["test_loss"]
+    assert tuned[1] == plain[1]
+    assert (tuned != plain).tolist() == [True, False, True]
+    game.module.on_divergence = "stop"
+    with pytest.raises(
+        UserError, match=r"^after round 0: fine-tuning of client 1 diverged .*; lower model\.optimizer\.lr"
+    ):
+        game.module.evaluate()
+
+
+def fit(folder, data, rounds=3, checkpoint=None, **module):
+    """A run with all its files."""
+    trainer = DFLTrainer(
+        max_rounds=rounds,
+        callbacks=[cb.Gossip(k="all"), cb.Uniform()],
+        accelerator="cpu",
+        enable_progress_bar=False,
+        checkpoint_every=1,
+        default_root_dir=folder,
+    )
+    optimizer = functools.partial(torch.optim.SGD, lr=0.1)
+    model = DFLModule(Network(), local_epochs=1, batch_size=3, optimizer=optimizer, **module)
+    data.save_split = lambda path: None  # nothing was split
+    data.describe = lambda: "toy data"
+    trainer.fit(model, datamodule=data, ckpt_path=checkpoint)
+    return trainer
+
+
+class BreaksIn(RoundCallback):
+    """From one round on, a client's data are no numbers."""
+
+    def __init__(self, first, client):
+        self.first, self.client = first, client
+
+    def on_dropout(self, trainer, module, round):
+        if round.index >= self.first:
+            module.data.images[module.data.train[self.client]] = math.nan
+
+
+def breaking(monkeypatch, first, client):
+    real = DFLTrainer._complete
+    monkeypatch.setattr(
+        DFLTrainer, "_complete", lambda self, own, *a, **k: real(self, [*own, BreaksIn(first, client)], *a, **k)
+    )
+
+
+def test_the_run_folder_knows_who_diverged_when(tmp_path, monkeypatch, capsys):
+    breaking(monkeypatch, 1, 2)
+    with pytest.warns(UserWarning, match=r"^round 1: training of client 2 diverged; nobody mixes it ") as said:
+        trainer = fit(tmp_path, Toy([4, 4, 4], [1] * 3, [2] * 3))
+    assert len(said) == 1
+    run = trainer.run
+    assert run.metrics["diverged"].tolist()[1:] == [1, 1]
+    with np.load(run.path / "diverged.npz", allow_pickle=False) as arrays:
+        assert {name: arrays[name].tolist() for name in arrays.files} == {"round": [1, 2], "client": [2, 2]}
+    assert run.summary["diverged"] == {"2": 2}
+    assert "training diverged: client 2 in 2 of 3 rounds" in final_table(run.summary)
+
+
+def test_a_run_in_which_nobody_diverges_says_nothing_of_it(tmp_path):
+    trainer = fit(tmp_path, Toy([4, 4], [1] * 2, [2] * 2), rounds=1)
+    assert trainer.run.summary["diverged"] == {}
+    assert not (trainer.run.path / "diverged.npz").exists()
+    assert not any("diverged" in line for line in final_table(trainer.run.summary))
+
+
+def test_a_resumed_run_forgets_what_diverged_after_its_checkpoint(tmp_path, monkeypatch):
+    breaking(monkeypatch, 0, 2)
+    with pytest.warns(UserWarning, match="^round 0: training of client 2"):
+        former = fit(tmp_path, Toy([4, 4, 4], [1] * 3, [2] * 3))
+    previous = former.run.path / "checkpoints" / "previous.ckpt"
+    with pytest.warns(UserWarning, match="^round 2: training of client 2"):
+        later = fit(tmp_path, Toy([4, 4, 4], [1] * 3, [2] * 3), checkpoint=previous)
+    assert later.run.path == former.run.path
+    assert later.run.diverged["round"].tolist() == [0, 1, 2]
+    (aside,) = (later.run.path / "superseded").iterdir()
+    assert (aside / "diverged.npz").is_file()
+
+
+def test_stopping_on_divergence_keeps_the_rounds_before(tmp_path, monkeypatch):
+    breaking(monkeypatch, 2, 1)
+    with pytest.raises(UserError, match=r"^round 2: training of client 1 diverged .*lower model\.optimizer\.lr"):
+        fit(tmp_path, Toy([4, 4], [1] * 2, [2] * 2), on_divergence="stop")
+    (folder,) = (tmp_path / "run").iterdir()
+    assert json.loads((folder / "summary.json").read_text())["status"] == "stopped"
+    monkeypatch.undo()
+    monkeypatch.setenv("PL_GLOBAL_SEED", "0")
+    healthy = Toy([4, 4], [1] * 2, [2] * 2)
+    trainer = fit(tmp_path, healthy, checkpoint=folder / "checkpoints" / "last.ckpt", on_divergence="stop")
+    assert trainer.run.path == folder
+    assert trainer.run.metrics["round"].tolist() == [0, 1, 2]
+    assert trainer.run.summary["status"] == "finished"

@@ -1,0 +1,49 @@
+import pytest
+import torch
+from game.parts import SELECTIONS
+from game.play import ROUNDS, Case, Game
+
+
+def outage(up, **settings):
+    return Game(Case([4, 6, 1], [1, 1, 1], [1, 1, 1], dropout=up, **{"topology": "complete", **settings}))
+
+
+every_selection = pytest.mark.parametrize("selection", [name for name in SELECTIONS if name not in ("ifca", "oracle")])
+
+
+@every_selection
+def test_rounds_without_anybody_change_nothing_and_the_run_goes_on(selection):
+    up, down = [True] * 3, [False] * 3
+    game = outage([down, up, down, down][:ROUNDS], selection=selection).play(rounds=1)
+    first = game.models.clone()
+    game.play(rounds=1)
+    moved = game.models.clone()
+    assert not torch.equal(moved, first)
+    game.play(rounds=2)
+    assert torch.equal(game.models, moved)
+    assert game.bank.boundary.round == ROUNDS
+
+
+def test_who_is_down_all_the_time_keeps_its_first_model_and_is_judged_by_it():
+    game = outage([[True, True, False]] * ROUNDS)
+    first = game.models[2].clone()
+    game.play()
+    assert torch.equal(game.models[2], first)
+    assert not torch.equal(game.models[0], first)
+    assert game.module.evaluate()["test_acc"].isfinite().all()
+
+
+def test_who_comes_back_alone_trains_alone():
+    game = outage([[True] * 3, [False] * 3, [True, False, False], [True] * 3])
+    game.play()  # checked after every round: who hears nobody has what it trained
+    assert game.bank.boundary.metrics["active"] == 3
+
+
+def test_clients_whose_graph_falls_apart_keep_what_they_train():
+    sequence = [{"generator": "complete", "rounds": 2}, {"generator": "empty_graph", "rounds": 2}]
+    game = outage(None, topology={"sequence": sequence}).play(rounds=2)
+    together = game.models.clone()
+    torch.testing.assert_close(together[0], together[1], rtol=1e-6, atol=1e-7)
+    game.play(rounds=2)
+    assert not torch.equal(game.models[0], game.models[1])
+    assert torch.equal(game.models, game.witness.trained)
