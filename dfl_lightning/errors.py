@@ -30,6 +30,20 @@ def one_line(text: str) -> str:
     return "".join(" " if c.isspace() else c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
 
+def reason(error: BaseException) -> str:
+    """What another library's error says, short enough for one sentence: its first line, at most 200 characters of it.
+
+    Example:
+        >>> reason(ValueError("no such thing." + chr(10) + "a long story"))
+        'no such thing'
+        >>> reason(KeyError())
+        'KeyError'
+    """
+    lines = str(error).strip().splitlines()
+    line = lines[0].strip().rstrip(".") if lines else type(error).__name__
+    return line if len(line) <= 200 else f"{line[:199]}…"
+
+
 def nearest(word: str, choices: Iterable[str]) -> str:
     """A hint for a misspelt word: `"; did you mean 'X'?"`, or nothing when no choice is near.
 

@@ -11,6 +11,8 @@ from typing import BinaryIO
 
 import numpy as np
 
+from dfl_lightning.errors import reason
+
 _UNPACKED = 100
 _SMALL = 64 * 2**20
 
@@ -77,7 +79,7 @@ def read_npz(path: Path, names: Iterable[str] | None = None) -> dict[str, np.nda
     except (OSError, ValueError):
         raise
     except Exception as error:  # zip archives and array headers fail in many ways
-        raise ValueError(" ".join(str(error).split()) or type(error).__name__) from error
+        raise ValueError(reason(error)) from error
 
 
 def _array(archive: zipfile.ZipFile, members: Mapping[str, zipfile.ZipInfo], name: str) -> np.ndarray:

@@ -13,7 +13,7 @@ from lightning.pytorch.loggers import Logger
 from torch import nn
 
 from dfl_lightning import callbacks, data, models, objectives
-from dfl_lightning.errors import UserError, nearest
+from dfl_lightning.errors import UserError, nearest, reason
 from dfl_lightning.optimizers import ELEMENTWISE
 
 FAMILIES: dict[str, type] = {
@@ -224,8 +224,8 @@ def import_class(group: str, path: str) -> Any:
     except AttributeError:
         raise UserError(f"{group} '{path}': the module {module} has no '{name}'") from None
     except Exception as error:
-        reason = " ".join(str(error).split())
-        raise UserError(f"{group} '{path}': importing {module} failed with {type(error).__name__}: {reason}") from error
+        what = f"{type(error).__name__}: {reason(error)}"
+        raise UserError(f"{group} '{path}': importing {module} failed with {what}") from error
     made_by_function = callable(found) and (group == "model.network" or group in LIBRARY_GROUPS)
     if not inspect.isclass(found) and not made_by_function:
         raise UserError(f"{group} '{path}' is not a class")

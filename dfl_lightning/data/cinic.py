@@ -11,7 +11,7 @@ from PIL import Image, UnidentifiedImageError
 
 from dfl_lightning.data.datamodule import ROOT_VARIABLE, FederatedData
 from dfl_lightning.data.source import Source
-from dfl_lightning.errors import UserError
+from dfl_lightning.errors import UserError, reason
 
 __all__ = ["CINIC10"]
 
@@ -89,5 +89,5 @@ def _pixels(path: Path) -> np.ndarray:
                 return np.asarray(image.convert("RGB")).transpose(2, 0, 1)
             size = image.size
     except (OSError, ValueError, SyntaxError, UnidentifiedImageError, Image.DecompressionBombError) as error:
-        raise UserError(f"{path}: not a whole png image ({error}); unpack CINIC-10 again") from error
+        raise UserError(f"{path}: not a whole png image ({reason(error)}); unpack CINIC-10 again") from error
     raise UserError(f"{path}: it has {size[0]} x {size[1]} pixels, not {SIDE} x {SIDE}; unpack CINIC-10 again")

@@ -14,7 +14,7 @@ from dfl_lightning.data.datamodule import ROOT_VARIABLE, FederatedData
 from dfl_lightning.data.leaf import as_bytes, read_leaf_file
 from dfl_lightning.data.partitions import ByWriter, Partition
 from dfl_lightning.data.source import Source
-from dfl_lightning.errors import UserError
+from dfl_lightning.errors import UserError, reason
 from dfl_lightning.files import read_npz, write_npz
 
 __all__ = ["FEMNIST"]
@@ -232,7 +232,7 @@ def _read_npz(path: Path) -> tuple[_Part, _Part]:
         arrays = read_npz(path, wanted)
     except (OSError, ValueError) as error:
         raise UserError(
-            f"{path}: not an npz of FEMNIST ({' '.join(str(error).split())}); it needs the arrays {', '.join(wanted)}"
+            f"{path}: not an npz of FEMNIST ({reason(error)}); it needs the arrays {', '.join(wanted)}"
         ) from error
     number = len(arrays["labels"]) if arrays["labels"].ndim == 1 else -1
     shapes: dict[str, Callable[[np.ndarray], bool]] = {

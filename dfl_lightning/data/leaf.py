@@ -9,7 +9,7 @@ from typing import Any, TextIO
 
 import numpy as np
 
-from dfl_lightning.errors import UserError
+from dfl_lightning.errors import UserError, reason
 
 __all__ = ["as_bytes", "read_leaf_file"]
 
@@ -175,4 +175,4 @@ def _reason(error: Exception) -> str:
         return f"{error} is missing"
     if isinstance(error, RecursionError):
         return "it is nested without end"
-    return " ".join(str(error).split())[:200]
+    return reason(error)

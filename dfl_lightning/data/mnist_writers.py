@@ -8,7 +8,7 @@ import numpy as np
 from torchvision.datasets import QMNIST
 from torchvision.datasets.utils import download_and_extract_archive
 
-from dfl_lightning.errors import UserError
+from dfl_lightning.errors import UserError, reason
 from dfl_lightning.files import read_npz
 
 __all__ = ["download_writers", "read_writers"]
@@ -33,7 +33,7 @@ def download_writers(root: Path) -> None:
             download_and_extract_archive(url, str(root / "QMNIST" / "raw"), md5=md5)
     except (RuntimeError, OSError, EOFError) as error:
         raise UserError(
-            f"data MNIST: the writers for partition ByWriter cannot be downloaded ({' '.join(str(error).split())}); go "
+            f"data MNIST: the writers for partition ByWriter cannot be downloaded ({reason(error)}); go "
             f"online, or put QMNIST's label files into '{root / 'QMNIST' / 'raw'}'"
         ) from error
 
@@ -77,7 +77,7 @@ def _of_npz(path: Path, *sizes: int) -> list[np.ndarray]:
         found = list(read_npz(path, ("train_writer", "test_writer")).values())
     except (OSError, ValueError) as error:
         raise UserError(
-            f"{path}: not a file of MNIST's writers ({' '.join(str(error).split())}); remove it, or make it again"
+            f"{path}: not a file of MNIST's writers ({reason(error)}); remove it, or make it again"
         ) from error
     for writers, size in zip(found, sizes, strict=True):
         if writers.shape != (size,) or writers.dtype.kind not in "iu":

@@ -8,7 +8,7 @@ import numpy as np
 
 from dfl_lightning.data.source import Source
 from dfl_lightning.data.split import Split
-from dfl_lightning.errors import UserError
+from dfl_lightning.errors import UserError, reason
 from dfl_lightning.files import read_npz, write_atomically
 
 __all__ = ["read_split", "write_split"]
@@ -72,16 +72,16 @@ def read_split(path: str | Path, source: Source, num_clients: int) -> Split:
     except FileNotFoundError as error:
         raise UserError(f"data.split: {path} does not exist; give the split.npz of a run, or null") from error
     except (OSError, ValueError) as error:
-        reason = " ".join(str(error).split())
-        raise UserError(f"data.split: {path} is not a split file ({reason}); give the split.npz of a run") from error
+        raise UserError(
+            f"data.split: {path} is not a split file ({reason(error)}); give the split.npz of a run"
+        ) from error
     try:
         _check_origin(path, arrays, source)
         return _unpack(path, arrays, source, num_clients)
     except KeyError as error:
         raise UserError(f"data.split: {path} is malformed (no array {error}); give the split.npz of a run") from error
     except (TypeError, ValueError, IndexError, OverflowError) as error:
-        reason = " ".join(str(error).split())
-        raise UserError(f"data.split: {path} is malformed ({reason}); give the split.npz of a run") from error
+        raise UserError(f"data.split: {path} is malformed ({reason(error)}); give the split.npz of a run") from error
 
 
 def _check_origin(path: Path, arrays: dict[str, np.ndarray], source: Source) -> None:

@@ -12,7 +12,7 @@ from torch import Tensor
 from dfl_lightning.data.datamodule import ROOT_VARIABLE, FederatedData
 from dfl_lightning.data.mnist_writers import download_writers, read_writers
 from dfl_lightning.data.source import Source
-from dfl_lightning.errors import UserError
+from dfl_lightning.errors import UserError, reason
 
 __all__ = ["CIFAR10", "CIFAR100", "MNIST", "FashionMNIST"]
 
@@ -57,7 +57,7 @@ class TorchvisionData(FederatedData):
         except (RuntimeError, OSError, EOFError) as error:
             name = type(self).__name__
             if download:
-                how = f"cannot be downloaded ({' '.join(str(error).split())}); go online"
+                how = f"cannot be downloaded ({reason(error)}); go online"
             elif self.download:
                 how = "are missing or damaged; call prepare_data() first to download them"
             else:

@@ -12,7 +12,7 @@ from torchmetrics import Metric
 
 from dfl_lightning.bank.dropout_layers import check_no_global_draws, replace_dropout_layers
 from dfl_lightning.data import ClientData
-from dfl_lightning.errors import UserError
+from dfl_lightning.errors import UserError, reason
 from dfl_lightning.models.network import Network
 
 
@@ -55,7 +55,7 @@ def fit_to_data(
         value = loss(outputs, labels)
     except Exception as error:
         raise UserError(
-            f"model.loss {_name(loss)} fails on scores [B, {classes}] and labels [B]: {_first(error)}"
+            f"model.loss {_name(loss)} fails on scores [B, {classes}] and labels [B]: {reason(error)}"
         ) from error
     if not isinstance(value, Tensor) or value.dim() != 0:
         raise UserError(f"model.loss {_name(loss)} must return one number, the batch's mean loss")
@@ -67,7 +67,7 @@ def fit_to_data(
         except Exception as error:
             raise UserError(
                 f"model.metrics {type(metric).__name__} ({column}) fails on scores [B, {classes}] and labels [B]: "
-                f"{_first(error)}"
+                f"{reason(error)}"
             ) from error
 
 
@@ -82,13 +82,8 @@ def _outputs(network: nn.Module, inputs: Tensor, name: str, shape: tuple[int, ..
         raise
     except Exception as error:  # whatever a user's network can raise
         raise UserError(
-            f"{name} does not take inputs of shape {shape} as the data has them ({_first(error)})"
+            f"{name} does not take inputs of shape {shape} as the data has them ({reason(error)})"
         ) from error
-
-
-def _first(error: Exception) -> str:
-    lines = str(error).strip().splitlines()
-    return lines[0] if lines else type(error).__name__
 
 
 def _name(loss: object) -> str:

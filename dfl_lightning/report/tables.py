@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from dfl_lightning import files
-from dfl_lightning.errors import UserError
+from dfl_lightning.errors import UserError, reason
 
 COLUMNS = [
     *("round", "train_loss", "val_loss", "val_acc", "test_loss", "test_acc", "test_acc_std", "test_acc_worst10"),
@@ -45,7 +45,9 @@ def read_metrics(path: Path) -> list[dict[str, str]]:
         with open(path, encoding="utf-8", newline="") as file:
             rows = list(csv.DictReader(file))
     except (csv.Error, UnicodeDecodeError) as error:
-        raise UserError(f"{path}: damaged ({error}); restore it, or move it away and go on without it") from error
+        raise UserError(
+            f"{path}: damaged ({reason(error)}); restore it, or move it away and go on without it"
+        ) from error
     # a killed run may tear its last row
     return [row for row in rows if None not in row.values() and (row.get("round") or "").isdigit()]
 
@@ -57,7 +59,9 @@ def read_npz(path: Path) -> dict[str, np.ndarray]:
     try:
         return files.read_npz(path)
     except ValueError as error:
-        raise UserError(f"{path}: damaged ({error}); restore it, or move it away and go on without it") from error
+        raise UserError(
+            f"{path}: damaged ({reason(error)}); restore it, or move it away and go on without it"
+        ) from error
 
 
 def by_round(arrays: dict[str, np.ndarray], key: str) -> dict[int, dict[str, np.ndarray]]:

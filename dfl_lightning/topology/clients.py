@@ -12,8 +12,7 @@ import networkx as nx
 import torch
 from torch import Tensor
 
-from dfl_lightning.errors import UserError
-from dfl_lightning.topology.files import reason
+from dfl_lightning.errors import UserError, reason
 from dfl_lightning.topology.graph import Topology
 
 

@@ -13,16 +13,10 @@ from xml.parsers import expat
 
 import networkx as nx
 
-from dfl_lightning.errors import UserError
+from dfl_lightning.errors import UserError, reason
 
 # Python's own parser, which reads the attributes of an edge list, is safe on short lines only.
 _LONGEST_LINE = 2000
-
-
-def reason(error: BaseException) -> str:
-    """The first line of an error's text, short enough for one sentence."""
-    line = (str(error).strip().splitlines() or [""])[0].strip().rstrip(".")[:160]
-    return line or type(error).__name__
 
 
 def read_bytes(path: Path) -> bytes:

@@ -11,9 +11,8 @@ from typing import Any
 
 import networkx as nx
 
-from dfl_lightning.errors import UserError, nearest
+from dfl_lightning.errors import UserError, nearest, reason
 from dfl_lightning.topology.clients import wrong_size
-from dfl_lightning.topology.files import reason
 
 _OURS = ("complete", "partial", "server")
 

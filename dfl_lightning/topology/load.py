@@ -11,9 +11,9 @@ import networkx as nx
 import yaml
 
 from dfl_lightning import resources
-from dfl_lightning.errors import UserError
+from dfl_lightning.errors import UserError, reason
 from dfl_lightning.topology.clients import to_topology
-from dfl_lightning.topology.files import FORMATS, read_bytes, read_graph, reason
+from dfl_lightning.topology.files import FORMATS, read_bytes, read_graph
 from dfl_lightning.topology.graph import Topology
 from dfl_lightning.topology.keys import KEYS, from_keys
 

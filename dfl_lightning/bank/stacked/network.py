@@ -20,6 +20,7 @@ from dfl_lightning.bank.dropout_layers import StreamDropout
 from dfl_lightning.bank.stacked.activation import Activation, holds_activation, one_by_one
 from dfl_lightning.bank.stacked.convolution import can_unfold
 from dfl_lightning.bank.stacked.layers import FUNCTIONS, METHODS, MODULES, Pass, obstacle, relu_in_place, with_vmap
+from dfl_lightning.errors import reason
 
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
@@ -123,7 +124,7 @@ class StackedNetwork:
         try:
             graph = _Tracer().trace(self.network)
         except Exception as error:
-            raise CannotStack(f"its forward pass cannot be traced ({_first_line(error)})") from error
+            raise CannotStack(f"its forward pass cannot be traced ({reason(error)})") from error
         finally:
             for module, mode in modes.items():
                 module.training = mode
@@ -161,9 +162,9 @@ class StackedNetwork:
     def _layer_rule(self, node: fx.Node) -> Callable[..., Any]:
         name = str(node.target)
         layer = self._layers[name]
-        reason = obstacle(layer)
-        if reason is not None:
-            raise CannotStack(f"layer '{name}' ({type(layer).__name__}) {reason}")
+        what = obstacle(layer)
+        if what is not None:
+            raise CannotStack(f"layer '{name}' ({type(layer).__name__}) {what}")
         if type(layer) is nn.ReLU and _may_overwrite(node, self._layers):
             return lambda now, x: relu_in_place(x)
         if type(layer) in MODULES:
@@ -354,7 +355,7 @@ def _agree(
     except Exception as error:
         note = next(iter(getattr(error, "__notes__", [])), "")
         where = note.removeprefix("in ") or "its forward pass"
-        raise CannotStack(f"{where} fails for several clients at once ({_first_line(error)})") from error
+        raise CannotStack(f"{where} fails for several clients at once ({reason(error)})") from error
     agreed = [True, True, True]
     for i, (expected, _, gradients, buffers) in enumerate(plain):
         agreed[0] &= _close(outputs[i, : sizes[i]].detach(), expected)
@@ -410,8 +411,3 @@ def _describe(node: fx.Node, layers: Mapping[str, nn.Module]) -> str:
         return f"layer '{node.target}' ({type(layers[str(node.target)]).__name__})"
     name = getattr(node.target, "__name__", node.target)
     return f"operation '{name}'"
-
-
-def _first_line(error: BaseException) -> str:
-    lines = str(error).strip().splitlines()
-    return lines[0].rstrip(".") if lines else type(error).__name__
