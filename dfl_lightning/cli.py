@@ -43,6 +43,7 @@ from dfl_lightning.objectives import Objective
 from dfl_lightning.processes import (
     EndAtOnce,
     launched_by_another,
+    leave,
     lost_child,
     wait_for_the_first_to_leave,
     watch_the_first,
@@ -285,17 +286,17 @@ def _debug() -> bool:
 
 def fit() -> None:
     """`dfl-fit`: train."""
-    sys.exit(run("fit"))
+    leave(run("fit"))
 
 
 def validate() -> None:
     """`dfl-validate`: evaluate a checkpoint."""
-    sys.exit(run("validate"))
+    leave(run("validate"))
 
 
 def test() -> None:
     """`dfl-test`: evaluate a checkpoint."""
-    sys.exit(run("test"))
+    leave(run("test"))
 
 
 test.__test__ = False  # type: ignore[attr-defined]  # no test of pytest's

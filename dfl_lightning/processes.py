@@ -14,13 +14,15 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
 from lightning.fabric.utilities.distributed import _set_num_threads_if_needed
 from lightning.pytorch.strategies.launchers.subprocess_script import _SubprocessScriptLauncher
 
 FIRST = "DFL_FIRST_PROCESS"
 """Environment variable of the processes that a first one has started: its number in the system."""
+QUIET = "TORCH_CPP_LOG_LEVEL"
+"""Environment variable of torch, read when it is loaded: of a lost connection it would print a page."""
 PERIOD = 0.5
 """Seconds between two looks."""
 GRACE = 5.0
@@ -51,6 +53,7 @@ class Launcher(_SubprocessScriptLauncher):
     def _call_children_scripts(self) -> None:
         """They ignore Ctrl-C until they can stop with the others; a terminal sends it to all of them."""
         os.environ[FIRST] = str(os.getpid())
+        os.environ.setdefault(QUIET, "ERROR")  # this process says in a sentence when another is gone
         here = threading.current_thread() is threading.main_thread()
         before = signal.signal(signal.SIGINT, signal.SIG_IGN) if here else None
         try:
@@ -74,6 +77,13 @@ class EndAtOnce:
     def __exit__(self, *error: object) -> None:
         if self._mine:
             signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def leave(code: int) -> NoReturn:
+    """End a command that is over. From here on Ctrl-C ends it at once: Python would print where it was met."""
+    if _python_hears_interrupts():
+        signal.signal(signal.SIGINT, signal.SIG_IGN if launched_by_another() else signal.SIG_DFL)
+    sys.exit(code)
 
 
 def _python_hears_interrupts() -> bool:

@@ -112,6 +112,20 @@ def test_ctrl_c_ends_a_command_at_once_before_there_is_something_to_save():
         signal.signal(signal.SIGINT, before)
 
 
+def test_ctrl_c_ends_a_command_at_once_when_it_is_over(monkeypatch):
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        for another, means in ((False, signal.SIG_DFL), (True, signal.SIG_IGN)):
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            monkeypatch.setattr(processes, "launched_by_another", lambda another=another: another)
+            with pytest.raises(SystemExit) as left:
+                processes.leave(3)
+            assert left.value.code == 3
+            assert signal.getsignal(signal.SIGINT) is means
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 def test_a_sigterm_before_the_loop_listens_stops_the_run_before_its_first_round(small_run, monkeypatch):
     run = small_run(3)
     loop = run.trainer.fit_loop
