@@ -176,7 +176,6 @@ def _become(words: Sequence[str], folder: Path, output: int) -> NoReturn:
     os.chdir(folder)
     os.dup2(output, 1)
     os.dup2(output, 2)
-    sys.argv = [str(SCRIPT), *words]
     signal.signal(signal.SIGINT, signal.default_int_handler)
     _run_command(list(words))
 
@@ -184,9 +183,13 @@ def _become(words: Sequence[str], folder: Path, output: int) -> NoReturn:
 def _run_command(words: list[str]) -> NoReturn:
     from dfl_lightning import cli
 
+    sys.argv = [str(SCRIPT), *words]
     code = 1
     try:
-        code = cli.run("fit", words)
+        try:
+            cli.fit()
+        except SystemExit as left:
+            code = int(left.code or 0)
         atexit._run_exitfuncs()
         sys.stdout.flush()
         sys.stderr.flush()
