@@ -139,11 +139,13 @@ class RoundLoop(_FitLoop):
         bank.boundary = bank.boundary._replace(closed=True, callbacks=self._protocol.capture())
         call_round_hook(self.trainer, "on_boundary")
         if not self.done:  # a signal in the last round stops nothing any more
+            asked = self._stop_signal  # one that comes while the processes agree is heard in the next round
             try:
-                bank.ranks.agree(self._stop_signal)
+                bank.ranks.agree(asked)
             except StoppedElsewhere as stop:
-                self._stop_signal = stop.signum
-            self.stop_if_asked()
+                asked = stop.signum
+            if asked is not None:
+                raise RunStopped(asked, self.rounds_committed)
 
     # --- progress follows the bank ------------------------------------------------------------------------------------
     skip = False  # a finished run that is resumed trains nothing and says its numbers again
@@ -231,9 +233,5 @@ class RoundLoop(_FitLoop):
     def _look_around(self) -> None:
         """Between cohorts: has a signal come, or has another process gone?"""
         look_for_the_others()
-        self.stop_if_asked()
-
-    def stop_if_asked(self) -> None:
-        """Leave the run if a signal has come."""
         if self._stop_signal is not None:
             raise RunStopped(self._stop_signal, self.rounds_committed)

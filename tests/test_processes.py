@@ -9,9 +9,10 @@ import pytest
 from lightning.pytorch import Callback
 
 from dfl_lightning import cli, processes
-from dfl_lightning.bank.ranks import LostProcess
+from dfl_lightning.bank.ranks import LostProcess, Ranks
 from dfl_lightning.errors import UNREACHABLE, UserError
 from dfl_lightning.loop import RunStopped
+from dfl_lightning.protocol import Protocol
 from dfl_lightning.strategy import look_for_the_others
 
 
@@ -147,6 +148,28 @@ class Handler(Callback):
 
     def on_validation_start(self, trainer, pl_module):
         self.seen = signal.getsignal(signal.SIGTERM)
+
+
+def test_a_signal_that_comes_while_the_processes_agree_is_heard_in_the_next_round(small_run, monkeypatch):
+    """The others have heard that nobody was asked to stop; who left alone would be missed."""
+    run = small_run(4)
+    run.fit()
+    loop, bank = run.trainer.fit_loop, run.module.bank
+
+    def agree(ranks, asked):
+        assert asked is None
+        if bank.boundary.round == 6:
+            loop._on_signal(signal.SIGTERM, None)
+
+    begun = []
+    begin = Protocol.begin
+    monkeypatch.setattr(Protocol, "begin", lambda self: begun.append(bank.boundary.round) or begin(self))
+    monkeypatch.setattr(Ranks, "agree", agree)
+    loop.max_epochs = 9
+    with pytest.raises(RunStopped) as stop:
+        run.trainer.fit(run.module, datamodule=run.data)
+    assert stop.value.rounds == 6
+    assert begun == [4, 5, 6]
 
 
 def test_sigterm_simply_ends_an_evaluation(small_run):
