@@ -3,11 +3,37 @@
 >>> from dfl_lightning import DFLModule, DFLTrainer, callbacks, data, models
 """
 
-from dfl_lightning import callbacks, data, models
-from dfl_lightning.errors import UserError
-from dfl_lightning.module import DFLModule
-from dfl_lightning.round import Round, RoundCallback
-from dfl_lightning.trainer import DFLTrainer
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from dfl_lightning import callbacks, data, models
+    from dfl_lightning.errors import UserError
+    from dfl_lightning.module import DFLModule
+    from dfl_lightning.round import Round, RoundCallback
+    from dfl_lightning.trainer import DFLTrainer
 
 __all__ = ["DFLModule", "DFLTrainer", "Round", "RoundCallback", "UserError", "callbacks", "data", "models"]
 __version__ = "0.1.0"
+
+_HOMES = {
+    "DFLModule": "module",
+    "DFLTrainer": "trainer",
+    "Round": "round",
+    "RoundCallback": "round",
+    "UserError": "errors",
+}
+
+
+def __getattr__(name: str) -> Any:
+    # On first use: torch and Lightning take seconds to load, and `commands` has something to do before.
+    if name not in __all__:
+        raise AttributeError(f"module 'dfl_lightning' has no attribute '{name}'")
+    home = importlib.import_module(f"dfl_lightning.{_HOMES.get(name, name)}")
+    return getattr(home, name) if name in _HOMES else home
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

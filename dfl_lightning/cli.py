@@ -43,7 +43,6 @@ from dfl_lightning.objectives import Objective
 from dfl_lightning.processes import (
     EndAtOnce,
     launched_by_another,
-    leave,
     lost_child,
     wait_for_the_first_to_leave,
     watch_the_first,
@@ -282,21 +281,3 @@ def _say(command: str, sentence: str) -> None:
 
 def _debug() -> bool:
     return os.environ.get("DFL_DEBUG", "") not in ("", "0")
-
-
-def fit() -> None:
-    """`dfl-fit`: train."""
-    leave(run("fit"))
-
-
-def validate() -> None:
-    """`dfl-validate`: evaluate a checkpoint."""
-    leave(run("validate"))
-
-
-def test() -> None:
-    """`dfl-test`: evaluate a checkpoint."""
-    leave(run("test"))
-
-
-test.__test__ = False  # type: ignore[attr-defined]  # no test of pytest's

@@ -88,8 +88,8 @@ class _Parser(argparse.ArgumentParser):
         self.exit(2, f"dfl-export: {message}; --help says what it takes\n")
 
 
-def main(argv: list[str] | None = None) -> None:
-    """The command."""
+def main(argv: list[str] | None = None) -> int:
+    """The command, from its words to its exit code: 0 done, 2 a user's mistake."""
     parser = _Parser(prog="dfl-export", description="Write clients' models as safetensors.")
     parser.add_argument("run", help="a run folder or a checkpoint")
     which = parser.add_mutually_exclusive_group()
@@ -103,5 +103,6 @@ def main(argv: list[str] | None = None) -> None:
         if os.environ.get("DFL_DEBUG", "") not in ("", "0"):
             raise
         print(f"dfl-export: {error}", file=sys.stderr)
-        sys.exit(2)
+        return 2
     print(f"{len(files)} model{'s' * (len(files) > 1)} in {files[0].parent}")
+    return 0

@@ -14,7 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from typing import Any, NoReturn
+from typing import Any
 
 from lightning.fabric.utilities.distributed import _set_num_threads_if_needed
 from lightning.pytorch.strategies.launchers.subprocess_script import _SubprocessScriptLauncher
@@ -77,13 +77,6 @@ class EndAtOnce:
     def __exit__(self, *error: object) -> None:
         if self._mine:
             signal.signal(signal.SIGINT, signal.default_int_handler)
-
-
-def leave(code: int) -> NoReturn:
-    """End a command that is over. From here on Ctrl-C ends it at once: Python would print where it was met."""
-    if _python_hears_interrupts():
-        signal.signal(signal.SIGINT, signal.SIG_IGN if launched_by_another() else signal.SIG_DFL)
-    sys.exit(code)
 
 
 def _python_hears_interrupts() -> bool:

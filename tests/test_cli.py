@@ -620,7 +620,7 @@ def test_own_classes_of_the_working_folder_work_by_their_import_path(dfl, here, 
 def test_a_plain_run_prints_our_lines_and_nothing_else(here):
     import subprocess
 
-    words = [sys.executable, "-c", "from dfl_lightning.cli import fit; fit()", "--config", "afind", *SMALL]
+    words = [sys.executable, "-c", "from dfl_lightning.commands import fit; fit()", "--config", "afind", *SMALL]
     done = subprocess.run(words, capture_output=True, text=True, cwd=here, timeout=120)
     assert (done.returncode, done.stderr) == (0, "")
     lines = done.stdout.splitlines()

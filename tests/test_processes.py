@@ -8,7 +8,7 @@ import sys
 import pytest
 from lightning.pytorch import Callback
 
-from dfl_lightning import cli, processes
+from dfl_lightning import cli, commands, processes
 from dfl_lightning.bank.ranks import LostProcess, Ranks
 from dfl_lightning.errors import UNREACHABLE, UserError
 from dfl_lightning.loop import RunStopped
@@ -113,18 +113,26 @@ def test_ctrl_c_ends_a_command_at_once_before_there_is_something_to_save():
         signal.signal(signal.SIGINT, before)
 
 
-def test_ctrl_c_ends_a_command_at_once_when_it_is_over(monkeypatch):
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+@pytest.mark.parametrize("command", ["fit", "validate", "test", "export"])
+@pytest.mark.parametrize("handler", [signal.default_int_handler, signal.SIG_IGN], ids=["python", "ignored"])
+def test_ctrl_c_ends_a_command_at_once_while_it_loads_and_when_it_is_over(monkeypatch, command, handler):
+    means = signal.SIG_DFL if handler is signal.default_int_handler else handler
+    seen = []
+    monkeypatch.setattr("dfl_lightning.cli.run", lambda command: seen.append(signal.getsignal(signal.SIGINT)) or 3)
+    monkeypatch.setattr("dfl_lightning.export.main", lambda: seen.append(signal.getsignal(signal.SIGINT)) or 3)
+    before = signal.signal(signal.SIGINT, handler)
     try:
-        for another, means in ((False, signal.SIG_DFL), (True, signal.SIG_IGN)):
-            signal.signal(signal.SIGINT, signal.default_int_handler)
-            monkeypatch.setattr(processes, "launched_by_another", lambda another=another: another)
-            with pytest.raises(SystemExit) as left:
-                processes.leave(3)
-            assert left.value.code == 3
-            assert signal.getsignal(signal.SIGINT) is means
+        with pytest.raises(SystemExit) as left:
+            getattr(commands, command)()
+        assert left.value.code == 3
+        assert [*seen, signal.getsignal(signal.SIGINT)] == [means, means]
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+def test_the_commands_load_nothing_before_they_hear_ctrl_c():
+    code = "import sys, dfl_lightning.commands; print([name for name in ('torch', 'lightning') if name in sys.modules])"
+    assert subprocess.check_output([sys.executable, "-c", code], text=True) == "[]\n"
 
 
 def test_a_sigterm_before_the_loop_listens_stops_the_run_before_its_first_round(small_run, monkeypatch):

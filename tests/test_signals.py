@@ -42,7 +42,7 @@ def command(tmp_path):
     started = []
 
     def command(*words):
-        code = "from dfl_lightning.cli import fit; fit()"
+        code = "from dfl_lightning.commands import fit; fit()"
         words = [sys.executable, "-c", code, "--config", "small.yaml", *words]
         pipe = subprocess.PIPE
         process = subprocess.Popen(words, cwd=tmp_path, env=environment, stdout=pipe, stderr=pipe, text=True)
@@ -173,7 +173,7 @@ def test_two_signals_before_the_first_round_is_over_leave_the_terminal_alone(com
 
 
 def test_a_reader_who_has_seen_enough_is_no_bug_of_ours(tmp_path):
-    words = [sys.executable, "-c", "from dfl_lightning.cli import fit; fit()", "--list"]
+    words = [sys.executable, "-c", "from dfl_lightning.commands import fit; fit()", "--list"]
     with subprocess.Popen(words, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         process.stdout.close()
         assert process.stderr.read() == ""

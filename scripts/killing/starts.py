@@ -181,13 +181,13 @@ def _become(words: Sequence[str], folder: Path, output: int) -> NoReturn:
 
 
 def _run_command(words: list[str]) -> NoReturn:
-    from dfl_lightning import cli
+    from dfl_lightning.commands import fit
 
     sys.argv = [str(SCRIPT), *words]
     code = 1
     try:
         try:
-            cli.fit()
+            fit()
         except SystemExit as left:
             code = int(left.code or 0)
         atexit._run_exitfuncs()

@@ -1,0 +1,49 @@
+"""The commands, as a shell starts them.
+
+Nothing is worth saving while they load and when they are over: Ctrl-C then ends them at once, where Python would print
+what it was doing. In between, the round loop hears it.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+from typing import NoReturn
+
+
+def fit() -> NoReturn:
+    """`dfl-fit`: train."""
+    _run("fit")
+
+
+def validate() -> NoReturn:
+    """`dfl-validate`: evaluate a checkpoint."""
+    _run("validate")
+
+
+def test() -> NoReturn:
+    """`dfl-test`: evaluate a checkpoint."""
+    _run("test")
+
+
+test.__test__ = False  # type: ignore[attr-defined]  # no test of pytest's
+
+
+def export() -> NoReturn:
+    """`dfl-export`: write clients' models as safetensors."""
+    _end_at_once()
+    from dfl_lightning.export import main
+
+    sys.exit(main())
+
+
+def _run(command: str) -> NoReturn:
+    _end_at_once()
+    from dfl_lightning.cli import run
+
+    sys.exit(run(command))
+
+
+def _end_at_once() -> None:
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # else nohup or a first process has it ignored
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
