@@ -1,6 +1,7 @@
 """A run that takes a tenth of a second, for tests of everything around the rounds; the scripts, imported."""
 
 import importlib
+import signal
 from pathlib import Path
 
 import lightning.pytorch as L
@@ -64,3 +65,9 @@ def load():
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(SCRIPTS))
         yield importlib.import_module
+
+
+@pytest.fixture(autouse=True, scope="session")
+def ctrl_c_is_heard():
+    """Whoever starts a program in the background has it ignored."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
