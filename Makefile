@@ -5,7 +5,7 @@ install:
 	.venv/bin/pip install -e '.[dev]'
 
 test:
-	$(PYTHON) -m pytest -n auto
+	$(PYTHON) -m pytest
 
 slow:
 	$(PYTHON) -m pytest -m slow

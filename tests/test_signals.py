@@ -100,7 +100,9 @@ def stopped(command, tmp_path, signum, after=2):
     return folder, process.returncode, out, err
 
 
-@pytest.mark.parametrize(("signum", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(
+    ("signum", "code"), [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 143, marks=pytest.mark.slow)]
+)
 def test_a_signal_saves_says_one_sentence_and_the_run_can_go_on(command, here, tmp_path, signum, code):
     folder, returned, _, err = stopped(command, tmp_path, signum)
     assert returned == code
@@ -158,6 +160,7 @@ def test_a_killed_run_goes_on_from_its_last_checkpoint(command, here, tmp_path):
         assert arrays["rounds"].tolist() == [r for r in range(done + 3) if r % 3 == 2]
 
 
+@pytest.mark.slow
 def test_two_signals_before_the_first_round_is_over_leave_the_terminal_alone(command, tmp_path):
     process = command("--model.local_epochs", "2000")
     deadline = time.monotonic() + 60

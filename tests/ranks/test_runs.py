@@ -32,7 +32,7 @@ def check(runs, tmp_path, counts, words):
     return found[counts[0]]
 
 
-QUICK = [("afind", "mlp"), ("fdms", "cnn"), ("dpfl", "cnn")]
+QUICK = [("afind", "mlp"), ("fdms", "cnn")]
 SYSTEMS = [
     (config, network) for config in ("afind", "fdms", "panm_loss", "panm_grad", "dpfl") for network in ("mlp", "cnn")
 ]

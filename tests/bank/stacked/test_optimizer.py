@@ -99,7 +99,7 @@ class Own(torch.optim.SGD):
         (functools.partial(Own, lr=0.1), False),
         (lambda parameters: torch.optim.SGD(parameters, lr=0.1, momentum=0.5), True),
     ],
-    ids=str,
+    ids=lambda value: str(value).partition(" at 0x")[0],  # the same in every process
 )
 def test_the_fused_kernel_is_taken_where_nobody_chose_another(make, fused):
     asked = make([nn.Parameter(torch.zeros(2))]).defaults
