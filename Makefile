@@ -5,7 +5,7 @@ install:
 	.venv/bin/pip install -e '.[dev]'
 
 test:
-	$(PYTHON) -m pytest
+	$(PYTHON) -m pytest -n auto
 
 slow:
 	$(PYTHON) -m pytest -m slow
