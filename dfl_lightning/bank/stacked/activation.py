@@ -87,6 +87,8 @@ def one_by_one(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 
 def holds_activation(value: Any) -> bool:
     """Whether an activation is somewhere in nested lists, tuples and dicts."""
+    if isinstance(value, tuple) and any(map(_is_activation, value)):
+        return True  # without a tree, which takes as long as a small layer
     return any(_is_activation(leaf) for leaf in tree_flatten(value, is_leaf=_is_activation)[0])
 
 

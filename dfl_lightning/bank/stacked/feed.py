@@ -22,12 +22,14 @@ class Batch:
         labels: int64 [k, B].
         sizes: real samples of each client; its further ones repeat one of its own and count for nothing.
         counts: the same where the data are, int64 [k].
+        weights: of samples in their client's mean, [k, B]: 1 / b for each of b real ones, 0 for padding.
     """
 
     inputs: Tensor
     labels: Tensor
     sizes: list[int]
     counts: Tensor
+    weights: Tensor
 
 
 class BatchSource(Protocol):
@@ -71,6 +73,7 @@ class Feed:
         """Begin a phase: so many epochs for every client."""
         self._begun = [drawn * each for drawn, each in zip(self._epochs, self._per_epoch, strict=True)]
         self.taken, self._phase = 0, epochs  # batches taken in this phase, and epochs that it has
+        self._waiting = len(self._owners)
         self._sizes: list[list[int]] = [[] for _ in self._owners]
         self._indices: list[list[Tensor]] = [[] for _ in self._owners]
         for client in range(len(self._owners)):
@@ -85,7 +88,9 @@ class Feed:
 
     def waiting(self) -> int:
         """How many clients have batches of the phase left, whatever a step drew beyond; they are the first ones."""
-        return sum(self._phase * each > self.taken for each in self._per_epoch)
+        while self._waiting and self._phase * self._per_epoch[self._waiting - 1] <= self.taken:
+            self._waiting -= 1
+        return self._waiting
 
     def whole(self, clients: int, batches: int) -> bool:
         """Whether the next `batches` of each of the first `clients` have been drawn and are of full size."""
@@ -95,30 +100,31 @@ class Feed:
     def take(self, clients: int) -> tuple[Tensor, Tensor, list[int]]:
         """Indices [k, B] of the next batch of the first `clients`, and how many are real: as [k] and as a list."""
         step = self.taken
-        late = [client for client in range(clients) if len(self._sizes[client]) == step]
+        late = [client for client, sizes in enumerate(self._sizes[:clients]) if len(sizes) == step]
         for client in late:
             self._one_more_epoch(client)
         if late:
             self._lay_out()
         self.taken += 1
-        sizes = [self._sizes[client][step] for client in range(clients)]
+        sizes = [sizes[step] for sizes in self._sizes[:clients]]
         return self._index[step, :clients], self._counts[step, :clients], sizes
 
     def next(self, clients: int) -> Batch:
         """The same with images and labels, as long as the largest."""
         shop, data, step = self._shop, self._shop.data, self.taken
         indices, counts, sizes = self.take(clients)
-        indices = indices[:, : max(sizes)]
+        longest = max(sizes)
+        indices, weights = indices[:, :longest], self._weights[step, :clients, :longest]
         if shop.network.has_dropout:
             self.masks = [self._draws.masks(*words) for words in self._words(clients, step)]
         if data.augment is None:
-            return Batch(*data.batch(indices, dtype=shop.config.dtype), sizes, counts)
+            return Batch(*data.batch(indices, dtype=shop.config.dtype), sizes, counts, weights)
         drawn = [
             data.batch(own[:size], dtype=shop.config.dtype, generator=self._draws.augmentation(*words))
             for own, size, words in zip(indices, sizes, self._words(clients, step), strict=True)
         ]
-        inputs, labels = (torch.stack([_padded(t, max(sizes)) for t in ts]) for ts in zip(*drawn, strict=True))
-        return Batch(inputs, labels, sizes, counts)
+        inputs, labels = (torch.stack([_padded(t, longest) for t in ts]) for ts in zip(*drawn, strict=True))
+        return Batch(inputs, labels, sizes, counts, weights)
 
     def _words(self, clients: int, step: int) -> list[tuple[int, int, int]]:
         """What names the draws of a step: owner, epoch and step of the epoch."""
@@ -146,6 +152,13 @@ class Feed:
                 index[: len(sizes), client] = torch.cat(parts).view(-1, size)
                 counts[: len(sizes), client] = torch.tensor(sizes)
         self._index, self._counts = index.to(device), counts.to(device)
+        self._weights = sample_weights(self._counts, size, self._shop.config.dtype)
+
+
+def sample_weights(counts: Tensor, length: int, dtype: torch.dtype) -> Tensor:
+    """The weights of a batch of `length` of which `counts`, int64 [...], are real: [..., length]; see `Batch`."""
+    counts = counts.unsqueeze(-1)
+    return (torch.arange(length, device=counts.device) < counts).to(dtype) / counts.clamp(min=1)
 
 
 def _padded(part: Tensor, length: int) -> Tensor:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from dfl_lightning.bank.layout import Columns
-from dfl_lightning.bank.stacked.feed import Batch, Feed
+from dfl_lightning.bank.stacked.feed import Batch, Feed, sample_weights
 from dfl_lightning.bank.stacked.optimizer import works_on_tensors_alone
 from dfl_lightning.bank.stacked.staging import Staging
 from dfl_lightning.bank.stacked.workshop import Workshop
@@ -268,4 +268,6 @@ class Tray:
         turn, self._next = self._next, (self._next + 1) % self.batches
         config = self._shop.config
         inputs, labels = self._shop.data.batch(self._index[turn, :clients], dtype=config.dtype)
-        return Batch(inputs, labels, [config.batch_size] * clients, self._counts[turn, :clients])
+        counts = self._counts[turn, :clients]
+        weights = sample_weights(counts, config.batch_size, config.dtype)
+        return Batch(inputs, labels, [config.batch_size] * clients, counts, weights)

@@ -66,6 +66,9 @@ class StackedJob:
         else:
             self.losses, self.samples = recordings.losses[:count], recordings.samples[:count]
         self.params: list[Tensor] = self._whole
+        self._parameters = [entry for entry in shop.layout.entries if not entry.is_buffer]
+        self._buffers = [entry.name for entry in shop.layout.entries if entry.is_buffer]
+        self._leaves: list[Tensor] = []  # of `params`, where they have been made
 
     # --- what an objective sees --------------------------------------------------------------------------------------
     @property
@@ -133,7 +136,7 @@ class StackedJob:
         other._staging, other.kept, other._source = memory.staging, memory.kept, source
         other.losses, other.samples = memory.losses, memory.samples
         other._whole, other.clients = memory.staging.parameters(), clients
-        other.params = other._first(other._whole)
+        other.params, other._leaves = other._first(other._whole), []
         other.optimizer = self.optimizer.elsewhere(states)
         return other
 
@@ -155,15 +158,15 @@ class StackedJob:
     def _narrow(self) -> bool:
         """Look at the clients with batches left only; False where nobody is left."""
         clients = self.feed.waiting()
-        if clients and clients != len(self.params[0]):
-            self.params = [p[:clients] for p in self._whole]
+        if clients and clients != self.params[0].shape[0]:
+            self.params, self._leaves = [p[:clients] for p in self._whole], []
         self.clients = clients
         return bool(clients)
 
     def _freeze(self, columns: Columns) -> None:
         """Only entries inside `columns` are trained."""
-        entries = [entry for entry in self._shop.layout.entries if not entry.is_buffer]
-        self._trained = [entry.trainable and columns.holds(entry) for entry in entries]
+        self._trained = [entry.trainable and columns.holds(entry) for entry in self._parameters]
+        self._leaves = []
 
     def _first(self, tensors: list[Tensor]) -> list[Tensor]:
         return [t[: self.clients] for t in tensors]
@@ -193,26 +196,35 @@ class StackedJob:
     def _gradients(self, params: Sequence[Tensor], batch: Batch, first: int, stop: int) -> list[Tensor]:
         shop, sizes = self._shop, batch.sizes[first:stop]
         longest = max(sizes)
+        leaves = self._leaves_of(params, first, stop)
+        tensors = {entry.name: leaf for entry, leaf in zip(self._parameters, leaves, strict=True)}
+        for name in self._buffers:
+            tensors[name] = self._staging.tensors[name][first:stop]
+        padded = sizes if min(sizes) < longest else None
+        now = Pass(tensors, True, self._source.masks[first:stop], padded)
+        part = (slice(first, stop), slice(longest))
+        with shop.config.arithmetic(batch.inputs.device):
+            scores = shop.network(now, batch.inputs[part])
+            losses = shop.loss(scores, batch.labels[part], sizes, batch.weights[part])
+        wanted = [leaf for leaf in leaves if leaf.requires_grad]
+        grads = iter(torch.autograd.grad(losses, wanted, torch.ones_like(losses), allow_unused=True))
+        counts = batch.counts[first:stop]
+        self.losses[first:stop].add_(losses.detach().double() * counts)
+        self.samples[first:stop].add_(counts)
+        found = [next(grads) if leaf.requires_grad else None for leaf in leaves]
+        return [torch.zeros_like(leaf) if g is None else g for g, leaf in zip(found, leaves, strict=True)]
+
+    def _leaves_of(self, params: Sequence[Tensor], first: int, stop: int) -> list[Tensor]:
+        """Clients [first, stop) of `params`, as what gradients are taken of; once for all steps where it can be."""
+        ours = params is self.params and stop - first == self.clients
+        if ours and self._leaves:
+            return self._leaves
         leaves = [
             p[first:stop].detach().requires_grad_(wanted) for p, wanted in zip(params, self._trained, strict=True)
         ]
-        entries = [entry for entry in shop.layout.entries if not entry.is_buffer]
-        tensors = {entry.name: leaf for entry, leaf in zip(entries, leaves, strict=True)}
-        for entry in shop.layout.entries:
-            if entry.is_buffer:
-                tensors[entry.name] = self._staging.tensors[entry.name][first:stop]
-        padded = sizes if min(sizes) < longest else None
-        now = Pass(tensors, True, self._source.masks[first:stop], padded)
-        counts = batch.counts[first:stop]
-        with shop.config.arithmetic(batch.inputs.device):
-            scores = shop.network(now, batch.inputs[first:stop, :longest])
-            losses = shop.loss(scores, batch.labels[first:stop, :longest], sizes, counts)
-        wanted = [leaf for leaf in leaves if leaf.requires_grad]
-        grads = iter(torch.autograd.grad(losses.sum(), wanted, allow_unused=True))
-        self.losses[first:stop] += losses.detach().double() * counts
-        self.samples[first:stop] += counts
-        found = [next(grads) if leaf.requires_grad else None for leaf in leaves]
-        return [torch.zeros_like(leaf) if g is None else g for g, leaf in zip(found, leaves, strict=True)]
+        if ours:
+            self._leaves = leaves
+        return leaves
 
 
 def clip_norms(grads: Sequence[Tensor], largest: float) -> list[Tensor]:

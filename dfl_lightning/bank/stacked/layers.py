@@ -54,9 +54,10 @@ def linear(layer: nn.Linear, name: str, now: Pass, x: Activation) -> Activation:
     """A batched product."""
     weight = now.of(name, "weight")
     assert weight is not None
-    inputs = x.leading()
-    rows = inputs.reshape(len(inputs), -1, inputs.shape[-1])
-    outputs = batched_product(rows, weight, now.of(name, "bias"))
+    inputs, bias = x.leading(), now.of(name, "bias")
+    if inputs.dim() == 3:  # almost always
+        return Activation(batched_product(inputs, weight, bias), x.clients)
+    outputs = batched_product(inputs.reshape(x.clients, -1, inputs.shape[-1]), weight, bias)
     return Activation(outputs.view(*inputs.shape[:-1], -1), x.clients)
 
 

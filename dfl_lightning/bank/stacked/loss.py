@@ -24,10 +24,17 @@ class StackedLoss:
         self._loss = loss
         self.is_cross_entropy = is_plain_cross_entropy(loss)
 
-    def __call__(self, scores: Tensor, labels: Tensor, sizes: Sequence[int], counts: Tensor) -> Tensor:
-        """Scores [k, B, ...], labels [k, B], the first `sizes[i]` of client i real, `counts` [k] the same -> [k]."""
+    def __call__(self, scores: Tensor, labels: Tensor, sizes: Sequence[int], weights: Tensor) -> Tensor:
+        """Losses [k] of scores [k, B, ...] and labels [k, B].
+
+        Args:
+            scores: of a batch.
+            labels: of its samples.
+            sizes: the first `sizes[i]` of client i are real.
+            weights: the same as [k, B], see `Batch`.
+        """
         if self.is_cross_entropy and scores.dim() == 3:
-            return WeightedCrossEntropy.apply(scores, labels, _weights(scores, counts))
+            return WeightedCrossEntropy.apply(scores, labels, weights)
         losses = [self._loss(s[:size], y[:size]) for s, y, size in zip(scores, labels, sizes, strict=True)]
         return torch.stack(losses)
 
@@ -38,10 +45,3 @@ def is_plain_cross_entropy(loss: object) -> bool:
         return False
     as_it_comes = loss.reduction == "mean" and loss.label_smoothing == 0 and loss.ignore_index == -100
     return loss.weight is None and as_it_comes
-
-
-def _weights(scores: Tensor, counts: Tensor) -> Tensor:
-    """1 / b for each of a client's b real samples, 0 for padding: [k, B]."""
-    counts = counts.to(scores.dtype).unsqueeze(1)
-    real = torch.arange(scores.shape[1], device=scores.device).unsqueeze(0) < counts
-    return real / counts

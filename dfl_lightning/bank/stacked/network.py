@@ -35,6 +35,7 @@ class _Step:
 
     node: fx.Node
     run: Callable[..., Any]  # (pass, *arguments)
+    plain: bool  # no other node's value is deeper inside the arguments than as one of them
     keeps_common: bool  # the rule takes what is the same for all clients as it is
     dead: tuple[fx.Node, ...]  # not needed after this step
 
@@ -75,14 +76,7 @@ class StackedNetwork:
             now.tensors = {**now.tensors, **{name: now.tensors[own] for name, own in self._aliases.items()}}
         values: dict[fx.Node, Any] = {}
         clients = len(next(iter(now.tensors.values()), inputs))
-
-        def look_up(node: fx.Node) -> Any:
-            return values[node]
-
-        def look_up_spread(node: fx.Node) -> Any:
-            value = values[node]
-            return value.spread(clients) if isinstance(value, Activation) else value
-
+        some_common = len(inputs) != clients
         for step in self._plans[now.training]:
             node = step.node
             if node.op == "placeholder":
@@ -91,10 +85,12 @@ class StackedNetwork:
                 result = values[node.args[0]]  # type: ignore[index]
                 return result.spread(clients).leading()
             else:
-                inputs_of = (values[source] for source in node.all_input_nodes)
-                common = all(value.clients == 1 for value in inputs_of if isinstance(value, Activation))
-                find = look_up if step.keeps_common and common else look_up_spread
-                args, kwargs = fx.map_arg(node.args, find), fx.map_arg(node.kwargs, find)
+                if some_common:
+                    args, kwargs = _spread(step, values, clients)
+                elif step.plain:  # almost always
+                    args, kwargs = [values[a] if isinstance(a, fx.Node) else a for a in node.args], node.kwargs
+                else:
+                    args, kwargs = fx.map_arg((node.args, node.kwargs), values.__getitem__)
                 try:
                     values[node] = step.run(now, *args, **kwargs)
                 except Exception as error:
@@ -140,6 +136,7 @@ class StackedNetwork:
             _Step(
                 node,
                 self._rule(node),
+                _is_plain(node),
                 node.op != "call_module" or _keeps_common(self._layers[str(node.target)]),
                 tuple(source for source in node.all_input_nodes if last_use[source] is node),
             )
@@ -214,6 +211,26 @@ class StackedNetwork:
             raise CannotStack("its outputs differ when stacked clients are given the same inputs")
 
 
+def _is_plain(node: fx.Node) -> bool:
+    simple = (int, float, str, bool, type(None))
+    return all(isinstance(a, (fx.Node, *simple)) for a in node.args) and all(
+        isinstance(a, simple) for a in node.kwargs.values()
+    )
+
+
+def _spread(step: _Step, values: Mapping[fx.Node, Any], clients: int) -> Any:
+    """The arguments of a step; what is common to the clients is spread, unless its rule takes it as it is."""
+    inputs = (values[source] for source in step.node.all_input_nodes)
+    common = all(value.clients == 1 for value in inputs if isinstance(value, Activation))
+
+    def find(node: fx.Node) -> Any:
+        value = values[node]
+        as_it_is = (step.keeps_common and common) or not isinstance(value, Activation)
+        return value if as_it_is else value.spread(clients)
+
+    return fx.map_arg((step.node.args, step.node.kwargs), find)
+
+
 class _PerThread:
     """A copy of a layer for each thread, in the mode of the pass: `functional_call` changes a layer while it lasts."""
 
@@ -262,7 +279,7 @@ def _layer(rule: Callable[..., Any], layer: nn.Module, name: str, now: Pass, *ar
 
 
 def _function(function: Callable[..., Any], now: Pass, *args: Any, **kwargs: Any) -> Any:
-    if not holds_activation((args, kwargs)):
+    if not holds_activation(args) and not holds_activation(kwargs):
         return function(*args, **kwargs)  # of shapes and numbers
     if function in FUNCTIONS:
         return FUNCTIONS[function](*args, **kwargs)

@@ -42,6 +42,8 @@ class PrefixOptimizer:
             parameter.grad = memory(grad).contiguous()  # the fused kernels read straight through the memory
         assert self._optimizer is not None
         self._optimizer.step()
+        for parameter in self._parameters:
+            parameter.grad = None  # the next gradients get this memory, which the cache still holds
 
     def states(self) -> list[dict[str, Any]]:
         """What torch's optimizer remembers of each parameter: tensors [k, ...], and others common to all clients."""

@@ -32,7 +32,7 @@ class Stopwatch:
         batch = samples.repeat(-(-self._clients * shop.config.batch_size // len(samples)))
         batch = batch[: self._clients * shop.config.batch_size].view(self._clients, -1)
         inputs, labels = shop.data.batch(batch, dtype=shop.config.dtype)
-        counts = torch.full((self._clients,), shop.config.batch_size, device=device)
+        weights = torch.full_like(labels, 1 / shop.config.batch_size, dtype=shop.config.dtype)
         sizes = [shop.config.batch_size] * self._clients
         masks = [torch.Generator() for _ in sizes]
 
@@ -41,7 +41,7 @@ class Stopwatch:
             begin.record()
             with shop.config.arithmetic(device):
                 scores = shop.network(Pass(dict(everybody), True, masks), inputs)
-                losses = shop.loss(scores, labels, sizes, counts)
+                losses = shop.loss(scores, labels, sizes, weights)
             torch.autograd.grad(losses.sum(), wanted, allow_unused=True)
             end.record()
             end.synchronize()

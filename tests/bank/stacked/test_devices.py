@@ -57,7 +57,7 @@ def test_a_forward_pass_of_two_clients_on_a_gpu(gpu):
     staging = Staging(layout, lambda start, stop: torch.ones(2, stop - start, device=gpu))
     scores = StackedNetwork(network)(Pass(staging.tensors, True), torch.ones(2, 5, 1, 6, 6, device=gpu))
     losses = StackedLoss(nn.CrossEntropyLoss())(
-        scores, torch.zeros(2, 5, dtype=torch.long, device=gpu), [5, 4], torch.tensor([5, 4], device=gpu)
+        scores, torch.zeros(2, 5, dtype=torch.long, device=gpu), [5, 4], torch.ones(2, 5, device=gpu)
     )
     assert {scores.device, losses.device} == {gpu}
     assert staging.finite().device == gpu

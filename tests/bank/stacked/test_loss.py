@@ -7,10 +7,12 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from dfl_lightning.bank.stacked.feed import sample_weights
 from dfl_lightning.bank.stacked.kernels import WeightedCrossEntropy
 from dfl_lightning.bank.stacked.loss import StackedLoss
 
 SIZES = [4, 1, 3]
+WEIGHTS = torch.tensor([[1 / 4] * 4, [1, 0, 0, 0], [1 / 3, 1 / 3, 1 / 3, 0]], dtype=torch.float64)
 
 
 def batch():
@@ -40,7 +42,7 @@ LOSSES = {
 def test_each_clients_loss_is_the_plain_one_of_its_real_samples(name):
     scores, labels = batch()
     loss = LOSSES[name]
-    found = StackedLoss(loss)(scores, labels, SIZES, torch.tensor(SIZES))
+    found = StackedLoss(loss)(scores, labels, SIZES, WEIGHTS)
     weights = torch.tensor([0.5, 2.0, -1.0], dtype=torch.float64)
     (gradient,) = torch.autograd.grad((found * weights).sum(), scores)
     for i, size in enumerate(SIZES):
@@ -54,6 +56,10 @@ def test_each_clients_loss_is_the_plain_one_of_its_real_samples(name):
 
 def test_only_the_plain_cross_entropy_is_computed_for_all_at_once():
     assert [name for name, loss in LOSSES.items() if StackedLoss(loss).is_cross_entropy] == ["cross entropy"]
+
+
+def test_the_weights_of_a_batch():
+    torch.testing.assert_close(sample_weights(torch.tensor(SIZES), 4, torch.float64), WEIGHTS, rtol=0, atol=0)
 
 
 def test_the_gradient_of_the_weighted_cross_entropy():
