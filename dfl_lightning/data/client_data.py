@@ -13,6 +13,7 @@ from torch import Tensor
 __all__ = ["ClientData"]
 
 Augment = Callable[[Tensor, torch.Generator], Tensor]
+Affine = tuple[Tensor | None, Tensor | None]
 
 
 @dataclass(eq=False)
@@ -47,7 +48,7 @@ class ClientData:
     shift: Tensor
     augment: Augment | None = None
     adversaries: Tensor | None = None
-    _affine: dict[torch.dtype, tuple[Tensor | None, Tensor | None]] = field(default_factory=dict, init=False, repr=False)
+    _affine: dict[torch.dtype, Affine] = field(default_factory=dict, init=False, repr=False)
 
     @property
     def num_clients(self) -> int:
@@ -115,7 +116,7 @@ class ClientData:
             adversaries=None if self.adversaries is None else self.adversaries.to(device),
         )
 
-    def _affine_in(self, dtype: torch.dtype) -> tuple[Tensor | None, Tensor | None]:
+    def _affine_in(self, dtype: torch.dtype) -> Affine:
         """Scale and shift, None where they would change nothing."""
         # Kept, because a conversion a batch is a kernel launch a batch, and a look at the numbers waits for the device.
         if dtype not in self._affine:

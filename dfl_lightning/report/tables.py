@@ -45,9 +45,7 @@ def read_metrics(path: Path) -> list[dict[str, str]]:
         with open(path, encoding="utf-8", newline="") as file:
             rows = list(csv.DictReader(file))
     except (csv.Error, UnicodeDecodeError) as error:
-        raise UserError(
-            f"{path}: damaged ({reason(error)}); restore it, or move it away and go on without it"
-        ) from error
+        raise _damaged(path, error) from error
     # a killed run may tear its last row
     return [row for row in rows if None not in row.values() and (row.get("round") or "").isdigit()]
 
@@ -59,9 +57,11 @@ def read_npz(path: Path) -> dict[str, np.ndarray]:
     try:
         return files.read_npz(path)
     except ValueError as error:
-        raise UserError(
-            f"{path}: damaged ({reason(error)}); restore it, or move it away and go on without it"
-        ) from error
+        raise _damaged(path, error) from error
+
+
+def _damaged(path: Path, error: Exception) -> UserError:
+    return UserError(f"{path}: damaged ({reason(error)}); restore it, or move it away and go on without it")
 
 
 def by_round(arrays: dict[str, np.ndarray], key: str) -> dict[int, dict[str, np.ndarray]]:

@@ -11,8 +11,8 @@ from torch import Tensor
 class BatchedLinear(torch.autograd.Function):
     """k linear layers at once.
 
-    Autograd's backward of a batched product returns the weights' gradient transposed, and laying it out again costs a third of
-    a step of a small perceptron; here it is computed in the layout of the weights.
+    Autograd's backward of a batched product returns the weights' gradient transposed, and laying it out again costs a
+    third of a step of a small perceptron; here it is computed in the layout of the weights.
     """
 
     @staticmethod
