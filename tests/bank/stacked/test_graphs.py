@@ -159,6 +159,7 @@ CASES = {
     "two phases": {"optimizer": OPTIMIZERS["momentum"], "shared": ("0.*",)},
     "convolutions": {"kind": "batchnorm", "sizes": (40, 12, 32, 4, 28, 40, 16, 8)},
     "unequal batches meet": {"kind": "batchnorm", "sizes": (42, 11, 35, 6, 38, 39, 14, 8)},
+    "a first step of fewer than a bucket": {"absent": ((1, 5, 7), (), (0,))},
     "several batches": {"objective": Pull(), "sets": ("other",), "optimizer": OPTIMIZERS["adam"]},
 }
 
