@@ -1,6 +1,7 @@
 """The user's optimizer on clients of whom fewer and fewer are left, against an optimizer for each."""
 
 import functools
+import weakref
 
 import pytest
 import torch
@@ -61,6 +62,16 @@ def test_every_client_has_an_optimizer_of_its_own_in_effect(name, options):
         for mine, theirs, before in zip(together, alone, start, strict=True):
             torch.testing.assert_close(mine[client], theirs.detach(), rtol=1e-10, atol=1e-10)
             assert not torch.equal(theirs.detach(), before[client])
+
+
+def test_a_step_lets_go_of_the_gradients():
+    """The next ones take their memory; otherwise a step works on two sets of gradients, and leaves the cache."""
+    grads = [torch.ones(3, 2)]
+    kept = weakref.ref(grads[0])
+    optimizer = PrefixOptimizer(functools.partial(torch.optim.SGD, momentum=0.9), lr=0.05)
+    optimizer.step([torch.zeros(3, 2)], grads)
+    del grads
+    assert kept() is None
 
 
 def test_updates_happen_in_the_clients_own_memory():
