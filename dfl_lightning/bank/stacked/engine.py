@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from collections import defaultdict
+from itertools import chain
 from typing import TYPE_CHECKING
 
 import torch
@@ -127,30 +128,27 @@ class StackedEngine(Engine):
         In the latter case a job runs with the cohort of the client whose row it reads (`home`), so that a row is staged
         once.
         """
-        owners = references.owners.tolist()
         items = self._items(references, split)
-        losses = torch.full((len(owners),), float("nan"), dtype=torch.float64)
-        metrics = {name: losses.clone() for name in self.metrics}
 
-        def work(item: Item) -> dict[int, Scores]:
+        def work(item: Item) -> list[Scores]:
             with torch.no_grad():
                 if isinstance(item, Contest):
-                    return self._scorer.compete(bank, references, item, pool)
+                    return [self._scorer.compete(bank, references, item, pool)]
                 return self._scorer.score(bank, references, item, pool)
 
         with workers(self.threads) as pool, one_blas_thread():
             results = pool.map(work, items, between=self.between_cohorts)
-        pieces: dict[int, list[Scores]] = defaultdict(list)
-        for found in results:
-            for job, scores in found.items():
-                pieces[job].append(scores)
-        for job, several in pieces.items():
-            samples = sum(scores.samples for scores in several)
-            loss = sum(scores.loss * scores.samples for scores in several) / samples
-            losses[job] = math.inf if math.isnan(loss) else loss
-            for name, values in metrics.items():
-                values[job] = sum(scores.metrics[name] * scores.samples for scores in several) / samples
-        return Evaluation(losses, metrics)
+        samples = torch.zeros(len(references), dtype=torch.long)
+        losses, *others = torch.zeros(1 + len(self.metrics), len(references), dtype=torch.float64)
+        metrics = dict(zip(self.metrics, others, strict=True))
+        for scores in chain.from_iterable(results):  # the global test set comes in several pieces
+            samples.index_add_(0, scores.jobs, scores.samples)
+            losses.index_add_(0, scores.jobs, scores.losses * scores.samples)
+            for name, sums in metrics.items():
+                sums.index_add_(0, scores.jobs, scores.metrics[name] * scores.samples)
+        losses = (losses / samples).nan_to_num(nan=math.inf, posinf=math.inf, neginf=-math.inf)
+        losses = losses.where(samples > 0, torch.nan)
+        return Evaluation(losses, {name: sums / samples for name, sums in metrics.items()})
 
     def _items(self, references: References, split: str) -> list[Item]:
         """What one thread does at a time: a contest, the models of a cohort, or a piece of the global test set."""
@@ -173,7 +171,7 @@ class StackedEngine(Engine):
         for job, owner in enumerate(references.owners.tolist()):
             by_owner[owner].append(job)
         by_owner.pop(-1, None)  # the global test set is cut into pieces
-        found = (self._scorer.contests(jobs, len(self.samples(owner, split))) for owner, jobs in by_owner.items())
+        found = (self._scorer.contests(jobs, self.samples(owner, split).shape[0]) for owner, jobs in by_owner.items())
         return [jobs for several in found for jobs in several]
 
     def _pieces(self, samples: Tensor) -> list[Tensor]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import torch
@@ -46,8 +47,13 @@ class Subject:
     jobs: tuple[int, ...]
     samples: tuple[Tensor, ...]
 
+    @cached_property
+    def sizes(self) -> list[int]:
+        """Number of samples of each job."""
+        return [samples.shape[0] for samples in self.samples]  # len() of a tensor is ten times slower
+
     def __len__(self) -> int:
-        return sum(map(len, self.samples))
+        return sum(self.sizes)
 
 
 @dataclass(frozen=True)
@@ -68,11 +74,19 @@ class Contest:
 
 @dataclass(frozen=True)
 class Scores:
-    """Means over one job's samples."""
+    """Means over the samples of each of j jobs.
 
-    samples: int
-    loss: float
-    metrics: dict[str, float]
+    Args:
+        jobs: their positions, long [j].
+        samples: how many each has, long [j].
+        losses: float64 [j].
+        metrics: float64 [j] by name.
+    """
+
+    jobs: Tensor
+    samples: Tensor
+    losses: Tensor
+    metrics: dict[str, Tensor]
 
 
 def subjects_of(jobs: Sequence[int], rows: Sequence[int], samples: Sequence[Tensor]) -> list[Subject]:
@@ -85,7 +99,7 @@ def subjects_of(jobs: Sequence[int], rows: Sequence[int], samples: Sequence[Tens
     """
     groups: dict[tuple[int, int], list[int]] = defaultdict(list)
     for place, (job, row) in enumerate(zip(jobs, rows, strict=True)):
-        if len(samples[place]):
+        if samples[place].shape[0]:
             groups[(row, job if row < 0 else 0)].append(place)
     found = [Subject(tuple(jobs[p] for p in ps), tuple(samples[p] for p in ps)) for ps in groups.values()]
     return sorted(found, key=len, reverse=True)
@@ -124,8 +138,8 @@ class Scorer:
         return [part for part in parts if len(part) > 1]
 
     # --- two ways -----------------------------------------------------------------------------------------------------
-    def compete(self, bank: Bank, references: References, contest: Contest, pool: Workers) -> dict[int, Scores]:
-        """Mean loss, accuracy and metrics by job of a contest; arguments as for `score`."""
+    def compete(self, bank: Bank, references: References, contest: Contest, pool: Workers) -> Scores:
+        """Mean loss, accuracy and metrics of a contest's jobs; arguments as for `score`."""
         staging = self._staged(bank, references, contest.jobs)
         pieces = []
         for samples in contest.samples.split(_equal(len(contest.samples), self.length)):
@@ -135,10 +149,8 @@ class Scorer:
         found = [torch.cat(several, dim=1) for several in zip(*pieces, strict=True)]
         return self._means(contest.jobs, [len(contest.samples)] * len(contest.jobs), [t.flatten(0, 1) for t in found])
 
-    def score(
-        self, bank: Bank, references: References, subjects: Sequence[Subject], pool: Workers
-    ) -> dict[int, Scores]:
-        """Mean loss, accuracy and metrics by job.
+    def score(self, bank: Bank, references: References, subjects: Sequence[Subject], pool: Workers) -> list[Scores]:
+        """Mean loss, accuracy and metrics of the subjects' jobs, of a few subjects at a time.
 
         Args:
             bank: where models are.
@@ -146,20 +158,21 @@ class Scorer:
             subjects: the models, those with most samples first.
             pool: asked now and then whether the work is still wanted.
         """
-        found: dict[int, Scores] = {}
+        found = []
         for first in range(0, len(subjects), self.width):
             side_by_side = subjects[first : first + self.width]
             staging = self._staged(bank, references, [subject.jobs[0] for subject in side_by_side])
-            for subject, tensors in zip(side_by_side, self._pass(staging, side_by_side, pool), strict=True):
-                found |= self._means(subject.jobs, [len(samples) for samples in subject.samples], tensors)
+            jobs = [job for subject in side_by_side for job in subject.jobs]
+            sizes = [size for subject in side_by_side for size in subject.sizes]
+            found.append(self._means(jobs, sizes, self._pass(staging, side_by_side, pool)))
         return found
 
-    def _pass(self, staging: Staging, subjects: Sequence[Subject], pool: Workers) -> list[list[Tensor]]:
-        """Of each subject what `_judged` returns, for all its samples."""
+    def _pass(self, staging: Staging, subjects: Sequence[Subject], pool: Workers) -> list[Tensor]:
+        """What `_judged` returns for all samples, one subject after the other."""
         counts = [len(subject) for subject in subjects]
         indices = [torch.cat(subject.samples) for subject in subjects]
         length = _equal(counts[0], self.length)
-        parts: list[list[list[Tensor]]] = [[] for _ in subjects]
+        parts: list[list[list[Tensor]]] = [[] for _ in subjects]  # of each subject, a stretch after the other
         for start in range(0, counts[0], length):
             pool.check()
             active = sum(count > start for count in counts)
@@ -170,7 +183,7 @@ class Scorer:
             judged = self._judged(tensors, inputs, labels)
             for place, size in enumerate(sizes):
                 parts[place].append([tensor[place, :size] for tensor in judged])
-        return [[torch.cat(pieces) for pieces in zip(*own, strict=True)] for own in parts]
+        return [torch.cat(pieces) for pieces in zip(*(part for own in parts for part in own), strict=True)]
 
     # --- what both have in common -------------------------------------------------------------------------------------
     def _staged(self, bank: Bank, references: References, jobs: Sequence[int]) -> Staging:
@@ -195,7 +208,7 @@ class Scorer:
         wants_scores = bool(shop.config.metrics) or not shop.loss.is_cross_entropy
         return [losses, right, scores, labels] if wants_scores else [losses, right]
 
-    def _means(self, jobs: Sequence[int], sizes: Sequence[int], judged: Sequence[Tensor]) -> dict[int, Scores]:
+    def _means(self, jobs: Sequence[int], sizes: Sequence[int], judged: Sequence[Tensor]) -> Scores:
         """Means over each job's samples, and its metrics.
 
         Args:
@@ -205,18 +218,19 @@ class Scorer:
         """
         losses, right, *kept = judged
         numbers = torch.stack([losses.double(), right.double()], dim=1).cpu()  # a GPU is waited for once
-        means = torch.segment_reduce(numbers, "mean", lengths=torch.tensor(sizes)).tolist()
-        found = {
-            job: Scores(size, loss, {"acc": accuracy})
-            for job, size, (loss, accuracy) in zip(jobs, sizes, means, strict=True)
-        }
-        if kept:
-            for job, scores, labels in zip(jobs, *(tensor.split(list(sizes)) for tensor in kept), strict=True):
-                found[job] = self._from_scores(found[job], scores, labels)
-        return found
+        counts = torch.tensor(sizes)
+        means, accuracies = torch.segment_reduce(numbers, "mean", lengths=counts).unbind(1)
+        if not kept:
+            return Scores(torch.tensor(jobs), counts, means, {"acc": accuracies})
+        several = zip(*(tensor.split(list(sizes)) for tensor in kept), strict=True)
+        losses_of, *metrics = torch.tensor([self._from_scores(*own) for own in several], dtype=torch.float64).unbind(1)
+        if not self._shop.loss.is_cross_entropy:
+            means = losses_of
+        names = ("acc", *self._shop.config.metrics)
+        return Scores(torch.tensor(jobs), counts, means, dict(zip(names, (accuracies, *metrics), strict=True)))
 
-    def _from_scores(self, plain: Scores, scores: Tensor, labels: Tensor) -> Scores:
-        """The chosen metrics, and a loss that wants to see whole batches."""
+    def _from_scores(self, scores: Tensor, labels: Tensor) -> list[float]:
+        """One job's loss, where it wants to see whole batches, and the chosen metrics."""
         config = self._shop.config
         metrics = {name: metric.clone().to(scores.device) for name, metric in config.metrics.items()}
         total = 0.0
@@ -225,9 +239,7 @@ class Scorer:
                 total += float(config.loss(s, y)) * len(y)
             for metric in metrics.values():
                 metric.update(s, y)
-        loss = plain.loss if self._shop.loss.is_cross_entropy else total / len(labels)
-        computed = {name: float(metric.compute()) for name, metric in metrics.items()}
-        return Scores(plain.samples, loss, plain.metrics | computed)
+        return [total / len(labels), *(float(metric.compute()) for metric in metrics.values())]
 
 
 def _stretch(indices: Tensor, start: int, length: int) -> Tensor:
