@@ -18,8 +18,8 @@ OPTIMIZERS = {
     "adamw": (torch.optim.AdamW, {"weight_decay": 0.1}),
     "rmsprop": (torch.optim.RMSprop, {"momentum": 0.5, "eps": 1e-6}),
 }
-"""With RMSprop's own eps of 1e-8 a plain ResNet-18 with batch norms moves by 3e-11 when the samples of its batches change
-places, and more with batches of two: what it divides by the size of a gradient near 0 is rounding."""
+"""With RMSprop's own eps of 1e-8 a plain ResNet-18 with batch norms moves by 3e-11 when the samples of its batches
+change places, and more with batches of two: what it divides by the size of a gradient near 0 is rounding."""
 RATES = {"sgd": 0.1, "momentum": 0.05, "nesterov": 0.05}
 NARROW = ((64, 1), (64, 2), (64, 2), (64, 1))  # ResNet-18's wiring with a twentieth of its parameters, for speed
 NETWORKS = {
