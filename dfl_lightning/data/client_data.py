@@ -90,10 +90,10 @@ class ClientData:
                 rows = zip(x.split(indices.shape[-1]), generator, strict=True)
                 x = torch.cat([self.augment(row, its_generator) for row, its_generator in rows])
         scale, shift = self._affine_in(dtype)
-        if scale is not None:  # x is nobody else's; in two steps, because torch.addcmul with numbers is 4 times slower
-            x *= scale
+        if scale is not None:  # in two steps: torch.addcmul is several times slower with two numbers
+            x = x * scale  # not in place: an augmentation may hand out a tensor that it keeps
         if shift is not None:
-            x += shift
+            x = x + shift
         return x.view(*indices.shape, *self.input_shape), self.labels.index_select(0, flat).view(indices.shape)
 
     def to(self, device: torch.device | str) -> ClientData:

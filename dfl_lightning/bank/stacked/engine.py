@@ -146,8 +146,8 @@ class StackedEngine(Engine):
             losses.index_add_(0, scores.jobs, scores.losses * scores.samples)
             for name, sums in metrics.items():
                 sums.index_add_(0, scores.jobs, scores.metrics[name] * scores.samples)
-        losses = (losses / samples).nan_to_num(nan=math.inf, posinf=math.inf, neginf=-math.inf)
-        losses = losses.where(samples > 0, torch.nan)
+        losses = losses / samples  # NaN where there are none
+        losses = losses.masked_fill(losses.isnan() & (samples > 0), math.inf)
         return Evaluation(losses, {name: sums / samples for name, sums in metrics.items()})
 
     def _items(self, references: References, split: str) -> list[Item]:
