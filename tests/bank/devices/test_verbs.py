@@ -1,101 +1,14 @@
-"""Rows and data on another device than the rest: no operation may meet tensors of both.
-
-No GPU is needed: the other device is a pretence, tensors that say they are elsewhere and compute on the CPU all the
-same, in a mode that refuses what CUDA refuses.
-"""
+"""Rows and data on another device than the rest: no operation may meet tensors of both."""
 
 import functools
 from dataclasses import replace
 
 import pytest
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_flatten, tree_map
+from pretended import DEVICE, Elsewhere
 
 from dfl_lightning.bank import Bank, LoopEngine, References, StackedEngine, Term
-from dfl_lightning.bank.stacked import engine as engine_module
-from dfl_lightning.bank.stacked.network import StackedNetwork
 from dfl_lightning.bank.stacked.stopwatch import Stopwatch
-
-DEVICE = torch.device("meta")  # the name of the pretended device
-
-
-class Elsewhere(torch.Tensor):
-    """Says that it is on `DEVICE`, and on a GPU."""
-
-    is_cuda = property(lambda self: True)
-    data = property(lambda self: self.detach(), lambda self, value: setattr(self, "inner", value.inner))
-
-    @staticmethod
-    def __new__(cls, inner):
-        made = torch.Tensor._make_wrapper_subclass(
-            cls, inner.shape, inner.stride(), inner.storage_offset(), dtype=inner.dtype, device=DEVICE
-        )
-        made.inner = inner
-        return made
-
-    @classmethod
-    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
-        raise AssertionError(f"{func} outside of the mode")
-
-
-class OtherDevice(TorchDispatchMode):
-    """Keeps tensors apart as CUDA does; counts what makes the host wait, and notes the types of matrix products."""
-
-    WITH_HOST_INDICES = ("aten::index", "aten::index_put_", "aten::index_put", "aten::_index_put_impl_")
-    PRODUCTS = ("aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "aten::mv", "aten::dot")
-    WAITS = ("aten::_local_scalar_dense", "aten::nonzero")
-
-    def __init__(self):
-        super().__init__()
-        self.waits, self.products = 0, set()
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        kwargs, name = dict(kwargs or {}), func._schema.name
-        tensors = [t for t in tree_flatten((args, kwargs))[0] if isinstance(t, torch.Tensor)]
-        there = [t for t in tensors if isinstance(t, Elsewhere)]
-        here = [t for t in tensors if not isinstance(t, Elsewhere) and t.dim()]
-        copies = name in ("aten::copy_", "aten::_to_copy")
-        if there and here and not copies:
-            allowed = name in self.WITH_HOST_INDICES and isinstance(args[0], Elsewhere)
-            values = [t for t in args[2:3] if name != "aten::index" and isinstance(t, torch.Tensor) and t.dim()]
-            if not allowed or not all(isinstance(t, Elsewhere) for t in values):
-                raise RuntimeError(f"{name} meets tensors of two devices")
-        self.products |= {tensors[0].dtype} if name in self.PRODUCTS else set()
-        self.waits += bool(there) and name in self.WAITS
-        asked = kwargs.get("device")
-        wanted = bool(there) if asked is None else torch.device(asked) == DEVICE
-        if asked is not None:
-            kwargs["device"] = torch.device("cpu")
-        wrappers = {id(t.inner): t for t in there}
-        result = func(*tree_map(_inner, args), **tree_map(_inner, kwargs))
-        if copies and name == "aten::copy_":
-            return args[0]
-
-        def outer(value):
-            if not isinstance(value, torch.Tensor):
-                return value
-            return wrappers.get(id(value)) if id(value) in wrappers else Elsewhere(value) if wanted else value
-
-        return tree_map(outer, result)
-
-
-def _inner(value):
-    return value.inner if isinstance(value, Elsewhere) else value
-
-
-@pytest.fixture
-def other_device(monkeypatch):
-    """Within it, tensors may be sent `.to(DEVICE)`."""
-    monkeypatch.setattr(engine_module, "Stopwatch", lambda shop, clients: lambda: 1.0)
-    monkeypatch.setattr(torch, "is_autocast_enabled", lambda device_type: False)  # which this device does not know
-    # Trying out copies modules deeply, which gave NaN on the pretended device now and then; a real GPU does it below.
-    monkeypatch.setattr(StackedNetwork, "try_out", lambda network, *_: setattr(network, "couples_samples", False))
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    with OtherDevice() as mode:
-        yield mode
-    torch.set_num_threads(threads)
 
 
 def both(federation, engine, device, **options):
@@ -150,7 +63,7 @@ def engine(request):
     return getattr(request, "param", StackedEngine)
 
 
-def test_the_pretended_device_refuses_what_cuda_refuses(other_device):
+def test_the_pretended_device_refuses_what_cuda_refuses(count):
     rows, index = torch.zeros(4, 3).to(DEVICE), torch.tensor([0, 2])
     assert rows.device == DEVICE
     assert rows[index].device == DEVICE
@@ -178,13 +91,9 @@ CASES = {
 }
 
 
-PRETENDED = [case for case in CASES if case != "batchnorm"]
-"""Without trying out, nobody knows that samples meet in a batch norm."""
-
-
 @pytest.mark.parametrize("engine", ENGINES)
-@pytest.mark.parametrize("case", PRETENDED)
-def test_the_four_verbs_work_on_another_device(federation, other_device, case, engine):
+@pytest.mark.parametrize("case", CASES)
+def test_the_four_verbs_work_on_ancount(federation, count, case, engine):
     here, there = both(federation, ENGINES[engine], DEVICE, servers=1, sets=("other",), **CASES[case])
     assert isinstance(there.bank.rows("models"), Elsewhere)
     assert len(there.bank.engine.cohorts) == 1 or engine == "loop"
@@ -217,7 +126,7 @@ class Event:
         return abs(Event.waits - 5) + 1.0
 
 
-def test_the_stopwatch_takes_the_fastest_pass_after_two(federation, other_device, monkeypatch):
+def test_the_stopwatch_takes_the_fastest_pass_after_two(federation, count, monkeypatch):
     monkeypatch.setattr(torch.cuda, "Event", Event)
     monkeypatch.setattr(Event, "waits", 0)
     _, there = both(federation, StackedEngine, DEVICE)
@@ -227,10 +136,10 @@ def test_the_stopwatch_takes_the_fastest_pass_after_two(federation, other_device
     assert torch.equal(there.bank.rows("models").cpu(), before)
 
 
-def test_no_reduced_precision_can_reach_a_row(federation, other_device):
+def test_no_reduced_precision_can_reach_a_row(federation, count):
     """TensorFloat32 would take part in float32 products; rows are mixed and compared in float64 ones or by sums."""
     _, there = both(federation, StackedEngine, DEVICE, dtype=torch.float32, sizes=(5,) * 6)
-    other_device.products.clear()
+    count.products.clear()
     everybody, weights = torch.arange(6), torch.full((6, 6), 1 / 6)
     there.bank.materialise(References((Term("models", weights),), everybody))
     there.bank.train(References.rows("models", everybody), replace(there.training(), phases=()))
@@ -239,15 +148,15 @@ def test_no_reduced_precision_can_reach_a_row(federation, other_device):
     there.bank.abandon()
     there.bank.train(References.rows("models", everybody), replace(there.training(), phases=()))
     there.bank.mix([(weights, "trained")], "models", everybody)
-    assert other_device.products == {torch.float64}
+    assert count.products == {torch.float64}
 
 
-def test_a_step_never_makes_the_host_wait(federation, other_device):
+def test_a_step_never_makes_the_host_wait(federation, count):
     """Steps are launched ahead of the GPU as long as nobody asks for a number."""
     waits = []
     for epochs in (1, 3):
         _, there = both(federation, StackedEngine, DEVICE, clip_norm=0.1)
-        before = other_device.waits
+        before = count.waits.total()
         there.bank.train(References.rows("models", torch.arange(3)), there.training(epochs=epochs))
-        waits.append(other_device.waits - before)
+        waits.append(count.waits.total() - before)
     assert waits[0] == waits[1]
