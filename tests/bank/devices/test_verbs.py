@@ -93,7 +93,7 @@ CASES = {
 
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("case", CASES)
-def test_the_four_verbs_work_on_ancount(federation, count, case, engine):
+def test_the_four_verbs_work_on_another_device(federation, count, case, engine):
     here, there = both(federation, ENGINES[engine], DEVICE, servers=1, sets=("other",), **CASES[case])
     assert isinstance(there.bank.rows("models"), Elsewhere)
     assert len(there.bank.engine.cohorts) == 1 or engine == "loop"
