@@ -30,6 +30,9 @@ NEAR = 1e-8
 """Squared distances below this share of the squared lengths lose digits in a Gram matrix: 1e-15 / NEAR = 1e-7 is left
 of rounding in the others."""
 
+GPU_BLOCK_BYTES = 2**28
+"""How much of the rows, in float64, a GPU works on at once."""
+
 FEW = 0.01
 """The share of all pairs up to which each pair is computed by itself. A Gram matrix costs a product for every pair, and
 centring it a sum over all vectors for every pair, which is cubic: with 10 neighbours the two are equally fast at about
@@ -82,9 +85,8 @@ def compare_rows(
     if len(receivers) <= FEW * len(compared) ** 2:
         with workers() as pool:
             vectors = _Vectors(read, count, compared, columns, pool, ranks or Ranks.alone(count))
-            found = compare_few(
-                pool, vectors.summed, receivers, senders, len(compared), _common_part if centre else None
-            )
+            common = _common_part if centre else None
+            found = compare_few(vectors.pool, vectors.summed, receivers, senders, len(compared), common, vectors.device)
         for whole, values in zip(full, found, strict=True):
             whole[compared[receivers], compared[senders]] = values
         return Comparison(*full)
@@ -110,12 +112,18 @@ class _Vectors:
         count: number of vectors.
         compared: long [c], the nodes whose vectors are multiplied.
         columns: which columns count.
-        pool: threads.
+        pool: threads of the CPU.
         ranks: who owns which vectors.
+
+    Attributes:
+        device: where the vectors are.
+        pool: threads that work on them; a GPU shares the work out itself.
     """
 
     def __init__(self, read: Read, count: int, compared: Tensor, columns: Columns, pool: Workers, ranks: Ranks) -> None:
-        self._read, self._columns, self._pool, self._ranks = read, columns, pool, ranks
+        self._read, self._columns, self._ranks = read, columns, ranks
+        self.device = read(0, 0).device
+        self.pool = pool if self.device.type == "cpu" else Workers(1)
         owners = ranks.owner[compared]
         self._mine = ranks.place[compared[owners == ranks.rank]]
         self._counts = torch.bincount(owners, minlength=ranks.count).tolist()
@@ -132,7 +140,10 @@ class _Vectors:
         """
         count = sum(self._counts) if count is None else count
         limit = max(4, min(16, STRIPS_BYTES // max(1, 8 * count**2)))
-        width = min(MAX_WIDTH, block_width(count, 8, BLOCK_BYTES))
+        if self.device.type == "cpu":
+            width = min(MAX_WIDTH, block_width(count, 8, BLOCK_BYTES))
+        else:
+            width = block_width(count, 8, GPU_BLOCK_BYTES)
         pieces = strips(list(self._columns.blocks(width)), limit)
         add = _Adding(count, width, centre, change)
         parts = self._alone(pieces, add) if self._ranks.count == 1 else self._shared(pieces, add)
@@ -145,12 +156,12 @@ class _Vectors:
         def strip(blocks: list[tuple[int, int]]) -> Tensor:
             total = None
             for start, stop in blocks:
-                self._pool.check()
+                self.pool.check()
                 total = add(total, self._own(start, stop))
             assert total is not None
             return total.cpu()
 
-        return self._pool.map(strip, pieces)
+        return self.pool.map(strip, pieces)
 
     def _shared(self, pieces: list[list[tuple[int, int]]], add: _Adding) -> Iterator[Tensor]:
         """Each process adds up its strips, one block of each at a time; then all hear of each other's."""
@@ -166,7 +177,7 @@ class _Vectors:
                     totals[number] = add(totals.get(number), blocks[number])
 
             with ranks.together():
-                self._pool.map(strip, mine)
+                self.pool.map(strip, mine)
         for number in range(len(pieces)):
             if number not in totals:
                 totals[number] = torch.empty(add.count, add.count, dtype=torch.float64)
@@ -275,6 +286,9 @@ def _common_part(block: Tensor) -> Tensor:
     """The mean of the rows, [columns], without those that are not finite or four times as long as is usual."""
     lengths = torch.linalg.vector_norm(block, dim=1)
     finite = lengths.isfinite()
+    if block.device.type != "cpu":  # nobody there asks for a number, which the host would wait for
+        ordinary = lengths <= 4 * lengths.masked_fill(~finite, torch.nan).nanmedian()
+        return block.masked_fill(~ordinary[:, None], 0).sum(dim=0) / ordinary.sum().clamp(min=1)
     usual = lengths[finite].median() if bool(finite.any()) else lengths.new_zeros(())
     ordinary = lengths <= 4 * usual
     if bool(ordinary.all()):

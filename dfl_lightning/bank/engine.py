@@ -31,7 +31,7 @@ EVALUATION_BATCH = 1000
 """Samples in one call of a loss or a metric in an evaluation."""
 
 COMPOSED_AT_ONCE = 32
-"""Models put together from several rows that are tried in one go."""
+"""Models put together from several rows that are tried in one go, on a CPU."""
 
 GUEST_BYTES = 2**28
 """How much of the rows of other processes a process has for an evaluation at a time, about."""
@@ -220,6 +220,11 @@ class Engine(ABC):
         """Jobs of one owner each that are better tried together than with those that read the same models: none."""
         return []
 
+    @property
+    def composed_at_once(self) -> int:
+        """Models put together from several rows that are tried in one go."""
+        return COMPOSED_AT_ONCE
+
     def plan(self, references: References, split: str) -> Plan:
         """Which jobs of an evaluation are done in one go, and where; a pure function of the jobs.
 
@@ -235,7 +240,7 @@ class Engine(ABC):
         left, others = torch.nonzero(rest).squeeze(1), []
         for jobs in (left[places] for places in self.by_cohort(home[left])):
             composed = read[jobs] < 0
-            others += [jobs[~composed], *jobs[composed].split(COMPOSED_AT_ONCE)]
+            others += [jobs[~composed], *jobs[composed].split(self.composed_at_once)]
         return Plan(home, contests, [piece for piece in others if len(piece)])
 
     def waves(self, plan: Plan) -> list[Tensor]:
@@ -245,7 +250,7 @@ class Engine(ABC):
         """
         cohort = self.cohort_of(plan.home)
         processes = self.config.processes
-        piece_bytes = COMPOSED_AT_ONCE * self.layout.width * self.config.dtype.itemsize
+        piece_bytes = self.composed_at_once * self.layout.width * self.config.dtype.itemsize
         at_once = max(1, GUEST_BYTES // (piece_bytes * -(-len(self.cohorts) // processes)))
         portions: list[list[Tensor]] = []
         turn: Counter[int] = Counter()

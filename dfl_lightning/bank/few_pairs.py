@@ -19,6 +19,9 @@ MAX_WIDTH = 1024
 PIECE = 2**16
 """Numbers of one side of some pairs that a thread works on at once: a few times as many stay in a core's cache."""
 
+GPU_STRIP_BYTES, GPU_PIECE = 2**28, 2**25
+"""The same on a GPU, which shares the work out itself: few launches of long operations."""
+
 TOLERANCE = 1e-9
 """A centred vector counts as zero below this share of the mean squared length; see `centred_cosines`."""
 
@@ -34,8 +37,9 @@ def compare_few(
     senders: Tensor,
     count: int,
     common: Callable[[Tensor], Tensor] | None,
+    device: torch.device | str = "cpu",
 ) -> tuple[Tensor, Tensor]:
-    """Cosines and distances, float64 [k] each, as `compare_rows` defines them.
+    """Cosines and distances, float64 [k] each on the CPU, as `compare_rows` defines them.
 
     Sums go over the pairs' own differences, so that neighbouring vectors keep all their digits. Who computes a pair,
     and with which other pairs, changes nothing in it.
@@ -48,30 +52,36 @@ def compare_few(
         count: number of vectors m.
         common: what is subtracted from all vectors of a block, [columns], before each receiver subtracts the mean of
             itself and its senders; None: nothing is subtracted, ever.
+        device: where the vectors are.
     """
     members, firsts = _members(receivers, senders, count)
-    width = min(MAX_WIDTH, block_width(count, 8, STRIP_BYTES))
-    step = PIECE // width
+    if torch.device(device).type == "cpu":
+        width = min(MAX_WIDTH, block_width(count, 8, STRIP_BYTES))
+        step = PIECE // width
+    else:
+        width = block_width(count, 8, GPU_STRIP_BYTES)
+        step = max(1, GPU_PIECE // width)
+    to, of = receivers.to(device), senders.to(device)
+    bags, begins = members.to(device), firsts.to(device)
     pieces = [slice(start, start + step) for start in range(0, len(receivers), step)]
     lengths_of = [len(receivers)] * 3 + [count] * 2
 
     def sums(rows: Tensor) -> Tensor:
         """Of a strip [m, columns]: inner products, squares of senders and of differences; of vectors, of moved ones."""
-        rows = rows.cpu()
-        total = torch.zeros(sum(lengths_of), dtype=torch.float64)
+        total = torch.zeros(sum(lengths_of), dtype=torch.float64, device=rows.device)
         inner, of_sender, apart, squared, own = total.split(lengths_of)
         strip = rows.double() if common is None else rows.double() - common(rows).double()
         squared += strip.square().sum(1)
         moved = strip
         centres: Tensor | None = None
         if common is not None:
-            centres = torch.nn.functional.embedding_bag(members, strip, firsts, mode="mean")
+            centres = torch.nn.functional.embedding_bag(bags, strip, begins, mode="mean")
             moved = strip - centres
             own += moved.square().sum(1)
 
         def add(piece: slice) -> None:
             pool.check()
-            mine, theirs = receivers[piece], senders[piece]
+            mine, theirs = to[piece], of[piece]
             from_sender = strip[theirs]
             apart[piece] += (strip[mine] - from_sender).square_().sum(1)
             if centres is not None:
@@ -82,7 +92,7 @@ def compare_few(
         pool.map(add, pieces)
         return total
 
-    inner, of_sender, apart, squared, own = summed(width, sums).split(lengths_of)
+    inner, of_sender, apart, squared, own = summed(width, sums).cpu().split(lengths_of)
     distances = apart.sqrt()
     broken = ~squared.isfinite()
     if common is None:

@@ -285,7 +285,7 @@ class _Job:
 
         def batches() -> Iterator[tuple[Tensor, Tensor]]:
             for epoch in range(first, first + epochs):
-                order = draws.order(self._owner, epoch, len(self._samples)).to(self._samples.device)
+                order = draws.order(self._owner, epoch, len(self._samples))
                 for step, part in enumerate(self._samples[order].split(config.batch_size)):
                     self._scratch.masks.generator = draws.masks(self._owner, epoch, step)
                     augment = draws.augmentation(self._owner, epoch, step) if data.augment else None

@@ -11,6 +11,9 @@ import torch
 from threadpoolctl import ThreadpoolController
 from torch import Tensor
 
+GPU_BYTES = 2**28
+"""How much of the second operand is copied in float64 at a time."""
+
 
 def product(a: Tensor, b: Tensor) -> Tensor:
     """`a @ b` in the arithmetic of their dtype or a better one, whatever precision torch's own products are set to.
@@ -25,7 +28,11 @@ def product(a: Tensor, b: Tensor) -> Tensor:
     if a.device.type == "cpu":
         with np.errstate(all="ignore"):  # infinity and NaN are numbers like any other, as in torch
             return torch.from_numpy(a.numpy() @ b.numpy())
-    return (a.double() @ b.double()).to(a.dtype)
+    if a.dtype == torch.float64:
+        return a @ b
+    wide, width = a.double(), max(256, GPU_BYTES // (8 * max(1, len(b))))
+    parts = [(wide @ b[:, start : start + width].double()).to(a.dtype) for start in range(0, b.shape[1], width)]
+    return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
 
 
 def scratch(size: int, like: Tensor) -> Callable[[int, int], Tensor]:

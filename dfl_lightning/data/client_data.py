@@ -20,6 +20,8 @@ Affine = tuple[Tensor | None, Tensor | None]
 class ClientData:
     """Images of all clients, resident on one device; a batch is a gather by index.
 
+    What says who may use which image stays on the CPU: batches are put together there.
+
     Attributes:
         images: all images, uint8 or float [N, ...]; a client's rotation is already applied.
         labels: their classes, int64 [N]; a client's label map is already applied.
@@ -73,7 +75,7 @@ class ClientData:
         """Inputs and classes of the images at `indices`.
 
         Args:
-            indices: int64 [B], or [k, B] for the batches of k clients, on the device of the data.
+            indices: int64 [B], or [k, B] for the batches of k clients, on the CPU or on the device of the images.
             dtype: floating type of the inputs.
             generator: gives the draws of the augmentation; None means evaluation, without augmentation. For indices
                 [k, B] also k generators, one a row, so that a client's draws do not depend on who is beside it.
@@ -81,7 +83,7 @@ class ClientData:
         Returns:
             Inputs [B, ...] and classes int64 [B], or [k, B, ...] and [k, B].
         """
-        flat = indices.reshape(-1)
+        flat = indices.reshape(-1).to(self.images.device)
         x = self.images.index_select(0, flat).to(dtype)
         if generator is not None and self.augment is not None:
             if isinstance(generator, torch.Generator):
@@ -97,23 +99,13 @@ class ClientData:
         return x.view(*indices.shape, *self.input_shape), self.labels.index_select(0, flat).view(indices.shape)
 
     def to(self, device: torch.device | str) -> ClientData:
-        """The same data on another device; nothing is copied where they are there already."""
-
-        def moved(part: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-            return tuple(indices.to(device) for indices in part)
-
+        """The same with images and labels on another device; nothing is copied where they are there already."""
         return dataclasses.replace(
             self,
             images=self.images.to(device),
             labels=self.labels.to(device),
-            train=moved(self.train),
-            val=moved(self.val),
-            test=moved(self.test),
-            global_test=None if self.global_test is None else self.global_test.to(device),
-            clusters=None if self.clusters is None else self.clusters.to(device),
             scale=self.scale.to(device),
             shift=self.shift.to(device),
-            adversaries=None if self.adversaries is None else self.adversaries.to(device),
         )
 
     def _affine_in(self, dtype: torch.dtype) -> Affine:

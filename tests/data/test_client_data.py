@@ -67,4 +67,5 @@ def test_moving_to_where_the_data_are_copies_nothing(data):
     x, y = data.batch(torch.tensor([3]))
     assert torch.equal(moved.batch(torch.tensor([3]))[0], x)
     assert moved.labels[3] == y
-    assert data.to("meta").train[0].device.type == "meta"
+    moved = data.to("meta")
+    assert (moved.images.device.type, moved.train[0].device.type) == ("meta", "cpu")

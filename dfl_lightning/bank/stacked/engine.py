@@ -174,6 +174,11 @@ class StackedEngine(Engine):
         found = (self._scorer.contests(jobs, self.samples(owner, split).shape[0]) for owner, jobs in by_owner.items())
         return [jobs for several in found for jobs in several]
 
+    @property
+    def composed_at_once(self) -> int:
+        """As many as the scorer has side by side, which are many on a GPU."""
+        return max(super().composed_at_once, self._scorer.width)
+
     def _pieces(self, samples: Tensor) -> list[Tensor]:
         """Of the global test set; metrics want to see it whole."""
         if not len(samples):

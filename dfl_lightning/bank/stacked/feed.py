@@ -64,7 +64,7 @@ class Feed:
     def __init__(self, shop: Workshop, owners: list[int], training: Training) -> None:
         self._shop, self._owners = shop, owners
         self._draws = training.draws(shop.config.seed)
-        self._samples = [shop.data.train[owner].cpu() for owner in owners]
+        self._samples = [shop.data.train[owner] for owner in owners]
         self._per_epoch = [batches_of(len(samples), shop.config.batch_size) for samples in self._samples]
         self._epochs = [0] * len(owners)  # drawn so far
         self.masks: list[torch.Generator] = []

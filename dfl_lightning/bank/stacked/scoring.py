@@ -27,12 +27,15 @@ from dfl_lightning.bank.threads import Workers
 if TYPE_CHECKING:
     from dfl_lightning.bank.bank import Bank
 
-MODEL_BYTES = 4e6
+MODEL_BYTES, MODELS = 4e6, 32
 """Models side by side: as many as fit in so much memory. More would leave the cache before they are used again."""
 
 ACTIVATION_BYTES = 32e6
 """Samples of each model at a time: as many as make activations of this size. Few pay for the overhead of each pass; a
 single tensor of more than 32 MB is given back to the system, and fetched again, at every pass."""
+
+GPU_MODEL_BYTES, GPU_ACTIVATION_BYTES, GPU_MODELS = 2**30, 2**31, 1024
+"""The same on a GPU, which wants few launches of long operations."""
 
 
 @dataclass(frozen=True)
@@ -116,8 +119,15 @@ class Scorer:
     def __init__(self, shop: Workshop, activations: int) -> None:
         self._shop, self._activations = shop, activations
         itemsize = shop.config.dtype.itemsize
-        self.width = int(min(max(1, MODEL_BYTES // (itemsize * shop.layout.width)), 32))
-        self.length = int(max(16, ACTIVATION_BYTES // (itemsize * activations * self.width)))
+        self._on_cpu = shop.data.images.device.type == "cpu"
+        model_bytes, most = (MODEL_BYTES, MODELS) if self._on_cpu else (GPU_MODEL_BYTES, GPU_MODELS)
+        self.width = int(min(max(1, model_bytes // (itemsize * shop.layout.width)), most))
+
+    def length(self, models: int) -> int:
+        """Samples of each of some models at a time; on a CPU the same however few models there are."""
+        most, side_by_side = (ACTIVATION_BYTES, self.width) if self._on_cpu else (GPU_ACTIVATION_BYTES, models)
+        itemsize = self._shop.config.dtype.itemsize
+        return int(max(16, most // (itemsize * self._activations * side_by_side)))
 
     def contests(self, jobs: Sequence[int], samples: int) -> list[Tensor]:
         """An owner's jobs on the same samples as contests of equal width; none where subjects are the better way.
@@ -142,7 +152,7 @@ class Scorer:
         """Mean loss, accuracy and metrics of a contest's jobs; arguments as for `score`."""
         staging = self._staged(bank, references, contest.jobs)
         pieces = []
-        for samples in contest.samples.split(_equal(len(contest.samples), self.length)):
+        for samples in contest.samples.split(_equal(len(contest.samples), self.length(len(contest.jobs)))):
             pool.check()
             inputs, labels = self._shop.data.batch(samples.unsqueeze(0), dtype=self._shop.config.dtype)
             pieces.append(self._judged(staging.tensors, inputs, labels.expand(len(contest.jobs), -1)))
@@ -171,7 +181,7 @@ class Scorer:
         """What `_judged` returns for all samples, one subject after the other."""
         counts = [len(subject) for subject in subjects]
         indices = [torch.cat(subject.samples) for subject in subjects]
-        length = _equal(counts[0], self.length)
+        length = _equal(counts[0], self.length(len(subjects)))
         parts: list[list[list[Tensor]]] = [[] for _ in subjects]  # of each subject, a stretch after the other
         for start in range(0, counts[0], length):
             pool.check()

@@ -103,7 +103,7 @@ class DPFL(Selection):
         round.candidates &= self.first | self._among_all(round)[:, None]
         if not self.adversaries_choose:
             assert round.data.adversaries is not None
-            round.candidates[: round.num_clients][round.data.adversaries.cpu()] = False
+            round.candidates[: round.num_clients][round.data.adversaries] = False
 
     def on_trained(self, trainer: DFLTrainer, module: DFLModule, round: Round) -> None:
         """Keep the trained models that are the best so far on validation data, the latest among equals."""

@@ -42,7 +42,7 @@ def group_by(monkeypatch, way):
 
     def made(self, shop, _):
         init(self, shop, 1)
-        self._activations = activations
+        self._activations, self.length = activations, lambda models: 10**6
 
     monkeypatch.setattr(scoring.Scorer, "__init__", made)
 
@@ -56,7 +56,7 @@ def width(request, monkeypatch):
 
     def made(self, shop, activations):
         init(self, shop, activations)
-        self.width, self.length = width, 4
+        self.width, self.length = width, lambda models: 4
 
     monkeypatch.setattr(scoring.Scorer, "__init__", made)
     return width

@@ -1,0 +1,76 @@
+"""Launches and waits of a GPU do not grow with the number of clients."""
+
+import functools
+
+import pytest
+import torch
+from pretended import DEVICE, Count
+
+from dfl_lightning.bank import References, StackedEngine
+
+
+@pytest.fixture
+def engine():
+    """Only the stacked one is made for GPUs."""
+    return StackedEngine
+
+
+@pytest.fixture
+def counted(federation):
+    """What a verb of a federation of so many clients costs: (launches, waits)."""
+
+    def run(clients, verb, **options):
+        options |= {"sizes": (6,) * clients, "batch_size": 6}
+        there = federation(engine=lambda config, layout, data: None, **options)
+        config = federation(**options).bank.engine.config
+        there.data = there.data.to(DEVICE)
+        there.bank.apply_to_rows(lambda rows: rows.to(DEVICE))
+        there.bank.engine = StackedEngine(config, there.layout, there.data)
+        with Count() as count:
+            verb(there)
+        return count.launches.total(), count.waits.total()
+
+    return run
+
+
+def step(f):
+    f.bank.train(References.rows("models", torch.arange(f.m)), f.training(epochs=1))
+
+
+def all_pairs(f):
+    senders = torch.arange(f.m).repeat(f.m)
+    f.bank.evaluate(References.rows("models", senders, torch.arange(f.m).repeat_interleave(f.m)), "val")
+
+
+def comparison(f, share=1.0, centre=False):
+    pairs = torch.zeros(f.m, f.m, dtype=torch.bool)
+    pairs[:, : max(1, int(share * f.m))] = True
+    f.bank.compare("models", pairs, centre=centre)
+
+
+def mix(f):
+    step(f)
+    f.bank.mix([(torch.full((f.m, f.m), 1 / f.m), "trained")], "models", torch.arange(f.m))
+
+
+def ring(f, centre=False):
+    pairs = torch.zeros(f.m, f.m, dtype=torch.bool)
+    pairs[torch.arange(f.m), (torch.arange(f.m) + 1) % f.m] = True
+    f.bank.compare("models", pairs, centre=centre)
+
+
+VERBS = {
+    "step": step,
+    "evaluation of all pairs": all_pairs,
+    "comparison": comparison,
+    "centred comparison": functools.partial(comparison, centre=True),
+    "comparison of few pairs": ring,
+    "centred comparison of few pairs": functools.partial(ring, centre=True),
+    "mix": mix,
+}
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_counts_do_not_grow_with_the_number_of_clients(counted, verb):
+    few, many = (counted(clients, VERBS[verb]) for clients in ((20, 40) if "all pairs" in verb else (120, 240)))
+    assert few == many
