@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from dfl_lightning.config_files import as_yaml, parse, read_config
+from dfl_lightning.config_files import DoubledKeyError, as_yaml, parse, read_config
 from dfl_lightning.errors import UserError, nearest
 from dfl_lightning.module import DFLModule
 from dfl_lightning.registry import (
@@ -148,6 +148,7 @@ def settle_choices(argv: list[str]) -> list[str]:
         if option == "config":
             meant = choices.take_config(value)
         elif option is not None:
+            _refuse_doubled_keys(option, value)
             meant = choices.take_option(option, value)
         words += argv[start:stop] if meant == value else [f"{argv[start].partition('=')[0]}={meant}"]
         words += choices.resets
@@ -351,6 +352,18 @@ def _value(word: str) -> Any:
         return parse(word)
     except Exception:  # the constructors of numbers, dates and keys raise what they like
         return word
+
+
+def _refuse_doubled_keys(option: str, word: str) -> None:
+    """Refuse a mapping with a key twice, whatever option it is given to: the parser would keep the last value."""
+    if ":" not in word:
+        return
+    try:
+        parse(word)
+    except DoubledKeyError as error:
+        raise UserError(f"--{option}: {error.problem}") from None
+    except Exception:  # not YAML: the option's own reader says so, or takes the word as it is
+        return
 
 
 def _shown(value: Any) -> str:

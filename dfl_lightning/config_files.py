@@ -14,6 +14,40 @@ _MOST_BYTES = 2 * 10**6
 _MOST_VALUES = 10**6
 
 
+class DoubledKeyError(yaml.MarkedYAMLError):
+    """A mapping has a key twice; of its two values one would be lost."""
+
+    def __str__(self) -> str:
+        return f"line {self.problem_mark.line + 1}: {self.problem}" if self.problem_mark else str(self.problem)
+
+
+class UniqueKeyLoader(yaml.SafeLoader):
+    """Safe YAML that refuses a key written twice in one mapping, where PyYAML keeps the last value in silence.
+
+    A key beside a merge key `<<` may repeat what is merged: that is how merged values are replaced.
+    """
+
+    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
+        """A mapping, whose keys are compared by what they mean: 1 and 0x1 are one key."""
+        node: yaml.MappingNode = super().compose_mapping_node(anchor)
+        lines: dict[Any, int] = {}
+        for key, _ in node.value:
+            if not isinstance(key, yaml.ScalarNode):
+                continue
+            name = key.value if key.tag in _NOT_CONSTRUCTED else self.construct_object(key, deep=True)
+            line = key.start_mark.line + 1
+            if name in lines:
+                word = key.value if len(key.value) <= 40 else f"{key.value[:39]}…"
+                where = "" if line == lines[name] else f", first in line {lines[name]}"
+                problem = f"the key '{word}' is there twice{where}; keep one"
+                raise DoubledKeyError(problem=problem, problem_mark=key.start_mark)
+            lines[name] = line
+        return node
+
+
+_NOT_CONSTRUCTED = ("tag:yaml.org,2002:merge", "tag:yaml.org,2002:value")
+
+
 def read_config(path: str | Path) -> dict[str, Any]:
     """A config file's content, as the parser reads it.
 
@@ -26,6 +60,8 @@ def read_config(path: str | Path) -> dict[str, Any]:
         if Path(path).stat().st_size > _MOST_BYTES:
             raise ValueError(f"more than {_MOST_BYTES // 10**6} MB are no config")
         content = parse(Path(path).read_text(encoding="utf-8"))
+    except DoubledKeyError as error:
+        raise UserError(f"{path}, {error}") from None
     except Exception as error:  # the constructors of numbers, dates and keys raise what they like
         where = getattr(error, "problem_mark", None)
         line = f", line {where.line + 1}" if where is not None else ""
@@ -47,12 +83,13 @@ def parse(text: str) -> Any:
         text: of one document.
 
     Raises:
+        DoubledKeyError: a key is there twice in a mapping.
         yaml.YAMLError: it is no YAML.
         RecursionError: it is nested too deep.
         ValueError: its aliases unfold without end or to more values than any config has; or no such number.
     """
     # PyYAML's own composer comes first: the parser's is written in C, where deep nesting ends the process
-    node = yaml.compose(text, Loader=yaml.SafeLoader)
+    node = yaml.compose(text, Loader=UniqueKeyLoader)
     if node is not None:
         _unfolded(node, {})
     value = get_loader("yaml")(text)

@@ -7,7 +7,7 @@ import os
 import zipfile
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -15,6 +15,28 @@ from dfl_lightning.errors import reason
 
 _UNPACKED = 100
 _SMALL = 64 * 2**20
+
+
+def unique_pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """What `json` makes of an object (`object_pairs_hook`): a key that is there twice is refused, not overwritten.
+
+    Raises:
+        ValueError: a key is there twice.
+
+    Example:
+        >>> import json
+        >>> json.loads('{"a": 1, "b": 2}', object_pairs_hook=unique_pairs)
+        {'a': 1, 'b': 2}
+    """
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        seen: set[str] = set()
+        for key, _ in pairs:
+            if key in seen:
+                start = ", ".join(f"{name!r}: {str(value)[:20]}" for name, value in pairs[:2])
+                raise ValueError(f"the key {key[:40]!r} is there twice in {{{start}, …}}; keep one")
+            seen.add(key)
+    return found
 
 
 def write_atomically(path: Path, write: Callable[[BinaryIO], object]) -> None:

@@ -14,6 +14,7 @@ from dfl_lightning.arguments import (
     settle_choices,
     take_flag,
 )
+from dfl_lightning.config_files import DoubledKeyError, parse
 from dfl_lightning.errors import UserError
 from dfl_lightning.resources import shipped
 from dfl_lightning.sentences import lightnings_sentence, sentence_of
@@ -259,3 +260,38 @@ def test_parts_of_a_config_in_files_of_their_own_are_found_beside_it_or_from_her
     assert settled(["--model", "m.yaml"]) == network
     with pytest.raises(UserError, match="there is no 'Gosip'"):
         settled(["--trainer", "{callbacks: []}", "--selection", "Gosip"])
+
+
+@pytest.mark.parametrize(
+    "option", ["--selection", "--topology", "--trainer.logger.nested", "--data.partition", "--model.network.hidden"]
+)
+def test_a_doubled_key_on_the_command_line_is_refused_whatever_the_option(option):
+    with pytest.raises(UserError, match=f"^{option}: the key 'k' is there twice; keep one$"):
+        settle_choices([option, "{init_args: {k: 3, k: 4}}"])
+
+
+def test_a_doubled_key_in_a_config_is_refused_with_its_line(tmp_path):
+    (tmp_path / "my.yaml").write_text("data: Digits\nselection: Gossip\nmodel: {network: MLP}\nselection: AFIND\n")
+    with pytest.raises(
+        UserError, match=r"my\.yaml, line 4: the key 'selection' is there twice, first in line 2; keep one$"
+    ):
+        settle_choices(["--config", str(tmp_path / "my.yaml")])
+    (tmp_path / "part.yaml").write_text("class_path: Gossip\ninit_args:\n  k: 3\n  k: 4\n")
+    with pytest.raises(UserError, match=r"part\.yaml, line 4: the key 'k' is there twice, first in line 3"):
+        settle_choices(["--selection", str(tmp_path / "part.yaml")])
+
+
+@pytest.mark.parametrize(
+    "text", ["{1: a, 0x1: b}", "{yes: 1, true: 2}", "{<<: {a: 1}, <<: {b: 2}}", "[{a: {b: 1, b: 1}}]"]
+)
+def test_keys_are_the_same_when_they_mean_the_same(text):
+    with pytest.raises(DoubledKeyError, match="is there twice"):
+        parse(text)
+
+
+def test_a_merged_key_may_be_replaced():
+    assert parse("a: &x {k: 1, l: 2}\nb: {<<: *x, k: 3}\nc: {<<: [*x, {l: 4, m: 5}]}") == {
+        "a": {"k": 1, "l": 2},
+        "b": {"k": 3, "l": 2},
+        "c": {"k": 1, "l": 2, "m": 5},
+    }

@@ -65,7 +65,7 @@ def to_topology(graph: nx.Graph, num_clients: int, where: str, name: str, num_se
         labels=labels,
         num_servers=num_servers,
         name=name,
-        clusters=None if clusters is None else _codes(clusters),
+        clusters=None if clusters is None else _codes(clusters, labels, where),
         budgets=None if budgets is None else _counts(budgets, labels, where),
     )
 
@@ -122,8 +122,13 @@ def _attribute(graph: nx.Graph, labels: list[Hashable], key: str, where: str) ->
     return values
 
 
-def _codes(values: list[Any]) -> Tensor:
+def _codes(values: list[Any], labels: list[Hashable], where: str) -> Tensor:
     """Whole numbers are kept; other names are numbered in natural order."""
+    for label, value in zip(labels, values, strict=True):
+        if isinstance(value, list | dict) or value != value:
+            raise UserError(
+                f"{where}: node {_show(label)} has the cluster {_show(value)}; a number or a name is needed."
+            )
     if all(_whole(value) for value in values):
         return torch.tensor([int(value) for value in values])
     order = {

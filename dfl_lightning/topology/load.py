@@ -11,6 +11,7 @@ import networkx as nx
 import yaml
 
 from dfl_lightning import resources
+from dfl_lightning.config_files import DoubledKeyError, UniqueKeyLoader
 from dfl_lightning.errors import UserError, reason
 from dfl_lightning.topology.clients import to_topology
 from dfl_lightning.topology.files import FORMATS, read_bytes, read_graph
@@ -78,7 +79,7 @@ def _find(source: str | os.PathLike[str]) -> Path:
         raise UserError(f"topology: {ascii(os.fspath(source))[:80]} is not a path ({reason(error)}).") from error
 
 
-class _Loader(yaml.SafeLoader):
+class _Loader(UniqueKeyLoader):
     """YAML without aliases: topology files need none, and nested ones print as gigabytes."""
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
@@ -91,6 +92,8 @@ def _read_yaml(path: Path) -> Mapping[str, Any]:
     data = read_bytes(path)
     try:
         content = yaml.load(data, Loader=_Loader)
+    except DoubledKeyError as error:
+        raise UserError(f"{path}, {error}") from None
     except yaml.MarkedYAMLError as error:
         line = f"line {error.problem_mark.line + 1}: " if error.problem_mark else ""
         raise UserError(f"{path}: not YAML ({line}{error.problem or reason(error)}).") from error
