@@ -171,7 +171,11 @@ class DFLModule(LightningModule):
             return self.layout.flatten(network, dtype).repeat(len(nodes), 1)
         if self.init == "independent":
             return torch.stack([self.layout.flatten(fresh_parameters(network, self.seed, i), dtype) for i in nodes])
-        return self.layout.row(load_parameters(self.init), dtype).repeat(len(nodes), 1)
+        state = load_parameters(self.init)
+        try:
+            return self.layout.row(state, dtype).repeat(len(nodes), 1)
+        except UserError as error:
+            raise UserError(f"model.init={self.init}: {error}") from None
 
     def _make_engine(self) -> None:
         """The engine, with the data on the run's device; it says which clients go together, and to which process."""

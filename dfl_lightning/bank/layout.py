@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from dfl_lightning.bank.plain import refuse_unusual, unusual
 from dfl_lightning.errors import UserError, nearest
 
 
@@ -86,11 +87,12 @@ class Layout:
         shared: glob patterns over parameter and buffer names, for example `features.*`; what matches none is personal.
 
     Raises:
-        UserError: nothing to train, nothing trainable to share, a pattern that matches nothing, or a buffer whose
+        UserError: nothing to train, nothing trainable to share, a pattern that matches nothing, or a tensor whose
             numbers a row cannot hold.
     """
 
     def __init__(self, network: nn.Module, shared: Sequence[str] = ("*",)) -> None:
+        refuse_unusual(network)
         entries, at = [], 0
         tensors: list[tuple[str, Tensor, bool]] = [(name, p, False) for name, p in network.named_parameters()]
         tensors += [(name, b, True) for name, b in network.named_buffers()]
@@ -107,9 +109,10 @@ class Layout:
                 f"model.network {type(network).__name__} has no {missing}; clients would have nothing to learn"
             )
         for name, tensor, is_buffer in tensors:
-            if is_buffer and not _survives(tensor):
+            if (is_buffer or not tensor.is_floating_point()) and not _survives(tensor):
+                what = "buffer" if is_buffer else "parameter"
                 raise UserError(
-                    f"model.network {type(network).__name__}: buffer '{name}' holds infinity, NaN or integers beyond "
+                    f"model.network {type(network).__name__}: {what} '{name}' holds infinity, NaN or integers beyond "
                     "2^24, which cannot be mixed; make it a plain attribute, or a bool mask"
                 )
         first = {id(tensor): entry for (_, tensor, _), entry in zip(tensors, entries, strict=True)}
@@ -206,7 +209,8 @@ class Layout:
         """A state dict as a row, [width].
 
         Raises:
-            UserError: a name is missing or a shape differs; names the network does not have are passed over.
+            UserError: a name is missing, a shape differs, or numbers would be lost; names the network does not have are
+                passed over.
         """
         parts = []
         values = {**self._unsaved, **state}
@@ -218,7 +222,11 @@ class Layout:
                 raise UserError(
                     f"'{e.name}' has shape {tuple(value.shape)} in the file and {tuple(e.shape)} in the network"
                 )
-            parts.append(value.reshape(-1).to(dtype))
+            if why := unusual(value) or _lost(value, e.dtype, dtype):
+                raise UserError(
+                    f"'{e.name}' in the file is {why}; save it as {_word(e.dtype)} numbers, as the network has it"
+                )
+            parts.append(value.detach().reshape(-1).to(dtype))
         return torch.cat(parts)
 
     def fingerprint(self) -> dict[str, Any]:
@@ -227,7 +235,7 @@ class Layout:
         `names` maps the names of the network's state dict to those of `parameters`: tied ones appear twice.
         """
         return {
-            "parameters": {e.name: [list(e.shape), str(e.dtype).removeprefix("torch.")] for e in self.entries},
+            "parameters": {e.name: [list(e.shape), _word(e.dtype)] for e in self.entries},
             "shared": [list(r) for r in self.shared.ranges],
             "names": {name: own for name, own in self._aliases.items() if own not in self._unsaved},
         }
@@ -235,6 +243,19 @@ class Layout:
 
 def _typed(tensor: Tensor, dtype: torch.dtype) -> Tensor:
     return tensor.to(dtype) if dtype.is_floating_point else tensor.round().to(dtype)
+
+
+def _lost(value: Tensor, network: torch.dtype, row: torch.dtype) -> str:
+    """What happens to numbers of a file on their way into the network; empty where they are kept, up to rounding."""
+    if not value.is_floating_point() and not torch.equal(value.to(row).to(value.dtype), value):
+        return f"{_word(value.dtype)} with numbers that {_word(row)} does not have"
+    if not network.is_floating_point and not torch.equal(value.to(network).to(value.dtype), value):
+        return f"{_word(value.dtype)} with numbers that {_word(network)} does not have"
+    return ""
+
+
+def _word(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
 
 
 def _survives(buffer: Tensor) -> bool:

@@ -11,6 +11,7 @@ from torch.nn.parameter import is_lazy
 from torchmetrics import Metric
 
 from dfl_lightning.bank.dropout_layers import check_no_global_draws, replace_dropout_layers
+from dfl_lightning.bank.plain import refuse_unusual
 from dfl_lightning.data import ClientData
 from dfl_lightning.errors import UserError, reason
 from dfl_lightning.models.network import Network
@@ -43,6 +44,7 @@ def fit_to_data(
             network.build(shape, classes)
     if any(is_lazy(p) for p in network.parameters()):
         raise UserError(f"{name} has lazy layers, whose parameters do not exist yet; give them their input sizes")
+    refuse_unusual(network)
     inputs, labels = torch.zeros(2, *shape), torch.zeros(2, dtype=torch.long)
     outputs = _outputs(network, inputs, name, shape)
     if not isinstance(outputs, Tensor) or outputs.dim() != 2 or outputs.shape[1] < classes:

@@ -197,3 +197,81 @@ def test_layers_that_are_not_there_are_refused_with_a_hint():
         layout.module_columns("")
     with pytest.raises(UserError, match="a single layer has no featurizer"):
         Layout(nn.Sequential(nn.Flatten(), nn.Linear(3, 2))).last_feature_layer()
+
+
+# --- tensors that a row cannot hold -----------------------------------------------------------------------------------
+class With(nn.Linear):
+    """A layer with one more tensor, as a parameter that is not trained or as a buffer."""
+
+    def __init__(self, tensor, what):
+        super().__init__(2, 3)
+        if what == "buffer":
+            self.register_buffer("more", tensor)
+        else:
+            self.more = nn.Parameter(tensor, requires_grad=False)
+
+
+UNUSUAL = {
+    "complex": torch.ones(3, dtype=torch.complex64),
+    "sparse": torch.eye(3).to_sparse(),
+    "without numbers": torch.ones(3, device="meta"),
+}
+
+
+@pytest.mark.parametrize("what", ["buffer", "parameter"])
+@pytest.mark.parametrize("word", UNUSUAL)
+def test_a_network_with_tensors_that_are_not_plain_numbers_is_refused_by_their_name(word, what):
+    with pytest.raises(
+        UserError, match=f"^model.network With: {what} 'more' is {word}.*; models are exchanged as dense"
+    ):
+        Layout(With(UNUSUAL[word], what))
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")
+def test_a_quantized_buffer_is_refused():
+    with pytest.raises(UserError, match="buffer 'more' is quantized"):
+        Layout(With(torch.quantize_per_tensor(torch.ones(3), 0.1, 0, torch.qint8), "buffer"))
+
+
+def test_integer_parameters_beyond_what_float32_has_are_refused():
+    Layout(With(torch.tensor([2**24]), "parameter"))
+    with pytest.raises(UserError, match="parameter 'more' holds infinity, NaN or integers beyond 2\\^24"):
+        Layout(With(torch.tensor([2**24 + 1]), "parameter"))
+
+
+@pytest.mark.parametrize("word", UNUSUAL)
+def test_a_file_with_tensors_that_are_not_plain_numbers_is_refused_by_their_name(word):
+    network = nn.Linear(3, 3)
+    state = {**network.state_dict(), "weight": UNUSUAL[word].expand(3, 3) if word != "sparse" else UNUSUAL[word]}
+    with pytest.raises(UserError, match=f"^'weight' in the file is {word}.*; save it as float32 numbers"):
+        Layout(network).row(state)
+    Layout(network).row({**network.state_dict(), "another": UNUSUAL[word]})  # of no concern
+
+
+@pytest.mark.parametrize(
+    ("value", "row", "fits"),
+    [
+        (torch.tensor([2**24, -3]), torch.float32, True),
+        (torch.tensor([2**24 + 1, 0]), torch.float32, False),
+        (torch.tensor([2**24 + 1, 0]), torch.float64, True),
+        (torch.tensor([2**53 + 1, 0]), torch.float64, False),
+        (torch.tensor([True, False]), torch.float32, True),
+        (torch.tensor([0.1, 1 / 3], dtype=torch.float64), torch.float32, True),  # rounding is not losing
+    ],
+)
+def test_integers_in_a_file_are_kept_or_refused(value, row, fits):
+    network = nn.Linear(2, 1, bias=False)
+    if fits:
+        assert Layout(network).row({"weight": value[None]}, row).tolist() == value.to(row).tolist()
+    else:
+        with pytest.raises(UserError, match=r"^'weight' in the file is int64 with numbers that float.. does not have"):
+            Layout(network).row({"weight": value[None]}, row)
+
+
+def test_fractions_in_a_file_are_no_counts():
+    network = nn.BatchNorm1d(2)
+    Layout(network).row({**network.state_dict(), "num_batches_tracked": torch.tensor(7.0)})
+    with pytest.raises(
+        UserError, match="'num_batches_tracked' in the file is float32 with numbers that int64 does not"
+    ):
+        Layout(network).row({**network.state_dict(), "num_batches_tracked": torch.tensor(7.5)})

@@ -71,3 +71,19 @@ def test_pretrained_parameters_that_are_no_numbers_are_refused_by_their_file(tmp
         UserError, match=r"^model\.init=.*start\.pt: '2\.weight' holds NaN or infinity .*; use another file"
     ):
         Game(Case([3, 3], [0, 0], [0, 0], "complete"), init=str(tmp_path / "start.pt"))
+
+
+def test_pretrained_parameters_of_another_kind_are_refused_by_their_file(tmp_path):
+    state = Network().state_dict()
+    state["2.weight"] = state["2.weight"] + 1j
+    torch.save(state, tmp_path / "start.pt")
+    with pytest.raises(
+        UserError, match=r"^model\.init=.*start\.pt: '2\.weight' in the file is complex; save it as float"
+    ):
+        Game(Case([3, 3], [0, 0], [0, 0], "complete"), init=str(tmp_path / "start.pt"))
+
+
+def test_a_network_on_no_device_is_refused_before_it_is_tried():
+    network = nn.Sequential(nn.Linear(FEATURES, CLASSES, device="meta"))
+    with pytest.raises(UserError, match=r"^model\.network Sequential: parameter '0\.weight' is without numbers"):
+        Game(Case([3, 3], [0, 0], [0, 0], "complete"), network=network)
