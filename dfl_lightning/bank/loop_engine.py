@@ -288,7 +288,9 @@ class _Job:
                 order = draws.order(self._owner, epoch, len(self._samples))
                 for step, part in enumerate(self._samples[order].split(config.batch_size)):
                     self._scratch.masks.generator = draws.masks(self._owner, epoch, step)
-                    augment = draws.augmentation(self._owner, epoch, step) if data.augment else None
-                    yield data.batch(part, dtype=config.dtype, generator=augment)
+                    drawn = None
+                    if data.augment is not None:
+                        drawn = data.augment.draw(len(part), draws.augmentation(self._owner, epoch, step))
+                    yield data.batch(part, dtype=config.dtype, draws=drawn)
 
         return batches()

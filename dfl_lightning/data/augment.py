@@ -1,34 +1,54 @@
-"""Augmentation of whole batches, with draws from the given generator only."""
+"""Augmentation of whole batches: numbers drawn for each image, then one operation for all of them."""
 
 from __future__ import annotations
+
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
-__all__ = ["CropFlip"]
+__all__ = ["Augment", "CropFlip"]
+
+
+class Augment(Protocol):
+    """What a training batch goes through before it is scaled.
+
+    Drawing and applying are apart, so that each client draws from its own generator on the CPU, and the batches of many
+    clients are changed together, wherever they are.
+    """
+
+    def draw(self, size: int, generator: torch.Generator) -> Tensor:
+        """What is random about `size` images: [size, d], from this generator alone."""
+
+    def apply(self, batch: Tensor, draws: Tensor) -> Tensor:
+        """Images [B, C, H, W] with what was drawn for each of them, [B, d], on their device."""
 
 
 class CropFlip:
     """Random crop after padding with zeros, then a horizontal flip of every other image; the usual of CIFAR.
 
     Example:
-        >>> batch = torch.ones(2, 1, 4, 4)
-        >>> CropFlip(padding=0)(batch, torch.Generator().manual_seed(0)).equal(batch)
+        >>> batch, augment = torch.ones(2, 1, 4, 4), CropFlip(padding=0)
+        >>> augment.apply(batch, augment.draw(2, torch.Generator().manual_seed(0))).equal(batch)
         True
     """
 
     def __init__(self, padding: int = 4) -> None:
         self.padding = padding
 
-    def __call__(self, batch: Tensor, generator: torch.Generator) -> Tensor:
-        """Augment `batch` [B, C, H, W]; the draws are made where `generator` lives and do not depend on the device."""
+    def draw(self, size: int, generator: torch.Generator) -> Tensor:
+        """First row and first column of each crop, and whether it is flipped: int64 [size, 3]."""
+        shifts = torch.randint(0, 2 * self.padding + 1, (2, size), generator=generator)
+        flips = torch.randint(0, 2, (size,), generator=generator, dtype=torch.bool)
+        return torch.stack([*shifts, flips.long()], dim=1)
+
+    def apply(self, batch: Tensor, draws: Tensor) -> Tensor:
+        """Crop and flip the images [B, C, H, W] as drawn, int64 [B, 3]."""
         size, channels, height, width = batch.shape
-        shifts = torch.randint(0, 2 * self.padding + 1, (2, size, 1), generator=generator, device=generator.device)
-        flips = torch.randint(0, 2, (size, 1), generator=generator, device=generator.device, dtype=torch.bool)
-        shifts, flips = shifts.to(batch.device), flips.to(batch.device)
-        rows = torch.arange(height, device=batch.device) + shifts[0]
-        columns = torch.arange(width, device=batch.device) + shifts[1]
-        columns = torch.where(flips, columns.flip(1), columns)
+        top, left, flipped = draws.unsqueeze(2).unbind(1)  # [B, 1] each
+        rows = torch.arange(height, device=batch.device) + top
+        columns = torch.arange(width, device=batch.device) + left
+        columns = torch.where(flipped > 0, columns.flip(1), columns)
         padded = torch.nn.functional.pad(batch, (self.padding,) * 4)
         images = torch.arange(size, device=batch.device).view(-1, 1, 1, 1)
         planes = torch.arange(channels, device=batch.device).view(1, -1, 1, 1)

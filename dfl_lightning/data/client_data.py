@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
 import torch
 from torch import Tensor
 
+from dfl_lightning.data.augment import Augment
+
 __all__ = ["ClientData"]
 
-Augment = Callable[[Tensor, torch.Generator], Tensor]
 Affine = tuple[Tensor | None, Tensor | None]
 
 
@@ -70,27 +70,23 @@ class ClientData:
         self,
         indices: Tensor,
         dtype: torch.dtype = torch.float32,
-        generator: torch.Generator | Sequence[torch.Generator] | None = None,
+        draws: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
         """Inputs and classes of the images at `indices`.
 
         Args:
             indices: int64 [B], or [k, B] for the batches of k clients, on the CPU or on the device of the images.
             dtype: floating type of the inputs.
-            generator: gives the draws of the augmentation; None means evaluation, without augmentation. For indices
-                [k, B] also k generators, one a row, so that a client's draws do not depend on who is beside it.
+            draws: of the augmentation, what its `draw` gives for each image, [*indices.shape, d]; None means
+                evaluation, without augmentation.
 
         Returns:
             Inputs [B, ...] and classes int64 [B], or [k, B, ...] and [k, B].
         """
         flat = indices.reshape(-1).to(self.images.device)
         x = self.images.index_select(0, flat).to(dtype)
-        if generator is not None and self.augment is not None:
-            if isinstance(generator, torch.Generator):
-                x = self.augment(x, generator)
-            else:
-                rows = zip(x.split(indices.shape[-1]), generator, strict=True)
-                x = torch.cat([self.augment(row, its_generator) for row, its_generator in rows])
+        if draws is not None and self.augment is not None:
+            x = self.augment.apply(x, draws.flatten(0, -2).to(x.device))
         scale, shift = self._affine_in(dtype)
         if scale is not None:  # in two steps: torch.addcmul is several times slower with two numbers
             x = x * scale  # not in place: an augmentation may hand out a tensor that it keeps

@@ -132,9 +132,19 @@ def test_purpose_and_round_name_the_draws(federation):
     assert not torch.equal(rows["local", 3], rows["finetune", 3])
 
 
+class Random:
+    """An augmentation: images and a number drawn for each."""
+
+    def __init__(self, operation):
+        self.apply = operation
+
+    def draw(self, size, generator):
+        return torch.rand(size, 1, generator=generator, dtype=torch.float64)
+
+
 def test_augmentation_draws_from_the_jobs_own_stream(federation, naive, make_data):
     data = make_data(shape=(6,))
-    data.augment = lambda x, generator: x + torch.rand(len(x), 1, generator=generator, dtype=x.dtype)
+    data.augment = Random(torch.add)
     f = federation(data=data)
     before = f.bank.rows("models")[1]
     f.bank.train(own(1), f.training(epochs=1, lr=0.3))

@@ -6,7 +6,8 @@ from dfl_lightning.data.augment import CropFlip
 
 def test_every_image_is_a_crop_of_itself_with_a_black_border_perhaps_flipped():
     batch = torch.rand(32, 3, 6, 6) + 0.1
-    out = CropFlip(padding=2)(batch, torch.Generator().manual_seed(0))
+    augment = CropFlip(padding=2)
+    out = augment.apply(batch, augment.draw(32, torch.Generator().manual_seed(0)))
     kinds = set()
     for image, result in zip(batch, out, strict=True):
         padded = vision.pad(image, [2])
@@ -24,11 +25,10 @@ def test_every_image_is_a_crop_of_itself_with_a_black_border_perhaps_flipped():
 
 
 def test_only_the_given_generator_decides():
-    batch = torch.rand(8, 1, 6, 6)
     torch.manual_seed(0)
-    first = CropFlip()(batch, torch.Generator().manual_seed(3))
+    first = CropFlip().draw(8, torch.Generator().manual_seed(3))
     state = torch.get_rng_state()
-    second = CropFlip()(batch, torch.Generator().manual_seed(3))
+    second = CropFlip().draw(8, torch.Generator().manual_seed(3))
     assert torch.equal(first, second)
     assert torch.equal(state, torch.get_rng_state())
-    assert not torch.equal(first, CropFlip()(batch, torch.Generator().manual_seed(4)))
+    assert not torch.equal(first, CropFlip().draw(8, torch.Generator().manual_seed(4)))

@@ -61,7 +61,10 @@ def test_augmentation_acts_in_training_only():
     indices = data.clients.train[0]
     plain, _ = data.clients.batch(indices)
     torch.testing.assert_close(plain, data.clients.images[indices].float() / 16)
-    assert not torch.equal(data.clients.batch(indices, generator=torch.Generator().manual_seed(0))[0], plain)
+    assert not torch.equal(
+        data.clients.batch(indices, draws=data.clients.augment.draw(len(indices), torch.Generator().manual_seed(0)))[0],
+        plain,
+    )
 
 
 def test_normalised_images_have_mean_zero():

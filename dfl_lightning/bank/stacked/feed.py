@@ -117,14 +117,14 @@ class Feed:
         indices, weights = indices[:, :longest], self._weights[step, :clients, :longest]
         if shop.network.has_dropout:
             self.masks = [self._draws.masks(*words) for words in self._words(clients, step)]
-        if data.augment is None:
-            return Batch(*data.batch(indices, dtype=shop.config.dtype), sizes, counts, weights)
-        drawn = [
-            data.batch(own[:size], dtype=shop.config.dtype, generator=self._draws.augmentation(*words))
-            for own, size, words in zip(indices, sizes, self._words(clients, step), strict=True)
-        ]
-        inputs, labels = (torch.stack([_padded(t, longest) for t in ts]) for ts in zip(*drawn, strict=True))
-        return Batch(inputs, labels, sizes, counts, weights)
+        drawn = None
+        if data.augment is not None:
+            parts = (
+                data.augment.draw(size, self._draws.augmentation(*words))
+                for size, words in zip(sizes, self._words(clients, step), strict=True)
+            )
+            drawn = torch.stack([_padded(part, longest) for part in parts])
+        return Batch(*data.batch(indices, dtype=shop.config.dtype, draws=drawn), sizes, counts, weights)
 
     def _words(self, clients: int, step: int) -> list[tuple[int, int, int]]:
         """What names the draws of a step: owner, epoch and step of the epoch."""

@@ -7,6 +7,7 @@ import torch
 from pretended import DEVICE, Count
 
 from dfl_lightning.bank import References, StackedEngine
+from dfl_lightning.data.augment import CropFlip
 
 
 @pytest.fixture
@@ -74,3 +75,14 @@ VERBS = {
 def test_counts_do_not_grow_with_the_number_of_clients(counted, verb):
     few, many = (counted(clients, VERBS[verb]) for clients in ((20, 40) if "all pairs" in verb else (120, 240)))
     assert few == many
+
+
+def test_augmenting_is_one_operation_for_all_clients(counted, make_data):
+    few, many = (counted(clients, step, kind="batchnorm", data=augmented(make_data, clients)) for clients in (10, 30))
+    assert few == many
+
+
+def augmented(make_data, clients):
+    data = make_data((6,) * clients, shape=(1, 6, 6))
+    data.augment = CropFlip(padding=1)
+    return data

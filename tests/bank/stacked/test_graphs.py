@@ -10,6 +10,7 @@ from torch.utils._pytree import tree_map
 
 from dfl_lightning.bank import References, StackedEngine, Training
 from dfl_lightning.bank.stacked.graphs import FEWEST_STEPS, CudaGraphs, buckets_of, obstacle
+from dfl_lightning.data.augment import CropFlip
 from dfl_lightning.objectives import Objective, Phase, Plain
 
 SIZES = (40, 9, 33, 3, 28, 40, 14, 1)  # with batches of 4: 10, 3, 9, 1, 7, 10, 4 and 1 steps an epoch
@@ -279,7 +280,7 @@ def test_what_cannot_be_recorded_runs_as_before_and_says_why(federation, tape_re
 
 def test_augmented_data_and_several_answers_are_obstacles(federation, make_data):
     data = make_data()
-    data.augment = lambda batch, generator: batch
+    data.augment = CropFlip()
     shop = federation(data=data).bank.engine._shop
     assert "augmentation" in obstacle(shop, data.images[:2])
     f = federation(network=Picture(), sizes=(6, 6), batch_size=2)

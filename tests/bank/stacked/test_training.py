@@ -1,6 +1,7 @@
 """Every network of the library with every kind of optimizer, against plain modules: float64, 1e-10."""
 
 import functools
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -296,7 +297,10 @@ def test_augmentation_of_clients_with_short_batches_draws_for_their_own_samples(
     rows = []
     for engine in (LoopEngine, StackedEngine):
         data = make_data((7, 2, 9))
-        data.augment = lambda x, generator: x * torch.rand(len(x), 1, generator=generator).to(x)
+        data.augment = SimpleNamespace(
+            draw=lambda size, generator: torch.rand(size, 1, generator=generator),
+            apply=lambda x, draws: x * draws.to(x),
+        )
         f = federation(data=data, engine=engine)
         f.bank.train(own(0, 1, 2), f.training())
         rows.append(f.bank.rows("trained").clone())
