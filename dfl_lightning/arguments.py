@@ -12,6 +12,7 @@ from typing import Any
 
 from dfl_lightning.config_files import DoubledKeyError, as_yaml, parse, read_config
 from dfl_lightning.errors import UserError, nearest
+from dfl_lightning.history import CHANGED, FORKED
 from dfl_lightning.module import DFLModule
 from dfl_lightning.registry import (
     GROUPS,
@@ -163,6 +164,16 @@ def options_of_words(argv: list[str]) -> Iterator[tuple[str, str]]:
             yield option, value
 
 
+def stray_words(argv: list[str]) -> list[int]:
+    """Where the words are that belong to no option.
+
+    Example:
+        >>> stray_words(["runs/afind/monday", "--trainer.devices", "2"])
+        [0]
+    """
+    return [start for start, _, option, _ in _options(argv) if option is None]
+
+
 def _options(argv: list[str]) -> Iterator[tuple[int, int, str | None, str]]:
     """Where each option and its value are among the words; the option is None for a stray word."""
     at = 0
@@ -194,6 +205,8 @@ class _Choices:
         """A config file: its keys, then the groups in it; the content as a word."""
         content = read_config(path)
         self.where, self.folder = f"{path}: ", Path(path).parent
+        for key in (FORKED, CHANGED):
+            content.pop(key, None)  # a note about a run, and no setting
         for key in content:
             if key not in TOP_LEVEL:
                 raise UserError(

@@ -144,7 +144,8 @@ def read_checkpoint(
     previous = file.with_name(PREVIOUS)
     hint = f"; the one before it is {previous}" if previous.exists() and previous != file else ""
     if not is_checkpoint(file):
-        raise UserError(f"{path}: no such checkpoint{hint}")
+        what = "no checkpoint; give a run folder or a checkpoint" if file.is_dir() else "no such checkpoint"
+        raise UserError(f"{path}: {what}{hint}")
     try:
         if file.is_dir():
             content = read_shards(file, map_location)
@@ -182,6 +183,23 @@ def _missing(content: dict[str, Any]) -> str:
 def is_checkpoint(path: Path) -> bool:
     """Whether there is something of that name that can be one: a file, or a folder of pieces."""
     return path.is_file() or (path / META).is_file()
+
+
+def checkpoint_of(path: str | os.PathLike[str]) -> Path:
+    """The checkpoint that a path means: the last one of a run folder, else the path itself."""
+    run = Path(path)
+    is_run = run.is_dir() and not is_checkpoint(run) and ((run / FOLDER).is_dir() or (run / "metrics.csv").is_file())
+    return run / FOLDER / LAST if is_run else run
+
+
+def run_of(checkpoint: str | os.PathLike[str] | None) -> Path | None:
+    """The run folder that a checkpoint lies in, as the user wrote it where that is the same; None: in no run folder."""
+    if checkpoint is None or not is_checkpoint(Path(checkpoint)):
+        return None
+    home, written = Path(checkpoint).resolve().parent.parent, Path(checkpoint).parent.parent
+    if not (home / "metrics.csv").is_file():
+        return None
+    return written if written.resolve() == home else home
 
 
 def rounds_in(path: Path) -> int:

@@ -10,12 +10,13 @@ import os
 import signal
 import sys
 import warnings
+from pathlib import Path
 from typing import Any, Literal
 
 import torch
 import yaml
 from jsonargparse import ArgumentError
-from lightning.pytorch import seed_everything
+from lightning.pytorch import Callback, seed_everything
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from lightning_utilities.core.enums import StrEnum
@@ -34,7 +35,7 @@ from dfl_lightning.arguments import (
 )
 from dfl_lightning.bank.choice import ENGINES
 from dfl_lightning.bank.ranks import LostProcess
-from dfl_lightning.checkpoints import read_checkpoint
+from dfl_lightning.checkpoints import checkpoint_of, read_checkpoint
 from dfl_lightning.data import FederatedData
 from dfl_lightning.errors import UNREACHABLE, UserError, one_line
 from dfl_lightning.loop import RunStopped
@@ -51,6 +52,7 @@ from dfl_lightning.registry import FAMILIES, path_of
 from dfl_lightning.report.explain import explain
 from dfl_lightning.report.help import help_page, list_page
 from dfl_lightning.report.per_client import per_client_table
+from dfl_lightning.runs import command_to_go_on, config_of_run, no_run, remarks_on_history, take_run
 from dfl_lightning.sentences import lightnings_sentence, sentence_of, where_in_users_code
 from dfl_lightning.trainer import DFLTrainer
 
@@ -66,12 +68,20 @@ class DFLCLI(LightningCLI):
         argv: the command line's words.
         configs: paths of the configs among them; the last one names the run folder.
         explain_only: say what would run instead of running it.
+        watcher: another callback, of somebody who wants something else than the table of an evaluation.
     """
 
     trainer: DFLTrainer
 
-    def __init__(self, command: str, argv: list[str], configs: list[str], explain_only: bool = False) -> None:
-        self._command, self._argv, self._explain_only = command, argv, explain_only
+    def __init__(
+        self,
+        command: str,
+        argv: list[str],
+        configs: list[str],
+        explain_only: bool = False,
+        watcher: Callback | None = None,
+    ) -> None:
+        self._command, self._argv, self._explain_only, self._watcher = command, argv, explain_only, watcher
         self._configs = configs
         kwargs = {"prog": f"dfl-{command}", "exit_on_error": False}
         super().__init__(
@@ -141,11 +151,14 @@ class DFLCLI(LightningCLI):
 
     def _parse_ckpt_path(self) -> None:
         """Look at the checkpoint before anything is built; settings never come out of it."""
-        checkpoint = self.config[self._command].get("ckpt_path")
-        if checkpoint is not None:
-            read_checkpoint(checkpoint)
+        options = self.config[self._command]
+        if options.get("ckpt_path") is not None:
+            options["ckpt_path"] = str(checkpoint_of(options["ckpt_path"]))
+            read_checkpoint(options["ckpt_path"])
         elif self._command != "fit" and not self._explain_only:
-            raise UserError("--ckpt_path is missing; give the checkpoint to evaluate, RUN/checkpoints/last.ckpt")
+            raise no_run(self._command)
+        elif options.get("fork"):
+            raise UserError("--fork starts a new run from another one; name that by --ckpt_path RUN")
 
     # --- what it makes -----------------------------------------------------------------------------------------------
     def instantiate_classes(self) -> None:
@@ -162,6 +175,9 @@ class DFLCLI(LightningCLI):
         self._dump_config()
         dumped = {key: self.config_dump.get(key) for key in KEYS}
         self.trainer.config = dumped
+        if self._command == "fit":
+            options = self.config["fit"]
+            self.trainer.remarks += remarks_on_history(self._configs, options.get("ckpt_path"), options.get("fork"))
         dropped = dropped_options(self._configs, dumped)
         if dropped:
             self.trainer.remarks.append(
@@ -175,7 +191,7 @@ class DFLCLI(LightningCLI):
         stock = stock if isinstance(stock, list) else [stock]
         return DFLTrainer(
             **config,
-            callbacks=[*stock, *(c for c in callbacks if c is not None), *monitors],
+            callbacks=[*stock, *(c for c in (*callbacks, self._watcher) if c is not None), *monitors],
             topology=self._get(self.config_init, "topology"),
             engine=self._get(self.config_init, "engine"),
             run_name=run_name(self._configs),
@@ -192,7 +208,7 @@ class DFLCLI(LightningCLI):
                 print(line)
             return
         super()._run_subcommand(subcommand)
-        if subcommand in ("validate", "test") and self.trainer.is_global_zero:
+        if subcommand in ("validate", "test") and self.trainer.is_global_zero and self._watcher is None:
             for line in per_client_table(self.model):
                 print(line)
 
@@ -221,8 +237,9 @@ def run(command: str, argv: list[str] | None = None) -> int:
         except RunStopped as stop:
             if launched_by_another():
                 return 0  # the first process says so
-            then = "; go on with --ckpt_path of the run's checkpoints/last.ckpt" if stop.rounds else ""
-            _say(command, f"{stop}{then}")
+            lost = "; no checkpoint was kept (trainer.enable_checkpointing=false)" if stop.rounds else ""
+            then = f"; go on with: {command_to_go_on(stop.run)}" if stop.run else lost
+            _say(command, str(stop), then)
             return 128 + stop.signum
         except KeyboardInterrupt:
             if not launched_by_another():
@@ -248,19 +265,39 @@ def run(command: str, argv: list[str] | None = None) -> int:
             return 2
 
 
+def evaluate_again(checkpoint: Path, config: Path, watcher: Callback) -> None:
+    """Evaluate a checkpoint of a run as `dfl-test` does, in one process and for a callback only: nothing is printed.
+
+    Args:
+        checkpoint: the file.
+        config: the run's own.
+        watcher: its `on_test_end` meets the run as it was when it was evaluated after the checkpoint's round.
+    """
+    quiet = ["--trainer.devices=1", "--trainer.num_nodes=1", "--trainer.logger=false"]
+    words = [f"--config={config}", f"--ckpt_path={checkpoint}", "--trainer.enable_progress_bar=false", *quiet]
+    _find_users_classes()
+    DFLCLI("test", settle_choices(words), [str(config)], watcher=watcher)
+
+
+def _find_users_classes() -> None:
+    """A user's own classes, by import path, from the folder they work in."""
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+
+
 def _run(command: str, argv: list[str]) -> int:
     _, help_asked = take_flag(argv, "-h", "--help")
     _, list_asked = take_flag(argv, "--list")
     if help_asked or list_asked:
         print(help_page(command) if help_asked else list_page())
         return 0
-    if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())  # a user's own classes, by import path, from the folder they work in
+    _find_users_classes()
     argv, explain_only = take_flag(argv, "--explain")
-    argv, everything = take_flag(argv, "--help_all")
-    argv, configs = find_configs(bare_flag(argv, "--fork"))
-    argv = settle_choices(argv)
-    DFLCLI(command, ["--help"] if everything else argv, configs, explain_only)
+    if "--help_all" in argv:
+        DFLCLI(command, ["--help"], [])
+    argv = take_run(command, bare_flag(argv, "--fork"))
+    argv, configs = find_configs([*(f"--config={file}" for file in config_of_run(argv)), *argv])
+    DFLCLI(command, settle_choices(argv), configs, explain_only)
     return 0
 
 
@@ -275,8 +312,9 @@ def users_mistake(error: Exception, argv: list[str]) -> str | None:
     return lightnings_sentence(" ".join(str(error).split())) or where_in_users_code(error)
 
 
-def _say(command: str, sentence: str) -> None:
-    print(f"dfl-{command}: {' '.join(one_line(sentence).split())}", file=sys.stderr)
+def _say(command: str, sentence: str, words: str = "") -> None:
+    """A sentence, and after it words to be typed, in which every space counts."""
+    print(f"dfl-{command}: {' '.join(one_line(sentence).split())}{one_line(words)}", file=sys.stderr)
 
 
 def _debug() -> bool:

@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from lightning.pytorch.callbacks import EarlyStopping
@@ -34,12 +35,18 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class RunStopped(BaseException):
-    """A signal ended the run at a round boundary; `signum` says which."""
+    """A signal ended the run at a round boundary.
 
-    def __init__(self, signum: int, rounds: int) -> None:
+    Attributes:
+        signum: which signal.
+        rounds: how many are complete.
+        run: the run folder that a checkpoint of them is in; None: there is none.
+    """
+
+    def __init__(self, signum: int, rounds: int, run: Path | None = None) -> None:
         done = "no complete round" if not rounds else f"{rounds} complete round{'s' * (rounds > 1)}"
         super().__init__(f"stopped by {signal.Signals(signum).name} after {done}")
-        self.signum, self.rounds = signum, rounds
+        self.signum, self.rounds, self.run = signum, rounds, run
 
 
 class EarlySignals(_SignalConnector):
@@ -112,7 +119,7 @@ class RoundLoop(_FitLoop):
             if self.epoch_loop._should_check_val_epoch():  # evaluation only observes a committed boundary
                 self._evaluate()
         except StoppedElsewhere as stop:
-            raise RunStopped(stop.signum, self.rounds_committed) from None
+            raise self._stopped(stop.signum) from None
         metrics = {**bank.boundary.metrics, "seconds": time.perf_counter() - started}
         bank.boundary = bank.boundary._replace(metrics=metrics)
 
@@ -145,7 +152,7 @@ class RoundLoop(_FitLoop):
             except StoppedElsewhere as stop:
                 asked = stop.signum
             if asked is not None:
-                raise RunStopped(asked, self.rounds_committed)
+                raise self._stopped(asked)
 
     # --- progress follows the bank ------------------------------------------------------------------------------------
     skip = False  # a finished run that is resumed trains nothing and says its numbers again
@@ -230,8 +237,14 @@ class RoundLoop(_FitLoop):
             raise KeyboardInterrupt
         self._stop_signal = signum
 
+    def _stopped(self, signum: int) -> RunStopped:
+        """With the run folder where the rounds are saved on the way out."""
+        trainer, rounds = cast("DFLTrainer", self.trainer), self.rounds_committed
+        folder = trainer.run_folder if trainer.keeps_checkpoints and rounds else None
+        return RunStopped(signum, rounds, None if folder is None else folder.path)
+
     def _look_around(self) -> None:
         """Between cohorts: has a signal come, or has another process gone?"""
         look_for_the_others()
         if self._stop_signal is not None:
-            raise RunStopped(self._stop_signal, self.rounds_committed)
+            raise self._stopped(self._stop_signal)

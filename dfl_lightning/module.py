@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 import torch
 from lightning.pytorch import LightningModule
 from lightning.pytorch.cli import LRSchedulerCallable, OptimizerCallable
+from lightning.pytorch.trainer.states import TrainerFn
 from torch import Tensor, nn
 from torchmetrics import Metric
 
@@ -20,6 +21,7 @@ from dfl_lightning.callbacks.families import Selection
 from dfl_lightning.data import ClientData
 from dfl_lightning.errors import UserError
 from dfl_lightning.fingerprint import check_fingerprint, fingerprint
+from dfl_lightning.history import config_text, taken_up
 from dfl_lightning.models import Network
 from dfl_lightning.models.fitting import fit_to_data
 from dfl_lightning.models.init import fresh_parameters, load_parameters
@@ -91,6 +93,7 @@ class DFLModule(LightningModule):
         self._said: set[str] = set()
         self._diverged: set[int] = set()  # who has been named in a warning
         self._loaded_metrics: dict[str, float] = {}
+        self.history: dict[str, Any] = {}  # what the run was forked from, and what a resume changed
         self._schedule = self._new_schedule()
 
     # --- what the run is made of ------------------------------------------------------------------------------------
@@ -129,6 +132,10 @@ class DFLModule(LightningModule):
         self.objective.check(trainer, self)
         if stage == "fit":
             trainer.check_monitors(self)
+        elif stage == "validate" and not int(self.data.sizes("val").sum()):
+            raise UserError("no client has validation data to evaluate; set data.val_fraction, or use dfl-test")
+        elif stage == "test" and not int(self.data.sizes("test").sum()) and self.data.global_test is None:
+            raise UserError("no client has test data to evaluate; set data.test_fraction above 0, or use dfl-validate")
 
     def configure_model(self) -> None:
         """The engine; the bank, with a row for each node of this process and the sets that policies asked for."""
@@ -235,14 +242,7 @@ class DFLModule(LightningModule):
             (splits without data are missing); `global_test_*` [1] where one server's model is everybody's.
         """
         bank, data = self.bank, self.data
-        references = self.reported()
-        if self.finetune_epochs:
-            phases = (Phase(Plain(), self.finetune_epochs, self.layout.all),)
-            round_ = bank.boundary.round
-            result = bank.train(references, Training("finetune", round_, phases, self.learning_rate))
-            if not result.finite.all():
-                self._judge_without_finetuning(references.take(torch.nonzero(~result.finite).squeeze(1)))
-            references = References.rows("trained", references.owners)
+        references = self.judged()
         results: dict[str, Tensor] = {}
         for split in ("val", "test"):
             if int(data.sizes(split).sum()):
@@ -255,6 +255,20 @@ class DFLModule(LightningModule):
             scores = bank.evaluate(References((Term("models", server),), torch.tensor([-1])), "test")
             results |= {"global_test_loss": scores.losses, "global_test_acc": scores.metrics["acc"]}
         return results
+
+    def judged(self) -> References:
+        """The models that an evaluation is of: the reported ones, or what fine-tuning makes of them.
+
+        These are rows `trained` of the bank until `bank.abandon()`, the same whenever they are asked for after a round.
+        """
+        bank, references = self.bank, self.reported()
+        if not self.finetune_epochs:
+            return references
+        phases = (Phase(Plain(), self.finetune_epochs, self.layout.all),)
+        result = bank.train(references, Training("finetune", bank.boundary.round, phases, self.learning_rate))
+        if not result.finite.all():
+            self._judge_without_finetuning(references.take(torch.nonzero(~result.finite).squeeze(1)))
+        return References.rows("trained", references.owners)
 
     def validation_step(self, batch: Any, batch_idx: int) -> None:
         """Evaluate, keep the arrays at the boundary, log the means."""
@@ -313,12 +327,26 @@ class DFLModule(LightningModule):
         boundary = self.bank.boundary
         if "callbacks" in checkpoint and boundary.callbacks:
             checkpoint["callbacks"] = copy.deepcopy(boundary.callbacks)
-        checkpoint["dfl_lightning"] = {"metrics": dict(boundary.metrics), **fingerprint(self.dfl_trainer, self)}
+        checkpoint["dfl_lightning"] = {"metrics": dict(boundary.metrics), **self._about()}
+
+    def _about(self) -> dict[str, Any]:
+        """What a checkpoint says about the run."""
+        about: dict[str, Any] = {
+            "settings": config_text(self.dfl_trainer.config),
+            "history": copy.deepcopy(self.history),
+        }
+        about["finetune_epochs"] = self.finetune_epochs
+        return {**about, **fingerprint(self.dfl_trainer, self)}
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Refuse another network's, client count's or config's checkpoint."""
-        check_fingerprint(self.dfl_trainer, self, checkpoint.get("dfl_lightning"))
-        self._loaded_metrics = dict(checkpoint["dfl_lightning"]["metrics"])
+        trainer, about = self.dfl_trainer, checkpoint.get("dfl_lightning")
+        check_fingerprint(trainer, self, about)
+        assert about is not None
+        self._loaded_metrics = dict(about["metrics"])
+        if trainer.state.fn == TrainerFn.FITTING and trainer.resumed_from is not None:
+            done = int(checkpoint["state_dict"]["bank.progress"][0])
+            self.history = taken_up(about, self._about(), trainer.resumed_from, done, trainer.fork)
         if self.trainer.fork:  # type: ignore[attr-defined]  # whose policies may be others: no state for those, no warning
             here = {callback.state_key for callback in self.trainer.callbacks}  # type: ignore[attr-defined]
             checkpoint["callbacks"] = {k: v for k, v in checkpoint["callbacks"].items() if k in here}

@@ -32,7 +32,7 @@ from lightning.pytorch.trainer.states import TrainerFn, TrainerStatus
 from dfl_lightning import callbacks as families
 from dfl_lightning.advice import ignore_inapplicable_warnings
 from dfl_lightning.bank.choice import ENGINES
-from dfl_lightning.checkpoints import AtomicCheckpointIO, RoundCheckpoint, ShardedCheckpointIO
+from dfl_lightning.checkpoints import AtomicCheckpointIO, RoundCheckpoint, ShardedCheckpointIO, checkpoint_of
 from dfl_lightning.errors import UserError, nearest
 from dfl_lightning.loop import LocalWork, RoundLoop
 from dfl_lightning.report.processes import ProcessTraffic
@@ -288,6 +288,11 @@ class DFLTrainer(Trainer):
         return next((c for c in getattr(self, "callbacks", []) if isinstance(c, RunFolder)), None)
 
     @property
+    def keeps_checkpoints(self) -> bool:
+        """Whether the run can be resumed."""
+        return any(isinstance(c, RoundCheckpoint) for c in self.callbacks)  # type: ignore[attr-defined]
+
+    @property
     def run(self) -> RunFolder:
         """What the run folder holds, as arrays: `path`, `metrics`, `clients`, `graphs`, `summary`."""
         if self.run_folder is None:
@@ -321,11 +326,14 @@ class DFLTrainer(Trainer):
             train_dataloaders: not used; data come from the datamodule.
             val_dataloaders: not used.
             datamodule: the clients' data, one of `dfl_lightning.data`.
-            ckpt_path: go on from this checkpoint, in its run folder.
+            ckpt_path: go on from this checkpoint, or from a run folder's last one, in that run folder.
             fork: with `ckpt_path`: start a new run folder from it, leaving the old one alone.
         """
         if train_dataloaders is not None or val_dataloaders is not None or datamodule is None:
             raise UserError("DFLTrainer.fit takes clients' data as datamodule=..., one of dfl_lightning.data")
+        if fork and ckpt_path is None:
+            raise UserError("fork starts a new run from a checkpoint: give ckpt_path, a run folder or a checkpoint")
+        ckpt_path = _checkpoint(ckpt_path)
         self.fork, self.resumed_from = fork, ckpt_path
         with cast("RoundLoop", self.fit_loop).giving_signals_back(), warnings.catch_warnings():
             ignore_inapplicable_warnings()
@@ -333,6 +341,36 @@ class DFLTrainer(Trainer):
                 super().fit(model, datamodule=datamodule, ckpt_path=ckpt_path)
             except SystemExit as left:  # Lightning's answer to Ctrl-C
                 raise left.__context__ if isinstance(left.__context__, KeyboardInterrupt) else left from None
+
+    def validate(  # type: ignore[override]  # weights_only is always true here
+        self,
+        model: LightningModule | None = None,
+        dataloaders: Any = None,
+        ckpt_path: str | Path | None = None,
+        verbose: bool = True,
+        datamodule: LightningDataModule | None = None,
+    ) -> Any:
+        """Evaluate a checkpoint's models, or the module's present ones.
+
+        Args:
+            model: a `DFLModule`.
+            dataloaders: not used; data come from the datamodule.
+            ckpt_path: a checkpoint, or a run folder with one.
+            verbose: print Lightning's table of means.
+            datamodule: the clients' data.
+        """
+        return super().validate(model, dataloaders, _checkpoint(ckpt_path), verbose, datamodule)
+
+    def test(  # type: ignore[override]
+        self,
+        model: LightningModule | None = None,
+        dataloaders: Any = None,
+        ckpt_path: str | Path | None = None,
+        verbose: bool = True,
+        datamodule: LightningDataModule | None = None,
+    ) -> Any:
+        """Evaluate a checkpoint's models, or the module's present ones; arguments as of `validate`."""
+        return super().test(model, dataloaders, _checkpoint(ckpt_path), verbose, datamodule)
 
     def save_checkpoint(self, filepath: Any, weights_only: bool | None = None, storage_options: Any = None) -> None:
         """Save the last boundary; nothing where a run is ended before it has one (`OnExceptionCheckpoint` asks)."""
@@ -350,6 +388,11 @@ class DFLTrainer(Trainer):
         datamodule.setup("fit")
         module.setup("fit")
         module.configure_model()
+
+
+def _checkpoint(path: str | Path | None) -> str | Path | None:
+    """A run folder's last checkpoint; anything else as it is, Lightning's words such as `best` included."""
+    return str(checkpoint_of(path)) if path is not None and Path(path).is_dir() else path
 
 
 def _precision(precision: str | int) -> str:

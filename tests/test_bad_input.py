@@ -305,9 +305,7 @@ def test_what_a_run_needs_is_asked_for(here, capsys, words, answer):
 
 @pytest.mark.parametrize("command", ["validate", "test"])
 def test_an_evaluation_needs_a_checkpoint(here, capsys, command):
-    assert refusal([], capsys, command) == (
-        "--ckpt_path is missing; give the checkpoint to evaluate, RUN/checkpoints/last.ckpt"
-    )
+    assert refusal([], capsys, command) == (f"no run is named; give its folder: dfl-{command} RUN")
 
 
 def test_a_misfitting_network_is_answered_with_both_numbers(here, capsys):

@@ -160,6 +160,45 @@ def test_a_killed_run_goes_on_from_its_last_checkpoint(command, here, tmp_path):
         assert arrays["rounds"].tolist() == [r for r in range(done + 3) if r % 3 == 2]
 
 
+def test_the_sentence_after_ctrl_c_holds_the_whole_command_that_goes_on(command, tmp_path):
+    odd = "my  runs, it's $HOME;"
+    process = command("--trainer.default_root_dir", odd, "--trainer.max_rounds", "60", "--model.local_epochs", "4")
+    deadline = time.monotonic() + 120
+    while not list(tmp_path.glob("my*/small/*/metrics.csv")) and time.monotonic() < deadline:
+        time.sleep(0.005)
+    (folder,) = tmp_path.glob("my*/small/*")
+    while not table(folder) and time.monotonic() < deadline:
+        time.sleep(0.005)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=120)
+    assert process.returncode == 130
+    done = len(table(folder))
+    assert 0 < done < 60
+    typed = err.rstrip("\n").partition("; go on with: ")[2]
+    program = tmp_path / "bin" / "dfl-fit"
+    program.parent.mkdir()
+    program.write_text(
+        f"#!/bin/sh\nexec '{sys.executable}' -c 'from dfl_lightning.commands import fit; fit()' \"$@\"\n"
+    )
+    program.chmod(0o755)
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PATH": f"{program.parent}{os.pathsep}{os.environ['PATH']}"}
+    again = subprocess.run(
+        typed, shell=True, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120
+    )
+    assert (again.returncode, again.stderr) == (0, "")
+    assert [row["round"] for row in table(folder)] == [str(r) for r in range(60)]
+    assert list(tmp_path.glob("*/small/*")) == [folder]
+
+
+def test_without_checkpoints_nothing_is_said_about_going_on(command, tmp_path):
+    process = command("--trainer.enable_checkpointing", "false")
+    wait_for_round(process, tmp_path, 2)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=120)
+    assert process.returncode == 130
+    assert err.rstrip().endswith("complete rounds; no checkpoint was kept (trainer.enable_checkpointing=false)")
+
+
 @pytest.mark.slow
 def test_two_signals_before_the_first_round_is_over_leave_the_terminal_alone(command, tmp_path):
     process = command("--model.local_epochs", "2000")

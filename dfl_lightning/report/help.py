@@ -25,17 +25,18 @@ _KEYS = {
 
 def help_page(command: str) -> str:
     """What a command takes, by group."""
-    does = {"fit": "train clients", "validate": "evaluate a checkpoint", "test": "evaluate a checkpoint"}[command]
+    does = {"fit": "train clients", "validate": "evaluate a run", "test": "evaluate a run"}[command]
+    what = "--config CONFIG" if command == "fit" else "RUN"
     lines = [
-        f"dfl-{command} --config CONFIG [--GROUP Class] [--GROUP.argument value] …      {does}",
+        f"dfl-{command} {what} [--GROUP Class] [--GROUP.argument value] …      {does}",
         "",
         "groups, as keys of a config and as options; a later one wins:",
         *(f"  --{key:14}{what}" for key, what in _KEYS.items()),
         "",
         "  --seed_everything N   the run's seed (default 0)",
-        "  --ckpt_path FILE      go on from a checkpoint in its run folder; with --fork in a new one"
+        "  --ckpt_path RUN       go on with a run, or from a checkpoint; with --fork in a new run folder"
         if command == "fit"
-        else "  --ckpt_path FILE      the checkpoint to evaluate",
+        else "  --ckpt_path FILE      another checkpoint than the run's last one",
         "  --explain             say what would run, and run nothing",
         "  --print_config        the resolved config",
         "  --list                shipped configs, topologies, policies, data sets, networks",
@@ -43,8 +44,7 @@ def help_page(command: str) -> str:
         "  --help_all            every option",
         "",
         "examples:",
-        f"  dfl-{command} --config afind"
-        + ("" if command == "fit" else " --ckpt_path runs/afind/…/checkpoints/last.ckpt"),
+        "  dfl-fit --config afind" if command == "fit" else f"  dfl-{command} runs/afind/…",
     ]
     if command == "fit":
         lines.append(

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-import yaml
 
-from dfl_lightning.checkpoints import FOLDER, is_checkpoint, rounds_in
+from dfl_lightning.checkpoints import FOLDER, rounds_in, run_of
 from dfl_lightning.errors import UserError
 from dfl_lightning.files import remove_unfinished, write_atomically, write_npz
 from dfl_lightning.functional import worst_decile_mean
+from dfl_lightning.history import config_text
 from dfl_lightning.report.summary import summarise
 from dfl_lightning.report.tables import COLUMNS, as_csv, as_text, by_round, read_metrics, read_npz
 from dfl_lightning.round import Round, RoundCallback
@@ -88,7 +88,7 @@ class RunFolder(RoundCallback):
             return
         self.is_open, self.summary, self._trainer, self._monitored = False, {}, trainer, {}
         former = self.path if getattr(pl_module, "bank", None) is not None else None
-        self._source = _run_of(trainer.resumed_from) or former
+        self._source = run_of(trainer.resumed_from) or former
         self.path = self._source
         if self.path is not None and not trainer.fork:
             _refuse_links(self.path)
@@ -114,7 +114,7 @@ class RunFolder(RoundCallback):
                 self._write_arrays(boundary.round)
             trainer.datamodule.save_split(self.path / "split.npz")
             if trainer.config is not None:
-                text = yaml.safe_dump(trainer.config, sort_keys=False, allow_unicode=True)
+                text = config_text({**pl_module.history, **trainer.config})
                 write_atomically(self.path / "config.yaml", lambda file: file.write(text.encode()))
         except OSError as error:
             raise UserError(f"{self.path}: the run folder cannot be written ({error.strerror})") from error
@@ -274,16 +274,6 @@ def _before(round: float, found: dict[int, dict[str, np.ndarray]]) -> dict[str, 
     """The entries of the rounds before this one, by column."""
     parts = [found[r] for r in sorted(found) if r < round]
     return {name: np.concatenate([p[name] for p in parts]) for name in parts[0]} if parts else {}
-
-
-def _run_of(checkpoint: Any) -> Path | None:
-    """The run folder that a checkpoint file lies in, as the user wrote it where that is the same."""
-    if checkpoint is None or not is_checkpoint(Path(checkpoint)):
-        return None
-    home, written = Path(checkpoint).resolve().parent.parent, Path(checkpoint).parent.parent
-    if not (home / "metrics.csv").is_file():
-        return None
-    return written if written.resolve() == home else home
 
 
 def _refuse_links(run: Path) -> None:

@@ -59,6 +59,7 @@ def summarise(trainer: DFLTrainer, module: DFLModule, status: str) -> dict[str, 
     return _without_nan(
         {
             "status": status,
+            **module.history,
             "rounds": module.bank.boundary.round,
             "clients": module.num_clients,
             "network": type(module.network).__name__,
@@ -190,4 +191,6 @@ def _last_number(values: np.ndarray | None) -> float:
 def _without_nan(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _without_nan(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_without_nan(item) for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
