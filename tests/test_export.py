@@ -1,6 +1,7 @@
 """Clients' models leave a run as plain state dicts."""
 
 import functools
+import os
 
 import numpy as np
 import pytest
@@ -10,11 +11,14 @@ from safetensors.torch import load_file
 from torch import nn
 from torch.utils.data import TensorDataset
 
-from dfl_lightning import DFLModule, DFLTrainer, UserError
+from dfl_lightning import DFLModule, DFLTrainer, UserError, cli
 from dfl_lightning import callbacks as cb
 from dfl_lightning.checkpoints import read_checkpoint
-from dfl_lightning.data import FromDataset
+from dfl_lightning.data import Digits, FromDataset
+from dfl_lightning.data.partitions import RotatedClusters
 from dfl_lightning.export import export, main
+from dfl_lightning.models import MLP
+from dfl_lightning.models.fitting import fit_to_data
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*does not have many workers"),
@@ -184,6 +188,74 @@ def test_a_mistake_is_answered_by_one_sentence(clients, tmp_path, capsys, words,
     assert out == ""
     assert len(err.splitlines()) == 1
     assert err.startswith(filled(f"dfl-export: {answer}"))
+
+
+CONFIG = """
+trainer: {max_rounds: 2, accelerator: cpu, enable_progress_bar: false}
+model:
+  network: {class_path: MLP, init_args: {hidden: [8]}}
+  local_epochs: 1
+  batch_size: 16
+  finetune_epochs: 2
+  optimizer: {class_path: SGD, init_args: {lr: 0.1, momentum: 0.9}}
+  lr_scheduler: {class_path: StepLR, init_args: {step_size: 1, gamma: 0.5}}
+data: {class_path: Digits, init_args: {num_clients: 6, samples_per_client: 40, partition: RotatedClusters}}
+topology: TOPOLOGY
+selection: {class_path: Gossip, init_args: {k: 3}}
+aggregation: Uniform
+"""
+
+
+@pytest.mark.parametrize("topology", ["complete", "server"])
+def test_a_fine_tuned_model_scores_what_the_run_reported(tmp_path, monkeypatch, capsys, topology):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PL_GLOBAL_SEED", "7")
+    (tmp_path / "small.yaml").write_text(CONFIG.replace("TOPOLOGY", topology))
+    assert cli.run("fit", ["--config", "small.yaml", "--seed_everything", "3"]) == 0
+    (run,) = tmp_path.glob("runs/small/*")
+    before = {file: file.read_bytes() for file in run.rglob("*") if file.is_file()}
+    monkeypatch.setenv("PL_GLOBAL_SEED", "7")
+    capsys.readouterr()
+
+    assert main([str(run), "--to", "plain"]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "6 models in plain",
+        "as they are before fine-tuning; the run's accuracies are of the models after it, which --finetuned writes",
+    ]
+    state = torch.get_rng_state()
+    assert main([str(run), "--to", "tuned", "--finetuned"]) == 0
+    assert capsys.readouterr().out == "6 models in tuned\n"
+    assert torch.equal(torch.get_rng_state(), state)
+    assert os.environ["PL_GLOBAL_SEED"] == "7"
+    assert {file: file.read_bytes() for file in run.rglob("*") if file.is_file()} == before
+
+    data = Digits(num_clients=6, samples_per_client=40, partition=RotatedClusters(), seed=3)
+    data.setup("test")
+    with np.load(run / "clients.npz") as arrays:
+        reported = {name: arrays[name][-1] for name in arrays.files}
+    for client in range(6):
+        network = MLP(hidden=[8])
+        fit_to_data(network, data.clients, nn.CrossEntropyLoss(), {}, 0)
+        x, y = data.clients.batch(data.clients.test[client])
+        network.load_state_dict(load_file(f"tuned/client_{client}.safetensors"), strict=True)
+        with torch.no_grad():
+            scores = network.eval()(x)
+        assert float((scores.argmax(1) == y).double().mean()) == reported["test_acc"][client]
+        assert float(nn.functional.cross_entropy(scores, y)) == pytest.approx(reported["test_loss"][client], rel=1e-6)
+        network.load_state_dict(load_file(f"plain/client_{client}.safetensors"), strict=True)
+        with torch.no_grad():
+            assert not torch.equal(network.eval()(x), scores)
+
+
+def test_a_run_without_fine_tuning_or_config_has_no_fine_tuned_models(clients, tmp_path, capsys):
+    path = clients[0].run.path
+    assert main([str(path), "--finetuned"]) == 2
+    assert "does not fine-tune models (model.finetune_epochs is 0); leave out --finetuned" in capsys.readouterr().err
+    trainer, _ = run_of(tmp_path, finetune_epochs=1)
+    assert main([str(trainer.run.path), "--finetuned"]) == 2
+    assert "fine-tuning needs the run's config.yaml" in capsys.readouterr().err
+    (file,) = export(trainer.run.path, clients=[0])
+    assert file.name == "client_0.safetensors"
 
 
 def test_an_error_is_an_ordinary_exception_from_python_and_with_debug(tmp_path, monkeypatch):
