@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -54,12 +55,14 @@ class Selection(Policy):
     Attributes:
         k: neighbours to choose where no threshold decides, or `all`; a client's `budget` in the topology comes first.
         assigns_servers: whether `assign` chooses among several servers.
+        neighbour_counts: arguments that are numbers of neighbours, and the attributes that hold them.
         scores_are_weights: whether `scores`, with the receiver's own on the diagonal, are weights to average with.
     """
 
     k: int | Literal["all"] = 5
     assigns_servers: bool = False
     scores_are_weights: bool = False
+    neighbour_counts: ClassVar[Mapping[str, str]] = {"k": "k"}
 
     def limits(self, module: DFLModule, round: Round) -> Tensor:
         """How many neighbours each node may choose, long [n]: its `budget` in the topology, else `k`."""

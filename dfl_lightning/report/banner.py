@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from dfl_lightning.callbacks import Policy
 from dfl_lightning.report.memory import predicted_memory
 from dfl_lightning.report.summary import size
+from dfl_lightning.report.unusual import unusual_settings
 
 if TYPE_CHECKING:
     from dfl_lightning.module import DFLModule
@@ -46,7 +47,7 @@ def describe_engine(module: DFLModule) -> str:
 
 def notes(trainer: DFLTrainer, module: DFLModule) -> list[str]:
     """What is switched off, dropped or odd about this run."""
-    found = list(trainer.remarks)
+    found = [*trainer.remarks, *unusual_settings(trainer, module)]
     if module.bank.engine is not None and module.bank.engine.reason:
         found.append(f"{module.bank.engine.reason}; clients train one after the other")
     if module.bank.engine is not None and "not recorded" in module.bank.engine.details.get("graphs", ""):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -45,6 +45,8 @@ class DPFL(Selection):
 
     row_sets = ("best",)
     reports = "best"
+
+    neighbour_counts: ClassVar = {"budget": "k"}
 
     def __init__(
         self,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -49,6 +49,7 @@ class PANM(Selection):
     """
 
     k: int  # a number only: `all` would leave nothing to find
+    neighbour_counts: ClassVar = {"k": "k", "l": "l"}
 
     def __init__(
         self,

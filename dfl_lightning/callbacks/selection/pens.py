@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
 import torch
 from torch import Tensor
@@ -36,6 +36,7 @@ class PENS(Selection):
     """
 
     k: int  # a number only: `all` would be another method
+    neighbour_counts: ClassVar = {"k": "k", "sampled": "sampled"}
 
     def __init__(
         self,
