@@ -1,7 +1,8 @@
 """The README and the pages of docs/: what they name exists, under the name that they give it.
 
-That the README's own code runs is in test_readme.py; the commands of docs/data.md are in data/test_docs.py, the tables
-of networks and methods in models/test_networks_page.py and test_methods_page.py.
+That the README's own code runs is in test_readme.py, that of docs/running.md in test_running_page.py; the commands of
+docs/data.md are in data/test_docs.py, the tables of networks and methods in models/test_networks_page.py and
+test_methods_page.py.
 """
 
 from __future__ import annotations
@@ -140,7 +141,9 @@ def test_the_values_of_switches_are_accepted(page, tmp_path, monkeypatch, capsys
         assert run("fit", ["--config", config, *words, "--print_config"]) == 0, capsys.readouterr().err
 
 
-@pytest.mark.parametrize("page", [p for p in TEXTS if p not in ("README.md", "docs/data.md") and commands(p)])
+@pytest.mark.parametrize(
+    "page", [p for p in TEXTS if p not in ("README.md", "docs/data.md", "docs/running.md") and commands(p)]
+)
 def test_every_command_can_be_resolved(page, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     for command in dict.fromkeys(commands(page)):
