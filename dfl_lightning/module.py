@@ -117,6 +117,7 @@ class DFLModule(LightningModule):
         trainer = self.dfl_trainer
         self.seed = run_seed()
         self.data: ClientData = trainer.datamodule.clients
+        trainer.datamodule.check_range(self._dtype_of_rows())
         self.topology: Topology = load_topology(trainer.topology, self.data.num_clients, self.seed)
         if self.topology.num_servers > 1 and not getattr(trainer.policy(Selection), "assigns_servers", True):
             raise UserError(

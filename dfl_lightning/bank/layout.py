@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from dfl_lightning.bank.plain import refuse_unusual, unusual
 from dfl_lightning.errors import UserError, nearest
+from dfl_lightning.plain_tensors import refuse_unusual, unusual
 
 
 @dataclass(frozen=True)

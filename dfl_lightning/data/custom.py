@@ -12,9 +12,12 @@ from torch.utils.data import Dataset
 from dfl_lightning.data.datamodule import FederatedData
 from dfl_lightning.data.partitions import GivenParts, Partition
 from dfl_lightning.data.source import Source
-from dfl_lightning.errors import UserError
+from dfl_lightning.errors import UserError, reason
+from dfl_lightning.plain_tensors import unusual
 
 __all__ = ["FromDataset"]
+
+_MOST_GAPS = 1000  # class numbers that do not occur, beside ten for each that does
 
 
 class FromDataset(FederatedData):
@@ -51,6 +54,8 @@ class FromDataset(FederatedData):
         **kwargs: Any,
     ) -> None:
         if parts is not None:
+            if kwargs.get("split") is not None:
+                raise UserError("data: parts and split both say who has which image; give one of them")
             if partition is not None:
                 raise UserError(
                     f"data: parts and partition {partition.describe()} both say who has which image; give one of them"
@@ -68,36 +73,73 @@ class FromDataset(FederatedData):
     def load(self) -> Source:
         """Read every item once."""
         name = type(self.dataset).__name__
+        if self.test_dataset is self.dataset:
+            raise UserError(
+                f"data {name}: test_dataset is dataset itself; give other images, or null to hold out a part of each "
+                "client's own"
+            )
         images, labels = _read(self.dataset, name)
         test_images, test_labels = None, None
-        highest = int(labels.max())
         if self.test_dataset is not None:
             test_images, test_labels = _read(self.test_dataset, f"{name} (test_dataset)")
-            highest = max(highest, int(test_labels.max()))
-        num_classes = highest + 1 if self.num_classes is None else self.num_classes
+            alike = test_images.dtype == images.dtype and test_images.shape == images.shape
+            if alike and torch.equal(test_images, images) and torch.equal(test_labels, labels):
+                raise UserError(
+                    f"data {name}: test_dataset holds the same items as dataset; give other images, or null"
+                )
+        num_classes = self.num_classes
+        if num_classes is None:
+            num_classes = _count_classes(labels if test_labels is None else torch.cat([labels, test_labels]), name)
         scale = 1 / 255 if images.dtype == torch.uint8 else 1.0
         return Source(name, images, labels, num_classes, test_images, test_labels, scale)
 
 
+def _count_classes(labels: Tensor, name: str) -> int:
+    """The largest class + 1, unless that is out of proportion to how many there are."""
+    distinct = labels.unique()
+    highest = int(distinct[-1])
+    if highest >= _MOST_GAPS + 10 * len(distinct):
+        raise UserError(
+            f"data {name}: the largest label is {highest}, but only {len(distinct)} labels occur; number the classes "
+            f"from 0 on, or set num_classes if there are {highest + 1} of them"
+        )
+    return highest + 1
+
+
 def _read(dataset: Dataset, name: str) -> tuple[Tensor, Tensor]:
+    if not hasattr(type(dataset), "__len__"):
+        raise UserError(f"data {name}: it has no length; give a map-style data set, not an iterable one")
     try:
         length = len(dataset)  # type: ignore[arg-type]
-    except TypeError as error:
-        raise UserError(f"data {name}: it has no length; give a map-style data set, not an iterable one") from error
+    except Exception as error:  # what a user's class raises, and what Python says of lengths that are none
+        raise UserError(
+            f"data {name}: its length cannot be told ({reason(error)}); give a map-style data set, not an iterable one"
+        ) from error
     if not length:
         raise UserError(f"data {name}: it is empty; give a data set with items")
-    images: list[Tensor] = []
-    labels: list[int] = []
+    images, labels = torch.empty(0), torch.empty(length, dtype=torch.int64)
     for index in range(length):
-        image, label = _pair(dataset[index], index, name)
-        if images and (image.shape != images[0].shape or image.dtype != images[0].dtype):
+        image, label = _item(dataset, index, length, name)
+        if not index:
+            images = image.new_empty((length, *image.shape))
+        if image.shape != images.shape[1:] or image.dtype != images.dtype:
             raise UserError(
-                f"data {name}: item {index} is {image.dtype} {tuple(image.shape)}, item 0 is {images[0].dtype} "
-                f"{tuple(images[0].shape)}; resize or convert the items to one shape and type"
+                f"data {name}: item {index} is {image.dtype} {tuple(image.shape)}, item 0 is {images.dtype} "
+                f"{tuple(images.shape[1:])}; resize or convert the items to one shape and type"
             )
-        images.append(image)
-        labels.append(label)
-    return torch.stack(images), torch.tensor(labels)
+        images[index], labels[index] = image, label  # at once: a data set may hand out one tensor again and again
+    return images, labels
+
+
+def _item(dataset: Dataset, index: int, length: int, name: str) -> tuple[Tensor, int]:
+    try:
+        item = dataset[index]
+    except (IndexError, KeyError, StopIteration) as error:
+        raise UserError(
+            f"data {name}: item {index} of {length} is not there ({type(error).__name__}: {reason(error)}); its length "
+            "and its items must agree"
+        ) from error
+    return _pair(item, index, name)
 
 
 def _pair(item: object, index: int, name: str) -> tuple[Tensor, int]:
@@ -112,9 +154,14 @@ def _pair(item: object, index: int, name: str) -> tuple[Tensor, int]:
         )
     if image.dtype != torch.uint8 and not image.is_floating_point():
         raise UserError(f"data {name}: item {index} is {image.dtype}; tensors must be uint8 or floating point")
+    if why := unusual(image):
+        raise UserError(f"data {name}: item {index} is {why}; tensors must be dense numbers")
     try:
-        return image.detach().cpu(), operator.index(label)
+        number = operator.index(label)
     except TypeError as error:
         raise UserError(
             f"data {name}: item {index} has {label!r} ({type(label).__name__}) in place of a class; {wanted}"
         ) from error
+    if not -(2**63) <= number < 2**63:
+        raise UserError(f"data {name}: item {index} has a label of {len(str(number))} digits; classes count from 0")
+    return image.detach().cpu(), number

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import lightning as L
+import torch
 from torch import Tensor
 
 from dfl_lightning.data.augment import CropFlip
@@ -55,7 +56,8 @@ class FederatedData(L.LightningDataModule):
             null keeps all.
         root: folder of the data sets' files; null means the environment variable DFL_DATA_ROOT, else `./data`.
         seed: seed of the split; null means the run's seed.
-        split: a split.npz to repeat, instead of drawing; null draws.
+        split: a split.npz to repeat, instead of drawing: partition, fractions, sizes and seed are not used then; null
+            draws.
         normalise: subtract the mean and divide by the standard deviation of the training images, channel by channel.
         augment: random crops (padding 4) and horizontal flips in training.
     """
@@ -86,6 +88,7 @@ class FederatedData(L.LightningDataModule):
             if fraction is not None and not 0 <= fraction < 1:
                 raise UserError(f"data.{name} must be at least 0 and less than 1, not {fraction}")
         self.num_clients = num_clients
+        self._partition_given = partition is not None
         self.partition = IID() if partition is None else partition
         self.test_fraction = test_fraction
         self.val_fraction = val_fraction
@@ -154,6 +157,22 @@ class FederatedData(L.LightningDataModule):
         refuse_what_is_no_number(clients, split, source)
         self._clients = clients
         self._source, self._split, self._drawn_with = source, split, self.split_seed
+
+    def check_range(self, dtype: torch.dtype) -> None:
+        """Refuse images that are numbers, but infinity in the type that a run's inputs have.
+
+        Args:
+            dtype: float32, or float64 with `trainer.precision: 64-true`.
+        """
+        if self.clients.images.dtype == torch.float64 != dtype:
+            refuse_what_is_no_number(self.clients, self.client_split, self.source, dtype)
+
+    def notes(self) -> list[str]:
+        """What a person should know before training: a partition that a split file takes the place of."""
+        given, used = self.partition.describe(), self.client_split.partition
+        if self.split is None or not self._partition_given or given == used:
+            return []
+        return [f"data.split decides who has which image ({used}); data.partition {given} is not used"]
 
     def _divide(self, source: Source) -> Split:
         if self.num_clients > len(source.labels):

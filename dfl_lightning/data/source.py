@@ -13,7 +13,9 @@ from dfl_lightning.errors import UserError
 
 __all__ = ["Source"]
 
+MOST_CLASSES = 100_000  # there are tables of clients by classes, and steps for each class
 CHUNK = 4096  # images converted at a time, so that no float copy of a whole data set is ever made
+_WHOLE = (torch.uint8, torch.int8, torch.int16, torch.int32)
 
 
 def _adjacent(first: Tensor, second: Tensor) -> bool:
@@ -54,6 +56,10 @@ class Source:
 
     def __post_init__(self) -> None:
         """Refuse labels that are no classes, writers without a name, and test images unlike the training images."""
+        if self.num_classes > MOST_CLASSES:
+            raise UserError(
+                f"data {self.name}: {self.num_classes} classes; {MOST_CLASSES} are the most, so number them from 0 on"
+            )
         if (self.test_images is None) != (self.test_labels is None):
             raise UserError(f"data {self.name}: test_images and test_labels go together; give both or neither")
         if self.test_images is not None and (
@@ -63,26 +69,40 @@ class Source:
                 f"data {self.name}: training images are {self.images.dtype} {tuple(self.images.shape[1:])}, test "
                 f"images {self.test_images.dtype} {tuple(self.test_images.shape[1:])}; make both alike"
             )
-        for writers, images in ((self.writers, len(self.labels)), (self.test_writers, self.num_test)):
-            if writers is not None and len(writers) != images:
+        for writers, number in ((self.writers, len(self.labels)), (self.test_writers, self.num_test)):
+            if writers is not None and len(writers) != number:
                 raise UserError(
-                    f"data {self.name}: {len(writers)} writers for {images} images; name the writer of each image"
+                    f"data {self.name}: {len(writers)} writers for {number} images; name the writer of each image"
                 )
-            if writers is not None and images:
+            if writers is not None and number:
                 low, high = int(writers.min()), int(writers.max())
                 if low < 0 or high >= len(self.writer_names):
                     raise UserError(
                         f"data {self.name}: writers reach from {low} to {high}, but writer_names has "
                         f"{len(self.writer_names)}; name every writer"
                     )
-        for labels in (self.labels, self.test_labels):
-            if labels is not None and len(labels):
-                low, high = int(labels.min()), int(labels.max())
-                if low < 0 or high >= self.num_classes:
-                    raise UserError(
-                        f"data {self.name}: labels reach from {low} to {high}, but there are {self.num_classes} "
-                        f"classes, 0 to {self.num_classes - 1}; correct the labels or num_classes"
-                    )
+        for which in ("labels", "test_labels"):  # whole numbers of any type are classes; the rest counts on int64
+            if (numbers := getattr(self, which)) is not None and numbers.dtype in _WHOLE:
+                object.__setattr__(self, which, numbers.long())
+        for classes, images in ((self.labels, self.images), (self.test_labels, self.test_images)):
+            if classes is not None and images is not None:
+                self._check_labels(classes, len(images))
+
+    def _check_labels(self, labels: Tensor, images: int) -> None:
+        if labels.dtype != torch.int64:
+            raise UserError(f"data {self.name}: labels are {labels.dtype}; give the numbers of classes as torch.int64")
+        if labels.shape != (images,):
+            raise UserError(
+                f"data {self.name}: labels of shape {tuple(labels.shape)} for {images} images; give one for each image"
+            )
+        if not len(labels):
+            return
+        low, high = int(labels.min()), int(labels.max())
+        if low < 0 or high >= self.num_classes:
+            raise UserError(
+                f"data {self.name}: labels reach from {low} to {high}, but there are {self.num_classes} "
+                f"classes, 0 to {self.num_classes - 1}; correct the labels or num_classes"
+            )
 
     @property
     def num_test(self) -> int:
@@ -129,7 +149,8 @@ class Source:
         count = self.images.numel() / channels
         mean = total / count
         deviation = (squares / count - mean.square()).clamp_min(0).sqrt()
-        deviation = torch.where(deviation > 0, deviation, torch.ones_like(deviation))
+        deviation[deviation == 0] = 1
+        deviation[~deviation.isfinite()] = torch.nan  # also infinity, by which everything would become 0
         scale, shift = 1 / deviation, -mean / deviation
         return (scale.view(-1, 1, 1), shift.view(-1, 1, 1)) if self.images.ndim == 4 else (scale[0], shift[0])
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from dfl_lightning.data.ownership import refuse_shared_images
 from dfl_lightning.data.partitions.base import Assignment
 from dfl_lightning.data.partitions.dirichlet import divide
 from dfl_lightning.data.source import Source
@@ -71,7 +72,7 @@ def draw_split(
         seed: seed of the split.
 
     Raises:
-        UserError: a client ends without training, validation or test images.
+        UserError: a client ends without training, validation or test images, or an image has two owners.
     """
     train: list[np.ndarray] = []
     val: list[np.ndarray] = []
@@ -95,6 +96,9 @@ def draw_split(
             test = _test_by_counts(source, assignment, train, seed)
     if test_fraction is None or test_fraction > 0:
         _require(test, "test", partition, source, "lower num_clients or change test_fraction")
+    refuse_shared_images(
+        train, val, test, test_fraction is None, len(source.labels), source.num_test, f"data.partition {partition}"
+    )
     return Split(
         train=train,
         val=val,

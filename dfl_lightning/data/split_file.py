@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
+from dfl_lightning.data.ownership import refuse_shared_images
 from dfl_lightning.data.source import Source
 from dfl_lightning.data.split import Split
 from dfl_lightning.errors import UserError, reason
@@ -116,11 +117,9 @@ def _unpack(path: Path, arrays: dict[str, np.ndarray], source: Source, num_clien
         raise UserError(
             f"data.split: {path} has {clients} clients, but num_clients is {num_clients}; set num_clients: {clients}"
         )
-    official = bool(arrays["test_official"])
     parts: dict[str, list[np.ndarray]] = {}
     for part in PARTS:
         indices, offsets = arrays[f"{part}_indices"].astype(np.int64), arrays[f"{part}_offsets"].astype(np.int64)
-        limit = source.num_test if part == "test" and official else len(source.labels)
         if (
             len(offsets) != clients + 1
             or offsets[0] != 0
@@ -128,12 +127,13 @@ def _unpack(path: Path, arrays: dict[str, np.ndarray], source: Source, num_clien
             or (np.diff(offsets) < 0).any()
         ):
             raise ValueError(f"{part}_offsets do not fit {clients} clients and {len(indices)} indices")
-        if len(indices) and not (indices.min() >= 0 and indices.max() < limit):
-            raise ValueError(f"{part}_indices reach from {indices.min()} to {indices.max()} in {limit} images")
         parts[part] = np.split(indices, offsets[1:-1])
     for client, indices in enumerate(parts["train"]):
         if not len(indices):
             raise UserError(f"data.split: {path} leaves client {client} without training images; use another split")
+    official = bool(arrays["test_official"])
+    train, val, test = (parts[part] for part in PARTS)
+    refuse_shared_images(train, val, test, official, len(source.labels), source.num_test, where=f"data.split: {path}")
     partition = str(arrays["partition"])
     if not partition.isprintable() or len(partition) > 500:
         raise ValueError("partition is no line of text")
@@ -155,9 +155,9 @@ def _unpack(path: Path, arrays: dict[str, np.ndarray], source: Source, num_clien
         return optional[name].astype(np.int64) if name in optional else None
 
     return Split(
-        train=parts["train"],
-        val=parts["val"],
-        test=parts["test"],
+        train=train,
+        val=val,
+        test=test,
         test_official=official,
         rotation=optional.get("rotation"),
         label_map=whole("label_map"),

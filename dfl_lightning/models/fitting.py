@@ -11,10 +11,10 @@ from torch.nn.parameter import is_lazy
 from torchmetrics import Metric
 
 from dfl_lightning.bank.dropout_layers import check_no_global_draws, replace_dropout_layers
-from dfl_lightning.bank.plain import refuse_unusual
 from dfl_lightning.data import ClientData
 from dfl_lightning.errors import UserError, reason
 from dfl_lightning.models.network import Network
+from dfl_lightning.plain_tensors import refuse_unusual
 
 
 def fit_to_data(

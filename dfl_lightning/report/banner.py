@@ -55,5 +55,6 @@ def notes(trainer: DFLTrainer, module: DFLModule) -> list[str]:
     for callback in trainer.callbacks:  # type: ignore[attr-defined]
         if isinstance(callback, Policy) and callback.switched_off:
             found.append(f"{type(callback).__name__} is switched off: nothing in this run reads what it writes")
+    found += trainer.datamodule.notes()
     found += module.topology.warnings()
     return found

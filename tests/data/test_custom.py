@@ -193,3 +193,130 @@ def test_an_image_keeps_its_name_where_clients_turn_theirs():
     )
     with pytest.raises(UserError, match="the first is item 23 "):
         data.setup()
+
+
+# --- labels, lengths, items and lists that are out of proportion ------------------------------------------------------
+@pytest.mark.parametrize(
+    ("labels", "count"), [([0, 1, 1009], None), ([0, 1, 1031], 3), ([10**9, 0], 2), ([2**62], 1), ([1000, 1005], 1006)]
+)
+def test_a_label_out_of_proportion_is_told_with_the_number_of_labels(labels, count):
+    data = FromDataset(Items(*((IMAGE, label) for label in labels)), num_clients=1)
+    if max(labels) < 1000 + 10 * len(labels):
+        data.setup()
+        assert data.clients.num_classes == max(labels) + 1
+    else:
+        with pytest.raises(
+            UserError, match=f"the largest label is {max(labels)}, but only {count} labels occur; number"
+        ):
+            data.setup()
+
+
+def test_a_number_of_classes_that_is_given_is_believed_within_bounds():
+    data = FromDataset(Items((IMAGE, 0), (IMAGE, 5000)), num_clients=1, num_classes=5001)
+    data.setup()
+    assert data.clients.num_classes == 5001
+    with pytest.raises(UserError, match="1000000000 classes; 100000 are the most"):
+        FromDataset(Items((IMAGE, 0), (IMAGE, 1)), num_clients=1, num_classes=10**9).setup()
+
+
+def test_a_label_that_no_integer_type_has_is_refused():
+    with pytest.raises(UserError, match="item 1 has a label of 31 digits"):
+        FromDataset(Items((IMAGE, 0), (IMAGE, 10**30)), num_clients=1).setup()
+
+
+class OfLength(Items):
+    length: object = 3
+
+    def __len__(self):
+        if isinstance(self.length, Exception):
+            raise self.length
+        return self.length
+
+
+@pytest.mark.parametrize(
+    ("length", "sentence"),
+    [
+        (-5, r"its length cannot be told \(__len__\(\) should return >= 0\)"),
+        (2.5, "its length cannot be told"),
+        (2**80, "its length cannot be told"),
+        (TypeError("no length here"), r"its length cannot be told \(no length here\)"),
+        (RuntimeError("out of order"), r"its length cannot be told \(out of order\)"),
+        (3, r"item 2 of 3 is not there \(IndexError: tuple index out of range\)"),
+    ],
+)
+def test_a_length_that_is_none_is_refused(length, sentence):
+    data = OfLength((IMAGE, 0), (IMAGE, 1))
+    data.length = length
+    with pytest.raises(UserError, match=sentence):
+        FromDataset(data, num_clients=1).setup()
+
+
+def test_items_are_read_once_each_and_at_once():
+    class OneBuffer(Dataset):
+        """Hands out the same tensor each time, as readers of streams do."""
+
+        def __init__(self):
+            self.buffer, self.asked = torch.zeros(2), []
+
+        def __len__(self):
+            return 6
+
+        def __getitem__(self, index):
+            self.asked.append(index)
+            return self.buffer.fill_(index), 0
+
+    dataset = OneBuffer()
+    data = FromDataset(dataset, num_clients=1)
+    data.setup()
+    assert dataset.asked == list(range(6))
+    assert data.clients.images[:, 0].tolist() == [0, 1, 2, 3, 4, 5]
+
+
+@pytest.mark.parametrize(
+    ("image", "word"), [(torch.eye(3).to_sparse(), "sparse"), (torch.zeros(2, device="meta"), "without numbers")]
+)
+def test_tensors_without_plain_numbers_are_refused(image, word):
+    with pytest.raises(UserError, match=f"item 0 is {word}.*; tensors must be dense numbers"):
+        FromDataset(Items((image, 0)), num_clients=1).setup()
+
+
+@pytest.mark.parametrize(
+    "parts", [[[0, 1], [2.7]], [[True, False], [2]], [[0], ["3"]], [[[0, 1], [2, 3]]], [[[0], [1, 2]]]]
+)
+def test_parts_are_lists_of_whole_numbers(parts):
+    with pytest.raises(UserError, match=r"data\.parts: what is listed for client \d is not a list of whole numbers"):
+        FromDataset(Squares(), parts=parts)
+
+
+def test_parts_may_be_arrays_and_tensors():
+    data = FromDataset(Squares(), parts=[np.arange(4, dtype=np.uint8), torch.arange(4, 8), range(8, 12)])
+    data.setup()
+    assert data.clients.sizes("train").tolist() == [3, 3, 3]
+
+
+def test_a_test_set_that_is_the_training_set_is_refused():
+    squares = Squares()
+    with pytest.raises(UserError, match="test_dataset is dataset itself"):
+        FromDataset(squares, squares).setup()
+    with pytest.raises(UserError, match="test_dataset holds the same items as dataset"):
+        FromDataset(squares, Squares()).setup()
+
+
+def test_images_beyond_what_the_run_computes_with_are_named():
+    data = with_numbers(1.0)
+    data.dataset.tensors = (data.dataset.tensors[0].double(), data.dataset.tensors[1])
+    data.dataset.tensors[0][5, 0] = -1e300
+    data.setup()
+    data.check_range(torch.float64)
+    with pytest.raises(
+        UserError,
+        match=r"1 of the 4 training images of client 1 hold .* beyond 3\.4e\+38, which 32 bits do not reach, the "
+        "first is item 5 .*set trainer.precision: 64-true",
+    ):
+        data.check_range(torch.float32)
+
+
+def test_a_mean_that_overflows_is_told_apart_from_images_that_are_no_numbers():
+    pairs = TensorDataset(torch.full((8, 2), 1e200, dtype=torch.float64), torch.arange(8) % 2)
+    with pytest.raises(UserError, match="their squares are beyond what 64 bits hold; scale the images, or set"):
+        FromDataset(pairs, num_clients=2, normalise=True).setup()

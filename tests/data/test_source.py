@@ -79,3 +79,35 @@ def test_test_images_of_another_shape_are_refused():
     labels = torch.tensor([0])
     with pytest.raises(UserError, match="make both alike"):
         Source("S", torch.zeros(1, 1, 2, 2), labels, 1, torch.zeros(1, 1, 3, 3), labels)
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.int16, torch.int32])
+def test_whole_numbers_of_any_type_are_classes(dtype):
+    source = Source("Mine", torch.zeros(3, 2), torch.tensor([0, 1, 2], dtype=dtype), 3)
+    assert source.labels.dtype == torch.int64
+    assert source.labels.tolist() == [0, 1, 2]
+
+
+@pytest.mark.parametrize("labels", [torch.tensor([0.0, 1.0, 1.9]), torch.tensor([True, False, True])])
+def test_other_labels_are_no_classes(labels):
+    with pytest.raises(UserError, match=r"^data Mine: labels are torch\.(float32|bool); give the numbers of classes"):
+        Source("Mine", torch.zeros(3, 2), labels, 3)
+
+
+def test_each_image_has_one_label():
+    with pytest.raises(UserError, match=r"labels of shape \(2,\) for 3 images"):
+        Source("Mine", torch.zeros(3, 2), torch.tensor([0, 1]), 3)
+    with pytest.raises(UserError, match=r"labels of shape \(3, 1\) for 3 images"):
+        Source("Mine", torch.zeros(3, 2), torch.zeros(3, 1, dtype=torch.int64), 3)
+
+
+@pytest.mark.parametrize("numbers", [[1e200] * 4, [0, 1e308, 1e308, 1e308], [0, 1e160, 0, -1e160]])
+def test_a_deviation_that_overflows_is_no_number(numbers):
+    images = torch.tensor(numbers, dtype=torch.float64)[:, None]
+    scale, _ = Source("S", images, torch.zeros(4, dtype=torch.int64), 1).affine(normalise=True)
+    assert scale.isnan()
+
+
+def test_a_constant_image_keeps_its_scale():
+    scale, shift = Source("S", torch.full((4, 2), 3.0), torch.zeros(4, dtype=torch.int64), 1).affine(normalise=True)
+    assert (float(scale), float(shift)) == (1, -3)

@@ -20,7 +20,7 @@ class GivenParts(Partition):
     """
 
     def __init__(self, parts: Sequence[Sequence[int]]) -> None:
-        self.parts = [np.asarray(part, dtype=np.int64).reshape(-1) for part in parts]
+        self.parts = [_indices(part, client) for client, part in enumerate(parts)]
 
     def describe(self) -> str:
         """`given parts`."""
@@ -49,3 +49,19 @@ class GivenParts(Partition):
                 )
             owner[part] = client
         return Assignment([np.sort(part) for part in self.parts])
+
+
+def _indices(part: Sequence[int], client: int) -> np.ndarray:
+    """A client's list, int64; nothing is rounded, and nothing but whole numbers counts as an index."""
+    try:
+        found = np.asarray(part)
+    except ValueError:  # lists of several lengths
+        found = np.empty((0, 0))
+    if found.ndim != 1 or (found.size and found.dtype.kind not in "iu"):
+        raise UserError(
+            f"data.parts: what is listed for client {client} is not a list of whole numbers; give the indices of its "
+            "images"
+        )
+    if found.size and found.max() >= 2**63:
+        raise UserError(f"data.parts: client {client} lists image {found.max()}; no data set has that many")
+    return found.astype(np.int64)

@@ -1,0 +1,98 @@
+"""An image has one owner and one purpose, in drawn splits and in those of files."""
+
+# ruff: noqa: E501  # the table below quotes whole sentences
+
+import re
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import TensorDataset
+
+from dfl_lightning.data import Digits, FromDataset
+from dfl_lightning.data.ownership import refuse_shared_images
+from dfl_lightning.data.partitions import Partition
+from dfl_lightning.data.partitions.base import Assignment
+from dfl_lightning.errors import UserError
+
+
+def lists(*parts):
+    return [np.array(part, dtype=np.int64) for part in parts]
+
+
+NONE = lists([], [])
+
+
+@pytest.mark.parametrize(
+    ("train", "val", "test", "sentence"),
+    [
+        (([0, 0], [1]), None, None, "image 0 is among the training images of client 0 twice; give each"),
+        (([0, 2], [1, 2]), None, None, "image 2 is among the training images of client 0 and among the training images of client 1;"),
+        (([0, 2], [1, 3]), ([], [2]), None, "image 2 is among the training images of client 0 and among the validation images of client 1;"),
+        (([0, 2], [1, 3]), None, ([2, 3, 0], [1]), "image 0 is among the training images of client 0 and among the test images of client 0 (4 images are at two places);"),
+        (([0], [1]), ([2], [3]), ([4], [3]), "image 3 is among the validation images of client 1 and among the test images of client 1;"),
+        (([0], [1]), None, ([4, 4], []), "image 4 is among the test images of client 0 twice;"),
+        (([0], [-1]), None, None, "training images of client 1 reach from -1 to -1 in 6 images, which are counted from 0"),
+        (([0], [1]), None, ([6], [2]), "test images of client 0 reach from 6 to 6 in 6 images"),
+    ],
+)  # fmt: skip
+def test_an_image_at_two_places_is_named_with_both(train, val, test, sentence):
+    with pytest.raises(UserError, match=f"^here: {re.escape(sentence)}"):
+        refuse_shared_images(lists(*train), lists(*val or ([], [])), lists(*test or ([], [])), False, 6, 0, "here")
+
+
+def test_the_official_test_set_is_counted_by_itself_and_may_be_shared():
+    refuse_shared_images(lists([0], [1]), NONE, lists([0, 1], [1, 0]), True, 2, 2, "here")
+    with pytest.raises(UserError, match="image 1 is among the test images of client 1 twice"):
+        refuse_shared_images(lists([0], [1]), NONE, lists([0, 1], [1, 1]), True, 2, 2, "here")
+    with pytest.raises(UserError, match="test images of client 1 reach from 0 to 2 in 2 images"):
+        refuse_shared_images(lists([0], [1]), NONE, lists([0, 1], [0, 2]), True, 2, 2, "here")
+
+
+def test_a_split_file_whose_test_is_its_training_is_refused_by_its_name(tmp_path):
+    data = Digits(num_clients=6)
+    data.setup()
+    data.save_split(tmp_path / "split.npz")
+    with np.load(tmp_path / "split.npz") as file:
+        arrays = {name: file[name] for name in file.files}
+    same = {f"test_{what}": arrays[f"train_{what}"] for what in ("indices", "offsets")}
+    np.savez(tmp_path / "same.npz", **(arrays | same))
+    count = len(arrays["train_indices"])
+    with pytest.raises(
+        UserError,
+        match=rf"^data.split: .*same\.npz: image 0 is among the training .* \({count} images are at two places",
+    ):
+        Digits(num_clients=6, split=str(tmp_path / "same.npz")).setup()
+
+
+class Overlapping(Partition):
+    def assign(self, labels, num_classes, num_clients, seed):
+        return Assignment([np.arange(8), np.arange(4, 12)])
+
+
+def test_a_partition_of_ones_own_that_gives_an_image_away_twice_is_refused():
+    pairs = TensorDataset(torch.rand(12, 2), torch.arange(12) % 2)
+    with pytest.raises(
+        UserError, match=r"^data.partition Overlapping: image 4 is among .* \(4 images are at two places"
+    ):
+        FromDataset(pairs, num_clients=2, partition=Overlapping()).setup()
+
+
+def test_a_partition_beside_a_split_file_is_said_not_to_be_used(tmp_path):
+    from dfl_lightning.data import IID, RotatedClusters
+
+    data = Digits(num_clients=6, partition=RotatedClusters([0, 90]))
+    data.setup()
+    data.save_split(tmp_path / "split.npz")
+    assert data.notes() == []
+    for partition, said in ((None, False), (RotatedClusters([0, 90]), False), (IID(), True)):
+        again = Digits(num_clients=6, partition=partition, split=str(tmp_path / "split.npz"))
+        again.setup()
+        expected = "data.split decides who has which image (RotatedClusters{0,90}); data.partition IID is not used"
+        assert again.notes() == ([expected] if said else [])
+
+
+def test_parts_beside_a_split_file_are_refused():
+    pairs = TensorDataset(torch.rand(4, 2), torch.arange(4) % 2)
+    with pytest.raises(UserError, match="parts and split both say who has which image"):
+        FromDataset(pairs, parts=[[0, 1], [2, 3]], split="split.npz")
