@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 INAPPLICABLE = (
     ".*does not have many workers.*",  # data are resident; there are no workers
@@ -26,9 +28,24 @@ def ignore_inapplicable_warnings() -> None:
         warnings.filterwarnings("ignore", message)
 
 
-def quieten_lightning() -> None:
-    """For a command: these warnings, and the log lines that the banner makes superfluous ("GPU available" …)."""
-    ignore_inapplicable_warnings()
-    for name in ("lightning.pytorch", "lightning.fabric"):
-        logging.getLogger(name).setLevel(logging.WARNING)
-    logging.getLogger("lightning.pytorch.profilers").setLevel(logging.INFO)  # a table that was asked for
+@contextmanager
+def quiet_lightning() -> Iterator[None]:
+    """Without these warnings and the log lines that the banner makes superfluous ("GPU available" …).
+
+    Warning filters and log levels are the user's own again afterwards; a level that the user has set stays.
+    """
+    loggers = [logging.getLogger(name) for name in ("lightning.pytorch", "lightning.fabric")]
+    before = {logger: logger.level for logger in loggers if logger.level in (logging.NOTSET, logging.INFO)}
+    profilers = logging.getLogger("lightning.pytorch.profilers")
+    asked = profilers.level
+    with warnings.catch_warnings():
+        ignore_inapplicable_warnings()
+        for logger in before:
+            logger.setLevel(logging.WARNING)
+        profilers.setLevel(logging.INFO)  # a table that was asked for
+        try:
+            yield
+        finally:
+            profilers.setLevel(asked)
+            for logger, level in before.items():
+                logger.setLevel(level)

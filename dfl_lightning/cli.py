@@ -22,7 +22,7 @@ from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from lightning_utilities.core.enums import StrEnum
 
 from dfl_lightning import callbacks
-from dfl_lightning.advice import quieten_lightning
+from dfl_lightning.advice import quiet_lightning
 from dfl_lightning.arguments import (
     DEFAULT_CLASSES,
     KEYS,
@@ -54,7 +54,7 @@ from dfl_lightning.report.help import help_page, list_page
 from dfl_lightning.report.per_client import per_client_table
 from dfl_lightning.runs import command_to_go_on, config_of_run, no_run, remarks_on_history, take_run
 from dfl_lightning.sentences import lightnings_sentence, sentence_of, where_in_users_code
-from dfl_lightning.trainer import DFLTrainer
+from dfl_lightning.trainer import DFLTrainer, default_monitors
 
 # an enumeration of Lightning's, the default of the callback Timer for example, is a text to YAML
 yaml.SafeDumper.add_multi_representer(StrEnum, lambda dumper, choice: dumper.represent_str(choice.value))
@@ -104,7 +104,7 @@ class DFLCLI(LightningCLI):
     def add_core_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         """Trainer, model and data; what has a top-level key of its own is left out."""
         options: dict[str, Any] = {"fail_untyped": False, "sub_configs": True}
-        own_keys = {"topology", "run_name", "engine"}
+        own_keys = {"topology", "run_name", "engine", "defaults"}
         parser.add_class_arguments(DFLTrainer, "trainer", skip=own_keys, instantiate=False, **options)
         parser.add_class_arguments(DFLModule, "model", skip={"objective"}, **options)
         parser.add_subclass_arguments(FederatedData, "data", fail_untyped=False, required=True)
@@ -194,6 +194,7 @@ class DFLCLI(LightningCLI):
             callbacks=[*stock, *(c for c in (*callbacks, self._watcher) if c is not None), *monitors],
             topology=self._get(self.config_init, "topology"),
             engine=self._get(self.config_init, "engine"),
+            defaults=False,  # the parser has its own, which `null` switches off
             run_name=run_name(self._configs),
         )
 
@@ -213,16 +214,10 @@ class DFLCLI(LightningCLI):
                 print(line)
 
 
-def default_monitors() -> list[callbacks.Monitor]:
-    """What is measured unless a config says otherwise."""
-    return [callbacks.NeighbourAccuracy(), callbacks.FriendAccuracy()]
-
-
 def run(command: str, argv: list[str] | None = None) -> int:
     """A command from its words to its exit code: 0 done, 2 a user's mistake, 1 our bug, 128 + signal."""
     words = list(sys.argv[1:] if argv is None else argv)
-    with warnings.catch_warnings(), EndAtOnce():
-        quieten_lightning()
+    with quiet_lightning(), EndAtOnce():
         if launched_by_another():
             watch_the_first()
             warnings.showwarning = lambda message, *where, **more: None  # the first process says the same

@@ -15,7 +15,7 @@ from lightning.pytorch.utilities.seed import isolate_rng
 from safetensors.torch import save_file
 from torch import Tensor
 
-from dfl_lightning.advice import quieten_lightning
+from dfl_lightning.advice import quiet_lightning
 from dfl_lightning.checkpoints import FOLDER, LAST, checkpoint_of, is_checkpoint, read_checkpoint, run_of
 from dfl_lightning.errors import UserError
 from dfl_lightning.runs import CONFIG
@@ -163,8 +163,7 @@ def main(argv: list[str] | None = None) -> int:
     )
     words = parser.parse_args(argv)
     try:
-        with warnings.catch_warnings():
-            quieten_lightning()
+        with quiet_lightning():
             warnings.showwarning = lambda message, *where, **more: print(
                 f"dfl-export: warning: {message}", file=sys.stderr
             )

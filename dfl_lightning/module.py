@@ -96,6 +96,12 @@ class DFLModule(LightningModule):
         self.history: dict[str, Any] = {}  # what the run was forked from, and what a resume changed
         self._schedule = self._new_schedule()
 
+    def __repr__(self) -> str:
+        """The network, and how clients train."""
+        optimizer = type(self._schedule[0]).__name__
+        training = f"local_epochs={self.local_epochs}, batch_size={self.batch_size}, optimizer={optimizer}"
+        return f"DFLModule({type(self.network).__name__}, {training}, objective={type(self.objective).__name__})"
+
     # --- what the run is made of ------------------------------------------------------------------------------------
     @property
     def network(self) -> nn.Module:

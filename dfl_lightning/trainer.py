@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import time
-import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
@@ -25,12 +25,12 @@ from lightning.pytorch.callbacks import (
     ProgressBar,
     StochasticWeightAveraging,
 )
-from lightning.pytorch.loggers import Logger
+from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger
 from lightning.pytorch.strategies import SingleDeviceStrategy, Strategy
 from lightning.pytorch.trainer.states import TrainerFn, TrainerStatus
 
 from dfl_lightning import callbacks as families
-from dfl_lightning.advice import ignore_inapplicable_warnings
+from dfl_lightning.advice import quiet_lightning
 from dfl_lightning.bank.choice import ENGINES
 from dfl_lightning.checkpoints import AtomicCheckpointIO, RoundCheckpoint, ShardedCheckpointIO, checkpoint_of
 from dfl_lightning.errors import UserError, nearest
@@ -86,9 +86,12 @@ class DFLTrainer(Trainer):
             numbers stay the same up to rounding.
         precision: `32`, `64-true`, or `bf16-mixed` (layers compute in bfloat16, models stay in float32).
         gradient_clip_val: largest gradient norm (or value, by `gradient_clip_algorithm`) of each client by itself.
-        logger: Lightning loggers beside the run folder's own `metrics.csv`.
+        logger: Lightning loggers beside the run folder's own `metrics.csv`; `true`: TensorBoard's where that is
+            installed, else CSV's, in the folder `logs` of the run.
         enable_progress_bar: the line about the round in progress.
         callbacks: policies and monitors of the round, and any of Lightning's.
+        defaults: take `Gossip`, `Uniform` and the commands' monitors where the callbacks have no selection, no
+            aggregation or no monitor.
         max_epochs: another name of `max_rounds`.
         fast_dev_run: one round that leaves no files.
         num_nodes: machines, started by torchrun or SLURM; each with `devices` processes.
@@ -120,6 +123,7 @@ class DFLTrainer(Trainer):
         gradient_clip_algorithm: str | None = None,
         logger: Logger | Iterable[Logger] | bool | None = False,
         callbacks: list[Callback] | Callback | None = None,
+        defaults: bool = True,
         max_epochs: int | None = None,
         fast_dev_run: bool | int = False,
         num_nodes: int = 1,
@@ -156,27 +160,30 @@ class DFLTrainer(Trainer):
         if accelerator == "auto":  # never MPS by itself: it has no float64
             accelerator = "gpu" if torch.cuda.is_available() else "cpu"
         own = list(callbacks) if isinstance(callbacks, (list, tuple)) else [c for c in [callbacks] if c is not None]
+        own += default_callbacks(own) if defaults else []
         quick = bool(fast_dev_run)
         kept = enable_checkpointing is not False
         kwargs["num_sanity_val_steps"] = 0  # an untrained round 0 proves nothing, and nobody asked to pay for it
         kwargs["use_distributed_sampler"] = False
         kwargs["inference_mode"] = False  # fine-tuning before an evaluation trains, into buffers that rounds use again
         self.runs_root = os.fspath(default_root_dir) if default_root_dir is not None else "runs"
-        super().__init__(  # written plainly, without kwargs.get above: jsonargparse reads both to find types
-            max_epochs=rounds,
-            default_root_dir=default_root_dir,
-            accelerator=accelerator,
-            devices=devices,
-            num_nodes=num_nodes,
-            strategy=strategy_for(strategy, devices, num_nodes),
-            callbacks=self._complete(own, enable_progress_bar, folder=not quick, checkpoints=kept and not quick),
-            logger=logger,
-            fast_dev_run=1 if quick else False,
-            enable_checkpointing=kept,
-            enable_progress_bar=enable_progress_bar,
-            enable_model_summary=enable_model_summary,
-            **kwargs,
-        )
+        self.makes_logger = logger is True
+        with quiet_lightning():
+            super().__init__(  # written plainly, without kwargs.get above: jsonargparse reads both to find types
+                max_epochs=rounds,
+                default_root_dir=default_root_dir,
+                accelerator=accelerator,
+                devices=devices,
+                num_nodes=num_nodes,
+                strategy=strategy_for(strategy, devices, num_nodes),
+                callbacks=self._complete(own, enable_progress_bar, folder=not quick, checkpoints=kept and not quick),
+                logger=False if logger is True else logger,  # see `make_logger`
+                fast_dev_run=1 if quick else False,
+                enable_checkpointing=kept,
+                enable_progress_bar=enable_progress_bar,
+                enable_model_summary=enable_model_summary,
+                **kwargs,
+            )
         self.cuda_graphs = cuda_graphs
         if cuda_graphs and self.strategy.root_device.type != "cuda":
             where = self.strategy.root_device.type
@@ -335,8 +342,7 @@ class DFLTrainer(Trainer):
             raise UserError("fork starts a new run from a checkpoint: give ckpt_path, a run folder or a checkpoint")
         ckpt_path = _checkpoint(ckpt_path)
         self.fork, self.resumed_from = fork, ckpt_path
-        with cast("RoundLoop", self.fit_loop).giving_signals_back(), warnings.catch_warnings():
-            ignore_inapplicable_warnings()
+        with cast("RoundLoop", self.fit_loop).giving_signals_back(), quiet_lightning():
             try:
                 super().fit(model, datamodule=datamodule, ckpt_path=ckpt_path)
             except SystemExit as left:  # Lightning's answer to Ctrl-C
@@ -359,7 +365,8 @@ class DFLTrainer(Trainer):
             verbose: print Lightning's table of means.
             datamodule: the clients' data.
         """
-        return super().validate(model, dataloaders, _checkpoint(ckpt_path), verbose, datamodule)
+        with quiet_lightning():
+            return super().validate(model, dataloaders, _checkpoint(ckpt_path), verbose, datamodule)
 
     def test(  # type: ignore[override]
         self,
@@ -370,7 +377,22 @@ class DFLTrainer(Trainer):
         datamodule: LightningDataModule | None = None,
     ) -> Any:
         """Evaluate a checkpoint's models, or the module's present ones; arguments as of `validate`."""
-        return super().test(model, dataloaders, _checkpoint(ckpt_path), verbose, datamodule)
+        with quiet_lightning():
+            return super().test(model, dataloaders, _checkpoint(ckpt_path), verbose, datamodule)
+
+    def make_logger(self, folder: Path) -> None:
+        """What `logger=True` asks for, below the run folder, whose name is known only now."""
+        if self.makes_logger:
+            kind = TensorBoardLogger if any(map(find_spec, ("tensorboard", "tensorboardX"))) else CSVLogger
+            self.loggers = [kind(save_dir=folder, name="logs")]
+
+    def __repr__(self) -> str:
+        """Rounds, policies and topology."""
+        if not hasattr(self, "fit_loop"):  # Lightning writes it into a log while it makes it
+            return "DFLTrainer()"
+        names = " + ".join(type(policy).__name__ for policy in self.policies())
+        topology = self.topology if isinstance(self.topology, (str, os.PathLike)) else type(self.topology).__name__
+        return f"DFLTrainer(max_rounds={self.max_epochs}, {names}, topology={topology}, engine={self.engine})"
 
     def save_checkpoint(self, filepath: Any, weights_only: bool | None = None, storage_options: Any = None) -> None:
         """Save the last boundary; nothing where a run is ended before it has one (`OnExceptionCheckpoint` asks)."""
@@ -393,6 +415,28 @@ class DFLTrainer(Trainer):
 def _checkpoint(path: str | Path | None) -> str | Path | None:
     """A run folder's last checkpoint; anything else as it is, Lightning's words such as `best` included."""
     return str(checkpoint_of(path)) if path is not None and Path(path).is_dir() else path
+
+
+def default_monitors() -> list[families.Monitor]:
+    """What is measured where nobody names a monitor: how well neighbours and friends are found."""
+    return [families.NeighbourAccuracy(), families.FriendAccuracy()]
+
+
+def default_callbacks(given: Iterable[Callback]) -> list[Callback]:
+    """What a run has where nobody names it: `Gossip`, `Uniform` and `default_monitors`.
+
+    Args:
+        given: the callbacks that were named; of a family that is among them there is no default.
+    """
+    found: list[Callback] = []
+    for family, defaults in (
+        (families.Selection, [families.Gossip()]),
+        (families.Aggregation, [families.Uniform()]),
+        (families.Monitor, default_monitors()),
+    ):
+        if not any(isinstance(callback, family) for callback in given):
+            found += defaults
+    return found
 
 
 def _precision(precision: str | int) -> str:

@@ -24,7 +24,13 @@ class SmallRun:
         L.seed_everything(0, verbose=False)
         if policies is None:
             policies = [families.AFIND(), families.AdaptiveThreshold(), families.Boltzmann(), families.Bernoulli(0.3)]
-        settings = {"enable_progress_bar": False, "accelerator": "cpu", "default_root_dir": root, **options}
+        settings = {
+            "enable_progress_bar": False,
+            "accelerator": "cpu",
+            "default_root_dir": root,
+            "defaults": False,
+            **options,
+        }
         self.trainer = DFLTrainer(max_rounds=rounds, callbacks=[*policies, *callbacks], **settings)
         schedule = {"lr_scheduler": lambda optimizer: torch.optim.lr_scheduler.StepLR(optimizer, 2, gamma=0.5)}
         self.module = DFLModule(

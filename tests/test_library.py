@@ -2,11 +2,14 @@
 
 import functools
 import json
+import logging
+import warnings
 
 import networkx as nx
 import numpy as np
 import pytest
 import torch
+from lightning.pytorch import Callback
 from lightning.pytorch.callbacks import EarlyStopping
 from torch import nn
 from torch.utils.data import Dataset
@@ -15,11 +18,6 @@ from dfl_lightning import DFLModule, DFLTrainer, UserError, data, models
 from dfl_lightning import callbacks as cb
 from dfl_lightning.data import RotatedClusters
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:.*does not have many workers"),
-    pytest.mark.filterwarnings("ignore:.*number of training batches"),
-    pytest.mark.filterwarnings("ignore:Checkpoint directory .* exists and is not empty"),
-]
 SGD = functools.partial(torch.optim.SGD, lr=0.1, momentum=0.9)
 
 
@@ -185,3 +183,43 @@ def test_errors_are_ordinary_exceptions(here):
     with pytest.raises(UserError, match="6 clients"):
         trainer_of(topology=nx.path_graph(5)).fit(module_of(), datamodule=digits())
     assert not [path for path in here.rglob("*") if path.is_file()]
+
+
+def test_a_run_from_python_has_the_commands_defaults_and_says_what_they_are(capsys):
+    trainer = DFLTrainer(max_rounds=1, accelerator="cpu")
+    trainer.fit(module_of(), datamodule=digits())
+    said = capsys.readouterr()
+    assert said.out.startswith("Gossip + Uniform · 6 clients")
+    assert f"run: {trainer.run.path}" in said.out
+    assert "neighbours found: precision" in said.out
+    assert said.err == ""
+    assert "neighbour_precision" in trainer.run.metrics
+
+
+def test_what_is_named_has_no_default_beside_it():
+    trainer = DFLTrainer(callbacks=[cb.AFIND(), cb.SubstitutionError()], accelerator="cpu")
+    assert [type(policy) for policy in trainer.policies()] == [cb.AFIND, cb.Uniform]
+    assert [type(c) for c in trainer.callbacks if isinstance(c, cb.Monitor)] == [cb.SubstitutionError]
+
+
+def test_module_trainer_and_run_say_what_they_are(here):
+    trainer, module = trainer_of(rounds=2), module_of()
+    assert repr(trainer) == "DFLTrainer(max_rounds=2, Gossip + Uniform, topology=complete, engine=auto)"
+    assert repr(module) == "DFLModule(MLP, local_epochs=1, batch_size=16, optimizer=SGD, objective=Plain)"
+    assert repr(trainer.run) == "RunFolder(no run yet)"
+    trainer.fit(module, datamodule=digits())
+    accuracy = trainer.run.metrics["test_acc"][-1]
+    assert repr(trainer.run) == f"RunFolder({trainer.run.path}, 2 rounds, test accuracy {accuracy:.3f})"
+
+
+def test_a_fit_leaves_the_users_warnings_and_log_levels_alone():
+    class Warns(Callback):
+        def on_train_start(self, trainer, pl_module):
+            warnings.warn("the user's own", UserWarning, stacklevel=1)
+
+    logger = logging.getLogger("lightning.pytorch")
+    filters, level = list(warnings.filters), logger.level
+    with pytest.warns(UserWarning, match="the user's own"):
+        trainer_of(policies=[cb.Gossip(k=2), cb.Uniform(), Warns()]).fit(module_of(), datamodule=digits())
+    assert warnings.filters == filters
+    assert logger.level == level

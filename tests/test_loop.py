@@ -238,7 +238,7 @@ def test_on_exception_checkpoint_is_a_boundary(small_run, tmp_path):
 
 
 def test_on_exception_checkpoint_does_not_hide_a_refusal(small_run, tmp_path):
-    run = small_run(4, [OnExceptionCheckpoint(tmp_path / "kept")], policies=[families.Gossip()])
+    run = small_run(4, [OnExceptionCheckpoint(tmp_path / "kept")], policies=[families.Gossip()], defaults=False)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         with pytest.raises(UserError, match="no aggregation"):

@@ -486,7 +486,7 @@ def test_a_substitution_without_dropout_is_switched_off():
 )
 def test_a_round_needs_one_selection_and_one_aggregation(policies, sentence):
     with pytest.raises(UserError, match=sentence):
-        set_up(*(policy() for policy in policies))
+        set_up(*(policy() for policy in policies), trainer={"defaults": False})
 
 
 # --- interruptions ----------------------------------------------------------------------------------------------------

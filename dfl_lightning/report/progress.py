@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from lightning.pytorch.callbacks import ProgressBar
@@ -17,6 +18,26 @@ from dfl_lightning.round import RoundCallback
 if TYPE_CHECKING:
     from dfl_lightning.module import DFLModule
     from dfl_lightning.trainer import DFLTrainer
+
+
+BAR, SHORT_BAR = 24, 10
+"""Columns of the bar, in a terminal of 80 columns or more, and in a narrower one."""
+
+
+def fitting(parts: Sequence[str], width: int) -> str:
+    """As many of the parts, from the first on, as stand on a line of so many columns.
+
+    Example:
+        >>> fitting(["0:19 left", "1.4 s/round", "test acc 0.921"], 25)
+        '0:19 left · 1.4 s/round'
+    """
+    text = ""
+    for part in parts:
+        longer = f"{text} · {part}" if text else part
+        if len(longer) > width:
+            break
+        text = longer
+    return text
 
 
 class RoundProgress(ProgressBar, RoundCallback):
@@ -51,7 +72,11 @@ class RoundProgress(ProgressBar, RoundCallback):
         self._total = trainer.max_epochs if trainer.max_epochs and trainer.max_epochs > 0 else None
         console = Console()
         if console.is_terminal:
-            columns = (TextColumn("Round {task.fields[at]}"), BarColumn(), TextColumn("{task.fields[about]}"))
+            columns = (
+                TextColumn("Round {task.fields[at]}"),
+                BarColumn(bar_width=self._width_of_bar(console.width)),
+                TextColumn("{task.fields[about]}"),
+            )
             self._bar = Progress(*columns, console=console, transient=False, auto_refresh=False)
             self._bar.start()
             self._task = self._bar.add_task(
@@ -73,7 +98,7 @@ class RoundProgress(ProgressBar, RoundCallback):
         if self._bar is not None:
             self._show(trainer, module)
         elif self._total is None or done == self._total or done % max(1, self._total // self.lines) == 0:
-            print(f"round {self._at(done)} · {self._about(trainer, module)}", flush=True)
+            print(f"round {self._at(done)} · {' · '.join(self._about(trainer, module))}", flush=True)
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
         """The bar stays where it is."""
@@ -99,14 +124,23 @@ class RoundProgress(ProgressBar, RoundCallback):
     def _show(self, trainer: DFLTrainer, module: DFLModule) -> None:
         assert self._bar is not None
         done = module.bank.boundary.round
-        about = " · ".join(part for part in (self._about(trainer, module), self._cohorts) if part)
+        parts = [part for part in (*self._about(trainer, module), self._cohorts) if part]
+        wide = self._bar.console.width
+        about = fitting(parts, wide - self._width_of_round() - self._width_of_bar(wide) - 2)
         self._bar.update(self._task, completed=done, at=self._at(done), about=about)
         self._bar.refresh()
+
+    def _width_of_round(self) -> int:
+        return len(f"Round {self._at(self._total or 10**4)}")
+
+    def _width_of_bar(self, wide: int) -> int:
+        return max(1, min(BAR if wide >= 80 else SHORT_BAR, wide - self._width_of_round() - 2))
 
     def _at(self, done: int) -> str:
         return f"{done}/{self._total}" if self._total is not None else str(done)
 
-    def _about(self, trainer: DFLTrainer, module: DFLModule) -> str:
+    def _about(self, trainer: DFLTrainer, module: DFLModule) -> list[str]:
+        """What there is to say of the run, the most important first."""
         boundary = module.bank.boundary
         ran = boundary.round - self._first
         parts = []
@@ -123,7 +157,7 @@ class RoundProgress(ProgressBar, RoundCallback):
             parts.append(f"neighbours {boundary.metrics['neighbours']:.1f}")
         if boundary.metrics.get("active", module.num_clients) < module.num_clients:
             parts.append(f"{boundary.metrics['active']:.0f} up")
-        return " · ".join(parts)
+        return parts
 
     def _stop(self) -> None:
         if self._bar is not None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from lightning.pytorch.callbacks import ModelCheckpoint
 
 from dfl_lightning.checkpoints import FOLDER, rounds_in, run_of
 from dfl_lightning.errors import UserError
@@ -53,6 +54,7 @@ class RunFolder(RoundCallback):
         self._source: Path | None = None  # the run folder that this fit goes on from
         self._trainer: Any = None
         self._monitored: dict[str, torch.Tensor] = {}
+        self._placed: list[ModelCheckpoint] = []  # whose files go into the run folder
 
     # --- as arrays ----------------------------------------------------------------------------------------------------
     @property
@@ -95,6 +97,11 @@ class RunFolder(RoundCallback):
         if self.path is None or trainer.fork:
             made = str(_new_folder(Path(trainer.runs_root) / trainer.run_name)) if trainer.is_global_zero else ""
             self.path = Path(trainer.strategy.broadcast(made))
+        trainer.make_logger(self.path)
+        for callback in trainer.callbacks:
+            if isinstance(callback, ModelCheckpoint) and (callback.dirpath is None or callback in self._placed):
+                callback.dirpath = str(self.path / FOLDER)  # Lightning would put it where the first logger writes
+                self._placed.append(callback)
 
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
         """Take up the rows up to the boundary, set aside what comes after it, write what describes the run."""
@@ -119,6 +126,16 @@ class RunFolder(RoundCallback):
         except OSError as error:
             raise UserError(f"{self.path}: the run folder cannot be written ({error.strerror})") from error
         self.is_open = True
+        for logger in trainer.loggers:
+            logger.log_hyperparams(_settings(trainer, pl_module))
+
+    def __repr__(self) -> str:
+        """Where it is, how far it got, and how good."""
+        if self.path is None:
+            return "RunFolder(no run yet)"
+        known = self.metrics["test_acc"][~np.isnan(self.metrics["test_acc"])]
+        accuracy = f", test accuracy {known[-1]:.3f}" if len(known) else ""
+        return f"RunFolder({self.path}, {len(self._rows)} rounds{accuracy})"
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         """What early stopping and checkpoints may look at before the next round has logged anything."""
@@ -268,6 +285,22 @@ class RunFolder(RoundCallback):
     def _file(self, name: str) -> Path:
         assert self.path is not None
         return self.path / name
+
+
+def _settings(trainer: DFLTrainer, module: DFLModule) -> dict[str, Any]:
+    """What loggers show as hyperparameters: the resolved config, or what a run from Python says of itself."""
+    if trainer.config is not None:
+        return {key: value for key, value in trainer.config.items() if value is not None}
+    return {
+        "max_rounds": trainer.max_epochs,
+        "policies": [type(policy).__name__ for policy in trainer.policies()],
+        "network": type(module.network).__name__,
+        "local_epochs": module.local_epochs,
+        "batch_size": module.batch_size,
+        "lr": module.learning_rate,
+        "clients": module.num_clients,
+        "seed": module.seed,
+    }
 
 
 def _before(round: float, found: dict[int, dict[str, np.ndarray]]) -> dict[str, np.ndarray]:

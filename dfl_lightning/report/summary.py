@@ -134,7 +134,7 @@ def final_table(summary: dict[str, Any]) -> list[str]:
         recall = found.get("neighbour_recall")
         also = f", recall {recall:.2f}" if recall is not None else ""
         lines.append(
-            f"neighbours found: precision {found['neighbour_precision']:.2f}{also} (clusters known beforehand)"
+            f"neighbours found: precision {found['neighbour_precision']:.2f}{also} (clusters known from the data)"
         )
     if found.get("friend_accuracy") is not None:
         lines.append(

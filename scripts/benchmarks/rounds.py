@@ -9,7 +9,6 @@ import os
 import statistics
 import tempfile
 import time
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ import torch
 from benchmarks.tables import Table, busy_note
 from benchmarks.timing import Others
 from dfl_lightning import DFLModule, DFLTrainer
-from dfl_lightning.advice import quieten_lightning
+from dfl_lightning.advice import quiet_lightning
 from dfl_lightning.arguments import find_configs, settle_choices
 from dfl_lightning.bank import Bank
 from dfl_lightning.callbacks import Gossip, Monitor, Uniform
@@ -206,8 +205,7 @@ def run_config(
 @contextlib.contextmanager
 def quietly() -> Iterator[None]:
     """Without banners and advice."""
-    with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
-        quieten_lightning()
+    with quiet_lightning(), contextlib.redirect_stdout(io.StringIO()):
         yield
 
 

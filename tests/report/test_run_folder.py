@@ -202,7 +202,7 @@ def test_the_folder_is_found_from_within(small_run, monkeypatch):
 
 def test_a_run_that_never_began_leaves_no_folder(small_run, tmp_path):
     with pytest.raises(UserError, match="no aggregation"):
-        small_run(1, policies=[families.Gossip()]).fit()
+        small_run(1, policies=[families.Gossip()], defaults=False).fit()
     assert list(tmp_path.iterdir()) == []
 
 

@@ -257,3 +257,20 @@ def test_the_table_per_client_has_each_clients_numbers_and_their_summary(run):
     assert numbers(rows[6]) == pytest.approx([clients[n][-1].mean() for n in names], abs=5e-5)
     assert numbers(rows[7]) == pytest.approx([clients[n][-1].std() for n in names], abs=5e-5)
     assert numbers(rows[8])[1] == pytest.approx(clients["test_acc"][-1].min(), abs=5e-5)
+
+
+@pytest.mark.parametrize("wide", [200, 100, 80, 60, 40, 20])
+def test_a_narrow_terminal_keeps_bar_and_round_and_drops_the_last_items(small_run, monkeypatch, wide):
+    shown = io.StringIO()
+    console = Console(file=shown, force_terminal=True, width=wide, color_system=None)
+    monkeypatch.setattr(progress, "Console", lambda: console)
+    small_run(rounds=12, enable_progress_bar=True, data={"val_fraction": 0.2}).fit()
+    lines = [re.sub(r"\x1b\[[\d;?]*[a-zA-Z]", "", line) for line in re.split(r"[\r\n]+", shown.getvalue())]
+    lines = [line.rstrip() for line in lines if line.strip()]
+    assert all(line.startswith("Round ") and len(line) <= wide for line in lines)
+    (last,) = {line for line in lines if line.startswith("Round 12/12")} & {lines[-1]}
+    assert "━" in last
+    items = ["left", "s/round", "val acc", "test acc", "neighbours"]
+    there = [item in last for item in items]
+    assert there == sorted(there, reverse=True)
+    assert sum(there) >= {200: 5, 100: 4, 80: 2, 60: 2, 40: 1, 20: 0}[wide]
