@@ -94,8 +94,8 @@ def test_every_comparison_that_is_quoted_can_be_made(compare, folder, capsys):
 
 
 def test_the_table_of_the_toy_has_the_rows_and_columns_that_its_script_prints(compare):
-    section = README.read_text(encoding="utf-8").split("compare.py toy`")[1]
-    lines = re.findall(r"^\| *(.*?) *\|$", section.split("\n## ")[0], re.MULTILINE)
+    section = (README.parent / "docs" / "toy.md").read_text(encoding="utf-8").split("compare.py toy`")[1]
+    lines = re.findall(r"^\| *(.*?) *\|$", section, re.MULTILINE)
     head, _, *rows = ([cell.strip() for cell in re.split(r" *\| *", line)] for line in lines)
     assert head[1:] == list(compare.toy.COLUMNS)
     assert [row[0] for row in rows] == list(compare.toy.METHODS)
