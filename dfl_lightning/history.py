@@ -50,9 +50,21 @@ def taken_up(
     return history
 
 
-def config_text(config: dict[str, Any] | None) -> str:
-    """A configuration as a checkpoint keeps it: YAML, for whatever types its values have; empty where there is none."""
-    return "" if config is None else yaml.safe_dump(config, sort_keys=False, allow_unicode=True)
+def config_text(config: dict[str, Any]) -> str:
+    """A configuration as YAML."""
+    return yaml.safe_dump(config, sort_keys=False, allow_unicode=True)
+
+
+def settings_text(config: dict[str, Any] | None) -> str:
+    """What a checkpoint keeps of a configuration: all that decides the numbers; empty where there is none.
+
+    It is YAML, because a value may be of a type that a checkpoint cannot hold.
+    """
+    if config is None:
+        return ""
+    trainer = config.get("trainer") or {}
+    decides = {key: value for key, value in trainer.items() if key not in _DECIDE_NOTHING}
+    return config_text({**config, "trainer": decides})
 
 
 def check_history(path: str, content: dict[str, Any]) -> None:
@@ -105,8 +117,7 @@ def _settings(about: dict[str, Any], known: bool) -> dict[str, Any]:
     if not known:
         return {key: about.get(key) for key in _WITHOUT_CONFIG}
     settings: dict[str, Any] = yaml.safe_load(about["settings"])
-    trainer = settings.get("trainer") or {}
-    return {**settings, "trainer": {key: value for key, value in trainer.items() if key not in _DECIDE_NOTHING}}
+    return settings
 
 
 def _plain(value: Any) -> Any:

@@ -21,7 +21,7 @@ from dfl_lightning.callbacks.families import Selection
 from dfl_lightning.data import ClientData
 from dfl_lightning.errors import UserError
 from dfl_lightning.fingerprint import check_fingerprint, fingerprint
-from dfl_lightning.history import config_text, taken_up
+from dfl_lightning.history import settings_text, taken_up
 from dfl_lightning.models import Network
 from dfl_lightning.models.fitting import fit_to_data
 from dfl_lightning.models.init import fresh_parameters, load_parameters
@@ -339,7 +339,7 @@ class DFLModule(LightningModule):
     def _about(self) -> dict[str, Any]:
         """What a checkpoint says about the run."""
         about: dict[str, Any] = {
-            "settings": config_text(self.dfl_trainer.config),
+            "settings": settings_text(self.dfl_trainer.config),
             "history": copy.deepcopy(self.history),
         }
         about["finetune_epochs"] = self.finetune_epochs

@@ -10,7 +10,7 @@ import yaml
 from dfl_lightning import UserError, cli
 from dfl_lightning import callbacks as cb
 from dfl_lightning.checkpoints import read_checkpoint
-from dfl_lightning.history import changes
+from dfl_lightning.history import changes, settings_text
 from dfl_lightning.runs import command_to_go_on
 
 SMALL = """
@@ -305,7 +305,7 @@ def test_changes_are_named_by_their_options():
     new = {"class_path": "A", "init_args": {"k": 1, "inner": {"class_path": "C", "init_args": {"z": [1]}}}}
     trainers = [{"max_rounds": 1, "precision": "32"}, {"max_rounds": 2, "precision": "bf16-mixed"}]
     settings = [{"selection": s, "trainer": t} for s, t in zip((old, new), trainers, strict=True)]
-    former, here = ({"settings": yaml.safe_dump(s), "topology": "one graph"} for s in settings)
+    former, here = ({"settings": settings_text(s), "topology": "one graph"} for s in settings)
     expected = {
         "selection.inner": ["B", "C"],
         "selection.inner.z": [None, [1]],
