@@ -26,7 +26,8 @@ from dfl_lightning.models import Network
 from dfl_lightning.models.fitting import fit_to_data
 from dfl_lightning.models.init import fresh_parameters, load_parameters
 from dfl_lightning.objectives import Objective, Phase, Plain
-from dfl_lightning.optimizers import check_elementwise
+from dfl_lightning.optimizers import ClientOptimizer, Hyperparameters, name_of
+from dfl_lightning.schedule import Schedule
 from dfl_lightning.topology import Topology, load_topology
 
 if TYPE_CHECKING:
@@ -56,6 +57,9 @@ class DFLModule(LightningModule):
 
     bank: Bank
     """The clients' models; None until a run is set up."""
+
+    client_optimizer: ClientOptimizer
+    """The optimizer of one client; there once a run is set up."""
 
     def __init__(
         self,
@@ -94,11 +98,11 @@ class DFLModule(LightningModule):
         self._diverged: set[int] = set()  # who has been named in a warning
         self._loaded_metrics: dict[str, float] = {}
         self.history: dict[str, Any] = {}  # what the run was forked from, and what a resume changed
-        self._schedule = self._new_schedule()
+        self._schedule: Schedule | None = None
 
     def __repr__(self) -> str:
         """The network, and how clients train."""
-        optimizer = type(self._schedule[0]).__name__
+        optimizer = name_of(self.optimizer_factory)
         training = f"local_epochs={self.local_epochs}, batch_size={self.batch_size}, optimizer={optimizer}"
         return f"DFLModule({type(self.network).__name__}, {training}, objective={type(self.objective).__name__})"
 
@@ -134,7 +138,7 @@ class DFLModule(LightningModule):
         fit_to_data(self.network, self.data, self.loss, self.metrics, self.seed)
         self.layout = Layout(self.network, self.shared_patterns)
         self.phases: tuple[Phase, ...] = self.objective.phases(self.layout, self.local_epochs)
-        check_elementwise(self.optimizer_factory)
+        self._settle_optimizer(stage)
         trainer.check_policies(self)
         self.objective.check(trainer, self)
         if stage == "fit":
@@ -210,6 +214,7 @@ class DFLModule(LightningModule):
             cuda_graphs=trainer.cuda_graphs,
             processes=trainer.world_size,
             cohorts=trainer.cohorts,
+            scheduled=self.scheduled,
         )
         self._engine = make_engine(trainer.engine, config, self.layout, self.data)
 
@@ -272,7 +277,7 @@ class DFLModule(LightningModule):
         if not self.finetune_epochs:
             return references
         phases = (Phase(Plain(), self.finetune_epochs, self.layout.all),)
-        result = bank.train(references, Training("finetune", bank.boundary.round, phases, self.learning_rate))
+        result = bank.train(references, Training("finetune", bank.boundary.round, phases, self.hyperparameters))
         if not result.finite.all():
             self._judge_without_finetuning(references.take(torch.nonzero(~result.finite).squeeze(1)))
         return References.rows("trained", references.owners)
@@ -290,42 +295,35 @@ class DFLModule(LightningModule):
         numbers = {k: v for k, v in self.bank.boundary.metrics.items() if v == v}
         self.log_dict({name: torch.tensor(value, dtype=torch.float64) for name, value in numbers.items()}, batch_size=1)
 
-    # --- learning rate: a pure function of the round ------------------------------------------------------------------
-    def _new_schedule(self) -> tuple[torch.optim.Optimizer, Any]:
-        """A stub optimizer, whose learning rate the schedule moves."""
-        stub = self.optimizer_factory([nn.Parameter(torch.zeros(()))])
-        scheduler = self.scheduler_factory(stub) if self.scheduler_factory is not None else None
-        if scheduler is not None and not isinstance(scheduler, torch.optim.lr_scheduler.LRScheduler):
-            raise UserError(
-                f"model.lr_scheduler {type(scheduler).__name__} is not a schedule of torch.optim.lr_scheduler"
-            )
-        if isinstance(scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau):
-            raise UserError(
-                "model.lr_scheduler ReduceLROnPlateau depends on metrics; use a schedule of the round number"
-            )
-        return stub, scheduler
+    # --- optimizer and schedule: a pure function of the round ---------------------------------------------------------
+    def _settle_optimizer(self, stage: str) -> None:
+        """The optimizer's groups and the schedule of all rounds; refuses what would fail in the middle of a run."""
+        self.client_optimizer = ClientOptimizer(self.optimizer_factory, self.network)
+        entries = [entry for entry in self.layout.entries if not entry.is_buffer]
+        trained = [
+            [place for place, entry in enumerate(entries) if entry.trainable and phase.columns.holds(entry)]
+            for phase in self.phases
+        ]
+        self.client_optimizer.check(trained)
+        self._schedule = Schedule(self.client_optimizer, self.scheduler_factory)
+        rounds = (self.dfl_trainer.max_epochs or 0) if stage == "fit" else 0
+        last = rounds - (not self.finetune_epochs)  # an evaluation fine-tunes with what the next round would have
+        self.scheduled = self._schedule.check(max(0, last))
 
     @property
-    def learning_rate(self) -> float:
-        """The learning rate of the round after the present boundary."""
-        self.catch_up_schedule()
-        return float(self._schedule[0].param_groups[0]["lr"])
+    def hyperparameters(self) -> Hyperparameters:
+        """What the optimizer's groups are in the round after the present boundary."""
+        return self.catch_up_schedule()
 
-    def catch_up_schedule(self) -> None:
-        """Bring the schedule to the bank's round; does nothing if it is there."""
-        if self._schedule[1] is None or self.bank is None:
-            return
-        if self._schedule[1].last_epoch > self.bank.boundary.round:  # an earlier boundary was loaded to be evaluated
-            self._schedule = self._new_schedule()
-        stub, scheduler = self._schedule
-        stub.step()  # no gradients: moves nothing; torch warns about a schedule that is stepped before its optimizer
-        while scheduler.last_epoch < self.bank.boundary.round:
-            scheduler.step()
+    def catch_up_schedule(self) -> Hyperparameters:
+        """Bring the schedule to the bank's round; returns what the optimizer's groups are in it."""
+        assert self._schedule is not None
+        return self._schedule.at(0 if self.bank is None else self.bank.boundary.round)
 
     def configure_optimizers(self) -> Any:
-        """The stub, so that LearningRateMonitor and checkpoints know the schedule."""
-        self._schedule = self._new_schedule()
-        stub, scheduler = self._schedule
+        """The stub, so that LearningRateMonitor knows the schedule."""
+        schedule = self._schedule = Schedule(self.client_optimizer, self.scheduler_factory)
+        stub, scheduler = schedule.stub, schedule.scheduler
         return stub if scheduler is None else {"optimizer": stub, "lr_scheduler": scheduler}
 
     # --- checkpoints: a boundary each ---------------------------------------------------------------------------------

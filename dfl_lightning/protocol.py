@@ -83,7 +83,7 @@ class Protocol:
             call_round_hook(self.trainer, "on_engine_progress", done, total)
 
         round.charge(round.jobs)  # a server's model is downloaded
-        training = Training("local", round.index, round.phases, round.lr)
+        training = Training("local", round.index, round.phases, round.hyperparameters)
         result = round.bank.train(round.jobs, training, progress)
         round.losses = torch.full((m,), float("nan"), dtype=torch.float64)
         round.losses[round.jobs.owners] = result.losses
@@ -152,7 +152,7 @@ class Protocol:
             bank=self.bank,
             data=module.data,
             phases=module.phases,
-            lr=module.learning_rate,
+            hyperparameters=module.hyperparameters,
             seed=module.seed,
             clusters=module.clusters,
             diverged=torch.zeros(m, dtype=torch.bool),

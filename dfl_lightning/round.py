@@ -17,6 +17,7 @@ from torch import Tensor
 from dfl_lightning.bank import Bank, Columns, Evaluation, References, Term, Training, pairs_of
 from dfl_lightning.bank.comparing import Comparison
 from dfl_lightning.objectives import Phase
+from dfl_lightning.optimizers import Hyperparameters
 from dfl_lightning.streams import stream
 
 if TYPE_CHECKING:
@@ -117,6 +118,7 @@ class Round:
         receivers: who mixes this round, bool [n]: the active clients, or the servers.
         jobs: where each active client's local training starts; default its own model, or its server's.
         candidates: whom i looks at, bool [n, n], within `available`.
+        hyperparameters: the learning rate of each of the optimizer's groups, and what a schedule changed besides.
         losses: mean local training loss, float64 [m], NaN for who did not train.
         diverged: clients whose training ended in NaN or infinity, bool [m].
         similarity: between clients, float64 [n, n], NaN = unknown.
@@ -142,7 +144,7 @@ class Round:
     bank: Bank
     data: ClientData
     phases: tuple[Phase, ...]
-    lr: float
+    hyperparameters: Hyperparameters
     seed: int
     clusters: Tensor | None = None
     losses: Tensor | None = None
@@ -179,6 +181,11 @@ class Round:
         took_part = torch.zeros(self.num_clients, dtype=torch.bool)
         took_part[self.jobs.owners] = True
         return took_part & self.active[: self.num_clients]
+
+    @property
+    def lr(self) -> float:
+        """The round's learning rate; that of the first group, where the optimizer has several."""
+        return float(self.hyperparameters[0]["lr"])
 
     def stream(self, purpose: str, *words: int) -> torch.Generator:
         """A generator for a named draw of this round; see `dfl_lightning.streams`."""
@@ -243,7 +250,7 @@ class Round:
     def gradients(self, references: References, batches: int | None = None) -> Tensor:
         """Gradients of the mean training loss at the references, [n, width]; costs what the references cost."""
         self.charge(references)
-        training = Training("local", self.index, self.phases, self.lr, gradients=True, batches=batches)
+        training = Training("local", self.index, self.phases, self.hyperparameters, True, batches)
         return self.bank.gradients(references, training)
 
     def mix(

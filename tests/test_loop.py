@@ -324,7 +324,7 @@ def test_a_schedule_steps_once_a_round_as_torch_would(small_run, schedule):
 
 def test_schedules_that_depend_on_metrics_are_refused(small_run):
     with pytest.raises(UserError, match="ReduceLROnPlateau"):
-        small_run(1, module={"lr_scheduler": lambda o: torch.optim.lr_scheduler.ReduceLROnPlateau(o)})
+        small_run(1, module={"lr_scheduler": lambda o: torch.optim.lr_scheduler.ReduceLROnPlateau(o)}).fit()
 
 
 def test_gradient_clipping_reaches_the_engine(small_run):

@@ -146,7 +146,7 @@ def result(run):
         "epoch": trainer.current_epoch,
         "step": trainer.global_step,
         "loops": {name: state for name, state in trainer.fit_loop.state_dict().items() if state},
-        "lr": run.module.learning_rate,
+        "hyperparameters": run.module.hyperparameters,
         "summary": {k: v for k, v in trainer.run.summary.items() if k != "seconds"},
     }
 

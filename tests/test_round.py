@@ -48,7 +48,7 @@ def make_round():
             "bank": FakeBank(),
             "data": None,
             "phases": (),
-            "lr": 0.1,
+            "hyperparameters": ({"lr": 0.1},),
             "seed": 0,
         }
         return Round(**{**defaults, **fields})

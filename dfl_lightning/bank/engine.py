@@ -22,6 +22,7 @@ from dfl_lightning.bank.products import one_blas_thread
 from dfl_lightning.bank.threads import Workers, workers
 from dfl_lightning.data import ClientData
 from dfl_lightning.errors import UserError
+from dfl_lightning.optimizers import Hyperparameters
 
 if TYPE_CHECKING:
     from dfl_lightning.bank.bank import Bank
@@ -48,7 +49,7 @@ class Training:
         purpose: names the draws, `local` or `finetune` for example; the same purpose and round draw the same batches.
         round: the round, 0-based.
         phases: epochs and columns, one after the other, each with a fresh optimizer.
-        lr: learning rate of the round, in place of the optimizer's own.
+        hyperparameters: options of each of the optimizer's groups in this round, in place of their own.
         gradients: update nothing; write the gradient of the mean loss at the reference instead.
         batches: with `gradients`: use only the first `batches` batches of the epoch (None: all data).
     """
@@ -56,7 +57,7 @@ class Training:
     purpose: str
     round: int
     phases: tuple[Phase, ...]
-    lr: float
+    hyperparameters: Hyperparameters
     gradients: bool = False
     batches: int | None = None
 
@@ -86,7 +87,7 @@ class EngineConfig:
 
     Args:
         network: the plain network that rows are rows of; its own parameters are a scratch pad.
-        optimizer: a `torch.optim` class with its arguments bound: parameters -> optimizer.
+        optimizer: a `torch.optim` class with its arguments bound: parameters -> optimizer; see `ClientOptimizer`.
         loss: (outputs [B, ...], labels [B]) -> mean loss of the batch.
         metrics: torchmetrics by name, computed for each job.
         objective: the local training rule.
@@ -99,6 +100,7 @@ class EngineConfig:
         cuda_graphs: record the steps of a GPU and replay them.
         processes: that share the clients; on GPUs each has one cohort.
         cohorts: least number of cohorts on a CPU; None: as many as are fast.
+        scheduled: options of the optimizer, beside `lr`, that change from round to round.
     """
 
     network: nn.Module
@@ -115,6 +117,7 @@ class EngineConfig:
     cuda_graphs: bool = False
     processes: int = 1
     cohorts: int | None = None
+    scheduled: tuple[str, ...] = ()
 
     def arithmetic(self, device: torch.device) -> AbstractContextManager[Any]:
         """The context of forward passes and losses in the present thread."""

@@ -10,10 +10,10 @@ import copy
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.func import functional_call
 
 from dfl_lightning.bank.batches import batches_of
@@ -31,6 +31,7 @@ from dfl_lightning.bank.layout import Columns, Layout
 from dfl_lightning.bank.products import one_blas_thread
 from dfl_lightning.bank.threads import Workers, workers
 from dfl_lightning.data import ClientData
+from dfl_lightning.optimizers import ClientOptimizer
 
 if TYPE_CHECKING:
     from dfl_lightning.bank.bank import Bank
@@ -43,6 +44,7 @@ class LoopEngine(Engine):
 
     def __init__(self, config: EngineConfig, layout: Layout, data: ClientData) -> None:
         super().__init__(config, layout, data)
+        self.optimizer = ClientOptimizer(config.optimizer, config.network)
         self._scratches = [Scratch(config, layout, data)]
         refuse_single_samples(self._scratches[0].network, config, data)
 
@@ -237,9 +239,10 @@ class _Job:
             self._freeze(phase.columns)
             frozen = ~phase.columns.mask(engine.layout.width, self._row.device)
             kept = self._row[frozen]
-            self._optimizer = engine.config.optimizer([p for p in self.params if p.requires_grad])
-            for group in self._optimizer.param_groups:
-                group["lr"] = self._training.lr
+            trained = {place: p for place, p in enumerate(self.params) if p.requires_grad}
+            self._optimizer = engine.optimizer.make(
+                cast("list[nn.Parameter]", list(trained.values())), list(trained), self._training.hyperparameters
+            )
             self.loss_sum, self.samples = 0.0, 0  # reported: the last phase
             self._batches = self._draw_batches(phase.epochs)
             self._left = phase.epochs * self._per_epoch

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import torch
-from torch import nn
 
 from dfl_lightning.bank.batches import batches_of
 from dfl_lightning.bank.jobs import pairs_of
@@ -40,11 +39,17 @@ class GradientTracking(Plain):
 
     def check(self, trainer: DFLTrainer, module: DFLModule) -> None:
         """Only plain SGD without clipping leaves the sum of gradients in the models; servers have no neighbours."""
-        optimizer = module.optimizer_factory([nn.Parameter(torch.zeros(()))])
-        if type(optimizer) is not torch.optim.SGD or optimizer.defaults["momentum"] or optimizer.defaults["maximize"]:
+        optimizer = module.client_optimizer
+        plain = optimizer.elementwise and optimizer.kind is torch.optim.SGD and "momentum" not in module.scheduled
+        if not plain or any(options["momentum"] or options["maximize"] for options in optimizer.groups):
             raise UserError(
                 "objective GradientTracking reads mean gradients from what a round changed, which only plain steps "
                 "allow; set model.optimizer to SGD without momentum"
+            )
+        if len(optimizer.groups) > 1:
+            raise UserError(
+                "objective GradientTracking divides what a round changed by one learning rate; give model.optimizer a "
+                "single group of parameters"
             )
         if trainer.clip_norm is not None or trainer.clip_value is not None:
             raise UserError(

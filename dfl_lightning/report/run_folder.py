@@ -291,13 +291,14 @@ def _settings(trainer: DFLTrainer, module: DFLModule) -> dict[str, Any]:
     """What loggers show as hyperparameters: the resolved config, or what a run from Python says of itself."""
     if trainer.config is not None:
         return {key: value for key, value in trainer.config.items() if value is not None}
+    rates = [fields["lr"] for fields in module.hyperparameters]
     return {
         "max_rounds": trainer.max_epochs,
         "policies": [type(policy).__name__ for policy in trainer.policies()],
         "network": type(module.network).__name__,
         "local_epochs": module.local_epochs,
         "batch_size": module.batch_size,
-        "lr": module.learning_rate,
+        "lr": rates[0] if len(rates) == 1 else rates,
         "clients": module.num_clients,
         "seed": module.seed,
     }

@@ -149,7 +149,9 @@ class Federation:
         """One epoch of the owners from the rows `models`, which stay as they are, into `trained`."""
         objective = Plain()
         phases = objective.phases(self.bank.layout, 1)
-        return self.bank.train(References.rows("models", owners), Training("local", 0, phases, LEARNING_RATE))
+        return self.bank.train(
+            References.rows("models", owners), Training("local", 0, phases, ({"lr": LEARNING_RATE},))
+        )
 
 
 def federation(setting: Setting, engine: str, data: ClientData) -> Federation:

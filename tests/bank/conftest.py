@@ -127,8 +127,9 @@ def _federation(
         data,
     )
 
-    def training(epochs=2, round=3, lr=0.05, purpose="local", **more):
-        return Training(purpose, round, objective.phases(layout, epochs), lr, **more)
+    def training(epochs=2, round=3, lr=0.05, purpose="local", groups=None, **more):
+        groups = ({"lr": lr},) if groups is None else groups
+        return Training(purpose, round, objective.phases(layout, epochs), groups, **more)
 
     return SimpleNamespace(bank=bank, network=network, data=data, layout=layout, training=training, dtype=dtype, m=m)
 

@@ -56,6 +56,64 @@ def test_clients_train_as_separate_modules_with_separate_optimizers_would(federa
     assert result.finite.all()
 
 
+def by_size(parameters, kind, rates=(77.0, 77.0), **later):
+    """Large parameters decay, the others do not; `later` is what a schedule has made of the second group."""
+    large, small = [p for p in parameters if p.numel() > 5], [p for p in parameters if p.numel() <= 5]
+    groups = [{"params": large, "weight_decay": 0.1, "lr": rates[0]}, {"params": small, "lr": rates[1], **later}]
+    return kind(groups)
+
+
+class OwnAdam(torch.optim.Adam):
+    """A user's own."""
+
+
+@pytest.mark.parametrize(
+    ("kind", "later"),
+    [
+        (functools.partial(torch.optim.SGD, momentum=0.9), {}),
+        (functools.partial(torch.optim.SGD, momentum=0.9), {"momentum": 0.3}),
+        (torch.optim.Adam, {"betas": (0.5, 0.7)}),
+        (torch.optim.RMSprop, {"momentum": 0.3}),
+        (OwnAdam, {"betas": (0.5, 0.7)}),
+    ],
+    ids=["sgd", "sgd, momentum", "adam, betas", "rmsprop, momentum", "own, betas"],
+)
+@pytest.mark.parametrize("shared", [["*"], ["0.*"]], ids=["one phase", "two phases"])
+def test_each_client_has_the_groups_of_its_own_plain_parameters(federation, naive, kind, later, shared):
+    """By size of the plain parameters, whatever is stacked; with what the round's schedule says of each group."""
+    f = federation(optimizer=functools.partial(by_size, kind=kind), shared=shared)
+    before = f.bank.rows("models").clone()
+    f.bank.train(own(0, 1, 2), f.training(epochs=1, groups=({"lr": 0.02}, {"lr": 0.05, **later})))
+    for i in range(3):
+        module = naive.module(f.network, before[i])
+        parts = [module] if shared == ["*"] else [module[2], module[0]]  # personal parameters first
+        samples, size = f.data.train[i], len(f.data.train[i])
+        for epoch, part in enumerate(parts):
+            optimizer = by_size(list(part.parameters()), kind, (0.02, 0.05), **later)
+            order = torch.randperm(size, generator=stream(naive.seed, "local batches", 3, i, epoch))
+            for at in range(0, size, 4):
+                x, y = naive.inputs(f.data, samples[order[at : at + 4]], f.dtype)
+                module.zero_grad()
+                nn.functional.cross_entropy(module(x), y).backward()
+                optimizer.step()
+        close(f.bank.rows("trained")[i], naive.row(module, f.dtype))
+
+
+def test_a_parameter_that_the_optimizer_leaves_out_stays(federation, naive):
+    def without_biases(parameters, lr=77.0):
+        return torch.optim.SGD([p for p in parameters if p.ndim > 1], lr=lr, momentum=0.9)
+
+    f = federation(optimizer=without_biases)
+    before = f.bank.rows("models").clone()
+    f.bank.train(own(0, 1, 2), f.training(lr=0.1))
+    for i in range(3):
+        module = naive.module(f.network, before[i])
+        factory = functools.partial(without_biases, lr=0.1)
+        naive.train(module, f.data, i, factory, epochs=2, dtype=f.dtype)
+        close(f.bank.rows("trained")[i], naive.row(module, f.dtype))
+        assert torch.equal(f.bank.rows("trained")[i, 30:35], before[i, 30:35])
+
+
 @pytest.mark.parametrize(
     "clipping", [{"clip_norm": 0.3}, {"clip_value": 0.05}, {"clip_norm": 0.3, "clip_value": 0.05}], ids=str
 )
@@ -451,7 +509,7 @@ def test_a_single_batch_gives_the_gradient_of_the_first_batch_of_local_training(
     f = federation()
     before = f.bank.rows("models")[2].clone()
     found = f.bank.gradients(own(2), f.training(gradients=True, batches=1))[2]
-    f.bank.train(own(2), Training("local", 3, f.training(epochs=1).phases, 1.0))
+    f.bank.train(own(2), Training("local", 3, f.training(epochs=1).phases, ({"lr": 1.0},)))
     module = naive.module(f.network, before)
     order = torch.randperm(14, generator=stream(naive.seed, "local batches", 3, 2, 0))
     x, y = naive.inputs(f.data, f.data.train[2][order[:4]], f.dtype)

@@ -48,7 +48,13 @@ class Cost:
 
     @classmethod
     def measure(
-        cls, network: nn.Module, stacked: StackedNetwork, example: Tensor, config: EngineConfig, layout: Layout
+        cls,
+        network: nn.Module,
+        stacked: StackedNetwork,
+        example: Tensor,
+        config: EngineConfig,
+        layout: Layout,
+        states: int,
     ) -> Cost:
         """Count on two samples.
 
@@ -56,8 +62,9 @@ class Cost:
             network: the plain network.
             stacked: the same, stacked.
             example: two inputs, [2, ...].
-            config: batch size, optimizer and type of numbers.
+            config: batch size and type of numbers.
             layout: columns of a row.
+            states: numbers that the optimizer keeps for each of a model.
         """
         network.eval()
         with torch.no_grad(), FlopCounterMode(display=False) as counter:
@@ -66,7 +73,7 @@ class Cost:
             activations=stacked.activations(example) // len(example),
             operations=counter.get_total_flops() // len(example),
             columns=layout.width,
-            states=_states(config),
+            states=states,
             batch_size=config.batch_size,
             itemsize=config.dtype.itemsize,
         )
@@ -88,11 +95,3 @@ class Cost:
         arithmetic = 3 * self.operations * self.batch_size / ARITHMETIC
         traffic = 20 * self.columns / TRAFFIC
         return max(1, round(8 * OVERHEAD / (arithmetic + traffic)))
-
-
-def _states(config: EngineConfig) -> int:
-    parameter = nn.Parameter(torch.zeros(2))
-    optimizer = config.optimizer([parameter])
-    parameter.grad = torch.ones(2)
-    optimizer.step()
-    return sum(torch.is_tensor(value) and value.dim() > 0 for value in optimizer.state[parameter].values())

@@ -23,12 +23,14 @@ from dfl_lightning.bank.stacked.graphs import CudaGraphs, Recorder, Recordings, 
 from dfl_lightning.bank.stacked.job import StackedJob
 from dfl_lightning.bank.stacked.loss import StackedLoss
 from dfl_lightning.bank.stacked.network import CannotStack, StackedNetwork
+from dfl_lightning.bank.stacked.optimizer_trial import try_out
 from dfl_lightning.bank.stacked.scoring import Contest, Scorer, Scores, Subject, subjects_of
 from dfl_lightning.bank.stacked.staging import row_of
 from dfl_lightning.bank.stacked.stopwatch import Stopwatch
 from dfl_lightning.bank.stacked.workshop import Workshop
 from dfl_lightning.bank.threads import Workers, workers
 from dfl_lightning.data import ClientData
+from dfl_lightning.optimizers import ClientOptimizer
 from dfl_lightning.streams import stream
 
 if TYPE_CHECKING:
@@ -52,7 +54,7 @@ class StackedEngine(Engine):
     step, and copied back. The numbers equal those of the loop engine up to the rounding of sums in another order.
 
     Raises:
-        CannotStack: the network or the objective need the loop engine.
+        CannotStack: the network, the objective or the optimizer need the loop engine.
     """
 
     name = "stacked"
@@ -64,11 +66,14 @@ class StackedEngine(Engine):
         for phase in config.objective.phases(layout, 1):
             if not phase.objective.stackable:
                 raise CannotStack(f"objective {type(phase.objective).__name__} does not say stackable = True")
+        optimizer = ClientOptimizer(config.optimizer, config.network)
+        try_out(optimizer, config.network)
         stacked = StackedNetwork(network)
         example = _example(data, config.dtype)
         stacked.try_out(example, lambda client: stream(config.seed, "try out", client))
-        self.cost = Cost.measure(network, stacked, example[:2], config, layout)
-        self._shop = Workshop(config, layout, data, stacked, StackedLoss(config.loss))
+        self.cost = Cost.measure(network, stacked, example[:2], config, layout, optimizer.states)
+        fused = optimizer.fused_on(data.images.device)
+        self._shop = Workshop(config, layout, data, stacked, StackedLoss(config.loss), fused)
         self._scorer = Scorer(self._shop, self.cost.activations)
         super().__init__(config, layout, data)
         self.recordings: Recordings | None = None

@@ -17,9 +17,9 @@ from torch import Tensor
 
 from dfl_lightning.bank.layout import Columns
 from dfl_lightning.bank.stacked.feed import Batch, Feed, sample_weights
-from dfl_lightning.bank.stacked.optimizer import works_on_tensors_alone
 from dfl_lightning.bank.stacked.staging import Staging
 from dfl_lightning.bank.stacked.workshop import Workshop
+from dfl_lightning.optimizers import Hyperparameters
 
 if TYPE_CHECKING:
     from dfl_lightning.bank.stacked.job import StackedJob
@@ -80,8 +80,10 @@ def obstacle(shop: Workshop, example: Tensor) -> str:
         return "the augmentation draws on the CPU"
     if not shop.loss.is_cross_entropy or not per_sample:
         return "the loss is not a plain cross-entropy of one answer a sample"
-    if not works_on_tensors_alone(config.optimizer, shop.data.images.device):
+    if not shop.optimizer.works_on_tensors_alone(shop.data.images.device):
         return "the optimizer needs numbers on the CPU"
+    if config.scheduled:
+        return f"the schedule changes {' and '.join(config.scheduled)}, which a recorded step keeps"
     return ""
 
 
@@ -128,12 +130,14 @@ class Recordings:
             self.kept[name] = [t.new_empty_strided((self.clients, *t.shape[1:]), t.stride()).zero_() for t in tensors]
         return [still[: len(t)].copy_(t) for still, t in zip(self.kept[name], tensors, strict=True)]
 
-    def begin(self, phase: Phase, feed: Feed) -> Recording | None:
-        """The recorded steps of a phase that begins now; None where it is not worth it.
+    def begin(self, phase: Phase, feed: Feed, hyperparameters: Hyperparameters) -> Recording | None:
+        """The recorded steps of a phase that begins now; None where it is not worth it, or would keep an old option.
 
         Only phases of the run's own objective are: fine-tuning comes with a fresh one at every evaluation.
         """
         if phase.objective is not self.shop.config.objective or feed.steps < FEWEST_STEPS:
+            return None
+        if any(set(fields) != {"lr"} for fields in hyperparameters):
             return None
         recording = self._of.setdefault(phase.columns, Recording(self))
         recording.begin(phase)
@@ -147,12 +151,13 @@ class Recording:
         memory: what they work on.
 
     Attributes:
-        lr: learning rate, []; torch's fused kernels read it as float32.
+        rates: learning rate of each of the optimizer's groups, []; torch's fused kernels read them as float32.
     """
 
     def __init__(self, memory: Recordings) -> None:
         self._memory = memory
-        self.lr = torch.zeros((), device=memory.losses.device)
+        device, groups = memory.losses.device, memory.shop.optimizer.groups
+        self.rates = [torch.zeros((), device=device) for _ in groups]
         self._states: list[dict[str, Any]] = []
         self._tray: Tray | None = None
         self._replays: dict[int, Replay] = {}
@@ -161,6 +166,16 @@ class Recording:
     def begin(self, phase: Phase) -> None:
         """A phase begins, in a new round for example: its first step makes a fresh state of the optimizer."""
         self._phase, self._first, self._clients = phase, True, 0
+
+    def take(self, hyperparameters: Hyperparameters) -> Hyperparameters:
+        """The learning rates of a round, put where they lie still; other options stay as they are (see `obstacle`)."""
+        present = []
+        for rate, fields, options in zip(self.rates, hyperparameters, self._memory.shop.optimizer.groups, strict=True):
+            still: dict[str, Any] = {"lr": rate.fill_(fields["lr"])}
+            if rate.is_cuda and "capturable" in options:
+                still["capturable"] = True  # its step counts stay on the device
+            present.append(still)
+        return tuple(present)
 
     def step(self, job: StackedJob) -> None:
         """One step of the phase for the first `job.clients`."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
+from functools import partial
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
@@ -116,9 +117,13 @@ class StackedJob:
             if entry.is_buffer and not phase.columns.holds(entry)
         }  # buffers move in a forward pass even where nothing is trained
         self.feed.draw(phase.epochs)
-        recording = self._recordings.begin(phase, self.feed) if self._recordings is not None else None
-        lr = self._training.lr if recording is None else recording.lr.fill_(self._training.lr)
-        self.optimizer = PrefixOptimizer(self._shop.config.optimizer, lr, self.losses.device)
+        present = self._training.hyperparameters
+        recording = self._recordings.begin(phase, self.feed, present) if self._recordings is not None else None
+        if recording is not None:
+            present = recording.take(present)
+        places = [place for place, wanted in enumerate(self._trained) if wanted]
+        make = partial(self._shop.optimizer.make, places=places, hyperparameters=present)
+        self.optimizer = PrefixOptimizer(make)
         step = phase.objective.step if recording is None else recording.step
         self.losses.zero_()  # reported: the last phase
         self.samples.zero_()

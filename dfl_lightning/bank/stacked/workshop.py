@@ -9,6 +9,7 @@ from dfl_lightning.bank.layout import Layout
 from dfl_lightning.bank.stacked.loss import StackedLoss
 from dfl_lightning.bank.stacked.network import StackedNetwork
 from dfl_lightning.data import ClientData
+from dfl_lightning.optimizers import ClientOptimizer
 
 
 @dataclass(frozen=True)
@@ -21,6 +22,7 @@ class Workshop:
         data: the clients' resident data.
         network: the stacked forward pass.
         loss: the stacked loss.
+        optimizer: the user's, for any parameters of a client.
     """
 
     config: EngineConfig
@@ -28,3 +30,4 @@ class Workshop:
     data: ClientData
     network: StackedNetwork
     loss: StackedLoss
+    optimizer: ClientOptimizer

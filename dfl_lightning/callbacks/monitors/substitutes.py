@@ -60,7 +60,7 @@ class SubstitutionError(Monitor):
         terms = spoken_terms(round, heard, where)
         if missing.any():
             bank.scratch(TRAINED_ANYWAY)
-            training = Training("local", round.index, round.phases, round.lr)
+            training = Training("local", round.index, round.phases, round.hyperparameters)
             result = bank.rehearse(module.start_of_training(missing), training, into=TRAINED_ANYWAY)
             if not result.finite.all():
                 return

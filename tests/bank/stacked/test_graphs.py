@@ -213,9 +213,43 @@ def test_short_phases_and_foreign_objectives_are_not_recorded(federation, tape_r
     f = federation(sizes=SIZES)
     f.bank.engine.all_at_once(tape_recorder)
     before = tape_recorder.recorded
-    finetune = Training("finetune", 0, (Phase(Plain(), 2, f.layout.all),), LR)
+    finetune = Training("finetune", 0, (Phase(Plain(), 2, f.layout.all),), ({"lr": LR},))
     f.bank.train(References.rows("models", torch.arange(f.m)), finetune)
     assert tape_recorder.recorded == before
+
+
+def test_an_option_that_a_schedule_has_changed_is_not_kept_by_a_recording(federation, tape_recorder):
+    """Where nobody knew before the run, as in one without end."""
+    everybody = References.rows("models", torch.arange(len(SIZES)))
+    rounds = [({"lr": LR},), ({"lr": LR, "momentum": 0.5},), ({"lr": LR},), ({"lr": LR, "momentum": 0.1},)]
+    found = {}
+    for recorder in (None, tape_recorder):
+        f = federation(sizes=SIZES, optimizer=functools.partial(SGD, momentum=0.9))
+        f.bank.engine.all_at_once(recorder)
+        found[recorder] = []
+        for number, groups in enumerate(rounds):
+            f.bank.train(everybody, f.training(2, round=number, groups=groups))
+            found[recorder].append(f.bank.rows("trained").clone())
+    assert tape_recorder.recorded > 0
+    same(found[tape_recorder], found[None])
+
+
+def test_groups_have_a_rate_each_in_a_recording(federation, tape_recorder):
+    def factory(parameters):
+        few = [p for p in parameters if p.ndim <= 1]
+        return SGD([{"params": [p for p in parameters if p.ndim > 1]}, {"params": few}], momentum=0.9)
+
+    everybody = References.rows("models", torch.arange(len(SIZES)))
+    found = {}
+    for recorder in (None, tape_recorder):
+        f = federation(sizes=SIZES, optimizer=factory)
+        f.bank.engine.all_at_once(recorder)
+        found[recorder] = []
+        for number, rates in enumerate([(LR, LR / 4), (LR / 2, LR), (LR / 4, LR / 8)]):
+            f.bank.train(everybody, f.training(2, round=number, groups=tuple({"lr": rate} for rate in rates)))
+            found[recorder].append(f.bank.rows("trained").clone())
+    assert tape_recorder.recorded > 0
+    same(found[tape_recorder], found[None])
 
 
 def test_gradients_leave_the_recorded_memory_alone(federation, tape_recorder):
@@ -265,6 +299,7 @@ REASONS = {
     "objective Unready": {"objective": Unready()},
     "leaves steps to another": {"objective": Delegating()},
     "loss is not a plain cross-entropy": {"loss": nn.CrossEntropyLoss(label_smoothing=0.1)},
+    "schedule changes betas and momentum, which": {"scheduled": ("betas", "momentum")},
     "optimizer": {"optimizer": functools.partial(torch.optim.RMSprop, lr=77.0)},  # on a GPU it can be
 }
 

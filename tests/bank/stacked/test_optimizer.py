@@ -7,9 +7,9 @@ import pytest
 import torch
 from torch import nn
 
-from dfl_lightning.bank.stacked.optimizer import PrefixOptimizer, _fused_if_possible
+from dfl_lightning.bank.stacked.optimizer import PrefixOptimizer
 from dfl_lightning.bank.stacked.staging import memory
-from dfl_lightning.optimizers import ELEMENTWISE
+from dfl_lightning.optimizers import ELEMENTWISE, ClientOptimizer
 
 STEPS = [7, 4, 4, 1]  # of four clients, most first
 SHAPES = [(5,), (), (2, 3), (3, 2, 2, 4), (1, 2, 1, 1)]
@@ -41,13 +41,21 @@ def staged(tensor):
     return last.permute(0, 1, 4, 2, 3)
 
 
+def side_by_side(factory, shapes, *rates):
+    """The optimizer of stacked clients with a network of these shapes, and with these learning rates."""
+    network = nn.ParameterList([nn.Parameter(torch.zeros(shape)) for shape in shapes])
+    optimizer = ClientOptimizer(factory, network).fused_on("cpu")
+    present = tuple({"lr": rate} for rate in rates)
+    return PrefixOptimizer(functools.partial(optimizer.make, places=range(len(shapes)), hyperparameters=present))
+
+
 @pytest.mark.parametrize(("name", "options"), CHOSEN, ids=lambda value: str(value))
 def test_every_client_has_an_optimizer_of_its_own_in_effect(name, options):
     kind = getattr(torch.optim, name)
     start = [numbers(len(STEPS), *shape, seed=i) for i, shape in enumerate(SHAPES)]
     grads = [[numbers(len(STEPS), *shape, seed=99 * s + i) for i, shape in enumerate(SHAPES)] for s in range(STEPS[0])]
     together = [staged(tensor) for tensor in start]
-    optimizer = PrefixOptimizer(functools.partial(kind, lr=77.0, **options), lr=0.05)
+    optimizer = side_by_side(functools.partial(kind, lr=77.0, **options), SHAPES, 0.05)
     for step in range(STEPS[0]):
         left = sum(steps > step for steps in STEPS)
         optimizer.step([t[:left] for t in together], [g[:left] for g in grads[step]])
@@ -68,7 +76,7 @@ def test_a_step_lets_go_of_the_gradients():
     """The next ones take their memory; otherwise a step works on two sets of gradients, and leaves the cache."""
     grads = [torch.ones(3, 2)]
     kept = weakref.ref(grads[0])
-    optimizer = PrefixOptimizer(functools.partial(torch.optim.SGD, momentum=0.9), lr=0.05)
+    optimizer = side_by_side(functools.partial(torch.optim.SGD, momentum=0.9), [(2,)], 0.05)
     optimizer.step([torch.zeros(3, 2)], grads)
     del grads
     assert kept() is None
@@ -77,7 +85,7 @@ def test_a_step_lets_go_of_the_gradients():
 def test_updates_happen_in_the_clients_own_memory():
     tensor = staged(numbers(3, 2, 3, 2, 2, seed=0))
     data, before = tensor.data_ptr(), tensor.clone()
-    optimizer = PrefixOptimizer(functools.partial(torch.optim.SGD, lr=1.0, momentum=0.9), lr=0.5)
+    optimizer = side_by_side(functools.partial(torch.optim.SGD, lr=1.0, momentum=0.9), [(2, 3, 2, 2)], 0.5)
     ones = torch.ones(3, 2, 3, 2, 2, dtype=torch.float64)
     optimizer.step([tensor], [ones])
     optimizer.step([tensor[:1]], [ones[:1]])
@@ -86,35 +94,30 @@ def test_updates_happen_in_the_clients_own_memory():
     torch.testing.assert_close(before - tensor, torch.tensor([1.45, 0.5, 0.5]).double().view(3, 1, 1, 1, 1) * ones)
 
 
-class Own(torch.optim.SGD):
-    """A user's own optimizer."""
+def by_dimensions(parameters, kind=torch.optim.SGD):
+    """Weights decay; others are twice as fast, with less momentum."""
+    many, few = [p for p in parameters if p.ndim > 1], [p for p in parameters if p.ndim <= 1]
+    return kind([{"params": many, "weight_decay": 0.1}, {"params": few, "momentum": 0.5}], lr=0.05, momentum=0.9)
 
 
-@pytest.mark.parametrize(
-    ("make", "fused"),
-    [
-        (functools.partial(torch.optim.SGD, lr=0.1), True),
-        (functools.partial(torch.optim.SGD, lr=0.1, momentum=0.9, nesterov=True, weight_decay=0.1), True),
-        (functools.partial(torch.optim.Adam, lr=0.1, betas=(0.5, 0.6)), True),
-        (functools.partial(torch.optim.AdamW, lr=0.1), True),
-        (functools.partial(torch.optim.RMSprop, lr=0.1), False),
-        (functools.partial(torch.optim.NAdam, lr=0.1), False),
-        (functools.partial(torch.optim.SGD, lr=0.1, foreach=True), False),
-        (functools.partial(torch.optim.SGD, lr=0.1, foreach=False), False),
-        (functools.partial(torch.optim.SGD, lr=0.1, fused=False), False),
-        (functools.partial(torch.optim.Adam, lr=0.1, fused=False), False),
-        (functools.partial(torch.optim.Adam, lr=0.1, fused=True), True),
-        (functools.partial(torch.optim.Adam, lr=0.1, differentiable=True), False),
-        (functools.partial(torch.optim.Adam, lr=0.1, capturable=True), False),
-        (functools.partial(torch.optim.Adam, lr=torch.tensor(0.1)), False),
-        (functools.partial(Own, lr=0.1), False),
-        (lambda parameters: torch.optim.SGD(parameters, lr=0.1, momentum=0.5), True),
-    ],
-    ids=lambda value: str(value).partition(" at 0x")[0],  # the same in every process
-)
-def test_the_fused_kernel_is_taken_where_nobody_chose_another(make, fused):
-    asked = make([nn.Parameter(torch.zeros(2))]).defaults
-    found = _fused_if_possible(make)([nn.Parameter(torch.zeros(2))])
-    assert bool(found.defaults.get("fused")) == fused
-    ours = {key: value for key, value in found.defaults.items() if key != "fused"}
-    assert ours == {key: value for key, value in asked.items() if key != "fused"}
+@pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.RMSprop], ids=["fused", "plain"])
+def test_groups_are_those_that_each_client_alone_would_have(kind):
+    """Stacked, a bias has one dimension more: the user's factory must not see that."""
+    factory = functools.partial(by_dimensions, kind=kind)
+    start = [numbers(2, *shape, seed=i) for i, shape in enumerate(SHAPES)]
+    together = [staged(tensor) for tensor in start]
+    optimizer = side_by_side(factory, SHAPES, 0.05, 0.1)
+    alone = [[nn.Parameter(tensor[client].clone()) for tensor in start] for client in range(2)]
+    own = [factory(parameters) for parameters in alone]
+    for client in range(2):
+        own[client].param_groups[1]["lr"] = 0.1
+    for step in range(3):
+        grads = [numbers(2, *shape, seed=50 * step + i) for i, shape in enumerate(SHAPES)]
+        optimizer.step(together, grads)
+        for client in range(2):
+            for parameter, grad in zip(alone[client], grads, strict=True):
+                parameter.grad = grad[client].clone()
+            own[client].step()
+    for client in range(2):
+        for mine, theirs in zip(together, alone[client], strict=True):
+            torch.testing.assert_close(mine[client], theirs.detach(), rtol=1e-10, atol=1e-10)

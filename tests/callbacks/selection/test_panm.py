@@ -76,7 +76,7 @@ class Perfect:
             bank=None,
             data=None,
             phases=(),
-            lr=0.0,
+            hyperparameters=({"lr": 0.0},),
             seed=seed,
         )
         self.fetched = torch.zeros_like(self.reachable)
