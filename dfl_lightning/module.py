@@ -42,8 +42,8 @@ class DFLModule(LightningModule):
             inputs [B, ...] to class scores [B, classes].
         local_epochs: passes of a client over its training data in a round.
         batch_size: samples in a local batch.
-        optimizer: of `torch.optim`, acting on each client by itself, fresh in every round and phase.
-        lr_scheduler: of `torch.optim.lr_scheduler`; a step a round.
+        optimizer: of `torch.optim`, or of one's own; acting on each client by itself, fresh in every round and phase.
+        lr_scheduler: of `torch.optim.lr_scheduler`; a step a round. It may write any option of the optimizer's groups.
         shared: glob patterns of the parameters that clients exchange; the others are personal and never leave them.
         init: `common`: all clients start alike; `independent`: each from its own draw; or a file with a state dict
             (`.safetensors`, `.pt`).
@@ -352,6 +352,7 @@ class DFLModule(LightningModule):
         if trainer.state.fn == TrainerFn.FITTING and trainer.resumed_from is not None:
             done = int(checkpoint["state_dict"]["bank.progress"][0])
             self.history = taken_up(about, self._about(), trainer.resumed_from, done, trainer.fork)
+        checkpoint["optimizer_states"], checkpoint["lr_schedulers"] = [], []  # the schedule is this run's own
         if self.trainer.fork:  # type: ignore[attr-defined]  # whose policies may be others: no state for those, no warning
             here = {callback.state_key for callback in self.trainer.callbacks}  # type: ignore[attr-defined]
             checkpoint["callbacks"] = {k: v for k, v in checkpoint["callbacks"].items() if k in here}

@@ -211,8 +211,14 @@ REFUSED = {
     "--model.init nowhere.pt": "model.init=nowhere.pt: no such file",
     "--selection.proxy_layer nowhere": "the network has no layer 'nowhere' with parameters (layers: features.fc1, head)",
     # what has no meaning for rounds
-    "--model.optimizer LBFGS": "model.optimizer LBFGS is not known to update every number by itself",
-    "--model.optimizer Adafactor": "model.optimizer Adafactor is not known to update every number by itself",
+    "--model.optimizer LBFGS": "model.optimizer LBFGS cannot take a step from the gradients of a batch alone",
+    "--model.optimizer Muon": "model.optimizer cannot be made for the parameters of MLP (Muon only supports 2D parameters",
+    "--engine stacked --model.optimizer Adafactor": "engine=stacked: MLP cannot be stacked: optimizer Adafactor does not "
+    "update every number by itself",
+    "--model.lr_scheduler StepLR --model.lr_scheduler.step_size 0": "model.lr_scheduler StepLR gives no learning rate for "
+    "round 1 (integer",
+    "--model.lr_scheduler OneCycleLR --model.lr_scheduler.max_lr 1": "model.lr_scheduler cannot be made (You must define "
+    "either total_steps OR",
     "--trainer.precision 16-mixed": "trainer.precision=16-mixed is not implemented; use 32, 64-true or bf16-mixed",
     "--trainer.accumulate_grad_batches 2": "trainer.accumulate_grad_batches=2 has no meaning for communication rounds; use a larger model.batch_size",
     "--trainer.limit_train_batches 0.5": "trainer.limit_train_batches=0.5 has no meaning for communication rounds; use model.local_epochs",

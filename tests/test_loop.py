@@ -1,6 +1,7 @@
 """Lightning's own features around communication rounds."""
 
 import csv
+import functools
 import hashlib
 import os
 import signal
@@ -320,6 +321,105 @@ def test_a_schedule_steps_once_a_round_as_torch_would(small_run, schedule):
         if scheduler is not None:
             scheduler.step()
     assert used == expected
+
+
+def by_dimensions(parameters):
+    few = [p for p in parameters if p.ndim <= 1]
+    return torch.optim.SGD([{"params": [p for p in parameters if p.ndim > 1]}, {"params": few, "lr": 0.2}], lr=0.1)
+
+
+def test_every_group_has_what_its_schedule_says_and_loggers_see_it(small_run, tmp_path):
+    used = []
+
+    class Watch(Monitor):
+        def on_propose(self, trainer, module, round):
+            used.append(round.hyperparameters)
+
+    def schedule(optimizer):
+        return torch.optim.lr_scheduler.OneCycleLR(optimizer, [0.1, 0.2], total_steps=4)
+
+    optimizer = by_dimensions([torch.nn.Parameter(torch.zeros(2, 2)), torch.nn.Parameter(torch.zeros(2))])
+    scheduler, expected = schedule(optimizer), []
+    for _ in range(4):
+        expected.append(tuple({"lr": g["lr"], "momentum": g["momentum"]} for g in optimizer.param_groups))
+        optimizer.step()
+        scheduler.step()
+    callbacks = [Watch(), LearningRateMonitor(log_momentum=True)]
+    options = {"logger": CSVLogger(tmp_path / "logs"), "log_every_n_steps": 1}
+    small_run(4, callbacks, module={"optimizer": by_dimensions, "lr_scheduler": schedule}, **options).fit()
+    assert used == expected
+    with open(tmp_path / "logs/lightning_logs/version_0/metrics.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
+    for group in (0, 1):
+        for name, column in (("lr", ""), ("momentum", "-momentum")):
+            logged = [float(r[f"lr-SGD/pg{group + 1}{column}"]) for r in rows if r[f"lr-SGD/pg{group + 1}{column}"]]
+            assert logged == pytest.approx([fields[group][name] for fields in expected])
+
+
+def test_a_fork_has_the_rates_of_its_own_config(small_run):
+    """Lightning would bring back those of the checkpoint."""
+    used = []
+
+    class Watch(Monitor):
+        def on_propose(self, trainer, module, round):
+            used.append(round.lr)
+
+    def options(lr, gamma):
+        optimizer = functools.partial(torch.optim.SGD, lr=lr)
+        schedule = functools.partial(torch.optim.lr_scheduler.ExponentialLR, gamma=gamma)
+        return {"optimizer": optimizer, "lr_scheduler": schedule}
+
+    run = small_run(2, [Watch()], module=options(0.1, 0.5)).fit()
+    last = run.folder / "checkpoints" / "last.ckpt"
+    small_run(4, [Watch()], module=options(0.2, 0.9)).fit(last, fork=True)
+    assert used == pytest.approx([0.1, 0.05, 0.2 * 0.9**2, 0.2 * 0.9**3])
+    adam = {"optimizer": functools.partial(torch.optim.Adam, lr=0.01), "lr_scheduler": None}
+    small_run(3, [Watch()], module=adam).fit(last, fork=True)
+    assert used[-1] == 0.01
+
+
+@pytest.mark.parametrize(
+    ("schedule", "rounds", "sentence"),
+    [
+        (lambda o: torch.optim.lr_scheduler.StepLR(o, 0), 2, "StepLR gives no learning rate for round 1"),
+        (lambda o: torch.optim.lr_scheduler.OneCycleLR(o, 0.1, total_steps=5), 7, "OneCycleLR gives no .* for round 6"),
+    ],
+    ids=["step of nothing", "too short"],
+)
+def test_a_schedule_that_ends_before_the_run_is_refused_before_it(small_run, tmp_path, schedule, rounds, sentence):
+    with pytest.raises(UserError, match=sentence):
+        small_run(rounds, module={"lr_scheduler": schedule}).fit()
+    assert not list(tmp_path.rglob("metrics.csv"))
+    small_run(rounds - 1, module={"lr_scheduler": schedule}).fit()  # one round less, and it lasts
+
+
+def test_fine_tuning_after_the_last_round_needs_a_rate_too(small_run):
+    def schedule(optimizer):
+        return torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=2)
+
+    small_run(3, module={"lr_scheduler": schedule}).fit()
+    with pytest.raises(UserError, match="for round 3"):
+        small_run(3, module={"lr_scheduler": schedule, "finetune_epochs": 1}).fit()
+
+
+class Drawing(torch.optim.SGD):
+    def step(self, closure=None):
+        for group in self.param_groups:
+            for p in group["params"]:
+                p.grad = p.grad + 1e-3 * torch.randn_like(p)
+        return super().step(closure)
+
+
+def test_an_optimizer_that_nobody_could_resume_is_refused(small_run):
+    with pytest.raises(UserError, match=r"model\.optimizer Drawing draws from torch's global generator"):
+        small_run(1, module={"optimizer": Drawing}).fit()
+
+
+@pytest.mark.parametrize("engine", ["auto", "loop"])
+def test_adafactor_runs_one_client_after_the_other(small_run, engine):
+    run = small_run(2, module={"optimizer": torch.optim.Adafactor, "lr_scheduler": None}, engine=engine).fit()
+    assert run.trainer.run.summary["engine"]["name"] == "loop"
+    assert ("optimizer Adafactor" in str(run.trainer.run.summary["engine"])) == (engine == "auto")
 
 
 def test_schedules_that_depend_on_metrics_are_refused(small_run):

@@ -136,6 +136,8 @@ def test_personal_parameters_have_no_correction(federation):
     [
         ({"optimizer": functools.partial(torch.optim.SGD, lr=0.1, momentum=0.9)}, "SGD without momentum"),
         ({"optimizer": torch.optim.Adam}, "SGD without momentum"),
+        ({"lr_scheduler": lambda o: torch.optim.lr_scheduler.OneCycleLR(o, 0.1, 100)}, "SGD without momentum"),
+        ({"optimizer": lambda ps: torch.optim.SGD([{"params": [p]} for p in ps])}, "a single group of parameters"),
         ({"trainer": {"gradient_clip_val": 1.0}}, "drop trainer.gradient_clip_val"),
         ({"local_epochs": 0}, "set model.local_epochs to 1 or more"),
         ({"topology": "server", "policies": [Gossip(k="all"), Uniform()]}, "topology without servers"),
