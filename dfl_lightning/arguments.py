@@ -14,6 +14,7 @@ from dfl_lightning.config_files import DoubledKeyError, as_yaml, parse, read_con
 from dfl_lightning.errors import UserError, nearest
 from dfl_lightning.history import CHANGED, FORKED
 from dfl_lightning.module import DFLModule
+from dfl_lightning.optimizers import DEFAULT_OPTIMIZER
 from dfl_lightning.registry import (
     GROUPS,
     LIBRARY_GROUPS,
@@ -155,6 +156,23 @@ def settle_choices(argv: list[str]) -> list[str]:
         words += choices.resets
         choices.resets = []
     return words
+
+
+def with_default_optimizer(argv: list[str]) -> list[str]:
+    """The words, after the default optimizer where none of them names one.
+
+    As the parser's own default, its learning rate and momentum would become those of any optimizer that is named.
+
+    Args:
+        argv: the words, after `settle_choices`.
+    """
+    for option, value in options_of_words(argv):
+        content = _value(value) if option == "config" else _nested(option, _value(value))
+        named = _at(content, "model.optimizer")
+        if named is not _ABSENT and not (isinstance(named, dict) and "class_path" not in named):
+            return argv
+    path = path_of("model.optimizer", DEFAULT_CLASSES["model.optimizer"])
+    return [f"--model.optimizer={json.dumps({'class_path': path, 'init_args': DEFAULT_OPTIMIZER.keywords})}", *argv]
 
 
 def options_of_words(argv: list[str]) -> Iterator[tuple[str, str]]:

@@ -32,6 +32,7 @@ from dfl_lightning.arguments import (
     run_name,
     settle_choices,
     take_flag,
+    with_default_optimizer,
 )
 from dfl_lightning.bank.choice import ENGINES
 from dfl_lightning.bank.ranks import LostProcess
@@ -127,9 +128,7 @@ class DFLCLI(LightningCLI):
         parser.add_argument(
             "--engine", type=Literal[ENGINES], default="auto", help="how clients are trained: side by side or in turn"
         )
-        parser.set_defaults(
-            {key: {"class_path": path_of(key, name)} for key, name in DEFAULT_CLASSES.items() if key in FAMILIES}
-        )
+        parser.set_defaults({key: {"class_path": path_of(key, name)} for key, name in DEFAULT_CLASSES.items()})
 
     def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
         """Read the words; `sys.argv` stays as it is."""
@@ -292,7 +291,7 @@ def _run(command: str, argv: list[str]) -> int:
         DFLCLI(command, ["--help"], [])
     argv = take_run(command, bare_flag(argv, "--fork"))
     argv, configs = find_configs([*(f"--config={file}" for file in config_of_run(argv)), *argv])
-    DFLCLI(command, settle_choices(argv), configs, explain_only)
+    DFLCLI(command, with_default_optimizer(settle_choices(argv)), configs, explain_only)
     return 0
 
 

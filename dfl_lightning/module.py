@@ -26,7 +26,7 @@ from dfl_lightning.models import Network
 from dfl_lightning.models.fitting import fit_to_data
 from dfl_lightning.models.init import fresh_parameters, load_parameters
 from dfl_lightning.objectives import Objective, Phase, Plain
-from dfl_lightning.optimizers import ClientOptimizer, Hyperparameters, name_of
+from dfl_lightning.optimizers import DEFAULT_OPTIMIZER, ClientOptimizer, Hyperparameters, name_of
 from dfl_lightning.schedule import Schedule
 from dfl_lightning.topology import Topology, load_topology
 
@@ -42,7 +42,8 @@ class DFLModule(LightningModule):
             inputs [B, ...] to class scores [B, classes].
         local_epochs: passes of a client over its training data in a round.
         batch_size: samples in a local batch.
-        optimizer: of `torch.optim`, or of one's own; acting on each client by itself, fresh in every round and phase.
+        optimizer: of `torch.optim`, or of one's own; acting on each client by itself, fresh in every round and phase;
+            default SGD with `lr=0.05` and `momentum=0.9`.
         lr_scheduler: of `torch.optim.lr_scheduler`; a step a round. It may write any option of the optimizer's groups.
         shared: glob patterns of the parameters that clients exchange; the others are personal and never leave them.
         init: `common`: all clients start alike; `independent`: each from its own draw; or a file with a state dict
@@ -66,7 +67,7 @@ class DFLModule(LightningModule):
         network: Network | nn.Module,
         local_epochs: int = 5,
         batch_size: int = 32,
-        optimizer: OptimizerCallable = torch.optim.SGD,
+        optimizer: OptimizerCallable = DEFAULT_OPTIMIZER,
         lr_scheduler: LRSchedulerCallable | None = None,
         shared: list[str] | None = None,
         init: str = "common",

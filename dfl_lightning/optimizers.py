@@ -22,6 +22,9 @@ Factory = Callable[..., torch.optim.Optimizer]
 Hyperparameters = tuple[dict[str, Any], ...]
 """For each group of parameters, the options that a round sets: its `lr`, and what a schedule has changed besides."""
 
+DEFAULT_OPTIMIZER = functools.partial(torch.optim.SGD, lr=0.05, momentum=0.9)
+"""Where nobody names an optimizer; one that is named has torch's own defaults."""
+
 TRIAL_STEPS = 2
 """Steps that an optimizer of unknown kind takes before the run, to see that it can."""
 

@@ -238,6 +238,39 @@ def test_a_swapped_in_class_starts_from_its_own_defaults_and_keeps_what_was_said
     assert config["init_args"][option] == value
 
 
+@pytest.mark.parametrize(
+    ("words", "rate", "momentum"),
+    [
+        ("", 0.05, 0.9),
+        ("--model.optimizer.momentum 0.7", 0.05, 0.7),
+        ("--config options.yaml", 0.05, 0.5),
+        ("--model.optimizer SGD", 0.001, 0.0),  # torch's own defaults, as in any config that names one
+        ("--model.optimizer torch.optim.SGD", 0.001, 0.0),
+        ("--model.optimizer.class_path SGD", 0.001, 0.0),
+        ("--model.optimizer SGD --model.optimizer.momentum 0.7", 0.001, 0.7),
+        ("--model.optimizer.momentum 0.7 --model.optimizer SGD", 0.001, 0.7),
+        ("--config named.yaml", 0.001, 0.5),
+        ("--config named.yaml --model.optimizer.lr 0.2", 0.2, 0.5),
+        ("--config string.yaml", 0.001, 0.0),
+        ('--model {"optimizer":"SGD"}', 0.001, 0.0),
+        ("--model.optimizer Adam", 0.001, None),
+        ("--model.optimizer here.Mine --model.optimizer.lr 0.2", 0.2, 0.3),
+        ("--config dsgd", 0.05, 0.0),
+    ],
+)
+def test_only_where_nobody_names_an_optimizer_there_is_one_with_options(dfl, here, words, rate, momentum):
+    (here / "options.yaml").write_text("model: {network: MLP, optimizer: {init_args: {momentum: 0.5}}}\n")
+    (here / "named.yaml").write_text("model: {optimizer: {class_path: SGD, init_args: {momentum: 0.5}}}\n")
+    (here / "string.yaml").write_text("model: {optimizer: SGD}\n")
+    (here / "here.py").write_text(
+        "import torch\n\nclass Mine(torch.optim.SGD):\n    def __init__(self, params, lr, momentum=0.3):\n"
+        "        super().__init__(params, lr=lr, momentum=momentum)\n"
+    )
+    options = resolved(dfl, f"--data Digits --model.network MLP {words}")["model"]["optimizer"]["init_args"]
+    assert options["lr"] == rate
+    assert options.get("momentum") == momentum
+
+
 ABLATION = {
     "random neighbours, equal weights": (
         "--selection Gossip --selection.k 5 --threshold null --aggregation Uniform",
