@@ -6,6 +6,7 @@ from dfl_lightning.bank.engine import Engine, EngineConfig
 from dfl_lightning.bank.layout import Layout
 from dfl_lightning.bank.loop_engine import LoopEngine
 from dfl_lightning.bank.stacked import CannotStack, StackedEngine
+from dfl_lightning.bank.trial import Trial, try_plain
 from dfl_lightning.data import ClientData
 from dfl_lightning.errors import UserError
 
@@ -22,23 +23,25 @@ def make_engine(choice: str, config: EngineConfig, layout: Layout, data: ClientD
         data: the clients' resident data.
 
     Raises:
-        UserError: `stacked` was asked for and the network or the objective cannot be stacked.
+        UserError: the network or the loss fail on the data; or `stacked` was asked for and the network or the objective
+            cannot be stacked.
     """
+    trial = try_plain(config, data)
     if choice == "loop":
-        return _loop(config, layout, data)
+        return _loop(config, layout, data, trial)
     try:
-        return StackedEngine(config, layout, data)
+        return StackedEngine(config, layout, data, trial)
     except CannotStack as obstacle:
         reason = f"{type(config.network).__name__} cannot be stacked: {obstacle}"
         if choice == "stacked":
             raise UserError(f"engine=stacked: {reason}; use engine: loop, or auto to choose it by itself") from None
-        engine = _loop(config, layout, data)
+        engine = _loop(config, layout, data, trial)
         engine.reason = reason
         return engine
 
 
-def _loop(config: EngineConfig, layout: Layout, data: ClientData) -> Engine:
-    engine = LoopEngine(config, layout, data)
+def _loop(config: EngineConfig, layout: Layout, data: ClientData, trial: Trial) -> Engine:
+    engine = LoopEngine(config, layout, data, trial)
     if config.cuda_graphs:
         engine.details["graphs"] = "not recorded: clients train one after the other"
     return engine

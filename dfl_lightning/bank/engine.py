@@ -21,7 +21,6 @@ from dfl_lightning.bank.layout import Layout
 from dfl_lightning.bank.products import one_blas_thread
 from dfl_lightning.bank.threads import Workers, workers
 from dfl_lightning.data import ClientData
-from dfl_lightning.errors import UserError
 from dfl_lightning.optimizers import Hyperparameters
 
 if TYPE_CHECKING:
@@ -303,31 +302,3 @@ def right_answers(scores: Tensor, labels: Tensor, classes: int) -> Tensor:
     """
     best = scores.max(dim=classes)  # a NaN is the highest: it would answer with the class where it stands
     return (best.indices == labels) & best.values.isfinite()
-
-
-def refuse_single_samples(network: nn.Module, config: EngineConfig, data: ClientData) -> None:
-    """BatchNorm cannot train on one sample: better said now than by a traceback in the middle of a round.
-
-    Raises:
-        UserError: a client has a batch of one sample and the network cannot train on it.
-    """
-    size = config.batch_size
-    single = [owner for owner, samples in enumerate(data.train) if len(samples) % size == 1 or size == 1]
-    if not single:
-        return
-    lonely = [owner for owner in single if len(data.train[owner]) == 1]  # whom no batch size helps
-    owner = (lonely or single)[0]
-    x, _ = data.batch(data.train[owner][:1], dtype=config.dtype)
-    try:
-        with torch.no_grad():
-            network.train()(x)
-    except ValueError as error:
-        if "more than 1 value per channel" not in str(error):
-            raise
-        samples = len(data.train[owner])
-        remedy = "give it more samples or use another normalisation" if lonely else "choose another batch size"
-        raise UserError(
-            f"client {owner} has {samples} training sample{'s' * (samples > 1)}, so that with "
-            f"model.batch_size={size} a batch holds a single one, which the network's BatchNorm cannot be trained on; "
-            f"{remedy}"
-        ) from error

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from dfl_lightning.bank.copies import pruning_masks
 from dfl_lightning.errors import UserError, nearest
 from dfl_lightning.plain_tensors import refuse_unusual, unusual
 
@@ -79,8 +80,8 @@ class Columns:
 class Layout:
     """The columns of a row: all parameters in the network's order, then all buffers.
 
-    Integer buffers (a BatchNorm's `num_batches_tracked`) ride along as numbers and are never shared. A tied parameter
-    has its columns once, under its first name.
+    Integer buffers (a BatchNorm's `num_batches_tracked`) ride along as numbers and are never shared, nor are the masks
+    of pruned layers. A tied parameter has its columns once, under its first name.
 
     Args:
         network: a plain network; names, shapes and dtypes are kept, and the values of buffers that no state dict has.
@@ -141,8 +142,11 @@ class Layout:
                     f"{nearest(pattern, names)} "
                     f"(its parameters: {', '.join(names[:12])}{', …' if len(names) > 12 else ''})"
                 )
+        masks = pruning_masks(network)
         self.shared = self._columns(
-            e for e in entries if e.dtype.is_floating_point and any(fnmatchcase(e.name, p) for p in shared)
+            e
+            for e in entries
+            if e.dtype.is_floating_point and e.name not in masks and any(fnmatchcase(e.name, p) for p in shared)
         )
         if not any(e.trainable and self.is_shared(e) for e in entries):
             raise UserError(

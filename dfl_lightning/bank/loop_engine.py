@@ -6,7 +6,6 @@ engine is tested against.
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -17,19 +16,14 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from dfl_lightning.bank.batches import batches_of
+from dfl_lightning.bank.copies import copy_of
 from dfl_lightning.bank.dropout_layers import replace_dropout_layers
-from dfl_lightning.bank.engine import (
-    EVALUATION_BATCH,
-    Engine,
-    EngineConfig,
-    Training,
-    refuse_single_samples,
-    right_answers,
-)
+from dfl_lightning.bank.engine import EVALUATION_BATCH, Engine, EngineConfig, Training, right_answers
 from dfl_lightning.bank.jobs import Evaluation, References, Trained
 from dfl_lightning.bank.layout import Columns, Layout
 from dfl_lightning.bank.products import one_blas_thread
 from dfl_lightning.bank.threads import Workers, workers
+from dfl_lightning.bank.trial import Trial, try_plain
 from dfl_lightning.data import ClientData
 from dfl_lightning.optimizers import ClientOptimizer
 
@@ -38,15 +32,25 @@ if TYPE_CHECKING:
 
 
 class LoopEngine(Engine):
-    """Clients one by one, each thread on a scratch network whose parameters are views of a client's row."""
+    """Clients one by one, each thread on a scratch network whose parameters are views of a client's row.
+
+    Args:
+        config: see `EngineConfig`.
+        layout: columns of a row.
+        data: the clients' resident data.
+        trial: what is known of the network and the loss, if they have been tried already.
+    """
 
     name = "loop"
 
-    def __init__(self, config: EngineConfig, layout: Layout, data: ClientData) -> None:
-        super().__init__(config, layout, data)
+    def __init__(self, config: EngineConfig, layout: Layout, data: ClientData, trial: Trial | None = None) -> None:
+        trial = trial or try_plain(config, data)
+        super().__init__(trial.config, layout, data)
         self.optimizer = ClientOptimizer(config.optimizer, config.network)
-        self._scratches = [Scratch(config, layout, data)]
-        refuse_single_samples(self._scratches[0].network, config, data)
+        self._whole = trial.couples_evaluation
+        if self._whole:
+            self.details["evaluation"] = "all samples of a client in one batch, because they meet in the network"
+        self._scratches: list[Scratch] = []
 
     @property
     def cohort_bytes(self) -> int:
@@ -100,7 +104,7 @@ class LoopEngine(Engine):
         try:
             scratch = self._scratches.pop()
         except IndexError:
-            scratch = Scratch(self.config, self.layout, self.data)
+            scratch = Scratch(self.config, self.layout, self.data, self._whole)
         try:
             yield scratch
         finally:
@@ -114,21 +118,28 @@ class Scratch:
         config: see `EngineConfig`.
         layout: columns of a row.
         data: the clients' resident data.
+        whole: evaluate all samples of a job in one batch, however many.
     """
 
-    def __init__(self, config: EngineConfig, layout: Layout, data: ClientData) -> None:
-        self.config, self.layout, self.data = config, layout, data
-        self.network = copy.deepcopy(config.network).to(data.images.device, config.dtype)
+    def __init__(self, config: EngineConfig, layout: Layout, data: ClientData, whole: bool = False) -> None:
+        self.config, self.layout, self.data, self._whole = config, layout, data, whole
+        self.network = copy_of(config.network).to(data.images.device, config.dtype)
         self.masks = replace_dropout_layers(self.network)
         self._parameters, self._buffers = dict(self.network.named_parameters()), dict(self.network.named_buffers())
+        layers = dict(self.network.named_modules())
+        split = {name: name.rpartition(".") for name in self._buffers}
+        self._homes = {name: (layers[layer]._buffers, leaf) for name, (layer, _, leaf) in split.items()}
         self._metrics = {name: metric.clone().to(data.images.device) for name, metric in config.metrics.items()}
 
     def load(self, row: Tensor) -> list[Tensor]:
         """Point the network's parameters and buffers at `row`; returns the parameters, in the layout's order.
 
-        Integer buffers cannot be views of a float row: they are copied, and copied back by `store`.
+        Integer buffers cannot be views of a float row: they are copied, and copied back by `store`. So are buffers
+        that a forward pass replaces by other tensors (`self.running = …`).
         """
         parameters, buffers = self._parameters, self._buffers
+        for name, (home, leaf) in self._homes.items():
+            home[leaf] = buffers[name]
         for entry in self.layout.entries:
             view = row[entry.start : entry.stop].view(entry.shape)
             if not entry.is_buffer:
@@ -140,10 +151,15 @@ class Scratch:
         return [parameters[e.name] for e in self.layout.entries if not e.is_buffer]
 
     def store(self, row: Tensor) -> None:
-        """Copy integer buffers back into the row."""
+        """Copy the buffers that are no views of it back into the row."""
         for entry in self.layout.entries:
-            if entry.is_buffer and not entry.dtype.is_floating_point:
-                row[entry.start : entry.stop] = self._buffers[entry.name].reshape(-1).to(row.dtype)
+            if not entry.is_buffer:
+                continue
+            home, leaf = self._homes[entry.name]
+            buffer = home[leaf]
+            assert buffer is not None
+            if buffer is not self._buffers[entry.name] or not entry.dtype.is_floating_point:
+                row[entry.start : entry.stop] = buffer.reshape(-1).to(row.dtype)
 
     def scores(self, row: Tensor, samples: Tensor) -> dict[str, float]:
         """Mean loss (infinite, if it is no number), accuracy and metrics of a row on samples; NaN without samples."""
@@ -155,7 +171,7 @@ class Scratch:
         loss = correct = 0.0
         for metric in metrics.values():
             metric.reset()
-        for part in samples.split(EVALUATION_BATCH):
+        for part in (samples,) if self._whole else samples.split(EVALUATION_BATCH):
             x, y = self.data.batch(part, dtype=self.config.dtype)
             with self.config.arithmetic(x.device):
                 outputs = network(x)

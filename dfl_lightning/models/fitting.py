@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Mapping
 
 import torch
@@ -10,7 +9,9 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 from torchmetrics import Metric
 
+from dfl_lightning.bank.copies import copy_of
 from dfl_lightning.bank.dropout_layers import check_no_global_draws, replace_dropout_layers
+from dfl_lightning.bank.loss_trial import try_loss
 from dfl_lightning.data import ClientData
 from dfl_lightning.errors import UserError, reason
 from dfl_lightning.models.network import Network
@@ -53,14 +54,7 @@ def fit_to_data(
             f"{name} returns {got} for an input, but the data has {classes} classes; "
             f"it must return [B, {classes}] class scores"
         )
-    try:
-        value = loss(outputs, labels)
-    except Exception as error:
-        raise UserError(
-            f"model.loss {_name(loss)} fails on scores [B, {classes}] and labels [B]: {reason(error)}"
-        ) from error
-    if not isinstance(value, Tensor) or value.dim() != 0:
-        raise UserError(f"model.loss {_name(loss)} must return one number, the batch's mean loss")
+    try_loss(loss, outputs, labels)
     for column, metric in metrics.items():
         try:
             trial = metric.clone()
@@ -74,7 +68,7 @@ def fit_to_data(
 
 
 def _outputs(network: nn.Module, inputs: Tensor, name: str, shape: tuple[int, ...]) -> object:
-    trial = copy.deepcopy(network)
+    trial = copy_of(network)
     replace_dropout_layers(trial)
     try:
         check_no_global_draws(trial, inputs)
@@ -86,7 +80,3 @@ def _outputs(network: nn.Module, inputs: Tensor, name: str, shape: tuple[int, ..
         raise UserError(
             f"{name} does not take inputs of shape {shape} as the data has them ({reason(error)})"
         ) from error
-
-
-def _name(loss: object) -> str:
-    return getattr(loss, "__name__", type(loss).__name__)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import warnings
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
+from dfl_lightning.bank.copies import computed_parameter, copy_of
 from dfl_lightning.errors import UserError
 from dfl_lightning.streams import stream_seed
 
@@ -24,14 +24,21 @@ def fresh_parameters(network: nn.Module, seed: int, node: int) -> nn.Module:
         node: whose draw it is.
 
     Raises:
-        UserError: a layer has parameters of its own and no `reset_parameters`.
+        UserError: a layer has parameters of its own and no `reset_parameters`, or one that cannot reach them.
     """
-    fresh = copy.deepcopy(network)
+    fresh = copy_of(network)
     with torch.random.fork_rng(devices=[]):
         # torch.manual_seed would also seed every GPU, and nothing would set those back.
         torch.default_generator.manual_seed(stream_seed(seed, "initial parameters", node))
         for name, module in fresh.named_modules():
             reset: Any = getattr(module, "reset_parameters", None)
+            computed = computed_parameter(module)
+            if computed:
+                raise UserError(
+                    f"model.init=independent: layer '{name or type(module).__name__}' computes its '{computed}' in "
+                    "each pass (pruning, weight_norm or spectral_norm), so that reset_parameters() draws nothing; "
+                    "use init: common"
+                )
             if callable(reset):
                 reset()
             elif next(module.parameters(recurse=False), None) is not None:

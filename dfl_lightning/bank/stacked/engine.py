@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from collections import defaultdict
 from itertools import chain
@@ -12,8 +11,9 @@ import torch
 from torch import Tensor
 
 from dfl_lightning.bank.cohorts import plan_cohorts
+from dfl_lightning.bank.copies import copy_of
 from dfl_lightning.bank.dropout_layers import replace_dropout_layers
-from dfl_lightning.bank.engine import Engine, EngineConfig, Training, refuse_single_samples
+from dfl_lightning.bank.engine import Engine, EngineConfig, Training
 from dfl_lightning.bank.jobs import Evaluation, References, Trained
 from dfl_lightning.bank.layout import Layout
 from dfl_lightning.bank.products import one_blas_thread
@@ -29,6 +29,7 @@ from dfl_lightning.bank.stacked.staging import row_of
 from dfl_lightning.bank.stacked.stopwatch import Stopwatch
 from dfl_lightning.bank.stacked.workshop import Workshop
 from dfl_lightning.bank.threads import Workers, workers
+from dfl_lightning.bank.trial import Trial, examples, try_plain
 from dfl_lightning.data import ClientData
 from dfl_lightning.optimizers import ClientOptimizer
 from dfl_lightning.streams import stream
@@ -36,8 +37,8 @@ from dfl_lightning.streams import stream
 if TYPE_CHECKING:
     from dfl_lightning.bank.bank import Bank
 
-CANDIDATES = 100
-"""Inputs among which three different ones are looked for, to try a network on."""
+TRIAL_OPERATIONS = 2e7
+"""Of the forward pass of the samples that clients are tried out on in float64, a twentieth of a second of trials."""
 
 GLOBAL_PIECE = 2000
 """Samples of the global test set that one thread scores at a time."""
@@ -53,29 +54,42 @@ class StackedEngine(Engine):
     Each cohort's rows are copied into a staging area, parameter by parameter, trained there from the first to the last
     step, and copied back. The numbers equal those of the loop engine up to the rounding of sums in another order.
 
+    Args:
+        config: see `EngineConfig`.
+        layout: columns of a row.
+        data: the clients' resident data.
+        trial: what is known of the network and the loss, if they have been tried already.
+
     Raises:
         CannotStack: the network, the objective or the optimizer need the loop engine.
     """
 
     name = "stacked"
 
-    def __init__(self, config: EngineConfig, layout: Layout, data: ClientData) -> None:
-        network = copy.deepcopy(config.network).to(data.images.device, config.dtype)
+    def __init__(self, config: EngineConfig, layout: Layout, data: ClientData, trial: Trial | None = None) -> None:
+        trial = trial or try_plain(config, data)
+        config = trial.config
+        network = copy_of(config.network).to(data.images.device, config.dtype)
         replace_dropout_layers(network)
-        refuse_single_samples(network, config, data)
         for phase in config.objective.phases(layout, 1):
             if not phase.objective.stackable:
                 raise CannotStack(f"objective {type(phase.objective).__name__} does not say stackable = True")
         optimizer = ClientOptimizer(config.optimizer, config.network)
         try_out(optimizer, config.network)
         stacked = StackedNetwork(network)
-        example = _example(data, config.dtype)
-        stacked.try_out(example, lambda client: stream(config.seed, "try out", client))
+        if trial.couples_evaluation:
+            raise CannotStack(
+                "its samples meet in evaluation: scores depend on the rest of a batch, or its order or size"
+            )
+        count = min(max(3, config.batch_size), max(3, int(TRIAL_OPERATIONS // max(1, trial.operations))))
+        example, _ = examples(data, count, config.dtype)
+        note = stacked.try_out(example, lambda client: stream(config.seed, "try out", client), trial.couples_training)
         self.cost = Cost.measure(network, stacked, example[:2], config, layout, optimizer.states)
         fused = optimizer.fused_on(data.images.device)
         self._shop = Workshop(config, layout, data, stacked, StackedLoss(config.loss), fused)
         self._scorer = Scorer(self._shop, self.cost.activations)
         super().__init__(config, layout, data)
+        self.details |= {"trial": note} if note else {}
         self.recordings: Recordings | None = None
         if data.images.is_cuda:
             self.all_at_once(CudaGraphs() if config.cuda_graphs else None)
@@ -95,7 +109,7 @@ class StackedEngine(Engine):
         self.cohorts = [b[torch.argsort(steps[b], descending=True, stable=True)] for b in blocks if len(b)]
         if recorder is None:
             return
-        reason = obstacle(self._shop, _example(self.data, self.config.dtype)[:2])
+        reason = obstacle(self._shop, examples(self.data, 2, self.config.dtype)[0])
         self.details["graphs"] = f"not recorded: {reason}" if reason else "recorded"
         if not reason:
             self.recordings = Recordings(self._shop, max(map(len, self.cohorts)), recorder)
@@ -189,18 +203,3 @@ class StackedEngine(Engine):
         if not len(samples):
             return []
         return [samples] if self.config.metrics else list(samples.split(GLOBAL_PIECE))
-
-
-def _example(data: ClientData, dtype: torch.dtype) -> Tensor:
-    """Three inputs to try a network on: real ones, as far as they are finite, and different ones if there are any.
-
-    In equal ones, nothing would show that a network mixes the samples of a batch.
-    """
-    indices = torch.cat([samples[:3] for samples in data.train])[:CANDIDATES]
-    inputs, _ = data.batch(indices, dtype=dtype)
-    inputs = inputs.where(inputs.isfinite(), torch.zeros((), dtype=dtype, device=inputs.device))
-    chosen = [0]
-    for place in range(1, len(inputs)):
-        if len(chosen) < 3 and not any(torch.equal(inputs[place], inputs[other]) for other in chosen):
-            chosen.append(place)
-    return inputs[(chosen * 3)[:3]]

@@ -14,8 +14,11 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, fx, nn
-from torch.nn.modules.batchnorm import _BatchNorm
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
+from dfl_lightning.bank.copies import copy_of
+from dfl_lightning.bank.coupling import close
 from dfl_lightning.bank.dropout_layers import StreamDropout
 from dfl_lightning.bank.stacked.activation import Activation, holds_activation, one_by_one
 from dfl_lightning.bank.stacked.convolution import can_unfold
@@ -26,7 +29,15 @@ _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_
 
 
 class CannotStack(Exception):
-    """A network that has to take the loop engine; the message names the layer and the reason."""
+    """A network that has to take the loop engine; the message names the layer and the reason.
+
+    Attributes:
+        by_failing: something failed while the network was tried out, where a difference would say more.
+    """
+
+    def __init__(self, message: str, by_failing: bool = False) -> None:
+        super().__init__(message)
+        self.by_failing = by_failing
 
 
 @dataclass(frozen=True)
@@ -61,9 +72,12 @@ class StackedNetwork:
         self.has_dropout = any(isinstance(module, StreamDropout) for module in network.modules())
         self.unfolded: frozenset[str] = frozenset()
         self.couples_samples = True  # until `try_out` knows better
+        self.vectorised = False  # whether torch.vmap does layers with parameters
         self._aliases = _aliases(network)
         self._layers = dict(network.named_modules())
         for name, layer in self._layers.items():  # those of containers too, which a traced network passes by
+            if isinstance(layer, torch.jit.ScriptModule):
+                raise CannotStack(f"layer '{name}' is scripted" if name else "it is scripted")
             if any(getattr(layer, hooks) for hooks in _HOOKS):
                 raise CannotStack(f"layer '{name}' ({type(layer).__name__}) has hooks" if name else "it has hooks")
         self._graphs = {mode: self._trace(mode) for mode in (True, False)}
@@ -115,15 +129,20 @@ class StackedNetwork:
 
     # --- planning -----------------------------------------------------------------------------------------------------
     def _trace(self, training: bool) -> fx.Graph:
-        modes = {module: module.training for module in self.network.modules()}
-        self.network.train(training)  # a forward pass may ask for the mode while it is traced
+        # A copy: what a forward pass assigns to a layer is no tensor while it is traced.
+        traced = copy_of(self.network).train(training)
         try:
-            graph = _Tracer().trace(self.network)
+            graph = _Tracer().trace(traced)
         except Exception as error:
             raise CannotStack(f"its forward pass cannot be traced ({reason(error)})") from error
-        finally:
-            for module, mode in modes.items():
-                module.training = mode
+        for name, layer in traced.named_modules():
+            assigned = next((own for own, buffer in layer._buffers.items() if isinstance(buffer, fx.Proxy)), None)
+            if assigned is not None:
+                layer_name = f"layer '{name}' ({type(layer).__name__})" if name else "it"
+                raise CannotStack(f"{layer_name} assigns its buffer '{assigned}' in its forward pass")
+        for name, value in vars(traced).items():
+            if name.startswith("_tensor_constant"):  # tensors that are no attributes; the tracer makes them some
+                setattr(self.network, name, value)
         if sum(node.op == "placeholder" for node in graph.nodes) != 1:
             raise CannotStack("its forward pass takes more than one input")
         _pool_before_relu(graph, self._layers)
@@ -169,6 +188,7 @@ class StackedNetwork:
         own = _PerThread(layer)
         if next(layer.parameters(), None) is None:
             return lambda now, *args, **kwargs: one_by_one(own(now), *args, **kwargs)
+        self.vectorised = True
         return lambda now, *args, **kwargs: with_vmap(own(now), name, now, *args, **kwargs)
 
     def _attribute(self, name: str, now: Pass) -> Any:
@@ -179,36 +199,34 @@ class StackedNetwork:
 
     # --- trying out ---------------------------------------------------------------------------------------------------
     @torch.enable_grad()  # an evaluation without a fit before it makes its engine where gradients are off
-    def try_out(self, inputs: Tensor, draws: Callable[[int], torch.Generator]) -> None:
-        """Compare two clients stacked with two plain networks in float64: outputs, gradients and buffers.
+    def try_out(self, inputs: Tensor, draws: Callable[[int], torch.Generator], couples: bool) -> str:
+        """Compare two clients stacked with two plain networks: outputs, gradients, and what they leave behind.
+
+        In float64, where a difference is no rounding; where something has no float64, in the inputs' own type.
 
         Args:
             inputs: at least three of the data's inputs, [B, ...].
             draws: client -> a fresh generator for its dropout layers.
+            couples: whether the samples of a training batch are known to meet.
+
+        Returns:
+            What the comparison could not see, in a few words; empty where it is as it should be.
 
         Raises:
             CannotStack: something fails or differs; names the layer where it can.
         """
-        plain = copy.deepcopy(self.network).double()
-        inputs = inputs.double()
-        twins = [plain, _moved(plain)]
-        has_batch_norm = any(isinstance(layer, _BatchNorm) for layer in self._layers.values())
-        uneven = [len(inputs), len(inputs) - 1]
-        self.couples_samples = has_batch_norm or not all(_agree(self, twins, inputs, True, uneven, draws))
-        for training, sizes in ((True, [len(inputs)] * 2), (False, [len(inputs), len(inputs) - 1])):
-            agreed = list(_agree(self, twins, inputs, training, sizes, draws))
-            if not all(agreed):
-                what = ("outputs", "gradients", "buffers")[agreed.index(False)]
-                mode = "training" if training else "evaluation"
-                raise CannotStack(f"its {what} in {mode} differ when clients are stacked")
-        with torch.no_grad():  # where some layers take another way
-            agreed = _agree(self, twins, inputs, False, [len(inputs), len(inputs) - 1], draws)
-        if not all(agreed):
-            raise CannotStack("its outputs in evaluation without gradients differ when clients are stacked")
-        with torch.no_grad():
-            agreed = _agree(self, twins, inputs, False, [len(inputs)] * 2, draws, common=True)
-        if not all(agreed):
-            raise CannotStack("its outputs differ when stacked clients are given the same inputs")
+        try:
+            exactly = _Comparison(self, inputs.double(), draws)
+            exactly.check(couples)
+        except CannotStack as difference:
+            if not difference.by_failing or inputs.dtype == torch.float64:
+                raise
+            failure = difference
+        else:
+            return exactly.note
+        name = str(inputs.dtype).removeprefix("torch.")
+        _Comparison(self, inputs, draws).check(couples)
+        return f"in {name} only, for in float64 {failure}"
 
 
 def _is_plain(node: fx.Node) -> bool:
@@ -339,66 +357,146 @@ def _is(node: fx.Node, layers: Mapping[str, nn.Module], kind: Any, *functions: A
 
 
 # --- trying out -------------------------------------------------------------------------------------------------------
-def _agree(
-    stacked: StackedNetwork,
-    twins: Sequence[nn.Module],
-    inputs: Tensor,
-    training: bool,
-    sizes: Sequence[int],
-    draws: Callable[[int], torch.Generator],
-    common: bool = False,
-) -> list[bool]:
-    """Whether outputs, gradients and buffers are those of plain networks, with `sizes` real samples each.
+@dataclass(frozen=True)
+class _Result:
+    """What a plain pass comes to: outputs, gradients of a weighted sum of them, parameters and buffers afterwards."""
 
-    With `common`, the stacked network is given the inputs once, for all.
+    outputs: Tensor
+    weights: Tensor
+    gradients: dict[str, Tensor]
+    state: dict[str, Tensor]
+
+
+class _Comparison:
+    """Two clients stacked beside two plain networks.
+
+    Args:
+        stacked: the network that is tried out.
+        inputs: [B, ...], in the type in which all is computed.
+        draws: client -> a fresh generator for its dropout layers.
+
+    Attributes:
+        note: why differences smaller than the rounding of float32 are not seen; empty where they are.
     """
-    plain = [
-        _plain_pass(copy.deepcopy(twin), inputs[:size], training, draws(i))
-        for i, (twin, size) in enumerate(zip(twins, sizes, strict=True))
-    ]
-    _, weights, *_ = zip(*plain, strict=True)
-    tensors = {
-        name: torch.stack([dict(_named(twin))[name].detach() for twin in twins]).clone() for name, _ in _named(twins[0])
-    }
-    wanted = {name for name, p in twins[0].named_parameters() if p.requires_grad}
-    for name in wanted:
-        tensors[name].requires_grad_()
-    now = Pass(dict(tensors), training, [draws(i) for i in range(len(twins))], sizes)
-    try:
-        outputs = stacked(now, inputs.unsqueeze(0) if common else torch.stack([inputs] * len(twins)))
-        total = sum((outputs[i, :size] * weights[i]).sum() for i, size in enumerate(sizes))
-        names = sorted(wanted) if torch.is_grad_enabled() else []
-        found = torch.autograd.grad(total, [tensors[name] for name in names], allow_unused=True) if names else ()
-    except Exception as error:
-        note = next(iter(getattr(error, "__notes__", [])), "")
-        where = note.removeprefix("in ") or "its forward pass"
-        raise CannotStack(f"{where} fails for several clients at once ({reason(error)})") from error
-    agreed = [True, True, True]
-    for i, (expected, _, gradients, buffers) in enumerate(plain):
-        agreed[0] &= _close(outputs[i, : sizes[i]].detach(), expected)
-        for name, gradient in zip(names, found, strict=True):
-            mine = torch.zeros_like(gradients[name]) if gradient is None else gradient[i]
-            agreed[1] &= _close(mine, gradients[name])
-        agreed[2] &= all(_close(tensors[name][i].detach().double(), value.double()) for name, value in buffers.items())
-    return agreed
+
+    def __init__(self, stacked: StackedNetwork, inputs: Tensor, draws: Callable[[int], torch.Generator]) -> None:
+        self._stacked, self._inputs, self._draws = stacked, inputs, draws
+        plain = copy_of(stacked.network).to(inputs.dtype)
+        self._twins = [plain, _moved(plain)]
+        self._tolerance: float | None = None  # the ordinary one
+        self.note = ""
+
+    def check(self, couples: bool) -> None:
+        """Set `couples_samples` of the network; see `StackedNetwork.try_out`."""
+        count = len(self._inputs)
+        whole, uneven = [count, count], [count, count // 2 + 1]
+        self._find_tolerance()
+        self._stacked.couples_samples = couples
+        if couples or self._difference(self._plain(True, uneven)):
+            self._stacked.couples_samples = True
+            what = self._difference(self._plain(True, whole))
+            if what:
+                raise CannotStack(f"its {what} in training differ when clients are stacked")
+        what = ""
+        if self._stacked.vectorised:  # torch has fast ways for some layers in evaluation, which vmap has not
+            what = self._difference(self._plain(False, uneven))
+        with torch.no_grad():
+            plain = self._plain(False, uneven)
+            what = what or self._difference(plain)
+            if what:
+                raise CannotStack(f"its {what} in evaluation differ when clients are stacked")
+            if self._difference(plain, common=True):
+                raise CannotStack("its outputs differ when stacked clients are given the same inputs")
+
+    def _find_tolerance(self) -> None:
+        """Networks that compute in lower precision somewhere inside differ by its rounding."""
+        with _Types() as types, torch.no_grad():
+            self._plain(False, [len(self._inputs)])
+        lower = types.seen - {self._inputs.dtype}
+        if lower:
+            names = ", ".join(sorted(str(dtype).removeprefix("torch.") for dtype in lower))
+            self._tolerance = 1e-3 if lower <= {torch.float32, torch.float64} else 3e-2
+            self.note = f"up to rounding only, because the network computes in {names} somewhere"
+
+    def _plain(self, training: bool, sizes: Sequence[int]) -> tuple[bool, list[_Result]]:
+        """The mode, and what the plain networks make of their first `sizes` samples."""
+        try:
+            return training, [self._pass(client, size, training) for client, size in enumerate(sizes)]
+        except Exception as error:
+            raise CannotStack(f"the plain network fails ({reason(error)})", by_failing=True) from error
+
+    def _pass(self, client: int, size: int, training: bool) -> _Result:
+        network = copy.deepcopy(self._twins[client]).train(training)
+        for module in network.modules():
+            if isinstance(module, StreamDropout):
+                module.source.generator = self._draws(client)
+        outputs = network(self._inputs[:size].clone())
+        weights = torch.linspace(0.5, 1.5, outputs.numel(), dtype=outputs.dtype, device=outputs.device)
+        weights = weights.view_as(outputs)
+        trained = {name: p for name, p in network.named_parameters() if p.requires_grad}
+        gradients: dict[str, Tensor] = {}
+        if torch.is_grad_enabled():
+            found = torch.autograd.grad((outputs * weights).sum(), list(trained.values()), allow_unused=True)
+            filled = (torch.zeros_like(p) if g is None else g for p, g in zip(trained.values(), found, strict=True))
+            gradients = dict(zip(trained, filled, strict=True))
+        return _Result(outputs.detach(), weights, gradients, dict(_named(network)))
+
+    def _difference(self, plain: tuple[bool, list[_Result]], common: bool = False) -> str:
+        """What the stacked network does otherwise than plain ones: outputs, gradients, parameters or buffers.
+
+        With `common`, it is given the inputs once, for all.
+        """
+        training, results = plain
+        sizes = [len(result.outputs) for result in results]
+        tensors = {
+            name: torch.stack([dict(_named(twin))[name].detach() for twin in self._twins])
+            for name, _ in _named(self._twins[0])
+        }
+        wanted = [name for name, p in self._twins[0].named_parameters() if p.requires_grad]
+        leaves = [tensors[name].requires_grad_() for name in wanted]
+        now = Pass(dict(tensors), training, [self._draws(i) for i in range(len(results))], sizes)
+        inputs = self._inputs.unsqueeze(0) if common else torch.stack([self._inputs] * len(results))
+        try:
+            outputs = self._stacked(now, inputs.clone())
+            total = sum((outputs[i, : sizes[i]] * result.weights).sum() for i, result in enumerate(results))
+            found: Sequence[Tensor | None] = ()
+            if torch.is_grad_enabled():
+                found = torch.autograd.grad(total, leaves, allow_unused=True)  # type: ignore[arg-type]
+        except Exception as error:
+            note = next(iter(getattr(error, "__notes__", [])), "")
+            where = note.removeprefix("in ") or "its forward pass"
+            raise CannotStack(
+                f"{where} fails for several clients at once ({reason(error)})", by_failing=True
+            ) from error
+        alike = {"outputs": True, "gradients": True, "parameters": True, "buffers": True}
+        for i, result in enumerate(results):
+            alike["outputs"] &= self._close(outputs[i, : sizes[i]].detach(), result.outputs)
+            for name, gradient in zip(wanted, found, strict=False):
+                expected = result.gradients[name]
+                mine = torch.zeros_like(expected) if gradient is None else gradient[i]
+                alike["gradients"] &= self._close(mine, expected)
+            for name, value in result.state.items():
+                kind = "parameters" if isinstance(value, nn.Parameter) else "buffers"
+                alike[kind] &= self._close(tensors[name][i].detach().to(value.dtype), value.detach())
+        return next((what for what, fine in alike.items() if not fine), "")
+
+    def _close(self, found: Tensor, expected: Tensor) -> bool:
+        return close(found, expected, self._tolerance)
 
 
-def _plain_pass(
-    network: nn.Module, inputs: Tensor, training: bool, generator: torch.Generator
-) -> tuple[Tensor, Tensor, dict[str, Tensor], dict[str, Tensor]]:
-    """Outputs, the weights of their sum, its gradients and the buffers afterwards."""
-    network.train(training)
-    for module in network.modules():
-        if isinstance(module, StreamDropout):
-            module.source.generator = generator
-    outputs = network(inputs)
-    weights = torch.linspace(0.5, 1.5, outputs.numel(), dtype=outputs.dtype, device=outputs.device).view_as(outputs)
-    trained = {name: p for name, p in network.named_parameters() if p.requires_grad}
-    if not torch.is_grad_enabled():
-        return outputs, weights, {}, dict(network.named_buffers())
-    gradients = torch.autograd.grad((outputs * weights).sum(), list(trained.values()), allow_unused=True)
-    filled = (torch.zeros_like(p) if g is None else g for p, g in zip(trained.values(), gradients, strict=True))
-    return outputs.detach(), weights, dict(zip(trained, filled, strict=True)), dict(network.named_buffers())
+class _Types(TorchDispatchMode):
+    """Which floating types the results of operations have."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: set[torch.dtype] = set()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        self.seen |= {
+            leaf.dtype for leaf in tree_leaves(result) if isinstance(leaf, Tensor) and leaf.is_floating_point()
+        }
+        return result
 
 
 def _moved(network: nn.Module) -> nn.Module:
@@ -414,13 +512,6 @@ def _moved(network: nn.Module) -> nn.Module:
 
 def _named(network: nn.Module) -> list[tuple[str, Tensor]]:
     return [*network.named_parameters(), *network.named_buffers()]
-
-
-def _close(found: Tensor, expected: Tensor) -> bool:
-    scale = float(expected.abs().max()) if expected.numel() else 0.0
-    return found.shape == expected.shape and bool(
-        torch.allclose(found, expected, rtol=1e-8, atol=1e-10 + 1e-8 * scale, equal_nan=True)
-    )
 
 
 def _describe(node: fx.Node, layers: Mapping[str, nn.Module]) -> str:

@@ -1,12 +1,15 @@
 """What can be stacked, what cannot and why, and that rewriting a network changes nothing."""
 
 import functools
+import re
 import time
+import warnings
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.nn.utils import prune
 
 from dfl_lightning.bank import LoopEngine, References, StackedEngine
 from dfl_lightning.bank.choice import make_engine
@@ -89,6 +92,43 @@ def unequal_in_training(self, x):
     return x + torch.arange(x.shape[0]).view(-1, 1) if self.training else x
 
 
+class Running(nn.Module):
+    """Running statistics by hand, in a buffer that is assigned."""
+
+    def __init__(self):
+        super().__init__()
+        self.body, self.head = nn.Linear(6, 5), nn.Linear(5, 3)
+        self.register_buffer("running", torch.zeros(5))
+
+    def forward(self, x):
+        x = torch.tanh(self.body(x))
+        if self.training:
+            self.running = 0.9 * self.running + 0.1 * x.detach().mean(0)
+        return self.head(x - self.running)
+
+
+def old_weight_norm(layer):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # in favour of the parametrization
+        return nn.utils.weight_norm(layer)
+
+
+def pruned(layer):
+    return prune.l1_unstructured(layer, "weight", 0.4)
+
+
+def script(layer):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # in favour of torch.compile
+        return torch.jit.script(layer)
+
+
+def hooked_activation(x):
+    if isinstance(x, torch.fx.Proxy) or x.requires_grad:
+        x.register_hook(lambda gradient: gradient.clamp(-1e-3, 1e-3))
+    return x
+
+
 REFUSED = {
     "lstm": (
         lambda: Forward(lambda self, x: self.lstm(x.unsqueeze(1))[0].squeeze(1), lstm=nn.LSTM(6, 6, batch_first=True)),
@@ -127,10 +167,23 @@ REFUSED = {
     "largest norm": (table(max_norm=1.0), r"layer 'table' \(Embedding\) renormalises its rows"),
     "padding row": (table(padding_idx=0), r"layer 'table' \(Embedding\) has a padding row"),
     "frequencies": (table(scale_grad_by_freq=True), r"layer 'table' \(Embedding\) scales its gradients"),
-    "mixed samples": (lambda: Forward(mixes_in_evaluation), "its outputs in evaluation differ"),
+    "mixed samples": (lambda: Forward(mixes_in_evaluation), "its samples meet in evaluation"),
+    "the first half": (lambda: Forward(lambda self, x: x - x[: x.shape[0] // 2].mean(0)), "its samples meet in eval"),
+    "from the fourth on": (lambda: Forward(lambda self, x: x - x[3:].sum(0) / 8), "its samples meet in evaluation"),
+    "places": (lambda: Forward(lambda self, x: x + 0.1 * torch.arange(x.shape[0]).view(-1, 1)), "its samples meet"),
+    "sizes of batches": (lambda: Forward(lambda self, x: x / x.shape[0]), "its samples meet in evaluation"),
+    "a largest number": (lambda: Forward(lambda self, x: x / x.max()), "its samples meet in evaluation"),
+    "an assigned buffer": (Running, "it assigns its buffer 'running' in its forward pass"),
+    "weight norm": (lambda: nn.Sequential(old_weight_norm(nn.Linear(6, 3))), r"layer '0' \(Linear\) has hooks"),
+    "pruning": (lambda: nn.Sequential(pruned(nn.Linear(6, 3))), r"layer '0' \(Linear\) has hooks"),
+    "script": (lambda: nn.Sequential(script(nn.Linear(6, 3))), "layer '0' is scripted"),
+    "gradient hook of an activation": (
+        lambda: Forward(lambda self, x: hooked_activation(self.body(x)), body=nn.Linear(6, 6)),
+        "its forward pass cannot be traced",
+    ),
     "batch norm without statistics": (
         lambda: nn.Sequential(nn.BatchNorm1d(6, track_running_stats=False), nn.Linear(6, 3)),
-        "its outputs in evaluation differ",
+        "its samples meet in evaluation",
     ),
     "frozen statistics": (FrozenStatistics, "its outputs in training differ"),
     "random numbers": (
@@ -221,6 +274,83 @@ def test_samples_that_meet_are_found_where_the_first_images_do_not_show_it(feder
         sgd = functools.partial(torch.optim.SGD, lr=0.1)
         naive.train(module, f.data, i, sgd, epochs=2, dtype=f.dtype, batch=4 if images == "equal" else 6)
         torch.testing.assert_close(f.bank.rows("trained")[i], naive.row(module, f.dtype), rtol=1e-10, atol=1e-10)
+
+
+class Hidden(nn.Module):
+    """Samples meet in training, as `function` says; nothing of it shows in small batches."""
+
+    def __init__(self, function):
+        super().__init__()
+        self.function, self.body, self.head = function, nn.Linear(6, 5), nn.Linear(5, 3)
+
+    def forward(self, x):
+        x = torch.tanh(self.body(x))
+        return self.head(self.function(x) if self.training else x)
+
+
+HIDDEN = {
+    "half": lambda x: x - x[: x.shape[0] // 2].mean(0),
+    "from the fourth on": lambda x: x - x[3:].sum(0) / 8,
+    "one": lambda x: x - x[7:8].sum(0),
+    "neighbours": lambda x: x + 0.1 * torch.cat([x[:6], x[5:-1]]),
+}
+
+
+@pytest.mark.parametrize("name", HIDDEN)
+def test_samples_that_meet_in_whole_batches_only_are_found(federation, naive, name):
+    torch.manual_seed(0)
+    network = Hidden(HIDDEN[name])
+    f = federation(network=network, sizes=(24, 8, 19, 31), batch_size=8)
+    assert f.bank.engine._shop.network.couples_samples
+    f.bank.train(own(*range(4)), f.training(lr=0.1))
+    for i in range(4):
+        module = naive.module(f.network, f.bank.rows("models")[i])
+        sgd = functools.partial(torch.optim.SGD, lr=0.1)
+        naive.train(module, f.data, i, sgd, epochs=2, dtype=f.dtype, batch=8)
+        torch.testing.assert_close(f.bank.rows("trained")[i], naive.row(module, f.dtype), rtol=1e-10, atol=1e-10)
+
+
+# --- trials that are about themselves ---------------------------------------------------------------------------------
+class OwnPrecision(nn.Module):
+    """Computes in float32 with a constant that is no buffer."""
+
+    def __init__(self, converts):
+        super().__init__()
+        self.converts, self.head, self.mix = converts, nn.Linear(6, 3), 0.5 * torch.eye(6).roll(1, 0)
+
+    def forward(self, x):
+        if self.converts:
+            return self.head((x.float() @ self.mix).to(x.dtype))
+        return self.head(x @ self.mix)
+
+
+@pytest.mark.parametrize(
+    ("converts", "note"),
+    [
+        (False, r"in float32 only, for in float64 the plain network fails \(.*\)"),
+        (True, "up to rounding only, .*float32"),
+    ],
+    ids=["fails", "converts"],
+)
+def test_a_network_without_float64_is_stacked_and_tried_out_in_the_runs_own_precision(federation, converts, note):
+    torch.manual_seed(0)
+    network = OwnPrecision(converts)
+    f = federation(network=network, dtype=torch.float32, engine=functools.partial(make_engine, "auto"))
+    assert type(f.bank.engine) is StackedEngine
+    assert re.fullmatch(note, f.bank.engine.details["trial"].split(" somewhere")[0])
+
+
+def test_what_fails_for_several_clients_in_any_precision_takes_the_loop(federation):
+    torch.manual_seed(0)
+    network = REFUSED["lstm"][0]()
+    with pytest.raises(CannotStack, match=r"layer 'lstm' \(LSTM\) fails for several clients at once"):
+        federation(network=network, dtype=torch.float32)
+
+
+def test_scores_that_are_no_numbers_are_no_reason_to_take_the_loop(federation):
+    torch.manual_seed(0)
+    f = federation(network=Forward(lambda self, x: torch.log(-x.abs() - 1)))
+    assert not f.bank.train(own(0, 1), f.training()).finite.any()
 
 
 # --- rewriting --------------------------------------------------------------------------------------------------------
