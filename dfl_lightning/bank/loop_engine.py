@@ -128,18 +128,18 @@ class Scratch:
         self._parameters, self._buffers = dict(self.network.named_parameters()), dict(self.network.named_buffers())
         layers = dict(self.network.named_modules())
         split = {name: name.rpartition(".") for name in self._buffers}
-        self._homes = {name: (layers[layer]._buffers, leaf) for name, (layer, _, leaf) in split.items()}
+        self._homes = {name: (layers[layer], leaf) for name, (layer, _, leaf) in split.items()}
         self._metrics = {name: metric.clone().to(data.images.device) for name, metric in config.metrics.items()}
 
     def load(self, row: Tensor) -> list[Tensor]:
         """Point the network's parameters and buffers at `row`; returns the parameters, in the layout's order.
 
-        Integer buffers cannot be views of a float row: they are copied, and copied back by `store`. So are buffers
-        that a forward pass replaces by other tensors (`self.running = …`).
+        Integer buffers cannot be views of a float row: they are copied, and copied back by `store`.
         """
         parameters, buffers = self._parameters, self._buffers
-        for name, (home, leaf) in self._homes.items():
-            home[leaf] = buffers[name]
+        for name, (layer, leaf) in self._homes.items():
+            if getattr(layer, leaf) is not buffers[name]:  # the last evaluation assigned it
+                setattr(layer, leaf, buffers[name])
         for entry in self.layout.entries:
             view = row[entry.start : entry.stop].view(entry.shape)
             if not entry.is_buffer:
@@ -151,15 +151,17 @@ class Scratch:
         return [parameters[e.name] for e in self.layout.entries if not e.is_buffer]
 
     def store(self, row: Tensor) -> None:
-        """Copy the buffers that are no views of it back into the row."""
+        """Copy the buffers that are no views of it back into the row: integers, and what a forward pass assigned."""
         for entry in self.layout.entries:
             if not entry.is_buffer:
                 continue
-            home, leaf = self._homes[entry.name]
-            buffer = home[leaf]
-            assert buffer is not None
-            if buffer is not self._buffers[entry.name] or not entry.dtype.is_floating_point:
-                row[entry.start : entry.stop] = buffer.reshape(-1).to(row.dtype)
+            (layer, leaf), own = self._homes[entry.name], self._buffers[entry.name]
+            now = getattr(layer, leaf)
+            if now is not own:
+                own.copy_(now)
+                setattr(layer, leaf, own)
+            if not entry.dtype.is_floating_point:
+                row[entry.start : entry.stop] = own.reshape(-1).to(row.dtype)
 
     def scores(self, row: Tensor, samples: Tensor) -> dict[str, float]:
         """Mean loss (infinite, if it is no number), accuracy and metrics of a row on samples; NaN without samples."""

@@ -22,6 +22,9 @@ from dfl_lightning.streams import stream
 TRAINING_OPERATIONS, EVALUATION_OPERATIONS = 4e10, 3e9
 """Of a forward pass that looks for samples that meet: about a second of a core in training, less in evaluation."""
 
+INPUTS = 2e7
+"""Numbers of its inputs at most."""
+
 FEWEST = 9
 """Samples of such a pass at least, where a batch has so many."""
 
@@ -91,6 +94,7 @@ class _Plain:
         self._name = f"model.network {type(config.network).__name__}"
         self.network = copy_of(config.network).to(data.images.device, config.dtype)
         self._masks = replace_dropout_layers(self.network)
+        self._layers = dict(self.network.named_modules())
         self._buffers = {name: buffer.clone() for name, buffer in self.network.named_buffers()}
         self._draws = torch.get_rng_state()  # engines draw from streams, a layer of one's own may do otherwise
 
@@ -112,8 +116,8 @@ class _Plain:
 
     def _put_back(self) -> None:
         for name, value in self._buffers.items():
-            module, _, leaf = name.rpartition(".")
-            self.network.get_submodule(module)._buffers[leaf] = value.clone()  # a pass may have put another there
+            layer, _, leaf = name.rpartition(".")
+            setattr(self._layers[layer], leaf, value.clone())  # a pass may have put another there
         self._masks.generator = stream(self._config.seed, "try out", 0)
 
     # --- what no engine could put right -------------------------------------------------------------------------------
@@ -224,4 +228,5 @@ class _Plain:
         return samples_meet(run, inputs) or place_matters(run, inputs)
 
     def _batch(self, size: int, affordable: float) -> Tensor:
+        affordable = min(affordable, INPUTS // self._data.images[0].numel())
         return examples(self._data, min(size, max(FEWEST, int(affordable))), self._config.dtype)[0]

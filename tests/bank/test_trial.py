@@ -13,6 +13,9 @@ from dfl_lightning.bank import Layout, LoopEngine, References
 from dfl_lightning.bank.choice import make_engine
 from dfl_lightning.bank.copies import copy_of
 from dfl_lightning.errors import UserError
+from dfl_lightning.models.init import fresh_parameters
+from dfl_lightning.objectives import Plain
+from dfl_lightning.streams import stream
 
 
 @pytest.fixture(params=["auto", "loop"])
@@ -90,6 +93,7 @@ WORKS = {
         lambda layer: prune.random_unstructured(prune.l1_unstructured(layer, "weight", 0.4), "weight", 0.2)
     ),
     "scripted layer": body(lambda layer: quietly(torch.jit.script, layer)),
+    "scripted norm": body(lambda layer: quietly(torch.jit.script, nn.Sequential(layer, nn.BatchNorm1d(5)))),
     "forward hook": with_hook("register_forward_hook", lambda module, inputs, output: 0.5 * output),
     "backward hook": with_hook("register_full_backward_hook", lambda module, inner, outer: (0.5 * inner[0],)),
     "backward pre-hook": with_hook("register_full_backward_pre_hook", lambda module, outer: (0.5 * outer[0],)),
@@ -113,7 +117,7 @@ def by_hand(make, row):
 def test_unusual_networks_train_and_evaluate_as_by_hand(federation, naive, name):
     make = WORKS[name]
     torch.manual_seed(0)
-    f = federation(network=make())
+    f = federation(network=make(), sizes=(8, 4, 14))
     start = f.bank.rows("models").clone()
     f.bank.train(own(0, 1, 2), f.training(lr=0.1))
     trained = f.bank.rows("trained")
@@ -127,11 +131,51 @@ def test_unusual_networks_train_and_evaluate_as_by_hand(federation, naive, name)
             assert float(scores.losses[i]) == pytest.approx(float(F.cross_entropy(module.eval()(x), y)), rel=1e-9)
 
 
+def assigns_in_evaluation(self, x):
+    if not self.training:
+        self.mean = self.mean + 1
+    return x + self.mean
+
+
+def test_what_an_evaluation_assigns_is_gone_after_it(federation):
+    torch.manual_seed(0)
+    f = federation(network=Net(assigns_in_evaluation, ["mean"]))
+    before = f.bank.rows("models").clone()
+    first = f.bank.evaluate(own(0, 1, 2), "test").losses
+    assert torch.equal(f.bank.evaluate(own(0, 1, 2), "test").losses, first)
+    assert torch.equal(f.bank.rows("models"), before)
+
+
+def test_a_buffer_that_is_assigned_stays_in_a_phase_that_does_not_train_it(federation, naive):
+    torch.manual_seed(0)
+    network = Net(running, ["mean"])
+    f = federation(network=network, shared=["body.*", "mean"], objective=Plain(personal_epochs=1))
+    start = f.bank.rows("models")[0].clone()
+    f.bank.train(own(0), f.training(epochs=1, lr=0.1))
+    module, samples = naive.module(network, start), f.data.train[0]
+    for epoch, part in enumerate((module.head, module.body)):
+        optimizer, mean = torch.optim.SGD(part.parameters(), lr=0.1), module.mean
+        order = torch.randperm(9, generator=stream(naive.seed, "local batches", 3, 0, epoch))
+        for at in range(0, 9, 4):
+            x, y = naive.inputs(f.data, samples[order[at : at + 4]], f.dtype)
+            optimizer.zero_grad()
+            F.cross_entropy(module(x), y).backward()
+            optimizer.step()
+        module.mean = mean if part is module.head else module.mean  # personal things alone move in the first phase
+    torch.testing.assert_close(f.bank.rows("trained")[0], naive.row(module, f.dtype), rtol=1e-10, atol=1e-10)
+
+
 def test_masks_of_pruned_layers_are_never_exchanged():
     layout = Layout(WORKS["pruned twice"]())
     shared = {entry.name for entry in layout.entries if layout.is_shared(entry)}
     assert shared == {"body.weight_orig", "body.bias", "head.weight", "head.bias"}
     assert not layout.has_personal_parameters
+
+
+@pytest.mark.parametrize("name", ["old weight norm", "old spectral norm", "pruned"])
+def test_layers_that_cannot_be_drawn_anew_are_refused(name):
+    with pytest.raises(UserError, match=r"layer 'body' computes its 'weight' in each pass.*init: common"):
+        fresh_parameters(WORKS[name](), 0, 1)
 
 
 def test_a_copy_has_its_own_parameters_and_what_hooks_compute():

@@ -179,6 +179,8 @@ def test_what_the_engine_decided_is_reported(small_run, monkeypatch):
     assert "; unfolded: features.0, features.3; graphs: not recorded" in line
     assert describe_engine(run.module)["unfolded"] == ["features.0", "features.3"]
     assert "note: cuda_graphs: steps are not recorded: the augmentation draws here" in banner(run.trainer, run.module)
+    engine.details = {"evaluation": "all samples of a client in one batch"}
+    assert "note: evaluation takes all samples of a client in one batch" in banner(run.trainer, run.module)
 
 
 FIELDS = r"\d:\d\d:\d\d left · [\d.e-]+ s/round · val acc \d\.\d{3} · test acc \d\.\d{3} · neighbours \d\.\d"
