@@ -220,12 +220,13 @@ class _Plain:
         return len(inputs) > 1 and samples_meet(partial(self, training=True), inputs)
 
     def couples_evaluation(self, operations: int) -> bool:
-        """Whether an evaluation's outputs depend on what else is in a batch, and on its place there."""
+        """Whether an evaluation's outputs depend on what else is in a batch, on the place there, or on former batches."""
         splits = (*self._data.train, *self._data.val, *self._data.test)
         size = min(EVALUATION_BATCH, max(3, *map(len, splits)))
         inputs = self._batch(size, EVALUATION_OPERATIONS // max(1, operations))
         run = partial(self, training=False)
-        return samples_meet(run, inputs) or place_matters(run, inputs)
+        writes = not all(map(same, run(inputs[:3])[1:], self._buffers.values()))
+        return writes or samples_meet(run, inputs) or place_matters(run, inputs)
 
     def _batch(self, size: int, affordable: float) -> Tensor:
         affordable = min(affordable, INPUTS // self._data.images[0].numel())

@@ -141,6 +141,7 @@ def test_what_an_evaluation_assigns_is_gone_after_it(federation):
     torch.manual_seed(0)
     f = federation(network=Net(assigns_in_evaluation, ["mean"]))
     before = f.bank.rows("models").clone()
+    assert "evaluation" in f.bank.engine.details  # one batch for each client, for the next one would see the buffer
     first = f.bank.evaluate(own(0, 1, 2), "test").losses
     assert torch.equal(f.bank.evaluate(own(0, 1, 2), "test").losses, first)
     assert torch.equal(f.bank.rows("models"), before)
