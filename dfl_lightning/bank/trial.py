@@ -19,8 +19,8 @@ from dfl_lightning.data import ClientData
 from dfl_lightning.errors import UserError, reason
 from dfl_lightning.streams import stream
 
-TRAINING_OPERATIONS, EVALUATION_OPERATIONS = 4e10, 3e9
-"""Of a forward pass that looks for samples that meet: about a second of a core in training, less in evaluation."""
+TRAINING_OPERATIONS, EVALUATION_OPERATIONS = 4e10, 5e8
+"""Of a forward pass that looks for samples that meet: about a second of a core in training, far less in evaluation."""
 
 INPUTS = 2e7
 """Numbers of its inputs at most."""
@@ -220,7 +220,7 @@ class _Plain:
         return len(inputs) > 1 and samples_meet(partial(self, training=True), inputs)
 
     def couples_evaluation(self, operations: int) -> bool:
-        """Whether an evaluation's outputs depend on what else is in a batch, on the place there, or on former batches."""
+        """Whether an evaluation's outputs depend on what else is in a batch, on its order, or on former batches."""
         splits = (*self._data.train, *self._data.val, *self._data.test)
         size = min(EVALUATION_BATCH, max(3, *map(len, splits)))
         inputs = self._batch(size, EVALUATION_OPERATIONS // max(1, operations))
