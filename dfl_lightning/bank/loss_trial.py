@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import warnings
 from collections.abc import Callable
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from dfl_lightning.bank.coupling import same
 from dfl_lightning.errors import UserError, reason
@@ -60,3 +61,13 @@ def try_loss(loss: Loss, scores: Tensor, labels: Tensor) -> bool:
 def on_copies(loss: Loss) -> Loss:
     """The same loss, for scores and labels that are needed afterwards."""
     return lambda scores, labels: loss(scores.clone(), labels.clone())
+
+
+def placed(loss: Loss, device: torch.device, dtype: torch.dtype) -> Loss:
+    """The same loss where the scores are; a copy, if it has numbers of its own (weights of classes) that are not."""
+    if not isinstance(loss, nn.Module):
+        return loss
+    own = [*loss.parameters(), *loss.buffers()]
+    if all(t.device == device and (t.dtype == dtype or not t.is_floating_point()) for t in own):
+        return loss
+    return copy.deepcopy(loss).to(device, dtype)

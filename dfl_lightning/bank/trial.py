@@ -14,7 +14,7 @@ from dfl_lightning.bank.copies import copy_of, refuse_gradient_hooks
 from dfl_lightning.bank.coupling import close, place_matters, same, samples_meet
 from dfl_lightning.bank.dropout_layers import replace_dropout_layers
 from dfl_lightning.bank.engine import EVALUATION_BATCH, EngineConfig
-from dfl_lightning.bank.loss_trial import on_copies, try_loss
+from dfl_lightning.bank.loss_trial import on_copies, placed, try_loss
 from dfl_lightning.data import ClientData
 from dfl_lightning.errors import UserError, reason
 from dfl_lightning.streams import stream
@@ -34,7 +34,7 @@ class Trial:
     """What is known of a network and a loss before the first round.
 
     Args:
-        config: the engine's, with a loss that leaves scores and labels as they are.
+        config: the engine's, with a loss in the run's precision that leaves scores and labels as they are.
         couples_training: a training pass mixes the samples of a batch, as batch norms do.
         couples_evaluation: so does an evaluation, or it depends on how samples are cut into batches.
         operations: of one sample's forward pass.
@@ -53,6 +53,7 @@ def try_plain(config: EngineConfig, data: ClientData) -> Trial:
         UserError: one of them fails, or does something that no engine can do for each client by itself.
     """
     refuse_gradient_hooks(config.network)
+    config = replace(config, loss=placed(config.loss, data.images.device, config.dtype))
     plain = _Plain(config, data)
     few, labels = examples(data, 3, config.dtype)
     writes = plain.try_two_steps(few, labels)
@@ -82,7 +83,7 @@ def examples(data: ClientData, count: int, dtype: torch.dtype) -> tuple[Tensor, 
     for place, sample in enumerate(inputs.cpu().reshape(len(inputs), -1)):
         first.setdefault(sample.numpy().tobytes(), place)
     different = list(first.values())[:count]
-    chosen = torch.tensor((different * -(-count // len(different)))[:count], device=inputs.device)
+    chosen = torch.tensor((different * -(-count // len(different)))[:count]).to(inputs.device)
     return inputs.index_select(0, chosen), labels.index_select(0, chosen)
 
 
@@ -193,8 +194,9 @@ class _Plain:
                         f"{self._name}: its forward pass replaces the parameter '{name}', which an optimizer would "
                         "not see; write into it (.data.copy_), or make it a buffer"
                     )
-        classes = torch.arange(self._data.num_classes, device=labels.device)
-        return writes | try_loss(self._config.loss, scores[:1].expand(len(classes), -1), classes)
+        classes = torch.arange(self._data.num_classes).to(labels.device)
+        with self._config.arithmetic(inputs.device):
+            return writes | try_loss(self._config.loss, scores[:1].expand(len(classes), *scores.shape[1:]), classes)
 
     def refuse_memory(self, inputs: Tensor) -> None:
         """A network that keeps something from one pass to the next, which would then be another client's."""

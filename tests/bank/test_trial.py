@@ -371,6 +371,16 @@ def test_losses_that_do_not_fit_are_refused_by_name(federation, name):
         federation(loss=loss)
 
 
+def test_weights_of_classes_are_in_the_runs_precision(federation):
+    weights = torch.tensor([0.5, 1.0, 2.0])
+    found = []
+    for loss in (nn.CrossEntropyLoss(weight=weights), lambda s, y: F.cross_entropy(s, y, weight=weights.double())):
+        f = federation(loss=loss)
+        f.bank.train(own(0, 1, 2), f.training(lr=0.1))
+        found.append(f.bank.rows("trained"))
+    torch.testing.assert_close(*found, rtol=1e-10, atol=1e-10)
+
+
 @pytest.mark.parametrize("loss", [in_place, labels_in_place])
 def test_a_loss_may_write_into_what_it_is_given(federation, naive, loss):
     f, plain = federation(loss=loss), federation(engine=LoopEngine)

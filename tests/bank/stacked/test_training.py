@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from dfl_lightning.bank import LoopEngine, References, StackedEngine
+from dfl_lightning.errors import UserError
 from dfl_lightning.models import CNN4, FEMNISTCNN, MLP, MNISTCNN, PENSCNN, LeNet, ResNet18, resnet
 from dfl_lightning.streams import stream
 
@@ -270,8 +271,10 @@ def test_a_word_beyond_the_table_is_an_error_and_no_word_of_another_client(feder
     torch.manual_seed(0)
     data = make_data((8, 8, 8))
     data.images = (torch.arange(data.images.numel()) % 5 * 2).view(-1, 6) - 0.5  # 0.5 x + 0.25 is 0 to 4
-    data.images[data.train[1][5]] = 2 * word - 0.5
     f = federation(network=Words(), data=data)
+    data.images[data.train[1][5]] = 2 * word - 0.5
+    with pytest.raises(UserError, match=r"model.network Words fails on a batch of .*out of range"):
+        federation(network=Words(), data=data)
     with pytest.raises(IndexError, match="out of range"):
         f.bank.train(own(0, 1, 2), f.training())
 
