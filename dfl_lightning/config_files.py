@@ -10,7 +10,7 @@ from jsonargparse import get_loader
 
 from dfl_lightning.errors import UserError
 
-_MOST_BYTES = 2 * 10**6
+MOST_BYTES = 2 * 10**6
 _MOST_VALUES = 10**6
 
 
@@ -57,8 +57,8 @@ def read_config(path: str | Path) -> dict[str, Any]:
     try:
         if Path(path).exists() and not Path(path).is_file():  # a pipe would be waited for
             raise ValueError("a folder or a pipe is no config")
-        if Path(path).stat().st_size > _MOST_BYTES:
-            raise ValueError(f"more than {_MOST_BYTES // 10**6} MB are no config")
+        if Path(path).stat().st_size > MOST_BYTES:
+            raise ValueError(f"more than {MOST_BYTES // 10**6} MB are no config")
         content = parse(Path(path).read_text(encoding="utf-8"))
     except DoubledKeyError as error:
         raise UserError(f"{path}, {error}") from None

@@ -77,26 +77,59 @@ def write_npz(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
     write_atomically(path, lambda file: np.savez(file, allow_pickle=False, **arrays))
 
 
-def read_npz(path: Path, names: Iterable[str] | None = None) -> dict[str, np.ndarray]:
+def read_bounded(path: Path, most: int) -> bytes:
+    """The content of a file, of which no more than so many bytes are ever in memory.
+
+    Raises:
+        OSError: it cannot be read.
+        ValueError: it has more.
+    """
+    with open(path, "rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        content = file.read(most + 1) if size <= most else b""
+    if size > most or len(content) > most:  # also of a file that grows, or that has no size
+        raise ValueError(f"it has {megabytes(max(size, len(content)))}, and at most {megabytes(most)} are read")
+    return content
+
+
+def megabytes(size: int) -> str:
+    """A number of bytes for a sentence.
+
+    Example:
+        >>> megabytes(20 * 2**30), megabytes(3)
+        ('20,480 MB', '0.1 MB')
+    """
+    return f"{size / 2**20:,.0f} MB" if size >= 10 * 2**20 else f"{max(size / 2**20, 0.1):,.1f} MB"
+
+
+def read_npz(path: Path, names: Iterable[str] | None = None, most: int | None = None) -> dict[str, np.ndarray]:
     """Arrays by name from an npz file of any origin; runs no code of it, and needs no memory out of proportion.
 
     Args:
         path: the file.
         names: of the arrays that are read; None: all.
+        most: bytes that all arrays may have; None: any number.
 
     Raises:
         OSError: it cannot be read.
-        ValueError: it is no npz file, is damaged or holds other things than plain arrays; or unpacks to more than a
-            hundred times its size (and 64 MB).
+        ValueError: it is no npz file, is damaged or holds other things than plain arrays, or one of them twice; or
+            unpacks to more than `most`, or than a hundred times its size (and 64 MB).
     """
     if path.exists() and not path.is_file():  # a pipe would be waited for
         raise OSError(f"{path} is not a file")
     try:
         with zipfile.ZipFile(path) as archive:
-            members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
+            members: dict[str, zipfile.ZipInfo] = {}
+            for info in archive.infolist():
+                name = info.filename.removesuffix(".npy")
+                if name in members:
+                    raise ValueError(f"it has two arrays '{name[:40]}'")
+                members[name] = info
             total = sum(info.file_size for info in members.values())
             if total > max(_UNPACKED * path.stat().st_size, _SMALL):
                 raise ValueError(f"it would unpack to {total / 2**20:,.0f} MB")
+            if most is not None and total > most:
+                raise ValueError(f"it has {megabytes(total)} of arrays, and at most {megabytes(most)} are read")
             return {name: _array(archive, members, name) for name in (members if names is None else names)}
     except (OSError, ValueError):
         raise

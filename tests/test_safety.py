@@ -5,6 +5,7 @@ import io
 import json
 import os
 import pickle
+import resource
 import signal
 import struct
 import threading
@@ -26,7 +27,7 @@ from dfl_lightning.data import FEMNIST, Digits
 from dfl_lightning.data.leaf import read_leaf_file
 from dfl_lightning.data.mnist_writers import read_writers
 from dfl_lightning.export import export
-from dfl_lightning.files import read_npz, write_atomically
+from dfl_lightning.files import read_bounded, read_npz, write_atomically
 from dfl_lightning.models.init import load_parameters
 from dfl_lightning.topology import load_topology
 
@@ -304,3 +305,58 @@ def test_names_in_graphs_name_no_files(here, capsys):
     assert cli.run("fit", words) == 0, capsys.readouterr().err
     assert {path.name for path in here.iterdir()} == {"work"}
     assert {path.name for path in (here / "work").iterdir()} <= {"g.gml", "runs"}
+
+
+# --- files of a size that nobody meant --------------------------------------------------------------------------------
+HUGE = 20 * 2**30
+
+
+@pytest.mark.parametrize(
+    ("name", "load", "sentence"),
+    [
+        *(
+            (f"net.{suffix}", lambda path: load_topology(path, 24), "it has 20,480 MB, and at most 8.6 MB are read")
+            for suffix in ("graphml", "gml", "json", "edgelist", "adjlist")
+        ),
+        ("net.yaml", lambda path: load_topology(path, 24), "it has 20,480 MB, and at most 1.9 MB are read"),
+        ("up.txt", read_trace, "a dropout trace of 20,480 MB, and at most 64 MB are read"),
+        ("run.yaml", read_config, "more than 2 MB are no config"),
+    ],
+)
+def test_a_huge_file_is_refused_by_its_size_before_it_is_read(tmp_path, name, load, sentence):
+    path = tmp_path / name
+    path.touch()
+    os.truncate(path, HUGE)  # takes no place on the disk
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(UserError, match=f"{name}: .*{sentence}"):
+        load(path)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 2**20  # kilobytes
+
+
+def test_a_file_without_a_size_is_read_no_further_than_it_may():
+    with pytest.raises(ValueError, match=r"it has 0\.1 MB, and at most 0\.1 MB are read"):
+        read_bounded(Path("/dev/zero"), 1000)
+
+
+def test_a_large_graph_of_many_clients_is_read(tmp_path):
+    (tmp_path / "net.edgelist").write_text("# " + "x" * 9 * 2**20 + "\n0 1\n")
+    with pytest.raises(UserError, match=r"net\.edgelist: it has 9\.0 MB, and at most 8\.0 MB are read; give a smaller"):
+        load_topology(tmp_path / "net.edgelist", 2)
+    with pytest.raises(UserError, match="2 nodes, but data has 100 clients"):
+        load_topology(tmp_path / "net.edgelist", 100)
+
+
+def test_an_archive_is_bounded_by_what_may_be_in_it(tmp_path):
+    np.savez(tmp_path / "a.npz", x=np.zeros(1000))
+    assert read_npz(tmp_path / "a.npz", most=9000)["x"].shape == (1000,)
+    with pytest.raises(ValueError, match=r"it has 0\.1 MB of arrays, and at most 0\.1 MB are read"):
+        read_npz(tmp_path / "a.npz", most=8000)
+
+
+@pytest.mark.filterwarnings("ignore:Duplicate name")
+def test_an_archive_with_an_array_twice_is_refused(tmp_path):
+    np.savez(tmp_path / "a.npz", x=np.zeros(2))
+    with zipfile.ZipFile(tmp_path / "a.npz", "a") as archive:
+        archive.writestr("x.npy", archive.read("x.npy"))
+    with pytest.raises(ValueError, match="it has two arrays 'x'"):
+        read_npz(tmp_path / "a.npz")

@@ -18,6 +18,7 @@ __all__ = ["CINIC10"]
 CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 FOLDERS = ("CINIC-10", "cinic-10", "CINIC10", "cinic10")
 SIDE = 32
+OTHER_IMAGES = (".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".npy")
 
 
 class CINIC10(FederatedData):
@@ -71,7 +72,10 @@ def _files(folder: Path) -> list[tuple[Path, int]]:
     """The images of a part and their classes, in the same order on every machine."""
     found = []
     for label, name in enumerate(CLASSES):
-        paths = sorted(path for path in (folder / name).glob("*.png") if not path.name.startswith("."))
+        shown = sorted(path for path in (folder / name).glob("*") if not path.name.startswith("."))
+        if other := next((path for path in shown if path.suffix.lower() in OTHER_IMAGES), None):
+            raise UserError(f"data CINIC10: {other} is an image, but no png; make it one or remove it")
+        paths = [path for path in shown if path.suffix.lower() == ".png"]
         if not paths:
             raise UserError(
                 f"data CINIC10: {folder / name} has no png file; unpack CINIC-10 again, each part has the folders "
@@ -85,9 +89,21 @@ def _pixels(path: Path) -> np.ndarray:
     """An image as uint8 [3, 32, 32]; only png is read, whatever the file says that it is."""
     try:
         with Image.open(path, formats=["PNG"]) as image:
-            if image.size == (SIDE, SIDE):
+            size, lost = image.size, _lost(image)
+            if size == (SIDE, SIDE) and not lost:
                 return np.asarray(image.convert("RGB")).transpose(2, 0, 1)
-            size = image.size
     except (OSError, ValueError, SyntaxError, UnidentifiedImageError, Image.DecompressionBombError) as error:
         raise UserError(f"{path}: not a whole png image ({reason(error)}); unpack CINIC-10 again") from error
+    if lost:
+        raise UserError(f"{path}: it {lost}, which would be lost; unpack CINIC-10 again")
     raise UserError(f"{path}: it has {size[0]} x {size[1]} pixels, not {SIDE} x {SIDE}; unpack CINIC-10 again")
+
+
+def _lost(image: Image.Image) -> str:
+    """What an image has that three bytes a pixel do not hold, in words; empty where there is nothing."""
+    if getattr(image, "n_frames", 1) > 1:
+        return "has several frames"
+    if image.mode.startswith(("I", "F")):
+        return "has more than 8 bits a channel"
+    alpha = image.has_transparency_data and image.convert("RGBA").getchannel("A").getextrema() != (255, 255)
+    return "is transparent in places" if alpha else ""

@@ -10,10 +10,12 @@ from typing import Any, TextIO
 import numpy as np
 
 from dfl_lightning.errors import UserError, reason
+from dfl_lightning.files import unique_pairs
 
 __all__ = ["as_bytes", "read_leaf_file"]
 
 CHUNK = 1 << 24  # characters; a writer of FEMNIST has about two million
+MOST = 1 << 28  # of one value, which is in memory as a whole
 ROUNDING = 1e-7  # float32 keeps a number up to 1 to 6e-8
 
 
@@ -34,12 +36,16 @@ def read_leaf_file(path: Path) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
     """
     sizes: dict[str, int] = {}
     others: dict[str, Any] = {}
+    keys: set[str] = set()
     try:
         if path.exists() and not path.is_file():  # a pipe would be waited for
             raise ValueError("it is a folder or a pipe")
         with path.open(encoding="utf-8") as file:
             text = _Json(file)
             for key in text.keys_of_object():
+                if key in keys:
+                    raise ValueError(f"the key {key[:40]!r} is there twice")
+                keys.add(key)
                 if key != "user_data":
                     others[key] = text.value()
                     continue
@@ -77,7 +83,7 @@ class _Json:
         self.window = ""
         self.at = 0
         self.ended = False
-        self.decoder = json.JSONDecoder(parse_constant=_no_number)
+        self.decoder = json.JSONDecoder(parse_constant=_no_number, object_pairs_hook=unique_pairs)
 
     def keys_of_object(self) -> Iterator[str]:
         """The keys of the object that comes next; who takes one must take its value before the next."""
@@ -132,6 +138,8 @@ class _Json:
     def _read(self) -> None:
         # Twice as much each time that a value does not fit: it is tried again from its beginning.
         rest = self.window[self.at :]
+        if len(rest) > MOST:
+            raise ValueError(f"one of its values has more than {MOST:,} characters")
         new = self.file.read(max(CHUNK, len(rest)))
         self.ended = not new
         self.window, self.at = rest + new, 0
@@ -161,6 +169,9 @@ def _check_sizes(sizes: dict[str, int], others: dict[str, Any]) -> None:
     if not isinstance(users, list) or not isinstance(numbers, list) or len(users) != len(numbers):
         raise ValueError("users and num_samples are not lists of one length")
     promised = dict(zip(users, numbers, strict=True))
+    if len(promised) < len(users):
+        twice = next(user for at, user in enumerate(users) if user in users[:at])
+        raise ValueError(f"users lists {str(twice)[:40]} twice")
     for user in {**promised, **{user: size for user, size in sizes.items() if size}}:
         if promised.get(user) != sizes.get(user):
             raise ValueError(f"user {user} should have {promised.get(user, 0)} samples, but has {sizes.get(user, 0)}")

@@ -9,13 +9,14 @@ from torchvision.datasets import QMNIST
 from torchvision.datasets.utils import download_and_extract_archive
 
 from dfl_lightning.errors import UserError, reason
-from dfl_lightning.files import read_npz
+from dfl_lightning.files import read_bounded, read_npz
 
 __all__ = ["download_writers", "read_writers"]
 
 NPZ = "mnist_writers.npz"
 LABELS = ("QMNIST/raw/qmnist-train-labels-idx2-int", "QMNIST/raw/qmnist-test-labels-idx2-int")
 IDX_INT_2D = bytes([0, 0, 0x0C, 2])  # magic number of an idx file: integers, two dimensions
+_MOST_BYTES = 64 * 2**20
 CLASS_COLUMN, WRITER_COLUMN = 0, 2
 
 
@@ -74,7 +75,7 @@ def read_writers(
 
 def _of_npz(path: Path, *sizes: int) -> list[np.ndarray]:
     try:
-        found = list(read_npz(path, ("train_writer", "test_writer")).values())
+        found = list(read_npz(path, ("train_writer", "test_writer"), _MOST_BYTES).values())
     except (OSError, ValueError) as error:
         raise UserError(
             f"{path}: not a file of MNIST's writers ({reason(error)}); remove it, or make it again"
@@ -90,9 +91,11 @@ def _of_npz(path: Path, *sizes: int) -> list[np.ndarray]:
 
 def _of_qmnist(path: Path, labels: np.ndarray) -> np.ndarray:
     try:
-        content = path.read_bytes()
+        content = read_bounded(path, _MOST_BYTES)
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror}); make it readable or remove it") from error
+    except ValueError as error:
+        raise UserError(f"{path}: not QMNIST's label file ({error}); remove it and download it again") from error
     rows, columns = (int.from_bytes(content[at : at + 4], "big") for at in (4, 8))
     if content[:4] != IDX_INT_2D or len(content) != 12 + 4 * rows * columns or columns <= WRITER_COLUMN:
         raise UserError(f"{path}: not QMNIST's label file, or only a part of it; remove it and download it again")

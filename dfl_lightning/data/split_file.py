@@ -25,6 +25,7 @@ KINDS = {
     "writers": "U",
 }
 OPTIONAL = tuple(KINDS)
+_MOST_BYTES = 64 * 2**20  # beside what the data themselves ask for
 
 
 def write_split(path: str | Path, split: Split, source: Source) -> None:
@@ -69,7 +70,9 @@ def read_split(path: str | Path, source: Source, num_clients: int) -> Split:
     """
     path = Path(path)
     try:
-        arrays = read_npz(path)
+        # an image of the source once, one of the official test set once a client, and a table of clients by classes
+        images = len(source.labels) + num_clients * source.num_test
+        arrays = read_npz(path, most=_MOST_BYTES + 8 * images + 16 * num_clients * source.num_classes)
     except FileNotFoundError as error:
         raise UserError(f"data.split: {path} does not exist; give the split.npz of a run, or null") from error
     except (OSError, ValueError) as error:

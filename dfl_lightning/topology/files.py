@@ -13,27 +13,37 @@ from typing import Any
 import networkx as nx
 
 from dfl_lightning.errors import UserError, reason
-from dfl_lightning.files import unique_pairs
+from dfl_lightning.files import read_bounded, unique_pairs
 from dfl_lightning.topology.contradictions import ContradictionError, Links, check_gml, check_graphml
 
 # Python's own parser, which reads the attributes of an edge list, is safe on short texts only.
 _LONGEST_LITERAL = 2000
 
+# Bytes that are read of a graph file: editors of GraphML write about a thousand for a link.
+_LEAST_BOUND = 8 * 2**20
+_A_PAIR = 1024
 
-def read_bytes(path: Path) -> bytes:
-    """The content of a file.
+
+def read_bytes(path: Path, most: int) -> bytes:
+    """The content of a file of at most so many bytes.
 
     Raises:
-        UserError: it cannot be read.
+        UserError: it cannot be read, or has more.
     """
     try:
-        return path.read_bytes()
+        return read_bounded(path, most)
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror}).") from error
+    except ValueError as error:
+        raise UserError(f"{path}: {error}; give a smaller file.") from error
 
 
-def read_graph(path: Path) -> nx.Graph:
+def read_graph(path: Path, num_clients: int) -> nx.Graph:
     """The graph in a file, as its suffix says: `FORMATS`.
+
+    Args:
+        path: the file.
+        num_clients: m, by which the size of the file is bounded.
 
     Raises:
         UserError: unknown suffix, unreadable file, or content that is not a graph of that format.
@@ -41,7 +51,7 @@ def read_graph(path: Path) -> nx.Graph:
     parse = FORMATS.get(path.suffix.lower())
     if parse is None:
         raise UserError(f"{path}: unknown graph format '{path.suffix}'; known are: {', '.join(FORMATS)}.")
-    data = read_bytes(path)
+    data = read_bytes(path, _LEAST_BOUND + _A_PAIR * num_clients**2)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # readers' advice about optional parts of a format

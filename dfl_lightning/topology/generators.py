@@ -5,13 +5,14 @@ from __future__ import annotations
 import inspect
 import math
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache
 from typing import Any
 
 import networkx as nx
 
 from dfl_lightning.errors import UserError, nearest, reason
+from dfl_lightning.topology.bounds import listed_nodes, out_of_proportion, stream_for, too_many_links
 from dfl_lightning.topology.clients import wrong_size
 
 _OURS = ("complete", "partial", "server")
@@ -62,6 +63,12 @@ _OTHER_N = {
 
 _TRIES = ("tries", "max_tries", "max_iters")
 _MOST_TRIES = 10_000
+# Arguments whose numbers are ends of links, which are counted together.
+_DEGREES = {
+    *("deg_sequence", "in_deg_sequence", "in_degree_sequence", "in_degrees", "joint_degree_sequence", "joint_degrees"),
+    *("nkk", "out_deg_sequence", "out_degree_sequence", "out_degrees", "sequence"),
+}
+_SEVERAL = ("number_of_trees", "number_of_forests")
 
 
 def generate(name: str, args: dict[str, Any], num_clients: int, seed: int, where: str) -> tuple[nx.Graph, int]:
@@ -80,6 +87,11 @@ def generate(name: str, args: dict[str, Any], num_clients: int, seed: int, where
     Raises:
         UserError: unknown generator or argument, missing argument, or one that the generator refuses.
     """
+    if links := too_many_links(name, {"fraction": 0.5} | args if name == "partial" else args, num_clients):
+        raise UserError(
+            f"{where}: {name} of {num_clients} clients has {links:,} links, more than memory holds; choose a sparser "
+            "graph."
+        )
     if name in _OURS:
         return _ours(name, args, num_clients, seed, where)
     choices = networkx_generators()
@@ -165,6 +177,11 @@ def _networkx(name: str, function: Callable[..., Any], args: dict[str, Any], m: 
             raise UserError(
                 f"{where}: {name} with {key}={_brief(args[key])} may try for ever; {_MOST_TRIES} is the most."
             )
+    for key in _SEVERAL:
+        if args.get(key) is not None:
+            raise UserError(f"{where}: {name} with {key} makes several graphs; leave it out.")
+    if any(_has_nan(value) for value in args.values()):
+        raise UserError(f"{where}: {name} has an argument that is not a number (nan); give one.")
     _fit(name, args, "n" in parameters, m, where)
     missing = [
         key
@@ -177,11 +194,19 @@ def _networkx(name: str, function: Callable[..., Any], args: dict[str, Any], m: 
         )
     several = [value for key, value in args.items() if parameters[key].kind is inspect.Parameter.VAR_POSITIONAL]
     named = {key: value for key, value in args.items() if parameters[key].kind is not inspect.Parameter.VAR_POSITIONAL}
+    stream = stream_for(name, args.get("seed"), m)
+    if stream is not None:
+        named["seed"] = stream
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # networkx's plans for its own functions
             graph = function(*(several[0] if several else ()), **named)
     except Exception as error:  # networkx raises what it likes on arguments that do not go together
+        if stream is not None and stream.ended:
+            raise UserError(
+                f"{where}: {name} came to no end in a million random draws and more; choose other arguments for "
+                f"{m} clients (a dense regular graph is generator: partial)."
+            ) from None
         raise UserError(f"{where}: {name} failed for {m} clients ({reason(error)}).") from error
     if not isinstance(graph, nx.Graph):
         raise UserError(f"{where}: {name} of networkx does not make one graph.")
@@ -197,10 +222,16 @@ def _fit(name: str, args: dict[str, Any], takes_n: bool, m: int, where: str) -> 
                 raise UserError(f"{where}: {name} takes a whole number for n, not {_brief(args['n'])}.")
             if args["n"] != m:
                 raise wrong_size(where, args["n"], m)
+        if (listed := listed_nodes(name, args)) not in (None, m):
+            raise wrong_size(where, listed or 0, m)
         # whatever else is counted, degrees or links, there are fewer than pairs of clients
         for key, value in args.items():
-            if key not in ("seed", *_TRIES) and _largest(value) > max(m * m, 1000):
+            counted = _total(value) if key in _DEGREES else _largest(value)
+            if key not in ("seed", *_TRIES) and counted > max(m * m, 1000):
                 raise UserError(f"{where}: {name} with {key}={_brief(value)} is out of proportion for {m} clients.")
+        if out_of_proportion(name, args, m):
+            given = ", ".join(f"{key}={_brief(value)}" for key, value in args.items() if key != "seed")
+            raise UserError(f"{where}: {name} with {given[:120]} is out of proportion for {m} clients.")
         return
     words = inspect.signature(size).parameters
     known = {word: args[word] for word in words if word in args}
@@ -250,10 +281,24 @@ def _arguments(words: list[str]) -> str:
 
 def _largest(value: Any) -> int:
     """The largest whole number anywhere in an argument; 0 where there is none."""
-    if isinstance(value, list | dict):
-        inner = value.values() if isinstance(value, dict) else value
-        return max(map(_largest, inner), default=0)
-    return abs(value) if _is_int(value) else 0
+    return max(map(abs, filter(_is_int, _leaves(value))), default=0)
+
+
+def _total(value: Any) -> int:
+    """The sum of the whole numbers anywhere in an argument, without their signs."""
+    return sum(map(abs, filter(_is_int, _leaves(value))))
+
+
+def _has_nan(value: Any) -> bool:
+    return any(isinstance(leaf, float) and math.isnan(leaf) for leaf in _leaves(value))
+
+
+def _leaves(value: Any) -> Iterator[Any]:
+    if isinstance(value, list | tuple | dict):
+        for inner in value.values() if isinstance(value, dict) else value:
+            yield from _leaves(inner)
+    else:
+        yield value
 
 
 def _is_int(value: Any) -> bool:

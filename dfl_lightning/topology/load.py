@@ -11,7 +11,7 @@ import networkx as nx
 import yaml
 
 from dfl_lightning import resources
-from dfl_lightning.config_files import DoubledKeyError, UniqueKeyLoader
+from dfl_lightning.config_files import MOST_BYTES, DoubledKeyError, UniqueKeyLoader
 from dfl_lightning.errors import UserError, reason
 from dfl_lightning.topology.clients import to_topology
 from dfl_lightning.topology.files import FORMATS, read_bytes, read_graph
@@ -47,7 +47,7 @@ def load_topology(
         )
     path = _find(source)
     if path.suffix.lower() in FORMATS:
-        return to_topology(read_graph(path), num_clients, str(path), path.stem)
+        return to_topology(read_graph(path, num_clients), num_clients, str(path), path.stem)
     if path.suffix.lower() not in (".yaml", ".yml"):
         known = ", ".join((".yaml", ".yml", *FORMATS))
         raise UserError(f"{path}: unknown topology format '{path.suffix}'; known are: {known}.")
@@ -89,7 +89,7 @@ class _Loader(UniqueKeyLoader):
 
 
 def _read_yaml(path: Path) -> Mapping[str, Any]:
-    data = read_bytes(path)
+    data = read_bytes(path, MOST_BYTES)
     try:
         content = yaml.load(data, Loader=_Loader)
     except DoubledKeyError as error:

@@ -86,7 +86,7 @@ def _from_file(content: Mapping[str, Any], every: int | None, place: Place) -> T
     if every is not None:
         raise UserError(f"{where}: every draws a generator's graph anew; for graph files in turn use sequence.")
     path = _existing(place.folder / content["graph"], where)
-    topology = to_topology(read_graph(path), place.num_clients, str(path), place.name or path.stem)
+    topology = to_topology(read_graph(path, place.num_clients), place.num_clients, str(path), place.name or path.stem)
     return replace(topology, links=place.links)
 
 

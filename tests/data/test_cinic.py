@@ -130,3 +130,46 @@ def test_real_photographs_come_back_pixel_for_pixel(real_root, tmp_path):
     again = CINIC10(path=str(write(tmp_path, images_of))).load()
     assert torch.equal(again.images, expected(images_of, "train", "valid"))
     assert torch.equal(again.test_images, expected(images_of, "test"))
+
+
+def put(root, image, name="new.png", **options):
+    image.save(root / "CINIC-10" / "train" / "dog" / name, **options)
+
+
+RGB = np.arange(32 * 32 * 3, dtype=np.uint32).reshape(32, 32, 3).astype(np.uint8)
+ALPHA = np.dstack([RGB, np.full((32, 32, 1), 255, dtype=np.uint8)])
+HOLE = ALPHA.copy()
+HOLE[3, 4, 3] = 254
+
+
+@pytest.mark.parametrize(
+    ("image", "options", "sentence"),
+    [
+        (Image.fromarray(HOLE), {}, "it is transparent in places, which would be lost"),
+        (Image.fromarray(RGB[..., 0]), {"transparency": 7}, "it is transparent in places"),
+        (Image.fromarray(RGB[..., 0].astype(np.uint16) * 250), {}, "it has more than 8 bits a channel"),
+        (
+            Image.fromarray(RGB),
+            {"save_all": True, "append_images": [Image.fromarray(255 - RGB)]},
+            "it has several frames",
+        ),
+    ],
+)
+def test_what_three_bytes_a_pixel_do_not_hold_is_refused(root, image, options, sentence):
+    put(root, image, **options)
+    with pytest.raises(UserError, match=rf"new\.png: {sentence}.*unpack CINIC-10 again"):
+        CINIC10(root=str(root)).load()
+
+
+def test_grey_and_opaque_images_and_capital_suffixes_are_images(root):
+    put(root, Image.fromarray(RGB[..., 0]), "a-grey.png")
+    put(root, Image.fromarray(ALPHA), "b-opaque.PNG")
+    images = CINIC10(root=str(root)).load().images[3 * CLASSES.index("dog") :]
+    assert torch.equal(images[0], torch.from_numpy(RGB[..., 0].copy()).expand(3, 32, 32))
+    assert torch.equal(images[1], torch.from_numpy(RGB.transpose(2, 0, 1).copy()))
+
+
+def test_images_of_another_format_are_not_passed_over(root):
+    put(root, Image.fromarray(RGB), "c.jpg")
+    with pytest.raises(UserError, match=r"c\.jpg is an image, but no png; make it one or remove it"):
+        CINIC10(root=str(root)).load()

@@ -112,3 +112,28 @@ def test_every_grey_value_is_a_byte_also_when_float32_rounded_it():
 @pytest.mark.parametrize("value", [0.5, 1 / 254, 1e-6, 0.99999])
 def test_values_between_two_bytes_are_none(value):
     assert as_bytes(np.array([0.0, value])) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        (json.dumps(content(users=["ann", 'b"ö\\b', "ann"], num_samples=[2, 1, 2])), "users lists ann twice"),
+        (json.dumps(content())[:-1] + ', "users": ["ann"]}', "the key 'users' is there twice"),
+        ('{"user_data": {}, ' + json.dumps(content())[1:], "the key 'user_data' is there twice"),
+        (
+            json.dumps(content()).replace('"x": [[1, 0]]', '"x": [[1, 0]], "x": [[0, 1]]'),
+            "the key 'x' is there twice in",
+        ),
+    ],
+)
+def test_what_is_there_twice_is_not_taken_once(tmp_path, text, reason):
+    with pytest.raises(UserError, match=rf"twice\.json: not a file of LEAF \({reason}"):
+        read(write(tmp_path / "twice.json", text))
+
+
+def test_a_value_that_goes_on_and_on_is_not_kept_in_memory(tmp_path, monkeypatch):
+    monkeypatch.setattr(leaf, "CHUNK", 100)
+    monkeypatch.setattr(leaf, "MOST", 10_000)
+    text = json.dumps(content(user_data={"ann": {"x": [[0.5] * 2] * 9000, "y": [0] * 9000}}))
+    with pytest.raises(UserError, match="one of its values has more than 10,000 characters"):
+        read(write(tmp_path / "long.json", text))

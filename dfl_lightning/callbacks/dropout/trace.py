@@ -10,11 +10,14 @@ from torch import Tensor
 
 from dfl_lightning.callbacks.families import Dropout
 from dfl_lightning.errors import UserError
+from dfl_lightning.files import megabytes
 from dfl_lightning.round import Round
 
 if TYPE_CHECKING:
     from dfl_lightning.module import DFLModule
     from dfl_lightning.trainer import DFLTrainer
+
+_MOST_BYTES = 64 * 2**20  # 10,000 clients for 3,000 rounds
 
 
 class Trace(Dropout):
@@ -60,12 +63,18 @@ def read_trace(file: str | Path) -> Tensor:
     try:
         if Path(file).exists() and not Path(file).is_file():
             raise OSError("a folder or a pipe")
+        if Path(file).stat().st_size > _MOST_BYTES:
+            size = megabytes(Path(file).stat().st_size)
+            raise UserError(
+                f"{file}: a dropout trace of {size}, and at most {megabytes(_MOST_BYTES)} are read; give fewer lines, "
+                "and dropout.repeat=true if they should start again"
+            )
         lines = Path(file).read_text(encoding="utf-8").splitlines()
     except (OSError, ValueError) as error:  # also bytes that are no text, and names that no file has
         raise UserError(
             f"{file}: the dropout trace cannot be read ({error.__class__.__name__}); give a text file of 0 and 1"
         ) from None
-    rows: list[list[bool]] = []
+    rows: list[Tensor] = []
     for number, line in enumerate(lines, 1):
         words = line.replace(",", " ").split()
         if not words or words[0].startswith("#"):
@@ -74,7 +83,7 @@ def read_trace(file: str | Path) -> Tensor:
             raise UserError(f"{file}, line {number}: a dropout trace holds 0 (down) and 1 (up) only")
         if rows and len(words) != len(rows[0]):
             raise UserError(f"{file}, line {number}: {len(words)} columns, but the lines above have {len(rows[0])}")
-        rows.append([word == "1" for word in words])
+        rows.append(torch.tensor([word == "1" for word in words]))
     if not rows:
         raise UserError(f"{file}: the dropout trace is empty; give a line of 0 and 1 for each round")
-    return torch.tensor(rows)
+    return torch.stack(rows)

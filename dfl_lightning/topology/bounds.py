@@ -1,0 +1,151 @@
+"""What a generator may take: nodes, links and random draws are bounded before it runs, or while it draws."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Mapping
+from typing import Any
+
+# Loops of networkx that end by chance only, or never for some arguments (duplication_divergence_graph with p = 0). They
+# draw from a stream that ends. The others draw so often for each node, pair of nodes or try, which are bounded.
+_UNTIL_IT_FITS = {
+    *("LFR_benchmark_graph", "connected_watts_strogatz_graph", "directed_joint_degree_graph"),
+    *("duplication_divergence_graph", "extended_barabasi_albert_graph", "gaussian_random_partition_graph"),
+    *("joint_degree_graph", "random_degree_sequence_graph", "random_lobster", "random_lobster_graph"),
+    *("random_powerlaw_tree", "random_powerlaw_tree_sequence", "random_regular_graph", "scale_free_graph"),
+}
+_DRAWS = 10**6
+_DRAWS_A_PAIR = 20
+
+# How many nodes are made where an argument lists something about each of them.
+_LISTED = {
+    "configuration_model": "deg_sequence",
+    "degree_sequence_tree": "deg_sequence",
+    "directed_configuration_model": "in_degree_sequence",
+    "directed_havel_hakimi_graph": "in_deg_sequence",
+    "expected_degree_graph": "w",
+    "havel_hakimi_graph": "deg_sequence",
+    "random_clustered_graph": "joint_degree_sequence",
+    "random_degree_sequence_graph": "sequence",
+    "visibility_graph": "series",
+}
+
+# Nodes, links or steps that these take at least, or on average where that is a matter of chance, by their arguments.
+_WORK: dict[str, Callable[..., float]] = {
+    "LCF_graph": lambda shift_list, repeats: len(shift_list) * repeats,
+    "general_random_intersection_graph": lambda n, m: n * m,
+    "geographical_threshold_graph": lambda n, dim=2: n * dim,
+    "hexagonal_lattice_graph": lambda m, n: m * n / 2,
+    "interval_graph": lambda intervals: len(intervals),
+    "k_random_intersection_graph": lambda n, m, k: n * (m + k),
+    "partial_duplication_graph": lambda N, n: max(N, n),
+    "prefix_tree": lambda paths: sum(map(len, paths)) / 100,
+    "prefix_tree_recursive": lambda paths: sum(map(len, paths)) / 100,
+    "random_geometric_graph": lambda n, dim=2: n * dim,
+    "random_k_out_graph": lambda n, k: n * k,
+    "random_lobster": lambda n, p1, p2: _lobster(n, p1, p2),
+    "random_lobster_graph": lambda n, p1, p2: _lobster(n, p1, p2),
+    "random_shell_graph": lambda constructor: sum(shell[0] for shell in constructor),
+    "scale_free_graph": lambda n, alpha=0.41, gamma=0.05: n / (alpha + gamma) if alpha + gamma > 0 else math.inf,
+    "soft_random_geometric_graph": lambda n, dim=2: n * dim,
+    "thresholded_random_geometric_graph": lambda n, dim=2: n * dim,
+    "triangular_lattice_graph": lambda m, n: m * n / 4,
+    "uniform_random_intersection_graph": lambda n, m: n * m,
+}
+_OF_NODES = {  # their work is nodes, of which a graph that fits has not more than there are clients
+    *("hexagonal_lattice_graph", "interval_graph", "partial_duplication_graph", "random_lobster"),
+    *("random_lobster_graph", "random_shell_graph", "triangular_lattice_graph"),
+}
+
+_MOST_LINKS = 2 * 10**8  # networkx keeps a few hundred bytes for each
+
+
+def _lobster(n: int, p1: float, p2: float) -> float:
+    """Expected nodes: a backbone, on each of its nodes a geometric number of others, and on each of these again."""
+    p1, p2 = abs(p1), abs(p2)
+    if max(p1, p2) >= 1:
+        return 0.0  # refused by networkx
+    first = n * p1 / (1 - p1)
+    return n + first + first * p2 / (1 - p2)
+
+
+def listed_nodes(name: str, args: Mapping[str, Any]) -> int | None:
+    """How many nodes a generator will make, where one of its arguments lists them; None: not known."""
+    value = args.get(_LISTED.get(name, ""))
+    return len(value) if isinstance(value, list) else None
+
+
+def out_of_proportion(name: str, args: Mapping[str, Any], m: int) -> bool:
+    """Whether a generator would take much more nodes, links or steps than a graph of m clients has.
+
+    Args:
+        name: of the generator.
+        args: its arguments, of any types; those that do not fit are left to the generator to refuse.
+        m: number of clients.
+    """
+    work = _WORK.get(name)
+    if work is None:
+        return False
+    words = work.__code__.co_varnames[: work.__code__.co_argcount]
+    try:
+        taken = work(**{word: args[word] for word in words if word in args})
+        most = 10 * m + 1000 if name in _OF_NODES else 100 * m * m + 10**5
+        return not taken <= most
+    except (TypeError, ValueError, ArithmeticError, LookupError):
+        return False
+
+
+def too_many_links(name: str, args: Mapping[str, Any], m: int) -> int:
+    """The number of links of a dense generator where it is beyond any memory; else 0."""
+    share: Any = {
+        **dict.fromkeys(("complete", "complete_graph"), 1.0),
+        **dict.fromkeys(
+            ("gnp_random_graph", "erdos_renyi_graph", "binomial_graph", "fast_gnp_random_graph"), args.get("p")
+        ),
+        "partial": args.get("fraction"),
+    }.get(name)
+    if isinstance(share, bool) or not isinstance(share, int | float) or math.isnan(share):
+        return 0
+    links = int(min(max(share, 0), 1) * (m * (m - 1) / 2))
+    return links if links > _MOST_LINKS else 0
+
+
+class Stream(random.Random):
+    """The numbers of `random.Random(seed)`, but not for ever."""
+
+    def __init__(self, seed: int, most: int) -> None:
+        self._left = iter(range(most))
+        self.ended = False
+        super().__init__(seed)
+        self._random, self._bits = super().random, super().getrandbits
+
+    def random(self) -> float:
+        """The next number from 0 to 1.
+
+        Raises:
+            ArithmeticError: there have been too many.
+        """
+        self._count()
+        return self._random()
+
+    def getrandbits(self, k: int, /) -> int:
+        """The next k bits.
+
+        Raises:
+            ArithmeticError: there have been too many.
+        """
+        self._count()
+        return self._bits(k)
+
+    def _count(self) -> None:
+        if next(self._left, None) is None:
+            self.ended = True
+            raise ArithmeticError("too many random draws")
+
+
+def stream_for(name: str, seed: Any, m: int) -> Stream | None:
+    """What a generator draws from in place of a seed, where it might draw for ever; None: from the seed."""
+    if name not in _UNTIL_IT_FITS or not isinstance(seed, int):
+        return None
+    return Stream(seed, _DRAWS + _DRAWS_A_PAIR * m * m)
