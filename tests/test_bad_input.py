@@ -143,7 +143,7 @@ REFUSED = {
     "--model.network.hidden 8": "model.network.hidden=8: expected a list",
     "--model.network.hidden [a]": "model.network.hidden: expected a whole number, not a",
     "--model.optimizer.lr x": "model.optimizer.lr=x: expected a number",
-    "--model.optimizer.lr -1": "an argument is refused: Invalid learning rate: -1.0",
+    "--model.optimizer.lr -1": "model.optimizer cannot be made for the parameters of MLP (Invalid learning rate: -1.0)",
     "--model.optimizer.lrr 3": "model.optimizer SGD has no option 'lrr'; did you mean 'lr'?",
     "--model.local_epochs -1": "model.local_epochs=-1; it must be 0 or more",
     "--model.on_divergence explode": "model.on_divergence=explode: expected one of 'quarantine', 'stop'",

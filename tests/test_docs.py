@@ -41,7 +41,7 @@ CONFIGS_OF = {  # whose options a page's switches are; the others' are any confi
 DEPARTURES = ["docs/afind.md", "docs/panm.md", "docs/fl_fdms.md", "docs/dpfl.md", "docs/baselines.md"]
 OF_USERS = {"mine.py", "my_network.yaml", "my_network.graphml", "config.yaml"}  # examples, and a run's own
 ELSEWHERE = {
-    *("Trainer", "EarlyStopping", "DataLoader", "DiGraph"),
+    *("Trainer", "EarlyStopping", "ModelCheckpoint", "DataLoader", "DiGraph"),
     *("Round", "Source", "UserError", "ClientData", "Listed"),
 }
 """Words in capitals that name something else than a class with a short name."""
