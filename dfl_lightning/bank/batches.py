@@ -10,7 +10,8 @@ from dataclasses import dataclass
 
 import torch
 
-from dfl_lightning.streams import stream
+from dfl_lightning.bank.dropout_layers import mask_key
+from dfl_lightning.streams import stream, stream_seed
 
 
 @dataclass(frozen=True)
@@ -31,9 +32,9 @@ class Draws:
         """A fresh order of the client's samples, int64 [samples]."""
         return torch.randperm(samples, generator=self._stream("batches", owner, epoch))
 
-    def masks(self, owner: int, epoch: int, step: int) -> torch.Generator:
-        """What the dropout layers of one step draw from."""
-        return self._stream("dropout layers", owner, epoch, step)
+    def masks(self, owner: int, epoch: int, step: int) -> torch.Tensor:
+        """The key of the dropout layers' masks in one step, int32 [2]."""
+        return mask_key(stream_seed(self.seed, f"{self.purpose} dropout layers", self.round, owner, epoch, step))
 
     def augmentation(self, owner: int, epoch: int, step: int) -> torch.Generator:
         """What the augmentation of one batch draws from."""

@@ -1,6 +1,13 @@
-"""Dropout layers whose masks come from a named stream instead of torch's global generator."""
+"""Dropout layers whose masks are a function of a key and a position, instead of torch's global generator.
+
+A mask is counter-based: entry `i` of the `c`-th dropout layer of a forward pass is a hash of the client's key for this
+step, of `c` and of `i`. It is the same on every device, alone and beside other clients, and it is made on the device.
+"""
 
 from __future__ import annotations
+
+import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
@@ -8,11 +15,78 @@ from torch import Tensor, nn
 from dfl_lightning.errors import UserError
 
 
+def mask_key(seed: int) -> Tensor:
+    """What the masks of one client in one step are hashed from, int32 [2].
+
+    Args:
+        seed: from 0 to 2**63 - 1; see `dfl_lightning.streams.stream_seed`.
+    """
+    start, stride = seed & 0xFFFFFFFF, (seed >> 31) | 1  # an odd stride visits all numbers
+    return torch.tensor([_signed(start), _signed(stride & 0xFFFFFFFF)], dtype=torch.int32)
+
+
+def keep_mask(keys: Tensor, call: int, shape: Sequence[int], p: float) -> Tensor:
+    """Which entries a dropout layer keeps.
+
+    Args:
+        keys: of k clients, int32 [k, 2]; see `mask_key`.
+        call: how many dropout layers the forward pass has been through before.
+        shape: of one client's mask.
+        p: the probability of dropping an entry, in steps of 2**-24.
+
+    Returns:
+        Bool [k, *shape].
+
+    Example:
+        >>> keep_mask(mask_key(1).unsqueeze(0), 0, (8,), 0.5).int()
+        tensor([[0, 1, 0, 0, 0, 0, 1, 0]], dtype=torch.int32)
+    """
+    start, stride = keys.unsqueeze(2).unbind(1)  # [k, 1] each
+    positions = torch.arange(math.prod(shape), dtype=torch.int32, device=keys.device)
+    # A Weyl sequence of the key's own stride, put through the 32-bit mixer of Wellons' hash-prospector ("lowbias32").
+    bits = (positions * stride).add_(start + _signed(_mixed(call + 1)))
+    bits = bits.bitwise_xor_(_shifted(bits, 16)).mul_(_signed(0x7FEB352D))
+    bits = bits.bitwise_xor_(_shifted(bits, 15)).mul_(_signed(0x846CA68B))
+    bits = bits.bitwise_xor_(_shifted(bits, 16)).bitwise_and_(2**24 - 1)
+    return (bits >= round(p * 2**24)).view(len(keys), *shape)
+
+
+def _shifted(bits: Tensor, by: int) -> Tensor:
+    """A logical shift to the right of int32, whose own keeps the sign."""
+    return torch.bitwise_right_shift(bits, by).bitwise_and_((1 << (32 - by)) - 1)
+
+
+def _mixed(word: int) -> int:
+    """The same mixer for one number, 0 <= word < 2**32."""
+    word = ((word ^ word >> 16) * 0x7FEB352D) & 0xFFFFFFFF
+    word = ((word ^ word >> 15) * 0x846CA68B) & 0xFFFFFFFF
+    return word ^ word >> 16
+
+
+def _signed(word: int) -> int:
+    """The int32 with the same bits as a number from 0 to 2**32 - 1."""
+    return word - 2**32 if word >= 2**31 else word
+
+
 class MaskSource:
-    """The generator that all dropout layers of one network draw from; the engine sets it before each step."""
+    """The key of all dropout layers of one network; the engine sets it before each step.
+
+    Attributes:
+        key: int32 [2]; see `mask_key`.
+        call: dropout layers that the present forward pass has been through.
+    """
 
     def __init__(self) -> None:
-        self.generator = torch.Generator()  # until the engine sets one: never torch's global generator
+        self.begin(mask_key(0))
+
+    def begin(self, key: Tensor) -> None:
+        """A forward pass with this key is next."""
+        self.key, self.call = key, 0
+
+    def next_call(self) -> int:
+        """The number of the dropout layer that asks."""
+        self.call += 1
+        return self.call - 1
 
 
 class StreamDropout(nn.Module):
@@ -32,9 +106,13 @@ class StreamDropout(nn.Module):
         """Zero a share `p` of the entries and scale the others, in training only."""
         if not self.training or self.p == 0:
             return x
-        shape = x.shape[:2] + (1,) * (x.dim() - 2) if self.channelwise else x.shape
-        keep = torch.rand(shape, generator=self.source.generator, dtype=torch.float32) >= self.p
-        return x * (keep.to(x.device, x.dtype) / (1 - self.p) if self.p < 1 else 0.0)
+        call, key = self.source.next_call(), self.source.key.to(x.device)
+        keep = keep_mask(key.unsqueeze(0), call, self.shape_of_mask(x.shape), self.p)[0]
+        return x * (keep.to(x.dtype) / (1 - self.p) if self.p < 1 else 0.0)
+
+    def shape_of_mask(self, shape: Sequence[int]) -> tuple[int, ...]:
+        """Of the mask of one client's tensor of this shape."""
+        return (*shape[:2], *[1] * (len(shape) - 2)) if self.channelwise else tuple(shape)
 
 
 _CHANNELWISE: dict[type[nn.Module], bool] = {

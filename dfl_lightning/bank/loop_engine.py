@@ -221,6 +221,7 @@ class _Job:
         """Gradients of the batch's mean loss at `params`, one tensor for each parameter."""
         engine, (x, y) = self._engine, batch
         network = self._scratch.network
+        self._scratch.masks.call = 0  # the masks of a batch, however often its gradient is asked for
         wanted = [p for p in params if p.requires_grad]
         with engine.config.arithmetic(x.device):
             if params is self.params:
@@ -308,7 +309,7 @@ class _Job:
             for epoch in range(first, first + epochs):
                 order = draws.order(self._owner, epoch, len(self._samples))
                 for step, part in enumerate(self._samples[order].split(config.batch_size)):
-                    self._scratch.masks.generator = draws.masks(self._owner, epoch, step)
+                    self._scratch.masks.begin(draws.masks(self._owner, epoch, step))
                     drawn = None
                     if data.augment is not None:
                         drawn = data.augment.draw(len(part), draws.augmentation(self._owner, epoch, step))

@@ -12,12 +12,12 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from dfl_lightning.bank.copies import copy_of, refuse_gradient_hooks
 from dfl_lightning.bank.coupling import close, place_matters, same, samples_meet
-from dfl_lightning.bank.dropout_layers import replace_dropout_layers
+from dfl_lightning.bank.dropout_layers import mask_key, replace_dropout_layers
 from dfl_lightning.bank.engine import EVALUATION_BATCH, EngineConfig
 from dfl_lightning.bank.loss_trial import on_copies, placed, try_loss
 from dfl_lightning.data import ClientData
 from dfl_lightning.errors import UserError, reason
-from dfl_lightning.streams import stream
+from dfl_lightning.streams import stream_seed
 
 TRAINING_OPERATIONS, EVALUATION_OPERATIONS = 4e10, 5e8
 """Of a forward pass that looks for samples that meet: about a second of a core in training, far less in evaluation."""
@@ -119,7 +119,7 @@ class _Plain:
         for name, value in self._buffers.items():
             layer, _, leaf = name.rpartition(".")
             setattr(self._layers[layer], leaf, value.clone())  # a pass may have put another there
-        self._masks.generator = stream(self._config.seed, "try out", 0)
+        self._masks.begin(mask_key(stream_seed(self._config.seed, "try out", 0)))
 
     # --- what no engine could put right -------------------------------------------------------------------------------
     def refuse_single_samples(self) -> None:

@@ -2,6 +2,7 @@
 
 import copy
 import functools
+import math
 from types import SimpleNamespace
 
 import pytest
@@ -11,13 +12,13 @@ from torch import nn
 from dfl_lightning.bank import Bank, EngineConfig, Layout, LoopEngine, StackedEngine, Training
 from dfl_lightning.data import ClientData
 from dfl_lightning.objectives import Plain
-from dfl_lightning.streams import stream
+from dfl_lightning.streams import stream, stream_seed
 
 SEED = 5
 
 
 class DrawnDropout(nn.Module):
-    """A dropout layer of the naive federation: zeroes what the generator in `box` draws below p."""
+    """A dropout layer of the naive federation: zeroes what is drawn below p for the seed in `box`."""
 
     def __init__(self, p, channels, box):
         super().__init__()
@@ -27,8 +28,22 @@ class DrawnDropout(nn.Module):
         if not self.training:
             return x
         shape = (*x.shape[:2], *[1] * (x.dim() - 2)) if self.channels else x.shape
-        dropped = torch.rand(shape, generator=self.box["generator"]) < self.p
+        dropped = torch.tensor(_dropped(self.box["seed"], self.box["call"], math.prod(shape), self.p)).view(shape)
+        self.box["call"] += 1
         return torch.where(dropped, torch.zeros(()).to(x), x / (1 - self.p))
+
+
+def _dropped(seed, call, count, p):
+    """Which entries a mask drops: numbers of 32 bits, one by one."""
+    start, stride = seed % 2**32, (seed // 2**31 | 1) % 2**32
+    numbers = (_mix((position * stride + start + _mix(call + 1)) % 2**32) for position in range(count))
+    return [number % 2**24 < round(p * 2**24) for number in numbers]
+
+
+def _mix(word):
+    for shift, factor in ((16, 0x7FEB352D), (15, 0x846CA68B), (16, 1)):
+        word = (word ^ word >> shift) * factor % 2**32
+    return word
 
 
 def _network(kind):
@@ -178,7 +193,7 @@ def _train_alone(
         generator = stream(SEED, f"{purpose} batches", round, owner, epoch)
         shuffled = [int(samples[i]) for i in torch.randperm(len(samples), generator=generator)]
         for step, at in enumerate(range(0, len(shuffled), batch)):
-            box["generator"] = stream(SEED, f"{purpose} dropout layers", round, owner, epoch, step)
+            box["seed"], box["call"] = stream_seed(SEED, f"{purpose} dropout layers", round, owner, epoch, step), 0
             x, y = _inputs(data, torch.tensor(shuffled[at : at + batch]), dtype)
             optimizer.zero_grad()
             loss = nn.functional.cross_entropy(module(x), y)
@@ -200,7 +215,9 @@ def _train_alone(
 @pytest.fixture
 def naive():
     """The naive federation: modules, rows, inputs and local training written out."""
-    return SimpleNamespace(module=_module, row=_row, inputs=_inputs, train=_train_alone, seed=SEED)
+    return SimpleNamespace(
+        module=_module, row=_row, inputs=_inputs, train=_train_alone, dropout=DrawnDropout, seed=SEED
+    )
 
 
 @pytest.fixture(params=[LoopEngine, StackedEngine], ids=lambda engine: engine.name)

@@ -5,14 +5,15 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from dfl_lightning.bank.dropout_layers import check_no_global_draws, replace_dropout_layers
+from dfl_lightning.bank.dropout_layers import check_no_global_draws, keep_mask, mask_key, replace_dropout_layers
 from dfl_lightning.errors import UserError
+from dfl_lightning.streams import stream_seed
 
 
 def dropped(layer, x, seed=0):
     network = nn.Sequential(layer)
     source = replace_dropout_layers(network)
-    source.generator = torch.Generator().manual_seed(seed)
+    source.begin(mask_key(seed))
     return network.train()(x)
 
 
@@ -46,7 +47,7 @@ def test_nothing_is_dropped_in_evaluation_or_with_p_0_and_everything_with_p_1(la
     assert torch.equal(dropped(layer(1.0), x), torch.zeros_like(x))
 
 
-def test_masks_are_named_by_the_generator_whatever_the_dtype():
+def test_masks_are_named_by_the_key_whatever_the_dtype():
     x = torch.ones(50, 8)
     assert torch.equal(dropped(nn.Dropout(), x, 1), dropped(nn.Dropout(), x, 1))
     assert not torch.equal(dropped(nn.Dropout(), x, 1), dropped(nn.Dropout(), x, 2))
@@ -120,3 +121,22 @@ def test_a_failing_trial_leaves_no_trace_either():
     assert torch.equal(torch.get_rng_state(), state)
     assert not network.norm.training
     assert int(network.norm.num_batches_tracked) == 0
+
+
+def test_masks_are_fair_whatever_the_client_the_layer_and_the_position():
+    keys = torch.stack([mask_key(stream_seed(0, "masks", client)) for client in range(16)])
+    kept = torch.stack([keep_mask(keys, call, (4096,), 0.5) for call in range(8)]).double()  # [calls, clients, entries]
+    spread = 0.5 / 4096**0.5
+    assert (kept.mean(2) - 0.5).abs().max() < 5 * spread
+    bits = (2 * kept - 1).flatten(0, 1)
+    alike = bits @ bits.T / 4096  # of other clients, and of other layers of the same client
+    assert (alike - torch.eye(len(bits))).abs().max() < 12 * spread
+    for lag in (1, 2, 3, 16, 64, 1024):  # entries beside each other, and in other samples
+        assert (bits[:, lag:] * bits[:, :-lag]).mean(1).abs().max() < 12 * spread
+
+
+def test_no_mask_depends_on_padding_or_on_other_clients():
+    keys = torch.stack([mask_key(seed) for seed in (5, 2**62 + 3, 2**63 - 1)])
+    together = keep_mask(keys, 3, (6, 4), 0.3)
+    for client, key in enumerate(keys):
+        assert torch.equal(keep_mask(key.unsqueeze(0), 3, (2, 4), 0.3)[0], together[client, :2])

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from dfl_lightning.bank.cohorts import plan_cohorts
 from dfl_lightning.bank.copies import copy_of
-from dfl_lightning.bank.dropout_layers import replace_dropout_layers
+from dfl_lightning.bank.dropout_layers import mask_key, replace_dropout_layers
 from dfl_lightning.bank.engine import Engine, EngineConfig, Training
 from dfl_lightning.bank.jobs import Evaluation, References, Trained
 from dfl_lightning.bank.layout import Layout
@@ -32,7 +32,7 @@ from dfl_lightning.bank.threads import Workers, workers
 from dfl_lightning.bank.trial import Trial, examples, try_plain
 from dfl_lightning.data import ClientData
 from dfl_lightning.optimizers import ClientOptimizer
-from dfl_lightning.streams import stream
+from dfl_lightning.streams import stream_seed
 
 if TYPE_CHECKING:
     from dfl_lightning.bank.bank import Bank
@@ -83,7 +83,9 @@ class StackedEngine(Engine):
             )
         count = min(max(3, config.batch_size), max(3, int(TRIAL_OPERATIONS // max(1, trial.operations))))
         example, _ = examples(data, count, config.dtype)
-        note = stacked.try_out(example, lambda client: stream(config.seed, "try out", client), trial.couples_training)
+        note = stacked.try_out(
+            example, lambda client: mask_key(stream_seed(config.seed, "try out", client)), trial.couples_training
+        )
         self.cost = Cost.measure(network, stacked, example[:2], config, layout, optimizer.states)
         fused = optimizer.fused_on(data.images.device)
         self._shop = Workshop(config, layout, data, stacked, StackedLoss(config.loss), fused)

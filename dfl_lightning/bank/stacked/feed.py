@@ -36,10 +36,10 @@ class BatchSource(Protocol):
     """Where a job's batches come from.
 
     Attributes:
-        masks: what the dropout layers of the last batch draw from, a generator for each client.
+        masks: keys of the dropout layers' masks for the last batch, int32 [k, 2].
     """
 
-    masks: list[torch.Generator]
+    masks: Tensor
 
     def next(self, clients: int) -> Batch:
         """The next batch of each of the first `clients`."""
@@ -58,7 +58,8 @@ class Feed:
 
     Attributes:
         taken: batches of the phase that have been taken.
-        masks: what the dropout layers of the last batch draw from, a generator for each client.
+        masks: keys of the dropout layers' masks for the last batch, int32 [k, 2].
+        drawn: what the augmentation has drawn for the last batch, [k, B, d]; None where nothing is augmented.
     """
 
     def __init__(self, shop: Workshop, owners: list[int], training: Training) -> None:
@@ -67,7 +68,8 @@ class Feed:
         self._samples = [shop.data.train[owner] for owner in owners]
         self._per_epoch = [batches_of(len(samples), shop.config.batch_size) for samples in self._samples]
         self._epochs = [0] * len(owners)  # drawn so far
-        self.masks: list[torch.Generator] = []
+        self.masks = torch.zeros(len(owners), 2, dtype=torch.int32, device=shop.data.images.device)
+        self.drawn: Tensor | None = None
 
     def draw(self, epochs: int) -> None:
         """Begin a phase: so many epochs for every client."""
@@ -98,7 +100,10 @@ class Feed:
         return all(sizes[self.taken : stop] == [size] * batches for sizes in self._sizes[:clients])
 
     def take(self, clients: int) -> tuple[Tensor, Tensor, list[int]]:
-        """Indices [k, B] of the next batch of the first `clients`, and how many are real: as [k] and as a list."""
+        """Indices [k, B] of the next batch of the first `clients`, and how many are real: as [k] and as a list.
+
+        What is random about that batch is in `masks` and `drawn` then.
+        """
         step = self.taken
         late = [client for client, sizes in enumerate(self._sizes[:clients]) if len(sizes) == step]
         for client in late:
@@ -107,6 +112,15 @@ class Feed:
             self._lay_out()
         self.taken += 1
         sizes = [sizes[step] for sizes in self._sizes[:clients]]
+        data, augment = self._shop.data, self._shop.data.augment
+        if self._shop.network.has_dropout:
+            keys = [self._draws.masks(*words) for words in self._words(clients, step)]
+            self.masks = torch.stack(keys).to(data.images.device)
+        if augment is not None:
+            generators = (self._draws.augmentation(*words) for words in self._words(clients, step))
+            parts = [augment.draw(size, generator) for size, generator in zip(sizes, generators, strict=True)]
+            whole = [_padded(part, self._shop.config.batch_size) for part in parts]
+            self.drawn = torch.stack(whole).to(data.images.device)
         return self._index[step, :clients], self._counts[step, :clients], sizes
 
     def next(self, clients: int) -> Batch:
@@ -115,15 +129,7 @@ class Feed:
         indices, counts, sizes = self.take(clients)
         longest = max(sizes)
         indices, weights = indices[:, :longest], self._weights[step, :clients, :longest]
-        if shop.network.has_dropout:
-            self.masks = [self._draws.masks(*words) for words in self._words(clients, step)]
-        drawn = None
-        if data.augment is not None:
-            parts = (
-                data.augment.draw(size, self._draws.augmentation(*words))
-                for size, words in zip(sizes, self._words(clients, step), strict=True)
-            )
-            drawn = torch.stack([_padded(part, longest) for part in parts])
+        drawn = None if self.drawn is None else self.drawn[:, :longest]
         return Batch(*data.batch(indices, dtype=shop.config.dtype, draws=drawn), sizes, counts, weights)
 
     def _words(self, clients: int, step: int) -> list[tuple[int, int, int]]:

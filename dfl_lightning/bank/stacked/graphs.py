@@ -74,10 +74,6 @@ def obstacle(shop: Workshop, example: Tensor) -> str:
             return f"objective {type(config.objective).__name__} leaves steps to another one"
         if not phase.objective.recordable:
             return f"objective {type(phase.objective).__name__} does not say recordable = True"
-    if network.has_dropout:
-        return "dropout layers draw their masks on the CPU"
-    if shop.data.augment is not None:
-        return "the augmentation draws on the CPU"
     if not shop.loss.is_cross_entropy or not per_sample:
         return "the loss is not a plain cross-entropy of one answer a sample"
     if not shop.optimizer.works_on_tensors_alone(shop.data.images.device):
@@ -259,30 +255,40 @@ class Tray:
         batches: that a step takes.
 
     Attributes:
-        masks: none; see `BatchSource`.
+        masks: see `BatchSource`.
     """
 
     def __init__(self, memory: Recordings, batches: int) -> None:
         self.batches = batches
-        self.masks: list[torch.Generator] = []
         self._shop = memory.shop
         shape, device = (batches, memory.clients), memory.losses.device
         self._index = torch.zeros(*shape, self._shop.config.batch_size, dtype=torch.long, device=device)
         self._counts = torch.ones(shape, dtype=torch.long, device=device)
-        self._next = 0
+        self._masks = torch.zeros(*shape, 2, dtype=torch.int32, device=device)
+        self._drawn: Tensor | None = None
+        if self._shop.data.augment is not None:
+            example = self._shop.data.augment.draw(1, torch.Generator())
+            self._drawn = example.new_zeros(*shape, self._shop.config.batch_size, *example.shape[1:]).to(device)
+        self.masks, self._next = self._masks[0], 0
 
     def fill(self, job: StackedJob) -> None:
         """Take the batches of the next step."""
-        for index, counts in zip(self._index, self._counts, strict=True):
+        for turn in range(self.batches):
             taken, real, _ = job.feed.take(job.clients)
-            index[: job.clients].copy_(taken)
-            counts[: job.clients].copy_(real)
+            self._index[turn, : job.clients].copy_(taken)
+            self._counts[turn, : job.clients].copy_(real)
+            if self._shop.network.has_dropout:
+                self._masks[turn, : job.clients].copy_(job.feed.masks)
+            if self._drawn is not None and job.feed.drawn is not None:
+                self._drawn[turn, : job.clients].copy_(job.feed.drawn)
 
     def next(self, clients: int) -> Batch:
         """The batches in turn, gathered inside the step."""
         turn, self._next = self._next, (self._next + 1) % self.batches
         config = self._shop.config
-        inputs, labels = self._shop.data.batch(self._index[turn, :clients], dtype=config.dtype)
+        drawn = None if self._drawn is None else self._drawn[turn, :clients]
+        self.masks = self._masks[turn, :clients]
+        inputs, labels = self._shop.data.batch(self._index[turn, :clients], dtype=config.dtype, draws=drawn)
         counts = self._counts[turn, :clients]
         weights = sample_weights(counts, config.batch_size, config.dtype)
         return Batch(inputs, labels, [config.batch_size] * clients, counts, weights)

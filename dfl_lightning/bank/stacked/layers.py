@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from dfl_lightning.bank.dropout_layers import StreamDropout
+from dfl_lightning.bank.dropout_layers import StreamDropout, keep_mask
 from dfl_lightning.bank.stacked.activation import Activation, holds_activation, one_by_one
 from dfl_lightning.bank.stacked.convolution import batched_product, convolution, flat
 
@@ -29,16 +29,18 @@ class Pass:
     Args:
         tensors: parameters and buffers by name, [k, *shape] each.
         training: whether layers behave as in training.
-        masks: each client's generator for dropout layers.
+        masks: each client's key for the masks of dropout layers, int32 [k, 2]; None in evaluation.
         sizes: how many of the B samples of each client are real; None: all. The others repeat a real one.
         unfolded: convolutions that are done by patches and a product; the network enters its own choice.
+        dropped: dropout layers that the pass has been through.
     """
 
     tensors: Mapping[str, Tensor]
     training: bool
-    masks: Sequence[torch.Generator] = ()
+    masks: Tensor | None = None
     sizes: Sequence[int] | None = None
     unfolded: frozenset[str] = frozenset()
+    dropped: int = 0
 
     def of(self, layer: str, name: str) -> Tensor | None:
         """A layer's parameter or buffer, [k, *shape]."""
@@ -142,20 +144,16 @@ def _clients(args: Sequence[Any]) -> int:
 
 # --- layers without parameters ----------------------------------------------------------------------------------------
 def dropout(layer: StreamDropout, name: str, now: Pass, x: Activation) -> Activation:
-    """Each client's mask comes from its own generator, for its real samples alone, as if it were by itself."""
+    """Each client's mask comes from its own key, as if it were by itself."""
     if not now.training or layer.p == 0:
         return x
-    clients, (batch, *shape) = x.clients, x.shape
-    if layer.channelwise:
-        shape = [shape[0], *[1] * (len(shape) - 1)]
-    drawn = torch.ones(clients, batch, *shape, dtype=torch.float32)  # 1: padding is kept
-    for client, generator in enumerate(now.masks):
-        size = batch if now.sizes is None else now.sizes[client]
-        torch.rand(size, *shape, generator=generator, out=drawn[client, :size])
-    keep = drawn >= layer.p
-    scaled = keep.to(x.tensor.device, x.tensor.dtype) / (1 - layer.p) if layer.p < 1 else torch.zeros_like(x.tensor)
+    assert now.masks is not None
+    clients = x.clients
+    now.dropped += 1
     if layer.p == 1:
-        return x.like(x.tensor * scaled)
+        return x.like(x.tensor * torch.zeros_like(x.tensor))
+    keep = keep_mask(now.masks, now.dropped - 1, layer.shape_of_mask(x.shape), layer.p)
+    scaled = keep.to(x.tensor.dtype) / (1 - layer.p)
     return x.like(x.tensor * (Activation(scaled, clients).side_by_side() if x.channels else scaled))
 
 

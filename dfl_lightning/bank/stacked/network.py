@@ -199,14 +199,14 @@ class StackedNetwork:
 
     # --- trying out ---------------------------------------------------------------------------------------------------
     @torch.enable_grad()  # an evaluation without a fit before it makes its engine where gradients are off
-    def try_out(self, inputs: Tensor, draws: Callable[[int], torch.Generator], couples: bool) -> str:
+    def try_out(self, inputs: Tensor, draws: Callable[[int], Tensor], couples: bool) -> str:
         """Compare two clients stacked with two plain networks: outputs, gradients, and what they leave behind.
 
         In float64, where a difference is no rounding; where something has no float64, in the inputs' own type.
 
         Args:
             inputs: at least three of the data's inputs, [B, ...].
-            draws: client -> a fresh generator for its dropout layers.
+            draws: client -> the key of its dropout layers' masks, int32 [2].
             couples: whether the samples of a training batch are known to meet.
 
         Returns:
@@ -373,13 +373,13 @@ class _Comparison:
     Args:
         stacked: the network that is tried out.
         inputs: [B, ...], in the type in which all is computed.
-        draws: client -> a fresh generator for its dropout layers.
+        draws: client -> the key of its dropout layers' masks, int32 [2].
 
     Attributes:
         note: why differences smaller than the rounding of float32 are not seen; empty where they are.
     """
 
-    def __init__(self, stacked: StackedNetwork, inputs: Tensor, draws: Callable[[int], torch.Generator]) -> None:
+    def __init__(self, stacked: StackedNetwork, inputs: Tensor, draws: Callable[[int], Tensor]) -> None:
         self._stacked, self._inputs, self._draws = stacked, inputs, draws
         plain = copy_of(stacked.network).to(inputs.dtype)
         self._twins = [plain, _moved(plain)]
@@ -429,7 +429,7 @@ class _Comparison:
         network = copy.deepcopy(self._twins[client]).train(training)
         for module in network.modules():
             if isinstance(module, StreamDropout):
-                module.source.generator = self._draws(client)
+                module.source.begin(self._draws(client))
         outputs = network(self._inputs[:size].clone())
         weights = torch.linspace(0.5, 1.5, outputs.numel(), dtype=outputs.dtype, device=outputs.device)
         weights = weights.view_as(outputs)
@@ -454,7 +454,8 @@ class _Comparison:
         }
         wanted = [name for name, p in self._twins[0].named_parameters() if p.requires_grad]
         leaves = [tensors[name].requires_grad_() for name in wanted]
-        now = Pass(dict(tensors), training, [self._draws(i) for i in range(len(results))], sizes)
+        masks = torch.stack([self._draws(client) for client in range(len(results))])
+        now = Pass(dict(tensors), training, masks.to(self._inputs.device), sizes)
         inputs = self._inputs.unsqueeze(0) if common else torch.stack([self._inputs] * len(results))
         try:
             outputs = self._stacked(now, inputs.clone())

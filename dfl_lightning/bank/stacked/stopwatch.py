@@ -34,7 +34,7 @@ class Stopwatch:
         inputs, labels = shop.data.batch(batch, dtype=shop.config.dtype)
         weights = torch.full_like(labels, 1 / shop.config.batch_size, dtype=shop.config.dtype)
         sizes = [shop.config.batch_size] * self._clients
-        masks = [torch.Generator() for _ in sizes]
+        masks = torch.zeros(self._clients, 2, dtype=torch.int32, device=device)
 
         def run() -> float:
             begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from dfl_lightning.bank import StackedEngine
-from dfl_lightning.bank.dropout_layers import StreamDropout, replace_dropout_layers
+from dfl_lightning.bank.dropout_layers import StreamDropout, mask_key, replace_dropout_layers
 from dfl_lightning.bank.stacked import engine as stacked_engine
 from dfl_lightning.bank.stacked.layers import Pass
 from dfl_lightning.bank.stacked.network import StackedNetwork
@@ -46,11 +46,11 @@ def _stacked_state(clients):
 
 
 def _plain(client, inputs, training, seed):
-    """Outputs of one client's module, its mask generator set."""
+    """Outputs of one client's module, its masks' key set."""
     client.train(training)
     for module in client.modules():
         if isinstance(module, StreamDropout):
-            module.source.generator = torch.Generator().manual_seed(seed)
+            module.source.begin(mask_key(seed))
     return client(inputs)
 
 
@@ -71,7 +71,7 @@ def _compare(network, inputs, training=True, sizes=None):
     if differentiable:
         inputs = inputs.double().requires_grad_()
     tensors = _stacked_state(clients)
-    masks = [torch.Generator().manual_seed(number) for number in range(CLIENTS)]
+    masks = torch.stack([mask_key(number) for number in range(CLIENTS)])
     outputs = stacked(Pass(dict(tensors), training, masks, sizes), inputs * 1)  # * 1: what in-place layers may change
     assert outputs.shape[:2] == inputs.shape[:2]
 

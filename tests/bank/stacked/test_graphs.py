@@ -10,7 +10,6 @@ from torch.utils._pytree import tree_map
 
 from dfl_lightning.bank import References, StackedEngine, Training
 from dfl_lightning.bank.stacked.graphs import FEWEST_STEPS, CudaGraphs, buckets_of, obstacle
-from dfl_lightning.data.augment import CropFlip
 from dfl_lightning.objectives import Objective, Phase, Plain
 
 SIZES = (40, 9, 33, 3, 28, 40, 14, 1)  # with batches of 4: 10, 3, 9, 1, 7, 10, 4 and 1 steps an epoch
@@ -295,7 +294,6 @@ class Picture(nn.Module):
 
 
 REASONS = {
-    "dropout layers": {"kind": "dropout"},
     "objective Unready": {"objective": Unready()},
     "leaves steps to another": {"objective": Delegating()},
     "loss is not a plain cross-entropy": {"loss": nn.CrossEntropyLoss(label_smoothing=0.1)},
@@ -313,11 +311,7 @@ def test_what_cannot_be_recorded_runs_as_before_and_says_why(federation, tape_re
     same(found, rounds(federation, **REASONS[reason])[1], tolerance=0)
 
 
-def test_augmented_data_and_several_answers_are_obstacles(federation, make_data, monkeypatch):
-    data = make_data()
-    data.augment = CropFlip()
-    shop = federation(data=data).bank.engine._shop
-    assert "augmentation" in obstacle(shop, data.images[:2])
+def test_several_answers_are_an_obstacle(federation, monkeypatch):
     monkeypatch.setattr("dfl_lightning.bank.trial.try_loss", lambda *_: False)  # for one answer there is one label
     f = federation(network=Picture(), sizes=(6, 6), batch_size=2)
     assert "one answer a sample" in obstacle(f.bank.engine._shop, f.data.images[:2])

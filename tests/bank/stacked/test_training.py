@@ -10,7 +10,7 @@ from torch import nn
 from dfl_lightning.bank import LoopEngine, References, StackedEngine
 from dfl_lightning.errors import UserError
 from dfl_lightning.models import CNN4, FEMNISTCNN, MLP, MNISTCNN, PENSCNN, LeNet, ResNet18, resnet
-from dfl_lightning.streams import stream
+from dfl_lightning.streams import stream, stream_seed
 
 OPTIMIZERS = {
     "sgd": (torch.optim.SGD, {}),
@@ -170,24 +170,20 @@ def train_part(module, data, owner, optimizer, naive, first, epochs):
     box = {}
     for child in module.modules():
         if isinstance(child, nn.Dropout | nn.Dropout2d):
-            child.forward = functools.partial(drop, p=child.p, channels=isinstance(child, nn.Dropout2d), box=box)
+            child.forward = naive.dropout(child.p, isinstance(child, nn.Dropout2d), box).forward
     module.train()
     samples, steps = data.train[owner], 0
     for epoch in range(first, first + epochs):
         order = torch.randperm(len(samples), generator=stream(naive.seed, "local batches", 3, owner, epoch))
         for step, part in enumerate(samples[order].split(4)):
-            box["generator"] = stream(naive.seed, "local dropout layers", 3, owner, epoch, step)
+            box["seed"] = stream_seed(naive.seed, "local dropout layers", 3, owner, epoch, step)
+            box["call"] = 0
             x, y = naive.inputs(data, part, torch.float64)
             optimizer.zero_grad()
             nn.functional.cross_entropy(module(x), y).backward()
             optimizer.step()
             steps += 1
     return steps
-
-
-def drop(x, p, channels, box):
-    shape = (*x.shape[:2], *[1] * (x.dim() - 2)) if channels else x.shape
-    return x * (torch.rand(shape, generator=box["generator"]) >= p).to(x) / (1 - p)
 
 
 # --- bits -------------------------------------------------------------------------------------------------------------
