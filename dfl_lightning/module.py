@@ -173,7 +173,7 @@ class DFLModule(LightningModule):
             self.bank.engine = self._engine
             return
         trainer = self.dfl_trainer
-        ranks = Ranks(owner, trainer.global_rank, count, trainer.strategy.root_device)
+        ranks = Ranks(owner, trainer.global_rank, count)
         models = self._starts(ranks.own.tolist())
         wanted = {name for policy in self.dfl_trainer.policies() for name in policy.row_sets}
         wanted |= {name for phase in self.phases for name in phase.objective.row_sets}

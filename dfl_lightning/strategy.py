@@ -17,6 +17,9 @@ from dfl_lightning.errors import UserError, nearest
 from dfl_lightning.processes import Launcher, lost_child, lost_parent
 
 NAME = "clients"
+BACKENDS = "cpu:gloo,cuda:nccl"
+"""What carries tensors between processes on GPUs, by where the tensors are."""
+
 SAME = ("auto", "ddp", NAME)
 """Names of the strategy: for clients they all mean the same."""
 
@@ -29,6 +32,12 @@ class ClientStrategy(DDPStrategy):
     def _configure_launcher(self) -> None:
         assert self.cluster_environment is not None
         self._launcher = Launcher(self.cluster_environment, self.num_processes, self.num_nodes)
+
+    def setup_distributed(self) -> None:
+        """On GPUs by gloo too, for what is on the CPU; see `Ranks`."""
+        if self.process_group_backend is None and self.root_device.type == "cuda":
+            self._process_group_backend = BACKENDS
+        super().setup_distributed()
 
     def setup(self, trainer: Any) -> None:
         """Without DDP's copy of the first process' models to the others."""

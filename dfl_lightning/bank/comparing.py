@@ -180,7 +180,7 @@ class _Vectors:
                 self.pool.map(strip, mine)
         for number in range(len(pieces)):
             if number not in totals:
-                totals[number] = torch.empty(add.count, add.count, dtype=torch.float64)
+                totals[number] = torch.empty(add.count, add.count, dtype=torch.float64, device=self.device)
             yield ranks.from_rank(number % ranks.count, totals.pop(number)).cpu()
 
     def summed(self, width: int, part: Callable[[Tensor], Tensor]) -> Tensor:

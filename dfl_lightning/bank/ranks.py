@@ -2,6 +2,9 @@
 
 Every process runs the same round on the same small fields; only the rows of the bank, and the work on them, are shared
 out. What a process needs of another's rows is brought when it is needed and forgotten afterwards.
+
+Small numbers travel between CPUs, by gloo, and rows between the devices that they are on. So processes on GPUs, too,
+agree by gloo: NCCL would notice only minutes later that another process has gone.
 """
 
 from __future__ import annotations
@@ -42,7 +45,6 @@ class Ranks:
         owner: long [n], the process that has each node's rows.
         rank: this process.
         count: number of processes.
-        device: where rows are.
 
     Attributes:
         own: long, the nodes whose rows are here, in ascending order.
@@ -52,8 +54,8 @@ class Ranks:
         stopped_together: all processes have left the run at the same place, and can still save it together.
     """
 
-    def __init__(self, owner: Tensor, rank: int = 0, count: int = 1, device: torch.device | str = "cpu") -> None:
-        self.owner, self.rank, self.count, self.device = owner, rank, count, torch.device(device)
+    def __init__(self, owner: Tensor, rank: int = 0, count: int = 1) -> None:
+        self.owner, self.rank, self.count = owner, rank, count
         self.own = torch.nonzero(owner == rank).squeeze(1)
         self.place = torch.full((len(owner),), -1)
         self.place[self.own] = torch.arange(len(self.own))
@@ -138,7 +140,7 @@ class Ranks:
         bits = torch.zeros(len(parts), len(parts[0]) if parts else 0, dtype=torch.long)
         for line, part in zip(bits, parts, strict=True):
             line[index] = (part.contiguous().view(torch.long) if part.dtype == torch.float64 else part.long())[index]
-        bits = self._exchange(dist.all_reduce, bits.to(self.device)).cpu()  # one summand is not 0: exact for any bits
+        bits = self._exchange(dist.all_reduce, bits)  # one summand is not 0: exact for any bits
         return [
             line.view(torch.float64) if part.dtype == torch.float64 else line.to(part.dtype)
             for line, part in zip(bits, parts, strict=True)
@@ -167,17 +169,16 @@ class Ranks:
 
     def from_rank(self, source: int, tensor: Tensor) -> Tensor:
         """The tensor of process `source`, in the memory of this one's, which has the same shape."""
-        there = tensor.to(self.device)
-        there = self._exchange(dist.broadcast, there, src=source)
+        self._exchange(dist.broadcast, tensor, src=source)
         if source != self.rank:
-            self.moved += _bytes(there)
-        return there.to(tensor.device)
+            self.moved += _bytes(tensor)
+        return tensor
 
     def _gather(self, numbers: Tensor) -> Tensor:
         """The numbers, long [k], of each process: [count, k]."""
-        found = torch.zeros(self.count, len(numbers), dtype=torch.long, device=self.device)
-        found[self.rank] = numbers.to(self.device)
-        return self._exchange(dist.all_reduce, found).cpu()
+        found = torch.zeros(self.count, len(numbers), dtype=torch.long)
+        found[self.rank] = numbers
+        return self._exchange(dist.all_reduce, found)
 
     # --- rows -----------------------------------------------------------------------------------------------------
     def visit(self, wanted: Tensor) -> Visit:
@@ -254,12 +255,8 @@ class Visit:
         self._coming, leaving = counts.tolist(), asked[:, ranks.rank].tolist()
         self._leaving: list[Tensor] = []
         if self.any:
-            ids = ranks.swap(
-                [piece.to(ranks.device) for piece in wanted[self._order].split(self._coming)],
-                leaving,
-                torch.empty(0, dtype=torch.long, device=ranks.device),
-            )
-            self._leaving = [ranks.place[piece.cpu()] for piece in ids]
+            ids = ranks.swap(list(wanted[self._order].split(self._coming)), leaving, torch.empty(0, dtype=torch.long))
+            self._leaving = [ranks.place[piece] for piece in ids]
 
     def bring(self, rows: Tensor) -> Tensor:
         """The wanted nodes' rows, [g, columns], where each process gives its own rows [own, columns]."""
