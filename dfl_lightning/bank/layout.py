@@ -134,6 +134,7 @@ class Layout:
             for name, module in network.named_modules()
             if next(module.parameters(recurse=False), None) is not None
         }
+        self._feature_layers = [name for name, module in network.named_modules() if _mixes_its_inputs(module)]
         names = [e.name for e in entries]
         for pattern in shared:
             if not any(fnmatchcase(name, pattern) for name in names):
@@ -188,16 +189,20 @@ class Layout:
         return self._columns(self._modules[name])
 
     def last_feature_layer(self) -> str:
-        """The last parametrised module before the last one: the output layer of the featurizer (AFIND+ section 3).
+        """The last linear or convolutional layer before the last one: the featurizer's output layer (AFIND+ section 3).
+
+        A layer here has a weight matrix or kernels. Norm layers and learned scales are passed over, wherever they
+        stand: their one or two numbers a channel hardly tell two clients apart.
 
         Raises:
-            UserError: the network has a single parametrised layer.
+            UserError: the network has fewer than two such layers.
         """
-        if len(self._modules) < 2:
+        if len(self._feature_layers) < 2:
             raise UserError(
-                "a network with a single layer has no featurizer; name a layer with --selection.proxy_layer"
+                "a network with a single linear or convolutional layer has no featurizer; "
+                "name a layer with --selection.proxy_layer"
             )
-        return list(self._modules)[-2]
+        return self._feature_layers[-2]
 
     def flatten(self, network: nn.Module, dtype: torch.dtype = torch.float32) -> Tensor:
         """The network's parameters and buffers as one row, [width]."""
@@ -260,6 +265,16 @@ def _lost(value: Tensor, network: torch.dtype, row: torch.dtype) -> str:
 
 def _word(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
+
+
+def _mixes_its_inputs(layer: nn.Module) -> bool:
+    """Whether the layer itself, not those in it, has a weight matrix or kernels rather than a scale for each channel."""
+    weights = [p for p in layer.parameters(recurse=False) if p.dim() >= 2]
+    if isinstance(layer, nn.Linear | nn.modules.conv._ConvNd):
+        return bool(weights)
+    if isinstance(layer, nn.LayerNorm | nn.RMSNorm):  # one number for each entry of an image, [c, h, w]
+        return False
+    return any(sum(size > 1 for size in p.shape) >= 2 for p in weights)  # [1, c, 1, 1] is a scale
 
 
 def _survives(buffer: Tensor) -> bool:

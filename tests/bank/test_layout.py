@@ -173,7 +173,6 @@ def test_fingerprints_tell_networks_and_sharing_apart(make_network):
 def test_a_layers_columns_are_its_own_parameters(make_network):
     layout = Layout(make_network("batchnorm"))
     assert names(layout, layout.module_columns("1")) == ["1.weight", "1.bias"]
-    assert layout.last_feature_layer() == "1"
     nested = nn.Sequential(nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2)), nn.Linear(2, 2))
     assert Layout(nested).last_feature_layer() == "0.1"
     assert names(Layout(nested), Layout(nested).module_columns("0.1")) == ["0.1.weight", "0.1.bias"]
@@ -187,6 +186,38 @@ def test_a_tied_layers_columns_are_those_of_the_layer_it_is_tied_to():
     assert layout.last_feature_layer() == "hidden"
 
 
+class Scale(nn.Module):
+    """A learned factor for each channel of an image."""
+
+    def __init__(self, channels):
+        super().__init__()
+        self.factor = nn.Parameter(torch.ones(1, channels, 1, 1))
+
+
+CONVOLUTIONS = [nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.Conv2d(4, 6, 3)]
+HEAD = [nn.Flatten(), nn.Linear(24, 3)]
+
+
+@pytest.mark.parametrize(
+    ("layers", "expected"),
+    [
+        ([nn.Conv2d(1, 3, 3), nn.BatchNorm2d(3), nn.ReLU(), nn.Linear(12, 3)], "0"),
+        ([*CONVOLUTIONS, nn.BatchNorm2d(6), *HEAD], "2"),
+        ([*CONVOLUTIONS, nn.GroupNorm(2, 6), *HEAD], "2"),
+        ([*CONVOLUTIONS, nn.InstanceNorm2d(6, affine=True), *HEAD], "2"),
+        ([*CONVOLUTIONS, nn.LayerNorm([6, 2, 2]), *HEAD], "2"),
+        ([*CONVOLUTIONS, nn.RMSNorm([6, 2, 2]), *HEAD], "2"),
+        ([*CONVOLUTIONS, nn.PReLU(6), Scale(6), *HEAD], "2"),
+        ([nn.Linear(4, 4), nn.LayerNorm(4), nn.Linear(4, 3), nn.BatchNorm1d(3)], "0"),  # a norm after the head too
+        ([nn.Linear(4, 1), nn.LayerNorm(1), nn.Linear(1, 3)], "0"),
+        ([nn.Embedding(5, 4), nn.LayerNorm(4), nn.Linear(4, 3)], "0"),
+        ([nn.utils.parametrizations.weight_norm(nn.Linear(4, 4)), nn.Linear(4, 3)], "0.parametrizations.weight"),
+    ],
+)
+def test_the_last_feature_layer_has_a_matrix_or_kernels(layers, expected):
+    assert Layout(nn.Sequential(*layers)).last_feature_layer() == expected
+
+
 def test_layers_that_are_not_there_are_refused_with_a_hint():
     layout = Layout(Words())
     with pytest.raises(
@@ -195,8 +226,9 @@ def test_layers_that_are_not_there_are_refused_with_a_hint():
         layout.module_columns("hiden")
     with pytest.raises(UserError, match="no layer '' with parameters"):
         layout.module_columns("")
-    with pytest.raises(UserError, match="a single layer has no featurizer"):
-        Layout(nn.Sequential(nn.Flatten(), nn.Linear(3, 2))).last_feature_layer()
+    for single in (nn.Flatten(), nn.BatchNorm1d(3)):
+        with pytest.raises(UserError, match="a single linear or convolutional layer has no featurizer"):
+            Layout(nn.Sequential(single, nn.Linear(3, 2))).last_feature_layer()
 
 
 # --- tensors that a row cannot hold -----------------------------------------------------------------------------------

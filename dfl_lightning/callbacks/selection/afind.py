@@ -34,7 +34,7 @@ class AFIND(Selection):
         proxy: `cumdelta`: the layer's change since the start of the run; `delta`: since the start of the round;
             `weight`: the layer; `grad_batch`: its gradient on the round's first batch.
         center: subtract the mean over the neighbourhood first.
-        proxy_layer: another layer by name; default the last one with parameters before the head.
+        proxy_layer: another layer by name; default the last linear or convolutional one before the head, no norm layer.
     """
 
     reads = frozenset({"threshold"})

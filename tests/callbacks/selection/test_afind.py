@@ -1,12 +1,17 @@
+from types import SimpleNamespace
+
 import networkx as nx
 import numpy as np
 import pytest
 import torch
 
+from dfl_lightning import models
+from dfl_lightning.bank import Layout
 from dfl_lightning.bank.comparing import Comparison
 from dfl_lightning.callbacks import AFIND, AdaptiveThreshold, Boltzmann, Gossip, Stale, Trace, Uniform
 from dfl_lightning.errors import UserError
 from dfl_lightning.models import MLP
+from dfl_lightning.registry import shipped_classes
 from dfl_lightning.round import Round
 from dfl_lightning.streams import stream
 
@@ -221,6 +226,32 @@ def test_first_models_are_kept_only_where_they_do_not_cancel(init, centre, kept,
     run.go(2)
     if kept:
         assert torch.equal(run.bank.boundary.rows["initial"], first)
+
+
+PROXY_LAYERS = [  # the layer, and how many percent of the model it is
+    (models.MLP(), (1, 28, 28), "features.fc2", 20),
+    (models.MLP(hidden=[64]), (1, 8, 8), "features.fc1", 86),
+    (models.MNISTCNN(), (1, 28, 28), "features.fc1", 73),
+    (models.LeNet(), (3, 32, 32), "features.fc2", 16),
+    (models.FEMNISTCNN(), (1, 28, 28), "features.fc2", 32),
+    (models.PENSCNN(), (3, 32, 32), "features.fc1", 22),
+    (models.CNN4(), (3, 32, 32), "features.fc1", 97),
+    (models.ResNet18(), (3, 32, 32), "features.layer4.1.conv2", 21),
+    (models.ResNet18(norm="batch"), (3, 32, 32), "features.layer4.1.conv2", 21),
+]
+
+
+@pytest.mark.parametrize(("network", "shape", "layer", "percent"), PROXY_LAYERS)
+def test_the_proxy_of_a_shipped_network_is_its_last_layer_of_weights_before_the_head(network, shape, layer, percent):
+    layout = Layout(network.build(shape, 10))
+    columns = AFIND().columns(SimpleNamespace(layout=layout))
+    assert columns == layout.module_columns(layer)
+    parameters = sum(p.numel() for p in network.parameters())
+    assert round(100 * len(columns) / parameters) == percent
+
+
+def test_every_shipped_network_has_a_proxy_layer_that_is_named_here():
+    assert {type(network).__name__ for network, *_ in PROXY_LAYERS} == set(shipped_classes("model.network"))
 
 
 def test_another_layer_can_be_compared(start):
