@@ -154,6 +154,7 @@ class Protocol:
             phases=module.phases,
             hyperparameters=module.hyperparameters,
             seed=module.seed,
+            common_start=module.init != "independent",
             clusters=module.clusters,
             diverged=torch.zeros(m, dtype=torch.bool),
         )
@@ -232,14 +233,15 @@ class Protocol:
         """What the round's messages were, as means over clients; bytes of shared columns (buffers too) and proxies."""
         ledger, m = round.ledger, round.num_clients
         itemsize = 4  # messages are counted in float32, whatever the simulation computes in
-        models, proxies = int(ledger.models.sum()) + ledger.repeated, int(ledger.proxies.sum())
+        models = int(ledger.models.sum()) + ledger.repeated
+        proxies = {part: int(pairs.sum()) for part, pairs in ledger.parts.items()}
         probes = models - int((ledger.models & ledger.mixed).sum()) if not round.num_servers else 0
-        bytes_ = itemsize * (models * len(round.bank.layout.shared) + proxies * ledger.proxy_columns)
+        numbers = models * len(round.bank.layout.shared) + sum(size * sent for (_, size), sent in proxies.items())
         costs = {
             "models_received": models / m,
             "probes_received": probes / m,
-            "proxies_received": proxies / m,
-            "bytes_received": bytes_ / m,
+            "proxies_received": sum(proxies.values()) / m,
+            "bytes_received": itemsize * numbers / m,
         }
         assert round.diverged is not None
         if round.losses is not None and not round.losses.isnan().all():

@@ -33,9 +33,10 @@ class Ledger:
     Args:
         models: [n, n], receiver i fetched the shared parameters of node j (looked at or mixed).
         mixed: [n, n], of these, the ones that were mixed.
-        proxies: [n, n], receiver i got a proxy (a part of the model) of j.
 
     Attributes:
+        parts: what else than models was received, by what it is and how many numbers it has: bool [n, n], i got that
+            of j (a layer of the model, an update beside it).
         repeated: how many models were fetched once more, after the receiver had forgotten them.
         kept: bool [n, n], the models that i has at hand now.
         summed: bool [n, n], i has j's model as a part of a sum, which can be mixed without fetching it again.
@@ -44,10 +45,9 @@ class Ledger:
 
     models: Tensor
     mixed: Tensor
-    proxies: Tensor
-    proxy_columns: int = 0
 
     def __post_init__(self) -> None:
+        self.parts: dict[tuple[str, int], Tensor] = {}
         self.kept, self.summed = torch.zeros_like(self.models), torch.zeros_like(self.models)
         self.repeated = 0
         self._again: Tensor | None = None  # most rounds repeat nothing
@@ -56,8 +56,8 @@ class Ledger:
     @classmethod
     def empty(cls, nodes: int) -> Ledger:
         """Nothing received yet."""
-        models, mixed, proxies = torch.zeros(3, nodes, nodes, dtype=torch.bool)
-        return cls(models, mixed, proxies)
+        models, mixed = torch.zeros(2, nodes, nodes, dtype=torch.bool)
+        return cls(models, mixed)
 
     @property
     def again(self) -> Tensor:
@@ -84,6 +84,28 @@ class Ledger:
         busy[receivers] = True
         who = torch.nonzero(busy).squeeze(1)
         self.held[who] = torch.maximum(self.held[who], self.kept[who].sum(1))
+
+    @property
+    def proxies(self) -> Tensor:
+        """Whether i got any part of j, bool [n, n]."""
+        found = torch.zeros_like(self.models)
+        for pairs in self.parts.values():
+            found |= pairs
+        return found
+
+    def fetch_part(self, what: str, numbers: int, receivers: Tensor, senders: Tensor) -> None:
+        """Receivers fetch something of the senders that is no model; the same once a round, one's own for nothing.
+
+        Args:
+            what: the name of the part; parts of different names are different messages.
+            numbers: how many numbers it has.
+            receivers: long [p].
+            senders: long [p].
+        """
+        foreign = receivers != senders
+        if (what, numbers) not in self.parts:
+            self.parts[what, numbers] = torch.zeros_like(self.models)
+        self.parts[what, numbers][receivers[foreign], senders[foreign]] = True
 
     def forget(self, receivers: Tensor) -> None:
         """The receivers, long [r], throw away the models that they have at hand."""
@@ -119,6 +141,7 @@ class Round:
         jobs: where each active client's local training starts; default its own model, or its server's.
         candidates: whom i looks at, bool [n, n], within `available`.
         hyperparameters: the learning rate of each of the optimizer's groups, and what a schedule changed besides.
+        common_start: whether all clients began the run with the same model, which everybody then knows.
         losses: mean local training loss, float64 [m], NaN for who did not train.
         diverged: clients whose training ended in NaN or infinity, bool [m].
         similarity: between clients, float64 [n, n], NaN = unknown.
@@ -146,6 +169,7 @@ class Round:
     phases: tuple[Phase, ...]
     hyperparameters: Hyperparameters
     seed: int
+    common_start: bool = True
     clusters: Tensor | None = None
     losses: Tensor | None = None
     diverged: Tensor | None = None
@@ -230,20 +254,10 @@ class Round:
         relative_to: str | None = None,
         centre: bool = False,
     ) -> Comparison:
-        """Similarities between clients, float64 [n, n]; a proxy for each foreign pair (a model if all is compared).
-
-        Under servers nothing is charged: they compare what clients upload anyway.
-        """
+        """Similarities between clients, float64 [n, n]; each pair is charged as `charge_comparison` says."""
         m = self.num_clients
         pairs = pairs[:m, :m]
-        if not self.num_servers:
-            receivers, senders = pairs_of(pairs)
-            if columns is None or columns == self.bank.layout.shared_parameters:
-                self.ledger.fetch(receivers, senders)
-            else:
-                foreign = receivers != senders
-                self.ledger.proxies[receivers[foreign], senders[foreign]] = True
-                self.ledger.proxy_columns = max(self.ledger.proxy_columns, len(columns))
+        self.charge_comparison(rows, pairs, columns, relative_to)
         found = self.bank.compare(rows, pairs, columns, relative_to, centre)
         return Comparison(self.between_clients(found.cosines), self.between_clients(found.distances))
 
@@ -272,6 +286,29 @@ class Round:
                     rows, senders = pairs_of(weights != 0)
                     self.ledger.fetch(index[rows], senders, mixed=True)
         self.bank.mix(terms, into, index, columns)
+
+    def charge_comparison(
+        self, rows: str | Tensor, pairs: Tensor, columns: Columns | None = None, relative_to: str | None = None
+    ) -> None:
+        """Each foreign pair, bool [m, m], costs what the receiver must have to compare.
+
+        That is the sender's model where the receiver can work out from it what is compared: whole models as they are,
+        or less a start that all have in common. Anything else is sent for the purpose and charged as a part: a layer,
+        gradients, or the update of a whole model, since only the sender knows where its round started (and, where
+        clients start apart, its first model). If the model is mixed too, it is a second message.
+
+        Under servers nothing is charged: they compare what clients upload anyway.
+        """
+        if self.num_servers:
+            return
+        whole = self.bank.layout.shared_parameters
+        columns = whole if columns is None else columns
+        known_origin = relative_to is None or (relative_to == "initial" and self.common_start)
+        if isinstance(rows, str) and rows in ("trained", "models") and known_origin and columns == whole:
+            self.ledger.fetch(*pairs_of(pairs))
+            return
+        what = f"{rows if isinstance(rows, str) else 'gradients'} less {relative_to}, columns {columns.ranges}"
+        self.ledger.fetch_part(what, len(columns), *pairs_of(pairs))
 
     def charge(self, references: References) -> None:
         """Every foreign row in the references costs its owner a model."""

@@ -68,8 +68,13 @@ def test_a_run_receives_what_the_table_says(command, tmp_path, monkeypatch, caps
         assert row["models_received"] == (pytest.approx(models) if not bound else at_most(models)), (index, formula)
         parts, size = 0.0, 0
         if parts_cell != "–":
-            ((_, formula, what),) = formulas(parts_cell)
-            parts, size = eval(formula, {}, values), SIZES[what]
+            stages = formulas(parts_cell)
+            bound, formula, _ = stages[kind if len(stages) > 1 else 0]
+            (what,) = {what for *_, what in stages if what}
+            parts, size = eval(formula, {"min": min}, values), SIZES[what]
+            if bound:
+                assert row["proxies_received"] == at_most(parts)
+                parts = row["proxies_received"]
         assert row["proxies_received"] == pytest.approx(parts)
         assert row["bytes_received"] == pytest.approx(4 * (row["models_received"] * MODEL + parts * size))
 

@@ -72,9 +72,15 @@ def test_ones_own_model_costs_nothing_and_another_one_once():
     assert entries(ledger.mixed) == [(1, 2)]
 
 
-def test_the_parts_of_a_ledger_are_separate():
-    ledger = Ledger.empty(2)
-    ledger.proxies[0, 1] = True
+def test_parts_are_counted_by_what_they_are_and_are_no_models():
+    ledger = Ledger.empty(3)
+    for _ in range(2):
+        ledger.fetch_part("layer", 5, torch.tensor([0, 1, 1]), torch.tensor([1, 1, 2]))
+    ledger.fetch_part("update", 5, torch.tensor([0]), torch.tensor([1]))
+    ledger.fetch_part("layer", 7, torch.tensor([0]), torch.tensor([2]))
+    found = {part: entries(pairs) for part, pairs in ledger.parts.items()}
+    assert found == {("layer", 5): [(0, 1), (1, 2)], ("update", 5): [(0, 1)], ("layer", 7): [(0, 2)]}
+    assert entries(ledger.proxies) == [(0, 1), (0, 2), (1, 2)]
     assert not ledger.models.any()
     assert not ledger.mixed.any()
 
@@ -126,16 +132,43 @@ def test_gradients_at_anothers_model_cost_that_model(make_round):
     assert entries(round.ledger.models) == [(0, 2)]
 
 
-def test_comparing_a_layer_costs_proxies_and_everything_costs_models(make_round):
-    pairs = torch.tensor([[True, True, False], [False, False, True], [False, False, False]])
-    layer, whole = make_round(), make_round()
-    layer.compare("trained", pairs, Columns([(2, 5)]))
-    assert entries(layer.ledger.proxies) == [(0, 1), (1, 2)]
-    assert layer.ledger.proxy_columns == 3
-    assert not layer.ledger.models.any()
-    whole.compare("trained", pairs)
-    assert entries(whole.ledger.models) == [(0, 1), (1, 2)]
-    assert not whole.ledger.proxies.any()
+def received(round):
+    """Pairs that fetched a model, and those that got a part, by its numbers."""
+    parts = [(size, entries(pairs)) for (_, size), pairs in round.ledger.parts.items()]
+    return entries(round.ledger.models), parts
+
+
+PAIRS = torch.tensor([[True, True, False], [False, False, True], [False, False, False]])
+ASKED = [(0, 1), (1, 2)]
+
+
+@pytest.mark.parametrize(
+    ("rows", "columns", "relative_to", "common", "models", "parts"),
+    [
+        ("trained", None, None, True, ASKED, []),
+        ("models", None, None, False, ASKED, []),
+        ("trained", None, "initial", True, ASKED, []),  # less what everybody knows
+        ("trained", None, "initial", False, [], [(7, ASKED)]),  # the sender's own first model
+        ("trained", None, "start", True, [], [(7, ASKED)]),  # what its round began with was mixed by the sender
+        ("stale", None, None, True, [], [(7, ASKED)]),
+        (torch.zeros(3, 7), None, None, True, [], [(7, ASKED)]),  # gradients are no models
+        ("trained", Columns([(2, 5)]), None, True, [], [(3, ASKED)]),
+        ("trained", Columns([(2, 5)]), "initial", False, [], [(3, ASKED)]),
+    ],
+)
+def test_comparing_costs_what_the_receiver_must_have(rows, columns, relative_to, common, models, parts, make_round):
+    round = make_round(common_start=common)
+    round.compare(rows, PAIRS, columns, relative_to)
+    assert received(round) == (models, parts)
+
+
+def test_comparing_in_two_ways_costs_two_messages_and_twice_in_one_way_costs_one(make_round):
+    round = make_round()
+    for _ in range(2):
+        round.compare("trained", PAIRS)
+        round.compare("trained", PAIRS, relative_to="start")
+        round.compare("trained", PAIRS, Columns([(0, 2)]), "start")
+    assert received(round) == (ASKED, [(7, ASKED), (2, ASKED)])
 
 
 def test_a_server_compares_what_it_has(make_round):

@@ -24,9 +24,9 @@ class GradientTracking(Plain):
 
     With z_i = (model before - model after) / (steps * learning rate), client i's mean step of the round, its correction
     becomes c_i + sum_j W_ij (z_j - z_i) before the models are mixed by W. The corrections sum to 0, so that the z_i sum
-    to the clients' mean gradients: each z_i tracks their mean, and with Metropolis weights all models reach the optimum
-    of the clients' mean loss with a constant learning rate (full batches), where D-SGD stays off it. Corrections start
-    at 0, and of two different weights of a pair the smaller one counts.
+    to the clients' mean gradients: each z_i tracks their mean, and with Metropolis weights, full batches and a constant
+    learning rate that is small enough all models reach the optimum of the clients' mean loss, where D-SGD stays off it.
+    Corrections start at 0, and of two different weights of a pair the smaller one counts.
 
     Neighbours send z_i beside their model: it is counted as a proxy of the size of the shared parameters.
 
@@ -81,6 +81,4 @@ class GradientTracking(Plain):
         columns = round.bank.layout.shared_parameters
         terms = [(kept, "correction"), (change, "models"), (-change, "trained")]
         round.mix(terms, into="correction", where=took_part, columns=columns)
-        receivers, senders = pairs_of(exchanged > 0)
-        round.ledger.proxies[receivers, senders] = True
-        round.ledger.proxy_columns = max(round.ledger.proxy_columns, len(columns))
+        round.ledger.fetch_part("mean step", len(columns), *pairs_of(exchanged > 0))

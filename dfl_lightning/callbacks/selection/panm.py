@@ -35,6 +35,9 @@ class PANM(Selection):
     a mixture of two Gaussians tells which of these are of its cluster. A neighbour that is out of reach or down is left
     out, and not forgotten.
 
+    Whoever is looked at sends its model; by `grad` with alpha > 0 also its update, which cannot be worked out from the
+    model: the ledger counts it as a proxy of the size of the shared parameters.
+
     Args:
         metric: `grad`: cosines of what two clients have learned, in this round and since the start (eq. 6); `loss`:
             one over the loss of the other's model on one's own training data (eq. 3).
@@ -175,7 +178,7 @@ class PANM(Selection):
         return rematched_neighbours(neighbours, sampled, matched)
 
     def _similarity(self, round: Round, pairs: Tensor) -> Tensor:
-        """Of the pairs, float64 [n, n], NaN elsewhere; either metric needs the other's whole model."""
+        """Of the pairs, float64 [n, n], NaN elsewhere."""
         if self.metric == "loss":
             return loss_similarity(round.evaluate_pairs(pairs))
         known = torch.where(pairs, 0.0, float("nan")).double()

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from dfl_lightning.bank import pairs_of
 from dfl_lightning.callbacks.families import Substitution
 from dfl_lightning.errors import UserError
 from dfl_lightning.functional import (
@@ -133,9 +132,7 @@ class FDMS(Substitution):
         cosines = round.bank.compare("trained", both.any(0), relative_to="start").cosines
         seen = similarity_scores(cosines).masked_fill(~both, torch.nan)
         self.scores, self.counts = running_mean(self.scores, self.counts, seen)
-        receivers, senders = pairs_of(heard & ~torch.eye(len(heard), dtype=torch.bool))
-        round.ledger.proxies[receivers, senders] = True
-        round.ledger.proxy_columns = max(round.ledger.proxy_columns, len(round.bank.layout.shared_parameters))
+        round.charge_comparison("trained", heard, relative_to="start")
         several = heard.sum(1)
         round.log("similarities", int((several * (several - 1)).sum()) // 2)
 

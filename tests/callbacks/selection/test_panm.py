@@ -52,10 +52,12 @@ class Perfect:
         self.reachable = ~torch.eye(len(clusters), dtype=torch.bool) if reachable is None else reachable
         self.module = SimpleNamespace(topology=SimpleNamespace(budgets=None))
         self.fetched = torch.zeros_like(self.reachable)
+        self.updates = 0
         self.index = 0
 
         def compare(round, rows, pairs, columns=None, relative_to=None, centre=False):
             self.fetched |= pairs
+            self.updates += int(pairs.sum()) if relative_to == "start" else 0
             return Comparison(torch.where(pairs, self.same.double(), torch.nan), torch.empty(0))
 
         monkeypatch.setattr(Round, "compare", compare)
@@ -113,16 +115,21 @@ def test_confident_initialisation_follows_its_exact_law(n, a, l, k, repeats, can
         assert abs(done[1] / number - printed[1]) > 1.5 * sigma[1]
 
 
-@pytest.mark.parametrize(("l", "k", "formula", "models"), [(4, 2, 1118, 1140), (4, 3, 1397, 1435), (10, 5, 2795, 2848)])
-def test_a_run_costs_a_little_more_than_the_papers_formula(l, k, formula, models, perfect):
+@pytest.mark.parametrize(
+    ("l", "k", "formula", "models", "updates"),
+    [(4, 2, 1118, 1140, 758), (4, 3, 1397, 1435, 857), (10, 5, 2795, 2848, 1895)],
+)
+def test_a_run_costs_more_than_the_papers_formula(l, k, formula, models, updates, perfect):
     run = perfect([i % 2 for i in range(100)], l=l, k=k, stage_one=100, tau=10)
     total = 0
     for _ in range(300):
         run.go()
         total += int(run.fetched.sum())
-    print(f"l={l} k={k}: {total / 100:.1f} models received per client, {formula} by the formula")
+    print(f"l={l} k={k}: {total / 100:.1f} models and {run.updates / 100} updates, {formula} models by the formula")
     assert panm_models_received(l, k, 100, 200, 10) == formula
     assert total / 100 == pytest.approx(models, rel=0.002)
+    assert updates == l + 99 * (l + k) + 200 // 10 * 2 * l  # of whoever is looked at
+    assert updates * 0.995 < run.updates / 100 <= updates  # in a first matching lists are shorter than l
 
 
 @pytest.mark.parametrize("name", sorted(set(shipped("topologies")) - {"server", "two_clusters"}))
@@ -268,15 +275,33 @@ def test_losses_are_those_of_the_others_models_on_ones_own_training_data(start):
             assert round.similarity[i, j].item() == pytest.approx(1 / run.loss(round.trained[j], i), rel=1e-5)
 
 
-@pytest.mark.parametrize("metric", ["grad", "loss"])
-def test_the_ledger_counts_distinct_models_and_the_formula_stands_beside_it(metric, start):
-    run = start(short(metric=metric, stage_one=3, tau=2), clients=12, topology="partial_half").go(9)
+@pytest.mark.parametrize(
+    ("settings", "init", "models", "updates"),
+    [  # whether whoever is looked at sends its model, and how many updates beside it
+        ({"metric": "loss"}, "common", True, 0),
+        ({"alpha": 0.5}, "common", True, 1),  # this round's update: where it began only the sender knows
+        ({"alpha": 0.0}, "common", True, 0),  # the change since a start that everybody knows
+        ({"alpha": 1.0}, "common", False, 1),
+        ({"alpha": 0.5}, "independent", False, 2),  # both changes, and models only to be mixed
+        ({"alpha": 0.0}, "independent", False, 1),
+    ],
+)
+def test_the_ledger_counts_distinct_models_and_updates_and_the_formula_stands_beside_it(
+    settings, init, models, updates, start
+):
+    run = start(short(**settings, stage_one=3, tau=2), clients=12, topology="partial_half", init=init).go(9)
+    size = 5 * 4 + 4 + 4 * 3 + 3
     for round in run.rounds:
-        fetched = {(i, j) for i, j in torch.nonzero(round.selected).tolist()}
+        mixed = {(i, j) for i, j in torch.nonzero(round.selected).tolist()}
+        compared = set()
         if round.similarity is not None:
-            fetched |= {(i, j) for i, j in torch.nonzero(~round.similarity.isnan()).tolist()}
+            compared = {(i, j) for i, j in torch.nonzero(~round.similarity.isnan()).tolist()}
+        fetched = mixed | compared if models else mixed
         assert round.metrics["models_received"] == pytest.approx(len(fetched) / 12)
-        assert round.metrics["proxies_received"] == 0
+        assert round.metrics["probes_received"] == pytest.approx(len(fetched - mixed) / 12)
+        assert round.metrics["proxies_received"] == pytest.approx(updates * len(compared) / 12)
+        numbers = size * (len(fetched) + updates * len(compared))
+        assert round.metrics["bytes_received"] == pytest.approx(4 * numbers / 12)
     counted = [round.metrics["models_by_formula"] for round in run.rounds]
     assert counted == [2, 4, 4, 4, 2, 4, 2, 4, 2]
 
@@ -286,7 +311,9 @@ def test_the_formula_is_in_the_summary_and_in_the_terminal(small_run):
     received = run.trainer.run.summary["received_per_client"]
     assert received["models_by_formula"] == 2 + 4 + 2 + 4 + 2 + 4
     assert received["models"] == pytest.approx(run.trainer.run.metrics["models_received"].sum())
-    assert f"({received['models']:,.0f} models, by the paper's formula 18)" in final_table(run.trainer.run.summary)[1]
+    sent = f"({received['models']:,.0f} models, by the paper's formula 18, {received['proxies']:,.0f} proxies)"
+    assert received["proxies"] > 0  # the updates
+    assert sent in final_table(run.trainer.run.summary)[1]
 
 
 def test_lists_are_judged_against_known_clusters(start, make_clusters):

@@ -130,7 +130,7 @@ def picture(run: Run) -> dict[str, Any]:
         "trained": record.trained,
         "participants": record.participants,
         "speakers": [speakers.rows for speakers in record.speakers],
-        "ledger": vars(record.record.ledger),
+        "ledger": {**vars(record.record.ledger), "proxies": record.record.ledger.proxies},
         "metrics": record.metrics,
         "rows": rows,
         "state": {type(policy).__name__: vars(policy) for policy in run.trainer.policies()},
