@@ -75,8 +75,8 @@ class GradientTracking(Plain):
         weights = round.weights[:m, :m] * (took_part[:, None] & took_part[None, :])
         exchanged = exchange_weights(weights)
         sizes = round.data.sizes("train").tolist()
-        steps = torch.tensor([module.local_epochs * batches_of(size, module.batch_size) for size in sizes])
-        change = (exchanged / (steps * round.lr)[None, :])[took_part]
+        travelled = [round.lr * module.local_epochs * batches_of(size, module.batch_size) for size in sizes]
+        change = (exchanged / torch.tensor(travelled, dtype=torch.float64)[None, :])[took_part]
         kept = torch.eye(m, dtype=torch.float64)[took_part]
         columns = round.bank.layout.shared_parameters
         terms = [(kept, "correction"), (change, "models"), (-change, "trained")]

@@ -71,12 +71,12 @@ def test_it_agrees_with_the_papers_loop(engine, federation):
             for part in parts:
                 trained[i] -= lr * (gradient(trained[i], *data.batch(part, dtype=torch.float64)) + corrections[i])
             steps.append(len(parts))
-        z = (rows - trained) / (lr * torch.tensor(steps)[:, None])
+        z = (rows - trained) / (lr * torch.tensor(steps, dtype=torch.float64)[:, None])
         corrections = corrections - z + weights @ z
         rows = weights @ trained
     run.go(4)
-    torch.testing.assert_close(run.models, rows, rtol=1e-9, atol=1e-10)
-    torch.testing.assert_close(run.bank.boundary.rows["correction"], corrections, rtol=1e-9, atol=1e-10)
+    torch.testing.assert_close(run.models, rows, rtol=0, atol=1e-12)
+    torch.testing.assert_close(run.bank.boundary.rows["correction"], corrections, rtol=0, atol=1e-12)
 
 
 def test_the_trackers_sum_to_the_gradients(federation):
