@@ -159,5 +159,5 @@ def _log_density(y: Tensor, component: Tensor, seen: Tensor, floor: Tensor) -> T
     """log(beta phi(y)) under the Gaussian of a component, up to a constant, [r, n]."""
     mean, variance = _moments(y, component)
     variance = torch.maximum(variance, floor)[:, None]
-    share = component.sum(1, keepdim=True) / seen.sum(1, keepdim=True).clamp(min=1)
+    share = component.sum(1, keepdim=True).double() / seen.sum(1, keepdim=True).clamp(min=1)
     return share.log() - variance.log() / 2 - (y - mean[:, None]) ** 2 / (2 * variance)

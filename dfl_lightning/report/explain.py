@@ -23,7 +23,7 @@ def explain(trainer: DFLTrainer, module: DFLModule, datamodule: Any) -> list[str
     models = module.bank.boundary.rows["models"]
     images = data.images.numel() * data.images.element_size()
     sizes = data.sizes("train")
-    batches = torch.ceil(sizes / module.batch_size).long()
+    batches = -(-sizes // module.batch_size)
     epochs = sum(phase.epochs for phase in module.phases)
     evaluations = (trainer.max_epochs or 0) // (trainer.check_val_every_n_epoch or 1)
     sets = ", ".join(module.bank.boundary.rows)

@@ -108,6 +108,8 @@ def test_all_reach_the_common_optimum_where_dsgd_does_not(federation):
     dsgd = (federation(lr=0.1, objective=Plain()).go(400).models - best).norm(dim=1)
     assert off.max() < 1e-5
     assert dsgd.min() > 1e-2
+    too_fast = (federation(lr=4.0).go(400).models - best).norm(dim=1)
+    assert too_fast.min() > 0.1
 
 
 def test_a_continued_run_goes_on_with_its_corrections(federation, through_a_file):

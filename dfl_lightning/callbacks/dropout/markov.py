@@ -51,7 +51,7 @@ class Markov(ClientRates):
             self.at += 1
             coins = self._coins(round, self.at)
             fails = torch.where(rates < 1, rates / (1 - rates) / self.outage, 1.0)
-            recovers = torch.where(rates < 1, 1 / self.outage, 0.0)
+            recovers = (rates < 1).double() / self.outage
             self.up = torch.where(self.up, coins >= fails, coins < recovers)
         return self.up.clone()
 

@@ -181,7 +181,7 @@ class PANM(Selection):
         """Of the pairs, float64 [n, n], NaN elsewhere."""
         if self.metric == "loss":
             return loss_similarity(round.evaluate_pairs(pairs))
-        known = torch.where(pairs, 0.0, float("nan")).double()
+        known = torch.zeros(pairs.shape, dtype=torch.float64).masked_fill(~pairs, torch.nan)
         updates = round.compare("trained", pairs, relative_to="start").cosines if self.alpha > 0 else known
         accumulated = round.compare("trained", pairs, relative_to="initial").cosines if self.alpha < 1 else known
         return gradient_similarity(updates, accumulated, self.alpha)
