@@ -268,7 +268,7 @@ def _word(dtype: torch.dtype) -> str:
 
 
 def _mixes_its_inputs(layer: nn.Module) -> bool:
-    """Whether the layer itself, not those in it, has a weight matrix or kernels; a scale for each channel is neither."""
+    """Whether the layer itself, not one in it, has a weight matrix or kernels; a scale for each channel is neither."""
     weights = [p for p in layer.parameters(recurse=False) if p.dim() >= 2]
     if isinstance(layer, nn.Linear | nn.modules.conv._ConvNd):
         return bool(weights)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 from dfl_lightning.report.banner import banner
 from dfl_lightning.report.memory import predicted_memory
 from dfl_lightning.report.summary import size

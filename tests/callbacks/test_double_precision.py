@@ -8,9 +8,11 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+import dfl_lightning
 from dfl_lightning import callbacks as cb
 from dfl_lightning.objectives import FedProx, GradientTracking
 
+PACKAGE = Path(dfl_lightning.__file__).parent
 ARITHMETIC = {"add", "sub", "mul", "div", "mean", "log", "exp", "mm", "bmm", "addmm", "softmax", "where"}
 
 
@@ -25,8 +27,8 @@ class Watch(TorchDispatchMode):
         result = func(*args, **(kwargs or {}))
         name = func.overloadpacket.__name__.strip("_")
         if isinstance(result, torch.Tensor) and result.dtype == torch.float32 and name in ARITHMETIC:
-            lines = [f"{frame.filename}:{frame.line}" for frame in extract_stack() if "dfl_lightning" in frame.filename]
-            self.found.add(f"{name}, {Path(lines[-1]).name}" if lines else name)
+            frames = [frame for frame in extract_stack() if Path(frame.filename).is_relative_to(PACKAGE)]
+            self.found.add(f"{name} in {frames[-1].line}" if frames else name)
         return result
 
 
