@@ -1,4 +1,7 @@
-"""Checkpoints: a round boundary each, written so that a killed run never loses the one before."""
+"""Checkpoints: a round boundary each, written so that a killed run never loses the one before, and read with care.
+
+Everything that is taken from a checkpoint has been compared with the checksum that was written with it.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,7 @@ import torch
 from lightning.fabric.plugins.io.torch_io import TorchCheckpointIO
 from lightning.pytorch.callbacks import Checkpoint
 
+from dfl_lightning.checksums import Damaged, check_archive, written_with_checksums
 from dfl_lightning.errors import UserError
 from dfl_lightning.files import sync_folder, write_atomically
 from dfl_lightning.round import RoundCallback
@@ -30,8 +34,11 @@ ABOUT = {
 }
 """What a checkpoint says about its run, and the types of that."""
 
-FORMAT = 1
-"""Of what `dfl_lightning` adds to a checkpoint; another number is refused."""
+FORMAT = 2
+"""Of what `dfl_lightning` adds to a checkpoint; another number is refused. Since 2, pieces have checksums."""
+
+SMALL = 2**20
+"""Bytes of a part of a file that is compared with its checksum even where the rows, the largest parts, are not read."""
 
 
 class AtomicCheckpointIO(TorchCheckpointIO):
@@ -45,7 +52,8 @@ class AtomicCheckpointIO(TorchCheckpointIO):
     ) -> None:
         """Serialise in memory, then write."""
         buffer = io.BytesIO()
-        torch.save(checkpoint, buffer)
+        with written_with_checksums():
+            torch.save(checkpoint, buffer)
         target = Path(path)
         if target.name == LAST and target.exists():
             _keep(target, target.with_name(PREVIOUS))
@@ -54,8 +62,8 @@ class AtomicCheckpointIO(TorchCheckpointIO):
     def load_checkpoint(
         self, path: Any, map_location: Any = lambda storage, loc: storage, weights_only: bool | None = None
     ) -> Any:
-        """See `read_checkpoint`; rows of other processes' clients stay in the file."""
-        return read_checkpoint(path, map_location, mmap=True if int(os.environ.get("WORLD_SIZE", 1)) > 1 else None)
+        """See `read_checkpoint`."""
+        return read_checkpoint(path, map_location)
 
     def remove_checkpoint(self, path: Any) -> None:
         """Of any kind."""
@@ -86,7 +94,12 @@ class ShardedCheckpointIO(AtomicCheckpointIO):
             _remove(temporary)
         servers = [torch.tensor([node]) for node in range(bank.num_clients, bank.num_nodes)]
         cohorts = [*(cohort.sort().values for cohort in engine.cohorts), *servers]
-        write_shards(temporary, checkpoint, cohorts, ranks.owner, ranks.rank, ranks.count)
+        try:
+            write_shards(temporary, checkpoint, cohorts, ranks)
+        except BaseException:
+            if ranks.rank == 0:
+                shutil.rmtree(temporary, ignore_errors=True)  # half a checkpoint, on a disk that may be full
+            raise
         if ranks.rank == 0:
             if target.name == LAST and target.exists():
                 _keep(target, target.with_name(PREVIOUS))
@@ -128,38 +141,74 @@ def _keep(file: Path, name: Path) -> None:
 
 
 def read_checkpoint(
-    path: str | os.PathLike[str], map_location: Any = "cpu", mmap: bool | None = None
+    path: str | os.PathLike[str], map_location: Any = "cpu", mmap: bool | None = None, verify: bool = True
 ) -> dict[str, Any]:
     """A checkpoint's content; runs no code of the file.
 
     Args:
         path: the file.
         map_location: of `torch.load`.
-        mmap: read only what is looked at.
+        mmap: read only the rows that are looked at.
+        verify: compare the rows with their checksums; a folder's are compared when they are looked at in any case.
 
     Raises:
-        UserError: no such file, or a torn or foreign one; its predecessor is named where it is whole.
+        UserError: no such file, or a damaged or foreign one; its predecessor is named where it is whole.
     """
     file = Path(path)
-    previous = file.with_name(PREVIOUS)
-    hint = f"; the one before it is {previous}" if previous.exists() and previous != file else ""
     if not is_checkpoint(file):
         what = "no checkpoint; give a run folder or a checkpoint" if file.is_dir() else "no such checkpoint"
-        raise UserError(f"{path}: {what}{hint}")
+        raise UserError(f"{path}: {what}{_predecessor(file)}")
     try:
         if file.is_dir():
-            content = read_shards(file, map_location)
+            content = read_shards(file, map_location, lambda error: _not_whole(file, error))
         else:
+            check_archive(file, largest=None if verify else SMALL)
             content = torch.load(file, map_location=map_location, weights_only=True, mmap=mmap)
     except Exception as error:  # what a torn or malicious file can raise is not documented
-        raise UserError(f"{path}: not a whole checkpoint ({type(error).__name__}){hint}") from None
+        raise _not_whole(file, error) from None
     ours = content.get("dfl_lightning") if isinstance(content, dict) else None
-    if not isinstance(ours, dict) or ours.get("format") != FORMAT:
+    number = ours.get("format") if isinstance(ours, dict) else None
+    if not isinstance(number, int):
         raise UserError(f"{path}: not a checkpoint of dfl_lightning")
+    if number != FORMAT:
+        raise UserError(
+            f"{path}: a checkpoint of format {number}, and this version of dfl_lightning reads format {FORMAT}; "
+            "use the version that wrote it"
+        )
     missing = _missing(content)
     if missing:
-        raise UserError(f"{path}: not a whole checkpoint (without {missing}){hint}")
+        raise _not_whole(file, Damaged(f"without {missing}"))
     return content
+
+
+def look_at_checkpoint(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """What a checkpoint says about its run; its rows are neither read nor verified before they are looked at.
+
+    Raises:
+        UserError: see `read_checkpoint`.
+    """
+    return read_checkpoint(path, mmap=True, verify=False)
+
+
+def _not_whole(file: Path, error: Exception) -> UserError:
+    """The sentence about a damaged checkpoint."""
+    why = str(error) if isinstance(error, Damaged) else type(error).__name__
+    return UserError(f"{file}: not a whole checkpoint ({why}){_predecessor(file)}")
+
+
+def _predecessor(file: Path) -> str:
+    """Where the checkpoint before this one is, to end a sentence with; it has been read to be sure."""
+    previous = file.with_name(PREVIOUS)
+    if file.name != LAST or not is_checkpoint(previous):
+        return ""
+    try:
+        content = read_checkpoint(previous, mmap=True)
+        for rows in content["state_dict"].values():
+            if isinstance(rows, ShardedRows):
+                rows.check()
+    except UserError:
+        return f"; the one before it, {previous}, is not whole either"
+    return f"; the one before it is {previous}"
 
 
 def _missing(content: dict[str, Any]) -> str:
@@ -197,14 +246,14 @@ def run_of(checkpoint: str | os.PathLike[str] | None) -> Path | None:
     if checkpoint is None or not is_checkpoint(Path(checkpoint)):
         return None
     home, written = Path(checkpoint).resolve().parent.parent, Path(checkpoint).parent.parent
-    if not (home / "metrics.csv").is_file():
+    if not any((home / name).is_file() for name in ("metrics.csv", "split.npz")):  # one of them may be moved away
         return None
     return written if written.resolve() == home else home
 
 
 def rounds_in(path: Path) -> int:
     """Rounds completed in a checkpoint file."""
-    return int(read_checkpoint(path, mmap=True)["state_dict"]["bank.progress"][0])
+    return int(look_at_checkpoint(path)["state_dict"]["bank.progress"][0])
 
 
 class RoundCheckpoint(Checkpoint, RoundCallback):
@@ -212,6 +261,15 @@ class RoundCheckpoint(Checkpoint, RoundCallback):
 
     def __init__(self) -> None:
         self._saved: tuple[Path, int, bool] | None = None
+
+    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+        """The checkpoint that a run goes on from is saved already; to save it again would cost its predecessor."""
+        if trainer.resumed_from is None or trainer.run.path is None:
+            return
+        file = trainer.run.path / FOLDER / LAST
+        if file.resolve() == Path(trainer.resumed_from).resolve():
+            boundary = pl_module.bank.boundary
+            self._saved = (file, boundary.round, boundary.closed)
 
     def on_boundary(self, trainer: DFLTrainer, module: DFLModule) -> None:
         """Save where it is due."""

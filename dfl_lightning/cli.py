@@ -36,7 +36,7 @@ from dfl_lightning.arguments import (
 )
 from dfl_lightning.bank.choice import ENGINES
 from dfl_lightning.bank.ranks import LostProcess
-from dfl_lightning.checkpoints import checkpoint_of, read_checkpoint
+from dfl_lightning.checkpoints import checkpoint_of, look_at_checkpoint
 from dfl_lightning.data import FederatedData
 from dfl_lightning.errors import UNREACHABLE, UserError, one_line
 from dfl_lightning.loop import RunStopped
@@ -153,7 +153,7 @@ class DFLCLI(LightningCLI):
         options = self.config[self._command]
         if options.get("ckpt_path") is not None:
             options["ckpt_path"] = str(checkpoint_of(options["ckpt_path"]))
-            read_checkpoint(options["ckpt_path"])
+            look_at_checkpoint(options["ckpt_path"])
         elif self._command != "fit" and not self._explain_only:
             raise no_run(self._command)
         elif options.get("fork"):

@@ -11,6 +11,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
+from dfl_lightning.checksums import check_directory
 from dfl_lightning.errors import reason
 
 _UNPACKED = 100
@@ -60,6 +61,12 @@ def remove_unfinished(folder: Path) -> None:
     for file in folder.rglob(".*.tmp"):
         if file.stem.rpartition(".")[2].isdigit():
             file.unlink(missing_ok=True)
+
+
+def sync_file(path: Path) -> None:
+    """Make what was appended to a file survive a power cut."""
+    with open(path, "ab") as file:
+        os.fsync(file.fileno())
 
 
 def sync_folder(folder: Path) -> None:
@@ -119,6 +126,7 @@ def read_npz(path: Path, names: Iterable[str] | None = None, most: int | None = 
         raise OSError(f"{path} is not a file")
     try:
         with zipfile.ZipFile(path) as archive:
+            check_directory(path, archive)
             members: dict[str, zipfile.ZipInfo] = {}
             for info in archive.infolist():
                 name = info.filename.removesuffix(".npy")

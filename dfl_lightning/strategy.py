@@ -12,7 +12,7 @@ from lightning.pytorch.strategies import DDPStrategy, Strategy, StrategyRegistry
 from torch import nn
 
 from dfl_lightning.bank.ranks import LostProcess, Ranks
-from dfl_lightning.checkpoints import ShardedCheckpointIO
+from dfl_lightning.checkpoints import AtomicCheckpointIO, ShardedCheckpointIO, read_checkpoint
 from dfl_lightning.errors import UserError, nearest
 from dfl_lightning.processes import Launcher, lost_child, lost_parent
 
@@ -51,12 +51,10 @@ class ClientStrategy(DDPStrategy):
 
     def lightning_module_state_dict(self) -> dict[str, Any]:
         """The boundary with the rows of all processes, in the first of them; all of them call this."""
-        module: Any = self.lightning_module
         state = super().lightning_module_state_dict()
         if isinstance(self.checkpoint_io, ShardedCheckpointIO):
             return state
-        ranks: Ranks = module.bank.ranks
-        whole = {name: ranks.gather_rows(rows) for name, rows in state.items() if name.startswith("bank.rows.")}
+        whole = {name: self._ranks.gather_rows(rows) for name, rows in state.items() if name.startswith("bank.rows.")}
         return {**state, **whole}
 
     def save_checkpoint(self, checkpoint: dict[str, Any], filepath: Any, storage_options: Any = None) -> None:
@@ -65,6 +63,23 @@ class ClientStrategy(DDPStrategy):
             self.checkpoint_io.save_checkpoint(checkpoint, filepath, storage_options)
         else:
             super().save_checkpoint(checkpoint, filepath, storage_options)
+
+    def load_checkpoint(self, checkpoint_path: Any, weights_only: bool | None = None) -> dict[str, Any]:
+        """Verified by the first process of each machine; each reads the rows of its own clients only."""
+        if not isinstance(self.checkpoint_io, AtomicCheckpointIO):
+            return super().load_checkpoint(checkpoint_path, weights_only)
+        with self._ranks.together():
+            return read_checkpoint(checkpoint_path, mmap=True, verify=self.local_rank == 0)
+
+    def load_model_state_dict(self, checkpoint: Any, strict: bool = True) -> None:
+        """A damaged piece, which one process reads, is refused by all."""
+        with self._ranks.together():
+            super().load_model_state_dict(checkpoint, strict)
+
+    @property
+    def _ranks(self) -> Ranks:
+        module: Any = self.lightning_module
+        return module.bank.ranks
 
 
 StrategyRegistry.register(NAME, ClientStrategy, description="each process has its own clients", override=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from dfl_lightning.bank.copies import computed_parameter, copy_of
+from dfl_lightning.checksums import Damaged, check_archive
 from dfl_lightning.errors import UserError
 from dfl_lightning.streams import stream_seed
 
@@ -52,6 +54,8 @@ def fresh_parameters(network: nn.Module, seed: int, node: int) -> nn.Module:
 def load_parameters(file: str) -> dict[str, Tensor]:
     """A state dict from a `.safetensors` or `.pt`/`.pth` file; runs no code of the file.
 
+    What `torch.save` wrote is compared with its checksums; a `.safetensors` file has none.
+
     Raises:
         UserError: no such file, or not a state dict.
     """
@@ -59,6 +63,8 @@ def load_parameters(file: str) -> dict[str, Tensor]:
     if not path.is_file():
         raise UserError(f"model.init={file}: no such file; init is common, independent or a file with a state dict")
     try:
+        if path.suffix != ".safetensors" and zipfile.is_zipfile(path):
+            check_archive(path)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # torch remarks on odd files before it fails on them
             state = (
@@ -66,6 +72,8 @@ def load_parameters(file: str) -> dict[str, Tensor]:
                 if path.suffix == ".safetensors"
                 else torch.load(path, weights_only=True, map_location="cpu")
             )
+    except Damaged as error:
+        raise UserError(f"model.init={file}: damaged ({error}); use another copy") from None
     except Exception as error:  # a broken file makes the readers fail in a dozen ways
         raise UserError(f"model.init={file}: not a readable state dict ({type(error).__name__})") from None
     if not isinstance(state, dict) or not all(isinstance(value, Tensor) for value in state.values()):
