@@ -54,6 +54,22 @@ def check_fingerprint(trainer: DFLTrainer, module: DFLModule, saved: dict[str, A
             raise UserError(f"{where}: {name} is {theirs} in the checkpoint and {ours} in this run{hint}")
 
 
+def check_rounds(trainer: DFLTrainer, rounds: int) -> None:
+    """Refuse a checkpoint that has more rounds than this run is asked for.
+
+    Raises:
+        UserError: with the least number of rounds that may be asked for.
+    """
+    most = trainer.max_epochs
+    if trainer.state.fn != "fit" or most is None or not 0 <= most < rounds:
+        return
+    here = "trainer.fast_dev_run does 1" if trainer.fast_dev_run else f"trainer.max_rounds is {most}"  # type: ignore[attr-defined]
+    raise UserError(
+        f"{trainer.resumed_from}: the run has {rounds} rounds already, and {here}; "
+        f"give {rounds} or more, or go on from an earlier checkpoint"
+    )
+
+
 def _plain(policy: Policy) -> dict[str, Any]:
     """A policy's settings: its simple attributes that are not state."""
     state = set(policy.state_dict())

@@ -103,6 +103,18 @@ class RoundLoop(_FitLoop):
         committed = self.rounds_committed
         return committed if not committed or self._protocol.bank.boundary.closed else committed - 1
 
+    @property
+    def is_over(self) -> bool:
+        """Whether no round is left to do: the run has them all, or early stopping had ended it when it was saved."""
+        if self.max_epochs is not None and 0 <= self.max_epochs <= self.rounds_done:
+            return True
+        return self.rounds_done > 0 and self._stopped_early
+
+    @property
+    def _stopped_early(self) -> bool:
+        trainer = cast("DFLTrainer", self.trainer)
+        return any(isinstance(c, EarlyStopping) and c.stopped_epoch > 0 for c in trainer.callbacks)  # type: ignore[attr-defined]
+
     # --- the round ----------------------------------------------------------------------------------------------------
     def advance(self) -> None:
         """One communication round; only its evaluation, where an interruption came between."""
@@ -166,9 +178,8 @@ class RoundLoop(_FitLoop):
         """Callbacks as they were at the boundary; from here on signals are heard."""
         protocol = self._protocol
         protocol.take_up()
-        for callback in protocol.callbacks:
-            if isinstance(callback, EarlyStopping) and callback.stopped_epoch > 0:
-                self.trainer.should_stop = True  # the run had ended when it was saved
+        if self._stopped_early:
+            self.trainer.should_stop = True  # the run had ended when it was saved
         protocol.bank.ranks.same("round", self.rounds_done)
         assert protocol.bank.engine is not None
         protocol.bank.engine.between_cohorts = self._look_around

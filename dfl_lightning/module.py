@@ -20,7 +20,7 @@ from dfl_lightning.bank.ranks import Ranks, owners_of
 from dfl_lightning.callbacks.families import Selection
 from dfl_lightning.data import ClientData
 from dfl_lightning.errors import UserError
-from dfl_lightning.fingerprint import check_fingerprint, fingerprint
+from dfl_lightning.fingerprint import check_fingerprint, check_rounds, fingerprint
 from dfl_lightning.history import settings_text, taken_up
 from dfl_lightning.models import Network
 from dfl_lightning.models.fitting import fit_to_data
@@ -345,13 +345,14 @@ class DFLModule(LightningModule):
         return {**about, **fingerprint(self.dfl_trainer, self)}
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Refuse another network's, client count's or config's checkpoint."""
+        """Refuse another network's, client count's or config's checkpoint, and one with more rounds than are wanted."""
         trainer, about = self.dfl_trainer, checkpoint.get("dfl_lightning")
         check_fingerprint(trainer, self, about)
         assert about is not None
+        done = int(checkpoint["state_dict"]["bank.progress"][0])
+        check_rounds(trainer, done)
         self._loaded_metrics = dict(about["metrics"])
         if trainer.state.fn == TrainerFn.FITTING and trainer.resumed_from is not None:
-            done = int(checkpoint["state_dict"]["bank.progress"][0])
             self.history = taken_up(about, self._about(), trainer.resumed_from, done, trainer.fork)
         checkpoint["optimizer_states"], checkpoint["lr_schedulers"] = [], []  # the schedule is this run's own
         if self.trainer.fork:  # type: ignore[attr-defined]  # whose policies may be others: no state for those, no warning

@@ -347,6 +347,9 @@ class DFLTrainer(Trainer):
                 super().fit(model, datamodule=datamodule, ckpt_path=ckpt_path)
             except SystemExit as left:  # Lightning's answer to Ctrl-C
                 raise left.__context__ if isinstance(left.__context__, KeyboardInterrupt) else left from None
+            finally:
+                if self.run_folder is not None:
+                    self.run_folder.unlock()
 
     def validate(  # type: ignore[override]  # weights_only is always true here
         self,
@@ -395,9 +398,9 @@ class DFLTrainer(Trainer):
         return f"DFLTrainer(max_rounds={self.max_epochs}, {names}, topology={topology}, engine={self.engine})"
 
     def save_checkpoint(self, filepath: Any, weights_only: bool | None = None, storage_options: Any = None) -> None:
-        """Save the last boundary; nothing where a run is ended before it has one (`OnExceptionCheckpoint` asks)."""
-        ended_early = self.state.status == TrainerStatus.INTERRUPTED and self.lightning_module.bank is None
-        if not ended_early:
+        """Save the last boundary; nothing where a run ended before it began (`OnExceptionCheckpoint` asks)."""
+        begun = self.lightning_module.bank is not None and (self.run_folder is None or self.run_folder.is_open)
+        if begun or self.state.status != TrainerStatus.INTERRUPTED:
             super().save_checkpoint(filepath, weights_only, storage_options)
 
     def prepare(self, module: DFLModule, datamodule: Any) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from dfl_lightning.errors import UserError
 from dfl_lightning.files import write_atomically
+from dfl_lightning.report.tables import read_metrics
 from dfl_lightning.round import RoundCallback
 
 if TYPE_CHECKING:
@@ -34,8 +35,7 @@ class ProcessTraffic(RoundCallback):
         """Go on after the boundary."""
         if pl_module.bank.ranks.count == 1 or not trainer.is_global_zero or trainer.run_folder is None:
             return
-        file = self._file(trainer)
-        rows = list(csv.DictReader(file.read_text(encoding="utf-8").splitlines())) if file.is_file() else []
+        rows = read_metrics(self._file(trainer), gaps=True)  # of other numbers of processes
         self._rows = [row for row in rows if int(row["round"]) < pl_module.bank.boundary.round]
 
     def on_boundary(self, trainer: DFLTrainer, module: DFLModule) -> None:

@@ -16,11 +16,12 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 
 from dfl_lightning.checkpoints import FOLDER, rounds_in, run_of
 from dfl_lightning.errors import UserError
-from dfl_lightning.files import remove_unfinished, write_atomically, write_npz
+from dfl_lightning.files import remove_unfinished, sync_file, write_atomically, write_npz
 from dfl_lightning.functional import worst_decile_mean
-from dfl_lightning.history import config_text
+from dfl_lightning.history import CHANGED, config_text
+from dfl_lightning.locks import FolderLock
 from dfl_lightning.report.summary import summarise
-from dfl_lightning.report.tables import COLUMNS, as_csv, as_text, by_round, read_metrics, read_npz
+from dfl_lightning.report.tables import COLUMNS, as_csv, as_text, damaged, read_metrics, read_rounds
 from dfl_lightning.round import Round, RoundCallback
 
 if TYPE_CHECKING:
@@ -28,9 +29,12 @@ if TYPE_CHECKING:
     from dfl_lightning.module import DFLModule
     from dfl_lightning.trainer import DFLTrainer
 
+OF_THE_PROCESS = (CHANGED, "engine", "seconds", "device", "versions")
+"""Keys of summary.json that say how the rounds were computed, not what came of them."""
+
 
 class RunFolder(RoundCallback):
-    """Writes `runs/<name>/<time>/` and offers the same as arrays.
+    """Writes `runs/<name>/<time>/` and offers the same as arrays; a run has its folder for itself while it writes.
 
     Attributes:
         path: the folder, or None before the run.
@@ -52,6 +56,8 @@ class RunFolder(RoundCallback):
         self._diverged: dict[int, dict[str, np.ndarray]] = {}
         self._has_new_columns = False
         self._source: Path | None = None  # the run folder that this fit goes on from
+        self._began: tuple[int, bool] | None = None  # where this fit started
+        self._lock = FolderLock()
         self._trainer: Any = None
         self._monitored: dict[str, torch.Tensor] = {}
         self._placed: list[ModelCheckpoint] = []  # whose files go into the run folder
@@ -85,23 +91,48 @@ class RunFolder(RoundCallback):
 
     # --- open ---------------------------------------------------------------------------------------------------------
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
-        """Choose the folder; the files come when the boundary is known."""
+        """Choose the folder, and lock it; the files come when the boundary is known."""
         if stage != "fit":
             return
         self.is_open, self.summary, self._trainer, self._monitored = False, {}, trainer, {}
         former = self.path if getattr(pl_module, "bank", None) is not None else None
         self._source = run_of(trainer.resumed_from) or former
-        self.path = self._source
-        if self.path is not None and not trainer.fork:
-            _refuse_links(self.path)
-        if self.path is None or trainer.fork:
-            made = str(_new_folder(Path(trainer.runs_root) / trainer.run_name)) if trainer.is_global_zero else ""
-            self.path = Path(trainer.strategy.broadcast(made))
+        chosen, refusal = "", ""
+        if trainer.is_global_zero:
+            try:
+                chosen = str(self._choose(trainer))
+            except UserError as error:
+                refusal = str(error)
+        chosen, refusal = trainer.strategy.broadcast((chosen, refusal))
+        if refusal:
+            raise UserError(refusal)
+        self.path = Path(chosen)
         trainer.make_logger(self.path)
         for callback in trainer.callbacks:
             if isinstance(callback, ModelCheckpoint) and (callback.dirpath is None or callback in self._placed):
                 callback.dirpath = str(self.path / FOLDER)  # Lightning would put it where the first logger writes
                 self._placed.append(callback)
+
+    def _choose(self, trainer: DFLTrainer) -> Path:
+        """The folder of the run that goes on, or a new one; locked.
+
+        Raises:
+            UserError: another process writes there, or nobody can.
+        """
+        if self._source is None or trainer.fork:
+            folder = _new_folder(Path(trainer.runs_root) / trainer.run_name)
+        else:
+            folder = self._source
+            _refuse_links(folder)
+        self._lock.take(folder)
+        remark = f"{folder} cannot be locked ({self._lock.missing}): do not go on with this run twice at once"
+        if self._lock.missing and remark not in trainer.remarks:
+            trainer.remarks.append(remark)
+        return folder
+
+    def unlock(self) -> None:
+        """Let other processes write into the folder: when a fit is over, however it ended."""
+        self._lock.release()
 
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
         """Take up the rows up to the boundary, set aside what comes after it, write what describes the run."""
@@ -120,11 +151,12 @@ class RunFolder(RoundCallback):
             if self._rows:
                 self._write_arrays(boundary.round)
             trainer.datamodule.save_split(self.path / "split.npz")
-            if trainer.config is not None:
+            if trainer.config is not None and not (trainer.fit_loop.is_over and self._file("config.yaml").is_file()):
                 text = config_text({**pl_module.history, **trainer.config})
                 write_atomically(self.path / "config.yaml", lambda file: file.write(text.encode()))
         except OSError as error:
             raise UserError(f"{self.path}: the run folder cannot be written ({error.strerror})") from error
+        self._began = (boundary.round, boundary.closed)
         self.is_open = True
         for logger in trainer.loggers:
             logger.log_hyperparams(_settings(trainer, pl_module))
@@ -160,11 +192,12 @@ class RunFolder(RoundCallback):
         rows = read_metrics(self._source / "metrics.csv")
         self._extra = sorted({c for row in rows for c in row} - set(COLUMNS))
         self._rows = [row for row in rows if int(row["round"]) < done]
-        evaluations = by_round(read_npz(self._source / "clients.npz"), "rounds")
-        graphs = by_round(read_npz(self._source / "graphs.npz"), "round")
+        _refuse_lost_rows(self._source / "metrics.csv", self._rows, boundary.round)
+        evaluations = read_rounds(self._source / "clients.npz", "rounds")
+        graphs = read_rounds(self._source / "graphs.npz", "round")
         self._evaluations = {r: {k: v[0] for k, v in e.items()} for r, e in evaluations.items() if r < done}
         self._graphs = {r: g for r, g in graphs.items() if r < boundary.round}
-        diverged = by_round(read_npz(self._source / "diverged.npz"), "round")
+        diverged = read_rounds(self._source / "diverged.npz", "round")
         self._diverged = {r: d for r, d in diverged.items() if r < boundary.round}
         if self._source == self.path:
             remove_unfinished(self.path)
@@ -227,9 +260,10 @@ class RunFolder(RoundCallback):
             ) from error
 
     def on_save_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> None:
-        """The arrays are never behind a checkpoint."""
+        """The arrays and the table are never behind a checkpoint, not even after a power cut."""
         if self.is_open and trainer.is_global_zero:
             self._write_arrays(pl_module.bank.boundary.round)
+            sync_file(self._file("metrics.csv"))
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
         """Write the arrays and the summary."""
@@ -246,6 +280,7 @@ class RunFolder(RoundCallback):
             return
         with suppress(OSError):
             if not self.is_open:
+                self.unlock()  # a folder that is to be removed must be empty
                 self.path.rmdir()
                 self.path.parent.rmdir()
             elif self._rows:
@@ -258,10 +293,23 @@ class RunFolder(RoundCallback):
             write_npz(self._file("diverged.npz"), _before(done, self._diverged))
 
     def _summarise(self, trainer: DFLTrainer, module: DFLModule, status: str) -> None:
-        self._write_arrays(module.bank.boundary.round)
+        boundary = module.bank.boundary
+        self._write_arrays(boundary.round)
         self.summary = summarise(trainer, module, status)
+        former = self._former_summary() if self._began == (boundary.round, boundary.closed) else {}
+        if _numbers(self.summary) == _numbers(former):
+            self.summary = former  # nothing was done since; its seconds are those of the rounds
+            return
         text = json.dumps(self.summary, indent=2, allow_nan=False) + "\n"
         write_atomically(self._file("summary.json"), lambda file: file.write(text.encode()))
+
+    def _former_summary(self) -> dict[str, Any]:
+        """What summary.json holds; nothing where there is none that can be read."""
+        try:
+            former = json.loads(self._file("summary.json").read_text(encoding="utf-8"))
+        except (OSError, ValueError):  # it is made again
+            return {}
+        return former if isinstance(former, dict) else {}
 
     def _add(self, boundary: Any) -> None:
         index = boundary.round - 1
@@ -308,6 +356,18 @@ def _before(round: float, found: dict[int, dict[str, np.ndarray]]) -> dict[str, 
     """The entries of the rounds before this one, by column."""
     parts = [found[r] for r in sorted(found) if r < round]
     return {name: np.concatenate([p[name] for p in parts]) for name in parts[0]} if parts else {}
+
+
+def _numbers(summary: dict[str, Any]) -> dict[str, Any]:
+    """What came of the rounds."""
+    return {key: value for key, value in summary.items() if key not in OF_THE_PROCESS}
+
+
+def _refuse_lost_rows(table: Path, rows: list[dict[str, str]], done: int) -> None:
+    """A table that ends long before the checkpoint; the last round's row, only, is made again from that."""
+    there = int(rows[-1]["round"]) + 1 if rows else 0
+    if table.is_file() and there < done - 1:
+        raise damaged(table, f"it has the rows of {there} rounds, and the checkpoint is of {done}")
 
 
 def _refuse_links(run: Path) -> None:

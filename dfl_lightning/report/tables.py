@@ -37,17 +37,49 @@ def as_csv(rows: list[dict[str, str]], extra: list[str], header: bool = True) ->
     return text.getvalue()
 
 
-def read_metrics(path: Path) -> list[dict[str, str]]:
-    """The whole rows of a metrics.csv, none where there is no file."""
+def read_metrics(path: Path, gaps: bool = False) -> list[dict[str, str]]:
+    """The whole rows of a metrics.csv, none where there is no file; a killed run may have torn the last one.
+
+    Args:
+        path: the file.
+        gaps: rounds may be missing in between.
+
+    Raises:
+        UserError: a row has no place after the one before it, or cells that are no numbers.
+    """
     if not path.is_file():
         return []
     try:
-        with open(path, encoding="utf-8", newline="") as file:
-            rows = list(csv.DictReader(file))
-    except (csv.Error, UnicodeDecodeError) as error:
-        raise _damaged(path, error) from error
-    # a killed run may tear its last row
-    return [row for row in rows if None not in row.values() and (row.get("round") or "").isdigit()]
+        text = path.read_bytes().decode()
+        whole = text[: text.rfind("\n") + 1]
+        reader = csv.DictReader(io.StringIO(whole, newline=""), strict=True)
+        rows = list(reader)
+        if whole and "round" not in (reader.fieldnames or []):
+            raise ValueError("its first line names no column 'round'")
+        for number, row in enumerate(rows):
+            _check_row(row, int(rows[number - 1]["round"]) if number else None, gaps)
+    except (csv.Error, ValueError) as error:
+        raise damaged(path, reason(error)) from error
+    return rows
+
+
+def _check_row(row: dict[str, str], former: int | None, gaps: bool) -> None:
+    """Refuse a row that a run does not write after the one of round `former`.
+
+    Raises:
+        ValueError: what is wrong with it.
+    """
+    index = row["round"] or ""
+    if None in row or None in row.values():
+        raise ValueError(f"the row of round '{index}' has not as many cells as there are columns")
+    is_number = index.isascii() and index.isdigit()
+    if not is_number or (former is not None and (int(index) <= former or (int(index) > former + 1 and not gaps))):
+        raise ValueError(f"there is a row of round '{index}'" + ("" if former is None else f" after round {former}"))
+    for column, cell in row.items():
+        try:
+            float(cell or "nan")
+        except ValueError as error:
+            raise ValueError(f"round {index} has '{cell}' for {column}") from error
 
 
 def read_npz(path: Path) -> dict[str, np.ndarray]:
@@ -57,16 +89,32 @@ def read_npz(path: Path) -> dict[str, np.ndarray]:
     try:
         return files.read_npz(path)
     except ValueError as error:
-        raise _damaged(path, error) from error
+        raise damaged(path, reason(error)) from error
 
 
-def _damaged(path: Path, error: Exception) -> UserError:
-    return UserError(f"{path}: damaged ({reason(error)}); restore it, or move it away and go on without it")
+def damaged(path: Path, why: str) -> UserError:
+    """The sentence about a file of a run that cannot be used."""
+    return UserError(f"{path}: damaged ({why}); restore it, or move it away and go on without it")
 
 
-def by_round(arrays: dict[str, np.ndarray], key: str) -> dict[int, dict[str, np.ndarray]]:
-    """The rows of each round, by round; the key itself stays where it names an edge's round."""
-    if key not in arrays:
+def read_rounds(path: Path, key: str) -> dict[int, dict[str, np.ndarray]]:
+    """The rows of each round in an npz file of a run, by round, none where there is no file.
+
+    The array of the rounds itself stays where it names an edge's round.
+
+    Args:
+        path: the file.
+        key: the array of the rounds.
+
+    Raises:
+        UserError: it is damaged, or its arrays do not belong together.
+    """
+    arrays = read_npz(path)
+    if not arrays:
         return {}
+    rounds = arrays.get(key)
+    belong = rounds is not None and rounds.ndim == 1 and {a.shape[:1] for a in arrays.values()} == {rounds.shape}
+    if rounds is None or not belong or rounds.dtype.kind not in "iu":
+        raise damaged(path, f"its arrays do not have a row for each entry of '{key}'")
     kept = [name for name in arrays if name != key or key == "round"]
-    return {int(r): {name: arrays[name][arrays[key] == r] for name in kept} for r in np.unique(arrays[key])}
+    return {int(r): {name: arrays[name][rounds == r] for name in kept} for r in np.unique(rounds)}

@@ -1,5 +1,8 @@
 """A checkpoint of any kind, saved by any number of processes, is gone on from by any number of processes."""
 
+import contextlib
+import io
+import os
 import pickle
 import shutil
 from pathlib import Path
@@ -7,9 +10,11 @@ from pathlib import Path
 import pytest
 import torch
 
+from dfl_lightning import cli
 from dfl_lightning.checkpoints import read_checkpoint, rounds_in
 from dfl_lightning.errors import UserError
 from dfl_lightning.export import reported_state
+from dfl_lightning.locks import FolderLock
 
 WORDS = ["--config", "afind", "--data.num_clients", "12", "--data.samples_per_client", "12", "--trainer.cohorts", "3"]
 
@@ -90,3 +95,52 @@ def test_a_folder_reads_only_files_of_its_own(sharded):
     about.write_bytes(text.replace(b"__0_0.distcp", b"../_0_0.dist"))
     with pytest.raises(UserError, match="not a whole checkpoint"):
         read_checkpoint(sharded)
+
+
+def _resume(folder, words):
+    """What `dfl-fit` of several processes answers."""
+    os.chdir(folder)
+    said = io.StringIO()
+    with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+        code = cli.run("fit", [*words, "--trainer.accelerator", "cpu", "--trainer.devices", os.environ["WORLD_SIZE"]])
+    return code, said.getvalue()
+
+
+@pytest.mark.parametrize("kind", ["full", "sharded"])
+def test_what_one_process_finds_damaged_all_refuse(runs, on_ranks, tmp_path, kind):
+    words = [*WORDS, "--trainer.checkpoints", kind]
+    run = runs.fit(2, tmp_path, [*words, "--trainer.max_rounds", "1"])
+    last = run / "checkpoints" / "last.ckpt"
+    row = read_checkpoint(last)["state_dict"]["bank.rows.models"][torch.tensor([0])].numpy().tobytes()
+    [(file, at)] = [
+        (file, file.read_bytes().find(row))
+        for file in ([last] if kind == "full" else last.glob("*.distcp"))
+        if row in file.read_bytes()
+    ]
+    content = bytearray(file.read_bytes())
+    content[at + len(row) // 2] ^= 1
+    file.write_bytes(content)
+    before = {f: f.read_bytes() for f in run.rglob("*") if f.is_file()}
+    answers = on_ranks(2, _resume, str(tmp_path), [*words, "--trainer.max_rounds", "2", "--ckpt_path", str(last)])
+    what = "data/" if kind == "full" else f"{file.name}: the checksum of 'models/"
+    for code, said in answers:
+        assert code == 2, said
+        assert "last.ckpt: not a whole checkpoint (" in said
+        assert what in said
+    assert {f: f.read_bytes() for f in run.rglob("*") if f.is_file()} == before
+
+
+def test_several_processes_write_into_a_run_that_nobody_else_writes(runs, on_ranks, tmp_path):
+    run = runs.fit(2, tmp_path, [*WORDS, "--trainer.max_rounds", "1"])
+    assert not (run / ".lock").exists()
+    writer, words = FolderLock(), [*WORDS, "--trainer.max_rounds", "2"]
+    writer.take(run)
+    for code, said in on_ranks(2, _resume, str(tmp_path), [*words, "--ckpt_path", str(run / "checkpoints/last.ckpt")]):
+        assert code == 2, said
+        assert f"process {os.getpid()} on " in said
+    writer.release()
+    damaged = run / "processes.csv"
+    damaged.write_text(f"{damaged.read_text()}nonsense\n")
+    answers = on_ranks(2, _resume, str(tmp_path), [*words, "--ckpt_path", str(run / "checkpoints/last.ckpt")])
+    assert all(code == 2 for code, _ in answers)
+    assert "processes.csv: damaged" in answers[0][1]

@@ -4,19 +4,24 @@ import csv
 import json
 import math
 import os
+import random
 import resource
 import signal
 import zipfile
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
 import yaml
+from lightning.pytorch.callbacks import EarlyStopping, OnExceptionCheckpoint
 
 from dfl_lightning import callbacks as families
 from dfl_lightning.callbacks import Monitor
 from dfl_lightning.checkpoints import rounds_in
 from dfl_lightning.errors import UserError
+from dfl_lightning.files import read_npz
 from dfl_lightning.functional import worst_decile_mean
+from dfl_lightning.locks import FolderLock
 from dfl_lightning.report import tables
 from dfl_lightning.report.tables import COLUMNS
 
@@ -260,6 +265,149 @@ def test_a_torn_last_row_is_made_again_from_the_checkpoint(small_run, tear):
     assert file.read_bytes() == whole
 
 
+# --- a run that is over
+
+
+def contents(folder):
+    return {str(f.relative_to(folder)): f.read_bytes() for f in sorted(folder.rglob("*")) if f.is_file()}
+
+
+def stops_early():
+    return [EarlyStopping("val_loss", patience=1, min_delta=100.0)]
+
+
+@pytest.mark.parametrize("how", ["all rounds", "stopped early", "in pieces"])
+def test_a_finished_run_that_is_resumed_says_its_numbers_again_and_stays_as_it_is(small_run, capsys, how):
+    options = {"checkpoint_every": 1, "check_val_every_n_epoch": 2, "enable_progress_bar": True}
+    options |= {"checkpoints": "sharded"} if how == "in pieces" else {}
+    callbacks = stops_early if how == "stopped early" else list
+    first = small_run(9 if how == "stopped early" else 4, callbacks(), **options)
+    first.trainer.config = {"trainer": {"max_rounds": 4}}
+    first.fit()
+    assert first.module.bank.boundary.round == 4
+    *_, table, _ = capsys.readouterr().out.partition("test accuracy")
+    before = contents(first.folder)
+    assert json.loads(before["summary.json"])["status"] == "finished"
+    again = small_run(9 if how == "stopped early" else 4, callbacks(), **options)
+    again.trainer.config = {"trainer": {"max_rounds": 4, "devices": 1}}
+    again.fit(first.folder / "checkpoints" / "last.ckpt")
+    assert contents(first.folder) == before
+    assert again.trainer.run.summary == json.loads(before["summary.json"])
+    *_, said, _ = capsys.readouterr().out.partition("test accuracy")
+    assert said == table
+
+
+def test_a_summary_that_is_lost_is_made_again(small_run):
+    run = small_run(2).fit()
+    whole = json.loads((run.folder / "summary.json").read_text())
+    for content in (b"{", b"[]", None):
+        (run.folder / "summary.json").unlink()
+        if content is not None:
+            (run.folder / "summary.json").write_bytes(content)
+        small_run(2).fit(run.folder / "checkpoints" / "last.ckpt")
+        again = json.loads((run.folder / "summary.json").read_text())
+        assert {**again, "seconds": None} == {**whole, "seconds": None}
+
+
+@pytest.mark.parametrize("fork", [False, True])
+def test_fewer_rounds_than_there_are_is_one_sentence_and_changes_nothing(small_run, fork):
+    run = small_run(4).fit()
+    last, before = run.folder / "checkpoints" / "last.ckpt", contents(run.folder.parent)
+    callbacks = [OnExceptionCheckpoint(run.folder / "checkpoints")]
+    with pytest.raises(UserError) as refusal:
+        small_run(3, callbacks).fit(last, fork=fork)
+    assert str(refusal.value) == (
+        f"{last}: the run has 4 rounds already, and trainer.max_rounds is 3; "
+        "give 4 or more, or go on from an earlier checkpoint"
+    )
+    assert contents(run.folder.parent) == before
+    with pytest.raises(UserError, match=r"has 4 rounds already, and trainer\.fast_dev_run does 1;"):
+        small_run(3, fast_dev_run=True).fit(last)
+    assert contents(run.folder.parent) == before
+
+
+def test_a_round_that_waits_for_its_evaluation_counts(small_run):
+    class Stop(Monitor):
+        def on_validation_start(self, trainer, module):
+            raise KeyboardInterrupt
+
+    run = small_run(4, [Stop()], check_val_every_n_epoch=3)
+    with pytest.raises(KeyboardInterrupt):
+        run.fit()
+    last, before = run.folder / "checkpoints" / "last.ckpt", contents(run.folder)
+    assert rounds_in(last) == 3
+    with pytest.raises(UserError, match=r"has 3 rounds already, and trainer\.max_rounds is 2;"):
+        small_run(2, check_val_every_n_epoch=3).fit(last)
+    assert contents(run.folder) == before
+    assert len(rows(small_run(3, check_val_every_n_epoch=3).fit(last).folder)) == 3
+
+
+def test_the_predecessor_stays_until_there_is_a_newer_checkpoint(small_run):
+    run = small_run(4, checkpoint_every=3).fit()
+    folder = run.folder / "checkpoints"
+    before = contents(folder)
+
+    class Stop(Monitor):
+        def on_trained(self, trainer, module, round):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        small_run(6, [Stop()]).fit(folder / "last.ckpt")
+    assert contents(folder) == before
+    small_run(6, checkpoint_every=3).fit(folder / "last.ckpt")
+    assert (rounds_in(folder / "previous.ckpt"), rounds_in(folder / "last.ckpt")) == (4, 6)
+
+
+# --- one process at a time
+
+
+def test_a_run_that_another_process_writes_is_not_resumed_but_may_be_forked(small_run):
+    run = small_run(2).fit()
+    last, writer = run.folder / "checkpoints" / "last.ckpt", FolderLock()
+    writer.take(run.folder)
+    before = contents(run.folder.parent)
+    callbacks = [OnExceptionCheckpoint(run.folder / "checkpoints")]
+    with pytest.raises(UserError, match=rf"{run.folder}: process {os.getpid()} on .* writes into this run; wait"):
+        small_run(4, callbacks).fit(last)
+    assert contents(run.folder.parent) == before
+    assert len(rows(small_run(4).fit(last, fork=True).folder)) == 4
+    writer.release()
+    assert len(rows(small_run(4).fit(last).folder)) == 4
+
+
+@pytest.mark.parametrize("hook", ["on_fit_start", "on_trained", None])
+def test_a_run_holds_its_folder_until_it_is_over_however_it_ends(small_run, hook):
+    class Look(Monitor):
+        def on_propose(self, trainer, module, round):
+            with pytest.raises(UserError, match="writes into this run"):
+                FolderLock().take(trainer.run.path)
+
+    class Boom(Monitor):
+        pass
+
+    def boom(*_):
+        raise KeyError("boom")
+
+    if hook is not None:
+        setattr(Boom, hook, boom)
+    run = small_run(2, [Look(), Boom()])
+    with nullcontext() if hook is None else pytest.raises(KeyError, match="boom"):
+        run.fit()
+    assert run.folder.is_dir() == (hook != "on_fit_start")
+    assert not list(run.folder.parent.rglob(".lock"))
+    if hook is None:
+        run.trainer.fit_loop.max_epochs = 3
+        run.fit()  # again, in the same process
+        assert len(rows(run.folder)) == 3
+
+
+def test_a_folder_without_locks_is_a_note(small_run, monkeypatch, capsys):
+    monkeypatch.setattr("dfl_lightning.locks.fcntl", None)
+    run = small_run(1, enable_progress_bar=True).fit()
+    note = f"note: {run.folder} cannot be locked (this system has none): do not go on with this run twice at once"
+    assert note in capsys.readouterr().out.splitlines()
+
+
 # --- disks
 
 
@@ -338,6 +486,91 @@ def test_the_worst_decile_is_of_known_clients():
     import torch
 
     assert worst_decile_mean(torch.tensor([0.5, math.nan, 0.25])) == 0.25
+
+
+DAMAGES = {
+    "a row twice": lambda lines: [*lines[:3], lines[2], *lines[3:]],
+    "a row that is lost": lambda lines: [*lines[:2], *lines[3:]],
+    "rows in another order": lambda lines: [lines[0], lines[2], lines[1], *lines[3:]],
+    "a cell too many": lambda lines: [*lines[:2], f"{lines[2]},1", *lines[3:]],
+    "a cell that is lost": lambda lines: [*lines[:2], lines[2].rpartition(",")[0], *lines[3:]],
+    "no number": lambda lines: [*lines[:2], lines[2].replace(".", "x", 1), *lines[3:]],
+    "no round": lambda lines: [*lines[:2], lines[2].replace("1", "", 1), *lines[3:]],
+    "no header": lambda lines: lines[1:],
+    "two rows short": lambda lines: lines[:-2],
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize("fork", [False, True])
+def test_a_table_that_no_run_writes_is_refused_before_anything_is_written(small_run, damage, fork):
+    run = small_run(4).fit()
+    last, file = run.folder / "checkpoints" / "last.ckpt", run.folder / "metrics.csv"
+    whole = file.read_text()
+    file.write_text("".join(f"{line}\n" for line in DAMAGES[damage](whole.splitlines())))
+    before = contents(run.folder.parent)
+    with pytest.raises(UserError, match=r"metrics\.csv: damaged \(.*\); restore it, or move it away"):
+        small_run(5).fit(last, fork=fork)
+    assert contents(run.folder.parent) == before
+    file.unlink()
+    resumed = small_run(5).fit(last)
+    assert resumed.folder == run.folder
+    assert [row["round"] for row in rows(run.folder)] == ["3", "4"]
+
+
+def test_rounds_may_be_missing_only_where_that_is_said(tmp_path):
+    file = tmp_path / "processes.csv"
+    file.write_text("round,bytes_moved\n0,1\n3,2\n")
+    assert [row["round"] for row in tables.read_metrics(file, gaps=True)] == ["0", "3"]
+    with pytest.raises(UserError, match="there is a row of round '3' after round 0"):
+        tables.read_metrics(file)
+    file.write_text("round,bytes_moved\n0,1\n0,2\n")
+    with pytest.raises(UserError, match="there is a row of round '0' after round 0"):
+        tables.read_metrics(file, gaps=True)
+
+
+def test_a_last_row_without_its_end_is_not_believed(small_run):
+    run = small_run(3).fit()
+    file = run.folder / "metrics.csv"
+    whole = file.read_bytes()
+    for lost in (1, 2, 3):  # all cells are there, and the last one may be shorter than it was
+        file.write_bytes(whole[:-lost])
+        small_run(3).fit(run.folder / "checkpoints" / "last.ckpt")
+        assert file.read_bytes() == whole
+
+
+def test_arrays_that_do_not_belong_together_are_named(tmp_path):
+    for name, key in (("clients.npz", "rounds"), ("graphs.npz", "round")):
+        good = {key: np.array([0, 0, 2]), "test_acc": np.zeros((3, 2))}
+        np.savez(tmp_path / name, **good)
+        assert sorted(tables.read_rounds(tmp_path / name, key)) == [0, 2]
+        for bad in (
+            {"test_acc": np.zeros((2, 2))},
+            {key: np.zeros(3)},
+            {key: np.zeros((3, 1), int)},
+            {"x": np.array(1)},
+        ):
+            np.savez(tmp_path / name, **{**good, **bad})
+            with pytest.raises(UserError, match=rf"{name}: damaged"):
+                tables.read_rounds(tmp_path / name, key)
+
+
+@pytest.mark.parametrize("name", ["clients.npz", "graphs.npz", "split.npz"])
+def test_a_bit_that_changes_in_the_arrays_of_a_run_is_refused_or_changes_nothing(run, name):
+    file, draw, refused = run.folder / name, random.Random(0), 0
+    content, before = file.read_bytes(), read_npz(file)
+    for place in draw.sample(range(8 * len(content)), 400):
+        changed = bytearray(content)
+        changed[place // 8] ^= 1 << place % 8
+        file.write_bytes(changed)
+        try:
+            found = read_npz(file)
+        except (OSError, ValueError):
+            refused += 1
+            continue
+        assert found.keys() == before.keys()
+        assert all(np.array_equal(found[k], before[k]) and found[k].dtype == before[k].dtype for k in before)
+    assert refused > 200
 
 
 @pytest.mark.parametrize("content", [b"nothing of the kind", b"PK\x03\x04 torn", b"\xff\xfe\x00"])
