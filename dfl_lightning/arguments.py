@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from dfl_lightning.config_files import DoubledKeyError, as_yaml, parse, read_config
 from dfl_lightning.errors import UserError, nearest
@@ -238,10 +238,7 @@ class _Choices:
         """An option of the command line; its value with import paths for names."""
         option = option.removesuffix("+").removesuffix(".class_path")
         if option.endswith(".help"):
-            group = option.removesuffix(".help")
-            if group in GROUPS and value:
-                check_class(group, value)
-            return path_of(group, value) if group in (*CHECKED, *LIBRARY_GROUPS) else value
+            return value
         if option in CHECKED or option in SECTIONS or option in LIBRARY_GROUPS:
             content = _nested(option, _value(value))
             self._take(content, option)
@@ -309,9 +306,7 @@ class _Choices:
             return [self._choose(group, item) for item in value]
         spec = {"class_path": value} if isinstance(value, str) else value
         if not isinstance(spec, dict) or not spec or not set(spec) <= {"class_path", "init_args", "dict_kwargs"}:
-            raise UserError(
-                f"{self.where}{group} takes a class, {{class_path: NAME, init_args: {{…}}}}, not {_shown(value)}"
-            )
+            self._refuse_value(group, value)
         name: Any = spec.get("class_path", self.names.get(group))
         options: Any = spec.get("init_args") or {}
         if not isinstance(name, str):
@@ -325,15 +320,23 @@ class _Choices:
         self._replace(group, name)
         return self._named(group, value)
 
+    def _refuse_value(self, group: str, value: Any) -> NoReturn:
+        raise UserError(
+            f"{self.where}{group} takes a class, {{class_path: NAME, init_args: {{…}}}}, not {_shown(value)}"
+        )
+
     def _named(self, group: str, value: Any) -> Any:
         """A class, or a list of them, with import paths for the names of shipped classes."""
         value = self._unfiled(value)
         if isinstance(value, list):
             return [self._named(group, item) for item in value]
-        if isinstance(value, str):
-            return path_of(group, value)
-        if isinstance(value, dict) and isinstance(value.get("class_path"), str):
-            return {**value, "class_path": path_of(group, value["class_path"])}
+        spec = {"class_path": value} if isinstance(value, str) else value
+        if isinstance(spec, dict) and not set(spec) <= {"class_path", "init_args", "dict_kwargs"}:
+            self._refuse_value(group, value)
+        if isinstance(spec, dict) and isinstance(spec.get("class_path"), str):
+            check_class(group, spec["class_path"])
+            path = path_of(group, spec["class_path"])
+            return path if isinstance(value, str) else {**value, "class_path": path}
         return value
 
     def _replace(self, group: str, name: str) -> None:

@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 import warnings
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
 
@@ -23,6 +24,7 @@ from lightning_utilities.core.enums import StrEnum
 
 from dfl_lightning import callbacks
 from dfl_lightning.advice import quiet_lightning
+from dfl_lightning.annotations import NOT_SAID
 from dfl_lightning.arguments import (
     DEFAULT_CLASSES,
     KEYS,
@@ -37,7 +39,9 @@ from dfl_lightning.arguments import (
 from dfl_lightning.bank.choice import ENGINES
 from dfl_lightning.bank.ranks import LostProcess
 from dfl_lightning.checkpoints import checkpoint_of, look_at_checkpoint
+from dfl_lightning.config_objects import annotations_of, check_objects
 from dfl_lightning.data import FederatedData
+from dfl_lightning.environment import check_environment
 from dfl_lightning.errors import UNREACHABLE, UserError, one_line
 from dfl_lightning.loop import RunStopped
 from dfl_lightning.module import DFLModule
@@ -52,9 +56,11 @@ from dfl_lightning.processes import (
 from dfl_lightning.registry import FAMILIES, path_of
 from dfl_lightning.report.explain import explain
 from dfl_lightning.report.help import help_page, list_page
+from dfl_lightning.report.options import options_page
 from dfl_lightning.report.per_client import per_client_table
 from dfl_lightning.runs import command_to_go_on, config_of_run, no_run, remarks_on_history, take_run
 from dfl_lightning.sentences import lightnings_sentence, sentence_of, where_in_users_code
+from dfl_lightning.terminal import drop_output, refused_output
 from dfl_lightning.trainer import DFLTrainer, default_monitors
 
 # an enumeration of Lightning's, the default of the callback Timer for example, is a text to YAML
@@ -162,6 +168,7 @@ class DFLCLI(LightningCLI):
     # --- what it makes -----------------------------------------------------------------------------------------------
     def instantiate_classes(self) -> None:
         """Everything, then the parts that live outside their class's own arguments."""
+        check_config(vars(self.config[self._command]))
         try:
             super().instantiate_classes()
         except MisconfigurationException:
@@ -213,10 +220,27 @@ class DFLCLI(LightningCLI):
                 print(line)
 
 
+def check_config(config: dict[str, Any]) -> None:
+    """Refuse what a parsed configuration must neither make nor have called."""
+    groups = {**FAMILIES, "objective": Objective, "data": FederatedData}
+    for key, values in config.items():
+        if key in ("trainer", "model"):
+            annotations = annotations_of(DFLTrainer if key == "trainer" else DFLModule)
+            for option, value in vars(values).items():
+                check_objects(value, f"{key}.{option}", annotations.get(option, (NOT_SAID,))[0])
+        else:
+            check_objects(values, key, groups.get(key, str))
+
+
 def run(command: str, argv: list[str] | None = None) -> int:
     """A command from its words to its exit code: 0 done, 2 a user's mistake, 1 our bug, 128 + signal."""
     words = list(sys.argv[1:] if argv is None else argv)
     with quiet_lightning(), EndAtOnce():
+        try:
+            check_environment()
+        except UserError as error:
+            _say(command, str(error))
+            return 2
         if launched_by_another():
             watch_the_first()
             warnings.showwarning = lambda message, *where, **more: None  # the first process says the same
@@ -240,12 +264,12 @@ def run(command: str, argv: list[str] | None = None) -> int:
                 _say(command, "stopped at once")
             return 130
         except BrokenPipeError:  # whoever read what is printed, `head` for example, has seen enough
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else Python complains when it leaves
+            drop_output()
             return 128 + signal.SIGPIPE
         except Exception as error:
             if _debug():
                 raise
-            sentence = users_mistake(error, words)
+            sentence = refused_output() or users_mistake(error, words)
             if launched_by_another() and (isinstance(error, LostProcess) or wait_for_the_first_to_leave()):
                 return 0  # the first process has met the same, or has gone
             if sentence == UNREACHABLE:
@@ -286,6 +310,10 @@ def _run(command: str, argv: list[str]) -> int:
         print(help_page(command) if help_asked else list_page())
         return 0
     _find_users_classes()
+    page = options_page(argv)
+    if page is not None:
+        print(page)
+        return 0
     argv, explain_only = take_flag(argv, "--explain")
     if "--help_all" in argv:
         DFLCLI(command, ["--help"], [])
@@ -308,7 +336,8 @@ def users_mistake(error: Exception, argv: list[str]) -> str | None:
 
 def _say(command: str, sentence: str, words: str = "") -> None:
     """A sentence, and after it words to be typed, in which every space counts."""
-    print(f"dfl-{command}: {' '.join(one_line(sentence).split())}{one_line(words)}", file=sys.stderr)
+    with suppress(OSError):  # standard error is full: nobody can be told, and a run need not end for it
+        print(f"dfl-{command}: {' '.join(one_line(sentence).split())}{one_line(words)}", file=sys.stderr)
 
 
 def _debug() -> bool:

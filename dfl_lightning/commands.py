@@ -10,6 +10,8 @@ import signal
 import sys
 from typing import NoReturn
 
+from dfl_lightning.terminal import prepare_streams, refused_output
+
 
 def fit() -> NoReturn:
     """`dfl-fit`: train."""
@@ -31,17 +33,33 @@ test.__test__ = False  # type: ignore[attr-defined]  # no test of pytest's
 
 def export() -> NoReturn:
     """`dfl-export`: write clients' models as safetensors."""
-    _end_at_once()
+    _start("export")
     from dfl_lightning.export import main
 
-    sys.exit(main())
+    _leave("export", main())
 
 
 def _run(command: str) -> NoReturn:
-    _end_at_once()
+    _start(command)
     from dfl_lightning.cli import run
 
-    sys.exit(run(command))
+    _leave(command, run(command))
+
+
+def _start(command: str) -> None:
+    _end_at_once()
+    refusal = prepare_streams()
+    if refusal is not None:
+        print(f"dfl-{command}: {refusal}", file=sys.stderr)
+        sys.exit(2)
+
+
+def _leave(command: str, code: int) -> NoReturn:
+    """With what was printed written; here, where something can be said about it."""
+    refusal = refused_output()
+    if refusal is not None:
+        print(f"dfl-{command}: {refusal}", file=sys.stderr)
+    sys.exit(code if refusal is None else 2)
 
 
 def _end_at_once() -> None:

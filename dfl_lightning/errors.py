@@ -31,7 +31,7 @@ def one_line(text: str) -> str:
 
 
 def reason(error: BaseException) -> str:
-    """What another library's error says, short enough for one sentence: its first line, at most 200 characters of it.
+    """What another library's error says, short enough for one sentence: its first line, a long one without its middle.
 
     Example:
         >>> reason(ValueError("no such thing." + chr(10) + "a long story"))
@@ -41,7 +41,18 @@ def reason(error: BaseException) -> str:
     """
     lines = str(error).strip().splitlines()
     line = lines[0].strip().rstrip(".") if lines else type(error).__name__
-    return line if len(line) <= 200 else f"{line[:199]}…"
+    return shortened(line, 200)
+
+
+def shortened(text: str, most: int) -> str:
+    """A text of at most so many characters: without its middle, for a message ends with the remedy.
+
+    Example:
+        >>> shortened("0123456789", 7)
+        '012…789'
+    """
+    half = (most - 1) // 2
+    return text if len(text) <= most else f"{text[:half]}…{text[-half:]}"
 
 
 def nearest(word: str, choices: Iterable[str]) -> str:

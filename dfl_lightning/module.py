@@ -90,9 +90,9 @@ class DFLModule(LightningModule):
         self.local_epochs, self.batch_size, self.finetune_epochs = local_epochs, batch_size, finetune_epochs
         self.optimizer_factory, self.scheduler_factory = optimizer, lr_scheduler
         self.shared_patterns, self.init = list(shared or ["*"]), init
-        self.loss = loss or nn.CrossEntropyLoss()
+        self.loss = nn.CrossEntropyLoss() if loss is None else loss
         self.metrics = {_column_name(metric): metric for metric in metrics or []}
-        self.objective = objective or Plain()
+        self.objective = Plain() if objective is None else objective
         self.on_divergence = on_divergence
         self.bank = None  # type: ignore[assignment]
         self._said: set[str] = set()

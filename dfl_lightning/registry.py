@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import importlib
 import inspect
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
+import torchmetrics.classification
 from lightning.pytorch import Callback, loggers
 from lightning.pytorch import callbacks as stock
 from lightning.pytorch.loggers import Logger
-from torch import nn
+from torch import Tensor, nn
+from torchmetrics import Metric
 
 from dfl_lightning import callbacks, data, models, objectives
+from dfl_lightning.annotations import returns
 from dfl_lightning.errors import UserError, nearest, reason
 from dfl_lightning.optimizers import ELEMENTWISE
 
@@ -41,13 +45,17 @@ NESTED_GROUPS: dict[str, type] = {"data.partition.base": data.Partition}
 LIBRARY_GROUPS: dict[str, type] = {
     "model.optimizer": torch.optim.Optimizer,
     "model.lr_scheduler": torch.optim.lr_scheduler.LRScheduler,
+    "model.loss": nn.Module,
+    "model.metrics": Metric,
     "trainer.callbacks": Callback,
     "trainer.logger": Logger,
 }
-"""Groups whose classes are of torch or Lightning."""
+"""Groups whose classes are of torch, torchmetrics or Lightning."""
 
 _ROOMS = (callbacks, objectives, data, models, torch.optim, torch.optim.lr_scheduler, stock, loggers)
+_ROOMS_OF = {"model.loss": (torch.nn.modules.loss,), "model.metrics": (torchmetrics.classification,)}
 _BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+_PLURALS = {"model.loss": "losses", "model.lr_scheduler": "schedules"}
 _WORDS = {
     "data": "data set",
     "data.partition": "partition",
@@ -64,7 +72,8 @@ def base_of(group: str) -> type:
 def shipped_classes(group: str) -> dict[str, type]:
     """The concrete classes of a group that have a short name, by name."""
     base = base_of(group)
-    found = {n: getattr(room, n) for room in _ROOMS for n in getattr(room, "__all__", None) or vars(room)}
+    rooms = _ROOMS_OF.get(group, _ROOMS)
+    found = {n: getattr(room, n) for room in rooms for n in getattr(room, "__all__", None) or vars(room)}
     return {
         name: cls
         for name, cls in sorted(found.items())
@@ -83,9 +92,19 @@ def listed(group: str) -> str:
         >>> listed("threshold")
         'thresholds are: AdaptiveThreshold'
     """
-    plural = "monitors" if group == "monitors" else f"{_WORDS.get(group, group.rpartition('.')[2])}s"
-    choices = ELEMENTWISE if group == "model.optimizer" else shipped_classes(group)
+    word = _PLURALS.get(group) or _WORDS.get(group) or group.rpartition(".")[2]
+    plural = word if word.endswith("s") else f"{word}s"
+    choices = ELEMENTWISE if group == "model.optimizer" else _stock_first(group)
     return f"{plural} are: {', '.join(choices)}"
+
+
+def _stock_first(group: str) -> list[str]:
+    """The classes of a group that are worth naming: no policies among Lightning's callbacks, metrics for classes."""
+    classes = shipped_classes(group)
+    if group == "model.metrics":
+        return [name for name in classes if name.startswith("Multiclass")]
+    own = group in GROUPS or group in NESTED_GROUPS
+    return [name for name, cls in classes.items() if own or not cls.__module__.startswith("dfl_lightning.")]
 
 
 def check_class(group: str, name: str) -> None:
@@ -109,14 +128,17 @@ def check_class(group: str, name: str) -> None:
             f"{group}: there is no '{name}'{nearest(name, choices)} ({listed(group)}; or your own by its import path)"
         )
     cls = import_class(group, name)
-    if not inspect.isclass(cls):
-        return
     allowed = base_of(group) if group != "model.network" else nn.Module
+    if not inspect.isclass(cls):
+        allowed = Tensor if group == "model.loss" else allowed
+        if not returns(cls, (allowed,)) and not (group == "model.loss" and inspect.isbuiltin(cls)):
+            raise UserError(f"{group} '{name}' {say_what_it_returns(allowed)}")
+        return
     if not issubclass(cls, allowed):
         for other, base in GROUPS.items():
             if issubclass(cls, base):
                 raise UserError(f"{group} '{name}' is {_a(_WORDS.get(other, other))}; {listed(group)}")
-        raise UserError(f"{group} '{name}' is not a subclass of {_public_path(allowed)}")
+        raise UserError(f"{group} '{name}' is not a subclass of {public_path(allowed)}")
 
 
 def _a(word: str) -> str:
@@ -124,7 +146,13 @@ def _a(word: str) -> str:
     return f"an {word}" if word[0] in "aeiou" else f"a {word}"
 
 
-def _public_path(cls: type) -> str:
+def say_what_it_returns(base: type) -> str:
+    """What is wrong with a function that is named in place of a class, and what to do about it."""
+    path = public_path(base)
+    return f"is a function that does not say that it returns a {path}; annotate it with '-> {path}', or name a class"
+
+
+def public_path(cls: type) -> str:
     """A class's import path as people write it: of the shortest module that offers it."""
     parts = cls.__module__.split(".")
     for length in range(2, len(parts)):
@@ -149,23 +177,30 @@ def path_of(group: str, name: str) -> str:
         'mine.Gossip'
     """
     cls = shipped_classes(group).get(name)
-    return name if cls is None else _public_path(cls)
+    return name if cls is None else public_path(cls)
 
 
 def parameters_of(cls: Any) -> dict[str, inspect.Parameter]:
     """The arguments that a class takes by name, those of its bases included where it passes keywords on."""
-    if not inspect.isclass(cls):
-        return {name: p for name, p in inspect.signature(cls).parameters.items() if p.kind in _BY_NAME}
     found: dict[str, inspect.Parameter] = {}
-    for base in cls.__mro__:
+    for init in inits_of(cls):
+        parameters = list(inspect.signature(init).parameters.values())[inspect.isclass(cls) :]
+        found |= {p.name: p for p in parameters if p.kind in _BY_NAME and p.name not in found}
+    return found
+
+
+def inits_of(made: Any) -> Iterator[Callable[..., Any]]:
+    """What a class's arguments go to: its `__init__`, and its bases' where keywords are passed on; or the function."""
+    if not inspect.isclass(made):
+        yield made
+        return
+    for base in made.__mro__:
         init = base.__dict__.get("__init__")
         if init is None:
             continue
-        parameters = list(inspect.signature(init).parameters.values())[1:]
-        found |= {p.name: p for p in parameters if p.kind in _BY_NAME and p.name not in found}
-        if not any(p.kind is p.VAR_KEYWORD for p in parameters):
-            break
-    return found
+        yield init
+        if not _takes_keywords(init):
+            return
 
 
 def options_of(cls: Any) -> dict[str, Any]:
@@ -214,21 +249,43 @@ def import_class(group: str, path: str) -> Any:
     Raises:
         UserError: no such module or class, or an error inside the user's module.
     """
-    module, _, name = path.rpartition(".")
-    try:
-        found: Any = getattr(importlib.import_module(module), name)
-    except ModuleNotFoundError as error:
-        raise UserError(
-            f"{group} '{path}': no module named '{error.name}'; run from its folder or install it"
-        ) from None
-    except AttributeError:
-        raise UserError(f"{group} '{path}': the module {module} has no '{name}'") from None
-    except Exception as error:
-        what = f"{type(error).__name__}: {reason(error)}"
-        raise UserError(f"{group} '{path}': importing {module} failed with {what}") from error
-    made_by_function = callable(found) and (group == "model.network" or group in LIBRARY_GROUPS)
+    found = import_object(group, path)
+    made_by_function = inspect.isroutine(found) and (group == "model.network" or group in LIBRARY_GROUPS)
     if not inspect.isclass(found) and not made_by_function:
         raise UserError(f"{group} '{path}' is not a class")
+    return found
+
+
+def import_object(group: str, path: str) -> Any:
+    """What an import path means: something of a module, or of a class in one.
+
+    Raises:
+        UserError: no such module or no such name in it, or an error inside the user's module.
+    """
+    module, _, name = path.rpartition(".")
+    names = [name]
+    while True:
+        try:
+            found: Any = importlib.import_module(module)
+            break
+        except ModuleNotFoundError as error:
+            if error.name == module and "." in module:  # perhaps a class
+                module, _, name = module.rpartition(".")
+                names.insert(0, name)
+                continue
+            raise UserError(
+                f"{group} '{path}': no module named '{error.name}'; run from its folder or install it"
+            ) from None
+        except Exception as error:
+            what = f"{type(error).__name__}: {reason(error)}"
+            raise UserError(f"{group} '{path}': importing {module} failed with {what}") from error
+    for depth, name in enumerate(names):
+        try:
+            found = getattr(found, name)
+        except AttributeError:
+            where = ".".join([module, *names[:depth]])
+            near = nearest(name, dir(found))
+            raise UserError(f"{group} '{path}': {'the module ' * (depth == 0)}{where} has no '{name}'{near}") from None
     return found
 
 

@@ -10,8 +10,8 @@ from pathlib import Path
 from jsonargparse import ArgumentError
 
 from dfl_lightning.arguments import SECTIONS, TOP_LEVEL, options_of_words
-from dfl_lightning.errors import UNREACHABLE, UserError, nearest
-from dfl_lightning.registry import GROUPS, LIBRARY_GROUPS, import_class, options_of, shipped_classes
+from dfl_lightning.errors import UNREACHABLE, UserError, nearest, shortened
+from dfl_lightning.registry import GROUPS, import_class, options_of
 
 _KINDS = {
     "int": "a whole number",
@@ -22,6 +22,20 @@ _KINDS = {
     "dict": "a mapping",
     "collections.abc.Sequence": "a list",
 }
+
+_EXPECTATIONS = re.compile(
+    r"Expected an? <class '([\w.]+)'>|Expected a typing\.Literal\[(.*?)\]|(?:a |not a valid )subclass of (\w+)"
+    r"|Expected '\S+' to be a function that returns <class '(?:\w+\.)*(\w+)'>|(Callable)\["
+    r"|Expected a tuple with (\d+) elements",
+    re.IGNORECASE,
+)
+"""What the parser says it expected: a plain type, one of some values, a class, a function, a list of a length."""
+
+_MAKERS = (
+    *("dfl_lightning.cli", "dfl_lightning.module", "dfl_lightning.trainer", "lightning.pytorch.cli"),
+    *("lightning.pytorch.trainer", "jsonargparse", "argparse"),
+)
+"""Modules whose own classes are being made whenever something is refused."""
 
 _PARSERS_OWN = re.compile(
     "Expected |Does not validate|Problem with given|the following arg|Option '|Not a valid subclass|Type |Parser key|"
@@ -40,6 +54,22 @@ _LIGHTNINGS = (
         r"trainer.accelerator=\1: there is no such accelerator; it is auto, cpu or gpu",
     ),
     (
+        r"torch_xla|`(?:\w+)Accelerator` can not run on your system",
+        r"trainer.accelerator: there is no such device that this can use here; it is auto, cpu or gpu",
+    ),
+    (
+        r"`devices` selected with `\w+` should be|`Trainer\(devices=.*?\)` value is not a valid input",
+        r"trainer.devices: it is a number of processes, 1 or more (on GPUs also a list of their numbers)",
+    ),
+    (
+        r"`num_nodes` must be a positive integer, but got (\S+?)\.?$",
+        r"trainer.num_nodes=\1; it is a number of machines, 1 or more",
+    ),
+    (
+        r"passing string value for the `profiler` parameter.* one of \[(.*?)\]",
+        r"trainer.profiler: there is no such profiler; it is one of \1, or a class",
+    ),
+    (
         r"`max_epochs` must be .* You passed in (\S+?)\.?$",
         r"trainer.max_rounds=\1; it is a number of rounds, 0 or more (-1: without end)",
     ),
@@ -50,6 +80,10 @@ _LIGHTNINGS = (
     (
         r"Connection (?:closed|reset) by peer|gloo|NCCL|ProcessGroup",
         UNREACHABLE,
+    ),
+    (
+        r"class_path '(?:[\w.]+\.)?(\w+)'.*?[`'](?:python -m )?(pip install [^`]*?)[`'](?:[^'`\w]|$)",
+        r"\1 needs a package that is not installed; run: \2",
     ),
     (
         r"Timer\(duration='(.*?)'\)",
@@ -83,10 +117,28 @@ def sentence_of(error: BaseException, argv: Sequence[str] = ()) -> str:
         return own
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     text = " ".join(lines) or type(error).__name__
-    sentence = lightnings_sentence(text) or _about_words(text) or _about_values(text, lines, list(argv))
-    if sentence is None and isinstance(error, (ValueError, TypeError)) and not isinstance(error, ArgumentError):
-        return f"an argument is refused: {_short(text)}"
-    return sentence or _short(text)
+    sentence = lightnings_sentence(text) or _about_words(text) or _about_values(str(error), list(argv))
+    if sentence is not None:
+        return sentence
+    reasons = (line.removeprefix("- ") for line in lines if line.startswith("- ") and _is_a_reason(line[2:]))
+    who = _refuser(error)
+    refused = isinstance(error, (ValueError, TypeError)) and not isinstance(error, ArgumentError)
+    before = f"{who}: " if who else "an argument is refused: " if refused else ""
+    return f"{before}{_short(next(reasons, text))}"
+
+
+def _refuser(error: BaseException) -> str:
+    """The name of the class whose arguments were refused while an object of it was made; empty if none was."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    name = ""
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        made = {"__init__": "self", "__new__": "cls"}.get(frame.f_code.co_name, "")
+        if made in frame.f_locals and not frame.f_globals["__name__"].startswith(_MAKERS):
+            thing = frame.f_locals[made]
+            cls = thing if isinstance(thing, type) else type(thing)
+            name = name if cls.__name__.startswith("_") else cls.__name__
+    return name
 
 
 def lightnings_sentence(text: str) -> str | None:
@@ -140,46 +192,73 @@ def _about_words(text: str) -> str | None:
     return None
 
 
-def _about_values(text: str, lines: list[str], argv: list[str]) -> str | None:
-    """A value that does not fit its key, or a class that refused to be made."""
-    key = _key(text)
-    refused = next(
-        (line.removeprefix("- ") for line in lines if line.startswith("- ") and _is_a_reason(line[2:])), None
-    )
-    if refused is not None and not text.startswith("Parser key"):
-        return _short(refused)
-    if key is None:
+def _about_values(message: str, argv: list[str]) -> str | None:
+    """A value that does not fit its key, or a class that cannot be had."""
+    key, block = _innermost(message)
+    if not key:
         return None
+    text = " ".join(block)
     found = re.search(r"arguments are required: (\w+)", text)
     if found:
         return f"{key}.{found.group(1)} is missing; give it in a config or as --{key}.{found.group(1)}"
     found = re.search(r"Option '([\w.]+)' is not accepted", text)
     if found:
-        return f"{key} has no option '{found.group(1)}'{nearest(found.group(1), _options_of_class(text))}"
+        return f"{key} has no option '{found.group(1)}'{nearest(found.group(1), _options_of_class(message))}"
     found = re.search(
         r"Multiple subclasses with name (\w+)\. Give the full class path to avoid ambiguity: ([\w., ]+)", text
     )
     if found:
         return f"{key}: several classes are called {found.group(1)}; write one of {found.group(2).rstrip('.')}"
-    found = re.search(r"Expected a dot import path string: (\S+)", text)
-    if found and (key in GROUPS or key in LIBRARY_GROUPS):
-        return f"{key}: there is no class '{_short(found.group(1))}'{nearest(found.group(1), shipped_classes(key))}"
-    expected = list(dict.fromkeys(_expected(text)))
-    values = re.findall(r"(?:Got value|Given value): (?!Namespace|NestedArg)([^\s{]\S*)", text)
-    for option, value in options_of_words(argv):
-        if value and any(given.rstrip(".") == value or f"'{value}'" in given for given in values) and expected:
-            return f"{option}={_short(value)}: expected {' or '.join(expected)}"
+    found = re.search(r"Problem with given class_path '([\w.]+)': (?!Parser key)(.*?)(?: - |$)", text)
     if found:
-        return f"{key}: there is no class '{_short(found.group(1))}'"
-    value = _short(values[-1].rstrip(".")) if values else "this value"
-    return f"{key}: expected {' or '.join(expected) or 'something else'}, not {value}"
+        return f"{key} '{found.group(1)}': {_short(found.group(2))}"
+    expected = list(dict.fromkeys(_expected(text)))
+    value = _value(block)
+    for option, typed in options_of_words(argv):
+        if typed and option == key and value in (typed, f"'{typed}'"):
+            return f"{option}={_short(typed)}: {_wanted(expected, typed)}"
+    for option, typed in options_of_words(argv):
+        if typed and f"'{typed}'" in message and value in (typed, f"'{typed}'"):
+            return f"{option}={_short(typed)}: {_wanted(expected, typed)}"
+    return f"{key}: {_wanted(expected, value)}, not {_short(value)}"
 
 
-def _key(text: str) -> str | None:
-    """The dotted key that the message is about."""
-    keys = re.findall(r"Parser key \"([\w.]+)\":", text)
-    inner = next((k for k in keys[1:] if k != keys[0]), None)
-    return None if not keys else keys[0] if inner is None else f"{keys[0]}.{inner}"
+def _innermost(message: str) -> tuple[str, list[str]]:
+    """The dotted key that the parser's message is about in the end, and what the message says about it.
+
+    A message about an argument of a class lies, further to the right, inside that about the class.
+    """
+    keys: list[str] = []
+    depth, block = -1, []
+    for line in message.splitlines():
+        indent = len(line) - len(line.lstrip())
+        found = re.search(r"Parser key \"([\w.]+)\":", line)
+        if found and indent > depth:
+            keys.append(found.group(1))
+            depth, block = indent, [line[found.end() :].strip()]
+        elif found or (line.strip() and indent <= depth):
+            break  # about something else that was tried
+        elif keys:
+            block.append(line.strip())
+    return ".".join(keys), [line for line in block if line]
+
+
+def _wanted(expected: list[str], value: str) -> str:
+    """What was expected; how a list is written, where one thing was given."""
+    alone = expected == ["a list"] and not value.startswith(("[", "{", "'"))
+    return f"expected {' or '.join(expected) or 'the import path of a class'}" + f"; write [{value}]" * alone
+
+
+def _value(block: list[str]) -> str:
+    """The value that a message is about: of an object, the name of its class."""
+    given = [
+        found for line in block for found in re.findall(r"(?:Got value|Given value): (.*?)(?:\. Got value: |$)", line)
+    ]
+    if not given:
+        return "this value"
+    nested = re.search(r"NestedArg\(key='.*?', val='(.*)'\)", given[-1])
+    named = re.search(r"class_path['\"]?[=:] ?['\"]([\w.]+)", given[-1])
+    return nested.group(1) if nested else f"'{named.group(1)}'" if named else given[-1].strip().rstrip(".")
 
 
 def _is_a_reason(line: str) -> bool:
@@ -187,10 +266,21 @@ def _is_a_reason(line: str) -> bool:
 
 
 def _expected(text: str) -> Iterable[str]:
-    yield from (_KINDS[name] for name in re.findall(r"Expected an? <class '([\w.]+)'>", text) if name in _KINDS)
-    yield from (f"one of {choices}" for choices in re.findall(r"Expected a typing\.Literal\[(.*?)\]", text))
-    if "Not a valid subclass" in text:
-        yield "a class"
+    """What each of the types that were tried takes, in the order in which the parser tried them."""
+    for found in _EXPECTATIONS.finditer(text):
+        kind, choices, base, made, function, length = found.groups()
+        if kind in _KINDS:
+            yield _KINDS[kind]
+        elif choices:
+            yield f"one of {choices}"
+        elif base:
+            yield f"a subclass of {base}"
+        elif made:
+            yield f"a function that says '-> {made}'"
+        elif function and "to be a function that returns" not in text:
+            yield "a function"
+        elif length:
+            yield f"a list of {length} values"
 
 
 def _options_of_class(text: str) -> list[str]:
@@ -206,4 +296,4 @@ def _options() -> list[str]:
 
 
 def _short(text: str) -> str:
-    return text if len(text) <= 300 else f"{text[:297]}..."
+    return shortened(text, 300)

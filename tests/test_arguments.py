@@ -177,8 +177,8 @@ def test_a_partition_that_replaces_the_inner_one_starts_from_its_own_defaults():
         (["--model.optimizer", "Adam"], "--model.optimizer=torch.optim.Adam"),
         (["--trainer.callbacks+=Timer"], "--trainer.callbacks+=lightning.pytorch.callbacks.Timer"),
         (["--trainer.logger", "CSVLogger"], "--trainer.logger=lightning.pytorch.loggers.CSVLogger"),
-        (["--selection.help", "Gossip"], "--selection.help=dfl_lightning.callbacks.Gossip"),
-        (["--model.optimizer.help", "Adam"], "--model.optimizer.help=torch.optim.Adam"),
+        (["--model.loss", "NLLLoss"], "--model.loss=torch.nn.NLLLoss"),
+        (["--model.metrics+=MulticlassRecall"], "--model.metrics+=torchmetrics.classification.MulticlassRecall"),
     ],
 )
 def test_a_short_name_becomes_the_import_path_of_the_shipped_class(argv, meant):
@@ -190,7 +190,7 @@ def test_a_short_name_becomes_the_import_path_of_the_shipped_class(argv, meant):
     [
         ["--trainer.logger", "false"],
         ["--trainer.callbacks", "null"],
-        ["--trainer.callbacks+=mine.Timer"],
+        ["--trainer.callbacks+=lightning.pytorch.callbacks.timer.Timer"],
         ["--topology", "Gossip"],
         ["--selection.within", "Gossip"],
         ["--selection.help"],

@@ -108,8 +108,8 @@ REFUSED = {
     "--monitors [Nothing]": "monitors: there is no 'Nothing' (monitors are: FriendAccuracy, NeighbourAccuracy, SubstitutionError;",
     "--monitors [Uniform]": "monitors 'Uniform' is an aggregation; monitors are:",
     "--selection.help AFINDD": "selection: there is no 'AFINDD'; did you mean 'AFIND'?",
-    "--trainer.callbacks+=EarlyStoppin": "trainer.callbacks: there is no class 'EarlyStoppin'; did you mean 'EarlyStopping'?",
-    "--trainer.logger CSVLoger": "trainer.logger: there is no class 'CSVLoger'; did you mean 'CSVLogger'?",
+    "--trainer.callbacks+=EarlyStoppin": "trainer.callbacks: there is no 'EarlyStoppin'; did you mean 'EarlyStopping'? (callbacks are: ",
+    "--trainer.logger CSVLoger": "trainer.logger: there is no 'CSVLoger'; did you mean 'CSVLogger'? (loggers are: ",
     # import paths
     "--selection nowhere_at_all.Thing": "selection 'nowhere_at_all.Thing': no module named 'nowhere_at_all'; run from its folder or install it",
     "--selection dfl_lightning.callbacks.Nope": "the module dfl_lightning.callbacks has no 'Nope'",

@@ -440,7 +440,7 @@ def test_help_fits_a_screen(dfl, command, words):
     lines = done.out.splitlines()
     assert done.code == 0
     assert len(lines) <= 40
-    assert max(map(len, lines)) <= 120
+    assert max(map(len, lines)) <= 80
     for key in ("trainer", "model", "data", "topology", "monitors", *GROUPS):
         assert "." in key or f"--{key} " in done.out
 

@@ -8,8 +8,8 @@ from dfl_lightning.registry import GROUPS, first_line, shipped_classes
 from dfl_lightning.resources import shipped
 
 _KEYS = {
-    "trainer": "rounds, checkpoints, precision, loggers, stock callbacks: Lightning's Trainer options",
-    "model": "network, local_epochs, batch_size, optimizer, lr_scheduler, shared, init, finetune_epochs …",
+    "trainer": "rounds, checkpoints, precision, loggers, Lightning's callbacks",
+    "model": "network, local_epochs, batch_size, optimizer, lr_scheduler, …",
     "data": "data set, num_clients, partition, test and validation parts, split",
     "topology": "who can hear whom: a file, or the name of a shipped one",
     "dropout": "which clients are up in a round",
@@ -19,7 +19,7 @@ _KEYS = {
     "aggregation": "how the chosen models are weighed",
     "objective": "the local training rule",
     "monitors": "what else is measured",
-    "engine": "how clients are trained: auto, stacked (side by side) or loop (one after the other)",
+    "engine": "how clients are trained: auto, stacked (side by side) or loop",
 }
 
 
@@ -28,28 +28,27 @@ def help_page(command: str) -> str:
     does = {"fit": "train clients", "validate": "evaluate a run", "test": "evaluate a run"}[command]
     what = "--config CONFIG" if command == "fit" else "RUN"
     lines = [
-        f"dfl-{command} {what} [--GROUP Class] [--GROUP.argument value] …      {does}",
+        f"dfl-{command} {what} [--GROUP Class] [--GROUP.argument value] …   {does}",
         "",
         "groups, as keys of a config and as options; a later one wins:",
         *(f"  --{key:14}{what}" for key, what in _KEYS.items()),
         "",
         "  --seed_everything N   the run's seed (default 0)",
-        "  --ckpt_path RUN       go on with a run, or from a checkpoint; with --fork in a new run folder"
+        "  --ckpt_path RUN       go on with a run or checkpoint; with --fork in a new folder"
         if command == "fit"
         else "  --ckpt_path FILE      another checkpoint than the run's last one",
         "  --explain             say what would run, and run nothing",
         "  --print_config        the resolved config",
-        "  --list                shipped configs, topologies, policies, data sets, networks",
-        "  --GROUP.help Class    a class's arguments, for example --selection.help AFIND",
-        "  --help_all            every option",
+        "  --list                configs, topologies, policies, data sets, networks",
+        "  --GROUP.help          the classes of a group, or the options of trainer or model",
+        "  --GROUP.help Class    the options of a class, as in --selection.help AFIND",
+        "  --help_all            every option, as the parser lists them",
         "",
         "examples:",
         "  dfl-fit --config afind" if command == "fit" else f"  dfl-{command} runs/afind/…",
     ]
     if command == "fit":
-        lines.append(
-            "  dfl-fit --config afind --selection Gossip --selection.k 10 --data CIFAR10 --data.partition Dirichlet"
-        )
+        lines.append("  dfl-fit --config afind --selection Gossip --selection.k 10 --topology ring")
     return "\n".join(lines)
 
 

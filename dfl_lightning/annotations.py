@@ -1,0 +1,108 @@
+"""What the types of arguments and results say: which objects an argument takes, and what a function makes."""
+
+from __future__ import annotations
+
+import collections.abc
+import inspect
+from collections.abc import Callable
+from types import UnionType
+from typing import Any, Literal, NamedTuple, TypeVar, Union, get_args, get_origin
+
+from torch import Tensor
+
+NOT_SAID = inspect.Parameter.empty
+"""The type of an argument without annotation."""
+
+_PLAIN = (Tensor, str, bytes, int, float, complex, type(None))
+_CONTAINERS = ("builtins", "collections", "collections.abc")
+
+
+class Place(NamedTuple):
+    """What an argument takes.
+
+    Attributes:
+        bases: classes whose objects it takes.
+        called: it takes something that can be called.
+        made: classes whose objects the thing that it calls makes: an optimizer, for example.
+        unknown: its type says nothing.
+    """
+
+    bases: tuple[type, ...] = ()
+    called: bool = False
+    made: tuple[type, ...] = ()
+    unknown: bool = False
+
+
+def place_of(annotation: Any) -> Place:
+    """What an argument of some type takes.
+
+    Example:
+        >>> from torch import nn
+        >>> place_of(list[nn.Module] | None)
+        Place(bases=(<class 'torch.nn.modules.module.Module'>,), called=False, made=(), unknown=False)
+        >>> place_of(Callable[..., nn.Module] | str)
+        Place(bases=(), called=True, made=(<class 'torch.nn.modules.module.Module'>,), unknown=False)
+        >>> place_of(dict).unknown
+        True
+    """
+    if isinstance(annotation, TypeVar):
+        return place_of(annotation.__bound__)
+    kind, arguments = get_origin(annotation) or annotation, get_args(annotation)
+    if kind is collections.abc.Callable:
+        return Place(called=True, made=place_of(arguments[-1]).bases if arguments else ())
+    if kind in (type, Literal):
+        return Place()
+    if kind in (Union, UnionType):
+        return _together(arguments)
+    if not inspect.isclass(kind) or kind in (NOT_SAID, object, Any) or getattr(kind, "_is_protocol", False):
+        return Place(unknown=True)
+    if issubclass(kind, _PLAIN):
+        return Place()
+    if kind.__module__ in _CONTAINERS:
+        return _together(arguments) if arguments else Place(unknown=True)
+    return Place(bases=(kind,))
+
+
+def _together(annotations: tuple[Any, ...]) -> Place:
+    """What is taken by any of some types; those of a tuple may end in an ellipsis."""
+    parts = [place_of(annotation) for annotation in annotations if annotation is not ...]
+    return Place(
+        bases=tuple(dict.fromkeys(base for part in parts for base in part.bases)),
+        called=any(part.called for part in parts),
+        made=tuple(dict.fromkeys(base for part in parts for base in part.made)),
+        unknown=any(part.unknown for part in parts),
+    )
+
+
+def evaluated(annotation: Any, function: Callable[..., Any]) -> Any:
+    """An annotation of a function's, which may be its text; `NOT_SAID` where that names what the module does not have.
+
+    Example:
+        >>> evaluated("list[int] | None", place_of)
+        list[int] | None
+        >>> evaluated("NotThere", place_of) is NOT_SAID
+        True
+    """
+    if not isinstance(annotation, str):
+        return annotation
+    try:
+        return eval(annotation, getattr(inspect.unwrap(function), "__globals__", {}))
+    except Exception:  # imported for type checkers only, or of a later Python
+        return NOT_SAID
+
+
+def returns(function: Callable[..., Any], bases: tuple[type, ...]) -> bool:
+    """Whether a function says that it returns an object of some classes.
+
+    Example:
+        >>> returns(place_of, (tuple,))
+        True
+        >>> returns(len, (int,))
+        False
+    """
+    try:
+        annotation = inspect.signature(function).return_annotation
+    except (ValueError, TypeError):  # written in C
+        return False
+    made = get_origin(kind := evaluated(annotation, function)) or kind
+    return inspect.isclass(made) and made is not NOT_SAID and issubclass(made, bases)

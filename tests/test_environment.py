@@ -1,0 +1,54 @@
+"""Variables of launchers: numbers, and tasks of SLURM's that a run can have."""
+
+import pytest
+
+from dfl_lightning import UserError, cli
+from dfl_lightning.environment import check_environment
+
+SLURM = {"SLURM_NTASKS": "4", "SLURM_PROCID": "1", "SLURM_LOCALID": "1", "SLURM_NODEID": "0"}
+
+
+@pytest.mark.parametrize(
+    ("environment", "sentence"),
+    [
+        ({"LOCAL_RANK": "abc"}, "LOCAL_RANK=abc is not a whole number from 0 on; unset it"),
+        ({"LOCAL_RANK": "-1"}, "LOCAL_RANK=-1 is not"),
+        ({"LOCAL_RANK": ""}, "LOCAL_RANK= is not"),
+        ({"RANK": "1.5"}, "RANK=1.5 is not"),
+        ({"WORLD_SIZE": "x"}, "WORLD_SIZE=x is not a whole number from 1 on"),
+        ({"WORLD_SIZE": "0"}, "WORLD_SIZE=0 is not"),
+        ({"WORLD_SIZE": "²"}, "WORLD_SIZE=² is not"),
+        ({"MASTER_PORT": "http"}, "MASTER_PORT=http is not"),
+        ({"MASTER_PORT": "70000"}, "MASTER_PORT=70000 is above 65535"),
+        ({"SLURM_NTASKS": "four"}, "SLURM_NTASKS=four is not"),
+        ({"SLURM_NTASKS": "4"}, "SLURM_NTASKS=4: ask SLURM for the tasks of each machine (--ntasks-per-node)"),
+        ({"SLURM_NTASKS": "1"}, "SLURM_PROCID is not set: SLURM has not started this process; start it with srun"),
+        ({**SLURM, "SLURM_NNODES": "a"}, "SLURM_NNODES=a is not"),
+    ],
+)
+def test_a_variable_that_cannot_be_used_is_named_with_the_remedy(environment, sentence):
+    with pytest.raises(UserError) as caught:
+        check_environment(environment)
+    assert sentence in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "environment",
+    [
+        {},
+        {"LOCAL_RANK": "0", "RANK": "3", "WORLD_SIZE": "4", "MASTER_PORT": "29500", "MASTER_ADDR": "a"},
+        {**SLURM, "SLURM_NTASKS_PER_NODE": "4"},
+        {"SLURM_NTASKS": "4", "SLURM_JOB_NAME": "interactive"},
+    ],
+)
+def test_what_launchers_set_is_taken(environment):
+    check_environment(environment)
+
+
+@pytest.mark.parametrize("name", ["LOCAL_RANK", "WORLD_SIZE", "MASTER_PORT", "SLURM_NTASKS"])
+@pytest.mark.parametrize("command", ["fit", "test"])
+def test_a_command_says_it_before_anything_else(monkeypatch, capsys, name, command):
+    monkeypatch.setenv(name, "x")
+    assert cli.run(command, ["--config", "afind"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"dfl-{command}: the environment variable {name}=x is not a whole number")
