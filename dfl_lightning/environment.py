@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from typing import Any
 
 from dfl_lightning.errors import UserError
 
@@ -12,6 +13,9 @@ COUNTS = ("WORLD_SIZE", "LOCAL_WORLD_SIZE", "SLURM_NTASKS", "SLURM_NTASKS_PER_NO
 
 RANKS = ("RANK", "LOCAL_RANK", "GROUP_RANK", "NODE_RANK", "SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID")
 """Variables that number something from 0 on."""
+
+LAUNCHED = ("TORCHELASTIC_RUN_ID", "SLURM_NTASKS", "NODE_RANK", "GROUP_RANK", "MASTER_ADDR")
+"""Variables of which one is set where something else starts the processes of several machines."""
 
 
 def check_environment(environment: Mapping[str, str] = os.environ) -> None:
@@ -34,11 +38,37 @@ def check_environment(environment: Mapping[str, str] = os.environ) -> None:
     _check_slurm(environment)
 
 
+def check_launch(devices: Any, num_nodes: Any, environment: Mapping[str, str] = os.environ) -> None:
+    """Refuse what would wait for processes that nobody starts, and the same run many times over.
+
+    Raises:
+        UserError: several machines without a launcher, or a launcher's several processes for a run of one.
+    """
+    if str(num_nodes) not in ("0", "1") and not any(name in environment for name in LAUNCHED):
+        raise UserError(
+            f"trainer.num_nodes={num_nodes}: the processes of several machines are started by torchrun or SLURM, and "
+            "neither has started this one; leave it out for a run on one machine"
+        )
+    started = environment.get("WORLD_SIZE", "1") if "TORCHELASTIC_RUN_ID" in environment else "1"
+    if _is_slurms(environment):
+        started = environment["SLURM_NTASKS"]
+    if (str(devices), str(num_nodes)) == ("1", "1") and started != "1":
+        raise UserError(
+            f"{started} processes were started for a run of one (trainer.devices=1), and each would do all of it; set "
+            "trainer.devices to the processes of a machine, and trainer.num_nodes to the machines"
+        )
+
+
+def _is_slurms(environment: Mapping[str, str]) -> bool:
+    """Whether Lightning takes SLURM for what has started this process."""
+    return "SLURM_NTASKS" in environment and environment.get("SLURM_JOB_NAME") not in ("bash", "interactive")
+
+
 def _check_slurm(environment: Mapping[str, str]) -> None:
     """Tasks of SLURM's that a run could not have as its processes."""
-    tasks = environment.get("SLURM_NTASKS")
-    if tasks is None or environment.get("SLURM_JOB_NAME") in ("bash", "interactive"):
+    if not _is_slurms(environment):
         return
+    tasks = environment["SLURM_NTASKS"]
     one = "for a run of one process, unset SLURM_NTASKS"
     if int(tasks) > 1 and "SLURM_NTASKS_PER_NODE" not in environment:
         raise UserError(

@@ -13,6 +13,7 @@ from torch import nn
 
 from dfl_lightning.bank.ranks import LostProcess, Ranks
 from dfl_lightning.checkpoints import AtomicCheckpointIO, ShardedCheckpointIO, read_checkpoint
+from dfl_lightning.environment import check_launch
 from dfl_lightning.errors import UserError, nearest
 from dfl_lightning.processes import Launcher, lost_child, lost_parent
 
@@ -89,8 +90,9 @@ def strategy_for(strategy: str | Strategy, devices: Any, num_nodes: Any) -> str 
     """What to give to Lightning for what the user asked for.
 
     Raises:
-        UserError: a strategy that would synchronise clients.
+        UserError: a strategy that would synchronise clients, or processes that nobody has started.
     """
+    check_launch(devices, num_nodes)
     if isinstance(strategy, ClientStrategy):
         return strategy
     if not isinstance(strategy, str) or strategy not in SAME:

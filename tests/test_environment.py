@@ -3,7 +3,7 @@
 import pytest
 
 from dfl_lightning import UserError, cli
-from dfl_lightning.environment import check_environment
+from dfl_lightning.environment import check_environment, check_launch
 
 SLURM = {"SLURM_NTASKS": "4", "SLURM_PROCID": "1", "SLURM_LOCALID": "1", "SLURM_NODEID": "0"}
 
@@ -43,6 +43,40 @@ def test_a_variable_that_cannot_be_used_is_named_with_the_remedy(environment, se
 )
 def test_what_launchers_set_is_taken(environment):
     check_environment(environment)
+
+
+TORCHRUN = {"TORCHELASTIC_RUN_ID": "1", "WORLD_SIZE": "4"}
+
+
+@pytest.mark.parametrize(
+    ("devices", "nodes", "environment", "sentence"),
+    [
+        (1, 2, {}, "trainer.num_nodes=2: the processes of several machines are started by torchrun or SLURM"),
+        (1, 1, TORCHRUN, "4 processes were started for a run of one"),
+        (1, 1, SLURM, "4 processes were started for a run of one"),
+    ],
+)
+def test_processes_that_nobody_starts_and_a_run_many_times_over_are_refused(devices, nodes, environment, sentence):
+    with pytest.raises(UserError) as caught:
+        check_launch(devices, nodes, environment)
+    assert sentence in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("devices", "nodes", "environment"),
+    [
+        (1, 1, {}),
+        (4, 1, {}),
+        (1, 1, {"WORLD_SIZE": "4"}),
+        (4, 1, TORCHRUN),
+        (1, 4, TORCHRUN),
+        ("4", "1", SLURM),
+        (1, 2, {"NODE_RANK": "0", "MASTER_ADDR": "a"}),
+        (1, 1, {**SLURM, "SLURM_JOB_NAME": "bash"}),
+    ],
+)
+def test_a_launch_that_fits_is_taken(devices, nodes, environment):
+    check_launch(devices, nodes, environment)
 
 
 @pytest.mark.parametrize("name", ["LOCAL_RANK", "WORLD_SIZE", "MASTER_PORT", "SLURM_NTASKS"])
