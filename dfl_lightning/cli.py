@@ -269,7 +269,7 @@ def run(command: str, argv: list[str] | None = None) -> int:
         except Exception as error:
             if _debug():
                 raise
-            sentence = refused_output() or users_mistake(error, words)
+            sentence = refused_output(error) or users_mistake(error, words)
             if launched_by_another() and (isinstance(error, LostProcess) or wait_for_the_first_to_leave()):
                 return 0  # the first process has met the same, or has gone
             if sentence == UNREACHABLE:

@@ -66,6 +66,7 @@ def read_config(path: str | Path) -> dict[str, Any]:
         where = getattr(error, "problem_mark", None)
         line = f", line {where.line + 1}" if where is not None else ""
         own = str(error) if type(error) is ValueError else ""
+        own = own or ("it is not UTF-8 text; save it as UTF-8" if isinstance(error, UnicodeDecodeError) else "")
         reason = getattr(error, "problem", None) or getattr(error, "strerror", None) or own or type(error).__name__
         raise UserError(f"{path}{line}: not readable YAML ({' '.join(str(reason).split())[:160]})") from None
     if content is None:

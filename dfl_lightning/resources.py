@@ -34,4 +34,6 @@ def find(kind: str, name: str | Path) -> Path:
         return files[word.stem]
     choices = ", ".join(files)
     hint = nearest(word.stem, files)
-    raise UserError(f"{name}: no such file, and no shipped one of {kind} has that name{hint} (shipped: {choices})")
+    raise UserError(
+        f"{name or repr(name)}: no such file, and no shipped one of {kind} has that name{hint} (shipped: {choices})"
+    )

@@ -11,7 +11,7 @@ from jsonargparse import ArgumentError
 
 from dfl_lightning.arguments import SECTIONS, TOP_LEVEL, options_of_words
 from dfl_lightning.errors import UNREACHABLE, UserError, nearest, shortened
-from dfl_lightning.registry import GROUPS, import_class, options_of
+from dfl_lightning.registry import GROUPS, LIBRARY_GROUPS, import_class, import_object, options_of
 
 _KINDS = {
     "int": "a whole number",
@@ -19,6 +19,7 @@ _KINDS = {
     "bool": "true or false",
     "str": "a text",
     "list": "a list",
+    "tuple": "a list",
     "dict": "a mapping",
     "collections.abc.Sequence": "a list",
 }
@@ -26,7 +27,7 @@ _KINDS = {
 _EXPECTATIONS = re.compile(
     r"Expected an? <class '([\w.]+)'>|Expected a typing\.Literal\[(.*?)\]|(?:a |not a valid )subclass of (\w+)"
     r"|Expected '\S+' to be a function that returns <class '(?:\w+\.)*(\w+)'>|(Callable)\["
-    r"|Expected a tuple with (\d+) elements",
+    r"|Expected a tuple with (\d+) elements|(dot import path)",
     re.IGNORECASE,
 )
 """What the parser says it expected: a plain type, one of some values, a class, a function, a list of a length."""
@@ -174,7 +175,11 @@ def _refusal(error: BaseException) -> str | None:
 
 def _about_words(text: str) -> str | None:
     """Options that do not exist, are missing, or lack a value."""
-    unknown = re.search(r"(?:unrecognized arguments: --|does not accept option ')([\w.]+)", text, re.IGNORECASE)
+    unknown = re.search(r"(?:unrecognized arguments: --|does not accept option ')([\w.]+)(\+?)", text, re.IGNORECASE)
+    if unknown and unknown.group(1) in _options():
+        option, plus = unknown.groups()
+        remedy = "takes one thing and adds to no list" if plus else "takes no value"
+        return f"--{option}{plus} {remedy}; write --{option}"
     if unknown:
         near = nearest(unknown.group(1), _options()).replace("mean '", "mean '--")
         return f"there is no option --{unknown.group(1)}{near}"
@@ -184,6 +189,11 @@ def _about_words(text: str) -> str | None:
     bare = re.search(r"argument (--\S+?):? expected one argument", text)
     if bare:
         return f"{bare.group(1)} needs a value"
+    valued = re.search(
+        r"argument (-\S+?):? ignored explicit argument|Invalid option \"\S*\" for (--print_config)", text
+    )
+    if valued:
+        return f"{valued.group(1) or valued.group(2)} takes no value"
     missing = re.search(r"arguments are required: (fit|validate|test)\.([\w., ]+)", text)
     if missing:
         names = missing.group(2).replace(f"{missing.group(1)}.", "").split(", ")
@@ -203,7 +213,10 @@ def _about_values(message: str, argv: list[str]) -> str | None:
         return f"{key}.{found.group(1)} is missing; give it in a config or as --{key}.{found.group(1)}"
     found = re.search(r"Option '([\w.]+)' is not accepted", text)
     if found:
-        return f"{key} has no option '{found.group(1)}'{nearest(found.group(1), _options_of_class(message))}"
+        options = _options_of_class(message)
+        first = f"; name its class first, as in --{key}+=NAME" if not options and key in LIBRARY_GROUPS else ""
+        near = "" if found.group(1) in options else nearest(found.group(1), options)
+        return f"{key} has no option '{found.group(1)}'{near}{first}"
     found = re.search(
         r"Multiple subclasses with name (\w+)\. Give the full class path to avoid ambiguity: ([\w., ]+)", text
     )
@@ -211,7 +224,7 @@ def _about_values(message: str, argv: list[str]) -> str | None:
         return f"{key}: several classes are called {found.group(1)}; write one of {found.group(2).rstrip('.')}"
     found = re.search(r"Problem with given class_path '([\w.]+)': (?!Parser key)(.*?)(?: - |$)", text)
     if found:
-        return f"{key} '{found.group(1)}': {_short(found.group(2))}"
+        return _why_not_imported(key, found.group(1)) or f"{key} '{found.group(1)}': {_short(found.group(2))}"
     expected = list(dict.fromkeys(_expected(text)))
     value = _value(block)
     for option, typed in options_of_words(argv):
@@ -221,6 +234,15 @@ def _about_values(message: str, argv: list[str]) -> str | None:
         if typed and f"'{typed}'" in message and value in (typed, f"'{typed}'"):
             return f"{option}={_short(typed)}: {_wanted(expected, typed)}"
     return f"{key}: {_wanted(expected, value)}, not {_short(value)}"
+
+
+def _why_not_imported(key: str, path: str) -> str | None:
+    """What is wrong with an import path; None where it can be imported."""
+    try:
+        import_object(key, path)
+    except UserError as error:
+        return str(error)
+    return None
 
 
 def _innermost(message: str) -> tuple[str, list[str]]:
@@ -246,13 +268,17 @@ def _innermost(message: str) -> tuple[str, list[str]]:
 def _wanted(expected: list[str], value: str) -> str:
     """What was expected; how a list is written, where one thing was given."""
     alone = expected == ["a list"] and not value.startswith(("[", "{", "'"))
-    return f"expected {' or '.join(expected) or 'the import path of a class'}" + f"; write [{value}]" * alone
+    return f"expected {' or '.join(expected or ['another kind of value'])}" + f"; write [{value}]" * alone
 
 
 def _value(block: list[str]) -> str:
     """The value that a message is about: of an object, the name of its class."""
     given = [
-        found for line in block for found in re.findall(r"(?:Got value|Given value): (.*?)(?:\. Got value: |$)", line)
+        found
+        for line in block
+        for found in re.findall(
+            r"(?:Got value: |Given value: |Import path (?=\S+ does not))(.*?)(?:\. Got| does not|$)", line
+        )
     ]
     if not given:
         return "this value"
@@ -268,7 +294,7 @@ def _is_a_reason(line: str) -> bool:
 def _expected(text: str) -> Iterable[str]:
     """What each of the types that were tried takes, in the order in which the parser tried them."""
     for found in _EXPECTATIONS.finditer(text):
-        kind, choices, base, made, function, length = found.groups()
+        kind, choices, base, made, function, length, path = found.groups()
         if kind in _KINDS:
             yield _KINDS[kind]
         elif choices:
@@ -281,6 +307,8 @@ def _expected(text: str) -> Iterable[str]:
             yield "a function"
         elif length:
             yield f"a list of {length} values"
+        elif path and not re.search(r"Callable\[|<class 'float'>", text):
+            yield "a class"
 
 
 def _options_of_class(text: str) -> list[str]:
@@ -292,7 +320,7 @@ def _options_of_class(text: str) -> list[str]:
 def _options() -> list[str]:
     """Options worth hinting at."""
     sections = [f"{section}.{name}" for section, names in SECTIONS.items() for name in names]
-    return [*TOP_LEVEL, "config", *GROUPS, *sections, "explain", "list", "help", "print_config"]
+    return [*TOP_LEVEL, "config", *GROUPS, *sections, "explain", "list", "help", "help_all", "print_config"]
 
 
 def _short(text: str) -> str:

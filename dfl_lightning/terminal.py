@@ -37,18 +37,25 @@ def prepare_streams() -> str | None:
     return "standard output is closed; send it to a file, or to /dev/null" if closed else None
 
 
-def refused_output() -> str | None:
+def refused_output(error: BaseException | None = None) -> str | None:
     """Why standard output cannot be written, as a sentence; what is left of it is dropped then.
 
-    None where it can be written, or where its reader, `head` for example, has seen enough.
+    Args:
+        error: what has happened; an error of the system that names no file may have come from a line that was printed,
+            of which nothing is left to flush where Python does not buffer. An empty line finds out.
+
+    Returns:
+        None where it can be written, or where its reader, `head` for example, has seen enough.
     """
     try:
+        if isinstance(error, OSError) and error.filename is None:
+            print()
         sys.stdout.flush()
     except BrokenPipeError:
         drop_output()
-    except OSError as error:
+    except OSError as refusal:
         drop_output()
-        return f"standard output cannot be written ({error.strerror}); send it elsewhere, or to /dev/null"
+        return f"standard output cannot be written ({refusal.strerror}); send it elsewhere, or to /dev/null"
     return None
 
 

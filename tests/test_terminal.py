@@ -33,8 +33,9 @@ def test_closed_output_is_refused_before_anything_is_loaded():
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
-def test_full_output_is_a_sentence():
-    done = shell(f"{DFL} --help > /dev/full")
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_full_output_is_a_sentence(unbuffered):
+    done = shell(f"{DFL} --help > /dev/full", PYTHONUNBUFFERED=unbuffered)
     assert done.returncode == 2
     assert done.stderr == (
         "dfl-fit: standard output cannot be written (No space left on device); send it elsewhere, or to /dev/null\n"
@@ -73,9 +74,11 @@ def test_a_run_whose_output_gets_full_can_go_on(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PL_GLOBAL_SEED", "0")
     with monkeypatch.context() as patch, open(tmp_path / "disk", "wb") as file:
-        patch.setattr(sys, "stdout", io.TextIOWrapper(io.BufferedWriter(Full(450, file)), encoding="utf-8"))
+        full = Full(450, file)
+        patch.setattr(sys, "stdout", io.TextIOWrapper(io.BufferedWriter(full), encoding="utf-8"))
         code = cli.run("fit", [*SMALL, "6"])
-        sys.stdout.detach().detach()
+        full.room = 10**6
+        sys.stdout.flush()
     err = capsys.readouterr().err
     assert code == 2
     assert "standard output cannot be written (No space left on device)" in err
@@ -89,6 +92,8 @@ def test_a_run_whose_output_gets_full_can_go_on(tmp_path, monkeypatch, capsys):
 def test_full_standard_error_ends_no_run(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with monkeypatch.context() as patch, open(tmp_path / "disk", "wb") as file:
-        patch.setattr(sys, "stderr", io.TextIOWrapper(Full(0, file), encoding="utf-8", write_through=True))
+        full = Full(0, file)
+        patch.setattr(sys, "stderr", io.TextIOWrapper(io.BufferedWriter(full), encoding="utf-8", line_buffering=True))
         assert cli.run("fit", ["--config", "nowhere"]) == 2
-        sys.stderr.detach()
+        full.room = 10**6
+        sys.stderr.flush()

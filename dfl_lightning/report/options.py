@@ -95,9 +95,10 @@ def class_page(group: str, name: str) -> str:
 
 def section_page(section: str, cls: type) -> str:
     """The options of `trainer` or `model`."""
-    documented = {name: p for name, p in SECTIONS[section].items() if name in descriptions(cls)}
+    own = descriptions(cls, bases=False)  # Lightning's own are many, and are named without a word
+    documented = {name: p for name, p in SECTIONS[section].items() if name in own}
     text = f"--{section}: {first_line(cls)}\n\n{_options(section, documented, cls)}"
-    others = [name for name in SECTIONS[section] if name not in documented and name not in NO_MEANING]
+    others = [name for name in SECTIONS[section] if name not in own and name not in NO_MEANING]
     return f"{text}\n\n" + textwrap.fill(f"Lightning's: {', '.join(others)}", _WIDTH) if others else text
 
 
@@ -165,9 +166,10 @@ def kind_of(annotation: Any) -> str:
     return "list" if kind.__module__ == "collections.abc" and kind.__name__ != "Callable" else kind.__name__
 
 
-def descriptions(made: Any) -> dict[str, str]:
+def descriptions(made: Any, bases: bool = True) -> dict[str, str]:
     """What the documentation of a class, of its `__init__` or of its bases says about each argument."""
-    sources = [text for cls in getattr(made, "__mro__", (made,)) for text in (cls.__doc__, _init_doc(cls)) if text]
+    classes = getattr(made, "__mro__", (made,)) if bases else (made,)
+    sources = [text for cls in classes for text in (cls.__doc__, _init_doc(cls)) if text]
     found: dict[str, str] = {}
     for text in sources:
         for name, meaning in _arguments(inspect.cleandoc(text)):

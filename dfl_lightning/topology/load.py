@@ -43,7 +43,7 @@ def load_topology(
         return from_keys(_with_numbers(source), num_clients, seed, "topology", None, Path())
     if not isinstance(source, str | os.PathLike):
         raise UserError(
-            f"topology: a path, a name, a mapping or a networkx graph is needed, not {type(source).__name__}."
+            f"topology={source!r}: a path, a name, a mapping or a networkx graph is needed; leave it out for complete."
         )
     path = _find(source)
     if path.suffix.lower() in FORMATS:

@@ -524,7 +524,7 @@ def parallel() -> nx.MultiGraph:
         ({"graph": "no.gml"}, "topology: the graph file no.gml does not exist."),
         ({"graph": "a\0b"}, "topology: the graph file a\\x00b does not exist."),
         ({"graph": "x.gml", "args": {}}, "topology: graph takes the path of a graph file and no args."),
-        (3, "topology: a path, a name, a mapping or a networkx graph is needed, not int."),
+        (3, "topology=3: a path, a name, a mapping or a networkx graph is needed; leave it out for complete."),
         ("rink", "rink: no such file, and no shipped one of topologies has that name; did you mean 'ring'?"),
         ("a\0b", "no such file"),
         ("a" * 5000, "is not a path ("),

@@ -71,9 +71,8 @@ def read_trace(file: str | Path) -> Tensor:
             )
         lines = Path(file).read_text(encoding="utf-8").splitlines()
     except (OSError, ValueError) as error:  # also bytes that are no text, and names that no file has
-        raise UserError(
-            f"{file}: the dropout trace cannot be read ({error.__class__.__name__}); give a text file of 0 and 1"
-        ) from None
+        reason = getattr(error, "strerror", None) or str(error)
+        raise UserError(f"{file}: the dropout trace cannot be read ({reason}); give a text file of 0 and 1") from None
     rows: list[Tensor] = []
     for number, line in enumerate(lines, 1):
         words = line.replace(",", " ").split()
