@@ -157,6 +157,8 @@ class DFLCLI(LightningCLI):
     def _parse_ckpt_path(self) -> None:
         """Look at the checkpoint before anything is built; settings never come out of it."""
         options = self.config[self._command]
+        if options.get("ckpt_path") == "":
+            raise UserError("--ckpt_path needs a value, a run folder or a checkpoint")
         if options.get("ckpt_path") is not None:
             options["ckpt_path"] = str(checkpoint_of(options["ckpt_path"]))
             look_at_checkpoint(options["ckpt_path"])

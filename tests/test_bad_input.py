@@ -55,6 +55,9 @@ FILES = {
             def on_weigh(self, trainer, module, round):
                 {}["nothing"]
 
+        def unsaid(scores, labels):
+            return scores.sum()
+
         something = 3
         """,
     "own_broken.py": "import no_such_package_at_all\n",
@@ -82,6 +85,14 @@ FILES = {
     "null.yaml": "data: Digits\nmodel: {network: MLP, batch_size: null}\n",
     "no_data.yaml": "model: {network: MLP}\n",
     "neither.yaml": "seed_everything: 3\n",
+    "fast.yaml": "data: Digits\nmodel: {network: MLP, optimizer: {class_path: SGD, init_args: {lr: fast}}}\n",
+    "alphas.yaml": MINIMAL.replace(
+        "Digits", "{class_path: Digits, init_args: {partition: {class_path: Dirichlet, init_args: {alpha: [1, 2]}}}}"
+    ),
+    "deep.yaml": MINIMAL + "selection: {class_path: Gossip, init_args: {k: {a: 1}}}\n",
+    "mapped.yaml": MINIMAL + "trainer: {callbacks: [EarlyStopping: {monitor: val_loss}]}\n",
+    "latin.yaml": "# caf\udce9\n",
+    "nothing.yaml": MINIMAL + "topology:\n",
     "no_checkpoint.ckpt": "this is text",
     "trace.txt": "1 1 1\n",
 }
@@ -245,6 +256,44 @@ REFUSED = {
     "but no client has validation data; set data.val_fraction",
     "--trainer.callbacks+=LearningRateMonitor": "trainer.callbacks LearningRateMonitor needs a logger",
     "--trainer.logger CSVLogger": "trainer.logger.save_dir is missing; give it in a config or as --trainer.logger.save_dir",
+    # what was expected, and the value
+    "--config fast.yaml": "model.optimizer.lr: expected a number, not fast",
+    "--config alphas.yaml": "data.partition.alpha: expected a number, not [1, 2]",
+    "--config deep.yaml": "selection.k: expected a whole number or one of 'all', not {'a': 1}",
+    "--model.optimizer.momentum true": "model.optimizer.momentum=true: expected a number",
+    "--model.optimizer Adam --model.optimizer.betas [0.9]": "model.optimizer.betas=[0.9]: expected a list of 2 values",
+    "--model.optimizer Adam --model.optimizer.betas [0.9,2]": "Adam: Invalid beta parameter at index 1: 2.0",
+    "--model.network.hidden.0 8": "model.network.hidden.0=8: expected a whole number",
+    "--model.shared head": "model.shared=head: expected a list; write [head]",
+    "--model.metrics Accuracy": "model.metrics=torchmetrics.classification.Accuracy: expected a list; write [torchmetrics.",
+    "--model.metrics+=Acuracy": "model.metrics: there is no 'Acuracy'; did you mean 'Accuracy'? (metrics are: MulticlassAUROC,",
+    "--model.metrics+=MulticlassRecall": "MulticlassRecall: Argument `num_classes` can only be `None` for",
+    "--model.loss crossentropy": "model.loss: there is no 'crossentropy'; did you mean 'CrossEntropyLoss'? (losses are: ",
+    "--model.loss torch.nn.functional.cross_entropi": "has no 'cross_entropi'; did you mean 'cross_entropy'?",
+    "--model.loss own_nets.unsaid": "is a function that does not say that it returns a torch.Tensor; annotate it with '-> torch.Tensor'",
+    "--model.network own_nets.unsaid": "does not say that it returns a torch.nn.Module; annotate it with '-> torch.nn.Module'",
+    "--model.lr_scheduler LambdaLR --model.lr_scheduler.lr_lambda 3": "lr_lambda=3: expected a function or a list",
+    "--trainer.callbacks+=torch.nn.Linear": "trainer.callbacks 'torch.nn.Linear' is not a subclass of lightning.pytorch.callbacks.",
+    "--trainer.callbacks.patience 3": "has no option 'patience'; name its class first, as in --trainer.callbacks+=NAME",
+    "--config mapped.yaml": "mapped.yaml: trainer.callbacks takes a class, {class_path: NAME, init_args: {…}}, not {'EarlyStopping'",
+    "--data FromDataset --data.dataset nowhere_at_all.It": "data.dataset 'nowhere_at_all.It': no module named 'nowhere_at_all'; run from",
+    "--data FromDataset --data.dataset torchvision.datasets.FakeDat": "has no 'FakeDat'; did you mean 'FakeData'?",
+    "--data FromDataset --data.dataset torch.nn.Linear": "data.dataset=torch.nn.Linear: expected a subclass of Dataset",
+    "--trainer.devices x": "trainer.devices: it is a number of processes, 1 or more",
+    "--trainer.devices 0": "trainer.devices: it is a number of processes, 1 or more",
+    "--trainer.num_nodes 0": "trainer.num_nodes=0; it is a number of machines, 1 or more",
+    "--trainer.num_nodes 2": "trainer.num_nodes=2: the processes of several machines are started by torchrun or SLURM",
+    "--trainer.accelerator tpu": "trainer.accelerator: there is no such device that this can use here; it is auto, cpu or gpu",
+    "--trainer.profiler simpel": "trainer.profiler: there is no such profiler; it is one of 'simple', 'advanced',",
+    "--trainer.logger MLFlowLogger": "MLFlowLogger needs a package that is not installed; run: pip install -U 'mlflow",
+    "--explain=true": "--explain takes no value; write --explain",
+    "--selection+=Gossip": "--selection+ takes one thing and adds to no list; write --selection",
+    "--foo.help": "there is no page --foo.help (pages: dropout, selection,",
+    "--ckpt_path=": "--ckpt_path needs a value, a run folder or a checkpoint",
+    "--config latin.yaml": "latin.yaml: not readable YAML (it is not UTF-8 text; save it as UTF-8)",
+    "--config nothing.yaml": "topology=None: a path, a name, a mapping or a networkx graph is needed; leave it out for complete",
+    "--topology=": "'': no such file, and no shipped one of topologies has that name",
+    "--dropout Trace --dropout.file nowhere.txt": "the dropout trace cannot be read (No such file or directory)",
     # checkpoints
     "--ckpt_path nowhere.ckpt": "nowhere.ckpt: no such checkpoint",
     "--ckpt_path no_checkpoint.ckpt": "no_checkpoint.ckpt: not a whole checkpoint",
@@ -257,7 +306,7 @@ def here(tmp_path, monkeypatch):
     import textwrap
 
     for name, text in FILES.items():
-        (tmp_path / name).write_text(textwrap.dedent(text))
+        (tmp_path / name).write_text(textwrap.dedent(text), errors="surrogateescape")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PL_GLOBAL_SEED", "0")
     monkeypatch.delenv("DFL_DEBUG", raising=False)
