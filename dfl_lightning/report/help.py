@@ -15,7 +15,7 @@ _KEYS = {
     "dropout": "which clients are up in a round",
     "selection": "whom each client learns from",
     "threshold": "what score is enough to be learned from",
-    "substitution": "who speaks for the clients that dropped out",
+    "substitution": "which model stands in for a client that is down",
     "aggregation": "how the chosen models are weighed",
     "objective": "the local training rule",
     "monitors": "what else is measured",

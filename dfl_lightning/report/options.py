@@ -135,9 +135,9 @@ def _options(prefix: str, parameters: Mapping[str, inspect.Parameter], made: Any
     for name, parameter in parameters.items():
         meaning = meanings.get(name, "")
         if parameter.default is parameter.empty:
-            meaning = f"{meaning} (required)"
-        elif "default" not in meaning:
-            meaning = f"{meaning} (default: {_shown(parameter.default)})"
+            meaning = f"{meaning.rstrip('.')} (required)"
+        elif not re.search(r"\bdefaults?( to|:)|[;.] default ", meaning, re.IGNORECASE):
+            meaning = f"{meaning.rstrip('.')} (default: {_shown(parameter.default)})"
         lines.append(f"  --{prefix}.{name} {kind_of(annotations.get(name))}".rstrip())
         lines += textwrap.wrap(meaning.strip(), _WIDTH, initial_indent=" " * 6, subsequent_indent=" " * 6)
     return "\n".join(lines) or "  It has no options."
@@ -203,4 +203,4 @@ def _columns(first: str, rest: str) -> str:
 def _shown(value: Any) -> str:
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
-    return getattr(value, "__name__", None) or str(value)
+    return getattr(value, "__name__", None) or str(value) or "''"
