@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dfl_lightning.callbacks import Policy
+from dfl_lightning.callbacks import Aggregation, Metropolis, Policy
 from dfl_lightning.report.memory import predicted_memory
 from dfl_lightning.report.summary import size
 from dfl_lightning.report.unusual import unusual_settings
@@ -28,6 +28,10 @@ def banner(trainer: DFLTrainer, module: DFLModule) -> list[str]:
         f"{names} · {module.num_clients} clients · {network} · {data}",
         f"{module.topology.describe()} · {describe_engine(module)} · seed {module.seed}",
     ]
+    aggregation = trainer.policy(Aggregation)
+    rate = aggregation.second_eigenvalue(trainer, module) if isinstance(aggregation, Metropolis) else None
+    if rate is not None:
+        lines.append(f"Metropolis weights: second largest eigenvalue modulus {rate:.4g} while everybody is up")
     lines += [f"note: {note}" for note in notes(trainer, module)]
     return lines
 

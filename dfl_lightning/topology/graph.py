@@ -18,10 +18,11 @@ _LARGEST_SPECTRUM = 2000
 
 
 def spectral_gap(reachable: Tensor) -> float:
-    """Second smallest eigenvalue of the normalised Laplacian: how fast gossip spreads.
+    """Second smallest eigenvalue of the normalised Laplacian, 0 where the graph falls apart.
 
     It is 0 for a disconnected graph, n/(n-1) for the complete one and 1 - cos(2 pi/n) for a ring. Arcs are read as
-    links, since the normalised Laplacian is symmetric; a node without links adds an eigenvalue 0.
+    links, since the normalised Laplacian is symmetric; a node without links adds an eigenvalue 0. How fast models
+    approach each other is another matter: it depends on the weights of the aggregation.
 
     Args:
         reachable: who hears whom, bool [n, n], n >= 2.

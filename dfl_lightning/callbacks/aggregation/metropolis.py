@@ -39,6 +39,18 @@ class Metropolis(Aggregation):
             )
             trainer.remarks += [] if remark in trainer.remarks else [remark]
 
+    def second_eigenvalue(self, trainer: DFLTrainer, module: DFLModule) -> float | None:
+        """|lambda_2| of the weights while everybody is up: what a round of mixing leaves of differences, at most.
+
+        None where the weights are not the same in all rounds, or not symmetric, or for more than 2,000 clients.
+        """
+        topology = module.topology
+        everybody = getattr(trainer.policy(Selection), "k", None) == "all" and topology.budgets is None
+        if not everybody or topology.changes or topology.directed or not 2 <= topology.num_nodes <= 2000:
+            return None
+        votes = topology.linked(0) | torch.eye(topology.num_nodes, dtype=torch.bool)
+        return float(torch.linalg.eigvalsh(metropolis_weights(votes)).abs().sort().values[-2])
+
     def on_weigh(self, trainer: DFLTrainer, module: DFLModule, round: Round) -> None:
         """Weights from this round's votes; an update counts with the number of neighbours of whose it is."""
         assert round.votes is not None

@@ -9,6 +9,9 @@ import torch
 
 from dfl_lightning.callbacks import Bernoulli, Gossip, Metropolis, Uniform
 from dfl_lightning.errors import UserError
+from dfl_lightning.functional import metropolis_weights
+from dfl_lightning.report.banner import banner
+from dfl_lightning.topology import spectral_gap
 
 DOUBLE = {"trainer": {"precision": "64-true"}}
 STILL = {**DOUBLE, "local_epochs": 0, "init": "independent"}
@@ -19,7 +22,7 @@ def uneven_graph():
     return nx.Graph([(0, 1), (1, 2), (0, 2), (2, 3), (3, 4), (4, 5)])
 
 
-def test_without_training_models_reach_their_mean_at_the_rate_of_the_spectral_gap(start):
+def test_without_training_models_reach_their_mean_at_the_rate_of_the_second_eigenvalue(start):
     """The deviation from the mean shrinks by at most |lambda_2| a round, and in the end by just that."""
     graph = uneven_graph()
     run = start(Gossip(k="all"), Metropolis(), topology=graph, **STILL)
@@ -97,3 +100,24 @@ def test_what_is_not_mutual_is_remarked(start):
 def test_a_server_is_refused(start):
     with pytest.raises(UserError, match="Metropolis is for clients"):
         start(Gossip(k="all"), Metropolis(), topology="server")
+
+
+def test_a_star_has_a_large_gap_and_is_slow_all_the_same(start):
+    """The spectral gap of a graph does not tell how fast its Metropolis weights bring models together."""
+    star, ring = nx.star_graph(23), nx.circulant_graph(24, [1, 2, 3])
+    gaps, rates = [], []
+    for graph in (star, ring):
+        links = nx.to_numpy_array(graph)
+        gaps.append(spectral_gap(torch.from_numpy(links > 0)))
+        assert gaps[-1] == pytest.approx(
+            np.sort(np.linalg.eigvalsh(nx.normalized_laplacian_matrix(graph).toarray()))[1]
+        )
+        weights = metropolis_weights(torch.from_numpy(links + np.eye(24))).numpy()
+        rates.append(np.sort(np.abs(np.linalg.eigvalsh(weights)))[-2])
+        run = start(Gossip(k="all"), Metropolis(), clients=24, topology=graph, **STILL)
+        line = f"Metropolis weights: second largest eigenvalue modulus {rates[-1]:.4g} while everybody is up"
+        assert line in banner(run.trainer, run.module)
+    assert gaps[0] == pytest.approx(1)
+    assert rates[0] == pytest.approx(0.958, abs=5e-4)
+    assert gaps[1] < gaps[0]
+    assert rates[1] < rates[0]
