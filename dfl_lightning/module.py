@@ -6,6 +6,7 @@ import copy
 import os
 import warnings
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 import torch
@@ -21,12 +22,14 @@ from dfl_lightning.callbacks.families import Selection
 from dfl_lightning.data import ClientData
 from dfl_lightning.errors import UserError
 from dfl_lightning.fingerprint import check_fingerprint, check_rounds, fingerprint
+from dfl_lightning.global_generators import no_global_draws
 from dfl_lightning.history import settings_text, taken_up
 from dfl_lightning.models import Network
 from dfl_lightning.models.fitting import fit_to_data
 from dfl_lightning.models.init import fresh_parameters, load_parameters
 from dfl_lightning.objectives import Objective, Phase, Plain
 from dfl_lightning.optimizers import DEFAULT_OPTIMIZER, ClientOptimizer, Hyperparameters, name_of
+from dfl_lightning.round import draws_by_name_only
 from dfl_lightning.schedule import Schedule
 from dfl_lightning.topology import Topology, load_topology
 
@@ -232,7 +235,8 @@ class DFLModule(LightningModule):
         if self.topology.num_servers > 1:
             selection = self.dfl_trainer.policy(Selection)
             assert selection is not None
-            spokesmen = self.num_clients + selection.assign(self, owners)
+            with draws_by_name_only(self.bank, selection, "assign"):
+                spokesmen = self.num_clients + selection.assign(self, owners)
         return References.rows(self.reported_rows, spokesmen, owners)
 
     @property
@@ -309,7 +313,8 @@ class DFLModule(LightningModule):
         self._schedule = Schedule(self.client_optimizer, self.scheduler_factory)
         rounds = (self.dfl_trainer.max_epochs or 0) if stage == "fit" else 0
         last = rounds - (not self.finetune_epochs)  # an evaluation fine-tunes with what the next round would have
-        self.scheduled = self._schedule.check(max(0, last))
+        with no_global_draws(partial(_schedule_draws, self._schedule.scheduler)):
+            self.scheduled = self._schedule.check(max(0, last))
 
     @property
     def hyperparameters(self) -> Hyperparameters:
@@ -319,7 +324,8 @@ class DFLModule(LightningModule):
     def catch_up_schedule(self) -> Hyperparameters:
         """Bring the schedule to the bank's round; returns what the optimizer's groups are in it."""
         assert self._schedule is not None
-        return self._schedule.at(0 if self.bank is None else self.bank.boundary.round)
+        with no_global_draws(partial(_schedule_draws, self._schedule.scheduler)):
+            return self._schedule.at(0 if self.bank is None else self.bank.boundary.round)
 
     def configure_optimizers(self) -> Any:
         """The stub, so that LearningRateMonitor knows the schedule."""
@@ -433,6 +439,13 @@ class DFLModule(LightningModule):
 def run_seed() -> int:
     """The run's seed: what `seed_everything` was called with, else 0."""
     return int(os.environ.get("PL_GLOBAL_SEED", 0))
+
+
+def _schedule_draws(scheduler: object, generators: str) -> str:
+    return (
+        f"model.lr_scheduler {type(scheduler).__name__} draws from {generators}, so that a resumed run would differ; "
+        "a schedule is a function of the round number only"
+    )
 
 
 def _agreeing_clusters(from_data: Tensor | None, topology: Topology) -> Tensor | None:

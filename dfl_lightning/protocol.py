@@ -6,6 +6,7 @@ An ordinary class on the public Trainer only; `loop.py` calls it from inside Lig
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
@@ -16,7 +17,7 @@ from dfl_lightning.bank import Bank, Boundary, References, Trained, Training
 from dfl_lightning.callbacks.families import Aggregation, Selection, Substitution, Threshold
 from dfl_lightning.errors import UserError
 from dfl_lightning.functional import count_votes
-from dfl_lightning.round import Round, call_round_hook
+from dfl_lightning.round import Round, call_round_hook, draws_by_name_only
 
 if TYPE_CHECKING:
     from dfl_lightning.module import DFLModule
@@ -65,14 +66,12 @@ class Protocol:
         round.candidates = round.available.clone()
         call_round_hook(trainer, "on_propose", round)
         self._promise_type(round.candidates, bool, (round.num_nodes,) * 2, Selection, "candidates")
-        self._promise(
-            not (round.candidates & ~round.available).any(),
-            Selection,
-            "proposed candidates down or out of reach",
-        )
+        self._promise_reach(round, round.candidates, "proposed")
         owners = round.jobs.owners
-        self._promise(len(owners.unique()) == len(owners), Selection, "proposed two jobs for one client")
-        self._promise(bool(round.active[owners].all()), Selection, "proposed a job for a client that is down")
+        twice = torch.nonzero(torch.bincount(owners, minlength=1) > 1).squeeze(1)
+        self._promise(not len(twice), Selection, lambda: f"proposed two jobs for client {int(twice[0])}")
+        down = owners[~round.active[owners]]
+        self._promise(not len(down), Selection, lambda: f"proposed a job for client {int(down[0])}, which is down")
         return round
 
     def train(self, round: Round) -> None:
@@ -104,19 +103,15 @@ class Protocol:
             self._promise(round.selected is not None, Selection, "selected nothing; write round.selected")
             assert round.selected is not None
             self._promise_type(round.selected, bool, (round.num_nodes,) * 2, Selection, "selected")
-            self._promise(
-                not (round.selected & ~round.available).any(),
-                Selection,
-                "selected clients down or out of reach",
-            )
+            self._promise_reach(round, round.selected, "selected")
             round.selected &= round.receivers[:, None]
             self._substitute(round)
             self._weigh(round)
-            self.module.objective.before_mixing(self.module, round)
+            objective = self.module.objective
+            with draws_by_name_only(self.bank, objective, "before_mixing"):
+                objective.before_mixing(self.module, round)
             call_round_hook(trainer, "on_mix", round)
-            rows = round.bank.next_rows()["models"]
-            finite = round.bank.ranks.all(_all_finite(rows))
-            self._promise(finite, Aggregation, "mixed models that are not finite")
+            self._promise_finite(round.bank.next_rows()["models"])
         call_round_hook(trainer, "on_round_end", round)
 
     def commit(self, round: Round) -> None:
@@ -136,7 +131,10 @@ class Protocol:
         module = self.module
         index, n, m = self.bank.boundary.round, self.bank.num_nodes, module.num_clients
         reachable = module.topology.reachable(index)
-        self._promise(not reachable.diagonal().any(), None, "the topology has self loops")
+        loops = torch.nonzero(reachable.diagonal()).squeeze(1)
+        self._promise(
+            not len(loops), None, lambda: f"has a topology with self loops, the first at node {int(loops[0])}"
+        )
         empty = torch.zeros(n, n, dtype=torch.bool)
         everyone = torch.arange(m)
         return Round(
@@ -203,10 +201,15 @@ class Protocol:
         assert round.selected is not None
         rows = n + round.num_clients * len(round.speakers)
         self._promise_type(round.stand_in, int, (n, n), Substitution, "stand_in")
+        stand_in = round.stand_in
+        wrong = (stand_in < -1) | (stand_in >= rows)
         self._promise(
-            bool(((round.stand_in >= -1) & (round.stand_in < rows)).all()),
+            not wrong.any(),
             Substitution,
-            "names a row that does not exist",
+            lambda: (
+                f"names a row that does not exist: {_first(wrong, stand_in)}; "
+                f"rows are 0 to {rows - 1}, or -1 for the mean"
+            ),
         )
         round.log("neighbours", float(round.selected.sum(1)[round.receivers].double().mean()))
         include_self = round.receivers & torch.tensor(aggregation.include_self)
@@ -217,16 +220,22 @@ class Protocol:
         call_round_hook(self.trainer, "on_weigh", round)
         weights, votes = round.weights, round.votes
         assert votes is not None
-        self._promise(weights is not None and weights.shape == votes.shape, Aggregation, "wrote no weights [n, P]")
+        self._promise(weights is not None, Aggregation, "wrote no weights; write round.weights in on_weigh")
         assert weights is not None
-        counted = weights != 0
-        idle = ~counted.any(1)
-        counted &= votes == 0
-        counted.fill_diagonal_(False)
-        self._promise(not counted.any(), Aggregation, "gave weight to a row without a vote")
-        sums = weights.sum(1)
+        got, asked = list(weights.shape), list(votes.shape)
+        self._promise(got == asked, Aggregation, f"wrote weights {got}; they must be {asked}, as round.votes is")
+        wrong = ~weights.isfinite()
         self._promise(
-            bool(((sums - 1).abs() < 1e-6).logical_or(idle).all()), Aggregation, "wrote weights that do not sum to 1"
+            not wrong.any(), Aggregation, lambda: f"wrote a weight that is no number: {_first(wrong, weights)}"
+        )
+        idle = _without_vote(weights, votes)
+        self._promise(
+            not idle.any(), Aggregation, lambda: f"gave weight to a row without a vote: {_first(idle, weights)}"
+        )
+        sums = weights.sum(1)
+        off = ((sums - 1).abs() >= 1e-6) & (weights != 0).any(1)  # below 0 a weight may be: a server's step above 1
+        self._promise(
+            not off.any(), Aggregation, lambda: f"wrote weights that do not sum to 1: {_first(off, sums)} as their sum"
         )
 
     def _costs(self, round: Round) -> dict[str, float]:
@@ -259,11 +268,67 @@ class Protocol:
         kept = right and value.shape == shape
         self._promise(kept, family, f"wrote {field} of type {got}; it must be {kind.__name__} {list(shape)}")
 
-    def _promise(self, kept: bool, family: type | None, broken: str) -> None:
+    def _promise_reach(self, round: Round, pairs: Tensor, did: str) -> None:
+        """Receivers look at, and learn from, those only that they can hear."""
+        wrong = pairs & ~round.available
+
+        def broken() -> str:
+            receiver, sender = torch.nonzero(wrong)[0].tolist()
+            if receiver == sender:
+                why = "is the receiver itself"
+            elif not round.reachable[receiver, sender]:
+                why = "is out of its reach"
+            else:
+                why = "is down" if round.receivers[receiver] else "is in its reach, but the receiver does not mix"
+            return f"{did} sender {sender} for receiver {receiver}, which {why}; stay within round.available"
+
+        self._promise(not wrong.any(), Selection, broken)
+
+    def _promise_finite(self, rows: Tensor) -> None:
+        """The mixed models are numbers, in every process."""
+        ranks = self.bank.ranks
+        if ranks.all(_all_finite(rows)):
+            return
+        here = ranks.own[~rows.isfinite().all(1)]
+        first = ranks.least(int(here[0]) if len(here) else self.bank.num_nodes)
+        self._promise(False, Aggregation, f"mixed a model that is not finite, for receiver {first}")
+
+    def _promise(self, kept: bool, family: type | None, broken: str | Callable[[], str]) -> None:
+        """Refuse what a policy has done.
+
+        Args:
+            kept: whether it is as it must be.
+            family: of the policy; None: the run itself.
+            broken: what it did, said only where it is not.
+        """
         if not kept:
             policy = self.trainer.policy(family) if family is not None else None
             who = type(policy).__name__ if policy is not None else "the run"
-            raise UserError(f"round {self.bank.boundary.round}: {who} {broken}")
+            what = broken if isinstance(broken, str) else broken()
+            raise UserError(f"round {self.bank.boundary.round}: {who} {what}")
+
+
+def _without_vote(weights: Tensor, votes: Tensor) -> Tensor:
+    """Which weights nobody voted for, bool [n, P]; a receiver's own row needs no vote."""
+    counted = (weights != 0) & (votes == 0)
+    counted.fill_diagonal_(False)
+    return counted
+
+
+def _first(wrong: Tensor, values: Tensor) -> str:
+    """The first place that is wrong, and what is there.
+
+    Args:
+        wrong: bool [n] over receivers, or [n, P] over receivers and rows.
+        values: of the same shape.
+
+    Example:
+        >>> _first(torch.tensor([[False, False], [False, True]]), torch.tensor([[0.0, 1.0], [0.5, torch.nan]]))
+        'receiver 1 has nan in column 1'
+    """
+    place = torch.nonzero(wrong)[0].tolist()
+    value = f"{values[tuple(place)].item():.6g}"
+    return f"receiver {place[0]} has {value}" + (f" in column {place[1]}" if len(place) == 2 else "")
 
 
 def _copied(state: Any, before: Any) -> Any:

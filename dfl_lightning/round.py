@@ -7,6 +7,7 @@ topology, the servers after them (n nodes).
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,7 @@ from torch import Tensor
 
 from dfl_lightning.bank import Bank, Columns, Evaluation, References, Term, Training, pairs_of
 from dfl_lightning.bank.comparing import Comparison
+from dfl_lightning.global_generators import name_of, no_global_draws
 from dfl_lightning.objectives import Phase
 from dfl_lightning.optimizers import Hyperparameters
 from dfl_lightning.streams import stream
@@ -403,10 +405,42 @@ class RoundCallback(Callback):
 
 
 def call_round_hook(trainer: Any, name: str, *args: Any) -> None:
-    """Call a hook of all round callbacks, in their order, each under its name in the profiler."""
+    """Call a hook of all round callbacks, in their order, each under its name in the profiler.
+
+    Raises:
+        UserError: a user's own one draws from a global generator.
+    """
     for callback in trainer.callbacks:
         if not isinstance(callback, RoundCallback) or callback.switched_off:
             continue
         if getattr(type(callback), name) is not getattr(RoundCallback, name):
-            with trainer.profiler.profile(f"[RoundCallback]{callback.state_key}.{name}"), torch.no_grad():
+            with (
+                trainer.profiler.profile(f"[RoundCallback]{callback.state_key}.{name}"),
+                torch.no_grad(),
+                draws_by_name_only(trainer.lightning_module.bank, callback, name),
+            ):
                 getattr(callback, name)(trainer, trainer.lightning_module, *args)
+
+
+def draws_by_name_only(bank: Bank, who: object, where: str) -> AbstractContextManager[None]:
+    """Around code of a user's: it must not draw from a global generator.
+
+    Ours is not watched, to save its time; tests do it.
+
+    Args:
+        bank: knows the round.
+        who: whose code.
+        where: its method.
+    """
+    name = name_of(who)
+    if name.startswith("dfl_lightning."):
+        return nullcontext()
+    round = bank.boundary.round
+
+    def refusal(generators: str) -> str:
+        return (
+            f"round {round}: {name} draws from {generators} in {where}, whose state no checkpoint holds, so that a "
+            "resumed run would differ; draw with generator=round.stream('a name of yours')"
+        )
+
+    return no_global_draws(refusal)

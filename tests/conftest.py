@@ -34,8 +34,8 @@ class SmallRun:
         self.trainer = DFLTrainer(max_rounds=rounds, callbacks=[*policies, *callbacks], **settings)
         schedule = {"lr_scheduler": lambda optimizer: torch.optim.lr_scheduler.StepLR(optimizer, 2, gamma=0.5)}
         self.module = DFLModule(
-            MLP(hidden=[8]),
             **{
+                "network": MLP(hidden=[8]),
                 "local_epochs": 1,
                 "batch_size": 16,
                 "optimizer": lambda parameters: torch.optim.SGD(parameters, lr=0.1, momentum=0.9),

@@ -126,7 +126,7 @@ NAN = math.nan
 BROKEN = {
     "candidates out of reach": (
         [breaking(Selection, on_propose=setting(candidates=outsiders))],
-        "Broken proposed candidates down or out of reach",
+        r"Broken proposed sender 2 for receiver 0, which is out of its reach; stay within round\.available",
     ),
     "candidates of the wrong size": (
         [breaking(Selection, on_propose=setting(candidates=lambda r: everybody[:3]))],
@@ -134,7 +134,7 @@ BROKEN = {
     ),
     "two jobs for a client": (
         [breaking(Selection, on_propose=setting(jobs=lambda r: References.rows("models", torch.tensor([1, 1]))))],
-        "Broken proposed two jobs for one client",
+        "Broken proposed two jobs for client 1$",
     ),
     "similarity of the wrong size": (
         [breaking(Selection, on_compare=setting(similarity=lambda r: torch.zeros(3, 3)))],
@@ -149,35 +149,50 @@ BROKEN = {
         r"Broken wrote threshold of type float32 \[4, 4\]; it must be float \[4\]",
     ),
     "nothing selected": ([breaking(Selection)], r"Broken selected nothing; write round\.selected"),
-    "oneself selected": ([select(everybody)], "Broken selected clients down or out of reach"),
-    "out of reach selected": ([select(outsiders(None))], "Broken selected clients down or out of reach"),
+    "oneself selected": ([select(everybody)], "Broken selected sender 0 for receiver 0, which is the receiver itself"),
+    "out of reach selected": (
+        [select(outsiders(None))],
+        "Broken selected sender 2 for receiver 0, which is out of its reach",
+    ),
     "probabilities selected": (
         [select(torch.rand(4, 4))],
         r"Broken wrote selected of type float32 \[4, 4\]; it must be bool",
     ),
     "weights without a vote": (
         [Gossip(k=0), weights([[0.5, 0.5, 0, 0], [0, 1, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1]])],
-        "Broken gave weight to a row without a vote",
+        "Broken gave weight to a row without a vote: receiver 0 has 0.5 in column 1$",
     ),
     "weights that are no shares": (
-        [Gossip(k=0), weights([[0.5, 0, 0, 0], [0, 1, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1]])],
-        "Broken wrote weights that do not sum to 1",
+        [Gossip(k=0), weights([[1, 0, 0, 0], [0, 1, 0, 0], [0, 0, 0.25, 0], [0, 0, 0, 0.5]])],
+        "Broken wrote weights that do not sum to 1: receiver 2 has 0.25 as their sum$",
     ),
-    "weights that are not finite": (
-        [Gossip(k=0), weights([[NAN, 0, 0, 0], [0, 1, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1]])],
-        "Broken wrote weights that do not sum to 1",
+    "a weight that is NaN, where there is a vote": (
+        [Gossip(k=0), weights([[1, 0, 0, 0], [0, NAN, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1]])],
+        "Broken wrote a weight that is no number: receiver 1 has nan in column 1$",
+    ),
+    "a weight that is NaN, where there is none": (
+        [Gossip(k=0), weights([[1, 0, 0, 0], [0, 1, 0, 0], [0, 0, 1, 0], [0, NAN, 0, 1]])],
+        "Broken wrote a weight that is no number: receiver 3 has nan in column 1$",
+    ),
+    "an infinite weight": (
+        [Gossip(k=0), weights([[1, 0, 0, 0], [0, 1, 0, 0], [math.inf, 0, -math.inf, 0], [0, 0, 0, 1]])],
+        "Broken wrote a weight that is no number: receiver 2 has inf in column 0$",
+    ),
+    "a negative weight without a vote": (
+        [Gossip(k=0), weights([[1, 0, 0, 0], [0, 2, 0, -1], [0, 0, 1, 0], [0, 0, 0, 1]])],
+        "Broken gave weight to a row without a vote: receiver 1 has -1 in column 3$",
     ),
     "weights for clients only": (
         [Gossip(k=0), weights([[1.0], [1.0], [1.0], [1.0]])],
-        r"Broken wrote no weights \[n, P\]",
+        r"Broken wrote weights \[4, 1\]; they must be \[4, 4\], as round\.votes is$",
     ),
-    "no weights": ([Gossip(k=0), breaking(Aggregation)], r"Broken wrote no weights \[n, P\]"),
+    "no weights": ([Gossip(k=0), breaking(Aggregation)], r"Broken wrote no weights; write round\.weights in on_weigh$"),
     "models that are not finite": (
         [
             Gossip(k=0),
-            type("Broken", (Uniform,), {"on_mix": lambda s, t, m, round: round.bank.rows("trained").fill_(NAN)})(),
+            type("Broken", (Uniform,), {"on_mix": lambda s, t, m, round: round.bank.rows("trained")[2:].fill_(NAN)})(),
         ],
-        "Broken mixed models that are not finite",
+        "Broken mixed a model that is not finite, for receiver 2$",
     ),
 }
 
@@ -196,8 +211,14 @@ def test_a_broken_promise_names_round_and_policy(what):
 @pytest.mark.parametrize(
     ("stand_in", "sentence"),
     [
-        (lambda r: torch.full((4, 4), 4), "names a row that does not exist"),
-        (lambda r: torch.full((4, 4), -2), "names a row that does not exist"),
+        (
+            lambda r: torch.full((4, 4), 4),
+            "names a row that does not exist: receiver 0 has 4 in column 0; rows are 0 to 3",
+        ),
+        (
+            lambda r: torch.tensor([[0, 1, 2, 3]] * 3 + [[0, 1, -2, 3]]),
+            "names a row that does not exist: receiver 3 has -2 in column 2; rows are 0 to 3, or -1 for the mean",
+        ),
         (lambda r: torch.zeros(4, 4), r"wrote stand_in of type float32 \[4, 4\]; it must be int \[4, 4\]"),
     ],
 )
@@ -209,14 +230,51 @@ def test_a_substitution_must_name_rows_that_exist(stand_in, sentence, half_down)
 
 def test_a_job_for_a_client_that_is_down_is_refused(half_down):
     eager = breaking(Selection, on_propose=setting(jobs=lambda r: References.rows("models", torch.arange(4))))
-    with pytest.raises(UserError, match=r"^round 0: Broken proposed a job for a client that is down"):
+    with pytest.raises(UserError, match=r"^round 0: Broken proposed a job for client 2, which is down$"):
         go(eager, Uniform(), half_down())
+
+
+@pytest.mark.parametrize(
+    ("hook", "field", "sentence"),
+    [
+        ("on_propose", "candidates", "proposed sender 2 for receiver 0, which is down"),
+        ("on_select", "selected", "selected sender 2 for receiver 0, which is down"),
+    ],
+)
+def test_who_is_down_is_neither_proposed_nor_selected(hook, field, sentence, half_down):
+    broken = breaking(Selection, **{hook: setting(**{field: lambda r: r.reachable.clone()})})
+    with pytest.raises(UserError, match=f"^round 0: Broken {sentence}"):
+        go(broken, Uniform(), half_down())
+
+
+def test_nobody_is_selected_for_a_receiver_that_is_down(half_down):
+    def last_row(round):
+        pairs = torch.zeros(4, 4, dtype=torch.bool)
+        pairs[3, 0] = True
+        return pairs
+
+    broken = breaking(Selection, on_select=setting(selected=last_row))
+    with pytest.raises(UserError, match=r"selected sender 0 for receiver 3, which is in its reach, but the receiver"):
+        go(broken, Uniform(), half_down())
+
+
+def test_weights_below_zero_and_weights_of_integers_are_shares_too():
+    class Beyond(Uniform):
+        """A step of 2 from the first neighbour: twice one's own less what it says."""
+
+        def on_weigh(self, trainer, module, round):
+            round.weights = (2 * torch.eye(4) - torch.eye(4).roll(1, 1)).long()
+
+    round, _ = go(Gossip(k="all"), Beyond())
+    trained = round.bank.rows("models")
+    assert torch.isfinite(trained).all()
+    assert round.weights.sum(1).tolist() == [1, 1, 1, 1]
 
 
 def test_a_topology_with_self_loops_is_refused(monkeypatch):
     trainer, protocol = set_up(Gossip(k=0), Uniform())
     monkeypatch.setattr(type(trainer.lightning_module.topology), "reachable", lambda self, round: everybody.clone())
-    with pytest.raises(UserError, match="self loops"):
+    with pytest.raises(UserError, match="self loops, the first at node 0"):
         one_round(protocol)
 
 

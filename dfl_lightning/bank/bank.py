@@ -19,6 +19,7 @@ from dfl_lightning.bank.mixing import mix_rows
 from dfl_lightning.bank.products import product
 from dfl_lightning.bank.ranks import Ranks
 from dfl_lightning.bank.threads import workers
+from dfl_lightning.global_generators import no_global_draws
 
 
 class Boundary(NamedTuple):
@@ -235,7 +236,8 @@ class Bank:
         mine = torch.nonzero(ranks.at_home(references.owners)).squeeze(1)
         jobs = references if ranks.count == 1 else references.take(mine)
         with self.timed("train"), self._visited(jobs):
-            with ranks.together():
+            refusal = partial(self.engine.drew, f"round {training.round}: local training")
+            with ranks.together(), no_global_draws(refusal):
                 done = self.engine.train(self, jobs, training, target, progress)
             found = [_spread(part, mine, len(references)) for part in (done.losses, done.samples, done.finite)]
             return Trained(*ranks.join(mine, found))
@@ -252,15 +254,17 @@ class Bank:
         if self.layout.has_personal_parameters and bool((references.owners < 0).any()):
             raise ValueError("a model with personal parameters needs an owner; the global test set has none")
         with self.timed("evaluate"):
+            refusal = partial(self.engine.drew, "an evaluation")
             if self.ranks.count == 1:
-                return self.engine.evaluate(self, references, split)
+                with no_global_draws(refusal):
+                    return self.engine.evaluate(self, references, split)
             plan = self.engine.plan(references, split)
             mine = self.ranks.at_home(plan.home)
             found = torch.full((1 + len(self.engine.metrics), len(references)), float("nan"), dtype=torch.float64)
             for wave in self.engine.waves(plan):
                 here = wave[mine[wave]]
                 jobs = references.take(here)
-                with self._visited(jobs), self.ranks.together():
+                with self._visited(jobs), self.ranks.together(), no_global_draws(refusal):
                     scores = self.engine.evaluate(self, jobs, split)
                 found[0, here] = scores.losses
                 for line, name in zip(found[1:], self.engine.metrics, strict=True):

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from dfl_lightning.errors import UserError
+from dfl_lightning.global_generators import changed, states
 
 
 def mask_key(seed: int) -> Tensor:
@@ -134,7 +135,7 @@ def replace_dropout_layers(network: nn.Module) -> MaskSource:
 
 
 def check_no_global_draws(network: nn.Module, example: Tensor) -> None:
-    """Refuse a network that draws from torch's global generator in training.
+    """Refuse a network that draws from a global generator, in training or in evaluation.
 
     Args:
         network: after `replace_dropout_layers`.
@@ -144,21 +145,21 @@ def check_no_global_draws(network: nn.Module, example: Tensor) -> None:
         UserError: such a network's runs could not be repeated nor resumed.
     """
     was_training = {module: module.training for module in network.modules()}
-    state = torch.get_rng_state()
-    network.train()
+    before, state_of_torch = states(), torch.get_rng_state()
     buffers = {name: buffer.clone() for name, buffer in network.named_buffers()}
     try:
         with torch.no_grad():
-            network(example)
-        drew = not torch.equal(state, torch.get_rng_state())
+            network.train()(example)
+            network.eval()(example)
+        drawn = changed(before)
     finally:
-        torch.set_rng_state(state)
+        torch.set_rng_state(state_of_torch)
         for module, mode in was_training.items():
             module.training = mode
         for name, buffer in network.named_buffers():
             buffer.copy_(buffers[name])
-    if drew:
+    if drawn:
         raise UserError(
-            f"model.network {type(network).__name__} draws random numbers from torch's global generator "
+            f"model.network {type(network).__name__} draws random numbers from {' and '.join(drawn)} "
             "(functional dropout?), so its runs could not be repeated; use nn.Dropout, nn.Dropout1d, 2d or 3d layers"
         )

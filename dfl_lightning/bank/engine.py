@@ -21,6 +21,7 @@ from dfl_lightning.bank.layout import Layout
 from dfl_lightning.bank.products import one_blas_thread
 from dfl_lightning.bank.threads import Workers, workers
 from dfl_lightning.data import ClientData
+from dfl_lightning.global_generators import name_of
 from dfl_lightning.optimizers import Hyperparameters
 
 if TYPE_CHECKING:
@@ -279,6 +280,32 @@ class Engine(ABC):
         counts = torch.bincount(places, minlength=len(self.cohorts) + 1)
         return [jobs for jobs in order.split(counts.tolist()) if len(jobs)]
 
+    def drew(self, what: str, generators: str) -> str:
+        """That somebody drew from global generators during the engine's work, and who it can have been.
+
+        Args:
+            what: the work.
+            generators: their names.
+        """
+        config = self.config
+        parts: dict[str, list[object]] = {
+            "model.network": [config.network, *config.network.modules()],
+            "model.loss": [config.loss],
+            "model.metrics": list(config.metrics.values()),
+            "objective": [config.objective],
+            "augmentation": [self.data.augment],
+        }
+        names = [
+            f"{part} {name_of(things[0])}"
+            for part, things in parts.items()
+            if any(_is_users(thing) for thing in things)
+        ]
+        return (
+            f"{what} draws from {generators}, whose state no checkpoint holds, so that a resumed run would differ "
+            f"({' or '.join(names) or f'model.network {name_of(config.network)}'}); draw nothing there, "
+            "except by dropout layers of torch.nn"
+        )
+
     def samples(self, owner: int, split: str) -> Tensor:
         """Indices of the owner's images, int64; owner -1: the global test set."""
         if owner < 0:
@@ -286,6 +313,12 @@ class Engine(ABC):
             return self.data.global_test
         found: Tensor = getattr(self.data, split)[owner]
         return found
+
+
+def _is_users(thing: object) -> bool:
+    """Whether a part of local work is neither ours nor of the libraries that we use."""
+    known = ("builtins", "dfl_lightning", "torch", "torchmetrics", "torchvision")
+    return thing is not None and name_of(thing).partition(".")[0] not in known
 
 
 def right_answers(scores: Tensor, labels: Tensor, classes: int) -> Tensor:

@@ -150,6 +150,10 @@ class Ranks:
         """Whether the condition holds in every process."""
         return condition if self.count == 1 else bool(self._gather(torch.tensor([int(condition)])).all())
 
+    def least(self, number: int) -> int:
+        """The smallest of the processes' numbers."""
+        return number if self.count == 1 else int(self._gather(torch.tensor([number])).min())
+
     def same(self, what: str, number: int) -> None:
         """Refuse processes that differ.
 

@@ -1,8 +1,9 @@
-"""Does a network fit the data, the loss and the metrics? Found out on two inputs, before anything is trained."""
+"""Does a network fit the data, the loss and the metrics? Found out on two samples, before anything is trained."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -14,8 +15,10 @@ from dfl_lightning.bank.dropout_layers import check_no_global_draws, replace_dro
 from dfl_lightning.bank.loss_trial import try_loss
 from dfl_lightning.data import ClientData
 from dfl_lightning.errors import UserError, reason
+from dfl_lightning.global_generators import name_of, no_global_draws
 from dfl_lightning.models.network import Network
 from dfl_lightning.plain_tensors import refuse_unusual
+from dfl_lightning.streams import stream
 
 
 def fit_to_data(
@@ -25,7 +28,7 @@ def fit_to_data(
     metrics: Mapping[str, Metric],
     seed: int,
 ) -> None:
-    """Build a shipped network for the data's shape; try any network, the loss and the metrics on two inputs.
+    """Build a shipped network for the data's shape; try any network, the loss and the metrics on two samples.
 
     Args:
         network: built in place if it is one of `dfl_lightning.models`; otherwise left as it is.
@@ -35,7 +38,7 @@ def fit_to_data(
         seed: of a shipped network's first parameters.
 
     Raises:
-        UserError: what does not fit, with both numbers.
+        UserError: what does not fit, with both numbers; what draws from a global generator.
     """
     shape, classes = tuple(data.input_shape), data.num_classes
     name = f"model.network {type(network).__name__}"
@@ -46,7 +49,7 @@ def fit_to_data(
     if any(is_lazy(p) for p in network.parameters()):
         raise UserError(f"{name} has lazy layers, whose parameters do not exist yet; give them their input sizes")
     refuse_unusual(network)
-    inputs, labels = torch.zeros(2, *shape), torch.zeros(2, dtype=torch.long)
+    inputs, labels = _two_samples(data, seed)
     outputs = _outputs(network, inputs, name, shape)
     if not isinstance(outputs, Tensor) or outputs.dim() != 2 or outputs.shape[1] < classes:
         got = tuple(outputs.shape[1:]) if isinstance(outputs, Tensor) else type(outputs).__name__
@@ -54,17 +57,38 @@ def fit_to_data(
             f"{name} returns {got} for an input, but the data has {classes} classes; "
             f"it must return [B, {classes}] class scores"
         )
-    try_loss(loss, outputs, labels)
+    watched = f"model.loss {getattr(loss, '__name__', type(loss).__name__)}"
+    with no_global_draws(partial(_draws, watched, "of scores and labels")):
+        try_loss(loss, outputs, labels)
     for column, metric in metrics.items():
         try:
             trial = metric.clone()
-            trial.update(outputs, labels)
-            float(trial.compute())
+            with no_global_draws(partial(_draws, f"model.metrics {type(metric).__name__}", "of scores and labels")):
+                trial.update(outputs, labels)
+                float(trial.compute())
+        except UserError:
+            raise
         except Exception as error:
             raise UserError(
                 f"model.metrics {type(metric).__name__} ({column}) fails on scores [B, {classes}] and labels [B]: "
                 f"{reason(error)}"
             ) from error
+
+
+def _two_samples(data: ClientData, seed: int) -> tuple[Tensor, Tensor]:
+    """Inputs [2, ...] and labels [2] of the first client with data, augmented where training does that."""
+    samples = next(part for part in data.train if len(part))
+    drawn, augment = None, data.augment
+    with no_global_draws(partial(_draws, f"augmentation {name_of(augment)}", "of the batch and its generator")):
+        if augment is not None:
+            drawn = augment.draw(2, stream(seed, "try out"))
+        inputs, labels = data.batch(samples[torch.tensor([0, -1])], draws=drawn)
+    return inputs.where(inputs.isfinite(), 0.0), labels
+
+
+def _draws(who: str, of_what: str, generators: str) -> str:
+    """What is wrong with drawing."""
+    return f"{who} draws from {generators}, so its runs could not be repeated; it must be a function {of_what} only"
 
 
 def _outputs(network: nn.Module, inputs: Tensor, name: str, shape: tuple[int, ...]) -> object:

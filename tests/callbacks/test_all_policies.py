@@ -43,6 +43,11 @@ def test_everybody_is_listed_with_its_family_and_by_a_name_of_its_own(classes):
 
 
 @every_policy
+def test_it_draws_by_name_only(listed, place):
+    properties.draws_by_name_only(listed, place)
+
+
+@every_policy
 def test_it_chooses_whom_it_can_hear(listed, place):
     properties.chooses_whom_it_can_hear(listed, place)
 

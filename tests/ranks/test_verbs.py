@@ -218,6 +218,7 @@ def agreeing(count, rank_asked):
     ranks = Ranks(torch.arange(6) % count, dist.get_rank(), count)
     ranks.agree(None)
     ranks.same("round", 7)
+    assert ranks.least(5 - dist.get_rank()) == 6 - count
     try:
         ranks.same("round", dist.get_rank())
     except UserError as error:

@@ -10,6 +10,7 @@ import torch
 
 from dfl_lightning.callbacks import Substitution
 from dfl_lightning.errors import UserError
+from dfl_lightning.global_generators import changed, states
 from tester.renaming import Names, renamed_draws
 from tester.rounds import through_a_file
 from tester.scenes import HEARS_NOBODY, NOBODY_IS_UP, PLACES, ROUNDS, SIZES, agree, pictures, renamed, start
@@ -25,9 +26,16 @@ CLIENTS = len(SIZES)
 def usual(listed: Listed, place: str) -> SimpleNamespace:
     """The run that all others are compared with, and its checkpoint after `STOPPED_AFTER` rounds."""
     run = start(listed, place)
+    generators = states()
     rounds = pictures(run, STOPPED_AFTER)
     saved = through_a_file(run.state())
-    return SimpleNamespace(run=run, saved=saved, rounds=rounds + pictures(run, ROUNDS - STOPPED_AFTER))
+    rounds += pictures(run, ROUNDS - STOPPED_AFTER)
+    return SimpleNamespace(run=run, saved=saved, rounds=rounds, drawn=changed(generators))
+
+
+def draws_by_name_only(listed: Listed, place: str) -> None:
+    """The generators of the process are as they were."""
+    assert not usual(listed, place).drawn
 
 
 def chooses_whom_it_can_hear(listed: Listed, place: str) -> None:
