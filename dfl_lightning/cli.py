@@ -59,9 +59,10 @@ from dfl_lightning.report.help import help_page, list_page
 from dfl_lightning.report.options import options_page
 from dfl_lightning.report.per_client import per_client_table
 from dfl_lightning.runs import command_to_go_on, config_of_run, no_run, remarks_on_history, take_run
-from dfl_lightning.sentences import lightnings_sentence, sentence_of, where_in_users_code
+from dfl_lightning.sentences import lightnings_sentence, sentence_of
 from dfl_lightning.terminal import drop_output, refused_output
 from dfl_lightning.trainer import DFLTrainer, default_monitors
+from dfl_lightning.users_code import exit_in_users_code, where_in_users_code
 
 # an enumeration of Lightning's, the default of the callback Timer for example, is a text to YAML
 yaml.SafeDumper.add_multi_representer(StrEnum, lambda dumper, choice: dumper.represent_str(choice.value))
@@ -317,12 +318,22 @@ def _run(command: str, argv: list[str]) -> int:
         print(page)
         return 0
     argv, explain_only = take_flag(argv, "--explain")
+    try:
+        _build_and_run(command, argv, explain_only)
+    except SystemExit as left:
+        by_user = exit_in_users_code(left)
+        if by_user is None:
+            raise
+        raise UserError(by_user) from left
+    return 0
+
+
+def _build_and_run(command: str, argv: list[str], explain_only: bool) -> None:
     if "--help_all" in argv:
         DFLCLI(command, ["--help"], [])
     argv = take_run(command, bare_flag(argv, "--fork"))
     argv, configs = find_configs([*(f"--config={file}" for file in config_of_run(argv)), *argv])
     DFLCLI(command, with_default_optimizer(settle_choices(argv)), configs, explain_only)
-    return 0
 
 
 def users_mistake(error: Exception, argv: list[str]) -> str | None:
@@ -333,7 +344,9 @@ def users_mistake(error: Exception, argv: list[str]) -> str | None:
         return f"out of memory ({error}); lower data.num_clients, model.batch_size or the network"
     if isinstance(error.__cause__, UserError):
         return str(error.__cause__)
-    return lightnings_sentence(" ".join(str(error).split())) or where_in_users_code(error)
+    where = where_in_users_code(error)
+    sentence = where and f"{where[:300]} (DFL_DEBUG=1 shows the way there)"
+    return lightnings_sentence(" ".join(str(error).split())) or sentence
 
 
 def _say(command: str, sentence: str, words: str = "") -> None:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import re
-import traceback
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 
 from jsonargparse import ArgumentError
 
@@ -148,18 +146,6 @@ def lightnings_sentence(text: str) -> str | None:
         found = re.search(pattern, text)
         if found:
             return found.expand(sentence)
-    return None
-
-
-def where_in_users_code(error: BaseException) -> str | None:
-    """The innermost line of the working folder's own modules that an error came through; None where there is none."""
-    here, package = Path.cwd(), Path(__file__).parent
-    for frame in reversed(traceback.extract_tb(error.__traceback__)):
-        file = Path(frame.filename)
-        if file.is_relative_to(here) and not file.is_relative_to(package) and "site-packages" not in file.parts:
-            about = f"{type(error).__name__}: {' '.join(str(error).split())}"
-            where = f"{file.relative_to(here)}, line {frame.lineno}, in {frame.name}"
-            return _short(f"{where}: {about} (DFL_DEBUG=1 shows the way there)")
     return None
 
 

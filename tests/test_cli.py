@@ -649,6 +649,75 @@ def test_own_classes_of_the_working_folder_work_by_their_import_path(dfl, here, 
     assert rows_of(plain.run)[1]["train_loss"] != rows[1]["train_loss"]
 
 
+# --- a user's own class that ends the program -------------------------------------------------------------------------
+EXITS = {
+    "in a hook": "    def on_compare(self, trainer, module, round):\n        sys.exit()\n",
+    "with 0": "    def on_compare(self, trainer, module, round):\n        sys.exit(0)\n",
+    "with words": "    def on_compare(self, trainer, module, round):\n        sys.exit('so there')\n",
+    "while it is made": "    def __init__(self):\n        sys.exit()\n",
+    "while it is checked": "    def check(self, trainer, module):\n        sys.exit()\n",
+    "while it is imported": "sys.exit()\n",
+    "by a parser of its own": "import argparse\nargparse.ArgumentParser().parse_args(['--help'])\n",
+    "at the end": "    def on_train_end(self, trainer, module):\n        sys.exit()\n",
+}
+
+
+@pytest.mark.parametrize("where", EXITS)
+def test_an_exit_in_a_users_class_is_its_mistake(dfl, here, monkeypatch, where):
+    head = "import sys\nfrom dfl_lightning.callbacks import Gossip\n\nclass Leaving(Gossip):\n    k = 2\n"
+    (here / "leaving.py").write_text(head + EXITS[where])
+    monkeypatch.delitem(sys.modules, "leaving", raising=False)
+    done = dfl("--config gossip --selection leaving.Leaving")
+    lines = (head + EXITS[where]).splitlines()
+    (number,) = (n for n, line in enumerate(lines, start=1) if "sys.exit" in line or "parse_args" in line)
+    assert done.code == 2
+    assert f"dfl-fit: leaving.py, line {number}, in " in done.err
+    assert "sys.exit(" in done.err
+    assert "trainer.should_stop = True" in done.err
+    assert done.err.count("\n") == 1
+    assert list(here.glob("runs/*/*")) == ([done.run] if where == "at the end" else [])
+
+
+def test_an_exit_in_another_thread_is_found_too(dfl, here, monkeypatch):
+    (here / "leaving.py").write_text(
+        "import sys\nfrom dfl_lightning.objectives import Plain\n\nclass Leaving(Plain):\n"
+        "    def step(self, ctx):\n        sys.exit(0)\n"
+    )
+    monkeypatch.delitem(sys.modules, "leaving", raising=False)
+    done = dfl("--config gossip --objective leaving.Leaving --trainer.cohorts 2")
+    assert done.code == 2
+    assert "leaving.py, line 6, in step: sys.exit(0)" in done.err
+
+
+@pytest.mark.parametrize("words", [["--help"], ["--selection.help", "Gossip"], ["--config", "afind", "--print_config"]])
+def test_the_parsers_own_exit_is_none(dfl, words):
+    done = dfl(words, small=False)
+    assert (done.code, done.err) == (0, "")
+
+
+def test_should_stop_ends_a_run_after_the_round(dfl, here, monkeypatch):
+    (here / "ending.py").write_text(
+        "from dfl_lightning.callbacks import Monitor\n\nclass Ending(Monitor):\n"
+        "    def on_compare(self, trainer, module, round):\n        trainer.should_stop = True\n"
+    )
+    monkeypatch.delitem(sys.modules, "ending", raising=False)
+    done = dfl("--config gossip --monitors [ending.Ending]")
+    assert done.code == 0, done.err
+    assert len(rows_of(done.run)) == 1
+
+
+def test_an_error_in_a_users_class_outside_of_the_working_folder_is_placed(dfl, tmp_path_factory, monkeypatch):
+    room = tmp_path_factory.mktemp("elsewhere")
+    (room / "broken_parts.py").write_text(
+        "from dfl_lightning.callbacks import Gossip\n\nclass Broken(Gossip):\n    k = 2\n"
+        "    def on_compare(self, trainer, module, round):\n        return 1 / 0\n"
+    )
+    monkeypatch.syspath_prepend(str(room))
+    done = dfl("--config gossip --selection broken_parts.Broken")
+    assert done.code == 2
+    assert f"{room / 'broken_parts.py'}, line 6, in on_compare: ZeroDivisionError" in done.err
+
+
 # --- a plain run, from outside ----------------------------------------------------------------------------------------
 def test_a_plain_run_prints_our_lines_and_nothing_else(here):
     import subprocess

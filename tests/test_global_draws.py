@@ -226,20 +226,35 @@ def test_a_metric_that_draws_is_refused_before_training(small_run):
         prepare(small_run(1, module={"metrics": [Guess()]}))
 
 
-def test_an_augmentation_that_draws_past_its_generator_is_refused_before_training(small_run):
-    def mine(batch, generator):
-        return batch + torch.randn_like(batch)
+class PastItsGenerator:
+    """Noise from a generator that is not the client's, as it is drawn or as it is applied."""
 
+    def __init__(self, when):
+        self.when = when
+
+    def draw(self, size, generator):
+        return (torch.rand(size, 1) if self.when == "draw" else torch.rand(size, 1, generator=generator)) / 100
+
+    def apply(self, batch, draws):
+        noise = torch.rand(1) if self.when == "apply" else 0
+        return batch + draws.view(-1, 1, 1, 1) + noise
+
+
+@pytest.mark.parametrize("when", ["draw", "apply", "never"])
+def test_an_augmentation_that_draws_past_its_generator_is_refused_before_training(small_run, when):
     run = small_run(1)
     with pytest.MonkeyPatch.context() as patch:
         setup = type(run.data).setup
 
         def with_noise(self, stage=None):
             setup(self, stage)
-            self.clients.augment = mine
+            self.clients.augment = PastItsGenerator(when)
 
         patch.setattr(type(run.data), "setup", with_noise)
-        with pytest.raises(UserError, match=r"^augmentation .*mine draws from torch's global generator"):
+        if when == "never":
+            prepare(run)
+            return
+        with pytest.raises(UserError, match=r"^augmentation .*PastItsGenerator draws from torch's global generator"):
             prepare(run)
 
 

@@ -19,10 +19,12 @@ from dfl_lightning.errors import UserError
 from dfl_lightning.files import remove_unfinished, sync_file, write_atomically, write_npz
 from dfl_lightning.functional import worst_decile_mean
 from dfl_lightning.history import CHANGED, config_text
+from dfl_lightning.locks import NAME as LOCK
 from dfl_lightning.locks import FolderLock
 from dfl_lightning.report.summary import summarise
 from dfl_lightning.report.tables import COLUMNS, as_csv, as_text, damaged, read_metrics, read_rounds
 from dfl_lightning.round import Round, RoundCallback
+from dfl_lightning.users_code import account_of
 
 if TYPE_CHECKING:
     from dfl_lightning.bank import Boundary
@@ -31,6 +33,9 @@ if TYPE_CHECKING:
 
 OF_THE_PROCESS = (CHANGED, "engine", "seconds", "device", "versions")
 """Keys of summary.json that say how the rounds were computed, not what came of them."""
+
+OWN_FILES = ("config.yaml", "metrics.csv", "clients.npz", "graphs.npz", "diverged.npz", "split.npz")
+"""What a run writes before its first round is complete, and whenever it saves."""
 
 
 class RunFolder(RoundCallback):
@@ -58,6 +63,7 @@ class RunFolder(RoundCallback):
         self._source: Path | None = None  # the run folder that this fit goes on from
         self._began: tuple[int, bool] | None = None  # where this fit started
         self._lock = FolderLock()
+        self._made = False  # whether this fit made the folder
         self._trainer: Any = None
         self._monitored: dict[str, torch.Tensor] = {}
         self._placed: list[ModelCheckpoint] = []  # whose files go into the run folder
@@ -95,6 +101,7 @@ class RunFolder(RoundCallback):
         if stage != "fit":
             return
         self.is_open, self.summary, self._trainer, self._monitored = False, {}, trainer, {}
+        self._made = False
         former = self.path if getattr(pl_module, "bank", None) is not None else None
         self._source = run_of(trainer.resumed_from) or former
         chosen, refusal = "", ""
@@ -107,6 +114,7 @@ class RunFolder(RoundCallback):
         if refusal:
             raise UserError(refusal)
         self.path = Path(chosen)
+        self._made = self._source is None or trainer.fork
         trainer.make_logger(self.path)
         for callback in trainer.callbacks:
             if isinstance(callback, ModelCheckpoint) and (callback.dirpath is None or callback in self._placed):
@@ -275,16 +283,30 @@ class RunFolder(RoundCallback):
             raise UserError(f"{self.path}: the run folder cannot be written ({error.strerror})") from error
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
-        """Write what there is; a full disk must not hide the exception. A run that never began leaves no folder."""
+        """Write what there is; a full disk must not hide the exception. A run without a round leaves no folder."""
         if trainer.state.fn != "fit" or self.path is None or not trainer.is_global_zero:
             return
         with suppress(OSError):
-            if not self.is_open:
-                self.unlock()  # a folder that is to be removed must be empty
-                self.path.rmdir()
-                self.path.parent.rmdir()
-            elif self._rows:
-                self._summarise(trainer, pl_module, "stopped")
+            begun = self.is_open and pl_module.bank.boundary.round > 0
+            if self._made and not begun and self._holds_own_files_only():
+                self._remove()
+            elif self.is_open:
+                stopped = not isinstance(exception, Exception | SystemExit)  # by Ctrl-C or a signal
+                reason = "" if stopped else account_of(exception)
+                self._summarise(trainer, pl_module, "stopped" if stopped else "failed", reason)
+
+    def _holds_own_files_only(self) -> bool:
+        """Whether nothing is in the folder but what this class wrote; a logger, for example, may keep its own there."""
+        return all(file.name in (*OWN_FILES, LOCK) or _is_empty_folder(file) for file in self._file("").iterdir())
+
+    def _remove(self) -> None:
+        """The files that describe the run, and the folder, which holds nothing else."""
+        self.unlock()  # a folder that is to be removed must be empty
+        folder, self.path, self.is_open = self._file(""), None, False  # a second fit makes a new one
+        for file in folder.iterdir():
+            file.rmdir() if file.is_dir() else file.unlink()
+        folder.rmdir()
+        folder.parent.rmdir()  # where it is of this run alone
 
     def _write_arrays(self, done: int) -> None:
         write_npz(self._file("clients.npz"), self.clients)
@@ -292,10 +314,10 @@ class RunFolder(RoundCallback):
         if self._diverged or self._file("diverged.npz").is_file():
             write_npz(self._file("diverged.npz"), _before(done, self._diverged))
 
-    def _summarise(self, trainer: DFLTrainer, module: DFLModule, status: str) -> None:
+    def _summarise(self, trainer: DFLTrainer, module: DFLModule, status: str, reason: str = "") -> None:
         boundary = module.bank.boundary
         self._write_arrays(boundary.round)
-        self.summary = summarise(trainer, module, status)
+        self.summary = summarise(trainer, module, status, reason)
         former = self._former_summary() if self._began == (boundary.round, boundary.closed) else {}
         if _numbers(self.summary) == _numbers(former):
             self.summary = former  # nothing was done since; its seconds are those of the rounds
@@ -375,6 +397,10 @@ def _refuse_links(run: Path) -> None:
     for name in (FOLDER, "superseded"):
         if (run / name).is_symlink():
             raise UserError(f"{run / name} is a link; a run writes into its own folder only: --fork starts a new one")
+
+
+def _is_empty_folder(path: Path) -> bool:
+    return path.is_dir() and not path.is_symlink() and not any(path.iterdir())
 
 
 def _is_of(checkpoint: Path, done: int) -> bool:

@@ -21,13 +21,14 @@ if TYPE_CHECKING:
 PACKAGES = ("lightning", "torch", "torchvision", "torchmetrics", "networkx", "numpy")
 
 
-def summarise(trainer: DFLTrainer, module: DFLModule, status: str) -> dict[str, Any]:
+def summarise(trainer: DFLTrainer, module: DFLModule, status: str, reason: str = "") -> dict[str, Any]:
     """What summary.json holds; plain numbers, null for what does not exist.
 
     Args:
         trainer: with its run folder.
         module: with its bank.
-        status: `finished` or `stopped`.
+        status: `finished`, `stopped` or `failed`.
+        reason: why it failed.
     """
     metrics, clients = trainer.run.metrics, trainer.run.clients
     accuracy: dict[str, Any] = {}
@@ -59,6 +60,7 @@ def summarise(trainer: DFLTrainer, module: DFLModule, status: str) -> dict[str, 
     return _without_nan(
         {
             "status": status,
+            **({"reason": reason} if reason else {}),
             **module.history,
             "rounds": module.bank.boundary.round,
             "clients": module.num_clients,

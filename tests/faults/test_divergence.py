@@ -162,7 +162,9 @@ def test_stopping_on_divergence_keeps_the_rounds_before(tmp_path, monkeypatch):
     with pytest.raises(UserError, match=r"^round 2: training of client 1 diverged .*lower model\.optimizer\.lr"):
         fit(tmp_path, Toy([4, 4], [1] * 2, [2] * 2), on_divergence="stop")
     (folder,) = (tmp_path / "run").iterdir()
-    assert json.loads((folder / "summary.json").read_text())["status"] == "stopped"
+    summary = json.loads((folder / "summary.json").read_text())
+    assert summary["status"] == "failed"
+    assert summary["reason"].startswith("round 2: training of client 1 diverged")
     monkeypatch.undo()
     monkeypatch.setenv("PL_GLOBAL_SEED", "0")
     healthy = Toy([4, 4], [1] * 2, [2] * 2)

@@ -22,6 +22,7 @@ from dfl_lightning.errors import UserError
 from dfl_lightning.files import read_npz
 from dfl_lightning.functional import worst_decile_mean
 from dfl_lightning.locks import FolderLock
+from dfl_lightning.loop import RunStopped
 from dfl_lightning.report import tables
 from dfl_lightning.report.tables import COLUMNS
 
@@ -209,6 +210,101 @@ def test_a_run_that_never_began_leaves_no_folder(small_run, tmp_path):
     with pytest.raises(UserError, match="no aggregation"):
         small_run(1, policies=[families.Gossip()], defaults=False).fit()
     assert list(tmp_path.iterdir()) == []
+
+
+# --- runs that end early
+
+
+class Ending(Monitor):
+    """Ends a run in a round, by an error or otherwise."""
+
+    def __init__(self, round, error):
+        self.round, self.error = round, error
+
+    def on_compare(self, trainer, module, round):
+        if round.index == self.round:
+            raise self.error
+
+
+ENDINGS = {
+    "an error": (RuntimeError("no\nidea"), "failed", "test_run_folder.py, line"),
+    "a refusal": (UserError("choose another"), "failed", "choose another"),
+    "an exit": (SystemExit(0), "failed", "test_run_folder.py, line"),
+    "Ctrl-C": (KeyboardInterrupt(), "stopped", None),
+    "a signal": (RunStopped(signal.SIGTERM, 1), "stopped", None),
+}
+every_ending = pytest.mark.parametrize("how", ENDINGS)
+
+
+@every_ending
+def test_a_run_that_ends_in_its_first_round_leaves_no_folder(small_run, tmp_path, how):
+    run = small_run(2, [Ending(0, ENDINGS[how][0])])
+    run.trainer.config = {"seed_everything": 0}
+    with pytest.raises(type(ENDINGS[how][0])):
+        run.fit()
+    assert list(tmp_path.iterdir()) == []
+    assert run.trainer.run.path is None
+
+
+def test_after_it_the_same_module_can_be_fitted_into_a_new_folder(small_run):
+    ending = Ending(0, RuntimeError())
+    run = small_run(2, [ending])
+    with pytest.raises(RuntimeError):
+        run.fit()
+    ending.round = None
+    assert len(rows(run.fit().folder)) == 2
+
+
+@every_ending
+def test_a_run_that_ends_later_says_how(small_run, how):
+    error, status, reason = ENDINGS[how]
+    run = small_run(3, [Ending(1, error)])
+    with pytest.raises(type(error)):
+        run.fit()
+    summary = json.loads((run.folder / "summary.json").read_text())
+    assert (summary["status"], summary["rounds"]) == (status, 1)
+    assert ("reason" in summary) == (reason is not None)
+    assert reason is None or reason in summary["reason"]
+    assert "\n" not in summary.get("reason", "")
+    assert len(rows(run.folder)) == 1
+    resumed = small_run(3).fit(run.folder / "checkpoints" / "last.ckpt")
+    assert json.loads((resumed.folder / "summary.json").read_text())["status"] == "finished"
+    assert len(rows(run.folder)) == 3
+
+
+def test_what_somebody_else_wrote_into_the_folder_keeps_it(small_run):
+    class Note(Monitor):
+        def on_trained(self, trainer, module, round):
+            (trainer.run.path / "note.txt").write_text("mine")
+
+    run = small_run(2, [Note(), Ending(0, RuntimeError("no idea"))])
+    with pytest.raises(RuntimeError):
+        run.fit()
+    assert (run.folder / "note.txt").read_text() == "mine"
+    summary = json.loads((run.folder / "summary.json").read_text())
+    assert (summary["status"], summary["rounds"]) == ("failed", 0)
+    assert "no idea" in summary["reason"]
+
+
+def test_a_resume_that_fails_in_its_first_round_keeps_the_folder(small_run):
+    first = small_run(2).fit()
+    checkpoint = first.folder / "checkpoints" / "last.ckpt"
+    with pytest.raises(RuntimeError):
+        small_run(4, [Ending(2, RuntimeError())]).fit(checkpoint)
+    assert json.loads((first.folder / "summary.json").read_text())["status"] == "failed"
+    assert len(rows(first.folder)) == 2
+    assert len(rows(small_run(4).fit(checkpoint).folder)) == 4
+
+
+def test_a_fork_that_fails_in_its_first_round_keeps_what_it_was_given(small_run):
+    first = small_run(2).fit()
+    fork = small_run(4, [Ending(2, RuntimeError())])
+    with pytest.raises(RuntimeError):
+        fork.fit(first.folder / "checkpoints" / "last.ckpt", fork=True)
+    assert fork.folder != first.folder
+    assert json.loads((fork.folder / "summary.json").read_text())["status"] == "failed"
+    assert json.loads((first.folder / "summary.json").read_text())["status"] == "finished"
+    assert len(rows(small_run(4).fit(fork.folder / "checkpoints" / "last.ckpt").folder)) == 4
 
 
 # --- columns that come late
