@@ -235,7 +235,7 @@ class DFLModule(LightningModule):
         if self.topology.num_servers > 1:
             selection = self.dfl_trainer.policy(Selection)
             assert selection is not None
-            with draws_by_name_only(self.bank, selection, "assign"):
+            with draws_by_name_only(self, selection, "assign"):
                 spokesmen = self.num_clients + selection.assign(self, owners)
         return References.rows(self.reported_rows, spokesmen, owners)
 

@@ -108,7 +108,7 @@ class Protocol:
             self._substitute(round)
             self._weigh(round)
             objective = self.module.objective
-            with draws_by_name_only(self.bank, objective, "before_mixing"):
+            with draws_by_name_only(self.module, objective, "before_mixing"):
                 objective.before_mixing(self.module, round)
             call_round_hook(trainer, "on_mix", round)
             self._promise_finite(round.bank.next_rows()["models"])

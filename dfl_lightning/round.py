@@ -417,29 +417,28 @@ def call_round_hook(trainer: Any, name: str, *args: Any) -> None:
             with (
                 trainer.profiler.profile(f"[RoundCallback]{callback.state_key}.{name}"),
                 torch.no_grad(),
-                draws_by_name_only(trainer.lightning_module.bank, callback, name),
+                draws_by_name_only(trainer.lightning_module, callback, name),
             ):
                 getattr(callback, name)(trainer, trainer.lightning_module, *args)
 
 
-def draws_by_name_only(bank: Bank, who: object, where: str) -> AbstractContextManager[None]:
+def draws_by_name_only(module: DFLModule, who: object, where: str) -> AbstractContextManager[None]:
     """Around code of a user's: it must not draw from a global generator.
 
     Ours is not watched, to save its time; tests do it.
 
     Args:
-        bank: knows the round.
+        module: knows the round.
         who: whose code.
         where: its method.
     """
     name = name_of(who)
     if name.startswith("dfl_lightning."):
         return nullcontext()
-    round = bank.boundary.round
 
     def refusal(generators: str) -> str:
         return (
-            f"round {round}: {name} draws from {generators} in {where}, whose state no checkpoint holds, so that a "
+            f"round {module.bank.boundary.round}: {name} draws from {generators} in {where}, whose state no checkpoint holds, so that a "
             "resumed run would differ; draw with generator=round.stream('a name of yours')"
         )
 
