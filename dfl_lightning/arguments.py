@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
-from dfl_lightning.config_files import DoubledKeyError, as_yaml, parse, read_config
+from dfl_lightning.config_files import CLASS_FOLDERS, DoubledKeyError, as_yaml, parse, read_config
 from dfl_lightning.errors import UserError, nearest
 from dfl_lightning.history import CHANGED, FORKED
 from dfl_lightning.module import DFLModule
@@ -37,7 +37,7 @@ KEYS = [
 ]
 """Top-level keys of a config, in the order in which they are saved."""
 
-TOP_LEVEL = (*KEYS, "ckpt_path", "fork")
+TOP_LEVEL = (*KEYS, CLASS_FOLDERS, "ckpt_path", "fork")
 
 DEFAULT_CLASSES = {"selection": "Gossip", "aggregation": "Uniform", "model.optimizer": "SGD"}
 """What a group is where a config names nothing."""
@@ -240,10 +240,10 @@ class _Choices:
         if option.endswith(".help"):
             return value
         if option in CHECKED or option in SECTIONS or option in LIBRARY_GROUPS:
-            content = _nested(option, _value(value))
+            content = _nested(option, value_of(value))
             self._take(content, option)
             meant = _at(content, option)
-            return value if meant == _value(value) else meant if isinstance(meant, str) else as_yaml(meant)
+            return value if meant == value_of(value) else meant if isinstance(meant, str) else as_yaml(meant)
         groups = [g for g in CHECKED if option.startswith(f"{g}.")]
         if not groups:
             return value
@@ -252,7 +252,7 @@ class _Choices:
         if group not in self.names:
             choices = ", ".join(shipped_classes(group))
             raise UserError(f"--{option}: no {group} is chosen; name one with --{group} ({choices})")
-        check_option(group, self.names[group], name, _value(value) if option.endswith(f".{name}") else ...)
+        check_option(group, self.names[group], name, value_of(value) if option.endswith(f".{name}") else ...)
         self.given[group].add(name)
         return value
 
@@ -380,7 +380,7 @@ def _nested(dotted: str, value: Any) -> dict[str, Any]:
     return value
 
 
-def _value(word: str) -> Any:
+def value_of(word: str) -> Any:
     """What a word of the command line means: YAML, or the word itself."""
     try:
         return parse(word)

@@ -39,6 +39,8 @@ from dfl_lightning.arguments import (
 from dfl_lightning.bank.choice import ENGINES
 from dfl_lightning.bank.ranks import LostProcess
 from dfl_lightning.checkpoints import checkpoint_of, look_at_checkpoint
+from dfl_lightning.class_folders import find_class_folders
+from dfl_lightning.config_files import CLASS_FOLDERS
 from dfl_lightning.config_objects import annotations_of, check_objects
 from dfl_lightning.data import FederatedData
 from dfl_lightning.environment import check_environment
@@ -62,7 +64,7 @@ from dfl_lightning.runs import command_to_go_on, config_of_run, no_run, remarks_
 from dfl_lightning.sentences import lightnings_sentence, sentence_of
 from dfl_lightning.terminal import drop_output, refused_output
 from dfl_lightning.trainer import DFLTrainer, default_monitors
-from dfl_lightning.users_code import exit_in_users_code, where_in_users_code
+from dfl_lightning.users_code import exits_refused, where_in_users_code
 
 # an enumeration of Lightning's, the default of the callback Timer for example, is a text to YAML
 yaml.SafeDumper.add_multi_representer(StrEnum, lambda dumper, choice: dumper.represent_str(choice.value))
@@ -125,6 +127,12 @@ class DFLCLI(LightningCLI):
         for key, base in FAMILIES.items():
             if key != "monitors":
                 parser.add_lightning_class_args(base, key, subclass_mode=True, required=False)
+        parser.add_argument(
+            f"--{CLASS_FOLDERS}",
+            type=list[str] | None,
+            default=None,
+            help="where else to look for classes; a config's own folder is looked through anyway",
+        )
         parser.add_subclass_arguments(Objective, "objective", fail_untyped=False, required=False)
         parser.add_argument(
             "--monitors",
@@ -183,6 +191,8 @@ class DFLCLI(LightningCLI):
             self.model.objective = objective
         self._dump_config()
         dumped = {key: self.config_dump.get(key) for key in KEYS}
+        if self.config_dump.get(CLASS_FOLDERS):
+            dumped[CLASS_FOLDERS] = self.config_dump[CLASS_FOLDERS]
         self.trainer.config = dumped
         if self._command == "fit":
             options = self.config["fit"]
@@ -297,7 +307,9 @@ def evaluate_again(checkpoint: Path, config: Path, watcher: Callback) -> None:
     quiet = ["--trainer.devices=1", "--trainer.num_nodes=1", "--trainer.logger=false"]
     words = [f"--config={config}", f"--ckpt_path={checkpoint}", "--trainer.enable_progress_bar=false", *quiet]
     _find_users_classes()
-    DFLCLI("test", settle_choices(words), [str(config)], watcher=watcher)
+    with exits_refused():
+        words = settle_choices(find_class_folders(words, [str(config)]))
+        DFLCLI("test", words, [str(config)], watcher=watcher)
 
 
 def _find_users_classes() -> None:
@@ -318,13 +330,8 @@ def _run(command: str, argv: list[str]) -> int:
         print(page)
         return 0
     argv, explain_only = take_flag(argv, "--explain")
-    try:
+    with exits_refused():
         _build_and_run(command, argv, explain_only)
-    except SystemExit as left:
-        by_user = exit_in_users_code(left)
-        if by_user is None:
-            raise
-        raise UserError(by_user) from left
     return 0
 
 
@@ -333,6 +340,7 @@ def _build_and_run(command: str, argv: list[str], explain_only: bool) -> None:
         DFLCLI(command, ["--help"], [])
     argv = take_run(command, bare_flag(argv, "--fork"))
     argv, configs = find_configs([*(f"--config={file}" for file in config_of_run(argv)), *argv])
+    argv = find_class_folders(argv, configs)
     DFLCLI(command, with_default_optimizer(settle_choices(argv)), configs, explain_only)
 
 

@@ -10,6 +10,9 @@ from jsonargparse import get_loader
 
 from dfl_lightning.errors import UserError
 
+CLASS_FOLDERS = "class_folders"
+"""The key under which a run keeps the folders of configs that its classes were found in."""
+
 MOST_BYTES = 2 * 10**6
 _MOST_VALUES = 10**6
 

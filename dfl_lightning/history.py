@@ -13,6 +13,7 @@ from typing import Any
 
 import yaml
 
+from dfl_lightning.config_files import CLASS_FOLDERS
 from dfl_lightning.errors import UserError
 
 FORKED, CHANGED = "forked_from", "changed_on_resume"
@@ -64,7 +65,8 @@ def settings_text(config: dict[str, Any] | None) -> str:
         return ""
     trainer = config.get("trainer") or {}
     decides = {key: value for key, value in trainer.items() if key not in _DECIDE_NOTHING}
-    return config_text({**config, "trainer": decides})
+    rest = {key: value for key, value in config.items() if key != CLASS_FOLDERS}  # where classes are decides nothing
+    return config_text({**rest, "trainer": decides})
 
 
 def check_history(path: str, content: dict[str, Any]) -> None:

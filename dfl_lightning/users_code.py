@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import sysconfig
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import jsonargparse
@@ -43,6 +45,22 @@ def exit_in_users_code(left: SystemExit) -> str | None:
     remedy = "raise an exception that says what is wrong, or set trainer.should_stop = True to end after the round"
     code = "" if left.code is None else repr(left.code)
     return f"{_place(others[-1])}: sys.exit({code}) would end the command without a word; {remedy}"
+
+
+@contextmanager
+def exits_refused() -> Iterator[None]:
+    """Around whatever may call a user's code.
+
+    Raises:
+        UserError: it ends the program.
+    """
+    try:
+        yield
+    except SystemExit as left:
+        by_user = exit_in_users_code(left)
+        if by_user is None:
+            raise
+        raise UserError(by_user) from left
 
 
 def _may_exit(file: Path) -> bool:

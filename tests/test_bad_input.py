@@ -122,7 +122,7 @@ REFUSED = {
     "--trainer.callbacks+=EarlyStoppin": "trainer.callbacks: there is no 'EarlyStoppin'; did you mean 'EarlyStopping'? (callbacks are: ",
     "--trainer.logger CSVLoger": "trainer.logger: there is no 'CSVLoger'; did you mean 'CSVLogger'? (loggers are: ",
     # import paths
-    "--selection nowhere_at_all.Thing": "selection 'nowhere_at_all.Thing': no module named 'nowhere_at_all'; run from its folder or install it",
+    "--selection nowhere_at_all.Thing": "selection 'nowhere_at_all.Thing': no module named 'nowhere_at_all'; run from its folder, put it beside the config, or install it",
     "--selection dfl_lightning.callbacks.Nope": "the module dfl_lightning.callbacks has no 'Nope'",
     "--selection torch.nn.Linear": "selection 'torch.nn.Linear' is not a subclass of dfl_lightning.callbacks.Selection",
     "--selection dfl_lightning.callbacks.Uniform": f"is an aggregation; {SELECTIONS}",
