@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -248,6 +249,25 @@ class Round:
         losses[receivers, senders] = self.evaluate(References.rows(rows, senders, receivers, rows), split).losses
         return losses
 
+    def evaluate_votes(self, split: str = "train") -> Tensor:
+        """Loss of each row with a vote on the receiver's data: float64 [n, P], NaN where there is no vote.
+
+        Receivers must be clients: a server has no data.
+
+        Args:
+            split: `train` or `val`.
+        """
+        assert self.votes is not None
+        losses = torch.full_like(self.votes, float("nan"))
+        n, m = self.num_nodes, self.num_clients
+        edges = [0, n, *(n + m * (block + 1) for block in range(len(self.speakers)))]
+        for start, stop in pairwise(edges):
+            receivers, rows = pairs_of(self.votes[:, start:stop] > 0)
+            if len(rows):
+                references = self.spoken(receivers, rows + start)
+                losses[receivers, rows + start] = self.evaluate(references, split).losses
+        return losses
+
     def compare(
         self,
         rows: str | Tensor,
@@ -438,8 +458,8 @@ def draws_by_name_only(module: DFLModule, who: object, where: str) -> AbstractCo
 
     def refusal(generators: str) -> str:
         return (
-            f"round {module.bank.boundary.round}: {name} draws from {generators} in {where}, whose state no checkpoint holds, so that a "
-            "resumed run would differ; draw with generator=round.stream('a name of yours')"
+            f"round {module.bank.boundary.round}: {name} draws from {generators} in {where}, whose state no checkpoint "
+            "holds, so that a resumed run would differ; draw with generator=round.stream('a name of yours')"
         )
 
     return no_global_draws(refusal)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor
 
-from dfl_lightning.bank import References, pairs_of
+from dfl_lightning.bank import References
 from dfl_lightning.callbacks.families import Aggregation
 from dfl_lightning.errors import UserError
 from dfl_lightning.functional import boltzmann_weights, smoothed_loss
@@ -56,22 +55,8 @@ class Boltzmann(Aggregation):
     def on_weigh(self, trainer: DFLTrainer, module: DFLModule, round: Round) -> None:
         """Softmax over who speaks."""
         assert round.votes is not None
-        losses = self._cross(round) if self.contribution == "cross" else self._own(round)
+        losses = round.evaluate_votes() if self.contribution == "cross" else self._own(round)
         round.weights = boltzmann_weights(losses, round.votes, self.temperature)
-
-    def _cross(self, round: Round) -> Tensor:
-        """Loss of every row that speaks to i on i's training data, float64 [n, P]."""
-        votes = round.votes
-        assert votes is not None
-        losses = torch.full_like(votes, float("nan"))
-        n, m = round.num_nodes, round.num_clients
-        edges = [0, n, *(n + m * (block + 1) for block in range(len(round.speakers)))]
-        for start, stop in pairwise(edges):
-            receivers, rows = pairs_of(votes[:, start:stop] > 0)
-            if len(rows):
-                references = round.spoken(receivers, rows + start)
-                losses[receivers, rows + start] = round.evaluate(references, "train").losses
-        return losses
 
     def _own(self, round: Round) -> Tensor:
         """Each sender's own smoothed loss, the same towards every receiver, float64 [n, P]."""
