@@ -167,7 +167,7 @@ def with_default_optimizer(argv: list[str]) -> list[str]:
         argv: the words, after `settle_choices`.
     """
     for option, value in options_of_words(argv):
-        content = _value(value) if option == "config" else _nested(option, _value(value))
+        content = value_of(value) if option == "config" else _nested(option, value_of(value))
         named = _at(content, "model.optimizer")
         if named is not _ABSENT and not (isinstance(named, dict) and "class_path" not in named):
             return argv
