@@ -274,7 +274,8 @@ def import_object(group: str, path: str) -> Any:
                 names.insert(0, name)
                 continue
             raise UserError(
-                f"{group} '{path}': no module named '{error.name}'; run from its folder, put it beside the config, or install it"
+                f"{group} '{path}': no module named '{error.name}'; run from its folder, put it beside the config, "
+                "or install it"
             ) from None
         except Exception as error:
             what = f"{type(error).__name__}: {reason(error)}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import traceback
 from collections.abc import Iterable, Sequence
 
 from jsonargparse import ArgumentError
