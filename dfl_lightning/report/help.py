@@ -10,7 +10,7 @@ from dfl_lightning.resources import shipped
 _KEYS = {
     "trainer": "rounds, checkpoints, precision, loggers, Lightning's callbacks",
     "model": "network, local_epochs, batch_size, optimizer, lr_scheduler, …",
-    "data": "data set, num_clients, partition, test and validation parts, split",
+    "data": "data set, num_clients, partition, test and validation parts",
     "topology": "who can hear whom: a file, or the name of a shipped one",
     "dropout": "which clients are up in a round",
     "selection": "whom each client learns from",
@@ -28,19 +28,19 @@ def help_page(command: str) -> str:
     does = {"fit": "train clients", "validate": "evaluate a run", "test": "evaluate a run"}[command]
     what = "--config CONFIG" if command == "fit" else "RUN"
     lines = [
-        f"dfl-{command} {what} [--GROUP Class] [--GROUP.argument value] …   {does}",
+        f"dfl-{command} {what} [--GROUP Class] [--GROUP.option value] …  {does}",
         "",
         "groups, as keys of a config and as options; a later one wins:",
         *(f"  --{key:14}{what}" for key, what in _KEYS.items()),
         "",
         "  --seed_everything N   the run's seed (default 0)",
-        "  --ckpt_path RUN       go on with a run or checkpoint; with --fork in a new folder"
+        "  --ckpt_path RUN       go on with a run or checkpoint; --fork: in a new folder"
         if command == "fit"
         else "  --ckpt_path FILE      another checkpoint than the run's last one",
         "  --explain             say what would run, and run nothing",
         "  --print_config        the resolved config",
         "  --list                configs, topologies, policies, data sets, networks",
-        "  --GROUP.help          the classes of a group, or the options of trainer or model",
+        "  --GROUP.help          classes of a group; options of trainer or model",
         "  --GROUP.help Class    the options of a class, as in --selection.help AFIND",
         "  --help_all            every option, as the parser lists them",
         "",
