@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from dfl_lightning.errors import UserError, reason
+from dfl_lightning.global_generators import changed, states
 
 ELEMENTWISE = ("SGD", "Adam", "AdamW", "RMSprop", "Adagrad", "Adadelta", "Adamax", "NAdam", "RAdam", "Rprop", "ASGD")
 """Optimizers of `torch.optim` that update every number from its own history, so that clients can be stacked."""
@@ -139,11 +140,12 @@ class ClientOptimizer:
             return
         for places in trained:
             with torch.random.fork_rng(devices=[]):
-                before = torch.get_rng_state()
+                before = states()
                 self._take_steps(places)
-                if not torch.equal(before, torch.get_rng_state()):
+                drawn = changed(before)
+                if drawn:
                     raise UserError(
-                        f"model.optimizer {self.name} draws from torch's global generator, which is not saved, so that "
+                        f"model.optimizer {self.name} draws from {' and '.join(drawn)}, which is not saved, so that "
                         "no run could be resumed; draw from a torch.Generator of its own, seeded in __init__"
                     )
 

@@ -16,6 +16,7 @@ from dfl_lightning.errors import UserError
 
 MINE = """
 from dfl_lightning.callbacks import Gossip, Monitor
+from torch.nn import CrossEntropyLoss
 
 from beside_helpers import NUMBER
 
@@ -30,8 +31,8 @@ class Loud(Monitor):
         round.log("loud", 7)
 
 
-def loss(scores, labels):
-    return (scores.logsumexp(1) - scores.gather(1, labels[:, None]).squeeze(1)).mean()
+class Loss(CrossEntropyLoss):
+    pass
 """
 CONFIG = """
 trainer: {max_rounds: 2, accelerator: cpu}
@@ -127,7 +128,7 @@ def test_a_loss_and_a_class_in_a_part_of_a_config_and_one_in_the_words_are_found
     (here / "exp" / "my.yaml").write_text(text)
     assert [row["neighbours"] for row in rows(dfl("--config", "exp/my.yaml"))] == ["2", "2"]
     (here / "exp" / "my.yaml").write_text(
-        text.replace("parts/sel.yaml", "Gossip").replace("local_", "loss: beside_mine.loss, local_")
+        text.replace("parts/sel.yaml", "Gossip").replace("local_", "loss: beside_mine.Loss, local_")
     )
     assert folders_of(dfl("--config", "exp/my.yaml")) == ["exp"]
     (here / "exp" / "my.yaml").write_text(text.replace("parts/sel.yaml", "Gossip"))
@@ -147,7 +148,7 @@ def test_folders_can_be_named(dfl, here):
 @pytest.mark.slow
 def test_processes_that_a_run_starts_find_it_too(dfl, here):
     words = ["--config", "exp/my.yaml", "--trainer.devices", "2", "--trainer.cohorts", "2"]
-    command = [sys.executable, "-c", "from dfl_lightning.commands import fit; fit()", *words]
+    command = [str(Path(sys.executable).with_name("dfl-fit")), *words]
     done = subprocess.run(
         command, capture_output=True, text=True, timeout=300, env={**os.environ, "OMP_NUM_THREADS": "1"}
     )

@@ -39,7 +39,14 @@ CONFIGS_OF = {  # whose options a page's switches are; the others' are any confi
     "docs/baselines.md": ["dsgd", "gradient_tracking", "pens", "federico", "fedavg_ft", "ifca"],
 }
 DEPARTURES = ["docs/afind.md", "docs/panm.md", "docs/fl_fdms.md", "docs/dpfl.md", "docs/baselines.md"]
-OF_USERS = {"mine.py", "my_network.yaml", "my_network.graphml", "config.yaml"}  # examples, and a run's own
+OF_USERS = {
+    "mine.py",
+    "exp/mine.py",
+    "exp/my.yaml",
+    "my_network.yaml",
+    "my_network.graphml",
+    "config.yaml",
+}  # examples, and a run's own
 ELSEWHERE = {
     *("Trainer", "EarlyStopping", "ModelCheckpoint", "DataLoader", "DiGraph"),
     *("Round", "Source", "UserError", "ClientData", "Listed"),

@@ -258,12 +258,16 @@ def test_an_augmentation_that_draws_past_its_generator_is_refused_before_trainin
             prepare(run)
 
 
-def test_a_schedule_that_draws_is_refused(small_run):
-    def schedule(optimizer):
-        return torch.optim.lr_scheduler.LambdaLR(optimizer, lambda round: 1.0 if not round else random.random())
+@every_generator
+def test_an_optimizer_that_draws_is_refused_before_training(small_run, generator):
+    class Shaken(torch.optim.SGD):
+        def step(self, closure=None):
+            DRAWS[generator]()
+            super().step(closure)
 
-    with pytest.raises(UserError, match=r"^model.lr_scheduler LambdaLR draws from Python's random"):
-        small_run(3, module={"lr_scheduler": schedule}).fit()
+    run = small_run(1, module={"optimizer": lambda parameters: Shaken(parameters, lr=0.1), "lr_scheduler": None})
+    with pytest.raises(UserError, match=f"^model.optimizer Shaken draws from {generator}"):
+        prepare(run)
 
 
 # --- in the engine ----------------------------------------------------------------------------------------------------

@@ -94,15 +94,17 @@ def test_the_aggregation_refuses_a_server(small_run, no_worse):
         small_run(1, policies=[callbacks.Gossip("all"), no_worse()], topology="server").fit()
 
 
-def test_the_command_of_the_page_runs_from_the_users_own_file(tmp_path, monkeypatch, capsys):
+def test_the_words_of_the_page_run_from_the_users_own_file(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setenv("PL_GLOBAL_SEED", "0")
     (tmp_path / "mine.py").write_text(EXAMPLE, encoding="utf-8")
     monkeypatch.delitem(__import__("sys").modules, "mine", raising=False)
-    (command,) = re.findall(r"`dfl-fit (--config gossip --aggregation mine[^`]*)`", PAGE)
-    small = "--trainer.max_rounds 1 --data.num_clients 6 --model.local_epochs 1 --trainer.accelerator cpu"
-    assert run("fit", [*command.split(), *small.split()]) == 0, capsys.readouterr().err
+    (words,) = re.findall(r"`(--aggregation mine[^`]*)`", PAGE)
+    small = (
+        "--config gossip --trainer.max_rounds 1 --data.num_clients 6 --model.local_epochs 1 --trainer.accelerator cpu"
+    )
+    assert run("fit", [*small.split(), *words.split()]) == 0, capsys.readouterr().err
 
 
 def test_the_table_of_fields_has_fields():
