@@ -215,7 +215,8 @@ def check(start, reference, how, hook, round, late=False):
     if run.module.bank.boundary.round == 0:
         assert not file.exists()  # nothing to resume
         return
-    assert how == "save" or run.trainer.run.summary.get("status", "stopped") == "stopped"
+    status = "failed" if how == "error" else "stopped"
+    assert how == "save" or run.trainer.run.summary.get("status", status) == status
     rows = table(run.folder)
     resumed = start()
     fit(resumed, file)
@@ -248,7 +249,7 @@ def test_fit_again_after_an_error_in_the_same_process(start, reference, hook, ro
         run.fit()
     folder = run.folder
     run.fit()
-    assert run.folder == folder
+    assert folder in (None, run.folder)  # without a complete round there was nothing to keep
     same(reference, result(run))
 
 
@@ -269,7 +270,7 @@ def test_a_second_fit_with_more_rounds_ends_like_one_long_fit(start, reference, 
     assert run.trainer.current_epoch == run.trainer.global_step == rounds
     run.trainer.fit_loop.max_epochs = ROUNDS
     run.fit()
-    assert run.folder == folder
+    assert folder in (None, run.folder)  # without a complete round there was nothing to keep
     same(reference, result(run))
     assert not (folder / "superseded").exists()
 
