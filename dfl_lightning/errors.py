@@ -64,6 +64,6 @@ def nearest(word: str, choices: Iterable[str]) -> str:
         >>> nearest("zzz", ["Gossip"])
         ''
     """
-    by_lower = {choice.lower(): choice for choice in choices}
+    by_lower = {choice.lower(): choice for choice in reversed(list(choices))}  # of a class and its module the class
     close = difflib.get_close_matches(word.lower(), by_lower, n=1, cutoff=0.6)
     return f"; did you mean '{by_lower[close[0]]}'?" if close else ""
