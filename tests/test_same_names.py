@@ -143,7 +143,7 @@ def test_a_run_can_be_explained_and_help_is_as_ever(told):
     for name in ("help", "help of a class", "all help"):
         assert told[name][0] == 0, told[name][2]
         assert told[name][2] == ""
-    assert "--selection.k K" in told["help of a class"][1]
+    assert "--selection.k whole number|all" in told["help of a class"][1]
 
 
 def test_a_misspelt_name_is_answered_as_ever(told):
