@@ -208,7 +208,7 @@ def saved(content):
 STATE = {"fc.weight": torch.arange(6.0).reshape(2, 3), "fc.bias": torch.zeros(2)}
 CHECKPOINT = {
     "dfl_lightning": {
-        **{"format": 1, "metrics": {"train_loss": 1.0}, "network": {"name": "MLP"}, "clients": CLIENTS},
+        **{"format": 2, "metrics": {"train_loss": 1.0}, "network": {"name": "MLP"}, "clients": CLIENTS},
         **{"nodes": CLIENTS, "seed": 0, "data": "Digits", "rows": "torch.float32", "row sets": ["models"]},
         **{"reported": "models", "policies": {}, "config": {}},
     },

@@ -8,7 +8,7 @@ from torch.utils._pytree import tree_flatten, tree_map
 class _Module:
     """What torch looks for as `torch.pretended`; random numbers are drawn on the CPU alone."""
 
-    is_available = staticmethod(lambda: True)
+    is_available = staticmethod(lambda: False)  # nobody should choose it by itself
     device_count = staticmethod(lambda: 0)  # of devices with a generator of their own
     current_device = staticmethod(lambda: 0)
     _is_in_bad_fork = staticmethod(lambda: False)
