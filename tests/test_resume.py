@@ -211,9 +211,12 @@ def check(start, reference, how, hook, round, late=False):
     assert before in (None, run.folder)
     if how == "save":
         same(reference, result(run))  # saving changes nothing
+    if run.module.bank.boundary.round == 0 and how != "save":
+        assert run.folder is None  # nothing to resume
+        return
     file = run.folder / "checkpoints" / ("saved.ckpt" if how == "save" else "last.ckpt")
     if run.module.bank.boundary.round == 0:
-        assert not file.exists()  # nothing to resume
+        assert not file.exists()
         return
     status = "failed" if how == "error" else "stopped"
     assert how == "save" or run.trainer.run.summary.get("status", status) == status
