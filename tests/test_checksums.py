@@ -151,7 +151,7 @@ def test_a_bit_that_changes_in_a_piece_is_refused_or_changes_nothing(tmp_path, s
                 flip(file, place)
                 refused += is_refused(folder, before)
         file.write_bytes(content)
-        assert 0 < refused <= tried  # `is_refused` has seen that the others changed nothing
+        assert refused == tried if file.name == ".metadata" else refused > 0  # the others were seen to change nothing
 
 
 def rows_of(path):
