@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
+from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING
 
@@ -29,7 +30,7 @@ from dfl_lightning.bank.stacked.staging import row_of
 from dfl_lightning.bank.stacked.stopwatch import Stopwatch
 from dfl_lightning.bank.stacked.workshop import Workshop
 from dfl_lightning.bank.threads import Workers, workers
-from dfl_lightning.bank.trial import Trial, examples, try_plain
+from dfl_lightning.bank.trial import FEWEST, TRAINING_OPERATIONS, Trial, examples, try_plain
 from dfl_lightning.data import ClientData
 from dfl_lightning.optimizers import ClientOptimizer
 from dfl_lightning.streams import stream_seed
@@ -83,9 +84,7 @@ class StackedEngine(Engine):
             )
         count = min(max(3, config.batch_size), max(3, int(TRIAL_OPERATIONS // max(1, trial.operations))))
         example, _ = examples(data, count, config.dtype)
-        note = stacked.try_out(
-            example, lambda client: mask_key(stream_seed(config.seed, "try out", client)), trial.couples_training
-        )
+        note = stacked.try_out(example, partial(_mask_key, config.seed), trial.couples_training)
         self.cost = Cost.measure(network, stacked, example[:2], config, layout, optimizer.states)
         fused = optimizer.fused_on(data.images.device)
         self._shop = Workshop(config, layout, data, stacked, StackedLoss(config.loss), fused)
@@ -109,6 +108,9 @@ class StackedEngine(Engine):
         steps = torch.tensor(self.steps)
         blocks = torch.arange(self.data.num_clients).tensor_split(self.config.processes)
         self.cohorts = [b[torch.argsort(steps[b], descending=True, stable=True)] for b in blocks if len(b)]
+        affordable = max(FEWEST, int(TRAINING_OPERATIONS // max(1, self.cost.operations)))
+        example, _ = examples(self.data, min(max(3, self.config.batch_size), affordable), self.config.dtype)
+        self._shop.network.try_masks(example, partial(_mask_key, self.config.seed))
         if recorder is None:
             return
         reason = obstacle(self._shop, examples(self.data, 2, self.config.dtype)[0])
@@ -205,3 +207,8 @@ class StackedEngine(Engine):
         if not len(samples):
             return []
         return [samples] if self.config.metrics else list(samples.split(GLOBAL_PIECE))
+
+
+def _mask_key(seed: int, client: int) -> Tensor:
+    """Of the dropout layers' masks while a network is tried out."""
+    return mask_key(stream_seed(seed, "try out", client))

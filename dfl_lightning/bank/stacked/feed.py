@@ -10,6 +10,7 @@ from torch import Tensor
 
 from dfl_lightning.bank.batches import batches_of
 from dfl_lightning.bank.engine import Training
+from dfl_lightning.bank.stacked.loss import sample_weights
 from dfl_lightning.bank.stacked.workshop import Workshop
 
 
@@ -23,6 +24,7 @@ class Batch:
         sizes: real samples of each client; its further ones repeat one of its own and count for nothing.
         counts: the same where the data are, int64 [k].
         weights: of samples in their client's mean, [k, B]: 1 / b for each of b real ones, 0 for padding.
+        padded: whether a client may have fewer than B real ones.
     """
 
     inputs: Tensor
@@ -30,6 +32,7 @@ class Batch:
     sizes: list[int]
     counts: Tensor
     weights: Tensor
+    padded: bool
 
 
 class BatchSource(Protocol):
@@ -130,7 +133,8 @@ class Feed:
         longest = max(sizes)
         indices, weights = indices[:, :longest], self._weights[step, :clients, :longest]
         drawn = None if self.drawn is None else self.drawn[:, :longest]
-        return Batch(*data.batch(indices, dtype=shop.config.dtype, draws=drawn), sizes, counts, weights)
+        inputs, labels = data.batch(indices, dtype=shop.config.dtype, draws=drawn)
+        return Batch(inputs, labels, sizes, counts, weights, padded=min(sizes) < longest)
 
     def _words(self, clients: int, step: int) -> list[tuple[int, int, int]]:
         """What names the draws of a step: owner, epoch and step of the epoch."""
@@ -159,12 +163,6 @@ class Feed:
                 counts[: len(sizes), client] = torch.tensor(sizes)
         self._index, self._counts = index.to(device), counts.to(device)
         self._weights = sample_weights(self._counts, size, self._shop.config.dtype)
-
-
-def sample_weights(counts: Tensor, length: int, dtype: torch.dtype) -> Tensor:
-    """The weights of a batch of `length` of which `counts`, int64 [...], are real: [..., length]; see `Batch`."""
-    counts = counts.unsqueeze(-1)
-    return (torch.arange(length, device=counts.device) < counts).to(dtype) / counts.clamp(min=1)
 
 
 def _padded(part: Tensor, length: int) -> Tensor:

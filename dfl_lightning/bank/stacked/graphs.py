@@ -16,7 +16,8 @@ import torch
 from torch import Tensor
 
 from dfl_lightning.bank.layout import Columns
-from dfl_lightning.bank.stacked.feed import Batch, Feed, sample_weights
+from dfl_lightning.bank.stacked.feed import Batch, Feed
+from dfl_lightning.bank.stacked.loss import sample_weights
 from dfl_lightning.bank.stacked.staging import Staging
 from dfl_lightning.bank.stacked.workshop import Workshop
 from dfl_lightning.optimizers import Hyperparameters
@@ -156,7 +157,7 @@ class Recording:
         self.rates = [torch.zeros((), device=device) for _ in groups]
         self._states: list[dict[str, Any]] = []
         self._tray: Tray | None = None
-        self._replays: dict[int, Replay] = {}
+        self._replays: dict[tuple[int, bool], Replay] = {}  # by bucket, and whether batches may be padded
         self._aside: tuple[tuple[int, int], list[Tensor], list[Tensor]] | None = None
 
     def begin(self, phase: Phase) -> None:
@@ -183,16 +184,17 @@ class Recording:
             self._settle(job, feed.taken - taken)
             return
         assert self._tray is not None
-        couples = self._memory.shop.network.couples_samples
-        if couples and not feed.whole(job.clients, self._tray.batches):
+        network = self._memory.shop.network
+        padded = network.couples_samples and not feed.whole(job.clients, self._tray.batches)
+        if padded and not network.masks_padding:
             step(job)
             return
         self._tray.fill(job)
         bucket = next(size for size in self._memory.buckets if size >= job.clients)
-        if bucket not in self._replays:
-            self._replays[bucket] = self._record(job, bucket)
+        if (bucket, padded) not in self._replays:
+            self._replays[bucket, padded] = self._record(job, bucket, padded)
         done = slice(job.clients, min(bucket, self._clients))
-        self._keeping(done, self._replays[bucket])
+        self._keeping(done, self._replays[bucket, padded])
 
     def _settle(self, job: StackedJob, batches: int) -> None:
         """Move what the first step has made to where it lies still."""
@@ -212,9 +214,10 @@ class Recording:
             return value.clone() if torch.is_tensor(value) else value
         return value.new_zeros((self._memory.clients, *value.shape[1:]))
 
-    def _record(self, job: StackedJob, bucket: int) -> Replay:
-        """Record the step for the first `bucket` clients, and undo what that did."""
+    def _record(self, job: StackedJob, bucket: int, padded: bool) -> Replay:
+        """Record the step for the first `bucket` clients, and undo what that did; see `Tray.padded`."""
         assert self._tray is not None
+        self._tray.padded = padded
         other = job.elsewhere(bucket, self._memory, self._tray, self._states)
         touched = [*self._touched(), *(value for value in self._remembered() if not value.dim())]
         before = [tensor.clone() for tensor in touched]
@@ -256,10 +259,11 @@ class Tray:
 
     Attributes:
         masks: see `BatchSource`.
+        padded: whether batch norms of a step have to look for padding; a recording for whole batches is shorter.
     """
 
     def __init__(self, memory: Recordings, batches: int) -> None:
-        self.batches = batches
+        self.batches, self.padded = batches, False
         self._shop = memory.shop
         shape, device = (batches, memory.clients), memory.losses.device
         self._index = torch.zeros(*shape, self._shop.config.batch_size, dtype=torch.long, device=device)
@@ -291,4 +295,4 @@ class Tray:
         inputs, labels = self._shop.data.batch(self._index[turn, :clients], dtype=config.dtype, draws=drawn)
         counts = self._counts[turn, :clients]
         weights = sample_weights(counts, config.batch_size, config.dtype)
-        return Batch(inputs, labels, [config.batch_size] * clients, counts, weights)
+        return Batch(inputs, labels, [config.batch_size] * clients, counts, weights, self.padded)

@@ -186,10 +186,11 @@ class StackedJob:
     def _stretches(self, batch: Batch) -> list[tuple[int, int]]:
         """Clients [first, stop) that go through the network together.
 
-        All of them, unless the samples of a batch meet (batch norms): padding would take part then, so that only
-        neighbours with equally many samples go together.
+        All of them, unless the samples of a batch meet (batch norms) and padding would take part: then only neighbours
+        with equally many samples go together.
         """
-        if not self._shop.network.couples_samples:
+        network = self._shop.network
+        if network.masks_padding or not network.couples_samples:
             return [(0, len(batch.sizes))]
         stretches, first = [], 0
         for _, same in groupby(batch.sizes):
@@ -205,9 +206,9 @@ class StackedJob:
         tensors = {entry.name: leaf for entry, leaf in zip(self._parameters, leaves, strict=True)}
         for name in self._buffers:
             tensors[name] = self._staging.tensors[name][first:stop]
-        padded = sizes if min(sizes) < longest else None
-        now = Pass(tensors, True, self._source.masks[first:stop], padded)
         part = (slice(first, stop), slice(longest))
+        shares = batch.weights[part] if batch.padded and shop.network.masks_padding else None
+        now = Pass(tensors, True, self._source.masks[first:stop], sizes, shares)
         with shop.config.arithmetic(batch.inputs.device):
             scores = shop.network(now, batch.inputs[part])
             losses = shop.loss(scores, batch.labels[part], sizes, batch.weights[part])

@@ -20,6 +20,7 @@ from torch.func import functional_call
 from dfl_lightning.bank.dropout_layers import StreamDropout, keep_mask
 from dfl_lightning.bank.stacked.activation import Activation, holds_activation, one_by_one
 from dfl_lightning.bank.stacked.convolution import batched_product, convolution, flat
+from dfl_lightning.bank.stacked.masked_norm import masked_batch_norm
 
 
 @dataclass
@@ -31,6 +32,8 @@ class Pass:
         training: whether layers behave as in training.
         masks: each client's key for the masks of dropout layers, int32 [k, 2]; None in evaluation.
         sizes: how many of the B samples of each client are real; None: all. The others repeat a real one.
+        shares: the same for batch norms that leave padding out of their statistics, see `masked_batch_norm`, [k, B];
+            None: nothing is padded, or it does not matter.
         unfolded: convolutions that are done by patches and a product; the network enters its own choice.
         dropped: dropout layers that the pass has been through.
     """
@@ -39,6 +42,7 @@ class Pass:
     training: bool
     masks: Tensor | None = None
     sizes: Sequence[int] | None = None
+    shares: Tensor | None = None
     unfolded: frozenset[str] = frozenset()
     dropped: int = 0
 
@@ -46,6 +50,8 @@ class Pass:
         """A layer's parameter or buffer, [k, *shape]."""
         return self.tensors.get(f"{layer}.{name}" if layer else name)
 
+
+BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 
 Rule = Callable[[Any, str, Pass, Activation], Activation]
 """(plain layer, its name, pass, input) -> output."""
@@ -101,6 +107,8 @@ def batch_norm(layer: nn.BatchNorm2d, name: str, now: Pass, x: Activation) -> Ac
     use_batch = now.training or mean is None
     if now.training and count is not None:
         count.add_(1)
+    if use_batch and (now.shares is not None or _averages_all(layer)):
+        return _masked(layer, name, now, x)
     out = F.batch_norm(
         x.side_by_side(),
         flat(mean),
@@ -112,6 +120,31 @@ def batch_norm(layer: nn.BatchNorm2d, name: str, now: Pass, x: Activation) -> Ac
         layer.eps,
     )
     return Activation(out, x.clients, channels=True)
+
+
+def _masked(layer: nn.BatchNorm2d, name: str, now: Pass, x: Activation) -> Activation:
+    """A batch norm whose clients have numbers of samples, or rates of their running statistics, of their own."""
+    inputs = x.side_by_side()
+    fewest = len(inputs) if now.sizes is None else min(now.sizes)
+    if fewest * inputs[0, 0].numel() == 1:  # as torch says
+        raise ValueError(f"Expected more than 1 value per channel when training, got input size {x.shape}")
+    shares = now.shares
+    if shares is None:
+        kind = torch.promote_types(inputs.dtype, torch.float32)
+        shares = torch.full((x.clients, len(inputs)), 1 / len(inputs), dtype=kind, device=inputs.device)
+    mean, var, count = (now.of(name, buffer) for buffer in ("running_mean", "running_var", "num_batches_tracked"))
+    running = None if mean is None or var is None else (mean, var)
+    rate: float | Tensor = layer.momentum or 0.0
+    if _averages_all(layer) and count is not None:
+        rate = (1 / count.to(shares.dtype)).unsqueeze(1)
+    weight, bias = now.of(name, "weight"), now.of(name, "bias")
+    out = masked_batch_norm(inputs.unflatten(1, (x.clients, -1)), running, weight, bias, shares, rate, layer.eps)
+    return Activation(out.flatten(1, 2), x.clients, channels=True)
+
+
+def _averages_all(layer: nn.Module) -> bool:
+    """Whether a batch norm's running statistics are plain averages over all batches so far."""
+    return isinstance(layer, BATCH_NORMS) and layer.momentum is None and layer.track_running_stats
 
 
 def instance_norm(layer: nn.InstanceNorm2d, name: str, now: Pass, x: Activation) -> Activation:
@@ -287,9 +320,7 @@ MODULES: dict[type[nn.Module], Rule] = {
     nn.ConvTranspose3d: _transposed(F.conv_transpose3d),
     nn.GroupNorm: group_norm,
     nn.LayerNorm: layer_norm,
-    nn.BatchNorm1d: batch_norm,
-    nn.BatchNorm2d: batch_norm,
-    nn.BatchNorm3d: batch_norm,
+    **dict.fromkeys(BATCH_NORMS, batch_norm),
     nn.InstanceNorm1d: instance_norm,
     nn.InstanceNorm2d: instance_norm,
     nn.InstanceNorm3d: instance_norm,
@@ -339,7 +370,7 @@ for _function, (_type, _options) in _CHANNELWISE_FUNCTIONS.items():
 
 def obstacle(layer: nn.Module) -> str | None:
     """Why a layer cannot be stacked, in a few words; None where it can."""
-    if isinstance(layer, nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d) and layer.momentum is None:
+    if _averages_all(layer) and next(layer.buffers()).device.type == "cpu":
         return "averages its statistics over all batches (momentum: null)"
     if isinstance(layer, nn.InstanceNorm1d | nn.InstanceNorm2d | nn.InstanceNorm3d) and layer.track_running_stats:
         return "tracks running statistics"

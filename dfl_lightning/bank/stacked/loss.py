@@ -45,3 +45,9 @@ def is_plain_cross_entropy(loss: object) -> bool:
         return False
     as_it_comes = loss.reduction == "mean" and loss.label_smoothing == 0 and loss.ignore_index == -100
     return loss.weight is None and as_it_comes
+
+
+def sample_weights(counts: Tensor, length: int, dtype: torch.dtype) -> Tensor:
+    """Weights in means over batches of `length`, [..., length]: `counts`, int64 [...], are real, the rest weigh 0."""
+    counts = counts.unsqueeze(-1)
+    return (torch.arange(length, device=counts.device) < counts).to(dtype) / counts.clamp(min=1)

@@ -14,15 +14,26 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, fx, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from dfl_lightning.bank.copies import copy_of
-from dfl_lightning.bank.coupling import close
+from dfl_lightning.bank.coupling import FEW, close, samples_meet
 from dfl_lightning.bank.dropout_layers import StreamDropout
 from dfl_lightning.bank.stacked.activation import Activation, holds_activation, one_by_one
 from dfl_lightning.bank.stacked.convolution import can_unfold
-from dfl_lightning.bank.stacked.layers import FUNCTIONS, METHODS, MODULES, Pass, obstacle, relu_in_place, with_vmap
+from dfl_lightning.bank.stacked.layers import (
+    BATCH_NORMS,
+    FUNCTIONS,
+    METHODS,
+    MODULES,
+    Pass,
+    obstacle,
+    relu_in_place,
+    with_vmap,
+)
+from dfl_lightning.bank.stacked.loss import sample_weights
 from dfl_lightning.errors import reason
 
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
@@ -61,6 +72,7 @@ class StackedNetwork:
         has_dropout: whether a training pass draws masks.
         couples_samples: whether a training pass mixes the samples of a batch (batch norms do), so that padding would
             take part; known after `try_out`.
+        masks_padding: whether its batch norms, and nothing else, do so and leave padding out; see `try_masks`.
         unfolded: names of the convolutions that are done by patches and a product; see `choose_unfolded`.
 
     Raises:
@@ -72,6 +84,7 @@ class StackedNetwork:
         self.has_dropout = any(isinstance(module, StreamDropout) for module in network.modules())
         self.unfolded: frozenset[str] = frozenset()
         self.couples_samples = True  # until `try_out` knows better
+        self.masks_padding = False
         self.vectorised = False  # whether torch.vmap does layers with parameters
         self._aliases = _aliases(network)
         self._layers = dict(network.named_modules())
@@ -227,6 +240,25 @@ class StackedNetwork:
         name = str(inputs.dtype).removeprefix("torch.")
         _Comparison(self, inputs, draws).check(couples)
         return f"in {name} only, for in float64 {failure}"
+
+    @torch.enable_grad()
+    def try_masks(self, inputs: Tensor, draws: Callable[[int], Tensor]) -> None:
+        """Find out whether clients with unequal batches can go together: set `masks_padding`.
+
+        They can where batch norms are all that lets samples meet, and the numbers are those of plain networks.
+
+        Args:
+            inputs: at least three of the data's inputs, [B, ...], better a whole batch.
+            draws: as for `try_out`.
+        """
+        norms = [layer for layer in self._layers.values() if isinstance(layer, _BatchNorm)]
+        if not norms or any(type(layer) not in BATCH_NORMS for layer in norms):
+            return
+        try:
+            alike = _Comparison(self, inputs[:FEW].double(), draws).masks()
+        except CannotStack:  # nothing is lost: as on a CPU, neighbours with equally many samples go together
+            return
+        self.masks_padding = alike and not _meet_without_norms(self.network, inputs, draws)
 
 
 def _is_plain(node: fx.Node) -> bool:
@@ -408,6 +440,12 @@ class _Comparison:
             if self._difference(plain, common=True):
                 raise CannotStack("its outputs differ when stacked clients are given the same inputs")
 
+    def masks(self) -> bool:
+        """Whether clients of unequal sizes are like plain networks, where batch norms leave padding out."""
+        count = len(self._inputs)
+        self._find_tolerance()
+        return not self._difference(self._plain(True, [count, count // 2 + 1]), mask=True)
+
     def _find_tolerance(self) -> None:
         """Networks that compute in lower precision somewhere inside differ by its rounding."""
         with _Types() as types, torch.no_grad():
@@ -441,10 +479,10 @@ class _Comparison:
             gradients = dict(zip(trained, filled, strict=True))
         return _Result(outputs.detach(), weights, gradients, dict(_named(network)))
 
-    def _difference(self, plain: tuple[bool, list[_Result]], common: bool = False) -> str:
+    def _difference(self, plain: tuple[bool, list[_Result]], common: bool = False, mask: bool = False) -> str:
         """What the stacked network does otherwise than plain ones: outputs, gradients, parameters or buffers.
 
-        With `common`, it is given the inputs once, for all.
+        With `common`, it is given the inputs once, for all; with `mask`, batch norms know what is padding.
         """
         training, results = plain
         sizes = [len(result.outputs) for result in results]
@@ -455,7 +493,9 @@ class _Comparison:
         wanted = [name for name, p in self._twins[0].named_parameters() if p.requires_grad]
         leaves = [tensors[name].requires_grad_() for name in wanted]
         masks = torch.stack([self._draws(client) for client in range(len(results))])
-        now = Pass(dict(tensors), training, masks.to(self._inputs.device), sizes)
+        counts = torch.tensor(sizes, device=self._inputs.device)
+        shares = sample_weights(counts, len(self._inputs), self._inputs.dtype) if mask else None
+        now = Pass(dict(tensors), training, masks.to(self._inputs.device), sizes, shares)
         inputs = self._inputs.unsqueeze(0) if common else torch.stack([self._inputs] * len(results))
         try:
             outputs = self._stacked(now, inputs.clone())
@@ -498,6 +538,23 @@ class _Types(TorchDispatchMode):
             leaf.dtype for leaf in tree_leaves(result) if isinstance(leaf, Tensor) and leaf.is_floating_point()
         }
         return result
+
+
+def _meet_without_norms(network: nn.Module, inputs: Tensor, draws: Callable[[int], Tensor]) -> bool:
+    """Whether samples meet in training where batch norms take their running statistics."""
+    network = copy_of(network).train()
+    dropouts = [layer for layer in network.modules() if isinstance(layer, StreamDropout)]
+    for layer in network.modules():
+        if isinstance(layer, BATCH_NORMS):
+            layer.eval()
+
+    def run(inputs: Tensor) -> list[Tensor]:
+        for layer in dropouts:
+            layer.source.begin(draws(0))
+        return [network(inputs.clone()), *(buffer.clone() for buffer in network.buffers())]
+
+    with torch.no_grad():
+        return samples_meet(run, inputs)
 
 
 def _moved(network: nn.Module) -> nn.Module:

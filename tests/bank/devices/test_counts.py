@@ -21,7 +21,7 @@ def counted(federation):
     """What a verb of a federation of so many clients costs: (launches, waits)."""
 
     def run(clients, verb, **options):
-        options |= {"sizes": (6,) * clients, "batch_size": 6}
+        options = {"sizes": (6,) * clients, "batch_size": 6, **options}
         there = federation(engine=lambda config, layout, data: None, **options)
         config = federation(**options).bank.engine.config
         there.data = there.data.to(DEVICE)
@@ -75,6 +75,14 @@ VERBS = {
 def test_counts_do_not_grow_with_the_number_of_clients(counted, verb):
     few, many = (counted(clients, VERBS[verb]) for clients in ((20, 40) if "all pairs" in verb else (120, 240)))
     assert few == many
+
+
+def test_unequal_clients_of_batch_norms_go_through_the_network_together(counted):
+    sizes = (7, 8, 9, 10, 11, 12)  # a last batch of 1, 2, ... 6 samples
+    few, many = (counted(6 * n, step, kind="batchnorm", sizes=sizes * n) for n in (1, 5))
+    assert few == many
+    alike, _ = counted(6, step, kind="batchnorm", sizes=(12,) * 6)
+    assert few[0] <= 1.5 * alike  # six passes for the last batches would be three and a half times as many
 
 
 def test_augmenting_is_one_operation_for_all_clients(counted, make_data):

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 from pretended import DEVICE, Elsewhere
+from torch import nn
 
 from dfl_lightning.bank import Bank, LoopEngine, References, StackedEngine, Term
 from dfl_lightning.bank.stacked.stopwatch import Stopwatch
@@ -160,3 +161,23 @@ def test_a_step_never_makes_the_host_wait(federation, count):
         there.bank.train(References.rows("models", torch.arange(3)), there.training(epochs=epochs))
         waits.append(count.waits.total() - before)
     assert waits[0] == waits[1]
+
+
+def test_norms_that_average_over_all_batches_are_stacked_there(federation, count):
+    """On a CPU such a network takes the loop engine; the numbers are the same."""
+    layers = [nn.Conv2d(1, 3, 3, bias=False), nn.BatchNorm2d(3, momentum=None), nn.ReLU(), nn.Flatten()]
+    options = {"network": nn.Sequential(*layers, nn.Linear(48, 3)), "kind": "batchnorm", "sizes": (9, 4, 14)}
+    here, there = (
+        both(federation, engine, DEVICE, sets=("other",), servers=1, **options)[place]
+        for place, engine in enumerate((LoopEngine, there_only(StackedEngine)))
+    )
+    compare(here, there)
+
+
+def there_only(engine):
+    """An engine for another device, and none for the CPU."""
+
+    def make(config, layout, data):
+        return engine(config, layout, data) if data.images.is_cuda else LoopEngine(config, layout, data)
+
+    return make

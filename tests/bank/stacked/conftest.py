@@ -54,7 +54,7 @@ def _plain(client, inputs, training, seed):
     return client(inputs)
 
 
-def _compare(network, inputs, training=True, sizes=None):
+def _compare(network, inputs, training=True, sizes=None, mask=False):
     """Stack three clients of a plain network and assert what three plain modules do: the stacked network.
 
     Args:
@@ -62,6 +62,7 @@ def _compare(network, inputs, training=True, sizes=None):
         inputs: [3, B, ...], of each client.
         training: the mode.
         sizes: how many of the B samples of each client are real; None: all, and nobody is padded.
+        mask: whether batch norms are told.
     """
     network = copy.deepcopy(network).double()
     replace_dropout_layers(network)
@@ -72,7 +73,11 @@ def _compare(network, inputs, training=True, sizes=None):
         inputs = inputs.double().requires_grad_()
     tensors = _stacked_state(clients)
     masks = torch.stack([mask_key(number) for number in range(CLIENTS)])
-    outputs = stacked(Pass(dict(tensors), training, masks, sizes), inputs * 1)  # * 1: what in-place layers may change
+    shares = None
+    if mask:
+        shares = torch.stack([(torch.arange(inputs.shape[1]) < size).double() / size for size in sizes])
+    now = Pass(dict(tensors), training, masks, sizes, shares)
+    outputs = stacked(now, inputs * 1)  # * 1: what in-place layers may change
     assert outputs.shape[:2] == inputs.shape[:2]
 
     names = [name for name, tensor in tensors.items() if tensor.requires_grad]

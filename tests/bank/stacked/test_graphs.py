@@ -172,6 +172,17 @@ def test_replayed_steps_give_the_numbers_of_ordinary_ones(federation, tape_recor
     assert tape_recorder.replayed > 3 * tape_recorder.recorded > 3
 
 
+def test_unequal_batches_that_meet_in_batch_norms_are_replayed(federation, tape_recorder):
+    """With recordings of their own, so that those of whole batches stay as short as they are."""
+    sizes = (42, 11, 35, 6, 38, 39, 14, 8)
+    options = {"kind": "batchnorm", "sizes": sizes, "absent": ((),), "lrs": (LR,)}
+    engine, found = rounds(federation, tape_recorder, **options)
+    same(found, rounds(federation, **options)[1])
+    assert tape_recorder.replayed == 2 * 11 - 1  # all steps but the first
+    recorded = {key for recording in engine.recordings._of.values() for key in recording._replays}
+    assert {padded for _, padded in recorded} == {False, True}
+
+
 def test_a_bucket_is_recorded_once_and_serves_all_rounds(federation, tape_recorder):
     engine, _ = rounds(federation, tape_recorder, absent=((), ()), lrs=(LR, LR))
     steps = 2 * 10 - 1  # of the longest client, without the first of a round
