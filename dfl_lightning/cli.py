@@ -57,7 +57,7 @@ from dfl_lightning.processes import (
 )
 from dfl_lightning.registry import FAMILIES, path_of
 from dfl_lightning.report.explain import explain
-from dfl_lightning.report.help import help_page, list_page
+from dfl_lightning.report.help import help_page, list_page, version_line
 from dfl_lightning.report.options import options_page
 from dfl_lightning.report.per_client import per_client_table
 from dfl_lightning.runs import command_to_go_on, config_of_run, no_run, remarks_on_history, take_run
@@ -323,6 +323,9 @@ def _run(command: str, argv: list[str]) -> int:
     _, list_asked = take_flag(argv, "--list")
     if help_asked or list_asked:
         print(help_page(command) if help_asked else list_page())
+        return 0
+    if take_flag(argv, "--version")[1]:
+        print(version_line())
         return 0
     _find_users_classes()
     page = options_page(argv)

@@ -18,6 +18,7 @@ from torch import Tensor
 from dfl_lightning.advice import quiet_lightning
 from dfl_lightning.checkpoints import FOLDER, LAST, checkpoint_of, is_checkpoint, read_checkpoint, run_of
 from dfl_lightning.errors import UserError
+from dfl_lightning.report.help import version_line
 from dfl_lightning.runs import CONFIG
 
 
@@ -161,6 +162,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument(
         "--finetuned", action="store_true", help="fine-tune them first, as the run does before it evaluates them"
     )
+    parser.add_argument("--version", action="version", version=version_line())
     words = parser.parse_args(argv)
     try:
         with quiet_lightning():

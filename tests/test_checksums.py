@@ -134,6 +134,15 @@ def test_a_member_that_the_archive_calls_a_folder_is_refused(tmp_path):
         assert len(name)
 
 
+def rows_in(content):
+    """Where the bytes of clients' models lie in a file of a checkpoint: the numbers 1 to 14 and their negatives."""
+    rows = torch.arange(1, NODES * 3, dtype=torch.float32)
+    numbers = [number.numpy().tobytes() for number in (*rows, *-rows)]
+    return {
+        at for bytes_ in numbers for found in [content.find(bytes_)] if found >= 0 for at in range(found, found + 4)
+    }
+
+
 @pytest.mark.parametrize("share", [0.01, pytest.param(0.2, marks=pytest.mark.slow)])
 def test_a_bit_that_changes_in_a_piece_is_refused_or_changes_nothing(tmp_path, share):
     folder, draw = tmp_path / "last.ckpt", random.Random(0)
@@ -143,15 +152,15 @@ def test_a_bit_that_changes_in_a_piece_is_refused_or_changes_nothing(tmp_path, s
     files = sorted(file for file in folder.iterdir() if file.is_file())
     assert [file.name for file in files] == [".metadata", "__0_0.distcp", "meta.pt"]
     for file in files:
-        content, refused, tried = file.read_bytes(), 0, 0
+        content = file.read_bytes()
+        rows = rows_in(content)  # most of the rest of an archive that small is padding, and names that nobody reads
+        assert file.name != "__0_0.distcp" or len(rows) == 4 * 28
         for place in range(8 * len(content)):
-            if draw.random() < share:
-                tried += 1
-                file.write_bytes(content)
+            of_rows = place // 8 in rows
+            if draw.random() < share or (of_rows and draw.random() < 1 / 8):
                 flip(file, place)
-                refused += is_refused(folder, before)
-        file.write_bytes(content)
-        assert refused == tried if file.name == ".metadata" else refused > 0  # the others were seen to change nothing
+                assert is_refused(folder, before) or not (of_rows or file.name == ".metadata")
+                file.write_bytes(content)
 
 
 def rows_of(path):

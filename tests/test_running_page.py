@@ -74,7 +74,7 @@ def test_every_command_runs(run, capsys, command):
     out, err = capsys.readouterr()
     if "Wandb" in command and importlib.util.find_spec("wandb") is None:
         assert code == 2
-        assert "wandb" in err
+        assert re.search(r"run: pip install -U 'wandb\b", err), err
         assert len(err.splitlines()) == 1
     else:
         assert (code, err) == (0, ""), out

@@ -1,9 +1,12 @@
-"""`--help` and `--list`: a screen each."""
+"""`--help` and `--list`, a screen each, and `--version`."""
 
 from __future__ import annotations
 
+import platform
+from importlib.metadata import version
 from pathlib import Path
 
+import dfl_lightning
 from dfl_lightning.registry import GROUPS, first_line, shipped_classes
 from dfl_lightning.resources import shipped
 
@@ -43,6 +46,7 @@ def help_page(command: str) -> str:
         "  --GROUP.help          classes of a group; options of trainer or model",
         "  --GROUP.help Class    the options of a class, as in --selection.help AFIND",
         "  --help_all            every option, as the parser lists them",
+        "  --version             of this library, and of what it runs on",
         "",
         "examples:",
         "  dfl-fit --config afind" if command == "fit" else f"  dfl-{command} runs/afind/…",
@@ -63,6 +67,12 @@ def list_page() -> str:
         lines.append(f"{group}:")
         lines += [f"  {name:21}{first_line(cls)}" for name, cls in classes.items()]
     return "\n".join(lines)
+
+
+def version_line() -> str:
+    """This library's version and those of what its numbers depend on."""
+    others = [f"{name} {version(name)}" for name in ("torch", "lightning")]
+    return f"dfl_lightning {dfl_lightning.__version__} ({', '.join([*others, f'Python {platform.python_version()}'])})"
 
 
 def _first_comment(path: Path) -> str:
