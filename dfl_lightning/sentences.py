@@ -87,7 +87,7 @@ _LIGHTNINGS = (
     ),
     (
         r"Timer\(duration='(.*?)'\)",
-        r"trainer.max_time=\1; it is a duration DD:HH:MM:SS",
+        r"\1 is no duration; trainer.max_time, and the duration of a Timer, are DD:HH:MM:SS",
     ),
     (
         r"Early stopping conditioned on metric `(\S+)` which is not available.*the following: (.*)",

@@ -245,7 +245,7 @@ REFUSED = {
     "--trainer.max_epochs 2": "set trainer.max_rounds or trainer.max_epochs, which mean the same, not both",
     "--trainer.checkpoint_every 0": "trainer.checkpoint_every=0; it is a number of rounds, 1 or more",
     "--trainer.gradient_clip_val -1": "trainer.gradient_clip_val=-1.0; it must be above 0",
-    "--trainer.max_time soon": "trainer.max_time=soon; it is a duration DD:HH:MM:SS",
+    "--trainer.max_time soon": "soon is no duration; trainer.max_time, and the duration of a Timer, are DD:HH:MM:SS",
     # callbacks that could not see what they look at
     "--trainer.callbacks+=EarlyStopping": "trainer.callbacks.monitor is missing; give it in a config or as --trainer.callbacks.monitor",
     "--trainer.callbacks+=EarlyStopping --trainer.callbacks.monitr x": "trainer.callbacks has no option 'monitr'; did you mean 'monitor'?",
