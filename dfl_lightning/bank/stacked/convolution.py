@@ -14,7 +14,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dfl_lightning.bank.stacked.activation import Activation
-from dfl_lightning.bank.stacked.kernels import BatchedLinear
+from dfl_lightning.bank.stacked.kernels import BatchedLinear, as_autocast
+from dfl_lightning.bank.stacked.patches import PatchConvolution, Patches
 from dfl_lightning.bank.stacked.staging import memory
 
 if TYPE_CHECKING:
@@ -38,10 +39,7 @@ def flat(tensor: Tensor | None) -> Tensor | None:
 
 def batched_product(rows: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """Rows [k, N, I], weight [k, O, I], bias [k, O] or None -> [k, N, O]."""
-    if torch.is_autocast_enabled(rows.device.type):  # which does not look into our own functions' backward passes
-        product = torch.bmm(rows, weight.mT)
-        return product if bias is None else product + bias.unsqueeze(1)
-    result: Tensor = BatchedLinear.apply(rows, weight, bias)
+    result: Tensor = BatchedLinear.apply(*as_autocast((rows, weight, bias)))
     return result
 
 
@@ -89,22 +87,16 @@ def can_unfold(layer: nn.Module) -> bool:
 
 def unfolded(layer: nn.Conv2d, name: str, now: Pass, x: Activation) -> Activation:
     """Patches as columns (im2col), then one batched product."""
-    weight = now.of(name, "weight")
+    weight, bias = now.of(name, "weight"), now.of(name, "bias")
     assert weight is not None
     images = x.spread(len(weight)).leading()
     padding: Any = layer.padding
     if isinstance(padding, str):  # `same` may pad one side more than the other
         images, padding = F.pad(images, layer._reversed_padding_repeated_twice), 0
-    clients, batch, channels, height, width = images.shape
-    # Every plane is a channel of a single image: torch unfolds a batch image by image, a launch each.
-    planes = images.reshape(1, clients * batch * channels, height, width)
-    patches = F.unfold(planes, layer.kernel_size, layer.dilation, padding, layer.stride)
-    columns = patches.view(clients, batch, -1, patches.shape[-1])  # [k, B, C * kh * kw, positions]
-    rows = columns.mT.reshape(clients, -1, columns.shape[2])
-    outputs = batched_product(rows, weight.flatten(2), now.of(name, "bias"))
-    extents = zip((height, width), *map(_pair, (padding, layer.dilation, layer.kernel_size, layer.stride)), strict=True)
-    out_height, out_width = ((size + 2 * p - d * (kernel - 1) - 1) // s + 1 for size, p, d, kernel, s in extents)
-    return Activation(outputs.view(clients, batch, out_height, out_width, -1).permute(0, 1, 4, 2, 3), clients)
+    images, weight, bias = as_autocast((images, weight, bias))
+    kernel, stride, dilation = (_pair(size) for size in (layer.kernel_size, layer.stride, layer.dilation))
+    patches = Patches(images.shape, kernel, stride, _pair(padding), dilation)
+    return Activation(PatchConvolution.apply(images, weight, bias, patches), len(weight), channels=True)
 
 
 def choose_unfolded(network: StackedNetwork, seconds: Callable[[], float]) -> frozenset[str]:
@@ -130,5 +122,5 @@ def choose_unfolded(network: StackedNetwork, seconds: Callable[[], float]) -> fr
     return network.unfolded
 
 
-def _pair(value: int | tuple[int, int]) -> tuple[int, int]:
-    return (value, value) if isinstance(value, int) else value
+def _pair(value: int | tuple[int, ...]) -> tuple[int, int]:
+    return (value, value) if isinstance(value, int) else (value[0], value[1])

@@ -8,6 +8,15 @@ import torch
 from torch import Tensor
 
 
+def as_autocast(operands: tuple[Tensor, Tensor, Tensor | None]) -> tuple[Tensor, Tensor, Tensor | None]:
+    """The operands of a product as torch's autocast would have them, which does not look into functions of our own."""
+    device = operands[0].device.type
+    if not torch.is_autocast_enabled(device):
+        return operands
+    lower, (rows, weight, bias) = torch.get_autocast_dtype(device), operands
+    return rows.to(lower), weight.to(lower), None if bias is None else bias.to(lower)
+
+
 class BatchedLinear(torch.autograd.Function):
     """k linear layers at once.
 

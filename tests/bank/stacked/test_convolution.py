@@ -6,6 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from dfl_lightning.bank.stacked import convolution
 from dfl_lightning.bank.stacked.activation import Activation
@@ -22,6 +23,10 @@ SHAPES = {
     "same": {"kernel_size": 4, "padding": "same", "dilation": (1, 2)},
     "valid": {"kernel_size": 2, "padding": "valid", "stride": 3},
     "without bias": {"kernel_size": 3, "bias": False},
+    "strides that do not fit": {"kernel_size": (5, 2), "stride": (4, 3), "padding": (1, 0)},
+    "a stride beyond the kernel": {"kernel_size": 1, "stride": (3, 2)},
+    "more padding than kernel": {"kernel_size": 3, "padding": 4, "stride": (2, 1)},
+    "as high as the image": {"kernel_size": (9, 8)},
 }
 
 
@@ -182,8 +187,39 @@ def test_the_same_on_a_gpu(shape):
 
 
 def test_a_rule_may_be_called_by_itself():
-    """The output is in the leading layout, so that a linear layer takes it without a copy of clients."""
+    """The output has the clients side by side, as the next pooling wants them."""
     layer = nn.Conv2d(1, 2, 2)
     tensors = {"weight": torch.ones(3, 2, 1, 2, 2), "bias": torch.zeros(3, 2)}
     out = unfolded(layer, "", Pass(tensors, True), Activation(torch.ones(3, 1, 1, 3, 3), 3))
     assert out.leading().tolist() == torch.full((3, 1, 2, 2, 2), 4.0).tolist()
+    assert out.tensor.is_contiguous(memory_format=torch.channels_last)
+    assert out.side_by_side() is out.tensor
+
+
+class Copies(TorchDispatchMode):
+    """How many numbers each operation copies as they are, largest first."""
+
+    def __init__(self):
+        super().__init__()
+        self.sizes = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        result = func(*args, **(kwargs or {}))
+        if func._schema.name in ("aten::clone", "aten::copy_", "aten::_to_copy"):
+            self.sizes.append(result.numel())
+        return result
+
+
+@pytest.mark.parametrize("shape", ["plain", "strided", "dilated"])
+def test_patches_are_multiplied_where_they_lie(shape):
+    """A matrix of patches has many times the numbers of the images: forth and back, nothing of its size is copied."""
+    network = nn.Sequential(nn.Conv2d(4, 3, **SHAPES[shape]))
+    stacked = StackedNetwork(network)
+    stacked.unfolded = frozenset(stacked.can_be_unfolded())
+    _, tensors = clients_of(network, 5)
+    leaves = {name: tensor.requires_grad_() for name, tensor in tensors.items()}
+    images = torch.zeros(5, 6, 4, 12, 12, dtype=torch.float64, requires_grad=True)
+    with Copies() as copies:
+        out = stacked(Pass(dict(leaves), True), images)
+        torch.autograd.grad(out.sum(), [images, *leaves.values()])
+    assert 2 * max(copies.sizes) < 5 * 6 * 4 * 9 * out.shape[-2] * out.shape[-1]
