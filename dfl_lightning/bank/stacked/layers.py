@@ -95,9 +95,9 @@ def layer_norm(layer: nn.LayerNorm, name: str, now: Pass, x: Activation) -> Acti
     broadcast = (x.clients, *[1] * (tensor.dim() - 1 - len(layer.normalized_shape)), *layer.normalized_shape)
     weight, bias = now.of(name, "weight"), now.of(name, "bias")
     if weight is not None:
-        out = out * weight.view(broadcast)
+        out = (out * weight.view(broadcast)).to(out.dtype)  # autocast may have reduced what it does not scale
     if bias is not None:
-        out = out + bias.view(broadcast)
+        out = (out + bias.view(broadcast)).to(out.dtype)
     return Activation(out, x.clients)
 
 

@@ -34,7 +34,7 @@ class StackedLoss:
             weights: the same as [k, B], see `Batch`.
         """
         if self.is_cross_entropy and scores.dim() == 3:
-            return WeightedCrossEntropy.apply(scores, labels, weights)
+            return WeightedCrossEntropy.apply(scores.to(weights.dtype), labels, weights)  # layers may have reduced them
         losses = [self._loss(s[:size], y[:size]) for s, y, size in zip(scores, labels, sizes, strict=True)]
         return torch.stack(losses)
 
