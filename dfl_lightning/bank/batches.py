@@ -6,11 +6,12 @@ alike.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 
-from dfl_lightning.bank.dropout_layers import mask_key
+from dfl_lightning.bank.dropout_layers import mask_keys
 from dfl_lightning.streams import stream, stream_seed
 
 
@@ -34,7 +35,12 @@ class Draws:
 
     def masks(self, owner: int, epoch: int, step: int) -> torch.Tensor:
         """The key of the dropout layers' masks in one step, int32 [2]."""
-        return mask_key(stream_seed(self.seed, f"{self.purpose} dropout layers", self.round, owner, epoch, step))
+        return self.masks_of([(owner, epoch, step)])[0]
+
+    def masks_of(self, words: Sequence[tuple[int, int, int]]) -> torch.Tensor:
+        """The keys of several clients, int32 [k, 2], for an owner, epoch and step of each."""
+        purpose = f"{self.purpose} dropout layers"
+        return mask_keys([stream_seed(self.seed, purpose, self.round, *each) for each in words])
 
     def augmentation(self, owner: int, epoch: int, step: int) -> torch.Generator:
         """What the augmentation of one batch draws from."""

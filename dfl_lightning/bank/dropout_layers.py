@@ -22,8 +22,13 @@ def mask_key(seed: int) -> Tensor:
     Args:
         seed: from 0 to 2**63 - 1; see `dfl_lightning.streams.stream_seed`.
     """
-    start, stride = seed & 0xFFFFFFFF, (seed >> 31) | 1  # an odd stride visits all numbers
-    return torch.tensor([_signed(start), _signed(stride & 0xFFFFFFFF)], dtype=torch.int32)
+    return mask_keys([seed])[0]
+
+
+def mask_keys(seeds: Sequence[int]) -> Tensor:
+    """The keys of several clients, int32 [k, 2]; see `mask_key`."""
+    keys = [(seed & 0xFFFFFFFF, ((seed >> 31) | 1) & 0xFFFFFFFF) for seed in seeds]  # an odd stride visits all numbers
+    return torch.tensor([(_signed(start), _signed(stride)) for start, stride in keys], dtype=torch.int32).view(-1, 2)
 
 
 def keep_mask(keys: Tensor, call: int, shape: Sequence[int], p: float) -> Tensor:

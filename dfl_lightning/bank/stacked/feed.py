@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -80,7 +81,7 @@ class Feed:
         self.taken, self._phase = 0, epochs  # batches taken in this phase, and epochs that it has
         self._waiting = len(self._owners)
         self._sizes: list[list[int]] = [[] for _ in self._owners]
-        self._indices: list[list[Tensor]] = [[] for _ in self._owners]
+        self._shuffled: list[list[np.ndarray]] = [[] for _ in self._owners]  # an epoch after the other
         for client in range(len(self._owners)):
             for _ in range(epochs):
                 self._one_more_epoch(client)
@@ -117,13 +118,12 @@ class Feed:
         sizes = [sizes[step] for sizes in self._sizes[:clients]]
         data, augment = self._shop.data, self._shop.data.augment
         if self._shop.network.has_dropout:
-            keys = [self._draws.masks(*words) for words in self._words(clients, step)]
-            self.masks = torch.stack(keys).to(data.images.device)
+            self.masks = sent(self._draws.masks_of(self._words(clients, step)), data.images.device)
         if augment is not None:
             generators = (self._draws.augmentation(*words) for words in self._words(clients, step))
             parts = [augment.draw(size, generator) for size, generator in zip(sizes, generators, strict=True)]
             whole = [_padded(part, self._shop.config.batch_size) for part in parts]
-            self.drawn = torch.stack(whole).to(data.images.device)
+            self.drawn = sent(torch.stack(whole), data.images.device)
         return self._index[step, :clients], self._counts[step, :clients], sizes
 
     def next(self, clients: int) -> Batch:
@@ -145,24 +145,34 @@ class Feed:
         samples, size = self._samples[client], self._shop.config.batch_size
         if not len(samples):
             return
-        shuffled = samples[self._draws.order(self._owners[client], self._epochs[client], len(samples))]
+        order = self._draws.order(self._owners[client], self._epochs[client], len(samples))
         self._epochs[client] += 1
-        parts = shuffled.split(size)
-        self._sizes[client] += map(len, parts)
-        self._indices[client].append(torch.cat([shuffled, parts[-1][:1].expand(size - len(parts[-1]))]))
+        self._shuffled[client].append(samples.numpy()[order.numpy()])
+        whole, rest = divmod(len(samples), size)
+        self._sizes[client] += [size] * whole + [rest] * (rest > 0)
 
     def _lay_out(self) -> None:
-        """All batches of the phase as one tensor [steps, clients, B]."""
+        """All batches of the phase as one tensor [steps, clients, B]; numpy is much faster at many small pieces."""
         size, device = self._shop.config.batch_size, self._shop.data.images.device
         steps = max(map(len, self._sizes), default=0)
-        index = torch.zeros(steps, len(self._owners), size, dtype=torch.long)
-        counts = torch.zeros(steps, len(self._owners), dtype=torch.long)
-        for client, (sizes, parts) in enumerate(zip(self._sizes, self._indices, strict=True)):
-            if sizes:
-                index[: len(sizes), client] = torch.cat(parts).view(-1, size)
-                counts[: len(sizes), client] = torch.tensor(sizes)
-        self._index, self._counts = index.to(device), counts.to(device)
+        index = np.zeros((len(self._owners), steps * size), dtype=np.int64)
+        counts = np.zeros((len(self._owners), steps), dtype=np.int64)
+        for line, count, sizes, epochs, batches in zip(
+            index, counts, self._sizes, self._shuffled, self._per_epoch, strict=True
+        ):
+            count[: len(sizes)] = sizes
+            for number, shuffled in enumerate(epochs):
+                begin, end = number * batches * size, (number + 1) * batches * size
+                line[begin : begin + len(shuffled)] = shuffled
+                line[begin + len(shuffled) : end] = shuffled[(batches - 1) * size]  # one of its own
+        laid_out = torch.from_numpy(index).view(len(self._owners), steps, size).transpose(0, 1).contiguous()
+        self._index, self._counts = sent(laid_out, device), sent(torch.from_numpy(counts).T.contiguous(), device)
         self._weights = sample_weights(self._counts, size, self._shop.config.dtype)
+
+
+def sent(tensor: Tensor, device: torch.device) -> Tensor:
+    """A tensor of the CPU on `device`; a GPU fetches it when its turn has come, and nobody waits for that."""
+    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)
 
 
 def _padded(part: Tensor, length: int) -> Tensor:
