@@ -145,7 +145,8 @@ class _Vectors:
         else:
             width = block_width(count, 8, GPU_BLOCK_BYTES)
         pieces = strips(list(self._columns.blocks(width)), limit)
-        add = _Adding(count, width, centre, change)
+        widest = max((stop - start for piece in pieces for start, stop in piece), default=0)
+        add = _Adding(count, widest, centre, change)
         parts = self._alone(pieces, add) if self._ranks.count == 1 else self._shared(pieces, add)
         total = torch.zeros(count, count, dtype=torch.float64)
         for part in parts:
