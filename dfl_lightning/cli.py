@@ -36,6 +36,7 @@ from dfl_lightning.arguments import (
     take_flag,
     with_default_optimizer,
 )
+from dfl_lightning.bank.card import out_of_memory
 from dfl_lightning.bank.choice import ENGINES
 from dfl_lightning.bank.ranks import LostProcess
 from dfl_lightning.checkpoints import checkpoint_of, look_at_checkpoint
@@ -352,7 +353,7 @@ def users_mistake(error: Exception, argv: list[str]) -> str | None:
     if isinstance(error, (UserError, MisconfigurationException, ArgumentError)):
         return sentence_of(error, argv)
     if isinstance(error, (torch.OutOfMemoryError, MemoryError)) or "can't allocate memory" in str(error):
-        return f"out of memory ({error}); lower data.num_clients, model.batch_size or the network"
+        return out_of_memory(error)
     if isinstance(error.__cause__, UserError):
         return str(error.__cause__)
     where = where_in_users_code(error)

@@ -16,7 +16,7 @@ from lightning.pytorch.trainer.states import TrainerFn
 from torch import Tensor, nn
 from torchmetrics import Metric
 
-from dfl_lightning.bank import Bank, EngineConfig, Layout, References, Term, Training, make_engine
+from dfl_lightning.bank import Bank, Engine, EngineConfig, Layout, References, Term, Training, card, make_engine
 from dfl_lightning.bank.ranks import Ranks, owners_of
 from dfl_lightning.callbacks.families import Selection
 from dfl_lightning.data import ClientData
@@ -61,6 +61,8 @@ class DFLModule(LightningModule):
 
     bank: Bank
     """The clients' models; None until a run is set up."""
+
+    _engine: Engine
 
     client_optimizer: ClientOptimizer
     """The optimizer of one client; there once a run is set up."""
@@ -164,6 +166,7 @@ class DFLModule(LightningModule):
         """The first models of all clients are numbers."""
         with self.bank.ranks.together():
             self._refuse_broken_start(self.bank.rows("models"))
+        self._engine.settle(self.bank.ranks)
 
     def _make_bank(self) -> None:
         count = self.dfl_trainer.world_size
@@ -178,10 +181,8 @@ class DFLModule(LightningModule):
         trainer = self.dfl_trainer
         ranks = Ranks(owner, trainer.global_rank, count)
         models = self._starts(ranks.own.tolist())
-        wanted = {name for policy in self.dfl_trainer.policies() for name in policy.row_sets}
-        wanted |= {name for phase in self.phases for name in phase.objective.row_sets}
         started = ("initial", "best")
-        sets = {name: models.clone() if name in started else torch.zeros_like(models) for name in sorted(wanted)}
+        sets = {name: models.clone() if name in started else torch.zeros_like(models) for name in self._row_sets()}
         self.bank = Bank(self.layout, models, self.num_clients, sets, ranks)
         self.bank.timed = self.dfl_trainer.phase
         self.bank.engine = self._engine
@@ -218,9 +219,36 @@ class DFLModule(LightningModule):
             cuda_graphs=trainer.cuda_graphs,
             processes=trainer.world_size,
             cohorts=trainer.cohorts,
+            room=self._room(),
             scheduled=self.scheduled,
         )
+        former = None if self.bank is None else self._engine
         self._engine = make_engine(trainer.engine, config, self.layout, self.data)
+        if former is not None:  # a second fit goes on as the first did
+            self._engine.take_up(former.decisions)
+
+    def _room(self) -> int | None:
+        """Bytes of the GPU that are free beside rows and data, the least of all processes; None: not known."""
+        trainer = self.dfl_trainer
+        free = card.free_memory(trainer.strategy.root_device)
+        if free is None:
+            return None
+        if self.bank is None:  # else its rows are there already
+            nodes = -(-self.topology.num_nodes // trainer.world_size)
+            rows = 2 * (1 + len(self._row_sets())) * nodes * self.layout.width * self._dtype_of_rows().itemsize
+            if rows >= free:
+                raise UserError(
+                    f"the models of {nodes} nodes take {rows / 1e9:.2f} GB, and the GPU has {free / 1e9:.2f} GB free "
+                    "beside the data; lower data.num_clients or use a smaller network"
+                )
+            free -= rows
+        count = trainer.world_size if torch.distributed.is_initialized() else 1
+        return Ranks(torch.zeros(1, dtype=torch.long), trainer.global_rank, count).least(free)
+
+    def _row_sets(self) -> list[str]:
+        """What policies and objectives keep beside `models`."""
+        wanted = {name for policy in self.dfl_trainer.policies() for name in policy.row_sets}
+        return sorted(wanted | {name for phase in self.phases for name in phase.objective.row_sets})
 
     # --- rounds -----------------------------------------------------------------------------------------------------
     def start_of_training(self, active: Tensor) -> References:
@@ -348,6 +376,8 @@ class DFLModule(LightningModule):
             "history": copy.deepcopy(self.history),
         }
         about["finetune_epochs"] = self.finetune_epochs
+        if self._engine.decisions:  # on a CPU everything follows from the config
+            about["engine"] = self._engine.decisions
         return {**about, **fingerprint(self.dfl_trainer, self)}
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
@@ -358,6 +388,7 @@ class DFLModule(LightningModule):
         done = int(checkpoint["state_dict"]["bank.progress"][0])
         check_rounds(trainer, done)
         self._loaded_metrics = dict(about["metrics"])
+        self._engine.take_up(about.get("engine", {}))
         if trainer.state.fn == TrainerFn.FITTING and trainer.resumed_from is not None:
             self.history = taken_up(about, self._about(), trainer.resumed_from, done, trainer.fork)
         checkpoint["optimizer_states"], checkpoint["lr_schedulers"] = [], []  # the schedule is this run's own

@@ -31,6 +31,7 @@ from lightning.pytorch.trainer.states import TrainerFn, TrainerStatus
 
 from dfl_lightning import callbacks as families
 from dfl_lightning.advice import quiet_lightning
+from dfl_lightning.bank.card import one_sentence
 from dfl_lightning.bank.choice import ENGINES
 from dfl_lightning.checkpoints import AtomicCheckpointIO, RoundCheckpoint, ShardedCheckpointIO, checkpoint_of
 from dfl_lightning.errors import UserError, nearest
@@ -80,8 +81,8 @@ class DFLTrainer(Trainer):
         accelerator: `cpu`, `gpu`, or `auto`: a GPU where CUDA has one, else the CPU.
         devices: processes, each with its own clients, on a GPU each or on the CPU's cores.
         strategy: `auto`, `ddp` and `clients` mean the same: nothing is averaged between processes.
-        cohorts: least number of groups of clients that are trained in one go on a CPU; several processes need at least
-            one each. Default: as many as are fast.
+        cohorts: least number of groups of clients that are trained in one go; several processes need at least one
+            each. Default: as many as are fast on a CPU, as few as its memory has room for on a GPU.
         cuda_graphs: on a GPU, record the steps of local training once and replay them, where that is possible;
             numbers stay the same up to rounding.
         precision: `32`, `64-true`, or `bf16-mixed` (layers compute in bfloat16, models stay in float32).
@@ -342,7 +343,7 @@ class DFLTrainer(Trainer):
             raise UserError("fork starts a new run from a checkpoint: give ckpt_path, a run folder or a checkpoint")
         ckpt_path = _checkpoint(ckpt_path)
         self.fork, self.resumed_from = fork, ckpt_path
-        with cast("RoundLoop", self.fit_loop).giving_signals_back(), quiet_lightning():
+        with cast("RoundLoop", self.fit_loop).giving_signals_back(), quiet_lightning(), one_sentence():
             try:
                 super().fit(model, datamodule=datamodule, ckpt_path=ckpt_path)
             except SystemExit as left:  # Lightning's answer to Ctrl-C
@@ -368,7 +369,7 @@ class DFLTrainer(Trainer):
             verbose: print Lightning's table of means.
             datamodule: the clients' data.
         """
-        with quiet_lightning():
+        with quiet_lightning(), one_sentence():
             return super().validate(model, dataloaders, _checkpoint(ckpt_path), verbose, datamodule)
 
     def test(  # type: ignore[override]
@@ -380,7 +381,7 @@ class DFLTrainer(Trainer):
         datamodule: LightningDataModule | None = None,
     ) -> Any:
         """Evaluate a checkpoint's models, or the module's present ones; arguments as of `validate`."""
-        with quiet_lightning():
+        with quiet_lightning(), one_sentence():
             return super().test(model, dataloaders, _checkpoint(ckpt_path), verbose, datamodule)
 
     def make_logger(self, folder: Path) -> None:
@@ -411,8 +412,9 @@ class DFLTrainer(Trainer):
         self.datamodule = datamodule
         datamodule.prepare_data()
         datamodule.setup("fit")
-        module.setup("fit")
-        module.configure_model()
+        with one_sentence():
+            module.setup("fit")
+            module.configure_model()
 
 
 def _checkpoint(path: str | Path | None) -> str | Path | None:

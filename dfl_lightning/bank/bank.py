@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from dfl_lightning.bank.card import one_sentence
 from dfl_lightning.bank.comparing import Comparison, compare_rows
 from dfl_lightning.bank.engine import Engine, Progress, Training
 from dfl_lightning.bank.jobs import Evaluation, References, Trained
@@ -237,7 +238,7 @@ class Bank:
         jobs = references if ranks.count == 1 else references.take(mine)
         with self.timed("train"), self._visited(jobs):
             refusal = partial(self.engine.drew, f"round {training.round}: local training")
-            with ranks.together(), no_global_draws(refusal):
+            with ranks.together(), one_sentence(self.engine.out_of_memory), no_global_draws(refusal):
                 done = self.engine.train(self, jobs, training, target, progress)
             found = [_spread(part, mine, len(references)) for part in (done.losses, done.samples, done.finite)]
             return Trained(*ranks.join(mine, found))

@@ -41,6 +41,33 @@ def plan_cohorts(steps: Sequence[int], narrowest: int = 1, widest: int = 16, few
     return [part for parts in split for part in parts]
 
 
+def cohorts_on_gpus(
+    steps: Sequence[int], processes: int = 1, widest: int | None = None, fewest: int | None = None
+) -> list[Tensor]:
+    """Few wide cohorts: one launch serves all clients of one, and caches gain nothing.
+
+    Whose clients a process has does not depend on how many cohorts they are cut into: cohort c belongs to process
+    c modulo `processes`, and each has equally many.
+
+    Args:
+        steps: optimizer steps of each client in a round.
+        processes: each has a GPU and a block of clients.
+        widest: most clients of a cohort; None: any number.
+        fewest: so many cohorts at least, in all processes together, if there are as many clients.
+
+    Example:
+        >>> [cohort.tolist() for cohort in cohorts_on_gpus([1, 4, 2, 1, 1], processes=2, widest=2)]
+        [[1, 2], [3], [0], [4]]
+    """
+    order = torch.tensor(steps)
+    blocks = [block for block in torch.arange(len(steps)).tensor_split(processes) if len(block)]
+    blocks = [block[torch.argsort(order[block], descending=True, stable=True)] for block in blocks]
+    each = math.ceil((fewest or 1) / len(blocks))
+    each = max(each, math.ceil(max(map(len, blocks)) / widest)) if widest else each
+    parts = [block.tensor_split(min(each, *map(len, blocks))) for block in blocks]
+    return [part[turn] for turn in range(len(parts[0])) for part in parts]
+
+
 def _number_of_blocks(clients: int, narrowest: int, widest: int) -> int:
     fewest, worthwhile = math.ceil(clients / widest), clients // narrowest
     eights = VIRTUAL_WORKERS * math.ceil(fewest / VIRTUAL_WORKERS)

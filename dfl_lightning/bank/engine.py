@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
@@ -19,8 +19,10 @@ from dfl_lightning.bank.cohorts import plan_cohorts
 from dfl_lightning.bank.jobs import Evaluation, References, Trained
 from dfl_lightning.bank.layout import Layout
 from dfl_lightning.bank.products import one_blas_thread
+from dfl_lightning.bank.ranks import Ranks
 from dfl_lightning.bank.threads import Workers, workers
 from dfl_lightning.data import ClientData
+from dfl_lightning.errors import reason
 from dfl_lightning.global_generators import name_of
 from dfl_lightning.optimizers import Hyperparameters
 
@@ -98,8 +100,9 @@ class EngineConfig:
         clip_value: largest absolute gradient entry; None: no clipping.
         reduced: layers compute in this type where torch's autocast finds it good enough; rows stay in `dtype`.
         cuda_graphs: record the steps of a GPU and replay them.
-        processes: that share the clients; on GPUs each has one cohort.
-        cohorts: least number of cohorts on a CPU; None: as many as are fast.
+        processes: that share the clients.
+        cohorts: least number of cohorts; None: as many as are fast, on a GPU as few as its memory has room for.
+        room: bytes of a GPU that are free beside rows and data, the least of all processes; None: not known.
         scheduled: options of the optimizer, beside `lr`, that change from round to round.
     """
 
@@ -117,6 +120,7 @@ class EngineConfig:
     cuda_graphs: bool = False
     processes: int = 1
     cohorts: int | None = None
+    room: int | None = None
     scheduled: tuple[str, ...] = ()
 
     def arithmetic(self, device: torch.device) -> AbstractContextManager[Any]:
@@ -166,6 +170,34 @@ class Engine(ABC):
     @abstractmethod
     def cohort_bytes(self) -> int:
         """Predicted memory of the cohort under way that takes most, without rows and data."""
+
+    @property
+    def decisions(self) -> dict[str, Any]:
+        """What a checkpoint keeps of what was found out about the device; empty where nothing was."""
+        return {}
+
+    def take_up(self, decisions: Mapping[str, Any]) -> None:
+        """Go on as a former part of the run did.
+
+        Args:
+            decisions: from its checkpoint.
+        """
+        return  # on a CPU everything follows from the config
+
+    def settle(self, ranks: Ranks) -> None:
+        """Decide what is left to find out about the device before the first round; all processes decide alike."""
+        return
+
+    def out_of_memory(self, error: torch.OutOfMemoryError) -> str:
+        """One sentence where local work takes more memory than a GPU has."""
+        widest, processes = max(map(len, self.cohorts)), self.config.processes
+        remedy = f"use smaller ones: --trainer.cohorts {min(2 * len(self.cohorts), self.data.num_clients)}"
+        if widest == 1 or len(self.cohorts) >= self.data.num_clients // processes * processes:
+            remedy = "lower model.batch_size or use a smaller network"
+        return (
+            f"the GPU ran out of memory with {len(self.cohorts)} cohort{'s' * (len(self.cohorts) > 1)} of up to "
+            f"{widest} clients ({reason(error)}); {remedy}"
+        )
 
     def train(
         self, bank: Bank, references: References, training: Training, target: Tensor, progress: Progress | None

@@ -6,6 +6,7 @@ there `choose_unfolded` times each layer both ways.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -99,23 +100,29 @@ def unfolded(layer: nn.Conv2d, name: str, now: Pass, x: Activation) -> Activatio
     return Activation(PatchConvolution.apply(images, weight, bias, patches), len(weight), channels=True)
 
 
-def choose_unfolded(network: StackedNetwork, seconds: Callable[[], float]) -> frozenset[str]:
+def choose_unfolded(
+    network: StackedNetwork,
+    seconds: Callable[[], float],
+    allowed: Callable[[frozenset[str]], bool] = lambda names: True,
+) -> frozenset[str]:
     """Unfold, one after the other, those convolutions that make the whole network faster.
 
     Args:
         network: its `unfolded` is set to the choice.
-        seconds: the time of a forward and backward pass of the network as it is set.
+        seconds: the time of a forward and backward pass of the network as it is set; infinite where it fails.
+        allowed: whether there is room for these layers' patches; others are not tried.
 
     Returns:
         Names of the layers.
     """
     network.unfolded = frozenset()
-    best = seconds()
-    for name in network.can_be_unfolded():
+    candidates = [name for name in network.can_be_unfolded() if allowed(frozenset({name}))]
+    best = seconds() if candidates else 0.0
+    for name in candidates:
         before = network.unfolded
         network.unfolded = before | {name}
-        found = seconds()
-        if found <= WORTHWHILE * best:
+        found = seconds() if allowed(network.unfolded) else math.inf
+        if found < math.inf and found <= WORTHWHILE * best:
             best = found
         else:
             network.unfolded = before

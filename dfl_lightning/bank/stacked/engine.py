@@ -4,22 +4,26 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
+from collections.abc import Mapping
 from functools import partial
 from itertools import chain
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from dfl_lightning.bank.cohorts import plan_cohorts
+from dfl_lightning.bank.cohorts import cohorts_on_gpus, plan_cohorts
 from dfl_lightning.bank.copies import copy_of
 from dfl_lightning.bank.dropout_layers import mask_key, replace_dropout_layers
 from dfl_lightning.bank.engine import Engine, EngineConfig, Training
 from dfl_lightning.bank.jobs import Evaluation, References, Trained
 from dfl_lightning.bank.layout import Layout
 from dfl_lightning.bank.products import one_blas_thread
+from dfl_lightning.bank.ranks import Ranks
+from dfl_lightning.bank.stacked.budget import Budget
 from dfl_lightning.bank.stacked.convolution import choose_unfolded
 from dfl_lightning.bank.stacked.cost import Cost
+from dfl_lightning.bank.stacked.footprint import footprint_of
 from dfl_lightning.bank.stacked.graphs import CudaGraphs, Recorder, Recordings, obstacle
 from dfl_lightning.bank.stacked.job import StackedJob
 from dfl_lightning.bank.stacked.loss import StackedLoss
@@ -92,37 +96,97 @@ class StackedEngine(Engine):
         super().__init__(config, layout, data)
         self.details |= {"trial": note} if note else {}
         self.recordings: Recordings | None = None
+        self.budget: Budget | None = None
+        self._recorder: Recorder | None = None
+        self._unfolded: frozenset[str] | None = None  # until somebody has decided
         if data.images.is_cuda:
+            recorded = 2 + self.cost.states if config.cuda_graphs else 0  # beside a model: what lies still, and a copy
+            row_sets = {name for phase in config.objective.phases(layout, 1) for name in phase.objective.row_sets}
+            footprint = footprint_of(network, self.cost, example, config, rows=1 + len(row_sets) + recorded)
+            self.budget = Budget(footprint, config.room)
+            self._scorer.keep_within(config.room, footprint.patches)
             self.all_at_once(CudaGraphs() if config.cuda_graphs else None)
-            unfolded = choose_unfolded(stacked, Stopwatch(self._shop, len(self.cohorts[0])))
-            self.details |= {"unfolded": sorted(unfolded)} if unfolded else {}
         else:
             self.cohorts = plan_cohorts(self.steps, self.cost.narrowest, self.cost.widest, config.cohorts)
 
     def all_at_once(self, recorder: Recorder | None = None) -> None:
-        """Make one cohort of all clients of a process, as for a GPU: one launch serves everybody; caches gain nothing.
+        """Make as few cohorts as there is memory for, as for a GPU.
 
         Args:
-            recorder: records the cohort's steps, where they can be.
+            recorder: records a cohort's steps, where they can be.
         """
-        steps = torch.tensor(self.steps)
-        blocks = torch.arange(self.data.num_clients).tensor_split(self.config.processes)
-        self.cohorts = [b[torch.argsort(steps[b], descending=True, stable=True)] for b in blocks if len(b)]
         affordable = max(FEWEST, int(TRAINING_OPERATIONS // max(1, self.cost.operations)))
         example, _ = examples(self.data, min(max(3, self.config.batch_size), affordable), self.config.dtype)
         self._shop.network.try_masks(example, partial(_mask_key, self.config.seed))
-        if recorder is None:
+        self._recorder = recorder
+        self._cut(self.config.cohorts)
+
+    def _cut(self, fewest: int | None) -> None:
+        """At least so many cohorts, and the memory of their recorded steps."""
+        self.recordings = None
+        widest = None if self.budget is None else self.budget.widest
+        self.cohorts = cohorts_on_gpus(self.steps, self.config.processes, widest, fewest)
+        self._describe_memory()
+        if self._recorder is None:
             return
         reason = obstacle(self._shop, examples(self.data, 2, self.config.dtype)[0])
         self.details["graphs"] = f"not recorded: {reason}" if reason else "recorded"
         if not reason:
-            self.recordings = Recordings(self._shop, max(map(len, self.cohorts)), recorder)
+            self.recordings = Recordings(self._shop, max(map(len, self.cohorts)), self._recorder)
 
     @property
     def cohort_bytes(self) -> int:
         """Models, gradients, optimizer state and activations of a cohort in each thread."""
+        if self.budget is not None:
+            return max(map(len, self.cohorts)) * self.budget.footprint.bytes(self._shop.network.unfolded)
         largest = sorted((len(cohort) for cohort in self.cohorts), reverse=True)[: self.threads]
         return sum(largest) * self.cost.bytes_per_client
+
+    @property
+    def decisions(self) -> dict[str, Any]:
+        """What was found out about the GPU and goes on with the run, wherever it is resumed."""
+        if self.budget is None:
+            return {}
+        found: dict[str, Any] = {"cohorts": len(self.cohorts), "processes": self.config.processes}
+        return found if self._unfolded is None else {**found, "unfolded": sorted(self._unfolded)}
+
+    def take_up(self, decisions: Mapping[str, Any]) -> None:
+        """Go on as a former part of the run did, as far as there is memory for it; see `Engine.take_up`."""
+        budget, config = self.budget, self.config
+        if budget is None:
+            return
+        if decisions.get("processes") == config.processes and decisions["cohorts"] > len(self.cohorts):
+            self._cut(decisions["cohorts"])
+        if "unfolded" in decisions:
+            names = frozenset(decisions["unfolded"])
+            if budget.allows(names, max(map(len, self.cohorts))):
+                self._unfold(names)
+
+    def settle(self, ranks: Ranks) -> None:
+        """Time the convolutions where nobody has; see `Engine.settle`."""
+        budget, network = self.budget, self._shop.network
+        names = network.can_be_unfolded()
+        if budget is None or self._unfolded is not None or not names:
+            return
+        widest = max(map(len, self.cohorts))
+        with ranks.together():
+            if ranks.rank == 0:
+                seconds = Stopwatch(self._shop, widest, None if self.recordings is None else self._recorder)
+                choose_unfolded(network, seconds, lambda unfolded: budget.allows(unfolded, widest))
+        chosen = torch.tensor([int(name in network.unfolded) for name in names])
+        if ranks.count > 1:
+            chosen = ranks.from_rank(0, chosen)
+        self._unfold(frozenset(name for name, wanted in zip(names, chosen.tolist(), strict=True) if wanted))
+
+    def _unfold(self, names: frozenset[str]) -> None:
+        self._unfolded = self._shop.network.unfolded = names
+        self.details |= {"unfolded": sorted(names)} if names else {}
+        self._describe_memory()
+
+    def _describe_memory(self) -> None:
+        if self.budget is not None:
+            widest = max(map(len, self.cohorts))
+            self.details["GPU memory"] = self.budget.describe(self._shop.network.unfolded, widest)
 
     def train_cohort(
         self, bank: Bank, references: References, training: Training, target: Tensor, pool: Workers

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import operator
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -139,6 +140,13 @@ class StackedNetwork:
         with torch.no_grad():
             counter.run(inputs)
         return counter.count
+
+    def patches(self, inputs: Tensor) -> dict[str, int]:
+        """Numbers in the patches of one of the inputs [B, ...], for each convolution that can be unfolded."""
+        counter = _Patches(fx.GraphModule(self.network, self._graphs[False]), self.can_be_unfolded())
+        with torch.no_grad():
+            counter.run(inputs)
+        return {name: count // len(inputs) for name, count in counter.counts.items()}
 
     # --- planning -----------------------------------------------------------------------------------------------------
     def _trace(self, training: bool) -> fx.Graph:
@@ -314,6 +322,22 @@ class _Counter(fx.Interpreter):
             sources = [self.env[source] for source in n.all_input_nodes if source in self.env]
             memory = {source.data_ptr() for source in sources if isinstance(source, Tensor)}
             self.count += result.numel() if result.data_ptr() not in memory else 0
+        return result
+
+
+class _Patches(fx.Interpreter):
+    """Runs the plain network and counts what its convolutions would have as patches."""
+
+    def __init__(self, module: fx.GraphModule, names: Sequence[str]) -> None:
+        super().__init__(module)
+        self.counts = dict.fromkeys(names, 0)
+
+    def run_node(self, n: fx.Node) -> Any:
+        result = super().run_node(n)
+        if n.op == "call_module" and n.target in self.counts:
+            layer = self.fetch_attr(str(n.target))
+            positions = len(result) * result.shape[-2:].numel()
+            self.counts[n.target] += positions * layer.in_channels * math.prod(layer.kernel_size)
         return result
 
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from dfl_lightning.bank.stacked.network import CannotStack
 from dfl_lightning.bank.stacked.optimizer import PrefixOptimizer
-from dfl_lightning.bank.stacked.staging import memory
+from dfl_lightning.bank.stacked.staging import staged
 from dfl_lightning.errors import reason
 from dfl_lightning.optimizers import ClientOptimizer
 
@@ -41,7 +41,7 @@ def try_out(optimizer: ClientOptimizer, network: nn.Module) -> None:
     draw = _Noise(max(shapes[place].numel() for place in places))
     start = [torch.stack([draw(1.0, shapes[place]), draw(10.0, shapes[place])]) for place in places]
     rates = tuple({"lr": RATE} for _ in optimizer.groups)
-    together = [_staged(tensor) for tensor in start]
+    together = [staged(tensor) for tensor in start]
     alone = [[nn.Parameter(tensor[client].clone()) for tensor in start] for client in range(2)]
     try:
         stacked = PrefixOptimizer(partial(optimizer.make, places=places, hyperparameters=rates))
@@ -49,7 +49,7 @@ def try_out(optimizer: ClientOptimizer, network: nn.Module) -> None:
         for scales in SCALES:
             clients = len(scales)
             grads = [[draw(scale, shapes[place]) for place in places] for scale in scales]
-            side_by_side = [_staged(torch.stack(several)) for several in zip(*grads, strict=True)]
+            side_by_side = [staged(torch.stack(several)) for several in zip(*grads, strict=True)]
             stacked.step([tensor[:clients] for tensor in together], side_by_side)
             for client in range(clients):
                 for parameter, grad in zip(alone[client], grads[client], strict=True):
@@ -87,13 +87,6 @@ def _tried(optimizer: ClientOptimizer, shapes: Sequence[torch.Size]) -> list[int
         return places
     group_of = {place: group for group, members in enumerate(optimizer.members) for place in members}
     return sorted({(shapes[place], group_of[place]): place for place in places}.values())
-
-
-def _staged(tensor: Tensor) -> Tensor:
-    """A stacked tensor in the memory of `Staging`."""
-    if tensor.dim() != 5:
-        return tensor
-    return memory(tensor).clone(memory_format=torch.contiguous_format).permute(0, 1, 4, 2, 3)
 
 
 def _equal(one: Tensor, other: Tensor) -> bool:

@@ -8,7 +8,7 @@ prepared once, and a first convolution is a single ordinary one for all models: 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -19,6 +19,7 @@ from torch import Tensor
 
 from dfl_lightning.bank.engine import EVALUATION_BATCH, right_answers
 from dfl_lightning.bank.jobs import References
+from dfl_lightning.bank.stacked.budget import LARGEST_TENSOR
 from dfl_lightning.bank.stacked.layers import Pass
 from dfl_lightning.bank.stacked.staging import Staging
 from dfl_lightning.bank.stacked.workshop import Workshop
@@ -36,6 +37,9 @@ single tensor of more than 32 MB is given back to the system, and fetched again,
 
 GPU_MODEL_BYTES, GPU_ACTIVATION_BYTES, GPU_MODELS = 2**30, 2**31, 1024
 """The same on a GPU, which wants few launches of long operations."""
+
+GPU_SHARE = 0.25
+"""Of a GPU's free memory: models and activations of an evaluation may take so much each."""
 
 
 @dataclass(frozen=True)
@@ -122,12 +126,30 @@ class Scorer:
         self._on_cpu = shop.data.images.device.type == "cpu"
         model_bytes, most = (MODEL_BYTES, MODELS) if self._on_cpu else (GPU_MODEL_BYTES, GPU_MODELS)
         self.width = int(min(max(1, model_bytes // (itemsize * shop.layout.width)), most))
+        self._room, self._patches = GPU_ACTIVATION_BYTES, dict[str, int]()
+
+    def keep_within(self, room: int | None, patches: Mapping[str, int]) -> None:
+        """Be content with a GPU's memory.
+
+        Args:
+            room: bytes that are free beside rows and data; None: not known.
+            patches: numbers that a sample has as patches for each convolution that can be unfolded.
+        """
+        self._patches = dict(patches)
+        if room is not None:
+            self._room = min(GPU_ACTIVATION_BYTES, int(room * GPU_SHARE))
+            models = int(room * GPU_SHARE) // (self._shop.config.dtype.itemsize * self._shop.layout.width)
+            self.width = max(1, min(self.width, models))
 
     def length(self, models: int) -> int:
         """Samples of each of some models at a time; on a CPU the same however few models there are."""
-        most, side_by_side = (ACTIVATION_BYTES, self.width) if self._on_cpu else (GPU_ACTIVATION_BYTES, models)
         itemsize = self._shop.config.dtype.itemsize
-        return int(max(16, most // (itemsize * self._activations * side_by_side)))
+        if self._on_cpu:
+            return int(max(16, ACTIVATION_BYTES // (itemsize * self._activations * self.width)))
+        patches = max((self._patches[name] for name in self._shop.network.unfolded), default=0)
+        fitting = self._room // (itemsize * (self._activations + 2 * patches) * models)
+        countable = LARGEST_TENSOR // (max(self._activations, patches) * models)
+        return int(max(1, min(fitting, countable)))
 
     def contests(self, jobs: Sequence[int], samples: int) -> list[Tensor]:
         """An owner's jobs on the same samples as contests of equal width; none where subjects are the better way.

@@ -62,6 +62,13 @@ def memory(tensor: Tensor) -> Tensor:
     return tensor.permute(0, 1, 3, 4, 2) if tensor.dim() == 5 else tensor
 
 
+def staged(tensor: Tensor) -> Tensor:
+    """A stacked tensor in the memory of `Staging`; a copy where it has five dimensions or is not contiguous."""
+    if tensor.dim() != 5:
+        return tensor.contiguous()
+    return memory(tensor).clone(memory_format=torch.contiguous_format).permute(0, 1, 4, 2, 3)
+
+
 def row_of(layout: Layout, tensors: Sequence[Tensor]) -> Tensor:
     """Stacked parameters, [k, *shape] each, as rows [k, width] with zeros in the place of buffers."""
     first = tensors[0]
@@ -77,9 +84,7 @@ def _unpack(entry: Entry, read: Read) -> Tensor:
     part = part.reshape(len(part), *entry.shape)
     if not entry.dtype.is_floating_point:
         return part.round().to(entry.dtype)
-    if part.dim() == 5:
-        return part.permute(0, 1, 3, 4, 2).clone(memory_format=torch.contiguous_format).permute(0, 1, 4, 2, 3)
-    return part.contiguous()
+    return staged(part)
 
 
 def _write(target: Tensor, places: Tensor, values: Tensor) -> None:

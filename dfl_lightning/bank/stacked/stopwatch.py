@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
-import torch
+import math
+from collections.abc import Callable
 
+import torch
+from torch import Tensor
+
+from dfl_lightning.bank.card import give_back
+from dfl_lightning.bank.stacked.graphs import Recorder
 from dfl_lightning.bank.stacked.layers import Pass
+from dfl_lightning.bank.stacked.staging import Staging
 from dfl_lightning.bank.stacked.workshop import Workshop
 
 PASSES = 5
@@ -12,40 +19,63 @@ PASSES = 5
 
 
 class Stopwatch:
-    """Times forward and backward passes of k clients with full batches, at models of random small numbers.
+    """Times forward and backward passes of k clients with full batches, in the memory that training has.
 
     Args:
         shop: what the jobs of an engine have in common.
         clients: k.
+        recorder: records the passes, where the run's steps are recorded.
     """
 
-    def __init__(self, shop: Workshop, clients: int) -> None:
-        self._shop, self._clients = shop, clients
+    def __init__(self, shop: Workshop, clients: int, recorder: Recorder | None = None) -> None:
+        self._shop, self._clients, self._recorder = shop, clients, recorder
 
     def __call__(self) -> float:
-        """Seconds of one pass, with the convolutions unfolded that the network's `unfolded` names now."""
-        shop, device = self._shop, self._shop.data.images.device
-        plain = [*shop.network.network.named_parameters(), *shop.network.network.named_buffers()]
-        everybody = {name: t.detach().expand(self._clients, *t.shape).clone() for name, t in plain}
-        wanted = [everybody[name].requires_grad_() for name, p in plain if p.requires_grad]
-        samples = torch.cat(shop.data.train)
-        batch = samples.repeat(-(-self._clients * shop.config.batch_size // len(samples)))
-        batch = batch[: self._clients * shop.config.batch_size].view(self._clients, -1)
-        inputs, labels = shop.data.batch(batch, dtype=shop.config.dtype)
-        weights = torch.full_like(labels, 1 / shop.config.batch_size, dtype=shop.config.dtype)
-        sizes = [shop.config.batch_size] * self._clients
-        masks = torch.zeros(self._clients, 2, dtype=torch.int32, device=device)
+        """Seconds of one pass, with the convolutions unfolded that the network's `unfolded` names now.
 
-        def run() -> float:
-            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-            begin.record()
+        Infinite where the GPU's memory is not enough.
+        """
+        try:
+            with torch.enable_grad():
+                run = self._pass()
+                return min([self._seconds(run) for _ in range(2 + PASSES)][2:])
+        except torch.OutOfMemoryError:
+            return math.inf
+        finally:
+            give_back(self._shop.data.images.device)
+
+    def _pass(self) -> Callable[[], object]:
+        """A pass, recorded where that can be."""
+        shop, clients, size = self._shop, self._clients, self._shop.config.batch_size
+        device = shop.data.images.device
+        row = shop.layout.flatten(shop.network.network, shop.config.dtype).to(device).expand(clients, -1)
+        everybody = Staging(shop.layout, lambda start, stop: row[:, start:stop]).tensors
+        wanted = [everybody[entry.name].requires_grad_() for entry in shop.layout.entries if entry.trainable]
+        samples = torch.cat(shop.data.train)
+        batch = samples.repeat(-(-clients * size // len(samples)))[: clients * size].view(clients, size)
+        inputs, labels = shop.data.batch(batch, dtype=shop.config.dtype)
+        weights = torch.full_like(labels, 1 / size, dtype=shop.config.dtype)
+        masks = torch.zeros(clients, 2, dtype=torch.int32, device=device)
+
+        def run() -> None:
             with shop.config.arithmetic(device):
                 scores = shop.network(Pass(dict(everybody), True, masks), inputs)
-                losses = shop.loss(scores, labels, sizes, weights)
+                losses: Tensor = shop.loss(scores, labels, [size] * clients, weights)
             torch.autograd.grad(losses.sum(), wanted, allow_unused=True)
-            end.record()
-            end.synchronize()
-            return begin.elapsed_time(end) / 1000
 
-        with torch.enable_grad():
-            return min([run() for _ in range(2 + PASSES)][2:])
+        if self._recorder is None:
+            return run
+        try:
+            return self._recorder.record(run)
+        except torch.OutOfMemoryError:
+            raise
+        except RuntimeError:  # what cannot be recorded will not be in training either
+            return run
+
+    def _seconds(self, run: Callable[[], object]) -> float:
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin.record()
+        run()
+        end.record()
+        end.synchronize()
+        return begin.elapsed_time(end) / 1000

@@ -10,7 +10,7 @@ from dfl_lightning.bank.stacked import engine as stacked_engine
 @pytest.fixture(autouse=True)
 def no_stopwatch(monkeypatch):
     """Nothing is timed: every layer is done as it comes."""
-    monkeypatch.setattr(stacked_engine, "Stopwatch", lambda shop, clients: lambda: 1.0)
+    monkeypatch.setattr(stacked_engine, "Stopwatch", lambda *_: lambda: 1.0)
 
 
 @pytest.fixture

@@ -36,6 +36,9 @@ class Elsewhere(torch.Tensor):
 
     data = property(lambda self: self.detach(), _replace)
 
+    def __reduce_ex__(self, protocol):
+        return self.inner.__reduce_ex__(protocol)  # in a file it is an ordinary tensor
+
     @staticmethod
     def __new__(cls, inner):
         made = torch.Tensor._make_wrapper_subclass(

@@ -1,0 +1,45 @@
+"""A GPU's memory: what is free, and what to say when it was not enough."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import torch
+
+from dfl_lightning.errors import UserError, reason
+
+
+def free_memory(device: torch.device) -> int | None:
+    """Bytes that this process can still have on a GPU; None where nobody knows.
+
+    What torch holds and does not use counts as free.
+    """
+    if device.type != "cuda":
+        return None
+    unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    return torch.cuda.mem_get_info(device)[0] + unused
+
+
+def give_back(device: torch.device) -> None:
+    """Give what torch holds of a GPU and does not use back to it."""
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+
+
+def out_of_memory(error: BaseException) -> str:
+    """One sentence about an allocation that failed, where no better remedy is known."""
+    return f"out of memory ({reason(error)}); lower data.num_clients, model.batch_size or the network"
+
+
+@contextmanager
+def one_sentence(sentence: Callable[[torch.OutOfMemoryError], str] = out_of_memory) -> Iterator[None]:
+    """Say in one sentence that a GPU's memory was not enough for the work inside.
+
+    Raises:
+        UserError: in the place of torch's error.
+    """
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        raise UserError(sentence(error)) from error
