@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_leaves
 from dfl_lightning.bank.copies import copy_of
 from dfl_lightning.bank.engine import EngineConfig
 from dfl_lightning.bank.stacked.cost import Cost
-from dfl_lightning.bank.stacked.layers import Pass
+from dfl_lightning.bank.stacked.layers import BATCH_NORMS, Pass
 from dfl_lightning.bank.stacked.loss import StackedLoss
 from dfl_lightning.bank.stacked.network import StackedNetwork
 from dfl_lightning.bank.stacked.staging import staged
@@ -71,9 +71,8 @@ def footprint_of(network: nn.Module, cost: Cost, example: Tensor, config: Engine
         config: batch size, loss and type of numbers.
         rows: rows that lie beside a model: its start, what an objective reads.
     """
-    plain = copy_of(network).to("cpu").eval()
-    stacked = StackedNetwork(plain)  # its own: layers may keep something of a pass that is not real
-    patches = stacked.patches(_like(example, 2))
+    stacked = StackedNetwork(copy_of(network).eval())  # its own: layers may keep something of a pass that is not real
+    patches = stacked.patches(torch.zeros_like(example[:2]))
     rest = (cost.states + rows + 1) * cost.columns * cost.itemsize  # one more: gradients as the optimizer takes them
     note = ""
     try:
@@ -94,15 +93,13 @@ def _fake_step(stacked: StackedNetwork, example: Tensor, config: EngineConfig) -
         wanted = [tensors[name].requires_grad_() for name, p in plain if p.requires_grad]
         inputs = torch.zeros(1, size, *example.shape[1:], dtype=config.dtype)
         labels, masks = torch.zeros(1, size, dtype=torch.long), torch.zeros(1, 2, dtype=torch.int32)
+        weights = torch.zeros(1, size, dtype=config.dtype)
+        meet = any(isinstance(layer, BATCH_NORMS) for layer in stacked.network.modules())
         with config.arithmetic(inputs.device):
-            scores = stacked(Pass(dict(tensors), True, masks), inputs)
-            losses = loss(scores, labels, [size], torch.zeros(1, size, dtype=config.dtype))
+            scores = stacked(Pass(dict(tensors), True, masks, None, weights if meet else None), inputs)
+            losses = loss(scores, labels, [size], weights)
         torch.autograd.grad(losses.sum(), wanted, allow_unused=True)
     return live.peak, live.largest
-
-
-def _like(example: Tensor, count: int) -> Tensor:
-    return torch.zeros(count, *example.shape[1:], dtype=example.dtype)
 
 
 class Live(TorchDispatchMode):

@@ -178,7 +178,9 @@ def test_a_run_that_no_longer_fits_is_cut_finer_where_it_is_resumed(small_run, w
         free(rows + 1.5 * engine.budget.footprint.bytes() / SHARE)
         second = convolutions(small_run, 3).fit(first.folder / "checkpoints" / "last.ckpt")
     assert kinds(second) == (6, None)  # and has no room for patches
-    torch.testing.assert_close(second.rows.cpu(), convolutions(small_run, 3, cohorts=2).fit().rows, rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(
+        second.rows.cpu(), convolutions(small_run, 3, cohorts=2).fit().rows, rtol=1e-4, atol=1e-6
+    )
 
 
 def test_nothing_is_timed_where_nothing_can_be_chosen(small_run, watch, free):

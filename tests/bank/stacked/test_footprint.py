@@ -145,3 +145,13 @@ def test_no_tensor_has_more_numbers_than_kernels_can_count():
     assert budget.allows(frozenset({"0"}), widest)
     assert not budget.allows(frozenset({"0"}), widest + 1)
     assert Budget(Footprint(step=1, rest=0, largest=2**31), None).widest == 1
+
+
+def test_batch_norms_that_leave_padding_out_and_keep_plain_averages_are_predicted(federation, make_data):
+    """What only a GPU's engine does; these layers have tensors of their own on the device."""
+    network = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4, momentum=None), nn.Flatten(), nn.Linear(3600, 10))
+    config = Config(16)
+    cost = Cost(activations=1, operations=1, columns=1, states=0, batch_size=16, itemsize=4)
+    predicted = footprint_of(network.to("meta"), cost, torch.zeros(2, *SHAPE, device="meta"), config)
+    assert not predicted.note
+    assert 2 * 16 * 3600 * 4 < predicted.step < 10 * 16 * 3600 * 4 + 3 * 40_000 * 4
