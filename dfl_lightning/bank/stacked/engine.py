@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from dfl_lightning.bank.card import give_back
 from dfl_lightning.bank.cohorts import cohorts_on_gpus, plan_cohorts
 from dfl_lightning.bank.copies import copy_of
 from dfl_lightning.bank.dropout_layers import mask_key, replace_dropout_layers
@@ -131,8 +132,13 @@ class StackedEngine(Engine):
             return
         reason = obstacle(self._shop, examples(self.data, 2, self.config.dtype)[0])
         self.details["graphs"] = f"not recorded: {reason}" if reason else "recorded"
-        if not reason:
+        if reason:
+            return
+        try:
             self.recordings = Recordings(self._shop, max(map(len, self.cohorts)), self._recorder)
+        except torch.OutOfMemoryError:
+            self.details["graphs"] = "not recorded: there is no memory for what lies still"
+            give_back(self.data.images.device)
 
     @property
     def cohort_bytes(self) -> int:
@@ -203,6 +209,9 @@ class StackedEngine(Engine):
             finite = rows.isfinite().all(1)
         else:
             staging = job.run()
+            if recordings is not None and recordings.failure:
+                self.details["graphs"] = f"not recorded: {recordings.failure}"
+                self.recordings = None
             staging.copy_into(target, bank.ranks.place[references.owners[order]])
             finite = staging.finite()
         back = torch.argsort(order)

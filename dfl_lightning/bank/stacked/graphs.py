@@ -8,6 +8,7 @@ their numbers back afterwards.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
@@ -15,11 +16,14 @@ from typing import TYPE_CHECKING, Any, Protocol
 import torch
 from torch import Tensor
 
+from dfl_lightning.bank.card import give_back
 from dfl_lightning.bank.layout import Columns
 from dfl_lightning.bank.stacked.feed import Batch, Feed
 from dfl_lightning.bank.stacked.loss import sample_weights
 from dfl_lightning.bank.stacked.staging import Staging
 from dfl_lightning.bank.stacked.workshop import Workshop
+from dfl_lightning.errors import reason
+from dfl_lightning.objectives.plain import Plain
 from dfl_lightning.optimizers import Hyperparameters
 
 if TYPE_CHECKING:
@@ -45,18 +49,26 @@ class CudaGraphs:
     """Records with CUDA graphs, which share one pool of memory: nothing in it outlives a replay."""
 
     def __init__(self) -> None:
-        self._pool = torch.cuda.graph_pool_handle()
+        self._pool, self._side = torch.cuda.MemPool(), torch.cuda.Stream()
 
     def record(self, step: Callable[[], None]) -> Replay:
-        """Once to warm up, on a stream of its own as torch asks for, and once to record."""
-        side = torch.cuda.Stream()
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
-            step()
-        torch.cuda.current_stream().wait_stream(side)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._pool):
-            step()
+        """Once to warm up, on a stream of its own as torch asks for, and once to record.
+
+        Both times in the pool, so that activations are there once. What steps before left in torch's cache is given
+        back first.
+        """
+        present = torch.cuda.current_stream()
+        torch.cuda.empty_cache()
+        try:
+            self._side.wait_stream(present)
+            with torch.cuda.stream(self._side), torch.cuda.use_mem_pool(self._pool):
+                step()
+            present.wait_stream(self._side)
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph, pool=self._pool, stream=self._side):
+                step()
+        finally:
+            torch.cuda.set_stream(present)  # a recording that fails leaves its own one
         return graph.replay
 
 
@@ -108,6 +120,7 @@ class Recordings:
         losses: sums over samples, float64 [c].
         samples: numbers of samples, int64 [c].
         kept: row sets that the objective reads, [c, *shape] for each parameter.
+        failure: why nothing is recorded any more; empty while it is.
     """
 
     def __init__(self, shop: Workshop, clients: int, recorder: Recorder) -> None:
@@ -119,7 +132,8 @@ class Recordings:
         self.losses = torch.zeros(clients, dtype=torch.float64, device=device)
         self.samples = torch.zeros(clients, dtype=torch.long, device=device)
         self.kept: dict[str, list[Tensor]] = {}
-        self._of: dict[Columns, Recording] = {}
+        self.failure = ""
+        self._of: dict[tuple[bool, Columns], Recording] = {}
 
     def keep(self, name: str, tensors: Sequence[Tensor]) -> list[Tensor]:
         """Put a row set's tensors, [k, *shape] each, where they lie still."""
@@ -130,15 +144,28 @@ class Recordings:
     def begin(self, phase: Phase, feed: Feed, hyperparameters: Hyperparameters) -> Recording | None:
         """The recorded steps of a phase that begins now; None where it is not worth it, or would keep an old option.
 
-        Only phases of the run's own objective are: fine-tuning comes with a fresh one at every evaluation.
+        Only phases of the run's own objective are, and of plain descent: fine-tuning comes with a fresh object at
+        every evaluation, but `Plain.step` reads nothing of it.
         """
-        if phase.objective is not self.shop.config.objective or feed.steps < FEWEST_STEPS:
+        plain = type(phase.objective) is Plain
+        known = plain or phase.objective is self.shop.config.objective
+        if self.failure or not known or feed.steps < FEWEST_STEPS:
             return None
         if any(set(fields) != {"lr"} for fields in hyperparameters):
             return None
-        recording = self._of.setdefault(phase.columns, Recording(self))
-        recording.begin(phase)
-        return recording
+        key = (plain, phase.columns)
+        if key not in self._of:
+            self._of[key] = Recording(self)
+        self._of[key].begin(phase)
+        return self._of[key]
+
+    def give_up(self, error: Exception) -> None:
+        """Record nothing any more, and forget what has been."""
+        self.failure = f"a step cannot be recorded ({reason(error)})"
+        for recording in self._of.values():
+            recording.forget()
+        warnings.warn(f"cuda_graphs: from now on steps are not recorded: {self.failure}", UserWarning, stacklevel=2)
+        give_back(self.losses.device)
 
 
 class Recording:
@@ -158,10 +185,12 @@ class Recording:
         self._states: list[dict[str, Any]] = []
         self._tray: Tray | None = None
         self._replays: dict[tuple[int, bool], Replay] = {}  # by bucket, and whether batches may be padded
+        self._read: tuple[str, ...] = ()  # row sets that a step reads; "" is the start
+        self._zeros: bool | None = None  # whether a state of zeros is as good as none; see `starts_from_zeros`
         self._aside: tuple[tuple[int, int], list[Tensor], list[Tensor]] | None = None
 
     def begin(self, phase: Phase) -> None:
-        """A phase begins, in a new round for example: its first step makes a fresh state of the optimizer."""
+        """A phase begins, in a new round for example: with a fresh state of the optimizer."""
         self._phase, self._first, self._clients = phase, True, 0
 
     def take(self, hyperparameters: Hyperparameters) -> Hyperparameters:
@@ -177,12 +206,16 @@ class Recording:
     def step(self, job: StackedJob) -> None:
         """One step of the phase for the first `job.clients`."""
         step, feed = self._phase.objective.step, job.feed
-        if self._first:
-            taken = feed.taken
+        if self._memory.failure:
             step(job)
-            self._first, self._clients = False, job.clients
-            self._settle(job, feed.taken - taken)
             return
+        if self._first:
+            self._first, self._clients = False, job.clients
+            if not self._starts_from_zeros(job):
+                taken = feed.taken
+                step(job)
+                self._settle(job, feed.taken - taken)
+                return
         assert self._tray is not None
         network = self._memory.shop.network
         padded = network.couples_samples and not feed.whole(job.clients, self._tray.batches)
@@ -191,15 +224,38 @@ class Recording:
             return
         self._tray.fill(job)
         bucket = next(size for size in self._memory.buckets if size >= job.clients)
-        if (bucket, padded) not in self._replays:
-            self._replays[bucket, padded] = self._record(job, bucket, padded)
+        if (bucket, padded) not in self._replays and not self._record(job, bucket, padded):
+            step(job.elsewhere(job.clients, self._memory, self._tray, self._states))  # its batches have been taken
+            return
         done = slice(job.clients, min(bucket, self._clients))
         self._keeping(done, self._replays[bucket, padded])
+
+    def forget(self) -> None:
+        """Let go of what has been recorded."""
+        self._replays, self._aside = {}, None
+
+    def _starts_from_zeros(self, job: StackedJob) -> bool:
+        """Begin with states of zeros instead of none, so that the first step, too, is a replay.
+
+        Not where the optimizer begins in another way, nor in the very first phase, whose first step shows how many
+        batches a step takes and what the optimizer remembers.
+        """
+        if self._zeros is None:
+            self._zeros = job.optimizer.starts_from_zeros(job.params[0], job.num_trained)
+        if self._tray is None or not self._zeros:
+            return False
+        for value in self._remembered():
+            value.zero_()
+        job.optimizer = job.optimizer.elsewhere(self._states)
+        for name in self._read:  # of this round, before anything changes
+            job.read(name)
+        return True
 
     def _settle(self, job: StackedJob, batches: int) -> None:
         """Move what the first step has made to where it lies still."""
         if self._tray is None or self._tray.batches != batches:
             self._tray, self._replays = Tray(self._memory, batches), {}
+        self._read = tuple(job.kept)
         states = job.optimizer.states()
         if not self._states:
             self._states = [{name: self._still(value) for name, value in state.items()} for state in states]
@@ -214,18 +270,26 @@ class Recording:
             return value.clone() if torch.is_tensor(value) else value
         return value.new_zeros((self._memory.clients, *value.shape[1:]))
 
-    def _record(self, job: StackedJob, bucket: int, padded: bool) -> Replay:
-        """Record the step for the first `bucket` clients, and undo what that did; see `Tray.padded`."""
+    def _record(self, job: StackedJob, bucket: int, padded: bool) -> bool:
+        """Record the step for the first `bucket` clients, and undo what that did; see `Tray.padded`.
+
+        Returns:
+            Whether that was possible. If not, nothing is recorded any more.
+        """
         assert self._tray is not None
         self._tray.padded = padded
         other = job.elsewhere(bucket, self._memory, self._tray, self._states)
         touched = [*self._touched(), *(value for value in self._remembered() if not value.dim())]
-        before = [tensor.clone() for tensor in touched]
-        step = self._phase.objective.step
-        replay = self._memory.recorder.record(lambda: step(other))
-        for tensor, value in zip(touched, before, strict=True):
+        step, before = self._phase.objective.step, list[Tensor]()
+        try:
+            before = [tensor.clone() for tensor in touched]
+            self._replays[bucket, padded] = self._memory.recorder.record(lambda: step(other))
+        except Exception as error:  # of the user's operations too, which then fail or not without being recorded
+            self._memory.give_up(error)
+        for tensor, value in zip(touched, before, strict=False):  # none where there was no memory for copies
             tensor.copy_(value)
-        return replay
+        self._tray.rewind()
+        return not self._memory.failure
 
     def _touched(self) -> list[Tensor]:
         """Everything that a step changes and that has a row for each client."""
@@ -285,6 +349,10 @@ class Tray:
                 self._masks[turn, : job.clients].copy_(job.feed.masks)
             if self._drawn is not None and job.feed.drawn is not None:
                 self._drawn[turn, : job.clients].copy_(job.feed.drawn)
+
+    def rewind(self) -> None:
+        """Begin with the first batch again, wherever a step has ended."""
+        self._next = 0
 
     def next(self, clients: int) -> Batch:
         """The batches in turn, gathered inside the step."""

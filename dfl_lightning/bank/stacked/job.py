@@ -145,6 +145,15 @@ class StackedJob:
         other.optimizer = self.optimizer.elsewhere(states)
         return other
 
+    def read(self, name: str) -> None:
+        """Bring a row set, "" for the start, to where steps find it."""
+        self._read(name, References.rows(name, self._references.owners) if name else self._references)
+
+    @property
+    def num_trained(self) -> int:
+        """Parameters of a model that the phase trains."""
+        return sum(self._trained)
+
     def mean_gradients(self) -> list[Tensor]:
         """Gradients of each client's mean loss over its data (or its first batches), [c, *shape] each."""
         self._freeze(self._shop.layout.all)

@@ -52,6 +52,33 @@ class PrefixOptimizer:
         other._optimizer, other._parameters, other._given = None, [], states
         return other
 
+    def starts_from_zeros(self, like: Tensor, count: int) -> bool:
+        """Whether the first step is the same with states of zeros as with none; tried on single numbers.
+
+        Args:
+            like: a parameter, for type and device.
+            count: parameters.
+        """
+        _, made = self._small_step(like, count, [])
+        if not all(torch.is_tensor(value) for state in made for value in state.values() if value is not None):
+            return False
+        zeros = [{name: None if v is None else torch.zeros_like(v) for name, v in state.items()} for state in made]
+        found, expected = (_numbers(*self._small_step(like, count, states)) for states in (zeros, []))
+        return len(found) == len(expected) and all(map(torch.equal, found, expected))
+
+    def _small_step(
+        self, like: Tensor, count: int, states: list[dict[str, Any]]
+    ) -> tuple[list[nn.Parameter], list[dict[str, Any]]]:
+        """Parameters of one number each after a step from given states, and the states then."""
+        parameters = [nn.Parameter(like.new_full((1,), 0.5)) for _ in range(count)]
+        optimizer = self._make(parameters)
+        for parameter, state in zip(parameters, states, strict=False):
+            optimizer.state[parameter] = dict(state)
+        for parameter in parameters:
+            parameter.grad = like.new_full((1,), 0.25)
+        optimizer.step()
+        return parameters, [dict(optimizer.state[parameter]) for parameter in parameters]
+
     def _narrow(self, tensors: Sequence[Tensor]) -> None:
         former = self.states()
         self._parameters = [nn.Parameter(memory(tensor.detach())) for tensor in tensors]
@@ -62,3 +89,8 @@ class PrefixOptimizer:
                 for name, value in state.items()
             }
         self._optimizer = optimizer
+
+
+def _numbers(parameters: Sequence[Tensor], states: Sequence[dict[str, Any]]) -> list[Tensor]:
+    """Parameters and all tensors of their states."""
+    return [*parameters, *(value for state in states for value in state.values() if torch.is_tensor(value))]

@@ -185,8 +185,8 @@ def test_unequal_batches_that_meet_in_batch_norms_are_replayed(federation, tape_
 
 def test_a_bucket_is_recorded_once_and_serves_all_rounds(federation, tape_recorder):
     engine, _ = rounds(federation, tape_recorder, absent=((), ()), lrs=(LR, LR))
-    steps = 2 * 10 - 1  # of the longest client, without the first of a round
-    assert tape_recorder.replayed == 2 * steps
+    steps = 2 * 10  # of the longest client
+    assert tape_recorder.replayed == 2 * steps - 1  # without the very first, which shows what a step is
     assert tape_recorder.recorded <= len(buckets_of(len(SIZES)))
     assert len({row.data_ptr() for row in engine.recordings.staging.parameters()}) == 4
 
@@ -220,12 +220,82 @@ def test_short_phases_and_foreign_objectives_are_not_recorded(federation, tape_r
     assert tape_recorder.recorded == 0
     rounds(federation, tape_recorder, sizes=(4 * FEWEST_STEPS, 5), **options)
     assert tape_recorder.recorded > 0
-    f = federation(sizes=SIZES)
+    f = federation(sizes=SIZES, objective=Pull(), sets=("other",))
     f.bank.engine.all_at_once(tape_recorder)
     before = tape_recorder.recorded
-    finetune = Training("finetune", 0, (Phase(Plain(), 2, f.layout.all),), ({"lr": LR},))
-    f.bank.train(References.rows("models", torch.arange(f.m)), finetune)
+    foreign = Training("local", 0, Pull().phases(f.layout, 2), ({"lr": LR},))
+    f.bank.train(References.rows("models", torch.arange(f.m)), foreign)
     assert tape_recorder.recorded == before
+
+
+@pytest.mark.parametrize("options", [{}, {"objective": Pull(), "sets": ("other",)}], ids=["plain", "another objective"])
+def test_fine_tuning_is_recorded_once_for_all_evaluations(federation, tape_recorder, options):
+    """It comes with a fresh object every time; a run that is plain itself has the steps already."""
+
+    def judged(recorder):
+        f = federation(sizes=SIZES, optimizer=OPTIMIZERS["momentum"], **options)
+        f.bank.engine.all_at_once(recorder)
+        everybody, found = References.rows("models", torch.arange(f.m)), []
+        for number in range(3):
+            f.bank.train(everybody, f.training(2, round=number, lr=LR))
+            rows = f.bank.rows("trained").clone()
+            tuned = Training("finetune", number, (Phase(Plain(), 2, f.layout.all),), ({"lr": LR / 2},))
+            f.bank.train(everybody, tuned)
+            found += [rows, f.bank.rows("trained").clone()]
+            counts.append(tape_recorder.recorded)
+        return found
+
+    counts = []
+    same(judged(tape_recorder), judged(None))
+    assert 0 < counts[0] <= counts[1] == counts[2]  # the very first step is none, which one bucket may have had alone
+    assert counts[0] <= len(buckets_of(len(SIZES))) * (1 + bool(options))
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "eager"),
+    [
+        ("sgd", 1),
+        ("momentum", 1),
+        ("adam", 1),
+        (functools.partial(SGD, momentum=0.9, dampening=0.5), 3),  # its first gradient is not dampened
+        (functools.partial(torch.optim.Adagrad, lr=77.0, initial_accumulator_value=0.5), 3),
+    ],
+)
+def test_rounds_begin_with_a_replay_where_zeros_are_a_fresh_state(federation, tape_recorder, optimizer, eager):
+    """An ordinary step beside the memory of the recorded ones would hold its activations twice."""
+    options = {"optimizer": OPTIMIZERS.get(optimizer, optimizer) if isinstance(optimizer, str) else optimizer}
+    _, found = rounds(federation, tape_recorder, absent=((), (1, 5), ()), **options)
+    assert tape_recorder.replayed == 3 * 20 - eager
+    same(found, rounds(federation, absent=((), (1, 5), ()), **options)[1])
+
+
+class Failing(TapeRecorder):
+    """Fails at its n-th recording, in the middle of a step."""
+
+    def __init__(self, n):
+        super().__init__()
+        self.left = n
+
+    def record(self, step):
+        self.left -= 1
+        if not self.left:
+            step()
+            step()
+            raise RuntimeError("operation not permitted when stream is capturing\na long story")
+        return super().record(step)
+
+
+@pytest.mark.parametrize("case", ["momentum", "adam", "several batches", "two phases", "unequal batches meet"])
+@pytest.mark.parametrize("n", [1, 2, 4])
+def test_a_recording_that_fails_leaves_the_numbers_as_they_are(federation, case, n):
+    recorder = Failing(n)
+    with pytest.warns(UserWarning, match="from now on steps are not recorded: a step cannot"):
+        engine, found = rounds(federation, recorder, **CASES[case])
+    same(found, rounds(federation, **CASES[case])[1])
+    assert recorder.recorded == n - 1
+    assert engine.recordings is None
+    assert engine.details["graphs"].startswith("not recorded: a step cannot be recorded (operation not permitted")
+    assert "a long story" not in engine.details["graphs"]
 
 
 def test_an_option_that_a_schedule_has_changed_is_not_kept_by_a_recording(federation, tape_recorder):
