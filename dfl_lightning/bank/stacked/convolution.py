@@ -7,7 +7,7 @@ there `choose_unfolded` times each layer both ways.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -95,9 +95,21 @@ def unfolded(layer: nn.Conv2d, name: str, now: Pass, x: Activation) -> Activatio
     if isinstance(padding, str):  # `same` may pad one side more than the other
         images, padding = F.pad(images, layer._reversed_padding_repeated_twice), 0
     images, weight, bias = as_autocast((images, weight, bias))
-    kernel, stride, dilation = (_pair(size) for size in (layer.kernel_size, layer.stride, layer.dilation))
-    patches = Patches(images.shape, kernel, stride, _pair(padding), dilation)
+    patches = _patches(layer, images.shape, padding)
     return Activation(PatchConvolution.apply(images, weight, bias, patches), len(weight), channels=True)
+
+
+def numbers_of_patches(layer: nn.Conv2d, shape: Sequence[int]) -> int:
+    """How many numbers the patches of one client's images [B, C, H, W] are."""
+    if not isinstance(layer.padding, str):
+        return _patches(layer, (1, *shape), layer.padding).numbers
+    left, right, top, bottom = layer._reversed_padding_repeated_twice
+    return _patches(layer, (1, *shape[:2], shape[2] + top + bottom, shape[3] + left + right), 0).numbers
+
+
+def _patches(layer: nn.Conv2d, shape: Sequence[int], padding: Any) -> Patches:
+    kernel, stride, dilation = (_pair(size) for size in (layer.kernel_size, layer.stride, layer.dilation))
+    return Patches(shape, kernel, stride, _pair(padding), dilation)
 
 
 def choose_unfolded(

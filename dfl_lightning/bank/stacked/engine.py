@@ -105,7 +105,7 @@ class StackedEngine(Engine):
             row_sets = {name for phase in config.objective.phases(layout, 1) for name in phase.objective.row_sets}
             footprint = footprint_of(network, self.cost, example, config, rows=1 + len(row_sets) + recorded)
             self.budget = Budget(footprint, config.room)
-            self._scorer.keep_within(config.room, footprint.patches)
+            self._scorer.keep_within(config.room, {n: -(-p // config.batch_size) for n, p in footprint.patches.items()})
             self.all_at_once(CudaGraphs() if config.cuda_graphs else None)
         else:
             self.cohorts = plan_cohorts(self.steps, self.cost.narrowest, self.cost.widest, config.cohorts)

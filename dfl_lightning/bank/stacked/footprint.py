@@ -31,8 +31,7 @@ class Footprint:
         step: bytes of a forward and backward pass at its highest point, model and gradients included.
         rest: bytes of what lies there besides: the optimizer's state, rows that an objective reads.
         largest: numbers in the largest tensor.
-        patches: numbers of one sample in the patches of each convolution that can be unfolded, by name.
-        batch_size: samples of a step.
+        patches: numbers in the patches of each convolution that can be unfolded, by name.
         itemsize: bytes of a number.
         note: why this is an estimate; empty where it is not.
     """
@@ -41,7 +40,6 @@ class Footprint:
     rest: int
     largest: int
     patches: Mapping[str, int] = field(default_factory=dict)
-    batch_size: int = 1
     itemsize: int = 4
     note: str = ""
 
@@ -50,12 +48,12 @@ class Footprint:
 
         Patches of every unfolded layer are kept for the backward pass; two more of the largest are there for a moment.
         """
-        patches = [self.batch_size * self.patches[name] for name in unfolded]
+        patches = [self.patches[name] for name in unfolded]
         return self.step + self.rest + self.itemsize * (sum(patches) + 2 * max(patches, default=0))
 
     def longest(self, unfolded: frozenset[str] = frozenset()) -> int:
         """Numbers of one client in the largest tensor."""
-        return max(1, self.largest, *(self.batch_size * self.patches[name] for name in unfolded))
+        return max(1, self.largest, *(self.patches[name] for name in unfolded))
 
 
 def footprint_of(network: nn.Module, cost: Cost, example: Tensor, config: EngineConfig, rows: int = 0) -> Footprint:
@@ -72,7 +70,7 @@ def footprint_of(network: nn.Module, cost: Cost, example: Tensor, config: Engine
         rows: rows that lie beside a model: its start, what an objective reads.
     """
     stacked = StackedNetwork(copy_of(network).eval())  # its own: layers may keep something of a pass that is not real
-    patches = stacked.patches(torch.zeros_like(example[:2]))
+    patches = stacked.patches(torch.zeros_like(example[:2]), config.batch_size)
     rest = (cost.states + rows + 1) * cost.columns * cost.itemsize  # one more: gradients as the optimizer takes them
     note = ""
     try:
@@ -81,7 +79,7 @@ def footprint_of(network: nn.Module, cost: Cost, example: Tensor, config: Engine
         note = f"estimated from activations: {reason(error)}"
         step = cost.bytes_per_client - cost.states * cost.columns * cost.itemsize
         largest = max(cost.activations * config.batch_size, cost.columns)
-    return Footprint(step, rest, largest, patches, config.batch_size, cost.itemsize, note)
+    return Footprint(step, rest, largest, patches, cost.itemsize, note)
 
 
 def _fake_step(stacked: StackedNetwork, example: Tensor, config: EngineConfig) -> tuple[int, int]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import math
 import operator
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -23,7 +22,7 @@ from dfl_lightning.bank.copies import copy_of
 from dfl_lightning.bank.coupling import FEW, close, samples_meet
 from dfl_lightning.bank.dropout_layers import StreamDropout
 from dfl_lightning.bank.stacked.activation import Activation, holds_activation, one_by_one
-from dfl_lightning.bank.stacked.convolution import can_unfold
+from dfl_lightning.bank.stacked.convolution import can_unfold, numbers_of_patches
 from dfl_lightning.bank.stacked.layers import (
     BATCH_NORMS,
     FUNCTIONS,
@@ -141,12 +140,12 @@ class StackedNetwork:
             counter.run(inputs)
         return counter.count
 
-    def patches(self, inputs: Tensor) -> dict[str, int]:
-        """Numbers in the patches of one of the inputs [B, ...], for each convolution that can be unfolded."""
-        counter = _Patches(fx.GraphModule(self.network, self._graphs[False]), self.can_be_unfolded())
+    def patches(self, inputs: Tensor, batch: int) -> dict[str, int]:
+        """Numbers in the patches of a batch of inputs like these, for each convolution that can be unfolded."""
+        counter = _Patches(fx.GraphModule(self.network, self._graphs[False]), self.can_be_unfolded(), batch)
         with torch.no_grad():
             counter.run(inputs)
-        return {name: count // len(inputs) for name, count in counter.counts.items()}
+        return counter.counts
 
     # --- planning -----------------------------------------------------------------------------------------------------
     def _trace(self, training: bool) -> fx.Graph:
@@ -326,19 +325,17 @@ class _Counter(fx.Interpreter):
 
 
 class _Patches(fx.Interpreter):
-    """Runs the plain network and counts what its convolutions would have as patches."""
+    """Runs the plain network and counts the patches that its convolutions would have."""
 
-    def __init__(self, module: fx.GraphModule, names: Sequence[str]) -> None:
+    def __init__(self, module: fx.GraphModule, names: Sequence[str], batch: int) -> None:
         super().__init__(module)
-        self.counts = dict.fromkeys(names, 0)
+        self._batch, self.counts = batch, dict.fromkeys(names, 0)
 
-    def run_node(self, n: fx.Node) -> Any:
-        result = super().run_node(n)
-        if n.op == "call_module" and n.target in self.counts:
-            layer = self.fetch_attr(str(n.target))
-            positions = len(result) * result.shape[-2:].numel()
-            self.counts[n.target] += positions * layer.in_channels * math.prod(layer.kernel_size)
-        return result
+    def call_module(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if target in self.counts:
+            found = numbers_of_patches(self.fetch_attr(target), (self._batch, *args[0].shape[1:]))
+            self.counts[target] = max(self.counts[target], found)
+        return super().call_module(target, args, kwargs)
 
 
 def _keeps_common(layer: nn.Module) -> bool:

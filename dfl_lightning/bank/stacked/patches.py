@@ -56,6 +56,13 @@ class Patches:
         return max(0, -((2 * self.padding[0] - span) // self.stride[0]) - 1)
 
     @property
+    def numbers(self) -> int:
+        """Of all patches, those that are computed for nothing included."""
+        clients, batch, channels, _, width = self.shape
+        tall = torch.zeros(1, 1, batch * self.rows * self.stride[0], width, device="meta")
+        return clients * channels * F.unfold(tall, *self._options).numel()
+
+    @property
     def _options(self) -> tuple[tuple[int, int], ...]:
         padding = (self.padding[0] + self.first * self.stride[0], self.padding[1])
         return self.kernel, self.dilation, padding, self.stride
