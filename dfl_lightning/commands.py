@@ -39,6 +39,14 @@ def export() -> NoReturn:
     _leave("export", main())
 
 
+def study() -> NoReturn:
+    """`dfl-study`: the cells of a table, and the table."""
+    _start("study")
+    from dfl_lightning.study.command import main
+
+    _leave("study", main())
+
+
 def _run(command: str) -> NoReturn:
     _start(command)
     from dfl_lightning.cli import run

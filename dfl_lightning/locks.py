@@ -70,6 +70,11 @@ class FolderLock:
             self.release()
             raise UserError(f"{folder}: the run folder cannot be written ({error.strerror})") from error
 
+    @property
+    def descriptor(self) -> int | None:
+        """Of the locked file, for a process that is to keep the lock after this one; None where it is not held."""
+        return self._descriptor if self._file is not None else None
+
     def release(self) -> None:
         """Let others write. Nothing where it is not held."""
         if self._file is not None and self._descriptor in _held:
@@ -79,6 +84,25 @@ class FolderLock:
             os.close(self._descriptor)
             _held.discard(self._descriptor)
         self._file, self._descriptor = None, -1
+
+
+def is_locked(folder: Path) -> bool:
+    """Whether somebody holds the lock of a folder, as far as the file system can tell."""
+    if fcntl is None:
+        return False
+    try:
+        descriptor = os.open(folder / NAME, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)  # for a moment: whoever wants it then tries again
+        return False
+    except (BlockingIOError, PermissionError):
+        return True
+    except OSError:  # not supported there
+        return False
+    finally:
+        os.close(descriptor)
 
 
 def _lock(file: Path) -> int | None:

@@ -1,0 +1,169 @@
+"""The process of a cell: `dfl-fit`, from the beginning or from the last checkpoint, under the cell's lock."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import dfl_lightning
+from dfl_lightning.errors import UserError
+from dfl_lightning.files import write_atomically
+from dfl_lightning.locks import FolderLock
+from dfl_lightning.study.cell_state import FAILURE, rows_of, runs_of, state_of, write_failure
+from dfl_lightning.study.commit import commit_now
+from dfl_lightning.study.plan import CONFIG, Cell
+from dfl_lightning.study.resolve import config_text
+
+MOST_STARTS = 5
+"""Starts of a cell without a further round, after which it counts as failed."""
+
+LOG = "log.txt"
+"""What the processes of a cell have printed."""
+
+STOPPED = (130, 143, -signal.SIGINT, -signal.SIGTERM)
+"""Exit codes of a process that was asked to stop."""
+
+
+class CellProcess:
+    """A process that works at a cell.
+
+    The lock is the process's too: where the study is killed, nobody else begins with the cell before this has ended.
+
+    Args:
+        cell: what to work at.
+        threads: of its own.
+
+    Raises:
+        Taken: another study works at the cell.
+    """
+
+    def __init__(self, cell: Cell, threads: int) -> None:
+        self.cell, self._threads = cell, threads
+        self._starts, self._saved = 0, -1
+        self._previous = False
+        self._lock = take(cell.folder)
+        try:
+            self._start()
+        except BaseException:
+            self._lock.release()
+            raise
+
+    def _start(self) -> None:
+        """Start it, from the last checkpoint where there is one."""
+        state = state_of(self.cell)
+        (self.cell.folder / FAILURE).unlink(missing_ok=True)
+        name = "previous.ckpt" if self._previous else "last.ckpt"
+        if state.run is not None:
+            words = ["--ckpt_path", str(state.run / "checkpoints" / name if self._previous else state.run)]
+        else:
+            for run in runs_of(self.cell):
+                shutil.rmtree(run)  # it has no checkpoint: its rounds are done again
+            text = config_text(self.cell.config)
+            about = f"# dfl_lightning {dfl_lightning.__version__}, commit {commit_now()}\n"
+            write_atomically(self.cell.folder / CONFIG, lambda file: file.write((about + text).encode()))
+            root = f"--trainer.default_root_dir={self.cell.folder}"
+            words = ["--config", str(self.cell.folder / CONFIG), root]
+        saved = 0 if state.run is None else rows_of(state.run)
+        self._starts = self._starts + 1 if saved <= self._saved else 1
+        self._saved = saved
+        environment = {**os.environ, "OMP_NUM_THREADS": str(self._threads), "MKL_NUM_THREADS": str(self._threads)}
+        descriptor = self._lock.descriptor
+        with open(self.cell.folder / LOG, "ab") as log:
+            self._began = log.tell()
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "dfl_lightning.study.child", *words],
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=log,
+                env=environment,
+                pass_fds=() if descriptor is None else (descriptor,),
+                start_new_session=True,  # Ctrl-C is the study's to hear, which then stops its cells
+            )
+
+    @property
+    def pid(self) -> int:
+        """Its number in the system."""
+        return self._process.pid
+
+    def is_over(self, stopping: bool) -> bool:
+        """Whether nothing works at the cell any more; a process that was ended from outside is started again.
+
+        Args:
+            stopping: whether the study is being stopped, and nothing is to be started again.
+        """
+        code = self._process.poll()
+        if code is None:
+            return False
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        if not stopping and code != 0 and not state_of(self.cell).is_done:
+            why = self._why(code)
+            if not why:
+                self._start()
+                return False
+            write_failure(self.cell, why)
+        self._lock.release()
+        return True
+
+    def _why(self, code: int) -> str:
+        """Why it has ended for good; empty where it may go on."""
+        if code > 0 and code not in STOPPED:
+            sentence = last_sentence(self.cell.folder / LOG, self._began)
+            if "previous.ckpt" in sentence and not self._previous:
+                self._previous = True
+                return ""
+            return sentence or f"dfl-fit leaves with {code}; {self.cell.folder / LOG} may say why"
+        if self._starts < MOST_STARTS:
+            return ""
+        name = signal.Signals(-code).name if code < 0 else f"exit code {code}"
+        hint = " (is the memory too small?)" if code == -signal.SIGKILL else ""
+        return f"its process was ended by {name} {self._starts} times without a further round{hint}"
+
+    def stop(self) -> None:
+        """Ask it to save and leave."""
+        self._process.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """End it at once."""
+        self._process.kill()
+
+
+class Taken(Exception):
+    """Another process works at a cell."""
+
+
+def take(folder: Path) -> FolderLock:
+    """The lock of a cell.
+
+    Raises:
+        Taken: another one has it.
+        UserError: the folder cannot be made or written.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"{folder}: the cell's folder cannot be made ({error.strerror}); --to names another") from error
+    lock = FolderLock()
+    try:
+        lock.take(folder)
+    except UserError as error:
+        if isinstance(error.__cause__, OSError):
+            raise
+        raise Taken from None
+    return lock
+
+
+def last_sentence(log: Path, began: int) -> str:
+    """What `dfl-fit` has said last, without its name."""
+    try:
+        with open(log, "rb") as file:
+            file.seek(began)
+            lines = file.read().decode(errors="replace").splitlines()
+    except OSError:
+        return ""
+    said = [line.removeprefix("dfl-fit: ") for line in lines if line.startswith("dfl-fit: ")]
+    return next((line for line in reversed(said) if not line.startswith("warning: ")), "")

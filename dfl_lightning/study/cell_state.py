@@ -1,0 +1,118 @@
+"""How far a cell is: read from what its runs have left in its folder, nothing else is kept anywhere."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from dfl_lightning.errors import one_line
+from dfl_lightning.files import write_atomically
+from dfl_lightning.locks import is_locked
+from dfl_lightning.study.plan import Cell
+
+FAILURE = "failure.json"
+"""Why a cell has failed, or which data it lacks; gone when it is started again."""
+
+
+@dataclass(frozen=True)
+class CellState:
+    """What a cell's folder says.
+
+    Attributes:
+        cell: whose.
+        run: the folder of its newest run that can be gone on with, or that is finished; None: there is none.
+        summary: that run's, empty where there is none yet.
+        why: a sentence, where it has failed or its data are not at hand.
+        lacks_data: whether the latter.
+    """
+
+    cell: Cell
+    run: Path | None
+    summary: dict[str, Any]
+    why: str = ""
+    lacks_data: bool = False
+
+    @property
+    def is_done(self) -> bool:
+        """Whether it has a finished run."""
+        return self.summary.get("status") == "finished"
+
+    @cached_property
+    def is_running(self) -> bool:
+        """Whether a process works at it."""
+        return not self.is_done and is_locked(self.cell.folder)
+
+    @property
+    def word(self) -> str:
+        """One of done, running, not at hand, failed, stopped, waiting."""
+        if self.is_done:
+            return "done"
+        if self.is_running:
+            return "running"
+        if self.why:
+            return "not at hand" if self.lacks_data else "failed"
+        return "stopped" if self.run is not None else "waiting"
+
+    @cached_property
+    def rounds(self) -> int:
+        """Rounds that are done, those since the last checkpoint included."""
+        if self.is_done:
+            return int(self.summary.get("rounds", 0))
+        return 0 if self.run is None else rows_of(self.run)
+
+    @property
+    def seconds(self) -> float | None:
+        """Seconds of all its rounds, where it is done."""
+        seconds = self.summary.get("seconds", {}).get("rounds") if self.is_done else None
+        return None if seconds is None else float(seconds)
+
+    def accuracy(self, name: str) -> float | None:
+        """One of its accuracies, 0 to 1; None where it is not done or has none."""
+        value = self.summary.get("test_accuracy", {}).get(name) if self.is_done else None
+        return None if value is None else float(value)
+
+
+def state_of(cell: Cell) -> CellState:
+    """Read a cell's folder."""
+    runs = runs_of(cell)
+    for run in runs:
+        summary = read_json(run / "summary.json")
+        if summary.get("status") == "finished":
+            return CellState(cell, run, summary)
+    going = next((run for run in runs if (run / "checkpoints" / "last.ckpt").exists()), None)
+    failure = read_json(cell.folder / FAILURE)
+    summary = {} if going is None else read_json(going / "summary.json")
+    return CellState(cell, going, summary, one_line(str(failure.get("why", ""))), bool(failure.get("lacks_data")))
+
+
+def runs_of(cell: Cell) -> list[Path]:
+    """The run folders of a cell, the newest first."""
+    folder = cell.folder / "run"
+    found = [path for path in folder.iterdir() if path.is_dir()] if folder.is_dir() else []
+    return sorted(found, key=lambda path: (path.stat().st_mtime_ns, path.name), reverse=True)
+
+
+def rows_of(run: Path) -> int:
+    """Whole rows of a run's metrics.csv."""
+    try:
+        return max(0, (run / "metrics.csv").read_bytes().count(b"\n") - 1)
+    except OSError:
+        return 0
+
+
+def write_failure(cell: Cell, why: str, lacks_data: bool = False) -> None:
+    """Keep why a cell cannot be done."""
+    text = json.dumps({"why": why, "lacks_data": lacks_data}) + "\n"
+    write_atomically(cell.folder / FAILURE, lambda file: file.write(text.encode()))
+
+
+def read_json(file: Path) -> dict[str, Any]:
+    """A JSON object in a file; empty where there is none that can be read."""
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return content if isinstance(content, dict) else {}

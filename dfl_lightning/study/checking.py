@@ -1,0 +1,66 @@
+"""Before anything runs: would `dfl-fit` take every cell, and are its data at hand?"""
+
+from __future__ import annotations
+
+import re
+
+from dfl_lightning.errors import UserError
+from dfl_lightning.study.cell_process import Taken, take
+from dfl_lightning.study.cell_state import CellState, state_of, write_failure
+from dfl_lightning.study.plan import Cell, Plan
+from dfl_lightning.study.resolve import ask_about
+
+NOT_AT_HAND = re.compile(r"data \w+: .*\broot '")
+"""How the library's sentences about missing files begin."""
+
+
+def check(plan: Plan) -> list[Cell]:
+    """The cells that are to be run; those whose data are not at hand get this as their state.
+
+    Raises:
+        UserError: dfl-fit refuses a row or a column, which the sentence names.
+    """
+    lacking = lacking_data(plan)
+    todo = [state for cell in plan.distinct() if not (state := state_of(cell)).is_done]
+    for state in todo:
+        if state.cell.data in lacking:
+            _put_down(state, lacking[state.cell.data])
+    return [state.cell for state in todo if state.cell.data not in lacking]
+
+
+def lacking_data(plan: Plan) -> dict[str, str]:
+    """What is missing of the data that are not at hand, by `Cell.data`.
+
+    Every row is set up once, and every column, as far as possible without training: what goes wrong then would go wrong
+    in all cells of it. Those that have begun have passed this already.
+
+    Raises:
+        UserError: dfl-fit refuses a row or a column, which the sentence names.
+    """
+    lacking: dict[str, str] = {}
+    rows: set[str] = set()
+    columns: set[str] = set()
+    for cell in plan.distinct():
+        state = state_of(cell)
+        if state.is_done or cell.data in lacking or (cell.row in rows and cell.column in columns):
+            continue
+        if state.run is None:
+            try:
+                ask_about(cell.config)
+            except UserError as error:
+                if not NOT_AT_HAND.match(str(error)):
+                    raise UserError(f"{plan.study.path}: {cell.row}, {cell.column}: {error}") from error
+                lacking[cell.data] = str(error)
+                continue
+        rows.add(cell.row)
+        columns.add(cell.column)
+    return lacking
+
+
+def _put_down(state: CellState, why: str) -> None:
+    try:
+        lock = take(state.cell.folder)
+    except Taken:  # somebody else has the files
+        return
+    write_failure(state.cell, why, lacks_data=True)
+    lock.release()

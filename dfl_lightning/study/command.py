@@ -1,0 +1,225 @@
+"""The command `dfl-study`: a table's cells, their state, and the table."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NoReturn
+
+from dfl_lightning.errors import UserError, one_line
+from dfl_lightning.resources import shipped
+from dfl_lightning.study.cell_state import state_of
+from dfl_lightning.study.plan import Plan, add_seeds, contradictions, make_plan
+from dfl_lightning.study.study_file import ACCURACIES, KIND, Study, check_accuracy, read_study
+from dfl_lightning.terminal import drop_output
+
+EPILOG = """\
+A study file names rows (methods), columns (tasks) and seeds; docs/studies.md says how.
+FILE is a path or the name of a shipped study: dfl-study list. Everything lies in
+studies/<name>/, or where --to says. Cells go on where they were stopped or killed.
+
+  dfl-study run digits_small --explain     how many cells, hours and bytes
+  dfl-study run digits_small -j 2          train what is not done yet, two at a time
+  dfl-study table digits_small             what is there so far, as Markdown
+"""
+
+
+class _Parser(argparse.ArgumentParser):
+    """Says a mistake in one sentence."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UserError(f"{message}; dfl-study --help shows what it takes")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command from its words to its exit code: 0 done, 2 a user's mistake, 1 our bug, 128 + signal."""
+    try:
+        words = make_parser().parse_args(argv)
+        return int(words.do(words))
+    except UserError as error:
+        return _say(str(error), 2)
+    except KeyboardInterrupt:
+        return _say("stopped at once", 130)
+    except BrokenPipeError:
+        drop_output()
+        return 128 + signal.SIGPIPE
+    except OSError as error:
+        return _say(f"{error.filename or 'a file'}: {error.strerror}", 2)
+    except Exception as error:
+        if os.environ.get("DFL_DEBUG", "") not in ("", "0"):
+            raise
+        about = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        return _say(f"a bug of dfl_lightning: {about} (DFL_DEBUG=1 shows where)", 1)
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """The words that the command takes."""
+    parser = _Parser(
+        prog="dfl-study", description="A paper's table as one file, its cells as resumable runs.",
+        epilog=EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter,
+    )  # fmt: skip
+    commands = parser.add_subparsers(metavar="COMMAND", required=True, parser_class=_Parser)
+    for name, do, about in (
+        ("run", run, "train the cells that are not done yet"),
+        ("status", status, "how far each cell is"),
+        ("table", table, "the numbers, with their spread and what the paper says"),
+        ("add-seeds", more_seeds, "add N further seeds to a study, for `run` to train"),
+        ("list", list_studies, "the shipped studies"),
+    ):
+        one = commands.add_parser(name, help=about, description=f"{about[0].upper()}{about[1:]}.")
+        one.set_defaults(do=do)
+        if name == "list":
+            continue
+        one.add_argument("file", metavar="FILE", help="a study file, or the name of a shipped one")
+        if name == "add-seeds":
+            one.add_argument("number", metavar="N", type=int, help="how many")
+        one.add_argument("--to", metavar="DIR", help="the study's folder; default studies/<name>")
+        if name != "add-seeds":
+            help = "a part of the rounds only, for example 0.1; such cells are others, and tables say so"
+            one.add_argument("--scale", metavar="S", type=float, default=1.0, help=help)
+        if name == "run":
+            one.add_argument("-j", "--jobs", metavar="N", type=int, default=1, help="cells at a time; default 1")
+            one.add_argument("--explain", action="store_true", help="cells, hours and memory; times a few rounds")
+        if name == "table":
+            formats = ("markdown", "csv", "latex", "png")
+            one.add_argument("--format", choices=formats, default="markdown", help="default markdown")
+            one.add_argument("--accuracy", metavar="NAME", help=f"one of {', '.join(ACCURACIES)}")
+            one.add_argument(
+                "--out", metavar="FILE", help="where to; default the terminal, and for png the study's folder"
+            )
+    return parser
+
+
+def run(words: argparse.Namespace) -> int:
+    """Train what is not done yet; then the table."""
+    from dfl_lightning.study.checking import check
+    from dfl_lightning.study.progress import Progress
+    from dfl_lightning.study.running import Stops, run_cells
+
+    if words.jobs < 1:
+        raise UserError(f"-j {words.jobs}: it is a number of cells at a time, 1 or more")
+    study, plan = _plan(words)
+    if words.explain:
+        from dfl_lightning.study.estimate import explain
+
+        for line in explain(plan, words.jobs):
+            print(line, flush=True)
+        return 0
+    _make_folder(plan)
+    todo = check(plan)
+    cells = plan.distinct()
+    progress = Progress(cells, words.jobs, study.accuracy)
+    print(f"{study.name}: {progress.counts()}", flush=True)
+    with Stops() as stops:
+        try:
+            run_cells(todo, words.jobs, progress, stops)
+        finally:
+            progress.stop()
+    states = [state_of(cell) for cell in cells]
+    counts = Counter(state.word for state in states)
+    if stops.signum:
+        name = signal.Signals(stops.signum).name
+        again = " ".join(["dfl-study run", words.file, *(["--to", words.to] if words.to else [])])
+        again += f" --scale {words.scale:g}" * (words.scale < 1)
+        done = f"{counts['done']} of {len(cells)} cells are done"
+        return _say(f"stopped by {name}; {done}; go on with: {again}", 128 + stops.signum)
+    print(f"{study.name}: {progress.counts()}\n", flush=True)
+    _print_table(plan, None)
+    for state in states:
+        if state.word == "failed":
+            _say(f"{state.cell.label}: {state.why}", 2)
+    return 2 if counts["failed"] else 0
+
+
+def status(words: argparse.Namespace) -> int:
+    """A line a row and column, and a sentence for each cell that has failed."""
+    study, plan = _plan(words)
+    states = {key: state_of(cell) for key, cell in plan.cells.items()}
+    for row, column in study.pairs():
+        these = [states[cell.row, cell.column, cell.seed] for cell in plan.of(row, column)]
+        counts = Counter(state.word for state in these)
+        parts = [f"{number} {word}" for word, number in counts.items()]
+        parts += [f"not in the library yet: {plan.missing[key]}" for key in [(row, column)] if key in plan.missing]
+        going = [state for state in these if state.word in ("running", "stopped")]
+        at = [f"seed {s.cell.seed} at round {s.rounds} of {s.cell.rounds}" for s in going]
+        print(f"{row}, {column}: {', '.join([*parts, *at])}")
+    for state in states.values():
+        if state.why and not state.is_done:
+            print(f"{state.cell.label}: {state.word}: {state.why}")
+    counts = Counter(state.word for state in {s.cell.folder: s for s in states.values()}.values())
+    print(f"{sum(counts.values())} cells in {plan.folder}: {', '.join(f'{n} {w}' for w, n in counts.items())}")
+    return 0
+
+
+def table(words: argparse.Namespace) -> int:
+    """The table in one of the formats."""
+    if words.accuracy is not None:
+        check_accuracy(words.accuracy, "--accuracy")
+    _, plan = _plan(words)
+    _print_table(plan, words.accuracy, words.format, words.out)
+    return 0
+
+
+def more_seeds(words: argparse.Namespace) -> int:
+    """Further seeds."""
+    study = read_study(words.file)
+    folder = _folder(study, words.to)
+    new = add_seeds(study, folder, words.number)
+    added = ", ".join(map(str, new))
+    print(f"added the seeds {added} in {folder / 'seeds.yaml'}; train them with dfl-study run {words.file}")
+    return 0
+
+
+def list_studies(words: argparse.Namespace) -> int:
+    """The shipped studies, a line each."""
+    for name in shipped(KIND):
+        print(f"{name:24} {read_study(name).title}")
+    return 0
+
+
+def _plan(words: argparse.Namespace) -> tuple[Study, Plan]:
+    study = read_study(words.file)
+    plan = make_plan(study, _folder(study, words.to), words.scale)
+    for sentence in contradictions(plan.distinct()):
+        raise UserError(sentence)
+    return study, plan
+
+
+def _folder(study: Study, to: str | None) -> Path:
+    return Path(to) if to else Path("studies") / study.name
+
+
+def _make_folder(plan: Plan) -> None:
+    try:
+        (plan.folder / "cells").mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(
+            f"{plan.folder}: the study's folder cannot be made ({error.strerror}); --to names another"
+        ) from error
+
+
+def _print_table(plan: Plan, accuracy: str | None, format: str = "markdown", out: str | None = None) -> None:
+    from dfl_lightning.study import formats
+    from dfl_lightning.study.table import make_table
+
+    made = make_table(plan, accuracy)
+    if format == "png":
+        from dfl_lightning.study.picture import draw
+
+        print(draw(made, Path(out) if out else plan.folder / f"{plan.study.name}.png"))
+        return
+    text = {"markdown": formats.markdown, "csv": formats.as_csv, "latex": formats.latex}[format](made)
+    if out:
+        Path(out).write_text(text, encoding="utf-8")
+    else:
+        print(text, end="" if format == "csv" else "\n")
+
+
+def _say(sentence: str, code: int) -> int:
+    print(f"dfl-study: {' '.join(one_line(sentence).split())}", file=sys.stderr)
+    return code

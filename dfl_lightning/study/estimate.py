@@ -1,0 +1,185 @@
+"""`dfl-study run --explain`: how many cells, hours and bytes, from a few rounds that are timed."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from csv import DictReader
+from dataclasses import dataclass
+from pathlib import Path
+
+from dfl_lightning.errors import UserError
+from dfl_lightning.study.cell_process import last_sentence
+from dfl_lightning.study.cell_state import state_of
+from dfl_lightning.study.checking import lacking_data
+from dfl_lightning.study.plan import Cell, Plan
+from dfl_lightning.study.progress import Rates
+from dfl_lightning.study.resolve import config_text
+from dfl_lightning.study.running import cores
+
+ENOUGH = 20.0
+"""Seconds of a first round after which no second one is timed."""
+PATIENCE = 600.0
+"""Seconds that a timing may take."""
+
+
+@dataclass(frozen=True)
+class Timing:
+    """What a timed round shows.
+
+    Attributes:
+        seconds: of the last round that was timed, evaluation included; None: none has ended within `PATIENCE`.
+        memory: the most bytes that the process had, the libraries' included; None where the system does not say.
+    """
+
+    seconds: float | None
+    memory: int | None
+
+
+def explain(plan: Plan, jobs: int) -> Iterator[str]:
+    """Lines about what a run of the study would take."""
+    study, cells = plan.study, plan.distinct()
+    states = {cell.folder: state_of(cell) for cell in cells}
+    words = Counter(state.word for state in states.values())
+    at = ", ".join(f"{number} {word}" for word, number in words.items())
+    size = f"{len(study.rows)} rows, {len(study.columns)} columns, {len(plan.seeds)} seeds"
+    yield f"{study.name}: {study.title}"
+    yield f"{len(cells)} cells of {size}" + (f": {at}" if at else "")
+    if plan.missing:
+        lacks = dict.fromkeys(plan.missing.values())
+        yield f"not in the library yet: {', '.join(lacks)}"
+    lacking = lacking_data(plan)
+    for sentence in dict.fromkeys(lacking.values()):
+        yield f"not at hand: {sentence}"
+    here = [cell for cell in cells if cell.data not in lacking]
+    if not here:
+        yield "nothing can be run now"
+        return
+    threads = max(1, cores() // jobs)
+    timings = time_rounds(here, Rates(states.values()), threads)
+    rates = {key: timing.seconds for key, timing in timings.items()}
+    seconds = 0.0
+    yield f"{'row':24} {'column':20} {'cells':>5} {'rounds':>6} {'s/round':>9} {'hours':>8}"
+    for row, column in study.pairs():
+        left = [cell for cell in here if (cell.row, cell.column) == (row, column) and not states[cell.folder].is_done]
+        if not left:
+            continue
+        rate, mark = estimated(row, column, rates)
+        rounds = sum(cell.rounds - states[cell.folder].rounds for cell in left)
+        seconds += rounds * (rate or 0.0)
+        about = ("?", "?") if rate is None else (f"{mark}{rate:.2f}", f"{rounds * rate / 3600:.2f}")
+        yield f"{row[:24]:24} {column[:20]:20} {len(left):5} {left[0].rounds:6} {about[0]:>9} {about[1]:>8}"
+    if any(rate is None for rate in rates.values()):
+        yield f"?: no round ended within {PATIENCE:.0f} s, and it is not in the sum"
+    yield "~: not timed itself; from the same row in another column and another row in the same column"
+    yield (
+        f"together {seconds / 3600:.1f} hours with one cell at a time on {threads} thread{'s' * (threads > 1)} "
+        f"({seconds * threads / 3600:.1f} core hours)"
+        + f", {seconds / jobs / 3600:.1f} hours with -j {jobs}"
+        * (jobs > 1)
+    )
+    memory = max((timing.memory or 0 for timing in timings.values()), default=0)
+    if memory:
+        yield f"memory of a cell: up to {memory / 2**30:.2f} GiB, the libraries included; {jobs} at a time"
+
+
+def estimated(row: str, column: str, rates: Mapping[tuple[str, str], float | None]) -> tuple[float | None, str]:
+    """Seconds a round of a place of the table, from those that were timed, and `~` where it was not.
+
+    A row is taken to cost the same multiple of another row in every column.
+
+    Example:
+        >>> rates = {("a", "x"): 2.0, ("b", "x"): 6.0, ("a", "y"): 1.0}
+        >>> estimated("b", "y", rates), estimated("a", "y", rates)
+        ((3.0, '~'), (1.0, ''))
+    """
+    if (row, column) in rates:
+        return rates[row, column], ""
+    for (other, there), beside in rates.items():
+        own, both = rates.get((row, there)), rates.get((other, column))
+        if beside and own and both:
+            return own * both / beside, "~"
+    known = [rate for (_, there), rate in rates.items() if there == column and rate]
+    return (sum(known) / len(known) if known else None), "~"
+
+
+def time_rounds(cells: list[Cell], known: Rates, threads: int) -> dict[tuple[str, str], Timing]:
+    """Seconds a round of every row in one column and of one row in every other column, at least.
+
+    Args:
+        cells: whose data are at hand.
+        known: what runs have shown already, which is not timed again.
+        threads: of a cell.
+    """
+    found: dict[tuple[str, str], Timing] = {}
+    first = cells[0].column
+    rows, columns = set(), set()
+    for cell in sorted(cells, key=lambda cell: cell.column != first):  # the first column first, with all rows
+        key = (cell.row, cell.column)
+        rate = known.exactly(*key)
+        if rate is not None:
+            found[key] = Timing(rate, None)
+        elif cell.row not in rows or cell.column not in columns:
+            found[key] = time_cell(cell, threads)
+        else:
+            continue
+        rows.add(cell.row)
+        columns.add(cell.column)
+    return found
+
+
+def time_cell(cell: Cell, threads: int) -> Timing:
+    """Run a cell's first rounds in a folder that is removed.
+
+    Raises:
+        UserError: dfl-fit fails.
+    """
+    trainer = {**cell.config["trainer"], "max_rounds": min(2, cell.rounds), "max_epochs": None}
+    config = {**cell.config, "trainer": {**trainer, "enable_checkpointing": False, "callbacks": None}}
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        (folder / "cell.yaml").write_text(config_text(config), encoding="utf-8")
+        words = ["--config", str(folder / "cell.yaml"), f"--trainer.default_root_dir={folder}"]
+        environment = {**os.environ, "OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}
+        with open(folder / "log.txt", "wb") as log, open(os.devnull, "rb") as nothing:
+            code = "from dfl_lightning.commands import fit; fit()"
+            command = [sys.executable, "-c", code, *words]
+            process = subprocess.Popen(command, stdin=nothing, stdout=log, stderr=log, env=environment)
+            try:
+                memory, status = _watch(process, folder)
+            finally:
+                process.kill()
+                process.wait()
+        seconds = _seconds(folder)
+        if status and not seconds:
+            why = last_sentence(folder / "log.txt", 0) or "dfl-fit fails"
+            raise UserError(f"{cell.label}: {why}")
+    return Timing(seconds[-1] if seconds else None, memory)
+
+
+def _watch(process: subprocess.Popen[bytes], folder: Path) -> tuple[int | None, int]:
+    """Wait until the process ends or has shown enough; the most memory it had, and its exit code (0: it was enough)."""
+    until, memory = time.monotonic() + PATIENCE, None
+    while process.poll() is None:
+        with suppress(OSError, IndexError, ValueError):  # no /proc here, or it has just ended
+            lines = Path(f"/proc/{process.pid}/status").read_text().splitlines()
+            memory = 1024 * int(next((line for line in lines if line.startswith("VmHWM")), "").split()[1])
+        if time.monotonic() > until or sum(_seconds(folder)[:1]) > ENOUGH:
+            return memory, 0
+        time.sleep(0.2)
+    return memory, process.returncode
+
+
+def _seconds(folder: Path) -> list[float]:
+    """Of each round that a run below a folder has done."""
+    tables = list(folder.glob("cell/*/metrics.csv"))
+    if not tables:
+        return []
+    with open(tables[0], newline="", encoding="utf-8") as file:
+        return [float(row["seconds"]) for row in DictReader(file) if row.get("seconds")]

@@ -1,0 +1,142 @@
+"""A table as Markdown, CSV and LaTeX."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Callable, Sequence
+
+from dfl_lightning.study.statistics import Difference
+from dfl_lightning.study.table import Place, Table
+
+
+def markdown(table: Table) -> str:
+    """With the paired differences as a second table, and the notes below."""
+    lines = [f"**{table.title}**", "", _line(["", *table.columns]), _line(["---"] * (len(table.columns) + 1))]
+    lines += [_line([row, *(_cell(table, row, column) for column in table.columns)]) for row in table.rows]
+    rows = _differences(table)
+    if rows:
+        head = ["column", "best − row", "mean", "95 % interval", "p (Holm)", "seeds", "seeds that would do"]
+        lines += ["", "Paired differences to the best:", "", _line(head), _line(["---"] * len(head)), *map(_line, rows)]
+    return "\n".join([*lines, "", *(f"- {note}" for note in table.notes), f"- made: {table.made}", ""])
+
+
+def as_csv(table: Table) -> str:
+    """A line a row and column, numbers in full."""
+    out = io.StringIO()
+    names = ["row", "column", "accuracy", "scale", "n", "mean", "sd", "published", "published_sd", "difference"]
+    names += ["is_best", "best_minus_row", "interval_low", "interval_high", "p_holm", "seeds_needed", "remark", "seeds"]
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(names)
+    for (row, column), place in table.places.items():
+        rival = table.rivals.get((row, column))
+        d = rival.difference if rival else None
+        published = place.published
+        gap = None if published is None or place.mean is None else place.mean - published.mean
+        values = [row, column, table.accuracy, table.plan.scale, len(place.values), place.mean, place.sd]
+        values += [published and published.mean, published and published.sd, gap, table.best.get(column) == row]
+        values += [d and d.mean, d and d.low, d and d.high, rival and rival.p, d and d.seeds_needed, place.remark]
+        writer.writerow([*values, " ".join(f"{seed}:{value!r}" for seed, value in place.values.items())])
+    return out.getvalue()
+
+
+def latex(table: Table) -> str:
+    """For the package booktabs, with the notes in the caption."""
+    head = " & ".join(["", *(_tex(column) for column in table.columns)])
+    lines = [r"\begin{table}", r"\centering", rf"\begin{{tabular}}{{l{'r' * len(table.columns)}}}", r"\toprule"]
+    lines += [rf"{head} \\", r"\midrule"]
+    for row in table.rows:
+        cells = [_cell(table, row, column, bold=_tex_bold, plain=_tex) for column in table.columns]
+        lines.append(rf"{' & '.join([_tex(row), *cells])} \\")
+    caption = " ".join(f"{_tex(note)}." for note in [table.title, *table.notes, f"Made: {table.made}"])
+    lines += [r"\bottomrule", r"\end{tabular}", rf"\caption{{{caption}}}", rf"\label{{tab:{table.plan.study.name}}}"]
+    return "\n".join([*lines, r"\end{table}", ""])
+
+
+def _cell(
+    table: Table,
+    row: str,
+    column: str,
+    bold: Callable[[str], str] = lambda text: f"**{text}**",
+    plain: Callable[[str], str] = str,
+) -> str:
+    place = table.places[row, column]
+    text = plain(number(place) or place.remark)
+    if place.values and table.best.get(column) == row:
+        text = bold(text)
+    rival = table.rivals.get((row, column))
+    if rival is not None and rival.difference is not None and rival.difference.low is not None:
+        text += plain(" *" if rival.has_star else "" if rival.is_told_apart else " ≈")
+    if place.values and len(place.values) < len(table.plan.seeds):
+        text += f" (n = {len(place.values)})"
+    if place.published is not None:
+        gap = "" if place.mean is None else f", {_signed(place.mean - place.published.mean)}"
+        text += plain(f" [{_short(place.published.mean)}{gap}]")
+    return text
+
+
+def number(place: Place) -> str:
+    """Mean and standard deviation; empty where there is none.
+
+    Example:
+        >>> number(Place({0: 80.0, 1: 82.0}, None)), number(Place({}, None))
+        ('81.00 ± 1.41', '')
+    """
+    if place.mean is None:
+        return ""
+    return f"{place.mean:.2f}" if place.sd is None else f"{place.mean:.2f} ± {place.sd:.2f}"
+
+
+def _differences(table: Table) -> list[list[str]]:
+    rows = []
+    for (row, column), rival in table.rivals.items():
+        d = rival.difference
+        if d is not None:
+            p = "" if rival.p is None else f"{rival.p:.3f}"
+            rows.append(
+                [column, f"{table.best[column]} − {row}", _signed(d.mean), _interval(d), p, str(d.n), _needed(d)]
+            )
+    return rows
+
+
+def _interval(d: Difference) -> str:
+    return "one seed: none" if d.low is None or d.high is None else f"{_signed(d.low)} to {_signed(d.high)}"
+
+
+def _needed(d: Difference) -> str:
+    return "more than 1000" if d.seeds_needed is None and d.n > 1 else str(d.seeds_needed or "")
+
+
+def _signed(value: float) -> str:
+    text = f"{value:+.2f}"
+    return text.replace("-", "−") if float(text) else "0.00"
+
+
+def _short(value: float) -> str:
+    return f"{value:.2f}"
+
+
+def _line(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
+
+
+_TEX = {
+    **{c: f"\\{c}" for c in "&%$#_{}"},
+    **{"~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "\\": r"\textbackslash{}"},
+    **{"±": r"$\pm$", "−": "$-$", "≈": r"$\approx$", "–": "--", "°": r"$^\circ$", "<": "$<$", ">": "$>$"},
+    **{"α": r"$\alpha$", "τ": r"$\tau$", "≥": r"$\geq$", "≤": r"$\leq$", "×": r"$\times$"},
+}
+
+
+def _tex(text: str) -> str:
+    r"""A text with what LaTeX takes for commands written out.
+
+    Example:
+        >>> print(_tex("50 % ± 1_a"))
+        50 \% $\pm$ 1\_a
+    """
+    return "".join(_TEX.get(character, character) for character in text)
+
+
+def _tex_bold(text: str) -> str:
+    return rf"\textbf{{{text}}}"

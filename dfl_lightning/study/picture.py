@@ -1,0 +1,61 @@
+"""A table as a picture: a panel a column, each row's mean with its interval, and what the paper prints."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from dfl_lightning.study.statistics import t_interval
+from dfl_lightning.study.table import Table
+
+
+def draw(table: Table, file: Path) -> Path:
+    """Write a PNG.
+
+    Returns:
+        The file.
+    """
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    columns = [c for c in table.columns if any(table.places[row, c].remark != "–" for row in table.rows)]
+    figure = Figure(figsize=(2.2 + 2.2 * len(columns), 1.6 + 0.3 * len(table.rows) + 0.16 * len(table.notes)), dpi=150)
+    canvas = FigureCanvasAgg(figure)
+    axes = figure.subplots(1, len(columns), sharey=True, squeeze=False)[0]
+    for axis, column in zip(axes, columns, strict=True):
+        _panel(axis, table, column)
+    axes[0].set_yticks(range(len(table.rows)), table.rows)
+    axes[0].set_ylim(len(table.rows) - 0.5, -0.5)
+    figure.suptitle(_wrapped(table.title, 20 + 24 * len(columns)), fontsize=9)
+    said = [f"dots: mean over seeds with its 95 % t-interval; diamonds: published; {table.accuracy}", *table.notes]
+    text = "\n".join(_wrapped(note, 30 + 36 * len(columns)) for note in [*said, f"made: {table.made}"])
+    figure.supxlabel(text, fontsize=5, ha="left", x=0.02)
+    figure.set_layout_engine("constrained")
+    file.parent.mkdir(parents=True, exist_ok=True)
+    canvas.print_png(str(file))
+    return file
+
+
+def _panel(axis: Any, table: Table, column: str) -> None:
+    for at, row in enumerate(table.rows):
+        place = table.places[row, column]
+        if place.published is not None:
+            axis.plot(place.published.mean, at, marker="D", markersize=5, markerfacecolor="none", color="tab:orange")
+        if place.mean is not None:
+            interval = t_interval(list(place.values.values()))
+            if interval is not None:
+                axis.plot(interval, [at, at], color="tab:blue", linewidth=1.5)
+            is_best = table.best.get(column) == row
+            axis.plot(place.mean, at, marker="o", markersize=7 if is_best else 5, color="tab:blue")
+        elif place.remark:
+            axis.text(0.5, at, place.remark, transform=axis.get_yaxis_transform(), fontsize=6, ha="center", va="center")
+    axis.set_title(column, fontsize=8)
+    axis.grid(axis="x", linewidth=0.3)
+    axis.tick_params(labelsize=7)
+    axis.set_xlabel("%", fontsize=7)
+
+
+def _wrapped(text: str, width: int) -> str:
+    import textwrap
+
+    return "\n".join(textwrap.wrap(text, width))

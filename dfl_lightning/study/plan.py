@@ -1,0 +1,181 @@
+"""The cells of a study: a resolved config and a seed each, in a folder named by both."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dfl_lightning.config_files import read_config
+from dfl_lightning.errors import UserError
+from dfl_lightning.files import write_atomically
+from dfl_lightning.study.resolve import Resolver, disagreement, identity
+from dfl_lightning.study.settings import slug, words_of
+from dfl_lightning.study.study_file import Study
+
+ROUND_COUNTS = (
+    *("trainer.max_rounds", "trainer.max_epochs", "trainer.check_val_every_n_epoch"),
+    *("selection.stage_one", "model.lr_scheduler.T_max", "model.lr_scheduler.step_size"),
+)
+"""Options that count rounds of a run, which a scaled study shortens alike."""
+
+CONFIG = "run.yaml"
+"""The resolved config in a cell's folder; runs of it are in the folder `run` beside it."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run of a study.
+
+    Attributes:
+        row: its method's name.
+        column: its task's name.
+        seed: of models, data and draws.
+        config: resolved.
+        folder: where everything of it lies.
+    """
+
+    row: str
+    column: str
+    seed: int
+    config: dict[str, Any]
+    folder: Path
+
+    @property
+    def rounds(self) -> int:
+        """Rounds that it is to have."""
+        trainer = self.config["trainer"]
+        return int(trainer.get("max_rounds") or trainer.get("max_epochs") or 100)
+
+    @property
+    def label(self) -> str:
+        """Its name in a sentence."""
+        return f"{self.row}, {self.column}, seed {self.seed}"
+
+    @property
+    def data(self) -> str:
+        """What must be at hand for it: the same text for the same files."""
+        spec = self.config["data"]
+        options = spec.get("init_args", {})
+        writers = "ByWriter" in json.dumps(options.get("partition"))
+        return json.dumps([spec["class_path"], options.get("root"), options.get("path"), options.get("split"), writers])
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All cells of a study.
+
+    Attributes:
+        study: the file's content.
+        folder: of the study.
+        scale: of the rounds, 0 to 1.
+        seeds: the study's and those that were added.
+        cells: by row, column and seed.
+        missing: what the library lacks, by row and column.
+    """
+
+    study: Study
+    folder: Path
+    scale: float
+    seeds: list[int]
+    cells: dict[tuple[str, str, int], Cell]
+    missing: dict[tuple[str, str], str]
+
+    def of(self, row: str, column: str) -> list[Cell]:
+        """The cells of a place of the table, by seed."""
+        return [self.cells[row, column, seed] for seed in self.seeds if (row, column, seed) in self.cells]
+
+    def distinct(self) -> list[Cell]:
+        """One cell for each folder, seed by seed: all rows have their first seed before any has its second."""
+        order = sorted(self.cells.values(), key=lambda cell: self.seeds.index(cell.seed))
+        return list({cell.folder: cell for cell in order}.values())
+
+
+def make_plan(study: Study, folder: Path, scale: float = 1.0) -> Plan:
+    """Resolve all cells of a study.
+
+    Raises:
+        UserError: dfl-fit refuses the settings of a place of the table, which the sentence names.
+    """
+    if not 0 < scale <= 1:
+        raise UserError(f"--scale {scale:g}: it is a part of the rounds, more than 0 and at most 1")
+    seeds = [*study.seeds, *(seed for seed in added_seeds(folder) if seed not in study.seeds)]
+    resolver = Resolver(folder / "resolved.json")
+    cells: dict[tuple[str, str, int], Cell] = {}
+    folders: dict[str, Path] = {}
+    missing = {}
+    for row, column in study.pairs():
+        if study.missing(row, column):
+            missing[row, column] = study.missing(row, column)
+            continue
+        try:
+            config = scaled(resolver.resolve(words_of(study, row, column)), scale)
+        except UserError as error:
+            raise UserError(f"{study.path}: {row}, {column}: {error}") from error
+        for seed in seeds:
+            own = {**config, "seed_everything": seed}
+            name = identity(own)
+            if name not in folders:
+                folders[name] = _folder(folder, f"{slug([row, column])}_seed-{seed}", name)
+            cells[row, column, seed] = Cell(row, column, seed, own, folders[name])
+    if folder.is_dir():
+        resolver.save()
+    return Plan(study, folder, scale, seeds, cells, missing)
+
+
+def scaled(config: dict[str, Any], scale: float) -> dict[str, Any]:
+    """A config with fewer rounds: everything that counts rounds of a run is shortened alike, to 1 at least.
+
+    Example:
+        >>> scaled({"trainer": {"max_rounds": 30}, "selection": {"init_args": {"stage_one": 4}}}, 0.1)
+        {'trainer': {'max_rounds': 3}, 'selection': {'init_args': {'stage_one': 1}}}
+    """
+    copy: dict[str, Any] = json.loads(json.dumps(config))
+    for name in ROUND_COUNTS if scale < 1 else ():
+        *parts, last = name.split(".")
+        inside: Any = copy
+        for part in parts:
+            inside = inside.get(part) if isinstance(inside, dict) else None
+            inside = inside.get("init_args", inside) if isinstance(inside, dict) else None
+        if isinstance(inside, dict) and isinstance(inside.get(last), int) and inside[last] > 1:
+            inside[last] = max(1, round(inside[last] * scale))
+    return copy
+
+
+def added_seeds(folder: Path) -> list[int]:
+    """The seeds that `dfl-study add-seeds` has added."""
+    file = folder / "seeds.yaml"
+    return [int(seed) for seed in read_config(file)["added"]] if file.is_file() else []
+
+
+def add_seeds(study: Study, folder: Path, number: int) -> list[int]:
+    """Add the next seeds to a study.
+
+    Returns:
+        The new ones.
+    """
+    if number < 1:
+        raise UserError(f"add-seeds {number}: it is a number of further seeds, 1 or more")
+    before = added_seeds(folder)
+    first = max([*study.seeds, *before]) + 1
+    new = list(range(first, first + number))
+    text = f"added: {[*before, *new]}\n"
+    write_atomically(folder / "seeds.yaml", lambda file: file.write(text.encode()))
+    return new
+
+
+def contradictions(cells: list[Cell]) -> Iterator[str]:
+    """Cells in whose folder there is a run of other settings, which the library's defaults were then."""
+    for cell in cells:
+        file = cell.folder / CONFIG
+        found = disagreement(read_config(file), cell.config) if file.is_file() else ""
+        if found:
+            yield f"{cell.folder} was made when a default of dfl_lightning was another one: {found}; remove the folder"
+
+
+def _folder(study: Path, label: str, name: str) -> Path:
+    """The folder of a cell, also where its row or column had another name when it was made."""
+    there = sorted((study / "cells").glob(f"*-{name}"))
+    return there[0] if there else study / "cells" / f"{label}-{name}"

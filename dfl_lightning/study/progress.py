@@ -1,0 +1,166 @@
+"""What `dfl-study run` shows: one line of a terminal, or a line for each cell that ends."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, TextColumn
+from rich.progress import Progress as Bar
+
+from dfl_lightning.study.cell_state import CellState, state_of
+from dfl_lightning.study.plan import Cell
+
+PERIOD = 1.0
+"""Seconds between two looks at how far the cells are."""
+
+
+class Progress:
+    """Counts cells, and says when all will be done.
+
+    Args:
+        cells: of the study, one for each folder.
+        jobs: processes at a time.
+        accuracy: what is said about a cell that is done.
+    """
+
+    def __init__(self, cells: Sequence[Cell], jobs: int, accuracy: str) -> None:
+        self._jobs, self._accuracy, self._total = jobs, accuracy, len(cells)
+        self._states = {cell.folder: state_of(cell) for cell in cells}
+        self._rates = Rates(self._states.values())
+        self._begun: dict[Path, tuple[float, int]] = {}
+        self._looked = 0.0
+        console = Console()
+        self._bar: Bar | None = None
+        if console.is_terminal:
+            columns = (BarColumn(bar_width=24), TextColumn("{task.fields[about]}"))
+            self._bar = Bar(*columns, console=console, auto_refresh=False)
+            self._bar.start()
+            self._task = self._bar.add_task("", total=max(1, sum(cell.rounds for cell in cells)), about="")
+
+    def started(self, cell: Cell) -> None:
+        """A process has begun to work at a cell."""
+        self._states[cell.folder] = state_of(cell)
+        self._begun[cell.folder] = (time.monotonic(), self._states[cell.folder].rounds)
+        if self._bar is None:
+            at = self._states[cell.folder].rounds
+            print(f"{cell.label}: {f'goes on after round {at}' if at else 'starts'}", flush=True)
+
+    def ended(self, state: CellState) -> None:
+        """Nobody works at a cell any more."""
+        self._states[state.cell.folder] = state
+        self._begun.pop(state.cell.folder, None)
+        self._rates.learn(state)
+        line = f"{state.cell.label}: {self._end_of(state)}"
+        if self._bar is None:
+            print(f"{line} · {self.counts()}", flush=True)
+        elif state.why:
+            self._bar.console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+    def show(self, working: Sequence[Cell], waiting: int) -> None:
+        """How far everything is, every second or so."""
+        if self._bar is None or time.monotonic() < self._looked + PERIOD:
+            return
+        self._looked = time.monotonic()
+        for cell in working:
+            self._states[cell.folder] = state_of(cell)
+        done = sum(state.rounds for state in self._states.values())
+        self._bar.update(self._task, completed=done, about=self.counts())
+        self._bar.refresh()
+
+    def counts(self) -> str:
+        """Cells done, running, failed, and the time that is left."""
+        counts = Counter(state.word for folder, state in self._states.items() if folder not in self._begun)
+        parts = [f"{counts['done']}/{self._total} cells done", f"{len(self._begun) + counts['running']} running"]
+        parts += [f"{counts[word]} {word}" for word in ("failed", "not at hand") if counts[word] or word == "failed"]
+        left = self._left()
+        return " · ".join([*parts, *([f"{as_time(left)} left"] if left is not None else [])])
+
+    def stop(self) -> None:
+        """Leave the terminal as it was."""
+        if self._bar is not None:
+            self._bar.stop()
+
+    def _end_of(self, state: CellState) -> str:
+        if not state.is_done:
+            return f"{state.word} after round {state.rounds}{f': {state.why}' if state.why else ''}"
+        accuracy = state.accuracy(self._accuracy)
+        return "done" if accuracy is None else f"done, {100 * accuracy:.2f} %"
+
+    def _left(self) -> float | None:
+        rates = self._rates.with_running(
+            (self._states[folder].cell, time.monotonic() - begun, state_of(self._states[folder].cell).rounds - rounds)
+            for folder, (begun, rounds) in self._begun.items()
+        )
+        total = 0.0
+        for folder, state in self._states.items():
+            if state.is_done or (state.why and folder not in self._begun):
+                continue
+            rate = rates.of(state.cell)
+            if rate is None:
+                return None
+            total += rate * max(0, state.cell.rounds - state.rounds)
+        return total / self._jobs
+
+
+class Rates:
+    """Seconds a round: of a cell's place in the table, else of its column, else of all.
+
+    Args:
+        states: of cells, of which those that are done are learned from.
+    """
+
+    def __init__(self, states: Iterable[CellState] = ()) -> None:
+        self._sums: defaultdict[tuple[str, ...], list[float]] = defaultdict(lambda: [0.0, 0.0])
+        for state in states:
+            self.learn(state)
+
+    def learn(self, state: CellState) -> None:
+        """Take up a cell that is done."""
+        if state.seconds is not None:
+            self._add(state.cell, state.seconds, state.rounds)
+
+    def with_running(self, running: Iterable[tuple[Cell, float, int]]) -> Rates:
+        """These, and what running cells show: each with its seconds and its rounds so far."""
+        more = Rates()
+        for key, (seconds, rounds) in self._sums.items():
+            more._sums[key] = [seconds, rounds]
+        for cell, seconds, rounds in running:
+            if rounds > 0:
+                more._add(cell, seconds, rounds)
+        return more
+
+    def exactly(self, row: str, column: str) -> float | None:
+        """Seconds a round of a place of the table; None where nothing of it is done."""
+        seconds, rounds = self._sums.get((row, column), (0.0, 0.0))
+        return seconds / rounds if rounds > 0 else None
+
+    def of(self, cell: Cell) -> float | None:
+        """Seconds a round; None where nothing is known."""
+        for key in ((cell.row, cell.column), (cell.column,), ()):
+            seconds, rounds = self._sums.get(key, (0.0, 0.0))
+            if rounds > 0:
+                return seconds / rounds
+        return None
+
+    def _add(self, cell: Cell, seconds: float, rounds: float) -> None:
+        for key in ((cell.row, cell.column), (cell.column,), ()):
+            self._sums[key][0] += seconds
+            self._sums[key][1] += rounds
+
+
+def as_time(seconds: float) -> str:
+    """Seconds for people.
+
+    Example:
+        >>> as_time(75), as_time(3 * 3600 + 120), as_time(100 * 3600)
+        ('1:15', '3:02:00', '4 days 4:00:00')
+    """
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    clock = f"{hours}:{minutes:02}:{rest:02}" if hours or days else f"{minutes}:{rest:02}"
+    return f"{days} day{'s' * (days > 1)} {clock}" if days else clock

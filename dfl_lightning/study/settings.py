@@ -1,0 +1,81 @@
+"""Settings of a study's rows and columns as words of `dfl-fit`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from dfl_lightning.errors import UserError
+from dfl_lightning.study.study_file import MISSING, Study
+
+GROUPS = {
+    *("trainer", "model", "data", "dropout", "outgoing", "selection", "threshold", "substitution", "aggregation"),
+    *("objective", "data.partition", "model.network", "model.optimizer", "model.lr_scheduler", "model.loss"),
+}
+"""Keys of a config whose value is a mapping of options; a mapping elsewhere is one value."""
+
+
+def words_of(study: Study, row: str, column: str) -> list[str]:
+    """The words with which `dfl-fit` runs a place of the table, without its seed.
+
+    Raises:
+        UserError: a config that is no name, or a seed among the settings.
+    """
+    layers = study.layers(row, column)
+    configs = [layer["config"] for layer in layers if layer.get("config") is not None]
+    words = [f"--config={_config(study, configs[-1])}"] if configs else []
+    for layer in layers:
+        for option, value in options_in({key: v for key, v in layer.items() if key not in ("config", MISSING)}):
+            if option == "seed_everything":
+                raise UserError(f"{study.path}: {row}, {column}: seed_everything is what `seeds` lists")
+            words.append(f"--{option}={as_word(value)}")
+    return words
+
+
+def options_in(layer: Mapping[str, Any], below: str = "") -> Iterator[tuple[str, Any]]:
+    """Dotted names and values of settings that are nested or dotted.
+
+    Example:
+        >>> list(options_in({"trainer": {"max_rounds": 3}, "selection.k": 5, "topology": {"generator": "partial"}}))
+        [('trainer.max_rounds', 3), ('selection.k', 5), ('topology', {'generator': 'partial'})]
+        >>> list(options_in({"data": {"partition": {"class_path": "IID"}}}))
+        [('data.partition', {'class_path': 'IID'})]
+    """
+    for key, value in layer.items():
+        name = f"{below}{key}".replace(".init_args", "")
+        if name in GROUPS and isinstance(value, dict) and "class_path" not in value:
+            inner = {**value, **(value.get("init_args") or {})}
+            inner.pop("init_args", None)
+            yield from options_in(inner, f"{name}.")
+        else:
+            yield name, value
+
+
+def as_word(value: Any) -> str:
+    """A value as the command line takes it.
+
+    Example:
+        >>> as_word("all"), as_word(None), as_word([0, 180]), as_word({"class_path": "IID"})
+        ('all', 'null', '[0, 180]', '{"class_path": "IID"}')
+    """
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def slug(names: Iterable[str]) -> str:
+    """A readable part of a folder's name.
+
+    Example:
+        >>> slug(["AFIND+ (ours)", "Dir(0.1)"])
+        'AFIND-ours_Dir-0.1'
+    """
+    parts = ("".join(c if c.isascii() and (c.isalnum() or c == ".") else " " for c in name) for name in names)
+    return "_".join("-".join(part.split())[:30].strip("-.") for part in parts)
+
+
+def _config(study: Study, name: Any) -> str:
+    if not isinstance(name, str):
+        raise UserError(f"{study.path}: config {name!r} is no name of a config or path of one")
+    beside = study.path.parent / name
+    return str(beside) if not Path(name).is_file() and beside.is_file() else name

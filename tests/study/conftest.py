@@ -1,0 +1,72 @@
+"""Studies of four cells, with runs that were made up or are real."""
+
+import json
+
+import numpy as np
+import pytest
+import yaml
+
+from dfl_lightning.study.plan import CONFIG, make_plan
+from dfl_lightning.study.resolve import config_text
+from dfl_lightning.study.study_file import read_study
+
+SMALL = """\
+# Four small cells
+name: small
+base:
+  trainer: {max_rounds: 4, checkpoint_every: 1, accelerator: cpu}
+  model: {network: {class_path: MLP, init_args: {hidden: [4]}}, local_epochs: 1}
+  data: {class_path: Digits, init_args: {num_clients: 6, samples_per_client: 30}}
+  selection: {class_path: Gossip, init_args: {k: 2}}
+rows:
+  Gossip: {}
+  Local: {selection.k: 0}
+columns:
+  IID: {data.partition: IID}
+  rotated: {data: {partition: {class_path: RotatedClusters, init_args: {degrees: [0, 90]}}}}
+seeds: [0]
+accuracy: acc_last
+"""
+
+
+@pytest.fixture
+def study_of(tmp_path, monkeypatch):
+    """A study file in the folder in which the test works: the small one with other values for some keys."""
+    monkeypatch.chdir(tmp_path)
+
+    def study_of(**changes):
+        content = {**yaml.safe_load(SMALL), **changes}
+        text = yaml.safe_dump({key: value for key, value in content.items() if value is not None}, sort_keys=False)
+        (tmp_path / "small.yaml").write_text(f"# Four small cells\n{text}")
+        return tmp_path / "small.yaml"
+
+    return study_of
+
+
+@pytest.fixture
+def planned(study_of, tmp_path):
+    """The plan of a small study."""
+
+    def planned(scale=1.0, **changes):
+        return make_plan(read_study(study_of(**changes)), tmp_path / "studies" / "small", scale)
+
+    return planned
+
+
+@pytest.fixture
+def pretend():
+    """Leave in a cell's folder what a run leaves there."""
+    return leave_a_run
+
+
+def leave_a_run(cell, accuracy=None, split=0, status="finished", **summary):
+    run = cell.folder / "run" / "2026-01-01_00-00-00"
+    (run / "checkpoints").mkdir(parents=True, exist_ok=True)
+    (run / "checkpoints" / "last.ckpt").write_bytes(b"")
+    (run / "metrics.csv").write_text("round\n" + "0\n" * cell.rounds)
+    (cell.folder / CONFIG).write_text(f"# dfl_lightning 0.1.0, commit abc\n{config_text(cell.config)}")
+    np.savez(run / "split.npz", train=np.array([split]))
+    about = {"status": status, "rounds": cell.rounds, "seconds": {"rounds": 8.0}, "versions": {"torch": "2.9"}}
+    accuracies = {} if accuracy is None else {"acc_last": accuracy, "acc_best_val": None}
+    (run / "summary.json").write_text(json.dumps({**about, "test_accuracy": accuracies, **summary}))
+    return run

@@ -1,0 +1,96 @@
+"""The shipped studies: every row, column and number of a paper's table."""
+
+import pytest
+
+from dfl_lightning.arguments import find_configs, settle_choices
+from dfl_lightning.errors import UserError
+from dfl_lightning.resources import shipped
+from dfl_lightning.study import checking
+from dfl_lightning.study.command import main
+from dfl_lightning.study.settings import words_of
+from dfl_lightning.study.study_file import KIND, read_study
+
+STUDIES = list(shipped(KIND))
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_names_and_options_exist_and_the_first_line_says_what_it_is(name):
+    study = read_study(name)
+    assert study.name == name
+    assert 20 < len(study.title) <= 130
+    for row, column in study.pairs():
+        if not study.missing(row, column):
+            settle_choices(find_configs(words_of(study, row, column))[0])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", STUDIES)
+def test_every_shipped_study_can_be_explained(name, tmp_path, monkeypatch, capsys):
+    """Without data: all cells are resolved by dfl-fit, and what is missing is said."""
+
+    def nothing(config):
+        raise UserError(f"data {config['data']['class_path'].rpartition('.')[2]}: its files are not in root 'nothing'")
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(checking, "ask_about", nothing)
+    assert main(["run", name, "--explain"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    study = read_study(name)
+    assert lines[0] == f"{name}: {study.title}"
+    assert lines[-1] == "nothing can be run now"
+    lacking = [study.missing(row, column) for row, column in study.pairs()]
+    assert any(line.startswith("not in the library yet: ") for line in lines) == any(lacking)
+    assert list(tmp_path.iterdir()) == []
+
+
+def cells_of(name):
+    """Number of places of the table, and of published numbers."""
+    study = read_study(name)
+    return len(study.pairs()), sum(map(len, study.published.values()))
+
+
+@pytest.mark.parametrize(
+    ("name", "places", "numbers"),
+    [
+        ("afind_table1", 48, 48),
+        ("afind_table2", 16, 16),
+        ("afind_table3", 16, 16),
+        ("panm_table2", 21, 21),
+        ("panm_table3", 21, 21),
+        ("panm_table4", 42, 42),
+        ("panm_table5", 25, 25),
+        ("panm_table6", 8, 8),
+        ("dpfl_table1", 80, 80),
+        ("dpfl_table2", 6, 6),
+        ("dpfl_table3", 12, 12),
+        ("dpfl_table4", 16, 16),
+        ("dpfl_table5", 8, 8),
+        ("dpfl_table6", 8, 8),
+    ],
+)
+def test_tables_are_complete(name, places, numbers):
+    assert cells_of(name) == (places, numbers)
+
+
+@pytest.mark.parametrize(
+    ("name", "row", "column", "mean", "sd"),
+    [
+        ("afind_table1", "AFIND+", "CIFAR-10 Dir(0.1)", 71.89, 0.06),
+        ("afind_table1", "PENS", "CIFAR-100 c = 10", 67.03, 1.21),
+        ("panm_table4", "PANMLoss", "l 20 k 5", 43.64, 1.54),
+        ("panm_table6", "IFCA c = 3", "CIFAR10(4)", 41.05, 1.09),
+        ("dpfl_table1", "DPFL 0.1 N", "CINIC10 Patho(3)", 80.24, 0.35),
+        ("dpfl_table4", "P = 10", "budget 20", 84.17, None),
+    ],
+)
+def test_published_numbers_are_those_of_the_papers(name, row, column, mean, sd):
+    published = read_study(name).published[row][column]
+    assert (published.mean, published.sd) == (mean, sd)
+
+
+def test_scores_of_settings_that_papers_print():
+    words = words_of(read_study("panm_table4"), "PENS", "l 30 k 15")
+    assert '--selection={"class_path": "PENS", "init_args": {"k": 15, "sampled": 30, "top": 15' in " ".join(words)
+    words = " ".join(words_of(read_study("dpfl_table1"), "DPFL 0.05 N", "CINIC10 Dir(0.1)"))
+    assert "--data.num_clients=200" in words or '"num_clients": 200' in words
+    assert words.endswith("--selection.budget=10")

@@ -1,0 +1,161 @@
+"""What a table says about runs that are there, that are not, and that are not comparable."""
+
+import csv
+import io
+
+import pytest
+
+from dfl_lightning.study import formats
+from dfl_lightning.study.cell_state import write_failure
+from dfl_lightning.study.picture import draw
+from dfl_lightning.study.table import make_table
+
+ACCURACIES = {("Gossip", "IID"): [0.8, 0.84], ("Local", "IID"): [0.7, 0.72], ("Gossip", "rotated"): [0.5, 0.6]}
+
+
+@pytest.fixture
+def filled(planned, pretend):
+    """A plan whose cells have these accuracies by row and column, a number a seed."""
+
+    def filled(accuracies, **changes):
+        plan = planned(**{"seeds": list(range(max(map(len, accuracies.values())))), **changes})
+        for (row, column), values in accuracies.items():
+            for seed, value in enumerate(values):
+                pretend(plan.cells[row, column, seed], value, split=seed)
+        return plan
+
+    return filled
+
+
+def test_markdown_has_mean_spread_and_what_is_published(filled):
+    published = {"Gossip": {"IID": [81.0, 0.4]}, "Local": {"IID": 75}}
+    text = formats.markdown(make_table(filled(ACCURACIES, published=published)))
+    assert "| Gossip | **82.00 ± 2.83** [81.00, +1.00] | **55.00 ± 7.07** |" in text
+    # the difference is 0.11 with sd 0.0141: t(1) = 12.7 makes the interval -1.7 to 23.7
+    assert "| Local | 71.00 ± 1.41 ≈ [75.00, −4.00] | waiting |" in text
+    assert "| IID | Gossip − Local | +11.00 | −1.71 to +23.71 |  | 2 | 6 |" in text
+    assert "- acc_last: test accuracy of the last evaluated round, mean over clients, in percent" in text
+    assert "seeds 0, 1" in text
+    assert "no tests: below 6 seeds none can reach p < 0.05" in text
+    assert "Kendall's tau of the published and the measured order of the rows: IID 1.00 (2 rows)" in text
+    assert "cells without a number: 2 waiting" in text
+    assert "torch 2.9; commit abc" in text
+    assert "6 cells in 0:48 of training" in text
+
+
+def test_a_clear_difference_has_no_mark_and_few_seeds_no_star(filled):
+    table = make_table(filled({("Gossip", "IID"): [0.8, 0.81, 0.82], ("Local", "IID"): [0.7, 0.71, 0.7201]}))
+    assert table.rivals["Local", "IID"].is_told_apart
+    assert "| Local | 71.00 ± 1.01 |" in formats.markdown(table)
+
+
+def test_six_seeds_have_a_test_with_holms_correction(filled):
+    first = [0.80, 0.81, 0.82, 0.80, 0.83, 0.81]
+    rows = {"A": {"selection.k": 1}, "B": {"selection.k": 2}, "C": {"selection.k": 3}}
+    values = {("A", "IID"): first, ("B", "IID"): [v - 0.1 for v in first], ("C", "IID"): [v - 0.01 for v in first]}
+    table = make_table(filled(values, rows=rows, columns={"IID": {}}))
+    assert (table.rivals["B", "IID"].p, table.rivals["C", "IID"].p) == (0.0625, 0.0625)  # 2 times 2 / 2^6
+    assert not table.rivals["B", "IID"].has_star
+    assert "exact sign-flip test" in formats.markdown(table)
+
+
+def test_six_seeds_and_two_rows_have_a_star(filled):
+    values = {("Gossip", "IID"): [0.8 + s / 100 for s in range(6)], ("Local", "IID"): [0.7 + s / 200 for s in range(6)]}
+    assert "| Local | 71.25 ± 0.94 * |" in formats.markdown(make_table(filled(values)))
+
+
+def test_another_accuracy_is_one_option_away(filled, pretend):
+    plan = filled(ACCURACIES)
+    table = make_table(plan, "acc_best_val")
+    assert {table.places[place].remark for place in ACCURACIES} == {"no acc_best_val"}
+    assert "- acc_best_val: test accuracy of each client's best round on validation" in formats.markdown(table)
+
+
+def test_rows_with_another_split_have_no_paired_differences(filled, pretend):
+    plan = filled(ACCURACIES)
+    for seed in (0, 1):
+        pretend(plan.cells["Local", "IID", seed], 0.7, split=77)
+    table = make_table(plan)
+    assert table.rivals["Local", "IID"].difference is None
+    assert "another split of the data" in formats.markdown(table)
+    assert "≈" not in formats.markdown(table).partition("Paired")[0].partition("- acc")[0]
+
+
+def test_rows_with_other_first_models_have_no_paired_differences(filled):
+    rows = {
+        "Gossip": {},
+        "Local": {"selection.k": 0},
+        "Wide": {"model.network": {"class_path": "MLP", "init_args": {"hidden": [9]}}},
+    }
+    values = {(row, "IID"): [0.8, 0.81] for row in rows}
+    table = make_table(filled(values, rows=rows))
+    assert [note for note in table.notes if "first models" in note and "no paired" in note] == [
+        "Wide has other first models than the other rows of IID: no paired differences"
+    ]
+
+
+def test_a_place_without_a_number_says_why(filled, pretend):
+    plan = filled(
+        {("Gossip", "IID"): [0.8]},
+        rows={"Gossip": {}, "Local": {"selection.k": 0}, "APFL": {"not_in_library": "APFL"}},
+        columns={"IID": {"data.partition": "IID"}, "rotated": {}, "none": {"data.num_clients": 5}},
+        cells={"Gossip": {"none": None}},
+        published={"APFL": {"IID": 80.96}},
+    )
+    cell = plan.cells["Local", "IID", 0]
+    cell.folder.mkdir(parents=True)
+    write_failure(cell, "data Digits: its files are not in root 'x'", lacks_data=True)
+    pretend(plan.cells["Local", "none", 0], status="failed", reason="it diverged")
+    write_failure(plan.cells["Local", "none", 0], "it diverged")
+    pretend(plan.cells["Gossip", "rotated", 0], status="stopped")
+    text = formats.markdown(make_table(plan))
+    assert "| Gossip | **80.00** | stopped | – |" in text
+    assert "| Local | not at hand | waiting | failed |" in text
+    assert "| APFL | not in the library [80.96] |" in text
+    assert "- Local, IID, seed 0: not at hand: data Digits: its files are not in root 'x'" in text
+    assert "- Local, none, seed 0: failed: it diverged" in text
+    assert "- not in the library yet: APFL" in text
+
+
+def test_over_five_columns_rows_are_ranked(filled):
+    columns = {f"c{n}": {"data.num_clients": 5 + n} for n in range(5)}
+    values = {("Gossip", c): [0.8] for c in columns} | {("Local", c): [0.7 - n / 100] for n, c in enumerate(columns)}
+    text = formats.markdown(make_table(filled(values, columns=columns)))
+    assert "mean ranks over 5 columns: Gossip 1.00, Local 2.00" in text
+    assert "Gossip against the others over these columns (Wilcoxon's signed-rank test, Holm): p = Local 0.062" in text
+
+
+def test_a_scaled_table_says_so_in_title_and_caption(filled):
+    text = formats.markdown(make_table(filled(ACCURACIES, scale=0.5)))
+    assert "**Four small cells (rounds times 0.5: no number of the paper's setting)**" in text
+    assert "- scaled: all counts of rounds times 0.5" in text
+
+
+def test_csv_has_a_line_a_place_with_all_digits(filled):
+    rows = list(csv.DictReader(io.StringIO(formats.as_csv(make_table(filled(ACCURACIES))))))
+    assert [(row["row"], row["column"], row["n"]) for row in rows][:3] == [
+        ("Gossip", "IID", "2"),
+        ("Gossip", "rotated", "2"),
+        ("Local", "IID", "2"),
+    ]
+    assert float(rows[0]["mean"]) == pytest.approx(82)
+    assert float(rows[2]["best_minus_row"]) == pytest.approx(11)
+    assert rows[0]["seeds"] == "0:80.0 1:84.0"
+    assert rows[3]["remark"] == "waiting"
+
+
+def test_latex_is_booktabs_with_everything_written_out(filled):
+    rows = {"Gossip": {}, "Local & alone_1": {"selection.k": 0}}
+    values = {("Gossip", "IID"): [0.8, 0.84], ("Local & alone_1", "IID"): [0.7, 0.72]}
+    text = formats.latex(make_table(filled(values, rows=rows)))
+    assert r"Local \& alone\_1 & 71.00 $\pm$ 1.41 $\approx$ & waiting \\" in text
+    assert r"Gossip & \textbf{82.00 $\pm$ 2.83} & waiting \\" in text
+    for command in (r"\toprule", r"\midrule", r"\bottomrule", r"\begin{tabular}{lrr}"):
+        assert text.count(command) == 1
+    assert not set("±≈−–") & set(text)
+    assert text.count("{") == text.count("}")
+
+
+def test_the_picture_is_a_png(filled, tmp_path):
+    made = draw(make_table(filled(ACCURACIES, published={"Local": {"IID": 75}})), tmp_path / "made" / "small.png")
+    assert made.read_bytes().startswith(b"\x89PNG")
