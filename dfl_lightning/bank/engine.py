@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from dfl_lightning.bank.allocator import keep_freed_memory
 from dfl_lightning.bank.batches import Draws, batches_of
+from dfl_lightning.bank.card import out_of_memory
 from dfl_lightning.bank.cohorts import plan_cohorts
 from dfl_lightning.bank.jobs import Evaluation, References, Trained
 from dfl_lightning.bank.layout import Layout
@@ -22,7 +23,6 @@ from dfl_lightning.bank.products import one_blas_thread
 from dfl_lightning.bank.ranks import Ranks
 from dfl_lightning.bank.threads import Workers, workers
 from dfl_lightning.data import ClientData
-from dfl_lightning.errors import reason
 from dfl_lightning.global_generators import name_of
 from dfl_lightning.optimizers import Hyperparameters
 
@@ -190,14 +190,7 @@ class Engine(ABC):
 
     def out_of_memory(self, error: torch.OutOfMemoryError) -> str:
         """One sentence where local work takes more memory than a GPU has."""
-        widest, processes = max(map(len, self.cohorts)), self.config.processes
-        remedy = f"use smaller ones: --trainer.cohorts {min(2 * len(self.cohorts), self.data.num_clients)}"
-        if widest == 1 or len(self.cohorts) >= self.data.num_clients // processes * processes:
-            remedy = "lower model.batch_size or use a smaller network"
-        return (
-            f"the GPU ran out of memory with {len(self.cohorts)} cohort{'s' * (len(self.cohorts) > 1)} of up to "
-            f"{widest} clients ({reason(error)}); {remedy}"
-        )
+        return out_of_memory(error)
 
     def train(
         self, bank: Bank, references: References, training: Training, target: Tensor, progress: Progress | None

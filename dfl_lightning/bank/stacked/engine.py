@@ -37,6 +37,7 @@ from dfl_lightning.bank.stacked.workshop import Workshop
 from dfl_lightning.bank.threads import Workers, workers
 from dfl_lightning.bank.trial import FEWEST, TRAINING_OPERATIONS, Trial, examples, try_plain
 from dfl_lightning.data import ClientData
+from dfl_lightning.errors import reason
 from dfl_lightning.optimizers import ClientOptimizer
 from dfl_lightning.streams import stream_seed
 
@@ -130,9 +131,9 @@ class StackedEngine(Engine):
         self._describe_memory()
         if self._recorder is None:
             return
-        reason = obstacle(self._shop, examples(self.data, 2, self.config.dtype)[0])
-        self.details["graphs"] = f"not recorded: {reason}" if reason else "recorded"
-        if reason:
+        why = obstacle(self._shop, examples(self.data, 2, self.config.dtype)[0])
+        self.details["graphs"] = f"not recorded: {why}" if why else "recorded"
+        if why:
             return
         try:
             self.recordings = Recordings(self._shop, max(map(len, self.cohorts)), self._recorder)
@@ -183,6 +184,17 @@ class StackedEngine(Engine):
         if ranks.count > 1:
             chosen = ranks.from_rank(0, chosen)
         self._unfold(frozenset(name for name, wanted in zip(names, chosen.tolist(), strict=True) if wanted))
+
+    def out_of_memory(self, error: torch.OutOfMemoryError) -> str:
+        """With the remedy of narrower cohorts, where there are any; see `Engine.out_of_memory`."""
+        widest, processes = max(map(len, self.cohorts)), self.config.processes
+        remedy = f"use smaller ones: --trainer.cohorts {min(2 * len(self.cohorts), self.data.num_clients)}"
+        if widest == 1 or len(self.cohorts) >= self.data.num_clients // processes * processes:
+            remedy = "lower model.batch_size or use a smaller network"
+        return (
+            f"the GPU ran out of memory with {len(self.cohorts)} cohort{'s' * (len(self.cohorts) > 1)} of up to "
+            f"{widest} clients ({reason(error)}); {remedy}"
+        )
 
     def _unfold(self, names: frozenset[str]) -> None:
         self._unfolded = self._shop.network.unfolded = names

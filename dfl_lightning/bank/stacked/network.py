@@ -481,6 +481,8 @@ class _Comparison:
         """The mode, and what the plain networks make of their first `sizes` samples."""
         try:
             return training, [self._pass(client, size, training) for client, size in enumerate(sizes)]
+        except torch.OutOfMemoryError:
+            raise  # which says nothing about the network
         except Exception as error:
             raise CannotStack(f"the plain network fails ({reason(error)})", by_failing=True) from error
 
@@ -524,6 +526,8 @@ class _Comparison:
             found: Sequence[Tensor | None] = ()
             if torch.is_grad_enabled():
                 found = torch.autograd.grad(total, leaves, allow_unused=True)  # type: ignore[arg-type]
+        except torch.OutOfMemoryError:
+            raise
         except Exception as error:
             note = next(iter(getattr(error, "__notes__", [])), "")
             where = note.removeprefix("in ") or "its forward pass"

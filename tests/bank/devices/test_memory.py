@@ -1,5 +1,6 @@
 """A GPU's memory: cohorts as few as fit, the choice of a run kept, and one sentence where it is not enough."""
 
+from contextlib import nullcontext
 from dataclasses import replace
 
 import pytest
@@ -7,7 +8,7 @@ import torch
 from pretended import DEVICE, everything_on
 from torch import nn
 
-from dfl_lightning.bank import References, StackedEngine, card
+from dfl_lightning.bank import LoopEngine, References, StackedEngine, card
 from dfl_lightning.bank.cohorts import cohorts_on_gpus
 from dfl_lightning.bank.ranks import owners_of
 from dfl_lightning.bank.stacked import convolution
@@ -237,3 +238,62 @@ def test_training_that_runs_out_of_memory_names_the_remedy(there, monkeypatch):
         assert str(refused.value).startswith("the GPU ran out of memory with ")
         assert remedy in str(refused.value)
         assert "A long story" not in str(refused.value)
+
+
+def test_the_first_process_decides_for_all(there, watch):
+    """Two processes one after the other: what the first one has found is what the second one is told."""
+    told = []
+
+    class Process:
+        """What `settle` asks of `Ranks`."""
+
+        count = 2
+
+        def __init__(self, rank):
+            self.rank = rank
+
+        def together(self):
+            return nullcontext()
+
+        def from_rank(self, source, numbers):
+            assert source == 0
+            told.append(numbers)
+            return told[0]
+
+    engines = [there(kind="batchnorm").bank.engine for _ in range(2)]
+    for rank, engine in enumerate(engines):
+        engine.settle(Process(rank))
+        assert watch.asked == 2  # in the first process only
+        assert engine.decisions["unfolded"] == ["0"]
+        assert engine._shop.network.unfolded == {"0"}
+
+
+class Record:
+    """A recorder that calls the step once for each replay, or cannot."""
+
+    def __init__(self, error=None):
+        self.error, self.recorded = error, 0
+
+    def record(self, step):
+        self.recorded += 1
+        if self.error is not None:
+            raise self.error
+        return step
+
+
+@pytest.mark.parametrize(
+    ("error", "seconds"),
+    [(None, 0.001), (RuntimeError("a number"), 0.001), (torch.OutOfMemoryError("too little"), float("inf"))],
+)
+def test_passes_are_timed_as_they_will_run(there, monkeypatch, error, seconds):
+    recorder = Record(error)
+    watch = Stopwatch(there(kind="batchnorm").bank.engine._shop, 7, recorder)
+    monkeypatch.setattr(Stopwatch, "_seconds", lambda self, run: run() or 0.001)
+    assert watch() == seconds
+    assert recorder.recorded == 1
+
+
+def test_clients_one_after_the_other_have_no_cohorts_to_make_smaller(federation):
+    sentence = federation(engine=LoopEngine).bank.engine.out_of_memory(torch.OutOfMemoryError("too little"))
+    assert "cohorts" not in sentence
+    assert sentence.startswith("out of memory (too little); lower ")

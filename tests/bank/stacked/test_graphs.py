@@ -1,6 +1,8 @@
 """Recorded steps against the same steps run one by one: the same numbers, whatever changes between two replays."""
 
 import functools
+from contextlib import contextmanager, nullcontext
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -404,3 +406,43 @@ def test_buckets_are_few_and_hold_everybody():
         assert len(buckets) <= 8
         assert buckets == sorted(set(buckets))
         assert buckets[-1] == clients
+
+
+def test_a_recording_that_fails_leaves_the_capturing_stream(monkeypatch):
+    """torch stays on it, and every later operation would be part of a broken recording."""
+    present, done = [None], []
+
+    class Stream:
+        def wait_stream(self, other):
+            done.append("waits")
+
+    @contextmanager
+    def on(stream):
+        before, present[0] = present[0], stream
+        yield
+        present[0] = before  # not where something is raised, as in torch.cuda.graph
+
+    monkeypatch.setattr(torch.cuda, "Stream", Stream)
+    monkeypatch.setattr(torch.cuda, "MemPool", object)
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", lambda: SimpleNamespace(replay=None))
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda: present[0])
+    monkeypatch.setattr(torch.cuda, "set_stream", lambda stream: present.__setitem__(0, stream))
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: done.append("given back"))
+    monkeypatch.setattr(torch.cuda, "stream", on)
+    monkeypatch.setattr(torch.cuda, "use_mem_pool", lambda pool: nullcontext())
+    monkeypatch.setattr(torch.cuda, "graph", lambda graph, pool, stream: on(stream))
+    ordinary = present[0] = Stream()
+    graphs, streams, calls = CudaGraphs(), [], [0]
+
+    def step():
+        streams.append(present[0])
+        calls[0] += 1
+        if calls[0] == 4:
+            raise RuntimeError("operation not permitted when stream is capturing")
+
+    graphs.record(step)
+    with pytest.raises(RuntimeError, match="capturing"):
+        graphs.record(step)
+    assert present[0] is ordinary
+    assert set(streams) == {graphs._side}  # one stream for all
+    assert done.count("given back") == 2
