@@ -11,7 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 
 from dfl_lightning.bank import References, StackedEngine, Training
-from dfl_lightning.bank.stacked.graphs import FEWEST_STEPS, CudaGraphs, buckets_of, obstacle
+from dfl_lightning.bank.stacked.graphs import FEWEST_STEPS, CudaGraphs, Tray, buckets_of, obstacle
 from dfl_lightning.objectives import Objective, Phase, Plain
 
 SIZES = (40, 9, 33, 3, 28, 40, 14, 1)  # with batches of 4: 10, 3, 9, 1, 7, 10, 4 and 1 steps an epoch
@@ -446,3 +446,23 @@ def test_a_recording_that_fails_leaves_the_capturing_stream(monkeypatch):
     assert present[0] is ordinary
     assert set(streams) == {graphs._side}  # one stream for all
     assert done.count("given back") == 2
+
+
+class Interrupted(Pull):
+    """Cannot be recorded, which shows between the two batches of a step."""
+
+    failures = 1
+
+    def step(self, ctx):
+        if isinstance(ctx._source, Tray) and self.failures:
+            self.failures -= 1
+            ctx.next_batch()
+            raise RuntimeError("a number is asked for")
+        super().step(ctx)
+
+
+def test_a_step_that_fails_between_two_batches_is_done_again_from_the_first(federation, tape_recorder):
+    options = {"sets": ("other",), "optimizer": OPTIMIZERS["momentum"]}
+    with pytest.warns(UserWarning, match="a number is asked for"):
+        _, found = rounds(federation, tape_recorder, objective=Interrupted(), **options)
+    same(found, rounds(federation, objective=Pull(), **options)[1])
