@@ -67,6 +67,9 @@ class DFLModule(LightningModule):
     client_optimizer: ClientOptimizer
     """The optimizer of one client; there once a run is set up."""
 
+    loss: Callable[[Tensor, Tensor], Tensor]
+    """Mean loss of a batch; the user's own object, which is neither moved nor converted."""
+
     def __init__(
         self,
         network: Network | nn.Module,
@@ -95,7 +98,8 @@ class DFLModule(LightningModule):
         self.local_epochs, self.batch_size, self.finetune_epochs = local_epochs, batch_size, finetune_epochs
         self.optimizer_factory, self.scheduler_factory = optimizer, lr_scheduler
         self.shared_patterns, self.init = list(shared or ["*"]), init
-        self.loss = nn.CrossEntropyLoss() if loss is None else loss
+        # Not a layer of the module: Lightning would move the user's own object; engines work on a copy where they must.
+        object.__setattr__(self, "loss", nn.CrossEntropyLoss() if loss is None else loss)
         self.metrics = {_column_name(metric): metric for metric in metrics or []}
         self.objective = Plain() if objective is None else objective
         self.on_divergence = on_divergence
@@ -216,6 +220,7 @@ class DFLModule(LightningModule):
             clip_norm=trainer.clip_norm,
             clip_value=trainer.clip_value,
             reduced=torch.bfloat16 if trainer.precision == "bf16-mixed" else None,
+            tf32=trainer.precision == "tf32",
             cuda_graphs=trainer.cuda_graphs,
             processes=trainer.world_size,
             cohorts=trainer.cohorts,
@@ -338,6 +343,9 @@ class DFLModule(LightningModule):
             for phase in self.phases
         ]
         self.client_optimizer.check(trained)
+        if self.client_optimizer.capturable and self.dfl_trainer.strategy.root_device.type == "cpu":
+            remark = f"model.optimizer {self.client_optimizer.name}: capturable=True is for GPUs, and left out on a CPU"
+            self.dfl_trainer.remarks += [] if remark in self.dfl_trainer.remarks else [remark]
         self._schedule = Schedule(self.client_optimizer, self.scheduler_factory)
         rounds = (self.dfl_trainer.max_epochs or 0) if stage == "fit" else 0
         last = rounds - (not self.finetune_epochs)  # an evaluation fine-tunes with what the next round would have

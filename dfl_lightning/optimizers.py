@@ -46,6 +46,7 @@ class ClientOptimizer:
         groups: the options of each group, everything but its parameters.
         members: the places of each group's parameters in `network.parameters()`.
         elementwise: whether clients can be stacked without a trial.
+        capturable: whether the user asked for `capturable`, which torch takes on GPUs only; see `on`.
 
     Raises:
         UserError: the factory fails, or makes no optimizer with a learning rate for every group.
@@ -77,6 +78,8 @@ class ClientOptimizer:
         self.elementwise = self.of_torch and self.kind in {getattr(torch.optim, name) for name in ELEMENTWISE}
         accepted = inspect.signature(self.kind.__init__).parameters
         self._arguments = {name: value for name, value in optimizer.defaults.items() if name in accepted}
+        self.capturable = any(bool(options.get("capturable")) for options in self.groups)
+        self._captures = False  # where nobody said on which device, it is the CPU
 
     @property
     def name(self) -> str:
@@ -110,7 +113,15 @@ class ClientOptimizer:
             optimizer, present = self._by_factory(list(parameters), members, hyperparameters)
         for group, fields in zip(optimizer.param_groups, present, strict=True):
             group.update(fields)
+            if self.capturable and not self._captures:
+                group["capturable"] = False
         return optimizer
+
+    def on(self, device: torch.device) -> ClientOptimizer:
+        """The same for parameters on a device: `capturable` holds on GPUs, and is left out on a CPU."""
+        placed = copy.copy(self)
+        placed._captures = device.type != "cpu"
+        return placed
 
     def stub(self) -> torch.optim.Optimizer:
         """An optimizer with the same groups and a number in the place of each one's parameters, for schedules to move.
@@ -163,22 +174,23 @@ class ClientOptimizer:
 
     def fused_on(self, device: torch.device | str) -> ClientOptimizer:
         """The same with its fused kernel, where it has one there and the user has not chosen another."""
+        device = torch.device(device)
         options = [self._arguments, *self.groups]
         asked = any(o.get(name) is not None for o in options for name in ("foreach", "fused"))
         asked |= any(o.get(name) for o in options for name in ("capturable", "differentiable"))
         tensors = any(torch.is_tensor(value) for o in options for value in o.values())
         if not self.of_torch or "fused" not in self._arguments or asked or tensors:
-            return self
-        fused = copy.copy(self)
+            return self.on(device)
+        fused = self.on(device)
         fused._arguments = self._arguments | {"fused": True}
         fused.groups = tuple(options | {"fused": True} for options in self.groups)
-        if torch.device(device).type != "cpu":
+        if device.type != "cpu":
             trial = nn.Parameter(torch.zeros(1, device=device))
             trial.grad = torch.zeros_like(trial)
             try:
                 self.kind([trial], **fused._arguments).step()
             except RuntimeError:  # torch's way to say that it has no such kernel there
-                return self
+                return self.on(device)
         return fused
 
     def works_on_tensors_alone(self, device: torch.device) -> bool:
@@ -238,7 +250,7 @@ class ClientOptimizer:
             ) from error
 
 
-def name_of(factory: Factory) -> str:
+def name_of(factory: Callable[..., Any]) -> str:
     """What a factory is called: the class whose arguments it binds, or its own name."""
     while isinstance(factory, functools.partial):
         factory = factory.func

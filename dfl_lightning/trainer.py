@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
@@ -35,6 +35,7 @@ from dfl_lightning.bank.card import one_sentence
 from dfl_lightning.bank.choice import ENGINES
 from dfl_lightning.checkpoints import AtomicCheckpointIO, RoundCheckpoint, ShardedCheckpointIO, checkpoint_of
 from dfl_lightning.errors import UserError, nearest
+from dfl_lightning.float32 import float32_arithmetic
 from dfl_lightning.loop import LocalWork, RoundLoop
 from dfl_lightning.report.processes import ProcessTraffic
 from dfl_lightning.report.progress import RoundProgress
@@ -85,7 +86,9 @@ class DFLTrainer(Trainer):
             each. Default: as many as are fast on a CPU, as few as its memory has room for on a GPU.
         cuda_graphs: on a GPU, record the steps of local training once and replay them, where that is possible;
             numbers stay the same up to rounding.
-        precision: `32`, `64-true`, or `bf16-mixed` (layers compute in bfloat16, models stay in float32).
+        precision: `32`, float32 in products and convolutions alike; `tf32`, both may be TensorFloat32 on a GPU that
+            has it (on a CPU the same as `32`); `64-true`; or `bf16-mixed` (layers compute in bfloat16, models stay in
+            float32).
         gradient_clip_val: largest gradient norm (or value, by `gradient_clip_algorithm`) of each client by itself.
         logger: Lightning loggers beside the run folder's own `metrics.csv`; `true`: TensorBoard's where that is
             installed, else CSV's, in the folder `logs` of the run.
@@ -185,6 +188,8 @@ class DFLTrainer(Trainer):
                 enable_model_summary=enable_model_summary,
                 **kwargs,
             )
+        if self.precision == "tf32" and self.strategy.root_device.type == "cpu":
+            self.remarks.append("trainer.precision=tf32 is the same as 32 on a CPU, which has no TensorFloat32")
         self.cuda_graphs = cuda_graphs
         if cuda_graphs and self.strategy.root_device.type != "cuda":
             where = self.strategy.root_device.type
@@ -315,8 +320,13 @@ class DFLTrainer(Trainer):
 
     @property
     def precision(self) -> str:  # type: ignore[override]
-        """Of models and arithmetic: `32-true`, `64-true` or `bf16-mixed`."""
+        """Of models and arithmetic: `32-true`, `tf32`, `64-true` or `bf16-mixed`."""
         return self.precision_of_rows
+
+    @property
+    def _arithmetic(self) -> AbstractContextManager[None]:
+        """What this precision means for products and convolutions of float32 numbers, as long as the run lasts."""
+        return float32_arithmetic(tf32=self.precision == "tf32")
 
     def fit(  # type: ignore[override]  # `fork` in the place of Lightning's weights_only, which is always true here
         self,
@@ -343,7 +353,8 @@ class DFLTrainer(Trainer):
             raise UserError("fork starts a new run from a checkpoint: give ckpt_path, a run folder or a checkpoint")
         ckpt_path = _checkpoint(ckpt_path)
         self.fork, self.resumed_from = fork, ckpt_path
-        with cast("RoundLoop", self.fit_loop).giving_signals_back(), quiet_lightning(), one_sentence():
+        loop = cast("RoundLoop", self.fit_loop)
+        with loop.giving_signals_back(), quiet_lightning(), one_sentence(), self._arithmetic:
             try:
                 super().fit(model, datamodule=datamodule, ckpt_path=ckpt_path)
             except SystemExit as left:  # Lightning's answer to Ctrl-C
@@ -369,7 +380,7 @@ class DFLTrainer(Trainer):
             verbose: print Lightning's table of means.
             datamodule: the clients' data.
         """
-        with quiet_lightning(), one_sentence():
+        with quiet_lightning(), one_sentence(), self._arithmetic:
             return super().validate(model, dataloaders, _checkpoint(ckpt_path), verbose, datamodule)
 
     def test(  # type: ignore[override]
@@ -381,7 +392,7 @@ class DFLTrainer(Trainer):
         datamodule: LightningDataModule | None = None,
     ) -> Any:
         """Evaluate a checkpoint's models, or the module's present ones; arguments as of `validate`."""
-        with quiet_lightning(), one_sentence():
+        with quiet_lightning(), one_sentence(), self._arithmetic:
             return super().test(model, dataloaders, _checkpoint(ckpt_path), verbose, datamodule)
 
     def make_logger(self, folder: Path) -> None:
@@ -412,7 +423,7 @@ class DFLTrainer(Trainer):
         self.datamodule = datamodule
         datamodule.prepare_data()
         datamodule.setup("fit")
-        with one_sentence():
+        with one_sentence(), self._arithmetic:
             module.setup("fit")
             module.configure_model()
 
@@ -445,10 +456,10 @@ def default_callbacks(given: Iterable[Callback]) -> list[Callback]:
 
 
 def _precision(precision: str | int) -> str:
-    names = {"32": "32-true", "64": "64-true", "bf16": "bf16-mixed"}
+    names = {"32": "32-true", "tf32": "tf32", "64": "64-true", "bf16": "bf16-mixed"}
     names |= {name: name for name in names.values()}
     if str(precision) not in names:
-        raise UserError(f"trainer.precision={precision} is not implemented; use 32, 64-true or bf16-mixed")
+        raise UserError(f"trainer.precision={precision} is not implemented; use 32, tf32, 64-true or bf16-mixed")
     return names[str(precision)]
 
 

@@ -1,6 +1,7 @@
 """A run that takes a tenth of a second, for tests of everything around the rounds; the scripts, imported."""
 
 import importlib
+import os
 import signal
 from pathlib import Path
 
@@ -14,6 +15,9 @@ from dfl_lightning.data import Digits
 from dfl_lightning.data.partitions import RotatedClusters
 from dfl_lightning.models import MLP
 
+ACCELERATOR = os.environ.get("DFL_TEST_ACCELERATOR", "cpu")
+"""Where small runs and the tester of policies compute: `cpu`, `gpu`, or `pretended`, a GPU that is not there."""
+
 SCRIPTS = Path(__file__).resolve().parent.parent / "scripts"
 
 
@@ -26,7 +30,7 @@ class SmallRun:
             policies = [families.AFIND(), families.AdaptiveThreshold(), families.Boltzmann(), families.Bernoulli(0.3)]
         settings = {
             "enable_progress_bar": False,
-            "accelerator": "cpu",
+            "accelerator": "gpu" if ACCELERATOR == "gpu" else "cpu",
             "default_root_dir": root,
             "defaults": False,
             **options,
@@ -71,6 +75,30 @@ def load():
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(SCRIPTS))
         yield importlib.import_module
+
+
+def pytest_collection_modifyitems(items):
+    """Tests that compare bits, or count what only a CPU does, are skipped elsewhere."""
+    if ACCELERATOR == "cpu":
+        return
+    for item in items:
+        if item.get_closest_marker("cpu_bits"):
+            item.add_marker(pytest.mark.skip(reason=f"is about the CPU, and DFL_TEST_ACCELERATOR is {ACCELERATOR}"))
+
+
+@pytest.fixture(autouse=True, scope="session")
+def pretended_gpu():
+    """With DFL_TEST_ACCELERATOR=pretended, every run of the tests' own process has its models and data on it."""
+    if ACCELERATOR != "pretended":
+        yield
+        return
+    from pretended import everything_on
+
+    with everything_on(), pytest.MonkeyPatch.context() as patch:
+        from dfl_lightning.bank.stacked import engine
+
+        patch.setattr(engine, "Stopwatch", lambda *_: lambda: 1.0)
+        yield
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -230,7 +230,7 @@ REFUSED = {
     "round 1 (integer",
     "--model.lr_scheduler OneCycleLR --model.lr_scheduler.max_lr 1": "model.lr_scheduler cannot be made (You must define "
     "either total_steps OR",
-    "--trainer.precision 16-mixed": "trainer.precision=16-mixed is not implemented; use 32, 64-true or bf16-mixed",
+    "--trainer.precision 16-mixed": "trainer.precision=16-mixed is not implemented; use 32, tf32, 64-true or bf16-mixed",
     "--trainer.accumulate_grad_batches 2": "trainer.accumulate_grad_batches=2 has no meaning for communication rounds; use a larger model.batch_size",
     "--trainer.limit_train_batches 0.5": "trainer.limit_train_batches=0.5 has no meaning for communication rounds; use model.local_epochs",
     "--trainer.max_steps 10": "trainer.max_steps=10 has no meaning for communication rounds; use max_rounds",

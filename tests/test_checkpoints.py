@@ -305,6 +305,7 @@ def test_a_fork_from_the_middle_takes_the_rows_up_to_there(saved, small_run):
     assert contents(saved.folder) == before
 
 
+@pytest.mark.cpu_bits
 def test_more_rounds_and_another_place_are_no_difference(saved, small_run):
     longer = small_run(6, checkpoint_every=1, check_val_every_n_epoch=1).fit(last(saved))
     whole = small_run(6).fit()

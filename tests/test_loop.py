@@ -146,6 +146,7 @@ class Worse(Monitor):
         round.log("made_up", abs(round.index - 2))
 
 
+@pytest.mark.cpu_bits
 @pytest.mark.parametrize("patience", [1, 2])
 def test_early_stopping_stops_at_a_boundary_and_a_resumed_run_stays_stopped(small_run, patience):
     def make():
@@ -203,6 +204,7 @@ def test_model_checkpoint_every_so_many_rounds_with_its_own_last(small_run):
     }
 
 
+@pytest.mark.cpu_bits
 def test_a_run_resumes_from_a_model_checkpoint_in_the_middle(small_run):
     def make():
         return small_run(5, [ModelCheckpoint(monitor="val_loss", save_top_k=-1, filename="{epoch}")])
@@ -225,6 +227,7 @@ class Fail(Monitor):
             raise RuntimeError("boom")
 
 
+@pytest.mark.cpu_bits
 def test_on_exception_checkpoint_is_a_boundary(small_run, tmp_path):
     whole = small_run(4).fit()
     run = small_run(4, [OnExceptionCheckpoint(tmp_path / "kept"), Fail()])
@@ -427,6 +430,7 @@ def test_schedules_that_depend_on_metrics_are_refused(small_run):
         small_run(1, module={"lr_scheduler": lambda o: torch.optim.lr_scheduler.ReduceLROnPlateau(o)}).fit()
 
 
+@pytest.mark.cpu_bits
 def test_gradient_clipping_reaches_the_engine(small_run):
     plain = small_run(1).fit()
     norm, value = (
@@ -444,6 +448,7 @@ def test_gradient_clipping_reaches_the_engine(small_run):
     assert 0 < moved["norm"] < moved["value"] < (plain.rows - start).norm(dim=1).max()
 
 
+@pytest.mark.cpu_bits
 @pytest.mark.parametrize(("precision", "dtype"), [("64-true", torch.float64), (64, torch.float64), (32, torch.float32)])
 def test_precision_is_that_of_the_rows(small_run, precision, dtype):
     run = small_run(2, precision=precision).fit()
@@ -497,6 +502,7 @@ def test_validate_after_a_signal_in_the_same_process(small_run):
     assert means["val_loss"] > 0
 
 
+@pytest.mark.cpu_bits
 def test_validate_between_two_fits_changes_nothing(small_run):
     whole, run = small_run(4).fit(), small_run(2).fit()
     with warnings.catch_warnings():

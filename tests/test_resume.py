@@ -16,6 +16,8 @@ from dfl_lightning.loop import RunStopped
 from dfl_lightning.report.run_folder import RunFolder
 from dfl_lightning.round import RoundCallback
 
+pytestmark = pytest.mark.cpu_bits
+
 ROUNDS = 6
 BEFORE = [
     *("on_train_epoch_start", "on_train_batch_start", "on_propose", "on_engine_progress", "on_compare", "on_select"),

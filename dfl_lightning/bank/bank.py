@@ -20,6 +20,7 @@ from dfl_lightning.bank.mixing import mix_rows
 from dfl_lightning.bank.products import product
 from dfl_lightning.bank.ranks import Ranks
 from dfl_lightning.bank.threads import workers
+from dfl_lightning.float32 import float32_arithmetic
 from dfl_lightning.global_generators import no_global_draws
 
 
@@ -121,6 +122,7 @@ class Bank:
 
     def scratch(self, name: str, dtype: torch.dtype | None = None) -> None:
         """Make a row set of zeros that is gone when the round ends, for `mix` to write into: sums, for example."""
+        self._join_the_engine()
         self._work.scratch[name] = torch.zeros_like(self.boundary.rows["models"], dtype=dtype)
 
     def materialise(self, references: References, start: int = 0, stop: int | None = None) -> Tensor:
@@ -197,6 +199,7 @@ class Bank:
             training: purpose, round, epochs, phases; see `Training`.
             progress: called from the main thread after each cohort with (done, total).
         """
+        self._join_the_engine()
         models = self.boundary.rows["models"]
         target = self._spare if self._spare is not None else torch.empty_like(models)
         self._spare = target
@@ -205,8 +208,9 @@ class Bank:
             target.copy_(models)
         result = self._train(references, training, target, progress)
         lost = self.ranks.place[references.owners[~result.finite]]
-        for place in lost[lost >= 0].tolist():
-            target[place] = models[place]
+        places = lost[lost >= 0].to(target.device)
+        if len(places):
+            target[places] = models[places]
         self._work.started = references.take(torch.nonzero(result.finite).squeeze(1))
         self._work.trained = target
         return result
@@ -226,6 +230,7 @@ class Bank:
 
     def gradients(self, references: References, training: Training) -> Tensor:
         """Gradients of the mean loss at the references, [own, width]; nothing is updated, zero rows without a job."""
+        self._join_the_engine()
         target = torch.zeros_like(self.boundary.rows["models"])
         self._train(references, replace(training, gradients=True), target, None)
         return target
@@ -236,7 +241,7 @@ class Bank:
         ranks = self.ranks
         mine = torch.nonzero(ranks.at_home(references.owners)).squeeze(1)
         jobs = references if ranks.count == 1 else references.take(mine)
-        with self.timed("train"), self._visited(jobs):
+        with self.timed("train"), self._visited(jobs), float32_arithmetic(self.engine.config.tf32):
             refusal = partial(self.engine.drew, f"round {training.round}: local training")
             with ranks.together(), one_sentence(self.engine.out_of_memory), no_global_draws(refusal):
                 done = self.engine.train(self, jobs, training, target, progress)
@@ -252,9 +257,10 @@ class Bank:
             ValueError: owner -1 where parameters are personal: the global test set has none to complete a model with.
         """
         assert self.engine is not None
+        self._join_the_engine()
         if self.layout.has_personal_parameters and bool((references.owners < 0).any()):
             raise ValueError("a model with personal parameters needs an owner; the global test set has none")
-        with self.timed("evaluate"):
+        with self.timed("evaluate"), float32_arithmetic(self.engine.config.tf32):
             refusal = partial(self.engine.drew, "an evaluation")
             if self.ranks.count == 1:
                 with no_global_draws(refusal):
@@ -350,9 +356,16 @@ class Bank:
         mine = torch.nonzero(self.ranks.at_home(where)).squeeze(1)
         rows, ranges = self.rows(name), (self.layout.shared if columns is None else columns).ranges
         squares = torch.zeros(len(where), dtype=torch.float64)
+        if not len(mine) or not ranges:
+            return self.ranks.join(mine, [squares])[0]
         with workers():  # one thread: bits of a sum depend on how many share it
-            for job, place in zip(mine.tolist(), self.ranks.place[where[mine]].tolist(), strict=True):
-                squares[job] = sum(float(rows[place, start:stop].double().square().sum()) for start, stop in ranges)
+            parts = [
+                rows[place, start:stop].double().square().sum()
+                for place in self.ranks.place[where[mine]].tolist()
+                for start, stop in ranges
+            ]
+        for part in torch.stack(parts).cpu().view(len(mine), len(ranges)).unbind(1):  # a GPU is waited for once
+            squares[mine] += part
         return self.ranks.join(mine, [squares])[0]
 
     def _teams(self) -> Tensor:
@@ -385,6 +398,14 @@ class Bank:
         """Apply `fn`, a move to a device, to every row set."""
         self.boundary = self.boundary._replace(rows={name: fn(rows) for name, rows in self.boundary.rows.items()})
         self._spare, self._work = None, _Work()
+
+    def _join_the_engine(self) -> None:
+        """Rows go where the engine has its data: after a run Lightning takes them, with the module, to the CPU."""
+        if self.engine is None:
+            return
+        device = self.engine.data.images.device
+        if self.boundary.rows["models"].device != device:
+            self.apply_to_rows(lambda rows: rows.to(device))
 
     def state_dict(self) -> dict[str, Tensor]:
         """The boundary's rows in this process, last evaluation and progress; callbacks and metrics travel beside it."""

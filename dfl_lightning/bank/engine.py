@@ -19,6 +19,7 @@ from dfl_lightning.bank.card import out_of_memory
 from dfl_lightning.bank.cohorts import plan_cohorts
 from dfl_lightning.bank.jobs import Evaluation, References, Trained
 from dfl_lightning.bank.layout import Layout
+from dfl_lightning.bank.placing import parts_of, set_mode
 from dfl_lightning.bank.products import one_blas_thread
 from dfl_lightning.bank.ranks import Ranks
 from dfl_lightning.bank.threads import Workers, workers
@@ -99,6 +100,7 @@ class EngineConfig:
         clip_norm: largest gradient norm of a client; None: no clipping.
         clip_value: largest absolute gradient entry; None: no clipping.
         reduced: layers compute in this type where torch's autocast finds it good enough; rows stay in `dtype`.
+        tf32: on a GPU, products and convolutions may be TensorFloat32; see `float32_arithmetic`.
         cuda_graphs: record the steps of a GPU and replay them.
         processes: that share the clients.
         cohorts: least number of cohorts; None: as many as are fast, on a GPU as few as its memory has room for.
@@ -117,6 +119,7 @@ class EngineConfig:
     clip_norm: float | None = None
     clip_value: float | None = None
     reduced: torch.dtype | None = None
+    tf32: bool = False
     cuda_graphs: bool = False
     processes: int = 1
     cohorts: int | None = None
@@ -202,6 +205,8 @@ class Engine(ABC):
         finite = torch.ones(count, dtype=torch.bool)
         cohorts = self.by_cohort(references.owners)
         ended = 0
+
+        set_mode(self.config.loss, True)
 
         def work(jobs: Tensor) -> Trained:
             with torch.enable_grad():  # also within an evaluation: fine-tuning
@@ -315,7 +320,7 @@ class Engine(ABC):
         config = self.config
         parts: dict[str, list[object]] = {
             "model.network": [config.network, *config.network.modules()],
-            "model.loss": [config.loss],
+            "model.loss": list(parts_of(config.loss)),
             "model.metrics": list(config.metrics.values()),
             "objective": [config.objective],
             "augmentation": [self.data.augment],

@@ -21,6 +21,7 @@ from dfl_lightning.bank.dropout_layers import replace_dropout_layers
 from dfl_lightning.bank.engine import EVALUATION_BATCH, Engine, EngineConfig, Training, right_answers
 from dfl_lightning.bank.jobs import Evaluation, References, Trained
 from dfl_lightning.bank.layout import Columns, Layout
+from dfl_lightning.bank.placing import set_mode
 from dfl_lightning.bank.products import one_blas_thread
 from dfl_lightning.bank.threads import Workers, workers
 from dfl_lightning.bank.trial import Trial, try_plain
@@ -46,7 +47,7 @@ class LoopEngine(Engine):
     def __init__(self, config: EngineConfig, layout: Layout, data: ClientData, trial: Trial | None = None) -> None:
         trial = trial or try_plain(config, data)
         super().__init__(trial.config, layout, data)
-        self.optimizer = ClientOptimizer(config.optimizer, config.network)
+        self.optimizer = ClientOptimizer(config.optimizer, config.network).on(data.images.device)
         self._whole = trial.couples_evaluation
         if self._whole:
             self.details["evaluation"] = "all samples of a client in one batch, because they meet in the network"
@@ -71,18 +72,19 @@ class LoopEngine(Engine):
                     row = job.mean_gradient()
                 else:
                     job.run()
-                ok = bool(torch.isfinite(row).all())
+                finite.append(torch.isfinite(row).all())
                 target[bank.ranks.place[owner]] = row
-                losses.append(job.loss_sum / job.samples if job.samples else float("nan"))
+                mean = job.loss_sum / job.samples if job.samples else float("nan")
+                losses.append(torch.as_tensor(mean, dtype=torch.float64, device=row.device))
                 samples.append(job.samples)
-                finite.append(ok)
-        return Trained(torch.tensor(losses, dtype=torch.float64), torch.tensor(samples), torch.tensor(finite))
+        return Trained(torch.stack(losses).cpu(), torch.tensor(samples), torch.stack(finite).cpu())
 
     def evaluate(self, bank: Bank, references: References, split: str) -> Evaluation:
         """Evaluate the jobs, each by itself; see `Engine.evaluate`."""
         losses = torch.full((len(references),), float("nan"), dtype=torch.float64)
         metrics = {name: losses.clone() for name in self.metrics}
         cohorts = self.by_cohort(references.owners)
+        set_mode(self.config.loss, False)
 
         def work(jobs: Tensor) -> None:
             with torch.no_grad(), self._scratch() as scratch:
@@ -200,7 +202,8 @@ class _Job:
         self._names = [e.name for e in engine.layout.entries if not e.is_buffer]
         self.start = self._parts(row.clone())
         self.params: list[Tensor] = scratch.load(row)
-        self.loss_sum, self.samples = 0.0, 0
+        self.loss_sum: float | Tensor = 0.0
+        self.samples = 0
         self._draws = training.draws(engine.config.seed)
         self._epoch, self._waiting = 0, 0  # epochs drawn; batches of them that nobody has taken yet
         self._left = 0  # batches until the phase is over
@@ -230,7 +233,8 @@ class _Job:
                 outputs = functional_call(network, dict(zip(self._names, params, strict=True)), (x,))
             loss = engine.config.loss(outputs, y)
         grads = iter(torch.autograd.grad(loss, wanted, allow_unused=True))
-        self.loss_sum += float(loss.detach()) * len(y)
+        value = loss.detach()
+        self.loss_sum += (value.double() if value.is_cuda else float(value)) * len(y)  # a GPU is not waited for
         self.samples += len(y)
         found = [next(grads) if p.requires_grad else None for p in params]
         return [torch.zeros_like(p) if g is None else g for g, p in zip(found, params, strict=True)]
@@ -256,7 +260,8 @@ class _Job:
             if phase.epochs == 0:
                 continue
             self._freeze(phase.columns)
-            frozen = ~phase.columns.mask(engine.layout.width, self._row.device)
+            mask = phase.columns.mask(engine.layout.width, "cpu")
+            frozen = torch.nonzero(~mask).squeeze(1).to(self._row.device)  # found where nobody waits for a GPU
             kept = self._row[frozen]
             trained = {place: p for place, p in enumerate(self.params) if p.requires_grad}
             self._optimizer = engine.optimizer.make(

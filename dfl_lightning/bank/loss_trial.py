@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import copy
+import functools
 import warnings
-from collections.abc import Callable
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from dfl_lightning.bank.coupling import same
+from dfl_lightning.bank.placing import Loss
 from dfl_lightning.errors import UserError, reason
-
-Loss = Callable[[Tensor, Tensor], Tensor]
+from dfl_lightning.optimizers import name_of
 
 
 def try_loss(loss: Loss, scores: Tensor, labels: Tensor) -> bool:
@@ -29,7 +28,7 @@ def try_loss(loss: Loss, scores: Tensor, labels: Tensor) -> bool:
     Raises:
         UserError: it fails, or does not return one number that has a gradient.
     """
-    name = f"model.loss {getattr(loss, '__name__', type(loss).__name__)}"
+    name = f"model.loss {name_of(loss)}"
     of = f"scores [{len(scores)}, {scores.shape[1]}] and labels [{len(labels)}]"
     leaf, classes = scores.detach().clone().requires_grad_(), labels.clone()
     with torch.enable_grad(), warnings.catch_warnings():
@@ -39,8 +38,10 @@ def try_loss(loss: Loss, scores: Tensor, labels: Tensor) -> bool:
         try:
             value = loss(given, classes)
         except Exception as error:  # whatever a user's loss can raise
+            elsewhere = scores.device.type != "cpu"
+            hint = f" on {scores.device}; a module's buffers and a partial's tensors are moved there" * elsewhere
             raise UserError(
-                f"{name} fails on {of} ({reason(error)}); it is given class scores and class numbers"
+                f"{name} fails on {of} ({reason(error)}); it is given class scores and class numbers{hint}"
             ) from error
     if not isinstance(value, Tensor) or value.dim() != 0:
         got = f"a tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else f"{type(value).__name__}"
@@ -60,14 +61,8 @@ def try_loss(loss: Loss, scores: Tensor, labels: Tensor) -> bool:
 
 def on_copies(loss: Loss) -> Loss:
     """The same loss, for scores and labels that are needed afterwards."""
-    return lambda scores, labels: loss(scores.clone(), labels.clone())
+    return functools.partial(_on_copies, loss)
 
 
-def placed(loss: Loss, device: torch.device, dtype: torch.dtype) -> Loss:
-    """The same loss where the scores are; a copy, if it has numbers of its own (weights of classes) that are not."""
-    if not isinstance(loss, nn.Module):
-        return loss
-    own = [*loss.parameters(), *loss.buffers()]
-    if all(t.device == device and (t.dtype == dtype or not t.is_floating_point()) for t in own):
-        return loss
-    return copy.deepcopy(loss).to(device, dtype)
+def _on_copies(loss: Loss, scores: Tensor, labels: Tensor) -> Tensor:
+    return loss(scores.clone(), labels.clone())

@@ -14,7 +14,8 @@ from dfl_lightning.bank.copies import copy_of, refuse_gradient_hooks
 from dfl_lightning.bank.coupling import close, place_matters, same, samples_meet
 from dfl_lightning.bank.dropout_layers import mask_key, replace_dropout_layers
 from dfl_lightning.bank.engine import EVALUATION_BATCH, EngineConfig
-from dfl_lightning.bank.loss_trial import on_copies, placed, try_loss
+from dfl_lightning.bank.loss_trial import on_copies, try_loss
+from dfl_lightning.bank.placing import placed
 from dfl_lightning.data import ClientData
 from dfl_lightning.errors import UserError, reason
 from dfl_lightning.streams import stream_seed

@@ -13,10 +13,12 @@ from torchmetrics import Metric
 from dfl_lightning.bank.copies import copy_of
 from dfl_lightning.bank.dropout_layers import check_no_global_draws, replace_dropout_layers
 from dfl_lightning.bank.loss_trial import try_loss
+from dfl_lightning.bank.placing import placed, refuse_untrained
 from dfl_lightning.data import ClientData
 from dfl_lightning.errors import UserError, reason
 from dfl_lightning.global_generators import name_of, no_global_draws
 from dfl_lightning.models.network import Network
+from dfl_lightning.optimizers import name_of as called
 from dfl_lightning.plain_tensors import refuse_unusual
 from dfl_lightning.streams import stream
 
@@ -57,12 +59,12 @@ def fit_to_data(
             f"{name} returns {got} for an input, but the data has {classes} classes; "
             f"it must return [B, {classes}] class scores"
         )
-    watched = f"model.loss {getattr(loss, '__name__', type(loss).__name__)}"
-    with no_global_draws(partial(_draws, watched, "of scores and labels")):
-        try_loss(loss, outputs, labels)
+    refuse_untrained(loss)
+    with no_global_draws(partial(_draws, f"model.loss {called(loss)}", "of scores and labels")):
+        try_loss(placed(loss, outputs.device, outputs.dtype), outputs, labels)
     for column, metric in metrics.items():
         try:
-            trial = metric.clone()
+            trial = metric.clone().to(outputs.device)
             with no_global_draws(partial(_draws, f"model.metrics {type(metric).__name__}", "of scores and labels")):
                 trial.update(outputs, labels)
                 float(trial.compute())
@@ -92,7 +94,7 @@ def _draws(who: str, of_what: str, generators: str) -> str:
 
 
 def _outputs(network: nn.Module, inputs: Tensor, name: str, shape: tuple[int, ...]) -> object:
-    trial = copy_of(network)
+    trial = copy_of(network).to(inputs.device)
     replace_dropout_layers(trial)
     try:
         check_no_global_draws(trial, inputs)

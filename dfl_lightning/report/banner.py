@@ -56,6 +56,8 @@ def notes(trainer: DFLTrainer, module: DFLModule) -> list[str]:
         found.append(f"{module.bank.engine.reason}; clients train one after the other")
     if module.bank.engine is not None and "not recorded" in module.bank.engine.details.get("graphs", ""):
         found.append(f"cuda_graphs: steps are {module.bank.engine.details['graphs']}")
+    if module.bank.engine is not None and "trial" in module.bank.engine.details:
+        found.append(f"stacked clients were compared with plain networks {module.bank.engine.details['trial']}")
     if module.bank.engine is not None and "evaluation" in module.bank.engine.details:
         found.append(f"evaluation takes {module.bank.engine.details['evaluation']}")
     for callback in trainer.callbacks:  # type: ignore[attr-defined]

@@ -19,6 +19,7 @@ from dfl_lightning.bank.dropout_layers import mask_key, replace_dropout_layers
 from dfl_lightning.bank.engine import Engine, EngineConfig, Training
 from dfl_lightning.bank.jobs import Evaluation, References, Trained
 from dfl_lightning.bank.layout import Layout
+from dfl_lightning.bank.placing import set_mode
 from dfl_lightning.bank.products import one_blas_thread
 from dfl_lightning.bank.ranks import Ranks
 from dfl_lightning.bank.stacked.budget import Budget
@@ -237,6 +238,7 @@ class StackedEngine(Engine):
         once.
         """
         items = self._items(references, split)
+        set_mode(self.config.loss, False)
 
         def work(item: Item) -> list[Scores]:
             with torch.no_grad():

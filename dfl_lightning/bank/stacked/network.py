@@ -35,6 +35,7 @@ from dfl_lightning.bank.stacked.layers import (
 )
 from dfl_lightning.bank.stacked.loss import sample_weights
 from dfl_lightning.errors import reason
+from dfl_lightning.float32 import float32_arithmetic
 
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
@@ -245,7 +246,8 @@ class StackedNetwork:
         else:
             return exactly.note
         name = str(inputs.dtype).removeprefix("torch.")
-        _Comparison(self, inputs, draws).check(couples)
+        with float32_arithmetic(tf32=False):  # the rounding of TensorFloat32 would be taken for a difference
+            _Comparison(self, inputs, draws).check(couples)
         return f"in {name} only, for in float64 {failure}"
 
     @torch.enable_grad()
@@ -483,6 +485,8 @@ class _Comparison:
             return training, [self._pass(client, size, training) for client, size in enumerate(sizes)]
         except torch.OutOfMemoryError:
             raise  # which says nothing about the network
+        except CannotStack:
+            raise
         except Exception as error:
             raise CannotStack(f"the plain network fails ({reason(error)})", by_failing=True) from error
 
@@ -491,7 +495,13 @@ class _Comparison:
         for module in network.modules():
             if isinstance(module, StreamDropout):
                 module.source.begin(self._draws(client))
-        outputs = network(self._inputs[:size].clone())
+        try:
+            outputs = network(self._inputs[:size].clone())
+        except torch.OutOfMemoryError:
+            raise
+        except Exception as error:
+            where = _last_entered(network, self._inputs[:size])
+            raise CannotStack(f"the plain network fails{where} ({reason(error)})", by_failing=True) from error
         weights = torch.linspace(0.5, 1.5, outputs.numel(), dtype=outputs.dtype, device=outputs.device)
         weights = weights.view_as(outputs)
         trained = {name: p for name, p in network.named_parameters() if p.requires_grad}
@@ -591,6 +601,26 @@ def _moved(network: nn.Module) -> nn.Module:
                 steps = torch.arange(tensor.numel(), dtype=tensor.dtype, device=tensor.device).view(tensor.shape)
                 tensor += 0.01 * (1 + torch.sin(steps))
     return other
+
+
+def _last_entered(network: nn.Module, inputs: Tensor) -> str:
+    """The layer that a forward pass which fails entered last, to go on with in a sentence."""
+    entered: list[str] = []
+    hooks = [
+        layer.register_forward_pre_hook(
+            lambda layer, args, name=name: entered.append(f" in layer '{name}' ({type(layer).__name__})")
+        )
+        for name, layer in network.named_modules()
+        if name
+    ]
+    try:
+        network(inputs.clone())
+    except Exception:
+        return entered[-1] if entered else ""
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return ""
 
 
 def _named(network: nn.Module) -> list[tuple[str, Tensor]]:

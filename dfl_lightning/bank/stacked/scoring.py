@@ -255,23 +255,25 @@ class Scorer:
         if not kept:
             return Scores(torch.tensor(jobs), counts, means, {"acc": accuracies})
         several = zip(*(tensor.split(list(sizes)) for tensor in kept), strict=True)
-        losses_of, *metrics = torch.tensor([self._from_scores(*own) for own in several], dtype=torch.float64).unbind(1)
+        found = torch.stack([number for own in several for number in self._from_scores(*own)]).cpu()  # one wait, too
+        losses_of, *metrics = found.view(len(jobs), -1).unbind(1)
         if not self._shop.loss.is_cross_entropy:
             means = losses_of
         names = ("acc", *self._shop.config.metrics)
         return Scores(torch.tensor(jobs), counts, means, dict(zip(names, (accuracies, *metrics), strict=True)))
 
-    def _from_scores(self, scores: Tensor, labels: Tensor) -> list[float]:
-        """One job's loss, where it wants to see whole batches, and the chosen metrics."""
+    def _from_scores(self, scores: Tensor, labels: Tensor) -> list[Tensor]:
+        """One job's loss, where it wants to see whole batches, and the chosen metrics; float64 [] each."""
         config = self._shop.config
         metrics = {name: metric.clone().to(scores.device) for name, metric in config.metrics.items()}
-        total = 0.0
+        total = torch.zeros((), dtype=torch.float64, device=scores.device)
         for s, y in zip(scores.split(EVALUATION_BATCH), labels.split(EVALUATION_BATCH), strict=True):
             if not self._shop.loss.is_cross_entropy:
-                total += float(config.loss(s, y)) * len(y)
+                total += config.loss(s, y).double() * len(y)
             for metric in metrics.values():
                 metric.update(s, y)
-        return [total / len(labels), *(float(metric.compute()) for metric in metrics.values())]
+        computed = (torch.as_tensor(metric.compute(), dtype=torch.float64) for metric in metrics.values())
+        return [total / len(labels), *(value.reshape(()).to(scores.device) for value in computed)]
 
 
 def _stretch(indices: Tensor, start: int, length: int) -> Tensor:

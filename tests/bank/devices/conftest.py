@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from pretended import Count
+from pretended import DISORDERED, Count
 
 from dfl_lightning.bank.stacked import engine as stacked_engine
 
@@ -11,6 +11,17 @@ from dfl_lightning.bank.stacked import engine as stacked_engine
 def no_stopwatch(monkeypatch):
     """Nothing is timed: every layer is done as it comes."""
     monkeypatch.setattr(stacked_engine, "Stopwatch", lambda *_: lambda: 1.0)
+
+
+@pytest.fixture
+def ordered(monkeypatch):
+    """Nothing that CUDA does in no fixed order is called; the option that asks for it, which Lightning never resets."""
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", "")
+    torch.use_deterministic_algorithms(True)
+    DISORDERED.clear()
+    yield {"trainer.deterministic": "true"}
+    torch.use_deterministic_algorithms(False)
+    assert not DISORDERED
 
 
 @pytest.fixture

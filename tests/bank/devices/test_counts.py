@@ -5,8 +5,12 @@ import functools
 import pytest
 import torch
 from pretended import DEVICE, Count
+from torch import nn
+from torchmetrics import Metric
 
-from dfl_lightning.bank import References, StackedEngine
+from dfl_lightning.bank import LoopEngine, References, StackedEngine
+from dfl_lightning.bank.stacked.activation import Activation
+from dfl_lightning.bank.stacked.layers import MODULES, Pass
 from dfl_lightning.data.augment import CropFlip
 
 
@@ -20,13 +24,13 @@ def engine():
 def counted(federation):
     """What a verb of a federation of so many clients costs: (launches, waits)."""
 
-    def run(clients, verb, **options):
+    def run(clients, verb, engine=StackedEngine, **options):
         options = {"sizes": (6,) * clients, "batch_size": 6, **options}
         there = federation(engine=lambda config, layout, data: None, **options)
         config = federation(**options).bank.engine.config
         there.data = there.data.to(DEVICE)
         there.bank.apply_to_rows(lambda rows: rows.to(DEVICE))
-        there.bank.engine = StackedEngine(config, there.layout, there.data)
+        there.bank.engine = engine(config, there.layout, there.data)
         with Count() as count:
             verb(there)
         return count.launches.total(), count.waits.total()
@@ -94,3 +98,69 @@ def augmented(make_data, clients):
     data = make_data((6,) * clients, shape=(1, 6, 6))
     data.augment = CropFlip(padding=1)
     return data
+
+
+# --- what has launches of its own for each client still waits once ----------------------------------------------------
+class Margin(Metric):
+    """A metric of one's own that asks for no number: the mean score of the right class."""
+
+    def __init__(self):
+        super().__init__()
+        self.add_state("total", torch.zeros(()), dist_reduce_fx="sum")
+        self.add_state("count", torch.zeros(()), dist_reduce_fx="sum")
+
+    def update(self, scores, labels):
+        self.total += scores.gather(1, labels.unsqueeze(1)).sum().float()
+        self.count += len(labels)
+
+    def compute(self):
+        return self.total / self.count
+
+
+def own_evaluation(f):
+    f.bank.evaluate(References.rows("models", torch.arange(f.m)), "val")
+
+
+def lengths(f):
+    f.bank.squared_lengths("models", torch.arange(f.m))
+
+
+def diverging(f):
+    """Every second client is lost."""
+    f.bank.boundary.rows["models"][::2] *= torch.nan
+    step(f)
+
+
+WAITING = {
+    "training with a loss of one's own": (step, {"loss": nn.CrossEntropyLoss(label_smoothing=0.1)}),
+    "evaluation with it": (own_evaluation, {"loss": nn.CrossEntropyLoss(label_smoothing=0.1)}),
+    "weights of classes": (own_evaluation, {"loss": nn.CrossEntropyLoss(weight=torch.ones(3))}),
+    "metrics": (own_evaluation, {"metrics": {"margin": Margin()}}),
+    "lengths of rows": (lengths, {}),
+    "clients that diverge": (diverging, {}),
+    "steps of the loop engine": (step, {"engine": LoopEngine}),
+}
+
+
+@pytest.mark.parametrize("name", WAITING)
+def test_waits_do_not_grow_with_the_number_of_clients(counted, name):
+    verb, options = WAITING[name]
+    (_, few), (_, many) = (counted(clients, verb, **options) for clients in (12, 24))
+    assert few == many
+
+
+def test_looking_words_up_waits_for_nothing(federation, count):
+    """A check that no word is another client's is part of the step."""
+    table = nn.Embedding(5, 3)
+    rule = MODULES[nn.Embedding]
+    weights = torch.randn(2, 5, 3).to(DEVICE)
+    words = torch.tensor([[[1, 4]], [[0, 2]]]).to(DEVICE)
+    before = count.waits.total()
+    found = rule(table, "words", Pass({"words.weight": weights}, False), Activation(words, 2)).leading()
+    assert count.waits.total() == before
+    expected = torch.stack([weights.cpu()[0][[1, 4]], weights.cpu()[1][[0, 2]]]).unsqueeze(1)
+    assert torch.equal(found.cpu(), expected)
+    for wrong in (5, -1):
+        words[0, 0, 0] = wrong
+        with pytest.raises(RuntimeError, match="index out of range"):
+            rule(table, "words", Pass({"words.weight": weights}, False), Activation(words, 2))

@@ -1,6 +1,7 @@
 """Whole rounds on a handful of numbers, recorded step by step; no files are written."""
 
 import io
+import os
 from types import SimpleNamespace
 
 import networkx as nx
@@ -21,11 +22,11 @@ class Witness(RoundCallback):
         self.rounds = []
 
     def on_trained(self, trainer, module, round):
-        self.before = round.bank.rows("models").clone()
-        self.trained = round.bank.rows("trained").clone()
+        self.before = round.bank.rows("models").cpu().clone()
+        self.trained = round.bank.rows("trained").cpu().clone()
 
     def on_mix(self, trainer, module, round):
-        self.sets = {name: round.bank.rows(name).clone() for name in round.bank.boundary.rows if name != "models"}
+        self.sets = {name: round.bank.rows(name).cpu().clone() for name in round.bank.boundary.rows if name != "models"}
 
 
 def through_a_file(state):
@@ -46,7 +47,7 @@ class Run:
             max_rounds=rounds,
             topology=topology,
             callbacks=[*policies, self.witness],
-            accelerator="cpu",
+            accelerator="gpu" if os.environ.get("DFL_TEST_ACCELERATOR") == "gpu" else "cpu",
             enable_progress_bar=False,
             **trainer,
         )
@@ -60,7 +61,7 @@ class Run:
 
     @property
     def models(self):
-        return self.bank.boundary.rows["models"]
+        return self.bank.boundary.rows["models"].cpu()
 
     def go(self, rounds=1):
         protocol = Protocol(self.trainer)
@@ -73,7 +74,7 @@ class Run:
             boundary = self.bank.boundary
             self.bank.boundary = boundary._replace(closed=True, callbacks=protocol.capture())
             record = SimpleNamespace(**{**vars(self.witness), **vars(round)})
-            record.after, record.metrics = boundary.rows["models"].clone(), boundary.metrics
+            record.after, record.metrics = boundary.rows["models"].cpu().clone(), boundary.metrics
             record.dropped, record.participants, record.record = round.dropped, round.participants, round
             self.rounds.append(record)
         return self
@@ -93,7 +94,7 @@ class Run:
     def loss(self, row, owner, split="train"):
         """Mean loss of a row on a client's data, by plain torch."""
         state = self.module.layout.state_dict(row)
-        x, y = self.module.data.batch(getattr(self.module.data, split)[owner])
+        x, y = (t.cpu() for t in self.module.data.batch(getattr(self.module.data, split)[owner]))
         with torch.no_grad():
             scores = torch.func.functional_call(self.module.network, state, x)
         return float(torch.nn.functional.cross_entropy(scores, y))

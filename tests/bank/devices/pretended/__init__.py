@@ -7,8 +7,8 @@ on it. `Count` counts what costs time on a GPU: launches of kernels, and the mom
 """
 
 from pretended.count import Count
-from pretended.device import DEVICE, Elsewhere
+from pretended.device import DEVICE, DISORDERED, Elsewhere
 from pretended.run import everything_on
 from pretended.scarce import Scarce
 
-__all__ = ["DEVICE", "Count", "Elsewhere", "Scarce", "everything_on"]
+__all__ = ["DEVICE", "DISORDERED", "Count", "Elsewhere", "Scarce", "everything_on"]

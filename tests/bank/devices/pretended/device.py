@@ -24,6 +24,22 @@ COPIES = ("aten::copy_", "aten::_to_copy")
 HOST_INDICES = ("aten::index", "aten::index_put_", "aten::index_put", "aten::_index_put_impl_")
 """Operations that take indices of the CPU, as on CUDA."""
 
+NO_ORDER = (
+    *("avg_pool3d_backward", "_adaptive_avg_pool2d_backward", "_adaptive_avg_pool3d_backward"),
+    *("adaptive_max_pool2d_backward", "fractional_max_pool2d_backward", "fractional_max_pool3d_backward"),
+    *("max_unpool2d", "max_unpool3d", "max_pool3d_with_indices_backward"),
+    *("upsample_linear1d_backward", "upsample_bilinear2d_backward", "upsample_bicubic2d_backward"),
+    *("upsample_trilinear3d_backward", "_upsample_bilinear2d_aa_backward", "_upsample_bicubic2d_aa_backward"),
+    *("reflection_pad1d_backward", "reflection_pad2d_backward", "reflection_pad3d_backward"),
+    *("replication_pad1d_backward", "replication_pad3d_backward"),
+    *("nll_loss2d", "_ctc_loss_backward", "_cudnn_ctc_loss", "grid_sampler_2d_backward", "grid_sampler_3d_backward"),
+    *("put_", "histc", "kthvalue", "scatter_reduce"),
+)
+"""Operations that CUDA does in no fixed order, by the beginnings of their names: torch's list for 2.4 and later."""
+
+DISORDERED: list[str] = []
+"""Those that were called while `torch.use_deterministic_algorithms` refuses them."""
+
 
 class Elsewhere(torch.Tensor):
     """Says that it is on `DEVICE`, and on a GPU."""
@@ -56,6 +72,8 @@ def compute(func, args, kwargs):
     """What an operation gives: on the CPU, with tensors that stay where the operation's tensors are."""
     name, kwargs = func._schema.name, dict(kwargs)
     there, here = sides(args, kwargs)
+    if there and torch.are_deterministic_algorithms_enabled() and no_order(name, args, kwargs):
+        DISORDERED.append(name)  # to raise in a backward pass, in a thread of autograd's own, would end the process
     if there and name not in COPIES and any(tensor.dim() for tensor in here):
         values = args[2:3] if name.startswith("aten::index_put") or name == "aten::_index_put_impl_" else ()
         at_home = [value for value in values if isinstance(value, torch.Tensor) and not isinstance(value, Elsewhere)]
@@ -76,6 +94,20 @@ def compute(func, args, kwargs):
         return wrappers.get(id(value), Elsewhere(value) if stays else value)
 
     return tree_map(outer, result)
+
+
+def no_order(name, args, kwargs):
+    """Whether an operation adds in any order on CUDA, so that `torch.use_deterministic_algorithms` refuses it."""
+    name = name.removeprefix("aten::")
+    if name == "bincount":
+        return kwargs.get("weights", args[1] if len(args) > 1 else None) is not None
+    if name in ("cumsum", "cumsum_", "cumprod", "cumprod_"):  # of floating numbers, before torch 2.6
+        return args[0].is_floating_point()
+    if name in ("median", "nanmedian"):
+        return len(args) > 1 or "dim" in kwargs  # with places
+    if name == "_embedding_bag_dense_backward":
+        return args[7] == 2  # mode max
+    return name.startswith(NO_ORDER)
 
 
 def sides(args, kwargs):
