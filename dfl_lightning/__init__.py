@@ -9,13 +9,25 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from dfl_lightning import callbacks, data, models
+    from dfl_lightning import callbacks, data, models, report
     from dfl_lightning.errors import UserError
     from dfl_lightning.module import DFLModule
+    from dfl_lightning.report.reading import read_run
     from dfl_lightning.round import Round, RoundCallback
     from dfl_lightning.trainer import DFLTrainer
 
-__all__ = ["DFLModule", "DFLTrainer", "Round", "RoundCallback", "UserError", "callbacks", "data", "models"]
+__all__ = [
+    "DFLModule",
+    "DFLTrainer",
+    "Round",
+    "RoundCallback",
+    "UserError",
+    "callbacks",
+    "data",
+    "models",
+    "read_run",
+    "report",
+]
 __version__ = "0.1.0"
 
 _HOMES = {
@@ -24,6 +36,7 @@ _HOMES = {
     "Round": "round",
     "RoundCallback": "round",
     "UserError": "errors",
+    "read_run": "report.reading",
 }
 
 

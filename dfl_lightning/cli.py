@@ -7,9 +7,11 @@ swapped from the command line.
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 import sys
 import warnings
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
@@ -80,6 +82,7 @@ class DFLCLI(LightningCLI):
         configs: paths of the configs among them; the last one names the run folder.
         explain_only: say what would run instead of running it.
         watcher: another callback, of somebody who wants something else than the table of an evaluation.
+        typed: the words as they were typed, before short names became paths.
     """
 
     trainer: DFLTrainer
@@ -91,7 +94,9 @@ class DFLCLI(LightningCLI):
         configs: list[str],
         explain_only: bool = False,
         watcher: Callback | None = None,
+        typed: Sequence[str] = (),
     ) -> None:
+        self._typed = typed
         self._command, self._argv, self._explain_only, self._watcher = command, argv, explain_only, watcher
         self._configs = configs
         kwargs = {"prog": f"dfl-{command}", "exit_on_error": False}
@@ -195,6 +200,7 @@ class DFLCLI(LightningCLI):
         if self.config_dump.get(CLASS_FOLDERS):
             dumped[CLASS_FOLDERS] = self.config_dump[CLASS_FOLDERS]
         self.trainer.config = dumped
+        self.trainer.command = shlex.join([f"dfl-{self._command}", *self._typed])
         if self._command == "fit":
             options = self.config["fit"]
             self.trainer.remarks += remarks_on_history(self._configs, options.get("ckpt_path"), options.get("fork"))
@@ -342,10 +348,11 @@ def _run(command: str, argv: list[str]) -> int:
 def _build_and_run(command: str, argv: list[str], explain_only: bool) -> None:
     if "--help_all" in argv:
         DFLCLI(command, ["--help"], [])
+    typed = argv
     argv = take_run(command, bare_flag(argv, "--fork"))
     argv, configs = find_configs([*(f"--config={file}" for file in config_of_run(argv)), *argv])
     argv = find_class_folders(argv, configs)
-    DFLCLI(command, with_default_optimizer(settle_choices(argv)), configs, explain_only)
+    DFLCLI(command, with_default_optimizer(settle_choices(argv)), configs, explain_only, typed=typed)
 
 
 def users_mistake(error: Exception, argv: list[str]) -> str | None:

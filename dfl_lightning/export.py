@@ -52,22 +52,10 @@ def _export(
     """The files, and whether the run is judged by other models than these: the fine-tuned ones."""
     path = Path(run)
     checkpoint = checkpoint_of(path)
-    if not is_checkpoint(checkpoint):
-        raise UserError(f"{run}: no {FOLDER}/{LAST} in there; give a run folder or a checkpoint")
-    content = read_checkpoint(checkpoint)
+    content = checked_content(run, clients, finetuned)
     about = content["dfl_lightning"]
     epochs = about.get("finetune_epochs", 0)
-    if finetuned and not epochs:
-        raise UserError(f"{run}: the run does not fine-tune models (model.finetune_epochs is 0); leave out --finetuned")
-    if about["nodes"] > about["clients"] + 1 and not finetuned:
-        raise UserError(
-            f"{run}: a run with several servers, of whose models a client takes the one that fits its data best; "
-            "there is no one model a client to export"
-        )
     chosen = list(range(about["clients"])) if clients is None else clients
-    for client in chosen:
-        if not 0 <= client < about["clients"]:
-            raise UserError(f"{run}: there is no client {client}; the run has clients 0 to {about['clients'] - 1}")
     rows = _finetuned(checkpoint) if finetuned else None
     folder = Path(to) if to is not None else (path if path != checkpoint else path.parent.parent) / "export"
     try:
@@ -76,6 +64,30 @@ def _export(
         return files, bool(epochs) and not finetuned
     except OSError as error:
         raise UserError(f"{folder}: cannot be written ({error.strerror}); choose another with --to") from error
+
+
+def checked_content(run: str | Path, clients: list[int] | None, finetuned: bool = False) -> dict[str, Any]:
+    """The content of a run's checkpoint, which has a model for each of the clients.
+
+    Raises:
+        UserError: no checkpoint there, no such client, or no one model a client.
+    """
+    checkpoint = checkpoint_of(Path(run))
+    if not is_checkpoint(checkpoint):
+        raise UserError(f"{run}: no {FOLDER}/{LAST} in there; give a run folder or a checkpoint")
+    content: dict[str, Any] = read_checkpoint(checkpoint)
+    about = content["dfl_lightning"]
+    if finetuned and not about.get("finetune_epochs", 0):
+        raise UserError(f"{run}: the run does not fine-tune models (model.finetune_epochs is 0); leave out --finetuned")
+    if about["nodes"] > about["clients"] + 1 and not finetuned:
+        raise UserError(
+            f"{run}: a run with several servers, of whose models a client takes the one that fits its data best; "
+            "there is no one model a client to export"
+        )
+    for client in clients or []:
+        if not 0 <= client < about["clients"]:
+            raise UserError(f"{run}: there is no client {client}; the run has clients 0 to {about['clients'] - 1}")
+    return content
 
 
 def _finetuned(checkpoint: Path) -> Tensor:

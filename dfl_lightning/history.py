@@ -20,7 +20,15 @@ FORKED, CHANGED = "forked_from", "changed_on_resume"
 """Keys of a history: `{checkpoint, round, changed}`, and a list of `{round, changed}`."""
 
 _DECIDE_NOTHING = {
-    *("max_rounds", "max_epochs", "max_time", "default_root_dir", "checkpoint_every", "checkpoints"),
+    *(
+        "max_rounds",
+        "max_epochs",
+        "max_time",
+        "default_root_dir",
+        "checkpoint_every",
+        "checkpoints",
+        "keep_comparisons",
+    ),
     *("devices", "num_nodes", "strategy", "logger", "log_every_n_steps", "profiler", "fast_dev_run"),
     *("enable_checkpointing", "enable_progress_bar", "enable_model_summary"),
 }

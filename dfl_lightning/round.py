@@ -153,6 +153,7 @@ class Round:
         selected: whom i would mix if all were up, bool [n, n].
         stand_in: the row that speaks for j towards i, long [n, n]: its own, a friend's, one of `speakers`
             (from n on), or -1: the mean of the active ones i selected.
+        likeness: how alike a substitution finds the clients, float64 [n, n], NaN = unknown.
         votes: how often each row speaks to i, float64 [n, P].
         weights: of rows in receivers' new models, float64 [n, P].
         metrics: numbers for this round's row of `metrics.csv`.
@@ -182,6 +183,7 @@ class Round:
     selected: Tensor | None = None
     stand_in: Tensor | None = None
     speakers: list[Speakers] = field(default_factory=list)
+    likeness: Tensor | None = None
     votes: Tensor | None = None
     weights: Tensor | None = None
     metrics: dict[str, float] = field(default_factory=dict)

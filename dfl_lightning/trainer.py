@@ -77,6 +77,8 @@ class DFLTrainer(Trainer):
             signal or an error ends the run.
         checkpoints: `full`: one file; `sharded`: a folder to which each process writes its clients' models, so that
             none has to hold all. Either is resumed by any number of processes.
+        keep_comparisons: write the similarities of all pairs of clients, where the method compares them, into the run
+            folder; never above 1,000 clients.
         run_name: the run's folder is `<default_root_dir>/<run_name>/<time>`.
         default_root_dir: where run folders go; default `runs`.
         accelerator: `cpu`, `gpu`, or `auto`: a GPU where CUDA has one, else the CPU.
@@ -115,6 +117,7 @@ class DFLTrainer(Trainer):
         engine: str = "auto",
         checkpoint_every: int = 10,
         checkpoints: Literal["full", "sharded"] = "full",
+        keep_comparisons: bool = True,
         run_name: str = "run",
         default_root_dir: str | Path | None = None,
         accelerator: str = "auto",
@@ -150,6 +153,7 @@ class DFLTrainer(Trainer):
             raise UserError(f"trainer.cohorts={cohorts}; it is a number of groups of clients, 1 or more")
         self.topology, self.engine, self.cohorts = topology, engine, cohorts
         self.checkpoint_every, self.run_name = checkpoint_every, run_name
+        self.keep_comparisons = keep_comparisons
         if Path(run_name).name != run_name:
             raise UserError(f"trainer.run_name={run_name}: it is the name of a folder in default_root_dir, not a path")
         if checkpoints not in ("full", "sharded"):
@@ -161,6 +165,7 @@ class DFLTrainer(Trainer):
         self.fork = False
         self.resumed_from: str | Path | None = None
         self.config: dict[str, Any] | None = None  # the resolved configuration, where a command set one
+        self.command = ""  # as it was typed, where there was one
         if accelerator == "auto":  # never MPS by itself: it has no float64
             accelerator = "gpu" if torch.cuda.is_available() else "cpu"
         own = list(callbacks) if isinstance(callbacks, (list, tuple)) else [c for c in [callbacks] if c is not None]

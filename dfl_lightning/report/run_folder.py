@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
 
+from dfl_lightning.callbacks import Substitution
 from dfl_lightning.checkpoints import FOLDER, rounds_in, run_of
 from dfl_lightning.errors import UserError
 from dfl_lightning.files import remove_unfinished, sync_file, write_atomically, write_npz
@@ -21,8 +22,11 @@ from dfl_lightning.functional import worst_decile_mean
 from dfl_lightning.history import CHANGED, config_text
 from dfl_lightning.locks import NAME as LOCK
 from dfl_lightning.locks import FolderLock
+from dfl_lightning.report.by_round import MOST_CLIENTS, Comparisons, Entries, stacked
+from dfl_lightning.report.links import links_of, stand_ins_of
 from dfl_lightning.report.summary import summarise
 from dfl_lightning.report.tables import COLUMNS, as_csv, as_text, damaged, read_metrics, read_rounds
+from dfl_lightning.report.typed import COMMANDS, read_commands, write_commands
 from dfl_lightning.round import Round, RoundCallback
 from dfl_lightning.users_code import account_of
 
@@ -34,7 +38,10 @@ if TYPE_CHECKING:
 OF_THE_PROCESS = (CHANGED, "engine", "seconds", "device", "versions")
 """Keys of summary.json that say how the rounds were computed, not what came of them."""
 
-OWN_FILES = ("config.yaml", "metrics.csv", "clients.npz", "graphs.npz", "diverged.npz", "split.npz")
+ARRAYS = ("clients.npz", "graphs.npz", "diverged.npz", "dropouts.npz", "stand_ins.npz", "comparisons.npz")
+"""What a run keeps of its rounds beside a row of numbers."""
+
+OWN_FILES = ("config.yaml", "commands.csv", "metrics.csv", "split.npz", *ARRAYS)
 """What a run writes before its first round is complete, and whenever it saves."""
 
 
@@ -47,6 +54,9 @@ class RunFolder(RoundCallback):
         clients: arrays [evaluations, clients] by name, and `rounds` [evaluations].
         graphs: sparse graphs of the recorded rounds, by column.
         diverged: whose training diverged in which round, by column.
+        dropouts: which clients were down in which round, by column.
+        stand_ins: who spoke for the chosen clients that were down, by column.
+        comparisons: similarities between clients and thresholds of some of the rounds.
         summary: what summary.json holds, after the run.
     """
 
@@ -57,8 +67,10 @@ class RunFolder(RoundCallback):
         self._rows: list[dict[str, str]] = []
         self._extra: list[str] = []
         self._evaluations: dict[int, dict[str, np.ndarray]] = {}
-        self._graphs: dict[int, dict[str, np.ndarray]] = {}
-        self._diverged: dict[int, dict[str, np.ndarray]] = {}
+        self._graphs, self._diverged = Entries("graphs.npz", always=True), Entries("diverged.npz")
+        self._dropouts, self._stand_ins = Entries("dropouts.npz"), Entries("stand_ins.npz")
+        self._comparisons = Comparisons()
+        self._commands: list[dict[str, str]] = []
         self._has_new_columns = False
         self._source: Path | None = None  # the run folder that this fit goes on from
         self._began: tuple[int, bool] | None = None  # where this fit started
@@ -77,23 +89,32 @@ class RunFolder(RoundCallback):
     @property
     def clients(self) -> dict[str, np.ndarray]:
         """clients.npz: arrays [evaluations, clients] and `rounds`."""
-        rounds = sorted(self._evaluations)
-        arrays = {"rounds": np.array(rounds, dtype=np.int64)}
-        for name in dict.fromkeys(name for r in rounds for name in self._evaluations[r]):
-            found = [self._evaluations[r].get(name) for r in rounds]
-            unknown = np.full_like(next(values for values in found if values is not None), np.nan)
-            arrays[name] = np.stack([unknown if values is None else values for values in found])
-        return arrays
+        return stacked(self._evaluations)
 
     @property
     def graphs(self) -> dict[str, np.ndarray]:
         """graphs.npz: `round`, `receiver`, `sender`, `weight`, `selected`, `probed`, an entry an edge."""
-        return _before(math.inf, self._graphs)
+        return self._graphs.before()
 
     @property
     def diverged(self) -> dict[str, np.ndarray]:
         """diverged.npz: `round` and `client`, an entry each time that a client's training diverged."""
-        return _before(math.inf, self._diverged)
+        return self._diverged.before()
+
+    @property
+    def dropouts(self) -> dict[str, np.ndarray]:
+        """dropouts.npz: `round` and `client`, an entry each time that a client was down."""
+        return self._dropouts.before()
+
+    @property
+    def stand_ins(self) -> dict[str, np.ndarray]:
+        """stand_ins.npz: `round`, `receiver`, `client`, `speaker`: the row that spoke for a chosen client."""
+        return self._stand_ins.before()
+
+    @property
+    def comparisons(self) -> dict[str, np.ndarray]:
+        """comparisons.npz: `rounds` [k], `similarity` [k, n, n], `threshold` [k, n]."""
+        return self._comparisons.before()
 
     # --- open ---------------------------------------------------------------------------------------------------------
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
@@ -162,6 +183,10 @@ class RunFolder(RoundCallback):
             if trainer.config is not None and not (trainer.fit_loop.is_over and self._file("config.yaml").is_file()):
                 text = config_text({**pl_module.history, **trainer.config})
                 write_atomically(self.path / "config.yaml", lambda file: file.write(text.encode()))
+            if trainer.command and not (trainer.fit_loop.is_over and self._commands):
+                self._commands.append({"round": str(boundary.round), "command": trainer.command})
+            if self._commands:
+                write_commands(self.path / COMMANDS, self._commands)
         except OSError as error:
             raise UserError(f"{self.path}: the run folder cannot be written ({error.strerror})") from error
         self._began = (boundary.round, boundary.closed)
@@ -193,7 +218,10 @@ class RunFolder(RoundCallback):
 
     def _take_up(self, boundary: Boundary) -> None:
         """Read what the run wrote up to the boundary; set aside the rest, or leave it where a fork found it."""
-        self._rows, self._extra, self._evaluations, self._graphs, self._diverged = [], [], {}, {}, {}
+        self._rows, self._extra, self._evaluations = [], [], {}
+        for table in self._tables:
+            table.rounds = {}
+        self._commands = []
         if self._source is None:
             return
         done = boundary.round if boundary.closed else boundary.round - 1
@@ -202,12 +230,11 @@ class RunFolder(RoundCallback):
         self._rows = [row for row in rows if int(row["round"]) < done]
         _refuse_lost_rows(self._source / "metrics.csv", self._rows, boundary.round)
         evaluations = read_rounds(self._source / "clients.npz", "rounds")
-        graphs = read_rounds(self._source / "graphs.npz", "round")
         self._evaluations = {r: {k: v[0] for k, v in e.items()} for r, e in evaluations.items() if r < done}
-        self._graphs = {r: g for r, g in graphs.items() if r < boundary.round}
-        diverged = read_rounds(self._source / "diverged.npz", "round")
-        self._diverged = {r: d for r, d in diverged.items() if r < boundary.round}
+        for table in self._tables:
+            table.read(self._source, boundary.round)
         if self._source == self.path:
+            self._commands = read_commands(self.path / COMMANDS, boundary.round)
             remove_unfinished(self.path)
             self._set_aside(rows[len(self._rows) :], boundary.round)
 
@@ -218,7 +245,7 @@ class RunFolder(RoundCallback):
             return
         aside = _new_folder(self._file("superseded"))
         write_atomically(aside / "metrics.csv", lambda file: file.write(as_csv(rows, self._extra).encode()))
-        for name in ("clients.npz", "graphs.npz", "diverged.npz"):
+        for name in ARRAYS:
             if self._file(name).is_file():
                 shutil.copyfile(self._file(name), aside / name)
         for file in checkpoints:
@@ -226,29 +253,25 @@ class RunFolder(RoundCallback):
 
     # --- write --------------------------------------------------------------------------------------------------------
     def on_round_end(self, trainer: DFLTrainer, module: DFLModule, round: Round) -> None:
-        """Keep who diverged, and the graph of an evaluated round."""
+        """Keep who diverged and who was down; of an evaluated round also its graph, stand-ins and comparisons."""
         assert round.diverged is not None
         if round.diverged.any():
-            who = torch.nonzero(round.diverged).squeeze(1).numpy().astype(np.int32)
-            self._diverged[round.index] = {"round": np.full_like(who, round.index), "client": who}
+            self._diverged.add(round.index, client=_who(round.diverged))
+        down = round.dropped & ~round.diverged
+        if down.any():
+            self._dropouts.add(round.index, client=_who(down))
         every = trainer.check_val_every_n_epoch or 1
         if round.weights is None or round.selected is None or (round.index + 1) % every or not trainer.is_global_zero:
             return
-        n = round.num_nodes
-        looked_at = round.ledger.models & ~round.ledger.mixed
-        listed = round.weights != 0
-        listed[:, :n] |= round.selected | looked_at
-        receivers, senders = torch.nonzero(listed, as_tuple=True)
-        at = receivers, senders.clamp(max=n - 1)
-        of_nodes = senders < n
-        self._graphs[round.index] = {
-            "round": np.full(len(receivers), round.index, dtype=np.int32),
-            "receiver": receivers.numpy().astype(np.int32),
-            "sender": senders.numpy().astype(np.int32),
-            "weight": round.weights[receivers, senders].numpy().astype(np.float32),
-            "selected": (round.selected[at] & of_nodes).numpy(),
-            "probed": (looked_at[at] & of_nodes).numpy(),
-        }
+        self._graphs.add(round.index, **links_of(round))
+        if trainer.policy(Substitution) is not None:
+            found = stand_ins_of(round)
+            if len(found["client"]):
+                self._stand_ins.add(round.index, **found)
+        if trainer.keep_comparisons and round.num_clients <= MOST_CLIENTS:
+            known = round.similarity if round.similarity is not None else round.likeness
+            arrays = (None if tensor is None else tensor.numpy() for tensor in (known, round.threshold))
+            self._comparisons.add(round.index // every, every, *arrays)
 
     def on_boundary(self, trainer: DFLTrainer, module: DFLModule) -> None:
         """Append the round's row."""
@@ -310,9 +333,12 @@ class RunFolder(RoundCallback):
 
     def _write_arrays(self, done: int) -> None:
         write_npz(self._file("clients.npz"), self.clients)
-        write_npz(self._file("graphs.npz"), _before(done, self._graphs))
-        if self._diverged or self._file("diverged.npz").is_file():
-            write_npz(self._file("diverged.npz"), _before(done, self._diverged))
+        for table in self._tables:
+            table.write(self._file(""), done)
+
+    @property
+    def _tables(self) -> tuple[Entries | Comparisons, ...]:
+        return self._graphs, self._diverged, self._dropouts, self._stand_ins, self._comparisons
 
     def _summarise(self, trainer: DFLTrainer, module: DFLModule, status: str, reason: str = "") -> None:
         boundary = module.bank.boundary
@@ -374,10 +400,10 @@ def _settings(trainer: DFLTrainer, module: DFLModule) -> dict[str, Any]:
     }
 
 
-def _before(round: float, found: dict[int, dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
-    """The entries of the rounds before this one, by column."""
-    parts = [found[r] for r in sorted(found) if r < round]
-    return {name: np.concatenate([p[name] for p in parts]) for name in parts[0]} if parts else {}
+def _who(clients: torch.Tensor) -> np.ndarray:
+    """The ids of those that are marked."""
+    ids: np.ndarray = torch.nonzero(clients).squeeze(1).numpy().astype(np.int32)
+    return ids
 
 
 def _numbers(summary: dict[str, Any]) -> dict[str, Any]:

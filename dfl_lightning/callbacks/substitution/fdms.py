@@ -95,6 +95,7 @@ class FDMS(Substitution):
         if round.num_servers:
             found = friends(self.scores, self.counts, round.participants, self.candidates)
             round.stand_in[:, :m] = torch.where(round.dropped, found, torch.arange(m))
+            round.likeness = round.between_clients(self.scores.masked_fill(self.counts == 0, torch.nan))
             return
         heard = self._heard(round)
         found = friends(self.scores, self.counts, heard)

@@ -1,0 +1,58 @@
+"""What a run keeps of a round's links: who mixed, chose and looked at whom, and who stood in for whom."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from dfl_lightning.round import Round
+
+
+def links_of(round: Round) -> dict[str, np.ndarray]:
+    """The links of a round that mixed, by column: `receiver`, `sender`, `weight`, `selected`, `probed`.
+
+    A sender from n on is a stored update of a client.
+    """
+    assert round.weights is not None
+    assert round.selected is not None
+    n = round.num_nodes
+    looked_at = round.ledger.models & ~round.ledger.mixed & ~_downloads(round)
+    listed = round.weights != 0
+    listed[:, :n] |= round.selected | looked_at
+    receivers, senders = torch.nonzero(listed, as_tuple=True)
+    at = receivers, senders.clamp(max=n - 1)
+    of_nodes = senders < n
+    return {
+        "receiver": receivers.numpy().astype(np.int32),
+        "sender": senders.numpy().astype(np.int32),
+        "weight": round.weights[receivers, senders].numpy().astype(np.float32),
+        "selected": (round.selected[at] & of_nodes).numpy(),
+        "probed": (looked_at[at] & of_nodes).numpy(),
+    }
+
+
+def stand_ins_of(round: Round) -> dict[str, np.ndarray]:
+    """Who spoke for the chosen clients that did not speak for themselves: `receiver`, `client`, `speaker`."""
+    assert round.selected is not None
+    assert round.stand_in is not None
+    m = round.num_clients
+    replaced = round.selected[:, :m] & (round.stand_in[:, :m] != torch.arange(m))
+    receivers, clients = torch.nonzero(replaced, as_tuple=True)
+    return {
+        "receiver": receivers.numpy().astype(np.int32),
+        "client": clients.numpy().astype(np.int32),
+        "speaker": round.stand_in[receivers, clients].numpy().astype(np.int32),
+    }
+
+
+def _downloads(round: Round) -> Tensor:
+    """Models that clients fetched to train them, bool [n, n]: under a server, its own."""
+    fetched = torch.zeros_like(round.ledger.models)
+    for term in round.jobs.terms:
+        if not term.which.is_floating_point():
+            fetched[round.jobs.owners, term.which] = True
+    return fetched

@@ -1,0 +1,185 @@
+"""A run folder as arrays and plain tables: what `trainer.run` offers after a fit, of any run, later."""
+
+from __future__ import annotations
+
+import json
+import os
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import yaml
+
+from dfl_lightning.errors import UserError, reason
+from dfl_lightning.files import unique_pairs
+from dfl_lightning.report.tables import damaged, read_metrics, read_npz
+from dfl_lightning.report.typed import COMMANDS, read_commands
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+_TABLES = ("metrics", "clients", "graphs", "diverged", "dropouts", "stand_ins")
+
+
+class Run:
+    """A finished, stopped or still running run, read from its folder when something is asked for.
+
+    Args:
+        folder: the run folder.
+
+    Raises:
+        UserError: there is no run.
+
+    Attributes:
+        path: the folder.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str]) -> None:
+        self.path = Path(folder)
+        if not (self.path / "metrics.csv").is_file():
+            raise UserError(f"{folder}: no metrics.csv in there; give a run folder, as in runs/afind/<time>")
+
+    def __repr__(self) -> str:
+        """Where it is and how far it got."""
+        return f"Run({str(self.path)!r}, {len(self.metrics['round'])} rounds)"
+
+    # --- tables -------------------------------------------------------------------------------------------------------
+    @cached_property
+    def metrics(self) -> dict[str, np.ndarray]:
+        """metrics.csv by column, float64 [rounds], NaN where a cell is empty."""
+        rows = read_metrics(self.path / "metrics.csv")
+        names = dict.fromkeys(name for row in rows for name in row)
+        return {name: np.array([float(row.get(name) or "nan") for row in rows]) for name in names or ["round"]}
+
+    @cached_property
+    def clients(self) -> dict[str, np.ndarray]:
+        """clients.npz: arrays [evaluations, clients], and `rounds` [evaluations]."""
+        return self._npz("clients.npz")
+
+    @cached_property
+    def graphs(self) -> dict[str, np.ndarray]:
+        """graphs.npz, by column: `round`, `receiver`, `sender`, `weight`, `selected`, `probed`."""
+        return self._npz("graphs.npz")
+
+    @cached_property
+    def diverged(self) -> dict[str, np.ndarray]:
+        """diverged.npz, by column: `round`, `client`."""
+        return self._npz("diverged.npz")
+
+    @cached_property
+    def dropouts(self) -> dict[str, np.ndarray]:
+        """dropouts.npz, by column: `round`, `client`."""
+        return self._npz("dropouts.npz")
+
+    @cached_property
+    def stand_ins(self) -> dict[str, np.ndarray]:
+        """stand_ins.npz, by column: `round`, `receiver`, `client`, `speaker`."""
+        return self._npz("stand_ins.npz")
+
+    @cached_property
+    def comparisons(self) -> dict[str, np.ndarray]:
+        """comparisons.npz: `rounds` [k], `similarity` [k, n, n], `threshold` [k, n]."""
+        return self._npz("comparisons.npz")
+
+    @cached_property
+    def split(self) -> dict[str, np.ndarray]:
+        """split.npz: who has which images, hidden clusters, adversaries."""
+        return self._npz("split.npz")
+
+    @cached_property
+    def config(self) -> dict[str, Any]:
+        """config.yaml, empty for a run that no command started."""
+        path = self.path / "config.yaml"
+        try:
+            content = yaml.safe_load(path.read_text(encoding="utf-8")) if path.is_file() else {}
+        except (OSError, ValueError, yaml.YAMLError) as error:
+            raise damaged(path, reason(error)) from error
+        return content if isinstance(content, dict) else {}
+
+    @cached_property
+    def summary(self) -> dict[str, Any]:
+        """summary.json, empty while the run goes on and where it was killed."""
+        path = self.path / "summary.json"
+        try:
+            text = path.read_text(encoding="utf-8") if path.is_file() else "{}"
+            content = json.loads(text, object_pairs_hook=unique_pairs)
+        except (OSError, ValueError) as error:
+            raise damaged(path, reason(error)) from error
+        return content if isinstance(content, dict) else {}
+
+    @cached_property
+    def commands(self) -> list[str]:
+        """The commands as they were typed, the first and every resume; none for a run from Python."""
+        return [row["command"] for row in read_commands(self.path / COMMANDS)]
+
+    def frame(self, table: str = "metrics") -> Any:
+        """A table as a pandas frame: `metrics`, `clients` (a row an evaluation and client), `graphs` and so on.
+
+        Raises:
+            UserError: pandas is not installed; no such table.
+        """
+        if table not in _TABLES:
+            raise UserError(f"there is no table '{table}'; tables are: {', '.join(_TABLES)}")
+        try:
+            import pandas
+        except ImportError as error:
+            raise UserError(f"frame('{table}') needs pandas: pip install pandas; run.{table} needs nothing") from error
+        columns = getattr(self, table)
+        return pandas.DataFrame(_long(columns) if table == "clients" else columns)
+
+    # --- models -------------------------------------------------------------------------------------------------------
+    def model(self, client: int, network: nn.Module | None = None) -> Any:
+        """A client's model after the last checkpoint, as `dfl-export` writes it.
+
+        Args:
+            client: its id.
+            network: a plain network to load it into.
+
+        Returns:
+            The state dict; or the network, where one is given.
+
+        Raises:
+            UserError: no checkpoint, no such client, or several servers.
+        """
+        from dfl_lightning.export import checked_content, reported_state
+
+        state: dict[str, Tensor] = reported_state(checked_content(self.path, [client]), client)
+        if network is None:
+            return state
+        try:
+            network.load_state_dict(state)
+        except RuntimeError as error:
+            raise UserError(f"{type(network).__name__} is not the network of {self.path} ({reason(error)})") from error
+        return network
+
+    def _npz(self, name: str) -> dict[str, np.ndarray]:
+        return read_npz(self.path / name)
+
+
+def read_run(folder: str | os.PathLike[str]) -> Run:
+    """A run's tables as arrays, its configuration, its summary and its models.
+
+    Raises:
+        UserError: there is no run in the folder.
+
+    Example:
+        >>> read_run("runs/nowhere")
+        Traceback (most recent call last):
+        ...
+        dfl_lightning.errors.UserError: runs/nowhere: no metrics.csv in there; give a run folder...
+    """
+    return Run(folder)
+
+
+def _long(clients: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Arrays [evaluations, clients] as columns, with `round` and `client`."""
+    arrays = {name: array for name, array in clients.items() if name != "rounds"}
+    if not arrays:
+        return {"round": np.array([], dtype=np.int64), "client": np.array([], dtype=np.int64)}
+    evaluations, number = next(iter(arrays.values())).shape
+    return {
+        "round": np.repeat(clients["rounds"], number),
+        "client": np.tile(np.arange(number), evaluations),
+        **{name: array.reshape(-1) for name, array in arrays.items()},
+    }
