@@ -47,6 +47,14 @@ def study() -> NoReturn:
     _leave("study", main())
 
 
+def report() -> NoReturn:
+    """`dfl-report`: a page about runs."""
+    _start("report")
+    from dfl_lightning.report.command import main
+
+    _leave("report", main())
+
+
 def _run(command: str) -> NoReturn:
     _start(command)
     from dfl_lightning.cli import run

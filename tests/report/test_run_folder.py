@@ -54,7 +54,7 @@ def test_files_and_columns(run):
     found = {str(f.relative_to(run.folder)) for f in run.folder.rglob("*") if f.is_file()}
     assert found == {
         *("metrics.csv", "clients.npz", "graphs.npz", "split.npz", "summary.json"),
-        "checkpoints/last.ckpt",
+        *("dropouts.npz", "comparisons.npz", "checkpoints/last.ckpt"),
     }
     assert ", ".join(COLUMNS) == PUBLIC
     header = (run.folder / "metrics.csv").read_text().splitlines()[0].split(",")

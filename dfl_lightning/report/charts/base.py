@@ -1,0 +1,132 @@
+"""What all charts share: how methods are told apart, axes in per cent, labels at the ends of lines."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from dfl_lightning.errors import UserError
+from dfl_lightning.report.charts.theme import DASHES, LIGHT, config
+
+if TYPE_CHECKING:
+    import altair as alt
+
+Row = dict[str, Any]
+WIDTH, HEIGHT = 560, 300
+
+
+def altair() -> Any:
+    """The library that draws, where it is installed.
+
+    Raises:
+        UserError: it is not.
+    """
+    try:
+        import altair as alt
+    except ImportError as error:
+        raise UserError("charts need Altair and vl-convert: pip install 'dfl-lightning[report]'") from error
+    return alt
+
+
+def data(rows: Sequence[Row], name: str | None = None) -> alt.Data:
+    """Rows inside the chart, with null for what is not known; under a name if the page is to replace them."""
+    alt = altair()
+    values = [{k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in row.items()} for row in rows]
+    inline = alt.InlineData(values=values)
+    return alt.InlineData(values=values, name=name) if name else inline
+
+
+def finished(chart: Any, width: int = WIDTH, height: int = HEIGHT, **options: Any) -> Any:
+    """A chart of a size, in the light theme; the page takes its own theme and width."""
+    autosize = altair().AutoSizeParams(type="fit", contains="padding")
+    return chart.properties(width=width, height=height, autosize=autosize, config=config(LIGHT), **options)
+
+
+def method_colour(names: Sequence[str], field: str = "method") -> Any:
+    """Colours by method, in the order of the names."""
+    alt = altair()
+    return alt.Color(f"{field}:N").scale(domain=list(names)).legend(None)
+
+
+def method_dash(names: Sequence[str]) -> Any:
+    """Dashes by method, in the order of the names."""
+    alt = altair()
+    dashes = [DASHES[i % len(DASHES)] for i in range(len(names))]
+    return alt.StrokeDash("method:N").scale(domain=list(names), range=dashes).legend(None)
+
+
+def per_cent_axis(title: str = "test accuracy, %", **options: Any) -> Any:
+    """An axis whose title stands above its end, and is read before the numbers."""
+    return altair().Axis(
+        title=title, titleAngle=0, titleAlign="left", titleAnchor="end", titleX=-34, titleY=-12, tickCount=6, **options
+    )
+
+
+def bounds(values: Sequence[float], low: float = 0.0, high: float = 100.0, margin: float = 0.06) -> list[float]:
+    """A domain around the values with room at both ends, within limits, ending on multiples of 5.
+
+    Example:
+        >>> bounds([62.0, 91.0])
+        [60, 95]
+    """
+    known = [v for v in values if v is not None and math.isfinite(v)]
+    if not known:
+        return [low, high]
+    least, most = min(known), max(known)
+    room = max((most - least) * margin, 1.0)
+    return [max(low, 5 * math.floor((least - room) / 5)), min(high, 5 * math.ceil((most + room) / 5))]
+
+
+def spread_out(positions: Sequence[float], gap: float, low: float, high: float) -> list[float]:
+    """Positions of labels, at least `gap` apart, as near to where they belong as an order from low to high allows.
+
+    Example:
+        >>> spread_out([10.0, 10.0, 50.0], 4.0, 0.0, 100.0)
+        [8.0, 12.0, 50.0]
+    """
+    order = sorted(range(len(positions)), key=lambda i: positions[i])
+    blocks: list[tuple[float, int]] = []  # of the centre and the number of labels
+    for i in order:
+        centre, count = min(max(positions[i], low), high), 1
+        while blocks and blocks[-1][0] + gap * (blocks[-1][1] + count) / 2 > centre:
+            before, others = blocks.pop()
+            centre = (before * others + centre * count) / (others + count)
+            count += others
+            half = gap * (count - 1) / 2
+            centre = min(max(centre, low + half), max(high - half, low + half))
+        blocks.append((centre, count))
+    placed = [centre + gap * (k - (count - 1) / 2) for centre, count in blocks for k in range(count)]
+    found = [0.0] * len(positions)
+    for i, place in zip(order, placed, strict=True):
+        found[i] = place
+    return found
+
+
+def end_labels(
+    rows: Sequence[Row], names: Sequence[str], y: str, domain: Sequence[float], x: str, height: int = HEIGHT
+) -> Any:
+    """Names at the ends of lines, in their colours, spread so that none covers another.
+
+    Args:
+        rows: a row a line: `method`, `text`, and where the line ends.
+        names: of all methods.
+        y: the field of the end.
+        domain: of the axis.
+        x: the field of the end's other coordinate.
+        height: of the chart.
+    """
+    alt = altair()
+    gap = (domain[1] - domain[0]) * 16 / (height - 50)
+    places = spread_out([row[y] for row in rows], gap, domain[0], domain[1])
+    placed = [{**row, "label_y": place} for row, place in zip(rows, places, strict=True)]
+    return (
+        alt.Chart(data(placed))
+        .mark_text(align="left", dx=8, fontSize=12, fontWeight=600, clip=False)
+        .encode(
+            x=alt.X(f"{x}:Q"),
+            y=alt.Y("label_y:Q").scale(domain=list(domain)),
+            text="text:N",
+            color=method_colour(names),
+        )
+    )

@@ -1,0 +1,129 @@
+"""How a method treats its clients: from best to worst, and against training alone."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from dfl_lightning.errors import UserError
+from dfl_lightning.report.charts.base import (
+    Row,
+    altair,
+    bounds,
+    data,
+    end_labels,
+    finished,
+    method_colour,
+    method_dash,
+    per_cent_axis,
+)
+from dfl_lightning.report.methods import Method, as_methods, seed_of
+from dfl_lightning.report.over_seeds import last_of_clients, paired, thinned
+from dfl_lightning.report.reading import Run
+
+
+def sorted_clients(runs: Sequence[Run | Method]) -> Any:
+    """Clients from best to worst at the last evaluation: mean over seeds by rank; the worst tenth is shaded.
+
+    Raises:
+        UserError: no run was evaluated on test data.
+    """
+    alt, methods = altair(), as_methods(runs)
+    names, most = [m.name for m in methods], 1
+    rows: list[Row] = []
+    ends: list[Row] = []
+    for method in methods:
+        numbers = [np.sort(known[~np.isnan(known)])[::-1] for run in method.runs if len(known := last_of_clients(run))]
+        if not numbers or not min(map(len, numbers)):
+            continue
+        count = min(map(len, numbers))
+        ranks = np.stack([values[:count] for values in numbers]).mean(0) * 100
+        most = max(most, count)
+        for rank in thinned(count):
+            rows.append({"method": method.name, "rank": int(rank) + 1, "accuracy": round(float(ranks[rank]), 3)})
+        ends.append({**rows[-1], "text": method.name})
+    if not rows:
+        raise UserError("no run was evaluated on test data")
+    domain = bounds([row["accuracy"] for row in rows])
+    worst = most - math.ceil(most / 10) + 0.5
+    x = alt.X("rank:Q").axis(title="clients, best to worst", tickMinStep=1, format="d")
+    x = x.scale(domain=[1, most], nice=False)
+    y = alt.Y("accuracy:Q").axis(per_cent_axis()).scale(domain=domain)
+    base, colour = alt.Chart(data(rows)), method_colour(names)
+    shade = alt.Chart(data([{"from": worst, "to": most}])).mark_rect(style="wash", clip=True)
+    shade = shade.encode(x=alt.X("from:Q").scale(domain=[1, most], nice=False), x2="to:Q")
+    line = base.mark_line(strokeWidth=2, interpolate="monotone").encode(
+        x=x, y=y, color=colour, strokeDash=method_dash(names)
+    )
+    tips = ["method:N", alt.Tooltip("rank:Q", title="place"), alt.Tooltip("accuracy:Q", format=".1f")]
+    spots = base.mark_point(opacity=0, size=90, filled=True).encode(x=x, y=y, tooltip=tips)
+    return finished(alt.layer(shade, line, spots, end_labels(ends, names, "accuracy", domain, "rank")))
+
+
+def gain_over_local(runs: Sequence[Run | Method], local: Run | Method | None = None) -> Any:
+    """What clients gain over training alone, paired by seed and test images; a dot's area is the number of clients.
+
+    Args:
+        runs: runs, or methods.
+        local: training alone; default the one among the runs in which nobody received anything.
+
+    Raises:
+        UserError: there is none, or no pairs.
+    """
+    alt, methods = altair(), as_methods(runs)
+    alone = as_methods([local])[0] if local is not None else next((m for m in methods if m.is_local), None)
+    if alone is None:
+        raise UserError("there is no run among them in which clients train alone (--selection.k 0)")
+    rows = gains(methods, alone)
+    if not rows:
+        raise UserError("no run has the seed and the test images of a run in which clients train alone")
+    names = [m.name for m in methods]
+    shown = [name for name in names if any(row["method"] == name for row in rows)]
+    base = alt.Chart(data(_piles(rows)))
+    y = alt.Y("method:N").scale(domain=shown).axis(title=None, labelFontSize=12, labelLimit=150)
+    x = alt.X("gain:Q").axis(title="points of test accuracy above training alone", grid=True)
+    tips = ["method:N", alt.Tooltip("gain:Q", format="+.1f"), alt.Tooltip("number:Q", title="clients")]
+    size = alt.Size("number:Q").scale(type="linear", domainMin=0, range=[0, 460]).legend(None)
+    dots = base.mark_point(filled=True, opacity=0.6).encode(
+        x=x, y=y, size=size, color=method_colour(names), tooltip=tips
+    )
+    zero = alt.Chart(data([{"gain": 0}])).mark_rule(style="zero", strokeDash=[3, 3]).encode(x="gain:Q")
+    means = []
+    for name in shown:
+        of_method = [row["gain"] for row in rows if row["method"] == name]
+        lose = sum(gain < 0 for gain in of_method)
+        worse = f", {lose} of {len(of_method)} lose"
+        means.append({"method": name, "gain": float(np.mean(of_method)), "text": f"{np.mean(of_method):+.1f}{worse}"})
+    mean = alt.Chart(data(means))
+    ticks = mean.mark_tick(style="zero", thickness=2.5, size=34).encode(x=x, y=y)
+    texts = mean.mark_text(style="strong", dy=-24).encode(x=x, y=y, text="text:N")
+    return finished(alt.layer(zero, dots, ticks, texts), height=max(120, 76 * len(shown)))
+
+
+def gains(methods: Sequence[Method], alone: Method) -> list[dict[str, Any]]:
+    """A row a client of each pair of runs: `method`, `seed`, `client`, `gain` in points."""
+    rows = []
+    for method in methods:
+        if method is alone:
+            continue
+        for run, partner in paired(method, alone):
+            ours, theirs = last_of_clients(run), last_of_clients(partner)
+            if len(ours) != len(theirs):
+                continue
+            for client, gain in enumerate((ours - theirs) * 100):
+                if math.isfinite(gain):
+                    entry = {"method": method.name, "seed": seed_of(run), "client": client, "gain": round(gain, 3)}
+                    rows.append(entry)
+    return rows
+
+
+def _piles(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """How many clients of a method gain the same, to the point."""
+    counts: dict[tuple[str, float], int] = {}
+    for row in rows:
+        key = row["method"], float(round(row["gain"]))
+        counts[key] = counts.get(key, 0) + 1
+    return [{"method": method, "gain": gain, "number": number} for (method, gain), number in counts.items()]

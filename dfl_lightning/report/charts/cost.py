@@ -1,0 +1,110 @@
+"""Accuracy against what it costs: bytes received, and simulated time where a run has it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from dfl_lightning.errors import UserError
+from dfl_lightning.report.charts.base import (
+    altair,
+    bounds,
+    data,
+    end_labels,
+    finished,
+    method_colour,
+    method_dash,
+    per_cent_axis,
+)
+from dfl_lightning.report.methods import Method, as_methods
+from dfl_lightning.report.over_seeds import thinned
+from dfl_lightning.report.reading import Run
+
+SIMULATED = "simulated_seconds"
+"""The column of metrics.csv with the simulated seconds of a round, where a run has one."""
+
+
+def accuracy_by_bytes(runs: Sequence[Run | Method]) -> Any:
+    """Test accuracy against the megabytes that a client has received until then; a run that receives nothing is a line.
+
+    Raises:
+        UserError: no run was evaluated on test data.
+    """
+    return _accuracy_by(runs, "bytes_received", 1e-6, "MB received by a client, logarithmic", log=True)
+
+
+def accuracy_by_time(runs: Sequence[Run | Method]) -> Any:
+    """Test accuracy against simulated seconds.
+
+    Raises:
+        UserError: no run has them.
+    """
+    methods = [m for m in as_methods(runs) if any(SIMULATED in run.metrics for run in m.runs)]
+    if not methods:
+        raise UserError(f"no run has the column {SIMULATED}")
+    return _accuracy_by(methods, SIMULATED, 1.0, "simulated seconds", log=False)
+
+
+def _accuracy_by(runs: Sequence[Run | Method], column: str, unit: float, title: str, log: bool) -> Any:
+    alt, methods = altair(), as_methods(runs)
+    names, rows, flat, ends = [m.name for m in methods], [], [], []
+    for method in methods:
+        curve = _curve(method, column, unit)
+        if not curve:
+            continue
+        last = curve[-1]
+        if last["cost"] > 0:
+            rows += [row for row in curve if row["cost"] > 0 or not log]
+            ends.append({**last, "text": f"{method.name}  {last['accuracy']:.1f}"})
+        else:
+            flat.append({**last, "text": f"{method.name}  {last['accuracy']:.1f}, 0 MB"})
+    if not rows and not flat:
+        raise UserError("no run was evaluated on test data")
+    least = min((row["cost"] for row in rows), default=0.1 if log else 0.0)
+    most = max((row["cost"] for row in rows), default=1.0)
+    domain_x = [least, most if most > least else least * 2 + 1]
+    for row in flat:
+        row["cost"], row["from"] = domain_x[1], domain_x[0]
+    values = [row["accuracy"] for row in rows]
+    domain = bounds([*sorted(values)[len(values) // 25 :], *(row["accuracy"] for row in flat)])
+    scale = {"type": "log", "base": 10} if log else {}
+    x = alt.X("cost:Q").axis(title=title, tickCount=5, format="~g").scale(domain=domain_x, nice=False, **scale)
+    y = alt.Y("accuracy:Q").axis(per_cent_axis()).scale(domain=domain)
+    colour = method_colour(names)
+    tips = ["method:N", "round:Q", alt.Tooltip("cost:Q", format=",.2f", title=title.partition(",")[0])]
+    tips.append(alt.Tooltip("accuracy:Q", format=".1f"))
+    layers = []
+    if rows:
+        base = alt.Chart(data(rows))
+        line = base.mark_line(strokeWidth=2, clip=True).encode(
+            x=x, y=y, color=colour, strokeDash=method_dash(names), order="round:Q"
+        )
+        layers += [line, base.mark_point(opacity=0, size=90, filled=True, clip=True).encode(x=x, y=y, tooltip=tips)]
+    if flat:
+        start = alt.X("from:Q").scale(domain=domain_x, nice=False, **scale)
+        rule = alt.Chart(data(flat)).mark_rule(strokeWidth=2, strokeDash=[6, 4])
+        layers.append(rule.encode(x=start, x2="cost:Q", y=y, color=colour))
+    layers.append(end_labels([*ends, *flat], names, "accuracy", domain, "cost"))
+    return finished(alt.layer(*layers))
+
+
+def _curve(method: Method, column: str, unit: float) -> list[dict[str, Any]]:
+    """Mean cost until a round, and mean accuracy after it, over the runs that were evaluated then."""
+    points: dict[int, list[tuple[float, float]]] = {}
+    for run in method.runs:
+        if column not in run.metrics or "test_acc" not in run.metrics:
+            continue
+        costs = np.nancumsum(run.metrics[column]) * unit
+        for r, cost, accuracy in zip(run.metrics["round"], costs, run.metrics["test_acc"], strict=True):
+            if math.isfinite(accuracy):
+                points.setdefault(int(r), []).append((float(cost), float(accuracy) * 100))
+    rounds = sorted(points)
+    rounds = [rounds[i] for i in thinned(len(rounds))]
+    means = {r: np.mean(points[r], axis=0) for r in rounds}
+    return [
+        {"method": method.name, "round": r, "cost": float(f"{means[r][0]:.5g}"), "accuracy": round(means[r][1], 3)}
+        for r in rounds
+    ]

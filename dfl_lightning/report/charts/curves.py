@@ -1,0 +1,121 @@
+"""Accuracy over rounds: with a band over seeds, and within one run with bands over clients."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from dfl_lightning.errors import UserError
+from dfl_lightning.report.charts.base import (
+    altair,
+    bounds,
+    data,
+    end_labels,
+    finished,
+    method_colour,
+    method_dash,
+    per_cent_axis,
+)
+from dfl_lightning.report.methods import Method, as_methods
+from dfl_lightning.report.over_seeds import over_seeds, thinned
+from dfl_lightning.report.reading import Run
+
+
+def learning_curves(runs: Sequence[Run | Method], column: str = "test_acc") -> Any:
+    """Mean test accuracy over rounds, a line a method; the band is one standard deviation over its seeds.
+
+    Args:
+        runs: runs, or methods.
+        column: of metrics.csv, a share.
+
+    Raises:
+        UserError: no run has numbers there.
+    """
+    alt, methods = altair(), as_methods(runs)
+    names, rows, ends = [m.name for m in methods], [], []
+    for method in methods:
+        curve = over_seeds(method, column)
+        for r, mean, sd in zip(curve["round"], curve["mean"] * 100, curve["sd"] * 100, strict=True):
+            rows.append({"method": method.name, "round": int(r), "mean": round(mean, 3), "sd": _rounded(sd)})
+        if len(curve["round"]):
+            last = {"method": method.name, "round": int(curve["round"][-1]), "mean": float(curve["mean"][-1] * 100)}
+            ends.append({**last, "text": f"{method.name}  {last['mean']:.1f}"})
+    if not rows:
+        raise UserError(f"no run has numbers in the column {column}")
+    for row in rows:
+        half = row["sd"] if row["sd"] is not None else math.nan
+        row["low"], row["high"] = _rounded(row["mean"] - half), _rounded(row["mean"] + half)
+    domain = bounds(sorted(row["mean"] for row in rows)[len(rows) // 25 :])
+    x = alt.X("round:Q").axis(title="round", tickMinStep=1, format="d").scale(nice=False)
+    y = alt.Y("mean:Q").axis(per_cent_axis()).scale(domain=domain)
+    base = alt.Chart(data(rows))
+    colour, tooltip = method_colour(names), ["method:N", "round:Q", alt.Tooltip("mean:Q", format=".1f")]
+    if any(row["sd"] is not None for row in rows):
+        tooltip.append(alt.Tooltip("sd:Q", format=".1f"))
+    with_band = [method.name for method in methods if len(method.runs) > 1]
+    band = (
+        base.transform_filter(alt.FieldOneOfPredicate(field="method", oneOf=with_band))
+        .mark_area(opacity=0.16, clip=True)
+        .encode(x=x, y=alt.Y("low:Q").scale(domain=domain).title(""), y2="high:Q", color=colour)
+    )
+    line = base.mark_line(strokeWidth=2, clip=True).encode(x=x, y=y, color=colour, strokeDash=method_dash(names))
+    spots = base.mark_point(opacity=0, size=90, filled=True, clip=True).encode(x=x, y=y, tooltip=tooltip)
+    layers = [line, spots, end_labels(ends, names, "mean", domain, "round")]
+    return finished(alt.layer(*([band] if with_band else []), *layers))
+
+
+def client_bands(run: Run, column: str = "test_acc", label: str = "") -> Any:
+    """Accuracy over rounds within one run: the median client, the middle half, the middle 80 % and the worst tenth.
+
+    Args:
+        run: the run.
+        column: of clients.npz, a share.
+        label: the method, by which the page colours the chart.
+
+    Raises:
+        UserError: the run has no such column.
+    """
+    alt = altair()
+    values = run.clients.get(column)
+    if values is None or not len(values):
+        raise UserError(f"{run.path} has no {column} in clients.npz")
+    keep, shares = thinned(len(values)), (10, 25, 50, 75, 90)
+    rows, known = [], ~np.isnan(values).all(1)
+    for i in keep[known[keep]]:
+        numbers = np.sort(values[i][~np.isnan(values[i])]) * 100
+        low, q1, middle, q3, high = (round(float(np.percentile(numbers, s)), 3) for s in shares)
+        worst = round(float(numbers[: math.ceil(len(numbers) / 10)].mean()), 3)
+        quantiles = {"p10": low, "p25": q1, "median": middle, "p75": q3, "p90": high, "worst tenth": worst}
+        rows.append({"method": label, "round": int(run.clients["rounds"][i]), **quantiles})
+    domain = [0, 100]
+    base = alt.Chart(data(rows))
+    x = alt.X("round:Q").axis(title="round", tickMinStep=1, format="d", tickCount=5).scale(nice=False)
+    y = alt.Y("median:Q").axis(per_cent_axis()).scale(domain=domain)
+
+    def area(low: str, high: str, opacity: float) -> Any:
+        return base.mark_area(opacity=opacity).encode(
+            x=x, y=alt.Y(f"{low}:Q").scale(domain=domain).title(""), y2=f"{high}:Q", color=colour
+        )
+
+    colour = method_colour([label])
+    tips = [alt.Tooltip(f"{n}:Q", format=".1f") for n in ("p10", "p25", "median", "p75", "p90", "worst tenth")]
+    return finished(
+        alt.layer(
+            area("p10", "p90", 0.16),
+            area("p25", "p75", 0.3),
+            base.mark_line(strokeWidth=2).encode(x=x, y=y, color=colour),
+            base.mark_line(strokeWidth=1.2, strokeDash=[4, 3]).encode(
+                x=x, y=alt.Y("worst tenth:Q").scale(domain=domain).title(""), color=colour
+            ),
+            base.mark_point(opacity=0, size=90, filled=True).encode(x=x, y=y, tooltip=["round:Q", *tips]),
+        ),
+        width=300,
+        height=190,
+    )
+
+
+def _rounded(value: float) -> float | None:
+    return round(float(value), 3) if math.isfinite(value) else None

@@ -1,0 +1,296 @@
+"""Who learns from whom in a round: a graph and a matrix of the same links.
+
+Both read the rows `links` and `nodes`, which the page replaces when its slider moves. The graph is drawn with rules,
+points and triangles: no Python package carries a library for graphs as a file, and so one specification gives the page
+and the picture.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from dfl_lightning.errors import UserError
+from dfl_lightning.report.charts.base import altair, data, finished
+from dfl_lightning.report.charts.theme import LIGHT, SHAPES
+from dfl_lightning.report.network import (
+    DROPPED,
+    KEPT,
+    LOOKED,
+    NEW,
+    OWN,
+    SPOKEN,
+    STANDS,
+    Link,
+    links_by_round,
+    nodes,
+    recorded_rounds,
+)
+from dfl_lightning.report.reading import Run
+
+SIZE = 480
+SPAN = 1.14
+"""Half of what the graph's axes span; the nodes stand from -1 to 1."""
+
+CROSS = "M-1,-1L1,1M1,-1L-1,1"
+
+_DASHES = {KEPT: [1, 0], NEW: [1, 0], SPOKEN: [1, 0], DROPPED: [5, 4], LOOKED: [1, 4], STANDS: [3, 2]}
+
+Row = dict[str, Any]
+
+
+def collaboration_graph(run: Run, round: int | None = None) -> Any:
+    """The links of a round between clients, drawn from the sender to the receiver.
+
+    Args:
+        run: the run.
+        round: a recorded round; the last one by default.
+
+    Raises:
+        UserError: that round was not recorded.
+    """
+    rows, points = round_rows(run, round)
+    return graph_chart(rows, points, clusters_of(points), len(points))
+
+
+def link_heatmap(run: Run, round: int | None = None) -> Any:
+    """The links of a round as a matrix, receivers in rows, coloured by their weight in the receiver's new model.
+
+    Args:
+        run: the run.
+        round: a recorded round; the last one by default.
+
+    Raises:
+        UserError: that round was not recorded.
+    """
+    rows, points = round_rows(run, round)
+    return heatmap_chart([row for row in rows if row["state"] != STANDS], points, len(points))
+
+
+def clusters_of(points: Sequence[Row]) -> list[int]:
+    """The hidden clusters of the clients, -1 where they are not known."""
+    return sorted({point["cluster"] for point in points if not point["server"]})
+
+
+def round_rows(run: Run, round: int | None = None) -> tuple[list[Row], list[Row]]:
+    """The rows `links` and `nodes` of a recorded round.
+
+    Raises:
+        UserError: that round was not recorded.
+    """
+    recorded = recorded_rounds(run, most=10**9)
+    if not recorded:
+        raise UserError(f"{run.path} has no links in graphs.npz")
+    wanted = recorded[-1] if round is None else round
+    if wanted not in recorded:
+        raise UserError(f"{run.path} has no links of round {wanted}; it has those of rounds {_listed(recorded)}")
+    place = recorded.index(wanted)
+    links = links_by_round(run, recorded[max(0, place - 1) : place + 1])[wanted]
+    down = set(run.dropouts["client"][run.dropouts["round"] == wanted].tolist()) if run.dropouts else set()
+    points = [{**node, "down": node["id"] in down, "faint": False} for node in nodes(run)]
+    return link_rows(links, points), points
+
+
+def link_rows(links: Sequence[Link], points: Sequence[Row], theme: dict[str, Any] = LIGHT) -> list[Row]:
+    """Rows with the places of both ends and the colour, for the graph and the matrix; the page's script makes the same.
+
+    Args:
+        links: of a round.
+        points: the nodes.
+        theme: of the colours.
+    """
+    at = {point["id"]: point for point in points}
+    rows = []
+    for link in links:
+        r, s = at[link.receiver], at[link.sender]
+        ends = {"rx": r["x"], "ry": r["y"], "sx": s["x"], "sy": s["y"], "row": r["order"], "column": s["order"]}
+        about = {"receiver": link.receiver, "sender": link.sender, "state": link.state, "weight": round(link.weight, 4)}
+        rows.append({**about, "faint": False, "colour": theme.get(link.state, ""), **ends})
+    return rows
+
+
+def graph_chart(rows: Sequence[Row], points: Sequence[Row], clusters: Sequence[int], number: int) -> Any:
+    """Rules with arrowheads between nodes; pairs that learn from each other have two rules side by side.
+
+    Args:
+        rows: the links.
+        points: the nodes.
+        clusters: the hidden clusters that there are.
+        number: of nodes.
+    """
+    alt = altair()
+    scale = alt.Scale(domain=[-SPAN, SPAN], nice=False, zero=False)
+    area = max(60, min(560, 15000 / max(number, 1)))
+    radius = f"({(area**0.5) * 0.62 + 2:.1f} * {2 * SPAN} / width)"
+    base = (
+        alt.Chart(data(rows, "links"))
+        .transform_filter(f"datum.state != '{OWN}'")
+        .transform_calculate(
+            dx="datum.rx - datum.sx",
+            dy="datum.ry - datum.sy",
+            d="max(1e-6, sqrt(pow(datum.rx - datum.sx, 2) + pow(datum.ry - datum.sy, 2)))",
+        )
+        .transform_calculate(ux="datum.dx / datum.d", uy="datum.dy / datum.d", off=f"{3.2 * 2 * SPAN} / width")
+        .transform_calculate(
+            x0=f"datum.sx + datum.ux * {radius} - datum.uy * datum.off",
+            y0=f"datum.sy + datum.uy * {radius} + datum.ux * datum.off",
+            x1=f"datum.rx - datum.ux * {radius} - datum.uy * datum.off",
+            y1=f"datum.ry - datum.uy * {radius} + datum.ux * datum.off",
+            angle="90 - atan2(datum.uy, datum.ux) * 180 / PI",
+        )
+    )
+    dash = alt.StrokeDash("state:N").scale(domain=list(_DASHES), range=list(_DASHES.values())).legend(None)
+    thick = alt.Size("weight:Q").scale(domain=[0, 1], range=[1.1, 7], clamp=True).legend(None)
+    colour = alt.Color("colour:N").scale(None)
+    faint = alt.condition("datum.faint", alt.value(0.07), alt.value(0.8))
+    x, y = alt.X("x0:Q").axis(None).scale(scale), alt.Y("y0:Q").axis(None).scale(scale)
+    rules = base.mark_rule().encode(
+        x=x, y=y, x2="x1:Q", y2="y1:Q", color=colour, strokeDash=dash, size=thick, opacity=faint, tooltip=_link_tips()
+    )
+    heads = (
+        base.transform_filter(f"datum.state != '{LOOKED}'")
+        .mark_point(shape="triangle", filled=True, size=34)
+        .encode(
+            x=alt.X("x1:Q").axis(None).scale(scale),
+            y=alt.Y("y1:Q").axis(None).scale(scale),
+            angle=alt.Angle("angle:Q").scale(domain=[0, 360], range=[0, 360]),
+            color=colour,
+            opacity=faint,
+        )
+    )
+    layers = [rules, heads, *_node_layers(points, clusters, number, scale, area)]
+    return finished(alt.layer(*layers).resolve_scale(color="independent", size="independent"), width=SIZE, height=SIZE)
+
+
+def heatmap_chart(rows: Sequence[Row], points: Sequence[Row], number: int) -> Any:
+    """A cell a link: its colour is the weight; new, dropped and looked-at links have marks of their own.
+
+    Args:
+        rows: the links.
+        points: the nodes.
+        number: of nodes.
+    """
+    alt = altair()
+    x_scale = alt.Scale(domain=[-0.5, number - 0.5], nice=False, zero=False)
+    y_scale = alt.Scale(domain=[-0.5, number - 0.5], nice=False, zero=False, reverse=True)
+    seen = alt.condition("datum.faint", alt.value(0.12), alt.value(1))
+    gap = 0.46 if number <= 60 else 0.5
+    legend = alt.Legend(
+        title="weight in the new model", orient="bottom", gradientLength=160, gradientThickness=10, tickCount=3
+    )
+    base = alt.Chart(data(rows, "links"))
+    cells = (
+        base.transform_filter(f"indexof(['{KEPT}', '{NEW}', '{SPOKEN}', '{OWN}'], datum.state) >= 0")
+        .transform_calculate(
+            **{"x0": f"datum.column - {gap}", "x1": f"datum.column + {gap}"},
+            **{"y0": f"datum.row - {gap}", "y1": f"datum.row + {gap}"},
+        )
+        .mark_rect()
+        .encode(
+            x=alt.X("x0:Q").axis(None).scale(x_scale),
+            x2="x1:Q",
+            y=alt.Y("y0:Q").axis(None).scale(y_scale),
+            y2="y1:Q",
+            color=alt.Color("weight:Q").scale(range="ramp", domain=[0, 1], clamp=True).legend(legend),
+            opacity=seen,
+            tooltip=_link_tips(),
+        )
+    )
+    size = max(6, min(60, 9000 / max(number, 1) ** 1.35))
+    sizes = {NEW: size, DROPPED: size * 0.8, LOOKED: max(2, size * 0.08)}
+    shapes = {NEW: "square", DROPPED: CROSS, LOOKED: "circle"}
+    marks = (
+        base.transform_filter(f"indexof(['{NEW}', '{DROPPED}', '{LOOKED}'], datum.state) >= 0")
+        .mark_point(filled=False, strokeWidth=1.6)
+        .encode(
+            x=alt.X("column:Q").axis(None).scale(x_scale),
+            y=alt.Y("row:Q").axis(None).scale(y_scale),
+            shape=alt.Shape("state:N").scale(domain=list(shapes), range=list(shapes.values())).legend(None),
+            size=alt.Size("state:N").scale(domain=list(sizes), range=list(sizes.values())).legend(None),
+            color=alt.Color("colour:N").scale(None),
+            opacity=seen,
+            tooltip=_link_tips(),
+        )
+    )
+    layers = [cells, marks]
+    if number <= 40:
+        ids = alt.Chart(data(points, "nodes"))
+        at_top = alt.X("order:Q").axis(None).scale(x_scale)
+        at_left = alt.Y("order:Q").axis(None).scale(y_scale)
+        layers.append(ids.mark_text(style="note", fontSize=9).encode(x=at_top, y=alt.value(-8), text="id:N"))
+        layers.append(
+            ids.mark_text(style="note", fontSize=9, align="right").encode(x=alt.value(-6), y=at_left, text="id:N")
+        )
+    return finished(alt.layer(*layers).resolve_scale(color="independent", size="independent"), width=SIZE, height=SIZE)
+
+
+def cluster_heatmap(rows: Sequence[Row], names: Sequence[str]) -> Any:
+    """Chosen links between groups of clients, as shares of what a receiving group chose.
+
+    Args:
+        rows: a row a cell: `receiver` and `sender` (places of groups), `share`, `links`.
+        names: of the groups.
+    """
+    alt = altair()
+    scale = {"domain": [-0.5, len(names) - 0.5], "nice": False, "zero": False}
+    labels = "{" + ", ".join(f"'{at}': '{name}'" for at, name in enumerate(names)) + "}[datum.value]"
+    ticks = list(range(0, len(names), max(1, len(names) // 20)))
+    axis = {"values": ticks, "labelExpr": labels, "grid": False, "domain": False, "ticks": False}
+    x = alt.X("x0:Q").axis(alt.Axis(title="sender", orient="top", **axis)).scale(**scale)
+    y = alt.Y("y0:Q").axis(alt.Axis(title="receiver", **axis)).scale(reverse=True, **scale)
+    legend = alt.Legend(
+        title="share of the group's links", orient="bottom", gradientLength=160, gradientThickness=10, format=".0%"
+    )
+    colour = alt.Color("share:Q").scale(range="ramp", domain=[0, 1], clamp=True).legend(legend)
+    tips = ["from:N", "to:N", alt.Tooltip("share:Q", format=".0%"), "links:Q"]
+    chart = (
+        alt.Chart(data(rows, "bins"))
+        .transform_calculate(
+            **{"x0": "datum.sender - 0.5", "x1": "datum.sender + 0.5"},
+            **{"y0": "datum.receiver - 0.5", "y1": "datum.receiver + 0.5"},
+        )
+        .mark_rect()
+        .encode(x=x, x2="x1:Q", y=y, y2="y1:Q", color=colour, tooltip=tips)
+    )
+    return finished(chart, width=SIZE, height=SIZE)
+
+
+def _node_layers(points: Sequence[Row], clusters: Sequence[int], number: int, scale: Any, area: float) -> list[Any]:
+    """A mark a node, its shape and colour the cluster; a ring around falsified labels; a hollow one is down."""
+    alt = altair()
+    base = alt.Chart(data(points, "nodes"))
+    shapes = [SHAPES[at % len(SHAPES)] for at in range(len(clusters))]
+    places = {"x": alt.X("x:Q").axis(None).scale(scale), "y": alt.Y("y:Q").axis(None).scale(scale)}
+    colour = alt.Color("cluster:N").scale(domain=list(clusters)).legend(None)
+    shape = alt.Shape("cluster:N").scale(domain=list(clusters), range=shapes).legend(None)
+    seen = alt.condition("datum.faint", alt.value(0.25), alt.value(1))
+    tips = [alt.Tooltip("id:N", title="client"), alt.Tooltip("cluster:N"), alt.Tooltip("down:N"), "falsified:N"]
+    ring = base.transform_filter("datum.falsified").mark_point(style="falsified", shape="circle", size=area * 2.1)
+    awake = base.transform_filter("!datum.server && !datum.down").mark_point(style="frame", filled=True, size=area)
+    asleep = base.transform_filter("datum.down").mark_point(style="asleep", filled=False, size=area * 0.8)
+    servers = base.transform_filter("datum.server").mark_point(
+        style="strong", shape="square", filled=True, size=1300, opacity=1
+    )
+    named = base.transform_filter("datum.server").mark_text(style="id", fontSize=9)
+    layers = [
+        ring.encode(**places, opacity=seen),
+        awake.encode(**places, color=colour, shape=shape, opacity=seen, tooltip=tips),
+        asleep.encode(**places, shape=shape, opacity=seen, tooltip=tips),
+        servers.encode(**places, tooltip=[alt.Tooltip("id:N", title="server")]),
+        named.encode(**places, text=alt.value("server")),
+    ]
+    if number <= 60:
+        on_fill = base.transform_filter("!datum.server && !datum.down").mark_text(style="id")
+        on_card = base.transform_filter("!datum.server && datum.down").mark_text(style="note", fontSize=10)
+        layers += [text.encode(**places, text="id:N", opacity=seen) for text in (on_fill, on_card)]
+    return layers
+
+
+def _link_tips() -> list[Any]:
+    alt = altair()
+    return ["receiver:Q", "sender:Q", "state:N", alt.Tooltip("weight:Q", format=".3f")]
+
+
+def _listed(rounds: list[int]) -> str:
+    words = [str(r) for r in rounds]
+    return ", ".join(words if len(words) <= 6 else [*words[:3], "…", *words[-2:]])

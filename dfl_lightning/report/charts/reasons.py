@@ -1,0 +1,215 @@
+"""Why a method works, or does not: what it found, what it asked for, how alike clients are, who was down."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from dfl_lightning.errors import UserError
+from dfl_lightning.report.charts.base import (
+    Row,
+    altair,
+    data,
+    end_labels,
+    finished,
+    method_colour,
+    method_dash,
+    per_cent_axis,
+)
+from dfl_lightning.report.methods import Method, as_methods
+from dfl_lightning.report.over_seeds import over_seeds, thinned
+from dfl_lightning.report.reading import Run
+
+MOST_CLIENTS = 200
+"""Above this number of clients a matrix of all pairs is not drawn."""
+
+MOST_COLUMNS = 100
+"""Rounds that the chart of dropouts shows at most."""
+
+
+def found_over_rounds(runs: Sequence[Run | Method], column: str, title: str, share: bool = True) -> Any:
+    """A column of metrics.csv over rounds, mean over seeds, a line a method.
+
+    Args:
+        runs: runs, or methods.
+        column: such as `neighbour_precision`, `neighbour_recall`, `friend_accuracy`, `threshold`.
+        title: of the axis.
+        share: whether it is a share from 0 to 1, shown in per cent.
+
+    Raises:
+        UserError: no run has numbers there.
+    """
+    alt, methods = altair(), as_methods(runs)
+    names = [m.name for m in methods]
+    rows: list[Row] = []
+    ends: list[Row] = []
+    for method in methods:
+        curve = over_seeds(method, column)
+        values = curve["mean"] * (100 if share else 1)
+        of_method = [
+            {"method": method.name, "round": int(r), "value": float(f"{v:.5g}")}
+            for r, v in zip(curve["round"], values, strict=True)
+        ]
+        rows += of_method
+        if of_method:
+            ends.append({**of_method[-1], "text": method.name})
+    if not rows:
+        raise UserError(f"no run has numbers in the column {column}")
+    numbers = [float(row["value"]) for row in rows]
+    room = (max(numbers) - min(numbers) or abs(max(numbers)) or 1.0) * 0.1
+    domain = [0.0, 100.0] if share else [min(numbers) - room, max(numbers) + room]
+    x = alt.X("round:Q").axis(title="round", tickMinStep=1, format="d", tickCount=5).scale(nice=False)
+    y = alt.Y("value:Q").axis(per_cent_axis(title)).scale(domain=domain)
+    base = alt.Chart(data(rows))
+    line = base.mark_line(strokeWidth=2).encode(x=x, y=y, color=method_colour(names), strokeDash=method_dash(names))
+    tips = ["method:N", "round:Q", alt.Tooltip("value:Q", format=".3~g", title=title)]
+    spots = base.mark_point(opacity=0, size=90, filled=True).encode(x=x, y=y, tooltip=tips)
+    labels = end_labels(ends, names, "value", domain, "round", 200)
+    return finished(alt.layer(line, spots, labels), width=340, height=200)
+
+
+def similarities(run: Run, round: int | None = None) -> Any:
+    """How alike clients are in a recorded round, clients in the order of their hidden clusters where those are known.
+
+    Args:
+        run: the run.
+        round: the last recorded one by default; else the last one up to it.
+
+    Raises:
+        UserError: the run recorded none, or has too many clients for a picture.
+    """
+    alt = altair()
+    array, rounds = run.comparisons.get("similarity"), run.comparisons.get("rounds")
+    if array is None or rounds is None or not len(rounds):
+        raise UserError(f"{run.path} has no similarities in comparisons.npz")
+    known = [i for i, r in enumerate(rounds) if (round is None or r <= round) and not np.isnan(array[i]).all()]
+    if not known:
+        raise UserError(f"{run.path} has no similarities up to round {round}")
+    number = run.clients["test_acc"].shape[1] if "test_acc" in run.clients else array.shape[1]
+    if number > MOST_CLIENTS:
+        raise UserError(f"{run.path} has {number} clients; a matrix of all pairs is drawn for {MOST_CLIENTS} at most")
+    matrix, order = array[known[-1]], client_order(run, number)
+    place = {client: at for at, client in enumerate(order)}
+    rows = [
+        {"client": i, "other": j, "x": place[j], "y": place[i], "similarity": float(f"{matrix[i, j]:.3g}")}
+        for i in range(number)
+        for j in range(number)
+        if math.isfinite(matrix[i, j])
+    ]
+    edge = {"domain": [-0.5, number - 0.5], "nice": False}
+    cells = (
+        alt.Chart(data(rows))
+        .transform_calculate(x0="datum.x - 0.5", x1="datum.x + 0.5", y0="datum.y - 0.5", y1="datum.y + 0.5")
+        .mark_rect()
+        .encode(
+            x=alt.X("x0:Q").axis(None).scale(**edge),
+            x2="x1:Q",
+            y=alt.Y("y0:Q").axis(None).scale(reverse=True, **edge),
+            y2="y1:Q",
+            color=alt.Color("similarity:Q").scale(range="ramp").legend(_ramp_legend("similarity")),
+            tooltip=["client:Q", "other:Q", alt.Tooltip("similarity:Q", format=".3f")],
+        )
+    )
+    ids = [{"client": client, "at": at} for at, client in enumerate(order)] if number <= 30 else []
+    layers = [cells]
+    if ids:
+        base = alt.Chart(data(ids))
+        layers.append(base.mark_text(style="note", fontSize=9).encode(x=x_at(number), y=alt.value(-7), text="client:Q"))
+        layers.append(
+            base.mark_text(style="note", fontSize=9, align="right").encode(
+                y=alt.Y("at:Q").axis(None).scale(reverse=True, **edge), x=alt.value(-5), text="client:Q"
+            )
+        )
+    return finished(alt.layer(*layers), width=380, height=380)
+
+
+def x_at(number: int) -> Any:
+    """The place of a client in a matrix, from left to right."""
+    return altair().X("at:Q").axis(None).scale(domain=[-0.5, number - 0.5], nice=False)
+
+
+def dropouts(run: Run) -> Any:
+    """Who was down in which round, and for how many clients somebody spoke.
+
+    Raises:
+        UserError: nobody was ever down.
+    """
+    alt = altair()
+    down, stood = run.dropouts, run.stand_ins
+    if not len(down.get("round", [])):
+        raise UserError(f"nobody was down in {run.path}")
+    number = run.summary.get("clients") or int(down["client"].max()) + 1
+    rounds = run.metrics["round"].astype(np.int64)
+    shown = rounds[thinned(len(rounds), MOST_COLUMNS)]
+    order = client_order(run, number)
+    place = {client: at for at, client in enumerate(order)}
+    spoke = speaking(stood)
+    column = {int(r): at for at, r in enumerate(shown)}
+    rows: list[Row] = [
+        {"round": int(r), "client": int(c), "state": "down", "for": 0}
+        for r, c in zip(down["round"], down["client"], strict=True)
+        if int(r) in column
+    ]
+    rows += [
+        {"round": r, "client": c, "state": "speaks for others", "for": len(others)}
+        for (r, c), others in spoke.items()
+        if r in column and c < number
+    ]
+    for row in rows:
+        row["x"], row["y"] = column[row["round"]], place.get(row["client"], row["client"])
+    scale_y = {"domain": [-0.5, number - 0.5], "nice": False, "reverse": True}
+    scale_x = {"domain": [-0.5, len(shown) - 0.5], "nice": False}
+    labels = {str(at): int(r) for r, at in column.items()}
+    ticks = sorted({int(i) for i in np.linspace(0, len(shown) - 1, min(len(shown), 7))})
+    axis_x = alt.Axis(title="round", values=ticks, labelExpr=f"{{{_pairs(labels, ticks)}}}[datum.value]", domain=False)
+    clients = {str(at): int(client) for at, client in enumerate(order)}
+    every = list(range(0, number, max(1, number // 24)))
+    axis_y = alt.Axis(
+        title="client", values=every, labelExpr=f"{{{_pairs(clients, every)}}}[datum.value]", grid=False, domain=False
+    )
+    base = alt.Chart(data(rows)).transform_calculate(
+        x0="datum.x - 0.45", x1="datum.x + 0.45", y0="datum.y - 0.42", y1="datum.y + 0.42"
+    )
+    places = {
+        "x": alt.X("x0:Q").axis(axis_x).scale(**scale_x),
+        "x2": "x1:Q",
+        "y": alt.Y("y0:Q").axis(axis_y).scale(**scale_y),
+        "y2": "y1:Q",
+    }
+    tips = ["round:Q", "client:Q", "state:N"]
+    asleep = base.transform_filter("datum.state == 'down'").mark_rect(style="down").encode(**places, tooltip=tips)
+    layers = [asleep]
+    if spoke:
+        colour = alt.Color("for:Q").scale(range="ramp", domainMin=0).legend(_ramp_legend("clients it speaks for"))
+        tips = [*tips, alt.Tooltip("for:Q", title="clients it speaks for")]
+        layers.append(
+            base.transform_filter("datum.state != 'down'").mark_rect().encode(**places, color=colour, tooltip=tips)
+        )
+    return finished(alt.layer(*layers), width=620, height=max(120, min(420, 15 * number)))
+
+
+def speaking(stood: dict[str, np.ndarray]) -> dict[tuple[int, int], set[int]]:
+    """For whom each client spoke in a round, by round and speaker; stored updates and means are nobody."""
+    found: dict[tuple[int, int], set[int]] = {}
+    columns = (stood.get(name, np.array([], dtype=np.int64)) for name in ("round", "client", "speaker"))
+    for round, client, speaker in zip(*columns, strict=True):
+        if speaker >= 0:
+            found.setdefault((int(round), int(speaker)), set()).add(int(client))
+    return found
+
+
+def client_order(run: Run, number: int) -> list[int]:
+    """Clients by their hidden cluster where it is known, otherwise by their id."""
+    clusters = run.split.get("clusters", np.array([]))
+    return np.argsort(clusters, kind="stable").tolist() if len(clusters) == number else list(range(number))
+
+
+def _ramp_legend(title: str) -> Any:
+    return altair().Legend(title=title, orient="bottom", gradientLength=160, gradientThickness=10, tickCount=3)
+
+
+def _pairs(labels: dict[str, int], wanted: Sequence[int]) -> str:
+    return ", ".join(f"'{at}': '{labels[str(at)]}'" for at in wanted)

@@ -1,0 +1,91 @@
+"""Colours and styles: two themes for one specification of a chart, which names styles and no colours.
+
+Neighbouring colours of a palette differ by at least 16 (CIEDE2000), also as people with protanopia, deuteranopia or
+tritanopia see them, and stand out from the background by 4.5 : 1, so that labels may have them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+LIGHT = {
+    "category": ["#185cfe", "#b45f0e", "#10755a", "#8c126f", "#0a0b14", "#523e15"],
+    "ramp": ["#e6eefb", "#a9c6f5", "#5f96ea", "#1f5fd0", "#0b3380"],
+    "card": "#ffffff",
+    "ink": "#16202e",
+    "soft": "#56606f",
+    "line": "#dfe4ea",
+    "kept": "#7b8696",
+    "new": "#0b57d0",
+    "dropped": "#b3261e",
+    "looked": "#6d7685",
+    "spoken": "#7a3fa8",
+    "stands": "#7a3fa8",
+    "down": "#c9d0d9",
+}
+DARK = {
+    "category": ["#4282f4", "#f64c0a", "#7ed69d", "#efa2d5", "#feffff", "#f5e418"],
+    "ramp": ["#1d2a40", "#27508f", "#3f7fd6", "#86b3f7", "#dce9ff"],
+    "card": "#171b22",
+    "ink": "#e8ebf0",
+    "soft": "#a8b1be",
+    "line": "#2b323d",
+    "kept": "#8994a5",
+    "new": "#7db0ff",
+    "dropped": "#ff8a7a",
+    "looked": "#8f99a8",
+    "spoken": "#cfa2f5",
+    "stands": "#cfa2f5",
+    "down": "#434c5a",
+}
+
+DASHES = [[1, 0], [6, 3], [2, 2], [9, 3, 2, 3], [1, 0], [5, 2, 1, 2]]
+"""Of lines, beside their colours: the same in every theme."""
+
+SHAPES = [
+    "circle",
+    "square",
+    "M0,-1.35L1.35,0.95L-1.35,0.95Z",
+    "M0,-1.35L1.35,0L0,1.35L-1.35,0Z",
+    "M0,-1.25L1.2,-0.35L0.75,1.05L-0.75,1.05L-1.2,-0.35Z",
+    "M-1.25,0L-0.62,-1.05L0.62,-1.05L1.25,0L0.62,1.05L-0.62,1.05Z",
+    "M0,1.35L1.35,-0.95L-1.35,-0.95Z",
+    "M-1.3,-1.3L0,-0.8L1.3,-1.3L0.8,0L1.3,1.3L0,0.8L-1.3,1.3L-0.8,0Z",
+]
+"""Of clusters, beside their colours."""
+
+FONT = 'system-ui, -apple-system, "Segoe UI", Roboto, "Liberation Sans", sans-serif'
+
+
+def config(theme: dict[str, Any]) -> dict[str, Any]:
+    """A theme as Vega-Lite's `config`."""
+    ink, soft, line, card = theme["ink"], theme["soft"], theme["line"], theme["card"]
+    states = {name: {"color": theme[name]} for name in ("kept", "new", "dropped", "looked", "spoken", "stands", "down")}
+    return {
+        "background": card,
+        "font": FONT,
+        "view": {"stroke": None},
+        "axis": {
+            **{"labelColor": soft, "titleColor": soft, "gridColor": line, "domainColor": line, "tickColor": line},
+            **{"labelFontSize": 12, "titleFontSize": 12, "titleFontWeight": "normal", "titlePadding": 8},
+            **{"domain": False, "ticks": False, "labelPadding": 6},
+        },
+        "axisX": {"grid": False, "domain": True, "ticks": True, "tickSize": 4},
+        "legend": {"labelColor": soft, "titleColor": soft, "titleFontWeight": "normal", "labelFontSize": 12},
+        "title": {"color": ink, "subtitleColor": soft, "anchor": "start", "fontSize": 15, "subtitleFontSize": 12},
+        "range": {"category": theme["category"], "ramp": theme["ramp"], "heatmap": theme["ramp"]},
+        "style": {
+            "note": {"color": soft, "fill": soft, "fontSize": 12},
+            "strong": {"color": ink, "fill": ink, "fontSize": 12, "fontWeight": 600},
+            "rule": {"color": soft},
+            "zero": {"color": ink},
+            "cursor": {"color": theme["new"]},
+            "cell": {"color": theme["new"]},
+            "frame": {"stroke": card, "strokeWidth": 1.5},
+            "id": {"color": card, "fill": card, "fontSize": 10.5, "fontWeight": 700},
+            "falsified": {"stroke": ink, "strokeWidth": 1.5, "fill": "transparent"},
+            "asleep": {"color": theme["soft"], "strokeDash": [2, 2]},
+            "wash": {"color": theme["soft"], "opacity": 0.12},
+            **states,
+        },
+    }

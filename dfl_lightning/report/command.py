@@ -1,0 +1,96 @@
+"""`dfl-report`: one page about one or several runs."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NoReturn
+
+from dfl_lightning.errors import UserError
+from dfl_lightning.files import write_atomically
+from dfl_lightning.report.methods import find_methods
+from dfl_lightning.report.reading import Run
+
+PAGE = "report.html"
+"""The page's file in a run folder."""
+
+
+def write_report(
+    runs: Sequence[str | os.PathLike[str]],
+    to: str | os.PathLike[str] | None = None,
+    pictures: str | os.PathLike[str] | None = None,
+) -> Path:
+    """Make the page.
+
+    Args:
+        runs: run folders; `NAME=RUN` gives the run's method a name.
+        to: the page's file; default `report.html` in the first run's folder.
+        pictures: a folder for a PNG and a CSV of each chart.
+
+    Returns:
+        The page's file.
+
+    Raises:
+        UserError: no such run, Altair is not installed, or a file cannot be written.
+    """
+    from dfl_lightning.report.charts.base import altair
+
+    if not runs:
+        raise UserError("no run is named; give its folder: dfl-report RUN")
+    altair()
+    from dfl_lightning.report.page.assemble import page
+    from dfl_lightning.report.page.pictures import linked_figures, write_pictures
+    from dfl_lightning.report.page.sections import figures
+
+    named = [_named(os.fspath(word)) for word in runs]
+    methods = find_methods([Run(folder) for _, folder in named], [name for name, _ in named])
+    file = Path(to) if to is not None else Path(named[0][1]) / PAGE
+    drawn = figures(methods)
+    text = page(methods, drawn)
+    try:
+        write_atomically(file, lambda open_file: open_file.write(text.encode()))
+    except OSError as error:
+        raise UserError(f"{file}: cannot be written ({error.strerror}); choose another file with --to") from error
+    if pictures is not None:
+        write_pictures([*drawn, *linked_figures(methods)], Path(pictures))
+    return file
+
+
+def _named(word: str) -> tuple[str, str]:
+    """A name, or nothing, and the run folder.
+
+    Example:
+        >>> _named("AFIND+ = 0.2=runs/afind/1")
+        ('AFIND+ = 0.2', 'runs/afind/1')
+    """
+    if "=" in word and not Path(word).exists():
+        name, _, folder = word.rpartition("=")
+        return name.strip(), folder
+    return "", word
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        """One sentence, like every other refusal."""
+        self.exit(2, f"dfl-report: {message}; --help says what it takes\n")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command, from its words to its exit code: 0 done, 2 a user's mistake."""
+    parser = _Parser(prog="dfl-report", description="One self-contained page about one or several runs.")
+    parser.add_argument("runs", nargs="+", metavar="RUN", help="a run folder; NAME=RUN gives its method a name")
+    parser.add_argument("--to", metavar="FILE", help="the page (default: RUN/report.html, of the first run)")
+    parser.add_argument("--png", metavar="DIR", help="a folder for a PNG and a CSV of each chart")
+    words = parser.parse_args(argv)
+    try:
+        file = write_report(words.runs, words.to, words.png)
+    except UserError as error:
+        if os.environ.get("DFL_DEBUG", "") not in ("", "0"):
+            raise
+        print(f"dfl-report: {error}", file=sys.stderr)
+        return 2
+    print(f"{file} ({file.stat().st_size / 1e6:.1f} MB)")
+    return 0

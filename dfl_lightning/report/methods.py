@@ -1,0 +1,205 @@
+"""Runs put together: those that differ in their seeds only are a method; methods are compared on the same images."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from dfl_lightning.history import CHANGED, FORKED, settings_text
+from dfl_lightning.history import changes as changes_of
+from dfl_lightning.report.reading import Run
+
+_MOST_WORDS = 3
+"""Settings that a method's name may list."""
+
+
+@dataclass
+class Method:
+    """Runs of the same settings with different seeds.
+
+    Attributes:
+        name: for people, the same in all charts and tables; no two methods have the same.
+        runs: by seed.
+        task: methods with the same number are tested on the same images.
+        notes: what a reader must know about its runs.
+    """
+
+    name: str
+    runs: list[Run]
+    task: int = 0
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def is_local(self) -> bool:
+        """Whether nobody received anything."""
+        return all(not np.nansum(run.metrics.get("bytes_received", np.array([1.0]))) for run in self.runs)
+
+    @property
+    def seeds(self) -> list[Any]:
+        """Of the runs."""
+        return [seed_of(run) for run in self.runs]
+
+
+def seed_of(run: Run) -> Any:
+    """The run's seed; None where it is not known yet."""
+    found = run.summary.get("seeds", {}).get("run")
+    return run.config.get("seed_everything") if found is None else found
+
+
+def tested_on(run: Run) -> str:
+    """A word for the images that the clients are tested on, and what is done to them; empty where it is not known.
+
+    Runs are compared only where this word is the same.
+    """
+    split = run.split
+    if "test_indices" not in split:
+        return ""
+    digest = hashlib.sha256()
+    for name in ("test_indices", "test_offsets", "rotation", "label_map", "test_label_map", "dataset", "test_official"):
+        array = split.get(name, np.empty(0))
+        digest.update(f"{name} {array.shape}".encode() + np.ascontiguousarray(array).tobytes())
+    return digest.hexdigest()
+
+
+def find_methods(runs: Sequence[Run], names: Sequence[str] | None = None) -> list[Method]:
+    """Group runs.
+
+    Args:
+        runs: in any order.
+        names: a name for each run, empty where none was given; runs of one name are one method.
+
+    Returns:
+        The methods in the order of their first run, with names that differ. Of two runs of a method with one seed
+        the later folder is taken, and the method has a note.
+    """
+    given = list(names) if names is not None else [""] * len(runs)
+    groups: dict[Any, list[tuple[Run, str]]] = {}
+    for run, name in zip(runs, given, strict=True):
+        groups.setdefault(("name", name) if name else _settings_key(run), []).append((run, name))
+    methods = [_method([run for run, _ in group], group[0][1]) for group in groups.values()]
+    _tell_apart(methods)
+    _number_tasks(methods)
+    return methods
+
+
+def as_methods(runs: Iterable[Run | Method]) -> list[Method]:
+    """What a chart is asked for: runs, which are grouped, or methods."""
+    found = list(runs)
+    methods = [entry for entry in found if isinstance(entry, Method)]
+    return methods if len(methods) == len(found) else find_methods([r for r in found if isinstance(r, Run)])
+
+
+def base_name(run: Run) -> str:
+    """What the run's method is called, from its policies."""
+    if not np.nansum(run.metrics.get("bytes_received", np.array([1.0]))):
+        return "Local"
+    chosen = {key: _class_name(run.config.get(key)) for key in ("selection", "threshold", "substitution", "objective")}
+    policies = set(run.summary.get("policies", [])) | set(chosen.values())
+    server = "server" in str(run.summary.get("topology", run.config.get("topology", "")))
+    for needed, name in _NAMES:
+        if needed <= policies:
+            return name
+    if server and chosen["selection"] in ("", "Gossip"):
+        return "FedAvg"
+    return chosen["selection"] or next(iter(run.summary.get("policies", [])), "") or run.path.parent.name or "run"
+
+
+_NAMES = (
+    ({"AFIND", "AdaptiveThreshold"}, "AFIND+"),
+    ({"FDMS"}, "FL-FDMS"),
+    ({"Stale"}, "Stale"),
+    ({"GradientTracking"}, "gradient tracking"),
+    ({"Metropolis"}, "D-SGD"),
+)
+"""Policies that make a method of a name of its own; otherwise it has its selection's."""
+
+
+def _class_name(value: Any) -> str:
+    return str(value.get("class_path", "")).rpartition(".")[2] if isinstance(value, dict) else ""
+
+
+def _settings(run: Run) -> dict[str, Any]:
+    """The settings without the seeds and without where the run comes from."""
+    config = {key: value for key, value in run.config.items() if key not in ("seed_everything", FORKED, CHANGED)}
+    data = config.get("data")
+    if isinstance(data, dict):
+        arguments = {k: v for k, v in (data.get("init_args") or {}).items() if k not in ("seed", "split", "root")}
+        config["data"] = {**data, "init_args": arguments}
+    return config
+
+
+def _settings_key(run: Run) -> str:
+    if run.config:
+        return settings_text(_settings(run))
+    about = {key: run.summary.get(key) for key in ("policies", "network", "clients", "topology", "data")}
+    return repr(about) if run.summary else str(run.path)
+
+
+def _method(runs: list[Run], name: str) -> Method:
+    """One of a seed each, and what there is to say of them."""
+    by_seed: dict[Any, Run] = {}
+    notes = []
+    for run in sorted(runs, key=lambda run: run.path.name):
+        seed = seed_of(run)
+        if seed in by_seed:
+            notes.append(f"seed {seed} was run more than once; the latest run counts")
+        by_seed[seed] = run
+    kept = [by_seed[seed] for seed in sorted(by_seed, key=lambda seed: (seed is None, seed))]
+    for run in kept:
+        status, seed = run.summary.get("status", "not finished"), seed_of(run)
+        rounds = len(run.metrics["round"])
+        if status != "finished":
+            notes.append(f"seed {seed}: {status} after {rounds} rounds")
+        if run.diverged.get("client", np.array([])).size:
+            who = len(np.unique(run.diverged["client"]))
+            notes.append(f"seed {seed}: the training of {who} client{'s' * (who > 1)} diverged")
+        if run.config.get(CHANGED):
+            notes.append(f"seed {seed}: settings were changed when the run was resumed")
+        if run.config.get(FORKED):
+            notes.append(f"seed {seed}: forked from {run.config[FORKED].get('checkpoint')}")
+    return Method(name or base_name(kept[0]), kept, notes=list(dict.fromkeys(notes)))
+
+
+def _tell_apart(methods: list[Method]) -> None:
+    """Methods of one name get the settings that differ, or else their folder, or a number, as a part of it."""
+    for name in dict.fromkeys(method.name for method in methods):
+        same = [method for method in methods if method.name == name]
+        if len(same) < 2:
+            continue
+        settings = [{"settings": settings_text(_settings(m.runs[0]))} for m in same]
+        differing: dict[str, None] = {}
+        for other in settings[1:]:
+            differing.update(dict.fromkeys(changes_of(settings[0], other)))
+        for number, method in enumerate(same):
+            other = settings[1] if number == 0 else settings[0]
+            values = changes_of(settings[number], other)
+            words = [f"{key.rpartition('.')[2]} = {_short(values[key][0])}" for key in differing if key in values]
+            if words:
+                method.name = f"{name} ({', '.join(words[:_MOST_WORDS])})"
+    seen: dict[str, int] = {}
+    for method in methods:
+        seen[method.name] = seen.get(method.name, 0) + 1
+        if seen[method.name] > 1:
+            method.name = f"{method.name} ({seen[method.name]})"
+
+
+def _short(value: Any) -> str:
+    text = "none" if value is None else str(value).rpartition(".")[2] if isinstance(value, str) else str(value)
+    return text if len(text) <= 24 else f"{text[:23]}…"
+
+
+def _number_tasks(methods: list[Method]) -> None:
+    """Methods of which two runs are tested on the same images are of one task."""
+    words = [{tested_on(run) or str(run.path) for run in method.runs} for method in methods]
+    number = 0
+    for at, method in enumerate(methods):
+        before = [other.task for other, word in zip(methods[:at], words, strict=False) if word & words[at]]
+        method.task = min(before, default=number)
+        for other in methods[:at]:
+            if other.task in before:
+                other.task = method.task
+        number = max(number, method.task + 1)

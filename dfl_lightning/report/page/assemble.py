@@ -1,0 +1,184 @@
+"""The page: one file with all of its data, styles and scripts, which asks for nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from html import escape
+from importlib.resources import files
+from typing import Any
+
+from dfl_lightning.report.charts import links as link_charts
+from dfl_lightning.report.charts.theme import DARK, LIGHT, SHAPES, config
+from dfl_lightning.report.methods import Method
+from dfl_lightning.report.network import STATES
+from dfl_lightning.report.page.rounds import run_entry
+from dfl_lightning.report.page.scripts import packed, packed_json, vega_script
+from dfl_lightning.report.page.sections import Figure, described, figures
+from dfl_lightning.report.page.tables import commands_table, verdict_table, versions
+from dfl_lightning.report.page.verdict import lines, sentences
+
+_SIZES = {"wide": 300, "half": 300, "small": 200, "square": 360}
+
+
+def page(methods: Sequence[Method], drawn: Sequence[Figure] | None = None) -> str:
+    """The report of some methods as HTML.
+
+    Args:
+        methods: to be compared.
+        drawn: their figures, where they have been drawn already.
+    """
+    found = list(figures(methods) if drawn is None else drawn)
+    colours = {method.name: at for at, method in enumerate(methods)}
+    runs = [entry for method in methods for run in method.runs if (entry := run_entry(method, run)) is not None]
+    content = {
+        "themes": {"light": config(LIGHT), "dark": config(DARK)},
+        "palettes": {"light": _states(LIGHT), "dark": _states(DARK)},
+        "charts": {figure.name: spec(figure.chart) for figure in found},
+        "linked": [_linked(entry) for entry in runs],
+        "runs": runs,
+        "shapes": SHAPES,
+    }
+    read = files(__package__).joinpath
+    parts = {
+        "title": escape(title(methods)),
+        "count": _count(methods),
+        "lead": _lead(methods),
+        "verdict": _verdict(methods, colours),
+        "style": _variables() + read("page.css").read_text(encoding="utf-8"),
+        "script": read("page.js").read_text(encoding="utf-8"),
+        "vega": packed(vega_script()),
+        "data": packed_json(content),
+        "commands": commands_table(methods),
+        "versions": versions(methods),
+        "who": read("who.html").read_text(encoding="utf-8") if runs else "<p>No run recorded links.</p>",
+    }
+    for section in ("learning", "bands", "clients", "cost", "why", "alike", "dropouts"):
+        parts[section] = "".join(_figure(figure) for figure in found if figure.section == section)
+    return _filled(read("page.html").read_text(encoding="utf-8"), parts)
+
+
+def _states(theme: dict[str, Any]) -> dict[str, str]:
+    """The colours of links by their state."""
+    return {state: theme[state] for state in STATES if state in theme}
+
+
+def title(methods: Sequence[Method]) -> str:
+    """The data that the first methods are compared on."""
+    clients = methods[0].runs[0].summary.get("clients")
+    return f"{described(methods[0])}{f', {clients} clients' if clients else ''}"
+
+
+def spec(chart: Any) -> dict[str, Any]:
+    """A chart without its theme, which the page gives it."""
+    found: dict[str, Any] = chart.to_dict()
+    found.pop("config", None)
+    found.pop("$schema", None)
+    return found
+
+
+def _linked(entry: dict[str, Any]) -> dict[str, Any]:
+    """The graph and the matrix of a run, without links and nodes: the page fills them in."""
+    if "groups" in entry:
+        return {"bins": spec(link_charts.cluster_heatmap([], entry["groups"]))}
+    points = entry["nodes"]
+    return _empty(len(points), tuple(link_charts.clusters_of(points)), any(point["server"] for point in points))
+
+
+@cache
+def _empty(number: int, clusters: tuple[int, ...], served: bool) -> dict[str, Any]:
+    """Runs with as many nodes and the same clusters have the same."""
+    charts = {"graph": spec(link_charts.graph_chart([], [], clusters, number))}
+    if not served:
+        charts["heat"] = spec(link_charts.heatmap_chart([], [], number))
+    return charts
+
+
+def _count(methods: Sequence[Method]) -> str:
+    number = sum(len(method.runs) for method in methods)
+    return f"{number} run{'s' * (number > 1)}, {len(methods)} method{'s' * (len(methods) > 1)}"
+
+
+def _lead(methods: Sequence[Method]) -> str:
+    main = [method for method in methods if method.task == methods[0].task]
+    first, *rest = sentences(lines(main))
+    return f"<strong>{escape(first)}</strong> {escape(' '.join(rest))}"
+
+
+def _verdict(methods: Sequence[Method], colours: dict[str, int]) -> str:
+    parts, tasks = [], sorted({method.task for method in methods})
+    for task in tasks:
+        of_task = [method for method in methods if method.task == task]
+        found = lines(of_task)
+        if len(tasks) > 1:
+            parts.append(f"<h3>{escape(described(of_task[0]))}</h3>")
+            if task != methods[0].task:
+                parts.append(f"<p class='say'>{escape(' '.join(sentences(found)))}</p>")
+        parts.append(verdict_table(found, colours, _caption(of_task)))
+    several = any(len(method.runs) > 1 for method in methods)
+    words = "Mean over clients at the last evaluation. "
+    if several:
+        words += (
+            "± is the standard deviation over seeds. Differences are paired by seed and test images; beside them is "
+            "their 95 % interval (Student's t). "
+        )
+    if len(tasks) > 1:
+        words += "Methods are compared on the same test images only."
+    return "".join(parts) + f"<p class='note'>{words}</p>"
+
+
+def _caption(methods: Sequence[Method]) -> str:
+    """What the methods are tested on; what they are trained on where that differs."""
+    run = methods[0].runs[0]
+    offsets = run.split.get("test_offsets")
+    tested = ""
+    if offsets is not None and len(offsets) > 1:
+        tested = f"{int(offsets[-1]):,} test images over all {len(offsets) - 1} clients"
+    trained: dict[int, list[str]] = {}
+    for method in methods:
+        known = method.runs[0].split.get("train_offsets")
+        if known is not None and len(known) > 1:
+            trained.setdefault(int(known[-1]), []).append(method.name)
+    if len(trained) == 1:
+        more = f", {next(iter(trained)):,} training images"
+    else:
+        more = "".join(f"; training images of {', '.join(names)}: {n:,}" for n, names in trained.items())
+    return f"{tested}{more}".lstrip(",; ")
+
+
+def _figure(figure: Figure) -> str:
+    note = f"<p>{escape(figure.note)}</p>" if figure.note else ""
+    name = escape(figure.name, quote=True)
+    height = _SIZES[figure.shape]
+    label = escape(f"{figure.title}. {figure.note}", quote=True)
+    return (
+        f"<figure class='{figure.shape}'><figcaption><h3>{escape(figure.title)}</h3>{note}</figcaption>"
+        f"<div class='chart' id='{name}' data-chart='{name}' role='img' aria-label=\"{label}\" "
+        f"style='min-height:{height}px'></div>"
+        f"<details class='numbers' data-of='{name}'><summary>Numbers</summary><div class='slot'></div></details>"
+        "</figure>"
+    )
+
+
+def _variables() -> str:
+    """The themes as CSS variables."""
+
+    def rules(theme: dict[str, Any]) -> str:
+        colours = [f"--m{at}:{colour}" for at, colour in enumerate(theme["category"])]
+        colours += [f"--{name}:{colour}" for name, colour in theme.items() if isinstance(colour, str)]
+        return ";".join(colours)
+
+    dark = f":root{{{rules(DARK)}}}"
+    return (
+        f":root{{{rules(LIGHT)};color-scheme:light}}"
+        f"@media screen and (prefers-color-scheme:dark){{{dark[:-1]};color-scheme:dark}}}}"
+        f":root[data-theme=light]{{{rules(LIGHT)};color-scheme:light}}"
+        f"@media screen{{:root[data-theme=dark]{{{rules(DARK)};color-scheme:dark}}}}\n"
+    )
+
+
+def _filled(template: str, parts: dict[str, str]) -> str:
+    """The template with its parts, each written `@@name@@`; sections without content are left out."""
+    pieces = template.split("@@")
+    filled = [parts[piece] if at % 2 else piece for at, piece in enumerate(pieces)]
+    return "".join(filled)

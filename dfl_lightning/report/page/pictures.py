@@ -1,0 +1,103 @@
+"""The charts of the page as PNG files, and their rows as CSV."""
+
+from __future__ import annotations
+
+import csv
+import io
+import textwrap
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from dfl_lightning.errors import UserError
+from dfl_lightning.files import write_atomically
+from dfl_lightning.report import charts
+from dfl_lightning.report.methods import Method, seed_of
+from dfl_lightning.report.page.sections import Figure
+
+_CHARACTERS = 88
+"""Of a title's line."""
+
+
+def linked_figures(methods: Sequence[Method]) -> list[Figure]:
+    """The graph and the matrix of the last recorded round, of the first run of each method."""
+    found = []
+    for number, method in enumerate(methods):
+        run = method.runs[0]
+        for name, make, what in (
+            ("graph", charts.collaboration_graph, "who learns from whom"),
+            ("matrix", charts.link_heatmap, "weights of the senders, receivers in rows"),
+        ):
+            try:
+                chart = make(run)
+            except UserError:
+                continue
+            words = f"Last recorded round, seed {seed_of(run)}"
+            found.append(Figure(f"{name}-{number + 1}", f"{method.name}: {what}", words, chart, "square", "who"))
+    return found
+
+
+def write_pictures(figures: Sequence[Figure], folder: Path, scale: float = 2.0) -> list[Path]:
+    """A PNG and a CSV for each figure, named after it.
+
+    Raises:
+        UserError: the folder cannot be written.
+    """
+    import vl_convert
+
+    written = []
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for figure in figures:
+            spec = titled(figure)
+            image = vl_convert.vegalite_to_png(spec, scale=scale)
+            picture, table = folder / f"{figure.name}.png", folder / f"{figure.name}.csv"
+            write_atomically(picture, partial(_write, content=image))
+            write_atomically(table, partial(_write, content=as_csv(rows_of(spec)).encode()))
+            written += [picture, table]
+    except OSError as error:
+        raise UserError(f"{folder}: pictures cannot be written ({error.strerror}); choose another folder") from error
+    return written
+
+
+def _write(file: BinaryIO, content: bytes) -> None:
+    file.write(content)
+
+
+def titled(figure: Figure) -> dict[str, Any]:
+    """The chart's specification, in the light theme, with its words above it."""
+    spec: dict[str, Any] = figure.chart.to_dict()
+    words = textwrap.wrap(figure.note, _CHARACTERS)
+    spec["title"] = {"text": textwrap.wrap(figure.title, _CHARACTERS - 20), "subtitle": words, "offset": 14}
+    spec["padding"] = 12
+    spec.pop("autosize", None)  # a picture may be larger than its plot
+    return spec
+
+
+def rows_of(spec: Any) -> list[dict[str, Any]]:
+    """The longest list of rows that a chart holds."""
+    found: list[list[dict[str, Any]]] = []
+
+    def look(value: Any) -> None:
+        if isinstance(value, dict):
+            if isinstance(value.get("values"), list) and all(isinstance(row, dict) for row in value["values"]):
+                found.append(value["values"])
+            for inner in value.values():
+                look(inner)
+        elif isinstance(value, list):
+            for inner in value:
+                look(inner)
+
+    look(spec)
+    found += [rows for rows in spec.get("datasets", {}).values() if isinstance(rows, list)]
+    return max(found, key=len, default=[])
+
+
+def as_csv(rows: Sequence[dict[str, Any]]) -> str:
+    """Rows as text; nothing for what is not known."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(rows[0]) if rows else [], lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()

@@ -1,0 +1,28 @@
+"""The script that draws Vega-Lite charts, out of the package vl-convert, and data packed into a page."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+from functools import cache
+from typing import Any
+
+
+@cache
+def vega_script() -> str:
+    """Vega, Vega-Lite and vega-embed as one script, which declares nothing but `window.vegaEmbed`."""
+    import vl_convert
+
+    bundle: str = vl_convert.javascript_bundle(None)
+    return f"(function () {{\n{bundle}\n}})();"
+
+
+def packed(text: str) -> str:
+    """A text that the page unpacks with `DecompressionStream`."""
+    return base64.b64encode(gzip.compress(text.encode(), 9, mtime=0)).decode()
+
+
+def packed_json(value: Any) -> str:
+    """A value of JSON's types, packed."""
+    return packed(json.dumps(value, separators=(",", ":"), allow_nan=False))

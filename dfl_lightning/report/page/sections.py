@@ -1,0 +1,167 @@
+"""The charts of the page, in its order: each with an id, words above it, and how wide it is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from dfl_lightning.errors import UserError
+from dfl_lightning.report import charts
+from dfl_lightning.report.charts.cost import SIMULATED
+from dfl_lightning.report.methods import Method, seed_of
+
+
+@dataclass
+class Figure:
+    """A chart and the words above it.
+
+    Attributes:
+        name: of its files, and its id in the page.
+        title: a line.
+        note: a sentence or two, empty where the title says it all.
+        chart: of Altair.
+        shape: `wide`, `half`, `small` or `square`: how much room it takes.
+        section: of the page.
+    """
+
+    name: str
+    title: str
+    note: str
+    chart: Any
+    shape: str
+    section: str
+
+
+@dataclass
+class Collected:
+    """Figures as they are found; what cannot be drawn for these runs is left out."""
+
+    figures: list[Figure] = field(default_factory=list)
+
+    def add(self, section: str, name: str, title: str, note: str, shape: str, make: Callable[[], Any]) -> None:
+        """Draw a chart; a `UserError` says that these runs lack what it shows."""
+        try:
+            chart = make()
+        except UserError:
+            return
+        self.figures.append(Figure(name, title, note, chart, shape, section))
+
+
+def figures(methods: Sequence[Method]) -> list[Figure]:
+    """All charts of the page but the graph and the matrix, which its slider moves."""
+    found = Collected()
+    tasks = sorted({m.task for m in methods})
+    for task in tasks:
+        of_task = [m for m in methods if m.task == task]
+        tail = f"-{task + 1}" if len(tasks) > 1 else ""
+        where = f": {described(of_task[0])}" if len(tasks) > 1 else ""
+        _of_task(found, of_task, tail, where)
+    for number, method in enumerate(methods):
+        _of_method(found, method, number)
+    return found.figures
+
+
+def described(method: Method) -> str:
+    """The data of a method in the words of its runs."""
+    return str(method.runs[0].summary.get("data", "data unknown")).partition(":")[0]
+
+
+def _of_task(found: Collected, methods: list[Method], tail: str, where: str) -> None:
+    several = any(len(m.runs) > 1 for m in methods)
+    band = "The band is one standard deviation over seeds; a method with one seed has none." if several else ""
+    found.add(
+        "learning",
+        f"learning-curves{tail}",
+        f"Test accuracy over rounds{where}",
+        f"Mean over clients{' and seeds' if several else ''}. {band}".strip(),
+        "wide",
+        lambda: charts.learning_curves(methods),
+    )
+    found.add(
+        "clients",
+        f"clients{tail}",
+        f"Clients from best to worst{where}",
+        "By rank at the last evaluation" + (", mean over seeds" if several else "") + ". Shaded: the worst tenth.",
+        "half",
+        lambda: charts.sorted_clients(methods),
+    )
+    found.add(
+        "clients",
+        f"gain-over-local{tail}",
+        f"What clients gain over training alone{where}",
+        "Same client, seed and test images. A dot's area is the number of clients; the upright bar is the mean.",
+        "half",
+        lambda: charts.gain_over_local(methods),
+    )
+    found.add(
+        "cost",
+        f"accuracy-by-bytes{tail}",
+        f"Test accuracy against bytes received{where}",
+        "Models, probes and proxies that a client received until then, mean over clients.",
+        "wide",
+        lambda: charts.accuracy_by_bytes(methods),
+    )
+    if any(SIMULATED in run.metrics for m in methods for run in m.runs):
+        found.add(
+            "cost",
+            f"accuracy-by-time{tail}",
+            f"Test accuracy against simulated time{where}",
+            "Seconds of computing and of transfer, as the run simulated them.",
+            "wide",
+            lambda: charts.accuracy_by_time(methods),
+        )
+    for column, name, title, axis, share in (
+        ("neighbour_precision", "precision", "Precision", "precision, %", True),
+        ("neighbour_recall", "recall", "Recall", "recall, %", True),
+        ("threshold", "threshold", "Participation threshold", "threshold", False),
+        ("friend_accuracy", "stand-in-accuracy", "Stand-ins of the right cluster", "share, %", True),
+        ("substitution_error", "substitution-error", "Substitution error", "squared length", False),
+    ):
+        found.add(
+            "why",
+            f"{name}{tail}",
+            f"{title}{where}",
+            _WORDS[column],
+            "small",
+            partial(charts.found_over_rounds, methods, column, axis, share),
+        )
+
+
+_WORDS = {
+    "neighbour_precision": "Share of the chosen neighbours that are of the receiver's own hidden cluster.",
+    "neighbour_recall": "Share of the receiver's own hidden cluster that it chose.",
+    "threshold": "Mean over clients of the score that is enough to be learned from.",
+    "friend_accuracy": "Share of the dropped clients that a client of their own cluster stood in for.",
+    "substitution_error": "Of the average update, against the one without dropouts.",
+}
+
+
+def _of_method(found: Collected, method: Method, number: int) -> None:
+    run = method.runs[0]
+    seed = f"seed {seed_of(run)}"
+    found.add(
+        "bands",
+        f"bands-{number + 1}",
+        method.name,
+        seed,
+        "small",
+        lambda: charts.client_bands(run, label=method.name),
+    )
+    found.add(
+        "alike",
+        f"similarities-{number + 1}",
+        f"{method.name}: how alike clients are",
+        f"Similarity in the last recorded round, {seed}; clients in the order of their clusters where those are known.",
+        "square",
+        lambda: charts.similarities(run),
+    )
+    found.add(
+        "dropouts",
+        f"dropouts-{number + 1}",
+        f"{method.name}: who was down, and who spoke for others",
+        f"Grey cells are down. {seed[0].upper()}{seed[1:]}.",
+        "wide",
+        lambda: charts.dropouts(run),
+    )

@@ -1,0 +1,147 @@
+"""The tables of the page as HTML."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from html import escape
+
+import numpy as np
+
+from dfl_lightning.report.charts.theme import DASHES
+from dfl_lightning.report.methods import Method, seed_of
+from dfl_lightning.report.over_seeds import Difference, Spread
+from dfl_lightning.report.page.verdict import Line, interval
+from dfl_lightning.report.reading import Run
+
+
+def verdict_table(lines: Sequence[Line], colours: dict[str, int], caption: str) -> str:
+    """Methods from best to worst with what they reach, and what it costs them."""
+    head = "".join(
+        f"<th scope='col'>{words}</th>"
+        for words in (
+            "method",
+            "test accuracy<small>%, last round</small>",
+            "worst tenth<small>of the clients, %</small>",
+            "to the best<small>points</small>",
+            "over training alone<small>points</small>",
+            "received<small>MB a client</small>",
+            "rounds took<small>seconds</small>",
+            "seeds",
+        )
+    )
+    rows = "".join(_verdict_row(line, colours) for line in lines)
+    return (
+        f"<div class='scroll' tabindex='0' role='region' aria-label='Verdict table'><table class='verdict'>"
+        f"<caption>{escape(caption)}</caption><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>"
+    )
+
+
+def key(method: str, colours: dict[str, int]) -> str:
+    """A piece of the method's line, as it is in the charts."""
+    at = colours[method]
+    dash = " ".join(map(str, DASHES[at % len(DASHES)])) if DASHES[at % len(DASHES)] != [1, 0] else "none"
+    line = f"<line x1='0' y1='5' x2='22' y2='5' stroke='var(--m{at % 6})' stroke-width='3' stroke-dasharray='{dash}'/>"
+    return f"<svg class='key' width='22' height='10' aria-hidden='true'>{line}</svg>"
+
+
+def _verdict_row(line: Line, colours: dict[str, int]) -> str:
+    method = line.method
+    best = "best" if line.is_best else _difference(line.to_best)
+    alone = "–" if method.is_local else _difference(line.over_local)
+    notes = f"<small class='notes'>{escape('; '.join(method.notes))}</small>" if method.notes else ""
+    split = _honest_and_falsified(method)
+    cells = (
+        ("accuracy", spread_cell(line.accuracy, 100, 1)),
+        ("worst", spread_cell(line.worst, 100, 1)),
+        ("best", best),
+        ("local", alone),
+        ("received", spread_cell(line.received, 1e-6, 1)),
+        ("seconds", spread_cell(line.seconds, 1, 1)),
+        ("seeds", str(len(method.runs))),
+    )
+    body = "".join(f"<td data-is='{name}'>{text}</td>" for name, text in cells)
+    name = f"<th scope='row'>{key(method.name, colours)}{escape(method.name)}{notes}</th>"
+    return f'<tr data-method="{escape(method.name, quote=True)}">{name}{body}</tr>{split}'
+
+
+def _honest_and_falsified(method: Method) -> str:
+    """Two more rows where some clients' training labels were falsified: one mean would hide both."""
+    rows = ""
+    for words, wanted in (("clients with true labels", False), ("clients with falsified labels", True)):
+        means = []
+        for run in method.runs:
+            falsified = run.split.get("adversaries", np.array([]))
+            known = run.clients.get("test_acc")
+            if known is None or not len(known) or len(falsified) != known.shape[1] or not falsified.any():
+                return ""
+            means.append(float(np.nanmean(known[-1][falsified.astype(bool) == wanted])))
+        rows += f"<tr class='part'><th scope='row'>{words}</th><td>{_of(means)}</td>{'<td></td>' * 6}</tr>"
+    return rows
+
+
+def _of(means: list[float]) -> str:
+    known = np.array(means)
+    sd = float(known.std(ddof=1)) if len(known) > 1 else math.nan
+    return spread_cell(Spread(float(known.mean()), sd, len(known)), 100, 1)
+
+
+def spread_cell(value: Spread, unit: float, digits: int) -> str:
+    """A mean, with the standard deviation where there are several seeds."""
+    if not value.count:
+        return "–"
+    around = f" <i>± {value.sd * unit:.{digits}f}</i>" if math.isfinite(value.sd) else ""
+    return f"<b>{value.mean * unit:,.{digits}f}</b>{around}"
+
+
+def _difference(value: Difference | None) -> str:
+    if value is None:
+        return "–"
+    mean = f"{100 * value.mean:+.1f}".replace("-", "−")
+    around = interval(value).removeprefix("95 % interval ") if value.count > 1 else "one seed"
+    return f"<b>{mean}</b> <i>{around}</i>"
+
+
+def commands_table(methods: Sequence[Method]) -> str:
+    """What was typed, a row a run, with the seconds it took."""
+    rows = ""
+    for method in methods:
+        for run in method.runs:
+            spent = run.summary.get("seconds", {})
+            phases = {name: seconds for name, seconds in spent.items() if name != "rounds"}
+            longest = sorted(phases.items(), key=lambda phase: -phase[1])[:3]
+            most = ", ".join(f"{name} {seconds:,.1f}" for name, seconds in longest)
+            rows += (
+                f"<tr><th scope='row'>{escape(method.name)}</th><td>{escape(str(seed_of(run)))}</td>"
+                f"<td class='typed'>{_typed(run)}</td><td>{len(run.metrics['round'])}</td>"
+                f"<td>{spent.get('rounds', float('nan')):,.1f}</td><td class='typed'>{escape(most) or '–'}</td></tr>"
+            ).replace("nan", "–")
+    head = "".join(
+        f"<th scope='col'>{words}</th>"
+        for words in ("method", "seed", "command as typed", "rounds", "seconds", "of these, most in")
+    )
+    return (
+        "<div class='scroll' tabindex='0' role='region' aria-label='Commands'><table class='commands'>"
+        f"<thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>"
+    )
+
+
+def _typed(run: Run) -> str:
+    if run.commands:
+        return "<br>".join(f"<code>{escape(command)}</code>" for command in run.commands)
+    if run.config:
+        return f"<code>dfl-fit --config {escape(str(run.path / 'config.yaml'))}</code> <i>(repeats it)</i>"
+    return "<i>from Python</i>"
+
+
+def versions(methods: Sequence[Method]) -> str:
+    """The versions of the software, once where they are the same for all runs."""
+    found: dict[str, list[str]] = {}
+    for method in methods:
+        for run in method.runs:
+            known = run.summary.get("versions", {})
+            text = " · ".join(f"{name} {version}" for name, version in known.items()) or "versions unknown"
+            found.setdefault(text, []).append(f"{method.name}, seed {seed_of(run)}")
+    if len(found) == 1:
+        return f"<p class='note'>{escape(next(iter(found)))}</p>"
+    return "".join(f"<p class='note'>{escape('; '.join(who))}: {escape(text)}</p>" for text, who in found.items())

@@ -1,0 +1,130 @@
+"""What the numbers say, in words and in a table; nothing is said that the seeds do not show."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from dfl_lightning.report.methods import Method
+from dfl_lightning.report.over_seeds import (
+    Difference,
+    Spread,
+    accuracy,
+    difference,
+    paired,
+    received,
+    seconds,
+    spread,
+    worst_tenth,
+)
+
+
+@dataclass(frozen=True)
+class Line:
+    """A method in the table; shares, bytes and seconds, differences in shares."""
+
+    method: Method
+    accuracy: Spread
+    worst: Spread
+    received: Spread
+    seconds: Spread
+    to_best: Difference | None
+    over_local: Difference | None
+    is_best: bool
+
+
+def lines(methods: Sequence[Method]) -> list[Line]:
+    """The methods of a task from best to worst; those without an accuracy last."""
+    means = {m.name: spread([accuracy(run) for run in m.runs]) for m in methods}
+    order = sorted(methods, key=lambda m: -means[m.name].mean if math.isfinite(means[m.name].mean) else math.inf)
+    best = order[0] if order and math.isfinite(means[order[0].name].mean) else None
+    local = next((m for m in methods if m.is_local), None)
+    return [
+        Line(
+            method=m,
+            accuracy=means[m.name],
+            worst=spread([worst_tenth(run) for run in m.runs]),
+            received=spread([received(run) for run in m.runs]),
+            seconds=spread([seconds(run) for run in m.runs]),
+            to_best=None if best is None or m is best else _paired(m, best),
+            over_local=None if local is None or m is local else _paired(m, local),
+            is_best=m is best,
+        )
+        for m in order
+    ]
+
+
+def sentences(found: Sequence[Line]) -> list[str]:
+    """The verdict on the methods of a task.
+
+    With one seed of a method no difference to it is judged, and no spread is given.
+    """
+    known = [line for line in found if line.accuracy.count]
+    if not known:
+        return ["No run was evaluated on test data, so there is no verdict."]
+    first = known[0]
+    words = [f"{first.method.name} ends at {_share(first.accuracy)}."]
+    if len(known) == 1:
+        return [*words, *_against_local(first)]
+    if first.accuracy.count < 2:
+        words = [f"The highest mean accuracy is that of {first.method.name}: {_share(first.accuracy)}."]
+    undecided, unpaired = [], []
+    for line in known[1:]:
+        gap = line.to_best
+        if gap is None:
+            unpaired.append(line.method.name)
+        elif gap.count < 2:
+            undecided.append(line.method.name)
+        elif gap.is_clear:
+            words.append(f"{line.method.name} is {_points(-gap.mean)} lower ({interval(gap, -1)}).")
+        else:
+            words.append(
+                f"{line.method.name} cannot be told from it ({interval(gap)} points, the other less this one)."
+            )
+    if undecided:
+        words.append(f"One common seed says nothing about the difference to {_and(undecided)}.")
+    if unpaired:
+        words.append(f"{_and(unpaired)} {'has' if len(unpaired) == 1 else 'have'} no seed in common with it.")
+    return [*words, *_against_local(first)]
+
+
+def _against_local(line: Line) -> list[str]:
+    gain = line.over_local
+    if gain is None or gain.count < 2:
+        return []
+    if gain.is_clear:
+        where = "above" if gain.mean > 0 else "below"
+        return [f"That is {_points(abs(gain.mean))} {where} training alone."]
+    return ["It cannot be told from training alone."]
+
+
+def _paired(a: Method, b: Method) -> Difference | None:
+    return difference([(accuracy(x), accuracy(y)) for x, y in paired(a, b)])
+
+
+def _share(value: Spread) -> str:
+    around = f" ± {100 * value.sd:.1f}" if math.isfinite(value.sd) else ""
+    seeds = f"{value.count} seeds" if value.count > 1 else "one seed"
+    return f"{100 * value.mean:.1f}{around} % test accuracy ({seeds})"
+
+
+def _points(share: float) -> str:
+    return f"{100 * share:.1f} points"
+
+
+def interval(value: Difference, sign: int = 1) -> str:
+    """The 95 % interval in points; empty with one pair.
+
+    Example:
+        >>> interval(Difference(0.02, 0.01, 0.03, 3))
+        '95 % interval +1.0 to +3.0'
+    """
+    if value.count < 2:
+        return ""
+    low, high = sorted((100 * sign * value.low, 100 * sign * value.high))
+    return f"95 % interval {low:+.1f} to {high:+.1f}".replace("-", "−")
+
+
+def _and(names: Sequence[str]) -> str:
+    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 2 else names)
