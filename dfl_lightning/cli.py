@@ -59,6 +59,7 @@ from dfl_lightning.processes import (
     watch_the_first,
 )
 from dfl_lightning.registry import FAMILIES, path_of
+from dfl_lightning.report.command import check_report, write_report
 from dfl_lightning.report.explain import explain
 from dfl_lightning.report.help import help_page, list_page, version_line
 from dfl_lightning.report.options import options_page
@@ -83,6 +84,7 @@ class DFLCLI(LightningCLI):
         explain_only: say what would run instead of running it.
         watcher: another callback, of somebody who wants something else than the table of an evaluation.
         typed: the words as they were typed, before short names became paths.
+        report: make the page of `dfl-report` when the run is over.
     """
 
     trainer: DFLTrainer
@@ -95,8 +97,9 @@ class DFLCLI(LightningCLI):
         explain_only: bool = False,
         watcher: Callback | None = None,
         typed: Sequence[str] = (),
+        report: bool = False,
     ) -> None:
-        self._typed = typed
+        self._typed, self._report = typed, report
         self._command, self._argv, self._explain_only, self._watcher = command, argv, explain_only, watcher
         self._configs = configs
         kwargs = {"prog": f"dfl-{command}", "exit_on_error": False}
@@ -235,6 +238,8 @@ class DFLCLI(LightningCLI):
                 print(line)
             return
         super()._run_subcommand(subcommand)
+        if self._report and self.trainer.is_global_zero and self.trainer.run.path is not None:
+            print(f"page: {write_report([self.trainer.run.path])}", flush=True)
         if subcommand in ("validate", "test") and self.trainer.is_global_zero and self._watcher is None:
             for line in per_client_table(self.model):
                 print(line)
@@ -339,20 +344,25 @@ def _run(command: str, argv: list[str]) -> int:
     if page is not None:
         print(page)
         return 0
+    typed = argv
     argv, explain_only = take_flag(argv, "--explain")
+    report = False
+    if command == "fit":
+        argv, report = take_flag(argv, "--report")
+        if report:
+            check_report()
     with exits_refused():
-        _build_and_run(command, argv, explain_only)
+        _build_and_run(command, argv, explain_only, report, typed)
     return 0
 
 
-def _build_and_run(command: str, argv: list[str], explain_only: bool) -> None:
+def _build_and_run(command: str, argv: list[str], explain_only: bool, report: bool, typed: list[str]) -> None:
     if "--help_all" in argv:
         DFLCLI(command, ["--help"], [])
-    typed = argv
     argv = take_run(command, bare_flag(argv, "--fork"))
     argv, configs = find_configs([*(f"--config={file}" for file in config_of_run(argv)), *argv])
     argv = find_class_folders(argv, configs)
-    DFLCLI(command, with_default_optimizer(settle_choices(argv)), configs, explain_only, typed=typed)
+    DFLCLI(command, with_default_optimizer(settle_choices(argv)), configs, explain_only, typed=typed, report=report)
 
 
 def users_mistake(error: Exception, argv: list[str]) -> str | None:

@@ -736,6 +736,7 @@ def test_a_plain_run_prints_our_lines_and_nothing_else(here):
         "test accuracy ",
         "neighbours found: precision ",
         "run: runs/afind/",
+        "its page: dfl-report runs/afind/",
     ]
     assert len(lines) == len(beginnings)
     for line, beginning in zip(lines, beginnings, strict=True):

@@ -6,6 +6,7 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import NoReturn
 
@@ -36,11 +37,9 @@ def write_report(
     Raises:
         UserError: no such run, Altair is not installed, or a file cannot be written.
     """
-    from dfl_lightning.report.charts.base import altair
-
     if not runs:
         raise UserError("no run is named; give its folder: dfl-report RUN")
-    altair()
+    check_report()
     from dfl_lightning.report.page.assemble import page
     from dfl_lightning.report.page.pictures import linked_figures, write_pictures
     from dfl_lightning.report.page.sections import figures
@@ -57,6 +56,17 @@ def write_report(
     if pictures is not None:
         write_pictures([*drawn, *linked_figures(methods)], Path(pictures))
     return file
+
+
+def check_report() -> None:
+    """Refuse a report that cannot be made.
+
+    Raises:
+        UserError: Altair or vl-convert is not installed.
+    """
+    for package in ("altair", "vl_convert"):
+        if find_spec(package) is None:
+            raise UserError("a report needs Altair and vl-convert: pip install 'dfl-lightning[report]'")
 
 
 def _named(word: str) -> tuple[str, str]:

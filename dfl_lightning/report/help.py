@@ -40,6 +40,7 @@ def help_page(command: str) -> str:
         "  --ckpt_path RUN       go on with a run or checkpoint; --fork: in a new folder"
         if command == "fit"
         else "  --ckpt_path FILE      another checkpoint than the run's last one",
+        *(["  --report              make a page about the run when it is over"] if command == "fit" else []),
         "  --explain             say what would run, and run nothing",
         "  --print_config        the resolved config",
         "  --list                configs, topologies, policies, data sets, networks",

@@ -25,12 +25,14 @@ class Method:
         name: for people, the same in all charts and tables; no two methods have the same.
         runs: by seed.
         task: methods with the same number are tested on the same images.
+        among: the names of all methods that it was found with, in their order: it has its colour by its place there.
         notes: what a reader must know about its runs.
     """
 
     name: str
     runs: list[Run]
     task: int = 0
+    among: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
     @property
@@ -83,6 +85,8 @@ def find_methods(runs: Sequence[Run], names: Sequence[str] | None = None) -> lis
     methods = [_method([run for run, _ in group], group[0][1]) for group in groups.values()]
     _tell_apart(methods)
     _number_tasks(methods)
+    for method in methods:
+        method.among = [other.name for other in methods]
     return methods
 
 
@@ -91,6 +95,11 @@ def as_methods(runs: Iterable[Run | Method]) -> list[Method]:
     found = list(runs)
     methods = [entry for entry in found if isinstance(entry, Method)]
     return methods if len(methods) == len(found) else find_methods([r for r in found if isinstance(r, Run)])
+
+
+def names_for_colours(methods: Sequence[Method]) -> list[str]:
+    """The names of all methods that these were found with, so that a method has one colour in all charts."""
+    return list(dict.fromkeys(name for method in methods for name in method.among or [method.name]))
 
 
 def base_name(run: Run) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 import time
 from collections.abc import Sequence
@@ -107,7 +108,9 @@ class RoundProgress(ProgressBar, RoundCallback):
     def on_fit_end(self, trainer: Any, pl_module: Any) -> None:
         """The final table."""
         if trainer.run_folder is not None and trainer.run.summary:
-            print("", *final_table(trainer.run.summary), f"run: {trainer.run.path}", sep="\n", flush=True)
+            page = shlex.join(["dfl-report", str(trainer.run.path)])
+            lines = [*final_table(trainer.run.summary), f"run: {trainer.run.path}", f"its page: {page}"]
+            print("", *lines, sep="\n", flush=True)
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
         """Leave the terminal as it was."""

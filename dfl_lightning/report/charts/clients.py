@@ -20,7 +20,7 @@ from dfl_lightning.report.charts.base import (
     method_dash,
     per_cent_axis,
 )
-from dfl_lightning.report.methods import Method, as_methods, seed_of
+from dfl_lightning.report.methods import Method, as_methods, names_for_colours, seed_of
 from dfl_lightning.report.over_seeds import last_of_clients, paired, thinned
 from dfl_lightning.report.reading import Run
 
@@ -32,7 +32,7 @@ def sorted_clients(runs: Sequence[Run | Method]) -> Any:
         UserError: no run was evaluated on test data.
     """
     alt, methods = altair(), as_methods(runs)
-    names, most = [m.name for m in methods], 1
+    names, most = names_for_colours(methods), 1
     rows: list[Row] = []
     ends: list[Row] = []
     for method in methods:
@@ -49,7 +49,7 @@ def sorted_clients(runs: Sequence[Run | Method]) -> Any:
         raise UserError("no run was evaluated on test data")
     domain = bounds([row["accuracy"] for row in rows])
     worst = most - math.ceil(most / 10) + 0.5
-    x = alt.X("rank:Q").axis(title="clients, best to worst", tickMinStep=1, format="d")
+    x = alt.X("rank:Q").axis(title="clients, best to worst", tickMinStep=1, format="d", tickCount=7)
     x = x.scale(domain=[1, most], nice=False)
     y = alt.Y("accuracy:Q").axis(per_cent_axis()).scale(domain=domain)
     base, colour = alt.Chart(data(rows)), method_colour(names)
@@ -80,11 +80,11 @@ def gain_over_local(runs: Sequence[Run | Method], local: Run | Method | None = N
     rows = gains(methods, alone)
     if not rows:
         raise UserError("no run has the seed and the test images of a run in which clients train alone")
-    names = [m.name for m in methods]
+    names = names_for_colours(methods)
     shown = [name for name in names if any(row["method"] == name for row in rows)]
     base = alt.Chart(data(_piles(rows)))
     y = alt.Y("method:N").scale(domain=shown).axis(title=None, labelFontSize=12, labelLimit=150)
-    x = alt.X("gain:Q").axis(title="points of test accuracy above training alone", grid=True)
+    x = alt.X("gain:Q").axis(title="points of test accuracy above training alone", grid=True, tickCount=7)
     tips = ["method:N", alt.Tooltip("gain:Q", format="+.1f"), alt.Tooltip("number:Q", title="clients")]
     size = alt.Size("number:Q").scale(type="linear", domainMin=0, range=[0, 460]).legend(None)
     dots = base.mark_point(filled=True, opacity=0.6).encode(

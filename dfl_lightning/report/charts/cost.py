@@ -19,7 +19,7 @@ from dfl_lightning.report.charts.base import (
     method_dash,
     per_cent_axis,
 )
-from dfl_lightning.report.methods import Method, as_methods
+from dfl_lightning.report.methods import Method, as_methods, names_for_colours
 from dfl_lightning.report.over_seeds import thinned
 from dfl_lightning.report.reading import Run
 
@@ -50,7 +50,7 @@ def accuracy_by_time(runs: Sequence[Run | Method]) -> Any:
 
 def _accuracy_by(runs: Sequence[Run | Method], column: str, unit: float, title: str, log: bool) -> Any:
     alt, methods = altair(), as_methods(runs)
-    names, rows, flat, ends = [m.name for m in methods], [], [], []
+    names, rows, flat, ends = names_for_colours(methods), [], [], []
     for method in methods:
         curve = _curve(method, column, unit)
         if not curve:

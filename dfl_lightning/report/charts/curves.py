@@ -19,7 +19,7 @@ from dfl_lightning.report.charts.base import (
     method_dash,
     per_cent_axis,
 )
-from dfl_lightning.report.methods import Method, as_methods
+from dfl_lightning.report.methods import Method, as_methods, names_for_colours
 from dfl_lightning.report.over_seeds import over_seeds, thinned
 from dfl_lightning.report.reading import Run
 
@@ -35,7 +35,7 @@ def learning_curves(runs: Sequence[Run | Method], column: str = "test_acc") -> A
         UserError: no run has numbers there.
     """
     alt, methods = altair(), as_methods(runs)
-    names, rows, ends = [m.name for m in methods], [], []
+    names, rows, ends = names_for_colours(methods), [], []
     for method in methods:
         curve = over_seeds(method, column)
         for r, mean, sd in zip(curve["round"], curve["mean"] * 100, curve["sd"] * 100, strict=True):
@@ -49,7 +49,7 @@ def learning_curves(runs: Sequence[Run | Method], column: str = "test_acc") -> A
         half = row["sd"] if row["sd"] is not None else math.nan
         row["low"], row["high"] = _rounded(row["mean"] - half), _rounded(row["mean"] + half)
     domain = bounds(sorted(row["mean"] for row in rows)[len(rows) // 25 :])
-    x = alt.X("round:Q").axis(title="round", tickMinStep=1, format="d").scale(nice=False)
+    x = alt.X("round:Q").axis(title="round", tickMinStep=1, format="d", tickCount=8).scale(nice=False)
     y = alt.Y("mean:Q").axis(per_cent_axis()).scale(domain=domain)
     base = alt.Chart(data(rows))
     colour, tooltip = method_colour(names), ["method:N", "round:Q", alt.Tooltip("mean:Q", format=".1f")]
@@ -67,21 +67,22 @@ def learning_curves(runs: Sequence[Run | Method], column: str = "test_acc") -> A
     return finished(alt.layer(*([band] if with_band else []), *layers))
 
 
-def client_bands(run: Run, column: str = "test_acc", label: str = "") -> Any:
+def client_bands(run: Run | Method, column: str = "test_acc") -> Any:
     """Accuracy over rounds within one run: the median client, the middle half, the middle 80 % and the worst tenth.
 
     Args:
-        run: the run.
+        run: the run; of a method, that of its first seed.
         column: of clients.npz, a share.
-        label: the method, by which the page colours the chart.
 
     Raises:
         UserError: the run has no such column.
     """
     alt = altair()
-    values = run.clients.get(column)
+    method = as_methods([run])[0]
+    first, label = method.runs[0], method.name
+    values = first.clients.get(column)
     if values is None or not len(values):
-        raise UserError(f"{run.path} has no {column} in clients.npz")
+        raise UserError(f"{first.path} has no {column} in clients.npz")
     keep, shares = thinned(len(values)), (10, 25, 50, 75, 90)
     rows, known = [], ~np.isnan(values).all(1)
     for i in keep[known[keep]]:
@@ -89,7 +90,7 @@ def client_bands(run: Run, column: str = "test_acc", label: str = "") -> Any:
         low, q1, middle, q3, high = (round(float(np.percentile(numbers, s)), 3) for s in shares)
         worst = round(float(numbers[: math.ceil(len(numbers) / 10)].mean()), 3)
         quantiles = {"p10": low, "p25": q1, "median": middle, "p75": q3, "p90": high, "worst tenth": worst}
-        rows.append({"method": label, "round": int(run.clients["rounds"][i]), **quantiles})
+        rows.append({"method": label, "round": int(first.clients["rounds"][i]), **quantiles})
     domain = [0, 100]
     base = alt.Chart(data(rows))
     x = alt.X("round:Q").axis(title="round", tickMinStep=1, format="d", tickCount=5).scale(nice=False)
@@ -100,7 +101,7 @@ def client_bands(run: Run, column: str = "test_acc", label: str = "") -> Any:
             x=x, y=alt.Y(f"{low}:Q").scale(domain=domain).title(""), y2=f"{high}:Q", color=colour
         )
 
-    colour = method_colour([label])
+    colour = method_colour(names_for_colours([method]))
     tips = [alt.Tooltip(f"{n}:Q", format=".1f") for n in ("p10", "p25", "median", "p75", "p90", "worst tenth")]
     return finished(
         alt.layer(

@@ -197,16 +197,18 @@ def heatmap_chart(rows: Sequence[Row], points: Sequence[Row], number: int) -> An
         )
     )
     size = max(6, min(60, 9000 / max(number, 1) ** 1.35))
-    sizes = {NEW: size, DROPPED: size * 0.8, LOOKED: max(2, size * 0.08)}
+    areas = {NEW: size, DROPPED: size * 0.8, LOOKED: max(2, size * 0.08)}
+    area = f"{{{', '.join(f'{state}: {value:.1f}' for state, value in areas.items())}}}[datum.state]"
     shapes = {NEW: "square", DROPPED: CROSS, LOOKED: "circle"}
     marks = (
         base.transform_filter(f"indexof(['{NEW}', '{DROPPED}', '{LOOKED}'], datum.state) >= 0")
+        .transform_calculate(area=area)
         .mark_point(filled=False, strokeWidth=1.6)
         .encode(
             x=alt.X("column:Q").axis(None).scale(x_scale),
             y=alt.Y("row:Q").axis(None).scale(y_scale),
             shape=alt.Shape("state:N").scale(domain=list(shapes), range=list(shapes.values())).legend(None),
-            size=alt.Size("state:N").scale(domain=list(sizes), range=list(sizes.values())).legend(None),
+            size=alt.Size("area:Q").scale(None),
             color=alt.Color("colour:N").scale(None),
             opacity=seen,
             tooltip=_link_tips(),

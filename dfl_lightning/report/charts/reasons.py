@@ -19,7 +19,7 @@ from dfl_lightning.report.charts.base import (
     method_dash,
     per_cent_axis,
 )
-from dfl_lightning.report.methods import Method, as_methods
+from dfl_lightning.report.methods import Method, as_methods, names_for_colours
 from dfl_lightning.report.over_seeds import over_seeds, thinned
 from dfl_lightning.report.reading import Run
 
@@ -43,7 +43,7 @@ def found_over_rounds(runs: Sequence[Run | Method], column: str, title: str, sha
         UserError: no run has numbers there.
     """
     alt, methods = altair(), as_methods(runs)
-    names = [m.name for m in methods]
+    names = names_for_colours(methods)
     rows: list[Row] = []
     ends: list[Row] = []
     for method in methods:

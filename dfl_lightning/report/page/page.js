@@ -182,7 +182,7 @@
     byId("state").innerHTML = sentence(run, entry, counts);
     const cells = rows.filter((row) => row.state !== "stands");
     const drawn = [report.views.graph.data("links", rows).data("nodes", nodes).runAsync()];
-    if (report.views.heat) drawn.push(report.views.heat.data("links", cells).runAsync());
+    if (report.views.heat) drawn.push((nodes.length <= 40 ? report.views.heat.data("nodes", nodes) : report.views.heat).data("links", cells).runAsync());
     await Promise.all(drawn);
     fillTable();
   }

@@ -47,14 +47,16 @@ def run_entry(method: Method, run: Run) -> dict[str, Any] | None:
     }
     binned = max(links_shown(links) for links in by_round.values()) > MOST_LINKS
     before = dict(zip(rounds[1:], rounds, strict=False))
+
+    def content(r: int) -> dict[str, Any]:
+        if binned:
+            return _bins(by_round[r], entry["nodes"])
+        return _changes(by_round[r], by_round.get(before.get(r, -1)), n)
+
     entry["rounds"] = [
         {
             "round": r,
-            **(
-                _bins(by_round[r], entry["nodes"])
-                if binned
-                else _changes(by_round[r], by_round.get(before.get(r, -1)), n)
-            ),
+            **content(r),
             "down": _down(run, r),
             "numbers": _numbers(run, r),
         }

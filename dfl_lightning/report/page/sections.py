@@ -147,7 +147,7 @@ def _of_method(found: Collected, method: Method, number: int) -> None:
         method.name,
         seed,
         "small",
-        lambda: charts.client_bands(run, label=method.name),
+        lambda: charts.client_bands(method),
     )
     found.add(
         "alike",

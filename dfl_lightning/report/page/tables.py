@@ -30,7 +30,7 @@ def verdict_table(lines: Sequence[Line], colours: dict[str, int], caption: str) 
             "seeds",
         )
     )
-    rows = "".join(_verdict_row(line, colours) for line in lines)
+    rows = "".join(_verdict_row(line, colours, len(lines) == 1) for line in lines)
     return (
         f"<div class='scroll' tabindex='0' role='region' aria-label='Verdict table'><table class='verdict'>"
         f"<caption>{escape(caption)}</caption><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>"
@@ -45,9 +45,9 @@ def key(method: str, colours: dict[str, int]) -> str:
     return f"<svg class='key' width='22' height='10' aria-hidden='true'>{line}</svg>"
 
 
-def _verdict_row(line: Line, colours: dict[str, int]) -> str:
+def _verdict_row(line: Line, colours: dict[str, int], alone_in_task: bool) -> str:
     method = line.method
-    best = "best" if line.is_best else _difference(line.to_best)
+    best = "best" if line.is_best and not alone_in_task else _difference(line.to_best)
     alone = "–" if method.is_local else _difference(line.over_local)
     notes = f"<small class='notes'>{escape('; '.join(method.notes))}</small>" if method.notes else ""
     split = _honest_and_falsified(method)

@@ -64,39 +64,41 @@ def sentences(found: Sequence[Line]) -> list[str]:
     if not known:
         return ["No run was evaluated on test data, so there is no verdict."]
     first = known[0]
-    words = [f"{first.method.name} ends at {_share(first.accuracy)}."]
-    if len(known) == 1:
-        return [*words, *_against_local(first)]
-    if first.accuracy.count < 2:
-        words = [f"The highest mean accuracy is that of {first.method.name}: {_share(first.accuracy)}."]
-    undecided, unpaired = [], []
+    words = [f"{first.method.name} ends at {_share(first.accuracy)}.", *_against_local(first)]
+    lower, undecided, single, unpaired = [], [], [], []
     for line in known[1:]:
-        gap = line.to_best
+        gap, name = line.to_best, line.method.name
+        if line.method.is_local and first.over_local is not None:
+            continue
         if gap is None:
-            unpaired.append(line.method.name)
+            unpaired.append(name)
         elif gap.count < 2:
-            undecided.append(line.method.name)
+            single.append(name)
         elif gap.is_clear:
-            words.append(f"{line.method.name} is {_points(-gap.mean)} lower ({interval(gap, -1)}).")
+            lower.append(f"{name} is {_points(-gap.mean)} lower ({interval(gap)})")
         else:
-            words.append(
-                f"{line.method.name} cannot be told from it ({interval(gap)} points, the other less this one)."
-            )
+            undecided.append(f"{name} ({gap.count} common seeds, {interval(gap)})")
+    if lower:
+        words.append(f"{'; '.join(lower)}.")
     if undecided:
-        words.append(f"One common seed says nothing about the difference to {_and(undecided)}.")
+        words.append(f"The seeds do not tell it from {_and(undecided)}.")
+    if single:
+        words.append(f"With one common seed there is no verdict on the difference to {_and(single)}.")
     if unpaired:
-        words.append(f"{_and(unpaired)} {'has' if len(unpaired) == 1 else 'have'} no seed in common with it.")
-    return [*words, *_against_local(first)]
+        words.append(f"It has no seed in common with {_and(unpaired)}.")
+    return words
 
 
 def _against_local(line: Line) -> list[str]:
     gain = line.over_local
-    if gain is None or gain.count < 2:
+    if gain is None:
         return []
-    if gain.is_clear:
-        where = "above" if gain.mean > 0 else "below"
-        return [f"That is {_points(abs(gain.mean))} {where} training alone."]
-    return ["It cannot be told from training alone."]
+    if gain.count < 2:
+        return ["With one common seed there is no verdict on the difference to training alone."]
+    if not gain.is_clear:
+        return [f"The seeds do not tell it from training alone ({interval(gain)})."]
+    where = "above" if gain.mean > 0 else "below"
+    return [f"That is {_points(abs(gain.mean))} {where} training alone ({interval(gain)})."]
 
 
 def _paired(a: Method, b: Method) -> Difference | None:
@@ -113,7 +115,7 @@ def _points(share: float) -> str:
     return f"{100 * share:.1f} points"
 
 
-def interval(value: Difference, sign: int = 1) -> str:
+def interval(value: Difference) -> str:
     """The 95 % interval in points; empty with one pair.
 
     Example:
@@ -122,8 +124,7 @@ def interval(value: Difference, sign: int = 1) -> str:
     """
     if value.count < 2:
         return ""
-    low, high = sorted((100 * sign * value.low, 100 * sign * value.high))
-    return f"95 % interval {low:+.1f} to {high:+.1f}".replace("-", "−")
+    return f"95 % interval {100 * value.low:+.1f} to {100 * value.high:+.1f}".replace("-", "−")
 
 
 def _and(names: Sequence[str]) -> str:

@@ -1,0 +1,118 @@
+"""How runs are put together, and what is said about their differences."""
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from dfl_lightning.report.methods import find_methods
+from dfl_lightning.report.over_seeds import difference, over_seeds, paired, thinned
+from dfl_lightning.report.page.verdict import lines, sentences
+from dfl_lightning.report.reading import read_run
+
+AFIND = {
+    "selection": {"class_path": "x.AFIND", "init_args": {"nu": 0.2}},
+    "threshold": {"class_path": "x.AdaptiveThreshold"},
+}
+
+
+def test_runs_that_differ_in_their_seed_only_are_a_method(tmp_path, make_run):
+    runs = [read_run(make_run(tmp_path / f"{s}", [[0.5, 0.6]], seed=s, config=AFIND)) for s in (2, 0, 1)]
+    (method,) = find_methods(runs)
+    assert (method.name, method.seeds) == ("AFIND+", [0, 1, 2])
+
+
+def test_methods_of_one_name_are_told_apart_by_their_settings(tmp_path, make_run):
+    other = {**AFIND, "selection": {"class_path": "x.AFIND", "init_args": {"nu": 0.4}}}
+    runs = [read_run(make_run(tmp_path / str(i), [[0.5, 0.6]], config=c)) for i, c in enumerate((AFIND, other))]
+    assert [m.name for m in find_methods(runs)] == ["AFIND+ (nu = 0.2)", "AFIND+ (nu = 0.4)"]
+    assert [m.name for m in find_methods(runs, ["a", "a"])] == ["a"]
+    assert [m.name for m in find_methods([*runs, runs[0]], ["", "a", ""])] == ["AFIND+", "a"]
+
+
+def test_runs_without_configs_and_names_get_numbers(tmp_path, make_run):
+    runs = [read_run(make_run(tmp_path / str(i), [[0.5] * (4 + i)], policies=["Gossip"])) for i in (0, 1)]
+    assert [m.name for m in find_methods(runs)] == ["Gossip", "Gossip (2)"]
+
+
+def test_who_receives_nothing_trains_alone(tmp_path, make_run):
+    run = read_run(make_run(tmp_path / "run", [[0.5, 0.6]], received=0.0, config=AFIND))
+    (method,) = find_methods([run])
+    assert (method.name, method.is_local) == ("Local", True)
+
+
+def test_pairs_have_the_same_seed_and_the_same_test_images(tmp_path, make_run):
+    def method(name, seeds, images):
+        config = {"selection": {"class_path": name}}
+        made = [
+            make_run(tmp_path / f"{name}{s}", [[0.5, 0.6]], seed=s, config=config, test_images=images) for s in seeds
+        ]
+        return find_methods([read_run(folder) for folder in made])[0]
+
+    a, b = method("A", [0, 1, 2], np.arange(20)), method("B", [1, 2, 3], np.arange(20))
+    c = method("C", [0, 1], np.arange(20)[::-1])
+    assert [(x.path.name, y.path.name) for x, y in paired(a, b)] == [("A1", "B1"), ("A2", "B2")]
+    assert paired(a, c) == []
+
+
+def test_tasks_are_what_is_tested_on_the_same_images(tmp_path, make_run):
+    made = []
+    for name, images in (("A", 0), ("B", 1), ("C", 0)):
+        config = {"selection": {"class_path": name}}
+        made.append(make_run(tmp_path / name, [[0.5, 0.6]], config=config, test_images=np.arange(20) + images))
+    assert [m.task for m in find_methods([read_run(folder) for folder in made])] == [0, 1, 0]
+
+
+def test_a_difference_has_students_interval():
+    rng = np.random.default_rng(0)
+    a, b = rng.normal(size=(2, 6))
+    found = difference(list(zip(a, b, strict=True)))
+    low, high = stats.ttest_rel(a, b).confidence_interval(0.95)
+    assert (found.mean, found.low, found.high) == pytest.approx((np.mean(a - b), low, high))
+    assert found.is_clear == (low > 0 or high < 0)
+
+
+def verdict(tmp_path, make_run, **levels):
+    """Methods with an accuracy a seed."""
+    runs = []
+    for name, accuracies in levels.items():
+        for seed, accuracy in enumerate(accuracies):
+            config, cost = {"selection": {"class_path": name}}, 0.0 if name == "Alone" else 1.0
+            folder = make_run(tmp_path / name / str(seed), [[accuracy] * 2], seed=seed, config=config, received=cost)
+            runs.append(read_run(folder))
+    return " ".join(sentences(lines(find_methods(runs))))
+
+
+def test_a_clear_difference_is_said_and_an_unclear_one_is_not(tmp_path, make_run):
+    words = verdict(tmp_path, make_run, Best=[0.9, 0.91, 0.92], Clear=[0.8, 0.812, 0.818], Near=[0.95, 0.8, 0.9])
+    assert words.startswith("Best ends at 91.0 ± 1.0 % test accuracy (3 seeds).")
+    assert "Clear is 10.0 points lower" in words
+    assert "The seeds do not tell it from Near (3 common seeds, 95 % interval" in words
+
+
+def test_the_gain_over_training_alone_is_said(tmp_path, make_run):
+    words = verdict(tmp_path, make_run, Best=[0.9, 0.91, 0.92], Alone=[0.7, 0.712, 0.718])
+    assert "That is 20.0 points above training alone (95 % interval +" in words
+    assert "Local" not in words
+
+
+def test_a_mean_over_seeds_is_of_the_rounds_that_were_evaluated(tmp_path, make_run):
+    levels = np.array([[0.2, 0.4], [0.6, 0.8], [0.5, 0.7]])
+    levels_of_other = levels + 0.1
+    levels_of_other[1] = np.nan
+    runs = [
+        read_run(make_run(tmp_path / str(s), level, seed=s, config=AFIND))
+        for s, level in enumerate((levels, levels_of_other))
+    ]
+    curve = over_seeds(find_methods(runs)[0], "test_acc")
+    assert curve["round"].tolist() == [0, 1, 2]
+    assert curve["count"].tolist() == [2, 1, 2]
+    assert curve["mean"] == pytest.approx([0.35, 0.7, 0.65])
+    assert curve["sd"][[0, 2]] == pytest.approx([0.1 / np.sqrt(2)] * 2)
+    assert np.isnan(curve["sd"][1])
+
+
+def test_long_curves_are_thinned_and_keep_both_ends():
+    kept = thinned(1001, 200)
+    assert len(kept) == 200
+    assert (kept[0], kept[-1]) == (0, 1000)
+    assert np.diff(kept).max() <= 6

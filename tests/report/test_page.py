@@ -1,0 +1,313 @@
+"""The page of `dfl-report` in a real browser, and what it says against the files of the runs."""
+
+import json
+import re
+
+import numpy as np
+import pytest
+
+pytest.importorskip("altair", reason="the extra `report` is not installed")
+
+from dfl_lightning.report.command import write_report
+from dfl_lightning.report.network import MOST_ROUNDS
+
+CLUSTERS = [0, 0, 0, 1, 1, 1, 2, 2]
+ROUNDS, CLIENTS = 7, 8
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory, make_run, make_links):
+    """A method with clusters, looks, dropouts and two seeds; training alone; and one run of a server."""
+    folder, rng, found = tmp_path_factory.mktemp("runs"), np.random.default_rng(0), {}
+    for seed in (0, 1):
+        images = np.random.default_rng(seed).permutation(10 * CLIENTS)
+        level = rng.uniform(0.7, 0.95, (ROUNDS, CLIENTS))
+        found[f"ours {seed}"] = make_run(
+            folder / "ours" / str(seed),
+            level,
+            make_links(rng, ROUNDS, CLIENTS, 2, probes=2),
+            seed=seed,
+            clusters=CLUSTERS,
+            test_images=images,
+            config={"selection": {"class_path": "mine.Ours"}},
+            dropouts=[(2, 3), (4, 1)],
+            adversaries=[0, 0, 0, 1, 0, 0, 0, 0],
+            commands=[(0, "dfl-fit --config mine"), (3, "dfl-fit --ckpt_path x")],
+        )
+        found[f"alone {seed}"] = make_run(
+            folder / "alone" / str(seed),
+            level - 0.1 - 0.01 * seed,
+            [(r, i, i, 1.0, False, False) for r in range(ROUNDS) for i in range(CLIENTS)],
+            seed=seed,
+            clusters=CLUSTERS,
+            test_images=images,
+            received=0.0,
+            config={"selection": {"class_path": "Gossip", "init_args": {"k": 0}}},
+        )
+    served = []
+    for r in range(4):  # one client is down, the next one speaks for it
+        weights = {r % 4: 0.0, (r + 1) % 4: 0.5}
+        served += [(r, 4, j, weights.get(j, 0.25), True, False) for j in range(4)]
+    found["served"] = make_run(
+        folder / "served",
+        rng.uniform(0.5, 0.9, (4, 4)),
+        served,
+        clusters=[0, 0, 1, 1],
+        dropouts=[(r, r % 4) for r in range(4)],
+        stand_ins=[(r, 4, r % 4, (r + 1) % 4) for r in range(4)],
+        config={"substitution": {"class_path": "FDMS"}},
+    )
+    return found
+
+
+@pytest.fixture(scope="module")
+def page(runs, tmp_path_factory):
+    return write_report(list(runs.values()), tmp_path_factory.mktemp("page") / "page.html")
+
+
+# --- in a browser
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1440, 390])
+def test_a_page_asks_for_nothing_complains_of_nothing_and_fits_the_screen(page, open_page, width, scheme):
+    seen = open_page(page, width, scheme)
+    assert seen.requests == [page.resolve().as_uri()]
+    assert seen.console == []
+    assert seen.page.evaluate("document.documentElement.scrollWidth") <= width
+    figures = seen.page.locator("figure .chart")
+    assert figures.count() == seen.page.locator("figure .chart svg").count() > 8
+    assert seen.page.locator("#graph canvas").count() == seen.page.locator("#heat canvas").count() == 1
+
+
+MARKS = """(name) => {
+  const found = { rule: [], rect: [], symbol: [] };
+  const walk = (item) => {
+    if (item.marktype && found[item.marktype])
+      for (const mark of item.items || [])
+        if (mark.datum && mark.datum.state !== undefined && mark.datum.receiver !== undefined)
+          found[item.marktype].push([mark.datum.receiver, mark.datum.sender, mark.datum.state]);
+    for (const inner of item.items || []) walk(inner);
+  };
+  walk(window.report.views[name].scenegraph().root);
+  return found;
+}"""
+
+
+def expected_links(folder, at):
+    """The links of a recorded round by state, from graphs.npz alone."""
+    with np.load(folder / "graphs.npz") as graphs:
+        rounds = np.unique(graphs["round"])
+
+        def chosen(round):
+            here = (graphs["round"] == round) & graphs["selected"]
+            return set(zip(graphs["receiver"][here].tolist(), graphs["sender"][here].tolist(), strict=True))
+
+        now, before = chosen(rounds[at]), chosen(rounds[at - 1]) if at else set()
+        here = (graphs["round"] == rounds[at]) & graphs["probed"]
+        looked = set(zip(graphs["receiver"][here].tolist(), graphs["sender"][here].tolist(), strict=True))
+    gone = before - now
+    return {"kept": now & before, "new": now - before, "dropped": gone, "looked": looked - gone}
+
+
+def by_state(marks):
+    found = {}
+    for receiver, sender, state in marks:
+        found.setdefault(state, []).append((receiver, sender))
+    assert all(len(pairs) == len(set(pairs)) for pairs in found.values())
+    return {state: set(pairs) for state, pairs in found.items()}
+
+
+def test_graph_matrix_and_file_have_the_same_links_at_every_step(page, runs, open_page):
+    seen = open_page(page)
+    slider = seen.page.locator("#round")
+    kinds = set()
+    for step in range(ROUNDS):
+        slider.evaluate("(slider, step) => { slider.value = step; slider.dispatchEvent(new Event('input')); }", step)
+        seen.page.wait_for_timeout(40)
+        expected = expected_links(runs["ours 0"], step)
+        graph = by_state(seen.page.evaluate(MARKS, "graph")["rule"])
+        heat = seen.page.evaluate(MARKS, "heat")
+        cells, marks = by_state(heat["rect"]), by_state(heat["symbol"])
+        assert cells.pop("own") == {(i, i) for i in range(CLIENTS)}
+        for state, pairs in expected.items():
+            assert graph.get(state, set()) == pairs, (step, state)
+            if state in ("kept", "new"):
+                assert cells.get(state, set()) == pairs
+            if state != "kept":
+                assert marks.get(state, set()) == pairs
+            kinds |= {state} if pairs else set()
+        words = seen.page.locator("#state").inner_text()
+        total = len(expected["kept"] | expected["new"])
+        assert f"Round {step} of {ROUNDS - 1} · {total} links chosen, {len(expected['new'])} of them new" in words
+    assert kinds == {"kept", "new", "dropped", "looked"}
+    assert seen.console == []
+
+
+def test_a_server_run_shows_who_stands_in_for_whom(page, open_page):
+    seen = open_page(page)
+    last = seen.page.locator("#run option").count() - 1
+    seen.page.select_option("#run", index=last)
+    seen.page.wait_for_timeout(400)
+    seen.page.evaluate("window.report.move(2)")
+    found = by_state(seen.page.evaluate(MARKS, "graph")["rule"])
+    assert found["stands"] == {(2, 3)}  # client 3 speaks for client 2
+    assert found["kept"] == {(4, j) for j in range(4)}
+    assert seen.page.locator("#heat").is_hidden()
+    assert "1 clients down, 1 spoken for" in seen.page.locator("#state").inner_text()
+    assert seen.console == []
+
+
+def test_keys_move_the_round_a_client_is_picked_and_the_theme_keeps_both(page, open_page, redrawn):
+    seen = open_page(page)
+    seen.page.focus("#round")
+    before = seen.page.evaluate("window.report.now().step")
+    seen.page.keyboard.press("ArrowRight")
+    seen.page.keyboard.press("ArrowRight")
+    seen.page.select_option("#client", "3")
+    seen.page.click("#links summary")
+    seen.page.click("#theme")
+    redrawn(seen, times=2)
+    now = seen.page.evaluate("window.report.now()")
+    assert (now["step"], now["picked"]) == (before + 2, 3)
+    assert seen.page.evaluate("document.documentElement.dataset.theme") == "dark"
+    assert seen.page.locator("#round").input_value() == str(before + 2)
+    rows = seen.page.locator("#links tbody tr")
+    table = [rows.nth(i).inner_text() for i in range(rows.count())]
+    assert all(line.startswith("3") or re.search(r"\b3\b", line) for line in table)
+    controls = "[...document.querySelectorAll('a, button, select, input, summary, .scroll')]"
+    assert seen.page.evaluate(f"{controls}.filter((element) => element.tabIndex < 0).length") == 0
+    seen.page.emulate_media(media="print")
+    assert seen.page.locator("figure .chart svg").first.is_visible()
+    assert not seen.page.locator(".controls").is_visible()
+    assert seen.console == []
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_nothing(page, open_page, scheme):
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe-playwright-python is not installed")
+    seen = open_page(page, scheme=scheme, bypass_csp=True)
+    found = axe.Axe().run(seen.page)
+    assert found.violations_count == 0, found.generate_report()
+
+
+def test_unusual_runs_make_a_page_too(tmp_path, make_run, make_links, open_page):
+    """One seed, no clusters, no training alone, no links, nothing known of the images, names with dots and brackets."""
+    rng = np.random.default_rng(1)
+    level = rng.uniform(0.4, 0.9, (5, 6))
+    level[3:, 2] = np.nan
+    plain = make_run(tmp_path / "plain", level, make_links(rng, 5, 6, 2, every=2), diverged=[(3, 2), (4, 2)])
+    empty = make_run(tmp_path / "empty", level[:1] * 0.5, status=None, seed=1)
+    (empty / "split.npz").unlink()
+    resumed = make_run(
+        tmp_path / "resumed",
+        level,
+        make_links(rng, 5, 6, 1),
+        config={"changed_on_resume": [{"round": 2, "changed": {"model.local_epochs": [5, 1]}}]},
+        status="stopped",
+    )
+    never = make_run(tmp_path / "never", np.full((2, 6), np.nan), config={"selection": {"class_path": "Never"}})
+    names = ["a.b[0]", "</script><b>", "100 % 'quoted'", "never"]
+    words = [f"{name}={run}" for name, run in zip(names, (plain, empty, resumed, never), strict=True)]
+    file = write_report(words, tmp_path / "odd.html", tmp_path / "pictures")
+    seen = open_page(file)
+    assert seen.console == []
+    shown = [seen.page.locator("tr[data-method]").nth(i).get_attribute("data-method") for i in range(4)]
+    assert sorted(shown) == sorted(names)
+    text = seen.page.locator("main").inner_text()
+    assert "the training of 1 client diverged" in text
+    assert "settings were changed when the run was resumed" in text
+    assert "stopped after 5 rounds" in text
+    assert "±" not in text
+    options = [seen.page.locator("#run option").nth(i).inner_text() for i in range(2)]
+    assert options == ["a.b[0], seed 0", "100 % 'quoted', seed 0"]
+    assert {f.suffix for f in (tmp_path / "pictures").iterdir()} == {".png", ".csv"}
+
+
+def test_with_many_links_the_matrix_stands_alone(tmp_path, make_run, make_links, open_page, monkeypatch):
+    monkeypatch.setattr("dfl_lightning.report.page.rounds.MOST_LINKS", 10)
+    rng = np.random.default_rng(2)
+    run = make_run(tmp_path / "run", rng.uniform(0.5, 1, (3, 6)), make_links(rng, 3, 6, 3), clusters=[0, 0, 1, 1, 2, 2])
+    seen = open_page(write_report([run]))
+    assert seen.console == []
+    assert seen.page.locator("#graph").is_hidden()
+    seen.page.evaluate("window.report.move(1)")
+    rows = seen.page.evaluate("window.report.views.heat.data('bins')")
+    expected = expected_links(run, 1)
+    counts = {}
+    for receiver, sender in expected["kept"] | expected["new"]:
+        counts[receiver // 2, sender // 2] = counts.get((receiver // 2, sender // 2), 0) + 1
+    assert {(row["receiver"], row["sender"]): row["links"] for row in rows} == counts
+    assert all(row["share"] == pytest.approx(row["links"] / 6) for row in rows)
+
+
+# --- against the files
+def cells(page, method):
+    """The numbers of a method's row: mean and, where there is one, standard deviation."""
+    text = page.read_text(encoding="utf-8")
+    row = re.search(rf'<tr data-method="{re.escape(method)}">(.*?)</tr>', text)[1]
+    found = {}
+    for name, cell in re.findall(r"<td data-is='(\w+)'>(.*?)</td>", row):
+        plain = re.sub("<[^>]*>", " ", cell).replace("−", "-").replace(",", "")
+        found[name] = [float(number) for number in re.findall(r"[-+]?\d+\.?\d*", plain)]
+    return found
+
+
+def test_the_table_has_the_numbers_of_the_summaries(page, runs):
+    for method, name in (("Ours", "ours"), ("Local", "alone")):
+        summaries = [json.loads((runs[f"{name} {s}"] / "summary.json").read_text()) for s in (0, 1)]
+        found = cells(page, method)
+        for column, values, unit in (
+            ("accuracy", [s["test_accuracy"]["mean"] for s in summaries], 100),
+            ("worst", [s["test_accuracy"]["worst10"] for s in summaries], 100),
+            ("received", [s["received_per_client"]["bytes"] for s in summaries], 1e-6),
+            ("seconds", [s["seconds"]["rounds"] for s in summaries], 1),
+        ):
+            expected = [unit * np.mean(values), unit * np.std(values, ddof=1)]
+            assert found[column] == pytest.approx(expected, abs=0.051), (method, column)
+        assert found["seeds"] == [2]
+    gains = [0.1, 0.11]
+    half = 12.7062047 * np.std(gains, ddof=1) / np.sqrt(2)  # Student's t with one degree of freedom
+    expected = [10.5, 10.5 - 100 * half, 10.5 + 100 * half]
+    assert cells(page, "Ours")["local"] == pytest.approx(expected, abs=0.051)
+    assert cells(page, "Local")["best"] == pytest.approx([-10.5, -10.5 - 100 * half, -10.5 + 100 * half], abs=0.051)
+
+
+def test_methods_tested_on_other_images_are_not_compared(page):
+    text = page.read_text(encoding="utf-8")
+    assert text.count("<table class='verdict'>") == 2
+    assert "FL-FDMS ends at" in text
+    assert "one seed" in re.search(r"FL-FDMS ends at[^<]*", text)[0]
+
+
+def test_one_seed_gives_no_spread_and_no_verdict_on_differences(tmp_path, make_run):
+    a = make_run(tmp_path / "a", [[0.9, 0.8]], config={"selection": {"class_path": "A"}})
+    b = make_run(tmp_path / "b", [[0.5, 0.4]], config={"selection": {"class_path": "B"}})
+    text = write_report([a, b]).read_text(encoding="utf-8")
+    body = text[text.index("<main>") : text.index("<script")]
+    assert "±" not in body
+    assert "lower" not in body
+    assert "With one common seed there is no verdict on the difference to B." in text
+
+
+def test_only_changes_and_few_rounds_are_kept(tmp_path, make_run):
+    links = [(r, i, (i + 1) % 5, 0.5, True, False) for r in range(200) for i in range(5)]
+    run = make_run(tmp_path / "run", np.full((200, 5), 0.5), links)
+    from dfl_lightning.report.methods import find_methods
+    from dfl_lightning.report.page.rounds import run_entry
+    from dfl_lightning.report.reading import read_run
+
+    (method,) = find_methods([read_run(run)])
+    entry = run_entry(method, method.runs[0])
+    assert len(entry["rounds"]) == MOST_ROUNDS
+    assert [len(e.get("new", [])) for e in entry["rounds"]] == [5] + [0] * (MOST_ROUNDS - 1)
+    assert entry["rounds"][-1]["round"] == 199
+
+
+@pytest.mark.slow
+def test_a_large_report_is_small(tmp_path, make_run, make_links):
+    runs = []
+    for seed in range(6):
+        rng = np.random.default_rng(seed)
+        level = rng.uniform(0.3, 0.9, (100, 100))
+        runs.append(make_run(tmp_path / str(seed), level, make_links(rng, 100, 100, 5, probes=5), seed=seed))
+    names = [f"method {seed}={run}" for seed, run in enumerate(runs)]
+    assert write_report(names, tmp_path / "page.html").stat().st_size <= 2.5e6
