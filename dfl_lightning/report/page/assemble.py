@@ -114,7 +114,7 @@ def _verdict(methods: Sequence[Method], colours: dict[str, int]) -> str:
             parts.append(f"<h3>{escape(described(of_task[0]))}</h3>")
             if task != methods[0].task:
                 parts.append(f"<p class='say'>{escape(' '.join(sentences(found)))}</p>")
-        parts.append(verdict_table(found, colours, _caption(of_task)))
+        parts.append(verdict_table(found, colours, _caption(of_task), f"Verdict: {described(of_task[0])}, {task + 1}"))
     several = any(len(method.runs) > 1 for method in methods)
     words = "Mean over clients at the last evaluation. "
     if several:

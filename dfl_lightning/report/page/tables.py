@@ -15,7 +15,7 @@ from dfl_lightning.report.page.verdict import Line, interval
 from dfl_lightning.report.reading import Run
 
 
-def verdict_table(lines: Sequence[Line], colours: dict[str, int], caption: str) -> str:
+def verdict_table(lines: Sequence[Line], colours: dict[str, int], caption: str, label: str) -> str:
     """Methods from best to worst with what they reach, and what it costs them."""
     head = "".join(
         f"<th scope='col'>{words}</th>"
@@ -32,7 +32,8 @@ def verdict_table(lines: Sequence[Line], colours: dict[str, int], caption: str) 
     )
     rows = "".join(_verdict_row(line, colours, len(lines) == 1) for line in lines)
     return (
-        f"<div class='scroll' tabindex='0' role='region' aria-label='Verdict table'><table class='verdict'>"
+        f"<div class='scroll' tabindex='0' role='region' aria-label=\"{escape(label, quote=True)}\">"
+        "<table class='verdict'>"
         f"<caption>{escape(caption)}</caption><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>"
     )
 
