@@ -55,7 +55,7 @@ def learning_curves(runs: Sequence[Run | Method], column: str = "test_acc") -> A
     colour, tooltip = method_colour(names), ["method:N", "round:Q", alt.Tooltip("mean:Q", format=".1f")]
     if any(row["sd"] is not None for row in rows):
         tooltip.append(alt.Tooltip("sd:Q", format=".1f"))
-    with_band = [method.name for method in methods if len(method.runs) > 1]
+    with_band = sorted({row["method"] for row in rows if row["sd"] is not None})
     band = (
         base.transform_filter(alt.FieldOneOfPredicate(field="method", oneOf=with_band))
         .mark_area(opacity=0.16, clip=True)
@@ -91,6 +91,8 @@ def client_bands(run: Run | Method, column: str = "test_acc") -> Any:
         worst = round(float(numbers[: math.ceil(len(numbers) / 10)].mean()), 3)
         quantiles = {"p10": low, "p25": q1, "median": middle, "p75": q3, "p90": high, "worst tenth": worst}
         rows.append({"method": label, "round": int(first.clients["rounds"][i]), **quantiles})
+    if not rows:
+        raise UserError(f"{first.path} has no numbers for {column} in clients.npz")
     domain = [0, 100]
     base = alt.Chart(data(rows))
     x = alt.X("round:Q").axis(title="round", tickMinStep=1, format="d", tickCount=5).scale(nice=False)

@@ -1,0 +1,99 @@
+"""The charts as data: what they draw is what the files say. How they look is tested in test_page.py."""
+
+import numpy as np
+import pytest
+
+pytest.importorskip("altair", reason="the extra `report` is not installed")
+
+from dfl_lightning import UserError, read_run, report
+from dfl_lightning.report.charts.base import spread_out
+from dfl_lightning.report.methods import find_methods
+from dfl_lightning.report.page.pictures import rows_of
+
+
+def named(name, **more):
+    return {"selection": {"class_path": name}, **more}
+
+
+@pytest.fixture
+def runs(tmp_path, make_run, make_links):
+    rng, found = np.random.default_rng(0), []
+    for name, cost in (("Ours", 2e6), ("Alone", 0.0)):
+        for seed in (0, 1):
+            level = rng.uniform(0.3, 0.9, (4, 20))
+            links = make_links(rng, 4, 20, 2) if cost else []
+            folder = tmp_path / name / str(seed)
+            found.append(read_run(make_run(folder, level, links, seed=seed, config=named(name), received=cost)))
+    return found
+
+
+def test_curves_are_means_and_deviations_over_seeds(runs):
+    rows = rows_of(report.learning_curves(runs).to_dict())
+    ours = np.array([run.metrics["test_acc"] for run in runs[:2]]) * 100
+    drawn = [row for row in rows if row["method"] == "Ours"]
+    assert [row["mean"] for row in drawn] == pytest.approx(ours.mean(0), abs=1e-3)
+    assert [row["sd"] for row in drawn] == pytest.approx(ours.std(0, ddof=1), abs=1e-3)
+    assert {row["method"] for row in rows} == {"Ours", "Local"}
+
+
+def test_bands_are_percentiles_over_clients(runs):
+    rows = rows_of(report.client_bands(runs[0]).to_dict())
+    level = runs[0].clients["test_acc"][2] * 100
+    expected = [*np.percentile(level, [10, 25, 50, 75, 90]), np.sort(level)[:2].mean()]
+    names = ("p10", "p25", "median", "p75", "p90", "worst tenth")
+    assert [rows[2][name] for name in names] == pytest.approx(expected, abs=1e-3)
+
+
+def test_clients_are_sorted_in_each_run_before_the_mean(runs):
+    rows = [row for row in rows_of(report.sorted_clients(runs).to_dict()) if row["method"] == "Ours"]
+    expected = np.mean([sorted(run.clients["test_acc"][-1], reverse=True) for run in runs[:2]], axis=0)
+    assert [row["accuracy"] for row in rows] == pytest.approx(100 * expected, abs=1e-3)
+
+
+def test_gains_are_paired_by_seed(runs):
+    rows = rows_of(report.gain_over_local(runs).to_dict())
+    last = [run.clients["test_acc"][-1] for run in runs]
+    gains = [round(100 * gain) for seed in (0, 1) for gain in last[seed] - last[2 + seed]]
+    assert {row["gain"]: row["number"] for row in rows} == {g: gains.count(g) for g in gains}
+
+
+def test_cost_is_added_up_and_who_receives_nothing_is_a_level(runs):
+    chart = report.accuracy_by_bytes(runs).to_dict()
+    assert [row["cost"] for row in rows_of(chart)] == [2, 4, 6, 8]
+    assert "Local" in str(chart)
+    assert ", 0 MB'" in str(chart)
+
+
+def test_a_chart_of_what_is_not_there_is_a_sentence(runs, tmp_path, make_run):
+    bare = read_run(make_run(tmp_path / "bare", [[np.nan, np.nan]]))
+    for chart in (
+        *(report.learning_curves, report.sorted_clients, report.accuracy_by_bytes, report.accuracy_by_time),
+        lambda found: report.gain_over_local(found[:1]),
+        lambda found: report.found_over_rounds(found, "threshold", "threshold"),
+    ):
+        with pytest.raises(UserError):
+            chart([bare])
+    for chart in (report.similarities, report.dropouts, report.collaboration_graph, report.link_heatmap):
+        with pytest.raises(UserError):
+            chart(bare)
+    with pytest.raises(UserError, match=r"it has those of rounds 0, 1, 2, 3"):
+        report.collaboration_graph(runs[0], 7)
+
+
+def test_a_method_has_one_colour_in_all_charts(runs):
+    methods = find_methods(runs)
+    for chart in (report.learning_curves(methods[1:]), report.client_bands(methods[1])):
+        text = str(chart.to_dict())
+        assert "'domain': ['Ours', 'Local']" in text
+
+
+def test_labels_are_spread_in_order_and_no_further_than_they_must():
+    rng = np.random.default_rng(0)
+    for _ in range(50):
+        wanted = rng.uniform(0, 100, 6).tolist()
+        placed = spread_out(wanted, 5.0, 0.0, 100.0)
+        order = np.argsort(wanted)
+        assert (np.diff(np.array(placed)[order]) >= 5 - 1e-9).all()
+        assert min(placed) >= -1e-9
+        assert max(placed) <= 100 + 1e-9
+    assert spread_out([10.0, 50.0], 5.0, 0.0, 100.0) == [10.0, 50.0]
