@@ -32,7 +32,8 @@ def pairs(columns, round, *names):
     return set(zip(*(columns[name][here].tolist() for name in names), strict=True))
 
 
-FRIENDS = [families.Gossip("all"), families.Uniform(), families.FDMS(), families.Bernoulli(0.4)]
+def friends():
+    return [families.Gossip("all"), families.Uniform(), families.FDMS(), families.Bernoulli(0.4)]
 
 
 # --- dropouts and stand-ins
@@ -58,7 +59,7 @@ def test_a_run_in_which_everybody_is_up_has_neither_file(small_run):
 @pytest.mark.parametrize("topology", ["server", "complete"])
 def test_stand_ins_are_who_spoke_for_whom(small_run, topology):
     witness = Witness()
-    run = small_run(5, policies=FRIENDS, callbacks=[witness], topology=topology, data={"test_fraction": 0.25}).fit()
+    run = small_run(5, policies=friends(), callbacks=[witness], topology=topology, data={"test_fraction": 0.25}).fit()
     kept, found = read_run(run.folder).stand_ins, 0
     for r, seen in enumerate(witness.rounds):
         expected = set()
@@ -84,7 +85,7 @@ def test_comparisons_are_the_similarities_and_thresholds_of_the_evaluated_rounds
 
 
 def test_a_substitution_says_how_alike_it_finds_the_clients(small_run):
-    run = small_run(4, policies=FRIENDS, topology="server", data={"test_fraction": 0.25}).fit()
+    run = small_run(4, policies=friends(), topology="server", data={"test_fraction": 0.25}).fit()
     kept, policy = read_run(run.folder).comparisons, run.trainer.policy(families.Substitution)
     expected = policy.scores.masked_fill(policy.counts == 0, torch.nan).numpy().astype(np.float32)
     np.testing.assert_array_equal(kept["similarity"][-1][:6, :6], expected)
