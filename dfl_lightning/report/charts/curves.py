@@ -48,8 +48,8 @@ def learning_curves(runs: Sequence[Run | Method], column: str = "test_acc") -> A
     for row in rows:
         half = row["sd"] if row["sd"] is not None else math.nan
         row["low"], row["high"] = _rounded(row["mean"] - half), _rounded(row["mean"] + half)
-    highest = [row["high"] for row in rows if row["high"] is not None]
-    domain = bounds([*sorted(row["mean"] for row in rows)[len(rows) // 25 :], *highest])
+    highest = max((row["high"] for row in rows if row["high"] is not None), default=math.nan)
+    domain = bounds([*sorted(row["mean"] for row in rows)[len(rows) // 25 :], highest])
     x = alt.X("round:Q").axis(title="round", tickMinStep=1, format="d", tickCount=8).scale(nice=False)
     y = alt.Y("mean:Q").axis(per_cent_axis()).scale(domain=domain)
     base = alt.Chart(data(rows))
