@@ -143,3 +143,28 @@ def test_a_full_disk_is_one_sentence_and_leaves_no_lock(tmp_path, monkeypatch):
     assert not list(tmp_path.iterdir())
     with pytest.raises(UserError, match=r"cannot be written \(No such file"):
         FolderLock().take(tmp_path / "nowhere")
+
+
+def test_whether_a_folder_is_locked_can_be_asked(tmp_path):
+    assert not locks.is_locked(tmp_path)
+    lock = FolderLock()
+    assert lock.descriptor is None
+    lock.take(tmp_path)
+    assert locks.is_locked(tmp_path)
+    lock.release()
+    assert lock.descriptor is None
+    assert not locks.is_locked(tmp_path)
+
+
+def test_a_process_that_gets_the_descriptor_keeps_the_lock(tmp_path):
+    lock = FolderLock()
+    lock.take(tmp_path)
+    command = [sys.executable, "-S", "-c", "import sys; sys.stdin.read()"]
+    child = subprocess.Popen(command, stdin=subprocess.PIPE, pass_fds=(lock.descriptor,))
+    os.close(lock.descriptor)  # as if this process had been killed
+    locks._held.discard(lock.descriptor)
+    assert locks.is_locked(tmp_path)
+    with pytest.raises(UserError, match="writes into this run"):
+        FolderLock().take(tmp_path)
+    child.communicate()
+    assert not locks.is_locked(tmp_path)

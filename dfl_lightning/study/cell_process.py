@@ -47,6 +47,8 @@ class CellProcess:
         self._previous = False
         self._lock = take(cell.folder)
         try:
+            if state_of(cell).is_done:  # by somebody who has just let go of it
+                raise Taken
             self._start()
         except BaseException:
             self._lock.release()

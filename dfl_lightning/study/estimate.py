@@ -25,6 +25,8 @@ from dfl_lightning.study.running import cores
 
 ENOUGH = 20.0
 """Seconds of a first round after which no second one is timed."""
+PERIOD = 0.05
+"""Seconds between two looks."""
 PATIENCE = 600.0
 """Seconds that a timing may take."""
 
@@ -35,11 +37,13 @@ class Timing:
 
     Attributes:
         seconds: of the last round that was timed, evaluation included; None: none has ended within `PATIENCE`.
+        spent: processor seconds of that round, which other programs do not change; None where it is not known.
         memory: the most bytes that the process had, the libraries' included; None where the system does not say.
     """
 
     seconds: float | None
-    memory: int | None
+    spent: float | None = None
+    memory: int | None = None
 
 
 def explain(plan: Plan, jobs: int) -> Iterator[str]:
@@ -64,26 +68,27 @@ def explain(plan: Plan, jobs: int) -> Iterator[str]:
     threads = max(1, cores() // jobs)
     timings = time_rounds(here, Rates(states.values()), threads)
     rates = {key: timing.seconds for key, timing in timings.items()}
-    seconds = 0.0
-    yield f"{'row':24} {'column':20} {'cells':>5} {'rounds':>6} {'s/round':>9} {'hours':>8}"
+    spendings = {key: timing.spent or timing.seconds for key, timing in timings.items()}
+    seconds, spent = 0.0, 0.0
+    yield f"{'row':24} {'column':20} {'cells':>5} {'rounds':>6} {'s/round':>9} {'hours':>8} {'core hours':>10}"
     for row, column in study.pairs():
         left = [cell for cell in here if (cell.row, cell.column) == (row, column) and not states[cell.folder].is_done]
         if not left:
             continue
         rate, mark = estimated(row, column, rates)
+        spending, _ = estimated(row, column, spendings)
         rounds = sum(cell.rounds - states[cell.folder].rounds for cell in left)
         seconds += rounds * (rate or 0.0)
-        about = ("?", "?") if rate is None else (f"{mark}{rate:.2f}", f"{rounds * rate / 3600:.2f}")
-        yield f"{row[:24]:24} {column[:20]:20} {len(left):5} {left[0].rounds:6} {about[0]:>9} {about[1]:>8}"
+        spent += rounds * (spending or 0.0)
+        hours = [f"{rounds * each / 3600:.2f}" if each is not None else "?" for each in (rate, spending)]
+        about = "?" if rate is None else f"{mark}{rate:.2f}"
+        yield f"{row[:24]:24} {column[:20]:20} {len(left):5} {left[0].rounds:6} {about:>9} {hours[0]:>8} {hours[1]:>10}"
     if any(rate is None for rate in rates.values()):
         yield f"?: no round ended within {PATIENCE:.0f} s, and it is not in the sum"
     yield "~: not timed itself; from the same row in another column and another row in the same column"
-    yield (
-        f"together {seconds / 3600:.1f} hours with one cell at a time on {threads} thread{'s' * (threads > 1)} "
-        f"({seconds * threads / 3600:.1f} core hours)"
-        + f", {seconds / jobs / 3600:.1f} hours with -j {jobs}"
-        * (jobs > 1)
-    )
+    alone = f"together {seconds / 3600:.1f} hours with one cell at a time on {threads} thread{'s' * (threads > 1)}"
+    several = f", {seconds / jobs / 3600:.1f} hours with -j {jobs}" * (jobs > 1)
+    yield f"{alone}{several}; {spent / 3600:.1f} core hours, which do not depend on what else the machine does"
     memory = max((timing.memory or 0 for timing in timings.values()), default=0)
     if memory:
         yield f"memory of a cell: up to {memory / 2**30:.2f} GiB, the libraries included; {jobs} at a time"
@@ -124,7 +129,7 @@ def time_rounds(cells: list[Cell], known: Rates, threads: int) -> dict[tuple[str
         key = (cell.row, cell.column)
         rate = known.exactly(*key)
         if rate is not None:
-            found[key] = Timing(rate, None)
+            found[key] = Timing(rate)
         elif cell.row not in rows or cell.column not in columns:
             found[key] = time_cell(cell, threads)
         else:
@@ -147,33 +152,64 @@ def time_cell(cell: Cell, threads: int) -> Timing:
         (folder / "cell.yaml").write_text(config_text(config), encoding="utf-8")
         words = ["--config", str(folder / "cell.yaml"), f"--trainer.default_root_dir={folder}"]
         environment = {**os.environ, "OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}
-        with open(folder / "log.txt", "wb") as log, open(os.devnull, "rb") as nothing:
-            code = "from dfl_lightning.commands import fit; fit()"
-            command = [sys.executable, "-c", code, *words]
-            process = subprocess.Popen(command, stdin=nothing, stdout=log, stderr=log, env=environment)
+        with open(folder / "log.txt", "wb") as log:
+            command = [sys.executable, "-m", "dfl_lightning.study.child", *words]
+            pipe = subprocess.PIPE
+            process = subprocess.Popen(command, stdin=pipe, stdout=log, stderr=log, env=environment)
             try:
-                memory, status = _watch(process, folder)
+                watched = _watch(process, folder)
             finally:
                 process.kill()
-                process.wait()
+                process.communicate()
         seconds = _seconds(folder)
-        if status and not seconds:
+        if watched.code and not seconds:
             why = last_sentence(folder / "log.txt", 0) or "dfl-fit fails"
             raise UserError(f"{cell.label}: {why}")
-    return Timing(seconds[-1] if seconds else None, memory)
+    return Timing(seconds[-1] if seconds else None, watched.spent, watched.memory)
 
 
-def _watch(process: subprocess.Popen[bytes], folder: Path) -> tuple[int | None, int]:
-    """Wait until the process ends or has shown enough; the most memory it had, and its exit code (0: it was enough)."""
-    until, memory = time.monotonic() + PATIENCE, None
+@dataclass
+class Watched:
+    """What was seen of a process.
+
+    Attributes:
+        memory: the most bytes that it had.
+        spent: processor seconds of its last round.
+        code: its exit code; 0: what was seen was enough.
+    """
+
+    memory: int | None = None
+    spent: float | None = None
+    code: int = 0
+
+
+def _watch(process: subprocess.Popen[bytes], folder: Path) -> Watched:
+    """Wait until a process ends or has shown enough."""
+    watched, until = Watched(), time.monotonic() + PATIENCE
+    rows, before, now = -1, 0.0, 0.0
     while process.poll() is None:
         with suppress(OSError, IndexError, ValueError):  # no /proc here, or it has just ended
-            lines = Path(f"/proc/{process.pid}/status").read_text().splitlines()
-            memory = 1024 * int(next((line for line in lines if line.startswith("VmHWM")), "").split()[1])
+            about = Path(f"/proc/{process.pid}")
+            lines = (about / "status").read_text().splitlines()
+            watched.memory = 1024 * int(next((line for line in lines if line.startswith("VmHWM")), "").split()[1])
+            user, system = (about / "stat").read_text().rpartition(")")[2].split()[11:13]
+            now = (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
+        done = _rows(folder)
+        if done > rows:
+            watched.spent, before, rows = (now - before if done > 0 else None), now, done
         if time.monotonic() > until or sum(_seconds(folder)[:1]) > ENOUGH:
-            return memory, 0
-        time.sleep(0.2)
-    return memory, process.returncode
+            return watched
+        time.sleep(PERIOD)
+    if _rows(folder) > rows:
+        watched.spent = now - before
+    watched.code = process.returncode
+    return watched
+
+
+def _rows(folder: Path) -> int:
+    """Rounds in the table of a run below a folder; -1 where there is no table yet."""
+    tables = list(folder.glob("cell/*/metrics.csv"))
+    return tables[0].read_bytes().count(b"\n") - 1 if tables else -1
 
 
 def _seconds(folder: Path) -> list[float]:

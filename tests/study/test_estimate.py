@@ -1,0 +1,88 @@
+"""What `--explain` times, what it concludes, and what is said about the time that is left."""
+
+import pytest
+
+from dfl_lightning.study import checking, estimate
+from dfl_lightning.study.cell_state import state_of
+from dfl_lightning.study.command import main
+from dfl_lightning.study.estimate import Timing
+from dfl_lightning.study.progress import Progress, Rates
+
+ROWS = {"A": {"selection.k": 1}, "B": {"selection.k": 2}, "C": {"selection.k": 3}}
+
+
+@pytest.fixture
+def timed(monkeypatch):
+    """The cells that are timed, each row costing its multiple of a column's seconds."""
+    timed = []
+    seconds = {"A": 1.0, "B": 2.0, "C": 4.0, "IID": 10.0, "rotated": 30.0}
+
+    def time_cell(cell, threads):
+        timed.append((cell.row, cell.column))
+        return Timing(seconds[cell.row] * seconds[cell.column], seconds[cell.row], 2**30)
+
+    monkeypatch.setattr(estimate, "time_cell", time_cell)
+    monkeypatch.setattr(checking, "ask_about", lambda config: "")
+    return timed
+
+
+def test_every_row_is_timed_once_and_every_column(planned, timed):
+    lines = list(estimate.explain(planned(rows=ROWS, seeds=[0, 1]), jobs=1))
+    assert timed == [("A", "IID"), ("B", "IID"), ("C", "IID"), ("A", "rotated")]
+    table = {tuple(line.split()[:2]): line.split()[2:] for line in lines if line.split()[0] in ROWS}
+    assert table["C", "IID"] == ["2", "4", "40.00", "0.09", "0.01"]
+    assert table["C", "rotated"] == ["2", "4", "~120.00", "0.27", "0.01"]
+    # (1 + 2 + 4) times (10 + 30) seconds, 4 rounds, 2 seeds
+    assert any(line.startswith(f"together {7 * 40 * 4 * 2 / 3600:.1f} hours") for line in lines)
+    assert lines[-2].endswith(
+        f"{7 * 2 * 4 * 2 / 3600:.1f} core hours, which do not depend on what else the machine does"
+    )
+    assert lines[-1] == "memory of a cell: up to 1.00 GiB, the libraries included; 1 at a time"
+    assert lines[1] == "12 cells of 3 rows, 2 columns, 2 seeds: 12 waiting"
+
+
+def test_what_is_done_is_neither_timed_nor_counted(planned, timed, pretend):
+    plan = planned(rows=ROWS)
+    for column in ("IID", "rotated"):
+        pretend(plan.cells["A", column, 0], 0.8)
+    lines = list(estimate.explain(plan, jobs=1))
+    assert ("A", "IID") not in timed
+    assert not any(line.startswith("A ") for line in lines)
+
+
+def test_a_round_that_never_ends_is_no_number(planned, timed, monkeypatch):
+    monkeypatch.setattr(estimate, "time_cell", lambda cell, threads: Timing(None))
+    lines = list(estimate.explain(planned(), jobs=1))
+    assert "?: no round ended within 600 s, and it is not in the sum" in lines
+
+
+def test_real_rounds_are_timed_and_nothing_stays(study_of, tmp_path, capsys):
+    study_of(columns={"IID": {}}, rows={"Gossip": {}})
+    assert main(["run", "small.yaml", "--explain"]) == 0
+    out = capsys.readouterr().out
+    assert "1 cells of 1 rows, 1 columns, 1 seeds: 1 waiting" in out
+    row = next(line.split() for line in out.splitlines() if line.startswith("Gossip"))
+    assert 0 <= float(row[4]) < 60
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["small.yaml"]
+
+
+def test_rates_come_from_the_nearest_cells(planned, pretend):
+    plan = planned(rows=ROWS)
+    pretend(plan.cells["A", "IID", 0], 0.8)  # 8 seconds, 4 rounds
+    rates = Rates([state_of(plan.cells["A", "IID", 0])])
+    known = [rates.of(plan.cells[row, column, 0]) for row, column in (("A", "IID"), ("B", "IID"), ("B", "rotated"))]
+    assert known == [2.0, 2.0, 2.0]
+    more = rates.with_running([(plan.cells["B", "IID", 0], 12.0, 2)])
+    assert more.of(plan.cells["B", "IID", 0]) == 6.0
+    assert more.of(plan.cells["C", "IID", 0]) == pytest.approx(20 / 6)
+    assert rates.of(plan.cells["B", "IID", 0]) == 2.0
+    assert Rates().of(plan.cells["A", "IID", 0]) is None
+
+
+def test_the_time_that_is_left_is_shared_by_the_processes(planned, pretend):
+    plan = planned(rows=ROWS, columns={"IID": {}})
+    pretend(plan.cells["A", "IID", 0], 0.8)
+    progress = Progress(plan.distinct(), 2, "acc_last")
+    assert (
+        progress.counts() == "1/3 cells done · 0 running · 0 failed · 0:08 left"
+    )  # 2 cells of 4 rounds of 2 s, by two
