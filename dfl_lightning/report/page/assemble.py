@@ -90,7 +90,8 @@ def _empty(number: int, clusters: tuple[int, ...], served: bool) -> dict[str, An
     """Runs with as many nodes and the same clusters have the same."""
     charts = {"graph": spec(link_charts.graph_chart([], [], clusters, number))}
     if not served:
-        charts["heat"] = spec(link_charts.heatmap_chart([], [], number))
+        ids = [{"id": at, "order": at} for at in range(number)]  # so that there is room for them
+        charts["heat"] = spec(link_charts.heatmap_chart([], ids, number))
     return charts
 
 
