@@ -103,8 +103,7 @@ class _Queue:
             state = state_of(cell)
             if state.is_done or _time_of_failure(cell) > self._failures[cell.folder]:
                 self.cells.remove(cell)
-                if cell.folder in self._until:
-                    progress.ended(state)
+                progress.ended(state)  # by another study
                 continue
             self.cells.remove(cell)
             return cell

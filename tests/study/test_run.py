@@ -1,0 +1,171 @@
+"""`dfl-study` from its words to its exit code, with real runs."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from dfl_lightning.locks import FolderLock
+from dfl_lightning.study.cell_state import state_of
+from dfl_lightning.study.command import main
+from dfl_lightning.study.plan import make_plan
+from dfl_lightning.study.study_file import read_study
+
+LONG = {
+    "trainer": {"max_rounds": 100_000, "checkpoint_every": 5, "accelerator": "cpu", "check_val_every_n_epoch": 1000},
+    "model": {"network": {"class_path": "MLP", "init_args": {"hidden": [4]}}, "local_epochs": 1},
+    "data": {"class_path": "Digits", "init_args": {"num_clients": 6, "samples_per_client": 30}},
+    "selection": {"class_path": "Gossip", "init_args": {"k": 2}},
+}
+"""Cells that are not done before somebody ends them."""
+
+
+def said(capsys):
+    return capsys.readouterr()
+
+
+def plan_of():
+    return make_plan(read_study("small.yaml"), Path("studies/small"))
+
+
+def until(true, study, seconds=300):
+    end = time.monotonic() + seconds
+    while not true():
+        assert study.poll() in (None, -signal.SIGKILL), study.communicate()
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+@pytest.fixture
+def start():
+    """Start `dfl-study` in a process of its own, which is gone when the test is."""
+    begun = []
+
+    def start(*words):
+        code = "import sys; from dfl_lightning.commands import study; sys.argv[0] = 'dfl-study'; study()"
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        begun.append(subprocess.Popen([sys.executable, "-c", code, *words], **pipes))
+        return begun[-1]
+
+    yield start
+    for process in begun:
+        process.kill()
+        process.communicate()
+
+
+def test_a_study_runs_and_makes_its_table(study_of, tmp_path, capsys):
+    wrong = {"model": {"on_divergence": "stop", "optimizer.lr": 1e30}}
+    study_of(rows={"Gossip": {}, "Local": {"selection.k": 0}, "Wrong": wrong})
+    code = main(["run", "small.yaml", "-j", "2"])
+    out, err = said(capsys)
+    assert code == 2
+    assert "4/6 cells done · 0 running · 2 failed" in out
+    assert "| Wrong | failed | failed |" in out
+    assert "dfl-study: Wrong, IID, seed 0: " in err
+    states = {place: state_of(cell) for place, cell in plan_of().cells.items()}
+    assert {state.word for (row, *_), state in states.items() if row != "Wrong"} == {"done"}
+    shown = {row: out[out.index(f"| {row} |") :].partition("\n")[0] for row in ("Gossip", "Local")}
+    for (row, column, _), state in states.items():
+        if row != "Wrong":
+            accuracy = json.loads((state.run / "summary.json").read_text())["test_accuracy"]["acc_last"]
+            assert f"{100 * accuracy:.2f}" in shown[row], column
+    assert "no paired differences" not in out  # same seed, same split, same first models
+    assert main(["status", "small.yaml"]) == 0
+    assert "6 cells in studies/small: 4 done, 2 failed" in said(capsys).out
+    before = {state.run: state.run.stat().st_mtime_ns for state in states.values() if state.is_done}
+    assert main(["table", "small.yaml", "--format", "csv"]) == 0
+    assert said(capsys).out.startswith("row,column,accuracy")
+    assert {run: run.stat().st_mtime_ns for run in before} == before
+
+
+def test_a_mistake_is_said_before_anything_runs(study_of, tmp_path, capsys):
+    study_of(columns={"IID": {}, "wrong": {"topology": {"generator": "ring_of_rings"}}})
+    assert main(["run", "small.yaml"]) == 2
+    assert "small.yaml: Gossip, wrong: " in said(capsys).err
+    assert list((tmp_path / "studies" / "small" / "cells").iterdir()) == []
+
+
+def test_data_that_are_not_at_hand_fail_no_study(study_of, tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("DFL_DATA_ROOT", str(tmp_path / "nothing"))
+    study_of(columns={"FEMNIST": {"data": {"class_path": "FEMNIST", "init_args": {"num_clients": 5}}}})
+    assert main(["run", "small.yaml"]) == 0
+    out = said(capsys).out
+    assert "| Gossip | not at hand |" in out
+    assert "not at hand: data FEMNIST: there is no folder femnist/train and no femnist*.npz in root" in out
+
+
+def test_a_default_that_has_changed_is_no_silent_mixture(planned, pretend, study_of, capsys):
+    cell = planned().distinct()[0]
+    pretend(cell, 0.8)
+    file = cell.folder / "run.yaml"
+    file.write_text(file.read_text().replace("redraw: true", "redraw: false"))
+    assert main(["table", "small.yaml"]) == 2
+    assert "when a default of dfl_lightning was another one: selection.redraw was false and is true" in said(capsys).err
+
+
+@pytest.mark.parametrize(("signum", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_stopped_study_saves_and_says_how_to_go_on(study_of, start, signum, code):
+    study_of(base=LONG, columns={"IID": {}})
+    study = start("run", "small.yaml", "-j", "2")
+    cells = plan_of().distinct()
+    until(lambda: all(state_of(cell).rounds > 5 for cell in cells), study)
+    study.send_signal(signum)
+    _, err = study.communicate(timeout=300)
+    assert study.returncode == code, err
+    name = signal.Signals(signum).name
+    assert err == f"dfl-study: stopped by {name}; 0 of 2 cells are done; go on with: dfl-study run small.yaml\n"
+    for cell in cells:
+        state = state_of(cell)
+        assert state.word == "stopped"
+        assert state.summary["rounds"] == state.rounds
+
+
+def test_cells_end_with_a_study_that_is_killed_and_keep_their_lock_until_then(study_of, start):
+    study_of(base=LONG, columns={"IID": {}})
+    study = start("run", "small.yaml", "-j", "1")
+    cell = plan_of().distinct()[0]
+    until(lambda: state_of(cell).rounds > 5, study)
+    assert state_of(cell).word == "running"
+    study.kill()
+    study.communicate(timeout=300)
+    until(lambda: state_of(cell).word == "stopped", study)
+    assert state_of(cell).summary["status"] == "stopped"
+    FolderLock().take(cell.folder)
+
+
+def test_two_studies_share_the_work(study_of, start):
+    study_of()
+    both = [start("run", "small.yaml") for _ in range(2)]
+    said = [study.communicate(timeout=300) for study in both]
+    assert [study.returncode for study in both] == [0, 0], said
+    assert all("4/4 cells done" in out for out, _ in said)
+    begun = [line for out, _ in said for line in out.splitlines() if line.endswith(": starts")]
+    assert len(begun) == len(set(begun)) == 4
+
+
+def test_help_fits_a_screen(capsys):
+    for words in ([], ["run"], ["status"], ["table"], ["add-seeds"], ["list"]):
+        with pytest.raises(SystemExit):
+            main([*words, "--help"])
+        lines = said(capsys).out.splitlines()
+        assert len(lines) <= 30
+        assert max(map(len, lines)) <= 100
+
+
+def test_words_that_mean_nothing_are_answered_by_a_sentence(study_of, capsys):
+    study_of()
+    for words, sentence in (
+        (["run"], "the following arguments are required: FILE; dfl-study --help"),
+        (["run", "small.yaml", "-j", "0"], "-j 0: it is a number of cells at a time"),
+        (["table", "small.yaml", "--accuracy", "acc_lst"], "did you mean 'acc_last'?"),
+        (["run", "smal.yaml"], "no such file, and no shipped one of configs/studies"),
+        (["go"], "invalid choice: 'go'"),
+    ):
+        assert main(words) == 2
+        err = said(capsys).err
+        assert sentence in err
+        assert err.count("\n") == 1
