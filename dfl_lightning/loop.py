@@ -156,7 +156,7 @@ class RoundLoop(_FitLoop):
         super().on_advance_end()
         bank = self._protocol.bank
         bank.boundary = bank.boundary._replace(closed=True, callbacks=self._protocol.capture())
-        call_round_hook(self.trainer, "on_boundary")
+        call_round_hook(self.trainer, "on_boundary", self.trainer, self._protocol.module)
         if not self.done:  # a signal in the last round stops nothing any more
             asked = self._stop_signal  # one that comes while the processes agree is heard in the next round
             try:

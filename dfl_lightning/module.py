@@ -21,6 +21,7 @@ from dfl_lightning.bank.ranks import Ranks, owners_of
 from dfl_lightning.callbacks.families import Selection
 from dfl_lightning.data import ClientData
 from dfl_lightning.errors import UserError
+from dfl_lightning.federation import Federation, LocalWork, agreeing_clusters
 from dfl_lightning.fingerprint import check_fingerprint, check_rounds, fingerprint
 from dfl_lightning.global_generators import no_global_draws
 from dfl_lightning.history import settings_text, taken_up
@@ -125,7 +126,32 @@ class DFLModule(LightningModule):
     @property
     def num_clients(self) -> int:
         """Clients, m."""
-        return self.data.num_clients
+        return self.federation.num_clients
+
+    @property
+    def data(self) -> ClientData:
+        """The clients' resident data."""
+        return self.federation.data
+
+    @property
+    def topology(self) -> Topology:
+        """Who can hear whom."""
+        return self.federation.topology
+
+    @property
+    def layout(self) -> Layout:
+        """Columns of a model's row."""
+        return self.federation.layout
+
+    @property
+    def clusters(self) -> Tensor | None:
+        """The clients' clusters, long [m], where they are known."""
+        return self.federation.clusters
+
+    @property
+    def seed(self) -> int:
+        """The run's seed."""
+        return self.federation.seed
 
     @property
     def dfl_trainer(self) -> DFLTrainer:
@@ -134,29 +160,53 @@ class DFLModule(LightningModule):
 
     def setup(self, stage: str) -> None:
         """Data, topology, network and layout; refuses what does not fit together before anything is trained."""
+        self.federation = self._make_federation(stage)
+        self.federation.start()
         trainer = self.dfl_trainer
-        self.seed = run_seed()
-        self.data: ClientData = trainer.datamodule.clients
-        trainer.datamodule.check_range(self._dtype_of_rows())
-        self.topology: Topology = load_topology(trainer.topology, self.data.num_clients, self.seed)
-        if self.topology.num_servers > 1 and not getattr(trainer.policy(Selection), "assigns_servers", True):
-            raise UserError(
-                "several servers need a selection that assigns clients to them; "
-                "use --selection IFCA, or set servers: 1 in the topology"
-            )
-        self.clusters = _agreeing_clusters(self.data.clusters, self.topology)
-        fit_to_data(self.network, self.data, self.loss, self.metrics, self.seed)
-        self.layout = Layout(self.network, self.shared_patterns)
-        self.phases: tuple[Phase, ...] = self.objective.phases(self.layout, self.local_epochs)
-        self._settle_optimizer(stage)
-        trainer.check_policies(self)
-        self.objective.check(trainer, self)
         if stage == "fit":
             trainer.check_monitors(self)
         elif stage == "validate" and not int(self.data.sizes("val").sum()):
             raise UserError("no client has validation data to evaluate; set data.val_fraction, or use dfl-test")
         elif stage == "test" and not int(self.data.sizes("test").sum()) and self.data.global_test is None:
             raise UserError("no client has test data to evaluate; set data.test_fraction above 0, or use dfl-validate")
+
+    def _make_federation(self, stage: str) -> Federation:
+        """From the data to the topology, the network and its layout, and how it is trained."""
+        trainer, data, seed = self.dfl_trainer, self.dfl_trainer.datamodule.clients, run_seed()
+        trainer.datamodule.check_range(self._dtype_of_rows())
+        topology = load_topology(trainer.topology, data.num_clients, seed)
+        policies = trainer.settle_policies()
+        if topology.num_servers > 1 and not getattr(trainer.policy(Selection), "assigns_servers", True):
+            raise UserError(
+                "several servers need a selection that assigns clients to them; "
+                "use --selection IFCA, or set servers: 1 in the topology"
+            )
+        clusters = agreeing_clusters(data.clusters, topology)
+        fit_to_data(self.network, data, self.loss, self.metrics, seed)
+        layout = Layout(self.network, self.shared_patterns)
+        self.phases: tuple[Phase, ...] = self.objective.phases(layout, self.local_epochs)
+        self._settle_optimizer(stage, layout)
+        rounds = trainer.max_epochs
+        return Federation(
+            data=data,
+            topology=topology,
+            network=self.network,
+            layout=layout,
+            clusters=clusters,
+            seed=seed,
+            init=self.init,
+            num_rounds=rounds if rounds is not None and rounds >= 0 else None,
+            objective=self.objective,
+            local=LocalWork(
+                epochs=self.local_epochs,
+                batch_size=self.batch_size,
+                optimizer=self.client_optimizer,
+                scheduled=self.scheduled,
+                clipped=trainer.clip_norm is not None or trainer.clip_value is not None,
+            ),
+            policies=policies,
+            remarks=trainer.remarks,
+        )
 
     def configure_model(self) -> None:
         """The engine; the bank, with a row for each node of this process and the sets that policies asked for."""
@@ -181,15 +231,18 @@ class DFLModule(LightningModule):
                     "the module has the clients of another number of processes; make a new one and give fit a ckpt_path"
                 )
             self.bank.engine = self._engine
+            self.federation.bank = self.bank
             return
         trainer = self.dfl_trainer
         ranks = Ranks(owner, trainer.global_rank, count)
         models = self._starts(ranks.own.tolist())
-        started = ("initial", "best")
-        sets = {name: models.clone() if name in started else torch.zeros_like(models) for name in self._row_sets()}
+        wanted = self._row_sets()
+        begin = {"models": torch.clone, "zeros": torch.zeros_like}
+        sets = {name: begin[wanted[name]](models) for name in sorted(wanted)}
         self.bank = Bank(self.layout, models, self.num_clients, sets, ranks)
         self.bank.timed = self.dfl_trainer.phase
         self.bank.engine = self._engine
+        self.federation.bank = self.bank
 
     def _starts(self, nodes: list[int]) -> Tensor:
         """The first models of the nodes, [len(nodes), width]."""
@@ -207,7 +260,7 @@ class DFLModule(LightningModule):
     def _make_engine(self) -> None:
         """The engine, with the data on the run's device; it says which clients go together, and to which process."""
         trainer = self.dfl_trainer
-        self.data = self.data.to(trainer.strategy.root_device)
+        self.federation.data = self.data.to(trainer.strategy.root_device)
         config = EngineConfig(
             network=self.network,
             optimizer=self.optimizer_factory,
@@ -250,35 +303,26 @@ class DFLModule(LightningModule):
         count = trainer.world_size if torch.distributed.is_initialized() else 1
         return Ranks(torch.zeros(1, dtype=torch.long), trainer.global_rank, count).least(free)
 
-    def _row_sets(self) -> list[str]:
-        """What policies and objectives keep beside `models`."""
-        wanted = {name for policy in self.dfl_trainer.policies() for name in policy.row_sets}
-        return sorted(wanted | {name for phase in self.phases for name in phase.objective.row_sets})
+    def _row_sets(self) -> dict[str, str]:
+        """What policies and objectives keep beside `models`, and what it begins as."""
+        return self.federation.row_sets(phase.objective for phase in self.phases)
 
     # --- rounds -----------------------------------------------------------------------------------------------------
-    def start_of_training(self, active: Tensor) -> References:
-        """Where active clients start their training: their own model, or the server's with their personal part."""
-        owners = torch.nonzero(active[: self.num_clients]).squeeze(1)
-        return References((Term("models", self._spokesman(owners)),), owners, "models")
-
     def reported(self) -> References:
         """The model that each client is judged by: its own, the server's with its personal part, or what is kept."""
         owners = torch.arange(self.num_clients)
-        spokesmen = self._spokesman(owners)
+        nodes = self.federation.server_of(owners)
         if self.topology.num_servers > 1:
-            selection = self.dfl_trainer.policy(Selection)
+            selection = self.federation.policy(Selection)
             assert selection is not None
             with draws_by_name_only(self, selection, "assign"):
-                spokesmen = self.num_clients + selection.assign(self, owners)
-        return References.rows(self.reported_rows, spokesmen, owners)
+                nodes = self.num_clients + selection.assign(self.federation, owners)
+        return References.rows(self.reported_rows, nodes, owners)
 
     @property
     def reported_rows(self) -> str:
-        """The row set of the reported models: `models`, or one that a policy keeps for that."""
-        return next((policy.reports for policy in self.dfl_trainer.policies() if policy.reports), "models")
-
-    def _spokesman(self, owners: Tensor) -> Tensor:
-        return torch.full_like(owners, self.num_clients) if self.topology.num_servers else owners
+        """The row set of the reported models: `models`, or one that a policy or the objective keeps for that."""
+        return self.federation.reported_rows
 
     def training_step(self, batch: Any, batch_idx: int) -> None:
         """The local work of a round."""
@@ -334,10 +378,10 @@ class DFLModule(LightningModule):
         self.log_dict({name: torch.tensor(value, dtype=torch.float64) for name, value in numbers.items()}, batch_size=1)
 
     # --- optimizer and schedule: a pure function of the round ---------------------------------------------------------
-    def _settle_optimizer(self, stage: str) -> None:
+    def _settle_optimizer(self, stage: str, layout: Layout) -> None:
         """The optimizer's groups and the schedule of all rounds; refuses what would fail in the middle of a run."""
         self.client_optimizer = ClientOptimizer(self.optimizer_factory, self.network)
-        entries = [entry for entry in self.layout.entries if not entry.is_buffer]
+        entries = [entry for entry in layout.entries if not entry.is_buffer]
         trained = [
             [place for place, entry in enumerate(entries) if entry.trainable and phase.columns.holds(entry)]
             for phase in self.phases
@@ -485,22 +529,6 @@ def _schedule_draws(scheduler: object, generators: str) -> str:
         f"model.lr_scheduler {type(scheduler).__name__} draws from {generators}, so that a resumed run would differ; "
         "a schedule is a function of the round number only"
     )
-
-
-def _agreeing_clusters(from_data: Tensor | None, topology: Topology) -> Tensor | None:
-    """Clusters known from the data or the topology's nodes; both must group clients alike."""
-    other = topology.clusters
-    if from_data is None or other is None:
-        return other if from_data is None else from_data
-    same_data, same_graph = from_data[:, None] == from_data, other[:, None] == other
-    if not torch.equal(same_data, same_graph):
-        i, j = torch.nonzero(same_data != same_graph)[0].tolist()
-        raise UserError(
-            "the topology's 'cluster' attributes and data.partition disagree: "
-            f"clients {i} and {j} share a cluster in one of them only; "
-            "drop the attribute or change the partition"
-        )
-    return from_data
 
 
 def _column_name(metric: Metric) -> str:

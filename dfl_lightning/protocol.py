@@ -20,6 +20,7 @@ from dfl_lightning.functional import count_votes
 from dfl_lightning.round import Round, call_round_hook, draws_by_name_only
 
 if TYPE_CHECKING:
+    from dfl_lightning.federation import Federation
     from dfl_lightning.module import DFLModule
     from dfl_lightning.trainer import DFLTrainer
 
@@ -30,6 +31,11 @@ class Protocol:
     def __init__(self, trainer: DFLTrainer) -> None:
         self.trainer = trainer
         self.module = cast("DFLModule", trainer.lightning_module)
+
+    @property
+    def federation(self) -> Federation:
+        """What is fixed for the run."""
+        return self.module.federation
 
     @property
     def bank(self) -> Bank:
@@ -55,14 +61,14 @@ class Protocol:
     # --- 1 to 3: who is there, and what each of them does -----------------------------------------------------------
     def begin(self) -> Round:
         """A round record with topology, availability, jobs and candidates."""
-        module, trainer = self.module, self.trainer
+        trainer = self.trainer
         self.bank.abandon()  # an interrupted round may have left something behind
         round = self._new_round()
         call_round_hook(trainer, "on_dropout", round)
         round.active[round.num_clients :] = True
         round.log("active", int(round.active[: round.num_clients].sum()))
         self._settle_availability(round)
-        round.jobs = module.start_of_training(round.active)
+        round.jobs = self.federation.start_of_training(round.active)
         round.candidates = round.available.clone()
         call_round_hook(trainer, "on_propose", round)
         self._promise_type(round.candidates, bool, (round.num_nodes,) * 2, Selection, "candidates")
@@ -107,9 +113,9 @@ class Protocol:
             round.selected &= round.receivers[:, None]
             self._substitute(round)
             self._weigh(round)
-            objective = self.module.objective
+            objective = self.federation.objective
             with draws_by_name_only(self.module, objective, "before_mixing"):
-                objective.before_mixing(self.module, round)
+                objective.before_mixing(round)
             call_round_hook(trainer, "on_mix", round)
             self._promise_finite(round.bank.next_rows()["models"])
         call_round_hook(trainer, "on_round_end", round)
@@ -128,32 +134,25 @@ class Protocol:
 
     # --- details ------------------------------------------------------------------------------------------------------
     def _new_round(self) -> Round:
-        module = self.module
-        index, n, m = self.bank.boundary.round, self.bank.num_nodes, module.num_clients
-        reachable = module.topology.reachable(index)
+        federation, index = self.federation, self.bank.boundary.round
+        n, m = federation.num_nodes, federation.num_clients
+        reachable = federation.topology.reachable(index)
         loops = torch.nonzero(reachable.diagonal()).squeeze(1)
         self._promise(
             not len(loops), None, lambda: f"has a topology with self loops, the first at node {int(loops[0])}"
         )
         empty = torch.zeros(n, n, dtype=torch.bool)
-        everyone = torch.arange(m)
         return Round(
             index=index,
-            num_clients=m,
-            num_nodes=n,
+            federation=federation,
             reachable=reachable,
             active=torch.ones(n, dtype=torch.bool),
             available=empty,
             receivers=torch.zeros(n, dtype=torch.bool),
-            jobs=References.rows("models", everyone),
+            jobs=References.rows("models", torch.arange(m)),
             candidates=empty,
-            bank=self.bank,
-            data=module.data,
-            phases=module.phases,
-            hyperparameters=module.hyperparameters,
-            seed=module.seed,
-            common_start=module.init != "independent",
-            clusters=module.clusters,
+            phases=self.module.phases,
+            hyperparameters=self.module.hyperparameters,
             diverged=torch.zeros(m, dtype=torch.bool),
         )
 
@@ -165,7 +164,7 @@ class Protocol:
         round.available = round.reachable & round.receivers[:, None]
         if round.num_servers:
             round.available[:, round.num_clients :] = False
-        if self.trainer.policy(Substitution) is None:
+        if self.federation.policy(Substitution) is None:
             round.available &= round.active[None, :]
 
     def _quarantine(self, round: Round, result: Trained) -> None:
@@ -194,9 +193,9 @@ class Protocol:
     def _substitute(self, round: Round) -> None:
         n = round.num_nodes
         own = torch.arange(n).expand(n, n)
-        round.stand_in = own if self.trainer.policy(Substitution) is None else own.clone()  # nobody else writes it
+        round.stand_in = own if self.federation.policy(Substitution) is None else own.clone()  # nobody else writes it
         call_round_hook(self.trainer, "on_substitute", round)
-        aggregation = self.trainer.policy(Aggregation)
+        aggregation = self.federation.policy(Aggregation)
         assert aggregation is not None
         assert round.selected is not None
         rows = n + round.num_clients * len(round.speakers)
@@ -302,7 +301,7 @@ class Protocol:
             broken: what it did, said only where it is not.
         """
         if not kept:
-            policy = self.trainer.policy(family) if family is not None else None
+            policy = self.federation.policy(family) if family is not None else None
             who = type(policy).__name__ if policy is not None else "the run"
             what = broken if isinstance(broken, str) else broken()
             raise UserError(f"round {self.bank.boundary.round}: {who} {what}")

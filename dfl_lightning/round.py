@@ -6,7 +6,8 @@ topology, the servers after them (n nodes).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import inspect
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -18,6 +19,7 @@ from torch import Tensor
 
 from dfl_lightning.bank import Bank, Columns, Evaluation, References, Term, Training, pairs_of
 from dfl_lightning.bank.comparing import Comparison
+from dfl_lightning.errors import UserError
 from dfl_lightning.global_generators import name_of, no_global_draws
 from dfl_lightning.objectives import Phase
 from dfl_lightning.optimizers import Hyperparameters
@@ -25,6 +27,7 @@ from dfl_lightning.streams import stream
 
 if TYPE_CHECKING:
     from dfl_lightning.data import ClientData
+    from dfl_lightning.federation import Federation
     from dfl_lightning.module import DFLModule
     from dfl_lightning.trainer import DFLTrainer
 
@@ -134,8 +137,7 @@ class Round:
 
     Args:
         index: the round, 0-based.
-        num_clients: m.
-        num_nodes: n = m + servers.
+        federation: what is fixed for the run.
         reachable: whom i can hear, bool [n, n].
         active: who is up, bool [n]; servers always are.
         available: whom i may choose from, bool [n, n]: the reachable ones that are up, or all of them where a
@@ -143,8 +145,8 @@ class Round:
         receivers: who mixes this round, bool [n]: the active clients, or the servers.
         jobs: where each active client's local training starts; default its own model, or its server's.
         candidates: whom i looks at, bool [n, n], within `available`.
+        phases: of each client's local training.
         hyperparameters: the learning rate of each of the optimizer's groups, and what a schedule changed besides.
-        common_start: whether all clients began the run with the same model, which everybody then knows.
         losses: mean local training loss, float64 [m], NaN for who did not train.
         diverged: clients whose training ended in NaN or infinity, bool [m].
         similarity: between clients, float64 [n, n], NaN = unknown.
@@ -160,21 +162,15 @@ class Round:
     """
 
     index: int
-    num_clients: int
-    num_nodes: int
+    federation: Federation
     reachable: Tensor
     active: Tensor
     available: Tensor
     receivers: Tensor
     jobs: References
     candidates: Tensor
-    bank: Bank
-    data: ClientData
     phases: tuple[Phase, ...]
     hyperparameters: Hyperparameters
-    seed: int
-    common_start: bool = True
-    clusters: Tensor | None = None
     losses: Tensor | None = None
     diverged: Tensor | None = None
     similarity: Tensor | None = None
@@ -195,9 +191,40 @@ class Round:
 
     # --- small helpers -----------------------------------------------------------------------------------------------
     @property
+    def num_clients(self) -> int:
+        """Clients, m."""
+        return self.federation.num_clients
+
+    @property
+    def num_nodes(self) -> int:
+        """Clients and servers, n."""
+        return self.federation.num_nodes
+
+    @property
     def num_servers(self) -> int:
         """Servers in the topology, c."""
-        return self.num_nodes - self.num_clients
+        return self.federation.num_servers
+
+    @property
+    def bank(self) -> Bank:
+        """The clients' models."""
+        return self.federation.bank
+
+    @property
+    def data(self) -> ClientData:
+        """The clients' resident data."""
+        return self.federation.data
+
+    @property
+    def clusters(self) -> Tensor | None:
+        """The clients' clusters, long [m], where they are known."""
+        return self.federation.clusters
+
+    @property
+    def row_owner(self) -> Tensor:
+        """Whose model each row that `votes` and `weights` index is, long [P]."""
+        clients = torch.arange(self.num_clients)
+        return torch.cat([torch.arange(self.num_nodes), *[clients] * len(self.speakers)])
 
     @property
     def dropped(self) -> Tensor:
@@ -218,7 +245,7 @@ class Round:
 
     def stream(self, purpose: str, *words: int) -> torch.Generator:
         """A generator for a named draw of this round; see `dfl_lightning.streams`."""
-        return stream(self.seed, purpose, self.index, *words)
+        return stream(self.federation.seed, purpose, self.index, *words)
 
     def between_clients(self, matrix: Tensor, fill: float = float("nan")) -> Tensor:
         """A matrix between clients [m, m] as one between nodes [n, n]; itself where all nodes are clients."""
@@ -327,7 +354,7 @@ class Round:
             return
         whole = self.bank.layout.shared_parameters
         columns = whole if columns is None else columns
-        known_origin = relative_to is None or (relative_to == "initial" and self.common_start)
+        known_origin = relative_to is None or (relative_to == "initial" and self.federation.common_start)
         if isinstance(rows, str) and rows in ("trained", "models") and known_origin and columns == whole:
             self.ledger.fetch(*pairs_of(pairs))
             return
@@ -369,61 +396,93 @@ class RoundCallback(Callback):
     """A Lightning callback that also hears the hooks of a communication round, called in this order.
 
     Each hook reads what is above it in `Round` and writes its own field. State between rounds lives in attributes that
-    `state_dict` returns and `load_state_dict` restores; only tensors, numbers, strings, lists and dicts, and only small
-    things: never rows of the bank.
+    `state` names; only tensors, numbers, strings, lists and dicts, and only small things: never rows of the bank.
 
     Attributes:
+        state: names of the attributes that a checkpoint holds.
         reads: names of `Round` fields of other families that this policy uses; a threshold that nobody reads is
             switched off.
-        row_sets: names of row sets that the policy wants in the bank, filled with zeros (`initial` and `best`: with
-            the first models).
+        row_sets: row sets that the policy wants in the bank, by name, and what they begin as: `models` (the first
+            models) or `zeros`.
         reports: the row set that clients are evaluated and exported by, where it is not `models`.
+        supports_servers: whether it works where servers receive and mix.
         switched_off: set by the trainer where nothing reads what this policy writes.
     """
 
     switched_off = False
+    state: tuple[str, ...] = ()
     reads: frozenset[str] = frozenset()
-    row_sets: tuple[str, ...] = ()
+    row_sets: Mapping[str, str] = {}  # read only
     reports: str | None = None
+    supports_servers: bool = True
 
-    def check(self, trainer: DFLTrainer, module: DFLModule) -> None:
-        """Refuse what cannot work, before training, with a `UserError`."""
+    def state_dict(self) -> dict[str, Any]:
+        """The attributes that `state` names."""
+        return {name: getattr(self, name) for name in self.state}
 
-    def on_dropout(self, trainer: DFLTrainer, module: DFLModule, round: Round) -> None:
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Restore what `state_dict` returned."""
+        for name in self.state:
+            setattr(self, name, state_dict[name])
+
+    def start(self, federation: Federation) -> None:
+        """Before a run: refuse what cannot work, with a `UserError`."""
+
+    def on_dropout(self, round: Round) -> None:
         """Say who is up: `active`."""
 
-    def on_propose(self, trainer: DFLTrainer, module: DFLModule, round: Round) -> None:
+    def on_propose(self, round: Round) -> None:
         """Say where training starts and whom to look at: `jobs`, `candidates`."""
 
-    def on_trained(self, trainer: DFLTrainer, module: DFLModule, round: Round) -> None:
+    def on_trained(self, round: Round) -> None:
         """After local training: remember, score."""
 
-    def on_compare(self, trainer: DFLTrainer, module: DFLModule, round: Round) -> None:
+    def on_compare(self, round: Round) -> None:
         """Judge the candidates: `similarity`, `scores`."""
 
-    def on_threshold(self, trainer: DFLTrainer, module: DFLModule, round: Round) -> None:
+    def on_threshold(self, round: Round) -> None:
         """Say what score is enough: `threshold`."""
 
-    def on_select(self, trainer: DFLTrainer, module: DFLModule, round: Round) -> None:
+    def on_select(self, round: Round) -> None:
         """Choose whom to learn from: `selected`."""
 
-    def on_substitute(self, trainer: DFLTrainer, module: DFLModule, round: Round) -> None:
+    def on_substitute(self, round: Round) -> None:
         """Say who speaks for those that dropped out: `stand_in`, `speakers`."""
 
-    def on_weigh(self, trainer: DFLTrainer, module: DFLModule, round: Round) -> None:
+    def on_weigh(self, round: Round) -> None:
         """Turn votes into `weights`."""
 
-    def on_mix(self, trainer: DFLTrainer, module: DFLModule, round: Round) -> None:
+    def on_mix(self, round: Round) -> None:
         """Write the new models."""
 
-    def on_round_end(self, trainer: DFLTrainer, module: DFLModule, round: Round) -> None:
+    def on_round_end(self, round: Round) -> None:
         """Last change of the policies' state; `log` numbers."""
 
-    def on_engine_progress(self, trainer: DFLTrainer, module: DFLModule, done: int, total: int) -> None:
+    def on_engine_progress(self, done: int, total: int) -> None:
         """After each cohort of the local training."""
 
     def on_boundary(self, trainer: DFLTrainer, module: DFLModule) -> None:
-        """The round is over, evaluated and closed: write files."""
+        """The round is over, evaluated and closed: write files. As Lightning's own hooks, with trainer and module."""
+
+
+def refuse_wrong_hooks(callback: RoundCallback) -> None:
+    """A hook that takes other arguments than it is called with.
+
+    Raises:
+        UserError: which, and what it takes.
+    """
+    for name, plain in vars(RoundCallback).items():
+        own = getattr(type(callback), name)
+        if not name.startswith(("on_", "start")) or own is plain:
+            continue
+        wanted = list(inspect.signature(plain).parameters)
+        try:
+            inspect.signature(own).bind(*wanted)
+        except TypeError:
+            raise UserError(
+                f"{name_of(callback)}: {name}{inspect.signature(own)} has other arguments than the round calls it "
+                f"with; write def {name}({', '.join(wanted)})"
+            ) from None
 
 
 def call_round_hook(trainer: Any, name: str, *args: Any) -> None:
@@ -441,7 +500,7 @@ def call_round_hook(trainer: Any, name: str, *args: Any) -> None:
                 torch.no_grad(),
                 draws_by_name_only(trainer.lightning_module, callback, name),
             ):
-                getattr(callback, name)(trainer, trainer.lightning_module, *args)
+                getattr(callback, name)(*args)
 
 
 def draws_by_name_only(module: DFLModule, who: object, where: str) -> AbstractContextManager[None]:

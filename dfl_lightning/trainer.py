@@ -40,6 +40,7 @@ from dfl_lightning.loop import LocalWork, RoundLoop
 from dfl_lightning.report.processes import ProcessTraffic
 from dfl_lightning.report.progress import RoundProgress
 from dfl_lightning.report.run_folder import RunFolder
+from dfl_lightning.round import RoundCallback, refuse_wrong_hooks
 from dfl_lightning.strategy import ClientStrategy, strategy_for
 
 if TYPE_CHECKING:
@@ -242,12 +243,15 @@ class DFLTrainer(Trainer):
         """The policy of a family that takes part, or None."""
         return next((policy for policy in self.policies() if isinstance(policy, family)), None)
 
-    def check_policies(self, module: DFLModule) -> None:
-        """One selection, one aggregation, at most one of each other family; nothing that nobody reads.
+    def settle_policies(self) -> tuple[RoundCallback, ...]:
+        """The policies and monitors that take part: nothing that nobody reads.
+
+        There is one selection, one aggregation, and at most one of each other family.
 
         Raises:
-            UserError: too few, too many, or a policy that cannot work here.
+            UserError: too few, or too many.
         """
+        taking_part: list[RoundCallback] = []
         for family, least in (
             (families.Dropout, 0),
             (families.Selection, 1),
@@ -272,7 +276,9 @@ class DFLTrainer(Trainer):
                 callback.switched_off = self.policy(families.Dropout) is None
         for callback in self.callbacks:  # type: ignore[attr-defined]
             if isinstance(callback, (families.Policy, families.Monitor)) and not callback.switched_off:
-                callback.check(self, module)
+                refuse_wrong_hooks(callback)
+                taking_part.append(callback)
+        return tuple(taking_part)
 
     def check_monitors(self, module: DFLModule) -> None:
         """Refuse callbacks that need validation data or a logger where there is none.

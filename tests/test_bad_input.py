@@ -52,7 +52,7 @@ FILES = {
                 raise ValueError(f"width {width} is not even")
 
         class Failing(Uniform):
-            def on_weigh(self, trainer, module, round):
+            def on_weigh(self, round):
                 {}["nothing"]
 
         def unsaid(scores, labels):

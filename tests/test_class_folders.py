@@ -27,7 +27,7 @@ class Two(Gossip):
 
 
 class Loud(Monitor):
-    def on_round_end(self, trainer, module, round):
+    def on_round_end(self, round):
         round.log("loud", 7)
 
 

@@ -551,7 +551,7 @@ class Nearest(Selection):
     def __init__(self, k: int = 2):
         self.k = k
 
-    def on_compare(self, trainer, module, round):
+    def on_compare(self, round):
         ids = torch.arange(round.num_nodes, dtype=torch.float64)
         round.scores = 1 / (1 + (ids[:, None] - ids).abs())
 
@@ -607,7 +607,7 @@ class Share(Metric):
 
 
 class Loudest(Monitor):
-    def on_round_end(self, trainer, module, round):
+    def on_round_end(self, round):
         round.log("loudest", float(round.losses.max()))
 '''
 
@@ -651,11 +651,11 @@ def test_own_classes_of_the_working_folder_work_by_their_import_path(dfl, here, 
 
 # --- a user's own class that ends the program -------------------------------------------------------------------------
 EXITS = {
-    "in a hook": "    def on_compare(self, trainer, module, round):\n        sys.exit()\n",
-    "with 0": "    def on_compare(self, trainer, module, round):\n        sys.exit(0)\n",
-    "with words": "    def on_compare(self, trainer, module, round):\n        sys.exit('so there')\n",
+    "in a hook": "    def on_compare(self, round):\n        sys.exit()\n",
+    "with 0": "    def on_compare(self, round):\n        sys.exit(0)\n",
+    "with words": "    def on_compare(self, round):\n        sys.exit('so there')\n",
     "while it is made": "    def __init__(self):\n        sys.exit()\n",
-    "while it is checked": "    def check(self, trainer, module):\n        sys.exit()\n",
+    "while it is checked": "    def start(self, federation):\n        sys.exit()\n",
     "while it is imported": "sys.exit()\n",
     "by a parser of its own": "import argparse\nargparse.ArgumentParser().parse_args(['--help'])\n",
     "at the end": "    def on_train_end(self, trainer, module):\n        sys.exit()\n",
@@ -698,7 +698,7 @@ def test_the_parsers_own_exit_is_none(dfl, words):
 def test_should_stop_ends_a_run_after_the_round(dfl, here, monkeypatch):
     (here / "ending.py").write_text(
         "from dfl_lightning.callbacks import Monitor\n\nclass Ending(Monitor):\n"
-        "    def on_compare(self, trainer, module, round):\n        trainer.should_stop = True\n"
+        "    def on_train_epoch_start(self, trainer, module):\n        trainer.should_stop = True\n"
     )
     monkeypatch.delitem(sys.modules, "ending", raising=False)
     done = dfl("--config gossip --monitors [ending.Ending]")
@@ -710,7 +710,7 @@ def test_an_error_in_a_users_class_outside_of_the_working_folder_is_placed(dfl, 
     room = tmp_path_factory.mktemp("elsewhere")
     (room / "broken_parts.py").write_text(
         "from dfl_lightning.callbacks import Gossip\n\nclass Broken(Gossip):\n    k = 2\n"
-        "    def on_compare(self, trainer, module, round):\n        return 1 / 0\n"
+        "    def on_compare(self, round):\n        return 1 / 0\n"
     )
     monkeypatch.syspath_prepend(str(room))
     done = dfl("--config gossip --selection broken_parts.Broken")

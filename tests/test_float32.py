@@ -75,7 +75,7 @@ def test_both_are_set_and_the_users_own_settings_come_back(user):
 class Watching(nn.Module):
     """A network that notes what is allowed while it computes."""
 
-    seen: list[tuple[bool, bool]] = []  # noqa: RUF012
+    seen: list[tuple[bool, bool]] = []
 
     def __init__(self):
         super().__init__()

@@ -107,10 +107,10 @@ def test_a_hook_that_draws_is_refused_by_name_in_its_first_round(small_run, hook
 @every_generator
 def test_a_policy_that_draws_is_refused(small_run, generator):
     class Wild(families.Gossip):
-        def on_select(self, trainer, module, round):
+        def on_select(self, round):
             if round.index == 1:
                 DRAWS[generator]()
-            super().on_select(trainer, module, round)
+            super().on_select(round)
 
     run = small_run(3, policies=[Wild(2), families.Uniform()])
     with pytest.raises(UserError, match=rf"^round 1: .*Wild draws from {generator} in on_select"):
@@ -132,7 +132,7 @@ def test_a_selection_that_draws_while_it_assigns_is_refused(small_run):
 
 def test_draws_by_name_and_draws_that_leave_no_trace_are_not_refused(small_run):
     class Tame(Monitor):
-        def on_trained(self, trainer, module, round):
+        def on_trained(self, round):
             torch.rand(2, generator=round.stream("mine"))
             np.random.default_rng(round.stream("mine").initial_seed()).random()
             with torch.random.fork_rng(devices=[]):
@@ -147,7 +147,7 @@ def test_draws_before_the_rounds_are_not_refused(small_run):
         def __init__(self):
             self.number = random.random() + np.random.rand()
 
-        def check(self, trainer, module):
+        def start(self, federation):
             torch.rand(2)
 
         def setup(self, trainer, pl_module, stage):
@@ -282,7 +282,7 @@ class Shaky(Plain):
 class Writing(Plain):
     """Draws when the weights are known."""
 
-    def before_mixing(self, module, round):
+    def before_mixing(self, round):
         np.random.rand()
 
 
@@ -316,7 +316,7 @@ def test_what_draws_only_later_is_refused_when_it_does(small_run):
             return super().forward(scores, labels)
 
     class Arm(Monitor):
-        def on_propose(self, trainer, module, round):
+        def on_propose(self, round):
             Late.drawing = round.index == 1
 
     said = r"^round 1: local training draws from Python's random.*\(model.loss .*Late\)"
@@ -331,7 +331,7 @@ def test_a_draw_in_evaluations_only_is_refused(small_run):
     network = Late(DRAWS["Python's random"], lambda net, x: Late.drawing and not net.training)
 
     class Arm(Monitor):
-        def on_mix(self, trainer, module, round):
+        def on_mix(self, round):
             Late.drawing = True
 
     policies = [families.Gossip(2), families.Uniform(), Arm()]

@@ -39,10 +39,10 @@ class Events(Monitor):
     def on_train_epoch_start(self, trainer, pl_module):
         self.heard.append(f"epoch {trainer.current_epoch}")
 
-    def on_propose(self, trainer, module, round):
+    def on_propose(self, round):
         self.heard.append(f"round {round.index}")
 
-    def on_mix(self, trainer, module, round):
+    def on_mix(self, round):
         self.heard.append("mix")
 
     def on_validation_end(self, trainer, pl_module):
@@ -142,7 +142,7 @@ def test_max_time_ends_the_run_at_a_boundary(small_run):
 class Worse(Monitor):
     """A number that gets better until round 2."""
 
-    def on_round_end(self, trainer, module, round):
+    def on_round_end(self, round):
         round.log("made_up", abs(round.index - 2))
 
 
@@ -186,7 +186,7 @@ def test_the_first_round_may_be_the_best(small_run):
     best = ModelCheckpoint(monitor="made_up", mode="max", filename="best-{epoch}", save_on_train_epoch_end=True)
 
     class Falling(Monitor):
-        def on_round_end(self, trainer, module, round):
+        def on_round_end(self, round):
             round.log("made_up", -round.index)
 
     run = small_run(3, [best, Falling()]).fit()
@@ -221,7 +221,7 @@ class Fail(Monitor):
     def __init__(self, round=2):
         self.round = round
 
-    def on_select(self, trainer, module, round):
+    def on_select(self, round):
         if round.index == self.round:
             self.round = None
             raise RuntimeError("boom")
@@ -311,7 +311,7 @@ def test_a_schedule_steps_once_a_round_as_torch_would(small_run, schedule):
     used = []
 
     class Watch(Monitor):
-        def on_propose(self, trainer, module, round):
+        def on_propose(self, round):
             used.append(round.lr)
 
     small_run(5, [Watch()], module={"lr_scheduler": schedule}).fit()
@@ -335,7 +335,7 @@ def test_every_group_has_what_its_schedule_says_and_loggers_see_it(small_run, tm
     used = []
 
     class Watch(Monitor):
-        def on_propose(self, trainer, module, round):
+        def on_propose(self, round):
             used.append(round.hyperparameters)
 
     def schedule(optimizer):
@@ -364,7 +364,7 @@ def test_a_fork_has_the_rates_of_its_own_config(small_run):
     used = []
 
     class Watch(Monitor):
-        def on_propose(self, trainer, module, round):
+        def on_propose(self, round):
             used.append(round.lr)
 
     def options(lr, gamma):
@@ -490,7 +490,7 @@ def test_validate_and_test_give_the_numbers_of_training_and_touch_no_file(
 
 def test_validate_after_a_signal_in_the_same_process(small_run):
     class Impatient(Monitor):
-        def on_select(self, trainer, module, round):
+        def on_select(self, round):
             os.kill(os.getpid(), signal.SIGINT)
 
     run = small_run(4, [Impatient()])

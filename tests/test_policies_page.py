@@ -31,14 +31,14 @@ class Judge(callbacks.Monitor):
     def __init__(self):
         self.expected, self.found, self.lone, self.speakers = [], [], 0, 0
 
-    def on_mix(self, trainer, module, round):
-        network, n = copy.deepcopy(module.network).eval(), round.num_nodes
+    def on_mix(self, round):
+        network, n = copy.deepcopy(round.federation.network).eval(), round.num_nodes
         expected = torch.zeros_like(round.votes)
         for i in range(n):
             x, y = round.data.batch(round.data.train[i])
 
             def loss(row, x=x, y=y):
-                network.load_state_dict(module.layout.state_dict(row))
+                network.load_state_dict(round.federation.layout.state_dict(row))
                 with torch.no_grad():
                     return float(torch.nn.functional.cross_entropy(network(x), y))
 
@@ -77,11 +77,11 @@ def test_who_has_no_votes_keeps_its_row(small_run, no_worse):
     kept = []
 
     class Look(callbacks.Monitor):
-        def on_round_end(self, trainer, module, round):
+        def on_round_end(self, round):
             silent = round.votes.sum(1) == 0
             assert not round.weights[silent].any()
             assert torch.equal(silent[:6], ~round.active[:6])
-            before, after = module.bank.boundary.rows["models"], round.bank.next_rows()["models"]
+            before, after = round.bank.boundary.rows["models"], round.bank.next_rows()["models"]
             assert torch.equal(before[silent], after[silent])
             kept.append(int(silent.sum()))
 
@@ -121,7 +121,7 @@ def test_types_are_as_the_table_says(small_run):
     seen = {}
 
     class Look(callbacks.Monitor):
-        def on_round_end(self, trainer, module, round):
+        def on_round_end(self, round):
             sizes = {"m": round.num_clients, "n": round.num_nodes, "P": round.votes.shape[1]}
             for row in PAGE.split("| field | type | meaning |")[1].split("\n\n")[0].splitlines()[2:]:
                 names, kind, _ = row.strip("|").split("|")

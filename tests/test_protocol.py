@@ -262,7 +262,7 @@ def test_weights_below_zero_and_weights_of_integers_are_shares_too():
     class Beyond(Uniform):
         """A step of 2 from the first neighbour: twice one's own less what it says."""
 
-        def on_weigh(self, trainer, module, round):
+        def on_weigh(self, round):
             round.weights = (2 * torch.eye(4) - torch.eye(4).roll(1, 1)).long()
 
     round, _ = go(Gossip(k="all"), Beyond())
@@ -280,7 +280,7 @@ def test_a_topology_with_self_loops_is_refused(monkeypatch):
 
 def test_models_whose_sum_overflows_are_still_finite():
     class Huge(Uniform):
-        def on_mix(self, trainer, module, round):
+        def on_mix(self, round):
             round.bank.rows("trained").fill_(3e38)
 
     _, protocol = set_up(Gossip(k=0), Huge())
@@ -291,11 +291,11 @@ def test_scores_and_thresholds_of_any_float_type_will_do():
     class Mine(Selection):
         reads = frozenset({"threshold"})
 
-        def on_compare(self, trainer, module, round):
+        def on_compare(self, round):
             round.scores = torch.arange(4.0).expand(4, 4)
 
     class Two(Threshold):
-        def on_threshold(self, trainer, module, round):
+        def on_threshold(self, round):
             round.threshold = torch.full((4,), 2.0)
 
     round, _ = go(Mine(), Two(), Uniform())
@@ -434,7 +434,7 @@ def test_a_comparison_of_whole_models_costs_models():
     class Whole(Selection):
         k = 0
 
-        def on_compare(self, trainer, module, round):
+        def on_compare(self, round):
             round.similarity = round.compare("trained", round.candidates).cosines
             round.scores = round.similarity
 
@@ -459,7 +459,7 @@ def test_a_model_that_is_looked_at_and_mixed_costs_once():
     class Prober(Selection):
         k = 1
 
-        def on_compare(self, trainer, module, round):
+        def on_compare(self, round):
             round.scores = -round.evaluate_pairs(round.candidates)
             round.evaluate_pairs(round.candidates)
 
@@ -468,7 +468,7 @@ def test_a_model_that_is_looked_at_and_mixed_costs_once():
 
 def test_models_from_before_the_training_cost_as_much():
     class Lazy(Uniform):
-        def on_mix(self, trainer, module, round):
+        def on_mix(self, round):
             round.mix([(round.weights, "models")], into="models", where=round.receivers)
 
     assert costs(go(Gossip(k=2), Lazy())[1]) == [8, 0, 0, 4 * 8 * WIDTH]
@@ -476,9 +476,9 @@ def test_models_from_before_the_training_cost_as_much():
 
 def test_a_policys_own_memory_costs_nothing():
     class Hoarder(Uniform):
-        row_sets = ("memory",)
+        row_sets = {"memory": "zeros"}
 
-        def on_trained(self, trainer, module, round):
+        def on_trained(self, round):
             round.mix([(torch.full((4, 4), 0.25), "trained")], into="memory", where=round.receivers)
 
     assert costs(go(Gossip(k=0), Hoarder())[1]) == [0, 0, 0, 0]
@@ -486,7 +486,7 @@ def test_a_policys_own_memory_costs_nothing():
 
 def test_monitors_that_ask_the_bank_and_reported_evaluation_cost_nothing(tmp_path):
     class Curious(Monitor):
-        def on_trained(self, trainer, module, round):
+        def on_trained(self, round):
             everyone = torch.arange(4)
             found = round.bank.evaluate(References.rows("trained", everyone, everyone.flip(0), "trained"), "train")
             assert isinstance(found, Evaluation)
@@ -569,7 +569,7 @@ def test_a_policy_of_a_few_lines_works():
 
         k = 1
 
-        def on_compare(self, trainer, module, round):
+        def on_compare(self, round):
             round.scores = -round.compare("trained", round.candidates).distances
 
     round, _ = go(Nearest(), Uniform())

@@ -43,13 +43,13 @@ def test_the_readmes_policy_chooses_the_lowest_losses_among_its_candidates(small
     judged = []
 
     class Judge(callbacks.Monitor):
-        def on_substitute(self, trainer, module, round):
-            network = copy.deepcopy(module.network)
+        def on_substitute(self, round):
+            network = copy.deepcopy(round.federation.network)
             for i in range(round.num_clients):
                 x, y = round.data.batch(round.data.train[i])
                 losses = {}
                 for j in torch.nonzero(round.candidates[i]).squeeze(1).tolist():
-                    network.load_state_dict(module.layout.state_dict(round.bank.rows("trained")[j]))
+                    network.load_state_dict(round.federation.layout.state_dict(round.bank.rows("trained")[j]))
                     losses[j] = float(torch.nn.functional.cross_entropy(network(x), y))
                 lowest = sorted(losses, key=losses.get)[:2]
                 judged.append((len(losses), set(lowest), set(torch.nonzero(round.selected[i]).squeeze(1).tolist())))

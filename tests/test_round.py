@@ -31,25 +31,24 @@ class FakeBank:
 
 @pytest.fixture
 def make_round():
-    def _make(clients=3, servers=0, **fields):
+    def _make(clients=3, servers=0, common=True, **fields):
         nodes = clients + servers
         everybody = torch.ones(nodes, dtype=torch.bool)
         pairs = torch.zeros(nodes, nodes, dtype=torch.bool)
+        federation = SimpleNamespace(
+            num_clients=clients, num_nodes=nodes, num_servers=servers, bank=FakeBank(), seed=0, common_start=common
+        )
         defaults = {
             "index": 4,
-            "num_clients": clients,
-            "num_nodes": nodes,
+            "federation": federation,
             "reachable": pairs,
             "active": everybody,
             "available": pairs,
             "receivers": everybody,
             "jobs": References.rows("models", torch.arange(clients)),
             "candidates": pairs,
-            "bank": FakeBank(),
-            "data": None,
             "phases": (),
             "hyperparameters": ({"lr": 0.1},),
-            "seed": 0,
         }
         return Round(**{**defaults, **fields})
 
@@ -157,7 +156,7 @@ ASKED = [(0, 1), (1, 2)]
     ],
 )
 def test_comparing_costs_what_the_receiver_must_have(rows, columns, relative_to, common, models, parts, make_round):
-    round = make_round(common_start=common)
+    round = make_round(common=common)
     round.compare(rows, PAIRS, columns, relative_to)
     assert received(round) == (models, parts)
 
@@ -244,7 +243,7 @@ def test_only_hooks_that_are_written_are_called_and_none_of_a_policy_that_is_swi
     called = []
 
     class Loud(RoundCallback):
-        def on_trained(self, trainer, module, round):
+        def on_trained(self, round):
             called.append((self.name, torch.is_grad_enabled()))
 
     class Quiet(RoundCallback):

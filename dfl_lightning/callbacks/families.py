@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch import Tensor
@@ -13,8 +13,7 @@ from dfl_lightning.functional import above_threshold, top_k
 from dfl_lightning.round import Round, RoundCallback
 
 if TYPE_CHECKING:
-    from dfl_lightning.module import DFLModule
-    from dfl_lightning.trainer import DFLTrainer
+    from dfl_lightning.federation import Federation
 
 
 class Policy(RoundCallback):
@@ -31,7 +30,7 @@ class Dropout(Policy):
     def __init__(self, full_first_round: bool = False) -> None:
         self.full_first_round = full_first_round
 
-    def on_dropout(self, trainer: DFLTrainer, module: DFLModule, round: Round) -> None:
+    def on_dropout(self, round: Round) -> None:
         """Everybody in a full first round, else who `draw` says."""
         if round.index == 0 and self.full_first_round:
             return
@@ -62,27 +61,28 @@ class Selection(Policy):
     k: int | Literal["all"] = 5
     assigns_servers: bool = False
     scores_are_weights: bool = False
-    neighbour_counts: ClassVar[Mapping[str, str]] = {"k": "k"}
+    neighbour_counts: Mapping[str, str] = {"k": "k"}
 
-    def limits(self, module: DFLModule, round: Round) -> Tensor:
+    def limits(self, round: Round) -> Tensor:
         """How many neighbours each node may choose, long [n]: its `budget` in the topology, else `k`."""
         limits = torch.full((round.num_nodes,), round.num_nodes if self.k == "all" else self.k)
-        if module.topology.budgets is not None:
-            limits[: round.num_clients] = module.topology.budgets
+        budgets = round.federation.topology.budgets
+        if budgets is not None:
+            limits[: round.num_clients] = budgets
         return limits
 
-    def assign(self, module: DFLModule, owners: Tensor) -> Tensor:
+    def assign(self, federation: Federation, owners: Tensor) -> Tensor:
         """The server, counted from 0, by whose model each of the clients is judged, long [J]; default: the first."""
         return torch.zeros_like(owners)
 
-    def on_select(self, trainer: DFLTrainer, module: DFLModule, round: Round) -> None:
+    def on_select(self, round: Round) -> None:
         """Who reaches the threshold; without one, the `k` best scores, ties to the lowest id."""
         if round.scores is None:
             return  # the protocol says that nothing was selected
         if round.threshold is not None and "threshold" in self.reads:
             round.selected = above_threshold(round.scores, round.candidates, round.threshold)
         else:
-            round.selected = top_k(round.scores, round.candidates, self.limits(module, round))
+            round.selected = top_k(round.scores, round.candidates, self.limits(round))
 
 
 class Threshold(Policy):
@@ -102,11 +102,11 @@ class Aggregation(Policy):
 
     include_self: bool = True
 
-    def shares(self, module: DFLModule) -> Tensor | None:
+    def shares(self, federation: Federation) -> Tensor | None:
         """How much each node counts in every average, float64 [n]; None where that depends on who listens, or when."""
         return None
 
-    def on_mix(self, trainer: DFLTrainer, module: DFLModule, round: Round) -> None:
+    def on_mix(self, round: Round) -> None:
         """New models of receivers that have weights: weights @ trained rows, and the other speakers' rows.
 
         A speaker's update is added to the receiver's own model, which therefore gets the weight of all such updates.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -12,9 +12,8 @@ from torch import Tensor
 from dfl_lightning.bank.layout import Columns, Layout
 
 if TYPE_CHECKING:
-    from dfl_lightning.module import DFLModule
+    from dfl_lightning.federation import Federation
     from dfl_lightning.round import Round
-    from dfl_lightning.trainer import DFLTrainer
 
 
 class JobContext(Protocol):
@@ -66,12 +65,17 @@ class Objective(ABC):
             operation treats the leading dimension as a batch: means over clients, for example, would mix them.
         recordable: that every call of `step` does the same operations on equally many batches, whatever the numbers and
             with no state of its own in Python, so that a GPU may record one and replay it.
-        row_sets: row sets that `ctx.rows` reads, besides `models`.
+        row_sets: row sets that `ctx.rows` reads, besides `models`, and what they begin as: `models` (the first models)
+            or `zeros`.
+        reports: the row set that clients are evaluated and exported by, where it is not `models`.
+        supports_servers: whether it works where servers receive and mix.
     """
 
     stackable: bool = False
     recordable: bool = False
-    row_sets: tuple[str, ...] = ()
+    row_sets: Mapping[str, str] = {}  # read only
+    reports: str | None = None
+    supports_servers: bool = True
 
     @abstractmethod
     def phases(self, layout: Layout, epochs: int) -> tuple[Phase, ...]:
@@ -82,10 +86,10 @@ class Objective(ABC):
             epochs: `model.local_epochs`.
         """
 
-    def check(self, trainer: DFLTrainer, module: DFLModule) -> None:  # noqa: B027
+    def start(self, federation: Federation) -> None:  # noqa: B027
         """Refuse what cannot work, before training, with a `UserError`."""
 
-    def before_mixing(self, module: DFLModule, round: Round) -> None:  # noqa: B027
+    def before_mixing(self, round: Round) -> None:  # noqa: B027
         """With `round.weights` known and the models not yet mixed: write the objective's own row sets."""
 
     @abstractmethod

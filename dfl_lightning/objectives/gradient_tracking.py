@@ -14,9 +14,8 @@ from dfl_lightning.objectives.base import JobContext
 from dfl_lightning.objectives.plain import Plain
 
 if TYPE_CHECKING:
-    from dfl_lightning.module import DFLModule
+    from dfl_lightning.federation import Federation
     from dfl_lightning.round import Round
-    from dfl_lightning.trainer import DFLTrainer
 
 
 class GradientTracking(Plain):
@@ -35,12 +34,14 @@ class GradientTracking(Plain):
     """
 
     stackable = True
-    row_sets = ("correction",)
+    supports_servers = False
+    row_sets = {"correction": "zeros"}
 
-    def check(self, trainer: DFLTrainer, module: DFLModule) -> None:
-        """Only plain SGD without clipping leaves the sum of gradients in the models; servers have no neighbours."""
-        optimizer = module.client_optimizer
-        plain = optimizer.elementwise and optimizer.kind is torch.optim.SGD and "momentum" not in module.scheduled
+    def start(self, federation: Federation) -> None:
+        """Only plain SGD without clipping leaves the sum of gradients in the models."""
+        local = federation.local
+        optimizer = local.optimizer
+        plain = optimizer.elementwise and optimizer.kind is torch.optim.SGD and "momentum" not in local.scheduled
         if not plain or any(options["momentum"] or options["maximize"] for options in optimizer.groups):
             raise UserError(
                 "objective GradientTracking reads mean gradients from what a round changed, which only plain steps "
@@ -51,21 +52,19 @@ class GradientTracking(Plain):
                 "objective GradientTracking divides what a round changed by one learning rate; give model.optimizer a "
                 "single group of parameters"
             )
-        if trainer.clip_norm is not None or trainer.clip_value is not None:
+        if local.clipped:
             raise UserError(
                 "objective GradientTracking loses track of clipped gradients; drop trainer.gradient_clip_val"
             )
-        if module.local_epochs < 1:
+        if local.epochs < 1:
             raise UserError("objective GradientTracking needs local steps; set model.local_epochs to 1 or more")
-        if module.topology.num_servers:
-            raise UserError("objective GradientTracking is for clients with neighbours; use a topology without servers")
 
     def step(self, ctx: JobContext) -> None:
         """One batch: its gradient plus the correction."""
         grads = ctx.grad(ctx.params, ctx.next_batch())
         ctx.update(ctx.params, [g + c for g, c in zip(grads, ctx.rows("correction"), strict=True)])
 
-    def before_mixing(self, module: DFLModule, round: Round) -> None:
+    def before_mixing(self, round: Round) -> None:
         """Exchange of the mean steps between those that mix and trained."""
         assert round.weights is not None
         took_part = round.participants
@@ -74,8 +73,9 @@ class GradientTracking(Plain):
         m = round.num_clients
         weights = round.weights[:m, :m] * (took_part[:, None] & took_part[None, :])
         exchanged = exchange_weights(weights)
-        sizes = round.data.sizes("train").tolist()
-        travelled = [round.lr * module.local_epochs * batches_of(size, module.batch_size) for size in sizes]
+        local = round.federation.local
+        sizes = round.federation.data.sizes("train").tolist()
+        travelled = [round.lr * local.epochs * batches_of(size, local.batch_size) for size in sizes]
         change = (exchanged / torch.tensor(travelled, dtype=torch.float64)[None, :])[took_part]
         kept = torch.eye(m, dtype=torch.float64)[took_part]
         columns = round.bank.layout.shared_parameters

@@ -29,7 +29,7 @@ def banner(trainer: DFLTrainer, module: DFLModule) -> list[str]:
         f"{module.topology.describe()} · {describe_engine(module)} · seed {module.seed}",
     ]
     aggregation = trainer.policy(Aggregation)
-    rate = aggregation.second_eigenvalue(trainer, module) if isinstance(aggregation, Metropolis) else None
+    rate = aggregation.second_eigenvalue(module.federation) if isinstance(aggregation, Metropolis) else None
     if rate is not None:
         lines.append(f"Metropolis weights: second largest eigenvalue modulus {rate:.4g} while everybody is up")
     lines += [f"note: {note}" for note in notes(trainer, module)]

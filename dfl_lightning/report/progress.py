@@ -69,6 +69,7 @@ class RoundProgress(ProgressBar, RoundCallback):
             return
         for line in banner(trainer, pl_module):
             print(line, flush=True)
+        self._of = (trainer, pl_module)
         self._first, self._started = pl_module.bank.boundary.round, time.perf_counter()
         self._total = trainer.max_epochs if trainer.max_epochs and trainer.max_epochs > 0 else None
         console = Console()
@@ -84,11 +85,11 @@ class RoundProgress(ProgressBar, RoundCallback):
                 "", total=self._total, at=self._at(self._first), about="", completed=self._first
             )
 
-    def on_engine_progress(self, trainer: DFLTrainer, module: DFLModule, done: int, total: int) -> None:
+    def on_engine_progress(self, done: int, total: int) -> None:
         """Cohorts of the local work."""
         if self._bar is not None:
             self._cohorts = f"cohorts {done}/{total}"
-            self._show(trainer, module)
+            self._show(*self._of)
 
     def on_boundary(self, trainer: DFLTrainer, module: DFLModule) -> None:
         """A round is done."""

@@ -252,7 +252,7 @@ class RunFolder(RoundCallback):
             file.rename(aside / file.name)
 
     # --- write --------------------------------------------------------------------------------------------------------
-    def on_round_end(self, trainer: DFLTrainer, module: DFLModule, round: Round) -> None:
+    def on_round_end(self, round: Round) -> None:
         """Keep who diverged and who was down; of an evaluated round also its graph, stand-ins and comparisons."""
         assert round.diverged is not None
         if round.diverged.any():
@@ -260,6 +260,9 @@ class RunFolder(RoundCallback):
         down = round.dropped & ~round.diverged
         if down.any():
             self._dropouts.add(round.index, client=_who(down))
+        trainer = self._trainer
+        if trainer is None:
+            return  # rounds outside of a fit have no folder
         every = trainer.check_val_every_n_epoch or 1
         if round.weights is None or round.selected is None or (round.index + 1) % every or not trainer.is_global_zero:
             return

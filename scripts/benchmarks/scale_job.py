@@ -118,9 +118,9 @@ class Census(Monitor):
         self.found: dict[str, int] = {}
         self.seconds = 0.0
 
-    def on_round_end(self, trainer: Any, module: Any, round: Any) -> None:
+    def on_round_end(self, round: Any) -> None:
         """Look at everything that Python holds; what shares its memory counts once."""
-        if round.index + 1 < trainer.max_epochs:
+        if round.index + 1 < round.federation.num_rounds:
             return
         started = self._now()
         m, n, storages = round.num_clients, round.num_nodes, {}

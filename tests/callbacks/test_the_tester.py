@@ -17,14 +17,14 @@ class ByNumber(cb.Selection):
 
     k = 2
 
-    def on_compare(self, trainer, module, round):
+    def on_compare(self, round):
         round.scores = -torch.arange(round.num_nodes).double().expand(round.num_nodes, -1)
 
 
 class OneStreamForAll(cb.Gossip):
     """The draws of the receivers come from one stream, in the order of their ids."""
 
-    def on_select(self, trainer, module, round):
+    def on_select(self, round):
         stream = round.stream("one for all")
         draws = torch.stack([torch.rand(round.num_nodes, generator=stream) for _ in range(round.num_nodes)])
         round.selected = (draws > 0.5) & round.candidates
@@ -33,7 +33,7 @@ class OneStreamForAll(cb.Gossip):
 class UnnamedDraws(cb.Gossip):
     """The draws come from a generator that was seeded at no particular time."""
 
-    def on_select(self, trainer, module, round):
+    def on_select(self, round):
         draws = torch.from_numpy(np.random.default_rng().random((round.num_nodes, round.num_nodes)))
         round.selected = (draws > 0.5) & round.candidates
 
@@ -43,10 +43,10 @@ class Forgetful(cb.Gossip):
 
     rounds = 0
 
-    def on_select(self, trainer, module, round):
+    def on_select(self, round):
         self.rounds += 1
         self.k = self.rounds % 3
-        super().on_select(trainer, module, round)
+        super().on_select(round)
 
 
 class Unreadable(cb.Gossip):
@@ -59,9 +59,9 @@ class Unreadable(cb.Gossip):
 class ByCohort(cb.Gossip):
     """Learns from those whom the engine happens to work on at the same time."""
 
-    def on_select(self, trainer, module, round):
+    def on_select(self, round):
         together = torch.zeros_like(round.candidates)
-        for cohort in module.bank.engine.cohorts:
+        for cohort in round.bank.engine.cohorts:
             together[cohort[:, None], cohort] = True
         round.selected = round.candidates & together
 
@@ -69,32 +69,32 @@ class ByCohort(cb.Gossip):
 class ByThreads(cb.Gossip):
     """As many neighbours as there are threads."""
 
-    def on_select(self, trainer, module, round):
+    def on_select(self, round):
         self.k = torch.get_num_threads()
-        super().on_select(trainer, module, round)
+        super().on_select(round)
 
 
 class FarSighted(cb.Gossip):
     """Selects those that it did not look at."""
 
-    def on_propose(self, trainer, module, round):
+    def on_propose(self, round):
         round.candidates &= round.candidates.cumsum(1) < 2
 
-    def on_select(self, trainer, module, round):
+    def on_select(self, round):
         round.selected = round.available.clone()
 
 
 class Curious(cb.Gossip):
     """Fetches models of clients that are out of reach."""
 
-    def on_compare(self, trainer, module, round):
+    def on_compare(self, round):
         round.evaluate_pairs(torch.ones(round.num_nodes, round.num_nodes, dtype=torch.bool).fill_diagonal_(False))
 
 
 class NeverAlone(cb.Uniform):
     """Who hears nobody gets the mean of all."""
 
-    def on_round_end(self, trainer, module, round):
+    def on_round_end(self, round):
         if round.votes is not None:
             models = round.bank.next_rows()["models"]
             models[round.receivers & (round.votes.sum(1) < 2)] = models.mean(0) / 2
@@ -103,7 +103,7 @@ class NeverAlone(cb.Uniform):
 class Restless(cb.Gossip):
     """Changes a model at the end of a round in which nobody was there."""
 
-    def on_round_end(self, trainer, module, round):
+    def on_round_end(self, round):
         if not round.active.any():
             round.bank.next_rows()["models"][0] += 1
 
@@ -111,7 +111,7 @@ class Restless(cb.Gossip):
 class Paying(cb.Gossip):
     """Pays for models in a round in which nobody is there to send them."""
 
-    def on_round_end(self, trainer, module, round):
+    def on_round_end(self, round):
         if not round.active.any():
             round.ledger.fetch(torch.tensor([0]), torch.tensor([1]))
 
@@ -119,7 +119,7 @@ class Paying(cb.Gossip):
 class SecondBest(cb.Gossip):
     """There is no second where there is one."""
 
-    def on_select(self, trainer, module, round):
+    def on_select(self, round):
         second = round.reachable.double().topk(2).indices[:, 1]
         round.selected = torch.nn.functional.one_hot(second, round.num_nodes).bool() & round.candidates
 
@@ -136,7 +136,7 @@ class SomeoneIsAlwaysUp(cb.Bernoulli):
 class Dice(cb.Gossip):
     """Draws in a way that nobody has told the tester about."""
 
-    def on_select(self, trainer, module, round):
+    def on_select(self, round):
         shape = (round.num_nodes, round.num_nodes)
         round.selected = round.candidates & (torch.randint(0, 2, shape, generator=round.stream("dice")) > 0)
 

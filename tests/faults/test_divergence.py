@@ -19,7 +19,7 @@ from dfl_lightning.trainer import DFLTrainer
 class Huge(RoundCallback):
     """After the training, client 1's model is so large that its scores overflow; it is made of numbers all the same."""
 
-    def on_trained(self, trainer, module, round):
+    def on_trained(self, round):
         round.bank.rows("trained")[1] = 1e30
 
 
@@ -112,9 +112,9 @@ class BreaksIn(RoundCallback):
     def __init__(self, first, client):
         self.first, self.client = first, client
 
-    def on_dropout(self, trainer, module, round):
+    def on_dropout(self, round):
         if round.index >= self.first:
-            module.data.images[module.data.train[self.client]] = math.nan
+            round.federation.data.images[round.federation.data.train[self.client]] = math.nan
 
 
 def breaking(monkeypatch, first, client):

@@ -221,7 +221,7 @@ class Ending(Monitor):
     def __init__(self, round, error):
         self.round, self.error = round, error
 
-    def on_compare(self, trainer, module, round):
+    def on_compare(self, round):
         if round.index == self.round:
             raise self.error
 
@@ -274,8 +274,8 @@ def test_a_run_that_ends_later_says_how(small_run, how):
 
 def test_what_somebody_else_wrote_into_the_folder_keeps_it(small_run):
     class Note(Monitor):
-        def on_trained(self, trainer, module, round):
-            (trainer.run.path / "note.txt").write_text("mine")
+        def on_trained(self, round):
+            (run.trainer.run.path / "note.txt").write_text("mine")
 
     run = small_run(2, [Note(), Ending(0, RuntimeError("no idea"))])
     with pytest.raises(RuntimeError):
@@ -311,7 +311,7 @@ def test_a_fork_that_fails_in_its_first_round_keeps_what_it_was_given(small_run)
 
 
 class Late(Monitor):
-    def on_round_end(self, trainer, module, round):
+    def on_round_end(self, round):
         if round.index >= 2:
             round.log("late", round.index / 3)
         if round.index == 3:
@@ -444,7 +444,7 @@ def test_the_predecessor_stays_until_there_is_a_newer_checkpoint(small_run):
     before = contents(folder)
 
     class Stop(Monitor):
-        def on_trained(self, trainer, module, round):
+        def on_trained(self, round):
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -474,9 +474,9 @@ def test_a_run_that_another_process_writes_is_not_resumed_but_may_be_forked(smal
 @pytest.mark.parametrize("hook", ["on_fit_start", "on_trained", None])
 def test_a_run_holds_its_folder_until_it_is_over_however_it_ends(small_run, tmp_path, hook):
     class Look(Monitor):
-        def on_propose(self, trainer, module, round):
+        def on_propose(self, round):
             with pytest.raises(UserError, match="writes into this run"):
-                FolderLock().take(trainer.run.path)
+                FolderLock().take(run.trainer.run.path)
 
     class Boom(Monitor):
         pass
@@ -544,7 +544,7 @@ def test_a_disk_that_fills_up_is_one_sentence_and_the_round_is_saved(small_run, 
     run = small_run(4)
 
     class Fill(Monitor):
-        def on_trained(self, trainer, module, round):
+        def on_trained(self, round):
             if round.index == 2:
                 unwritable(monkeypatch, "metrics.csv")
 
@@ -559,7 +559,7 @@ def test_a_disk_that_fills_up_is_one_sentence_and_the_round_is_saved(small_run, 
 
 def test_a_limit_on_file_sizes_is_one_sentence_and_leaves_whole_files(small_run):
     class Fill(Monitor):
-        def on_trained(self, trainer, module, round):
+        def on_trained(self, round):
             if round.index == 2:
                 resource.setrlimit(resource.RLIMIT_FSIZE, (900, limit[1]))
 

@@ -236,7 +236,7 @@ def test_the_bar_leaves_the_terminal_as_it_was_when_a_run_breaks(small_run, monk
     monkeypatch.setattr(progress, "Console", lambda: Console(file=screen, force_terminal=True, width=200))
 
     class Breaks(families.Monitor):
-        def on_round_end(self, trainer, module, round):
+        def on_round_end(self, round):
             raise RuntimeError("oh")
 
     run = small_run(rounds=2, enable_progress_bar=True, callbacks=[Breaks()])

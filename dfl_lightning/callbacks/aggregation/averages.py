@@ -13,8 +13,7 @@ from dfl_lightning.functional import server_step, uniform_weights
 from dfl_lightning.round import Round
 
 if TYPE_CHECKING:
-    from dfl_lightning.module import DFLModule
-    from dfl_lightning.trainer import DFLTrainer
+    from dfl_lightning.federation import Federation
 
 
 class Uniform(Aggregation):
@@ -29,21 +28,21 @@ class Uniform(Aggregation):
             raise UserError(f"aggregation.server_step={server_step}; it must be above 0")
         self.server_step = server_step
 
-    def on_weigh(self, trainer: DFLTrainer, module: DFLModule, round: Round) -> None:
+    def on_weigh(self, round: Round) -> None:
         """Votes over their sum, then the server's step."""
         assert round.votes is not None
         n, m = round.num_nodes, round.num_clients
-        shares = self.shares(module)
-        weights = uniform_weights(round.votes * torch.cat([shares] + [shares[:m]] * len(round.speakers)))
+        shares = self.shares(round.federation)
+        weights = uniform_weights(round.votes * shares[round.row_owner])
         if self.server_step != 1:
             servers = torch.zeros(n, dtype=torch.bool)
             servers[m:] = round.votes[m:].sum(1) > 0
             weights = server_step(weights, servers, self.server_step)
         round.weights = weights
 
-    def shares(self, module: DFLModule) -> Tensor:
+    def shares(self, federation: Federation) -> Tensor:
         """Everybody counts 1."""
-        return torch.ones(module.topology.num_nodes, dtype=torch.float64)
+        return torch.ones(federation.topology.num_nodes, dtype=torch.float64)
 
 
 class SampleWeighted(Uniform):
@@ -58,21 +57,21 @@ class SampleWeighted(Uniform):
         super().__init__(server_step)
         self.count = count
 
-    def shares(self, module: DFLModule) -> Tensor:
+    def shares(self, federation: Federation) -> Tensor:
         """Numbers of samples; a server has none."""
-        shares = torch.zeros(module.topology.num_nodes, dtype=torch.float64)
-        shares[: module.num_clients] = module.data.sizes("train").double()
+        shares = torch.zeros(federation.topology.num_nodes, dtype=torch.float64)
+        shares[: federation.num_clients] = federation.data.sizes("train").double()
         if self.count == "train_and_val":
-            shares[: module.num_clients] += module.data.sizes("val").double()
+            shares[: federation.num_clients] += federation.data.sizes("val").double()
         return shares
 
 
 class FromTopology(Aggregation):
     """Weights from the `weight` attribute of the topology's edges (and self loops 1), normalised over who speaks."""
 
-    def check(self, trainer: DFLTrainer, module: DFLModule) -> None:
+    def start(self, federation: Federation) -> None:
         """The topology's links must have weights, none of them negative; a graph without links needs none."""
-        for graph in module.topology.graphs:
+        for graph in federation.topology.graphs:
             if not graph.linked(0).any():
                 continue
             weights = graph.weights()
@@ -87,11 +86,11 @@ class FromTopology(Aggregation):
                     f"the link from {sender} to {receiver} has {float(weights[receiver, sender]):g}"
                 )
 
-    def on_weigh(self, trainer: DFLTrainer, module: DFLModule, round: Round) -> None:
+    def on_weigh(self, round: Round) -> None:
         """Votes times edge weights; a stand-in speaks with its own link's weight, or 1 where it has none."""
-        weights = module.topology.weights(round.index)
+        weights = round.federation.topology.weights(round.index)
         assert round.votes is not None
         links = torch.ones_like(round.votes)
         if weights is not None:  # a graph without links has none
-            links[:, : round.num_nodes] = torch.where(module.topology.linked(round.index), weights, 1.0)
+            links[:, : round.num_nodes] = torch.where(round.federation.topology.linked(round.index), weights, 1.0)
         round.weights = uniform_weights(round.votes * links)

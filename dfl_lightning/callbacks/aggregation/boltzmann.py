@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch import Tensor
@@ -14,8 +14,7 @@ from dfl_lightning.functional import boltzmann_weights, smoothed_loss
 from dfl_lightning.round import Round
 
 if TYPE_CHECKING:
-    from dfl_lightning.module import DFLModule
-    from dfl_lightning.trainer import DFLTrainer
+    from dfl_lightning.federation import Federation
 
 
 class Boltzmann(Aggregation):
@@ -28,6 +27,8 @@ class Boltzmann(Aggregation):
         gamma: weight of the loss before local training in eq. 15; used by `own` only.
         include_self: whether the receiver's own model takes part.
     """
+
+    state = ("own_losses",)
 
     def __init__(
         self,
@@ -44,15 +45,15 @@ class Boltzmann(Aggregation):
         self.include_self = include_self
         self.own_losses: Tensor | None = None  # smoothed loss of each client when it last took part, float64 [m]
 
-    def check(self, trainer: DFLTrainer, module: DFLModule) -> None:
+    def start(self, federation: Federation) -> None:
         """A server has no data to judge models with."""
-        if module.topology.num_servers and self.contribution == "cross":
+        if federation.topology.num_servers and self.contribution == "cross":
             raise UserError(
                 "aggregation Boltzmann with contribution=cross judges models on the receiver's data, and a server has "
                 "none; use --aggregation.contribution own or --aggregation Uniform"
             )
 
-    def on_weigh(self, trainer: DFLTrainer, module: DFLModule, round: Round) -> None:
+    def on_weigh(self, round: Round) -> None:
         """Softmax over who speaks."""
         assert round.votes is not None
         losses = round.evaluate_votes() if self.contribution == "cross" else self._own(round)
@@ -69,13 +70,5 @@ class Boltzmann(Aggregation):
         losses = unknown if self.own_losses is None else self.own_losses.clone()
         losses[jobs.owners] = smoothed_loss(before, after, self.gamma)
         self.own_losses = losses
-        blocks = [losses, torch.full((n - m,), float("nan"), dtype=torch.float64)] + [losses] * len(round.speakers)
-        return torch.cat(blocks).expand_as(round.votes)
-
-    def state_dict(self) -> dict[str, Any]:
-        """The clients' own losses."""
-        return {"own_losses": self.own_losses}
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Restore what `state_dict` returned."""
-        self.own_losses = state_dict["own_losses"]
+        of_servers = torch.full((n - m,), float("nan"), dtype=torch.float64)
+        return torch.cat([losses, of_servers])[round.row_owner].expand_as(round.votes)

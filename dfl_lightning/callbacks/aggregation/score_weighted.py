@@ -12,8 +12,7 @@ from dfl_lightning.functional import uniform_weights
 from dfl_lightning.round import Round
 
 if TYPE_CHECKING:
-    from dfl_lightning.module import DFLModule
-    from dfl_lightning.trainer import DFLTrainer
+    from dfl_lightning.federation import Federation
 
 
 class ScoreWeighted(Aggregation):
@@ -22,9 +21,9 @@ class ScoreWeighted(Aggregation):
     Only for selections whose scores are weights: never negative, with the receiver's own on the diagonal.
     """
 
-    def check(self, trainer: DFLTrainer, module: DFLModule) -> None:
+    def start(self, federation: Federation) -> None:
         """The selection's scores must be weights."""
-        selection = trainer.policy(Selection)
+        selection = federation.policy(Selection)
         if selection is not None and not selection.scores_are_weights:
             name = type(selection).__name__
             raise UserError(
@@ -32,15 +31,14 @@ class ScoreWeighted(Aggregation):
                 "use --selection FedeRiCo, or --aggregation Uniform"
             )
 
-    def on_weigh(self, trainer: DFLTrainer, module: DFLModule, round: Round) -> None:
+    def on_weigh(self, round: Round) -> None:
         """Votes times scores over their sum; a row that speaks for another counts as whose it is.
 
         Where no score is known, or all are 0, the average is plain.
         """
         assert round.votes is not None
         assert round.scores is not None
-        clients = round.scores[:, : round.num_clients]
-        scores = torch.cat([round.scores, *[clients] * len(round.speakers)], dim=1)
+        scores = round.scores[:, round.row_owner]
         weighted = round.votes * scores.nan_to_num(nan=1.0)  # unknown: an average neighbour
         useless = weighted.sum(1, keepdim=True) == 0
         round.weights = uniform_weights(torch.where(useless, round.votes, weighted))

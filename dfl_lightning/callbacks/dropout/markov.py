@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
@@ -26,6 +24,8 @@ class Markov(ClientRates):
         outage: mean length of an outage in rounds, 1 or more.
         full_first_round: everybody takes part in round 0.
     """
+
+    state = ("up", "at")
 
     def __init__(self, rate: float | list[float] = 0.5, outage: float = 5.0, full_first_round: bool = False) -> None:
         super().__init__(rate, full_first_round)
@@ -58,15 +58,7 @@ class Markov(ClientRates):
     def _coins(self, round: Round, index: int) -> Tensor:
         """One coin for each client, from its own stream."""
         coins = [
-            torch.rand((), dtype=torch.float64, generator=stream(round.seed, "dropout", index, i))
+            torch.rand((), dtype=torch.float64, generator=stream(round.federation.seed, "dropout", index, i))
             for i in range(round.num_clients)
         ]
         return torch.stack(coins)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Who was up, and in which round."""
-        return {"up": self.up, "at": self.at}
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Restore what `state_dict` returned."""
-        self.up, self.at = state_dict["up"], state_dict["at"]

@@ -13,8 +13,7 @@ from dfl_lightning.errors import UserError
 from dfl_lightning.round import Round
 
 if TYPE_CHECKING:
-    from dfl_lightning.module import DFLModule
-    from dfl_lightning.trainer import DFLTrainer
+    from dfl_lightning.federation import Federation
 
 
 class _RateDropout(Dropout):
@@ -68,13 +67,13 @@ class GroupedCount(_RateDropout):
         full_first_round: everybody takes part in round 0.
     """
 
-    def check(self, trainer: DFLTrainer, module: DFLModule) -> None:
+    def start(self, federation: Federation) -> None:
         """Groups must be known, and the rate must leave room for one survivor each."""
-        if module.clusters is None:
+        if federation.clusters is None:
             raise UserError(
                 "dropout GroupedCount needs groups: a clustered data.partition or 'cluster' attributes in the topology"
             )
-        groups, m = len(module.clusters.unique()), module.num_clients
+        groups, m = len(federation.clusters.unique()), federation.num_clients
         if m - _count(self.rate, m) < groups:
             raise UserError(
                 f"dropout.rate={self.rate} leaves {m - _count(self.rate, m)} of {m} clients up, "

@@ -11,8 +11,7 @@ from dfl_lightning.callbacks.families import Dropout
 from dfl_lightning.errors import UserError
 
 if TYPE_CHECKING:
-    from dfl_lightning.module import DFLModule
-    from dfl_lightning.trainer import DFLTrainer
+    from dfl_lightning.federation import Federation
 
 
 class ClientRates(Dropout):
@@ -25,11 +24,11 @@ class ClientRates(Dropout):
         super().__init__(full_first_round)
         self.rate = rate
 
-    def check(self, trainer: DFLTrainer, module: DFLModule) -> None:
+    def start(self, federation: Federation) -> None:
         """A list names a rate for each client."""
-        if isinstance(self.rate, list) and len(self.rate) != module.num_clients:
+        if isinstance(self.rate, list) and len(self.rate) != federation.num_clients:
             raise UserError(
-                f"dropout.rate lists {len(self.rate)} rates, but data has {module.num_clients} clients; "
+                f"dropout.rate lists {len(self.rate)} rates, but data has {federation.num_clients} clients; "
                 "give one a client, or one number for all"
             )
 

@@ -14,8 +14,7 @@ from dfl_lightning.files import megabytes
 from dfl_lightning.round import Round
 
 if TYPE_CHECKING:
-    from dfl_lightning.module import DFLModule
-    from dfl_lightning.trainer import DFLTrainer
+    from dfl_lightning.federation import Federation
 
 _MOST_BYTES = 64 * 2**20  # 10,000 clients for 3,000 rounds
 
@@ -36,14 +35,13 @@ class Trace(Dropout):
         self.file, self.repeat = file, repeat
         self.table = read_trace(file)
 
-    def check(self, trainer: DFLTrainer, module: DFLModule) -> None:
+    def start(self, federation: Federation) -> None:
         """The trace must have a column for each client and, unless it repeats, a line for each round."""
         rounds, clients = self.table.shape
-        if clients != module.num_clients:
-            raise UserError(
-                f"{self.file}: {clients} columns, but data has {module.num_clients} clients; give one column a client"
-            )
-        wanted = trainer.max_epochs
+        m = federation.num_clients
+        if clients != m:
+            raise UserError(f"{self.file}: {clients} columns, but data has {m} clients; give one column a client")
+        wanted = federation.num_rounds
         if not self.repeat and (wanted is None or wanted < 0 or rounds < wanted):
             raise UserError(
                 f"{self.file}: {rounds} lines, but trainer.max_rounds={wanted}; add lines or set dropout.repeat=true"

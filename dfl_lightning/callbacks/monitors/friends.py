@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from dfl_lightning.callbacks.families import Monitor, Substitution
 from dfl_lightning.functional import friend_accuracy
 from dfl_lightning.round import Round
-
-if TYPE_CHECKING:
-    from dfl_lightning.module import DFLModule
-    from dfl_lightning.trainer import DFLTrainer
 
 
 class FriendAccuracy(Monitor):
@@ -20,10 +14,15 @@ class FriendAccuracy(Monitor):
     no such client dropped, or the substitution names no friends (Stale).
     """
 
-    def on_round_end(self, trainer: DFLTrainer, module: DFLModule, round: Round) -> None:
+    def on_round_end(self, round: Round) -> None:
         """Compare the stand-ins with the clusters."""
         m = round.num_clients
-        if round.clusters is None or round.stand_in is None or trainer.policy(Substitution) is None or round.speakers:
+        if (
+            round.clusters is None
+            or round.stand_in is None
+            or round.federation.policy(Substitution) is None
+            or round.speakers
+        ):
             return
         assert round.selected is not None
         missed = round.selected[:, :m] & round.dropped

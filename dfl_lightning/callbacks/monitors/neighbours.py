@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from dfl_lightning.callbacks.families import Monitor
 from dfl_lightning.functional import neighbour_precision_recall
 from dfl_lightning.round import Round
-
-if TYPE_CHECKING:
-    from dfl_lightning.module import DFLModule
-    from dfl_lightning.trainer import DFLTrainer
 
 
 class NeighbourAccuracy(Monitor):
@@ -20,7 +14,7 @@ class NeighbourAccuracy(Monitor):
     of the available members of its cluster that were selected), as means over receivers.
     """
 
-    def on_round_end(self, trainer: DFLTrainer, module: DFLModule, round: Round) -> None:
+    def on_round_end(self, round: Round) -> None:
         """Compare the selection with the clusters."""
         m = round.num_clients
         if round.clusters is None or round.selected is None or round.num_servers:

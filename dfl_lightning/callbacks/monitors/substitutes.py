@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 
 from dfl_lightning.bank import Training
 from dfl_lightning.callbacks.families import Aggregation, Monitor, Substitution, spoken_terms
 from dfl_lightning.functional import count_votes, uniform_weights
 from dfl_lightning.round import Round
-
-if TYPE_CHECKING:
-    from dfl_lightning.module import DFLModule
-    from dfl_lightning.trainer import DFLTrainer
-
 
 TRAINED_ANYWAY, ERROR = "trained anyway", "substitution error"
 
@@ -29,10 +22,10 @@ class SubstitutionError(Monitor):
     or a client diverged: it has no true update.
     """
 
-    def on_weigh(self, trainer: DFLTrainer, module: DFLModule, round: Round) -> None:
+    def on_weigh(self, round: Round) -> None:
         """Train the dropped clients on the side and compare the two averages."""
         n, m = round.num_nodes, round.num_clients
-        aggregation = trainer.policy(Aggregation)
+        aggregation = round.federation.policy(Aggregation)
         assert aggregation is not None
         assert round.selected is not None
         assert round.votes is not None
@@ -40,7 +33,7 @@ class SubstitutionError(Monitor):
         if round.diverged.any():
             return
         wanted = round.selected.clone()
-        if trainer.policy(Substitution) is None:
+        if round.federation.policy(Substitution) is None:
             wanted[:, :m] |= round.reachable[:, :m] & round.dropped & round.receivers[:, None]
         missing = wanted[:, :m].any(0) & round.dropped
         include_self = round.receivers & torch.tensor(aggregation.include_self)
@@ -61,7 +54,7 @@ class SubstitutionError(Monitor):
         if missing.any():
             bank.scratch(TRAINED_ANYWAY)
             training = Training("local", round.index, round.phases, round.hyperparameters)
-            result = bank.rehearse(module.start_of_training(missing), training, into=TRAINED_ANYWAY)
+            result = bank.rehearse(round.federation.start_of_training(missing), training, into=TRAINED_ANYWAY)
             if not result.finite.all():
                 return
             terms.append((-of_missing, TRAINED_ANYWAY))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch import Tensor
@@ -14,8 +14,7 @@ from dfl_lightning.functional import participation_ratio, updated_probabilities
 from dfl_lightning.round import Round
 
 if TYPE_CHECKING:
-    from dfl_lightning.module import DFLModule
-    from dfl_lightning.trainer import DFLTrainer
+    from dfl_lightning.federation import Federation
 
 
 class AFIND(Selection):
@@ -37,7 +36,9 @@ class AFIND(Selection):
         proxy_layer: another layer by name; default the last linear or convolutional one before the head, no norm layer.
     """
 
+    supports_servers = False
     reads = frozenset({"threshold"})
+    state = ("similarity", "probabilities", "met")
 
     def __init__(
         self,
@@ -58,22 +59,20 @@ class AFIND(Selection):
         self.probabilities: Tensor | None = None  # p of the letter, float64 [n, n]
         self.met: Tensor | None = None  # whom the letter has ever had as a neighbour, bool [n, n]
 
-    def check(self, trainer: DFLTrainer, module: DFLModule) -> None:
-        """The proxy layer must exist and be shared; receivers must be clients."""
-        if module.topology.num_servers:
-            raise UserError("selection AFIND is for clients that choose neighbours; a server has none (use Gossip)")
-        self.columns(module)
+    def start(self, federation: Federation) -> None:
+        """The proxy layer must exist and be shared."""
+        self.columns(federation)
         # with one common start, centring removes it: no need to keep the first models
-        starts_cancel = self.center and module.init != "independent"
-        self.row_sets = ("initial",) if self.proxy == "cumdelta" and not starts_cancel else ()
+        starts_cancel = self.center and federation.common_start
+        self.row_sets = {"initial": "models"} if self.proxy == "cumdelta" and not starts_cancel else {}
 
-    def columns(self, module: DFLModule) -> Columns:
+    def columns(self, federation: Federation) -> Columns:
         """Columns of the proxy layer.
 
         Raises:
             UserError: no such layer, or a layer that is not shared.
         """
-        layout = module.layout
+        layout = federation.layout
         name = self.proxy_layer or layout.last_feature_layer()
         columns = layout.module_columns(name)
         if not layout.shared.mask(layout.width)[columns.mask(layout.width)].all():
@@ -83,29 +82,29 @@ class AFIND(Selection):
             )
         return columns
 
-    def on_compare(self, trainer: DFLTrainer, module: DFLModule, round: Round) -> None:
+    def on_compare(self, round: Round) -> None:
         """Scores of the candidates: from this round's proxies, or by the letter from last round's."""
         if self.rule == "literal":
-            self._meet(module.topology.linked(round.index))
+            self._meet(round.federation.topology.linked(round.index))
             assert self.probabilities is not None
             round.scores = self.probabilities.clone()
         else:
-            self._look_at(module, round, round.candidates)
+            self._look_at(round, round.candidates)
             assert round.similarity is not None
             known = round.candidates & ~round.similarity.isnan()
             ratio = participation_ratio(round.similarity, known, self.nu)
             round.scores = torch.where(known, ratio, 1.0)  # never seen: an average neighbour
 
-    def on_select(self, trainer: DFLTrainer, module: DFLModule, round: Round) -> None:
+    def on_select(self, round: Round) -> None:
         """Threshold or k best; the letter looks at the selected ones' proxies now, for the next round."""
-        super().on_select(trainer, module, round)
+        super().on_select(round)
         if self.rule == "literal":
             assert round.selected is not None
             assert self.probabilities is not None
-            self._look_at(module, round, round.selected)
+            self._look_at(round, round.selected)
             assert round.similarity is not None
             seen = round.selected & ~round.similarity.isnan()
-            linked = module.topology.linked(round.index)
+            linked = round.federation.topology.linked(round.index)
             self.probabilities = updated_probabilities(self.probabilities, round.similarity, seen, linked, self.nu)
 
     def _meet(self, linked: Tensor) -> None:
@@ -116,27 +115,18 @@ class AFIND(Selection):
         self.probabilities = torch.where(linked & ~self.met, uniform, self.probabilities)
         self.met = self.met | linked
 
-    def _look_at(self, module: DFLModule, round: Round, pairs: Tensor) -> None:
+    def _look_at(self, round: Round, pairs: Tensor) -> None:
         """Fetch proxies and compare; who is down is remembered as it was seen last."""
-        cosines = self._cosines(module, round, pairs & round.active[None, :])
+        cosines = self._cosines(round, pairs & round.active[None, :])
         known = cosines if self.similarity is None else torch.where(cosines.isnan(), self.similarity, cosines)
         self.similarity = known
         round.similarity = torch.where(pairs, known, float("nan"))
 
-    def _cosines(self, module: DFLModule, round: Round, pairs: Tensor) -> Tensor:
-        columns = self.columns(module)
+    def _cosines(self, round: Round, pairs: Tensor) -> Tensor:
+        columns = self.columns(round.federation)
         if self.proxy == "grad_batch":
             took_part = torch.nonzero(round.participants).squeeze(1)
             gradients = round.gradients(References.rows("models", took_part), batches=1)
             return round.compare(gradients, pairs, columns, centre=self.center).cosines
         origin = {"cumdelta": "initial" if self.row_sets else None, "delta": "start", "weight": None}[self.proxy]
         return round.compare("trained", pairs, columns, origin, self.center).cosines
-
-    def state_dict(self) -> dict[str, Any]:
-        """The remembered cosines and probabilities."""
-        return {"similarity": self.similarity, "probabilities": self.probabilities, "met": self.met}
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Restore what `state_dict` returned."""
-        self.similarity, self.probabilities = state_dict["similarity"], state_dict["probabilities"]
-        self.met = state_dict["met"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch import Tensor
@@ -16,8 +16,7 @@ from dfl_lightning.functional.dpfl import Choice
 from dfl_lightning.round import Round
 
 if TYPE_CHECKING:
-    from dfl_lightning.module import DFLModule
-    from dfl_lightning.trainer import DFLTrainer
+    from dfl_lightning.federation import Federation
 
 
 PAIRS_AT_ONCE = 2**24
@@ -43,10 +42,12 @@ class DPFL(Selection):
             send what they trained (section 4.3).
     """
 
-    row_sets = ("best",)
+    supports_servers = False
+    row_sets = {"best": "models"}
     reports = "best"
+    state = ("first", "has_first", "chosen", "best")
 
-    neighbour_counts: ClassVar = {"budget": "k"}
+    neighbour_counts = {"budget": "k"}
 
     def __init__(
         self,
@@ -71,43 +72,41 @@ class DPFL(Selection):
         self.chosen: Tensor | None = None  # C of the last choice, bool [n, n]
         self.best: Tensor | None = None  # highest validation accuracy so far, float64 [m]
 
-    def check(self, trainer: DFLTrainer, module: DFLModule) -> None:
+    def start(self, federation: Federation) -> None:
         """Clients without servers, each with validation data, and averages that can be known beforehand."""
-        if module.topology.num_servers:
-            raise UserError("selection DPFL is for clients that choose neighbours; a server has none (use Gossip)")
-        without = torch.nonzero(module.data.sizes("val") == 0).squeeze(1).tolist()
+        without = torch.nonzero(federation.data.sizes("val") == 0).squeeze(1).tolist()
         if without:
             raise UserError(
                 f"selection DPFL judges models on validation data, of which client {without[0]} has none; "
                 "set data.val_fraction (0.2 in the paper)"
             )
-        if not self.adversaries_choose and module.data.adversaries is None:
+        if not self.adversaries_choose and federation.data.adversaries is None:
             raise UserError(
                 "selection.adversaries_choose=false, but nobody's labels are falsified; "
                 "use data.partition FlippedLabels"
             )
-        aggregation = trainer.policy(Aggregation)
+        aggregation = federation.policy(Aggregation)
         assert aggregation is not None
-        if aggregation.shares(module) is None or not aggregation.include_self:
+        if aggregation.shares(federation) is None or not aggregation.include_self:
             raise UserError(
                 "selection DPFL tries averages before they are made, oneself included, so everybody must count by a "
                 f"fixed share; aggregation {type(aggregation).__name__} decides later: use SampleWeighted or Uniform"
             )
 
-    def on_propose(self, trainer: DFLTrainer, module: DFLModule, round: Round) -> None:
+    def on_propose(self, round: Round) -> None:
         """Longer training in round 0; whom a client may fetch: all its neighbours, or its first choice."""
         n = round.num_nodes
         if self.first is None or self.has_first is None or self.chosen is None:
             self.first, self.chosen = torch.zeros(2, n, n, dtype=torch.bool)
             self.has_first = torch.zeros(n, dtype=torch.bool)
         if round.index == 0:
-            round.phases = module.objective.phases(module.layout, self.initial_epochs)
+            round.phases = round.federation.objective.phases(round.federation.layout, self.initial_epochs)
         round.candidates &= self.first | self._among_all(round)[:, None]
         if not self.adversaries_choose:
-            assert round.data.adversaries is not None
-            round.candidates[: round.num_clients][round.data.adversaries] = False
+            assert round.federation.data.adversaries is not None
+            round.candidates[: round.num_clients][round.federation.data.adversaries] = False
 
-    def on_trained(self, trainer: DFLTrainer, module: DFLModule, round: Round) -> None:
+    def on_trained(self, round: Round) -> None:
         """Keep the trained models that are the best so far on validation data, the latest among equals."""
         if self.best is None:
             self.best = torch.full((round.num_clients,), -torch.inf, dtype=torch.float64)
@@ -118,9 +117,9 @@ class DPFL(Selection):
         self.best[owners] = accuracies
         for some in owners.split(_at_once(round)):
             own = torch.nn.functional.one_hot(some, round.num_nodes).double()
-            round.mix([(own, "trained")], into="best", where=some, columns=module.layout.all)
+            round.mix([(own, "trained")], into="best", where=some, columns=round.federation.layout.all)
 
-    def on_select(self, trainer: DFLTrainer, module: DFLModule, round: Round) -> None:
+    def on_select(self, round: Round) -> None:
         """The greedy choice of all clients together, among those that are up."""
         assert self.first is not None
         assert self.has_first is not None
@@ -128,18 +127,18 @@ class DPFL(Selection):
         up = round.candidates & round.active[None, :]
         choosing = round.receivers & up.any(1)
         among_all = choosing & self._among_all(round)
-        with trainer.phase("select"):
+        with round.bank.timed("select"):
             for who, batched in ((among_all, True), (choosing & ~among_all & self._is_due(round), False)):
                 sums = BankSums(round) if batched and who.any() else None
                 for receivers in torch.nonzero(who).squeeze(1).split(_at_once(round)):
                     if len(receivers):
-                        choice = self._choose(trainer, module, round, receivers, up[receivers], sums)
+                        choice = self._choose(round, receivers, up[receivers], sums)
                         self.chosen[receivers] = choice.chosen
         self.first[among_all] = self.chosen[among_all]
         self.has_first |= among_all
         round.selected = self.chosen & round.candidates
 
-    def on_round_end(self, trainer: DFLTrainer, module: DFLModule, round: Round) -> None:
+    def on_round_end(self, round: Round) -> None:
         """How many models of others the client that needed most room kept at once."""
         round.log("held", float(round.ledger.held.max()))
 
@@ -155,21 +154,19 @@ class DPFL(Selection):
 
     def _choose(
         self,
-        trainer: DFLTrainer,
-        module: DFLModule,
         round: Round,
         receivers: Tensor,
         allowed: Tensor,
         sums: BankSums | None,
     ) -> Choice:
         """BGGC (with `sums`) or GGC of the receivers, long [r], among the `allowed`, bool [r, n]."""
-        aggregation = trainer.policy(Aggregation)
+        aggregation = round.federation.policy(Aggregation)
         assert aggregation is not None
-        shares = aggregation.shares(module)
+        shares = aggregation.shares(round.federation)
         assert shares is not None
         shares = shares / shares.sum()
         order, coins = self._draws(round, receivers, allowed)
-        limits = self.limits(module, round)[receivers]
+        limits = self.limits(round)[receivers]
         literal = self.rule == "literal"
         tolerance = 0.0 if literal else 1e-6
 
@@ -192,16 +189,6 @@ class DPFL(Selection):
             coins[row] = torch.rand(n, dtype=torch.float64, generator=round.stream("DPFL coins", client))
         order = candidates_in_order(permutations, allowed)
         return order, coins[:, : order.shape[1]]
-
-    def state_dict(self) -> dict[str, Any]:
-        """First and last choices, and the best validation accuracies."""
-        names = ("first", "has_first", "chosen", "best")
-        return {name: getattr(self, name) for name in names}
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Restore what `state_dict` returned."""
-        self.first, self.has_first = state_dict["first"], state_dict["has_first"]
-        self.chosen, self.best = state_dict["chosen"], state_dict["best"]
 
 
 def _at_once(round: Round) -> int:

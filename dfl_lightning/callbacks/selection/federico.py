@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -13,8 +13,7 @@ from dfl_lightning.functional import averaged_losses, collaborator_weights, top_
 from dfl_lightning.round import Round
 
 if TYPE_CHECKING:
-    from dfl_lightning.module import DFLModule
-    from dfl_lightning.trainer import DFLTrainer
+    pass
 
 
 class FedeRiCo(Selection):
@@ -33,7 +32,9 @@ class FedeRiCo(Selection):
     """
 
     k: int  # a number only: with everybody in every round there would be nobody to choose
+    supports_servers = False
     scores_are_weights = True
+    state = ("averages",)
 
     def __init__(self, k: int = 5, epsilon: float = 0.3, beta: float = 0.6) -> None:
         if k < 0:
@@ -45,12 +46,7 @@ class FedeRiCo(Selection):
         self.k, self.epsilon, self.beta = k, epsilon, beta
         self.averages: Tensor | None = None  # L, float64 [n, n], NaN = never seen
 
-    def check(self, trainer: DFLTrainer, module: DFLModule) -> None:
-        """Receivers must be clients."""
-        if module.topology.num_servers:
-            raise UserError("selection FedeRiCo is for clients that choose neighbours; a server has none (use Gossip)")
-
-    def on_propose(self, trainer: DFLTrainer, module: DFLModule, round: Round) -> None:
+    def on_propose(self, round: Round) -> None:
         """The `k` largest weights so far, or in a round of exploration random ones, of those that are up."""
         n = round.num_nodes
         if self.averages is None:
@@ -62,10 +58,10 @@ class FedeRiCo(Selection):
         )
         explore, order = draws[:, :1] < self.epsilon, draws[:, 1:].argsort(1)
         shuffled = torch.where(explore, 0.0, weights).gather(1, order)  # top_k takes the first of equals
-        chosen = top_k(shuffled, up.gather(1, order), self.limits(module, round))
+        chosen = top_k(shuffled, up.gather(1, order), self.limits(round))
         round.candidates = torch.zeros_like(up).scatter(1, order, chosen)
 
-    def on_compare(self, trainer: DFLTrainer, module: DFLModule, round: Round) -> None:
+    def on_compare(self, round: Round) -> None:
         """Losses of the fetched models and of one's own; `scores` are the weights that follow."""
         assert self.averages is not None
         looking = round.candidates.any(1)
@@ -74,15 +70,7 @@ class FedeRiCo(Selection):
         self.averages = averaged_losses(self.averages, losses, self.beta)
         round.scores = collaborator_weights(self.averages)
 
-    def on_select(self, trainer: DFLTrainer, module: DFLModule, round: Round) -> None:
+    def on_select(self, round: Round) -> None:
         """Whoever was fetched and has a finite loss."""
         assert self.averages is not None
         round.selected = round.candidates & self.averages.isfinite()
-
-    def state_dict(self) -> dict[str, Any]:
-        """The averaged losses."""
-        return {"averages": self.averages}
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Restore what `state_dict` returned."""
-        self.averages = state_dict["averages"]

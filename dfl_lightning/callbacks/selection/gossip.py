@@ -14,8 +14,7 @@ from dfl_lightning.round import Round
 from dfl_lightning.streams import stream
 
 if TYPE_CHECKING:
-    from dfl_lightning.module import DFLModule
-    from dfl_lightning.trainer import DFLTrainer
+    from dfl_lightning.federation import Federation
 
 
 class Gossip(Selection):
@@ -38,32 +37,32 @@ class Gossip(Selection):
             raise UserError(f"selection.k={k}; it is a number of neighbours, 0 or more, or all")
         self.k, self.within, self.redraw = k, within, redraw
 
-    def check(self, trainer: DFLTrainer, module: DFLModule) -> None:
+    def start(self, federation: Federation) -> None:
         """`within: cluster` needs clusters."""
-        if self.within and module.clusters is None:
+        if self.within and federation.clusters is None:
             raise UserError(
                 "selection.within=cluster needs known clusters: "
                 "a clustered data.partition or 'cluster' attributes in the topology"
             )
-        if self.within and module.topology.num_servers:
+        if self.within and federation.topology.num_servers:
             raise UserError("selection.within=cluster: a server belongs to no cluster; use a topology without servers")
 
-    def on_propose(self, trainer: DFLTrainer, module: DFLModule, round: Round) -> None:
+    def on_propose(self, round: Round) -> None:
         """A server draws before the training: the others do not train, and no message goes to them."""
         if round.num_servers:
-            round.candidates = self._draw(module, round)
+            round.candidates = self._draw(round)
             called = round.candidates.any(0)[round.jobs.owners]
             round.jobs = round.jobs.take(torch.nonzero(called).squeeze(1))
 
-    def on_select(self, trainer: DFLTrainer, module: DFLModule, round: Round) -> None:
+    def on_select(self, round: Round) -> None:
         """A uniform draw for each receiver, from its own stream."""
-        round.selected = self._draw(module, round)
+        round.selected = self._draw(round)
 
-    def _draw(self, module: DFLModule, round: Round) -> Tensor:
-        allowed = round.candidates if self.redraw else module.topology.linked(round.index)
+    def _draw(self, round: Round) -> Tensor:
+        allowed = round.candidates if self.redraw else round.federation.topology.linked(round.index)
         if self.within:
             assert round.clusters is not None
             allowed = allowed & (round.clusters[:, None] == round.clusters[None, :])
         when = round.index if self.redraw else 0
-        drawn = drawn_k(allowed, self.limits(module, round), lambda i: stream(round.seed, "gossip", when, i))
+        drawn = drawn_k(allowed, self.limits(round), lambda i: stream(round.federation.seed, "gossip", when, i))
         return drawn & round.candidates

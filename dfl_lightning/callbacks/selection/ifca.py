@@ -14,8 +14,7 @@ from dfl_lightning.functional import best_server
 from dfl_lightning.round import Round
 
 if TYPE_CHECKING:
-    from dfl_lightning.module import DFLModule
-    from dfl_lightning.trainer import DFLTrainer
+    from dfl_lightning.federation import Federation
 
 
 class IFCA(Selection):
@@ -30,23 +29,23 @@ class IFCA(Selection):
     k: Literal["all"] = "all"
     assigns_servers = True
 
-    def check(self, trainer: DFLTrainer, module: DFLModule) -> None:
+    def start(self, federation: Federation) -> None:
         """There must be servers with different models, and nobody else who speaks for clients that are down."""
-        if not module.topology.num_servers:
+        if not federation.topology.num_servers:
             raise UserError(
                 "selection IFCA assigns clients to servers; use a topology with servers, as generator: server"
             )
-        if module.topology.num_servers > 1 and module.init != "independent":
+        if federation.topology.num_servers > 1 and federation.init != "independent":
             raise UserError(
-                f"selection IFCA: servers with equal models stay equal, and model.init={module.init} makes them so; "
-                "set model.init to independent"
+                f"selection IFCA: servers with equal models stay equal, and model.init={federation.init} makes them "
+                "so; set model.init to independent"
             )
-        if trainer.policy(Substitution) is not None:
+        if federation.policy(Substitution) is not None:
             raise UserError(
                 "selection IFCA does not know which server a client that is down would go to; use --substitution null"
             )
 
-    def on_propose(self, trainer: DFLTrainer, module: DFLModule, round: Round) -> None:
+    def on_propose(self, round: Round) -> None:
         """Everybody who is up fetches all servers' models and starts from the best; its server listens to it."""
         m, owners = round.num_clients, round.jobs.owners
         servers = torch.arange(m, round.num_nodes)
@@ -60,13 +59,13 @@ class IFCA(Selection):
         for index, server in enumerate(servers.tolist()):
             round.log(f"server_{index}_clients", int((chosen == server).sum()))
 
-    def on_select(self, trainer: DFLTrainer, module: DFLModule, round: Round) -> None:
+    def on_select(self, round: Round) -> None:
         """Each server hears whoever came to it."""
         round.selected = round.candidates.clone()
 
-    def assign(self, module: DFLModule, owners: Tensor) -> Tensor:
+    def assign(self, federation: Federation, owners: Tensor) -> Tensor:
         """The best server of each client, by the present models and the clients' training data."""
-        m, c = module.num_clients, module.topology.num_servers
+        m, c = federation.num_clients, federation.topology.num_servers
         which, judges = torch.arange(m, m + c).repeat(len(owners)), owners.repeat_interleave(c)
-        losses = module.bank.evaluate(References.rows("models", which, judges), "train").losses
+        losses = federation.bank.evaluate(References.rows("models", which, judges), "train").losses
         return best_server(losses.view(len(owners), c))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch import Tensor
@@ -22,8 +22,7 @@ from dfl_lightning.functional import (
 from dfl_lightning.round import Round
 
 if TYPE_CHECKING:
-    from dfl_lightning.module import DFLModule
-    from dfl_lightning.trainer import DFLTrainer
+    from dfl_lightning.federation import Federation
 
 
 class PANM(Selection):
@@ -52,7 +51,9 @@ class PANM(Selection):
     """
 
     k: int  # a number only: `all` would leave nothing to find
-    neighbour_counts: ClassVar = {"k": "k", "l": "l"}
+    supports_servers = False
+    state = ("neighbours", "similarity")
+    neighbour_counts = {"k": "k", "l": "l"}
 
     def __init__(
         self,
@@ -85,21 +86,20 @@ class PANM(Selection):
             raise UserError(f"selection.alpha={alpha}; it is a share between 0 and 1")
         self.metric, self.k, self.l, self.stage_one, self.tau = metric, k, l, stage_one, tau
         self.alpha, self.drawn_from, self.matching = alpha, candidates, matching
-        self.row_sets = ("initial",) if metric == "grad" and alpha < 1 else ()
+        self.row_sets = {"initial": "models"} if metric == "grad" and alpha < 1 else {}
         self.neighbours: Tensor | None = None  # the lists N_i, bool [n, n]
         self.similarity: Tensor | None = None  # as it was seen last, float64 [n, n], NaN = never
 
-    def check(self, trainer: DFLTrainer, module: DFLModule) -> None:
-        """Receivers must be clients; a run that ends before its first matching is worth a note."""
-        if module.topology.num_servers:
-            raise UserError("selection PANM is for clients that choose neighbours; a server has none (use Gossip)")
+    def start(self, federation: Federation) -> None:
+        """A run that ends before its first matching is worth a note."""
         first = (self.stage_one // self.tau + 1) * self.tau
-        if trainer.max_epochs is not None and 0 < trainer.max_epochs < first:
+        rounds = federation.num_rounds
+        if rounds is not None and 0 < rounds < first:
             remark = (
-                f"PANM matches no neighbours in {trainer.max_epochs} rounds (the first time would be after {first}): "
+                f"PANM matches no neighbours in {rounds} rounds (the first time would be after {first}): "
                 f"lower selection.stage_one={self.stage_one} or selection.tau={self.tau}"
             )
-            trainer.remarks += [] if remark in trainer.remarks else [remark]
+            federation.remark(remark)
 
     def initialises(self, index: int) -> bool:
         """Whether a round is of stage one; rounds are counted from 0."""
@@ -109,7 +109,7 @@ class PANM(Selection):
         """Whether neighbours are matched in a round; as algorithm 1, it counts rounds from 1."""
         return index >= self.stage_one and (index + 1) % self.tau == 0
 
-    def on_propose(self, trainer: DFLTrainer, module: DFLModule, round: Round) -> None:
+    def on_propose(self, round: Round) -> None:
         """The neighbours in reach, and in rounds that look at others a uniform draw of these."""
         if self.neighbours is None:
             self.neighbours = torch.zeros_like(round.available)
@@ -119,11 +119,11 @@ class PANM(Selection):
             others = round.available & round.active[None, :]
             if self.drawn_from == "new" or self.matches(round.index):
                 others &= ~self.neighbours
-            number = torch.where(self.limits(module, round) > 0, self.l, 0)  # who learns from nobody looks at nobody
+            number = torch.where(self.limits(round) > 0, self.l, 0)  # who learns from nobody looks at nobody
             drawn = drawn_k(others, number, lambda i: round.stream("panm candidates", i))
         round.candidates = round.available & (self.neighbours | drawn)
 
-    def on_compare(self, trainer: DFLTrainer, module: DFLModule, round: Round) -> None:
+    def on_compare(self, round: Round) -> None:
         """Similarities of those drawn, and of the neighbours: all of them in stage one, `l` in a matching."""
         assert self.neighbours is not None
         assert self.similarity is not None
@@ -137,11 +137,11 @@ class PANM(Selection):
         self.similarity = torch.where(round.similarity.isnan(), self.similarity, round.similarity)
         round.scores = torch.where(round.candidates, self.similarity, float("nan"))
 
-    def on_select(self, trainer: DFLTrainer, module: DFLModule, round: Round) -> None:
+    def on_select(self, round: Round) -> None:
         """The `k` most similar ones in stage one, `k` random neighbours in stage two."""
         assert self.neighbours is not None
         assert self.similarity is not None
-        limits = self.limits(module, round)
+        limits = self.limits(round)
         if self.initialises(round.index):
             assert round.scores is not None
             useless = (
@@ -157,7 +157,7 @@ class PANM(Selection):
         listed = self.neighbours & round.candidates
         round.selected = drawn_k(listed, limits, lambda i: round.stream("panm gossip", i))
 
-    def on_round_end(self, trainer: DFLTrainer, module: DFLModule, round: Round) -> None:
+    def on_round_end(self, round: Round) -> None:
         """The paper's count of the round's models; the lists' mean size, and precision and recall against clusters."""
         assert self.neighbours is not None
         formula = panm_models_in_round(round.index + 1, self.l, self.k, self.stage_one, self.tau)
@@ -185,11 +185,3 @@ class PANM(Selection):
         updates = round.compare("trained", pairs, relative_to="start").cosines if self.alpha > 0 else known
         accumulated = round.compare("trained", pairs, relative_to="initial").cosines if self.alpha < 1 else known
         return gradient_similarity(updates, accumulated, self.alpha)
-
-    def state_dict(self) -> dict[str, Any]:
-        """The neighbour lists and the similarities seen last."""
-        return {"neighbours": self.neighbours, "similarity": self.similarity}
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Restore what `state_dict` returned."""
-        self.neighbours, self.similarity = state_dict["neighbours"], state_dict["similarity"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
+from typing import TYPE_CHECKING, Literal, get_args
 
 import torch
 from torch import Tensor
@@ -14,8 +14,7 @@ from dfl_lightning.functional.pens import Rule
 from dfl_lightning.round import Round
 
 if TYPE_CHECKING:
-    from dfl_lightning.module import DFLModule
-    from dfl_lightning.trainer import DFLTrainer
+    from dfl_lightning.federation import Federation
 
 
 class PENS(Selection):
@@ -36,7 +35,9 @@ class PENS(Selection):
     """
 
     k: int  # a number only: `all` would be another method
-    neighbour_counts: ClassVar = {"k": "k", "sampled": "sampled"}
+    supports_servers = False
+    state = ("counts", "looks", "expected")
+    neighbour_counts = {"k": "k", "sampled": "sampled"}
 
     def __init__(
         self,
@@ -62,44 +63,42 @@ class PENS(Selection):
         self.looks: Tensor | None = None  # rounds in which i looked at j, long [n, n]
         self.expected: Tensor | None = None  # how often chance would have chosen j, float64 [n, n]
 
-    def check(self, trainer: DFLTrainer, module: DFLModule) -> None:
+    def start(self, federation: Federation) -> None:
         """Receivers must be clients; a run without a second stage is worth a remark."""
-        if module.topology.num_servers:
-            raise UserError("selection PENS is for clients that choose neighbours; a server has none (use Gossip)")
-        if trainer.max_epochs is not None and 0 < trainer.max_epochs <= self.stage_one:
-            remark = f"PENS stays in stage one for all {trainer.max_epochs} rounds: lower selection.stage_one"
-            trainer.remarks += [] if remark in trainer.remarks else [remark]
+        if federation.num_rounds is not None and 0 < federation.num_rounds <= self.stage_one:
+            remark = f"PENS stays in stage one for all {federation.num_rounds} rounds: lower selection.stage_one"
+            federation.remark(remark)
 
-    def on_propose(self, trainer: DFLTrainer, module: DFLModule, round: Round) -> None:
+    def on_propose(self, round: Round) -> None:
         """In stage one a uniform draw of those that are up; in stage two the peers, or everybody."""
         if self.counts is None:
             self.counts = torch.zeros(round.available.shape, dtype=torch.long)
             self.looks, self.expected = self.counts.clone(), self.counts.double()
         if round.index < self.stage_one:
-            number = torch.where(self._limits(module, round, self.top) > 0, self.sampled, 0)
+            number = torch.where(self._limits(round, self.top) > 0, self.sampled, 0)
             up = round.available & round.active[None, :]
             round.candidates = drawn_k(up, number, lambda i: round.stream("pens sampled", i))
         else:
             peers = self._peers()
             round.candidates = round.available & (peers | ~peers.any(1, keepdim=True))
 
-    def on_compare(self, trainer: DFLTrainer, module: DFLModule, round: Round) -> None:
+    def on_compare(self, round: Round) -> None:
         """Losses of those drawn on one's own training data; nobody learns from a model whose loss is infinite."""
         if round.index < self.stage_one:
             losses = round.evaluate_pairs(round.candidates)
             round.scores = -losses.masked_fill(~losses.isfinite(), torch.nan)
 
-    def on_select(self, trainer: DFLTrainer, module: DFLModule, round: Round) -> None:
+    def on_select(self, round: Round) -> None:
         """The `top` lowest losses, which are counted; or `k` random peers."""
         if round.index >= self.stage_one:
-            limits = self._limits(module, round, self.k)
+            limits = self._limits(round, self.k)
             round.selected = drawn_k(round.candidates, limits, lambda i: round.stream("pens gossip", i))
             return
         assert round.scores is not None
         assert self.counts is not None
         assert self.looks is not None
         assert self.expected is not None
-        limits = self._limits(module, round, self.top)
+        limits = self._limits(round, self.top)
         round.selected = top_k(round.scores, round.candidates, limits)
         up = round.available & round.active[None, :]
         chosen = torch.minimum(limits, round.candidates.sum(1)).double()
@@ -107,7 +106,7 @@ class PENS(Selection):
         self.counts = self.counts + round.selected
         self.looks = self.looks + round.candidates
 
-    def on_round_end(self, trainer: DFLTrainer, module: DFLModule, round: Round) -> None:
+    def on_round_end(self, round: Round) -> None:
         """The mean number of peers that would be, or are, those of stage two."""
         round.log("peers", float(self._peers().double().sum(1).mean()))
 
@@ -126,14 +125,8 @@ class PENS(Selection):
             rounds=self.stage_one,
         )
 
-    def _limits(self, module: DFLModule, round: Round, k: int) -> Tensor:
+    def _limits(self, round: Round, k: int) -> Tensor:
         """How many each node may learn from, long [n]: its `budget` in the topology, else `k`."""
-        return self.limits(module, round) if module.topology.budgets is not None else torch.full((round.num_nodes,), k)
-
-    def state_dict(self) -> dict[str, Any]:
-        """What stage one has counted."""
-        return {"counts": self.counts, "looks": self.looks, "expected": self.expected}
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Restore what `state_dict` returned."""
-        self.counts, self.looks, self.expected = (state_dict[name] for name in ("counts", "looks", "expected"))
+        return (
+            self.limits(round) if round.federation.topology.budgets is not None else torch.full((round.num_nodes,), k)
+        )

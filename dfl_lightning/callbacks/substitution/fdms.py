@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -20,8 +20,7 @@ from dfl_lightning.functional import (
 from dfl_lightning.round import Round
 
 if TYPE_CHECKING:
-    from dfl_lightning.module import DFLModule
-    from dfl_lightning.trainer import DFLTrainer
+    from dfl_lightning.federation import Federation
 
 MOST_CLIENTS = 256
 """Without a server each client keeps scores of all pairs, 16 m^3 bytes in all: 268 MB, held a few times."""
@@ -45,6 +44,8 @@ class FDMS(Substitution):
             the run shows it, over the observed pairs that are still compared.
     """
 
+    state = ("scores", "counts", "candidates")
+
     def __init__(self, theta_scale: float | None = None, beta: float | None = None) -> None:
         if theta_scale is not None and not 0 < theta_scale < float("inf"):
             raise UserError(f"substitution.theta_scale={theta_scale}; it must be above 0, or null for no elimination")
@@ -57,21 +58,21 @@ class FDMS(Substitution):
         self.counts: Tensor | None = None  # rounds observed together, long, as many
         self.candidates: Tensor | None = None  # C, bool [m, m]; at a server
 
-    def check(self, trainer: DFLTrainer, module: DFLModule) -> None:
+    def start(self, federation: Federation) -> None:
         """Theta_t counts the rounds of the run; candidates are a server's; scores of all receivers must fit."""
-        m = module.num_clients
-        if self.theta_scale is not None and not module.topology.num_servers:
+        m = federation.num_clients
+        if self.theta_scale is not None and not federation.topology.num_servers:
             raise UserError("substitution.theta_scale saves a server's comparisons; use --topology server, or null")
-        if self.theta_scale is not None and (trainer.max_epochs is None or trainer.max_epochs < 0):
+        if self.theta_scale is not None and (federation.num_rounds is None):
             raise UserError("substitution.theta_scale needs the number of rounds; set trainer.max_rounds")
-        if not module.topology.num_servers and m > MOST_CLIENTS:
+        if not federation.topology.num_servers and m > MOST_CLIENTS:
             raise UserError(
                 f"substitution FDMS without a server keeps scores of all pairs at each of {m} clients; "
                 f"use --topology server, or at most {MOST_CLIENTS} clients"
             )
 
     # --- a server -----------------------------------------------------------------------------------------------------
-    def on_trained(self, trainer: DFLTrainer, module: DFLModule, round: Round) -> None:
+    def on_trained(self, round: Round) -> None:
         """At a server: update the running means with this round's pairs of updates."""
         if not round.num_servers:
             return  # who hears whom is known later
@@ -85,7 +86,7 @@ class FDMS(Substitution):
         self.scores, self.counts = running_mean(self.scores, self.counts, similarity_scores(cosines))
         round.log("similarities", int(pairs.sum()) // 2)
 
-    def on_substitute(self, trainer: DFLTrainer, module: DFLModule, round: Round) -> None:
+    def on_substitute(self, round: Round) -> None:
         """Friends speak for the dropped ones; without a server, each receiver's own."""
         m = round.num_clients
         self._begin(round)
@@ -102,17 +103,17 @@ class FDMS(Substitution):
         round.stand_in[:m, :m] = torch.where(round.dropped, found, torch.arange(m))
         self._overhear(round, heard)
 
-    def on_round_end(self, trainer: DFLTrainer, module: DFLModule, round: Round) -> None:
+    def on_round_end(self, round: Round) -> None:
         """Who is clearly worse than the best candidate is none from the next round on."""
         if self.theta_scale is None or self.scores is None:
             return
         assert self.counts is not None
         assert self.candidates is not None
-        assert trainer.max_epochs is not None
+        assert round.federation.num_rounds is not None
         t, m = round.index + 1, round.num_clients
         beta = self.beta or observed_share(self.counts, self.candidates | self.candidates.T, t)
         if beta > 0 and m > 1:
-            theta = self.theta_scale * elimination_threshold(t, m, trainer.max_epochs, m - 1, beta)
+            theta = self.theta_scale * elimination_threshold(t, m, round.federation.num_rounds, m - 1, beta)
             self.candidates = remaining_candidates(self.scores, self.counts, self.candidates, theta)
             round.log("theta", theta)
         round.log("candidates", float(self.candidates.sum(1).double().mean()))
@@ -146,12 +147,3 @@ class FDMS(Substitution):
             self.scores = torch.zeros(shape, dtype=torch.float64)
             self.counts = torch.zeros(shape, dtype=torch.long)
             self.candidates = ~torch.eye(m, dtype=torch.bool)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Scores and counts of pairs, and who is a candidate."""
-        return {"scores": self.scores, "counts": self.counts, "candidates": self.candidates}
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Restore what `state_dict` returned."""
-        self.scores, self.counts = state_dict["scores"], state_dict["counts"]
-        self.candidates = state_dict["candidates"]

@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
 import torch
 from torch import Tensor
 
 from dfl_lightning.bank import Term
 from dfl_lightning.callbacks.families import Substitution
 from dfl_lightning.round import Round, Speakers
-
-if TYPE_CHECKING:
-    from dfl_lightning.module import DFLModule
-    from dfl_lightning.trainer import DFLTrainer
 
 
 class Stale(Substitution):
@@ -23,12 +17,13 @@ class Stale(Substitution):
     has the updates that were uploaded to it; between clients every use of a stored update is charged as a model.
     """
 
-    row_sets = ("stale",)
+    state = ("seen",)
+    row_sets = {"stale": "zeros"}
 
     def __init__(self) -> None:
         self.seen: Tensor | None = None  # who has ever taken part, bool [m]
 
-    def on_trained(self, trainer: DFLTrainer, module: DFLModule, round: Round) -> None:
+    def on_trained(self, round: Round) -> None:
         """Remember the updates of those that took part."""
         m = round.num_clients
         took_part = round.participants
@@ -40,7 +35,7 @@ class Stale(Substitution):
         before = torch.zeros(m, dtype=torch.bool) if self.seen is None else self.seen
         self.seen = before | took_part
 
-    def on_substitute(self, trainer: DFLTrainer, module: DFLModule, round: Round) -> None:
+    def on_substitute(self, round: Round) -> None:
         """The stored update speaks for a dropped client, the mean of the active ones for one never seen."""
         m, n = round.num_clients, round.num_nodes
         assert self.seen is not None
@@ -48,11 +43,3 @@ class Stale(Substitution):
         round.speakers.append(Speakers("stale", relative=True))
         stored = torch.where(self.seen, n + torch.arange(m), -1)
         round.stand_in[:, :m] = torch.where(round.dropped, stored, torch.arange(m))
-
-    def state_dict(self) -> dict[str, Any]:
-        """Who has ever taken part."""
-        return {"seen": self.seen}
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Restore what `state_dict` returned."""
-        self.seen = state_dict["seen"]

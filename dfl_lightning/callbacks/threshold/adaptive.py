@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch import Tensor
@@ -13,8 +13,7 @@ from dfl_lightning.functional import adaptive_threshold, literal_threshold
 from dfl_lightning.round import Round
 
 if TYPE_CHECKING:
-    from dfl_lightning.module import DFLModule
-    from dfl_lightning.trainer import DFLTrainer
+    from dfl_lightning.federation import Federation
 
 
 class AdaptiveThreshold(Threshold):
@@ -26,32 +25,34 @@ class AdaptiveThreshold(Threshold):
             minus the sigmoid of the entropy summed over last round's selected neighbours, 0 in round 0.
     """
 
+    state = ("threshold",)
+
     def __init__(self, tau: float = 0.5, rule: Literal["ratio", "literal"] = "ratio") -> None:
         if tau < 0:
             raise UserError(f"threshold.tau={tau}; it must be 0 or more")
         self.tau, self.rule = tau, rule
         self.threshold: Tensor | None = None  # the letter's theta for the next round, float64 [n]
 
-    def check(self, trainer: DFLTrainer, module: DFLModule) -> None:
+    def start(self, federation: Federation) -> None:
         """Scores and threshold must be in the same units."""
-        selection = trainer.policy(Selection)
+        selection = federation.policy(Selection)
         theirs = getattr(selection, "rule", self.rule)
         if theirs != self.rule:
             raise UserError(f"threshold.rule={self.rule} but selection.rule={theirs}; they must be the same")
 
-    def on_threshold(self, trainer: DFLTrainer, module: DFLModule, round: Round) -> None:
+    def on_threshold(self, round: Round) -> None:
         """From this round's similarities, or by the letter from last round's."""
         if self.rule == "literal":
             zero = torch.zeros(round.num_nodes, dtype=torch.float64)
             round.threshold = zero if self.threshold is None else self.threshold
         else:
             if round.similarity is None:
-                name = type(trainer.policy(Selection)).__name__
+                name = type(round.federation.policy(Selection)).__name__
                 raise UserError(f"threshold AdaptiveThreshold reads similarities, and the selection {name} writes none")
             known = round.candidates & ~round.similarity.isnan()
             round.threshold = adaptive_threshold(round.similarity, known, self.tau)
 
-    def on_round_end(self, trainer: DFLTrainer, module: DFLModule, round: Round) -> None:
+    def on_round_end(self, round: Round) -> None:
         """Log the mean threshold; the letter computes the next one from whom it selected now."""
         if round.threshold is not None:
             round.log("threshold", float(round.threshold[round.receivers].mean()))
@@ -59,11 +60,3 @@ class AdaptiveThreshold(Threshold):
             theta = literal_threshold(round.similarity, round.selected & ~round.similarity.isnan(), self.tau)
             before = torch.zeros_like(theta) if self.threshold is None else self.threshold
             self.threshold = torch.where(round.receivers, theta, before)  # who was down keeps its own
-
-    def state_dict(self) -> dict[str, Any]:
-        """The letter's threshold for the next round."""
-        return {"threshold": self.threshold}
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Restore what `state_dict` returned."""
-        self.threshold = state_dict["threshold"]

@@ -105,7 +105,7 @@ class Pull(Objective):
     """Two batches a step, towards the start of the round and another row set."""
 
     stackable = recordable = True
-    row_sets = ("other",)
+    row_sets = {"other": "zeros"}
 
     def phases(self, layout, epochs):
         return (Phase(self, epochs, layout.all),)

@@ -58,7 +58,7 @@ class Proximal(Kind):
 class NearInitial(Kind):
     """Stay near a row set."""
 
-    row_sets = ("initial",)
+    row_sets = {"initial": "models"}
 
     def step(self, ctx):
         gradient, initial = ctx.grad(ctx.params, ctx.next_batch()), ctx.rows("initial")
@@ -104,7 +104,7 @@ class SameBatch(Kind):
 class Mixture(Kind):
     """Partly the gradient of one's own model, partly of a model of a row set."""
 
-    row_sets = ("initial",)
+    row_sets = {"initial": "models"}
 
     def step(self, ctx):
         batch = ctx.next_batch()

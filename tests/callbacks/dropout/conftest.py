@@ -1,4 +1,5 @@
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -13,7 +14,8 @@ def draws(start):
 
     def _draws(dropout, rounds, clients, clusters=None, first=0):
         clusters = None if clusters is None else torch.tensor(clusters)
-        rounds = [replace(round, index=t, num_clients=clients, clusters=clusters) for t in range(first, rounds)]
+        federation = SimpleNamespace(num_clients=clients, clusters=clusters, seed=round.federation.seed)
+        rounds = [replace(round, index=t, federation=federation) for t in range(first, rounds)]
         return torch.stack([dropout.draw(r) for r in rounds])
 
     return _draws

@@ -47,7 +47,7 @@ def pairs(*chosen):
 
 def neighbours(selected, available=EVERYBODY, clusters=CLUSTERS, servers=0):
     round = Written(num_clients=5, num_servers=servers, clusters=clusters, selected=selected, available=available)
-    NeighbourAccuracy().on_round_end(None, None, round)
+    NeighbourAccuracy().on_round_end(round)
     return round.metrics
 
 
@@ -61,10 +61,10 @@ def friends(stand_in, dropped, substitution=True, clusters=CLUSTERS, speakers=()
         stand_in=matrix,
         speakers=speakers,
         dropped=dropped,
+        federation=SimpleNamespace(policy=lambda family: object() if substitution else None),
         selected=torch.tensor([[False] * 6] * 5 + [[True] * 5 + [False]]),
     )
-    trainer = SimpleNamespace(policy=lambda family: object() if substitution else None)
-    FriendAccuracy().on_round_end(trainer, None, round)
+    FriendAccuracy().on_round_end(round)
     return round.metrics
 
 

@@ -336,7 +336,7 @@ def test_a_client_without_validation_data_is_named(start, make_data):
     run = start(DPFL(), Equal(), data=make_data(val_fraction=1 / 3))
     run.module.data.val = tuple(part[:0] if i == 2 else part for i, part in enumerate(run.module.data.val))
     with pytest.raises(UserError, match="of which client 2 has none"):
-        run.trainer.check_policies(run.module)
+        run.module.federation.start()
 
 
 @pytest.mark.parametrize("aggregation", [Boltzmann, FromTopology])

@@ -50,7 +50,7 @@ class Perfect:
         self.panm, self.clusters = PANM(**settings), torch.tensor(clusters)
         self.same = self.clusters[:, None] == self.clusters
         self.reachable = ~torch.eye(len(clusters), dtype=torch.bool) if reachable is None else reachable
-        self.module = SimpleNamespace(topology=SimpleNamespace(budgets=None))
+        self.federation = SimpleNamespace(topology=SimpleNamespace(budgets=None), clusters=None)
         self.fetched = torch.zeros_like(self.reachable)
         self.updates = 0
         self.index = 0
@@ -67,23 +67,19 @@ class Perfect:
         everybody = torch.ones(n, dtype=torch.bool)
         round = Round(
             index=self.index,
-            num_clients=n,
-            num_nodes=n,
+            federation=SimpleNamespace(**vars(self.federation), num_clients=n, num_nodes=n, num_servers=0, seed=seed),
             reachable=self.reachable,
             active=everybody,
             available=self.reachable,
             receivers=everybody,
             jobs=None,
             candidates=self.reachable.clone(),
-            bank=None,
-            data=None,
             phases=(),
             hyperparameters=({"lr": 0.0},),
-            seed=seed,
         )
         self.fetched = torch.zeros_like(self.reachable)
         for hook in (self.panm.on_propose, self.panm.on_compare, self.panm.on_select):
-            hook(None, self.module, round)
+            hook(round)
         self.fetched |= round.selected
         self.index += 1
         return round

@@ -21,11 +21,11 @@ class Witness(RoundCallback):
     def __init__(self):
         self.rounds = []
 
-    def on_trained(self, trainer, module, round):
+    def on_trained(self, round):
         self.before = round.bank.rows("models").cpu().clone()
         self.trained = round.bank.rows("trained").cpu().clone()
 
-    def on_mix(self, trainer, module, round):
+    def on_mix(self, round):
         self.sets = {name: round.bank.rows(name).cpu().clone() for name in round.bank.boundary.rows if name != "models"}
 
 
@@ -75,7 +75,9 @@ class Run:
             self.bank.boundary = boundary._replace(closed=True, callbacks=protocol.capture())
             record = SimpleNamespace(**{**vars(self.witness), **vars(round)})
             record.after, record.metrics = boundary.rows["models"].cpu().clone(), boundary.metrics
-            record.dropped, record.participants, record.record = round.dropped, round.participants, round
+            for name in ("num_clients", "num_nodes", "num_servers", "clusters", "dropped", "participants"):
+                setattr(record, name, getattr(round, name))
+            record.record = round
             self.rounds.append(record)
         return self
 

@@ -49,7 +49,7 @@ class Scoring(cb.Gossip):
 
     scores_are_weights = True
 
-    def on_compare(self, trainer, module, round):
+    def on_compare(self, round):
         scores = torch.ones(round.num_nodes, dtype=torch.float64)
         scores[: round.num_clients] = round.data.sizes("train").double()
         round.scores = scores.expand(round.num_nodes, -1).clone()

@@ -39,7 +39,7 @@ def test_a_selection_without_similarities_is_refused(start):
     class Blind(Selection):
         reads = frozenset({"threshold"})
 
-        def on_compare(self, trainer, module, round):
+        def on_compare(self, round):
             round.scores = torch.ones(6, 6)
 
     with pytest.raises(UserError, match="reads similarities, and the selection Blind writes none"):

@@ -74,7 +74,7 @@ class Witness(RoundCallback):
 
     trained = None
 
-    def on_trained(self, trainer, module, round):
+    def on_trained(self, round):
         self.trained = round.bank.rows("trained").clone()
 
 
