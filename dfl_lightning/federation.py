@@ -130,8 +130,8 @@ class Federation:
             families = {base.__name__ for base in type(user).__mro__} & set(_INSTEAD)
             family = min(families, default="Policy")
             raise UserError(
-                f"{family.lower()} {type(user).__name__} is for clients that hear each other, and here a server hears "
-                f"them; use a topology without servers{_INSTEAD.get(family, '')}"
+                f"{family.lower()} {type(user).__name__} is for clients with neighbours, and a server has none; "
+                f"use a topology without servers{_INSTEAD.get(family, '')}"
             )
 
     @property

@@ -194,7 +194,8 @@ REFUSED = {
     "--topology key.yaml": "key.yaml: unknown key 'generatr'; did you mean 'generator'?",
     "--topology torn.yaml": "torn.yaml: not YAML",
     "--topology torn.graphml": "torn.graphml: not a .graphml graph",
-    "--topology server": "selection AFIND is for clients that choose neighbours; a server has none (use Gossip)",
+    "--topology server": "selection AFIND is for clients with neighbours, and a server has none; use a topology without servers, "
+    "or --selection Gossip",
     # data
     "--data.num_clients 5000": "data: 5000 clients, but Digits has 1797 training images; lower num_clients",
     "--data.num_clients 3": "data.partition RotatedClusters{0,90,180,270}: 4 clusters, but only 3 clients",

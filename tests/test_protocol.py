@@ -96,7 +96,7 @@ def breaking(family, **hooks):
     """A policy called Broken of a family, with these hooks."""
 
     def hook(write):
-        return lambda self, trainer, module, round: write(round)
+        return lambda self, round: write(round)
 
     return type("Broken", (family,), {name: hook(write) for name, write in hooks.items()})()
 
@@ -190,7 +190,7 @@ BROKEN = {
     "models that are not finite": (
         [
             Gossip(k=0),
-            type("Broken", (Uniform,), {"on_mix": lambda s, t, m, round: round.bank.rows("trained")[2:].fill_(NAN)})(),
+            type("Broken", (Uniform,), {"on_mix": lambda s, round: round.bank.rows("trained")[2:].fill_(NAN)})(),
         ],
         "Broken mixed a model that is not finite, for receiver 2$",
     ),
@@ -307,7 +307,7 @@ def test_hooks_are_called_in_their_order():
     hooks = (
         "on_dropout on_propose on_trained on_compare on_threshold on_select on_substitute on_weigh on_mix on_round_end"
     )
-    watcher = {name: lambda s, t, m, round, name=name: seen.append(name) for name in hooks.split()}
+    watcher = {name: lambda s, round, name=name: seen.append(name) for name in hooks.split()}
     go(Gossip(k=1), Uniform(), type("Watcher", (RoundCallback,), watcher)())
     assert seen == hooks.split()
 

@@ -324,7 +324,7 @@ def test_a_network_without_a_featurizer_is_refused(start):
 
 
 def test_a_server_is_refused(start):
-    with pytest.raises(UserError, match="selection AFIND is for clients that choose neighbours"):
+    with pytest.raises(UserError, match="selection AFIND is for clients with neighbours"):
         start(AFIND(), Uniform(), topology="server")
 
 

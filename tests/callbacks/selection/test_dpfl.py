@@ -220,7 +220,7 @@ class Flaky(Topology):
 def test_with_some_links_down_a_client_chooses_among_those_of_its_first_choice_that_it_hears(start, make_data):
     policies = DPFL(budget=4, initial_epochs=2), Equal()
     run = start(*policies, data=make_data(sizes=SIZES, val_fraction=1 / 3))
-    run.module.topology = Flaky(nx.complete_graph(6), list(range(6)))
+    run.module.federation.topology = Flaky(nx.complete_graph(6), list(range(6)))
     first = run.go(5).rounds[0].selected
     for round in run.rounds[1:]:
         assert round.reachable.sum(1).tolist() == [3] * 6

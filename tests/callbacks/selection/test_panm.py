@@ -403,7 +403,7 @@ def test_who_has_lost_all_neighbours_out_of_sight_is_joined_by_the_most_similar_
 
 # --- refusals and remarks ---------------------------------------------------------------------------------------------
 def test_a_server_is_refused(start):
-    with pytest.raises(UserError, match="selection PANM is for clients that choose neighbours"):
+    with pytest.raises(UserError, match="selection PANM is for clients with neighbours"):
         start(PANM(), Uniform(), topology="server")
 
 
