@@ -22,7 +22,7 @@ def scores(run):
 def training(run):
     bank, module = run.module.bank, run.module
     how = Training("local", 7, module.phases, module.hyperparameters)
-    trained = bank.train(module.start_of_training(torch.ones(6, dtype=torch.bool)), how)
+    trained = bank.train(module.federation.start_of_training(torch.ones(6, dtype=torch.bool)), how)
     found = [trained.losses, bank.rows("trained").clone()]
     bank.abandon()
     return found
