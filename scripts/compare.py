@@ -41,7 +41,7 @@ VARIANTS = {
         "AFIND, fixed number (5)": f"--threshold null {UNIFORM}",
         "AFIND + threshold": UNIFORM,
         "AFIND+": "",
-        "AFIND+ by the letter": "--config afind_literal",
+        "AFIND+ as printed": "--config afind_literal",
     },
     "fdms": {
         "Full": "--dropout null",
@@ -56,7 +56,7 @@ VARIANTS = {
         "Oracle(3)": "--selection Gossip --selection.k 3 --selection.within cluster",
         "PANMGrad": "",
         "PANMLoss": "--config panm_loss",
-        "PANM by the letter": "--config panm_literal",
+        "PANM as printed": "--config panm_literal",
     },
     "dpfl": {
         "Local": f"--selection Gossip --selection.k 0 {TRAINED}",

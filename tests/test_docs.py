@@ -185,7 +185,7 @@ def test_departures_are_tables_of_four_columns_with_nothing_left_out(page):
     assert tables
     for table in tables:
         head, _, *rows = table.replace(r"\|", "/").splitlines()
-        assert head == "| the paper | the default | why | the letter |"
+        assert head == "| the paper | the default | why | as printed |"
         for row in rows:
             cells = [cell.strip() for cell in row.strip("|").split("|")]
             assert len(cells) == 4, row

@@ -215,8 +215,8 @@ def test_a_model_of_both_clusters_is_worth_fine_tuning(full):
 
 @pytest.mark.slow
 def test_letters_are_below_their_defaults(full):
-    assert mean(full["AFIND+"]) > mean(full["AFIND+ by the letter"]) + 2
-    assert mean(full["PANMGrad"]) > mean(full["PANM by the letter"]) + 2
+    assert mean(full["AFIND+"]) > mean(full["AFIND+ as printed"]) + 2
+    assert mean(full["PANMGrad"]) > mean(full["PANM as printed"]) + 2
 
 
 @pytest.mark.slow

@@ -23,10 +23,10 @@ METHODS = {
     "Oracle, all 9": "gossip --selection.k all --selection.within cluster",
     "Oracle(5)": "gossip --selection.within cluster",
     "AFIND+": "afind",
-    "AFIND+ by the letter": "afind_literal",
+    "AFIND+ as printed": "afind_literal",
     "PANMLoss": "panm_loss --selection.k 5 --selection.l 10",
     "PANMGrad": "panm_grad --selection.k 5 --selection.l 10",
-    "PANM by the letter": "panm_literal --selection.k 5 --selection.l 10",
+    "PANM as printed": "panm_literal --selection.k 5 --selection.l 10",
     "DPFL": "dpfl --trainer.max_rounds 29",  # 10 epochs and 28 rounds of 5 are the 150 of the others
     "PENS": "pens --selection.k 5 --selection.sampled 10 --selection.top 5",
     "FedeRiCo": "federico",

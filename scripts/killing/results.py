@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from dfl_lightning.checkpoints import read_checkpoint
+
 TIMES = ("seconds", "phase_seconds")
 """Names of what may differ: times."""
 
@@ -45,11 +47,19 @@ def result(folder: Path) -> dict[str, Any]:
             arrays[name] = {key: content[key] for key in content.files}
     return {
         "metrics.csv": dict(enumerate(rows)),
-        "last.ckpt": torch.load(folder / "checkpoints" / "last.ckpt", weights_only=True),
+        "last.ckpt": _checkpoint(folder / "checkpoints" / "last.ckpt"),
         "summary.json": json.loads((folder / "summary.json").read_text()),
         "files": sorted(str(f.relative_to(folder)) for f in folder.rglob(".*")),  # half-written ones stay behind
         **arrays,
     }
+
+
+def _checkpoint(path: Path) -> dict[str, Any]:
+    """All that a checkpoint holds, in one file or in pieces."""
+    content = read_checkpoint(path)
+    nodes = torch.arange(content["dfl_lightning"]["nodes"])
+    state = {key: values[nodes] if "rows." in key else values for key, values in content["state_dict"].items()}
+    return {**content, "state_dict": state}
 
 
 def differences(a: Any, b: Any, where: str = "") -> Iterator[str]:

@@ -41,7 +41,7 @@ def test_a_float32_result_is_noticed():
 
 POLICIES = {
     "AFIND+": [cb.AFIND(), cb.AdaptiveThreshold(), cb.Boltzmann()],
-    "AFIND by the letter": [
+    "AFIND as printed": [
         cb.AFIND(rule="literal", proxy="grad_batch", center=False),
         cb.AdaptiveThreshold(rule="literal"),
         cb.Boltzmann(contribution="own", gamma=0.9),

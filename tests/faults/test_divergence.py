@@ -28,7 +28,7 @@ BY_LOSS = {
     "panm, losses": ["uniform"],
     "dpfl": ["uniform"],
     "dpfl, always among all": ["by samples"],
-    "dpfl by the letter": ["uniform"],
+    "dpfl as printed": ["uniform"],
     "federico": ["by scores"],
     "everybody": ["boltzmann", "boltzmann of own losses"],
     "afind": ["boltzmann"],

@@ -60,8 +60,8 @@ def test_the_systems_of_the_papers_are_the_same_in_1_2_3_and_5_processes(runs, t
 
 
 OTHERS = {
-    "afind, letter": ["--config", "afind_literal"],
-    "panm, letter": ["--config", "panm_literal"],
+    "afind, as printed": ["--config", "afind_literal"],
+    "panm, as printed": ["--config", "panm_literal"],
     "gossip": ["--config", "gossip"],
     "everybody": ["--config", "gossip", "--selection.k", "all"],
     "dsgd": ["--config", "dsgd"],

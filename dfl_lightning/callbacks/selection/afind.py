@@ -23,7 +23,7 @@ class AFIND(Selection):
     Each client sends one layer, the output layer of its featurizer, to those that can hear it; a receiver turns the
     cosines into probabilities by a softmax of temperature `nu`. The default compares the layers of the trained models
     minus their mean over the neighbourhood, and scores a neighbour by n_i p_ij, so that 1 is an average neighbour; the
-    documentation says why, and `rule: literal` with its companions is the paper's letter.
+    documentation says why, and `rule: literal` with its companions is the paper as printed.
 
     Args:
         nu: temperature of the softmax over cosines, above 0.
@@ -56,8 +56,8 @@ class AFIND(Selection):
         self.nu, self.k, self.rule = nu, k, rule
         self.proxy, self.center, self.proxy_layer = proxy, center, proxy_layer
         self.similarity: Tensor | None = None  # last known cosines, float64 [n, n], NaN = never seen
-        self.probabilities: Tensor | None = None  # p of the letter, float64 [n, n]
-        self.met: Tensor | None = None  # whom the letter has ever had as a neighbour, bool [n, n]
+        self.probabilities: Tensor | None = None  # p as printed, float64 [n, n]
+        self.met: Tensor | None = None  # whom the rule as printed has ever had as a neighbour, bool [n, n]
 
     def start(self, federation: Federation) -> None:
         """The proxy layer must exist and be shared."""
@@ -83,7 +83,7 @@ class AFIND(Selection):
         return columns
 
     def on_compare(self, round: Round) -> None:
-        """Scores of the candidates: from this round's proxies, or by the letter from last round's."""
+        """Scores of the candidates: from this round's proxies, or as printed from last round's."""
         if self.rule == "literal":
             self._meet(round.federation.topology.linked(round.index))
             assert self.probabilities is not None
@@ -96,7 +96,7 @@ class AFIND(Selection):
             round.scores = torch.where(known, ratio, 1.0)  # never seen: an average neighbour
 
     def on_select(self, round: Round) -> None:
-        """Threshold or k best; the letter looks at the selected ones' proxies now, for the next round."""
+        """Threshold or k best; as printed, it looks at the selected ones' proxies now, for the next round."""
         super().on_select(round)
         if self.rule == "literal":
             assert round.selected is not None

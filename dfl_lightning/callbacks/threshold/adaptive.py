@@ -31,7 +31,7 @@ class AdaptiveThreshold(Threshold):
         if tau < 0:
             raise UserError(f"threshold.tau={tau}; it must be 0 or more")
         self.tau, self.rule = tau, rule
-        self.threshold: Tensor | None = None  # the letter's theta for the next round, float64 [n]
+        self.threshold: Tensor | None = None  # theta as printed for the next round, float64 [n]
 
     def start(self, federation: Federation) -> None:
         """Scores and threshold must be in the same units."""
@@ -41,7 +41,7 @@ class AdaptiveThreshold(Threshold):
             raise UserError(f"threshold.rule={self.rule} but selection.rule={theirs}; they must be the same")
 
     def on_threshold(self, round: Round) -> None:
-        """From this round's similarities, or by the letter from last round's."""
+        """From this round's similarities, or as printed from last round's."""
         if self.rule == "literal":
             zero = torch.zeros(round.num_nodes, dtype=torch.float64)
             round.threshold = zero if self.threshold is None else self.threshold
@@ -53,7 +53,7 @@ class AdaptiveThreshold(Threshold):
             round.threshold = adaptive_threshold(round.similarity, known, self.tau)
 
     def on_round_end(self, round: Round) -> None:
-        """Log the mean threshold; the letter computes the next one from whom it selected now."""
+        """Log the mean threshold; as printed, it computes the next one from whom it selected now."""
         if round.threshold is not None:
             round.log("threshold", float(round.threshold[round.receivers].mean()))
         if self.rule == "literal" and round.similarity is not None and round.selected is not None:

@@ -98,7 +98,7 @@ def test_identical_clients_lose_each_other_by_the_letter(start, make_data):
     assert [int(round.selected.sum()) for round in run.rounds] == [30, 0, 0]
 
 
-# --- the letter -------------------------------------------------------------------------------------------------------
+# --- as printed -------------------------------------------------------------------------------------------------------
 LINEAR = np.linspace(0, 0.9, 99)
 HALF = np.repeat([0.9, 0.0], [50, 49])
 TENTH = np.repeat([0.9, 0.0], [10, 89])

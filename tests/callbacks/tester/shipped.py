@@ -108,15 +108,15 @@ LISTED: dict[str, list[Listed]] = {
         Listed("afind, update of the round", lambda: cb.AFIND(proxy="delta"), ADAPTIVE),
         Listed("afind, weights", lambda: cb.AFIND(proxy="weight", center=False), ADAPTIVE),
         Listed("afind, first batch", lambda: cb.AFIND(proxy="grad_batch"), ADAPTIVE),
-        Listed("afind by the letter", afind_by_the_letter, (threshold_by_the_letter,)),
+        Listed("afind as printed", afind_by_the_letter, (threshold_by_the_letter,)),
         Listed("dpfl", lambda: cb.DPFL(budget=2, initial_epochs=2), draws=COINS),
         Listed("dpfl, all again", lambda: cb.DPFL("all", initial_epochs=2, period=2, repeat_bggc=True), draws=COINS),
-        Listed("dpfl by the letter", lambda: cb.DPFL(budget=2, initial_epochs=2, rule="literal"), draws=COINS),
+        Listed("dpfl as printed", lambda: cb.DPFL(budget=2, initial_epochs=2, rule="literal"), draws=COINS),
         # two rounds of stage one, then a matching in every other round
         Listed("panm", lambda: cb.PANM(k=2, l=2, stage_one=2, tau=2)),
         Listed("panm, losses", lambda: cb.PANM("loss", k=2, l=2, stage_one=2, tau=2)),
         Listed("panm, unoriented", lambda: cb.PANM(k=2, l=2, stage_one=2, tau=2, matching="unoriented")),
-        Listed("panm by the letter", panm_by_the_letter),
+        Listed("panm as printed", panm_by_the_letter),
         Listed("pens", lambda: cb.PENS(k=2, sampled=3, top=2, stage_one=2)),
         Listed("pens, sent", lambda: cb.PENS(k=2, sampled=3, top=2, stage_one=3, rule="sent")),
         Listed("federico", lambda: cb.FedeRiCo(k=2), draws={"federico": coin_first}),
@@ -125,7 +125,7 @@ LISTED: dict[str, list[Listed]] = {
     ],
     "threshold": [
         Listed("adaptive", cb.AdaptiveThreshold, (cb.AFIND,)),
-        Listed("adaptive by the letter", threshold_by_the_letter, (afind_by_the_letter,)),
+        Listed("adaptive as printed", threshold_by_the_letter, (afind_by_the_letter,)),
     ],
     "dropout": [
         at_a_rate("bernoulli", cb.Bernoulli),

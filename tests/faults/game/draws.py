@@ -83,7 +83,7 @@ def cases(draw, **fixed):
         "topology": st.just(topology),
         "selection": st.just(selection),
         "aggregation": aggregation,
-        "threshold": st.sampled_from(["none", "literal" if "letter" in selection else "adaptive"]),
+        "threshold": st.sampled_from(["none", "literal" if "as printed" in selection else "adaptive"]),
         "dropout": st.one_of(st.none(), dropout, up, up),
         "substitution": st.just("nobody") if selection == "ifca" else substitution,
         "objective": st.sampled_from(["plain", "plain", "fedprox", *(["tracking"] * alone)]),
