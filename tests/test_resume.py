@@ -61,9 +61,15 @@ class Count(RoundCallback):
 
 
 def hears(hook):
-    return lambda self, trainer, *args: self.hear(hook, trainer)
+    return lambda self, *args: self.hear(hook, self.trainer)
 
 
+def remember(self, trainer, pl_module, stage):
+    """Hooks of a round are called without the trainer."""
+    self.trainer = trainer
+
+
+Bomb.setup = Count.setup = remember
 for name in ("on_train_start", *BEFORE, *AFTER):
     setattr(Bomb, name, hears(name))
 for name in COUNTED:
