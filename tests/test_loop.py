@@ -59,13 +59,17 @@ class StopIn(Monitor):
     def __init__(self, hook, round):
         self.hook, self.round = hook, round
 
-    def act(self, hook, trainer):
+    def setup(self, trainer, pl_module, stage):
+        self.trainer = trainer
+
+    def act(self, hook):
+        trainer = self.trainer
         if hook == self.hook and trainer.lightning_module.bank.boundary.round == self.round:
             trainer.should_stop = True
 
 
 for name in ("on_train_epoch_start", "on_engine_progress", "on_weigh", "on_validation_end"):
-    setattr(StopIn, name, lambda self, trainer, *args, name=name: self.act(name, trainer))
+    setattr(StopIn, name, lambda self, *args, name=name: self.act(name))
 
 
 def progress(file):
@@ -559,7 +563,7 @@ def test_the_profiler_shows_the_parts_of_a_round(small_run):
         ({"cohorts": 0}, "cohorts=0; it is a number of groups of clients, 1 or more"),
         ({"run_name": "../elsewhere"}, r"run_name=../elsewhere: it is the name of a folder"),
         ({"checkpoints": "half"}, "checkpoints=half; it is full or sharded"),
-        ({"precision": "16-mixed"}, "precision=16-mixed is not implemented; use 32, 64-true or bf16-mixed"),
+        ({"precision": "16-mixed"}, "precision=16-mixed is not implemented; use 32, tf32, 64-true or bf16-mixed"),
         ({"gradient_clip_val": -1.0}, "gradient_clip_val=-1.0; it must be above 0"),
         ({"gradient_clip_val": 1.0, "gradient_clip_algorithm": "x"}, "gradient_clip_algorithm=x; it is norm or value"),
         ({"checkpoint_every": 0}, "checkpoint_every=0; it is a number of rounds, 1 or more"),

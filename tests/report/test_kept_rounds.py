@@ -21,7 +21,7 @@ class Witness(RoundCallback):
     def __init__(self):
         self.rounds = []
 
-    def on_round_end(self, trainer, module, round):
+    def on_round_end(self, round):
         seen = {"dropped": round.dropped, "similarity": round.similarity, "threshold": round.threshold}
         seen |= {"stand_in": round.stand_in, "selected": round.selected, "models": round.ledger.models}
         self.rounds.append({name: None if value is None else value.clone() for name, value in seen.items()})

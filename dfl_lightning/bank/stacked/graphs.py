@@ -23,7 +23,6 @@ from dfl_lightning.bank.stacked.loss import sample_weights
 from dfl_lightning.bank.stacked.staging import Staging
 from dfl_lightning.bank.stacked.workshop import Workshop
 from dfl_lightning.errors import reason
-from dfl_lightning.objectives.plain import Plain
 from dfl_lightning.optimizers import Hyperparameters
 
 if TYPE_CHECKING:
@@ -147,6 +146,8 @@ class Recordings:
         Only phases of the run's own objective are, and of plain descent: fine-tuning comes with a fresh object at
         every evaluation, but `Plain.step` reads nothing of it.
         """
+        from dfl_lightning.objectives.plain import Plain  # here: objectives are made of what the bank is, too
+
         plain = type(phase.objective) is Plain
         known = plain or phase.objective is self.shop.config.objective
         if self.failure or not known or feed.steps < FEWEST_STEPS:
