@@ -35,7 +35,7 @@ class Mistaken(Callback):
 
 
 def callback(name):
-    return ["fit", *TINY, "--trainer.callbacks", f"mine.{name}"]
+    return ["fit", *TINY, "--trainer.callbacks", f"exit_code_callbacks.{name}"]
 
 
 TABLE = [
@@ -87,8 +87,8 @@ def code_of(words):
 def test_exit_code(words, code, finished, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
-    monkeypatch.delitem(sys.modules, "mine", raising=False)
-    (tmp_path / "mine.py").write_text(CALLBACKS)
+    monkeypatch.delitem(sys.modules, "exit_code_callbacks", raising=False)
+    (tmp_path / "exit_code_callbacks.py").write_text(CALLBACKS)
     words = [word.replace("RUN", str(finished)) for word in words]
     assert code_of(words) == code
     said = capsys.readouterr().err.strip()

@@ -181,7 +181,7 @@ def test_keys_move_the_round_a_client_is_picked_and_the_theme_keeps_both(page, o
     assert seen.console == []
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("scheme", ["light", pytest.param("dark", marks=pytest.mark.slow)])
 def test_axe_finds_nothing(page, open_page, scheme):
     axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe-playwright-python is not installed")
     seen = open_page(page, scheme=scheme, bypass_csp=True)
@@ -189,6 +189,7 @@ def test_axe_finds_nothing(page, open_page, scheme):
     assert found.violations_count == 0, found.generate_report()
 
 
+@pytest.mark.slow
 def test_unusual_runs_make_a_page_too(tmp_path, make_run, make_links, open_page):
     """One seed, no clusters, no training alone, no links, nothing known of the images, names with dots and brackets."""
     rng = np.random.default_rng(1)
@@ -222,6 +223,7 @@ def test_unusual_runs_make_a_page_too(tmp_path, make_run, make_links, open_page)
     assert {f.suffix for f in (tmp_path / "pictures").iterdir()} == {".png", ".csv"}
 
 
+@pytest.mark.slow
 def test_with_many_links_the_matrix_stands_alone(tmp_path, make_run, make_links, open_page, monkeypatch):
     monkeypatch.setattr("dfl_lightning.report.page.rounds.MOST_LINKS", 10)
     rng = np.random.default_rng(2)

@@ -107,7 +107,9 @@ def test_a_default_that_has_changed_is_no_silent_mixture(planned, pretend, study
     assert "when a default of dfl_lightning was another one: selection.redraw was false and is true" in said(capsys).err
 
 
-@pytest.mark.parametrize(("signum", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(
+    ("signum", "code"), [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 143, marks=pytest.mark.slow)]
+)
 def test_a_stopped_study_saves_and_says_how_to_go_on(study_of, start, signum, code):
     study_of(base=LONG, columns={"IID": {}})
     study = start("run", "small.yaml", "-j", "2")
@@ -124,6 +126,7 @@ def test_a_stopped_study_saves_and_says_how_to_go_on(study_of, start, signum, co
         assert state.summary["rounds"] == state.rounds
 
 
+@pytest.mark.slow
 def test_cells_end_with_a_study_that_is_killed_and_keep_their_lock_until_then(study_of, start):
     study_of(base=LONG, columns={"IID": {}})
     study = start("run", "small.yaml", "-j", "1")
@@ -137,6 +140,7 @@ def test_cells_end_with_a_study_that_is_killed_and_keep_their_lock_until_then(st
     FolderLock().take(cell.folder)
 
 
+@pytest.mark.slow
 def test_two_studies_share_the_work(study_of, start):
     study_of()
     both = [start("run", "small.yaml") for _ in range(2)]

@@ -40,8 +40,13 @@ def narrow_blocks(monkeypatch):
     monkeypatch.setattr(few_pairs, "GPU_PIECE", 2**14)
 
 
+OFTEN = ("afind", "dpfl", "gradient_tracking")
+
+
 @pytest.mark.usefixtures("narrow_blocks")
-@pytest.mark.parametrize("name", shipped("configs"))
+@pytest.mark.parametrize(
+    "name", [n if n in OFTEN else pytest.param(n, marks=pytest.mark.slow) for n in shipped("configs")]
+)
 def test_no_run_makes_a_float64_copy_of_all_rows(name, tmp_path):
     words = {
         "config": shipped("configs")[name],

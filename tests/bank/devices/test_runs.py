@@ -5,7 +5,7 @@ import pytest
 import torch
 from pretended import DEVICE, everything_on
 from torch import nn
-from torchmetrics.classification import MulticlassAUROC, MulticlassF1Score
+from torchmetrics.classification import MulticlassF1Score, MulticlassPrecision
 
 from dfl_lightning import callbacks as cb
 from dfl_lightning.arguments import find_configs, settle_choices
@@ -68,7 +68,9 @@ def heads(**more):
 
 MORE = {
     "augmentation": lambda: {"data": {"augment": True, "normalise": True}},
-    "metrics": lambda: {"module": {"metrics": [MulticlassF1Score(num_classes=10), MulticlassAUROC(num_classes=10)]}},
+    "metrics": lambda: {
+        "module": {"metrics": [MulticlassF1Score(num_classes=10), MulticlassPrecision(num_classes=10)]}
+    },
     "personal heads": lambda: {"module": heads()},
     "personal heads and a pull": lambda: {"module": heads(objective=FedProx(mu=0.5, personal_epochs=2))},
     "proximal": lambda: {"module": {"objective": FedProx(mu=0.5)}},
@@ -100,7 +102,7 @@ def results(small_run, case, engine):
     return {**boundary.rows, **boundary.evaluation, **clients}
 
 
-@pytest.mark.parametrize("engine", ["stacked", "loop"])
+@pytest.mark.parametrize("engine", ["stacked", pytest.param("loop", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("case", MORE)
 def test_other_runs_on_another_device(small_run, case, engine):
     here = results(small_run, case, engine)
