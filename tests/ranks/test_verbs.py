@@ -146,8 +146,17 @@ def every_verb(count, engine_name, kind):
     return moved
 
 
-@pytest.mark.parametrize("kind", ["mlp", "personal", "servers", "batchnorm", "wide"])
-@pytest.mark.parametrize("engine", ["loop", "stacked"])
+KINDS = ("mlp", "personal", "servers", "batchnorm", "wide")
+
+
+@pytest.mark.parametrize(
+    ("engine", "kind"),
+    [
+        *(("stacked", kind) for kind in KINDS),
+        ("loop", KINDS[0]),
+        *(pytest.param("loop", kind, marks=pytest.mark.slow) for kind in KINDS[1:]),
+    ],
+)
 @pytest.mark.parametrize("count", [pytest.param(2, marks=pytest.mark.slow), 3, pytest.param(5, marks=pytest.mark.slow)])
 def test_every_verb_gives_the_bits_of_one_process(on_ranks, count, engine, kind):
     for moved in on_ranks(count, verbs, count, engine, kind):

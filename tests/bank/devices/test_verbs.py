@@ -92,7 +92,7 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", [pytest.param("loop", marks=pytest.mark.slow), "stacked"])
 @pytest.mark.parametrize("case", CASES)
 def test_the_four_verbs_work_on_another_device(federation, count, case, engine):
     here, there = both(federation, ENGINES[engine], DEVICE, servers=1, sets=("other",), **CASES[case])
