@@ -30,6 +30,7 @@ SMALL = [
     "cpu",
 ]
 FILES = {"config.yaml", "metrics.csv", "clients.npz", "graphs.npz", "split.npz", "summary.json", "checkpoints"}
+FILES |= {"commands.csv"}
 
 
 @pytest.fixture
