@@ -30,7 +30,7 @@ _INSTEAD = {
 
 
 @dataclass(frozen=True)
-class LocalWork:
+class LocalTraining:
     """How clients train, whatever the objective.
 
     Args:
@@ -79,7 +79,7 @@ class Federation:
     init: str
     num_rounds: int | None
     objective: Objective
-    local: LocalWork
+    local: LocalTraining
     policies: tuple[RoundCallback, ...] = ()
     remarks: list[str] = field(default_factory=list)
     bank: Bank = field(init=False, repr=False)

@@ -21,7 +21,7 @@ from dfl_lightning.bank.ranks import Ranks, owners_of
 from dfl_lightning.callbacks.families import Selection
 from dfl_lightning.data import ClientData
 from dfl_lightning.errors import UserError
-from dfl_lightning.federation import Federation, LocalWork, agreeing_clusters
+from dfl_lightning.federation import Federation, LocalTraining, agreeing_clusters
 from dfl_lightning.fingerprint import check_fingerprint, check_rounds, fingerprint
 from dfl_lightning.global_generators import no_global_draws
 from dfl_lightning.history import settings_text, taken_up
@@ -197,7 +197,7 @@ class DFLModule(LightningModule):
             init=self.init,
             num_rounds=rounds if rounds is not None and rounds >= 0 else None,
             objective=self.objective,
-            local=LocalWork(
+            local=LocalTraining(
                 epochs=self.local_epochs,
                 batch_size=self.batch_size,
                 optimizer=self.client_optimizer,

@@ -3,6 +3,7 @@
 import importlib
 import os
 import signal
+import sys
 from pathlib import Path
 
 import lightning.pytorch as L
@@ -99,6 +100,16 @@ def pretended_gpu():
 
         patch.setattr(engine, "Stopwatch", lambda *_: lambda: 1.0)
         yield
+
+
+@pytest.fixture(autouse=True)
+def users_modules_are_forgotten(tmp_path_factory):
+    """Two tests may both have a `mine.py`, as two users do: what a test imported from its own folder goes with it."""
+    yield
+    root = str(tmp_path_factory.getbasetemp())
+    for name, module in list(sys.modules.items()):
+        if (getattr(module, "__file__", None) or "").startswith(root):
+            del sys.modules[name]
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -312,8 +312,6 @@ def here(tmp_path, monkeypatch):
     monkeypatch.setenv("PL_GLOBAL_SEED", "0")
     monkeypatch.delenv("DFL_DEBUG", raising=False)
     monkeypatch.setattr(sys, "path", [p for p in sys.path if "pytest-of" not in p])
-    for module in ("own_nets", "own_broken", "own_syntax"):
-        monkeypatch.delitem(sys.modules, module, raising=False)
     return tmp_path
 
 

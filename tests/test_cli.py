@@ -632,7 +632,6 @@ monitors: [own_parts.Loudest]
 def test_own_classes_of_the_working_folder_work_by_their_import_path(dfl, here, monkeypatch):
     (here / "own_parts.py").write_text(OWN)
     (here / "own.yaml").write_text(OWN_CONFIG)
-    monkeypatch.delitem(sys.modules, "own_parts", raising=False)
     done = dfl("--config own.yaml", small=False)
     assert (done.code, done.err) == (0, "")
     assert done.out.startswith("Nearest + Uniform · 6 clients · Net (32 parameters each) · Pairs, IID")
@@ -668,7 +667,6 @@ EXITS = {
 def test_an_exit_in_a_users_class_is_its_mistake(dfl, here, monkeypatch, where):
     head = "import sys\nfrom dfl_lightning.callbacks import Gossip\n\nclass Leaving(Gossip):\n    k = 2\n"
     (here / "leaving.py").write_text(head + EXITS[where])
-    monkeypatch.delitem(sys.modules, "leaving", raising=False)
     done = dfl("--config gossip --selection leaving.Leaving")
     lines = (head + EXITS[where]).splitlines()
     (number,) = (n for n, line in enumerate(lines, start=1) if "sys.exit" in line or "parse_args" in line)
@@ -685,7 +683,6 @@ def test_an_exit_in_another_thread_is_found_too(dfl, here, monkeypatch):
         "import sys\nfrom dfl_lightning.objectives import Plain\n\nclass Leaving(Plain):\n"
         "    def step(self, ctx):\n        sys.exit(0)\n"
     )
-    monkeypatch.delitem(sys.modules, "leaving", raising=False)
     done = dfl("--config gossip --objective leaving.Leaving --trainer.cohorts 2")
     assert done.code == 2
     assert "leaving.py, line 6, in step: sys.exit(0)" in done.err
@@ -702,7 +699,6 @@ def test_should_stop_ends_a_run_after_the_round(dfl, here, monkeypatch):
         "from dfl_lightning.callbacks import Monitor\n\nclass Ending(Monitor):\n"
         "    def on_train_epoch_start(self, trainer, module):\n        trainer.should_stop = True\n"
     )
-    monkeypatch.delitem(sys.modules, "ending", raising=False)
     done = dfl("--config gossip --monitors [ending.Ending]")
     assert done.code == 0, done.err
     assert len(rows_of(done.run)) == 1

@@ -129,7 +129,6 @@ def here(tmp_path, monkeypatch):
     monkeypatch.setenv("PL_GLOBAL_SEED", "0")
     monkeypatch.delenv("DFL_DEBUG", raising=False)
     monkeypatch.setattr(sys, "path", [str(tmp_path), *(p for p in sys.path if "pytest-of" not in p)])
-    monkeypatch.delitem(sys.modules, "own", raising=False)
     return tmp_path
 
 
@@ -284,7 +283,6 @@ def test_a_function_makes_what_it_says():
 def test_a_module_called_like_one_of_pythons_is_not_pythons(monkeypatch, tmp_path):
     (tmp_path / "test.py").write_text("class Net: pass\n")
     monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.delitem(sys.modules, "test", raising=False)
     import test
 
     assert not is_pythons_own(test.Net)

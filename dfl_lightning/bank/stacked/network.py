@@ -615,7 +615,7 @@ def _last_entered(network: nn.Module, inputs: Tensor) -> str:
     ]
     try:
         network(inputs.clone())
-    except Exception:
+    except Exception:  # it has failed before, and was told of then: here only the place is looked for
         return entered[-1] if entered else ""
     finally:
         for hook in hooks:
