@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from dfl_lightning import callbacks, data, models, report
-    from dfl_lightning.errors import UserError
     from dfl_lightning.module import DFLModule
     from dfl_lightning.report.reading import read_run
-    from dfl_lightning.round import Round, RoundCallback
+    from dfl_lightning.round.record import Round, RoundCallback
     from dfl_lightning.trainer import DFLTrainer
+    from dfl_lightning.utils.errors import UserError
 
 __all__ = [
     "DFLModule",
@@ -35,13 +35,13 @@ _HOMES = {
     "DFLTrainer": "trainer",
     "Round": "round",
     "RoundCallback": "round",
-    "UserError": "errors",
+    "UserError": "utils.errors",
     "read_run": "report.reading",
 }
 
 
 def __getattr__(name: str) -> Any:
-    # On first use: torch and Lightning take seconds to load, and `commands` has something to do before.
+    # On first use: torch and Lightning take seconds to load, and `cli.main` has something to do before.
     if name not in __all__:
         raise AttributeError(f"module 'dfl_lightning' has no attribute '{name}'")
     home = importlib.import_module(f"dfl_lightning.{_HOMES.get(name, name)}")

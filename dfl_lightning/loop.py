@@ -21,10 +21,10 @@ from lightning.pytorch.loops.training_epoch_loop import _TrainingEpochLoop
 from lightning.pytorch.trainer.connectors.signal_connector import _SignalConnector
 from lightning.pytorch.trainer.states import TrainerFn
 
-from dfl_lightning.bank.ranks import StoppedElsewhere
-from dfl_lightning.protocol import Protocol
-from dfl_lightning.round import Round, call_round_hook
-from dfl_lightning.strategy import look_for_the_others
+from dfl_lightning.distributed.communicator import StoppedElsewhere
+from dfl_lightning.distributed.strategy import look_for_the_others
+from dfl_lightning.protocol import RoundProtocol
+from dfl_lightning.round.record import Round, call_round_hook
 
 if TYPE_CHECKING:
     from dfl_lightning.module import DFLModule
@@ -88,8 +88,8 @@ class RoundLoop(_FitLoop):
         trainer._signal_connector = EarlySignals(trainer)
 
     @property
-    def _protocol(self) -> Protocol:
-        return Protocol(cast("DFLTrainer", self.trainer))
+    def _protocol(self) -> RoundProtocol:
+        return RoundProtocol(cast("DFLTrainer", self.trainer))
 
     @property
     def rounds_committed(self) -> int:

@@ -16,23 +16,28 @@ from lightning.pytorch.trainer.states import TrainerFn
 from torch import Tensor, nn
 from torchmetrics import Metric
 
-from dfl_lightning.bank import Bank, Engine, EngineConfig, Layout, References, Term, Training, card, make_engine
-from dfl_lightning.bank.ranks import Ranks, owners_of
-from dfl_lightning.callbacks.families import Selection
+from dfl_lightning.bank import card
+from dfl_lightning.bank.bank import Bank
+from dfl_lightning.bank.layout import Layout
+from dfl_lightning.bank.references import References, Term
+from dfl_lightning.callbacks.base import Selection
+from dfl_lightning.checkpoints.compatibility import check_fingerprint, check_rounds, fingerprint
+from dfl_lightning.checkpoints.history import settings_text, taken_up
 from dfl_lightning.data import ClientData
-from dfl_lightning.errors import UserError
-from dfl_lightning.federation import Federation, LocalTraining, agreeing_clusters
-from dfl_lightning.fingerprint import check_fingerprint, check_rounds, fingerprint
-from dfl_lightning.global_generators import no_global_draws
-from dfl_lightning.history import settings_text, taken_up
+from dfl_lightning.distributed.communicator import Ranks, owners_of
+from dfl_lightning.engines.engine import Engine, EngineConfig, Training
+from dfl_lightning.engines.factory import make_engine
+from dfl_lightning.engines.optimizers import DEFAULT_OPTIMIZER, ClientOptimizer, Hyperparameters, name_of
+from dfl_lightning.engines.schedule import Schedule
 from dfl_lightning.models import Network
 from dfl_lightning.models.fitting import fit_to_data
 from dfl_lightning.models.init import fresh_parameters, load_parameters
 from dfl_lightning.objectives import Objective, Phase, Plain
-from dfl_lightning.optimizers import DEFAULT_OPTIMIZER, ClientOptimizer, Hyperparameters, name_of
-from dfl_lightning.round import draws_by_name_only
-from dfl_lightning.schedule import Schedule
+from dfl_lightning.round.federation import Federation, LocalTraining, agreeing_clusters
+from dfl_lightning.round.record import draws_by_name_only
 from dfl_lightning.topology import Topology, load_topology
+from dfl_lightning.utils.errors import UserError
+from dfl_lightning.utils.global_generators import no_global_draws
 
 if TYPE_CHECKING:
     from dfl_lightning.trainer import DFLTrainer

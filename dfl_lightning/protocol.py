@@ -13,19 +13,21 @@ import torch
 from lightning.pytorch import Callback
 from torch import Tensor
 
-from dfl_lightning.bank import Bank, Boundary, References, Trained, Training
-from dfl_lightning.callbacks.families import Aggregation, Selection, Substitution, Threshold
-from dfl_lightning.errors import UserError
+from dfl_lightning.bank.bank import Bank, Boundary
+from dfl_lightning.bank.references import References, Trained
+from dfl_lightning.callbacks.base import Aggregation, Selection, Substitution, Threshold
+from dfl_lightning.engines.engine import Training
 from dfl_lightning.functional import count_votes
-from dfl_lightning.round import Round, call_round_hook, draws_by_name_only
+from dfl_lightning.round.record import Round, call_round_hook, draws_by_name_only
+from dfl_lightning.utils.errors import UserError
 
 if TYPE_CHECKING:
-    from dfl_lightning.federation import Federation
     from dfl_lightning.module import DFLModule
+    from dfl_lightning.round.federation import Federation
     from dfl_lightning.trainer import DFLTrainer
 
 
-class Protocol:
+class RoundProtocol:
     """The steps of a round and the promises that each must keep."""
 
     def __init__(self, trainer: DFLTrainer) -> None:
@@ -198,7 +200,7 @@ class Protocol:
         aggregation = self.federation.policy(Aggregation)
         assert aggregation is not None
         assert round.selected is not None
-        rows = n + round.num_clients * len(round.speakers)
+        rows = n + round.num_clients * len(round.substitutes)
         self._promise_type(round.stand_in, int, (n, n), Substitution, "stand_in")
         stand_in = round.stand_in
         wrong = (stand_in < -1) | (stand_in >= rows)

@@ -30,18 +30,18 @@ from lightning.pytorch.strategies import SingleDeviceStrategy, Strategy
 from lightning.pytorch.trainer.states import TrainerFn, TrainerStatus
 
 from dfl_lightning import callbacks as families
-from dfl_lightning.advice import quiet_lightning
 from dfl_lightning.bank.card import one_sentence
-from dfl_lightning.bank.choice import ENGINES
-from dfl_lightning.checkpoints import AtomicCheckpointIO, RoundCheckpoint, ShardedCheckpointIO, checkpoint_of
-from dfl_lightning.errors import UserError, nearest
-from dfl_lightning.float32 import float32_arithmetic
+from dfl_lightning.checkpoints.io import AtomicCheckpointIO, RoundCheckpoint, ShardedCheckpointIO, checkpoint_of
+from dfl_lightning.distributed.strategy import ClientStrategy, strategy_for
+from dfl_lightning.engines.factory import ENGINES
+from dfl_lightning.engines.float32 import float32_arithmetic
 from dfl_lightning.loop import LocalWork, RoundLoop
-from dfl_lightning.report.processes import ProcessTraffic
 from dfl_lightning.report.progress import RoundProgress
 from dfl_lightning.report.run_folder import RunFolder
-from dfl_lightning.round import RoundCallback, refuse_wrong_hooks
-from dfl_lightning.strategy import ClientStrategy, strategy_for
+from dfl_lightning.report.traffic import ProcessTraffic
+from dfl_lightning.round.record import RoundCallback, refuse_wrong_hooks
+from dfl_lightning.utils.errors import UserError, nearest
+from dfl_lightning.utils.lightning_warnings import quiet_lightning
 
 if TYPE_CHECKING:
     from dfl_lightning.module import DFLModule

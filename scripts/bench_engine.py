@@ -26,7 +26,7 @@ from benchmarks.tables import Table, busy_note, machine, times, write_json
 from benchmarks.timing import Candidate, Machine, alternate, one_thread
 from benchmarks.training import skew_table, train_table
 
-from dfl_lightning.resources import shipped
+from dfl_lightning.utils.shipped_files import shipped
 
 SECTIONS = {
     "train": "local training of a round: both engines, the plain loop, and the bound of one big batch",

@@ -24,7 +24,7 @@ from typing import Any
 from comparisons import toy
 from comparisons.spread import spread
 
-from dfl_lightning.cli import run
+from dfl_lightning.cli.command import run
 
 UNIFORM = "--aggregation Uniform"
 EVERYBODY = "--selection Gossip --selection.k all --threshold null"

@@ -27,7 +27,7 @@ import torch
 from killing.results import TIMES, result
 from killing.starts import SCRIPT
 
-from dfl_lightning.resources import shipped
+from dfl_lightning.utils.shipped_files import shipped
 
 SMALL = [
     *["--data.num_clients", "10", "--data.samples_per_client", "30", "--data.val_fraction", "0.2"],

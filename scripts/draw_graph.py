@@ -16,8 +16,8 @@ import networkx as nx
 import numpy as np
 import torch
 
-from dfl_lightning.errors import UserError
 from dfl_lightning.topology import load_topology
+from dfl_lightning.utils.errors import UserError
 
 matplotlib.use("Agg")
 from matplotlib import pyplot as plt

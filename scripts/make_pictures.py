@@ -20,7 +20,7 @@ def main() -> None:
     argparse.ArgumentParser(description=__doc__).parse_args()
     IMAGES.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as folder:
-        call = "from dfl_lightning.commands import fit; fit()"
+        call = "from dfl_lightning.cli.main import fit; fit()"
         words = [sys.executable, "-c", call, *COMMAND.split()[1:]]
         output = subprocess.run(words, cwd=folder, capture_output=True, text=True, check=True).stdout
         (run,) = Path(folder).glob("runs/afind/*")

@@ -39,7 +39,7 @@ def trained(folder: Path, words: str) -> Run:
     place = folder / words.replace("--", "").replace(" ", "_")
     if not list(place.glob("runs/*/*/summary.json")):
         place.mkdir(parents=True, exist_ok=True)
-        call = "from dfl_lightning.commands import fit; fit()"
+        call = "from dfl_lightning.cli.main import fit; fit()"
         subprocess.run([sys.executable, "-c", call, *words.split()], cwd=place, check=True)
     (summary,) = place.glob("runs/*/*/summary.json")
     return read_run(summary.parent)

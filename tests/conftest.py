@@ -96,7 +96,7 @@ def pretended_gpu():
     from pretended import everything_on
 
     with everything_on(), pytest.MonkeyPatch.context() as patch:
-        from dfl_lightning.bank.stacked import engine
+        from dfl_lightning.engines.stacked import engine
 
         patch.setattr(engine, "Stopwatch", lambda *_: lambda: 1.0)
         yield

@@ -10,12 +10,12 @@ import torch
 import yaml
 from torch import nn
 
-from dfl_lightning import cli
-from dfl_lightning.checkpoints import read_checkpoint
+from dfl_lightning.checkpoints.io import read_checkpoint
+from dfl_lightning.cli import command as cli
 from dfl_lightning.data import Digits
 from dfl_lightning.data.partitions import Dirichlet
-from dfl_lightning.resources import shipped
-from dfl_lightning.streams import stream
+from dfl_lightning.utils.random_streams import stream
+from dfl_lightning.utils.shipped_files import shipped
 
 CLIENTS, ROUNDS, HIDDEN = 6, 3, 8
 SMALLER = (

@@ -1,8 +1,8 @@
 """The round loop leans on private parts of Lightning. This fails when an upgrade changes one of them.
 
 What to do then: read the changes of the methods below between the two releases (`git diff` of Lightning's
-`loops/fit_loop.py` and `loops/training_epoch_loop.py`), mend `dfl_lightning/loop.py`, run `tests/test_resume.py` with
-`-m "slow or not slow"`, and put the digest that this test prints into `KNOWN`.
+`loops/fit_loop.py` and `loops/training_epoch_loop.py`), mend `dfl_lightning/loop.py`, run
+`tests/checkpoints/test_resume.py` with `-m "slow or not slow"`, and put the digest that this test prints into `KNOWN`.
 """
 
 import ast
@@ -27,8 +27,8 @@ from lightning.pytorch.trainer.connectors.signal_connector import _SignalConnect
 
 import dfl_lightning
 from dfl_lightning import DFLTrainer
+from dfl_lightning.distributed.launcher import Launcher
 from dfl_lightning.loop import EarlySignals, LocalWork, RoundLoop
-from dfl_lightning.processes import Launcher
 
 KNOWN = {"2.6": "b5312d0bfd944ac5"}
 """Digest of `RELIED_ON` by Lightning series."""

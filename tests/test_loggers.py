@@ -8,7 +8,7 @@ from lightning.pytorch.callbacks import EarlyStopping, LearningRateMonitor, Mode
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from dfl_lightning.cli import run as command
+from dfl_lightning.cli.command import run as command
 
 SMALL = "--data.num_clients 6 --data.samples_per_client 40 --data.val_fraction 0.2 --model.local_epochs 1"
 

@@ -25,9 +25,9 @@ from lightning.pytorch.strategies import DDPStrategy
 from dfl_lightning import DFLTrainer
 from dfl_lightning import callbacks as families
 from dfl_lightning.callbacks import Monitor
-from dfl_lightning.checkpoints import read_checkpoint, rounds_in
-from dfl_lightning.errors import UserError
+from dfl_lightning.checkpoints.io import read_checkpoint, rounds_in
 from dfl_lightning.loop import RunStopped
+from dfl_lightning.utils.errors import UserError
 
 
 class Events(Monitor):

@@ -11,7 +11,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 from torch.utils.data import TensorDataset
 
-from dfl_lightning.bank import Evaluation, References
+from dfl_lightning.bank.references import Evaluation, References
 from dfl_lightning.callbacks import (
     AFIND,
     FDMS,
@@ -30,13 +30,13 @@ from dfl_lightning.callbacks import (
     Uniform,
 )
 from dfl_lightning.data import FromDataset
-from dfl_lightning.errors import UserError
 from dfl_lightning.models import MLP
 from dfl_lightning.module import DFLModule
-from dfl_lightning.protocol import Protocol, _all_finite
+from dfl_lightning.protocol import RoundProtocol, _all_finite
 from dfl_lightning.report.banner import notes
-from dfl_lightning.round import RoundCallback
+from dfl_lightning.round.record import RoundCallback
 from dfl_lightning.trainer import DFLTrainer
+from dfl_lightning.utils.errors import UserError
 
 CLIENTS = 4
 WIDTH, LAYER = 5 * 4 + 4 + 4 * 3 + 3, 5 * 4 + 4
@@ -74,7 +74,7 @@ def set_up(*policies, topology="complete", data=None, trainer=None, **model):
     optimizer = functools.partial(torch.optim.SGD, lr=0.2)
     module = DFLModule(MLP(hidden=[4]), local_epochs=1, batch_size=3, optimizer=optimizer, **model)
     the_trainer.prepare(module, data or toy_data())
-    return the_trainer, Protocol(the_trainer)
+    return the_trainer, RoundProtocol(the_trainer)
 
 
 def one_round(protocol):

@@ -1,6 +1,6 @@
 """Do the methods do what they are for? Minutes of training; run with `-m slow -s` to see the numbers.
 
-AFIND+ on rotated images and FL-FDMS with clients that drop out; every method on one toy is in `test_toy.py`.
+AFIND+ on rotated images and FL-FDMS with clients that drop out; `scripts/test_compare.py` has every method on one toy.
 """
 
 import functools

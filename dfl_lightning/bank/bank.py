@@ -12,16 +12,16 @@ import torch
 from torch import Tensor
 
 from dfl_lightning.bank.card import one_sentence
-from dfl_lightning.bank.comparing import Comparison, compare_rows
-from dfl_lightning.bank.engine import Engine, Progress, Training
-from dfl_lightning.bank.jobs import Evaluation, References, Trained
 from dfl_lightning.bank.layout import Columns, Layout
+from dfl_lightning.bank.matmul import product
 from dfl_lightning.bank.mixing import mix_rows
-from dfl_lightning.bank.products import product
-from dfl_lightning.bank.ranks import Ranks
-from dfl_lightning.bank.threads import workers
-from dfl_lightning.float32 import float32_arithmetic
-from dfl_lightning.global_generators import no_global_draws
+from dfl_lightning.bank.references import Evaluation, References, Trained
+from dfl_lightning.bank.similarity import Comparison, compare_rows
+from dfl_lightning.distributed.communicator import Ranks
+from dfl_lightning.engines.engine import Engine, Progress, Training
+from dfl_lightning.engines.float32 import float32_arithmetic
+from dfl_lightning.utils.global_generators import no_global_draws
+from dfl_lightning.utils.thread_pool import workers
 
 
 class Boundary(NamedTuple):
@@ -163,17 +163,17 @@ class Bank:
         return product(weights, rows[:, start:stop] if here else self._take(name, used.cpu(), start, stop))
 
     @contextmanager
-    def _visited(self, references: References) -> Iterator[None]:
+    def _brought(self, references: References) -> Iterator[None]:
         """The rows of other processes that these references read are here; all processes do this at once."""
         if self.ranks.count > 1:
             for name in dict.fromkeys(term.rows for term in references.terms):
                 read = torch.cat([term.read for term in references.terms if term.rows == name]).unique()
                 wanted = read[self.ranks.place[read] < 0]
-                visit = self.ranks.visit(wanted)
-                if visit.any:
+                exchange = self.ranks.row_exchange(wanted)
+                if exchange.any:
                     slots = torch.full((self.num_nodes,), -1)
                     slots[wanted] = torch.arange(len(wanted))
-                    self._guests[name] = (slots, visit.bring(self.rows(name)))
+                    self._guests[name] = (slots, exchange.bring(self.rows(name)))
         try:
             yield
         finally:
@@ -219,7 +219,7 @@ class Bank:
         """The owners' rows of `trained` become the references that their training started from."""
         jobs = references.take(torch.nonzero(self.ranks.at_home(references.owners)).squeeze(1))
         trained = self.rows("trained")
-        with self._visited(jobs):
+        with self._brought(jobs):
             trained[self.ranks.place[jobs.owners].to(trained.device)] = self.materialise(jobs)
 
     def rehearse(self, references: References, training: Training, into: str) -> Trained:
@@ -241,7 +241,7 @@ class Bank:
         ranks = self.ranks
         mine = torch.nonzero(ranks.at_home(references.owners)).squeeze(1)
         jobs = references if ranks.count == 1 else references.take(mine)
-        with self.timed("train"), self._visited(jobs), float32_arithmetic(self.engine.config.tf32):
+        with self.timed("train"), self._brought(jobs), float32_arithmetic(self.engine.config.tf32):
             refusal = partial(self.engine.drew, f"round {training.round}: local training")
             with ranks.together(), one_sentence(self.engine.out_of_memory), no_global_draws(refusal):
                 done = self.engine.train(self, jobs, training, target, progress)
@@ -271,7 +271,7 @@ class Bank:
             for wave in self.engine.waves(plan):
                 here = wave[mine[wave]]
                 jobs = references.take(here)
-                with self._visited(jobs), self.ranks.together(), no_global_draws(refusal):
+                with self._brought(jobs), self.ranks.together(), no_global_draws(refusal):
                     scores = self.engine.evaluate(self, jobs, split)
                 found[0, here] = scores.losses
                 for line, name in zip(found[1:], self.engine.metrics, strict=True):
@@ -318,7 +318,7 @@ class Bank:
             return block
 
         columns = self.layout.shared_parameters if columns is None else columns
-        with self.timed("compare"), nullcontext() if moving is None else self._visited(moving):
+        with self.timed("compare"), nullcontext() if moving is None else self._brought(moving):
             return compare_rows(read, self.num_clients, pairs, columns, centre, self.ranks)
 
     def mix(

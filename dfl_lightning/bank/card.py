@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import torch
 
-from dfl_lightning.errors import UserError, reason
+from dfl_lightning.utils.errors import UserError, reason
 
 
 def free_memory(device: torch.device) -> int | None:

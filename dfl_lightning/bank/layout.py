@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from dfl_lightning.bank.copies import pruning_masks
-from dfl_lightning.errors import UserError, nearest
-from dfl_lightning.plain_tensors import refuse_unusual, unusual
+from dfl_lightning.engines.copies import pruning_masks
+from dfl_lightning.utils.errors import UserError, nearest
+from dfl_lightning.utils.plain_tensors import refuse_unusual, unusual
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from dfl_lightning.bank.layout import Columns
-from dfl_lightning.bank.products import one_blas_thread, product, scratch
-from dfl_lightning.bank.ranks import Ranks
-from dfl_lightning.bank.threads import Workers, workers
+from dfl_lightning.bank.matmul import one_blas_thread, product, scratch
+from dfl_lightning.distributed.communicator import Ranks
+from dfl_lightning.utils.thread_pool import Workers, workers
 
 BLOCK_BYTES = 2**20
 """How much of the rows a thread works on at once: what a core's cache holds."""
@@ -132,8 +132,8 @@ class _Source:
         self._all = len(heard) == len(rows) and ranks.count == 1
         self._places = places
         self._here = places >= 0
-        self._visit = ranks.visit(heard[~self._here.cpu()]) if ranks.count > 1 else None
-        self._away = self._visit is not None and self._visit.any
+        self._exchange = ranks.row_exchange(heard[~self._here.cpu()]) if ranks.count > 1 else None
+        self._away = self._exchange is not None and self._exchange.any
         self._guests: Tensor | None = None
         self._offsets: dict[int, int] = {}
 
@@ -141,8 +141,8 @@ class _Source:
         """Ask other processes for these columns of their rows."""
         if not self._away:
             return
-        assert self._visit is not None
-        self._guests = self._visit.bring(torch.cat([self._rows[:, start:stop] for start, stop in blocks], dim=1))
+        assert self._exchange is not None
+        self._guests = self._exchange.bring(torch.cat([self._rows[:, start:stop] for start, stop in blocks], dim=1))
         self._offsets, at = {}, 0
         for start, stop in blocks:
             self._offsets[start], at = at, at + stop - start

@@ -8,8 +8,8 @@ from dfl_lightning.callbacks.aggregation import (
     ScoreWeighted,
     Uniform,
 )
+from dfl_lightning.callbacks.base import Aggregation, Dropout, Monitor, Policy, Selection, Substitution, Threshold
 from dfl_lightning.callbacks.dropout import Bernoulli, ExactCount, GroupedCount, Markov, Trace
-from dfl_lightning.callbacks.families import Aggregation, Dropout, Monitor, Policy, Selection, Substitution, Threshold
 from dfl_lightning.callbacks.monitors import FriendAccuracy, NeighbourAccuracy, SubstitutionError
 from dfl_lightning.callbacks.selection import AFIND, DPFL, IFCA, PANM, PENS, FedeRiCo, Gossip
 from dfl_lightning.callbacks.substitution import FDMS, Stale

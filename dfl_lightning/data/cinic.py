@@ -11,7 +11,7 @@ from PIL import Image, UnidentifiedImageError
 
 from dfl_lightning.data.datamodule import ROOT_VARIABLE, FederatedData
 from dfl_lightning.data.source import Source
-from dfl_lightning.errors import UserError, reason
+from dfl_lightning.utils.errors import UserError, reason
 
 __all__ = ["CINIC10"]
 

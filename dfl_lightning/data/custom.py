@@ -12,8 +12,8 @@ from torch.utils.data import Dataset
 from dfl_lightning.data.datamodule import FederatedData
 from dfl_lightning.data.partitions import GivenParts, Partition
 from dfl_lightning.data.source import Source
-from dfl_lightning.errors import UserError, reason
-from dfl_lightning.plain_tensors import unusual
+from dfl_lightning.utils.errors import UserError, reason
+from dfl_lightning.utils.plain_tensors import unusual
 
 __all__ = ["FromDataset"]
 

@@ -14,8 +14,8 @@ from dfl_lightning.data.datamodule import ROOT_VARIABLE, FederatedData
 from dfl_lightning.data.leaf import as_bytes, read_leaf_file
 from dfl_lightning.data.partitions import ByWriter, Partition
 from dfl_lightning.data.source import Source
-from dfl_lightning.errors import UserError, reason
-from dfl_lightning.files import read_npz, write_npz
+from dfl_lightning.utils.errors import UserError, reason
+from dfl_lightning.utils.files import read_npz, write_npz
 
 __all__ = ["FEMNIST"]
 

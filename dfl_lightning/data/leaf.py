@@ -9,8 +9,8 @@ from typing import Any, TextIO
 
 import numpy as np
 
-from dfl_lightning.errors import UserError, reason
-from dfl_lightning.files import unique_pairs
+from dfl_lightning.utils.errors import UserError, reason
+from dfl_lightning.utils.files import unique_pairs
 
 __all__ = ["as_bytes", "read_leaf_file"]
 

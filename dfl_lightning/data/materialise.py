@@ -11,7 +11,7 @@ from torchvision.transforms import functional as vision
 from dfl_lightning.data.client_data import Augment, ClientData
 from dfl_lightning.data.source import CHUNK, Source
 from dfl_lightning.data.split import Split
-from dfl_lightning.errors import UserError
+from dfl_lightning.utils.errors import UserError
 
 __all__ = ["materialise", "rotate"]
 

@@ -8,8 +8,8 @@ import numpy as np
 from torchvision.datasets import QMNIST
 from torchvision.datasets.utils import download_and_extract_archive
 
-from dfl_lightning.errors import UserError, reason
-from dfl_lightning.files import read_bounded, read_npz
+from dfl_lightning.utils.errors import UserError, reason
+from dfl_lightning.utils.files import read_bounded, read_npz
 
 __all__ = ["download_writers", "read_writers"]
 

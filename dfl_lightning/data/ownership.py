@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from dfl_lightning.errors import UserError
+from dfl_lightning.utils.errors import UserError
 
 __all__ = ["refuse_shared_images"]
 

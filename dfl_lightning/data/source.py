@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dfl_lightning.errors import UserError
+from dfl_lightning.utils.errors import UserError
 
 __all__ = ["Source"]
 

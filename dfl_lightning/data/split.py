@@ -11,8 +11,8 @@ from dfl_lightning.data.ownership import refuse_shared_images
 from dfl_lightning.data.partitions.base import Assignment
 from dfl_lightning.data.partitions.dirichlet import divide
 from dfl_lightning.data.source import Source
-from dfl_lightning.errors import UserError
-from dfl_lightning.streams import numpy_stream
+from dfl_lightning.utils.errors import UserError
+from dfl_lightning.utils.random_streams import numpy_stream
 
 __all__ = ["Split", "draw_split"]
 

@@ -9,8 +9,8 @@ import numpy as np
 from dfl_lightning.data.ownership import refuse_shared_images
 from dfl_lightning.data.source import Source
 from dfl_lightning.data.split import Split
-from dfl_lightning.errors import UserError, reason
-from dfl_lightning.files import read_npz, write_atomically
+from dfl_lightning.utils.errors import UserError, reason
+from dfl_lightning.utils.files import read_npz, write_atomically
 
 __all__ = ["read_split", "write_split"]
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from dfl_lightning.data.datamodule import ROOT_VARIABLE, FederatedData
 from dfl_lightning.data.mnist_writers import download_writers, read_writers
 from dfl_lightning.data.source import Source
-from dfl_lightning.errors import UserError, reason
+from dfl_lightning.utils.errors import UserError, reason
 
 __all__ = ["CIFAR10", "CIFAR100", "MNIST", "FashionMNIST"]
 

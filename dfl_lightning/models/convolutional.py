@@ -7,8 +7,8 @@ from typing import ClassVar
 
 from torch import nn
 
-from dfl_lightning.errors import UserError
 from dfl_lightning.models.network import Network, check_images, flat_size
+from dfl_lightning.utils.errors import UserError
 
 
 class _Images(Network):

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 from torch import nn
 
-from dfl_lightning.errors import UserError
 from dfl_lightning.models.network import Network
+from dfl_lightning.utils.errors import UserError
 
 
 class MLP(Network):

@@ -8,7 +8,7 @@ from typing import Self
 import torch
 from torch import Tensor, nn
 
-from dfl_lightning.errors import UserError
+from dfl_lightning.utils.errors import UserError
 
 
 class Network(nn.Module):

@@ -8,8 +8,8 @@ from typing import Literal
 
 from torch import Tensor, nn
 
-from dfl_lightning.errors import UserError
 from dfl_lightning.models.network import Network, check_images
+from dfl_lightning.utils.errors import UserError
 
 _STAGES = ((64, 1), (128, 2), (256, 2), (512, 2))  # channels, and by how much the first block shrinks the image
 

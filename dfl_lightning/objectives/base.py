@@ -12,8 +12,8 @@ from torch import Tensor
 from dfl_lightning.bank.layout import Columns, Layout
 
 if TYPE_CHECKING:
-    from dfl_lightning.federation import Federation
-    from dfl_lightning.round import Round
+    from dfl_lightning.round.federation import Federation
+    from dfl_lightning.round.record import Round
 
 
 class JobContext(Protocol):

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 
 from dfl_lightning.bank.layout import Layout
-from dfl_lightning.errors import UserError
 from dfl_lightning.objectives.base import JobContext, Phase
 from dfl_lightning.objectives.plain import Plain
+from dfl_lightning.utils.errors import UserError
 
 
 class FedProx(Plain):

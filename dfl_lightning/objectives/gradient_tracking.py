@@ -6,16 +6,16 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from dfl_lightning.bank.batches import batches_of
-from dfl_lightning.bank.jobs import pairs_of
-from dfl_lightning.errors import UserError
+from dfl_lightning.bank.references import pairs_of
+from dfl_lightning.engines.draws import batches_of
 from dfl_lightning.functional import exchange_weights
 from dfl_lightning.objectives.base import JobContext
 from dfl_lightning.objectives.plain import Plain
+from dfl_lightning.utils.errors import UserError
 
 if TYPE_CHECKING:
-    from dfl_lightning.federation import Federation
-    from dfl_lightning.round import Round
+    from dfl_lightning.round.federation import Federation
+    from dfl_lightning.round.record import Round
 
 
 class GradientTracking(Plain):

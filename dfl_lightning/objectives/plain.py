@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from dfl_lightning.bank.layout import Layout
-from dfl_lightning.errors import UserError
 from dfl_lightning.objectives.base import JobContext, Objective, Phase
+from dfl_lightning.utils.errors import UserError
 
 
 class Plain(Objective):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dfl_lightning.callbacks import Aggregation, Metropolis, Policy
-from dfl_lightning.report.memory import predicted_memory
+from dfl_lightning.report.memory_estimate import predicted_memory
 from dfl_lightning.report.summary import size
 from dfl_lightning.report.unusual import unusual_settings
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
-from dfl_lightning.files import write_npz
 from dfl_lightning.report.tables import read_rounds
+from dfl_lightning.utils.files import write_npz
 
 Entry = dict[str, np.ndarray]
 """Arrays by name, of one round."""

@@ -10,10 +10,10 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import NoReturn
 
-from dfl_lightning.errors import UserError
-from dfl_lightning.files import write_atomically
 from dfl_lightning.report.methods import find_methods
 from dfl_lightning.report.reading import Run
+from dfl_lightning.utils.errors import UserError
+from dfl_lightning.utils.files import write_atomically
 
 PAGE = "report.html"
 """The page's file in a run folder."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from dfl_lightning.report.banner import banner
-from dfl_lightning.report.memory import predicted_memory
+from dfl_lightning.report.memory_estimate import predicted_memory
 from dfl_lightning.report.summary import size
 from dfl_lightning.topology import Topology, reach
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 if TYPE_CHECKING:
-    from dfl_lightning.round import Round
+    from dfl_lightning.round.record import Round
 
 
 def links_of(round: Round) -> dict[str, np.ndarray]:

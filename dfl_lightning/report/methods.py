@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from dfl_lightning.history import CHANGED, FORKED, settings_text
-from dfl_lightning.history import changes as changes_of
+from dfl_lightning.checkpoints.history import CHANGED, FORKED, settings_text
+from dfl_lightning.checkpoints.history import changes as changes_of
 from dfl_lightning.report.reading import Run
 
 _MOST_WORDS = 3

@@ -14,7 +14,7 @@ from rich.progress import BarColumn, Progress, TextColumn
 
 from dfl_lightning.report.banner import banner
 from dfl_lightning.report.summary import final_table
-from dfl_lightning.round import RoundCallback
+from dfl_lightning.round.record import RoundCallback
 
 if TYPE_CHECKING:
     from dfl_lightning.module import DFLModule

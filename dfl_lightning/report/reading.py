@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import yaml
 
-from dfl_lightning.errors import UserError, reason
-from dfl_lightning.files import unique_pairs
 from dfl_lightning.report.tables import damaged, read_metrics, read_npz
 from dfl_lightning.report.typed import COMMANDS, read_commands
+from dfl_lightning.utils.errors import UserError, reason
+from dfl_lightning.utils.files import unique_pairs
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -142,7 +142,7 @@ class Run:
         Raises:
             UserError: no checkpoint, no such client, or several servers.
         """
-        from dfl_lightning.export import checked_content, reported_state
+        from dfl_lightning.checkpoints.export import checked_content, reported_state
 
         state: dict[str, Tensor] = reported_state(checked_content(self.path, [client]), client)
         if network is None:
@@ -167,7 +167,7 @@ def read_run(folder: str | os.PathLike[str]) -> Run:
         >>> read_run("runs/nowhere")
         Traceback (most recent call last):
         ...
-        dfl_lightning.errors.UserError: runs/nowhere: no metrics.csv in there; give a run folder...
+        dfl_lightning.utils.errors.UserError: runs/nowhere: no metrics.csv in there; give a run folder...
     """
     return Run(folder)
 

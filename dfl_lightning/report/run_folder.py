@@ -15,23 +15,23 @@ import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
 
 from dfl_lightning.callbacks import Substitution
-from dfl_lightning.checkpoints import FOLDER, rounds_in, run_of
-from dfl_lightning.errors import UserError
-from dfl_lightning.files import remove_unfinished, sync_file, write_atomically, write_npz
+from dfl_lightning.checkpoints.history import CHANGED, config_text
+from dfl_lightning.checkpoints.io import FOLDER, rounds_in, run_of
 from dfl_lightning.functional import worst_decile_mean
-from dfl_lightning.history import CHANGED, config_text
-from dfl_lightning.locks import NAME as LOCK
-from dfl_lightning.locks import FolderLock
 from dfl_lightning.report.by_round import MOST_CLIENTS, Comparisons, Entries, stacked
 from dfl_lightning.report.links import links_of, stand_ins_of
 from dfl_lightning.report.summary import summarise
 from dfl_lightning.report.tables import COLUMNS, as_csv, as_text, damaged, read_metrics, read_rounds
 from dfl_lightning.report.typed import COMMANDS, read_commands, write_commands
-from dfl_lightning.round import Round, RoundCallback
-from dfl_lightning.users_code import account_of
+from dfl_lightning.round.record import Round, RoundCallback
+from dfl_lightning.utils.errors import UserError
+from dfl_lightning.utils.files import remove_unfinished, sync_file, write_atomically, write_npz
+from dfl_lightning.utils.locks import NAME as LOCK
+from dfl_lightning.utils.locks import FolderLock
+from dfl_lightning.utils.users_code import account_of
 
 if TYPE_CHECKING:
-    from dfl_lightning.bank import Boundary
+    from dfl_lightning.bank.bank import Boundary
     from dfl_lightning.module import DFLModule
     from dfl_lightning.trainer import DFLTrainer
 

@@ -12,7 +12,7 @@ import torch
 
 import dfl_lightning
 from dfl_lightning.functional import accuracy_summary, worst_decile_mean
-from dfl_lightning.report.memory import predicted_memory
+from dfl_lightning.report.memory_estimate import predicted_memory
 
 if TYPE_CHECKING:
     from dfl_lightning.module import DFLModule

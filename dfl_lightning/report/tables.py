@@ -9,8 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
-from dfl_lightning import files
-from dfl_lightning.errors import UserError, reason
+from dfl_lightning.utils import files
+from dfl_lightning.utils.errors import UserError, reason
 
 COLUMNS = [
     *("round", "train_loss", "val_loss", "val_acc", "test_loss", "test_acc", "test_acc_std", "test_acc_worst10"),

@@ -6,9 +6,9 @@ import csv
 import io
 from pathlib import Path
 
-from dfl_lightning.errors import reason
-from dfl_lightning.files import write_atomically
 from dfl_lightning.report.tables import damaged
+from dfl_lightning.utils.errors import reason
+from dfl_lightning.utils.files import write_atomically
 
 COMMANDS = "commands.csv"
 """The file: `round`, how many rounds were complete when the command was typed, and `command`."""

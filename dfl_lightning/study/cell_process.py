@@ -10,13 +10,13 @@ import sys
 from pathlib import Path
 
 import dfl_lightning
-from dfl_lightning.errors import UserError
-from dfl_lightning.files import write_atomically
-from dfl_lightning.locks import FolderLock
 from dfl_lightning.study.cell_state import FAILURE, rows_of, runs_of, state_of, write_failure
 from dfl_lightning.study.commit import commit_now
 from dfl_lightning.study.plan import CONFIG, Cell
 from dfl_lightning.study.resolve import config_text
+from dfl_lightning.utils.errors import UserError
+from dfl_lightning.utils.files import write_atomically
+from dfl_lightning.utils.locks import FolderLock
 
 MOST_STARTS = 5
 """Starts of a cell without a further round, after which it counts as failed."""

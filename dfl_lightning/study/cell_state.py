@@ -8,10 +8,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from dfl_lightning.errors import one_line
-from dfl_lightning.files import write_atomically
-from dfl_lightning.locks import is_locked
 from dfl_lightning.study.plan import Cell
+from dfl_lightning.utils.errors import one_line
+from dfl_lightning.utils.files import write_atomically
+from dfl_lightning.utils.locks import is_locked
 
 FAILURE = "failure.json"
 """Why a cell has failed, or which data it lacks; gone when it is started again."""

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 
-from dfl_lightning.errors import UserError
 from dfl_lightning.study.cell_process import Taken, take
 from dfl_lightning.study.cell_state import CellState, state_of, write_failure
 from dfl_lightning.study.plan import Cell, Plan
 from dfl_lightning.study.resolve import ask_about
+from dfl_lightning.utils.errors import UserError
 
 NOT_AT_HAND = re.compile(r"data \w+: .*\broot '")
 """How the library's sentences about missing files begin."""

@@ -6,7 +6,7 @@ import os
 import signal
 import threading
 
-from dfl_lightning.commands import fit
+from dfl_lightning.cli.main import fit
 
 
 def _end_with_the_study() -> None:

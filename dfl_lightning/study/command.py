@@ -11,12 +11,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from dfl_lightning.errors import UserError, one_line
-from dfl_lightning.resources import shipped
+from dfl_lightning.cli.streams import drop_output
 from dfl_lightning.study.cell_state import state_of
 from dfl_lightning.study.plan import Plan, add_seeds, contradictions, make_plan
 from dfl_lightning.study.study_file import ACCURACIES, KIND, Study, check_accuracy, read_study
-from dfl_lightning.terminal import drop_output
+from dfl_lightning.utils.errors import UserError, one_line
+from dfl_lightning.utils.shipped_files import shipped
 
 EPILOG = """\
 A study file names rows (methods), columns (tasks) and seeds; docs/studies.md says how.

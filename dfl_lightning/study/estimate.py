@@ -14,7 +14,6 @@ from csv import DictReader
 from dataclasses import dataclass
 from pathlib import Path
 
-from dfl_lightning.errors import UserError
 from dfl_lightning.study.cell_process import last_sentence
 from dfl_lightning.study.cell_state import state_of
 from dfl_lightning.study.checking import lacking_data
@@ -22,6 +21,7 @@ from dfl_lightning.study.plan import Cell, Plan
 from dfl_lightning.study.progress import Rates
 from dfl_lightning.study.resolve import config_text
 from dfl_lightning.study.running import cores
+from dfl_lightning.utils.errors import UserError
 
 ENOUGH = 20.0
 """Seconds of a first round after which no second one is timed."""

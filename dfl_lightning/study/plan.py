@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dfl_lightning.config_files import read_config
-from dfl_lightning.errors import UserError
-from dfl_lightning.files import write_atomically
 from dfl_lightning.study.resolve import Resolver, disagreement, identity
 from dfl_lightning.study.settings import slug, words_of
 from dfl_lightning.study.study_file import Study
+from dfl_lightning.utils.errors import UserError
+from dfl_lightning.utils.files import write_atomically
+from dfl_lightning.utils.yaml_files import read_config
 
 ROUND_COUNTS = (
     *("trainer.max_rounds", "trainer.max_epochs", "trainer.check_val_every_n_epoch"),

@@ -15,8 +15,8 @@ from typing import Any
 
 import yaml
 
-from dfl_lightning.errors import UserError
-from dfl_lightning.files import write_atomically
+from dfl_lightning.utils.errors import UserError
+from dfl_lightning.utils.files import write_atomically
 
 NO_NUMBER = {
     "trainer": (
@@ -34,7 +34,7 @@ def ask(words: Sequence[str]) -> str:
     Raises:
         UserError: its sentence, where it refuses them.
     """
-    from dfl_lightning.cli import run  # it loads all of the library
+    from dfl_lightning.cli.command import run  # it loads all of the library
 
     printed, said = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(said):

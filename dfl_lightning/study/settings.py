@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from dfl_lightning.errors import UserError
 from dfl_lightning.study.study_file import MISSING, Study
+from dfl_lightning.utils.errors import UserError
 
 GROUPS = {
     *("trainer", "model", "data", "dropout", "outgoing", "selection", "threshold", "substitution", "aggregation"),

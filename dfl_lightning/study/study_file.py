@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from dfl_lightning.config_files import read_config
-from dfl_lightning.errors import UserError, nearest
-from dfl_lightning.resources import find
+from dfl_lightning.utils.errors import UserError, nearest
+from dfl_lightning.utils.shipped_files import find
+from dfl_lightning.utils.yaml_files import read_config
 
 KIND = "configs/studies"
 """Where the shipped study files are."""

@@ -12,9 +12,9 @@ from typing import Any
 
 import networkx as nx
 
-from dfl_lightning.errors import UserError, reason
-from dfl_lightning.files import read_bounded, unique_pairs
 from dfl_lightning.topology.contradictions import ContradictionError, Links, check_gml, check_graphml
+from dfl_lightning.utils.errors import UserError, reason
+from dfl_lightning.utils.files import read_bounded, unique_pairs
 
 # Python's own parser, which reads the attributes of an edge list, is safe on short texts only.
 _LONGEST_LITERAL = 2000

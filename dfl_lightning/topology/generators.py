@@ -11,9 +11,9 @@ from typing import Any
 
 import networkx as nx
 
-from dfl_lightning.errors import UserError, nearest, reason
 from dfl_lightning.topology.bounds import listed_nodes, out_of_proportion, stream_for, too_many_links
-from dfl_lightning.topology.clients import wrong_size
+from dfl_lightning.topology.normalise import wrong_size
+from dfl_lightning.utils.errors import UserError, nearest, reason
 
 _OURS = ("complete", "partial", "server")
 

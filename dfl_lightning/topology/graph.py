@@ -11,7 +11,7 @@ import networkx as nx
 import torch
 from torch import Tensor
 
-from dfl_lightning.topology.links import Links
+from dfl_lightning.topology.link_failures import Links
 
 # Above this many nodes the dense eigenvalues behind the spectral gap cost more than the line is worth.
 _LARGEST_SPECTRUM = 2000

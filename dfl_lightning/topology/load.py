@@ -10,13 +10,13 @@ from typing import Any
 import networkx as nx
 import yaml
 
-from dfl_lightning import resources
-from dfl_lightning.config_files import MOST_BYTES, DoubledKeyError, UniqueKeyLoader
-from dfl_lightning.errors import UserError, reason
-from dfl_lightning.topology.clients import to_topology
 from dfl_lightning.topology.files import FORMATS, read_bytes, read_graph
 from dfl_lightning.topology.graph import Topology
-from dfl_lightning.topology.keys import KEYS, from_keys
+from dfl_lightning.topology.normalise import to_topology
+from dfl_lightning.topology.spec import KEYS, from_keys
+from dfl_lightning.utils import shipped_files
+from dfl_lightning.utils.errors import UserError, reason
+from dfl_lightning.utils.yaml_files import MOST_BYTES, DoubledKeyError, UniqueKeyLoader
 
 
 def load_topology(
@@ -74,7 +74,7 @@ def _with_numbers(value: Any) -> Any:
 
 def _find(source: str | os.PathLike[str]) -> Path:
     try:
-        return resources.find("topologies", os.fspath(source))
+        return shipped_files.find("topologies", os.fspath(source))
     except (OSError, ValueError) as error:  # a name that no file system takes
         raise UserError(f"topology: {ascii(os.fspath(source))[:80]} is not a path ({reason(error)}).") from error
 

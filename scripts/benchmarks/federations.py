@@ -13,10 +13,14 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from dfl_lightning.bank import Bank, EngineConfig, Layout, LoopEngine, References, StackedEngine, Trained, Training
-from dfl_lightning.bank.engine import Engine
-from dfl_lightning.bank.stacked.network import StackedNetwork
+from dfl_lightning.bank.bank import Bank
+from dfl_lightning.bank.layout import Layout
+from dfl_lightning.bank.references import References, Trained
 from dfl_lightning.data import ClientData
+from dfl_lightning.engines.engine import Engine, EngineConfig, Training
+from dfl_lightning.engines.loop_engine import LoopEngine
+from dfl_lightning.engines.stacked import StackedEngine
+from dfl_lightning.engines.stacked.network import StackedNetwork
 from dfl_lightning.models import CNN4, MLP, MNISTCNN, LeNet, Network, ResNet18
 from dfl_lightning.objectives import Plain
 

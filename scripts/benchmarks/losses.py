@@ -11,7 +11,7 @@ from torch import Tensor
 from benchmarks.federations import Federation, Setting, built, federation, plain_modules, random_data
 from benchmarks.tables import Table, busy_note, microseconds, times
 from benchmarks.timing import Candidate, Machine, Times, alternate
-from dfl_lightning.bank import References
+from dfl_lightning.bank.references import References
 
 NEIGHBOURS = 10
 

@@ -19,13 +19,13 @@ import torch
 from benchmarks.tables import Table, busy_note
 from benchmarks.timing import Others
 from dfl_lightning import DFLModule, DFLTrainer
-from dfl_lightning.advice import quiet_lightning
-from dfl_lightning.arguments import find_configs, settle_choices
-from dfl_lightning.bank import Bank
+from dfl_lightning.bank.bank import Bank
 from dfl_lightning.callbacks import Gossip, Monitor, Uniform
-from dfl_lightning.cli import DFLCLI, users_mistake
+from dfl_lightning.cli.arguments import find_configs, settle_choices
+from dfl_lightning.cli.command import DFLCLI, users_mistake
 from dfl_lightning.data import FederatedData, Source
 from dfl_lightning.models import LeNet
+from dfl_lightning.utils.lightning_warnings import quiet_lightning
 
 VERBS = ("train", "evaluate", "compare", "mix")
 ENGINES = ("stacked", "loop")

@@ -39,7 +39,7 @@ from dfl_lightning.callbacks import (
 )
 from dfl_lightning.data import FederatedData, Source
 from dfl_lightning.models import MLP
-from dfl_lightning.report.memory import predicted_memory
+from dfl_lightning.report.memory_estimate import predicted_memory
 
 HIDDEN = 32
 """Digits through 64-32-10: 2,410 parameters."""

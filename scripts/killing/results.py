@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from dfl_lightning.checkpoints import read_checkpoint
+from dfl_lightning.checkpoints.io import read_checkpoint
 
 TIMES = ("seconds", "phase_seconds")
 """Names of what may differ: times."""

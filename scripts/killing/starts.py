@@ -161,9 +161,9 @@ def load() -> None:
     """Load what forks will use."""
     from lightning.pytorch.strategies.launchers import subprocess_script
 
-    import dfl_lightning.cli
+    import dfl_lightning.cli.command
 
-    assert dfl_lightning.cli
+    assert dfl_lightning.cli.command
     launcher: Any = subprocess_script
     launcher.subprocess = SimpleNamespace(Popen=Fork)
     if threading.active_count() > 1:
@@ -181,7 +181,7 @@ def _become(words: Sequence[str], folder: Path, output: int) -> NoReturn:
 
 
 def _run_command(words: list[str]) -> NoReturn:
-    from dfl_lightning.commands import fit
+    from dfl_lightning.cli.main import fit
 
     sys.argv = [str(SCRIPT), *words]
     code = 1

@@ -8,8 +8,9 @@ import pytest
 import torch
 from torch import nn
 
-from dfl_lightning.bank import Columns, References, Term
+from dfl_lightning.bank.layout import Columns
 from dfl_lightning.bank.mixing import block_width, mix_rows
+from dfl_lightning.bank.references import References, Term
 
 EVERYBODY = torch.ones(3, 3, dtype=torch.bool)
 
@@ -30,7 +31,7 @@ def trained(federation):
 def blocks(request, monkeypatch):
     """Products over all columns at once, or over many blocks of them."""
     if request.param:
-        for verb in ("mixing", "comparing"):
+        for verb in ("mixing", "similarity"):
             monkeypatch.setattr(f"dfl_lightning.bank.{verb}.block_width", lambda rows, itemsize, memory: 7)
 
 

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from dfl_lightning.bank import Columns, Layout
-from dfl_lightning.errors import UserError
+from dfl_lightning.bank.layout import Columns, Layout
+from dfl_lightning.utils.errors import UserError
 
 
 class Words(nn.Module):

@@ -8,10 +8,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dfl_lightning.bank import comparing, mixing
-from dfl_lightning.bank.comparing import compare_rows
+from dfl_lightning.bank import mixing, similarity
 from dfl_lightning.bank.layout import Columns
 from dfl_lightning.bank.mixing import mix_rows
+from dfl_lightning.bank.similarity import compare_rows
 
 seeds = st.integers(0, 2**32)
 dtypes = st.sampled_from([torch.float32, torch.float64])
@@ -226,7 +226,7 @@ def test_a_vector_that_is_not_finite_is_unknown_in_its_own_pairs_only(poison):
 
 @pytest.mark.parametrize("centre", [False, True])
 def test_compared_bits_do_not_depend_on_threads(monkeypatch, centre):
-    monkeypatch.setattr(comparing, "MAX_WIDTH", 512)
+    monkeypatch.setattr(similarity, "MAX_WIDTH", 512)
     rows = some_rows(25, 40_001)
     rows[7] = rows[3] + 1e-7 * rows[4]
     one = on_threads(1, lambda: compare(rows, centre=centre))
@@ -238,8 +238,8 @@ def test_compared_bits_do_not_depend_on_threads(monkeypatch, centre):
 
 def test_only_vectors_in_a_pair_are_multiplied(monkeypatch):
     sizes = []
-    exact = comparing.product
-    monkeypatch.setattr(comparing, "product", lambda a, b: (sizes.append(len(a)), exact(a, b))[1])
+    exact = similarity.product
+    monkeypatch.setattr(similarity, "product", lambda a, b: (sizes.append(len(a)), exact(a, b))[1])
     rows, pairs = some_rows(50, 100), torch.zeros(50, 50, dtype=torch.bool)
     pairs[3, 40] = pairs[7, 3] = True
     found = compare(rows, pairs)

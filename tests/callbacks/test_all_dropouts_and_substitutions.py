@@ -12,7 +12,7 @@ from tester.scenes import FEDERATION, pictures, start
 from tester.shipped import LISTED, all_up, each, trace, where_they_work
 
 from dfl_lightning import callbacks as cb
-from dfl_lightning.errors import UserError
+from dfl_lightning.utils.errors import UserError
 
 CLIENTS = len(FEDERATION)
 every_dropout = pytest.mark.parametrize("listed", each("dropout"))

@@ -10,7 +10,7 @@ from tester.scenes import FEDERATION, start
 from tester.shipped import LISTED, where_they_work
 
 from dfl_lightning import callbacks as cb
-from dfl_lightning import streams
+from dfl_lightning.utils import random_streams
 
 CLIENTS = len(FEDERATION)
 
@@ -49,7 +49,7 @@ def test_who_is_drawn_does_not_depend_on_who_else_is_there(name):
 
 @pytest.mark.parametrize(("listed", "place"), where_they_work("selection"))
 def test_each_receiver_draws_for_itself(listed, place, monkeypatch):
-    run, drawn, seed_of = start(listed, place), Counter(), streams.stream_seed
+    run, drawn, seed_of = start(listed, place), Counter(), random_streams.stream_seed
 
     def listen(seed, purpose, *words):
         if not purpose.endswith(OF_SAMPLES):
@@ -57,7 +57,7 @@ def test_each_receiver_draws_for_itself(listed, place, monkeypatch):
             drawn[purpose, words] += 1
         return seed_of(seed, purpose, *words)
 
-    monkeypatch.setattr(streams, "stream_seed", listen)
+    monkeypatch.setattr(random_streams, "stream_seed", listen)
     run.go(1)  # who has no choice need not draw
     alone = place != "clients"  # one server, which may look at its draw again
     assert alone or all(times == 1 for times in drawn.values()), f"a stream for several receivers: {drawn}"

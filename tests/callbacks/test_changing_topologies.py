@@ -14,8 +14,8 @@ from dfl_lightning.callbacks import (
     NeighbourAccuracy,
     Uniform,
 )
-from dfl_lightning.errors import UserError
 from dfl_lightning.topology import load_topology
+from dfl_lightning.utils.errors import UserError
 
 RING, COMPLETE = {"generator": "cycle_graph"}, {"generator": "complete"}
 TURNS = {"sequence": [{**RING, "rounds": 2}, {**COMPLETE, "link_share": 0.6, "rounds": 2}, {"generator": "path_graph"}]}

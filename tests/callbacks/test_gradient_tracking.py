@@ -8,9 +8,9 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from dfl_lightning.callbacks import Bernoulli, Gossip, Metropolis, Uniform
-from dfl_lightning.errors import UserError
 from dfl_lightning.objectives import GradientTracking, Plain
-from dfl_lightning.streams import stream
+from dfl_lightning.utils.errors import UserError
+from dfl_lightning.utils.random_streams import stream
 
 DECAY = 0.1
 

@@ -5,7 +5,7 @@ from PIL import Image
 
 from dfl_lightning.data import CIFAR10, CINIC10, IID
 from dfl_lightning.data.cinic import CLASSES
-from dfl_lightning.errors import UserError
+from dfl_lightning.utils.errors import UserError
 
 
 def write(folder, images_of):

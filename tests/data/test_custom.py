@@ -4,7 +4,7 @@ import torch
 from torch.utils.data import Dataset, IterableDataset, TensorDataset
 
 from dfl_lightning.data import FromDataset, RotatedClusters
-from dfl_lightning.errors import UserError
+from dfl_lightning.utils.errors import UserError
 
 
 class Squares(Dataset):

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from dfl_lightning.data import IID, ByWriter, Digits, Dirichlet, RotatedClusters, Shards
-from dfl_lightning.errors import UserError
+from dfl_lightning.utils.errors import UserError
 
 
 def test_lightning_sees_one_batch_a_round():

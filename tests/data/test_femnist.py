@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from dfl_lightning.data import FEMNIST, IID
-from dfl_lightning.errors import UserError
+from dfl_lightning.utils.errors import UserError
 
 
 def write_leaf(folder, users, scale=1 / 255):

@@ -5,7 +5,7 @@ import pytest
 
 from dfl_lightning.data import leaf
 from dfl_lightning.data.leaf import as_bytes, read_leaf_file
-from dfl_lightning.errors import UserError
+from dfl_lightning.utils.errors import UserError
 
 USERS = {
     "ann": {"x": [[0.0, 1.0], [0.25, 1e-3]], "y": [3, 1]},

@@ -6,7 +6,7 @@ import pytest
 from dfl_lightning.data import IID, MNIST, ByWriter, FlippedLabels
 from dfl_lightning.data import vision as vision_data
 from dfl_lightning.data.mnist_writers import LABELS, read_writers
-from dfl_lightning.errors import UserError
+from dfl_lightning.utils.errors import UserError
 
 CLASSES = np.arange(60) % 10
 TEST_CLASSES = np.arange(20) % 10

@@ -13,7 +13,7 @@ from dfl_lightning.data import Digits, FromDataset
 from dfl_lightning.data.ownership import refuse_shared_images
 from dfl_lightning.data.partitions import Partition
 from dfl_lightning.data.partitions.base import Assignment
-from dfl_lightning.errors import UserError
+from dfl_lightning.utils.errors import UserError
 
 
 def lists(*parts):

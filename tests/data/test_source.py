@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from dfl_lightning.data import Source
-from dfl_lightning.errors import UserError
+from dfl_lightning.utils.errors import UserError
 
 
 def test_normalised_images_have_mean_zero_and_deviation_one_in_each_channel():

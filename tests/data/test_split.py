@@ -19,7 +19,7 @@ from dfl_lightning.data import (
     SwappedLabelClusters,
 )
 from dfl_lightning.data.split import draw_split
-from dfl_lightning.errors import UserError
+from dfl_lightning.utils.errors import UserError
 
 
 def source_of(labels, test_labels, num_classes=10):

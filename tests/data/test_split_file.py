@@ -19,7 +19,7 @@ from dfl_lightning.data import (
     SwappedLabelClusters,
 )
 from dfl_lightning.data.partitions import Partition
-from dfl_lightning.errors import UserError
+from dfl_lightning.utils.errors import UserError
 
 
 def tensors(clients):

@@ -6,7 +6,7 @@ import torch
 import torchvision.datasets as datasets
 
 from dfl_lightning import data as d
-from dfl_lightning.errors import UserError
+from dfl_lightning.utils.errors import UserError
 
 NAMES = ["MNIST", "FashionMNIST", "CIFAR10", "CIFAR100"]
 REAL = ["MNIST", "FashionMNIST", "CIFAR10"]

@@ -9,7 +9,7 @@ from game.play import Case, Game
 from torch import nn
 
 from dfl_lightning.data import FromDataset
-from dfl_lightning.errors import UserError
+from dfl_lightning.utils.errors import UserError
 
 
 class Normalised(nn.Sequential):

@@ -9,11 +9,11 @@ from game.parts import Network, Toy
 from game.play import Case, Game
 
 from dfl_lightning import callbacks as cb
-from dfl_lightning.errors import UserError
 from dfl_lightning.module import DFLModule
 from dfl_lightning.report.summary import final_table
-from dfl_lightning.round import RoundCallback
+from dfl_lightning.round.record import RoundCallback
 from dfl_lightning.trainer import DFLTrainer
+from dfl_lightning.utils.errors import UserError
 
 
 class Huge(RoundCallback):

@@ -7,9 +7,9 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
-from dfl_lightning.bank import Layout
-from dfl_lightning.errors import UserError
+from dfl_lightning.bank.layout import Layout
 from dfl_lightning.models.init import fresh_parameters, load_parameters
+from dfl_lightning.utils.errors import UserError
 
 
 def network():

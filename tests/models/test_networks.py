@@ -7,9 +7,9 @@ import torch
 from torch import Tensor, fx, nn
 from torch.nn import functional as F
 
-from dfl_lightning.errors import UserError
 from dfl_lightning.models import CNN4, FEMNISTCNN, MLP, MNISTCNN, PENSCNN, LeNet, Network, ResNet18
 from dfl_lightning.models.init import fresh_parameters
+from dfl_lightning.utils.errors import UserError
 
 NETWORKS: list[tuple[type[Network], tuple[int, ...]]] = [
     (MLP, (1, 28, 28)),

@@ -10,8 +10,8 @@ import torch
 import torchvision
 from torch import fx, nn
 
-from dfl_lightning.errors import UserError
 from dfl_lightning.models import Network, ResNet18
+from dfl_lightning.utils.errors import UserError
 
 every_norm = pytest.mark.parametrize("options", [{}, {"groups": 4}, {"norm": "batch"}], ids=str)
 

@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import nn
 
-from dfl_lightning.bank import Layout
-from dfl_lightning.errors import UserError
+from dfl_lightning.bank.layout import Layout
 from dfl_lightning.objectives import FedProx, Plain
+from dfl_lightning.utils.errors import UserError
 
 NETWORK = nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2), nn.Linear(2, 2))
 

@@ -7,12 +7,12 @@ import pytest
 import torch
 
 from dfl_lightning import callbacks as families
-from dfl_lightning.checkpoints import rounds_in
-from dfl_lightning.cli import run as command
+from dfl_lightning.checkpoints.io import rounds_in
+from dfl_lightning.cli.command import run as command
 from dfl_lightning.report import by_round
 from dfl_lightning.report.by_round import Comparisons
 from dfl_lightning.report.reading import read_run
-from dfl_lightning.round import RoundCallback
+from dfl_lightning.round.record import RoundCallback
 
 
 class Witness(RoundCallback):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from dfl_lightning.cli import run as command
+from dfl_lightning.cli.command import run as command
 from dfl_lightning.report import command as module
 from dfl_lightning.report.command import main
 

@@ -17,14 +17,14 @@ from lightning.pytorch.callbacks import EarlyStopping, OnExceptionCheckpoint
 
 from dfl_lightning import callbacks as families
 from dfl_lightning.callbacks import Monitor
-from dfl_lightning.checkpoints import rounds_in
-from dfl_lightning.errors import UserError
-from dfl_lightning.files import read_npz
+from dfl_lightning.checkpoints.io import rounds_in
 from dfl_lightning.functional import worst_decile_mean
-from dfl_lightning.locks import FolderLock
 from dfl_lightning.loop import RunStopped
 from dfl_lightning.report import tables
 from dfl_lightning.report.tables import COLUMNS
+from dfl_lightning.utils.errors import UserError
+from dfl_lightning.utils.files import read_npz
+from dfl_lightning.utils.locks import FolderLock
 
 PUBLIC = (
     "round, train_loss, val_loss, val_acc, test_loss, test_acc, test_acc_std, test_acc_worst10, neighbours, active, "
@@ -498,7 +498,7 @@ def test_a_run_holds_its_folder_until_it_is_over_however_it_ends(small_run, tmp_
 
 
 def test_a_folder_without_locks_is_a_note(small_run, monkeypatch, capsys):
-    monkeypatch.setattr("dfl_lightning.locks.fcntl", None)
+    monkeypatch.setattr("dfl_lightning.utils.locks.fcntl", None)
     run = small_run(1, enable_progress_bar=True).fit()
     note = f"note: {run.folder} cannot be locked (this system has none): do not go on with this run twice at once"
     assert note in capsys.readouterr().out.splitlines()

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from dfl_lightning.locks import FolderLock
 from dfl_lightning.study.cell_state import state_of
 from dfl_lightning.study.command import main
 from dfl_lightning.study.plan import make_plan
 from dfl_lightning.study.study_file import read_study
+from dfl_lightning.utils.locks import FolderLock
 
 LONG = {
     "trainer": {"max_rounds": 100_000, "checkpoint_every": 5, "accelerator": "cpu", "check_val_every_n_epoch": 1000},
@@ -46,7 +46,7 @@ def start():
     begun = []
 
     def start(*words):
-        code = "import sys; from dfl_lightning.commands import study; sys.argv[0] = 'dfl-study'; study()"
+        code = "import sys; from dfl_lightning.cli.main import study; sys.argv[0] = 'dfl-study'; study()"
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
         begun.append(subprocess.Popen([sys.executable, "-c", code, *words], **pipes))
         return begun[-1]

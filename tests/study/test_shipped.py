@@ -2,13 +2,13 @@
 
 import pytest
 
-from dfl_lightning.arguments import find_configs, settle_choices
-from dfl_lightning.errors import UserError
-from dfl_lightning.resources import shipped
+from dfl_lightning.cli.arguments import find_configs, settle_choices
 from dfl_lightning.study import checking
 from dfl_lightning.study.command import main
 from dfl_lightning.study.settings import words_of
 from dfl_lightning.study.study_file import KIND, read_study
+from dfl_lightning.utils.errors import UserError
+from dfl_lightning.utils.shipped_files import shipped
 
 STUDIES = list(shipped(KIND))
 

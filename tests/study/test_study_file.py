@@ -2,10 +2,10 @@
 
 import pytest
 
-from dfl_lightning.errors import UserError
 from dfl_lightning.study.plan import add_seeds, make_plan, scaled
 from dfl_lightning.study.settings import words_of
 from dfl_lightning.study.study_file import read_study
+from dfl_lightning.utils.errors import UserError
 
 
 @pytest.mark.parametrize(

@@ -6,9 +6,9 @@ import time
 import networkx as nx
 import pytest
 
-from dfl_lightning.errors import UserError
 from dfl_lightning.topology import load_topology
 from dfl_lightning.topology.bounds import Stream, out_of_proportion, stream_for
+from dfl_lightning.utils.errors import UserError
 
 
 def of(generator, **args):

@@ -8,8 +8,8 @@ import networkx as nx
 import pytest
 import torch
 
-from dfl_lightning.errors import UserError
 from dfl_lightning.topology import load_topology
+from dfl_lightning.utils.errors import UserError
 
 
 def node_link(nodes, links, **more):

@@ -16,11 +16,11 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dfl_lightning.errors import UserError
-from dfl_lightning.resources import shipped
 from dfl_lightning.topology import Topology, load_topology, spectral_gap
 from dfl_lightning.topology.generators import networkx_generators
-from dfl_lightning.topology.keys import KEYS
+from dfl_lightning.topology.spec import KEYS
+from dfl_lightning.utils.errors import UserError
+from dfl_lightning.utils.shipped_files import shipped
 
 SHIPPED = shipped("topologies")
 FORMATS = ("yaml", "yml", "graphml", "gml", "json", "edgelist", "adjlist")

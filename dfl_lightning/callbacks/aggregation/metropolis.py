@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from dfl_lightning.callbacks.families import Aggregation, Selection
+from dfl_lightning.callbacks.base import Aggregation, Selection
 from dfl_lightning.functional import metropolis_weights
-from dfl_lightning.round import Round
+from dfl_lightning.round.record import Round
 
 if TYPE_CHECKING:
-    from dfl_lightning.federation import Federation
+    from dfl_lightning.round.federation import Federation
 
 
 class Metropolis(Aggregation):

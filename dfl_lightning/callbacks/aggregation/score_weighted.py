@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from dfl_lightning.callbacks.families import Aggregation, Selection
-from dfl_lightning.errors import UserError
+from dfl_lightning.callbacks.base import Aggregation, Selection
 from dfl_lightning.functional import uniform_weights
-from dfl_lightning.round import Round
+from dfl_lightning.round.record import Round
+from dfl_lightning.utils.errors import UserError
 
 if TYPE_CHECKING:
-    from dfl_lightning.federation import Federation
+    from dfl_lightning.round.federation import Federation
 
 
 class ScoreWeighted(Aggregation):

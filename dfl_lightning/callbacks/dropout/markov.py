@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 
 from dfl_lightning.callbacks.dropout.rates import ClientRates
-from dfl_lightning.errors import UserError
-from dfl_lightning.round import Round
-from dfl_lightning.streams import stream
+from dfl_lightning.round.record import Round
+from dfl_lightning.utils.errors import UserError
+from dfl_lightning.utils.random_streams import stream
 
 
 class Markov(ClientRates):

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from dfl_lightning.callbacks.base import Dropout
 from dfl_lightning.callbacks.dropout.rates import ClientRates, check_rate
-from dfl_lightning.callbacks.families import Dropout
-from dfl_lightning.errors import UserError
-from dfl_lightning.round import Round
+from dfl_lightning.round.record import Round
+from dfl_lightning.utils.errors import UserError
 
 if TYPE_CHECKING:
-    from dfl_lightning.federation import Federation
+    from dfl_lightning.round.federation import Federation
 
 
 class _RateDropout(Dropout):

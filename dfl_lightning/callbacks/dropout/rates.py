@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from dfl_lightning.callbacks.families import Dropout
-from dfl_lightning.errors import UserError
+from dfl_lightning.callbacks.base import Dropout
+from dfl_lightning.utils.errors import UserError
 
 if TYPE_CHECKING:
-    from dfl_lightning.federation import Federation
+    from dfl_lightning.round.federation import Federation
 
 
 class ClientRates(Dropout):

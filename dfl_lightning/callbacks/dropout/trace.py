@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from dfl_lightning.callbacks.families import Dropout
-from dfl_lightning.errors import UserError
-from dfl_lightning.files import megabytes
-from dfl_lightning.round import Round
+from dfl_lightning.callbacks.base import Dropout
+from dfl_lightning.round.record import Round
+from dfl_lightning.utils.errors import UserError
+from dfl_lightning.utils.files import megabytes
 
 if TYPE_CHECKING:
-    from dfl_lightning.federation import Federation
+    from dfl_lightning.round.federation import Federation
 
 _MOST_BYTES = 64 * 2**20  # 10,000 clients for 3,000 rounds
 

@@ -7,14 +7,15 @@ from typing import TYPE_CHECKING, Literal
 import torch
 from torch import Tensor
 
-from dfl_lightning.bank import Columns, References
-from dfl_lightning.callbacks.families import Selection
-from dfl_lightning.errors import UserError
+from dfl_lightning.bank.layout import Columns
+from dfl_lightning.bank.references import References
+from dfl_lightning.callbacks.base import Selection
 from dfl_lightning.functional import participation_ratio, updated_probabilities
-from dfl_lightning.round import Round
+from dfl_lightning.round.record import Round
+from dfl_lightning.utils.errors import UserError
 
 if TYPE_CHECKING:
-    from dfl_lightning.federation import Federation
+    from dfl_lightning.round.federation import Federation
 
 
 class AFIND(Selection):

@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, Literal
 import torch
 from torch import Tensor
 
-from dfl_lightning.bank import References, Term
-from dfl_lightning.callbacks.families import Aggregation, Selection
-from dfl_lightning.callbacks.selection.running_sums import BankSums
-from dfl_lightning.errors import UserError
+from dfl_lightning.bank.references import References, Term
+from dfl_lightning.callbacks.base import Aggregation, Selection
+from dfl_lightning.callbacks.selection.dpfl_sums import BankSums
 from dfl_lightning.functional import bggc, candidates_in_order, ggc
 from dfl_lightning.functional.dpfl import Choice
-from dfl_lightning.round import Round
+from dfl_lightning.round.record import Round
+from dfl_lightning.utils.errors import UserError
 
 if TYPE_CHECKING:
-    from dfl_lightning.federation import Federation
+    from dfl_lightning.round.federation import Federation
 
 
 PAIRS_AT_ONCE = 2**24

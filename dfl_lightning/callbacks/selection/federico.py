@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from dfl_lightning.callbacks.families import Selection
-from dfl_lightning.errors import UserError
+from dfl_lightning.callbacks.base import Selection
 from dfl_lightning.functional import averaged_losses, collaborator_weights, top_k
-from dfl_lightning.round import Round
+from dfl_lightning.round.record import Round
+from dfl_lightning.utils.errors import UserError
 
 if TYPE_CHECKING:
     pass

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Literal
 import torch
 from torch import Tensor
 
-from dfl_lightning.callbacks.families import Selection
-from dfl_lightning.errors import UserError
+from dfl_lightning.callbacks.base import Selection
 from dfl_lightning.functional import drawn_k
-from dfl_lightning.round import Round
-from dfl_lightning.streams import stream
+from dfl_lightning.round.record import Round
+from dfl_lightning.utils.errors import UserError
+from dfl_lightning.utils.random_streams import stream
 
 if TYPE_CHECKING:
-    from dfl_lightning.federation import Federation
+    from dfl_lightning.round.federation import Federation
 
 
 class Gossip(Selection):

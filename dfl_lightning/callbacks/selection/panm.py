@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Literal
 import torch
 from torch import Tensor
 
-from dfl_lightning.callbacks.families import Selection
-from dfl_lightning.errors import UserError
+from dfl_lightning.callbacks.base import Selection
 from dfl_lightning.functional import (
     drawn_k,
     gradient_similarity,
@@ -19,10 +18,11 @@ from dfl_lightning.functional import (
     same_cluster,
     top_k,
 )
-from dfl_lightning.round import Round
+from dfl_lightning.round.record import Round
+from dfl_lightning.utils.errors import UserError
 
 if TYPE_CHECKING:
-    from dfl_lightning.federation import Federation
+    from dfl_lightning.round.federation import Federation
 
 
 class PANM(Selection):

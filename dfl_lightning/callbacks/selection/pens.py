@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Literal, get_args
 import torch
 from torch import Tensor
 
-from dfl_lightning.callbacks.families import Selection
-from dfl_lightning.errors import UserError
+from dfl_lightning.callbacks.base import Selection
 from dfl_lightning.functional import drawn_k, more_often_than_expected, top_k
 from dfl_lightning.functional.pens import Rule
-from dfl_lightning.round import Round
+from dfl_lightning.round.record import Round
+from dfl_lightning.utils.errors import UserError
 
 if TYPE_CHECKING:
-    from dfl_lightning.federation import Federation
+    from dfl_lightning.round.federation import Federation
 
 
 class PENS(Selection):

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from dfl_lightning.callbacks.families import Substitution
-from dfl_lightning.errors import UserError
+from dfl_lightning.callbacks.base import Substitution
 from dfl_lightning.functional import (
     elimination_threshold,
     friends,
@@ -17,10 +16,11 @@ from dfl_lightning.functional import (
     running_mean,
     similarity_scores,
 )
-from dfl_lightning.round import Round
+from dfl_lightning.round.record import Round
+from dfl_lightning.utils.errors import UserError
 
 if TYPE_CHECKING:
-    from dfl_lightning.federation import Federation
+    from dfl_lightning.round.federation import Federation
 
 MOST_CLIENTS = 256
 """Without a server each client keeps scores of all pairs, 16 m^3 bytes in all: 268 MB, held a few times."""

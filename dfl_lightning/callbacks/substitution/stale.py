@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from dfl_lightning.bank import Term
-from dfl_lightning.callbacks.families import Substitution
-from dfl_lightning.round import Round, Speakers
+from dfl_lightning.bank.references import Term
+from dfl_lightning.callbacks.base import Substitution
+from dfl_lightning.round.record import Round, Substitutes
 
 
 class Stale(Substitution):
@@ -40,6 +40,6 @@ class Stale(Substitution):
         m, n = round.num_clients, round.num_nodes
         assert self.seen is not None
         assert round.stand_in is not None
-        round.speakers.append(Speakers("stale", relative=True))
+        round.substitutes.append(Substitutes("stale", relative=True))
         stored = torch.where(self.seen, n + torch.arange(m), -1)
         round.stand_in[:, :m] = torch.where(round.dropped, stored, torch.arange(m))

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dfl_lightning.data.source import Source
-from dfl_lightning.errors import UserError
+from dfl_lightning.utils.errors import UserError
 
 __all__ = ["Assignment", "Partition"]
 
@@ -59,8 +59,9 @@ class Assignment:
 class Partition(ABC):
     """How the training images of a data set are divided among the clients.
 
-    A partition of one's own implements `assign`; it draws from `dfl_lightning.streams.numpy_stream(seed, ...)` only.
-    One that looks at more than labels overrides `divide`, too.
+    A partition of one's own implements `assign`; it draws from
+    `dfl_lightning.utils.random_streams.numpy_stream(seed, ...)` only. One that looks at more than labels overrides
+    `divide`, too.
 
     Attributes:
         needs_writers: whether the data set must say who wrote each image, where reading that is extra work.

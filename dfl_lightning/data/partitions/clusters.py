@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from dfl_lightning.data.partitions.base import Assignment, Partition, contiguous_clusters, deal
-from dfl_lightning.errors import UserError
-from dfl_lightning.streams import numpy_stream
+from dfl_lightning.utils.errors import UserError
+from dfl_lightning.utils.random_streams import numpy_stream
 
 __all__ = ["LabelClusters", "RotatedClusters", "SwappedLabelClusters"]
 

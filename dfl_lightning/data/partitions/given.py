@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from dfl_lightning.data.partitions.base import Assignment, Partition
-from dfl_lightning.errors import UserError
+from dfl_lightning.utils.errors import UserError
 
 __all__ = ["GivenParts"]
 

@@ -6,8 +6,8 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from dfl_lightning.errors import UserError
 from dfl_lightning.report.charts.theme import DASHES, LIGHT, config
+from dfl_lightning.utils.errors import UserError
 
 if TYPE_CHECKING:
     import altair as alt

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from dfl_lightning.errors import UserError
 from dfl_lightning.report.charts.base import (
     Row,
     altair,
@@ -23,6 +22,7 @@ from dfl_lightning.report.charts.base import (
 from dfl_lightning.report.methods import Method, as_methods, names_for_colours, seed_of
 from dfl_lightning.report.over_seeds import last_of_clients, paired, thinned
 from dfl_lightning.report.reading import Run
+from dfl_lightning.utils.errors import UserError
 
 
 def sorted_clients(runs: Sequence[Run | Method]) -> Any:

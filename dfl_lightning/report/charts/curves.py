@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from dfl_lightning.errors import UserError
 from dfl_lightning.report.charts.base import (
     altair,
     bounds,
@@ -22,6 +21,7 @@ from dfl_lightning.report.charts.base import (
 from dfl_lightning.report.methods import Method, as_methods, names_for_colours
 from dfl_lightning.report.over_seeds import over_seeds, thinned
 from dfl_lightning.report.reading import Run
+from dfl_lightning.utils.errors import UserError
 
 
 def learning_curves(runs: Sequence[Run | Method], column: str = "test_acc") -> Any:

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from dfl_lightning.errors import UserError
 from dfl_lightning.report.charts.base import altair, data, finished
 from dfl_lightning.report.charts.theme import LIGHT, SHAPES
 from dfl_lightning.report.network import (
@@ -27,6 +26,7 @@ from dfl_lightning.report.network import (
     recorded_rounds,
 )
 from dfl_lightning.report.reading import Run
+from dfl_lightning.utils.errors import UserError
 
 SIZE = 480
 SPAN = 1.14

@@ -10,11 +10,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from dfl_lightning.errors import UserError
-from dfl_lightning.files import write_atomically
 from dfl_lightning.report import charts
 from dfl_lightning.report.methods import Method, seed_of
 from dfl_lightning.report.page.sections import Figure
+from dfl_lightning.utils.errors import UserError
+from dfl_lightning.utils.files import write_atomically
 
 _CHARACTERS = 88
 """Of a title's line."""

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from dfl_lightning.errors import UserError
 from dfl_lightning.report import charts
 from dfl_lightning.report.charts.cost import SIMULATED
 from dfl_lightning.report.methods import Method, seed_of
+from dfl_lightning.utils.errors import UserError
 
 
 @dataclass

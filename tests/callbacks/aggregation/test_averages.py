@@ -3,8 +3,8 @@ import pytest
 import torch
 
 from dfl_lightning.callbacks import FromTopology, Gossip, SampleWeighted, Uniform
-from dfl_lightning.errors import UserError
-from dfl_lightning.streams import stream
+from dfl_lightning.utils.errors import UserError
+from dfl_lightning.utils.random_streams import stream
 
 
 def weighted(links, clients=4, directed=False):

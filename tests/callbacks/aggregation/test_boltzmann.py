@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from dfl_lightning.callbacks import AFIND, AdaptiveThreshold, Bernoulli, Boltzmann, Gossip, Stale, Uniform
-from dfl_lightning.errors import UserError
+from dfl_lightning.utils.errors import UserError
 
 
 def softmax(losses, temperature):
@@ -27,10 +27,10 @@ def test_cross_weights_are_a_softmax_of_the_losses_on_the_receivers_data(shared,
     run = start(Gossip(k=3), Boltzmann(temperature, include_self=include_self), shared=shared).go(2)
     for round in run.rounds:
         for i in range(6):
-            speakers = [j for j in range(6) if round.selected[i, j] or (j == i and include_self)]
-            losses = [run.loss(received(run, round, j, i), i) for j in speakers]
+            substitutes = [j for j in range(6) if round.selected[i, j] or (j == i and include_self)]
+            losses = [run.loss(received(run, round, j, i), i) for j in substitutes]
             expected = np.zeros(6)
-            expected[speakers] = softmax(losses, temperature)
+            expected[substitutes] = softmax(losses, temperature)
             np.testing.assert_allclose(round.weights[i].numpy(), expected, atol=1e-6)
 
 

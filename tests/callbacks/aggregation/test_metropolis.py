@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from dfl_lightning.callbacks import Bernoulli, Gossip, Metropolis, Uniform
-from dfl_lightning.errors import UserError
 from dfl_lightning.functional import metropolis_weights
 from dfl_lightning.report.banner import banner
 from dfl_lightning.topology import spectral_gap
+from dfl_lightning.utils.errors import UserError
 
 DOUBLE = {"trainer": {"precision": "64-true"}}
 STILL = {**DOUBLE, "local_epochs": 0, "init": "independent"}

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from dfl_lightning.callbacks import Gossip, Markov, Uniform
-from dfl_lightning.errors import UserError
+from dfl_lightning.utils.errors import UserError
 
 
 def outages(up):

@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from dfl_lightning.callbacks import Bernoulli, ExactCount, Gossip, GroupedCount, Markov, Uniform
-from dfl_lightning.errors import UserError
+from dfl_lightning.utils.errors import UserError
 
 
 @pytest.mark.parametrize("rate", [0.1, 0.3, 0.7])

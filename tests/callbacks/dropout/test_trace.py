@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from dfl_lightning.callbacks import Gossip, Trace, Uniform
-from dfl_lightning.errors import UserError
+from dfl_lightning.utils.errors import UserError
 
 LINES = ["1 1 0 1 0 1", "0 1 1 1 1 1", "1 0 0 0 0 0"]
 

@@ -51,7 +51,7 @@ def neighbours(selected, available=EVERYBODY, clusters=CLUSTERS, servers=0):
     return round.metrics
 
 
-def friends(stand_in, dropped, substitution=True, clusters=CLUSTERS, speakers=()):
+def friends(stand_in, dropped, substitution=True, clusters=CLUSTERS, substitutes=()):
     dropped = torch.tensor([i in dropped for i in range(5)])
     matrix = torch.arange(6).repeat(6, 1)
     matrix[5, :5] = torch.tensor(stand_in)
@@ -59,7 +59,7 @@ def friends(stand_in, dropped, substitution=True, clusters=CLUSTERS, speakers=()
         num_clients=5,
         clusters=clusters,
         stand_in=matrix,
-        speakers=speakers,
+        substitutes=substitutes,
         dropped=dropped,
         federation=SimpleNamespace(policy=lambda family: object() if substitution else None),
         selected=torch.tensor([[False] * 6] * 5 + [[True] * 5 + [False]]),
@@ -98,7 +98,7 @@ def test_friend_accuracy_is_a_share_of_the_dropped():
 
 
 @pytest.mark.parametrize(
-    "fields", [{"dropped": []}, {"clusters": None}, {"substitution": False}, {"speakers": ["stale"]}]
+    "fields", [{"dropped": []}, {"clusters": None}, {"substitution": False}, {"substitutes": ["stale"]}]
 )
 def test_without_friends_there_is_nothing_to_say_about_them(fields):
     assert friends(**{"stand_in": [1, 1, 2, 3, 4], "dropped": [0], **fields}) == {}

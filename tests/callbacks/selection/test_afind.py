@@ -6,14 +6,14 @@ import pytest
 import torch
 
 from dfl_lightning import models
-from dfl_lightning.bank import Layout
-from dfl_lightning.bank.comparing import Comparison
+from dfl_lightning.bank.layout import Layout
+from dfl_lightning.bank.similarity import Comparison
 from dfl_lightning.callbacks import AFIND, AdaptiveThreshold, Boltzmann, Gossip, Stale, Trace, Uniform
-from dfl_lightning.errors import UserError
+from dfl_lightning.cli.registry import shipped_classes
 from dfl_lightning.models import MLP
-from dfl_lightning.registry import shipped_classes
-from dfl_lightning.round import Round
-from dfl_lightning.streams import stream
+from dfl_lightning.round.record import Round
+from dfl_lightning.utils.errors import UserError
+from dfl_lightning.utils.random_streams import stream
 
 GOLDEN = torch.tensor([[7.0, 1, 0], [7, 0, 1], [6, -1, 0], [5, -1, 1]])
 

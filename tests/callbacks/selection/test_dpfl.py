@@ -7,10 +7,10 @@ import torch
 from dfl_lightning.callbacks import DPFL, Boltzmann, FromTopology, Gossip, NeighbourAccuracy, SampleWeighted, Trace
 from dfl_lightning.callbacks import Uniform as Equal
 from dfl_lightning.data import Digits, RotatedClusters
-from dfl_lightning.errors import UserError
 from dfl_lightning.models import MLP
-from dfl_lightning.streams import stream
 from dfl_lightning.topology import Topology
+from dfl_lightning.utils.errors import UserError
+from dfl_lightning.utils.random_streams import stream
 
 SIZES = [12, 6, 9, 15, 6, 12]
 

@@ -5,8 +5,8 @@ import torch
 
 from dfl_lightning.callbacks import DPFL, SampleWeighted, Uniform
 from dfl_lightning.data import Digits, FlippedLabels
-from dfl_lightning.errors import UserError
 from dfl_lightning.models import MLP
+from dfl_lightning.utils.errors import UserError
 
 
 @pytest.fixture

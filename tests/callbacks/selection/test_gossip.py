@@ -3,7 +3,7 @@ import pytest
 import torch
 
 from dfl_lightning.callbacks import FDMS, Gossip, Stale, Trace, Uniform
-from dfl_lightning.errors import UserError
+from dfl_lightning.utils.errors import UserError
 
 CLUSTERS = [0, 0, 0, 1, 1, 1]
 

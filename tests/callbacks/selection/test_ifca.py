@@ -5,14 +5,14 @@ import copy
 import pytest
 import torch
 
-from dfl_lightning.bank import References
+from dfl_lightning.bank.references import References
 from dfl_lightning.callbacks import FDMS, IFCA, Bernoulli, Gossip, SampleWeighted, Trace, Uniform
+from dfl_lightning.checkpoints.export import export
 from dfl_lightning.data import Digits
 from dfl_lightning.data.partitions import RotatedClusters
-from dfl_lightning.errors import UserError
-from dfl_lightning.export import export
 from dfl_lightning.models import MLP
-from dfl_lightning.streams import stream
+from dfl_lightning.utils.errors import UserError
+from dfl_lightning.utils.random_streams import stream
 
 
 def servers(number):

@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from dfl_lightning.bank.comparing import Comparison
+from dfl_lightning.bank.similarity import Comparison
 from dfl_lightning.callbacks import PANM, Aggregation, Gossip, SampleWeighted, Stale, Trace, Uniform
-from dfl_lightning.errors import UserError
 from dfl_lightning.functional import (
     initialisation_probabilities,
     literal_initialisation_probabilities,
@@ -17,9 +16,10 @@ from dfl_lightning.functional import (
     same_cluster,
 )
 from dfl_lightning.report.summary import final_table
-from dfl_lightning.resources import shipped
-from dfl_lightning.round import Round
+from dfl_lightning.round.record import Round
 from dfl_lightning.topology import load_topology
+from dfl_lightning.utils.errors import UserError
+from dfl_lightning.utils.shipped_files import shipped
 
 
 def short(**settings):

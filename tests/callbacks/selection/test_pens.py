@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from dfl_lightning.callbacks import PENS, Bernoulli, Uniform
-from dfl_lightning.errors import UserError
+from dfl_lightning.utils.errors import UserError
 
 OTHERS = ~torch.eye(6, dtype=torch.bool)
 

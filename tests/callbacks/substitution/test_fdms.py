@@ -8,8 +8,8 @@ import torch
 
 from dfl_lightning.callbacks import FDMS, Bernoulli, FriendAccuracy, Gossip, GroupedCount, Trace, Uniform
 from dfl_lightning.data import Digits, LabelClusters
-from dfl_lightning.errors import UserError
 from dfl_lightning.models import MLP
+from dfl_lightning.utils.errors import UserError
 
 
 @pytest.fixture

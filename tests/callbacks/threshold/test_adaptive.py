@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from dfl_lightning.callbacks import AFIND, AdaptiveThreshold, Selection, Trace, Uniform
-from dfl_lightning.errors import UserError
+from dfl_lightning.utils.errors import UserError
 
 
 def test_the_threshold_is_tau_times_the_mean_uncertainty_about_the_neighbours(start):

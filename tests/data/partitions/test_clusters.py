@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from dfl_lightning.data import LabelClusters, RotatedClusters, SwappedLabelClusters
-from dfl_lightning.errors import UserError
+from dfl_lightning.utils.errors import UserError
 
 LABELS = np.arange(1000) % 10
 

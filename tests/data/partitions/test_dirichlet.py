@@ -3,7 +3,7 @@ import pytest
 
 from dfl_lightning.data import Dirichlet
 from dfl_lightning.data.partitions.dirichlet import divide
-from dfl_lightning.errors import UserError
+from dfl_lightning.utils.errors import UserError
 
 LABELS = np.arange(5000) % 10
 

@@ -11,7 +11,7 @@ from dfl_lightning.data import (
     Shards,
     SwappedLabelClusters,
 )
-from dfl_lightning.errors import UserError
+from dfl_lightning.utils.errors import UserError
 
 LABELS = np.arange(5000) % 10
 

@@ -6,6 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dfl_lightning.cli.registry import shipped_classes
 from dfl_lightning.data import (
     IID,
     ByWriter,
@@ -19,7 +20,6 @@ from dfl_lightning.data import (
     Source,
     SwappedLabelClusters,
 )
-from dfl_lightning.registry import shipped_classes
 
 
 class FewOfEach:

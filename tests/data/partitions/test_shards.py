@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from dfl_lightning.data import Shards
-from dfl_lightning.errors import UserError
+from dfl_lightning.utils.errors import UserError
 
 LABELS = np.random.default_rng(0).permutation(np.arange(6000) % 10)
 

@@ -3,7 +3,7 @@ import pytest
 import torch
 
 from dfl_lightning.data import ByWriter, Digits, FederatedData, Source
-from dfl_lightning.errors import UserError
+from dfl_lightning.utils.errors import UserError
 
 SIZES = {"ann": 30, "bob": 4, "cyd": 25, "dee": 40, "eve": 20}
 """Training images of each writer; classes 0 to 4 in turn."""

@@ -1,0 +1,331 @@
+"""The verb `compare` on bare rows: cosines and distances, from one Gram matrix or pair by pair, all in float64."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from dfl_lightning.bank.layout import Columns
+from dfl_lightning.bank.matmul import one_blas_thread, product, scratch
+from dfl_lightning.bank.mixing import block_width, strips
+from dfl_lightning.bank.sparse_similarity import compare_few
+from dfl_lightning.distributed.communicator import Ranks
+from dfl_lightning.functional import centred_cosines, cosines_from_gram, distances_from_gram
+from dfl_lightning.utils.thread_pool import Workers, workers
+
+BLOCK_BYTES = 2**24
+"""How much of the rows, in float64, a thread works on at once; a product wants long blocks."""
+
+MAX_WIDTH = 2048
+"""Columns per block at most; a longer block of few rows would only leave the cache."""
+
+STRIPS_BYTES = 2**28
+"""Memory for the Gram matrices of the strips of columns, 4 of them at least and 16 at most."""
+
+NEAR = 1e-8
+"""Squared distances below this share of the squared lengths lose digits in a Gram matrix: 1e-15 / NEAR = 1e-7 is left
+of rounding in the others."""
+
+GPU_BLOCK_BYTES = 2**28
+"""How much of the rows, in float64, a GPU works on at once."""
+
+FEW = 0.01
+"""The share of all pairs up to which each pair is computed by itself. A Gram matrix costs a product for every pair, and
+centring it a sum over all vectors for every pair, which is cubic: with 10 neighbours the two are equally fast at about
+1,000 vectors."""
+
+Read = Callable[[int, int], Tensor]
+"""Columns [start, stop) of rows, [rows, stop - start]."""
+
+Change = Callable[[Tensor], Tensor]
+"""What becomes of a block of rows before it is multiplied, [rows, columns] to [rows, columns]."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Similarities of rows; NaN outside the compared pairs.
+
+    Args:
+        cosines: float64 [m, m].
+        distances: Euclidean, float64 [m, m].
+    """
+
+    cosines: Tensor
+    distances: Tensor
+
+
+def compare_rows(
+    read: Read, count: int, pairs: Tensor, columns: Columns, centre: bool, ranks: Ranks | None = None
+) -> Comparison:
+    """Cosines and distances of `count` vectors.
+
+    All products run in float64: in float32 the distance of two equal vectors would come out as 3e-4 of their length.
+    Distances have a relative error below 1e-6, and cosines an absolute one below 1e-9; equal vectors are at distance 0
+    and have cosine 1 exactly (0 if they are zero). To centre, what most vectors have in common is subtracted before the
+    products: it changes no centred cosine, and keeps small differences around a large common part. A vector that is
+    not finite is NaN in its own pairs (and, centred, for receivers that see it).
+
+    Args:
+        read: columns `[start, stop)` of this process' vectors, in ascending order of their nodes.
+        count: number of vectors m; only those that are in a pair are multiplied.
+        pairs: whom each receiver compares itself with, bool [m, m].
+        columns: which columns count.
+        centre: compare after subtracting, for receiver i, the mean of i and of those it may see.
+        ranks: who owns which vectors; default: this process has them all.
+    """
+    pairs = pairs.cpu()
+    compared = torch.nonzero(pairs.any(dim=0) | pairs.any(dim=1)).squeeze(1)
+    among = pairs if len(compared) == count else pairs[compared][:, compared]
+    full = torch.full((2, count, count), float("nan"), dtype=torch.float64)
+    receivers, senders = torch.nonzero(among, as_tuple=True)
+    if len(receivers) <= FEW * len(compared) ** 2:
+        with workers() as pool:
+            vectors = _Vectors(read, count, compared, columns, pool, ranks or Ranks.alone(count))
+            common = _common_part if centre else None
+            found = compare_few(vectors.pool, vectors.summed, receivers, senders, len(compared), common, vectors.device)
+        for whole, values in zip(full, found, strict=True):
+            whole[compared[receivers], compared[senders]] = values
+        return Comparison(*full)
+    with workers() as pool, one_blas_thread():
+        vectors = _Vectors(read, count, compared, columns, pool, ranks or Ranks.alone(count))
+        gram = vectors.products(centre)
+        distances = _distances(vectors, gram, among | among.T, lambda block: block)
+    cosines = centred_cosines(gram, among) if centre else cosines_from_gram(gram)
+    cosines = torch.where(distances == 0, cosines.diagonal()[:, None], cosines)  # equal vectors: as with oneself
+    for whole, part in zip(full, (cosines, distances), strict=True):
+        whole[compared[:, None], compared] = part.masked_fill(~among, float("nan"))
+    return Comparison(*full)
+
+
+class _Vectors:
+    """The vectors that are compared, and their inner products.
+
+    Columns are cut into strips, each with a Gram matrix of its own, and these are added in the order of the columns. A
+    strip is one thread's work; with several processes it is one process' too, which is sent its columns by the others.
+
+    Args:
+        read: columns of this process' vectors.
+        count: number of vectors.
+        compared: long [c], the nodes whose vectors are multiplied.
+        columns: which columns count.
+        pool: threads of the CPU.
+        ranks: who owns which vectors.
+
+    Attributes:
+        device: where the vectors are.
+        pool: threads that work on them; a GPU shares the work out itself.
+    """
+
+    def __init__(self, read: Read, count: int, compared: Tensor, columns: Columns, pool: Workers, ranks: Ranks) -> None:
+        self._read, self._columns, self._ranks = read, columns, ranks
+        self.device = read(0, 0).device
+        self.pool = pool if self.device.type == "cpu" else Workers(1)
+        owners = ranks.owner[compared]
+        self._mine = ranks.place[compared[owners == ranks.rank]]
+        self._counts = torch.bincount(owners, minlength=ranks.count).tolist()
+        self._back = torch.argsort(torch.argsort(owners, stable=True))  # from the order of processes
+        self._some = len(self._mine) < int((ranks.own < count).sum())
+
+    def products(self, centre: bool, change: Change = lambda block: block, count: int | None = None) -> Tensor:
+        """Inner products of the changed vectors, float64 [count, count].
+
+        Args:
+            centre: subtract what most of them have in common.
+            change: of their blocks.
+            count: rows that it makes of each; default: all.
+        """
+        count = sum(self._counts) if count is None else count
+        limit = max(4, min(16, STRIPS_BYTES // max(1, 8 * count**2)))
+        if self.device.type == "cpu":
+            width = min(MAX_WIDTH, block_width(count, 8, BLOCK_BYTES))
+        else:
+            width = block_width(count, 8, GPU_BLOCK_BYTES)
+        pieces = strips(list(self._columns.blocks(width)), limit)
+        widest = max((stop - start for piece in pieces for start, stop in piece), default=0)
+        add = _Adding(count, widest, centre, change)
+        parts = self._alone(pieces, add) if self._ranks.count == 1 else self._shared(pieces, add)
+        total = torch.zeros(count, count, dtype=torch.float64)
+        for part in parts:
+            total += part
+        return (total + total.T) / 2  # a product is symmetric to rounding only, but for BLAS' own
+
+    def _alone(self, pieces: list[list[tuple[int, int]]], add: _Adding) -> list[Tensor]:
+        def strip(blocks: list[tuple[int, int]]) -> Tensor:
+            total = None
+            for start, stop in blocks:
+                self.pool.check()
+                total = add(total, self._own(start, stop))
+            assert total is not None
+            return total.cpu()
+
+        return self.pool.map(strip, pieces)
+
+    def _shared(self, pieces: list[list[tuple[int, int]]], add: _Adding) -> Iterator[Tensor]:
+        """Each process adds up its strips, one block of each at a time; then all hear of each other's."""
+        ranks = self._ranks
+        mine = range(ranks.rank, len(pieces), ranks.count)
+        totals: dict[int, Tensor] = {}
+        for step in range(max(map(len, pieces), default=0)):
+            due = [(number, blocks[step]) for number, blocks in enumerate(pieces) if step < len(blocks)]
+            blocks = self._bring([[d for d in due if d[0] % ranks.count == rank] for rank in range(ranks.count)])
+
+            def strip(number: int, blocks: dict[int, Tensor] = blocks) -> None:
+                if number in blocks:
+                    totals[number] = add(totals.get(number), blocks[number])
+
+            with ranks.together():
+                self.pool.map(strip, mine)
+        for number in range(len(pieces)):
+            if number not in totals:
+                totals[number] = torch.empty(add.count, add.count, dtype=torch.float64, device=self.device)
+            yield ranks.from_rank(number % ranks.count, totals.pop(number)).cpu()
+
+    def summed(self, width: int, part: Callable[[Tensor], Tensor]) -> Tensor:
+        """The sum over strips of at most `width` columns of what `part` makes of them, added in their order.
+
+        Args:
+            width: columns of a strip.
+            part: columns of all vectors, [c, columns], to numbers, always as many.
+        """
+        blocks = list(self._columns.blocks(width))
+        if self._ranks.count == 1:
+            return _added(part(self._own(start, stop)) for start, stop in blocks)
+        return _added(self._of_others(blocks, part))
+
+    def _of_others(self, blocks: list[tuple[int, int]], part: Callable[[Tensor], Tensor]) -> Iterator[Tensor]:
+        """What all processes make of the strips, each of every `count`-th one."""
+        ranks = self._ranks
+        made = part(self._own(0, 0).new_zeros(sum(self._counts), 0))
+        for first in range(0, len(blocks), ranks.count):
+            some = blocks[first : first + ranks.count]
+            strips = self._bring([[(0, block)] for block in some] + [[]] * (ranks.count - len(some)))
+            with ranks.together():
+                if 0 in strips:
+                    made = part(strips[0])
+            for source in range(len(some)):
+                yield ranks.from_rank(source, made.clone())
+
+    def _bring(self, wanted: list[list[tuple[int, tuple[int, int]]]]) -> dict[int, Tensor]:
+        """Blocks of all vectors, [c, columns] by strip.
+
+        Args:
+            wanted: for each process, strips and the blocks of them that it wants.
+        """
+        ranks = self._ranks
+        outgoing = []
+        for theirs in wanted:
+            parts = [self._own(start, stop).reshape(-1) for _, (start, stop) in theirs]
+            outgoing.append(torch.cat(parts) if parts else self._own(0, 0).reshape(-1))
+        widths = [stop - start for _, (start, stop) in wanted[ranks.rank]]
+        pieces = ranks.swap(outgoing, [count * sum(widths) for count in self._counts], outgoing[0])
+        found = {}
+        for place, (number, _) in enumerate(wanted[ranks.rank]):
+            before, width = sum(widths[:place]), widths[place]
+            rows = [
+                piece[count * before : count * (before + width)].view(count, width)
+                for piece, count in zip(pieces, self._counts, strict=True)
+            ]
+            found[number] = torch.cat(rows).index_select(0, self._back.to(rows[0].device))
+        return found
+
+    def _own(self, start: int, stop: int) -> Tensor:
+        """Columns of the compared vectors of this process."""
+        block = self._read(start, stop)
+        return block.index_select(0, self._mine.to(block.device)) if self._some else block
+
+
+def _added(parts: Iterable[Tensor]) -> Tensor:
+    """Their sum, from the first to the last."""
+    total: Tensor | None = None
+    for part in parts:
+        total = part if total is None else total.add_(part)
+    assert total is not None
+    return total
+
+
+class _Adding:
+    """Adds a block's inner products to a sum; see `_Vectors.products`."""
+
+    def __init__(self, count: int, width: int, centre: bool, change: Change) -> None:
+        self.count, self._width, self._centre, self._change = count, width, centre, change
+        self._local = threading.local()
+
+    def __call__(self, total: Tensor | None, block: Tensor) -> Tensor:
+        """`total`, float64 [count, count] (None: nothing yet), with the products of a block [rows, columns]."""
+        rows = self._change(block)
+        if total is None:
+            total = torch.zeros(self.count, self.count, dtype=torch.float64, device=rows.device)
+        if not hasattr(self._local, "space"):
+            self._local.space = scratch(self.count * self._width, like=total)
+        block = self._local.space(self.count, rows.shape[1]).copy_(rows)
+        if self._centre:
+            block -= _common_part(rows).double()  # dtypes that differ would cost another pass
+        total += product(block, block.T)
+        return total
+
+
+def _of(which: Tensor, change: Change) -> Change:
+    """Only the rows `which` of what `change` makes."""
+    return lambda block: (changed := change(block)).index_select(0, which.to(changed.device))
+
+
+def _relative_to_first(change: Change) -> Change:
+    """The first row subtracted from all, in float64."""
+
+    def differences(block: Tensor) -> Tensor:
+        rows = change(block).double()
+        return rows - rows[:1]
+
+    return differences
+
+
+def _common_part(block: Tensor) -> Tensor:
+    """The mean of the rows, [columns], without those that are not finite or four times as long as is usual."""
+    lengths = torch.linalg.vector_norm(block, dim=1)
+    finite = lengths.isfinite()
+    if block.device.type != "cpu":  # nobody there asks for a number, which the host would wait for
+        ordinary = lengths <= 4 * lengths.masked_fill(~finite, torch.nan).nanmedian()
+        return block.masked_fill(~ordinary[:, None], 0).sum(dim=0) / ordinary.sum().clamp(min=1)
+    usual = lengths[finite].median() if bool(finite.any()) else lengths.new_zeros(())
+    ordinary = lengths <= 4 * usual
+    if bool(ordinary.all()):
+        return block.mean(dim=0)
+    return block[ordinary].sum(dim=0) / ordinary.sum().clamp(min=1)
+
+
+def _distances(vectors: _Vectors, gram: Tensor, wanted: Tensor, change: Change) -> Tensor:
+    """Distances, float64; rows that nearly agree are compared once more after subtracting one of them."""
+    squared = gram.diagonal()
+    scale = squared[:, None] + squared[None, :]
+    distances = distances_from_gram(gram)
+    near = wanted & (distances.square() <= NEAR * scale) & (scale > 0)
+    near.fill_diagonal_(False)
+    for group in _groups(near):
+        differences = _relative_to_first(_of(group, change))
+        inner = wanted[group][:, group]
+        products = vectors.products(False, differences, len(group))
+        exact = _distances(vectors, products, inner, differences)  # ends: a row of zeros is near to nobody
+        again = near[group][:, group]
+        distances[group[:, None], group] = torch.where(again, exact, distances[group][:, group])
+    return distances
+
+
+def _groups(linked: Tensor) -> Iterator[Tensor]:
+    """Connected components of two rows or more, each as indices in ascending order."""
+    if not bool(linked.any()):
+        return
+    labels = torch.arange(len(linked))
+    while True:
+        reached = torch.where(linked, labels[None, :], len(linked)).min(dim=1).values
+        lowest = torch.minimum(labels, reached)
+        lowest = lowest[lowest]  # a label is a row of the same component: long chains need few steps
+        if torch.equal(lowest, labels):
+            break
+        labels = lowest
+    for label, size in zip(*torch.unique(labels, return_counts=True), strict=True):
+        if size > 1:
+            yield torch.nonzero(labels == label).squeeze(1)

@@ -1,0 +1,143 @@
+"""The families of policies: what each may write, and the defaults that make a new one short."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Literal
+
+import torch
+from torch import Tensor
+
+from dfl_lightning.functional import above_threshold, top_k
+from dfl_lightning.round.record import Round, RoundCallback
+from dfl_lightning.utils.errors import UserError
+
+if TYPE_CHECKING:
+    from dfl_lightning.round.federation import Federation
+
+
+class Policy(RoundCallback):
+    """A callback that takes part in the protocol, as opposed to a monitor that watches."""
+
+
+class Dropout(Policy):
+    """Which clients are up in a round: writes `active` in `on_dropout`.
+
+    Args:
+        full_first_round: everybody takes part in round 0, whatever the process says.
+    """
+
+    def __init__(self, full_first_round: bool = False) -> None:
+        self.full_first_round = full_first_round
+
+    def on_dropout(self, round: Round) -> None:
+        """Everybody in a full first round, else who `draw` says."""
+        if round.index == 0 and self.full_first_round:
+            return
+        drawn, m = self.draw(round), round.num_clients
+        if drawn.dtype != torch.bool or drawn.shape != (m,):
+            got = f"{str(drawn.dtype)[6:]} {list(drawn.shape)}"
+            raise UserError(f"round {round.index}: {type(self).__name__} drew {got}; who is up must be bool [{m}]")
+        round.active[:m] = drawn
+
+    def draw(self, round: Round) -> Tensor:
+        """Who is up this round, bool [m]."""
+        raise NotImplementedError(f"{type(self).__name__} must implement draw(round)")
+
+
+class Selection(Policy):
+    """Whom each receiver learns from: writes `candidates`, `similarity`, `scores`, `selected`.
+
+    A new selection usually writes `scores` in `on_compare`; `on_select` then takes who reaches the threshold, or the
+    `k` best scores without one.
+
+    Attributes:
+        k: neighbours to choose where no threshold decides, or `all`; a client's `budget` in the topology comes first.
+        assigns_servers: whether `assign` chooses among several servers.
+        neighbour_counts: arguments that are numbers of neighbours, and the attributes that hold them.
+        scores_are_weights: whether `scores`, with the receiver's own on the diagonal, are weights to average with.
+    """
+
+    k: int | Literal["all"] = 5
+    assigns_servers: bool = False
+    scores_are_weights: bool = False
+    neighbour_counts: Mapping[str, str] = {"k": "k"}
+
+    def limits(self, round: Round) -> Tensor:
+        """How many neighbours each node may choose, long [n]: its `budget` in the topology, else `k`."""
+        limits = torch.full((round.num_nodes,), round.num_nodes if self.k == "all" else self.k)
+        budgets = round.federation.topology.budgets
+        if budgets is not None:
+            limits[: round.num_clients] = budgets
+        return limits
+
+    def assign(self, federation: Federation, owners: Tensor) -> Tensor:
+        """The server, counted from 0, by whose model each of the clients is judged, long [J]; default: the first."""
+        return torch.zeros_like(owners)
+
+    def on_select(self, round: Round) -> None:
+        """Who reaches the threshold; without one, the `k` best scores, ties to the lowest id."""
+        if round.scores is None:
+            return  # the protocol says that nothing was selected
+        if round.threshold is not None and "threshold" in self.reads:
+            round.selected = above_threshold(round.scores, round.candidates, round.threshold)
+        else:
+            round.selected = top_k(round.scores, round.candidates, self.limits(round))
+
+
+class Threshold(Policy):
+    """What score is enough: writes `threshold`, float64 [n], in `on_threshold`."""
+
+
+class Substitution(Policy):
+    """Who speaks for the clients that dropped out: writes `stand_in` (and `substitutes`) in `on_substitute`."""
+
+
+class Aggregation(Policy):
+    """How votes become weights: writes `weights` in `on_weigh`; mixes them in `on_mix`.
+
+    Attributes:
+        include_self: whether a receiver's own trained model has a vote.
+    """
+
+    include_self: bool = True
+
+    def shares(self, federation: Federation) -> Tensor | None:
+        """How much each node counts in every average, float64 [n]; None where that depends on who listens, or when."""
+        return None
+
+    def on_mix(self, round: Round) -> None:
+        """New models of receivers that have weights: weights @ trained rows, and the other substitutes' rows.
+
+        A speaker's update is added to the receiver's own model, which therefore gets the weight of all such updates.
+        """
+        assert round.weights is not None
+        where = round.receivers & (round.weights != 0).any(1)
+        terms = spoken_terms(round, round.weights if where.all() else round.weights[where], where)
+        round.mix(terms, into="models", where=where)
+
+
+def spoken_terms(round: Round, weights: Tensor, where: Tensor) -> list[tuple[Tensor, str]]:
+    """Weights of the rows that speak as summands (weights, row set) of receivers' new models.
+
+    Args:
+        round: after the substitution.
+        weights: float64 [w, P], of the rows that `votes` indexes.
+        where: the receivers, bool [n], w of them.
+    """
+    n, m = round.num_nodes, round.num_clients
+    terms = [(weights[:, :n], "trained")]
+    for block, substitutes in enumerate(round.substitutes):
+        spoken = weights[:, n + block * m : n + (block + 1) * m]
+        memory = torch.zeros(len(weights), n, dtype=weights.dtype)
+        memory[:, :m] = spoken
+        terms.append((memory, substitutes.rows))
+        if substitutes.relative:
+            own = torch.zeros(len(weights), n, dtype=weights.dtype)
+            own[torch.arange(len(weights)), torch.nonzero(where).squeeze(1)] = spoken.sum(1)
+            terms.append((own, "models"))
+    return terms
+
+
+class Monitor(RoundCallback):
+    """Watches rounds and logs numbers; changes nothing and costs the simulated clients nothing."""

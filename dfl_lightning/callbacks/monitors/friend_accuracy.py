@@ -1,0 +1,30 @@
+"""Did a substitution find clients of the dropped one's own cluster?"""
+
+from __future__ import annotations
+
+from dfl_lightning.callbacks.base import Monitor, Substitution
+from dfl_lightning.functional import friend_accuracy
+from dfl_lightning.round.record import Round
+
+
+class FriendAccuracy(Monitor):
+    """Share of the dropped clients that another client of their own cluster stands in for, as `friend_accuracy`.
+
+    Counted over all receivers and the dropped clients that they chose to hear. Silent where no clusters are known,
+    no such client dropped, or the substitution names no friends (Stale).
+    """
+
+    def on_round_end(self, round: Round) -> None:
+        """Compare the stand-ins with the clusters."""
+        m = round.num_clients
+        if (
+            round.clusters is None
+            or round.stand_in is None
+            or round.federation.policy(Substitution) is None
+            or round.substitutes
+        ):
+            return
+        assert round.selected is not None
+        missed = round.selected[:, :m] & round.dropped
+        if missed.any():
+            round.log("friend_accuracy", friend_accuracy(round.stand_in[:, :m], round.clusters, missed))

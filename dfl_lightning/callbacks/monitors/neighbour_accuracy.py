@@ -1,0 +1,24 @@
+"""Did a selection find the clients of its own cluster?"""
+
+from __future__ import annotations
+
+from dfl_lightning.callbacks.base import Monitor
+from dfl_lightning.functional import neighbour_precision_recall
+from dfl_lightning.round.record import Round
+
+
+class NeighbourAccuracy(Monitor):
+    """Precision and recall of the selected neighbours against known clusters; silent where none are known.
+
+    Logs `neighbour_precision` (share of the selected that are of the receiver's cluster) and `neighbour_recall` (share
+    of the available members of its cluster that were selected), as means over receivers.
+    """
+
+    def on_round_end(self, round: Round) -> None:
+        """Compare the selection with the clusters."""
+        m = round.num_clients
+        if round.clusters is None or round.selected is None or round.num_servers:
+            return
+        precision, recall = neighbour_precision_recall(round.selected[:m, :m], round.clusters, round.available[:m, :m])
+        round.log("neighbour_precision", precision)
+        round.log("neighbour_recall", recall)

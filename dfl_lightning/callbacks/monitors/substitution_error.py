@@ -1,0 +1,64 @@
+"""How far off are those that speak for the dropped clients?"""
+
+from __future__ import annotations
+
+import torch
+
+from dfl_lightning.callbacks.base import Aggregation, Monitor, Substitution, spoken_terms
+from dfl_lightning.engines.engine import Training
+from dfl_lightning.functional import count_votes, uniform_weights
+from dfl_lightning.round.record import Round
+
+TRAINED_ANYWAY, ERROR = "trained anyway", "substitution error"
+
+
+class SubstitutionError(Monitor):
+    """The squared length of e_t, the error that dropout and substitution leave in the average update (FL-FDMS eq. 8).
+
+    Logs `substitution_error`: ||e||^2, where e is the plain average that a receiver gets less the one it would get if
+    nobody had dropped out; the mean over receivers. For that the dropped clients are trained after all, on the batches
+    that they would have taken: a round costs the time of a full one, and the simulated clients nothing. Without a
+    substitution, all dropped clients in reach count as missing (plain Dropout). Silent in rounds in which nobody is up
+    or a client diverged: it has no true update.
+    """
+
+    def on_weigh(self, round: Round) -> None:
+        """Train the dropped clients on the side and compare the two averages."""
+        n, m = round.num_nodes, round.num_clients
+        aggregation = round.federation.policy(Aggregation)
+        assert aggregation is not None
+        assert round.selected is not None
+        assert round.votes is not None
+        assert round.diverged is not None
+        if round.diverged.any():
+            return
+        wanted = round.selected.clone()
+        if round.federation.policy(Substitution) is None:
+            wanted[:, :m] |= round.reachable[:, :m] & round.dropped & round.receivers[:, None]
+        missing = wanted[:, :m].any(0) & round.dropped
+        include_self = round.receivers & torch.tensor(aggregation.include_self)
+        include_self[m:] = False
+        own = torch.arange(n).expand(n, n)
+        everybody = torch.ones(n, dtype=torch.bool)
+        votes = count_votes(wanted, own, everybody, include_self, round.votes.shape[1])
+        where = (round.votes != 0).any(1) & (votes != 0).any(1)
+        if not where.any():
+            return
+        heard, truth = uniform_weights(round.votes[where]), uniform_weights(votes[where])[:, :n]
+        of_missing = truth.clone()
+        of_missing[:, :m] *= missing
+        of_missing[:, m:] = 0
+        heard[:, :n] -= truth - of_missing
+        bank, columns = round.bank, round.bank.layout.shared_parameters
+        terms = spoken_terms(round, heard, where)
+        if missing.any():
+            bank.scratch(TRAINED_ANYWAY)
+            training = Training("local", round.index, round.phases, round.hyperparameters)
+            result = bank.rehearse(round.federation.start_of_training(missing), training, into=TRAINED_ANYWAY)
+            if not result.finite.all():
+                return
+            terms.append((-of_missing, TRAINED_ANYWAY))
+        bank.scratch(ERROR, torch.float64)  # a small difference of long sums
+        bank.mix(terms, into=ERROR, where=where, columns=columns)
+        squares = bank.squared_lengths(ERROR, torch.nonzero(where).squeeze(1), columns)
+        round.log("substitution_error", float(squares.mean()))

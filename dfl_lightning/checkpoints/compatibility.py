@@ -1,0 +1,93 @@
+"""What a checkpoint must agree with to be continued: network, clients, seed, policies, configuration."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from dfl_lightning.callbacks import Policy
+from dfl_lightning.checkpoints.io import FORMAT
+from dfl_lightning.utils.errors import UserError
+
+if TYPE_CHECKING:
+    from dfl_lightning.module import DFLModule
+    from dfl_lightning.trainer import DFLTrainer
+
+
+def fingerprint(trainer: DFLTrainer, module: DFLModule) -> dict[str, Any]:
+    """What a checkpoint must agree with to be continued."""
+    policies = {c.state_key: _plain(c) for c in trainer.policies()}
+    return {
+        "format": FORMAT,
+        "network": {"name": type(module.network).__name__, **module.layout.fingerprint()},
+        "clients": module.num_clients,
+        "nodes": module.topology.num_nodes,
+        "topology": module.topology.identity(),
+        "seed": module.seed,
+        "data": trainer.datamodule.describe(),
+        "rows": str(module.bank.boundary.rows["models"].dtype),
+        "row sets": sorted(module.bank.boundary.rows),
+        "reported": module.reported_rows,
+        "policies": policies,
+        "config": _comparable(trainer.config),
+    }
+
+
+def check_fingerprint(trainer: DFLTrainer, module: DFLModule, saved: dict[str, Any] | None) -> None:
+    """Refuse a checkpoint that is not of this run, naming what differs.
+
+    Raises:
+        UserError: another network, client count, seed or configuration.
+    """
+    where = trainer.resumed_from or "the checkpoint"
+    if not saved or saved.get("format") != FORMAT:
+        raise UserError(f"{where}: not a checkpoint of dfl_lightning")
+    here = fingerprint(trainer, module)
+    must = ["network", "clients", "nodes", "rows", "row sets"]
+    if trainer.state.fn == "fit" and not trainer.fork:
+        must += ["seed", "data", "policies"] + (["config"] if saved["config"] and here["config"] else [])
+        must += ["topology"]  # last: where the configs already differ, theirs is the plainer sentence
+    for key in must:
+        if saved.get(key) != here[key]:
+            name, theirs, ours = _first_difference(key, saved.get(key), here[key])
+            may_fork = key in ("seed", "data", "policies", "config", "topology")
+            hint = "; --fork starts a new run from it" if may_fork else ""
+            raise UserError(f"{where}: {name} is {theirs} in the checkpoint and {ours} in this run{hint}")
+
+
+def check_rounds(trainer: DFLTrainer, rounds: int) -> None:
+    """Refuse a checkpoint that has more rounds than this run is asked for.
+
+    Raises:
+        UserError: with the least number of rounds that may be asked for.
+    """
+    most = trainer.max_epochs
+    if trainer.state.fn != "fit" or most is None or not 0 <= most < rounds:
+        return
+    here = "trainer.fast_dev_run does 1" if trainer.fast_dev_run else f"trainer.max_rounds is {most}"  # type: ignore[attr-defined]
+    raise UserError(
+        f"{trainer.resumed_from}: the run has {rounds} rounds already, and {here}; "
+        f"give {rounds} or more, or go on from an earlier checkpoint"
+    )
+
+
+def _plain(policy: Policy) -> dict[str, Any]:
+    """A policy's settings: its simple attributes that are not state."""
+    state = set(policy.state_dict())
+    simple = (int, float, str, bool, type(None))
+    return {k: v for k, v in vars(policy).items() if k not in state and isinstance(v, simple)}
+
+
+def _comparable(config: dict[str, Any] | None) -> dict[str, Any]:
+    """The part of a configuration that decides what is computed: not how long, where to, or how often it is saved."""
+    if config is None:
+        return {}
+    return {key: value for key, value in config.items() if key not in ("trainer", "monitors")}
+
+
+def _first_difference(name: str, theirs: Any, ours: Any) -> tuple[str, Any, Any]:
+    """The innermost key at which two nested dicts differ."""
+    if isinstance(theirs, dict) and isinstance(ours, dict):
+        for key in [*theirs, *(k for k in ours if k not in theirs)]:
+            if theirs.get(key) != ours.get(key):
+                return _first_difference(key if name == "config" else f"{name}.{key}", theirs.get(key), ours.get(key))
+    return name, theirs, ours

@@ -1,0 +1,388 @@
+"""The commands `dfl-fit`, `dfl-validate` and `dfl-test`: LightningCLI with named groups.
+
+A config reads like the method section of a paper; every group is a top-level key whose class and arguments can be
+swapped from the command line.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import signal
+import sys
+import warnings
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+import yaml
+from jsonargparse import ArgumentError
+from lightning.pytorch import Callback, seed_everything
+from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
+from lightning.pytorch.utilities.exceptions import MisconfigurationException
+from lightning_utilities.core.enums import StrEnum
+
+from dfl_lightning import callbacks
+from dfl_lightning.bank.card import out_of_memory
+from dfl_lightning.checkpoints.io import checkpoint_of, look_at_checkpoint
+from dfl_lightning.cli.annotations import NOT_SAID
+from dfl_lightning.cli.arguments import (
+    DEFAULT_CLASSES,
+    KEYS,
+    bare_flag,
+    dropped_options,
+    find_configs,
+    run_name,
+    settle_choices,
+    take_flag,
+    with_default_optimizer,
+)
+from dfl_lightning.cli.class_folders import find_class_folders
+from dfl_lightning.cli.config_objects import annotations_of, check_objects
+from dfl_lightning.cli.error_messages import lightnings_sentence, sentence_of
+from dfl_lightning.cli.help import help_page, list_page, version_line
+from dfl_lightning.cli.options import options_page
+from dfl_lightning.cli.registry import FAMILIES, path_of
+from dfl_lightning.cli.runs import command_to_go_on, config_of_run, no_run, remarks_on_history, take_run
+from dfl_lightning.cli.streams import drop_output, refused_output
+from dfl_lightning.data import FederatedData
+from dfl_lightning.distributed.communicator import LostProcess
+from dfl_lightning.distributed.environment import check_environment
+from dfl_lightning.distributed.launcher import (
+    EndAtOnce,
+    launched_by_another,
+    lost_child,
+    wait_for_the_first_to_leave,
+    watch_the_first,
+)
+from dfl_lightning.engines.factory import ENGINES
+from dfl_lightning.loop import RunStopped
+from dfl_lightning.module import DFLModule
+from dfl_lightning.objectives import Objective
+from dfl_lightning.report.command import check_report, write_report
+from dfl_lightning.report.explain import explain
+from dfl_lightning.report.per_client import per_client_table
+from dfl_lightning.trainer import DFLTrainer, default_monitors
+from dfl_lightning.utils.errors import UNREACHABLE, UserError, one_line
+from dfl_lightning.utils.lightning_warnings import quiet_lightning
+from dfl_lightning.utils.users_code import exits_refused, where_in_users_code
+from dfl_lightning.utils.yaml_files import CLASS_FOLDERS
+
+# an enumeration of Lightning's, the default of the callback Timer for example, is a text to YAML
+yaml.SafeDumper.add_multi_representer(StrEnum, lambda dumper, choice: dumper.represent_str(choice.value))
+
+
+class DFLCLI(LightningCLI):
+    """One command of LightningCLI, with the groups of a round as top-level keys.
+
+    Args:
+        command: `fit`, `validate` or `test`.
+        argv: the command line's words.
+        configs: paths of the configs among them; the last one names the run folder.
+        explain_only: say what would run instead of running it.
+        watcher: another callback, of somebody who wants something else than the table of an evaluation.
+        typed: the words as they were typed, before short names became paths.
+        report: make the page of `dfl-report` when the run is over.
+    """
+
+    trainer: DFLTrainer
+
+    def __init__(
+        self,
+        command: str,
+        argv: list[str],
+        configs: list[str],
+        explain_only: bool = False,
+        watcher: Callback | None = None,
+        typed: Sequence[str] = (),
+        report: bool = False,
+    ) -> None:
+        self._typed, self._report = typed, report
+        self._command, self._argv, self._explain_only, self._watcher = command, argv, explain_only, watcher
+        self._configs = configs
+        kwargs = {"prog": f"dfl-{command}", "exit_on_error": False}
+        super().__init__(
+            DFLModule,
+            FederatedData,
+            subclass_mode_data=True,
+            trainer_class=DFLTrainer,
+            seed_everything_default=0,
+            save_config_callback=None,
+            auto_configure_optimizers=False,
+            parser_kwargs={**kwargs, command: dict(kwargs)},
+        )
+
+    # --- the parser --------------------------------------------------------------------------------------------------
+    def subcommands(self) -> dict[str, set[str]]:  # type: ignore[override]
+        """Only the one command: the others' parsers would be built for nothing."""
+        skip = {"model", "datamodule", "dataloaders", "train_dataloaders", "val_dataloaders", "verbose", "weights_only"}
+        return {self._command: skip}
+
+    def add_core_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
+        """Trainer, model and data; what has a top-level key of its own is left out."""
+        options: dict[str, Any] = {"fail_untyped": False, "sub_configs": True}
+        own_keys = {"topology", "run_name", "engine", "defaults"}
+        parser.add_class_arguments(DFLTrainer, "trainer", skip=own_keys, instantiate=False, **options)
+        parser.add_class_arguments(DFLModule, "model", skip={"objective"}, **options)
+        parser.add_subclass_arguments(FederatedData, "data", fail_untyped=False, required=True)
+
+    def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
+        """The groups of a round."""
+        parser.add_argument(
+            "--topology", type=str | dict[str, Any], default="complete", help="a topology file, or a shipped one's name"
+        )
+        for key, base in FAMILIES.items():
+            if key != "monitors":
+                parser.add_lightning_class_args(base, key, subclass_mode=True, required=False)
+        parser.add_argument(
+            f"--{CLASS_FOLDERS}",
+            type=list[str] | None,
+            default=None,
+            help="where else to look for classes; a config's own folder is looked through anyway",
+        )
+        parser.add_subclass_arguments(Objective, "objective", fail_untyped=False, required=False)
+        parser.add_argument(
+            "--monitors",
+            type=list[callbacks.Monitor] | callbacks.Monitor | None,
+            default=None,
+            help="what else is measured",
+        )
+        parser.add_argument(
+            "--engine", type=Literal[ENGINES], default="auto", help="how clients are trained: side by side or in turn"
+        )
+        parser.set_defaults({key: {"class_path": path_of(key, name)} for key, name in DEFAULT_CLASSES.items()})
+
+    def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
+        """Read the words; `sys.argv` stays as it is."""
+        try:
+            self.config = parser.parse_args([self._command, *self._argv])
+        except (ArgumentError, UserError, OSError):
+            raise
+        except Exception as error:  # nothing of ours has run yet: the parser met something that it did not expect
+            raise UserError(f"the configuration cannot be read ({' '.join(str(error).split())})") from error
+
+    def _set_seed(self) -> None:
+        """Seed what users' own classes may draw from; the simulation has streams of its own."""
+        seed = self._get(self.config, "seed_everything")
+        if seed is None or not 0 <= seed < 2**32:
+            raise UserError(
+                f"seed_everything={'null' if seed is None else seed}; it is a whole number from 0 to {2**32 - 1}"
+            )
+        seed_everything(int(seed) if not isinstance(seed, bool) else 0, verbose=False)
+
+    def _parse_ckpt_path(self) -> None:
+        """Look at the checkpoint before anything is built; settings never come out of it."""
+        options = self.config[self._command]
+        if options.get("ckpt_path") == "":
+            raise UserError("--ckpt_path needs a value, a run folder or a checkpoint")
+        if options.get("ckpt_path") is not None:
+            options["ckpt_path"] = str(checkpoint_of(options["ckpt_path"]))
+            look_at_checkpoint(options["ckpt_path"])
+        elif self._command != "fit" and not self._explain_only:
+            raise no_run(self._command)
+        elif options.get("fork"):
+            raise UserError("--fork starts a new run from another one; name that by --ckpt_path RUN")
+
+    # --- what it makes -----------------------------------------------------------------------------------------------
+    def instantiate_classes(self) -> None:
+        """Everything, then the parts that live outside their class's own arguments."""
+        check_config(vars(self.config[self._command]))
+        try:
+            super().instantiate_classes()
+        except MisconfigurationException:
+            raise
+        except (ValueError, TypeError) as error:  # a class of torch's or a user's own refused its arguments
+            raise UserError(sentence_of(error, self._argv)) from error
+        objective = self._get(self.config_init, "objective")
+        if objective is not None:
+            self.model.objective = objective
+        self._dump_config()
+        dumped = {key: self.config_dump.get(key) for key in KEYS}
+        if self.config_dump.get(CLASS_FOLDERS):
+            dumped[CLASS_FOLDERS] = self.config_dump[CLASS_FOLDERS]
+        self.trainer.config = dumped
+        self.trainer.command = shlex.join([f"dfl-{self._command}", *self._typed])
+        if self._command == "fit":
+            options = self.config["fit"]
+            self.trainer.remarks += remarks_on_history(self._configs, options.get("ckpt_path"), options.get("fork"))
+        dropped = dropped_options(self._configs, dumped)
+        if dropped:
+            self.trainer.remarks.append(
+                f"options of the config that the swapped classes do not have: {', '.join(dropped)}"
+            )
+
+    def _instantiate_trainer(self, config: dict[str, Any], callbacks: list[Any]) -> DFLTrainer:
+        chosen = self._get(self.config_init, "monitors")
+        monitors = default_monitors() if chosen is None else chosen if isinstance(chosen, list) else [chosen]
+        stock = config.pop("callbacks", None) or []
+        stock = stock if isinstance(stock, list) else [stock]
+        return DFLTrainer(
+            **config,
+            callbacks=[*stock, *(c for c in (*callbacks, self._watcher) if c is not None), *monitors],
+            topology=self._get(self.config_init, "topology"),
+            engine=self._get(self.config_init, "engine"),
+            defaults=False,  # the parser has its own, which `null` switches off
+            run_name=run_name(self._configs),
+        )
+
+    def _prepare_subcommand_kwargs(self, subcommand: str) -> dict[str, Any]:
+        """Without Lightning's table of means: ours has them, and each client's."""
+        kwargs = super()._prepare_subcommand_kwargs(subcommand)
+        return kwargs if subcommand == "fit" else {**kwargs, "verbose": False}
+
+    def _run_subcommand(self, subcommand: str) -> None:
+        if self._explain_only:
+            for line in explain(self.trainer, self.model, self.datamodule):
+                print(line)
+            return
+        super()._run_subcommand(subcommand)
+        if self._report and self.trainer.is_global_zero and self.trainer.run.path is not None:
+            print(f"page: {write_report([self.trainer.run.path])}", flush=True)
+        if subcommand in ("validate", "test") and self.trainer.is_global_zero and self._watcher is None:
+            for line in per_client_table(self.model):
+                print(line)
+
+
+def check_config(config: dict[str, Any]) -> None:
+    """Refuse what a parsed configuration must neither make nor have called."""
+    groups = {**FAMILIES, "objective": Objective, "data": FederatedData}
+    for key, values in config.items():
+        if key in ("trainer", "model"):
+            annotations = annotations_of(DFLTrainer if key == "trainer" else DFLModule)
+            for option, value in vars(values).items():
+                check_objects(value, f"{key}.{option}", annotations.get(option, (NOT_SAID,))[0])
+        else:
+            check_objects(values, key, groups.get(key, str))
+
+
+def run(command: str, argv: list[str] | None = None) -> int:
+    """A command from its words to its exit code: 0 done, 2 a user's mistake, 1 our bug, 128 + signal."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    with quiet_lightning(), EndAtOnce():
+        try:
+            check_environment()
+        except UserError as error:
+            _say(command, str(error))
+            return 2
+        if launched_by_another():
+            watch_the_first()
+            warnings.showwarning = lambda message, *where, **more: None  # the first process says the same
+        elif not _debug():
+            warnings.showwarning = lambda message, *where, **more: _say(command, f"warning: {message}")
+        try:
+            code = _run(command, words)
+            sys.stdout.flush()  # here, not on leaving: somebody may have stopped reading
+            return code
+        except SystemExit as left:  # the parser's --print_config and --GROUP.help
+            return left.code if isinstance(left.code, int) else 0
+        except RunStopped as stop:
+            if launched_by_another():
+                return 0  # the first process says so
+            lost = "; no checkpoint was kept (trainer.enable_checkpointing=false)" if stop.rounds else ""
+            then = f"; go on with: {command_to_go_on(stop.run)}" if stop.run else lost
+            _say(command, str(stop), then)
+            return 128 + stop.signum
+        except KeyboardInterrupt:
+            if not launched_by_another():
+                _say(command, "stopped at once")
+            return 130
+        except BrokenPipeError:  # whoever read what is printed, `head` for example, has seen enough
+            drop_output()
+            return 128 + signal.SIGPIPE
+        except Exception as error:
+            if _debug():
+                raise
+            sentence = refused_output(error) or users_mistake(error, words)
+            if launched_by_another() and (isinstance(error, LostProcess) or wait_for_the_first_to_leave()):
+                return 0  # the first process has met the same, or has gone
+            if sentence == UNREACHABLE:
+                sentence = lost_child(seconds=1.0) or sentence
+            who = f"process {os.environ['LOCAL_RANK']} of the run: " if launched_by_another() else ""
+            if sentence is None:
+                about = f"{type(error).__name__}: {' '.join(str(error).split())}"
+                _say(command, f"{who}a bug of dfl_lightning: {about} (DFL_DEBUG=1 shows where)")
+                return 1
+            _say(command, f"{who}{sentence}")
+            return 2
+
+
+def evaluate_again(checkpoint: Path, config: Path, watcher: Callback) -> None:
+    """Evaluate a checkpoint of a run as `dfl-test` does, in one process and for a callback only: nothing is printed.
+
+    Args:
+        checkpoint: the file.
+        config: the run's own.
+        watcher: its `on_test_end` meets the run as it was when it was evaluated after the checkpoint's round.
+    """
+    quiet = ["--trainer.devices=1", "--trainer.num_nodes=1", "--trainer.logger=false"]
+    words = [f"--config={config}", f"--ckpt_path={checkpoint}", "--trainer.enable_progress_bar=false", *quiet]
+    _find_users_classes()
+    with exits_refused():
+        words = settle_choices(find_class_folders(words, [str(config)]))
+        DFLCLI("test", words, [str(config)], watcher=watcher)
+
+
+def _find_users_classes() -> None:
+    """A user's own classes, by import path, from the folder they work in."""
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+
+
+def _run(command: str, argv: list[str]) -> int:
+    _, help_asked = take_flag(argv, "-h", "--help")
+    _, list_asked = take_flag(argv, "--list")
+    if help_asked or list_asked:
+        print(help_page(command) if help_asked else list_page())
+        return 0
+    if take_flag(argv, "--version")[1]:
+        print(version_line())
+        return 0
+    _find_users_classes()
+    page = options_page(argv)
+    if page is not None:
+        print(page)
+        return 0
+    typed = argv
+    argv, explain_only = take_flag(argv, "--explain")
+    report = False
+    if command == "fit":
+        argv, report = take_flag(argv, "--report")
+        if report:
+            check_report()
+    with exits_refused():
+        _build_and_run(command, argv, explain_only, report, typed)
+    return 0
+
+
+def _build_and_run(command: str, argv: list[str], explain_only: bool, report: bool, typed: list[str]) -> None:
+    if "--help_all" in argv:
+        DFLCLI(command, ["--help"], [])
+    argv = take_run(command, bare_flag(argv, "--fork"))
+    argv, configs = find_configs([*(f"--config={file}" for file in config_of_run(argv)), *argv])
+    argv = find_class_folders(argv, configs)
+    DFLCLI(command, with_default_optimizer(settle_choices(argv)), configs, explain_only, typed=typed, report=report)
+
+
+def users_mistake(error: Exception, argv: list[str]) -> str | None:
+    """What a user should change, in one sentence; None where the error is no user's doing."""
+    if isinstance(error, (UserError, MisconfigurationException, ArgumentError)):
+        return sentence_of(error, argv)
+    if isinstance(error, (torch.OutOfMemoryError, MemoryError)) or "can't allocate memory" in str(error):
+        return out_of_memory(error)
+    if isinstance(error.__cause__, UserError):
+        return str(error.__cause__)
+    where = where_in_users_code(error)
+    sentence = where and f"{where[:300]} (DFL_DEBUG=1 shows the way there)"
+    return lightnings_sentence(" ".join(str(error).split())) or sentence
+
+
+def _say(command: str, sentence: str, words: str = "") -> None:
+    """A sentence, and after it words to be typed, in which every space counts."""
+    with suppress(OSError):  # standard error is full: nobody can be told, and a run need not end for it
+        print(f"dfl-{command}: {' '.join(one_line(sentence).split())}{one_line(words)}", file=sys.stderr)
+
+
+def _debug() -> bool:
+    return os.environ.get("DFL_DEBUG", "") not in ("", "0")

@@ -1,0 +1,81 @@
+"""`--help` and `--list`, a screen each, and `--version`."""
+
+from __future__ import annotations
+
+import platform
+from importlib.metadata import version
+from pathlib import Path
+
+import dfl_lightning
+from dfl_lightning.cli.registry import GROUPS, first_line, shipped_classes
+from dfl_lightning.utils.shipped_files import shipped
+
+_KEYS = {
+    "trainer": "rounds, checkpoints, precision, loggers, Lightning's callbacks",
+    "model": "network, local_epochs, batch_size, optimizer, lr_scheduler, …",
+    "data": "data set, num_clients, partition, test and validation parts",
+    "topology": "who can hear whom: a file, or the name of a shipped one",
+    "dropout": "which clients are up in a round",
+    "selection": "whom each client learns from",
+    "threshold": "what score is enough to be learned from",
+    "substitution": "which model stands in for a client that is down",
+    "aggregation": "how the chosen models are weighed",
+    "objective": "the local training rule",
+    "monitors": "what else is measured",
+    "engine": "how clients are trained: auto, stacked (side by side) or loop",
+}
+
+
+def help_page(command: str) -> str:
+    """What a command takes, by group."""
+    does = {"fit": "train clients", "validate": "evaluate a run", "test": "evaluate a run"}[command]
+    what = "--config CONFIG" if command == "fit" else "RUN"
+    lines = [
+        f"dfl-{command} {what} [--GROUP Class] [--GROUP.option value] …  {does}",
+        "",
+        "groups, as keys of a config and as options; a later one wins:",
+        *(f"  --{key:14}{what}" for key, what in _KEYS.items()),
+        "",
+        "  --seed_everything N   the run's seed (default 0)",
+        "  --ckpt_path RUN       go on with a run or checkpoint; --fork: in a new folder"
+        if command == "fit"
+        else "  --ckpt_path FILE      another checkpoint than the run's last one",
+        *(["  --report              make a page about the run when it is over"] if command == "fit" else []),
+        "  --explain             say what would run, and run nothing",
+        "  --print_config        the resolved config",
+        "  --list                configs, topologies, policies, data sets, networks",
+        "  --GROUP.help          classes of a group; options of trainer or model",
+        "  --GROUP.help Class    the options of a class, as in --selection.help AFIND",
+        "  --help_all            every option, as the parser lists them",
+        "  --version             of this library, and of what it runs on",
+        "",
+        "examples:",
+        "  dfl-fit --config afind" if command == "fit" else f"  dfl-{command} runs/afind/…",
+    ]
+    if command == "fit":
+        lines.append("  dfl-fit --config afind --selection Gossip --selection.k 10 --topology ring")
+    return "\n".join(lines)
+
+
+def list_page() -> str:
+    """Everything that answers to a name, a line each."""
+    lines = []
+    for kind in ("configs", "topologies"):
+        lines.append(f"{kind}:")
+        lines += [f"  {name:21}{_first_comment(path)}" for name, path in shipped(kind).items()]
+    for group in GROUPS:
+        classes = shipped_classes(group)
+        lines.append(f"{group}:")
+        lines += [f"  {name:21}{first_line(cls)}" for name, cls in classes.items()]
+    return "\n".join(lines)
+
+
+def version_line() -> str:
+    """This library's version and those of what its numbers depend on."""
+    others = [f"{name} {version(name)}" for name in ("torch", "lightning")]
+    return f"dfl_lightning {dfl_lightning.__version__} ({', '.join([*others, f'Python {platform.python_version()}'])})"
+
+
+def _first_comment(path: Path) -> str:
+    first = path.read_text(encoding="utf-8").splitlines()[0] if path.suffix == ".yaml" else ""
+    return first.removeprefix("#").strip() if first.startswith("#") else f"an example graph in {path.suffix[1:]} format"

@@ -1,0 +1,83 @@
+"""The commands, as a shell starts them.
+
+Nothing is worth saving while they load and when they are over: Ctrl-C then ends them at once, where Python would print
+what it was doing. In between, the round loop hears it.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+from typing import NoReturn
+
+from dfl_lightning.cli.streams import prepare_streams, refused_output
+
+
+def fit() -> NoReturn:
+    """`dfl-fit`: train."""
+    _run("fit")
+
+
+def validate() -> NoReturn:
+    """`dfl-validate`: evaluate a checkpoint."""
+    _run("validate")
+
+
+def test() -> NoReturn:
+    """`dfl-test`: evaluate a checkpoint."""
+    _run("test")
+
+
+test.__test__ = False  # type: ignore[attr-defined]  # no test of pytest's
+
+
+def export() -> NoReturn:
+    """`dfl-export`: write clients' models as safetensors."""
+    _start("export")
+    from dfl_lightning.checkpoints.export import main
+
+    _leave("export", main())
+
+
+def study() -> NoReturn:
+    """`dfl-study`: the cells of a table, and the table."""
+    _start("study")
+    from dfl_lightning.study.command import main
+
+    _leave("study", main())
+
+
+def report() -> NoReturn:
+    """`dfl-report`: a page about runs."""
+    _start("report")
+    from dfl_lightning.report.command import main
+
+    _leave("report", main())
+
+
+def _run(command: str) -> NoReturn:
+    _start(command)
+    from dfl_lightning.cli.command import run
+
+    _leave(command, run(command))
+
+
+def _start(command: str) -> None:
+    _end_at_once()
+    refusal = prepare_streams()
+    if refusal is not None:
+        print(f"dfl-{command}: {refusal}", file=sys.stderr)
+        sys.exit(2)
+
+
+def _leave(command: str, code: int) -> NoReturn:
+    """With what was printed written; here, where something can be said about it."""
+    refusal = refused_output()
+    if refusal is not None:
+        print(f"dfl-{command}: {refusal}", file=sys.stderr)
+    sys.exit(code if refusal is None else 2)
+
+
+def _end_at_once() -> None:
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # else nohup or a first process has it ignored
+        signal.signal(signal.SIGINT, signal.SIG_DFL)

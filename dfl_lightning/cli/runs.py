@@ -1,0 +1,124 @@
+"""Runs named on a command line: a folder means its last checkpoint and, where no config is given, its own config."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from dfl_lightning.checkpoints.history import CHANGED, FORKED, check_history, in_words
+from dfl_lightning.checkpoints.io import checkpoint_of, is_checkpoint, read_checkpoint, rounds_in, run_of
+from dfl_lightning.cli.arguments import options_of_words, stray_words
+from dfl_lightning.utils.errors import UserError
+from dfl_lightning.utils.shipped_files import shipped
+from dfl_lightning.utils.yaml_files import read_config
+
+CONFIG = "config.yaml"
+"""The file of a run folder that holds the resolved configuration."""
+
+
+def take_run(command: str, argv: list[str]) -> list[str]:
+    """The words with a run that is named without an option, `dfl-test RUN`, as `--ckpt_path`.
+
+    Raises:
+        UserError: two runs, or none; such a word for `dfl-fit`, which takes options only.
+    """
+    strays, options = stray_words(argv), {option for option, _ in options_of_words(argv)}
+    if not strays:
+        asks = any(option.endswith((".help", "print_config")) for option in options)
+        if command != "fit" and not asks and not options & {"config", "ckpt_path", "data"}:
+            raise no_run(command)
+        return argv
+    word = argv[strays[0]]
+    if command == "fit":
+        _hint_at_an_option(word)
+        return argv
+    if len(strays) > 1:
+        raise UserError(f"'{word}' and '{argv[strays[1]]}': a command evaluates one run; options begin with --")
+    if "ckpt_path" in options:
+        raise UserError(f"'{word}' and --ckpt_path both name a run; give one of them")
+    return [*argv[: strays[0]], f"--ckpt_path={word}", *argv[strays[0] + 1 :]]
+
+
+def no_run(command: str) -> UserError:
+    """What an evaluation without a run is answered."""
+    return UserError(f"no run is named; give its folder: dfl-{command} RUN")
+
+
+def _hint_at_an_option(word: str) -> None:
+    """Refuse a word that stands alone where the option that it belongs to can be told."""
+    if word in shipped("configs") or (word.endswith((".yaml", ".yml")) and Path(word).is_file()):
+        raise UserError(f"'{word}' belongs to no option; write --config {word}")
+    if is_checkpoint(checkpoint_of(word)):
+        raise UserError(f"'{word}' belongs to no option; --ckpt_path {word} goes on with that run")
+
+
+def config_of_run(argv: list[str]) -> list[str]:
+    """The run's own config, to be read before the words: for a command line with a run and without a config.
+
+    Returns:
+        Its path, or nothing where no run is named.
+
+    Raises:
+        UserError: no such run; or one without a config, where the words do not name data either.
+    """
+    options = dict(options_of_words(argv))
+    named = options.get("ckpt_path", "null")
+    if "config" in options or named in ("", "null"):
+        return []
+    checkpoint = checkpoint_of(named)
+    if not is_checkpoint(checkpoint):
+        read_checkpoint(checkpoint)
+    run = run_of(checkpoint)
+    if run is None:
+        return []
+    if (run / CONFIG).is_file():
+        return [str(run / CONFIG)]
+    if "data" in options:
+        return []
+    raise UserError(f"{run} has no {CONFIG}, for it was not started by dfl-fit; give a config with --config")
+
+
+def remarks_on_history(configs: list[str], checkpoint: str | None, fork: bool) -> list[str]:
+    """What a fit must know whose config is of a run that did not have these settings from its first round on.
+
+    Args:
+        configs: paths.
+        checkpoint: what the fit goes on from.
+        fork: whether in a new run.
+    """
+    if checkpoint is not None and not fork:
+        return []
+    return [remark for path in configs for remark in _remarks(path, read_config(path), checkpoint)]
+
+
+def _remarks(path: str, content: dict[str, Any], checkpoint: str | None) -> Iterator[str]:
+    check_history(path, content)
+    parent = content.get(FORKED)
+    if parent is not None:
+        where, then = str(parent.get("checkpoint")), parent["round"]
+        changed = in_words(parent.get("changed") or {})
+        was = f"{path} is of a run that was forked from {where} after round {then}"
+        if checkpoint is None:
+            yield (
+                f"{was}{f', with {changed}' if changed else ''}; this run begins with round 0, and "
+                f"--ckpt_path {shlex.quote(where)} --fork repeats that one"
+            )
+        elif rounds_in(Path(checkpoint)) != then:
+            yield f"{was}; {checkpoint} has {rounds_in(Path(checkpoint))} rounds, so this run does not repeat that one"
+    for step in content.get(CHANGED, []):
+        changed = in_words(step["changed"])
+        yield f"{path} is of a run that changed after round {step['round']}: {changed}; this run begins with the latter"
+
+
+def command_to_go_on(run: Path) -> str:
+    """What to type in the same folder to go on with a run, quoted for a shell."""
+    program, installed = sys.argv[0], shutil.which("dfl-fit")
+    found = installed is not None and os.path.realpath(installed) == os.path.realpath(program)
+    if found or os.path.basename(program) != "dfl-fit":
+        program = "dfl-fit"
+    return shlex.join([program, "--ckpt_path", str(run)])

@@ -1,0 +1,1 @@
+"""Several processes: how they start and end, and what they send to each other."""

@@ -1,0 +1,1 @@
+"""Engines: how the clients of a cohort are trained and scored."""

@@ -1,0 +1,60 @@
+"""The draws of local training: which samples make a client's next batch, and what is random about a step.
+
+Every draw is named by round, client, epoch and step, so that both engines, any company and any number of threads draw
+alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from dfl_lightning.engines.dropout_layers import mask_keys
+from dfl_lightning.utils.random_streams import stream, stream_seed
+
+
+@dataclass(frozen=True)
+class Draws:
+    """The named draws of one call of an engine.
+
+    Args:
+        seed: the run's seed.
+        purpose: `local` or `finetune` for example.
+        round: 0-based.
+    """
+
+    seed: int
+    purpose: str
+    round: int
+
+    def order(self, owner: int, epoch: int, samples: int) -> torch.Tensor:
+        """A fresh order of the client's samples, int64 [samples]."""
+        return torch.randperm(samples, generator=self._stream("batches", owner, epoch))
+
+    def masks(self, owner: int, epoch: int, step: int) -> torch.Tensor:
+        """The key of the dropout layers' masks in one step, int32 [2]."""
+        return self.masks_of([(owner, epoch, step)])[0]
+
+    def masks_of(self, words: Sequence[tuple[int, int, int]]) -> torch.Tensor:
+        """The keys of several clients, int32 [k, 2], for an owner, epoch and step of each."""
+        purpose = f"{self.purpose} dropout layers"
+        return mask_keys([stream_seed(self.seed, purpose, self.round, *each) for each in words])
+
+    def augmentation(self, owner: int, epoch: int, step: int) -> torch.Generator:
+        """What the augmentation of one batch draws from."""
+        return self._stream("augment", owner, epoch, step)
+
+    def _stream(self, what: str, owner: int, *words: int) -> torch.Generator:
+        return stream(self.seed, f"{self.purpose} {what}", self.round, owner, *words)
+
+
+def batches_of(samples: int, batch_size: int) -> int:
+    """Batches of an epoch; the last one may be smaller.
+
+    Example:
+        >>> batches_of(33, 16), batches_of(0, 16)
+        (3, 0)
+    """
+    return -(-samples // batch_size)

@@ -1,0 +1,170 @@
+"""Dropout layers whose masks are a function of a key and a position, instead of torch's global generator.
+
+A mask is counter-based: entry `i` of the `c`-th dropout layer of a forward pass is a hash of the client's key for this
+step, of `c` and of `i`. It is the same on every device, alone and beside other clients, and it is made on the device.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from dfl_lightning.utils.errors import UserError
+from dfl_lightning.utils.global_generators import changed, states
+
+
+def mask_key(seed: int) -> Tensor:
+    """What the masks of one client in one step are hashed from, int32 [2].
+
+    Args:
+        seed: from 0 to 2**63 - 1; see `dfl_lightning.utils.random_streams.stream_seed`.
+    """
+    return mask_keys([seed])[0]
+
+
+def mask_keys(seeds: Sequence[int]) -> Tensor:
+    """The keys of several clients, int32 [k, 2]; see `mask_key`."""
+    keys = [(seed & 0xFFFFFFFF, ((seed >> 31) | 1) & 0xFFFFFFFF) for seed in seeds]  # an odd stride visits all numbers
+    return torch.tensor([(_signed(start), _signed(stride)) for start, stride in keys], dtype=torch.int32).view(-1, 2)
+
+
+def keep_mask(keys: Tensor, call: int, shape: Sequence[int], p: float) -> Tensor:
+    """Which entries a dropout layer keeps.
+
+    Args:
+        keys: of k clients, int32 [k, 2]; see `mask_key`.
+        call: how many dropout layers the forward pass has been through before.
+        shape: of one client's mask.
+        p: the probability of dropping an entry, in steps of 2**-24.
+
+    Returns:
+        Bool [k, *shape].
+
+    Example:
+        >>> keep_mask(mask_key(1).unsqueeze(0), 0, (8,), 0.5).int()
+        tensor([[0, 1, 0, 0, 0, 0, 1, 0]], dtype=torch.int32)
+    """
+    start, stride = keys.unsqueeze(2).unbind(1)  # [k, 1] each
+    positions = torch.arange(math.prod(shape), dtype=torch.int32, device=keys.device)
+    # A Weyl sequence of the key's own stride, put through the 32-bit mixer of Wellons' hash-prospector ("lowbias32").
+    bits = (positions * stride).add_(start + _signed(_mixed(call + 1)))
+    bits = bits.bitwise_xor_(_shifted(bits, 16)).mul_(_signed(0x7FEB352D))
+    bits = bits.bitwise_xor_(_shifted(bits, 15)).mul_(_signed(0x846CA68B))
+    bits = bits.bitwise_xor_(_shifted(bits, 16)).bitwise_and_(2**24 - 1)
+    return (bits >= round(p * 2**24)).view(len(keys), *shape)
+
+
+def _shifted(bits: Tensor, by: int) -> Tensor:
+    """A logical shift to the right of int32, whose own keeps the sign."""
+    return torch.bitwise_right_shift(bits, by).bitwise_and_((1 << (32 - by)) - 1)
+
+
+def _mixed(word: int) -> int:
+    """The same mixer for one number, 0 <= word < 2**32."""
+    word = ((word ^ word >> 16) * 0x7FEB352D) & 0xFFFFFFFF
+    word = ((word ^ word >> 15) * 0x846CA68B) & 0xFFFFFFFF
+    return word ^ word >> 16
+
+
+def _signed(word: int) -> int:
+    """The int32 with the same bits as a number from 0 to 2**32 - 1."""
+    return word - 2**32 if word >= 2**31 else word
+
+
+class MaskSource:
+    """The key of all dropout layers of one network; the engine sets it before each step.
+
+    Attributes:
+        key: int32 [2]; see `mask_key`.
+        call: dropout layers that the present forward pass has been through.
+    """
+
+    def __init__(self) -> None:
+        self.begin(mask_key(0))
+
+    def begin(self, key: Tensor) -> None:
+        """A forward pass with this key is next."""
+        self.key, self.call = key, 0
+
+    def next_call(self) -> int:
+        """The number of the dropout layer that asks."""
+        self.call += 1
+        return self.call - 1
+
+
+class StreamDropout(nn.Module):
+    """`nn.Dropout`, `nn.Dropout1d`, `2d` and `3d` with masks from a `MaskSource`.
+
+    Args:
+        p: share of the entries (or channels) that are zeroed.
+        channelwise: whether a mask covers whole channels.
+        source: where masks come from.
+    """
+
+    def __init__(self, p: float, channelwise: bool, source: MaskSource) -> None:
+        super().__init__()
+        self.p, self.channelwise, self.source = p, channelwise, source
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Zero a share `p` of the entries and scale the others, in training only."""
+        if not self.training or self.p == 0:
+            return x
+        call, key = self.source.next_call(), self.source.key.to(x.device)
+        keep = keep_mask(key.unsqueeze(0), call, self.shape_of_mask(x.shape), self.p)[0]
+        return x * (keep.to(x.dtype) / (1 - self.p) if self.p < 1 else 0.0)
+
+    def shape_of_mask(self, shape: Sequence[int]) -> tuple[int, ...]:
+        """Of the mask of one client's tensor of this shape."""
+        return (*shape[:2], *[1] * (len(shape) - 2)) if self.channelwise else tuple(shape)
+
+
+_CHANNELWISE: dict[type[nn.Module], bool] = {
+    nn.Dropout: False,
+    nn.Dropout1d: True,
+    nn.Dropout2d: True,
+    nn.Dropout3d: True,
+}
+
+
+def replace_dropout_layers(network: nn.Module) -> MaskSource:
+    """Swap the network's dropout layers, in place, for ones that draw from the returned source."""
+    source = MaskSource()
+    for parent in list(network.modules()):
+        for name, child in list(parent._modules.items()):  # named_children() would skip a layer's second place
+            if child is not None and type(child) in _CHANNELWISE:
+                setattr(parent, name, StreamDropout(float(child.p), _CHANNELWISE[type(child)], source))  # type: ignore[arg-type]
+    return source
+
+
+def check_no_global_draws(network: nn.Module, example: Tensor) -> None:
+    """Refuse a network that draws from a global generator, in training or in evaluation.
+
+    Args:
+        network: after `replace_dropout_layers`.
+        example: two inputs, [2, ...].
+
+    Raises:
+        UserError: such a network's runs could not be repeated nor resumed.
+    """
+    was_training = {module: module.training for module in network.modules()}
+    before, state_of_torch = states(), torch.get_rng_state()
+    buffers = {name: buffer.clone() for name, buffer in network.named_buffers()}
+    try:
+        with torch.no_grad():
+            network.train()(example)
+            network.eval()(example)
+        drawn = changed(before)
+    finally:
+        torch.set_rng_state(state_of_torch)
+        for module, mode in was_training.items():
+            module.training = mode
+        for name, buffer in network.named_buffers():
+            buffer.copy_(buffers[name])
+    if drawn:
+        raise UserError(
+            f"model.network {type(network).__name__} draws random numbers from {' and '.join(drawn)} "
+            "(functional dropout?), so its runs could not be repeated; use nn.Dropout, nn.Dropout1d, 2d or 3d layers"
+        )

@@ -1,0 +1,92 @@
+"""A user's loss where the run computes: a copy, where it has tensors of its own that are elsewhere."""
+
+from __future__ import annotations
+
+import copy
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from dfl_lightning.engines.optimizers import name_of
+from dfl_lightning.utils.errors import UserError, reason
+
+Loss = Callable[[Tensor, Tensor], Tensor]
+
+
+def placed(loss: Loss, device: torch.device, dtype: torch.dtype) -> Loss:
+    """The same loss with its tensors on `device`, floating ones in `dtype`; the user's own object is left as it is.
+
+    Tensors are found in modules (parameters and buffers), in modules whose method the loss is, and among the arguments
+    that a `functools.partial` binds. Nothing is copied where they are there already.
+
+    Raises:
+        UserError: the loss has to be copied, and cannot be.
+    """
+    try:
+        placed_loss: Loss = _placed(loss, device, dtype)
+    except torch.OutOfMemoryError:
+        raise  # which says nothing about the loss
+    except Exception as error:  # whatever copying a user's object can raise
+        raise UserError(
+            f"model.loss {name_of(loss)} cannot be copied to {device} in {str(dtype).removeprefix('torch.')} "
+            f"({reason(error)}); make what it keeps copyable"
+        ) from error
+    return placed_loss
+
+
+def parts_of(loss: Any) -> Iterator[Any]:
+    """What a loss calls: itself, or what a partial binds; a module in the place of one of its methods."""
+    if isinstance(loss, functools.partial):
+        for part in (loss.func, *loss.args, *loss.keywords.values()):
+            yield from parts_of(part)
+    elif callable(loss):
+        owner = getattr(loss, "__self__", None)
+        yield owner if isinstance(owner, nn.Module) else loss
+
+
+def set_mode(loss: Loss, training: bool) -> None:
+    """Put the modules of a loss into training or evaluation mode."""
+    for part in parts_of(loss):
+        if isinstance(part, nn.Module):
+            part.train(training)
+
+
+def refuse_untrained(loss: Loss) -> None:
+    """Refuse a loss with parameters that want to be trained: optimizers are given those of the network only.
+
+    Raises:
+        UserError: names the parameter.
+    """
+    if not isinstance(loss, nn.Module):
+        return
+    name = next((name for name, parameter in loss.named_parameters() if parameter.requires_grad), None)
+    if name is not None:
+        raise UserError(
+            f"model.loss {name_of(loss)} has the parameter '{name}', which no optimizer would train; "
+            "make it a part of the network, or a buffer of the loss (register_buffer)"
+        )
+
+
+def _placed(part: Any, device: torch.device, dtype: torch.dtype) -> Any:
+    if isinstance(part, Tensor):
+        return part.to(device, dtype if part.is_floating_point() else None)
+    if isinstance(part, nn.Module):
+        own = [*part.parameters(), *part.buffers()]
+        if all(t.device == device and (t.dtype == dtype or not t.is_floating_point()) for t in own):
+            return part
+        return copy.deepcopy(part).to(device, dtype)
+    if isinstance(part, functools.partial):
+        parts = [part.func, *part.args, *part.keywords.values()]
+        function, *values = (_placed(value, device, dtype) for value in parts)
+        if all(new is old for new, old in zip((function, *values), parts, strict=True)):
+            return part
+        count = len(part.args)
+        return functools.partial(function, *values[:count], **dict(zip(part.keywords, values[count:], strict=True)))
+    owner = getattr(part, "__self__", None)
+    if isinstance(owner, nn.Module) and hasattr(part, "__func__"):
+        new = _placed(owner, device, dtype)
+        return part if new is owner else part.__func__.__get__(new)
+    return part

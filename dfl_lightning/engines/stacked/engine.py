@@ -1,0 +1,303 @@
+"""The stacked engine: clients of a cohort side by side in one network."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Mapping
+from functools import partial
+from itertools import chain
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from dfl_lightning.bank.card import give_back
+from dfl_lightning.bank.layout import Layout
+from dfl_lightning.bank.matmul import one_blas_thread
+from dfl_lightning.bank.references import Evaluation, References, Trained
+from dfl_lightning.data import ClientData
+from dfl_lightning.distributed.communicator import Ranks
+from dfl_lightning.engines.cohorts import cohorts_on_gpus, plan_cohorts
+from dfl_lightning.engines.copies import copy_of
+from dfl_lightning.engines.dropout_layers import mask_key, replace_dropout_layers
+from dfl_lightning.engines.engine import Engine, EngineConfig, Training
+from dfl_lightning.engines.optimizers import ClientOptimizer
+from dfl_lightning.engines.placing import set_mode
+from dfl_lightning.engines.stacked.autotune import Stopwatch
+from dfl_lightning.engines.stacked.budget import Budget
+from dfl_lightning.engines.stacked.context import Workshop
+from dfl_lightning.engines.stacked.convolution import choose_unfolded
+from dfl_lightning.engines.stacked.cost import Cost
+from dfl_lightning.engines.stacked.cuda_graphs import CudaGraphs, Recorder, Recordings, obstacle
+from dfl_lightning.engines.stacked.evaluation import Scorer, Scores, SharedModel, SharedSamples, shared_models
+from dfl_lightning.engines.stacked.footprint import footprint_of
+from dfl_lightning.engines.stacked.loss import StackedLoss
+from dfl_lightning.engines.stacked.network import CannotStack, StackedNetwork
+from dfl_lightning.engines.stacked.optimizer_trial import try_out
+from dfl_lightning.engines.stacked.parameters import row_of
+from dfl_lightning.engines.stacked.training import StackedJob
+from dfl_lightning.engines.trial import FEWEST, TRAINING_OPERATIONS, Trial, examples, try_plain
+from dfl_lightning.utils.errors import reason
+from dfl_lightning.utils.random_streams import stream_seed
+from dfl_lightning.utils.thread_pool import Workers, workers
+
+if TYPE_CHECKING:
+    from dfl_lightning.bank.bank import Bank
+
+TRIAL_OPERATIONS = 2e7
+"""Of the forward pass of the samples that clients are tried out on in float64, a twentieth of a second of trials."""
+
+GLOBAL_PIECE = 2000
+"""Samples of the global test set that one thread scores at a time."""
+
+
+Item = SharedSamples | list[SharedModel]
+"""Evaluation that one thread does at a time."""
+
+
+class StackedEngine(Engine):
+    """All clients of a cohort at once.
+
+    Each cohort's rows are copied into a staging area, parameter by parameter, trained there from the first to the last
+    step, and copied back. The numbers equal those of the loop engine up to the rounding of sums in another order.
+
+    Args:
+        config: see `EngineConfig`.
+        layout: columns of a row.
+        data: the clients' resident data.
+        trial: what is known of the network and the loss, if they have been tried already.
+
+    Raises:
+        CannotStack: the network, the objective or the optimizer need the loop engine.
+    """
+
+    name = "stacked"
+
+    def __init__(self, config: EngineConfig, layout: Layout, data: ClientData, trial: Trial | None = None) -> None:
+        trial = trial or try_plain(config, data)
+        config = trial.config
+        network = copy_of(config.network).to(data.images.device, config.dtype)
+        replace_dropout_layers(network)
+        for phase in config.objective.phases(layout, 1):
+            if not phase.objective.stackable:
+                raise CannotStack(f"objective {type(phase.objective).__name__} does not say stackable = True")
+        optimizer = ClientOptimizer(config.optimizer, config.network)
+        try_out(optimizer, config.network)
+        stacked = StackedNetwork(network)
+        if trial.couples_evaluation:
+            raise CannotStack(
+                "its samples meet in evaluation: scores depend on the rest of a batch, or its order or size"
+            )
+        count = min(max(3, config.batch_size), max(3, int(TRIAL_OPERATIONS // max(1, trial.operations))))
+        example, _ = examples(data, count, config.dtype)
+        note = stacked.try_out(example, partial(_mask_key, config.seed), trial.couples_training)
+        self.cost = Cost.measure(network, stacked, example[:2], config, layout, optimizer.states)
+        fused = optimizer.fused_on(data.images.device)
+        self._shop = Workshop(config, layout, data, stacked, StackedLoss(config.loss), fused)
+        self._scorer = Scorer(self._shop, self.cost.activations)
+        super().__init__(config, layout, data)
+        self.details |= {"trial": note} if note else {}
+        self.recordings: Recordings | None = None
+        self.budget: Budget | None = None
+        self._recorder: Recorder | None = None
+        self._unfolded: frozenset[str] | None = None  # until somebody has decided
+        if data.images.is_cuda:
+            recorded = 2 + self.cost.states if config.cuda_graphs else 0  # beside a model: what lies still, and a copy
+            row_sets = {name for phase in config.objective.phases(layout, 1) for name in phase.objective.row_sets}
+            footprint = footprint_of(network, self.cost, example, config, rows=1 + len(row_sets) + recorded)
+            self.budget = Budget(footprint, config.room)
+            self._scorer.keep_within(config.room, {n: -(-p // config.batch_size) for n, p in footprint.patches.items()})
+            self.all_at_once(CudaGraphs() if config.cuda_graphs else None)
+        else:
+            self.cohorts = plan_cohorts(self.steps, self.cost.narrowest, self.cost.widest, config.cohorts)
+
+    def all_at_once(self, recorder: Recorder | None = None) -> None:
+        """Make as few cohorts as there is memory for, as for a GPU.
+
+        Args:
+            recorder: records a cohort's steps, where they can be.
+        """
+        affordable = max(FEWEST, int(TRAINING_OPERATIONS // max(1, self.cost.operations)))
+        example, _ = examples(self.data, min(max(3, self.config.batch_size), affordable), self.config.dtype)
+        self._shop.network.try_masks(example, partial(_mask_key, self.config.seed))
+        self._recorder = recorder
+        self._cut(self.config.cohorts)
+
+    def _cut(self, fewest: int | None) -> None:
+        """At least so many cohorts, and the memory of their recorded steps."""
+        self.recordings = None
+        widest = None if self.budget is None else self.budget.widest
+        self.cohorts = cohorts_on_gpus(self.steps, self.config.processes, widest, fewest)
+        self._describe_memory()
+        if self._recorder is None:
+            return
+        why = obstacle(self._shop, examples(self.data, 2, self.config.dtype)[0])
+        self.details["graphs"] = f"not recorded: {why}" if why else "recorded"
+        if why:
+            return
+        try:
+            self.recordings = Recordings(self._shop, max(map(len, self.cohorts)), self._recorder)
+        except torch.OutOfMemoryError:
+            self.details["graphs"] = "not recorded: there is no memory for what lies still"
+            give_back(self.data.images.device)
+
+    @property
+    def cohort_bytes(self) -> int:
+        """Models, gradients, optimizer state and activations of a cohort in each thread."""
+        if self.budget is not None:
+            return max(map(len, self.cohorts)) * self.budget.footprint.bytes(self._shop.network.unfolded)
+        largest = sorted((len(cohort) for cohort in self.cohorts), reverse=True)[: self.threads]
+        return sum(largest) * self.cost.bytes_per_client
+
+    @property
+    def decisions(self) -> dict[str, Any]:
+        """What was found out about the GPU and goes on with the run, wherever it is resumed."""
+        if self.budget is None:
+            return {}
+        found: dict[str, Any] = {"cohorts": len(self.cohorts), "processes": self.config.processes}
+        return found if self._unfolded is None else {**found, "unfolded": sorted(self._unfolded)}
+
+    def take_up(self, decisions: Mapping[str, Any]) -> None:
+        """Go on as a former part of the run did, as far as there is memory for it; see `Engine.take_up`."""
+        budget, config = self.budget, self.config
+        if budget is None:
+            return
+        if decisions.get("processes") == config.processes and decisions["cohorts"] > len(self.cohorts):
+            self._cut(decisions["cohorts"])
+        if "unfolded" in decisions:
+            names = frozenset(decisions["unfolded"])
+            if budget.allows(names, max(map(len, self.cohorts))):
+                self._unfold(names)
+
+    def settle(self, ranks: Ranks) -> None:
+        """Time the convolutions where nobody has; see `Engine.settle`."""
+        budget, network = self.budget, self._shop.network
+        names = network.can_be_unfolded()
+        if budget is None or self._unfolded is not None or not names:
+            return
+        widest = max(map(len, self.cohorts))
+        with ranks.together():
+            if ranks.rank == 0:
+                seconds = Stopwatch(self._shop, widest, None if self.recordings is None else self._recorder)
+                choose_unfolded(network, seconds, lambda unfolded: budget.allows(unfolded, widest))
+        chosen = torch.tensor([int(name in network.unfolded) for name in names])
+        if ranks.count > 1:
+            chosen = ranks.from_rank(0, chosen)
+        self._unfold(frozenset(name for name, wanted in zip(names, chosen.tolist(), strict=True) if wanted))
+
+    def out_of_memory(self, error: torch.OutOfMemoryError) -> str:
+        """With the remedy of narrower cohorts, where there are any; see `Engine.out_of_memory`."""
+        widest, processes = max(map(len, self.cohorts)), self.config.processes
+        remedy = f"use smaller ones: --trainer.cohorts {min(2 * len(self.cohorts), self.data.num_clients)}"
+        if widest == 1 or len(self.cohorts) >= self.data.num_clients // processes * processes:
+            remedy = "lower model.batch_size or use a smaller network"
+        return (
+            f"the GPU ran out of memory with {len(self.cohorts)} cohort{'s' * (len(self.cohorts) > 1)} of up to "
+            f"{widest} clients ({reason(error)}); {remedy}"
+        )
+
+    def _unfold(self, names: frozenset[str]) -> None:
+        self._unfolded = self._shop.network.unfolded = names
+        self.details |= {"unfolded": sorted(names)} if names else {}
+        self._describe_memory()
+
+    def _describe_memory(self) -> None:
+        if self.budget is not None:
+            widest = max(map(len, self.cohorts))
+            self.details["GPU memory"] = self.budget.describe(self._shop.network.unfolded, widest)
+
+    def train_cohort(
+        self, bank: Bank, references: References, training: Training, target: Tensor, pool: Workers
+    ) -> Trained:
+        """Train the jobs of one cohort, side by side; see `Engine.train`."""
+        steps = self.steps
+        owners = references.owners.tolist()
+        order = torch.tensor(sorted(range(len(owners)), key=lambda job: (-steps[owners[job]], owners[job])))
+        recordings = None if training.gradients else self.recordings
+        job = StackedJob(self._shop, bank, references.take(order), training, pool, recordings)
+        if training.gradients:
+            rows = row_of(self.layout, job.mean_gradients())
+            target.index_copy_(0, bank.ranks.place[references.owners[order]].to(target.device), rows)
+            finite = rows.isfinite().all(1)
+        else:
+            staging = job.run()
+            if recordings is not None and recordings.failure:
+                self.details["graphs"] = f"not recorded: {recordings.failure}"
+                self.recordings = None
+            staging.copy_into(target, bank.ranks.place[references.owners[order]])
+            finite = staging.finite()
+        back = torch.argsort(order)
+        losses = torch.where(job.samples > 0, job.losses / job.samples, float("nan"))
+        return Trained(losses.cpu()[back], job.samples.cpu()[back], finite.cpu()[back])
+
+    def evaluate(self, bank: Bank, references: References, split: str) -> Evaluation:
+        """Score the jobs, owner by owner or model by model; see `Engine.evaluate`.
+
+        In the latter case a job runs with the cohort of the client whose row it reads (`home`), so that a row is staged
+        once.
+        """
+        items = self._items(references, split)
+        set_mode(self.config.loss, False)
+
+        def work(item: Item) -> list[Scores]:
+            with torch.no_grad():
+                if isinstance(item, SharedSamples):
+                    return [self._scorer.score_together(bank, references, item, pool)]
+                return self._scorer.score(bank, references, item, pool)
+
+        with workers(self.threads) as pool, one_blas_thread():
+            results = pool.map(work, items, between=self.between_cohorts)
+        samples = torch.zeros(len(references), dtype=torch.long)
+        losses, *others = torch.zeros(1 + len(self.metrics), len(references), dtype=torch.float64)
+        metrics = dict(zip(self.metrics, others, strict=True))
+        for scores in chain.from_iterable(results):  # the global test set comes in several pieces
+            samples.index_add_(0, scores.jobs, scores.samples)
+            losses.index_add_(0, scores.jobs, scores.losses * scores.samples)
+            for name, sums in metrics.items():
+                sums.index_add_(0, scores.jobs, scores.metrics[name] * scores.samples)
+        losses = losses / samples  # NaN where there are none
+        losses = losses.masked_fill(losses.isnan() & (samples > 0), math.inf)
+        return Evaluation(losses, {name: sums / samples for name, sums in metrics.items()})
+
+    def _items(self, references: References, split: str) -> list[Item]:
+        """What one thread does at a time: jobs on the same samples, models of a cohort, or a piece of a global test."""
+        read, plan = self.rows_read(references), self.plan(references, split)
+        samples = [self.samples(owner, split) for owner in references.owners.tolist()]
+        items: list[Item] = [SharedSamples(tuple(jobs.tolist()), samples[int(jobs[0])]) for jobs in plan.shared_samples]
+        for jobs in plan.others:
+            if int(references.owners[jobs[0]]) < 0:
+                items += [[SharedModel((int(job),), (piece,))] for job in jobs for piece in self._pieces(samples[job])]
+            else:
+                found = shared_models(jobs.tolist(), read[jobs].tolist(), [samples[job] for job in jobs])
+                items += [found] if found else []
+        return sorted(items, key=lambda item: -(len(item) if isinstance(item, SharedSamples) else sum(map(len, item))))
+
+    def shared_samples(self, references: References, split: str) -> list[Tensor]:
+        """Jobs of the same client, where that pays; on a GPU it has not been tried."""
+        if self.data.images.device.type != "cpu":
+            return []
+        by_owner: dict[int, list[int]] = defaultdict(list)
+        for job, owner in enumerate(references.owners.tolist()):
+            by_owner[owner].append(job)
+        by_owner.pop(-1, None)  # the global test set is cut into pieces
+        found = (
+            self._scorer.shared_samples(jobs, self.samples(owner, split).shape[0]) for owner, jobs in by_owner.items()
+        )
+        return [jobs for several in found for jobs in several]
+
+    @property
+    def composed_at_once(self) -> int:
+        """As many as the scorer has side by side, which are many on a GPU."""
+        return max(super().composed_at_once, self._scorer.width)
+
+    def _pieces(self, samples: Tensor) -> list[Tensor]:
+        """Of the global test set; metrics want to see it whole."""
+        if not len(samples):
+            return []
+        return [samples] if self.config.metrics else list(samples.split(GLOBAL_PIECE))
+
+
+def _mask_key(seed: int, client: int) -> Tensor:
+    """Of the dropout layers' masks while a network is tried out."""
+    return mask_key(stream_seed(seed, "try out", client))

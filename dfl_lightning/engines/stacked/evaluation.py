@@ -1,0 +1,288 @@
+"""Scores of many models on many clients' samples, without gradients; a few models at a time, side by side.
+
+There are two ways to go about it. Jobs that read the same model are done together, so that it is staged once, whatever
+the number of clients whose data it is tried on: a `SharedModel`. Or jobs of the same owner are, so that its images are
+prepared once, and a first convolution is a single ordinary one for all models: a `SharedSamples`.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from dfl_lightning.bank.references import References
+from dfl_lightning.engines.engine import EVALUATION_BATCH, right_answers
+from dfl_lightning.engines.stacked.budget import LARGEST_TENSOR
+from dfl_lightning.engines.stacked.context import Workshop
+from dfl_lightning.engines.stacked.layers import Pass
+from dfl_lightning.engines.stacked.parameters import Staging
+from dfl_lightning.utils.thread_pool import Workers
+
+if TYPE_CHECKING:
+    from dfl_lightning.bank.bank import Bank
+
+MODEL_BYTES, MODELS = 4e6, 32
+"""Models side by side: as many as fit in so much memory. More would leave the cache before they are used again."""
+
+ACTIVATION_BYTES = 32e6
+"""Samples of each model at a time: as many as make activations of this size. Few pay for the overhead of each pass; a
+single tensor of more than 32 MB is given back to the system, and fetched again, at every pass."""
+
+GPU_MODEL_BYTES, GPU_ACTIVATION_BYTES, GPU_MODELS = 2**30, 2**31, 1024
+"""The same on a GPU, which wants few launches of long operations."""
+
+GPU_SHARE = 0.25
+"""Of a GPU's free memory: models and activations of an evaluation may take so much each."""
+
+
+@dataclass(frozen=True)
+class SharedModel:
+    """One model and everything it is tried on.
+
+    Args:
+        jobs: positions of the jobs that read it; the first one's reference is the model.
+        samples: for each job, indices of its images.
+    """
+
+    jobs: tuple[int, ...]
+    samples: tuple[Tensor, ...]
+
+    @cached_property
+    def sizes(self) -> list[int]:
+        """Number of samples of each job."""
+        return [samples.shape[0] for samples in self.samples]  # len() of a tensor is ten times slower
+
+    def __len__(self) -> int:
+        return sum(self.sizes)
+
+
+@dataclass(frozen=True)
+class SharedSamples:
+    """Models side by side and the samples that all of them are tried on.
+
+    Args:
+        jobs: positions of the jobs, each with a model of its own.
+        samples: indices of the images, the same for all jobs.
+    """
+
+    jobs: tuple[int, ...]
+    samples: Tensor
+
+    def __len__(self) -> int:
+        return len(self.jobs) * len(self.samples)
+
+
+@dataclass(frozen=True)
+class Scores:
+    """Means over the samples of each of j jobs.
+
+    Args:
+        jobs: their positions, long [j].
+        samples: how many each has, long [j].
+        losses: float64 [j].
+        metrics: float64 [j] by name.
+    """
+
+    jobs: Tensor
+    samples: Tensor
+    losses: Tensor
+    metrics: dict[str, Tensor]
+
+
+def shared_models(jobs: Sequence[int], rows: Sequence[int], samples: Sequence[Tensor]) -> list[SharedModel]:
+    """Group jobs by the model that they read; those with most samples first.
+
+    Args:
+        jobs: positions of the jobs.
+        rows: equal numbers read the same model; negative ones are alone.
+        samples: of each job; jobs without any are left out.
+    """
+    groups: dict[tuple[int, int], list[int]] = defaultdict(list)
+    for place, (job, row) in enumerate(zip(jobs, rows, strict=True)):
+        if samples[place].shape[0]:
+            groups[(row, job if row < 0 else 0)].append(place)
+    found = [SharedModel(tuple(jobs[p] for p in ps), tuple(samples[p] for p in ps)) for ps in groups.values()]
+    return sorted(found, key=len, reverse=True)
+
+
+class Scorer:
+    """Tries out models.
+
+    Args:
+        shop: what the jobs of an engine have in common.
+        activations: numbers that one sample makes on its way through the network.
+    """
+
+    def __init__(self, shop: Workshop, activations: int) -> None:
+        self._shop, self._activations = shop, activations
+        itemsize = shop.config.dtype.itemsize
+        self._on_cpu = shop.data.images.device.type == "cpu"
+        model_bytes, most = (MODEL_BYTES, MODELS) if self._on_cpu else (GPU_MODEL_BYTES, GPU_MODELS)
+        self.width = int(min(max(1, model_bytes // (itemsize * shop.layout.width)), most))
+        self._room, self._patches = GPU_ACTIVATION_BYTES, dict[str, int]()
+
+    def keep_within(self, room: int | None, patches: Mapping[str, int]) -> None:
+        """Be content with a GPU's memory.
+
+        Args:
+            room: bytes that are free beside rows and data; None: not known.
+            patches: numbers that a sample has as patches for each convolution that can be unfolded.
+        """
+        self._patches = dict(patches)
+        if room is not None:
+            self._room = min(GPU_ACTIVATION_BYTES, int(room * GPU_SHARE))
+            models = int(room * GPU_SHARE) // (self._shop.config.dtype.itemsize * self._shop.layout.width)
+            self.width = max(1, min(self.width, models))
+
+    def length(self, models: int) -> int:
+        """Samples of each of some models at a time; on a CPU the same however few models there are."""
+        itemsize = self._shop.config.dtype.itemsize
+        if self._on_cpu:
+            return int(max(16, ACTIVATION_BYTES // (itemsize * self._activations * self.width)))
+        patches = max((self._patches[name] for name in self._shop.network.unfolded), default=0)
+        fitting = self._room // (itemsize * (self._activations + 2 * patches) * models)
+        countable = LARGEST_TENSOR // (max(self._activations, patches) * models)
+        return int(max(1, min(fitting, countable)))
+
+    def shared_samples(self, jobs: Sequence[int], samples: int) -> list[Tensor]:
+        """An owner's jobs on the same samples in groups of equal width; none where `SharedModel` is the better way.
+
+        A group stages a model for every job: little work beside samples that make more numbers than a model has.
+        Some of the groups, as a whole, are cut into the same ones again.
+
+        Args:
+            jobs: positions of the owner's jobs.
+            samples: how many it has.
+
+        Returns:
+            The positions in each group, long.
+        """
+        if samples * self._activations < self._shop.layout.width:
+            return []
+        parts = torch.tensor(jobs).tensor_split(-(-len(jobs) // self.width))
+        return [part for part in parts if len(part) > 1]
+
+    # --- two ways -----------------------------------------------------------------------------------------------------
+    def score_together(self, bank: Bank, references: References, group: SharedSamples, pool: Workers) -> Scores:
+        """Mean loss, accuracy and metrics of a group's jobs; arguments as for `score`."""
+        staging = self._staged(bank, references, group.jobs)
+        pieces = []
+        for samples in group.samples.split(_equal(len(group.samples), self.length(len(group.jobs)))):
+            pool.check()
+            inputs, labels = self._shop.data.batch(samples.unsqueeze(0), dtype=self._shop.config.dtype)
+            pieces.append(self._judged(staging.tensors, inputs, labels.expand(len(group.jobs), -1)))
+        found = [torch.cat(several, dim=1) for several in zip(*pieces, strict=True)]
+        return self._means(group.jobs, [len(group.samples)] * len(group.jobs), [t.flatten(0, 1) for t in found])
+
+    def score(self, bank: Bank, references: References, shared: Sequence[SharedModel], pool: Workers) -> list[Scores]:
+        """Mean loss, accuracy and metrics of the models' jobs, a few models at a time.
+
+        Args:
+            bank: where models are.
+            references: of all jobs.
+            shared: the models, those with most samples first.
+            pool: asked now and then whether the work is still wanted.
+        """
+        found = []
+        for first in range(0, len(shared), self.width):
+            side_by_side = shared[first : first + self.width]
+            staging = self._staged(bank, references, [model.jobs[0] for model in side_by_side])
+            jobs = [job for model in side_by_side for job in model.jobs]
+            sizes = [size for model in side_by_side for size in model.sizes]
+            found.append(self._means(jobs, sizes, self._pass(staging, side_by_side, pool)))
+        return found
+
+    def _pass(self, staging: Staging, shared: Sequence[SharedModel], pool: Workers) -> list[Tensor]:
+        """What `_judged` returns for all samples, one model after the other."""
+        counts = [len(model) for model in shared]
+        indices = [torch.cat(model.samples) for model in shared]
+        length = _equal(counts[0], self.length(len(shared)))
+        parts: list[list[list[Tensor]]] = [[] for _ in shared]  # of each model, a stretch after the other
+        for start in range(0, counts[0], length):
+            pool.check()
+            active = sum(count > start for count in counts)
+            sizes = [min(length, count - start) for count in counts[:active]]
+            stretch = torch.stack([_stretch(own, start, sizes[0]) for own in indices[:active]])
+            inputs, labels = self._shop.data.batch(stretch, dtype=self._shop.config.dtype)
+            tensors = {name: tensor[:active] for name, tensor in staging.tensors.items()}
+            judged = self._judged(tensors, inputs, labels)
+            for place, size in enumerate(sizes):
+                parts[place].append([tensor[place, :size] for tensor in judged])
+        return [torch.cat(pieces) for pieces in zip(*(part for own in parts for part in own), strict=True)]
+
+    # --- what both have in common -------------------------------------------------------------------------------------
+    def _staged(self, bank: Bank, references: References, jobs: Sequence[int]) -> Staging:
+        return Staging(self._shop.layout, bank.reader(references.take(torch.tensor(jobs))))
+
+    def _judged(self, tensors: dict[str, Tensor], inputs: Tensor, labels: Tensor) -> list[Tensor]:
+        """Losses [k, B], whether answers are right [k, B], and scores and labels if somebody wants them.
+
+        Args:
+            tensors: k models.
+            inputs: [k, B, ...], or the same for all models, [1, B, ...].
+            labels: [k, B].
+        """
+        shop = self._shop
+        with shop.config.arithmetic(inputs.device):
+            scores = shop.network(Pass(tensors, training=False), inputs)
+        scores = scores.to(shop.config.dtype)
+        right = right_answers(scores, labels, classes=2)
+        losses = right  # in the place of losses, where they are computed from the scores afterwards
+        if shop.loss.is_cross_entropy:
+            losses = F.cross_entropy(scores.flatten(0, 1), labels.flatten(), reduction="none").view(labels.shape)
+        wants_scores = bool(shop.config.metrics) or not shop.loss.is_cross_entropy
+        return [losses, right, scores, labels] if wants_scores else [losses, right]
+
+    def _means(self, jobs: Sequence[int], sizes: Sequence[int], judged: Sequence[Tensor]) -> Scores:
+        """Means over each job's samples, and its metrics.
+
+        Args:
+            jobs: their positions.
+            sizes: samples of each.
+            judged: what `_judged` returns for these samples, one job after the other.
+        """
+        losses, right, *kept = judged
+        numbers = torch.stack([losses.double(), right.double()], dim=1).cpu()  # a GPU is waited for once
+        counts = torch.tensor(sizes)
+        means, accuracies = torch.segment_reduce(numbers, "mean", lengths=counts).unbind(1)
+        if not kept:
+            return Scores(torch.tensor(jobs), counts, means, {"acc": accuracies})
+        several = zip(*(tensor.split(list(sizes)) for tensor in kept), strict=True)
+        found = torch.stack([number for own in several for number in self._from_scores(*own)]).cpu()  # one wait, too
+        losses_of, *metrics = found.view(len(jobs), -1).unbind(1)
+        if not self._shop.loss.is_cross_entropy:
+            means = losses_of
+        names = ("acc", *self._shop.config.metrics)
+        return Scores(torch.tensor(jobs), counts, means, dict(zip(names, (accuracies, *metrics), strict=True)))
+
+    def _from_scores(self, scores: Tensor, labels: Tensor) -> list[Tensor]:
+        """One job's loss, where it wants to see whole batches, and the chosen metrics; float64 [] each."""
+        config = self._shop.config
+        metrics = {name: metric.clone().to(scores.device) for name, metric in config.metrics.items()}
+        total = torch.zeros((), dtype=torch.float64, device=scores.device)
+        for s, y in zip(scores.split(EVALUATION_BATCH), labels.split(EVALUATION_BATCH), strict=True):
+            if not self._shop.loss.is_cross_entropy:
+                total += config.loss(s, y).double() * len(y)
+            for metric in metrics.values():
+                metric.update(s, y)
+        computed = (torch.as_tensor(metric.compute(), dtype=torch.float64) for metric in metrics.values())
+        return [total / len(labels), *(value.reshape(()).to(scores.device) for value in computed)]
+
+
+def _stretch(indices: Tensor, start: int, length: int) -> Tensor:
+    """[start, start + length) of a model's samples; its own first one again where there are no more."""
+    part = indices[start : start + length]
+    missing = length - len(part)
+    return torch.cat([part, indices[:1].expand(missing)]) if missing else part
+
+
+def _equal(count: int, longest: int) -> int:
+    """The length of equal parts of `count` samples, none longer than `longest`."""
+    return -(-count // -(-count // longest))

@@ -1,0 +1,96 @@
+"""The user's optimizer on k clients, of whom fewer and fewer are left."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from dfl_lightning.engines.stacked.parameters import memory
+
+
+class PrefixOptimizer:
+    """One optimizer of torch for all clients that still have steps to do.
+
+    Clients are sorted by their number of steps, so that those left are always the first ones; their parameters and
+    their states are views of everybody's. All clients have taken equally many steps so far, so that a step count is
+    common property. Updates are elementwise (`optimizer_trial` finds the others), hence each client's own.
+
+    Args:
+        make: stacked parameters -> a fresh optimizer of them.
+    """
+
+    def __init__(self, make: Callable[[list[nn.Parameter]], torch.optim.Optimizer]) -> None:
+        self._make = make
+        self._optimizer: torch.optim.Optimizer | None = None
+        self._parameters: list[nn.Parameter] = []
+        self._given: list[dict[str, Any]] = []  # states to begin with
+
+    def step(self, tensors: Sequence[Tensor], grads: Sequence[Tensor]) -> None:
+        """Update the first k clients' tensors, [k, *shape] each, in place."""
+        if self._optimizer is None or len(tensors[0]) != len(self._parameters[0]):
+            self._narrow(tensors)
+        for parameter, grad in zip(self._parameters, grads, strict=True):
+            parameter.grad = memory(grad).contiguous()  # the fused kernels read straight through the memory
+        assert self._optimizer is not None
+        self._optimizer.step()
+        for parameter in self._parameters:
+            parameter.grad = None  # the next gradients get this memory, which the cache still holds
+
+    def states(self) -> list[dict[str, Any]]:
+        """What torch's optimizer remembers of each parameter: tensors [k, ...], and others common to all clients."""
+        if self._optimizer is None:
+            return self._given
+        return [self._optimizer.state[parameter] for parameter in self._parameters]
+
+    def on_buffers(self, states: list[dict[str, Any]]) -> PrefixOptimizer:
+        """The same for other tensors, with these states of theirs."""
+        other = copy.copy(self)
+        other._optimizer, other._parameters, other._given = None, [], states
+        return other
+
+    def starts_from_zeros(self, like: Tensor, count: int) -> bool:
+        """Whether the first step is the same with states of zeros as with none; tried on single numbers.
+
+        Args:
+            like: a parameter, for type and device.
+            count: parameters.
+        """
+        _, made = self._small_step(like, count, [])
+        if not all(torch.is_tensor(value) for state in made for value in state.values() if value is not None):
+            return False
+        zeros = [{name: None if v is None else torch.zeros_like(v) for name, v in state.items()} for state in made]
+        found, expected = (_numbers(*self._small_step(like, count, states)) for states in (zeros, []))
+        return len(found) == len(expected) and all(map(torch.equal, found, expected))
+
+    def _small_step(
+        self, like: Tensor, count: int, states: list[dict[str, Any]]
+    ) -> tuple[list[nn.Parameter], list[dict[str, Any]]]:
+        """Parameters of one number each after a step from given states, and the states then."""
+        parameters = [nn.Parameter(like.new_full((1,), 0.5)) for _ in range(count)]
+        optimizer = self._make(parameters)
+        for parameter, state in zip(parameters, states, strict=False):
+            optimizer.state[parameter] = dict(state)
+        for parameter in parameters:
+            parameter.grad = like.new_full((1,), 0.25)
+        optimizer.step()
+        return parameters, [dict(optimizer.state[parameter]) for parameter in parameters]
+
+    def _narrow(self, tensors: Sequence[Tensor]) -> None:
+        former = self.states()
+        self._parameters = [nn.Parameter(memory(tensor.detach())) for tensor in tensors]
+        optimizer = self._make(self._parameters)
+        for state, new in zip(former, self._parameters, strict=False):
+            optimizer.state[new] = {
+                name: value[: len(new)] if torch.is_tensor(value) and value.dim() else value
+                for name, value in state.items()
+            }
+        self._optimizer = optimizer
+
+
+def _numbers(parameters: Sequence[Tensor], states: Sequence[dict[str, Any]]) -> list[Tensor]:
+    """Parameters and all tensors of their states."""
+    return [*parameters, *(value for state in states for value in state.values() if torch.is_tensor(value))]

@@ -1,0 +1,185 @@
+"""What is fixed for a run: who has which data, who can hear whom, what a model is, and who decides what."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from dfl_lightning.bank.bank import Bank
+from dfl_lightning.bank.layout import Layout
+from dfl_lightning.bank.references import References, Term
+from dfl_lightning.data import ClientData
+from dfl_lightning.engines.optimizers import ClientOptimizer
+from dfl_lightning.objectives import Objective
+from dfl_lightning.topology import Topology
+from dfl_lightning.utils.errors import UserError
+
+if TYPE_CHECKING:
+    from dfl_lightning.round.record import RoundCallback
+
+P = TypeVar("P")
+
+_INSTEAD = {
+    "Selection": ", or --selection Gossip",
+    "Aggregation": ", or --aggregation Uniform",
+    "Objective": ", or --objective Plain",
+}
+"""What works with servers, by the family of what does not."""
+
+
+@dataclass(frozen=True)
+class LocalTraining:
+    """How clients train, whatever the objective.
+
+    Args:
+        epochs: passes over a client's training data in a round.
+        batch_size: samples of a batch.
+        optimizer: the user's, for one client.
+        scheduled: options of the optimizer, beside `lr`, that change from round to round.
+        clipped: whether gradients are clipped.
+    """
+
+    epochs: int
+    batch_size: int
+    optimizer: ClientOptimizer
+    scheduled: tuple[str, ...]
+    clipped: bool
+
+
+@dataclass
+class Federation:
+    """What is fixed for a run; policies and objectives hear it in `start`, and find it in every round.
+
+    Args:
+        data: the clients' resident data.
+        topology: who can hear whom; its nodes are the m clients and, after them, servers.
+        network: the plain network; its own parameters are nobody's.
+        layout: columns of a model's row.
+        clusters: long [m], known from the data or the topology; None where they are not.
+        seed: the run's seed; draws are named, see `Round.stream`.
+        init: how models start, `model.init`: `common`, `independent`, or a file.
+        num_rounds: rounds of the run; None where only a signal or early stopping ends it.
+        objective: the local training rule.
+        local: how clients train, whatever the objective.
+        policies: those that take part, in their order.
+        remarks: sentences for the banner.
+
+    Attributes:
+        bank: the clients' models; there from the first round on, not yet in `start`.
+    """
+
+    data: ClientData
+    topology: Topology
+    network: nn.Module
+    layout: Layout
+    clusters: Tensor | None
+    seed: int
+    init: str
+    num_rounds: int | None
+    objective: Objective
+    local: LocalTraining
+    policies: tuple[RoundCallback, ...] = ()
+    remarks: list[str] = field(default_factory=list)
+    bank: Bank = field(init=False, repr=False)
+
+    @property
+    def num_clients(self) -> int:
+        """Clients, m."""
+        return self.data.num_clients
+
+    @property
+    def num_nodes(self) -> int:
+        """Clients and servers, n."""
+        return self.topology.num_nodes
+
+    @property
+    def num_servers(self) -> int:
+        """Servers in the topology, c."""
+        return self.topology.num_servers
+
+    @property
+    def common_start(self) -> bool:
+        """Whether all clients begin the run with the same model, which everybody then knows."""
+        return self.init != "independent"
+
+    def policy(self, family: type[P]) -> P | None:
+        """The policy of a family that takes part, or None."""
+        return next((policy for policy in self.policies if isinstance(policy, family)), None)
+
+    def remark(self, sentence: str) -> None:
+        """Something that a user should know before the first round, said in the banner, once."""
+        if sentence not in self.remarks:
+            self.remarks.append(sentence)
+
+    def start(self) -> None:
+        """Let every policy and the objective refuse what cannot work.
+
+        Raises:
+            UserError: by one of them, or because one needs neighbours and there are servers.
+        """
+        for policy in self.policies:
+            self._refuse_servers(policy)
+            policy.start(self)
+        self._refuse_servers(self.objective)
+        self.objective.start(self)
+
+    def _refuse_servers(self, user: RoundCallback | Objective) -> None:
+        if self.num_servers and not user.supports_servers:
+            families = {base.__name__ for base in type(user).__mro__} & set(_INSTEAD)
+            family = min(families, default="Policy")
+            raise UserError(
+                f"{family.lower()} {type(user).__name__} is for clients with neighbours, and a server has none; "
+                f"use a topology without servers{_INSTEAD.get(family, '')}"
+            )
+
+    @property
+    def reported_rows(self) -> str:
+        """The row set that clients are judged by: `models`, or one that a policy or the objective names."""
+        named = [policy.reports for policy in self.policies] + [self.objective.reports]
+        return next((name for name in named if name), "models")
+
+    def row_sets(self, objectives: Iterable[Objective]) -> dict[str, str]:
+        """The row sets that somebody wants, by name, and what they begin as.
+
+        Args:
+            objectives: those of the phases.
+        """
+        wanted: dict[str, str] = {}
+        for policy in self.policies:
+            wanted |= policy.row_sets
+        for objective in objectives:
+            wanted |= objective.row_sets
+        return wanted
+
+    def server_of(self, clients: Tensor) -> Tensor:
+        """The node whose model each of the clients starts a round from, long: the first server, or itself."""
+        return torch.full_like(clients, self.num_clients) if self.num_servers else clients
+
+    def start_of_training(self, active: Tensor) -> References:
+        """Where active clients start their training: their own model, or the server's with their personal part.
+
+        Args:
+            active: bool [n] or [m].
+        """
+        owners = torch.nonzero(active[: self.num_clients]).squeeze(1)
+        return References((Term("models", self.server_of(owners)),), owners, "models")
+
+
+def agreeing_clusters(from_data: Tensor | None, topology: Topology) -> Tensor | None:
+    """Clusters known from the data or the topology's nodes; both must group clients alike."""
+    other = topology.clusters
+    if from_data is None or other is None:
+        return other if from_data is None else from_data
+    same_data, same_graph = from_data[:, None] == from_data, other[:, None] == other
+    if not torch.equal(same_data, same_graph):
+        i, j = torch.nonzero(same_data != same_graph)[0].tolist()
+        raise UserError(
+            "the topology's 'cluster' attributes and data.partition disagree: "
+            f"clients {i} and {j} share a cluster in one of them only; "
+            "drop the attribute or change the partition"
+        )
+    return from_data

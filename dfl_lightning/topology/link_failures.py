@@ -1,0 +1,96 @@
+"""Which links of a graph are up in a round."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from dfl_lightning.functional import random_k
+from dfl_lightning.utils.random_streams import stream
+
+
+@dataclass(frozen=True)
+class Links:
+    """Links that fail: each with its own probability, or an exact share of each receiver's.
+
+    A draw is named by the seed, the round and the two ends of the link. It depends on no other link, so that a graph
+    with one link more has the same ups and downs on all the others.
+
+    Attributes:
+        up: probability that a link is up in a round.
+        each_way: whether the two directions of an undirected link go up and down separately. The arcs of a directed
+            graph always do.
+        share: of the links that a receiver hears by, the part that is up in a round, drawn by each receiver for itself:
+            exactly round(share * links) of them, halves upwards.
+        seed: of the draws.
+    """
+
+    up: float = 1.0
+    each_way: bool = False
+    share: float = 1.0
+    seed: int = 0
+
+    @property
+    def fail(self) -> bool:
+        """Whether some links may be down."""
+        return self.up < 1 or self.share < 1
+
+    @property
+    def one_way(self) -> bool:
+        """Whether an undirected link may be up in one direction only."""
+        return self.share < 1 or (self.up < 1 and self.each_way)
+
+    def describe(self) -> str:
+        """The process in words; empty where all links are up all the time.
+
+        Example:
+            >>> Links(up=0.9).describe()
+            'each link up with probability 0.9'
+            >>> Links(share=0.8).describe()
+            '80 % of the links to each receiver up'
+        """
+        if self.share < 1:
+            return f"{100 * self.share:.6g} % of the links to each receiver up"
+        what = "each direction of a link" if self.each_way else "each link"
+        return f"{what} up with probability {self.up:.6g}" if self.up < 1 else ""
+
+    def numbers(self, degrees: Tensor) -> Tensor:
+        """How many links of each receiver a share keeps, long [n].
+
+        Args:
+            degrees: by how many links each receiver hears, long [n].
+
+        Example:
+            >>> Links(share=0.5).numbers(torch.tensor([0, 1, 2, 3, 12]))
+            tensor([0, 1, 1, 2, 6])
+        """
+        # the least bit more, since a half that is no binary fraction may come out below itself
+        return (self.share * degrees.double() + 0.5 + 1e-9).floor().long()
+
+    def that_are_up(self, linked: Tensor, round: int, directed: bool) -> Tensor:
+        """Whom each node hears over links that are up in a round, a fresh tensor, bool [n, n].
+
+        Args:
+            linked: whom each node would hear if all links were up, bool [n, n].
+            round: the communication round.
+            directed: whether the graph is.
+        """
+        if self.share < 1:
+            return random_k(linked, self.numbers(linked.sum(1)), self._draws(linked, round, "link share", whole=True))
+        if self.up < 1:
+            alone = directed or self.each_way
+            up = self._draws(linked, round, "link up", whole=alone) < self.up
+            return linked & (up if alone else up | up.T)
+        return linked.clone()
+
+    def _draws(self, linked: Tensor, round: int, purpose: str, whole: bool) -> Tensor:
+        """A stream for each receiver and a number in it for each sender, or for the senders of lower id; else 1."""
+        draws = torch.ones(linked.shape, dtype=torch.float64)
+        for i, row in enumerate(linked):
+            until = len(linked) if whole else i
+            if row[:until].any():
+                numbers = stream(self.seed, purpose, round, i)
+                draws[i, :until] = torch.rand(until, dtype=torch.float64, generator=numbers)
+        return draws

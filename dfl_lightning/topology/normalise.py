@@ -1,0 +1,158 @@
+"""From a graph of any origin to clients: ids in a fixed order, simple links, checked attributes."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Hashable
+from numbers import Integral
+from typing import Any
+
+import networkx as nx
+import torch
+from torch import Tensor
+
+from dfl_lightning.topology.graph import Topology
+from dfl_lightning.utils.errors import UserError, reason
+
+
+def wrong_size(where: str, nodes: int, num_clients: int) -> UserError:
+    """The sentence for a graph that does not fit the data."""
+    sane = 0 < nodes < 10**9
+    remedy = f"set data.num_clients={nodes} or a graph" if sane else "choose a graph"
+    count = "1 node" if nodes == 1 else f"{nodes} nodes" if nodes < 10**9 else "more than a billion nodes"
+    return UserError(f"{where}: {count}, but data has {num_clients} clients; {remedy} with {num_clients} nodes.")
+
+
+def natural(label: Hashable) -> tuple[tuple[int, str], ...]:
+    """A sorting key that reads numbers inside labels as numbers.
+
+    Example:
+        >>> sorted(["c10", "c2", "b"], key=natural)
+        ['b', 'c2', 'c10']
+    """
+    words = re.split(r"([0-9]+)", str(label))
+    # digits compare by length, then as text: integers of any size without converting them
+    return tuple(_digits(word) if odd % 2 else (0, word) for odd, word in enumerate(words))
+
+
+def _digits(word: str) -> tuple[int, str]:
+    word = word.lstrip("0")
+    return len(word), word
+
+
+def to_topology(graph: nx.Graph, num_clients: int, where: str, name: str, num_servers: int = 0) -> Topology:
+    """Give a graph's nodes the ids of clients and read its attributes.
+
+    Args:
+        graph: any networkx graph.
+        num_clients: m, which the number of nodes must equal.
+        where: the source, for error messages.
+        name: the topology's name.
+        num_servers: servers beside the clients.
+
+    Raises:
+        UserError: another number of nodes, or attributes that are partial or not numbers.
+    """
+    if len(graph) != num_clients:
+        raise wrong_size(where, len(graph), num_clients)
+    labels = sorted(graph, key=natural)  # labels that read as 0..m-1 become the ids that they name
+    simple = _simple(graph, labels, where)
+    clusters = _attribute(graph, labels, "cluster", where)
+    budgets = _attribute(graph, labels, "budget", where)
+    return Topology(
+        graph=simple,
+        labels=labels,
+        num_servers=num_servers,
+        name=name,
+        clusters=None if clusters is None else _codes(clusters, labels, where),
+        budgets=None if budgets is None else _counts(budgets, labels, where),
+    )
+
+
+def _simple(graph: nx.Graph, labels: list[Hashable], where: str) -> nx.Graph:
+    """One link at most between two clients, none to oneself; only `weight` is kept."""
+    ids = {label: i for i, label in enumerate(labels)}
+    simple = nx.DiGraph() if graph.is_directed() else nx.Graph()
+    simple.add_nodes_from(range(len(labels)))
+    weighted = 0
+    for u, v, weight in graph.edges(data="weight"):
+        a, b = ids[u], ids[v]
+        if a == b:
+            continue
+        value = None if weight is None else _weight(weight, u, v, where)
+        if simple.has_edge(a, b):
+            if simple.edges[a, b].get("weight") != value:
+                raise UserError(f"{where}: parallel links {_show(u)} - {_show(v)} carry different weights; keep one.")
+            continue
+        if value is None:
+            simple.add_edge(a, b)
+        else:
+            simple.add_edge(a, b, weight=value)
+            weighted += 1
+    links = simple.number_of_edges()
+    if weighted not in (0, links):
+        raise UserError(f"{where}: {weighted} of {links} links have a 'weight'; give it to all or to none.")
+    return simple
+
+
+def _weight(value: Any, u: Hashable, v: Hashable, where: str) -> float:
+    try:
+        number = float(value)
+    except (TypeError, ValueError, OverflowError):
+        number = math.nan
+    if not math.isfinite(number):
+        raise UserError(
+            f"{where}: link {_show(u)} - {_show(v)} has the weight {_show(value)}; a finite number is needed."
+        )
+    return number
+
+
+def _attribute(graph: nx.Graph, labels: list[Hashable], key: str, where: str) -> list[Any] | None:
+    values = [graph.nodes[label].get(key) for label in labels]
+    missing = [label for label, value in zip(labels, values, strict=True) if value is None]
+    if len(missing) == len(values):
+        return None
+    if missing:
+        have = len(values) - len(missing)
+        raise UserError(
+            f"{where}: {have} of {len(values)} nodes have a '{key}' ({_show(missing[0])} has none); "
+            "give it to all or to none."
+        )
+    return values
+
+
+def _codes(values: list[Any], labels: list[Hashable], where: str) -> Tensor:
+    """Whole numbers are kept; other names are numbered in natural order."""
+    for label, value in zip(labels, values, strict=True):
+        if isinstance(value, list | dict) or value != value:
+            raise UserError(
+                f"{where}: node {_show(label)} has the cluster {_show(value)}; a number or a name is needed."
+            )
+    if all(_whole(value) for value in values):
+        return torch.tensor([int(value) for value in values])
+    order = {
+        name: code for code, name in enumerate(sorted({str(value) for value in values}, key=lambda s: (natural(s), s)))
+    }
+    return torch.tensor([order[str(value)] for value in values])
+
+
+def _counts(values: list[Any], labels: list[Hashable], where: str) -> Tensor:
+    for label, value in zip(labels, values, strict=True):
+        if not _whole(value) or value < 0:
+            raise UserError(
+                f"{where}: node {_show(label)} has the budget {_show(value)}; a whole number >= 0 is needed."
+            )
+    return torch.tensor([int(value) for value in values])
+
+
+def _whole(value: Any) -> bool:
+    return isinstance(value, Integral) and not isinstance(value, bool) and -(2**63) <= int(value) < 2**63
+
+
+def _show(value: Any) -> str:
+    try:
+        text = repr(value)
+    except Exception as error:  # a label of a user's own class, or an integer too long to print
+        text = reason(error)
+    return text if len(text) <= 60 else f"{text[:57]}..."

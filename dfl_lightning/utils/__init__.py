@@ -1,0 +1,1 @@
+"""Small things that everybody uses and that know nothing of federations."""

@@ -1,0 +1,39 @@
+"""Files that ship with the package and answer to their names: configs and topologies."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from dfl_lightning.utils.errors import UserError, nearest
+
+_PACKAGE = Path(__file__).parents[1]
+
+
+def shipped(kind: str) -> dict[str, Path]:
+    """The shipped files of a kind (`"configs"` or `"topologies"`), by name without suffix.
+
+    In a wheel they lie inside the package, in a checkout beside it.
+    """
+    for folder in (_PACKAGE / kind, _PACKAGE.parent / kind):
+        if folder.is_dir():
+            return {path.stem: path for path in sorted(folder.iterdir()) if path.is_file()}
+    return {}
+
+
+def find(kind: str, name: str | Path) -> Path:
+    """The file that `name` means: an existing path wins, else a shipped file of that name.
+
+    Raises:
+        UserError: no such path and no such shipped name; the sentence lists the choices.
+    """
+    if Path(name).is_file():
+        return Path(name)
+    files = shipped(kind)
+    word = Path(name)
+    if word.name == str(word) and word.stem in files and word.suffix in ("", files[word.stem].suffix):
+        return files[word.stem]
+    choices = ", ".join(files)
+    hint = nearest(word.stem, files)
+    raise UserError(
+        f"{name or repr(name)}: no such file, and no shipped one of {kind} has that name{hint} (shipped: {choices})"
+    )

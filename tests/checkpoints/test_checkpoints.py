@@ -1,0 +1,354 @@
+"""Checkpoint files: written whole or not at all, read without running their code, refused where they do not fit."""
+
+import os
+import pickle
+import random
+import signal
+from pathlib import Path
+
+import networkx as nx
+import pytest
+import torch
+
+from dfl_lightning import callbacks as families
+from dfl_lightning.checkpoints.io import FORMAT, AtomicCheckpointIO, read_checkpoint, rounds_in
+from dfl_lightning.models import MLP
+from dfl_lightning.utils.errors import UserError
+from dfl_lightning.utils.files import write_atomically
+
+
+@pytest.fixture
+def saved(small_run):
+    """A run of four rounds with last.ckpt after four and previous.ckpt after three of them."""
+    return small_run(4, checkpoint_every=3).fit()
+
+
+ABOUT = {
+    **{"format": FORMAT, "metrics": {}, "network": {}, "clients": 2, "nodes": 2, "seed": 0, "data": "", "rows": ""},
+    **{"row sets": ["models"], "reported": "models", "policies": {}, "config": {}},
+}
+
+
+def minimal(number=0):
+    state = {"bank.progress": torch.tensor([number, 1]), "bank.rows.models": torch.zeros(2, 3)}
+    return {"dfl_lightning": dict(ABOUT), "number": number, "state_dict": state, "callbacks": {}}
+
+
+@pytest.mark.parametrize("lost", [*(key for key in ABOUT if key != "format"), "state_dict", "callbacks"])
+@pytest.mark.parametrize("instead", [None, 7.5])
+def test_a_checkpoint_that_lacks_something_is_not_whole(tmp_path, lost, instead):
+    checkpoint = minimal()
+    place = checkpoint["dfl_lightning"] if lost in ABOUT else checkpoint
+    place[lost] = instead
+    torch.save(checkpoint, tmp_path / "last.ckpt")
+    with pytest.raises(UserError, match=rf"last\.ckpt: not a whole checkpoint \(without .*{lost}"):
+        read_checkpoint(tmp_path / "last.ckpt")
+
+
+@pytest.mark.parametrize("rows", [None, torch.zeros(3, 3), torch.zeros(2), [[0.0], [0.0]]])
+def test_a_checkpoint_has_a_row_for_every_node(tmp_path, rows):
+    checkpoint = minimal()
+    checkpoint["state_dict"]["bank.rows.models"] = rows
+    torch.save(checkpoint, tmp_path / "last.ckpt")
+    with pytest.raises(UserError, match=r"not a whole checkpoint \(without rows of 'models' for 2 nodes\)"):
+        read_checkpoint(tmp_path / "last.ckpt")
+
+
+def last(run):
+    return run.folder / "checkpoints" / "last.ckpt"
+
+
+def contents(folder):
+    return {f.relative_to(folder): f.read_bytes() for f in folder.rglob("*") if f.is_file()}
+
+
+# --- writing
+
+
+def test_a_run_that_is_killed_before_the_rename_leaves_the_old_file(tmp_path, monkeypatch):
+    file = tmp_path / "x.ckpt"
+    AtomicCheckpointIO().save_checkpoint(minimal(1), file)
+    before = file.read_bytes()
+
+    def killed(*_):
+        raise OSError("killed")
+
+    monkeypatch.setattr(os, "replace", killed)
+    with pytest.raises(OSError, match="killed"):
+        AtomicCheckpointIO().save_checkpoint(minimal(2), file)
+    assert contents(tmp_path) == {file.relative_to(tmp_path): before}
+
+
+def test_a_full_disk_leaves_the_old_file_and_no_litter(tmp_path):
+    file = tmp_path / "x.bin"
+    write_atomically(file, lambda f: f.write(b"old"))
+
+    def half(f):
+        f.write(b"ne")
+        raise OSError(28, "No space left on device")
+
+    with pytest.raises(OSError, match="No space"):
+        write_atomically(file, half)
+    assert contents(tmp_path) == {file.relative_to(tmp_path): b"old"}
+
+
+@pytest.mark.parametrize("links", [True, False], ids=["hard links", "a file system without them"])
+def test_previous_is_the_predecessor(tmp_path, monkeypatch, links):
+    if not links:
+        monkeypatch.setattr(os, "link", lambda *_: (_ for _ in ()).throw(PermissionError()))
+    file = tmp_path / "last.ckpt"
+    for number in range(3):
+        AtomicCheckpointIO().save_checkpoint(minimal(number), file)
+    assert read_checkpoint(file)["number"] == 2
+    assert read_checkpoint(file.with_name("previous.ckpt"))["number"] == 1
+    assert len(contents(tmp_path)) == 2
+
+
+def test_other_files_have_no_predecessor(tmp_path):
+    for number in range(2):
+        AtomicCheckpointIO().save_checkpoint(minimal(number), tmp_path / "best.ckpt")
+    assert [f.name for f in tmp_path.iterdir()] == ["best.ckpt"]
+
+
+def test_a_run_saves_every_so_many_rounds_and_at_its_end(saved):
+    assert rounds_in(last(saved)) == 4
+    assert rounds_in(last(saved).with_name("previous.ckpt")) == 3
+
+
+def test_a_checkpoint_that_cannot_be_written_is_one_sentence_with_what_is_saved(small_run, monkeypatch):
+    run = small_run(4, checkpoint_every=2)
+    save, full = AtomicCheckpointIO.save_checkpoint, OSError(28, "No space left on device")
+
+    def sometimes(self, checkpoint, path, storage_options=None):
+        if run.module.bank.boundary.round > 2:
+            raise full
+        save(self, checkpoint, path)
+
+    monkeypatch.setattr(AtomicCheckpointIO, "save_checkpoint", sometimes)
+    with pytest.raises(
+        UserError, match=r"last\.ckpt: cannot be written \(No space left on device\); saved before: 2 rounds$"
+    ):
+        run.fit()
+    assert rounds_in(last(run)) == 2
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler  # nobody is listening any more
+
+
+# --- reading
+
+
+def test_a_checkpoint_is_plain_tensors_and_numbers(saved):
+    content = torch.load(last(saved), weights_only=True)
+    assert content["state_dict"]["bank.progress"].tolist() == [4, 1]
+    assert content["global_step"] == content["epoch"] == 4
+
+
+def test_a_torn_checkpoint_names_the_one_before_it(saved, small_run):
+    whole = last(saved).read_bytes()
+    draw = random.Random(0)
+    for size in [0, 1, 2, 100, len(whole) - 1, *(draw.randrange(len(whole)) for _ in range(30))]:
+        last(saved).write_bytes(whole[:size])
+        with pytest.raises(
+            UserError, match=r"last\.ckpt: not a whole checkpoint .*; the one before it is .*previous\.ckpt"
+        ):
+            read_checkpoint(last(saved))
+    with pytest.raises(UserError, match=r"previous\.ckpt"):
+        small_run(4).fit(last(saved))
+
+
+def test_after_a_torn_checkpoint_the_run_goes_on_from_the_one_before_it(saved, small_run):
+    torn = last(saved).read_bytes()[:1000]
+    last(saved).write_bytes(torn)
+    resumed = small_run(4).fit(last(saved).with_name("previous.ckpt"))
+    assert resumed.folder == saved.folder
+    assert torch.equal(resumed.rows, saved.rows)
+    assert rounds_in(last(saved)) == 4
+    (aside,) = (saved.folder / "superseded").iterdir()
+    assert (aside / "last.ckpt").read_bytes() == torn
+
+
+def test_noise_is_refused(tmp_path):
+    draw = random.Random(0)
+    for number in range(50):
+        file = tmp_path / f"{number}.ckpt"
+        file.write_bytes(draw.randbytes(draw.randrange(1, 500)))
+        with pytest.raises(UserError, match="not a whole checkpoint"):
+            read_checkpoint(file)
+
+
+class Attack:
+    def __init__(self, victim):
+        self.victim = victim
+
+    def __reduce__(self):
+        return os.mkdir, (str(self.victim),)
+
+
+@pytest.mark.parametrize("write", [torch.save, lambda content, file: file.write_bytes(pickle.dumps(content))])
+def test_a_checkpoint_cannot_run_code(saved, small_run, tmp_path, write):
+    victim, file = tmp_path / "victim", tmp_path / "evil.ckpt"
+    write({**torch.load(last(saved), weights_only=True), "evil": Attack(victim)}, file)
+    with pytest.raises(UserError, match="not a whole checkpoint"):
+        small_run(6).fit(file)
+    assert not victim.exists()
+
+
+@pytest.mark.parametrize(
+    "content", [{"state_dict": {}}, [1, 2], {"dfl_lightning": None}, {"dfl_lightning": {"format": None}}]
+)
+def test_foreign_files_are_refused(small_run, tmp_path, content):
+    torch.save(content, tmp_path / "x.ckpt")
+    with pytest.raises(UserError, match=r"x\.ckpt: not a checkpoint of dfl_lightning"):
+        small_run(2).fit(tmp_path / "x.ckpt")
+
+
+def test_a_missing_file_is_one_sentence(small_run, tmp_path):
+    with pytest.raises(UserError, match=r"none\.ckpt: no such checkpoint"):
+        small_run(2).fit(tmp_path / "none.ckpt")
+
+
+# --- whose it is
+
+
+def policies(nu=0.2, tau=0.5, aggregation=families.Boltzmann):
+    return [families.AFIND(nu=nu), families.AdaptiveThreshold(tau), aggregation(), families.Bernoulli(0.3)]
+
+
+OTHER_MODELS = {
+    "network": ({"module": {"network": MLP(hidden=[9])}}, "network.* is .* in the checkpoint and .* in this run"),
+    "clients": ({"data": {"num_clients": 7}}, "clients is 6 in the checkpoint and 7 in this run"),
+    "nodes": (
+        {"topology": "server", "policies": [families.Gossip("all"), families.Uniform()]},
+        "nodes is 6 in the checkpoint and 7 in this run",
+    ),
+    "rows": ({"precision": "64-true"}, "rows is torch.float32 in the checkpoint and torch.float64 in this run"),
+}
+OTHER_RUNS = {
+    "data": ({"data": {"samples_per_client": 30}}, "data is Digits.* in the checkpoint and Digits.* in this run"),
+    "policy argument": ({"policies": policies(nu=0.3)}, "nu is 0.2 in the checkpoint and 0.3 in this run"),
+    "policy": (
+        {"policies": policies(aggregation=families.Uniform)},
+        "policies.Boltzmann is .* in the checkpoint and None",
+    ),
+    "graph": (
+        {"topology": "ring"},
+        r"topology is 15 links \(graph \w+\) in the checkpoint and 6 links \(graph \w+\) in this run",
+    ),
+    "links": (
+        {"topology": {"generator": "complete", "link_up": 0.9}},
+        r"topology is 15 links .* and 15 links \(graph \w+\), each link up with probability 0.9 by seed 0 in this run",
+    ),
+    "graphs": (
+        {"topology": {"sequence": [{"generator": "complete", "rounds": 2}, {"generator": "cycle_graph"}]}},
+        r"topology is .* and 15 links \(graph \w+\) for 2, then 6 links \(graph \w+\) for the rest in this run",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", [*OTHER_MODELS, *OTHER_RUNS])
+def test_a_checkpoint_of_another_run_is_refused_naming_what_differs(saved, small_run, what):
+    options, sentence = {**OTHER_MODELS, **OTHER_RUNS}[what]
+    before = contents(saved.folder)
+    with pytest.raises(UserError, match=sentence) as refusal:
+        make(small_run, options).fit(last(saved))
+    assert str(refusal.value).startswith(f"{last(saved)}: ")
+    assert ("--fork" in str(refusal.value)) == (what in OTHER_RUNS)
+    assert contents(saved.folder) == before
+
+
+def make(small_run, options):
+    options = {"policies": policies(), **options}
+    network = dict(options.get("module", {})).get("network")
+    run = small_run(6, **{k: v for k, v in options.items() if k != "module"})
+    if network is not None:
+        run.module._network = [network]
+    return run
+
+
+def test_another_seed_is_refused_and_allowed_in_a_fork(saved, small_run, monkeypatch):
+    run = small_run(6)
+    monkeypatch.setenv("PL_GLOBAL_SEED", "7")
+    with pytest.raises(
+        UserError, match="seed is 0 in the checkpoint and 7 in this run; --fork starts a new run from it"
+    ):
+        run.fit(last(saved))
+    run = small_run(6)
+    monkeypatch.setenv("PL_GLOBAL_SEED", "7")
+    run.fit(last(saved), fork=True)
+    assert run.module.bank.boundary.round == 6
+
+
+@pytest.mark.parametrize("what", OTHER_RUNS)
+def test_a_fork_may_change_policies_and_leaves_the_old_run_untouched(saved, small_run, what):
+    before = contents(saved.folder)
+    run = make(small_run, OTHER_RUNS[what][0])
+    run.fit(last(saved), fork=True)
+    assert run.folder != saved.folder
+    assert contents(saved.folder) == before
+    assert list(run.trainer.run.metrics["round"]) == [0, 1, 2, 3, 4, 5]
+    assert not (run.folder / "superseded").exists()
+
+
+@pytest.mark.parametrize("what", OTHER_MODELS)
+def test_a_fork_needs_the_same_models_too(saved, small_run, what):
+    options, sentence = OTHER_MODELS[what]
+    with pytest.raises(UserError, match=sentence):
+        make(small_run, options).fit(last(saved), fork=True)
+
+
+def test_a_fork_from_the_middle_takes_the_rows_up_to_there(saved, small_run):
+    previous = last(saved).with_name("previous.ckpt")
+    before = contents(saved.folder)
+    fork = small_run(3).fit(previous, fork=True)
+    assert list(fork.trainer.run.metrics["round"]) == [0, 1, 2]
+    assert list(fork.trainer.run.clients["rounds"]) == [0, 1, 2]
+    assert sorted(set(fork.trainer.run.graphs["round"])) == [0, 1, 2]
+    assert contents(saved.folder) == before
+
+
+@pytest.mark.cpu_bits
+def test_more_rounds_and_another_place_are_no_difference(saved, small_run):
+    longer = small_run(6, checkpoint_every=1, check_val_every_n_epoch=1).fit(last(saved))
+    whole = small_run(6).fit()
+    assert torch.equal(longer.rows, whole.rows)
+
+
+def test_a_topology_of_the_same_size_is_not_told_apart_by_its_name(saved, small_run):
+    same = small_run(6, topology=nx.complete_graph(6)).fit(last(saved))
+    assert same.module.bank.boundary.round == 6
+
+
+def test_what_a_killed_process_has_left_half_written_is_removed_when_the_run_goes_on(small_run):
+    folder = small_run(2).fit().folder
+    half, mine = folder / "checkpoints" / ".last.ckpt.123.tmp", folder / ".mine.tmp"
+    half.write_bytes(b"half")
+    mine.write_bytes(b"whole")
+    small_run(3).fit(folder / "checkpoints" / "last.ckpt")
+    assert not half.exists()
+    assert mine.exists()
+
+
+def test_a_write_that_fails_twice_leaves_nothing_behind(tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    file = tmp_path / "last.ckpt"
+    AtomicCheckpointIO().save_checkpoint(minimal(1), file)
+    monkeypatch.setattr("dfl_lightning.checkpoints.io.write_atomically", full)
+    for _ in range(2):
+        with pytest.raises(OSError, match="No space"):
+            AtomicCheckpointIO().save_checkpoint(minimal(2), file)
+    assert {f.name for f in tmp_path.iterdir()} == {"last.ckpt", "previous.ckpt"}
+    monkeypatch.setattr(os, "link", full)
+    monkeypatch.setattr("shutil.copyfile", lambda source, target: [Path(target).write_bytes(b"half"), full()])
+    with pytest.raises(OSError, match="No space"):
+        AtomicCheckpointIO().save_checkpoint(minimal(2), file)
+    assert {f.name for f in tmp_path.iterdir()} == {"last.ckpt", "previous.ckpt"}
+    assert read_checkpoint(file)["number"] == read_checkpoint(tmp_path / "previous.ckpt")["number"] == 1
+
+
+def test_a_finished_run_that_is_resumed_keeps_what_callbacks_may_look_at(saved, small_run):
+    before = read_checkpoint(last(saved))["callbacks"]["RunFolder"]["monitored"]
+    assert "train_loss" in before
+    again = small_run(4).fit(last(saved))
+    after = read_checkpoint(last(again))["callbacks"]["RunFolder"]["monitored"]
+    assert before.keys() == after.keys()

@@ -1,0 +1,50 @@
+"""The shipped configs and topologies read like the method section of a paper, and say what they are."""
+
+import pytest
+import yaml
+
+from dfl_lightning.cli.arguments import KEYS
+from dfl_lightning.utils.shipped_files import shipped
+
+CONFIGS = shipped("configs")
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_keys_are_in_the_order_of_a_method_section(name):
+    keys = list(yaml.safe_load(CONFIGS[name].read_text()))
+    assert keys == [key for key in KEYS if key in keys]
+    assert {"seed_everything", "trainer", "model", "data", "topology", "selection", "aggregation"} <= set(keys)
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_the_first_line_says_what_it_is_on_a_line_of_its_own(name):
+    first = CONFIGS[name].read_text().splitlines()[0]
+    assert first.startswith("# ")
+    assert first.endswith(".")
+    assert len(first) <= 140
+    assert "digits" in first
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_classes_go_by_their_short_names(name):
+    def class_names(value):
+        if isinstance(value, dict):
+            yield from ([value["class_path"]] if "class_path" in value else [])
+            for inner in value.values():
+                yield from class_names(inner)
+
+    assert [word for word in class_names(yaml.safe_load(CONFIGS[name].read_text())) if "." in word] == []
+
+
+def test_gossip_is_afind_with_other_policies():
+    afind, gossip = (yaml.safe_load(CONFIGS[name].read_text()) for name in ("afind", "gossip"))
+    for key in ("seed_everything", "trainer", "model", "data", "topology"):
+        assert afind[key] == gossip[key]
+
+
+@pytest.mark.parametrize("name", shipped("topologies"))
+def test_topologies_carry_no_number_of_clients(name):
+    file = shipped("topologies")[name]
+    if file.suffix == ".yaml":
+        assert "n" not in (yaml.safe_load(file.read_text()).get("args") or {})
+        assert file.read_text().startswith("# ")

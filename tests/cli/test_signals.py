@@ -1,0 +1,222 @@
+"""Ctrl-C and SIGTERM to a real command: exit codes, a sentence, and a run that goes on as if nothing had been."""
+
+import hashlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dfl_lightning.checkpoints.io import read_checkpoint
+from dfl_lightning.cli import command as cli
+
+SMALL = """
+seed_everything: 0
+trainer: {max_rounds: 200, accelerator: cpu, default_root_dir: out, check_val_every_n_epoch: 3}
+model:
+  network: {class_path: MLP, init_args: {hidden: [8]}}
+  local_epochs: 1
+  batch_size: 16
+  optimizer: {class_path: SGD, init_args: {lr: 0.1}}
+data: {class_path: Digits, init_args: {num_clients: 6, samples_per_client: 40, val_fraction: 0.2}}
+dropout: {class_path: Bernoulli, init_args: {rate: 0.3}}
+selection: AFIND
+threshold: AdaptiveThreshold
+aggregation: Boltzmann
+"""
+
+
+@pytest.fixture(autouse=True)
+def config(tmp_path):
+    (tmp_path / "small.yaml").write_text(SMALL)
+
+
+@pytest.fixture
+def command(tmp_path):
+    """Start `dfl-fit` in an empty folder."""
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
+    started = []
+
+    def command(*words):
+        code = "from dfl_lightning.cli.main import fit; fit()"
+        words = [sys.executable, "-c", code, "--config", "small.yaml", *words]
+        pipe = subprocess.PIPE
+        process = subprocess.Popen(words, cwd=tmp_path, env=environment, stdout=pipe, stderr=pipe, text=True)
+        started.append(process)
+        return process
+
+    yield command
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch, capsys):
+    """Run a command in this process, which is quicker: its exit code, output and errors."""
+
+    def here(*words):
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setattr(sys, "path", list(sys.path))
+        code = cli.run("fit", ["--config", "small.yaml", *words])
+        return code, *capsys.readouterr()
+
+    return here
+
+
+def folders(tmp_path):
+    return list(tmp_path.glob("out/small/*"))
+
+
+def wait_for_round(process, tmp_path, number):
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline and process.poll() is None:
+        for folder in folders(tmp_path):
+            table = folder / "metrics.csv"
+            if table.is_file() and len(table.read_text().splitlines()) > number + 1:
+                return folder
+        time.sleep(0.005)
+    raise AssertionError(f"no round {number}: {process.communicate()}")
+
+
+def table(folder):
+    header, *lines = [line.split(",") for line in (folder / "metrics.csv").read_text().splitlines()]
+    return [{k: v for k, v in zip(header, line, strict=True) if k != "seconds"} for line in lines]
+
+
+def hashes(folder):
+    return {f.relative_to(folder): hashlib.sha256(f.read_bytes()).hexdigest() for f in folder.rglob("*") if f.is_file()}
+
+
+def stopped(command, tmp_path, signum, after=2):
+    process = command()
+    folder = wait_for_round(process, tmp_path, after)
+    process.send_signal(signum)
+    out, err = process.communicate(timeout=120)
+    return folder, process.returncode, out, err
+
+
+@pytest.mark.parametrize(
+    ("signum", "code"), [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 143, marks=pytest.mark.slow)]
+)
+def test_a_signal_saves_says_one_sentence_and_the_run_can_go_on(command, here, tmp_path, signum, code):
+    folder, returned, _, err = stopped(command, tmp_path, signum)
+    assert returned == code
+    done = len(table(folder))
+    assert 2 < done < 200
+    assert err.count("\n") == 1
+    assert f"stopped by {signum.name} after {done} complete rounds" in err
+    last = folder / "checkpoints" / "last.ckpt"
+    assert read_checkpoint(last)["state_dict"]["bank.progress"].tolist() == [done, 1]
+
+    rounds = str(done + 3)
+    returned, out, err = here("--trainer.max_rounds", rounds, "--ckpt_path", str(last.relative_to(tmp_path)))
+    assert (returned, err) == (0, "")
+    assert folders(tmp_path) == [folder]
+    assert f"run: {folder.relative_to(tmp_path)}" in out
+    assert here("--trainer.max_rounds", rounds, "--trainer.default_root_dir", "whole")[0] == 0
+    (other,) = tmp_path.glob("whole/small/*")
+    assert table(folder) == table(other)
+    for name in ("clients.npz", "graphs.npz"):
+        with np.load(folder / name) as mine, np.load(other / name) as theirs:
+            assert mine.files == theirs.files
+            assert all(np.array_equal(mine[k], theirs[k], equal_nan=mine[k].dtype.kind == "f") for k in mine.files)
+    rows = [read_checkpoint(f / "checkpoints" / "last.ckpt")["state_dict"]["bank.rows.models"] for f in (folder, other)]
+    assert rows[0].equal(rows[1])
+
+
+def test_a_fork_starts_a_new_folder_and_leaves_the_old_one_alone(here, tmp_path):
+    assert here("--trainer.max_rounds", "4")[0] == 0
+    (folder,) = folders(tmp_path)
+    before, last = hashes(folder), folder / "checkpoints" / "last.ckpt"
+
+    code, _, err = here("--selection.nu", "0.5", "--ckpt_path", str(last))
+    assert code == 2
+    assert err.count("\n") == 1
+    assert "nu is 0.2 in the checkpoint and 0.5 in this run; --fork starts a new run from it" in err
+
+    code, out, err = here("--trainer.max_rounds", "6", "--selection.nu", "0.5", "--ckpt_path", str(last), "--fork")
+    assert (code, err) == (0, ""), out
+    assert hashes(folder) == before
+    (new,) = [f for f in folders(tmp_path) if f != folder]
+    assert table(new)[:4] == table(folder)
+    assert len(table(new)) == 6
+
+
+def test_a_killed_run_goes_on_from_its_last_checkpoint(command, here, tmp_path):
+    process = command("--trainer.checkpoint_every", "1")
+    folder = wait_for_round(process, tmp_path, 5)
+    process.kill()
+    process.communicate()
+    last = folder / "checkpoints" / "last.ckpt"
+    done = int(read_checkpoint(last)["state_dict"]["bank.progress"][0])
+    assert here("--trainer.max_rounds", str(done + 3), "--ckpt_path", str(last))[::2] == (0, "")
+    assert [row["round"] for row in table(folder)] == [str(r) for r in range(done + 3)]
+    with np.load(folder / "clients.npz") as arrays:
+        assert arrays["rounds"].tolist() == [r for r in range(done + 3) if r % 3 == 2]
+
+
+def test_the_sentence_after_ctrl_c_holds_the_whole_command_that_goes_on(command, tmp_path):
+    odd = "my  runs, it's $HOME;"
+    process = command("--trainer.default_root_dir", odd, "--trainer.max_rounds", "60", "--model.local_epochs", "4")
+    deadline = time.monotonic() + 120
+    while not list(tmp_path.glob("my*/small/*/metrics.csv")) and time.monotonic() < deadline:
+        time.sleep(0.005)
+    (folder,) = tmp_path.glob("my*/small/*")
+    while not table(folder) and time.monotonic() < deadline:
+        time.sleep(0.005)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=120)
+    assert process.returncode == 130
+    done = len(table(folder))
+    assert 0 < done < 60
+    typed = err.rstrip("\n").partition("; go on with: ")[2]
+    program = tmp_path / "bin" / "dfl-fit"
+    program.parent.mkdir()
+    program.write_text(
+        f"#!/bin/sh\nexec '{sys.executable}' -c 'from dfl_lightning.cli.main import fit; fit()' \"$@\"\n"
+    )
+    program.chmod(0o755)
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PATH": f"{program.parent}{os.pathsep}{os.environ['PATH']}"}
+    again = subprocess.run(
+        typed, shell=True, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120
+    )
+    assert (again.returncode, again.stderr) == (0, "")
+    assert [row["round"] for row in table(folder)] == [str(r) for r in range(60)]
+    assert list(tmp_path.glob("*/small/*")) == [folder]
+
+
+def test_without_checkpoints_nothing_is_said_about_going_on(command, tmp_path):
+    process = command("--trainer.enable_checkpointing", "false")
+    wait_for_round(process, tmp_path, 2)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=120)
+    assert process.returncode == 130
+    assert err.rstrip().endswith("complete rounds; no checkpoint was kept (trainer.enable_checkpointing=false)")
+
+
+@pytest.mark.slow
+def test_two_signals_before_the_first_round_is_over_leave_the_terminal_alone(command, tmp_path):
+    process = command("--model.local_epochs", "2000")
+    deadline = time.monotonic() + 60
+    while not list(Path(tmp_path).rglob("split.npz")) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    time.sleep(0.3)
+    process.send_signal(signal.SIGINT)
+    time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "Traceback" not in err
+
+
+def test_a_reader_who_has_seen_enough_is_no_bug_of_ours(tmp_path):
+    words = [sys.executable, "-c", "from dfl_lightning.cli.main import fit; fit()", "--list"]
+    with subprocess.Popen(words, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        process.stdout.close()
+        assert process.stderr.read() == ""
+    assert process.returncode == 128 + signal.SIGPIPE

@@ -1,0 +1,152 @@
+"""Real processes that talk over gloo, started once: starting one takes seconds, mostly for imports."""
+
+import contextlib
+import csv
+import importlib.util
+import io
+import os
+import socket
+import sys
+import traceback
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+
+from dfl_lightning.cli import command as cli
+
+MOST = 5
+TORCHRUN = ("RANK", "LOCAL_RANK", "GROUP_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+
+
+def _work(number, tasks, answers):
+    torch.set_num_threads(1)
+    for file, name, count, port, args in iter(tasks.get, None):
+        try:
+            _join(number, count, port)
+            answers.put((number, True, _function(file, name)(*args)))
+        except BaseException:
+            answers.put((number, False, traceback.format_exc()))
+        finally:
+            if dist.is_initialized():
+                dist.destroy_process_group()
+
+
+def _join(number, count, port):
+    """As torchrun would start it."""
+    for name in (*TORCHRUN, "TORCHELASTIC_RUN_ID"):
+        os.environ.pop(name, None)
+    if count == 1:
+        return
+    values = (number, number, 0, count, count, "127.0.0.1", port)
+    os.environ |= {name: str(value) for name, value in zip(TORCHRUN, values, strict=True)}
+    os.environ["TORCHELASTIC_RUN_ID"] = "test"
+    dist.init_process_group("gloo", rank=number, world_size=count)
+
+
+def _function(file, name):
+    spec = importlib.util.spec_from_file_location("on_ranks", file)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["on_ranks"] = module
+    spec.loader.exec_module(module)
+    return getattr(module, name)
+
+
+class Pool:
+    """Runs a function of a test file in several processes at once."""
+
+    def __init__(self):
+        context = mp.get_context("spawn")
+        self._answers = context.Queue()
+        self._tasks = [context.Queue() for _ in range(MOST)]
+        self._processes = [
+            context.Process(target=_work, args=(number, tasks, self._answers), daemon=True)
+            for number, tasks in enumerate(self._tasks)
+        ]
+        for process in self._processes:
+            process.start()
+
+    def run(self, count, function, *args):
+        """`function(*args)` in `count` processes that are connected; their answers in the order of ranks."""
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        for tasks in self._tasks[:count]:
+            tasks.put((function.__code__.co_filename, function.__name__, count, port, args))
+        found = sorted((self._answers.get(timeout=300) for _ in range(count)), key=lambda answer: answer[0])
+        for number, fine, answer in found:
+            assert fine, f"process {number}: {answer}"
+        return [answer for _, _, answer in found]
+
+    def close(self):
+        for tasks in self._tasks:
+            tasks.put(None)
+        for process in self._processes:
+            process.join(20)
+            process.kill()
+
+
+@pytest.fixture(scope="session")
+def on_ranks():
+    """`on_ranks(count, function, *args)`; what travels between the processes must pickle."""
+    pool = Pool()
+    yield pool.run
+    pool.close()
+
+
+def _fit(folder, words):
+    """`dfl-fit` in this process, which may be one of several; returns its exit code and what it said."""
+    os.chdir(folder)
+    count = os.environ.get("WORLD_SIZE", "1")
+    said = io.StringIO()
+    with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+        code = cli.run("fit", [*words, "--trainer.accelerator", "cpu", "--trainer.devices", count])
+    return code, said.getvalue()
+
+
+def _contents(folder):
+    """What a run leaves, as far as it may not depend on the number of processes."""
+    [run] = Path(folder, "runs").glob("*/*")
+    table = csv.DictReader((run / "metrics.csv").read_text().splitlines())
+    rows = [{k: v for k, v in row.items() if k != "seconds"} for row in table]
+    arrays = {name: dict(np.load(run / name)) for name in ("clients.npz", "graphs.npz", "split.npz")}
+    checkpoint = torch.load(run / "checkpoints" / "last.ckpt", weights_only=True)
+    return rows, arrays, checkpoint
+
+
+def _same(a, b, where=""):
+    """Equal to the last bit, through dicts and lists."""
+    assert type(a) is type(b), where
+    if isinstance(a, dict):
+        assert a.keys() == b.keys(), where
+        for key in a:
+            if key not in ("seconds", "loops"):
+                _same(a[key], b[key], f"{where}/{key}")
+    elif isinstance(a, (list, tuple)):
+        assert len(a) == len(b), where
+        for i, (x, y) in enumerate(zip(a, b, strict=True)):
+            _same(x, y, f"{where}/{i}")
+    elif isinstance(a, torch.Tensor):
+        assert a.dtype == b.dtype, where
+        assert torch.equal(a.reshape(-1).view(torch.uint8), b.reshape(-1).view(torch.uint8)), where
+    elif isinstance(a, np.ndarray):
+        np.testing.assert_array_equal(a, b, err_msg=where)
+    else:
+        assert a == b or (a != a and b != b), (where, a, b)
+
+
+@pytest.fixture(scope="session")
+def runs(on_ranks):
+    """Runs of `dfl-fit`: `fit(count, folder, words)` gives the run folder, `contents`, `same`."""
+
+    def fit(count, folder, words):
+        for code, said in on_ranks(count, _fit, str(folder), words):
+            assert code == 0, said
+        [made] = Path(folder, "runs").glob("*/*")
+        return made
+
+    return SimpleNamespace(fit=fit, contents=_contents, same=_same)

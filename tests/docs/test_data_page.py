@@ -1,0 +1,34 @@
+"""The page on data: its commands name things that exist, and its Python runs."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from dfl_lightning.cli.command import run
+from dfl_lightning.cli.registry import shipped_classes
+
+PAGE = (Path(__file__).parents[2] / "docs" / "data.md").read_text(encoding="utf-8")
+COMMANDS = re.findall(r"^dfl-fit (.*)$", PAGE, re.MULTILINE)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_can_be_resolved_and_what_it_resolves_to_runs_the_same(command, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert run("fit", [*command.split(), "--print_config"]) == 0
+    resolved = capsys.readouterr().out
+    (tmp_path / "again.yaml").write_text(resolved)
+    assert run("fit", ["--config", "again.yaml", "--print_config"]) == 0
+    assert capsys.readouterr().out == resolved
+
+
+def test_there_is_a_command_for_each_way_to_divide_by_file_or_attack():
+    text = " ".join(COMMANDS)
+    for name in ("FEMNIST", "CINIC10", "MNIST --data.partition ByWriter", "FlippedLabels", "Shards"):
+        assert name in text
+
+
+@pytest.mark.parametrize("group", ["data", "data.partition"])
+def test_every_data_set_and_every_partition_is_on_the_page(group):
+    for name in shipped_classes(group):
+        assert f"`{name}" in PAGE, name

@@ -1,0 +1,128 @@
+"""The table of docs/methods.md against runs: its formulas are evaluated, and met by what the ledger counts."""
+
+from __future__ import annotations
+
+import csv
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+
+from dfl_lightning.cli.command import run
+from dfl_lightning.cli.registry import class_of
+from dfl_lightning.topology import load_topology
+from dfl_lightning.utils.shipped_files import shipped
+
+DOCS = Path(__file__).parents[2] / "docs"
+PAGE = (DOCS / "methods.md").read_text(encoding="utf-8")
+COLUMNS = set(re.findall(r"`([a-z_0-9]+)`", (DOCS / "run_folder.md").read_text(encoding="utf-8")))
+CELLS = [[cell.strip() for cell in line.strip("|").split("|")] for line in PAGE.splitlines() if line.startswith("| ")]
+ROWS = {row[1].strip("`").removeprefix("--config "): row for row in CELLS[1:]}
+
+CLIENTS, HIDDEN = 10, 8
+MODEL = 64 * HIDDEN + HIDDEN + HIDDEN * 10 + 10  # parameters of an MLP on 8 x 8 images
+SIZES = {"layers": 64 * HIDDEN + HIDDEN, "updates": MODEL}
+SMALL = (
+    f"--data.num_clients {CLIENTS} --model.network.hidden [{HIDDEN}] --model.local_epochs 1 --model.finetune_epochs 0 "
+    "--trainer.accelerator cpu --trainer.enable_progress_bar false --trainer.enable_checkpointing false"
+)
+STAGES = {  # options under which rounds 0, 1, 2 … are of different kinds, and which of the cell's formulas is theirs
+    "panm_grad": ("--selection.stage_one 2 --selection.tau 3", [0, 1, 2, 3]),
+    "panm_loss": ("--selection.stage_one 2 --selection.tau 3", [0, 1, 2, 3]),
+    "panm_literal": ("--selection.stage_one 2 --selection.tau 3", [0, 1, 2, 3]),
+    "pens": ("--selection.stage_one 2", [0, 0, 1]),
+    "dpfl": ("--selection.budget 3 --selection.initial_epochs 1", [0, 1, 1]),
+}
+
+
+def formulas(cell):
+    """(is it a bound only, the formula, what it counts) for each formula in backticks."""
+    return re.findall(r"(at most )?`([^`]+)`(?: (layers|updates))?", cell)
+
+
+def test_every_shipped_config_is_in_the_table():
+    assert {command.partition(" ")[0] for command in ROWS} == set(shipped("configs"))
+    assert len(ROWS) == len(CELLS) - 1
+
+
+@pytest.mark.parametrize("command", ROWS)
+def test_a_run_receives_what_the_table_says(command, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    name = command.partition(" ")[0]
+    more, kinds = STAGES.get(name, ("", [0, 0]))
+    words = f"--config {command} {SMALL} {more} --trainer.max_rounds {len(kinds)}"
+    assert run("fit", [*words.split(), "--trainer.check_val_every_n_epoch", str(len(kinds))]) == 0, capsys.readouterr()
+    (folder,) = tmp_path.glob("runs/*/*")
+    config = yaml.safe_load((folder / "config.yaml").read_text())
+    with (folder / "metrics.csv").open() as file:
+        metrics = [{key: float(value) for key, value in row.items() if value} for row in csv.DictReader(file)]
+    assert {re.sub(r"server_\d", "server_0", column) for row in metrics for column in row} <= COLUMNS
+    *_, models_cell, parts_cell, kept_cell = ROWS[command]
+    assert len(kept_row_sets(config)) == sum(map(int, re.findall(r"(\d+) model", kept_cell)))
+    for index, (row, kind) in enumerate(zip(metrics, kinds, strict=True)):
+        values = symbols(config, folder, metrics, index)
+        bound, formula, _ = formulas(models_cell)[kind]
+        models = eval(formula, {"min": min}, values)
+        assert row["models_received"] == (pytest.approx(models) if not bound else at_most(models)), (index, formula)
+        parts, size = 0.0, 0
+        if parts_cell != "–":
+            stages = formulas(parts_cell)
+            bound, formula, _ = stages[kind if len(stages) > 1 else 0]
+            (what,) = {what for *_, what in stages if what}
+            parts, size = eval(formula, {"min": min}, values), SIZES[what]
+            if bound:
+                assert row["proxies_received"] == at_most(parts)
+                parts = row["proxies_received"]
+        assert row["proxies_received"] == pytest.approx(parts)
+        assert row["bytes_received"] == pytest.approx(4 * (row["models_received"] * MODEL + parts * size))
+
+
+def symbols(config, folder, metrics, index):
+    """What the letters under the table stand for in a round, as means over clients."""
+    topology = load_topology(config["topology"], CLIENTS, config["seed_everything"])
+    up = metrics[index]["active"]
+    linked = float(topology.linked(index)[:CLIENTS, :CLIENTS].double().sum()) / CLIENTS
+    assert up == CLIENTS or topology.num_servers or linked == CLIENTS - 1
+    clusters = np.load(folder / "split.npz")["clusters"]
+    return {
+        **config["selection"].get("init_args", {}),
+        "m": CLIENTS,
+        "c": topology.num_servers,
+        "up": up,
+        "n": linked if up == CLIENTS else up * (up - 1) / CLIENTS,  # who is down neither hears nor is heard
+        "chosen": metrics[index]["neighbours"],
+        "first": metrics[0]["neighbours"],
+        "listed": metrics[max(index - 1, 0)].get("matched"),
+        "mates": sum(int((clusters == c).sum()) - 1 for c in clusters) / CLIENTS if len(clusters) else None,
+    }
+
+
+def kept_row_sets(config):
+    """What the policies and the objective keep in the bank from round to round beside the models themselves."""
+    kept = set()
+    for group in ("dropout", "selection", "threshold", "substitution", "aggregation", "objective"):
+        spec = config.get(group)
+        if spec is None or (group == "substitution" and config.get("dropout") is None):
+            continue  # with nobody down, nobody is substituted
+        kept |= set(class_of(group, spec["class_path"])(**spec.get("init_args") or {}).row_sets)
+    return kept
+
+
+class at_most:
+    """Equal to whatever is not above a bound, nor 0."""
+
+    def __init__(self, bound):
+        self.bound = bound
+
+    def __eq__(self, other):
+        return 0 < other <= self.bound + 1e-9
+
+
+def test_the_readme_names_every_config_and_leaves_costs_to_the_table():
+    readme = (DOCS.parent / "README.md").read_text(encoding="utf-8")
+    section = readme.partition("## Methods")[2].partition("\n## ")[0]
+    named = set(re.findall(r"[a-z_]+", " ".join(re.findall(r"`([^`]*)`", section))))
+    assert set(shipped("configs")) <= named
+    assert "docs/methods.md" in section

@@ -1,0 +1,280 @@
+"""The README and the pages of docs/: what they name exists, under the name that they give it.
+
+That the README's own code runs is in test_readme.py, that of docs/running.md in test_running_page.py; the commands of
+docs/data.md are in test_data_page.py, the tables of networks and methods in test_networks_page.py and
+test_methods_page.py.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import inspect
+import re
+from pathlib import Path
+
+import pytest
+import torch
+
+from dfl_lightning import callbacks, data, functional, models, objectives
+from dfl_lightning.cli.arguments import SECTIONS, TOP_LEVEL, find_configs, settle_choices
+from dfl_lightning.cli.command import run
+from dfl_lightning.cli.registry import GROUPS, check_class, options_of, shipped_classes
+from dfl_lightning.round.record import Round
+from dfl_lightning.topology import load_topology
+from dfl_lightning.utils.errors import UserError
+from dfl_lightning.utils.shipped_files import shipped
+
+ROOT = Path(__file__).parents[2]
+TEXTS = {
+    path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8")
+    for path in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted(ROOT.glob("docs/*.md"))]
+}
+FENCED = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
+CONFIGS_OF = {  # whose options a page's switches are; the others' are any config's
+    "docs/afind.md": ["afind", "afind_literal"],
+    "docs/panm.md": ["panm_grad", "pens"],
+    "docs/fl_fdms.md": ["fdms"],
+    "docs/dpfl.md": ["dpfl"],
+    "docs/baselines.md": ["dsgd", "gradient_tracking", "pens", "federico", "fedavg_ft", "ifca"],
+}
+DEPARTURES = ["docs/afind.md", "docs/panm.md", "docs/fl_fdms.md", "docs/dpfl.md", "docs/baselines.md"]
+OF_USERS = {
+    "mine.py",
+    "exp/mine.py",
+    "exp/my.yaml",
+    "my_network.yaml",
+    "my_network.graphml",
+    "config.yaml",
+}  # examples, and a run's own
+ELSEWHERE = {
+    *("Trainer", "EarlyStopping", "ModelCheckpoint", "DataLoader", "DiGraph"),
+    *("Round", "Source", "UserError", "ClientData", "Listed"),
+}
+"""Words in capitals that name something else than a class with a short name."""
+
+
+def spans(page):
+    """What stands in backticks, outside of blocks of code."""
+    return re.findall(r"`([^`]+)`", FENCED.sub("", TEXTS[page]))
+
+
+def commands(page):
+    """The words after `dfl-fit` of every whole command, in blocks of code and in backticks."""
+    lines = "\n".join(FENCED.findall(TEXTS[page])).splitlines() + [f"{span}\n" for span in spans(page)]
+    found = [re.match(r"(?:\.venv/bin/)?dfl-fit (--config \S.*?)(?:  +#.*)?$", line) for line in lines]
+    return [match[1] for match in found if match and "…" not in match[1]]
+
+
+# --- switches ---------------------------------------------------------------------------------------------------------
+def as_words(span):
+    """A switch in backticks as words of a command line; None for anything else, and for examples of users' own."""
+    if any(example in span for example in ("…", "NAME", "mine.", "my_", ".help")):
+        return None
+    if span.startswith("--"):
+        words = span.replace("+=", "=").split()
+        return words if re.split(r"[.=]", words[0][2:])[0] in TOP_LEVEL else None
+    match = re.fullmatch(rf"((?:{'|'.join(TOP_LEVEL)})\.[a-z_.]+)(?:: (.+))?", span)
+    if not match or (ROOT / "dfl_lightning" / match[1]).exists() or match[1].endswith((".csv", ".json", ".npz")):
+        return None
+    return [f"--{match[1]}={match[2] or 0}"]
+
+
+SWITCHES = [(page, span) for page in TEXTS for span in dict.fromkeys(spans(page)) if as_words(span)]
+
+
+def objection(words, config):
+    """Why the words are no switches on top of a config; None if they are."""
+    for word in words:
+        section, _, option = word.partition("=")[0].removeprefix("--").partition(".")
+        first = option.partition(".")[0]
+        if word.startswith("--") and section in SECTIONS and first and first not in SECTIONS[section]:
+            return f"{section} has no option {option}"
+    try:
+        settle_choices(find_configs(["--config", config, *words])[0])
+    except UserError as error:
+        return str(error)
+    return None
+
+
+def fitting(page, words):
+    """The first of the page's configs on top of which the words are switches, or None."""
+    return next((c for c in CONFIGS_OF.get(page, shipped("configs")) if objection(words, c) is None), None)
+
+
+def test_there_are_many_switches():
+    assert len(SWITCHES) > 80
+    assert {page for page, _ in SWITCHES} >= {"README.md", *DEPARTURES}
+    assert as_words("selection.rule: literal") == ["--selection.rule=literal"]
+    assert as_words("--dropout null") == ["--dropout", "null"]
+    assert as_words("threshold") is as_words("trainer.py") is None
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["--selection.mu 3", "selection.rules: literal", "trainer.rounds: 3", "--aggregation Mean", "model.epochs"],
+)
+def test_what_does_not_exist_is_noticed(words):
+    assert fitting("docs/afind.md", as_words(words)) is None
+
+
+@pytest.mark.parametrize(("page", "span"), SWITCHES)
+def test_every_switch_is_one_that_the_parser_knows(page, span):
+    words = as_words(span)
+    if words[0] == "--config":
+        assert words[1] in shipped("configs")
+    elif fitting(page, words) is None:  # perhaps of a class that no config has, where the page has no config either
+        assert page not in CONFIGS_OF, objection(words, CONFIGS_OF[page][0])
+        group, _, option = words[0].removeprefix("--").partition("=")[0].rpartition(".")
+        assert any(option in options_of(cls) for cls in shipped_classes(group).values())
+
+
+@pytest.mark.parametrize("page", CONFIGS_OF)
+def test_the_values_of_switches_are_accepted(page, tmp_path, monkeypatch, capsys):
+    """Options with values, as many in a command line as go together."""
+    monkeypatch.chdir(tmp_path)
+    lines: list[tuple[str, dict[str, str]]] = []
+    for _, span in (switch for switch in SWITCHES if switch[0] == page):
+        option, value = [*" ".join(as_words(span)).replace("=", " ", 1).split(maxsplit=1), ""][:2]
+        config = fitting(page, [f"{option}={value}"])
+        if config and "." in option and value and " --" not in value and re.search(r"[ =]", span):
+            fits = (line for at, line in lines if at == config and option not in line)
+            line = next(fits, None)
+            if line is None:
+                lines.append((config, line := {}))
+            line[option] = value
+    for config, options in lines:
+        words = [f"{option}={value}" for option, value in options.items()]
+        assert run("fit", ["--config", config, *words, "--print_config"]) == 0, capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "page", [p for p in TEXTS if p not in ("README.md", "docs/data.md", "docs/running.md") and commands(p)]
+)
+def test_every_command_can_be_resolved(page, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    for command in dict.fromkeys(commands(page)):
+        assert run("fit", [*command.split(), "--print_config"]) == 0, (command, capsys.readouterr().err)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", DEPARTURES)
+def test_every_way_back_to_the_letter_fits_into_a_run(page, tmp_path, monkeypatch, capsys):
+    """The switches of a row together, on one of the page's configs: nothing is refused before the training."""
+    monkeypatch.chdir(tmp_path)
+    tried = 0
+    for row in re.findall(r"^\| (?!the paper).*$", TEXTS[page], re.MULTILINE):
+        letter = row.strip("| ").split(" | ")[-1]
+        words = [
+            w for span in re.findall(r"`([^`]+)`", letter) if re.search("[ =]", span) for w in as_words(span) or []
+        ]
+        if "rule=literal" in " ".join(words) and page == "docs/afind.md":
+            words = ["--selection.rule=literal", "--threshold.rule=literal"]  # one switch, as the page says
+        if not words or "FromTopology" in words or "CIFAR10" in words:  # these need a file
+            continue
+        tried += 1
+        answers = {c: run("fit", ["--config", c, *words, "--explain"]) for c in CONFIGS_OF[page]}
+        assert 0 in answers.values(), (words, capsys.readouterr().err)
+    assert tried > 2
+
+
+# --- tables of departures ---------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("page", DEPARTURES)
+def test_departures_are_tables_of_four_columns_with_nothing_left_out(page):
+    tables = re.findall(r"^\| the paper \|.*\n(?:\|.*\n)+", TEXTS[page], re.MULTILINE)
+    assert tables
+    for table in tables:
+        head, _, *rows = table.replace(r"\|", "/").splitlines()
+        assert head == "| the paper | the default | why | as printed |"
+        for row in rows:
+            cells = [cell.strip() for cell in row.strip("|").split("|")]
+            assert len(cells) == 4, row
+            assert all(cells), row
+
+
+# --- names ------------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("page", TEXTS)
+def test_classes_exist(page):
+    rooms = (callbacks, data, data.partitions, models, objectives, torch.optim, torch.optim.lr_scheduler)
+    for word in spans(page):
+        match = re.fullmatch(r"(?:(?:cb|callbacks|data|models)\.)?([A-Z][A-Za-z0-9]*[a-z][A-Za-z0-9]*)(?:\(.*)?", word)
+        if match and match[1] not in ELSEWHERE:
+            assert any(hasattr(room, match[1]) for room in rooms), word
+        match = re.fullmatch(r"([a-z_.]+): ([A-Z]\w+)", word)
+        if match and match[1] in GROUPS:
+            check_class(match[1], match[2])
+
+
+@pytest.mark.parametrize("page", TEXTS)
+def test_functions_and_fields_exist(page):
+    fields = {field.name for field in dataclasses.fields(Round)} | {n for n, _ in inspect.getmembers(Round)}
+    for word in spans(page):
+        name = word.partition("(")[0]
+        if name.startswith("functional."):
+            assert hasattr(functional, name.removeprefix("functional.")), word
+        if name.startswith("dfl_lightning.") and "/" not in name:
+            module, _, attribute = name.rpartition(".")
+            assert hasattr(importlib.import_module(module), attribute), word
+        if name.startswith("round."):
+            assert name.removeprefix("round.") in fields, word
+
+
+# --- files and links --------------------------------------------------------------------------------------------------
+def slug(heading):
+    """The anchor that GitHub makes of a heading.
+
+    Example:
+        >>> slug("The accuracies in summary.json")
+        'the-accuracies-in-summaryjson'
+    """
+    return re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-")
+
+
+def anchors(path):
+    text = FENCED.sub("", path.read_text(encoding="utf-8"))
+    return {slug(heading) for heading in re.findall(r"^#+ (.*)$", text, re.MULTILINE)}
+
+
+@pytest.mark.parametrize("page", TEXTS)
+def test_links_lead_somewhere(page):
+    links = re.findall(r"\]\(([^)\s]+)\)", FENCED.sub("", TEXTS[page]))
+    for link in links:
+        if "://" in link:
+            continue
+        file, _, anchor = link.partition("#")
+        target = (ROOT / page).parent / file if file else ROOT / page
+        assert target.exists(), link
+        assert not anchor or anchor in anchors(target), link
+
+
+@pytest.mark.parametrize("page", TEXTS)
+def test_files_exist(page):
+    named = set(re.findall(r"(?<![\w/.])(?:scripts|docs|tests|configs|topologies)/[\w/.*-]*\.\w+", TEXTS[page]))
+    named |= {span for span in spans(page) if re.fullmatch(r"[\w/.*-]+\.(?:py|md|yaml|svg|png|graphml)", span)}
+    places = [ROOT, *(ROOT / room for room in ("dfl_lightning", "docs", "configs", "topologies", "scripts"))]
+    for name in named - OF_USERS:
+        assert any(list(place.glob(name)) for place in places), name
+
+
+def test_the_readme_leads_to_every_page():
+    linked = set(re.findall(r"\]\((docs/[\w]+\.md)", TEXTS["README.md"]))
+    assert linked == {page for page in TEXTS if page.startswith("docs/")}
+
+
+@pytest.mark.parametrize("page", TEXTS)
+def test_a_page_begins_with_its_title(page):
+    assert re.match(r"# \S.*\n\n", TEXTS[page])
+
+
+@pytest.mark.parametrize("page", TEXTS)
+def test_every_row_of_a_table_has_as_many_cells_as_its_head(page):
+    for table in re.findall(r"(?:^\|.*\|\n)+", FENCED.sub("", TEXTS[page]), re.MULTILINE):
+        rows = [re.sub(r"`[^`]*`|\\\|", "", row).count("|") for row in table.splitlines()]
+        assert len(set(rows)) == 1, table.splitlines()[0]
+
+
+def test_the_lines_about_topologies_are_what_a_run_prints():
+    lines = re.findall(r"^(\w+) graph: .*$", TEXTS["docs/topologies.md"], re.MULTILINE)
+    assert len(lines) > 3
+    for name in lines:
+        assert load_topology(name, 24, 0).describe() in TEXTS["docs/topologies.md"].splitlines()

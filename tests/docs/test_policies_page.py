@@ -1,0 +1,137 @@
+"""The worked example of docs/policies.md, run as it stands there."""
+
+import copy
+import dataclasses
+import re
+from pathlib import Path
+
+import pytest
+import torch
+
+from dfl_lightning import callbacks
+from dfl_lightning.cli.command import run
+from dfl_lightning.round.record import Round
+from dfl_lightning.utils.errors import UserError
+
+PAGE = (Path(__file__).parents[2] / "docs" / "policies.md").read_text(encoding="utf-8")
+(EXAMPLE,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+MARGIN = 0.05
+
+
+@pytest.fixture
+def no_worse():
+    scope: dict = {}
+    exec(compile(EXAMPLE, "policies.md", "exec"), scope)
+    return scope["NoWorse"]
+
+
+class Judge(callbacks.Monitor):
+    """Weights by the words of the example, with plain networks one after the other."""
+
+    def __init__(self):
+        self.expected, self.found, self.lone, self.substitutes = [], [], 0, 0
+
+    def on_mix(self, round):
+        network, n = copy.deepcopy(round.federation.network).eval(), round.num_nodes
+        expected = torch.zeros_like(round.votes)
+        for i in range(n):
+            x, y = round.data.batch(round.data.train[i])
+
+            def loss(row, x=x, y=y):
+                network.load_state_dict(round.federation.layout.state_dict(row))
+                with torch.no_grad():
+                    return float(torch.nn.functional.cross_entropy(network(x), y))
+
+            def model(p, i=i):
+                if p < n:
+                    return round.bank.rows("trained")[p]
+                stored = round.bank.rows(round.substitutes[0].rows)[p - n]
+                return stored + round.bank.rows("models")[i] if round.substitutes[0].relative else stored
+
+            heard = torch.nonzero(round.votes[i]).squeeze(1).tolist()
+            good = [p for p in heard if loss(model(p)) <= loss(model(i)) + MARGIN]
+            total = sum(float(round.votes[i, p]) for p in good)
+            for p in good:
+                expected[i, p] = float(round.votes[i, p]) / total
+            self.lone += len(good) == 1 < len(heard)
+            self.substitutes += any(p >= n for p in good)
+        self.expected.append(expected)
+        self.found.append(round.weights)
+
+
+@pytest.mark.parametrize("down", [False, True])
+def test_the_aggregation_weighs_as_its_words_say(small_run, no_worse, down):
+    judge = Judge()
+    policies = [callbacks.Gossip(3), judge, no_worse(MARGIN)]  # the judge looks before the models are mixed
+    policies += [callbacks.Bernoulli(0.4, full_first_round=True), callbacks.Stale()] if down else []
+    small_run(4, policies=policies, data={"val_fraction": 0.0}).fit()
+    assert len(judge.found) == 4
+    for found, expected in zip(judge.found, judge.expected, strict=True):
+        torch.testing.assert_close(found, expected)
+        assert found.shape == (6, 12 if down else 6)
+    assert judge.lone, "somebody's neighbours should all do worse"
+    assert bool(judge.substitutes) == down
+
+
+def test_who_has_no_votes_keeps_its_row(small_run, no_worse):
+    kept = []
+
+    class Look(callbacks.Monitor):
+        def on_round_end(self, round):
+            silent = round.votes.sum(1) == 0
+            assert not round.weights[silent].any()
+            assert torch.equal(silent[:6], ~round.active[:6])
+            before, after = round.bank.boundary.rows["models"], round.bank.next_rows()["models"]
+            assert torch.equal(before[silent], after[silent])
+            kept.append(int(silent.sum()))
+
+    small_run(4, policies=[callbacks.Gossip(3), no_worse(), callbacks.Bernoulli(0.4), Look()]).fit()
+    assert max(kept) > 0
+
+
+def test_the_aggregation_refuses_a_server(small_run, no_worse):
+    with pytest.raises(UserError, match="needs receivers with data"):
+        small_run(1, policies=[callbacks.Gossip("all"), no_worse()], topology="server").fit()
+
+
+def test_the_words_of_the_page_run_from_the_users_own_file(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setenv("PL_GLOBAL_SEED", "0")
+    (tmp_path / "mine.py").write_text(EXAMPLE, encoding="utf-8")
+    monkeypatch.delitem(__import__("sys").modules, "mine", raising=False)
+    (words,) = re.findall(r"`(--aggregation mine[^`]*)`", PAGE)
+    small = (
+        "--config gossip --trainer.max_rounds 1 --data.num_clients 6 --model.local_epochs 1 --trainer.accelerator cpu"
+    )
+    assert run("fit", [*small.split(), *words.split()]) == 0, capsys.readouterr().err
+
+
+def test_the_table_of_fields_has_fields():
+    fields = {field.name for field in dataclasses.fields(Round)} | {"clusters"}  # of the federation, offered by both
+    table = PAGE.split("| field | type | meaning |")[1].split("\n\n")[0]
+    named = {
+        name for row in table.splitlines() for name in re.findall(r"`(\w+)`", row.split("|")[1] if "|" in row else "")
+    }
+    assert len(named) > 12
+    assert named <= fields
+
+
+def test_types_are_as_the_table_says(small_run):
+    seen = {}
+
+    class Look(callbacks.Monitor):
+        def on_round_end(self, round):
+            sizes = {"m": round.num_clients, "n": round.num_nodes, "P": round.votes.shape[1]}
+            for row in PAGE.split("| field | type | meaning |")[1].split("\n\n")[0].splitlines()[2:]:
+                names, kind, _ = row.strip("|").split("|")
+                dtype, shape = re.fullmatch(r" (\w+) \[(.*)\] ", kind).groups()
+                for name in re.findall(r"`(\w+)`", names):
+                    value = getattr(round, name)
+                    if value is not None:
+                        seen[name] = (str(value.dtype), list(value.shape))
+                        assert seen[name] == (f"torch.{dtype}", [sizes[s] for s in shape.split(", ")]), name
+
+    policies = [callbacks.AFIND(), callbacks.AdaptiveThreshold(), callbacks.Uniform(), callbacks.Bernoulli(0.3)]
+    small_run(1, policies=[*policies, callbacks.Stale(), Look()]).fit()
+    assert len(seen) >= 14

@@ -1,0 +1,102 @@
+"""The README's own code blocks, run as they stand there."""
+
+import copy
+import importlib
+import re
+import shlex
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from dfl_lightning import callbacks
+from dfl_lightning.cli.command import run
+
+README = Path(__file__).parents[2] / "README.md"
+BLOCKS = re.findall(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL)
+TINY = "--trainer.max_rounds 2 --data.num_clients 8 --model.local_epochs 1"
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    return tmp_path
+
+
+def test_the_readmes_policy_runs_from_the_users_own_file(folder, capsys):
+    (folder / "mine.py").write_text(BLOCKS[0], encoding="utf-8")
+    command = f"--config afind --selection mine.LowestLoss --selection.k 3 --selection.candidates 5 {TINY}"
+    assert run("fit", command.split()) == 0
+    assert "LowestLoss" in capsys.readouterr().out
+    (metrics,) = folder.glob("runs/afind/*/metrics.csv")
+    rows = np.genfromtxt(metrics, delimiter=",", names=True)
+    assert rows["neighbours"].tolist() == [3, 3]
+    assert rows["models_received"].tolist() == [5, 5]  # it looked at five and mixed three of them
+    assert rows["probes_received"].tolist() == [2, 2]
+
+
+def test_the_readmes_policy_chooses_the_lowest_losses_among_its_candidates(small_run):
+    scope: dict = {}
+    exec(compile(BLOCKS[0], "README.md", "exec"), scope)
+    judged = []
+
+    class Judge(callbacks.Monitor):
+        def on_substitute(self, round):
+            network = copy.deepcopy(round.federation.network)
+            for i in range(round.num_clients):
+                x, y = round.data.batch(round.data.train[i])
+                losses = {}
+                for j in torch.nonzero(round.candidates[i]).squeeze(1).tolist():
+                    network.load_state_dict(round.federation.layout.state_dict(round.bank.rows("trained")[j]))
+                    losses[j] = float(torch.nn.functional.cross_entropy(network(x), y))
+                lowest = sorted(losses, key=losses.get)[:2]
+                judged.append((len(losses), set(lowest), set(torch.nonzero(round.selected[i]).squeeze(1).tolist())))
+
+    small_run(2, policies=[scope["LowestLoss"](k=2, candidates=4), callbacks.Uniform()], callbacks=[Judge()]).fit()
+    assert len(judged) == 2 * 6
+    assert all(number == 4 and chosen == lowest for number, lowest, chosen in judged)
+
+
+def test_the_readmes_python_example_runs(folder):
+    code = BLOCKS[1].replace("max_rounds=30", "max_rounds=2")
+    assert code != BLOCKS[1]
+    scope: dict = {}
+    exec(compile(code, "README.md", "exec"), scope)
+    assert scope["trainer"].run.clients["test_acc"].shape == (2, 24)
+
+
+def test_every_command_of_the_readme_names_things_that_exist(folder, capsys):
+    commands = re.findall(r"^dfl-fit (--config .*?)(?:  +#.*)?$", README.read_text(encoding="utf-8"), re.MULTILINE)
+    assert len(commands) >= 6
+    for command in commands:
+        if "CIFAR10" in command:
+            command = command.replace("--data CIFAR10 ", "--data Digits ").replace(" --model.network LeNet", "")
+        assert run("fit", [*command.split(), "--explain"]) == 0, capsys.readouterr().err
+
+
+@pytest.fixture
+def compare(monkeypatch):
+    monkeypatch.syspath_prepend(str(README.parent / "scripts"))
+    return importlib.import_module("compare")
+
+
+def test_every_comparison_that_is_quoted_can_be_made(compare, folder, capsys):
+    pages = [README, *(README.parent / "docs").glob("*.md")]
+    text = " ".join(" ".join(page.read_text(encoding="utf-8").split()) for page in pages)
+    quoted = set(re.findall(r"`(?:python scripts/)?compare\.py ([^`]*)`", text))
+    assert {"toy", "afind", "fdms"} <= quoted
+    for options in quoted:
+        words = compare.parser().parse_args(shlex.split(options))
+        argv = next(iter(compare.commands(words.config).values()))
+        assert run("fit", [*argv, *words.more.split(), "--explain"]) == 0, capsys.readouterr().err
+
+
+def test_the_table_of_the_toy_has_the_rows_and_columns_that_its_script_prints(compare):
+    section = (README.parent / "docs" / "toy.md").read_text(encoding="utf-8").split("compare.py toy`")[1]
+    lines = re.findall(r"^\| *(.*?) *\|$", section, re.MULTILINE)
+    head, _, *rows = ([cell.strip() for cell in re.split(r" *\| *", line)] for line in lines)
+    assert head[1:] == list(compare.toy.COLUMNS)
+    assert [row[0] for row in rows] == list(compare.toy.METHODS)
+    assert all(len(row) == len(head) for row in rows)

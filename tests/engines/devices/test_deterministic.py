@@ -1,0 +1,65 @@
+"""`trainer.deterministic`: no operation of ours is one that CUDA does in any order."""
+
+import pytest
+import torch
+from pretended import DEVICE, DISORDERED
+
+from dfl_lightning import models
+from dfl_lightning.bank.references import References
+from dfl_lightning.data.augment import CropFlip
+from dfl_lightning.engines.stacked import StackedEngine
+
+ONES = torch.ones(2, 3, 6, 6)
+ORDERLESS = {
+    "sums by weight": lambda: torch.ones(3).long().to(DEVICE).bincount(torch.ones(3).to(DEVICE)),
+    "running sums": lambda: torch.ones(3).to(DEVICE).cumsum(0),
+    "a histogram": lambda: torch.ones(3).to(DEVICE).histc(2),
+    "padding by reflection": lambda: torch.nn.functional.pad(
+        ONES.to(DEVICE).requires_grad_(), (1, 1, 1, 1), mode="reflect"
+    ).sum().backward(),
+}  # fmt: skip
+
+
+@pytest.fixture
+def engine():
+    """The one for GPUs."""
+    return StackedEngine
+
+
+@pytest.mark.parametrize("name", ORDERLESS)
+def test_the_pretended_device_notices_what_has_no_order_on_cuda(ordered, name):
+    torch.ones(3).long().to(DEVICE).cumsum(0)
+    torch.ones(3).long().to(DEVICE).bincount()
+    torch.ones(3).to(DEVICE).nanmedian()
+    assert not DISORDERED
+    ORDERLESS[name]()
+    assert len(DISORDERED) == 1
+    DISORDERED.clear()
+
+
+NETWORKS = {
+    "MLP": (lambda: models.MLP(hidden=[8]), (3, 16, 16)),
+    "LeNet": (models.LeNet, (3, 32, 32)),
+    "MNISTCNN": (models.MNISTCNN, (1, 28, 28)),
+    "CNN4": (models.CNN4, (3, 32, 32)),
+    "ResNet": (models.ResNet18, (3, 16, 16)),
+}
+
+
+@pytest.mark.parametrize("name", [*list(NETWORKS)[:-1], pytest.param("ResNet", marks=pytest.mark.slow)])
+def test_shipped_networks_train_in_a_fixed_order(federation, make_data, count, ordered, name):
+    make, shape = NETWORKS[name]
+    network = make()
+    network.build(shape, 3)
+    data = make_data((3, 2), shape=shape)
+    data.augment = CropFlip(padding=1)
+    here = federation(engine=lambda config, layout, data: None, network=network, data=data)
+    config = federation(network=network, data=data, engine=lambda config, layout, data: config).bank.engine
+    here.bank.apply_to_rows(lambda rows: rows.to(DEVICE))
+    here.bank.engine = StackedEngine(config, here.layout, data.to(DEVICE))
+    everybody = torch.arange(2)
+    trained = here.bank.train(References.rows("models", everybody), here.training(epochs=1))
+    assert trained.finite.all()
+    here.bank.evaluate(References.rows("trained", everybody), "val")
+    here.bank.compare("trained", torch.ones(2, 2, dtype=torch.bool), centre=True)
+    here.bank.mix([(torch.full((2, 2), 0.5), "trained")], "models", everybody)

@@ -1,0 +1,301 @@
+"""A GPU's memory: cohorts as few as fit, the choice of a run kept, and one sentence where it is not enough."""
+
+from contextlib import nullcontext
+from dataclasses import replace
+
+import pytest
+import torch
+from pretended import DEVICE, everything_on
+from torch import nn
+
+from dfl_lightning.bank import card
+from dfl_lightning.bank.references import References
+from dfl_lightning.distributed.communicator import owners_of
+from dfl_lightning.engines.cohorts import cohorts_on_gpus
+from dfl_lightning.engines.loop_engine import LoopEngine
+from dfl_lightning.engines.stacked import StackedEngine, convolution
+from dfl_lightning.engines.stacked import engine as stacked_engine
+from dfl_lightning.engines.stacked.autotune import Stopwatch
+from dfl_lightning.engines.stacked.budget import SHARE
+from dfl_lightning.report.explain import explain
+from dfl_lightning.utils.errors import UserError
+
+SIZES = (9, 4, 14, 3, 11, 6, 30)
+
+
+@pytest.fixture
+def engine():
+    """Only the stacked one is made for GPUs."""
+    return StackedEngine
+
+
+@pytest.fixture
+def there(federation):
+    """A federation on the device, with so many bytes free for a client's step, or so many bytes in all."""
+
+    def make(clients=None, **options):
+        here = federation(**{"sizes": SIZES, **options})
+        config = here.bank.engine.config
+        here.data = here.data.to(DEVICE)
+        here.bank.apply_to_rows(lambda rows: rows.to(DEVICE))
+        if clients is not None:
+            each = StackedEngine(config, here.layout, here.data).budget.footprint.bytes()
+            config = replace(config, room=int(clients * each / SHARE) + 1)
+        here.bank.engine = StackedEngine(config, here.layout, here.data)
+        return here
+
+    return make
+
+
+# --- how many cohorts -------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("fitting", "cohorts", "widths"),
+    [
+        (None, None, [7]),
+        (7, None, [7]),
+        (6, None, [4, 3]),
+        (3, None, [3, 2, 2]),
+        (1, None, [1] * 7),
+        (0.3, None, [1] * 7),
+        (None, 2, [4, 3]),
+        (3, 2, [3, 2, 2]),
+        (None, 99, [1] * 7),
+    ],
+)
+def test_there_are_as_few_cohorts_as_fit_and_as_many_as_are_asked_for(there, fitting, cohorts, widths):
+    engine = there(fitting, cohorts=cohorts).bank.engine
+    assert [len(cohort) for cohort in engine.cohorts] == widths
+    assert torch.cat(engine.cohorts).sort().values.tolist() == list(range(7))
+    steps = [engine.steps[i] for cohort in engine.cohorts for i in cohort.tolist()]
+    assert steps == sorted(steps, reverse=True)
+    assert engine.cohort_bytes == widths[0] * engine.budget.footprint.bytes()
+
+
+def test_cohorts_change_no_draw(there):
+    found = []
+    for fitting in (None, 3, 1):
+        f = there(fitting, kind="dropout", sizes=SIZES)
+        trained = f.bank.train(References.rows("models", torch.arange(f.m)), f.training())
+        found.append((f.bank.rows("trained").cpu(), trained.losses))
+    for rows, losses in found[1:]:
+        torch.testing.assert_close(rows, found[0][0], rtol=1e-10, atol=1e-12)
+        torch.testing.assert_close(losses, found[0][1], rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("processes", [1, 2, 3, 7])
+def test_whose_clients_a_process_has_does_not_depend_on_their_cohorts(processes):
+    steps = [5, 1, 3, 3, 8, 2, 2]
+    owners = []
+    for fewest in (None, 2, 4, 7, 20):
+        for widest in (None, 4, 2, 1):
+            cohorts = cohorts_on_gpus(steps, processes, widest, fewest)
+            assert torch.cat(cohorts).sort().values.tolist() == list(range(7))
+            assert len(cohorts) >= min(fewest or 1, processes * (7 // processes))
+            owners.append(owners_of(cohorts, 9, processes).tolist())
+    assert all(owner == owners[0] for owner in owners)
+
+
+def test_an_evaluation_keeps_within_the_memory_and_the_largest_tensor(there, monkeypatch):
+    scorer = there(kind="batchnorm").bank.engine._scorer
+    assert scorer.length(1) > 10**6
+    scorer.keep_within(4 * 8 * scorer._activations * 100, {"0": 10**6})
+    assert scorer.length(1) == 100
+    assert scorer.length(7) == 14
+    scorer._shop.network.unfolded = frozenset({"0"})
+    assert scorer.length(1) == 1
+    scorer.keep_within(None, {"0": 2**28})
+    assert scorer.length(1) == 1
+    scorer._shop.network.unfolded = frozenset()
+    monkeypatch.setattr("dfl_lightning.engines.stacked.evaluation.LARGEST_TENSOR", 30 * scorer._activations)
+    assert scorer.length(2) == 15
+
+
+# --- what a run keeps -------------------------------------------------------------------------------------------------
+def network():
+    return nn.Sequential(nn.Conv2d(1, 3, 3), nn.ReLU(), nn.Conv2d(3, 4, 3), nn.Flatten(), nn.Linear(64, 10))
+
+
+class Watch:
+    """A stopwatch on which the first convolution is faster unfolded."""
+
+    asked = 0
+
+    def __init__(self, shop, *_):
+        self.network = shop.network
+
+    def __call__(self):
+        Watch.asked += 1
+        return 1.0 - 0.5 * (self.network.can_be_unfolded()[0] in self.network.unfolded)
+
+
+@pytest.fixture
+def watch(monkeypatch):
+    """Counts how often something is timed."""
+    monkeypatch.setattr(stacked_engine, "Stopwatch", Watch)
+    monkeypatch.setattr(Watch, "asked", 0)
+    return Watch
+
+
+@pytest.fixture
+def free(monkeypatch):
+    """Sets how much of the device's memory is free."""
+
+    def let(amount):
+        monkeypatch.setattr(card, "free_memory", lambda device: int(amount))
+
+    return let
+
+
+def convolutions(small_run, rounds=2, **options):
+    return small_run(rounds, module={"network": network()}, **options)
+
+
+def kinds(run):
+    return len(run.module.bank.engine.cohorts), run.module.bank.engine.details.get("unfolded")
+
+
+def test_a_run_keeps_its_cohorts_and_its_choice_where_it_is_resumed(small_run, watch, free):
+    with everything_on(DEVICE):
+        free(1e9)
+        first = convolutions(small_run, cohorts=2).fit()
+        assert kinds(first) == (2, ["0"])
+        assert watch.asked == 1 + 2  # as they are, and once for each convolution
+        last = first.folder / "checkpoints" / "last.ckpt"
+        second = convolutions(small_run, 3).fit(last)
+        assert kinds(second) == (2, ["0"])
+        second.trainer.fit_loop.max_epochs = 4
+        second.fit()
+        assert kinds(second) == (2, ["0"])
+        evaluated = convolutions(small_run)
+        evaluated.trainer.validate(evaluated.module, datamodule=evaluated.data, ckpt_path=last)
+        assert kinds(evaluated) == (2, ["0"])
+        assert watch.asked == 3
+
+
+def test_a_run_that_no_longer_fits_is_cut_finer_where_it_is_resumed(small_run, watch, free):
+    with everything_on(DEVICE):
+        free(1e9)
+        first = convolutions(small_run, cohorts=2).fit()
+        engine = first.module.bank.engine
+        rows = 2 * len(first.module.bank.boundary.rows) * 6 * engine.layout.width * 4
+        free(rows + 1.5 * engine.budget.footprint.bytes() / SHARE)
+        second = convolutions(small_run, 3).fit(first.folder / "checkpoints" / "last.ckpt")
+    assert kinds(second) == (6, None)  # and has no room for patches
+    torch.testing.assert_close(
+        second.rows.cpu(), convolutions(small_run, 3, cohorts=2).fit().rows, rtol=1e-4, atol=1e-6
+    )
+
+
+def test_nothing_is_timed_where_nothing_can_be_chosen(small_run, watch, free):
+    free(1e9)
+    with everything_on(DEVICE):
+        small_run(1).fit()  # a perceptron
+        explained = convolutions(small_run)
+        text = "\n".join(explain(explained.trainer, explained.module, explained.data))
+        run = convolutions(small_run)
+        run.trainer.validate(run.module, datamodule=run.data)
+    assert watch.asked == 0
+    assert "GPU memory: 0.00 GB predicted for the widest cohort of 1.00 GB free beside rows and data" in text
+    rows = explained.module.bank.boundary.rows
+    assert explained.module.bank.engine.config.room == 10**9 - 2 * sum(t.numel() * 4 for t in rows.values())
+
+
+def test_models_that_do_not_fit_are_refused(small_run, free):
+    free(10_000)
+    with everything_on(DEVICE), pytest.raises(UserError, match=r"the models of 6 nodes take 0\.00 GB, and the GPU"):
+        convolutions(small_run).fit()
+
+
+def test_a_cpu_keeps_nothing_of_the_kind(small_run):
+    run = convolutions(small_run).fit()
+    about = torch.load(run.folder / "checkpoints" / "last.ckpt", weights_only=True)["dfl_lightning"]
+    assert "engine" not in about
+
+
+# --- too little of it -------------------------------------------------------------------------------------------------
+def test_a_pass_without_enough_memory_counts_as_slower(there, monkeypatch):
+    engine = there(kind="batchnorm").bank.engine
+    given = []
+    monkeypatch.setattr("dfl_lightning.engines.stacked.autotune.give_back", given.append)
+    watch = Stopwatch(engine._shop, 7)
+
+    def fails():
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+
+    monkeypatch.setattr(watch, "_pass", fails)
+    assert watch() == float("inf")
+    assert given == [DEVICE]
+    assert convolution.choose_unfolded(engine._shop.network, watch) == frozenset()
+
+
+def test_training_that_runs_out_of_memory_names_the_remedy(there, monkeypatch):
+    def fails(*_):
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.\nA long story")
+
+    for cohorts, remedy in ((None, "--trainer.cohorts 2"), (2, "--trainer.cohorts 4"), (7, "lower model.batch_size")):
+        f = there(cohorts=cohorts)
+        monkeypatch.setattr(f.bank.engine, "train_cohort", fails)
+        with pytest.raises(UserError) as refused:
+            f.bank.train(References.rows("models", torch.arange(f.m)), f.training())
+        assert str(refused.value).startswith("the GPU ran out of memory with ")
+        assert remedy in str(refused.value)
+        assert "A long story" not in str(refused.value)
+
+
+def test_the_first_process_decides_for_all(there, watch):
+    """Two processes one after the other: what the first one has found is what the second one is told."""
+    told = []
+
+    class Process:
+        """What `settle` asks of `Ranks`."""
+
+        count = 2
+
+        def __init__(self, rank):
+            self.rank = rank
+
+        def together(self):
+            return nullcontext()
+
+        def from_rank(self, source, numbers):
+            assert source == 0
+            told.append(numbers)
+            return told[0]
+
+    engines = [there(kind="batchnorm").bank.engine for _ in range(2)]
+    for rank, engine in enumerate(engines):
+        engine.settle(Process(rank))
+        assert watch.asked == 2  # in the first process only
+        assert engine.decisions["unfolded"] == ["0"]
+        assert engine._shop.network.unfolded == {"0"}
+
+
+class Record:
+    """A recorder that calls the step once for each replay, or cannot."""
+
+    def __init__(self, error=None):
+        self.error, self.recorded = error, 0
+
+    def record(self, step):
+        self.recorded += 1
+        if self.error is not None:
+            raise self.error
+        return step
+
+
+@pytest.mark.parametrize(
+    ("error", "seconds"),
+    [(None, 0.001), (RuntimeError("a number"), 0.001), (torch.OutOfMemoryError("too little"), float("inf"))],
+)
+def test_passes_are_timed_as_they_will_run(there, monkeypatch, error, seconds):
+    recorder = Record(error)
+    watch = Stopwatch(there(kind="batchnorm").bank.engine._shop, 7, recorder)
+    monkeypatch.setattr(Stopwatch, "_seconds", lambda self, run: run() or 0.001)
+    assert watch() == seconds
+    assert recorder.recorded == 1
+
+
+def test_clients_one_after_the_other_have_no_cohorts_to_make_smaller(federation):
+    sentence = federation(engine=LoopEngine).bank.engine.out_of_memory(torch.OutOfMemoryError("too little"))
+    assert "cohorts" not in sentence
+    assert sentence.startswith("out of memory (too little); lower ")

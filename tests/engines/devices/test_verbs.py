@@ -1,0 +1,186 @@
+"""Rows and data on another device than the rest: no operation may meet tensors of both."""
+
+import functools
+from dataclasses import replace
+
+import pytest
+import torch
+from pretended import DEVICE, Elsewhere
+from torch import nn
+
+from dfl_lightning.bank.bank import Bank
+from dfl_lightning.bank.references import References, Term
+from dfl_lightning.engines.loop_engine import LoopEngine
+from dfl_lightning.engines.stacked import StackedEngine
+from dfl_lightning.engines.stacked.autotune import Stopwatch
+
+
+def both(federation, engine, device, **options):
+    """The same federation here and elsewhere."""
+    here = federation(engine=engine, **options)
+    there = federation(engine=lambda config, layout, data: None, **options)
+    there.data = there.data.to(device)
+    there.bank.apply_to_rows(lambda rows: rows.to(device))
+    there.bank.engine = engine(here.bank.engine.config, there.layout, there.data)
+    return here, there
+
+
+def compare(here, there):
+    """All verbs on both."""
+    found = []
+    for f in (here, there):
+        bank: Bank = f.bank
+        everybody = torch.arange(3)
+        mixture = torch.tensor([[0.5, 0.5, 0.0, 0.0], [0.0, 0.0, 0.0, 1.0], [0.0, 0.3, 0.0, 0.7]])
+        start = References((Term("models", mixture), Term("other", everybody.clone())), everybody)
+        gradients = bank.gradients(start, f.training(epochs=1))
+        trained = bank.train(start, f.training(epochs=2))
+        scores = [
+            bank.evaluate(References.rows("trained", torch.tensor([0, 2, 1, 1]), torch.tensor([1, 0, 0, 1])), "val"),
+            bank.evaluate(start, "test"),
+        ]
+        if not f.layout.has_personal_parameters:
+            scores.append(bank.evaluate(References.rows("models", torch.tensor([3]), torch.tensor([-1])), "test"))
+        pairs = torch.tensor([[0, 1, 1], [1, 0, 0], [0, 1, 0]]).bool()
+        compared = [
+            bank.compare("trained", pairs),
+            bank.compare("trained", pairs, relative_to="start", centre=True),
+            bank.compare(gradients, pairs, relative_to="other"),
+        ]
+        bank.mix([(torch.rand(4, 4, generator=torch.Generator().manual_seed(0)), "trained")], "other", torch.arange(4))
+        bank.mix([(torch.eye(4)[[1, 2]], "trained")], "models", torch.tensor([True, False, True, False]))
+        found.append(
+            [gradients, trained.losses, trained.finite, *(bank.next_rows()[name] for name in ("models", "other"))]
+            + [value for s in scores for value in (s.losses, *s.metrics.values())]
+            + [value for c in compared for value in (c.cosines, c.distances)]
+        )
+    for mine, its in zip(*found, strict=True):
+        torch.testing.assert_close(its.cpu(), mine, rtol=1e-6, atol=1e-8, equal_nan=True)
+
+
+ENGINES = {"stacked": StackedEngine, "loop": LoopEngine}
+
+
+@pytest.fixture
+def engine(request):
+    """Not the one of every test of this folder: it is given where a federation is made."""
+    return getattr(request, "param", StackedEngine)
+
+
+def test_the_pretended_device_refuses_what_cuda_refuses(count):
+    rows, index = torch.zeros(4, 3).to(DEVICE), torch.tensor([0, 2])
+    assert rows.device == DEVICE
+    assert rows[index].device == DEVICE
+    for refused in (
+        lambda: rows.index_copy_(0, index, rows[:2]),
+        lambda: rows.index_select(0, index),
+        lambda: rows + torch.ones(3),
+        lambda: rows @ torch.ones(3, 1),
+        lambda: torch.cat([rows, torch.ones(1, 3)]),
+        lambda: torch.ones(4)[index.to(DEVICE)],
+    ):
+        with pytest.raises(RuntimeError, match="two devices"):
+            refused()
+    (rows + 1)[0] = 5
+    assert (rows + torch.tensor(1.0)).cpu().sum() == 12
+
+
+CASES = {
+    "mlp": {"optimizer": functools.partial(torch.optim.SGD, lr=1.0, momentum=0.9)},
+    "adam": {"optimizer": functools.partial(torch.optim.Adam, lr=1.0), "clip_norm": 0.1},
+    "adagrad": {"optimizer": functools.partial(torch.optim.Adagrad, lr=1.0)},
+    "batchnorm": {"kind": "batchnorm"},
+    "dropout": {"kind": "dropout"},
+    "personal": {"shared": ("0.*",)},
+}
+
+
+@pytest.mark.parametrize("engine", [pytest.param("loop", marks=pytest.mark.slow), "stacked"])
+@pytest.mark.parametrize("case", CASES)
+def test_the_four_verbs_work_on_another_device(federation, count, case, engine):
+    here, there = both(federation, ENGINES[engine], DEVICE, servers=1, sets=("other",), **CASES[case])
+    assert isinstance(there.bank.rows("models"), Elsewhere)
+    assert len(there.bank.engine.cohorts) == 1 or engine == "loop"
+    compare(here, there)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU that torch can use")
+@pytest.mark.gpu
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("case", CASES)
+def test_the_four_verbs_work_on_a_gpu(federation, case, engine):
+    compare(*both(federation, ENGINES[engine], "cuda", servers=1, sets=("other",), **CASES[case]))
+
+
+class Event:
+    """A CUDA event on a machine without CUDA: passes take 5, 4, 3, 2, 1, 2 and 3 milliseconds."""
+
+    waits = 0
+
+    def __init__(self, enable_timing):
+        assert enable_timing
+
+    def record(self):
+        pass
+
+    def synchronize(self):
+        Event.waits += 1
+
+    def elapsed_time(self, end):
+        return abs(Event.waits - 5) + 1.0
+
+
+def test_the_stopwatch_takes_the_fastest_pass_after_two(federation, count, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    monkeypatch.setattr(Event, "waits", 0)
+    _, there = both(federation, StackedEngine, DEVICE)
+    before = there.bank.rows("models").cpu().clone()
+    assert Stopwatch(there.bank.engine._shop, 3)() == 0.001
+    assert Event.waits == 7
+    assert torch.equal(there.bank.rows("models").cpu(), before)
+
+
+def test_no_reduced_precision_can_reach_a_row(federation, count):
+    """TensorFloat32 would take part in float32 products; rows are mixed and compared in float64 ones or by sums."""
+    _, there = both(federation, StackedEngine, DEVICE, dtype=torch.float32, sizes=(5,) * 6)
+    count.products.clear()
+    everybody, weights = torch.arange(6), torch.full((6, 6), 1 / 6)
+    there.bank.materialise(References((Term("models", weights),), everybody))
+    there.bank.train(References.rows("models", everybody), replace(there.training(), phases=()))
+    there.bank.compare("trained", torch.ones(6, 6).bool(), centre=True)
+    there.bank.mix([(torch.eye(6), "trained")], "models", everybody)
+    there.bank.abandon()
+    there.bank.train(References.rows("models", everybody), replace(there.training(), phases=()))
+    there.bank.mix([(weights, "trained")], "models", everybody)
+    assert count.products == {torch.float64}
+
+
+def test_a_step_never_makes_the_host_wait(federation, count):
+    """Steps are launched ahead of the GPU as long as nobody asks for a number."""
+    waits = []
+    for epochs in (1, 3):
+        _, there = both(federation, StackedEngine, DEVICE, clip_norm=0.1)
+        before = count.waits.total()
+        there.bank.train(References.rows("models", torch.arange(3)), there.training(epochs=epochs))
+        waits.append(count.waits.total() - before)
+    assert waits[0] == waits[1]
+
+
+def test_norms_that_average_over_all_batches_are_stacked_there(federation, count):
+    """On a CPU such a network takes the loop engine; the numbers are the same."""
+    layers = [nn.Conv2d(1, 3, 3, bias=False), nn.BatchNorm2d(3, momentum=None), nn.ReLU(), nn.Flatten()]
+    options = {"network": nn.Sequential(*layers, nn.Linear(48, 3)), "kind": "batchnorm", "sizes": (9, 4, 14)}
+    here, there = (
+        both(federation, engine, DEVICE, sets=("other",), servers=1, **options)[place]
+        for place, engine in enumerate((LoopEngine, there_only(StackedEngine)))
+    )
+    compare(here, there)
+
+
+def there_only(engine):
+    """An engine for another device, and none for the CPU."""
+
+    def make(config, layout, data):
+        return engine(config, layout, data) if data.images.is_cuda else LoopEngine(config, layout, data)
+
+    return make

@@ -1,0 +1,77 @@
+"""The batches of a cohort against the same draws one by one."""
+
+import pytest
+import torch
+
+from dfl_lightning.engines.dropout_layers import mask_key
+from dfl_lightning.engines.stacked import StackedEngine
+from dfl_lightning.engines.stacked.batches import Feed, sent
+from dfl_lightning.utils.random_streams import stream, stream_seed
+
+
+def batches_of(f, owner, epochs, size, round=3):
+    """A client's batches, one epoch after the other, from torch's own permutations."""
+    samples = f.data.train[owner]
+    for epoch in range(epochs):
+        generator = stream(5, "local batches", round, owner, epoch)
+        if len(samples):
+            yield from samples[torch.randperm(len(samples), generator=generator)].split(size)
+
+
+@pytest.mark.parametrize("sizes", [(9, 8, 3, 1), (4, 4, 4), (13, 2, 0)], ids=str)
+def test_batches_are_the_named_draws_in_their_order(federation, sizes):
+    f = federation(sizes=sizes, batch_size=4)
+    feed = Feed(f.bank.engine._shop, list(range(f.m)), f.training())
+    feed.draw(2)
+    steps = 2 * -(-max(sizes) // 4)
+    assert feed.steps == steps
+    expected = [list(batches_of(f, owner, 2, 4)) for owner in range(f.m)]
+    for step in range(steps):
+        working = feed.waiting()
+        assert working == sum(len(own) > step for own in expected)
+        indices, counts, real = feed.take(working)
+        for client, own in enumerate(expected[:working]):
+            batch = own[step]
+            assert real[client] == int(counts[client]) == len(batch)
+            assert indices[client].tolist() == [*batch.tolist(), *[int(batch[0])] * (4 - len(batch))]
+    assert feed.waiting() == 0
+
+
+def test_more_epochs_are_drawn_for_whom_a_step_takes_more(federation):
+    f = federation(sizes=(9, 3), batch_size=4)
+    feed = Feed(f.bank.engine._shop, [0, 1], f.training())
+    feed.draw(1)
+    expected = [list(batches_of(f, owner, 6, 4)) for owner in range(2)]
+    for step in range(6):
+        indices, counts, _ = feed.take(2)
+        for client in range(2):
+            batch = expected[client][step]
+            assert indices[client, : counts[client]].tolist() == batch.tolist()
+
+
+def test_the_masks_of_a_step_are_each_clients_own(federation):
+    f = federation(kind="dropout", sizes=(9, 8), batch_size=4)
+    feed = Feed(f.bank.engine._shop, [0, 1], f.training())
+    feed.draw(2)
+    for _ in range(4):
+        feed.take(2)
+    names = [(0, 1, 0), (1, 1, 1)]  # the fourth batch: of the second epoch, the first one, and the second one
+    keys = [mask_key(stream_seed(5, "local dropout layers", 3, *name)) for name in names]
+    assert torch.equal(feed.masks, torch.stack(keys))
+
+
+def test_memory_is_pinned_for_cuda_alone(monkeypatch):
+    monkeypatch.setattr(torch.Tensor, "pin_memory", None, raising=False)
+    assert sent(torch.arange(3), torch.device("cpu")).tolist() == [0, 1, 2]
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU that torch can use")
+@pytest.mark.gpu
+def test_a_gpu_gets_the_same_numbers():
+    assert sent(torch.arange(3), torch.device("cuda")).tolist() == [0, 1, 2]
+
+
+@pytest.fixture
+def engine():
+    """Only the stacked one has feeds."""
+    return StackedEngine

@@ -1,0 +1,316 @@
+"""Scores of many models on many clients' samples, against one plain module after the other."""
+
+import functools
+from types import SimpleNamespace
+
+import pytest
+import torch
+import torchmetrics
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+from dfl_lightning.bank.references import References, Term
+from dfl_lightning.engines.loop_engine import LoopEngine
+from dfl_lightning.engines.stacked import engine as stacked_engine
+from dfl_lightning.engines.stacked import evaluation as scoring
+from dfl_lightning.engines.stacked.evaluation import Scorer, shared_models
+
+CLIENTS = 7
+SIZES = (9, 4, 14, 3, 11, 6, 30)
+
+
+def plain(naive, f, row, indices, loss=nn.functional.cross_entropy):
+    """Loss, accuracy and scores of a plain module."""
+    module = naive.module(f.network, row).eval()
+    x, y = naive.inputs(f.data, indices, f.dtype)
+    with torch.no_grad():
+        outputs = module(x)
+    return float(loss(outputs, y)), float((outputs.argmax(1) == y).double().mean()), outputs, y
+
+
+def everybody_on_everybody(rows=CLIENTS, owners=CLIENTS):
+    return torch.cartesian_prod(torch.arange(rows), torch.arange(owners)).unbind(1)
+
+
+WAYS = [(1, "models"), (3, "models"), (50, "models"), (3, "owners"), (50, "owners")]
+
+
+def group_by(monkeypatch, way):
+    """Let all jobs share their samples, or of none."""
+    activations = {"owners": 1e9, "models": 0}[way]
+    init = scoring.Scorer.__init__
+
+    def made(self, shop, _):
+        init(self, shop, 1)
+        self._activations, self.length = activations, lambda models: 10**6
+
+    monkeypatch.setattr(scoring.Scorer, "__init__", made)
+
+
+@pytest.fixture(params=WAYS, ids=lambda way: f"{way[0]} side by side, by {way[1]}")
+def width(request, monkeypatch):
+    """Few samples at a time, and so many models; grouped by the model that is read, or by the owner."""
+    width, way = request.param
+    group_by(monkeypatch, way)
+    init = scoring.Scorer.__init__
+
+    def made(self, shop, activations):
+        init(self, shop, activations)
+        self.width, self.length = width, lambda models: 4
+
+    monkeypatch.setattr(scoring.Scorer, "__init__", made)
+    return width
+
+
+# --- grouping ---------------------------------------------------------------------------------------------------------
+def test_jobs_that_read_a_row_share_a_model():
+    samples = [torch.arange(n) for n in (3, 5, 0, 2, 4, 1)]
+    found = shared_models([10, 11, 12, 13, 14, 15], [7, 8, 7, 7, -1, -1], samples)
+    assert [model.jobs for model in found] == [(10, 13), (11,), (14,), (15,)]
+    assert [len(model) for model in found] == [5, 5, 4, 1]
+    assert [tuple(map(len, model.samples)) for model in found] == [(3, 2), (5,), (4,), (1,)]
+
+
+@pytest.mark.parametrize(("way", "times"), [("models", 1), ("owners", CLIENTS)])
+def test_a_model_is_staged_once_for_all_who_try_it_or_once_for_each(federation, monkeypatch, way, times):
+    group_by(monkeypatch, way)
+    f = federation(sizes=SIZES)
+    read = []
+    reader = f.bank.reader
+    monkeypatch.setattr(f.bank, "reader", lambda r: read.append(r.terms[0].which.tolist()) or reader(r))
+    rows, owners = everybody_on_everybody()
+    f.bank.evaluate(References.rows("models", rows, owners=owners), "test")
+    assert sorted(row for several in read for row in several) == sorted([*range(CLIENTS)] * times)
+
+
+def test_groups_that_share_samples_are_equally_wide_and_pay(federation):
+    scorer = federation(sizes=SIZES).bank.engine._scorer
+    scorer.width, scorer._activations = 3, 5
+    few, enough = len(scorer._shop.layout.all) // 5 - 1, 30
+    found = scorer.shared_samples([4, 0, 7, 2], enough)
+    assert [jobs.tolist() for jobs in found] == [[4, 0], [7, 2]]
+    assert scorer.shared_samples([4, 0, 7, 2], few) == scorer.shared_samples([4], enough) == []  # staging costs more
+    scorer.width = 1
+    assert scorer.shared_samples([4, 0], enough) == []
+
+
+@given(st.integers(2, 300), st.integers(2, 40), st.data())
+def test_some_groups_as_a_whole_are_cut_into_the_same_ones_again(jobs, width, data):
+    scorer = SimpleNamespace(width=width, _activations=1, _shop=SimpleNamespace(layout=SimpleNamespace(width=1)))
+    shared_samples = Scorer.shared_samples(scorer, list(range(jobs)), 1)
+    first = data.draw(st.integers(0, len(shared_samples) - 1))
+    some = shared_samples[first : data.draw(st.integers(first + 1, len(shared_samples)))]
+    again = Scorer.shared_samples(scorer, torch.cat(some).tolist(), 1)
+    assert [c.tolist() for c in again] == [c.tolist() for c in some]
+
+
+def test_images_of_an_owner_are_prepared_once_for_models_side_by_side(federation, monkeypatch):
+    group_by(monkeypatch, "owners")
+    f = federation(sizes=SIZES)
+    shapes = []
+    batch = f.data.batch
+    monkeypatch.setattr(
+        f.data, "batch", lambda indices, **options: shapes.append(indices.shape) or batch(indices, **options)
+    )
+    rows, owners = everybody_on_everybody()
+    f.bank.evaluate(References.rows("models", rows, owners=owners), "train")
+    assert sorted(shapes) == sorted((1, size) for size in SIZES)
+
+
+# --- right ------------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("kind", ["mlp", "batchnorm", "dropout"])
+def test_every_model_on_everybodys_data(federation, naive, width, kind):
+    f = federation(kind, sizes=SIZES)
+    rows, owners = everybody_on_everybody()
+    shuffled = torch.randperm(len(rows), generator=torch.Generator().manual_seed(0))
+    rows, owners = rows[shuffled], owners[shuffled]
+    found = f.bank.evaluate(References.rows("models", rows, owners=owners), "train")
+    for job in range(len(rows)):
+        row = f.bank.rows("models")[rows[job]]
+        loss, accuracy, *_ = plain(naive, f, row, f.data.train[owners[job]])
+        assert float(found.losses[job]) == pytest.approx(loss, rel=1e-10)
+        assert float(found.metrics["acc"][job]) == pytest.approx(accuracy, rel=1e-12)
+
+
+def test_personal_columns_are_the_owners(federation, naive, width):
+    f = federation(sizes=SIZES, shared=["0.*"])
+    f.bank.train(References.rows("models", torch.arange(CLIENTS)), f.training())
+    rows, owners = everybody_on_everybody()
+    for personal in ("trained", "models"):
+        found = f.bank.evaluate(References.rows("trained", rows, owners=owners, personal=personal), "val")
+        for job, (j, i) in enumerate(zip(rows.tolist(), owners.tolist(), strict=True)):
+            row = f.bank.rows("trained")[j].clone()
+            row[35:] = f.bank.rows(personal)[i, 35:]
+            assert float(found.losses[job]) == pytest.approx(plain(naive, f, row, f.data.val[i])[0], rel=1e-10)
+
+
+def test_weighted_references_are_put_together_for_each_job(federation, naive, width):
+    f = federation("batchnorm", sizes=SIZES, sets=["initial"])
+    generator = torch.Generator().manual_seed(0)
+    weights = torch.rand(9, CLIENTS, generator=generator, dtype=torch.float64)
+    weights /= weights.sum(1, keepdim=True)
+    owners = torch.randint(0, CLIENTS, (9,), generator=generator)
+    terms = (Term("models", weights), Term("initial", 0.1 * weights.flip(0)))
+    found = f.bank.evaluate(References(terms, owners), "test")
+    for job, owner in enumerate(owners.tolist()):
+        row = weights[job] @ f.bank.rows("models") + 0.1 * weights[8 - job] @ f.bank.rows("initial")
+        loss, accuracy, *_ = plain(naive, f, row, f.data.test[owner])
+        assert float(found.losses[job]) == pytest.approx(loss, rel=1e-9)
+        assert float(found.metrics["acc"][job]) == pytest.approx(accuracy)
+
+
+@pytest.mark.parametrize("piece", [1, 4, 11, 100])
+def test_the_global_test_set_is_weighed_together_from_its_pieces(federation, naive, monkeypatch, piece):
+    monkeypatch.setattr(stacked_engine, "GLOBAL_PIECE", piece)
+    f = federation(sizes=SIZES, servers=1)
+    rows = torch.tensor([CLIENTS, 2, 0, CLIENTS, 5])
+    owners = torch.tensor([-1, -1, 0, 3, -1])
+    found = f.bank.evaluate(References.rows("models", rows, owners=owners), "test")
+    for job in range(5):
+        owner = int(owners[job])
+        indices = f.data.global_test if owner < 0 else f.data.test[owner]
+        loss, accuracy, *_ = plain(naive, f, f.bank.rows("models")[rows[job]], indices)
+        assert float(found.losses[job]) == pytest.approx(loss, rel=1e-10)
+        assert float(found.metrics["acc"][job]) == pytest.approx(accuracy, rel=1e-12)
+
+
+METRICS = {
+    "f1": torchmetrics.F1Score("multiclass", num_classes=3, average="macro"),
+    "calibration": torchmetrics.CalibrationError("multiclass", num_classes=3),
+}
+
+
+def test_metrics_see_a_job_whole(federation, naive, width, monkeypatch):
+    """Neither pieces of the global test set nor batches of samples show in a metric that is no mean over samples."""
+    monkeypatch.setattr(stacked_engine, "GLOBAL_PIECE", 4)
+    monkeypatch.setattr(scoring, "EVALUATION_BATCH", 5)
+    f = federation(sizes=SIZES, metrics=METRICS)
+    rows, owners = torch.tensor([0, 0, 1, 6, 2]), torch.tensor([-1, 0, 0, 6, 4])
+    found = f.bank.evaluate(References.rows("models", rows, owners=owners), "train")
+    assert set(found.metrics) == {"acc", "f1", "calibration"}
+    for job in range(5):
+        owner = int(owners[job])
+        indices = f.data.global_test if owner < 0 else f.data.train[owner]
+        loss, accuracy, outputs, y = plain(naive, f, f.bank.rows("models")[rows[job]], indices)
+        assert float(found.losses[job]) == pytest.approx(loss, rel=1e-10)
+        assert float(found.metrics["acc"][job]) == pytest.approx(accuracy, rel=1e-12)
+        for name, metric in METRICS.items():
+            assert float(found.metrics[name][job]) == pytest.approx(float(metric.clone()(outputs, y)), abs=1e-6)
+
+
+def unsteady(scores, labels):
+    """A loss that is no mean over samples."""
+    return nn.functional.nll_loss(scores.log_softmax(1), labels) * scores.std()
+
+
+LOSSES = {
+    "smoothing": nn.CrossEntropyLoss(label_smoothing=0.2),
+    "weights": nn.CrossEntropyLoss(weight=torch.tensor([1.0, 2.0, 3.0], dtype=torch.float64)),
+    "margins": nn.MultiMarginLoss(),
+    "unsteady": unsteady,
+}
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_another_loss_sees_each_jobs_own_samples_at_once(federation, naive, width, name):
+    f = federation(sizes=SIZES, loss=LOSSES[name])
+    rows, owners = everybody_on_everybody(3)
+    found = f.bank.evaluate(References.rows("models", rows, owners=owners), "train")
+    for job, (j, i) in enumerate(zip(rows.tolist(), owners.tolist(), strict=True)):
+        loss, accuracy, *_ = plain(naive, f, f.bank.rows("models")[j], f.data.train[i], LOSSES[name])
+        assert float(found.losses[job]) == pytest.approx(loss, rel=1e-10)
+        assert float(found.metrics["acc"][job]) == pytest.approx(accuracy, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"metrics": METRICS}, {"loss": LOSSES["margins"]}], ids=["plain", "f1", "loss"]
+)
+def test_who_has_no_samples_has_no_scores(federation, make_data, options):
+    data = make_data(SIZES)
+    data.val = tuple(samples[:0] if i in (1, 4) else samples for i, samples in enumerate(data.val))
+    f = federation(data=data, **options)
+    rows, owners = everybody_on_everybody()
+    found = f.bank.evaluate(References.rows("models", rows, owners=owners), "val")
+    for values in (found.losses, *found.metrics.values()):
+        assert values.isnan().tolist() == [i in (1, 4) for i in owners.tolist()]
+    data.val = tuple(samples[:0] for samples in data.val)
+    nothing = f.bank.evaluate(References.rows("models", rows, owners=owners), "val")
+    assert nothing.losses.isnan().all()
+    data.global_test = data.global_test[:0]
+    whole = f.bank.evaluate(References.rows("models", rows[:1], owners=torch.tensor([-1])), "test")
+    assert whole.losses.isnan().all()
+
+
+def test_nobody_asks_and_nobody_is_told(federation):
+    f = federation()
+    none = torch.zeros(0, dtype=torch.long)
+    found = f.bank.evaluate(References.rows("models", none), "test")
+    assert len(found.losses) == len(found.metrics["acc"]) == 0
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_a_model_or_an_image_that_is_no_number_spoils_its_own_scores_alone(federation, make_data, width, bad):
+    data = make_data(SIZES)
+    clean = federation(data=data)
+    rows, owners = everybody_on_everybody()
+    references = References.rows("models", rows, owners=owners)
+    expected = clean.bank.evaluate(references, "test").losses
+    spoilt = make_data(SIZES)
+    spoilt.images[spoilt.test[2][1]] = bad
+    f = federation(data=spoilt)
+    f.bank.boundary.rows["models"][5] = bad
+    found = f.bank.evaluate(references, "test").losses
+    mine = (rows == 5) | (owners == 2)
+    assert not found[mine].isfinite().any()
+    assert torch.equal(found[~mine], expected[~mine])
+
+
+def test_both_engines_give_the_same_scores(federation):
+    options = {"sizes": SIZES, "servers": 1, "sets": ["initial"], "metrics": METRICS, "shared": ["0.*", "1.*", "5.*"]}
+    found = []
+    for engine in (None, LoopEngine):
+        f = federation("batchnorm", **options, **({} if engine is None else {"engine": engine}))
+        rows, owners = everybody_on_everybody(CLIENTS + 1)
+        found.append(f.bank.evaluate(References.rows("initial", rows, owners=owners), "test"))
+    torch.testing.assert_close(found[0].losses, found[1].losses, rtol=1e-10, atol=1e-10)
+    for name, values in found[0].metrics.items():
+        torch.testing.assert_close(values, found[1].metrics[name], rtol=1e-6, atol=1e-6)
+
+
+def test_images_may_be_integers(federation, naive, make_data):
+    data = make_data(SIZES)
+    data.images = (data.images * 30).clamp(-100, 100).abs().to(torch.uint8)
+    f = federation(data=data, optimizer=functools.partial(torch.optim.SGD, lr=1.0))
+    found = f.bank.evaluate(References.rows("models", torch.arange(CLIENTS)), "train")
+    for i in range(CLIENTS):
+        loss = plain(naive, f, f.bank.rows("models")[i], data.train[i])[0]
+        assert float(found.losses[i]) == pytest.approx(loss, rel=1e-10)
+
+
+@pytest.mark.parametrize("way", ["models", "owners"])
+def test_no_bit_depends_on_the_number_of_threads(federation, monkeypatch, way):
+    group_by(monkeypatch, way)
+    threads, found = torch.get_num_threads(), []
+    rows, owners = everybody_on_everybody()
+    try:
+        for count in (1, 2, 3):
+            torch.set_num_threads(count)
+            f = federation("batchnorm", sizes=SIZES, dtype=torch.float32)
+            found.append(f.bank.evaluate(References.rows("models", rows, owners=owners), "train").losses)
+    finally:
+        torch.set_num_threads(threads)
+    assert all(torch.equal(losses, found[0]) for losses in found)
+
+
+def test_both_ways_give_the_same_scores(federation, monkeypatch):
+    rows, owners = everybody_on_everybody()
+    found = []
+    for way in ("models", "owners"):
+        with monkeypatch.context() as patch:
+            group_by(patch, way)
+            f = federation("batchnorm", sizes=SIZES, metrics=METRICS)
+            found.append(f.bank.evaluate(References.rows("models", rows, owners=owners), "train"))
+    torch.testing.assert_close(found[0].losses, found[1].losses, rtol=1e-10, atol=1e-12)
+    for name, values in found[0].metrics.items():
+        torch.testing.assert_close(values, found[1].metrics[name], rtol=1e-6, atol=1e-6)

@@ -1,0 +1,157 @@
+"""What every policy must do, whoever wrote it and whatever its family: each property for a policy and a place."""
+
+import contextlib
+import functools
+from collections.abc import Iterator
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from dfl_lightning.callbacks import Substitution
+from dfl_lightning.utils.errors import UserError
+from dfl_lightning.utils.global_generators import changed, states
+from tester.renaming import Names, renamed_draws
+from tester.rounds import through_a_file
+from tester.scenes import HEARS_NOBODY, NOBODY_IS_UP, PLACES, ROUNDS, SIZES, agree, pictures, renamed, start
+from tester.shipped import Listed
+
+STOPPED_AFTER = 3
+FORMER = [3, 0, 6, 5, 1, 4, 2]
+ROUNDING = 1e-9
+CLIENTS = len(SIZES)
+
+
+@functools.cache
+def usual(listed: Listed, place: str) -> SimpleNamespace:
+    """The run that all others are compared with, and its checkpoint after `STOPPED_AFTER` rounds."""
+    run = start(listed, place)
+    generators = states()
+    rounds = pictures(run, STOPPED_AFTER)
+    saved = through_a_file(run.state())
+    rounds += pictures(run, ROUNDS - STOPPED_AFTER)
+    return SimpleNamespace(run=run, saved=saved, rounds=rounds, drawn=changed(generators))
+
+
+def draws_by_name_only(listed: Listed, place: str) -> None:
+    """The generators of the process are as they were."""
+    assert not usual(listed, place).drawn
+
+
+def chooses_whom_it_can_hear(listed: Listed, place: str) -> None:
+    """Mixed are the selected, selected are the candidates, candidates are in reach; who is down is left alone."""
+    found = usual(listed, place)
+    for seen in found.rounds:
+        reachable, up = seen["round.reachable"], seen["round.active"]
+        assert up[CLIENTS:].all()
+        assert not (seen["participants"] & ~up[:CLIENTS]).any()
+        assert torch.equal(seen["participants"], ~seen["round.losses"].isnan())
+        assert not (seen["round.available"] & ~reachable).any()
+        assert not (seen["round.candidates"] & ~seen["round.available"]).any()
+        received = seen["ledger.models"] | seen["ledger.proxies"]
+        assert not (received & ~reachable).any()
+        if "round.weights" not in seen:
+            assert not up[:CLIENTS].any()
+            continue
+        n, weights = len(reachable), seen["round.weights"]
+        itself = torch.eye(n, dtype=torch.bool)
+        assert not (seen["round.selected"] & ~seen["round.candidates"]).any()
+        if "round.similarity" in seen:
+            assert not (~seen["round.similarity"].isnan() & ~reachable & ~itself).any()
+        assert not ((weights[:, :n] != 0) & ~seen["round.selected"] & ~itself).any()
+        assert not weights[:, :n][:, ~up].any()
+        assert not weights[~seen["round.receivers"]].any()
+        sums = weights.sum(1)
+        assert ((sums == 0) | ((sums - 1).abs() < ROUNDING)).all()
+        if found.run.trainer.policy(Substitution) is None:
+            assert not (received[:, ~up] | seen["round.selected"][:, ~up] | seen["round.candidates"][:, ~up]).any()
+
+
+def leaves_alone_who_hears_nobody(listed: Listed, place: str) -> None:
+    """One client is in nobody's reach: it selects nobody, nobody selects it, and its own training is all it learns."""
+    for seen in usual(listed, place).rounds:
+        if "round.weights" not in seen:
+            continue
+        others = torch.arange(CLIENTS) != HEARS_NOBODY
+        for pairs in ("candidates", "selected"):
+            assert not seen[f"round.{pairs}"][HEARS_NOBODY].any()
+            assert not seen[f"round.{pairs}"][:, HEARS_NOBODY].any()
+        assert not seen["round.weights"][HEARS_NOBODY, :CLIENTS][others].any()
+        assert not seen["round.weights"][:CLIENTS, HEARS_NOBODY][others].any()
+        assert torch.equal(seen["rows.models"][HEARS_NOBODY], seen["trained"][HEARS_NOBODY])
+
+
+def sits_out_a_round_in_which_everybody_is_down(listed: Listed, place: str) -> None:
+    """Nothing in the bank changes and nothing is paid; a dropout that cannot do that always leaves somebody up."""
+    if listed.all_up is None:
+        before, seen, after = usual(listed, place).rounds[NOBODY_IS_UP - 1 : NOBODY_IS_UP + 2]
+        assert after["metrics.active"] > 0
+        assert "round.weights" in after
+    elif listed.all_down is not None:
+        before, seen = pictures(start(listed, place, make=listed.all_down), 2)
+    else:
+        assert all(seen["metrics.active"] > 0 for seen in usual(listed, place).rounds)
+        return
+    assert seen["metrics.active"] == 0
+    assert not {"round.selected", "round.weights"} & seen.keys()
+    assert not (seen["ledger.models"] | seen["ledger.proxies"]).any()
+    for name in (name for name in seen if name.startswith("rows.")):
+        assert torch.equal(seen[name], before[name]), name
+
+
+def lets_one_client_train_alone(listed: Listed, place: str) -> None:
+    """In a federation of one it learns from its own data only; a server learns from it where it selects it."""
+    run = start(listed, place, former=[0])
+    before = run.models.clone()
+    for seen in pictures(run):
+        up, models = bool(seen["round.active"][0]), seen["rows.models"]
+        selected = "round.selected" in seen and bool(seen["round.selected"].any())
+        assert up or not selected
+        if PLACES[place]:
+            assert torch.equal(models[1:], before[1:]) != selected
+        else:
+            assert not selected
+            assert not seen["ledger.models"].any()
+            assert torch.equal(models, before) != up
+            assert torch.equal(models, seen["trained"] if up else before)
+        before = models
+
+
+def goes_on_from_a_file(listed: Listed, place: str) -> None:
+    """Stopped, saved, read without running code and taken up with other threads, it ends bit for bit as if never."""
+    found = usual(listed, place)
+    with threads(3):
+        agree(found.rounds[STOPPED_AFTER:], pictures(start(listed, place).take_up(found.saved), ROUNDS - STOPPED_AFTER))
+
+
+def does_not_see_cohorts(listed: Listed, place: str) -> None:
+    """Another engine with a cohort for each client, on several threads, does the same up to rounding."""
+    found = usual(listed, place)
+    run = start(listed, place, engine="stacked")
+    run.bank.engine.cohorts = list(torch.arange(CLIENTS).split(1))
+    with threads(3):
+        agree(found.rounds, pictures(run), ROUNDING)
+
+
+def does_not_see_ids(listed: Listed, place: str) -> None:
+    """Under other ids, draws and all, everybody does what it would have done under its former one."""
+    found, names = usual(listed, place), Names(FORMER, CLIENTS + PLACES[place])
+    with renamed_draws(names, listed.draws):
+        agree(renamed(found.rounds, names), pictures(start(listed, place, former=FORMER)), ROUNDING)
+
+
+def refuses_where_it_cannot_work(listed: Listed, place: str) -> None:
+    """At a place that is not its own it says so before anything is trained."""
+    with pytest.raises(UserError):
+        start(listed, place)
+
+
+@contextlib.contextmanager
+def threads(number: int) -> Iterator[None]:
+    """So many threads for the engines."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(number)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

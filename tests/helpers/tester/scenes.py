@@ -1,0 +1,183 @@
+"""Runs in which everything happens: clients come and go, once all of them, and one hears nobody."""
+
+import contextlib
+import copy
+import functools
+import math
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import networkx as nx
+import torch
+from torch import Tensor
+
+from dfl_lightning import callbacks as cb
+from dfl_lightning.data import FromDataset
+from dfl_lightning.models import MLP
+from tester.renaming import Names
+from tester.rounds import Run, toy_data
+from tester.shipped import Listed, Scoring, trace
+
+PLACES = {"clients": 0, "server": 1, "three servers": 3}
+"""Where runs take place, with the number of servers; clients alone are linked in a ring that the last one is not in."""
+
+UP = ["1101111", "1011011", "0000000", "0110110", "1111111"]
+"""Who is up in each round, unless another dropout says it; in round 2 nobody."""
+
+ROUNDS = len(UP)
+NOBODY_IS_UP, HEARS_NOBODY = 2, 6
+CLUSTERS = [0, 0, 0, 1, 1, 1, 0]
+SIZES = [6, 4, 5, 3, 4, 6, 5]
+FEDERATION = list(range(len(SIZES)))
+
+
+class Federation(FromDataset):
+    """Data of clients that know their clusters, under any ids.
+
+    Args:
+        former: the former id of each client.
+        **kwargs: of `FromDataset`, for the former ids.
+    """
+
+    def __init__(self, *args: Any, former: list[int], **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.former = former
+
+    @property
+    def clients(self):
+        data = super().clients
+        parts = {split: tuple(getattr(data, split)[i] for i in self.former) for split in ("train", "val", "test")}
+        return replace(data, clusters=torch.tensor([CLUSTERS[i] for i in self.former]), **parts)
+
+
+def topology(place: str, former: list[int]) -> nx.Graph | dict[str, Any]:
+    if PLACES[place]:
+        return {"generator": "server", "args": {"servers": min(PLACES[place], len(former))}}
+    graph = nx.Graph()
+    graph.add_nodes_from(range(len(former)))
+    if len(former) > 1:
+        graph.add_edges_from(nx.circulant_graph(HEARS_NOBODY, [1, 2]).edges)
+    for i, j in graph.edges:
+        graph.edges[i, j]["weight"] = 1.0 + i + j / 10
+    return nx.relabel_nodes(graph, {old: new for new, old in enumerate(former)})
+
+
+@contextlib.contextmanager
+def folder_of_traces(former: list[int]) -> Iterator[None]:
+    """A working folder with the files that a dropout may read."""
+    lines = {"trace": UP, "all_up": ["1" * len(SIZES)], "all_down": ["0" * len(SIZES)]}
+    with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
+        for name, rounds in lines.items():
+            Path(f"{name}.txt").write_text("\n".join(" ".join(up[i] for i in former) for up in rounds))
+        yield
+
+
+def start(
+    listed: Listed,
+    place: str,
+    make: Callable[[], cb.Policy] | None = None,
+    also: tuple[Callable[[], cb.Policy], ...] = (),
+    former: list[int] | None = None,
+    engine: str = "loop",
+    **settings: Any,
+) -> Run:
+    """A run with the policy and its company, ready for its first round.
+
+    Args:
+        listed: the policy.
+        place: of `PLACES`.
+        make: makes the policy in another way than usual.
+        also: makers of further policies.
+        former: the former ids of the clients; default: their own; a shorter list is a smaller federation.
+        engine: see `DFLTrainer`.
+        **settings: further options of the model.
+    """
+    former = FEDERATION if former is None else former
+    with folder_of_traces(former):
+        policies = [maker() for maker in (make or listed.make, *listed.company, *also)]
+        for family, usual in ((cb.Selection, lambda: Scoring(k=3)), (cb.Aggregation, cb.Uniform), (cb.Dropout, trace)):
+            if not any(isinstance(policy, family) for policy in policies):
+                policies.append(usual())
+    model = {
+        "network": MLP(hidden=[4]),
+        "local_epochs": 1,
+        "batch_size": max(SIZES),
+        "optimizer": functools.partial(torch.optim.SGD, lr=0.3),
+        **listed.settings,
+        **settings,
+    }
+    sizes = SIZES if len(former) > 1 else SIZES[: len(former)]
+    data = toy_data(sizes=sizes, val_fraction=1 / 3, kind=functools.partial(Federation, former=former))
+    trainer = {"precision": "64-true", "engine": engine}
+    return Run(policies, len(former), ROUNDS, topology(place, former), data, model, trainer)
+
+
+def pictures(run: Run, rounds: int = ROUNDS) -> list[dict[str, Any]]:
+    """Go on for so many rounds; all that each of them was and left: see `picture`."""
+    return [picture(run.go()) for _ in range(rounds)]
+
+
+def picture(run: Run) -> dict[str, Any]:
+    """All that the last round was, and left: tensors and plain values by name."""
+    record = run.rounds[-1]
+    rows = {**run.bank.boundary.rows, "reported": run.bank.materialise(run.module.reported())}
+    found = {
+        "index": record.record.index,
+        "round": {name: value for name, value in vars(record.record).items() if isinstance(value, Tensor)},
+        "trained": record.trained,
+        "participants": record.participants,
+        "substitutes": [substitutes.rows for substitutes in record.substitutes],
+        "ledger": {**vars(record.record.ledger), "proxies": record.record.ledger.proxies},
+        "metrics": record.metrics,
+        "rows": rows,
+        "state": {type(policy).__name__: vars(policy) for policy in run.trainer.policies()},
+    }
+    return dict(leaves("", found))
+
+
+def leaves(name: str, value: Any) -> Iterator[tuple[str, Any]]:
+    """The tensors and plain values inside of dicts and lists, with their paths."""
+    if isinstance(value, (dict, list, tuple)):
+        inner = value.items() if isinstance(value, dict) else enumerate(value)
+        for key, item in inner:
+            yield from leaves(f"{name}.{key}".removeprefix("."), item)
+    else:
+        yield name, value.clone() if isinstance(value, Tensor) else copy.deepcopy(value)
+
+
+def renamed(one: list[dict[str, Any]], names: Names) -> list[dict[str, Any]]:
+    """What the same run is under other ids."""
+
+    def carried(name: str, value: Any) -> Any:
+        if not isinstance(value, Tensor):
+            return value
+        value = names.carry(value)
+        return names.new_rows[value] if name == "round.stand_in" else value
+
+    return [{name: carried(name, value) for name, value in one_round.items()} for one_round in one]
+
+
+def agree(one: list[dict[str, Any]], other: list[dict[str, Any]], tolerance: float = 0.0) -> None:
+    """Both runs were the same in every round, tensors up to a tolerance.
+
+    Raises:
+        AssertionError: names the first thing that differs.
+    """
+    assert len(one) == len(other)
+    for a, b in zip(one, other, strict=True):
+        assert a.keys() == b.keys()
+        for name, value in a.items():
+            where = f"round {a['index']}, {name}"
+            if isinstance(value, Tensor) and isinstance(b[name], Tensor):
+                torch.testing.assert_close(
+                    b[name], value, rtol=tolerance, atol=tolerance, equal_nan=True, msg=lambda m, at=where: f"{at}: {m}"
+                )
+            elif isinstance(value, float):
+                known = not math.isnan(value) or not math.isnan(b[name])
+                assert not known or math.isclose(value, b[name], rel_tol=tolerance, abs_tol=tolerance), where
+            else:
+                assert type(value) is type(b[name]), where
+                assert value == b[name], where

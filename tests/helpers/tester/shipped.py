@@ -1,0 +1,191 @@
+"""Every policy that the package ships, with what its runs need. A new one is listed here, and nowhere else."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pytest
+import torch
+
+from dfl_lightning import callbacks as cb
+from dfl_lightning.cli.registry import shipped_classes
+from tester.renaming import Rule, by_place, coin_first
+
+
+@dataclass(frozen=True, eq=False)
+class Listed:
+    """A policy, and what the tester must know about it.
+
+    Args:
+        name: for people; unique.
+        make: makes the policy; a dropout's passes keywords on. The working folder holds `trace.txt`, `all_up.txt` and
+            `all_down.txt`, with a column for each client.
+        company: makers of policies of other families that it needs; see `tester.scenes` for who is there otherwise.
+        places: where it works, of `tester.scenes.PLACES`; elsewhere it must refuse before anything is trained.
+        settings: options of the model that it needs.
+        draws: what the numbers of a stream are, by its purpose, where `rand` does not draw one for each node and
+            `randperm` no order of the nodes.
+        all_up: of a dropout: one under which everybody is up.
+        all_down: of a dropout: one under which everybody is down; None where it leaves somebody up whatever it is told.
+    """
+
+    name: str
+    make: Callable[..., cb.Policy]
+    company: tuple[Callable[[], cb.Policy], ...] = ()
+    places: tuple[str, ...] = ("clients",)
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    draws: Mapping[str, Rule] = field(default_factory=dict)
+    all_up: Callable[[], cb.Policy] | None = None
+    all_down: Callable[[], cb.Policy] | None = None
+
+    def along_with(self, other: "Listed") -> "Listed":
+        """The policy in company of another one."""
+        company, name = (*self.company, other.make), f"{self.name}, {other.name}"
+        return replace(self, name=name, company=company, draws={**self.draws, **other.draws})
+
+
+class Scoring(cb.Gossip):
+    """Gossip that also says what it thinks of everybody: the more samples the better."""
+
+    scores_are_weights = True
+
+    def on_compare(self, round):
+        scores = torch.ones(round.num_nodes, dtype=torch.float64)
+        scores[: round.num_clients] = round.data.sizes("train").double()
+        round.scores = scores.expand(round.num_nodes, -1).clone()
+
+
+def at_a_rate(name: str, make: Callable[..., cb.Dropout]) -> Listed:
+    """A dropout that takes the share of clients that are down."""
+    return Listed(
+        name,
+        lambda **more: make(0.4, **more),
+        places=EITHER,
+        all_up=lambda: make(0.0),
+        all_down=lambda: make(1.0),
+    )
+
+
+def trace(file: str = "trace.txt", **more: Any) -> cb.Trace:
+    return cb.Trace(file, repeat=True, **more)
+
+
+def all_up() -> cb.Trace:
+    return trace("all_up.txt")
+
+
+def everybody() -> cb.Gossip:
+    return cb.Gossip(k="all")
+
+
+def afind_by_the_letter() -> cb.AFIND:
+    return cb.AFIND(nu=0.01, rule="literal", proxy="grad_batch", center=False)
+
+
+def panm_by_the_letter() -> cb.PANM:
+    return cb.PANM(k=2, l=2, stage_one=2, tau=2, candidates="all", matching="literal")
+
+
+def threshold_by_the_letter() -> cb.AdaptiveThreshold:
+    return cb.AdaptiveThreshold(rule="literal")
+
+
+EITHER = ("clients", "server")
+ADAPTIVE = (cb.AdaptiveThreshold,)
+APART = {"init": "independent"}
+COINS = {"DPFL coins": by_place}
+
+LISTED: dict[str, list[Listed]] = {
+    "selection": [
+        Listed("gossip", lambda: cb.Gossip(k=2), places=EITHER),
+        Listed("everybody", everybody, places=EITHER),
+        Listed("nobody", lambda: cb.Gossip(k=0), places=EITHER),
+        Listed("oracle", lambda: cb.Gossip(k="all", within="cluster")),
+        Listed("fixed neighbours", lambda: cb.Gossip(k=2, redraw=False), places=EITHER),
+        Listed("afind", cb.AFIND, ADAPTIVE),
+        Listed("afind, k best", lambda: cb.AFIND(k=2)),
+        Listed("afind, uncentred", lambda: cb.AFIND(center=False), ADAPTIVE),
+        Listed("afind, update of the round", lambda: cb.AFIND(proxy="delta"), ADAPTIVE),
+        Listed("afind, weights", lambda: cb.AFIND(proxy="weight", center=False), ADAPTIVE),
+        Listed("afind, first batch", lambda: cb.AFIND(proxy="grad_batch"), ADAPTIVE),
+        Listed("afind as printed", afind_by_the_letter, (threshold_by_the_letter,)),
+        Listed("dpfl", lambda: cb.DPFL(budget=2, initial_epochs=2), draws=COINS),
+        Listed("dpfl, all again", lambda: cb.DPFL("all", initial_epochs=2, period=2, repeat_bggc=True), draws=COINS),
+        Listed("dpfl as printed", lambda: cb.DPFL(budget=2, initial_epochs=2, rule="literal"), draws=COINS),
+        # two rounds of stage one, then a matching in every other round
+        Listed("panm", lambda: cb.PANM(k=2, l=2, stage_one=2, tau=2)),
+        Listed("panm, losses", lambda: cb.PANM("loss", k=2, l=2, stage_one=2, tau=2)),
+        Listed("panm, unoriented", lambda: cb.PANM(k=2, l=2, stage_one=2, tau=2, matching="unoriented")),
+        Listed("panm as printed", panm_by_the_letter),
+        Listed("pens", lambda: cb.PENS(k=2, sampled=3, top=2, stage_one=2)),
+        Listed("pens, sent", lambda: cb.PENS(k=2, sampled=3, top=2, stage_one=3, rule="sent")),
+        Listed("federico", lambda: cb.FedeRiCo(k=2), draws={"federico": coin_first}),
+        Listed("federico, greedy", lambda: cb.FedeRiCo(k=2, epsilon=0), draws={"federico": coin_first}),
+        Listed("ifca", cb.IFCA, places=("server", "three servers"), settings=APART),
+    ],
+    "threshold": [
+        Listed("adaptive", cb.AdaptiveThreshold, (cb.AFIND,)),
+        Listed("adaptive as printed", threshold_by_the_letter, (afind_by_the_letter,)),
+    ],
+    "dropout": [
+        at_a_rate("bernoulli", cb.Bernoulli),
+        at_a_rate("exact count", cb.ExactCount),
+        at_a_rate("markov", lambda rate, **more: cb.Markov(rate, outage=2.0, **more)),
+        Listed(
+            "grouped count",
+            lambda **more: cb.GroupedCount(0.4, **more),
+            places=EITHER,
+            all_up=lambda: cb.GroupedCount(0.0),
+        ),
+        Listed("trace", trace, places=EITHER, all_up=all_up, all_down=lambda: trace("all_down.txt")),
+    ],
+    "substitution": [
+        Listed("fdms", cb.FDMS, places=EITHER),
+        Listed("fdms, fewer candidates", lambda: cb.FDMS(theta_scale=0.01), (everybody,), places=("server",)),
+        Listed("stale", cb.Stale, places=EITHER),
+    ],
+    "aggregation": [
+        Listed("uniform", cb.Uniform, places=EITHER),
+        Listed("uniform, half a step", lambda: cb.Uniform(server_step=0.5), places=EITHER),
+        Listed("by samples", cb.SampleWeighted, places=EITHER),
+        Listed("by all samples", lambda: cb.SampleWeighted(count="train_and_val"), places=EITHER),
+        Listed("by scores", cb.ScoreWeighted, (lambda: Scoring(k=3),), places=EITHER),
+        Listed("from the topology", cb.FromTopology),
+        Listed("metropolis", cb.Metropolis),
+        Listed("boltzmann", cb.Boltzmann),
+        Listed("boltzmann, cold, without oneself", lambda: cb.Boltzmann(temperature=0.1, include_self=False)),
+        Listed("boltzmann, own losses", lambda: cb.Boltzmann(contribution="own"), places=EITHER),
+    ],
+}
+"""By family, the key of a config."""
+
+
+def each(*families: str) -> list[Any]:
+    """The policies of these families as parameters of a test, one by one."""
+    return [pytest.param(listed, id=f"{family}: {listed.name}") for family in families for listed in LISTED[family]]
+
+
+def where_they_work(*families: str) -> list[Any]:
+    """The policies (of these families) at each place where they work, as two parameters of a test."""
+    return _at(lambda listed: listed.places, families)
+
+
+def where_they_do_not(*families: str) -> list[Any]:
+    """The policies (of these families) at each place of `EITHER` where they must refuse, as two parameters."""
+    return _at(lambda listed: [place for place in EITHER if place not in listed.places], families)
+
+
+def _at(places: Callable[[Listed], Sequence[str]], families: Sequence[str]) -> list[Any]:
+    return [
+        pytest.param(listed, place, id=f"{family}: {listed.name} ({place})")
+        for family in families or LISTED
+        for listed in LISTED[family]
+        for place in places(listed)
+    ]
+
+
+def left_out(tested: set[type]) -> str:
+    """A sentence about the policies that are shipped and not among the tested ones; empty if there are none."""
+    missing = [f"{name} ({key})" for key in LISTED for name, cls in shipped_classes(key).items() if cls not in tested]
+    file = "tests/helpers/tester/shipped.py"
+    return f"shipped, but not listed in {file}, where a line each is needed: {', '.join(missing)}" if missing else ""

@@ -1,0 +1,214 @@
+"""Which links are up in a round: how often, exactly how many, and that it depends on nothing but seed and round."""
+
+import math
+from collections import Counter
+
+import networkx as nx
+import pytest
+import torch
+from scipy import stats
+
+from dfl_lightning.topology import load_topology, reach
+from dfl_lightning.topology.link_failures import Links
+
+ROUNDS = 400
+SMALL_WORLD = {"generator": "connected_watts_strogatz_graph", "args": {"k": 6, "p": 0.3}, "seed": 5}
+ONE_WAY = {"generator": "gnp_random_graph", "args": {"p": 0.4, "directed": True}, "seed": 5}
+
+
+def masks(keys, clients=14, rounds=ROUNDS, seed=0):
+    topology = load_topology(keys, clients, seed)
+    return torch.stack([topology.reachable(t) for t in range(rounds)])
+
+
+def heard_in(graph, clients=14):
+    """Whom each client would hear, from networkx's own matrix, whose rows are the sources of arcs."""
+    return torch.tensor(nx.to_numpy_array(graph, nodelist=range(clients), weight=None).T > 0)
+
+
+# how often
+
+
+@pytest.mark.parametrize("probability", [0.3, 0.9])
+@pytest.mark.parametrize("keys", [SMALL_WORLD, ONE_WAY], ids=["links", "arcs"])
+def test_each_link_is_up_as_often_as_it_should(keys, probability):
+    """Every count lies within 4.5 standard deviations of a binomial one: one in 150,000 does not."""
+    up = masks({**keys, "link_up": probability}).sum(0)
+    linked = load_topology(keys, 14).reachable(0)
+    assert (up[~linked] == 0).all()
+    spread = math.sqrt(ROUNDS * probability * (1 - probability))
+    assert ((up[linked] - ROUNDS * probability).abs() < 4.5 * spread).all()
+    # and over all links the counts spread like binomial ones: neither copies of each other nor evened out
+    ends = linked if keys is ONE_WAY else linked.triu()
+    squares = ((up[ends] - ROUNDS * probability) / spread).square().sum().item()
+    assert 0.001 < stats.chi2.cdf(squares, int(ends.sum())) < 0.999
+
+
+def test_the_two_directions_of_a_link_go_up_and_down_together():
+    for mask in masks({**SMALL_WORLD, "link_up": 0.6}, rounds=30):
+        assert torch.equal(mask, mask.T)
+
+
+@pytest.mark.parametrize("keys", [{**SMALL_WORLD, "arc_up": 0.6}, {**ONE_WAY, "link_up": 0.6}], ids=["arc_up", "arcs"])
+def test_directions_go_up_and_down_separately_where_they_should(keys):
+    up = masks(keys)
+    linked = load_topology(keys, 14).linked(0)
+    there, back = (up & (linked & linked.T).triu()).nonzero().T, 0
+    back = up[there[0], there[2], there[1]]  # given that j hears i, how often does i hear j?
+    assert len(back) > 1000
+    assert abs(back.double().mean() - 0.6) < 4.5 * math.sqrt(0.24 / len(back))
+
+
+def test_links_fail_independently_of_each_other_and_of_the_round_before():
+    up = masks({"generator": "complete", "link_up": 0.5}, clients=10)[:, *torch.triu_indices(10, 10, 1)].double()
+    for one, other in ((up, up), (up[:-1], up[1:])):  # within a round, and from one round to the next
+        correlation = torch.corrcoef(torch.cat([one.T, other.T]))[:45, 45:]
+        if one is up:
+            correlation = correlation - torch.eye(45)
+        assert correlation.abs().max() < 5 / math.sqrt(ROUNDS)
+
+
+# exactly how many
+
+
+@pytest.mark.parametrize("share", [0.1, 0.5, 0.8, 0.99])
+@pytest.mark.parametrize("keys", [SMALL_WORLD, ONE_WAY, {"generator": "star_graph"}], ids=["links", "arcs", "star"])
+def test_every_receiver_keeps_its_exact_share_in_every_round(keys, share):
+    linked = load_topology(keys, 14).reachable(0)
+    exact = [math.floor(share * degree + 0.5) for degree in linked.sum(1).tolist()]
+    for mask in masks({**keys, "link_share": share}, rounds=60):
+        assert mask.sum(1).tolist() == exact
+        assert not (mask & ~linked).any()
+
+
+def test_halves_are_kept_upwards_also_where_they_are_no_binary_fractions():
+    degrees = torch.tensor([0, 1, 5, 15, 25, 35, 45, 95])
+    for tenth in range(1, 10):  # in whole numbers: (tenth * degree + 5) // 10
+        assert torch.equal(Links(share=tenth / 10).numbers(degrees), (tenth * degrees + 5) // 10)
+
+
+def test_every_set_of_links_is_kept_as_often():
+    """Four of a client's five links: five sets, whose counts are those of a fair die (p = 0.001)."""
+    drawn = masks({"generator": "complete", "link_share": 0.8}, clients=6)
+    for receiver in range(6):
+        counts = Counter(tuple(mask[receiver].nonzero().flatten().tolist()) for mask in drawn)
+        assert len(counts) == 5
+        assert stats.chisquare(list(counts.values())).pvalue > 0.001
+
+
+def test_receivers_draw_for_themselves():
+    """i may hear j without being heard: with 80 % each, both hear in 64 % and neither in 4 % of the cases."""
+    topology = load_topology({"generator": "complete", "link_share": 0.8}, 11)
+    assert topology.directed
+    both, neither, pairs = 0, 0, ROUNDS * 55
+    upper = torch.ones(11, 11, dtype=torch.bool).triu(1)
+    for t in range(ROUNDS):
+        mask = topology.reachable(t)
+        both += int((mask & mask.T & upper).sum())
+        neither += int((~mask & ~mask.T & upper).sum())
+    assert both / pairs == pytest.approx(0.64, abs=0.015)
+    assert neither / pairs == pytest.approx(0.04, abs=0.006)
+
+
+def test_dpfl_participation_is_half_of_the_others_at_first_and_then_80_percent_of_these():
+    topology = load_topology("dpfl_participation", 100)
+    half = topology.reachable(0)  # the preprocessing: "initially, each client can communicate with only 50 %"
+    assert set(half.sum(1).tolist()) == {50}
+    drawn = torch.stack([topology.reachable(t) for t in range(1, 6)])
+    assert not (drawn & ~half).any()
+    assert set(drawn.sum(2).flatten().tolist()) == {40}
+    assert len({mask.numpy().tobytes() for mask in drawn}) == 5
+
+
+# depends on nothing but seed and round
+
+
+@pytest.mark.parametrize("process", [{"link_up": 0.7}, {"arc_up": 0.7}, {"link_share": 0.5}])
+def test_a_round_is_a_function_of_seed_and_round(process):
+    keys = {**SMALL_WORLD, **process}
+    topology = load_topology(keys, 14)
+    forwards = [topology.reachable(t) for t in range(6)]
+    backwards = [load_topology(keys, 14).reachable(t) for t in reversed(range(6))]
+    torch.manual_seed(99)
+    torch.rand(3)
+    assert all(torch.equal(a, b) for a, b in zip(forwards, reversed(backwards), strict=True))
+    assert not torch.equal(forwards[0], forwards[1])
+    other = load_topology({**keys, "seed": 6}, 14)
+    complete = [load_topology({"generator": "complete", **process, "seed": seed}, 14).reachable(0) for seed in (5, 6)]
+    assert not torch.equal(*complete)
+    assert other.links.seed == 6
+    assert load_topology({"generator": "complete", **process}, 14, seed=8).links.seed == 8
+
+
+def test_ups_and_downs_of_round_7_are_these_for_ever():
+    """Golden: a change here changes every run with failing links."""
+    keys = {"generator": "complete", "seed": 1}
+    heard = {
+        key: ["".join("01"[up] for up in row) for row in load_topology({**keys, key: 0.5}, 5).reachable(7).tolist()]
+        for key in ("link_up", "arc_up", "link_share")
+    }
+    assert heard == {
+        "link_up": ["00001", "00010", "00011", "01101", "10110"],
+        "arc_up": ["00001", "00101", "00001", "01101", "10110"],
+        "link_share": ["01010", "10001", "10001", "10100", "11000"],
+    }
+
+
+def test_a_link_more_changes_no_other_link():
+    graph = nx.cycle_graph(9)
+    more = graph.copy()
+    more.add_edge(0, 4)
+    links = Links(up=0.5, seed=3)
+    for t in range(20):
+        before, after = (links.that_are_up(heard_in(g, 9), t, directed=False) for g in (graph, more))
+        after[0, 4] = after[4, 0] = False
+        assert torch.equal(before, after)
+
+
+@pytest.mark.parametrize("process", ["link_up", "arc_up", "link_share"])
+def test_a_probability_and_a_share_of_one_change_nothing(process):
+    topology = load_topology({**SMALL_WORLD, process: 1}, 14)
+    assert not topology.changes
+    assert not topology.directed
+    assert torch.equal(topology.reachable(3), load_topology(SMALL_WORLD, 14).reachable(0))
+
+
+# what a person reads
+
+
+@pytest.mark.parametrize(
+    ("process", "words"),
+    [
+        ({"link_up": 0.9}, "each link up with probability 0.9"),
+        ({"arc_up": 0.25}, "each direction of a link up with probability 0.25"),
+        ({"link_share": 0.8}, "80 % of the links to each receiver up"),
+        ({"link_share": 0.07}, "7 % of the links to each receiver up"),
+    ],
+)
+def test_the_line_before_training_says_how_links_fail(process, words):
+    line = load_topology({"generator": "complete", **process}, 24).describe()
+    assert line == f"complete graph: 24 nodes, 276 links, connected, spectral gap 1.04, {words}"
+
+
+def test_a_share_that_rounds_to_all_or_nothing_is_said():
+    assert load_topology({"generator": "cycle_graph", "link_share": 0.8}, 6).warnings() == [
+        "cycle graph: link_share 0.8 of so few links is all of them, in every round."
+    ]
+    assert load_topology({"generator": "cycle_graph", "link_share": 0.2}, 3).warnings() == [
+        "cycle graph: link_share 0.2 of so few links is none: clients 0, 1, 2 hear nobody and train alone."
+    ]
+    star = {"generator": "star_graph", "link_share": 0.4}
+    assert load_topology(star, 3).warnings() == [
+        "star graph: link_share 0.4 of so few links is none: clients 1, 2 hear nobody and train alone."
+    ]
+    assert load_topology({"generator": "complete", "link_share": 0.4}, 6).warnings() == []
+
+
+def test_reach_is_counted_over_the_rounds():
+    keys = {**SMALL_WORLD, "link_up": 0.7}
+    heard = masks(keys, rounds=60).sum(2)
+    assert reach(load_topology(keys, 14), 60) == (
+        pytest.approx(heard.double().mean().item()), int(heard.min()), int(heard.max()), 60,
+    )  # fmt: skip
+    assert reach(load_topology(keys, 14), 1000).rounds == 100
+    assert reach(load_topology("complete", 14), 1000) == (13, 13, 13, 1)
