@@ -20,6 +20,7 @@ from torch.func import functional_call
 from dfl_lightning.engines.dropout_layers import StreamDropout, keep_mask
 from dfl_lightning.engines.stacked.activation import Activation, holds_activation, one_by_one
 from dfl_lightning.engines.stacked.convolution import batched_product, convolution, flat
+from dfl_lightning.engines.stacked.group_norm import group_norm_in_layout, keeps_layout
 from dfl_lightning.engines.stacked.masked_norm import masked_batch_norm
 
 
@@ -82,10 +83,20 @@ def _transposed(function: Callable[..., Tensor]) -> Rule:
 
 def group_norm(layer: nn.GroupNorm, name: str, now: Pass, x: Activation) -> Activation:
     """K times the groups."""
+    inputs, groups = x.side_by_side(), x.clients * layer.num_groups
     weight, bias = flat(now.of(name, "weight")), flat(now.of(name, "bias"))
-    return Activation(
-        F.group_norm(x.side_by_side(), x.clients * layer.num_groups, weight, bias, layer.eps), x.clients, True
-    )
+    if not keeps_layout(inputs):
+        return Activation(F.group_norm(inputs, groups, weight, bias, layer.eps), x.clients, True)
+    if inputs.numel() == groups:  # as torch says
+        raise ValueError(f"Expected more than 1 value per channel when training, got input size {x.shape}")
+    out = group_norm_in_layout(inputs, groups, weight, bias, layer.eps, _as_group_norm(inputs))
+    return Activation(out, x.clients, True)
+
+
+def _as_group_norm(inputs: Tensor) -> torch.dtype:
+    """The type that torch's group norm returns, which autocast never reduces on GPUs."""
+    reduced = torch.is_autocast_enabled(inputs.device.type)
+    return torch.promote_types(inputs.dtype, torch.float32) if reduced else inputs.dtype
 
 
 def layer_norm(layer: nn.LayerNorm, name: str, now: Pass, x: Activation) -> Activation:
@@ -148,9 +159,15 @@ def _averages_all(layer: nn.Module) -> bool:
 
 
 def instance_norm(layer: nn.InstanceNorm2d, name: str, now: Pass, x: Activation) -> Activation:
-    """K * C channels."""
+    """K * C channels, each of them a group."""
+    inputs = x.side_by_side()
     weight, bias = flat(now.of(name, "weight")), flat(now.of(name, "bias"))
-    out = F.instance_norm(x.side_by_side(), weight=weight, bias=bias, eps=layer.eps)
+    if not keeps_layout(inputs):
+        out = F.instance_norm(inputs, weight=weight, bias=bias, eps=layer.eps)
+    elif inputs[0, 0].numel() == 1:  # as torch says
+        raise ValueError(f"Expected more than 1 spatial element when training, got input size {x.shape}")
+    else:
+        out = group_norm_in_layout(inputs, inputs.shape[1], weight, bias, layer.eps, inputs.dtype)
     return Activation(out, x.clients, channels=True)
 
 

@@ -62,6 +62,19 @@ class Normed(nn.Module):
         return self.head(self.features(x).flatten(1))
 
 
+class GroupNormed(nn.Module):
+    """Group norms and norms of instances, between convolutions."""
+
+    def __init__(self):
+        super().__init__()
+        norms = [nn.GroupNorm(2, 4), nn.InstanceNorm2d(4, affine=True)]
+        self.features = nn.Sequential(nn.Conv2d(1, 4, 3), norms[0], nn.ReLU(), nn.Conv2d(4, 4, 3), norms[1], nn.ReLU())
+        self.head = nn.Linear(4 * 16, 10)
+
+    def forward(self, x):
+        return self.head(self.features(x).flatten(1))
+
+
 def heads(**more):
     return {"shared": ["features.*"], **more}
 
@@ -77,6 +90,7 @@ MORE = {
     "clipped": lambda: {"gradient_clip_val": 0.1},
     "clipped by value": lambda: {"gradient_clip_val": 0.01, "gradient_clip_algorithm": "value"},
     "batch norms": lambda: {"module": {"network": Normed()}},
+    "group norms": lambda: {"module": {"network": GroupNormed()}},
     "batch norms and augmentation": lambda: {"module": {"network": Normed()}, "data": {"augment": True}},
     "another start for each": lambda: {"module": {"init": "independent"}},
     "a network that is on the device": lambda: {"module": {"network": Normed().to(DEVICE)}},

@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from dfl_lightning.engines.stacked import footprint as footprints
+from dfl_lightning.engines.stacked import layers
 from dfl_lightning.engines.stacked.budget import LARGEST_TENSOR, SHARE, UNFOLDED_SHARE, Budget
 from dfl_lightning.engines.stacked.cost import Cost
 from dfl_lightning.engines.stacked.footprint import Footprint, Live, footprint_of
@@ -50,6 +51,17 @@ def test_a_prediction_is_what_a_real_step_holds(federation, make_data, name):
     peak, largest = held(network, clients, 4)
     assert clients * predicted.step == pytest.approx(peak, rel=0.05)
     assert clients * predicted.longest() == largest
+
+
+def test_group_norms_hold_off_the_cpu_what_is_predicted(federation, make_data, monkeypatch):
+    """There they are computed otherwise."""
+    blocks = [[nn.Conv2d(a, 8, 3), nn.GroupNorm(4, 8), nn.ReLU()] for a in (3, 8)]
+    network = nn.Sequential(*blocks[0], *blocks[1], nn.Flatten(), nn.Linear(8 * 28 * 28, 10))
+    predicted = found(federation, make_data, network)
+    monkeypatch.setattr(layers, "keeps_layout", lambda x: x.dim() == 4)
+    peak, largest = held(network, 3, 4)
+    assert 3 * predicted.step == pytest.approx(peak, rel=0.05)
+    assert 3 * predicted.longest() == largest
 
 
 def test_live_memory_is_counted_while_it_is_held():

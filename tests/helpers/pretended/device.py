@@ -139,3 +139,6 @@ _LIBRARY = torch.library.Library("aten", "IMPL")
 _LIBRARY.impl("empty.memory_format", _empty, "PrivateUse1")
 _LIBRARY.impl("empty_strided", _empty_strided, "PrivateUse1")
 _LIBRARY.impl("_copy_from", _copy_from, "PrivateUse1")
+_AUTOCAST = torch.library.Library("_", "IMPL")
+_AUTOCAST.fallback(torch.library.fallthrough_kernel, "AutocastPrivateUse1")
+"""Autocast may be on; it has no list of operations for this device, and changes none."""
