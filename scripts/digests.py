@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 import torch
 from killing.results import TIMES, result
-from killing.starts import SCRIPT
+from killing.starts import FOLDER
 
 from dfl_lightning.utils.shipped_files import shipped
 
@@ -101,7 +101,7 @@ def run_all(folder: Path, only: list[str] | None) -> int:
 def _fit(place: Path, words: list[str]) -> None:
     """`dfl-fit` in a process of its own, from outside: a move of modules does not touch it."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, str(SCRIPT), *words]
+    command = [sys.executable, str(FOLDER / "fit.py"), *words]
     done = subprocess.run(command, cwd=place, env=environment, capture_output=True, text=True)
     if done.returncode:
         sys.exit(f"{place.name}: dfl-fit {' '.join(words)} ended with {done.returncode}: {done.stderr}")

@@ -1,1 +1,1 @@
-"""The parts of `scripts/kill_test.py`: processes that are started and ended, and how two runs are compared."""
+"""The parts of the kill tests: processes that are started and ended, and how two runs are compared."""

@@ -1,4 +1,4 @@
-"""Real `dfl-fit` processes, each run in a session of its own, and what can be done to them from outside."""
+"""Real processes of the commands, each run in a session of its own, and what can be done to them from outside."""
 
 from __future__ import annotations
 
@@ -11,25 +11,26 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NoReturn
 
 PROC = Path("/proc")
-SCRIPT = Path(__file__).resolve().parent / "fit.py"
+FOLDER = Path(__file__).resolve().parent
 PATIENCE = 600.0
 """Seconds after which a run counts as hanging."""
 
 
 class Run:
-    """A run of `dfl-fit` and all its processes.
+    """A run of a command and all processes of its session.
 
     Args:
         words: its command line.
         folder: where it works.
         cold: start a new Python; else fork this one, which has the libraries loaded already.
+        command: `fit` or `study`.
 
     Attributes:
         code: exit code of the first process, once it has one.
@@ -37,7 +38,7 @@ class Run:
         spoke: when the run has said the first thing, on the monotonic clock.
     """
 
-    def __init__(self, words: Sequence[str], folder: Path, cold: bool = False) -> None:
+    def __init__(self, words: Sequence[str], folder: Path, cold: bool = False, command: str = "fit") -> None:
         self.code: int | None = None
         self._text = b""
         self._pipe, theirs = os.pipe()  # not a file: a full disk must not hide what the run says
@@ -45,14 +46,14 @@ class Run:
         self.spent = 0.0
         self.spoke: float | None = None
         if cold:
-            command = [sys.executable, str(SCRIPT), *words]
-            process = subprocess.Popen(command, cwd=folder, stdout=theirs, stderr=theirs, start_new_session=True)
+            started = [sys.executable, str(FOLDER / f"{command}.py"), *words]
+            process = subprocess.Popen(started, cwd=folder, stdout=theirs, stderr=theirs, start_new_session=True)
             process.returncode = 0  # this class waits for it
             self.pid = process.pid
         else:
             self.pid = os.fork()
             if self.pid == 0:
-                _become(words, folder, theirs)
+                _become(command, words, folder, theirs)
         os.close(theirs)
 
     def processes(self) -> list[int]:
@@ -126,17 +127,19 @@ def fill_disk(pid: int, limit: int) -> None:
 
 # --- forks in the place of new Pythons: loading the libraries takes several times as long as the run ------------------
 class Fork:
-    """What Lightning's launcher needs of `subprocess.Popen`, for a fork that begins the same command anew."""
+    """What is needed of `subprocess.Popen`, for a fork.
 
-    def __init__(self, command: Sequence[str], env: Mapping[str, str], cwd: str | None = None) -> None:
+    Args:
+        begin: what it does; it must not return.
+    """
+
+    def __init__(self, begin: Callable[[], NoReturn]) -> None:
         self._lock = threading.Lock()
         self.returncode: int | None = None
         sys.stdout.flush()
         self.pid = os.fork()
         if self.pid == 0:
-            os.environ.clear()
-            os.environ.update(env)
-            _run_command(list(command[2:]))
+            begin()
 
     def poll(self) -> int | None:
         """Its exit code, once it has one."""
@@ -157,6 +160,13 @@ class Fork:
         self.send_signal(signal.SIGKILL)
 
 
+class FurtherFork(Fork):
+    """A further process of a run, as Lightning's launcher starts it: the same command anew."""
+
+    def __init__(self, command: Sequence[str], env: Mapping[str, str], cwd: str | None = None) -> None:
+        super().__init__(lambda: _become_further(list(command[2:]), env))
+
+
 def load() -> None:
     """Load what forks will use."""
     from lightning.pytorch.strategies.launchers import subprocess_script
@@ -165,29 +175,47 @@ def load() -> None:
 
     assert dfl_lightning.cli.command
     launcher: Any = subprocess_script
-    launcher.subprocess = SimpleNamespace(Popen=Fork)
+    launcher.subprocess = SimpleNamespace(Popen=FurtherFork)
     if threading.active_count() > 1:
         raise RuntimeError(f"a fork would lose threads: {threading.enumerate()}")
 
 
-def _become(words: Sequence[str], folder: Path, output: int) -> NoReturn:
+def _become(command: str, words: Sequence[str], folder: Path, output: int) -> NoReturn:
     """The first process of a run, in a session of its own."""
     os.setsid()
     os.chdir(folder)
-    os.dup2(output, 1)
-    os.dup2(output, 2)
+    print_into(output)
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    _run_command(list(words))
+    _run_command(command, words)
 
 
-def _run_command(words: list[str]) -> NoReturn:
-    from dfl_lightning.cli.main import fit
+def _become_further(words: Sequence[str], env: Mapping[str, str]) -> NoReturn:
+    os.environ.clear()
+    os.environ.update(env)
+    _run_command("fit", words)
 
-    sys.argv = [str(SCRIPT), *words]
+
+def _run_command(command: str, words: Sequence[str]) -> NoReturn:
+    from dfl_lightning.cli import main
+
+    sys.argv = [str(FOLDER / f"{command}.py"), *words]
+    leave(getattr(main, command))
+
+
+def print_into(output: int) -> None:
+    """Standard output and error of a fork; new ones, since a file may have been what is a pipe now."""
+    for descriptor, name in ((1, "stdout"), (2, "stderr")):
+        os.dup2(output, descriptor)
+        setattr(sys, name, open(descriptor, "w", closefd=False))  # noqa: SIM115
+
+
+def leave(do: Callable[[], object]) -> NoReturn:
+    """Do something, and end this process as a Python ends: it must not come back to what it was forked from."""
     code = 1
     try:
         try:
-            fit()
+            do()
+            code = 0
         except SystemExit as left:
             code = int(left.code or 0)
         atexit._run_exitfuncs()
