@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from dfl_lightning.module import DFLModule
     from dfl_lightning.report.reading import read_run
     from dfl_lightning.round.record import Round, RoundCallback
+    from dfl_lightning.study.reading import read_study
     from dfl_lightning.trainer import DFLTrainer
     from dfl_lightning.utils.errors import UserError
 
@@ -26,6 +27,7 @@ __all__ = [
     "data",
     "models",
     "read_run",
+    "read_study",
     "report",
 ]
 __version__ = "0.1.0"
@@ -37,6 +39,7 @@ _HOMES = {
     "RoundCallback": "round",
     "UserError": "utils.errors",
     "read_run": "report.reading",
+    "read_study": "study.reading",
 }
 
 

@@ -39,14 +39,31 @@ def write_report(
     """
     if not runs:
         raise UserError("no run is named; give its folder: dfl-report RUN")
+    named = [_named(os.fspath(word)) for word in runs]
+    file = Path(to) if to is not None else Path(named[0][1]) / PAGE
+    return write_page(named, file, None if pictures is None else Path(pictures))
+
+
+def write_page(named: Sequence[tuple[str, str | os.PathLike[str]]], file: Path, pictures: Path | None = None) -> Path:
+    """Make the page of runs with names.
+
+    Args:
+        named: a name, empty where there is none, and the run folder, of each run.
+        file: the page's.
+        pictures: a folder for a PNG and a CSV of each chart.
+
+    Returns:
+        The page's file.
+
+    Raises:
+        UserError: no such run, Altair is not installed, or a file cannot be written.
+    """
     check_report()
     from dfl_lightning.report.page.assemble import page
     from dfl_lightning.report.page.pictures import linked_figures, write_pictures
     from dfl_lightning.report.page.sections import figures
 
-    named = [_named(os.fspath(word)) for word in runs]
     methods = find_methods([Run(folder) for _, folder in named], [name for name, _ in named])
-    file = Path(to) if to is not None else Path(named[0][1]) / PAGE
     drawn = figures(methods)
     text = page(methods, drawn)
     try:
@@ -54,7 +71,7 @@ def write_report(
     except OSError as error:
         raise UserError(f"{file}: cannot be written ({error.strerror}); choose another file with --to") from error
     if pictures is not None:
-        write_pictures([*drawn, *linked_figures(methods)], Path(pictures))
+        write_pictures([*drawn, *linked_figures(methods)], pictures)
     return file
 
 

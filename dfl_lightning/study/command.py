@@ -13,8 +13,9 @@ from typing import NoReturn
 
 from dfl_lightning.cli.streams import drop_output
 from dfl_lightning.study.cell_state import state_of
+from dfl_lightning.study.cells_file import write_cells
 from dfl_lightning.study.plan import Plan, add_seeds, contradictions, make_plan
-from dfl_lightning.study.study_file import ACCURACIES, KIND, Study, check_accuracy, read_study
+from dfl_lightning.study.study_file import ACCURACIES, KIND, Study, check_accuracy, read_study_file
 from dfl_lightning.utils.errors import UserError, one_line
 from dfl_lightning.utils.shipped_files import shipped
 
@@ -26,6 +27,7 @@ studies/<name>/, or where --to says. Cells go on where they were stopped or kill
   dfl-study run digits_small --explain     how many cells, hours and bytes
   dfl-study run digits_small -j 2          train what is not done yet, two at a time
   dfl-study table digits_small             what is there so far, as Markdown
+  dfl-study report digits_small            its curves, clients and links as a page
 """
 
 
@@ -68,6 +70,7 @@ def make_parser() -> argparse.ArgumentParser:
         ("run", run, "train the cells that are not done yet"),
         ("status", status, "how far each cell is"),
         ("table", table, "the numbers, with their spread and what the paper says"),
+        ("report", report, "a page about the runs of the cells that are done"),
         ("add-seeds", more_seeds, "add N further seeds to a study, for `run` to train"),
         ("list", list_studies, "the shipped studies"),
     ):
@@ -92,6 +95,8 @@ def make_parser() -> argparse.ArgumentParser:
             one.add_argument(
                 "--out", metavar="FILE", help="where to; default the terminal, and for png the study's folder"
             )
+        if name == "report":
+            one.add_argument("--out", metavar="FILE", help="the page; default report.html in the study's folder")
     return parser
 
 
@@ -165,9 +170,24 @@ def table(words: argparse.Namespace) -> int:
     return 0
 
 
+def report(words: argparse.Namespace) -> int:
+    """The page of dfl-report, with a method for each place of the table."""
+    from dfl_lightning.report.command import PAGE, write_page
+
+    study, plan = _plan(words)
+    done = [state for cell in plan.cells.values() if (state := state_of(cell)).is_done]
+    if not done:
+        raise UserError(f"{plan.folder}: no cell is done yet; dfl-study run {words.file} trains them")
+    columns = len(study.columns) > 1
+    named = [(f"{s.cell.row}, {s.cell.column}" if columns else s.cell.row, s.run) for s in done if s.run is not None]
+    file = write_page(named, Path(words.out) if words.out else plan.folder / PAGE)
+    print(f"{file} ({file.stat().st_size / 1e6:.1f} MB), {len(done)} of {len(plan.cells)} cells")
+    return 0
+
+
 def more_seeds(words: argparse.Namespace) -> int:
     """Further seeds."""
-    study = read_study(words.file)
+    study = read_study_file(words.file)
     folder = _folder(study, words.to)
     new = add_seeds(study, folder, words.number)
     added = ", ".join(map(str, new))
@@ -178,15 +198,16 @@ def more_seeds(words: argparse.Namespace) -> int:
 def list_studies(words: argparse.Namespace) -> int:
     """The shipped studies, a line each."""
     for name in shipped(KIND):
-        print(f"{name:24} {read_study(name).title}")
+        print(f"{name:24} {read_study_file(name).title}")
     return 0
 
 
 def _plan(words: argparse.Namespace) -> tuple[Study, Plan]:
-    study = read_study(words.file)
+    study = read_study_file(words.file)
     plan = make_plan(study, _folder(study, words.to), words.scale)
     for sentence in contradictions(plan.distinct()):
         raise UserError(sentence)
+    write_cells(plan)
     return study, plan
 
 
@@ -197,6 +218,7 @@ def _folder(study: Study, to: str | None) -> Path:
 def _make_folder(plan: Plan) -> None:
     try:
         (plan.folder / "cells").mkdir(parents=True, exist_ok=True)
+        write_cells(plan)
     except OSError as error:
         raise UserError(
             f"{plan.folder}: the study's folder cannot be made ({error.strerror}); --to names another"

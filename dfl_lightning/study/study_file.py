@@ -93,7 +93,7 @@ class Study:
         return [self.base, self.columns[column], self.rows[row], self.cells.get(row, {}).get(column) or {}]
 
 
-def read_study(name: str | Path) -> Study:
+def read_study_file(name: str | Path) -> Study:
     """A study file, by its path or by the name of a shipped one.
 
     Raises:

@@ -8,7 +8,7 @@ import yaml
 
 from dfl_lightning.study.plan import CONFIG, make_plan
 from dfl_lightning.study.resolve import config_text
-from dfl_lightning.study.study_file import read_study
+from dfl_lightning.study.study_file import read_study_file
 
 SMALL = """\
 # Four small cells
@@ -48,7 +48,7 @@ def planned(study_of, tmp_path):
     """The plan of a small study."""
 
     def planned(scale=1.0, **changes):
-        return make_plan(read_study(study_of(**changes)), tmp_path / "studies" / "small", scale)
+        return make_plan(read_study_file(study_of(**changes)), tmp_path / "studies" / "small", scale)
 
     return planned
 

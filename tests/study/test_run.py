@@ -12,7 +12,7 @@ import pytest
 from dfl_lightning.study.cell_state import state_of
 from dfl_lightning.study.command import main
 from dfl_lightning.study.plan import make_plan
-from dfl_lightning.study.study_file import read_study
+from dfl_lightning.study.study_file import read_study_file
 from dfl_lightning.utils.locks import FolderLock
 
 LONG = {
@@ -29,7 +29,7 @@ def said(capsys):
 
 
 def plan_of():
-    return make_plan(read_study("small.yaml"), Path("studies/small"))
+    return make_plan(read_study_file("small.yaml"), Path("studies/small"))
 
 
 def until(true, study, seconds=300):
@@ -152,7 +152,7 @@ def test_two_studies_share_the_work(study_of, start):
 
 
 def test_help_fits_a_screen(capsys):
-    for words in ([], ["run"], ["status"], ["table"], ["add-seeds"], ["list"]):
+    for words in ([], ["run"], ["status"], ["table"], ["report"], ["add-seeds"], ["list"]):
         with pytest.raises(SystemExit):
             main([*words, "--help"])
         lines = said(capsys).out.splitlines()

@@ -6,7 +6,7 @@ from dfl_lightning.cli.arguments import find_configs, settle_choices
 from dfl_lightning.study import checking
 from dfl_lightning.study.command import main
 from dfl_lightning.study.settings import words_of
-from dfl_lightning.study.study_file import KIND, read_study
+from dfl_lightning.study.study_file import KIND, read_study_file
 from dfl_lightning.utils.errors import UserError
 from dfl_lightning.utils.shipped_files import shipped
 
@@ -15,7 +15,7 @@ STUDIES = list(shipped(KIND))
 
 @pytest.mark.parametrize("name", STUDIES)
 def test_names_and_options_exist_and_the_first_line_says_what_it_is(name):
-    study = read_study(name)
+    study = read_study_file(name)
     assert study.name == name
     assert 20 < len(study.title) <= 130
     for row, column in study.pairs():
@@ -35,7 +35,7 @@ def test_every_shipped_study_can_be_explained(name, tmp_path, monkeypatch, capsy
     monkeypatch.setattr(checking, "ask_about", nothing)
     assert main(["run", name, "--explain"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    study = read_study(name)
+    study = read_study_file(name)
     assert lines[0] == f"{name}: {study.title}"
     assert lines[-1] == "nothing can be run now"
     lacking = [study.missing(row, column) for row, column in study.pairs()]
@@ -45,7 +45,7 @@ def test_every_shipped_study_can_be_explained(name, tmp_path, monkeypatch, capsy
 
 def cells_of(name):
     """Number of places of the table, and of published numbers."""
-    study = read_study(name)
+    study = read_study_file(name)
     return len(study.pairs()), sum(map(len, study.published.values()))
 
 
@@ -84,13 +84,13 @@ def test_tables_are_complete(name, places, numbers):
     ],
 )
 def test_published_numbers_are_those_of_the_papers(name, row, column, mean, sd):
-    published = read_study(name).published[row][column]
+    published = read_study_file(name).published[row][column]
     assert (published.mean, published.sd) == (mean, sd)
 
 
 def test_scores_of_settings_that_papers_print():
-    words = words_of(read_study("panm_table4"), "PENS", "l 30 k 15")
+    words = words_of(read_study_file("panm_table4"), "PENS", "l 30 k 15")
     assert '--selection={"class_path": "PENS", "init_args": {"k": 15, "sampled": 30, "top": 15' in " ".join(words)
-    words = " ".join(words_of(read_study("dpfl_table1"), "DPFL 0.05 N", "CINIC10 Dir(0.1)"))
+    words = " ".join(words_of(read_study_file("dpfl_table1"), "DPFL 0.05 N", "CINIC10 Dir(0.1)"))
     assert "--data.num_clients=200" in words or '"num_clients": 200' in words
     assert words.endswith("--selection.budget=10")

@@ -4,7 +4,7 @@ import pytest
 
 from dfl_lightning.study.plan import add_seeds, make_plan, scaled
 from dfl_lightning.study.settings import words_of
-from dfl_lightning.study.study_file import read_study
+from dfl_lightning.study.study_file import read_study_file
 from dfl_lightning.utils.errors import UserError
 
 
@@ -29,7 +29,7 @@ from dfl_lightning.utils.errors import UserError
 )
 def test_a_mistake_is_answered_by_a_sentence(study_of, changes, sentence):
     with pytest.raises(UserError, match=sentence):
-        read_study(study_of(**changes))
+        read_study_file(study_of(**changes))
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,7 @@ def test_a_config_beside_the_study_file_is_found(study_of, tmp_path, monkeypatch
     (tmp_path / "mine.yaml").write_text("data: Digits\n")
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
-    assert words_of(read_study(file), "Gossip", "IID")[0] == f"--config={tmp_path / 'mine.yaml'}"
+    assert words_of(read_study_file(file), "Gossip", "IID")[0] == f"--config={tmp_path / 'mine.yaml'}"
 
 
 def test_equal_settings_are_one_cell_and_defaults_do_not_count(planned):
@@ -124,7 +124,7 @@ def test_a_scaled_study_has_other_cells_and_shortens_all_that_counts_rounds(plan
 
 
 def test_added_seeds_follow_the_greatest(study_of, tmp_path):
-    study, folder = read_study(study_of(seeds=[3, 1])), tmp_path / "to"
+    study, folder = read_study_file(study_of(seeds=[3, 1])), tmp_path / "to"
     assert add_seeds(study, folder, 2) == [4, 5]
     assert add_seeds(study, folder, 1) == [6]
     assert make_plan(study, folder).seeds == [3, 1, 4, 5, 6]

@@ -1,0 +1,164 @@
+"""A study's folder as plain tables and runs, for notebooks: `dfl_lightning.read_study`."""
+
+from __future__ import annotations
+
+import os
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dfl_lightning.report.reading import Run
+from dfl_lightning.study.cell_state import CellState, state_of
+from dfl_lightning.study.cells_file import Entry, read_cells
+from dfl_lightning.study.plan import Cell
+from dfl_lightning.study.study_file import ACCURACIES
+from dfl_lightning.utils.errors import UserError
+
+
+class StudyCell:
+    """One cell of a study, as its folder says when it is first asked.
+
+    Args:
+        study: the study's folder.
+        entry: its line of cells.csv.
+
+    Attributes:
+        row: its method's name.
+        column: its task's name.
+        seed: of its run.
+        scale: of its rounds, 0 to 1; below 1 its numbers are not those of the study.
+        folder: where everything of it lies.
+    """
+
+    def __init__(self, study: Path, entry: Entry) -> None:
+        self.row, self.column, self.seed, self.scale = entry.row, entry.column, entry.seed, entry.scale
+        self.folder = study / entry.folder
+
+    @cached_property
+    def _found(self) -> CellState:
+        return state_of(Cell(self.row, self.column, self.seed, {}, self.folder))
+
+    @property
+    def state(self) -> str:
+        """One of done, running, not at hand, failed, stopped, waiting."""
+        return self._found.word
+
+    @property
+    def rounds(self) -> int:
+        """Rounds that are done."""
+        return self._found.rounds
+
+    @property
+    def seconds(self) -> float | None:
+        """Seconds of all its rounds; None where it is not done."""
+        return self._found.seconds
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        """Its run's summary.json, empty where there is none yet."""
+        return self._found.summary
+
+    def accuracy(self, name: str = "acc_last") -> float | None:
+        """One of its accuracies, 0 to 1; None where it is not done or has none."""
+        return self._found.accuracy(name)
+
+    @cached_property
+    def run(self) -> Run:
+        """Its run, as `read_run` reads it.
+
+        Raises:
+            UserError: it has none that can be read yet.
+        """
+        if self._found.run is None:
+            raise UserError(f"{self.folder}: no run in there yet, the cell is {self.state}")
+        return Run(self._found.run)
+
+    def __repr__(self) -> str:
+        """Which one, and how far it is."""
+        return f"StudyCell({self.row!r}, {self.column!r}, seed {self.seed}, {self.state})"
+
+
+class StudyResults:
+    """The cells of a study, done or not.
+
+    Args:
+        folder: the study's.
+
+    Raises:
+        UserError: no study has been run there.
+
+    Attributes:
+        path: the folder.
+        cells: in the order of rows, columns and seeds; those of smaller scales come after the others.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str]) -> None:
+        self.path = Path(folder)
+        self.cells = [StudyCell(self.path, entry) for entry in read_cells(self.path)]
+
+    def __repr__(self) -> str:
+        """Where it is and how far it got."""
+        done = sum(cell.state == "done" for cell in self.cells)
+        return f"StudyResults({str(self.path)!r}, {done} of {len(self.cells)} cells done)"
+
+    @cached_property
+    def table(self) -> dict[str, np.ndarray]:
+        """A line a cell, by column: `row`, `column`, `seed`, `scale`, `state`, `rounds`, `seconds` and accuracies.
+
+        Accuracies are from 0 to 1, float64, NaN where a cell has none.
+        """
+        cells = self.cells
+        return {
+            **{name: np.array([getattr(cell, name) for cell in cells], str) for name in ("row", "column")},
+            "seed": np.array([cell.seed for cell in cells], np.int64),
+            "scale": np.array([cell.scale for cell in cells], np.float64),
+            "state": np.array([cell.state for cell in cells], str),
+            "rounds": np.array([cell.rounds for cell in cells], np.int64),
+            "seconds": _numbers([cell.seconds for cell in cells]),
+            **{name: _numbers([cell.accuracy(name) for cell in cells]) for name in ACCURACIES},
+        }
+
+    def frame(self) -> Any:
+        """The table as a pandas frame.
+
+        Raises:
+            UserError: pandas is not installed.
+        """
+        try:
+            import pandas
+        except ImportError as error:
+            raise UserError("frame() needs pandas: pip install pandas; table needs nothing") from error
+        return pandas.DataFrame(self.table)
+
+    def cell(self, row: str, column: str, seed: int, scale: float = 1.0) -> StudyCell:
+        """One of the cells.
+
+        Raises:
+            UserError: there is no such cell.
+        """
+        for cell in self.cells:
+            if (cell.row, cell.column, cell.seed, cell.scale) == (row, column, seed, scale):
+                return cell
+        scaled = "" if scale == 1 else f", scale {scale:g}"
+        raise UserError(f"{self.path}: there is no cell {row}, {column}, seed {seed}{scaled}; `table` lists them")
+
+
+def read_study(folder: str | os.PathLike[str]) -> StudyResults:
+    """A study's cells: where each is in the table, how far it is, its accuracies, and its run.
+
+    Raises:
+        UserError: no study has been run in the folder.
+
+    Example:
+        >>> read_study("studies/nowhere")
+        Traceback (most recent call last):
+        ...
+        dfl_lightning.utils.errors.UserError: studies/nowhere: no cells.csv in there; give a study's folder...
+    """
+    return StudyResults(folder)
+
+
+def _numbers(values: list[float | None]) -> np.ndarray:
+    return np.array([np.nan if value is None else value for value in values], np.float64)
