@@ -105,10 +105,11 @@ def pretended_gpu():
 @pytest.fixture(autouse=True)
 def users_modules_are_forgotten(tmp_path_factory):
     """Two tests may both have a `mine.py`, as two users do: what a test imported from its own folder goes with it."""
+    before = set(sys.modules)
     yield
     root = str(tmp_path_factory.getbasetemp())
-    for name, module in list(sys.modules.items()):
-        if (getattr(module, "__file__", None) or "").startswith(root):
+    for name in set(sys.modules) - before:
+        if (getattr(sys.modules[name], "__file__", None) or "").startswith(root):
             del sys.modules[name]
 
 

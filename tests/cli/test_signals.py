@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -147,6 +148,7 @@ def test_a_fork_starts_a_new_folder_and_leaves_the_old_one_alone(here, tmp_path)
     assert len(table(new)) == 6
 
 
+@pytest.mark.slow
 def test_a_killed_run_goes_on_from_its_last_checkpoint(command, here, tmp_path):
     process = command("--trainer.checkpoint_every", "1")
     folder = wait_for_round(process, tmp_path, 5)
@@ -160,9 +162,40 @@ def test_a_killed_run_goes_on_from_its_last_checkpoint(command, here, tmp_path):
         assert arrays["rounds"].tolist() == [r for r in range(done + 3) if r % 3 == 2]
 
 
+STOP = """
+import os, signal
+from lightning.pytorch import Callback
+
+
+class Stop(Callback):
+    '''Ctrl-C in the third round, once.'''
+
+    armed = True
+
+    def on_train_batch_start(self, trainer, pl_module, batch, batch_idx):
+        if trainer.current_epoch == 2 and Stop.armed:
+            Stop.armed = False
+            os.kill(os.getpid(), signal.SIGINT)
+"""
+ODD = "my  runs, it's $HOME;"
+
+
+def test_the_sentence_after_ctrl_c_can_be_typed(here, tmp_path, capsys):
+    (tmp_path / "own.py").write_text(STOP)
+    words = ["--trainer.default_root_dir", ODD, "--trainer.max_rounds", "5"]
+    code, _, err = here(*words, "--trainer.callbacks", "own.Stop")
+    assert code == 130
+    program, *typed = shlex.split(err.rstrip("\n").partition("; go on with: ")[2])
+    assert program == "dfl-fit"
+    (folder,) = (tmp_path / ODD).glob("small/*")
+    assert cli.run("fit", typed) == 0, capsys.readouterr().err
+    assert [row["round"] for row in table(folder)] == [str(r) for r in range(5)]
+    assert list(tmp_path.glob("*/small/*")) == [folder]
+
+
+@pytest.mark.slow
 def test_the_sentence_after_ctrl_c_holds_the_whole_command_that_goes_on(command, tmp_path):
-    odd = "my  runs, it's $HOME;"
-    process = command("--trainer.default_root_dir", odd, "--trainer.max_rounds", "60", "--model.local_epochs", "4")
+    process = command("--trainer.default_root_dir", ODD, "--trainer.max_rounds", "60", "--model.local_epochs", "4")
     deadline = time.monotonic() + 120
     while not list(tmp_path.glob("my*/small/*/metrics.csv")) and time.monotonic() < deadline:
         time.sleep(0.005)
@@ -190,12 +223,10 @@ def test_the_sentence_after_ctrl_c_holds_the_whole_command_that_goes_on(command,
     assert list(tmp_path.glob("*/small/*")) == [folder]
 
 
-def test_without_checkpoints_nothing_is_said_about_going_on(command, tmp_path):
-    process = command("--trainer.enable_checkpointing", "false")
-    wait_for_round(process, tmp_path, 2)
-    process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=120)
-    assert process.returncode == 130
+def test_without_checkpoints_nothing_is_said_about_going_on(here, tmp_path):
+    (tmp_path / "own.py").write_text(STOP)
+    code, _, err = here("--trainer.enable_checkpointing", "false", "--trainer.callbacks", "own.Stop")
+    assert code == 130
     assert err.rstrip().endswith("complete rounds; no checkpoint was kept (trainer.enable_checkpointing=false)")
 
 

@@ -33,7 +33,7 @@ def test_closed_output_is_refused_before_anything_is_loaded():
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
-@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize("unbuffered", ["", pytest.param("1", marks=pytest.mark.slow)])
 def test_full_output_is_a_sentence(unbuffered):
     done = shell(f"{DFL} --help > /dev/full", PYTHONUNBUFFERED=unbuffered)
     assert done.returncode == 2

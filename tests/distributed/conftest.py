@@ -1,4 +1,4 @@
-"""Real processes that talk over gloo, started once: starting one takes seconds, mostly for imports."""
+"""Real processes that talk over gloo, started once, as copies of one that has imported everything."""
 
 import contextlib
 import csv
@@ -19,7 +19,7 @@ import torch.multiprocessing as mp
 
 from dfl_lightning.cli import command as cli
 
-MOST = 5
+PRELOADED = ["dfl_lightning.cli.command", "dfl_lightning.engines.stacked"]
 TORCHRUN = ("RANK", "LOCAL_RANK", "GROUP_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
@@ -60,18 +60,18 @@ class Pool:
     """Runs a function of a test file in several processes at once."""
 
     def __init__(self):
-        context = mp.get_context("spawn")
-        self._answers = context.Queue()
-        self._tasks = [context.Queue() for _ in range(MOST)]
-        self._processes = [
-            context.Process(target=_work, args=(number, tasks, self._answers), daemon=True)
-            for number, tasks in enumerate(self._tasks)
-        ]
-        for process in self._processes:
-            process.start()
+        self._context = mp.get_context("forkserver")
+        self._context.set_forkserver_preload(PRELOADED)
+        self._answers = self._context.Queue()
+        self._tasks, self._processes = [], []
 
     def run(self, count, function, *args):
         """`function(*args)` in `count` processes that are connected; their answers in the order of ranks."""
+        for number in range(len(self._processes), count):
+            self._tasks.append(self._context.Queue())
+            args_of_process = (number, self._tasks[number], self._answers)
+            self._processes.append(self._context.Process(target=_work, args=args_of_process, daemon=True))
+            self._processes[number].start()
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
@@ -83,11 +83,9 @@ class Pool:
         return [answer for _, _, answer in found]
 
     def close(self):
-        for tasks in self._tasks:
-            tasks.put(None)
-        for process in self._processes:
-            process.join(20)
+        for process in self._processes:  # they have answered, and have nothing else to save
             process.kill()
+            process.join()
 
 
 @pytest.fixture(scope="session")

@@ -26,20 +26,24 @@ def uninterrupted(runs, tmp_path_factory):
     return runs.contents(folder)
 
 
-QUICK = [(1, "full"), (2, "sharded")]
-WAYS = [(saved_by, kind) for saved_by in (1, 2, 3) for kind in ("full", "sharded")]
+QUICK = [(1, "full", (2,)), (2, "sharded", (1, 3))]
+WAYS = [
+    pytest.param(saved_by, kind, (1, 2, 3), marks=pytest.mark.slow)
+    for saved_by in (1, 2, 3)
+    for kind in ("full", "sharded")
+]
 
 
-@pytest.mark.parametrize(
-    ("saved_by", "kind"), [pytest.param(*way, marks=[] if way in QUICK else pytest.mark.slow) for way in WAYS]
-)
-def test_any_number_of_processes_goes_on_where_any_number_stopped(runs, tmp_path, uninterrupted, saved_by, kind):
+@pytest.mark.parametrize(("saved_by", "kind", "counts"), [*QUICK, *WAYS])
+def test_any_number_of_processes_goes_on_where_any_number_stopped(
+    runs, tmp_path, uninterrupted, saved_by, kind, counts
+):
     (tmp_path / "first").mkdir()
     words = [*WORDS, "--trainer.max_rounds", "2", "--trainer.checkpoints", kind]
     first = runs.fit(saved_by, tmp_path / "first", words)
     assert (first / "checkpoints" / "last.ckpt").is_dir() == (kind == "sharded")
     assert rounds_in(first / "checkpoints" / "last.ckpt") == 2
-    for count in (1, 2, 3):
+    for count in counts:
         folder = tmp_path / f"then {count}"
         shutil.copytree(first, folder / "runs" / "afind" / first.name)
         last = Path("runs", "afind", first.name, "checkpoints", "last.ckpt")
@@ -47,10 +51,29 @@ def test_any_number_of_processes_goes_on_where_any_number_stopped(runs, tmp_path
         runs.same(uninterrupted, runs.contents(folder), f"{saved_by} then {count}")
 
 
+@pytest.fixture(scope="module")
+def saved(runs, tmp_path_factory):
+    """The run folders that two processes leave after a round, by kind of checkpoint."""
+    found = {}
+    for kind in ("full", "sharded"):
+        words = [*WORDS, "--trainer.max_rounds", "1", "--trainer.checkpoints", kind]
+        found[kind] = runs.fit(2, tmp_path_factory.mktemp(kind), words)
+    return found
+
+
 @pytest.fixture
-def sharded(runs, tmp_path):
-    words = [*WORDS, "--trainer.max_rounds", "1", "--trainer.checkpoints", "sharded"]
-    return runs.fit(2, tmp_path, words) / "checkpoints" / "last.ckpt"
+def copy_of(saved, tmp_path):
+    """A run folder of one's own, by kind of checkpoint."""
+
+    def copy_of(kind):
+        return shutil.copytree(saved[kind], tmp_path / "runs" / "afind" / saved[kind].name)
+
+    return copy_of
+
+
+@pytest.fixture
+def sharded(copy_of):
+    return copy_of("sharded") / "checkpoints" / "last.ckpt"
 
 
 def test_a_torn_folder_is_refused_and_its_predecessor_is_offered(sharded):
@@ -107,9 +130,9 @@ def _resume(folder, words):
 
 
 @pytest.mark.parametrize("kind", ["full", "sharded"])
-def test_what_one_process_finds_damaged_all_refuse(runs, on_ranks, tmp_path, kind):
+def test_what_one_process_finds_damaged_all_refuse(copy_of, on_ranks, tmp_path, kind):
     words = [*WORDS, "--trainer.checkpoints", kind]
-    run = runs.fit(2, tmp_path, [*words, "--trainer.max_rounds", "1"])
+    run = copy_of(kind)
     last = run / "checkpoints" / "last.ckpt"
     row = read_checkpoint(last)["state_dict"]["bank.rows.models"][torch.tensor([0])].numpy().tobytes()
     [(file, at)] = [
@@ -130,8 +153,8 @@ def test_what_one_process_finds_damaged_all_refuse(runs, on_ranks, tmp_path, kin
     assert {f: f.read_bytes() for f in run.rglob("*") if f.is_file()} == before
 
 
-def test_several_processes_write_into_a_run_that_nobody_else_writes(runs, on_ranks, tmp_path):
-    run = runs.fit(2, tmp_path, [*WORDS, "--trainer.max_rounds", "1"])
+def test_several_processes_write_into_a_run_that_nobody_else_writes(copy_of, on_ranks, tmp_path):
+    run = copy_of("full")
     assert not (run / ".lock").exists()
     writer, words = FolderLock(), [*WORDS, "--trainer.max_rounds", "2"]
     writer.take(run)

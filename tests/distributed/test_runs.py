@@ -32,23 +32,22 @@ def check(runs, tmp_path, counts, words):
     return found[counts[0]]
 
 
-QUICK = [("afind", "mlp"), ("fdms", "cnn")]
+QUICK = ("fdms", "cnn", (1, 2, 3))
 SYSTEMS = [
-    (config, network) for config in ("afind", "fdms", "panm_loss", "panm_grad", "dpfl") for network in ("mlp", "cnn")
+    pytest.param(config, network, (1, 2, 3, 5), marks=pytest.mark.slow)
+    for config in ("afind", "fdms", "panm_loss", "panm_grad", "dpfl")
+    for network in ("mlp", "cnn")
 ]
 
 
-@pytest.mark.parametrize(
-    ("config", "network"),
-    [pytest.param(*case, marks=[] if case in QUICK else pytest.mark.slow) for case in SYSTEMS],
-)
-def test_the_systems_of_the_papers_are_the_same_in_1_2_3_and_5_processes(runs, tmp_path, config, network):
+@pytest.mark.parametrize(("config", "network", "counts"), [QUICK, *SYSTEMS])
+def test_the_systems_of_the_papers_are_the_same_in_any_number_of_processes(runs, tmp_path, config, network, counts):
     cnn, sparse = CNN if network == "cnn" else [], SPARSE if config == "dpfl" else []
-    rows, _, checkpoint = check(runs, tmp_path, (1, 2, 3, 5), ["--config", config, *SMALL, *cnn, *FIVE, *sparse])
+    rows, _, checkpoint = check(runs, tmp_path, counts, ["--config", config, *SMALL, *cnn, *FIVE, *sparse])
     assert len(rows) == 3
     models = checkpoint["state_dict"]["bank.rows.models"]
     assert len(models[:24].unique(dim=0)) > 1
-    for count in (2, 3, 5):
+    for count in counts[1:]:
         [moved] = (tmp_path / str(count)).glob("runs/*/*/processes.csv")
         head, *lines = moved.read_text().splitlines()
         assert head == "round,bytes_received,bytes_moved"

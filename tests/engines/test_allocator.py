@@ -43,6 +43,7 @@ def test_a_cohort_takes_the_memory_of_the_one_before_it() -> None:
     assert later < first / 4
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="these are settings of glibc")
 def test_the_users_own_settings_stay() -> None:
     took, first, later = measured(MALLOC_TRIM_THRESHOLD_="131072")

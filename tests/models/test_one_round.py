@@ -24,7 +24,8 @@ CASES = [
     (CNN4, {}, (1, 4, 4)),
     (PENSCNN, {}, (3, 22, 22)),
     (FEMNISTCNN, {}, (1, 16, 16)),
-    (ResNet18, {}, (3, 16, 16)),  # on smaller images a norm sees two numbers, and rounding grows a billion times
+    # on smaller images a norm sees two numbers, and rounding grows a billion times
+    pytest.param(ResNet18, {}, (3, 16, 16), marks=pytest.mark.slow),
     (ResNet18, {"norm": "batch"}, (3, 16, 16)),
 ]
 

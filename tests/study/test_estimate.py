@@ -56,6 +56,7 @@ def test_a_round_that_never_ends_is_no_number(planned, timed, monkeypatch):
     assert "?: no round ended within 600 s, and it is not in the sum" in lines
 
 
+@pytest.mark.slow
 def test_real_rounds_are_timed_and_nothing_stays(study_of, tmp_path, capsys):
     study_of(columns={"IID": {}}, rows={"Gossip": {}})
     assert main(["run", "small.yaml", "--explain"]) == 0

@@ -1,6 +1,7 @@
 """Optimizers that a user has made `capturable`, which torch takes on GPUs only."""
 
 import functools
+import itertools
 
 import pytest
 import torch
@@ -23,8 +24,17 @@ def fit(small_run, kind, engine, **options):
     return small_run(rounds=2, precision="64-true", engine=engine, module={"optimizer": optimizer}).fit()
 
 
-@pytest.mark.parametrize("engine", ["stacked", "loop"])
-@pytest.mark.parametrize("kind", [torch.optim.Adam, torch.optim.RMSprop, torch.optim.ASGD, Own])
+QUICK = [(torch.optim.Adam, "stacked"), (torch.optim.Adam, "loop"), (Own, "stacked")]
+KINDS = [torch.optim.Adam, torch.optim.RMSprop, torch.optim.ASGD, Own]
+
+
+@pytest.mark.parametrize(
+    ("kind", "engine"),
+    [
+        pytest.param(*way, marks=[] if way in QUICK else pytest.mark.slow)
+        for way in itertools.product(KINDS, ("stacked", "loop"))
+    ],
+)
 def test_the_numbers_are_the_same_with_it_on_every_device(small_run, kind, engine):
     plain = fit(small_run, kind, engine)
     here = fit(small_run, kind, engine, capturable=True)

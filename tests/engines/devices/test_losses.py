@@ -53,8 +53,12 @@ def results(small_run, loss, engine, **module):
     return [boundary.rows["models"], *boundary.evaluation.values(), *run.module.evaluate().values()]
 
 
+QUICK = ("weights of classes", "a method", "by mode")
+"""A module of torch's, one of a user's own behind a method, and one that asks for its mode."""
+
+
 @pytest.mark.parametrize("engine", ["stacked", "loop"])
-@pytest.mark.parametrize("name", LOSSES)
+@pytest.mark.parametrize("name", [n if n in QUICK else pytest.param(n, marks=pytest.mark.slow) for n in LOSSES])
 def test_a_loss_is_where_the_run_computes(small_run, name, engine):
     here = results(small_run, LOSSES[name](), engine)
     with everything_on(DEVICE):

@@ -34,7 +34,13 @@ def fit(name, folder, **options):
     return cli.trainer.run, {name: rows.cpu() for name, rows in cli.model.bank.boundary.rows.items()}
 
 
-@pytest.mark.parametrize("name", shipped("configs"))
+OFTEN = ("afind", "panm_grad", "fdms", "dpfl", "gradient_tracking", "fedavg_ft")
+"""Configs that differ in what they compute with tensors."""
+
+
+@pytest.mark.parametrize(
+    "name", [n if n in OFTEN else pytest.param(n, marks=pytest.mark.slow) for n in shipped("configs")]
+)
 def test_a_shipped_config_runs_on_another_device(name, tmp_path, ordered):
     """Also where operations without a fixed order of their sums are refused, as `trainer.deterministic` asks for."""
     here, rows = fit(name, tmp_path)
@@ -116,8 +122,11 @@ def results(small_run, case, engine):
     return {**boundary.rows, **boundary.evaluation, **clients}
 
 
+QUICK = ("augmentation", "metrics", "personal heads and a pull", "clipped", "batch norms", "a server and substitutes")
+
+
 @pytest.mark.parametrize("engine", ["stacked", pytest.param("loop", marks=pytest.mark.slow)])
-@pytest.mark.parametrize("case", MORE)
+@pytest.mark.parametrize("case", [c if c in QUICK else pytest.param(c, marks=pytest.mark.slow) for c in MORE])
 def test_other_runs_on_another_device(small_run, case, engine):
     here = results(small_run, case, engine)
     with everything_on(DEVICE):
