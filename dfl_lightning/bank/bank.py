@@ -263,7 +263,7 @@ class Bank:
         with self.timed("evaluate"), float32_arithmetic(self.engine.config.tf32):
             refusal = partial(self.engine.drew, "an evaluation")
             if self.ranks.count == 1:
-                with no_global_draws(refusal):
+                with one_sentence(), no_global_draws(refusal):
                     return self.engine.evaluate(self, references, split)
             plan = self.engine.plan(references, split)
             mine = self.ranks.at_home(plan.home)
@@ -271,7 +271,7 @@ class Bank:
             for wave in self.engine.waves(plan):
                 here = wave[mine[wave]]
                 jobs = references.take(here)
-                with self._brought(jobs), self.ranks.together(), no_global_draws(refusal):
+                with self._brought(jobs), self.ranks.together(), one_sentence(), no_global_draws(refusal):
                     scores = self.engine.evaluate(self, jobs, split)
                 found[0, here] = scores.losses
                 for line, name in zip(found[1:], self.engine.metrics, strict=True):
@@ -318,7 +318,7 @@ class Bank:
             return block
 
         columns = self.layout.shared_parameters if columns is None else columns
-        with self.timed("compare"), nullcontext() if moving is None else self._brought(moving):
+        with self.timed("compare"), one_sentence(), nullcontext() if moving is None else self._brought(moving):
             return compare_rows(read, self.num_clients, pairs, columns, centre, self.ranks)
 
     def mix(
@@ -345,7 +345,7 @@ class Bank:
             if into not in self._work.written:
                 self._work.written[into] = self.boundary.rows[into].clone()
             target = self._work.written[into]
-        with self.timed("mix"):
+        with self.timed("mix"), one_sentence():
             mix_rows(
                 sources, target, index, self.layout.shared if columns is None else columns, self.ranks, self._teams()
             )

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import torch
 
-from dfl_lightning.utils.errors import UserError, reason
+from dfl_lightning.utils.errors import UserError, is_out_of_memory, reason
 
 
 def free_memory(device: torch.device) -> int | None:
@@ -33,13 +33,15 @@ def out_of_memory(error: BaseException) -> str:
 
 
 @contextmanager
-def one_sentence(sentence: Callable[[torch.OutOfMemoryError], str] = out_of_memory) -> Iterator[None]:
-    """Say in one sentence that a GPU's memory was not enough for the work inside.
+def one_sentence(sentence: Callable[[BaseException], str] = out_of_memory) -> Iterator[None]:
+    """Say in one sentence that memory was not enough for the work inside.
 
     Raises:
         UserError: in the place of torch's error.
     """
     try:
         yield
-    except torch.OutOfMemoryError as error:
+    except Exception as error:
+        if not is_out_of_memory(error):
+            raise
         raise UserError(sentence(error)) from error

@@ -16,7 +16,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
 
-import torch
 import yaml
 from jsonargparse import ArgumentError
 from lightning.pytorch import Callback, seed_everything
@@ -65,7 +64,7 @@ from dfl_lightning.report.command import check_report, write_report
 from dfl_lightning.report.explain import explain
 from dfl_lightning.report.per_client import per_client_table
 from dfl_lightning.trainer import DFLTrainer, default_monitors
-from dfl_lightning.utils.errors import UNREACHABLE, UserError, one_line
+from dfl_lightning.utils.errors import UNREACHABLE, UserError, is_out_of_memory, one_line
 from dfl_lightning.utils.lightning_warnings import quiet_lightning
 from dfl_lightning.utils.users_code import exits_refused, where_in_users_code
 from dfl_lightning.utils.yaml_files import CLASS_FOLDERS
@@ -369,7 +368,7 @@ def users_mistake(error: Exception, argv: list[str]) -> str | None:
     """What a user should change, in one sentence; None where the error is no user's doing."""
     if isinstance(error, (UserError, MisconfigurationException, ArgumentError)):
         return sentence_of(error, argv)
-    if isinstance(error, (torch.OutOfMemoryError, MemoryError)) or "can't allocate memory" in str(error):
+    if is_out_of_memory(error):
         return out_of_memory(error)
     if isinstance(error.__cause__, UserError):
         return str(error.__cause__)

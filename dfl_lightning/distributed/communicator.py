@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from dfl_lightning.utils.errors import UNREACHABLE, UserError
+from dfl_lightning.utils.errors import UNREACHABLE, UserError, is_out_of_memory
 
 
 class StoppedElsewhere(BaseException):
@@ -234,6 +234,8 @@ class Ranks:
             collective(tensor, *args, **kwargs)
         except RuntimeError as error:
             self.apart = True
+            if is_out_of_memory(error):
+                raise  # here, and the others are there
             raise LostProcess(UNREACHABLE) from error
         except BaseException:
             self.apart = True  # a second Ctrl-C in the middle of an exchange

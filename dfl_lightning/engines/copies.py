@@ -9,7 +9,7 @@ from torch.nn.utils.prune import BasePruningMethod
 from torch.nn.utils.spectral_norm import SpectralNorm
 from torch.nn.utils.weight_norm import WeightNorm
 
-from dfl_lightning.utils.errors import UserError, reason
+from dfl_lightning.utils.errors import UserError, is_out_of_memory, reason
 
 
 def copy_of(network: nn.Module) -> nn.Module:
@@ -31,6 +31,8 @@ def copy_of(network: nn.Module) -> nn.Module:
     try:
         copied = copy.deepcopy(network, computed)  # what is in the memo counts as copied
     except Exception as error:  # whatever a user's object can raise
+        if is_out_of_memory(error):
+            raise  # which says nothing about the network
         raise UserError(
             f"model.network {type(network).__name__} cannot be copied, and each client needs a copy "
             f"({reason(error)}); make what its layers keep copyable, or leave it outside of the network"

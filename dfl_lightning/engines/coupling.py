@@ -7,6 +7,8 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
+from dfl_lightning.utils.errors import is_out_of_memory
+
 Run = Callable[[Tensor], Sequence[Tensor]]
 """Inputs [B, ...] -> outputs [B, ...], then the buffers as the pass leaves them; from the same state in each call."""
 
@@ -29,7 +31,9 @@ def samples_meet(run: Run, inputs: Tensor) -> bool:
         return _meet(run, inputs, others, base)
     try:
         return _meet(run, inputs, _exaggerated(others), base)
-    except Exception:  # the network takes the data's range only; then with inputs of the data, or it raises again
+    except Exception as error:  # the network takes the data's range only; then with inputs of the data
+        if is_out_of_memory(error):
+            raise  # which says nothing about the network
         return _meet(run, inputs, others, base)
 
 

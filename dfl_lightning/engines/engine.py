@@ -191,8 +191,8 @@ class Engine(ABC):
         """Decide what is left to find out about the device before the first round; all processes decide alike."""
         return
 
-    def out_of_memory(self, error: torch.OutOfMemoryError) -> str:
-        """One sentence where local work takes more memory than a GPU has."""
+    def out_of_memory(self, error: BaseException) -> str:
+        """One sentence where local work takes more memory than there is."""
         return out_of_memory(error)
 
     def train(

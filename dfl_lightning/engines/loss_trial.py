@@ -11,7 +11,7 @@ from torch import Tensor
 from dfl_lightning.engines.coupling import same
 from dfl_lightning.engines.optimizers import name_of
 from dfl_lightning.engines.placing import Loss
-from dfl_lightning.utils.errors import UserError, reason
+from dfl_lightning.utils.errors import UserError, is_out_of_memory, reason
 
 
 def try_loss(loss: Loss, scores: Tensor, labels: Tensor) -> bool:
@@ -38,6 +38,8 @@ def try_loss(loss: Loss, scores: Tensor, labels: Tensor) -> bool:
         try:
             value = loss(given, classes)
         except Exception as error:  # whatever a user's loss can raise
+            if is_out_of_memory(error):
+                raise  # which says nothing about the loss
             elsewhere = scores.device.type != "cpu"
             hint = f" on {scores.device}; a module's buffers and a partial's tensors are moved there" * elsewhere
             raise UserError(
@@ -55,6 +57,8 @@ def try_loss(loss: Loss, scores: Tensor, labels: Tensor) -> bool:
     try:
         torch.autograd.grad(value, leaf, allow_unused=True)
     except RuntimeError as error:
+        if is_out_of_memory(error):
+            raise  # which says nothing about the loss
         raise UserError(f"{name} has no gradient on {of} ({reason(error)})") from error
     return not (same(given.detach(), scores.detach()) and torch.equal(classes, labels))
 

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from dfl_lightning.utils.errors import UserError, reason
+from dfl_lightning.utils.errors import UserError, is_out_of_memory, reason
 from dfl_lightning.utils.global_generators import changed, states
 
 ELEMENTWISE = ("SGD", "Adam", "AdamW", "RMSprop", "Adagrad", "Adadelta", "Adamax", "NAdam", "RAdam", "Rprop", "ASGD")
@@ -189,7 +189,9 @@ class ClientOptimizer:
             trial.grad = torch.zeros_like(trial)
             try:
                 self.kind([trial], **fused._arguments).step()
-            except RuntimeError:  # torch's way to say that it has no such kernel there
+            except RuntimeError as error:  # torch's way to say that it has no such kernel there
+                if is_out_of_memory(error):
+                    raise  # which says nothing about kernels
                 return self.on(device)
         return fused
 

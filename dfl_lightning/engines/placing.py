@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from dfl_lightning.engines.optimizers import name_of
-from dfl_lightning.utils.errors import UserError, reason
+from dfl_lightning.utils.errors import UserError, is_out_of_memory, reason
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 
@@ -27,9 +27,9 @@ def placed(loss: Loss, device: torch.device, dtype: torch.dtype) -> Loss:
     """
     try:
         placed_loss: Loss = _placed(loss, device, dtype)
-    except torch.OutOfMemoryError:
-        raise  # which says nothing about the loss
     except Exception as error:  # whatever copying a user's object can raise
+        if is_out_of_memory(error):
+            raise  # which says nothing about the loss
         raise UserError(
             f"model.loss {name_of(loss)} cannot be copied to {device} in {str(dtype).removeprefix('torch.')} "
             f"({reason(error)}); make what it keeps copyable"

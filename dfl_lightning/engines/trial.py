@@ -17,7 +17,7 @@ from dfl_lightning.engines.dropout_layers import mask_key, replace_dropout_layer
 from dfl_lightning.engines.engine import EVALUATION_BATCH, EngineConfig
 from dfl_lightning.engines.loss_trial import on_copies, try_loss
 from dfl_lightning.engines.placing import placed
-from dfl_lightning.utils.errors import UserError, reason
+from dfl_lightning.utils.errors import UserError, is_out_of_memory, reason
 from dfl_lightning.utils.random_streams import stream_seed
 
 TRAINING_OPERATIONS, EVALUATION_OPERATIONS = 4e10, 5e8
@@ -108,6 +108,8 @@ class _Plain:
             with torch.set_grad_enabled(training):
                 outputs = self.network(inputs.clone())  # which layers may write into
         except Exception as error:  # whatever a user's network can raise
+            if is_out_of_memory(error):
+                raise  # which says nothing about the network
             mode = "training" if training else "evaluation"
             raise UserError(
                 f"{self._name} fails on a batch of {len(inputs)} samples in {mode} ({reason(error)})"
@@ -162,6 +164,8 @@ class _Plain:
                 with torch.enable_grad(), self._config.arithmetic(inputs.device):
                     scores = self.network(inputs.clone())
             except Exception as error:  # whatever a user's network can raise
+                if is_out_of_memory(error):
+                    raise  # which says nothing about the network
                 raise UserError(f"{self._name} fails on a batch of {len(inputs)} samples ({reason(error)})") from error
             finally:
                 torch.set_rng_state(self._draws)
@@ -176,6 +180,8 @@ class _Plain:
                 ones = torch.ones_like(scores)
                 torch.autograd.grad(scores, list(parameters.values()), ones, allow_unused=True)
             except RuntimeError as error:
+                if is_out_of_memory(error):
+                    raise  # which says nothing about the network
                 raise UserError(f"{self._name} has no gradient ({reason(error)})") from error
             now = dict(self.network.named_buffers())
             for name, shape in shapes.items():

@@ -17,7 +17,7 @@ from dfl_lightning.engines.loss_trial import try_loss
 from dfl_lightning.engines.optimizers import name_of as called
 from dfl_lightning.engines.placing import placed, refuse_untrained
 from dfl_lightning.models.network import Network
-from dfl_lightning.utils.errors import UserError, reason
+from dfl_lightning.utils.errors import UserError, is_out_of_memory, reason
 from dfl_lightning.utils.global_generators import name_of, no_global_draws
 from dfl_lightning.utils.plain_tensors import refuse_unusual
 from dfl_lightning.utils.random_streams import stream
@@ -71,6 +71,8 @@ def fit_to_data(
         except UserError:
             raise
         except Exception as error:
+            if is_out_of_memory(error):
+                raise  # which says nothing about the metric
             raise UserError(
                 f"model.metrics {type(metric).__name__} ({column}) fails on scores [B, {classes}] and labels [B]: "
                 f"{reason(error)}"
@@ -103,6 +105,8 @@ def _outputs(network: nn.Module, inputs: Tensor, name: str, shape: tuple[int, ..
     except UserError:
         raise
     except Exception as error:  # whatever a user's network can raise
+        if is_out_of_memory(error):
+            raise  # which says nothing about the network
         raise UserError(
             f"{name} does not take inputs of shape {shape} as the data has them ({reason(error)})"
         ) from error

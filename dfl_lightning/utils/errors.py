@@ -5,9 +5,13 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
+import torch
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
 UNREACHABLE = "another process of the run has ended or cannot be reached; its own message, if there is one, says why"
+
+SHORTAGES = ("CUDA error: out of memory", "ALLOC_FAILED", "can't allocate memory", "bad_alloc")
+"""What CUDA, its libraries and the CPU's allocators say of memory in errors that have no type of their own."""
 
 
 class UserError(MisconfigurationException):
@@ -28,6 +32,20 @@ def one_line(text: str) -> str:
         'a b\\x1b'
     """
     return "".join(" " if c.isspace() else c if c.isprintable() else ascii(c)[1:-1] for c in text)
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether memory was not enough: this says nothing about the network, say, that asked for it.
+
+    Example:
+        >>> is_out_of_memory(RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"))
+        True
+        >>> is_out_of_memory(UserError("out of memory"))
+        False
+    """
+    if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
+        return True
+    return isinstance(error, RuntimeError) and any(words in str(error) for words in SHORTAGES)
 
 
 def reason(error: BaseException) -> str:

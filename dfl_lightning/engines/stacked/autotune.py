@@ -13,6 +13,7 @@ from dfl_lightning.engines.stacked.context import Workshop
 from dfl_lightning.engines.stacked.cuda_graphs import Recorder
 from dfl_lightning.engines.stacked.layers import Pass
 from dfl_lightning.engines.stacked.parameters import Staging
+from dfl_lightning.utils.errors import is_out_of_memory
 
 PASSES = 5
 """Of how many passes the fastest counts, after two that count for nothing."""
@@ -39,7 +40,9 @@ class Stopwatch:
             with torch.enable_grad():
                 run = self._pass()
                 return min([self._seconds(run) for _ in range(2 + PASSES)][2:])
-        except torch.OutOfMemoryError:
+        except Exception as error:
+            if not is_out_of_memory(error):
+                raise
             return math.inf
         finally:
             give_back(self._shop.data.images.device)
@@ -67,9 +70,9 @@ class Stopwatch:
             return run
         try:
             return self._recorder.record(run)
-        except torch.OutOfMemoryError:
-            raise
-        except RuntimeError:  # what cannot be recorded will not be in training either
+        except RuntimeError as error:  # what cannot be recorded will not be in training either
+            if is_out_of_memory(error):
+                raise
             return run
 
     def _seconds(self, run: Callable[[], object]) -> float:

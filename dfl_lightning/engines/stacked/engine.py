@@ -38,7 +38,7 @@ from dfl_lightning.engines.stacked.optimizer_trial import try_out
 from dfl_lightning.engines.stacked.parameters import row_of
 from dfl_lightning.engines.stacked.training import StackedJob
 from dfl_lightning.engines.trial import FEWEST, TRAINING_OPERATIONS, Trial, examples, try_plain
-from dfl_lightning.utils.errors import reason
+from dfl_lightning.utils.errors import is_out_of_memory, reason
 from dfl_lightning.utils.random_streams import stream_seed
 from dfl_lightning.utils.thread_pool import Workers, workers
 
@@ -138,7 +138,9 @@ class StackedEngine(Engine):
             return
         try:
             self.recordings = Recordings(self._shop, max(map(len, self.cohorts)), self._recorder)
-        except torch.OutOfMemoryError:
+        except Exception as error:
+            if not is_out_of_memory(error):
+                raise
             self.details["graphs"] = "not recorded: there is no memory for what lies still"
             give_back(self.data.images.device)
 
@@ -186,14 +188,15 @@ class StackedEngine(Engine):
             chosen = ranks.from_rank(0, chosen)
         self._unfold(frozenset(name for name, wanted in zip(names, chosen.tolist(), strict=True) if wanted))
 
-    def out_of_memory(self, error: torch.OutOfMemoryError) -> str:
+    def out_of_memory(self, error: BaseException) -> str:
         """With the remedy of narrower cohorts, where there are any; see `Engine.out_of_memory`."""
         widest, processes = max(map(len, self.cohorts)), self.config.processes
         remedy = f"use smaller ones: --trainer.cohorts {min(2 * len(self.cohorts), self.data.num_clients)}"
         if widest == 1 or len(self.cohorts) >= self.data.num_clients // processes * processes:
             remedy = "lower model.batch_size or use a smaller network"
+        where = "the GPU" if self.data.images.is_cuda else "this machine"
         return (
-            f"the GPU ran out of memory with {len(self.cohorts)} cohort{'s' * (len(self.cohorts) > 1)} of up to "
+            f"{where} ran out of memory with {len(self.cohorts)} cohort{'s' * (len(self.cohorts) > 1)} of up to "
             f"{widest} clients ({reason(error)}); {remedy}"
         )
 

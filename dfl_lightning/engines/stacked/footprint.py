@@ -20,7 +20,7 @@ from dfl_lightning.engines.stacked.layers import BATCH_NORMS, Pass
 from dfl_lightning.engines.stacked.loss import StackedLoss
 from dfl_lightning.engines.stacked.network import StackedNetwork
 from dfl_lightning.engines.stacked.parameters import staged
-from dfl_lightning.utils.errors import reason
+from dfl_lightning.utils.errors import is_out_of_memory, reason
 
 
 @dataclass(frozen=True)
@@ -76,6 +76,8 @@ def footprint_of(network: nn.Module, cost: Cost, example: Tensor, config: Engine
     try:
         step, largest = _fake_step(stacked, example, config)
     except Exception as error:  # an operation of the user's that knows no fake tensors
+        if is_out_of_memory(error):
+            raise  # which says nothing about the network
         note = f"estimated from activations: {reason(error)}"
         step = cost.bytes_per_client - cost.states * cost.columns * cost.itemsize
         largest = max(cost.activations * config.batch_size, cost.columns)

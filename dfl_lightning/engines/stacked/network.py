@@ -35,7 +35,7 @@ from dfl_lightning.engines.stacked.layers import (
     with_vmap,
 )
 from dfl_lightning.engines.stacked.loss import sample_weights
-from dfl_lightning.utils.errors import reason
+from dfl_lightning.utils.errors import is_out_of_memory, reason
 
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
@@ -155,6 +155,8 @@ class StackedNetwork:
         try:
             graph = _Tracer().trace(traced)
         except Exception as error:
+            if is_out_of_memory(error):
+                raise  # which says nothing about the network
             raise CannotStack(f"its forward pass cannot be traced ({reason(error)})") from error
         for name, layer in traced.named_modules():
             assigned = next((own for own, buffer in layer._buffers.items() if isinstance(buffer, fx.Proxy)), None)
@@ -483,11 +485,11 @@ class _Comparison:
         """The mode, and what the plain networks make of their first `sizes` samples."""
         try:
             return training, [self._pass(client, size, training) for client, size in enumerate(sizes)]
-        except torch.OutOfMemoryError:
-            raise  # which says nothing about the network
         except CannotStack:
             raise
         except Exception as error:
+            if is_out_of_memory(error):
+                raise  # which says nothing about the network
             raise CannotStack(f"the plain network fails ({reason(error)})", by_failing=True) from error
 
     def _pass(self, client: int, size: int, training: bool) -> _Result:
@@ -497,9 +499,9 @@ class _Comparison:
                 module.source.begin(self._draws(client))
         try:
             outputs = network(self._inputs[:size].clone())
-        except torch.OutOfMemoryError:
-            raise
         except Exception as error:
+            if is_out_of_memory(error):
+                raise  # which says nothing about the network
             where = _last_entered(network, self._inputs[:size])
             raise CannotStack(f"the plain network fails{where} ({reason(error)})", by_failing=True) from error
         weights = torch.linspace(0.5, 1.5, outputs.numel(), dtype=outputs.dtype, device=outputs.device)
@@ -536,9 +538,9 @@ class _Comparison:
             found: Sequence[Tensor | None] = ()
             if torch.is_grad_enabled():
                 found = torch.autograd.grad(total, leaves, allow_unused=True)  # type: ignore[arg-type]
-        except torch.OutOfMemoryError:
-            raise
         except Exception as error:
+            if is_out_of_memory(error):
+                raise  # which says nothing about the network
             note = next(iter(getattr(error, "__notes__", [])), "")
             where = note.removeprefix("in ") or "its forward pass"
             raise CannotStack(

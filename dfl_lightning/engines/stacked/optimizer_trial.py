@@ -13,7 +13,7 @@ from dfl_lightning.engines.optimizers import ClientOptimizer
 from dfl_lightning.engines.stacked.network import CannotStack
 from dfl_lightning.engines.stacked.optimizer import PrefixOptimizer
 from dfl_lightning.engines.stacked.parameters import staged
-from dfl_lightning.utils.errors import reason
+from dfl_lightning.utils.errors import is_out_of_memory, reason
 
 SCALES = [(1.0, 30.0), (0.1, 0.0), (3.0, 1e6), (1.0, torch.nan), (1e4,), (1.0,)]
 """Sizes of two clients' gradients, step by step: large ones that are clipped, none, NaN; then one client is done."""
@@ -64,6 +64,8 @@ def try_out(optimizer: ClientOptimizer, network: nn.Module) -> None:
     except CannotStack:
         raise
     except Exception as error:
+        if is_out_of_memory(error):
+            raise  # which says nothing about the optimizer
         raise CannotStack(f"optimizer {optimizer.name} fails on several clients at once ({reason(error)})") from error
 
 

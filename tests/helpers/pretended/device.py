@@ -2,7 +2,6 @@
 
 import torch
 from torch.utils import backend_registration
-from torch.utils._pytree import tree_flatten, tree_map
 
 
 class _Module:
@@ -84,16 +83,14 @@ def compute(func, args, kwargs):
     if asked is not None:
         kwargs["device"] = torch.device("cpu")
     wrappers = {id(tensor.inner): tensor for tensor in there}
-    result = func(*tree_map(inner_of, args), **tree_map(inner_of, kwargs))
+    result = func(*mapped(inner_of, args), **{key: mapped(inner_of, value) for key, value in kwargs.items()})
     if name == "aten::copy_":
         return args[0]
 
     def outer(value):
-        if not isinstance(value, torch.Tensor):
-            return value
         return wrappers.get(id(value), Elsewhere(value) if stays else value)
 
-    return tree_map(outer, result)
+    return mapped(outer, result)
 
 
 def no_order(name, args, kwargs):
@@ -112,9 +109,29 @@ def no_order(name, args, kwargs):
 
 def sides(args, kwargs):
     """The tensors among arguments: on the device, and on the CPU."""
-    tensors = [value for value in tree_flatten((args, kwargs))[0] if isinstance(value, torch.Tensor)]
+    tensors = tensors_in((*args, *kwargs.values()))
     there = [tensor for tensor in tensors if isinstance(tensor, Elsewhere)]
     return there, [tensor for tensor in tensors if not isinstance(tensor, Elsewhere)]
+
+
+def tensors_in(values):
+    """All tensors, also those in lists; torch's own trees take most of the time of a run here."""
+    found = []
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            found.append(value)
+        elif isinstance(value, (list, tuple)):
+            found += tensors_in(value)
+    return found
+
+
+def mapped(function, value):
+    """A value with a function of each tensor in the tensor's place."""
+    if isinstance(value, torch.Tensor):
+        return function(value)
+    if isinstance(value, (list, tuple)):
+        return (list if isinstance(value, list) else tuple)([mapped(function, part) for part in value])
+    return value
 
 
 def inner_of(value):
