@@ -29,12 +29,20 @@ from killing.starts import FOLDER
 
 from dfl_lightning.utils.shipped_files import shipped
 
+NETWORKS = Path(__file__).resolve().with_name("digest_networks.py")
 SMALL = [
     *["--data.num_clients", "10", "--data.samples_per_client", "30", "--data.val_fraction", "0.2"],
     *["--model.network.hidden", "[12]", "--model.local_epochs", "2", "--trainer.max_rounds", "4"],
     *["--trainer.accelerator", "cpu", "--trainer.enable_progress_bar", "false", "--trainer.checkpoint_every", "2"],
 ]
 DOWN = ["--dropout", "Bernoulli", "--dropout.rate", "0.4"]
+
+
+def _network(name: str) -> list[str]:
+    """Words that choose one of `digest_networks.py`, and batches of which an epoch's last one is smaller."""
+    return ["--model.network", f"{NETWORKS.stem}.{name}", "--model.batch_size", "7"]
+
+
 RUNS: dict[str, list[list[str]]] = {
     # each a few commands, one after the other; a later one goes on where the one before has ended
     "double precision": [["--config", "afind", "--trainer.precision", "64-true"]],
@@ -62,6 +70,9 @@ RUNS: dict[str, list[list[str]]] = {
             *["--trainer.gradient_clip_val", "0.5"],
         ]
     ],
+    "convolutions and norms": [["--config", "afind", *_network("Normed")]],
+    "convolutions and norms, loop engine": [["--config", "gossip", *_network("Normed"), "--engine", "loop"]],
+    "layers of other kinds": [["--config", "panm_grad", *_network("Varied"), *DOWN]],
 }
 
 
@@ -90,6 +101,7 @@ def run_all(folder: Path, only: list[str] | None) -> int:
         place = folder / name.replace(" ", "_").replace(",", "")
         shutil.rmtree(place, ignore_errors=True)
         place.mkdir(parents=True)
+        shutil.copy(NETWORKS, place)  # modules are found where a run is started
         _fit(place, [*first[:2], *SMALL, *first[2:], "--trainer.default_root_dir", "out"])
         for words in further:
             (run,) = place.glob("out/*/*")
