@@ -30,7 +30,7 @@ from lightning.pytorch.strategies import SingleDeviceStrategy, Strategy
 from lightning.pytorch.trainer.states import TrainerFn, TrainerStatus
 
 from dfl_lightning import callbacks as families
-from dfl_lightning.bank.card import one_sentence
+from dfl_lightning.bank.card import gpu_failures, one_sentence
 from dfl_lightning.checkpoints.io import AtomicCheckpointIO, RoundCheckpoint, ShardedCheckpointIO, checkpoint_of
 from dfl_lightning.distributed.strategy import ClientStrategy, strategy_for
 from dfl_lightning.engines.factory import ENGINES
@@ -316,6 +316,11 @@ class DFLTrainer(Trainer):
         """Whether the run can be resumed."""
         return any(isinstance(c, RoundCheckpoint) for c in self.callbacks)  # type: ignore[attr-defined]
 
+    def _saved(self) -> str:
+        """What of the run is saved, in words; empty where nothing was to be."""
+        saving = (c.saved for c in self.callbacks if isinstance(c, RoundCheckpoint))  # type: ignore[attr-defined]
+        return next(saving, "")
+
     @property
     def run(self) -> RunFolder:
         """What the run folder holds, as arrays: `path`, `metrics`, `clients`, `graphs`, `summary`."""
@@ -365,7 +370,7 @@ class DFLTrainer(Trainer):
         ckpt_path = _checkpoint(ckpt_path)
         self.fork, self.resumed_from = fork, ckpt_path
         loop = cast("RoundLoop", self.fit_loop)
-        with loop.giving_signals_back(), quiet_lightning(), one_sentence(), self._arithmetic:
+        with loop.giving_signals_back(), quiet_lightning(), one_sentence(), gpu_failures(self._saved), self._arithmetic:
             try:
                 super().fit(model, datamodule=datamodule, ckpt_path=ckpt_path)
             except SystemExit as left:  # Lightning's answer to Ctrl-C
@@ -391,7 +396,7 @@ class DFLTrainer(Trainer):
             verbose: print Lightning's table of means.
             datamodule: the clients' data.
         """
-        with quiet_lightning(), one_sentence(), self._arithmetic:
+        with quiet_lightning(), one_sentence(), gpu_failures(), self._arithmetic:
             return super().validate(model, dataloaders, _checkpoint(ckpt_path), verbose, datamodule)
 
     def test(  # type: ignore[override]
@@ -403,7 +408,7 @@ class DFLTrainer(Trainer):
         datamodule: LightningDataModule | None = None,
     ) -> Any:
         """Evaluate a checkpoint's models, or the module's present ones; arguments as of `validate`."""
-        with quiet_lightning(), one_sentence(), self._arithmetic:
+        with quiet_lightning(), one_sentence(), gpu_failures(), self._arithmetic:
             return super().test(model, dataloaders, _checkpoint(ckpt_path), verbose, datamodule)
 
     def make_logger(self, folder: Path) -> None:
@@ -434,7 +439,7 @@ class DFLTrainer(Trainer):
         self.datamodule = datamodule
         datamodule.prepare_data()
         datamodule.setup("fit")
-        with one_sentence(), self._arithmetic:
+        with one_sentence(), gpu_failures(), self._arithmetic:
             module.setup("fit")
             module.configure_model()
 

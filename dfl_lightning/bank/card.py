@@ -1,4 +1,4 @@
-"""A GPU's memory: what is free, and what to say when it was not enough."""
+"""A GPU: the memory that is free, and what to say when it was not enough, or when the GPU fails."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import torch
 
-from dfl_lightning.utils.errors import UserError, is_out_of_memory, reason
+from dfl_lightning.utils.errors import UserError, is_gpu_failure, is_out_of_memory, reason
 
 
 def free_memory(device: torch.device) -> int | None:
@@ -45,3 +45,22 @@ def one_sentence(sentence: Callable[[BaseException], str] = out_of_memory) -> It
         if not is_out_of_memory(error):
             raise
         raise UserError(sentence(error)) from error
+
+
+@contextmanager
+def gpu_failures(saved: Callable[[], str] = lambda: "") -> Iterator[None]:
+    """Say in one sentence that a GPU failed in the work inside.
+
+    Args:
+        saved: what is left of the work, to end the sentence with.
+
+    Raises:
+        UserError: in the place of torch's error.
+    """
+    try:
+        yield
+    except RuntimeError as error:
+        if not is_gpu_failure(error):
+            raise
+        rest = "; ".join(part for part in (saved(), "CUDA_LAUNCH_BLOCKING=1 shows which operation fails") if part)
+        raise UserError(f"the GPU failed ({reason(error)}); {rest}") from error

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import io
 import os
+import shlex
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -261,6 +262,15 @@ class RoundCheckpoint(Checkpoint, RoundCallback):
 
     def __init__(self) -> None:
         self._saved: tuple[Path, int, bool] | None = None
+
+    @property
+    def saved(self) -> str:
+        """What of the run is saved, and how to go on from there, in words."""
+        if self._saved is None:
+            return "nothing of the run is saved"
+        file, rounds, _ = self._saved
+        done = f"{rounds} complete round{'s are' if rounds > 1 else ' is'} saved"
+        return f"{done}; go on with dfl-fit --ckpt_path {shlex.quote(str(file.parent.parent))}"
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         """The checkpoint that a run goes on from is saved already; to save it again would cost its predecessor."""

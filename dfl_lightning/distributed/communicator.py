@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from dfl_lightning.utils.errors import UNREACHABLE, UserError, is_out_of_memory
+from dfl_lightning.utils.errors import UNREACHABLE, UserError, is_gpu_failure, is_out_of_memory
 
 
 class StoppedElsewhere(BaseException):
@@ -234,8 +234,8 @@ class Ranks:
             collective(tensor, *args, **kwargs)
         except RuntimeError as error:
             self.apart = True
-            if is_out_of_memory(error):
-                raise  # here, and the others are there
+            if is_out_of_memory(error) or is_gpu_failure(error):
+                raise  # it is this process' own trouble
             raise LostProcess(UNREACHABLE) from error
         except BaseException:
             self.apart = True  # a second Ctrl-C in the middle of an exchange

@@ -13,6 +13,9 @@ UNREACHABLE = "another process of the run has ended or cannot be reached; its ow
 SHORTAGES = ("CUDA error: out of memory", "ALLOC_FAILED", "can't allocate memory", "bad_alloc")
 """What CUDA, its libraries and the CPU's allocators say of memory in errors that have no type of their own."""
 
+FAILURES = ("CUDA error", "CUDA driver error", "cuDNN error")
+"""How errors begin that a GPU, its driver or cuDNN reports."""
+
 
 class UserError(MisconfigurationException):
     """Bad input, told in one sentence: what, where, and what to do about it.
@@ -46,6 +49,18 @@ def is_out_of_memory(error: BaseException) -> bool:
     if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
         return True
     return isinstance(error, RuntimeError) and any(words in str(error) for words in SHORTAGES)
+
+
+def is_gpu_failure(error: BaseException) -> bool:
+    """Whether a GPU has failed, perhaps at something that was asked of it long before; mostly for good.
+
+    Example:
+        >>> is_gpu_failure(RuntimeError("CUDA error: an illegal memory access was encountered"))
+        True
+        >>> is_gpu_failure(RuntimeError("CUDA error: out of memory"))
+        False
+    """
+    return isinstance(error, RuntimeError) and str(error).startswith(FAILURES) and not is_out_of_memory(error)
 
 
 def reason(error: BaseException) -> str:

@@ -302,6 +302,47 @@ def test_a_recording_that_fails_leaves_the_numbers_as_they_are(federation, case,
     assert "a long story" not in engine.details["graphs"]
 
 
+class Breaking(TapeRecorder):
+    """Its n-th replay fails in the middle of a step, as a GPU does."""
+
+    def __init__(self, n):
+        super().__init__()
+        self.left = n
+
+    def record(self, step):
+        step()
+        tape, half = Tape(), Tape()
+        with tape:
+            step()
+        half.operations = tape.operations[: len(tape.operations) // 2]
+
+        def replay():
+            self.left -= 1
+            (tape if self.left else half).replay()
+            if not self.left:
+                raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+        return replay
+
+
+@pytest.mark.parametrize("case", ["momentum", "adam", "several batches", "unequal batches meet"])
+@pytest.mark.parametrize("n", [1, 9])
+def test_a_replay_that_fails_leaves_nothing_behind(federation, case, n):
+    """Neither in the models nor in the memory that lies still: the round can be done again."""
+    options = {"sizes": SIZES, **CASES[case]}
+    f, plain = federation(**options), federation(**options)
+    f.bank.engine.all_at_once(Breaking(n))
+    everybody, before = References.rows("models", torch.arange(f.m)), f.bank.rows("models").clone()
+    with pytest.raises(RuntimeError, match="illegal memory"):
+        f.bank.train(everybody, f.training(2, lr=LR))
+    assert torch.equal(f.bank.rows("models"), before)
+    with pytest.raises(KeyError):
+        f.bank.rows("trained")
+    found, expected = (side.bank.train(everybody, side.training(2, lr=LR)) for side in (f, plain))
+    same([found.losses, f.bank.rows("trained")], [expected.losses, plain.bank.rows("trained")])
+    assert f.bank.engine.recordings is not None
+
+
 def test_an_option_that_a_schedule_has_changed_is_not_kept_by_a_recording(federation, tape_recorder):
     """Where nobody knew before the run, as in one without end."""
     everybody = References.rows("models", torch.arange(len(SIZES)))
