@@ -18,7 +18,7 @@ from dfl_lightning.bank.references import References, Trained
 from dfl_lightning.callbacks.base import Aggregation, Selection, Substitution, Threshold
 from dfl_lightning.engines.engine import Training
 from dfl_lightning.functional import count_votes
-from dfl_lightning.round.record import Round, call_round_hook, draws_by_name_only
+from dfl_lightning.round.record import BYTES, Round, call_round_hook, draws_by_name_only
 from dfl_lightning.utils.errors import UserError
 
 if TYPE_CHECKING:
@@ -242,7 +242,6 @@ class RoundProtocol:
     def _costs(self, round: Round) -> dict[str, float]:
         """What the round's messages were, as means over clients; bytes of shared columns (buffers too) and proxies."""
         ledger, m = round.ledger, round.num_clients
-        itemsize = 4  # messages are counted in float32, whatever the simulation computes in
         models = int(ledger.models.sum()) + ledger.repeated
         proxies = {part: int(pairs.sum()) for part, pairs in ledger.parts.items()}
         probes = models - int((ledger.models & ledger.mixed).sum()) if not round.num_servers else 0
@@ -251,7 +250,7 @@ class RoundProtocol:
             "models_received": models / m,
             "probes_received": probes / m,
             "proxies_received": sum(proxies.values()) / m,
-            "bytes_received": itemsize * numbers / m,
+            "bytes_received": BYTES * numbers / m,
         }
         assert round.diverged is not None
         if round.losses is not None and not round.losses.isnan().all():

@@ -10,7 +10,15 @@ from dfl_lightning.callbacks.aggregation import (
 )
 from dfl_lightning.callbacks.base import Aggregation, Dropout, Monitor, Policy, Selection, Substitution, Threshold
 from dfl_lightning.callbacks.dropout import Bernoulli, ExactCount, GroupedCount, Markov, Trace
-from dfl_lightning.callbacks.monitors import FriendAccuracy, NeighbourAccuracy, SubstitutionError
+from dfl_lightning.callbacks.monitors import (
+    Fairness,
+    FriendAccuracy,
+    GraphSparsity,
+    LinkMessages,
+    NeighbourAccuracy,
+    SimulatedTime,
+    SubstitutionError,
+)
 from dfl_lightning.callbacks.selection import AFIND, DPFL, IFCA, PANM, PENS, FedeRiCo, Gossip
 from dfl_lightning.callbacks.substitution import FDMS, Stale
 from dfl_lightning.callbacks.threshold import AdaptiveThreshold
@@ -28,11 +36,14 @@ __all__ = [
     "Boltzmann",
     "Dropout",
     "ExactCount",
+    "Fairness",
     "FedeRiCo",
     "FriendAccuracy",
     "FromTopology",
     "Gossip",
+    "GraphSparsity",
     "GroupedCount",
+    "LinkMessages",
     "Markov",
     "Metropolis",
     "Monitor",
@@ -41,6 +52,7 @@ __all__ = [
     "SampleWeighted",
     "ScoreWeighted",
     "Selection",
+    "SimulatedTime",
     "Stale",
     "Substitution",
     "SubstitutionError",

@@ -54,6 +54,7 @@ from dfl_lightning.functional.panm_theory import (
 from dfl_lightning.functional.pens import more_often_than_expected
 from dfl_lightning.functional.selection import above_threshold, drawn_k, random_k, top_k
 from dfl_lightning.functional.similarity import centred_cosines, cosines_from_gram, distances_from_gram
+from dfl_lightning.functional.simulated_time import transfer_seconds
 
 __all__ = [
     "above_threshold",
@@ -101,6 +102,7 @@ __all__ = [
     "similarity_scores",
     "smoothed_loss",
     "top_k",
+    "transfer_seconds",
     "uniform_weights",
     "updated_probabilities",
     "worst_decile_mean",

@@ -19,7 +19,7 @@ from dfl_lightning.utils.files import unique_pairs
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-_TABLES = ("metrics", "clients", "graphs", "diverged", "dropouts", "stand_ins")
+_TABLES = ("metrics", "clients", "graphs", "diverged", "dropouts", "stand_ins", "link_messages")
 
 
 class Run:
@@ -81,6 +81,11 @@ class Run:
     def comparisons(self) -> dict[str, np.ndarray]:
         """comparisons.npz: `rounds` [k], `similarity` [k, n, n], `threshold` [k, n]."""
         return self._npz("comparisons.npz")
+
+    @cached_property
+    def link_messages(self) -> dict[str, np.ndarray]:
+        """link_messages.npz, by column: `receiver`, `sender`, `models`, `parts`, `bytes`; with `LinkMessages` only."""
+        return self._npz("link_messages.npz")
 
     @cached_property
     def split(self) -> dict[str, np.ndarray]:

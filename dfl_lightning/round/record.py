@@ -35,6 +35,29 @@ if TYPE_CHECKING:
     from dfl_lightning.trainer import DFLTrainer
 
 
+BYTES = 4
+"""Of a number in a message: messages are counted in float32, whatever the simulation computes in."""
+
+
+@dataclass(frozen=True)
+class Messages:
+    """What went over the links of a round, an entry a link that was used.
+
+    Attributes:
+        receivers: long [e].
+        senders: long [e].
+        models: whole models, long [e].
+        parts: other messages, long [e].
+        bytes: of all of them, long [e].
+    """
+
+    receivers: Tensor
+    senders: Tensor
+    models: Tensor
+    parts: Tensor
+    bytes: Tensor
+
+
 @dataclass
 class Ledger:
     """What a round's policies made clients receive; what is still at hand is not received again.
@@ -115,6 +138,25 @@ class Ledger:
         if (what, numbers) not in self.parts:
             self.parts[what, numbers] = torch.zeros_like(self.models)
         self.parts[what, numbers][receivers[foreign], senders[foreign]] = True
+
+    def by_link(self, numbers: int) -> Messages:
+        """What went over each link that was used.
+
+        Args:
+            numbers: how many a whole model has.
+        """
+        used = self.models
+        for pairs in self.parts.values():
+            used = used | pairs
+        receivers, senders = pairs_of(used)
+        models = self.models[receivers, senders].long()
+        if self._again is not None:
+            models += self._again[receivers, senders]
+        parts, sent = torch.zeros_like(models), models * numbers
+        for (_, size), pairs in self.parts.items():
+            got = pairs[receivers, senders].long()
+            parts, sent = parts + got, sent + got * size
+        return Messages(receivers, senders, models, parts, BYTES * sent)
 
     def forget(self, receivers: Tensor) -> None:
         """The receivers, long [r], throw away the models that they have at hand."""

@@ -57,6 +57,19 @@ def test_gains_are_paired_by_seed(runs):
     assert {row["gain"]: row["number"] for row in rows} == {g: gains.count(g) for g in gains}
 
 
+def test_simulated_time_is_added_up_already(tmp_path, make_run):
+    found = []
+    for seed, seconds in ((0, (1.5, 2, 7, 7.25)), (1, (2.5, 4, 8, 8.75))):
+        folder = make_run(tmp_path / str(seed), [[0.1], [0.2], [0.3], [0.4]], seed=seed, config=named("Ours"))
+        head, *lines = (folder / "metrics.csv").read_text().splitlines()
+        rows = [f"{line},{number!r}" for line, number in zip(lines, seconds, strict=True)]
+        (folder / "metrics.csv").write_text("\n".join([f"{head},simulated_seconds", *rows]) + "\n")
+        found.append(read_run(folder))
+    rows = rows_of(report.accuracy_by_time(found).to_dict())
+    assert [row["cost"] for row in rows] == [2, 3, 7.5, 8]
+    assert [row["accuracy"] for row in rows] == [10, 20, 30, 40]
+
+
 def test_cost_is_added_up_and_who_receives_nothing_is_a_level(runs):
     chart = report.accuracy_by_bytes(runs).to_dict()
     assert [row["cost"] for row in rows_of(chart)] == [2, 4, 6, 8]

@@ -1,7 +1,19 @@
 """Monitors: what is measured about a round beside the models' accuracy."""
 
+from dfl_lightning.callbacks.monitors.fairness import Fairness
 from dfl_lightning.callbacks.monitors.friend_accuracy import FriendAccuracy
+from dfl_lightning.callbacks.monitors.graph_sparsity import GraphSparsity
+from dfl_lightning.callbacks.monitors.link_messages import LinkMessages
 from dfl_lightning.callbacks.monitors.neighbour_accuracy import NeighbourAccuracy
+from dfl_lightning.callbacks.monitors.simulated_time import SimulatedTime
 from dfl_lightning.callbacks.monitors.substitution_error import SubstitutionError
 
-__all__ = ["FriendAccuracy", "NeighbourAccuracy", "SubstitutionError"]
+__all__ = [
+    "Fairness",
+    "FriendAccuracy",
+    "GraphSparsity",
+    "LinkMessages",
+    "NeighbourAccuracy",
+    "SimulatedTime",
+    "SubstitutionError",
+]

@@ -24,7 +24,7 @@ from dfl_lightning.report.reading import Run
 from dfl_lightning.utils.errors import UserError
 
 SIMULATED = "simulated_seconds"
-"""The column of metrics.csv with the simulated seconds of a round, where a run has one."""
+"""The column of metrics.csv with the simulated seconds until the end of a round, where a run has one."""
 
 
 def accuracy_by_bytes(runs: Sequence[Run | Method]) -> Any:
@@ -97,7 +97,8 @@ def _curve(method: Method, column: str, unit: float) -> list[dict[str, Any]]:
     for run in method.runs:
         if column not in run.metrics or "test_acc" not in run.metrics:
             continue
-        costs = np.nancumsum(run.metrics[column]) * unit
+        column_of_run = run.metrics[column]
+        costs = (column_of_run if column == SIMULATED else np.nancumsum(column_of_run)) * unit
         for r, cost, accuracy in zip(run.metrics["round"], costs, run.metrics["test_acc"], strict=True):
             if math.isfinite(accuracy):
                 points.setdefault(int(r), []).append((float(cost), float(accuracy) * 100))

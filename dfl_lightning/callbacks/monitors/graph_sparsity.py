@@ -1,0 +1,24 @@
+"""How many of the possible links does a round use?"""
+
+from __future__ import annotations
+
+from dfl_lightning.callbacks.base import Monitor
+from dfl_lightning.round.record import Round
+
+
+class GraphSparsity(Monitor):
+    """Share of the possible links over which something was received, and how many of these are used both ways.
+
+    Logs `link_density`: used links / links of the round's topology, both directions counted, whoever is up; and
+    `link_symmetry`: the share of the used links whose reverse is used too, silent where none is used. A link is used
+    where the receiver got a model, or a part of one, to mix or to look at: what `bytes_received` counts.
+    """
+
+    def on_round_end(self, round: Round) -> None:
+        """Count the round's links."""
+        used = round.ledger.models | round.ledger.proxies
+        possible = int((round.reachable | used).sum())
+        number = int(used.sum())
+        round.log("link_density", number / possible if possible else 0.0)
+        if number:
+            round.log("link_symmetry", int((used & used.T).sum()) / number)

@@ -1,0 +1,78 @@
+"""Who sent how much to whom, over the whole run."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from dfl_lightning.callbacks.base import Monitor
+from dfl_lightning.round.record import Round
+from dfl_lightning.utils.errors import UserError
+from dfl_lightning.utils.files import write_npz
+
+if TYPE_CHECKING:
+    from dfl_lightning.round.federation import Federation
+
+FILE = "link_messages.npz"
+MOST_NODES = 1000
+"""Nodes above which a number for each pair of them is too much to keep."""
+
+
+class LinkMessages(Monitor):
+    """Messages of each link, summed over the run, as `link_messages.npz` in the run folder.
+
+    An entry a link that was used: `receiver` and `sender` (servers come after the clients), `models` (whole models),
+    `parts` (everything else) and `bytes`. The sum of `bytes` is that of the column `bytes_received` times the number of
+    clients. The file is written with each checkpoint and at the end. A monitor that a resumed run gets first counts
+    from there on.
+    """
+
+    state = ("models", "parts", "bytes")
+
+    def __init__(self) -> None:
+        self.models, self.parts, self.bytes = torch.zeros(3, 0, 0, dtype=torch.int64)
+
+    def start(self, federation: Federation) -> None:
+        """Room for all pairs.
+
+        Raises:
+            UserError: there are too many.
+        """
+        n = federation.num_nodes
+        if n > MOST_NODES:
+            raise UserError(
+                f"monitor LinkMessages keeps numbers for each pair of at most {MOST_NODES} nodes, and there are {n}; "
+                "leave it out: metrics.csv has the means over clients"
+            )
+        self.models, self.parts, self.bytes = torch.zeros(3, n, n, dtype=torch.int64)
+
+    def on_round_end(self, round: Round) -> None:
+        """Add the round's messages."""
+        sent = round.ledger.by_link(len(round.bank.layout.shared))
+        for total, more in ((self.models, sent.models), (self.parts, sent.parts), (self.bytes, sent.bytes)):
+            total[sent.receivers, sent.senders] += more
+
+    def on_save_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> None:
+        """The file is never behind a checkpoint."""
+        self._write(trainer, pl_module)
+
+    def on_train_end(self, trainer: Any, pl_module: Any) -> None:
+        """Also where there are no checkpoints."""
+        self._write(trainer, pl_module)
+
+    def _write(self, trainer: Any, module: Any) -> None:
+        """What the last complete round left; a round that is under way does not count yet."""
+        folder = trainer.run_folder
+        if not trainer.is_global_zero or folder is None or not folder.is_open:
+            return
+        found: dict[str, Tensor] = module.bank.boundary.callbacks.get(self.state_key, self.state_dict())
+        receivers, senders = torch.nonzero(found["models"] + found["parts"], as_tuple=True)
+        arrays = {name: found[name][receivers, senders].numpy() for name in self.state}
+        ids = {"receiver": receivers.int().numpy(), "sender": senders.int().numpy()}
+        file = folder.path / FILE
+        try:
+            write_npz(file, {**ids, **arrays})
+        except OSError as error:
+            raise UserError(f"{file}: cannot be written ({error.strerror})") from error

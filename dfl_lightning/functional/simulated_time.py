@@ -1,0 +1,49 @@
+"""How long a round would take on devices of given speeds, with given connections."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+__all__ = ["transfer_seconds"]
+
+
+def transfer_seconds(
+    receivers: Tensor,
+    senders: Tensor,
+    messages: Tensor,
+    size: Tensor,
+    up: Tensor,
+    down: Tensor,
+    latency: Tensor,
+) -> Tensor:
+    """Seconds that each client spends on receiving its messages one after the other.
+
+    A link is as fast as the slower of its two ends, and as late as the later one. Nodes after the m clients are servers
+    without limits; what they receive is counted to the client that sends it.
+
+    Args:
+        receivers: of each link that was used, long [e].
+        senders: long [e].
+        messages: over each link, [e]; each waits for the latency.
+        size: bytes over each link, [e].
+        up: bytes a second that each client can send, float64 [m].
+        down: bytes a second that each client can receive, float64 [m].
+        latency: seconds, float64 [m].
+
+    Returns:
+        float64 [m].
+
+    Example:
+        >>> up, down = torch.tensor([10.0, 20.0]).double(), torch.tensor([40.0, 5.0]).double()
+        >>> one, latency = torch.tensor([1]), torch.tensor([0.5, 0.25]).double()
+        >>> transfer_seconds(torch.tensor([0]), torch.tensor([1]), one, 100 * one, up, down, latency)
+        tensor([5.5000, 0.0000], dtype=torch.float64)
+    """
+    m = len(up)
+    of_sender, of_receiver = senders < m, receivers < m
+    j, i = senders.clamp(max=m - 1), receivers.clamp(max=m - 1)
+    rate = torch.minimum(up[j].where(of_sender, torch.inf), down[i].where(of_receiver, torch.inf))
+    late = torch.maximum(latency[j].where(of_sender, 0.0), latency[i].where(of_receiver, 0.0))
+    seconds = size / rate + messages * late
+    return torch.zeros(m, dtype=torch.float64).index_add_(0, i.where(of_receiver, j), seconds)
