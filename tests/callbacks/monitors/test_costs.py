@@ -1,6 +1,8 @@
 """What rounds cost, link by link and in simulated time, against slow sums by hand."""
 
 import math
+import subprocess
+import sys
 
 import networkx as nx
 import numpy as np
@@ -119,12 +121,13 @@ def test_drawn_clients_are_log_normal_and_named(start):
         start(cb.Gossip(k=0), cb.Uniform(), time, clients=clients)
         return time.devices
 
-    found = devices()
+    found, drawn = devices(), set()
     for name, middle in (("speed", 100), ("up", 50), ("down", 20), ("latency", 0.1)):
         logs = (found[name] / middle).log()
+        drawn.add(round(float(logs[0]), 6))
         assert abs(float(logs.mean())) < 3 * 0.5 / 20
         assert float(logs.std()) == pytest.approx(0.5, rel=0.15)
-    assert len({tuple(found[name].log().sub(found[name].log().mean()).tolist()) for name in found}) == 4
+    assert len(drawn) == 4
     again, other = devices(seed=0), devices(seed=1)
     for name in found:
         assert torch.equal(found[name], again[name])  # the run's seed is 0
@@ -248,10 +251,7 @@ def test_monitors_change_nothing(small_run, tmp_path):
 
 
 @pytest.mark.slow
-def test_two_processes_have_the_numbers_of_one(tmp_path, monkeypatch):
-    import subprocess
-    import sys
-
+def test_two_processes_have_the_numbers_of_one(tmp_path):
     words = ["--config", "afind", "--data.num_clients", "6", "--trainer.max_rounds", "4", "--trainer.accelerator=cpu"]
     words += ["--dropout", "Bernoulli", "--dropout.rate", "0.3", "--trainer.enable_progress_bar", "false"]
     words += ["--monitors", "[Fairness, GraphSparsity, LinkMessages]", "--monitors+=SimulatedTime"]
@@ -267,9 +267,8 @@ def test_two_processes_have_the_numbers_of_one(tmp_path, monkeypatch):
         assert done.returncode == 0, done.stderr
         runs.append(read_run(next((tmp_path / devices).glob("runs/*/*"))))
     one, two = runs
-    for name in ("simulated_seconds", "link_density", "link_symmetry", "test_acc_variance", "val_acc_best10"):
-        if name in one.metrics:
-            np.testing.assert_allclose(one.metrics[name], two.metrics[name], rtol=1e-12, err_msg=name)
+    for name in ("simulated_seconds", "link_density", "link_symmetry", "test_acc_variance", "test_acc_best10"):
+        np.testing.assert_array_equal(one.metrics[name], two.metrics[name], err_msg=name)
     for name in one.link_messages:
         np.testing.assert_array_equal(one.link_messages[name], two.link_messages[name])
 
