@@ -150,7 +150,8 @@ def parts(content: Any, where: str = "") -> Iterator[tuple[str, np.ndarray]]:
         for number, value in enumerate(content):
             yield from parts(value, f"{where}/{number}")
     else:
-        yield where, content.numpy() if isinstance(content, torch.Tensor) else np.asarray(_number(content))
+        value = content.numpy() if isinstance(content, torch.Tensor) else np.asarray(_number(content))
+        yield where, np.asarray(repr(content)) if value.dtype == object else value  # the bytes of None are an address
 
 
 def _number(word: Any) -> Any:
