@@ -1,5 +1,6 @@
 """A run that takes a tenth of a second, for tests of everything around the rounds; the scripts, imported."""
 
+import functools
 import importlib
 import os
 import signal
@@ -9,6 +10,7 @@ from pathlib import Path
 import lightning.pytorch as L
 import pytest
 import torch
+from lightning.fabric.utilities import registry
 
 from dfl_lightning import DFLModule, DFLTrainer
 from dfl_lightning import callbacks as families
@@ -111,6 +113,22 @@ def users_modules_are_forgotten(tmp_path_factory):
     for name in set(sys.modules) - before:
         if (getattr(sys.modules[name], "__file__", None) or "").startswith(root):
             del sys.modules[name]
+
+
+@pytest.fixture(autouse=True, scope="session")
+def installed_packages_are_read_once():
+    """Every trainer asks all installed packages for callbacks of theirs, and gets the same answer."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(registry, "entry_points", functools.cache(registry.entry_points))
+        yield
+
+
+@pytest.fixture(autouse=True, scope="session")
+def no_file_waits_for_the_disk():
+    """No test cuts the power: what is written need not be on the disk before a run goes on."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda descriptor: None)
+        yield
 
 
 @pytest.fixture(autouse=True, scope="session")

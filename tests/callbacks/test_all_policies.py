@@ -8,6 +8,14 @@ from tester.shipped import LISTED, left_out, where_they_do_not, where_they_work
 from dfl_lightning.cli.registry import FAMILIES
 
 every_policy = pytest.mark.parametrize(("listed", "place"), where_they_work())
+once_in_a_normal_run = pytest.mark.parametrize(
+    ("listed", "place"),
+    [
+        pytest.param(*p.values, id=p.id, marks=pytest.mark.slow if "," in p.values[0].name else [])
+        for p in where_they_work()
+    ],
+)
+"""Without the further variants of a policy, which have a comma in their names, except with `-m slow`."""
 
 
 @pytest.fixture(scope="module")
@@ -72,12 +80,12 @@ def test_it_goes_on_from_a_file(listed, place):
     properties.goes_on_from_a_file(listed, place)
 
 
-@every_policy
+@once_in_a_normal_run
 def test_it_does_not_see_cohorts(listed, place):
     properties.does_not_see_cohorts(listed, place)
 
 
-@every_policy
+@once_in_a_normal_run
 def test_it_does_not_see_ids(listed, place):
     properties.does_not_see_ids(listed, place)
 

@@ -189,13 +189,13 @@ def reference(start, tmp_path):
 
 
 def cases():
-    """Every hook in rounds 0, 2, 3 by every way to stop; one in three of them in a normal run."""
+    """Every hook in rounds 0, 2, 3 by every way to stop; one in ten of them in a normal run."""
     number = 0
     for how in STOPS:
         for hook in ("on_train_start", *BEFORE, *AFTER):
             for round in (3,) if hook in EVALUATION else (0, 2, 3):
                 number += 1
-                rest = () if number % 3 == 0 else pytest.mark.slow
+                rest = () if number % 10 == 0 else pytest.mark.slow
                 yield pytest.param(how, hook, round, marks=rest, id=f"{how}-{hook}-{round}")
 
 
@@ -204,8 +204,15 @@ def test_a_stopped_and_resumed_run_ends_like_one_that_was_not(start, reference, 
     check(start, reference, how, hook, round)
 
 
-@pytest.mark.parametrize("how", ["error", "save"])
-@pytest.mark.parametrize("hook", ["on_round_end", "on_train_epoch_end", "on_boundary"])
+@pytest.mark.parametrize(
+    ("how", "hook"),
+    [
+        *(("error", "on_train_epoch_end"), ("save", "on_round_end"), ("save", "on_boundary")),
+        pytest.param("error", "on_round_end", marks=pytest.mark.slow),
+        pytest.param("error", "on_boundary", marks=pytest.mark.slow),
+        pytest.param("save", "on_train_epoch_end", marks=pytest.mark.slow),
+    ],
+)
 def test_it_does_not_matter_whether_the_stop_comes_before_or_after_the_run_folder(start, reference, how, hook):
     check(start, reference, how, hook, 3, late=True)
 
@@ -240,8 +247,17 @@ def check(start, reference, how, hook, round, late=False):
     assert bool(cut) == (how == "save")
 
 
-@pytest.mark.parametrize("how", ["error", "ctrl-c", "save"])
-@pytest.mark.parametrize("hook", ["on_validation_start", "on_validation_end", "on_train_epoch_end"])
+QUICK_CATCHES = [("error", "on_validation_end"), ("ctrl-c", "on_validation_start"), ("save", "on_train_epoch_end")]
+
+
+@pytest.mark.parametrize(
+    ("how", "hook"),
+    [
+        pytest.param(how, hook, marks=[] if (how, hook) in QUICK_CATCHES else pytest.mark.slow)
+        for how in ("error", "ctrl-c", "save")
+        for hook in ("on_validation_start", "on_validation_end", "on_train_epoch_end")
+    ],
+)
 def test_a_run_may_be_stopped_again_while_it_catches_up_with_an_evaluation(start, reference, how, hook):
     first = fit(start(Bomb("on_validation_end", 3, throw)))
     last = first.folder / "checkpoints" / "last.ckpt"
@@ -252,7 +268,12 @@ def test_a_run_may_be_stopped_again_while_it_catches_up_with_an_evaluation(start
     same(reference, result(resumed))
 
 
-@pytest.mark.parametrize("hook", ["on_train_start", *BEFORE, *AFTER])
+AGAIN = ("on_train_start", "on_train_batch_start", "on_mix", "on_validation_end", "on_boundary")
+
+
+@pytest.mark.parametrize(
+    "hook", [h if h in AGAIN else pytest.param(h, marks=pytest.mark.slow) for h in ("on_train_start", *BEFORE, *AFTER)]
+)
 @pytest.mark.parametrize("round", [5, pytest.param(1, marks=pytest.mark.slow)])
 def test_fit_again_after_an_error_in_the_same_process(start, reference, hook, round):
     run = start(Bomb(hook, round, throw))
@@ -403,7 +424,7 @@ def test_policies_with_memory_resume_too(start, small_run, other):
 
 def moments():
     for number in range(60):
-        yield pytest.param(number, marks=() if number < 10 else pytest.mark.slow)
+        yield pytest.param(number, marks=() if number < 4 else pytest.mark.slow)
 
 
 @pytest.mark.parametrize("number", list(moments()))

@@ -384,7 +384,12 @@ def test_a_class_explains_its_options(dfl, words):
         assert f".{option}" in done.out
 
 
-@pytest.mark.parametrize("name", shipped("topologies"))
+OFTEN = ("server", "two_clusters", "ring_then_complete")
+
+
+@pytest.mark.parametrize(
+    "name", [n if n in OFTEN else pytest.param(n, marks=pytest.mark.slow) for n in shipped("topologies")]
+)
 def test_every_shipped_topology_answers_to_its_name_and_its_path(dfl, name):
     policies = "--selection Gossip --aggregation Uniform --threshold null --data.partition IID"
     by_name = dfl(f"--config afind {policies} --topology {name} --explain")

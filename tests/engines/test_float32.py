@@ -1,5 +1,7 @@
 """One precision for products and convolutions of float32 numbers, while a run lasts."""
 
+import json
+import os
 import subprocess
 import sys
 
@@ -32,7 +34,7 @@ USERS = (
 )
 
 SCRIPT = """
-import torch, warnings
+import json, os, torch, traceback, warnings
 warnings.simplefilter("error")
 from dfl_lightning.engines.float32 import float32_arithmetic
 
@@ -45,31 +47,46 @@ def now():
             found[setting] = type(error).__name__
     return found
 
-USER
-before = now()
-for tf32 in (False, True):
-    with float32_arithmetic(tf32):
-        inside = now()
-        with float32_arithmetic(not tf32), float32_arithmetic(not tf32):
-            assert now()["torch.backends.cudnn.allow_tf32"] is not tf32
-        assert now() == inside
-        assert inside["torch.backends.cudnn.allow_tf32"] is tf32, inside
-        assert inside["torch.backends.cuda.matmul.allow_tf32"] is tf32, inside
-        for name, value in inside.items():
-            if name.endswith("fp32_precision"):
-                on_gpu = "cudnn" in name or "cuda" in name
-                assert value in ("AttributeError", "tf32" if tf32 and on_gpu else "ieee"), inside
-    assert now() == before, (before, now())
+def check(user):
+    exec(user)
+    before = now()
+    for tf32 in (False, True):
+        with float32_arithmetic(tf32):
+            inside = now()
+            with float32_arithmetic(not tf32), float32_arithmetic(not tf32):
+                assert now()["torch.backends.cudnn.allow_tf32"] is not tf32
+            assert now() == inside
+            assert inside["torch.backends.cudnn.allow_tf32"] is tf32, inside
+            assert inside["torch.backends.cuda.matmul.allow_tf32"] is tf32, inside
+            for name, value in inside.items():
+                if name.endswith("fp32_precision"):
+                    on_gpu = "cudnn" in name or "cuda" in name
+                    assert value in ("AttributeError", "tf32" if tf32 and on_gpu else "ieee"), inside
+        assert now() == before, (before, now())
+
+said = {}
+for user in USERS:
+    process = os.fork()  # settings last as long as the process does
+    if not process:
+        try:
+            check(user)
+        except BaseException:
+            traceback.print_exc()
+            os._exit(1)
+        os._exit(0)
+    said[user] = os.waitpid(process, 0)[1]
+print(json.dumps(said))
 """
 
 
-@pytest.mark.parametrize("user", USERS)
-def test_both_are_set_and_the_users_own_settings_come_back(user):
-    if "fp32_precision" in user and not hasattr(torch.backends, "fp32_precision"):
-        pytest.skip("torch knows these settings since 2.9")
-    script = SCRIPT.replace("SETTINGS", repr(SETTINGS)).replace("USER", user)
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="starts a process for each setting by forking")
+def test_both_are_set_and_the_users_own_settings_come_back():
+    known = hasattr(torch.backends, "fp32_precision")  # since torch 2.9
+    users = [user for user in USERS if known or "fp32_precision" not in user]
+    script = SCRIPT.replace("SETTINGS", repr(SETTINGS)).replace("USERS", repr(users))
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert not done.returncode, done.stderr
+    assert json.loads(done.stdout) == dict.fromkeys(users, 0), done.stderr
 
 
 class Watching(nn.Module):

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 
-@settings(max_examples=50, **RULES)
+@settings(max_examples=25, **RULES)
 @given(case=cases())
 def test_any_run_keeps_its_promises_or_is_refused(case):
     play(case)
@@ -22,7 +22,7 @@ def test_any_run_keeps_its_promises_or_is_refused_in_many_cases(case):
     play(case)
 
 
-@settings(max_examples=60, **RULES)
+@settings(max_examples=30, **RULES)
 @given(data=st.data())
 def test_any_mixture_of_policies_is_set_up_or_refused_in_one_sentence(data):
     """Whatever goes together; nothing is trained."""
@@ -40,7 +40,7 @@ def test_any_mixture_of_policies_is_set_up_or_refused_in_one_sentence(data):
     set_up(Case([3, 1, 5], [1, 0, 2], [1, 1, 1], engine="loop", **choice))
 
 
-@settings(max_examples=8, **RULES)
+@settings(max_examples=4, **RULES)
 @given(case=cases(poisoned=st.just({1: {0: float("nan")}})))
 def test_both_engines_agree_about_faults(case):
     case.watched = False

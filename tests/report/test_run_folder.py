@@ -597,8 +597,16 @@ DAMAGES = {
 }
 
 
-@pytest.mark.parametrize("damage", DAMAGES)
-@pytest.mark.parametrize("fork", [False, True])
+FORKS = ("a row twice", "two rows short")
+
+
+@pytest.mark.parametrize(
+    ("damage", "fork"),
+    [
+        *((damage, False) for damage in DAMAGES),
+        *(pytest.param(damage, True, marks=[] if damage in FORKS else pytest.mark.slow) for damage in DAMAGES),
+    ],
+)
 def test_a_table_that_no_run_writes_is_refused_before_anything_is_written(small_run, damage, fork):
     run = small_run(4).fit()
     last, file = run.folder / "checkpoints" / "last.ckpt", run.folder / "metrics.csv"

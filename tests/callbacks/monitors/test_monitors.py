@@ -151,7 +151,7 @@ def watched(start, tmp_path):
     return _watched
 
 
-@pytest.mark.parametrize("engine", ["stacked", "loop"])
+@pytest.mark.parametrize("engine", ["stacked", pytest.param("loop", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("topology", ["server", "complete", "ring"])
 @pytest.mark.parametrize("substitution", [FDMS, Stale, None])
 def test_the_error_is_the_distance_from_the_round_in_which_nobody_dropped_out(substitution, topology, engine, watched):

@@ -92,7 +92,13 @@ def perfect(monkeypatch):
 
 @pytest.mark.parametrize("candidates", ["new", "all"])
 @pytest.mark.parametrize(
-    ("n", "a", "l", "k", "repeats"), [(100, 25, 10, 5, 20), (100, 50, 10, 5, 8), (20, 5, 4, 2, 50), (6, 3, 2, 2, 60)]
+    ("n", "a", "l", "k", "repeats"),
+    [
+        (100, 25, 10, 5, 20),
+        pytest.param(100, 50, 10, 5, 8, marks=pytest.mark.slow),
+        (20, 5, 4, 2, 50),
+        pytest.param(6, 3, 2, 2, 60, marks=pytest.mark.slow),
+    ],
 )
 def test_confident_initialisation_follows_its_exact_law(n, a, l, k, repeats, candidates, perfect):
     rounds, number = 5, n * repeats
@@ -113,7 +119,11 @@ def test_confident_initialisation_follows_its_exact_law(n, a, l, k, repeats, can
 
 @pytest.mark.parametrize(
     ("l", "k", "formula", "models", "updates"),
-    [(4, 2, 1118, 1140, 758), (4, 3, 1397, 1435, 857), (10, 5, 2795, 2848, 1895)],
+    [
+        (4, 2, 1118, 1140, 758),
+        pytest.param(4, 3, 1397, 1435, 857, marks=pytest.mark.slow),
+        pytest.param(10, 5, 2795, 2848, 1895, marks=pytest.mark.slow),
+    ],
 )
 def test_a_run_costs_more_than_the_papers_formula(l, k, formula, models, updates, perfect):
     run = perfect([i % 2 for i in range(100)], l=l, k=k, stage_one=100, tau=10)

@@ -113,8 +113,18 @@ def on(device):
     return everything_on(device) if device is not None else everything_on(torch.device("cpu"))
 
 
-@pytest.mark.parametrize("checkpoints", ["full", "sharded"])
-@pytest.mark.parametrize(("first", "second"), [("here", "there"), ("there", "here"), ("there", "there")])
+QUICK = [("here", "there", "full"), ("there", "here", "sharded")]
+WAYS = [
+    (first, second, kind)
+    for first, second in (("here", "there"), ("there", "here"), ("there", "there"))
+    for kind in ("full", "sharded")
+]
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "checkpoints"),
+    [pytest.param(*way, marks=[] if way in QUICK else pytest.mark.slow) for way in WAYS],
+)
 def test_a_checkpoint_of_one_device_is_resumed_on_another(small_run, tmp_path, first, second, checkpoints):
     options = {"precision": "64-true", "checkpoints": checkpoints, "checkpoint_every": 1, "run_name": "resumed"}
     whole = small_run(rounds=4, **options, root=tmp_path / "whole").fit()

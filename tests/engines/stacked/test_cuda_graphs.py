@@ -289,8 +289,17 @@ class Failing(TapeRecorder):
         return super().record(step)
 
 
-@pytest.mark.parametrize("case", ["momentum", "adam", "several batches", "two phases", "unequal batches meet"])
-@pytest.mark.parametrize("n", [1, 2, 4])
+QUICK = [("momentum", 1), ("adam", 2), ("several batches", 4), ("two phases", 2), ("unequal batches meet", 1)]
+
+
+@pytest.mark.parametrize(
+    ("case", "n"),
+    [
+        pytest.param(case, n, marks=[] if (case, n) in QUICK else pytest.mark.slow)
+        for n in (1, 2, 4)
+        for case in ("momentum", "adam", "several batches", "two phases", "unequal batches meet")
+    ],
+)
 def test_a_recording_that_fails_leaves_the_numbers_as_they_are(federation, case, n):
     recorder = Failing(n)
     with pytest.warns(UserWarning, match="from now on steps are not recorded: a step cannot"):

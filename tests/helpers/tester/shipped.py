@@ -17,7 +17,7 @@ class Listed:
     """A policy, and what the tester must know about it.
 
     Args:
-        name: for people; unique.
+        name: for people; unique. A further variant of another one has its name, a comma and what differs.
         make: makes the policy; a dropout's passes keywords on. The working folder holds `trace.txt`, `all_up.txt` and
             `all_down.txt`, with a column for each client.
         company: makers of policies of other families that it needs; see `tester.scenes` for who is there otherwise.
@@ -114,7 +114,7 @@ LISTED: dict[str, list[Listed]] = {
         Listed("dpfl as printed", lambda: cb.DPFL(budget=2, initial_epochs=2, rule="literal"), draws=COINS),
         # two rounds of stage one, then a matching in every other round
         Listed("panm", lambda: cb.PANM(k=2, l=2, stage_one=2, tau=2)),
-        Listed("panm, losses", lambda: cb.PANM("loss", k=2, l=2, stage_one=2, tau=2)),
+        Listed("panm by losses", lambda: cb.PANM("loss", k=2, l=2, stage_one=2, tau=2)),
         Listed("panm, unoriented", lambda: cb.PANM(k=2, l=2, stage_one=2, tau=2, matching="unoriented")),
         Listed("panm as printed", panm_by_the_letter),
         Listed("pens", lambda: cb.PENS(k=2, sampled=3, top=2, stage_one=2)),
