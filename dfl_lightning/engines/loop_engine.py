@@ -81,24 +81,26 @@ class LoopEngine(Engine):
 
     def evaluate(self, bank: Bank, references: References, split: str) -> Evaluation:
         """Evaluate the jobs, each by itself; see `Engine.evaluate`."""
-        losses = torch.full((len(references),), float("nan"), dtype=torch.float64)
-        metrics = {name: losses.clone() for name in self.metrics}
         cohorts = self.by_cohort(references.owners)
         set_mode(self.config.loss, False)
 
-        def work(jobs: Tensor) -> None:
+        def work(jobs: Tensor) -> list[Tensor]:
+            found = []
             with torch.no_grad(), self._scratch() as scratch:
                 for job in jobs.tolist():
                     pool.check()
                     row = bank.materialise(references.take(torch.tensor([job])))[0]
-                    found = scratch.scores(row, self.samples(int(references.owners[job]), split))
-                    losses[job] = found.pop("loss")
-                    for name, value in found.items():
-                        metrics[name][job] = value
+                    found.append(scratch.scores(row, self.samples(int(references.owners[job]), split)))
+            return found
 
         with workers(self.threads) as pool, one_blas_thread():
-            pool.map(work, cohorts, between=self.between_cohorts)
-        return Evaluation(losses, metrics)
+            results = pool.map(work, cohorts, between=self.between_cohorts)
+        table = torch.full((1 + len(self.metrics), len(references)), float("nan"), dtype=torch.float64)
+        if cohorts:
+            found = torch.stack([scores for several in results for scores in several])
+            table[:, torch.cat(cohorts)] = found.cpu().T  # a GPU is waited for once
+        losses, *metrics = table
+        return Evaluation(losses, dict(zip(self.metrics, metrics, strict=True)))
 
     @contextmanager
     def _scratch(self) -> Iterator[Scratch]:
@@ -165,14 +167,17 @@ class Scratch:
             if not entry.dtype.is_floating_point:
                 row[entry.start : entry.stop] = own.reshape(-1).to(row.dtype)
 
-    def scores(self, row: Tensor, samples: Tensor) -> dict[str, float]:
-        """Mean loss (infinite, if it is no number), accuracy and metrics of a row on samples; NaN without samples."""
+    def scores(self, row: Tensor, samples: Tensor) -> Tensor:
+        """Mean loss (infinite, if it is no number), accuracy and metrics of a row on samples; NaN without samples.
+
+        They stay where the row is, float64 [2 + metrics]: a GPU is not waited for.
+        """
         metrics = self._metrics
         if not len(samples):
-            return dict.fromkeys(("loss", "acc", *metrics), float("nan"))
+            return torch.full((2 + len(metrics),), float("nan"), dtype=torch.float64, device=row.device)
         self.load(row)
         network = self.network.eval()
-        loss = correct = 0.0
+        loss, correct = torch.zeros(2, dtype=torch.float64, device=row.device)
         for metric in metrics.values():
             metric.reset()
         for part in (samples,) if self._whole else samples.split(EVALUATION_BATCH):
@@ -180,13 +185,13 @@ class Scratch:
             with self.config.arithmetic(x.device):
                 outputs = network(x)
             outputs = outputs.to(self.config.dtype)
-            loss += float(self.config.loss(outputs, y)) * len(part)
-            correct += float(right_answers(outputs, y, classes=1).sum())
+            loss = loss + self.config.loss(outputs, y).double() * len(part)
+            correct = correct + right_answers(outputs, y, classes=1).sum()
             for metric in metrics.values():
                 metric.update(outputs, y)
-        computed = {name: float(metric.compute()) for name, metric in metrics.items()}
-        loss = math.inf if math.isnan(loss) else loss / len(samples)
-        return {"loss": loss, "acc": correct / len(samples), **computed}
+        loss = torch.where(loss.isnan(), math.inf, loss / len(samples))
+        computed = (torch.as_tensor(metric.compute(), device=row.device).double() for metric in metrics.values())
+        return torch.stack([loss, correct / len(samples), *(value.reshape(()) for value in computed)])
 
 
 class _Job:

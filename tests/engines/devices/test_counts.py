@@ -141,6 +141,9 @@ WAITING = {
     "lengths of rows": (lengths, {}),
     "clients that diverge": (diverging, {}),
     "steps of the loop engine": (step, {"engine": LoopEngine}),
+    "evaluation by the loop engine": (own_evaluation, {"engine": LoopEngine}),
+    "metrics by the loop engine": (own_evaluation, {"engine": LoopEngine, "metrics": {"margin": Margin()}}),
+    "all pairs by the loop engine": (all_pairs, {"engine": LoopEngine}),
 }
 
 
