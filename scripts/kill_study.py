@@ -35,7 +35,7 @@ from dfl_lightning.utils.locks import is_locked
 EVERY = 5
 """Rounds between two checkpoints."""
 STUDY = f"""\
-# Four cells that somebody ends
+# Cells that somebody ends
 name: ended
 base:
   trainer: {{max_rounds: ROUNDS, checkpoint_every: {EVERY}, check_val_every_n_epoch: 25, accelerator: cpu}}
@@ -48,10 +48,12 @@ rows:
   Local: {{selection.k: 0}}
 columns:
   IID: {{data.partition: IID}}
-  rotated: {{data.partition: {{class_path: RotatedClusters, init_args: {{degrees: [0, 90]}}}}}}
+SECOND
 seeds: [0]
 accuracy: acc_last
 """
+SECOND = "  rotated: {data.partition: {class_path: RotatedClusters, init_args: {degrees: [0, 90]}}}"
+"""The second column."""
 CODES = {signal.SIGKILL: (-9,), signal.SIGTERM: (143, -15), signal.SIGINT: (130, -2)}
 """Exit codes of a study that gets a signal; the second one while it loads, when there is nothing to say yet."""
 TARGETS = ("study", "cell")
@@ -80,10 +82,12 @@ class Setting:
 
     Attributes:
         rounds: of a cell; also those of all cells between two kills, at most.
+        columns: 1 or 2, of two cells each.
         cold: whether every process loads the libraries.
     """
 
     rounds: int = 100
+    columns: int = 2
     cold: bool = False
 
 
@@ -105,7 +109,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=30, metavar="N", help="of all studies; default 30")
     parser.add_argument("--each", type=int, default=6, metavar="N", help="of one study at most; default 6")
-    parser.add_argument("--rounds", type=int, default=100, metavar="N", help="of each of the four cells; default 100")
+    parser.add_argument("--rounds", type=int, default=100, metavar="N", help="of each cell; default 100")
+    parser.add_argument("--columns", type=int, default=2, choices=(1, 2), help="of two cells each; default 2")
     parser.add_argument("--seed", type=int, default=0, help="of the moments; default 0")
     parser.add_argument("--cold", action="store_true", help="start new Pythons in the place of forks: slower")
     words = parser.parse_args(argv)
@@ -115,7 +120,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not words.cold:
         load_study()
     folder = Path(tempfile.mkdtemp(prefix="kill_study_"))
-    setting = Setting(words.rounds, words.cold)
+    setting = Setting(words.rounds, words.columns, words.cold)
     seconds = leave_alone(folder / "reference", setting)
     print(f"left alone: {seconds:.1f} s", flush=True)
     all_found: list[Found] = []
@@ -152,7 +157,8 @@ def load_study() -> None:
 def start(folder: Path, setting: Setting, *words: str) -> Run:
     """`dfl-study` in a folder."""
     folder.mkdir(exist_ok=True)
-    (folder / "ended.yaml").write_text(STUDY.replace("ROUNDS", str(setting.rounds)), encoding="utf-8")
+    text = STUDY.replace("ROUNDS", str(setting.rounds)).replace("SECOND\n", f"{SECOND}\n" * (setting.columns > 1))
+    (folder / "ended.yaml").write_text(text, encoding="utf-8")
     return Run([words[0], "ended.yaml", *words[1:]], folder, setting.cold, "study")
 
 
@@ -288,7 +294,7 @@ def judge(study: Run, signum: signal.Signals) -> Iterator[str]:
 # --- the end ----------------------------------------------------------------------------------------------------------
 def compare(folder: Path, reference: Path, setting: Setting) -> Iterator[str]:
     """Where the tables differ, and anything that the runs have left."""
-    for words in (["--format", "csv"], ["--format", "latex"], []):
+    for words in (["--format", "csv"], []):
         printed, wanted = (table(place, setting, *words) for place in (folder, reference))
         if printed != wanted:
             yield f"the table is another one: {printed} and not {wanted}"
