@@ -32,7 +32,7 @@ from dfl_lightning.engines.schedule import Schedule
 from dfl_lightning.models import Network
 from dfl_lightning.models.fitting import fit_to_data
 from dfl_lightning.models.init import fresh_parameters, load_parameters
-from dfl_lightning.objectives import Objective, Phase, Plain
+from dfl_lightning.objectives import Duration, Objective, Phase, Plain
 from dfl_lightning.round.federation import Federation, LocalTraining, agreeing_clusters
 from dfl_lightning.round.record import draws_by_name_only
 from dfl_lightning.topology import Topology, load_topology
@@ -50,6 +50,8 @@ class DFLModule(LightningModule):
         network: the network that every client has a copy of: one of `dfl_lightning.models` or any module that maps
             inputs [B, ...] to class scores [B, classes].
         local_epochs: passes of a client over its training data in a round.
+        local_steps: batches of a client in a round, in place of `local_epochs`: the same number for all, however many
+            samples a client has. Each round begins a new epoch.
         batch_size: samples in a local batch.
         optimizer: of `torch.optim`, or of one's own; acting on each client by itself, fresh in every round and phase;
             default SGD with `lr=0.05` and `momentum=0.9`.
@@ -90,18 +92,21 @@ class DFLModule(LightningModule):
         metrics: list[Metric] | None = None,
         objective: Objective | None = None,
         on_divergence: Literal["quarantine", "stop"] = "quarantine",
+        local_steps: int | None = None,
     ) -> None:
         super().__init__()
         for name, value, least in (
             ("local_epochs", local_epochs, 0),
             ("batch_size", batch_size, 1),
             ("finetune_epochs", finetune_epochs, 0),
+            ("local_steps", local_steps, 1),
         ):
-            if value < least:
+            if value is not None and value < least:
                 raise UserError(f"model.{name}={value}; it must be {least} or more")
         self.automatic_optimization = False  # the engine trains; Lightning sees one batch a round
         self._network = [network]  # in a list: Lightning must not count or move one client's scratch network
         self.local_epochs, self.batch_size, self.finetune_epochs = local_epochs, batch_size, finetune_epochs
+        self.local_steps = local_steps
         self.optimizer_factory, self.scheduler_factory = optimizer, lr_scheduler
         self.shared_patterns, self.init = list(shared or ["*"]), init
         # Not a layer of the module: Lightning would move the user's own object; engines work on a copy where they must.
@@ -119,8 +124,13 @@ class DFLModule(LightningModule):
     def __repr__(self) -> str:
         """The network, and how clients train."""
         optimizer = name_of(self.optimizer_factory)
-        training = f"local_epochs={self.local_epochs}, batch_size={self.batch_size}, optimizer={optimizer}"
+        training = f"local work of {self.duration}, batch_size={self.batch_size}, optimizer={optimizer}"
         return f"DFLModule({type(self.network).__name__}, {training}, objective={type(self.objective).__name__})"
+
+    @property
+    def duration(self) -> Duration:
+        """A client's local work in a round."""
+        return Duration(self.local_epochs, self.local_steps)
 
     # --- what the run is made of ------------------------------------------------------------------------------------
     @property
@@ -189,7 +199,7 @@ class DFLModule(LightningModule):
         clusters = agreeing_clusters(data.clusters, topology)
         fit_to_data(self.network, data, self.loss, self.metrics, seed)
         layout = Layout(self.network, self.shared_patterns)
-        self.phases: tuple[Phase, ...] = self.objective.phases(layout, self.local_epochs)
+        self.phases: tuple[Phase, ...] = self.objective.phases(layout, self.duration, 0)
         self._settle_optimizer(stage, layout)
         rounds = trainer.max_epochs
         return Federation(
@@ -203,7 +213,7 @@ class DFLModule(LightningModule):
             num_rounds=rounds if rounds is not None and rounds >= 0 else None,
             objective=self.objective,
             local=LocalTraining(
-                epochs=self.local_epochs,
+                duration=self.duration,
                 batch_size=self.batch_size,
                 optimizer=self.client_optimizer,
                 scheduled=self.scheduled,
@@ -363,7 +373,7 @@ class DFLModule(LightningModule):
         bank, references = self.bank, self.reported()
         if not self.finetune_epochs:
             return references
-        phases = (Phase(Plain(), self.finetune_epochs, self.layout.all),)
+        phases = (Phase(Plain(), Duration(self.finetune_epochs), self.layout.all),)
         result = bank.train(references, Training("finetune", bank.boundary.round, phases, self.hyperparameters))
         if not result.finite.all():
             self._judge_without_finetuning(references.take(torch.nonzero(~result.finite).squeeze(1)))

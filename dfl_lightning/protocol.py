@@ -153,7 +153,7 @@ class RoundProtocol:
             receivers=torch.zeros(n, dtype=torch.bool),
             jobs=References.rows("models", torch.arange(m)),
             candidates=empty,
-            phases=self.module.phases,
+            phases=federation.phases(index),
             hyperparameters=self.module.hyperparameters,
             diverged=torch.zeros(m, dtype=torch.bool),
         )

@@ -158,7 +158,7 @@ def _number(word: Any) -> Any:
     """What a cell of a table says."""
     with suppress(TypeError, ValueError):
         return float(word)
-    return word
+    return str(word)  # the bytes of an array of objects are addresses
 
 
 def compare_all(one: Path, other: Path) -> int:

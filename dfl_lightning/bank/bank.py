@@ -18,7 +18,7 @@ from dfl_lightning.bank.mixing import mix_rows
 from dfl_lightning.bank.references import Evaluation, References, Trained
 from dfl_lightning.bank.similarity import Comparison, compare_rows
 from dfl_lightning.distributed.communicator import Ranks
-from dfl_lightning.engines.engine import Engine, Progress, Training
+from dfl_lightning.engines.engine import Engine, Progress, Targets, Training
 from dfl_lightning.engines.float32 import float32_arithmetic
 from dfl_lightning.utils.global_generators import no_global_draws
 from dfl_lightning.utils.thread_pool import workers
@@ -206,11 +206,14 @@ class Bank:
         self._work.trained, self._work.mixed = None, False
         if len(references) < self.num_nodes:  # else every row is written anyway
             target.copy_(models)
-        result = self._train(references, training, target, progress)
+        result, targets = self._train(references, training, target, progress)
         lost = self.ranks.place[references.owners[~result.finite]]
         places = lost[lost >= 0].to(target.device)
-        if len(places):
-            target[places] = models[places]
+        for name, rows in targets.rows.items():
+            if len(places):
+                rows[places] = self.rows(name)[places]
+            if name != "models":
+                self._work.written[name] = rows
         self._work.started = references.take(torch.nonzero(result.finite).squeeze(1))
         self._work.trained = target
         return result
@@ -226,7 +229,7 @@ class Bank:
         """Train into a set made by `scratch`, and keep nothing else of it."""
         target = self._work.scratch[into]
         target.copy_(self.boundary.rows["models"])
-        return self._train(references, training, target, None)
+        return self._train(references, training, target, None)[0]
 
     def gradients(self, references: References, training: Training) -> Tensor:
         """Gradients of the mean loss at the references, [own, width]; nothing is updated, zero rows without a job."""
@@ -235,18 +238,20 @@ class Bank:
         self._train(references, replace(training, gradients=True), target, None)
         return target
 
-    def _train(self, references: References, training: Training, target: Tensor, progress: Progress | None) -> Trained:
-        """The jobs of this process' clients, into its rows; the results of all."""
+    def _train(
+        self, references: References, training: Training, target: Tensor, progress: Progress | None
+    ) -> tuple[Trained, Targets]:
+        """The jobs of this process' clients, into its rows; the results of all, and rows of other sets that changed."""
         assert self.engine is not None
-        ranks = self.ranks
+        ranks, targets = self.ranks, Targets(target, lambda name: self.rows(name).clone())
         mine = torch.nonzero(ranks.at_home(references.owners)).squeeze(1)
         jobs = references if ranks.count == 1 else references.take(mine)
         with self.timed("train"), self._brought(jobs), float32_arithmetic(self.engine.config.tf32):
             refusal = partial(self.engine.drew, f"round {training.round}: local training")
             with ranks.together(), one_sentence(self.engine.out_of_memory), no_global_draws(refusal):
-                done = self.engine.train(self, jobs, training, target, progress)
+                done = self.engine.train(self, jobs, training, targets, progress)
             found = [_spread(part, mine, len(references)) for part in (done.losses, done.samples, done.finite)]
-            return Trained(*ranks.join(mine, found))
+            return Trained(*ranks.join(mine, found)), targets
 
     def evaluate(self, references: References, split: str) -> Evaluation:
         """Mean loss and metrics of each reference on its owner's data; owner -1 is the global test set.

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import threading
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,7 @@ from dfl_lightning.distributed.communicator import Ranks
 from dfl_lightning.engines.allocator import keep_freed_memory
 from dfl_lightning.engines.cohorts import plan_cohorts
 from dfl_lightning.engines.draws import Draws, batches_of
+from dfl_lightning.engines.local_work import Phase
 from dfl_lightning.engines.optimizers import Hyperparameters
 from dfl_lightning.engines.placing import parts_of, set_mode
 from dfl_lightning.utils.global_generators import name_of
@@ -29,7 +31,7 @@ from dfl_lightning.utils.thread_pool import Workers, workers
 
 if TYPE_CHECKING:
     from dfl_lightning.bank.bank import Bank
-    from dfl_lightning.objectives import Objective, Phase
+    from dfl_lightning.objectives import Objective
 
 EVALUATION_BATCH = 1000
 """Samples in one call of a loss or a metric in an evaluation."""
@@ -69,6 +71,28 @@ class Training:
         return Draws(seed, self.purpose, self.round)
 
 
+class Targets:
+    """Where trained rows go: [own, width] of a row set each.
+
+    Args:
+        models: of the models that are exchanged.
+        copy_of: name of another row set -> a copy of it, made where a model of it has been trained.
+
+    Attributes:
+        rows: by name; `models`, and others that have been trained.
+    """
+
+    def __init__(self, models: Tensor, copy_of: Callable[[str], Tensor]) -> None:
+        self.rows = {"models": models}
+        self._copy_of, self._lock = copy_of, threading.Lock()
+
+    def __getitem__(self, name: str) -> Tensor:
+        with self._lock:  # cohorts end in several threads
+            if name not in self.rows:
+                self.rows[name] = self._copy_of(name)
+            return self.rows[name]
+
+
 @dataclass(frozen=True)
 class Plan:
     """How the jobs of an evaluation are put together, whatever the number of processes and threads.
@@ -106,6 +130,7 @@ class EngineConfig:
         cohorts: least number of cohorts; None: as many as are fast, on a GPU as few as its memory has room for.
         room: bytes of a GPU that are free beside rows and data, the least of all processes; None: not known.
         scheduled: options of the optimizer, beside `lr`, that change from round to round.
+        features: layers whose inputs the objective wants: its names -> names of the network's layers.
     """
 
     network: nn.Module
@@ -125,6 +150,7 @@ class EngineConfig:
     cohorts: int | None = None
     room: int | None = None
     scheduled: tuple[str, ...] = ()
+    features: Mapping[str, str] = field(default_factory=dict)
 
     def arithmetic(self, device: torch.device) -> AbstractContextManager[Any]:
         """The context of forward passes and losses in the present thread."""
@@ -196,9 +222,9 @@ class Engine(ABC):
         return out_of_memory(error)
 
     def train(
-        self, bank: Bank, references: References, training: Training, target: Tensor, progress: Progress | None
+        self, bank: Bank, references: References, training: Training, targets: Targets, progress: Progress | None
     ) -> Trained:
-        """Train the jobs into their owners' rows of `target` [own, width]; all owners belong to this process."""
+        """Train the jobs into their owners' rows of `targets`; all owners belong to this process."""
         count = len(references)
         losses = torch.full((count,), float("nan"), dtype=torch.float64)
         samples = torch.zeros(count, dtype=torch.long)
@@ -210,7 +236,7 @@ class Engine(ABC):
 
         def work(jobs: Tensor) -> Trained:
             with torch.enable_grad():  # also within an evaluation: fine-tuning
-                return self.train_cohort(bank, references.take(jobs), training, target, pool)
+                return self.train_cohort(bank, references.take(jobs), training, targets, pool)
 
         def done(index: int, result: Trained) -> None:
             nonlocal ended
@@ -230,7 +256,7 @@ class Engine(ABC):
 
     @abstractmethod
     def train_cohort(
-        self, bank: Bank, references: References, training: Training, target: Tensor, pool: Workers
+        self, bank: Bank, references: References, training: Training, targets: Targets, pool: Workers
     ) -> Trained:
         """Train the jobs of one cohort in the present thread; `pool.check` now and then."""
 

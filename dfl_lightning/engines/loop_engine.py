@@ -7,22 +7,22 @@ engine is tested against.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, cast
+from functools import partial
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 
-from dfl_lightning.bank.layout import Columns, Layout
+from dfl_lightning.bank.layout import Layout
 from dfl_lightning.bank.matmul import one_blas_thread
 from dfl_lightning.bank.references import Evaluation, References, Trained
 from dfl_lightning.data import ClientData
 from dfl_lightning.engines.copies import copy_of
-from dfl_lightning.engines.draws import batches_of
 from dfl_lightning.engines.dropout_layers import replace_dropout_layers
-from dfl_lightning.engines.engine import EVALUATION_BATCH, Engine, EngineConfig, Training, right_answers
+from dfl_lightning.engines.engine import EVALUATION_BATCH, Engine, EngineConfig, Targets, Training, right_answers
+from dfl_lightning.engines.loop_training import LoopJob, LoopWork
 from dfl_lightning.engines.optimizers import ClientOptimizer
 from dfl_lightning.engines.placing import set_mode
 from dfl_lightning.engines.trial import Trial, try_plain
@@ -59,24 +59,27 @@ class LoopEngine(Engine):
         return 3 * self.layout.width * self.config.dtype.itemsize
 
     def train_cohort(
-        self, bank: Bank, references: References, training: Training, target: Tensor, pool: Workers
+        self, bank: Bank, references: References, training: Training, targets: Targets, pool: Workers
     ) -> Trained:
         """Train the jobs of one cohort, each by itself; see `Engine.train`."""
         losses, samples, finite = [], [], []
-        with self._scratch() as scratch:
-            for index, owner in enumerate(references.owners.tolist()):
-                pool.check()
-                row = bank.materialise(references.take(torch.tensor([index])))[0]
-                job = _Job(self, scratch, bank, row, owner, training)
-                if training.gradients:
-                    row = job.mean_gradient()
-                else:
-                    job.run()
-                finite.append(torch.isfinite(row).all())
-                target[bank.ranks.place[owner]] = row
-                mean = job.loss_sum / job.samples if job.samples else float("nan")
-                losses.append(torch.as_tensor(mean, dtype=torch.float64, device=row.device))
-                samples.append(job.samples)
+        work = LoopWork(self.config, self.layout, self.data, self.optimizer, self._scratch)
+        for index, owner in enumerate(references.owners.tolist()):
+            pool.check()
+            row = bank.materialise(references.take(torch.tensor([index])))[0]
+            job = LoopJob(work, bank, row, owner, training)
+            if training.gradients:
+                row = job.mean_gradient()
+            else:
+                job.run()
+            place = bank.ranks.place[owner]
+            rows = {"models": row, **{name: model.row for name, model in job.others.items()}}
+            for name, trained in rows.items():
+                targets[name][place] = trained
+            finite.append(torch.stack([torch.isfinite(trained).all() for trained in rows.values()]).all())
+            mean = job.loss_sum / job.samples if job.samples else float("nan")
+            losses.append(torch.as_tensor(mean, dtype=torch.float64, device=row.device))
+            samples.append(job.samples)
         return Trained(torch.stack(losses).cpu(), torch.tensor(samples), torch.stack(finite).cpu())
 
     def evaluate(self, bank: Bank, references: References, split: str) -> Evaluation:
@@ -123,6 +126,9 @@ class Scratch:
         layout: columns of a row.
         data: the clients' resident data.
         whole: evaluate all samples of a job in one batch, however many.
+
+    Attributes:
+        features: inputs of the layers that the objective names, by its names, of the last forward pass.
     """
 
     def __init__(self, config: EngineConfig, layout: Layout, data: ClientData, whole: bool = False) -> None:
@@ -133,7 +139,13 @@ class Scratch:
         layers = dict(self.network.named_modules())
         split = {name: name.rpartition(".") for name in self._buffers}
         self._homes = {name: (layers[layer], leaf) for name, (layer, _, leaf) in split.items()}
+        self.features: dict[str, Tensor] = {}
+        for name, layer in config.features.items():
+            layers[layer].register_forward_pre_hook(partial(self._keep_input, name))
         self._metrics = {name: metric.clone().to(data.images.device) for name, metric in config.metrics.items()}
+
+    def _keep_input(self, name: str, layer: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+        self.features[name] = inputs[0]
 
     def load(self, row: Tensor) -> list[Tensor]:
         """Point the network's parameters and buffers at `row`; returns the parameters, in the layout's order.
@@ -192,137 +204,3 @@ class Scratch:
         loss = torch.where(loss.isnan(), math.inf, loss / len(samples))
         computed = (torch.as_tensor(metric.compute(), device=row.device).double() for metric in metrics.values())
         return torch.stack([loss, correct / len(samples), *(value.reshape(()) for value in computed)])
-
-
-class _Job:
-    """One client's local training; the `ctx` of an objective's `step`."""
-
-    def __init__(
-        self, engine: LoopEngine, scratch: Scratch, bank: Bank, row: Tensor, owner: int, training: Training
-    ) -> None:
-        self._engine, self._scratch, self._bank = engine, scratch, bank
-        self._row, self._owner, self._training = row, owner, training
-        self._samples = engine.data.train[owner]
-        self._per_epoch = batches_of(len(self._samples), engine.config.batch_size)
-        self._names = [e.name for e in engine.layout.entries if not e.is_buffer]
-        self.start = self._parts(row.clone())
-        self.params: list[Tensor] = scratch.load(row)
-        self.loss_sum: float | Tensor = 0.0
-        self.samples = 0
-        self._draws = training.draws(engine.config.seed)
-        self._epoch, self._waiting = 0, 0  # epochs drawn; batches of them that nobody has taken yet
-        self._left = 0  # batches until the phase is over
-
-    # --- what an objective sees --------------------------------------------------------------------------------------
-    def rows(self, name: str) -> list[Tensor]:
-        """The owner's row of a row set, one tensor for each parameter."""
-        return self._parts(self._bank.rows(name)[self._bank.ranks.place[self._owner]])
-
-    def next_batch(self) -> tuple[Tensor, Tensor]:
-        """The next batch: inputs [B, ...] and labels [B]; one more epoch is drawn where all are taken."""
-        if not self._waiting:
-            self._batches = self._draw_batches(1)
-        self._waiting, self._left = self._waiting - 1, self._left - 1
-        return next(self._batches)
-
-    def grad(self, params: Sequence[Tensor], batch: tuple[Tensor, Tensor]) -> list[Tensor]:
-        """Gradients of the batch's mean loss at `params`, one tensor for each parameter."""
-        engine, (x, y) = self._engine, batch
-        network = self._scratch.network
-        self._scratch.masks.call = 0  # the masks of a batch, however often its gradient is asked for
-        wanted = [p for p in params if p.requires_grad]
-        with engine.config.arithmetic(x.device):
-            if params is self.params:
-                outputs = network(x)
-            else:
-                outputs = functional_call(network, dict(zip(self._names, params, strict=True)), (x,))
-            loss = engine.config.loss(outputs, y)
-        grads = iter(torch.autograd.grad(loss, wanted, allow_unused=True))
-        value = loss.detach()
-        self.loss_sum += (value.double() if value.is_cuda else float(value)) * len(y)  # a GPU is not waited for
-        self.samples += len(y)
-        found = [next(grads) if p.requires_grad else None for p in params]
-        return [torch.zeros_like(p) if g is None else g for g, p in zip(found, params, strict=True)]
-
-    def update(self, params: Sequence[Tensor], grads: Sequence[Tensor]) -> None:
-        """One optimizer step of the phase's columns, after the client's own clipping."""
-        config = self._engine.config
-        trained = [p for p in params if p.requires_grad]
-        for p, g in zip(params, grads, strict=True):
-            p.grad = g if p.requires_grad else None
-        if config.clip_norm is not None:
-            torch.nn.utils.clip_grad_norm_(trained, config.clip_norm)
-        if config.clip_value is not None:
-            torch.nn.utils.clip_grad_value_(trained, config.clip_value)
-        self._optimizer.step()
-
-    # --- the job itself -----------------------------------------------------------------------------------------------
-    def run(self) -> None:
-        """All phases; the row holds the result."""
-        engine, scratch = self._engine, self._scratch
-        scratch.network.train()
-        for phase in self._training.phases:
-            if phase.epochs == 0:
-                continue
-            self._freeze(phase.columns)
-            mask = phase.columns.mask(engine.layout.width, "cpu")
-            frozen = torch.nonzero(~mask).squeeze(1).to(self._row.device)  # found where nobody waits for a GPU
-            kept = self._row[frozen]
-            trained = {place: p for place, p in enumerate(self.params) if p.requires_grad}
-            self._optimizer = engine.optimizer.make(
-                cast("list[nn.Parameter]", list(trained.values())), list(trained), self._training.hyperparameters
-            )
-            self.loss_sum, self.samples = 0.0, 0  # reported: the last phase
-            self._batches = self._draw_batches(phase.epochs)
-            self._left = phase.epochs * self._per_epoch
-            while self._left > 0:  # a step may take more than one, the last step also of one more epoch
-                phase.objective.step(self)
-            scratch.store(self._row)
-            self._row[frozen] = kept  # buffers move in a forward pass even where nothing is trained
-        self._freeze(engine.layout.all)
-        for p in self.params:
-            p.grad = None
-
-    def mean_gradient(self) -> Tensor:
-        """The gradient of the mean loss over the data (or the first batches), as a row; parameters stay."""
-        engine = self._engine
-        self._scratch.network.train()
-        self._freeze(engine.layout.all)
-        self._batches = self._draw_batches(1)
-        total = [torch.zeros_like(p) for p in self.params]
-        for _ in range(min(self._training.batches or self._per_epoch, self._per_epoch)):
-            batch = self.next_batch()
-            for t, g in zip(total, self.grad(self.params, batch), strict=True):
-                t += g * len(batch[1])
-        row = torch.zeros_like(self._row)
-        entries = [e for e in engine.layout.entries if not e.is_buffer]
-        for e, t in zip(entries, total, strict=True):
-            row[e.start : e.stop] = t.reshape(-1) / max(1, self.samples)
-        return row
-
-    def _freeze(self, columns: Columns) -> None:
-        """Only entries inside `columns` are trained."""
-        entries = [e for e in self._engine.layout.entries if not e.is_buffer]
-        for e, p in zip(entries, self.params, strict=True):
-            p.requires_grad_(e.trainable and columns.holds(e))
-
-    def _parts(self, row: Tensor) -> list[Tensor]:
-        return [row[e.start : e.stop].view(e.shape) for e in self._engine.layout.entries if not e.is_buffer]
-
-    def _draw_batches(self, epochs: int) -> Iterator[tuple[Tensor, Tensor]]:
-        """So many epochs: each a fresh order of the client's samples, cut into batches, the last possibly smaller."""
-        first, self._epoch = self._epoch, self._epoch + epochs
-        self._waiting = epochs * self._per_epoch
-        config, data, draws = self._engine.config, self._engine.data, self._draws
-
-        def batches() -> Iterator[tuple[Tensor, Tensor]]:
-            for epoch in range(first, first + epochs):
-                order = draws.order(self._owner, epoch, len(self._samples))
-                for step, part in enumerate(self._samples[order].split(config.batch_size)):
-                    self._scratch.masks.begin(draws.masks(self._owner, epoch, step))
-                    drawn = None
-                    if data.augment is not None:
-                        drawn = data.augment.draw(len(part), draws.augmentation(self._owner, epoch, step))
-                    yield data.batch(part, dtype=config.dtype, draws=drawn)
-
-        return batches()

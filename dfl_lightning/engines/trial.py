@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -63,6 +63,7 @@ def try_plain(config: EngineConfig, data: ClientData) -> Trial:
     with FlopCounterMode(display=False) as counter:
         plain(few, training=False)
     operations = counter.get_total_flops() // len(few)
+    config = replace(config, features=plain.feature_layers(few))
     return Trial(
         replace(config, loss=on_copies(config.loss)) if writes else config,
         plain.couples_training(operations),
@@ -117,6 +118,39 @@ class _Plain:
         finally:
             torch.set_rng_state(self._draws)
         return [outputs.detach(), *(buffer.detach().clone() for _, buffer in self.network.named_buffers())]
+
+    def feature_layers(self, inputs: Tensor) -> dict[str, str]:
+        """The layers whose inputs the objective wants, by its names for them: `head` is the last linear one of a pass.
+
+        Raises:
+            UserError: there is no such layer, or it takes part in no pass.
+        """
+        wanted, objective = self._config.objective.features, type(self._config.objective).__name__
+        if not wanted:
+            return {}
+        called: list[str] = []
+        hooks = [
+            layer.register_forward_pre_hook(lambda *_, name=name: called.append(name))
+            for name, layer in self._layers.items()
+            if name
+        ]
+        try:
+            self(inputs, training=True)
+        finally:
+            for hook in hooks:
+                hook.remove()
+        found = {name: name for name in called}
+        linear = [name for name in called if isinstance(self._layers[name], nn.Linear)]
+        if "head" not in found and linear:
+            found["head"] = linear[-1]
+        for name in wanted:
+            if name not in found:
+                known = ", ".join(dict.fromkeys(called)) or "none"
+                raise UserError(
+                    f"objective {objective} wants the input of the layer '{name}', which {self._name} does not have; "
+                    f"its layers are {known}"
+                )
+        return {name: found[name] for name in wanted}
 
     def _put_back(self) -> None:
         for name, value in self._buffers.items():

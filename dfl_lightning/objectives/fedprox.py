@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from dfl_lightning.bank.layout import Layout
-from dfl_lightning.objectives.base import JobContext, Phase
+from dfl_lightning.objectives.base import Duration, JobContext, Phase
 from dfl_lightning.objectives.plain import Plain
 from dfl_lightning.utils.errors import UserError
 
@@ -19,7 +19,7 @@ class FedProx(Plain):
 
     Args:
         mu: weight of the proximal term, 0 or more; 0 is `Plain`.
-        personal_epochs: epochs on the personal parameters; default as many as `model.local_epochs`.
+        personal_epochs: epochs on the personal parameters; default as many as the shared ones get.
     """
 
     def __init__(self, mu: float = 0.2, personal_epochs: int | None = None) -> None:
@@ -28,14 +28,14 @@ class FedProx(Plain):
         super().__init__(personal_epochs)
         self.mu = mu
 
-    def phases(self, layout: Layout, epochs: int) -> tuple[Phase, ...]:
+    def phases(self, layout: Layout, duration: Duration, round: int) -> tuple[Phase, ...]:
         """As `Plain`, whose step trains the personal parameters."""
-        *personal, shared = super().phases(layout, epochs)
+        *personal, shared = super().phases(layout, duration, round)
         plain = Plain(self.personal_epochs)
-        return (*(Phase(plain, phase.epochs, phase.columns) for phase in personal), shared)
+        return (*(Phase(plain, phase.duration, phase.columns) for phase in personal), shared)
 
     def step(self, ctx: JobContext) -> None:
         """One batch, one gradient, the pull towards the start, one update."""
-        grads = ctx.grad(ctx.params, ctx.next_batch())
-        pulled = [g + self.mu * (p.detach() - s) for g, p, s in zip(grads, ctx.params, ctx.start, strict=True)]
-        ctx.update(ctx.params, pulled)
+        model = ctx.model()
+        pull = zip(model.grad(ctx.next_batch()), model.params, model.start, strict=True)
+        model.update([g + self.mu * (p - s) for g, p, s in pull])

@@ -56,13 +56,13 @@ class GradientTracking(Plain):
             raise UserError(
                 "objective GradientTracking loses track of clipped gradients; drop trainer.gradient_clip_val"
             )
-        if local.epochs < 1:
+        if local.duration.is_empty:
             raise UserError("objective GradientTracking needs local steps; set model.local_epochs to 1 or more")
 
     def step(self, ctx: JobContext) -> None:
         """One batch: its gradient plus the correction."""
-        grads = ctx.grad(ctx.params, ctx.next_batch())
-        ctx.update(ctx.params, [g + c for g, c in zip(grads, ctx.rows("correction"), strict=True)])
+        model = ctx.model()
+        model.update([g + c for g, c in zip(model.grad(ctx.next_batch()), ctx.rows("correction"), strict=True)])
 
     def before_mixing(self, round: Round) -> None:
         """Exchange of the mean steps between those that mix and trained."""
@@ -75,7 +75,7 @@ class GradientTracking(Plain):
         exchanged = exchange_weights(weights)
         local = round.federation.local
         sizes = round.federation.data.sizes("train").tolist()
-        travelled = [round.lr * local.epochs * batches_of(size, local.batch_size) for size in sizes]
+        travelled = [round.lr * local.duration.batches(batches_of(size, local.batch_size)) for size in sizes]
         change = (exchanged / torch.tensor(travelled, dtype=torch.float64)[None, :])[took_part]
         kept = torch.eye(m, dtype=torch.float64)[took_part]
         columns = round.bank.layout.shared_parameters

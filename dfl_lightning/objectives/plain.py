@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dfl_lightning.bank.layout import Layout
-from dfl_lightning.objectives.base import JobContext, Objective, Phase
+from dfl_lightning.objectives.base import Duration, JobContext, Objective, Phase
 from dfl_lightning.utils.errors import UserError
 
 
@@ -14,7 +14,7 @@ class Plain(Objective):
     frozen, then the shared ones with the new personal ones frozen (AFIND+ algorithm 1: K_beta, then K_w steps).
 
     Args:
-        personal_epochs: epochs on the personal parameters; default as many as `model.local_epochs`.
+        personal_epochs: epochs on the personal parameters; default as many as the shared ones get.
     """
 
     stackable = True
@@ -25,13 +25,14 @@ class Plain(Objective):
             raise UserError(f"objective.personal_epochs={personal_epochs}; it must be 0 or more")
         self.personal_epochs = personal_epochs
 
-    def phases(self, layout: Layout, epochs: int) -> tuple[Phase, ...]:
+    def phases(self, layout: Layout, duration: Duration, round: int) -> tuple[Phase, ...]:
         """One phase on everything, or personal then shared."""
         if not layout.has_personal_parameters:
-            return (Phase(self, epochs, layout.all),)
-        first = epochs if self.personal_epochs is None else self.personal_epochs
-        return (Phase(self, first, layout.personal), Phase(self, epochs, layout.shared))
+            return (Phase(self, duration, layout.all),)
+        first = duration if self.personal_epochs is None else Duration(self.personal_epochs)
+        return (Phase(self, first, layout.personal), Phase(self, duration, layout.shared))
 
     def step(self, ctx: JobContext) -> None:
         """One batch, one gradient, one update."""
-        ctx.update(ctx.params, ctx.grad(ctx.params, ctx.next_batch()))
+        model = ctx.model()
+        model.update(model.grad(ctx.next_batch()))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING, Any
 
+from dfl_lightning.engines.local_work import Duration
 from dfl_lightning.report.banner import banner
 from dfl_lightning.report.memory_estimate import predicted_memory
 from dfl_lightning.report.summary import size
@@ -21,8 +23,6 @@ def explain(trainer: DFLTrainer, module: DFLModule, datamodule: Any) -> list[str
     models = module.bank.boundary.rows["models"]
     images = data.images.numel() * data.images.element_size()
     sizes = data.sizes("train")
-    batches = -(-sizes // module.batch_size)
-    epochs = sum(phase.epochs for phase in module.phases)
     evaluations = (trainer.max_epochs or 0) // (trainer.check_val_every_n_epoch or 1)
     sets = ", ".join(module.bank.boundary.rows)
     row_sets = len(module.bank.boundary.rows)
@@ -30,8 +30,7 @@ def explain(trainer: DFLTrainer, module: DFLModule, datamodule: Any) -> list[str
     return [
         *banner(trainer, module),
         f"rounds: {trainer.max_epochs}, evaluated {evaluations} times",
-        f"local work of a round: {epochs} epochs, {int(batches.sum()) * epochs:,} optimizer steps, "
-        f"{int(sizes.sum()) * epochs:,} samples over all clients",
+        f"local work of a round: {_local_work(module, sizes.tolist())}",
         f"rows: {row_sets} set{'s' * (row_sets > 1)} ({sets}) of {models.shape[0]} x {models.shape[1]:,} "
         f"{str(models.dtype)[6:]}, {size(models.numel() * models.element_size())} each",
         f"data: {len(data.labels):,} images resident, {size(images)}",
@@ -41,6 +40,19 @@ def explain(trainer: DFLTrainer, module: DFLModule, datamodule: Any) -> list[str
         f"run folder: {trainer.runs_root}/{trainer.run_name}/<time>",
         "nothing was trained",
     ]
+
+
+def _local_work(module: DFLModule, sizes: list[int]) -> str:
+    """How long clients train, and what all of them do together; `sizes` are their training samples."""
+    durations = [phase.duration for phase in module.phases]
+    length = " and ".join(map(str, durations))
+    if all(duration.steps is None for duration in durations):
+        length = str(Duration(sum(duration.epochs for duration in durations)))
+    steps = samples = 0
+    for size_, duration in itertools.product(sizes, durations):
+        steps += duration.batches(-(-size_ // module.batch_size))
+        samples += duration.samples(size_, module.batch_size)
+    return f"{length}, {steps:,} optimizer steps, {samples:,} samples over all clients"
 
 
 def _cohorts(module: DFLModule) -> str:

@@ -395,7 +395,9 @@ def _settings(trainer: DFLTrainer, module: DFLModule) -> dict[str, Any]:
         "max_rounds": trainer.max_epochs,
         "policies": [type(policy).__name__ for policy in trainer.policies()],
         "network": type(module.network).__name__,
-        "local_epochs": module.local_epochs,
+        **(
+            {"local_epochs": module.local_epochs} if module.local_steps is None else {"local_steps": module.local_steps}
+        ),
         "batch_size": module.batch_size,
         "lr": rates[0] if len(rates) == 1 else rates,
         "clients": module.num_clients,

@@ -20,7 +20,7 @@ def unusual_settings(trainer: DFLTrainer, module: DFLModule) -> Iterator[str]:
     rounds, every = trainer.max_epochs, trainer.check_val_every_n_epoch
     if rounds == 0:
         yield "trainer.max_rounds is 0: there are no rounds, nothing is trained"
-    elif not sum(phase.epochs for phase in module.phases):
+    elif all(phase.duration.is_empty for phase in module.phases):
         yield "model.local_epochs is 0: clients do not train, models are only mixed"
     if rounds is not None and every is not None and 0 < rounds < every and trainer.limit_val_batches:
         yield (

@@ -13,6 +13,7 @@ from dfl_lightning.bank.bank import Bank
 from dfl_lightning.bank.layout import Layout
 from dfl_lightning.bank.references import References, Term
 from dfl_lightning.data import ClientData
+from dfl_lightning.engines.local_work import Duration, LocalRule, Phase
 from dfl_lightning.engines.optimizers import ClientOptimizer
 from dfl_lightning.objectives import Objective
 from dfl_lightning.topology import Topology
@@ -36,14 +37,14 @@ class LocalTraining:
     """How clients train, whatever the objective.
 
     Args:
-        epochs: passes over a client's training data in a round.
+        duration: how long: `model.local_epochs` or `model.local_steps`.
         batch_size: samples of a batch.
         optimizer: the user's, for one client.
         scheduled: options of the optimizer, beside `lr`, that change from round to round.
         clipped: whether gradients are clipped.
     """
 
-    epochs: int
+    duration: Duration
     batch_size: int
     optimizer: ClientOptimizer
     scheduled: tuple[str, ...]
@@ -142,7 +143,11 @@ class Federation:
         named = [policy.reports for policy in self.policies] + [self.objective.reports]
         return next((name for name in named if name), "models")
 
-    def row_sets(self, objectives: Iterable[Objective]) -> dict[str, str]:
+    def phases(self, round: int) -> tuple[Phase, ...]:
+        """The local work of a round, 0-based."""
+        return self.objective.phases(self.layout, self.local.duration, round)
+
+    def row_sets(self, objectives: Iterable[LocalRule]) -> dict[str, str]:
         """The row sets that somebody wants, by name, and what they begin as.
 
         Args:

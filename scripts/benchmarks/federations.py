@@ -22,7 +22,7 @@ from dfl_lightning.engines.loop_engine import LoopEngine
 from dfl_lightning.engines.stacked import StackedEngine
 from dfl_lightning.engines.stacked.network import StackedNetwork
 from dfl_lightning.models import CNN4, MLP, MNISTCNN, LeNet, Network, ResNet18
-from dfl_lightning.objectives import Plain
+from dfl_lightning.objectives import Duration, Plain
 
 ENGINES: dict[str, type[Engine]] = {"stacked": StackedEngine, "loop": LoopEngine}
 OPTIMIZER = functools.partial(torch.optim.SGD, momentum=0.9, weight_decay=5e-4)
@@ -152,7 +152,7 @@ class Federation:
     def train(self, owners: Tensor) -> Trained:
         """One epoch of the owners from the rows `models`, which stay as they are, into `trained`."""
         objective = Plain()
-        phases = objective.phases(self.bank.layout, 1)
+        phases = objective.phases(self.bank.layout, Duration(1), 0)
         return self.bank.train(
             References.rows("models", owners), Training("local", 0, phases, ({"lr": LEARNING_RATE},))
         )

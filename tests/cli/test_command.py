@@ -409,7 +409,7 @@ def test_explain_says_what_would_run_and_leaves_nothing(dfl, here):
         "engine: stacked, ",
         "2 cohorts of 4 clients",
         "rounds: 2, evaluated 2 times",
-        "1 epochs",
+        "1 epoch",
     ):
         assert part in done.out
     assert done.out.splitlines()[-1] == "nothing was trained"
@@ -425,7 +425,7 @@ def test_explain_says_how_many_are_in_reach_over_the_rounds(dfl):
 def test_explain_counts_what_the_run_then_does(dfl):
     said = dfl("--config afind --data.num_clients 5 --model.batch_size 7 --data.partition IID --explain").out
     # 30 training samples a client, 5 clients: 5 batches each of at most 7
-    assert "local work of a round: 1 epochs, 25 optimizer steps, 150 samples over all clients" in said
+    assert "local work of a round: 1 epoch, 25 optimizer steps, 150 samples over all clients" in said
 
 
 def test_list_names_everything_that_answers_to_a_name(dfl):
@@ -569,12 +569,9 @@ class Decayed(Objective):
     def __init__(self, decay: float = 0.1):
         self.decay = decay
 
-    def phases(self, layout, epochs):
-        return (Phase(self, epochs, layout.all),)
-
     def step(self, ctx):
-        grads = ctx.grad(ctx.params, ctx.next_batch())
-        ctx.update(ctx.params, [g + self.decay * p for g, p in zip(grads, ctx.params)])
+        grads = ctx.model().grad(ctx.next_batch())
+        ctx.model().update([g + self.decay * p for g, p in zip(grads, ctx.model().params)])
 
 
 class Net(nn.Module):

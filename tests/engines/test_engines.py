@@ -14,7 +14,7 @@ from dfl_lightning.bank.layout import Layout
 from dfl_lightning.bank.references import References, Term
 from dfl_lightning.engines.engine import Training
 from dfl_lightning.engines.loop_engine import LoopEngine
-from dfl_lightning.objectives import Objective, Phase, Plain
+from dfl_lightning.objectives import Objective, Plain
 from dfl_lightning.utils.errors import UserError
 from dfl_lightning.utils.random_streams import stream
 
@@ -329,7 +329,8 @@ class Recorder(Plain):
 
     def step(self, ctx):
         super().step(ctx)
-        self.seen.append([p.detach().reshape(shape).clone() for p, shape in zip(ctx.params, SHAPES, strict=True)])
+        params = ctx.model().params
+        self.seen.append([p.reshape(shape).clone() for p, shape in zip(params, SHAPES, strict=True)])
 
 
 def test_personal_parameters_are_trained_first_and_then_the_shared_ones(federation, naive):
@@ -425,12 +426,10 @@ class LookAhead(Objective):
 
     stackable = True
 
-    def phases(self, layout, epochs):
-        return (Phase(self, epochs, layout.all),)
-
     def step(self, ctx):
-        between = [((p + s) / 2).detach().requires_grad_() for p, s in zip(ctx.params, ctx.start, strict=True)]
-        ctx.update(ctx.params, ctx.grad(between, ctx.next_batch()))
+        model = ctx.model()
+        between = [(p + s) / 2 for p, s in zip(model.params, model.start, strict=True)]
+        model.update(model.grad(ctx.next_batch(), at=between))
 
 
 def test_an_objective_may_take_gradients_elsewhere(federation, naive):

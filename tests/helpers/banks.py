@@ -15,7 +15,7 @@ from dfl_lightning.data import ClientData
 from dfl_lightning.engines.engine import EngineConfig, Training
 from dfl_lightning.engines.loop_engine import LoopEngine
 from dfl_lightning.engines.stacked import StackedEngine
-from dfl_lightning.objectives import Plain
+from dfl_lightning.objectives import Duration, Plain
 from dfl_lightning.utils.random_streams import stream, stream_seed
 
 SEED = 5
@@ -148,7 +148,7 @@ def make_federation(
 
     def training(epochs=2, round=3, lr=0.05, purpose="local", groups=None, **more):
         groups = ({"lr": lr},) if groups is None else groups
-        return Training(purpose, round, objective.phases(layout, epochs), groups, **more)
+        return Training(purpose, round, objective.phases(layout, Duration(epochs), round), groups, **more)
 
     return SimpleNamespace(bank=bank, network=network, data=data, layout=layout, training=training, dtype=dtype, m=m)
 

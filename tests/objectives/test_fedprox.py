@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from dfl_lightning.bank.layout import Layout
-from dfl_lightning.objectives import FedProx, Plain
+from dfl_lightning.objectives import Duration, FedProx, Plain
 from dfl_lightning.utils.errors import UserError
 
 NETWORK = nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2), nn.Linear(2, 2))
@@ -15,15 +15,15 @@ NETWORK = nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2), nn.Linear(2, 2))
 
 def test_one_phase_trains_everything_where_nothing_is_personal():
     layout, objective = Layout(NETWORK), FedProx(0.1)
-    (phase,) = objective.phases(layout, 3)
-    assert (phase.objective, phase.epochs, phase.columns) == (objective, 3, layout.all)
+    (phase,) = objective.phases(layout, Duration(3), 0)
+    assert (phase.objective, phase.duration.epochs, phase.columns) == (objective, 3, layout.all)
 
 
 def test_personal_parameters_are_trained_by_plain_descent():
     layout, objective = Layout(NETWORK, ["0.*"]), FedProx(0.1, personal_epochs=2)
-    personal, shared = objective.phases(layout, 3)
-    assert (type(personal.objective), personal.epochs, personal.columns) == (Plain, 2, layout.personal)
-    assert (shared.objective, shared.epochs, shared.columns) == (objective, 3, layout.shared)
+    personal, shared = objective.phases(layout, Duration(3), 0)
+    assert (type(personal.objective), personal.duration.epochs, personal.columns) == (Plain, 2, layout.personal)
+    assert (shared.objective, shared.duration.epochs, shared.columns) == (objective, 3, layout.shared)
 
 
 @pytest.mark.parametrize("mu", [-0.1, math.nan, math.inf])
@@ -33,19 +33,24 @@ def test_a_weight_is_a_number_of_0_or_more(mu):
 
 
 def test_a_step_adds_mu_times_the_way_from_the_start():
+    class Model:
+        params, start = [torch.tensor([3.0, -1.0])], [torch.tensor([1.0, 1.0])]
+
+        def grad(self, batch):
+            return [torch.tensor([0.5, 0.5])]
+
+        def update(self, grads):
+            self.grads = grads
+
     class Context:
-        def __init__(self):
-            self.params, self.start = [torch.tensor([3.0, -1.0])], [torch.tensor([1.0, 1.0])]
+        own = Model()
 
         def next_batch(self):
             return "batch"
 
-        def grad(self, params, batch):
-            return [torch.tensor([0.5, 0.5])]
-
-        def update(self, params, grads):
-            self.grads = grads
+        def model(self):
+            return self.own
 
     ctx = Context()
     FedProx(0.25).step(ctx)
-    assert ctx.grads[0].tolist() == [1.0, 0.0]
+    assert ctx.own.grads[0].tolist() == [1.0, 0.0]

@@ -163,7 +163,7 @@ def test_explain_counts_the_work_of_a_round(small_run):
     run = small_run(rounds=6)
     lines = explain(run.trainer, run.module, run.data)
     steps = sum(-(-int(n) // 16) for n in run.data.clients.sizes("train"))
-    assert f"local work of a round: 1 epochs, {steps} optimizer steps, 144 samples over all clients" in lines
+    assert f"local work of a round: 1 epoch, {steps} optimizer steps, 144 samples over all clients" in lines
     assert "rounds: 6, evaluated 6 times" in lines
     assert run.module.bank.boundary.round == 0
 

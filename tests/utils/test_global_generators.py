@@ -275,8 +275,8 @@ class Shaky(Plain):
     """Plain training with noise on the gradients."""
 
     def step(self, ctx):
-        grads = ctx.grad(ctx.params, ctx.next_batch())
-        ctx.update(ctx.params, [g + 1e-6 * torch.randn_like(g) for g in grads])
+        grads = ctx.model().grad(ctx.next_batch())
+        ctx.model().update([g + 1e-6 * torch.randn_like(g) for g in grads])
 
 
 class Writing(Plain):

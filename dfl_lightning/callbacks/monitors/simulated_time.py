@@ -99,7 +99,7 @@ class SimulatedTime(Monitor):
         else:
             seed = federation.seed if self.seed is None else self.seed
             self.devices = {name: self._drawn(name, values, m, seed) for name, values in self.given.items()}
-        self._samples = federation.data.sizes("train").double()
+        self._samples = federation.data.sizes("train")
 
     def _drawn(self, name: str, values: list[float], m: int, seed: int) -> Tensor:
         if len(values) not in (1, m):
@@ -125,8 +125,10 @@ class SimulatedTime(Monitor):
             *(devices[name] for name in ("up", "down", "latency")),
         )
         trained = round.jobs.owners
-        epochs = sum(phase.epochs for phase in round.phases)
-        seconds[trained] += epochs * self._samples[trained] / devices["speed"][trained]
+        batch_size = round.federation.local.batch_size
+        for phase in round.phases:
+            each = [phase.duration.samples(size, batch_size) for size in self._samples[trained].tolist()]
+            seconds[trained] += torch.tensor(each, dtype=torch.float64) / devices["speed"][trained]
         self.seconds += float(seconds.max())
         round.log("simulated_seconds", self.seconds)
 

@@ -10,6 +10,7 @@ from torch import Tensor
 from dfl_lightning.bank.references import References, Term
 from dfl_lightning.callbacks.base import Aggregation, Selection
 from dfl_lightning.callbacks.selection.dpfl_sums import BankSums
+from dfl_lightning.engines.local_work import Duration
 from dfl_lightning.functional import bggc, candidates_in_order, ggc
 from dfl_lightning.functional.dpfl import Choice
 from dfl_lightning.round.record import Round
@@ -100,7 +101,8 @@ class DPFL(Selection):
             self.first, self.chosen = torch.zeros(2, n, n, dtype=torch.bool)
             self.has_first = torch.zeros(n, dtype=torch.bool)
         if round.index == 0:
-            round.phases = round.federation.objective.phases(round.federation.layout, self.initial_epochs)
+            federation = round.federation
+            round.phases = federation.objective.phases(federation.layout, Duration(self.initial_epochs), 0)
         round.candidates &= self.first | self._among_all(round)[:, None]
         if not self.adversaries_choose:
             assert round.federation.data.adversaries is not None

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, field, replace
+from typing import Protocol, Self
 
 import numpy as np
 import torch
@@ -11,6 +11,7 @@ from torch import Tensor
 
 from dfl_lightning.engines.draws import batches_of
 from dfl_lightning.engines.engine import Training
+from dfl_lightning.engines.local_work import Duration
 from dfl_lightning.engines.stacked.context import Workshop
 from dfl_lightning.engines.stacked.loss import sample_weights
 
@@ -26,6 +27,9 @@ class Batch:
         counts: the same where the data are, int64 [k].
         weights: of samples in their client's mean, [k, B]: 1 / b for each of b real ones, 0 for padding.
         padded: whether a client may have fewer than B real ones.
+        masks: keys of the dropout layers' masks, int32 [k, 2].
+        exact: whether `sizes` are the real ones; not where a GPU alone knows them.
+        attached: further numbers for each sample, by name, [k, B, ...] each.
     """
 
     inputs: Tensor
@@ -34,16 +38,22 @@ class Batch:
     counts: Tensor
     weights: Tensor
     padded: bool
+    masks: Tensor
+    exact: bool = True
+    attached: dict[str, Tensor] = field(default_factory=dict)
+
+    def attach(self, **tensors: Tensor) -> Self:
+        """The same batch with further numbers for each sample."""
+        return replace(self, attached={**self.attached, **tensors})
+
+    @property
+    def per_sample(self) -> dict[str, Tensor]:
+        """Inputs, labels and what was attached."""
+        return {"inputs": self.inputs, "labels": self.labels, **self.attached}
 
 
 class BatchSource(Protocol):
-    """Where a job's batches come from.
-
-    Attributes:
-        masks: keys of the dropout layers' masks for the last batch, int32 [k, 2].
-    """
-
-    masks: Tensor
+    """Where a job's batches come from."""
 
     def next(self, clients: int) -> Batch:
         """The next batch of each of the first `clients`."""
@@ -75,15 +85,16 @@ class Feed:
         self.masks = torch.zeros(len(owners), 2, dtype=torch.int32, device=shop.data.images.device)
         self.drawn: Tensor | None = None
 
-    def draw(self, epochs: int) -> None:
-        """Begin a phase: so many epochs for every client."""
+    def draw(self, duration: Duration) -> None:
+        """Begin a phase: so many batches for every client."""
         self._begun = [drawn * each for drawn, each in zip(self._epochs, self._per_epoch, strict=True)]
-        self.taken, self._phase = 0, epochs  # batches taken in this phase, and epochs that it has
+        self.taken = 0  # batches, in this phase
+        self._ends = [duration.batches(each) for each in self._per_epoch]  # where each client's phase does
         self._waiting = len(self._owners)
         self._sizes: list[list[int]] = [[] for _ in self._owners]
         self._shuffled: list[list[np.ndarray]] = [[] for _ in self._owners]  # an epoch after the other
         for client in range(len(self._owners)):
-            for _ in range(epochs):
+            for _ in range(duration.epochs_drawn(self._per_epoch[client])):
                 self._one_more_epoch(client)
         self._lay_out()
 
@@ -94,7 +105,7 @@ class Feed:
 
     def waiting(self) -> int:
         """How many clients have batches of the phase left, whatever a step drew beyond; they are the first ones."""
-        while self._waiting and self._phase * self._per_epoch[self._waiting - 1] <= self.taken:
+        while self._waiting and self._ends[self._waiting - 1] <= self.taken:
             self._waiting -= 1
         return self._waiting
 
@@ -134,7 +145,7 @@ class Feed:
         indices, weights = indices[:, :longest], self._weights[step, :clients, :longest]
         drawn = None if self.drawn is None else self.drawn[:, :longest]
         inputs, labels = data.batch(indices, dtype=shop.config.dtype, draws=drawn)
-        return Batch(inputs, labels, sizes, counts, weights, padded=min(sizes) < longest)
+        return Batch(inputs, labels, sizes, counts, weights, min(sizes) < longest, self.masks[:clients])
 
     def _words(self, clients: int, step: int) -> list[tuple[int, int, int]]:
         """What names the draws of a step: owner, epoch and step of the epoch."""

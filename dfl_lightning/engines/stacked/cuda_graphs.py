@@ -18,6 +18,7 @@ from torch import Tensor
 
 from dfl_lightning.bank.card import give_back
 from dfl_lightning.bank.layout import Columns
+from dfl_lightning.engines.local_work import Duration
 from dfl_lightning.engines.optimizers import Hyperparameters
 from dfl_lightning.engines.stacked.batches import Batch, Feed
 from dfl_lightning.engines.stacked.context import Workshop
@@ -26,8 +27,8 @@ from dfl_lightning.engines.stacked.parameters import Staging
 from dfl_lightning.utils.errors import reason
 
 if TYPE_CHECKING:
+    from dfl_lightning.engines.local_work import Phase
     from dfl_lightning.engines.stacked.training import StackedJob
-    from dfl_lightning.objectives import Phase
 
 FEWEST_STEPS = 8
 """Phases with fewer steps are not recorded: it would cost more than it gains."""
@@ -81,13 +82,13 @@ def obstacle(shop: Workshop, example: Tensor) -> str:
     config, network = shop.config, shop.network
     with torch.no_grad():
         per_sample = network.network.eval()(example).dim() == 2
-    for phase in config.objective.phases(shop.layout, 1):
+    for phase in config.objective.phases(shop.layout, Duration(1), 0):
         if phase.objective is not config.objective:
             return f"objective {type(config.objective).__name__} leaves steps to another one"
         if not phase.objective.recordable:
             return f"objective {type(phase.objective).__name__} does not say recordable = True"
-    if not shop.loss.is_cross_entropy or not per_sample:
-        return "the loss is not a plain cross-entropy of one answer a sample"
+    if shop.loss.is_cross_entropy and not per_sample:
+        return "the loss is a cross-entropy of several answers a sample"
     if not shop.optimizer.works_on_tensors_alone(shop.data.images.device):
         return "the optimizer needs numbers on the CPU"
     if config.scheduled:
@@ -115,7 +116,6 @@ class Recordings:
         recorder: see `Recorder`.
 
     Attributes:
-        staging: models of c clients.
         losses: sums over samples, float64 [c].
         samples: numbers of samples, int64 [c].
         kept: row sets that the objective reads, [c, *shape] for each parameter.
@@ -127,12 +127,26 @@ class Recordings:
         self.shop, self.clients, self.recorder = shop, clients, recorder
         self.buckets = buckets_of(clients)
         zeros = partial(torch.zeros, dtype=shop.config.dtype, device=device)
-        self.staging = Staging(shop.layout, lambda start, stop: zeros(clients, stop - start))
+        self._zeros = zeros
+        self._stagings: dict[str, Staging] = {}
+        self.staging("models")
         self.losses = torch.zeros(clients, dtype=torch.float64, device=device)
         self.samples = torch.zeros(clients, dtype=torch.long, device=device)
         self.kept: dict[str, list[Tensor]] = {}
         self.failure = ""
         self._of: dict[tuple[bool, Columns], Recording] = {}
+
+    def staging(self, name: str) -> Staging:
+        """Models of c clients, of a row set."""
+        if name not in self._stagings:
+            make = self._zeros
+            self._stagings[name] = Staging(self.shop.layout, lambda start, stop: make(self.clients, stop - start))
+        return self._stagings[name]
+
+    @property
+    def stagings(self) -> list[Staging]:
+        """Of all row sets that have been trained."""
+        return list(self._stagings.values())
 
     def keep(self, name: str, tensors: Sequence[Tensor]) -> list[Tensor]:
         """Put a row set's tensors, [k, *shape] each, where they lie still."""
@@ -183,11 +197,13 @@ class Recording:
         self._memory = memory
         device, groups = memory.losses.device, memory.shop.optimizer.groups
         self.rates = [torch.zeros((), device=device) for _ in groups]
-        self._states: list[dict[str, Any]] = []
+        self._states: dict[str, list[dict[str, Any]]] = {}  # of the optimizer of each row set's models
+        self._models: tuple[str, ...] = ()  # row sets whose models a step works on
         self._tray: StaticBatches | None = None
         self._replays: dict[tuple[int, bool], Replay] = {}  # by bucket, and whether batches may be padded
         self._read: tuple[str, ...] = ()  # row sets that a step reads; "" is the start
         self._zeros: bool | None = None  # whether a state of zeros is as good as none; see `starts_from_zeros`
+        self._own_loss = False  # whether a step has a loss of its own, which wants to know how long batches are
         self._aside: tuple[tuple[int, int], list[Tensor], list[Tensor]] | None = None
 
     def begin(self, phase: Phase) -> None:
@@ -218,14 +234,15 @@ class Recording:
                 self._settle(job, feed.taken - taken)
                 return
         assert self._tray is not None
-        network = self._memory.shop.network
-        padded = network.couples_samples and not feed.whole(job.clients, self._tray.batches)
-        if padded and not network.masks_padding:
+        network, masks_all = self._memory.shop.network, self._memory.shop.loss.is_cross_entropy and not self._own_loss
+        whole = (masks_all and not network.couples_samples) or feed.whole(job.clients, self._tray.batches)
+        padded = not whole
+        if padded and not (masks_all and network.masks_padding):
             step(job)
             return
         self._tray.fill(job)
         bucket = next(size for size in self._memory.buckets if size >= job.clients)
-        if (bucket, padded) not in self._replays and not self._record(job, bucket, padded):
+        if (bucket, padded) not in self._replays and not self._record(job, bucket, padded, exact=not masks_all):
             step(job.on_buffers(job.clients, self._memory, self._tray, self._states))  # its batches have been taken
             return
         done = slice(job.clients, min(bucket, self._clients))
@@ -242,28 +259,35 @@ class Recording:
         batches a step takes and what the optimizer remembers.
         """
         if self._zeros is None:
-            self._zeros = job.optimizer.starts_from_zeros(job.params[0], job.num_trained)
+            trained = [like for like, wanted in zip(job.model().params, job.trained, strict=True) if wanted]
+            self._zeros = job.fresh_optimizer().starts_from_zeros(trained[0], len(trained)) if trained else True
         if self._tray is None or not self._zeros:
             return False
         for value in self._remembered():
             value.zero_()
-        job.optimizer = job.optimizer.on_buffers(self._states)
         for name in self._read:  # of this round, before anything changes
             job.read(name)
+        for name in self._models:
+            model = job.model(name)
+            model.optimizer = job.fresh_optimizer().on_buffers(self._states[name]) if name in self._states else None
         return True
 
     def _settle(self, job: StackedJob, batches: int) -> None:
         """Move what the first step has made to where it lies still."""
         if self._tray is None or self._tray.batches != batches:
             self._tray, self._replays = StaticBatches(self._memory, batches), {}
-        self._read = tuple(job.kept)
-        states = job.optimizer.states()
-        if not self._states:
-            self._states = [{name: self._static(value) for name, value in state.items()} for state in states]
-        for state, still in zip(states, self._states, strict=True):
+        self._read, self._models, self._own_loss = tuple(job.kept), tuple(job.models), job.own_loss
+        for model in job.models.values():
+            if model.optimizer is not None:
+                self._settle_states(model.name, model.optimizer.states())
+
+    def _settle_states(self, model: str, states: list[dict[str, Any]]) -> None:
+        if model not in self._states:
+            self._states[model] = [{name: self._static(value) for name, value in state.items()} for state in states]
+        for state, static in zip(states, self._states[model], strict=True):
             for name, value in state.items():
                 if torch.is_tensor(value):
-                    place = still[name][: len(value)] if value.dim() else still[name]
+                    place = static[name][: len(value)] if value.dim() else static[name]
                     state[name] = place.copy_(value)
 
     def _static(self, value: Any) -> Any:
@@ -271,14 +295,14 @@ class Recording:
             return value.clone() if torch.is_tensor(value) else value
         return value.new_zeros((self._memory.clients, *value.shape[1:]))
 
-    def _record(self, job: StackedJob, bucket: int, padded: bool) -> bool:
+    def _record(self, job: StackedJob, bucket: int, padded: bool, exact: bool) -> bool:
         """Record the step for the first `bucket` clients, and undo what that did; see `StaticBatches.padded`.
 
         Returns:
             Whether that was possible. If not, nothing is recorded any more.
         """
         assert self._tray is not None
-        self._tray.padded = padded
+        self._tray.padded, self._tray.exact = padded, exact
         other = job.on_buffers(bucket, self._memory, self._tray, self._states)
         touched = [*self._touched(), *(value for value in self._remembered() if not value.dim())]
         step, before = self._phase.objective.step, list[Tensor]()
@@ -296,10 +320,12 @@ class Recording:
         """Everything that a step changes and that has a row for each client."""
         memory = self._memory
         states = [value for value in self._remembered() if value.dim()]
-        return [*memory.staging.tensors.values(), *states, memory.losses, memory.samples]
+        models = [tensor for staging in memory.stagings for tensor in staging.tensors.values()]
+        return [*models, *states, memory.losses, memory.samples]
 
     def _remembered(self) -> list[Tensor]:
-        return [value for state in self._states for value in state.values() if torch.is_tensor(value)]
+        several = (state for states in self._states.values() for state in states)
+        return [value for state in several for value in state.values() if torch.is_tensor(value)]
 
     def _keeping(self, rows: slice, replay: Replay) -> None:
         """Replay, but leave the rows of clients who are done as they are."""
@@ -323,8 +349,8 @@ class StaticBatches:
         batches: that a step takes.
 
     Attributes:
-        masks: see `BatchSource`.
         padded: whether batch norms of a step have to look for padding; a recording for whole batches is shorter.
+        exact: whether all batches are known to be of full size.
     """
 
     def __init__(self, memory: Recordings, batches: int) -> None:
@@ -338,7 +364,7 @@ class StaticBatches:
         if self._shop.data.augment is not None:
             example = self._shop.data.augment.draw(1, torch.Generator())
             self._drawn = example.new_zeros(*shape, self._shop.config.batch_size, *example.shape[1:]).to(device)
-        self.masks, self._next = self._masks[0], 0
+        self.exact, self._next = False, 0
 
     def fill(self, job: StackedJob) -> None:
         """Take the batches of the next step."""
@@ -360,8 +386,8 @@ class StaticBatches:
         turn, self._next = self._next, (self._next + 1) % self.batches
         config = self._shop.config
         drawn = None if self._drawn is None else self._drawn[turn, :clients]
-        self.masks = self._masks[turn, :clients]
         inputs, labels = self._shop.data.batch(self._index[turn, :clients], dtype=config.dtype, draws=drawn)
         counts = self._counts[turn, :clients]
         weights = sample_weights(counts, config.batch_size, config.dtype)
-        return Batch(inputs, labels, [config.batch_size] * clients, counts, weights, self.padded)
+        sizes, masks = [config.batch_size] * clients, self._masks[turn, :clients]
+        return Batch(inputs, labels, sizes, counts, weights, self.padded, masks, exact=self.exact)

@@ -21,7 +21,8 @@ from dfl_lightning.distributed.communicator import Ranks
 from dfl_lightning.engines.cohorts import cohorts_on_gpus, plan_cohorts
 from dfl_lightning.engines.copies import copy_of
 from dfl_lightning.engines.dropout_layers import mask_key, replace_dropout_layers
-from dfl_lightning.engines.engine import Engine, EngineConfig, Training
+from dfl_lightning.engines.engine import Engine, EngineConfig, Targets, Training
+from dfl_lightning.engines.local_work import Duration
 from dfl_lightning.engines.optimizers import ClientOptimizer
 from dfl_lightning.engines.placing import set_mode
 from dfl_lightning.engines.stacked.autotune import Stopwatch
@@ -79,12 +80,13 @@ class StackedEngine(Engine):
         config = trial.config
         network = copy_of(config.network).to(data.images.device, config.dtype)
         replace_dropout_layers(network)
-        for phase in config.objective.phases(layout, 1):
+        phases = config.objective.phases(layout, Duration(1), 0)
+        for phase in phases:
             if not phase.objective.stackable:
                 raise CannotStack(f"objective {type(phase.objective).__name__} does not say stackable = True")
         optimizer = ClientOptimizer(config.optimizer, config.network)
         try_out(optimizer, config.network)
-        stacked = StackedNetwork(network)
+        stacked = StackedNetwork(network, config.features)
         if trial.couples_evaluation:
             raise CannotStack(
                 "its samples meet in evaluation: scores depend on the rest of a batch, or its order or size"
@@ -104,7 +106,7 @@ class StackedEngine(Engine):
         self._unfolded: frozenset[str] | None = None  # until somebody has decided
         if data.images.is_cuda:
             recorded = 2 + self.cost.states if config.cuda_graphs else 0  # beside a model: what lies still, and a copy
-            row_sets = {name for phase in config.objective.phases(layout, 1) for name in phase.objective.row_sets}
+            row_sets = {name for phase in phases for name in phase.objective.row_sets}
             footprint = footprint_of(network, self.cost, example, config, rows=1 + len(row_sets) + recorded)
             self.budget = Budget(footprint, config.room)
             self._scorer.keep_within(config.room, {n: -(-p // config.batch_size) for n, p in footprint.patches.items()})
@@ -211,7 +213,7 @@ class StackedEngine(Engine):
             self.details["GPU memory"] = self.budget.describe(self._shop.network.unfolded, widest)
 
     def train_cohort(
-        self, bank: Bank, references: References, training: Training, target: Tensor, pool: Workers
+        self, bank: Bank, references: References, training: Training, targets: Targets, pool: Workers
     ) -> Trained:
         """Train the jobs of one cohort, side by side; see `Engine.train`."""
         steps = self.steps
@@ -221,15 +223,17 @@ class StackedEngine(Engine):
         job = StackedJob(self._shop, bank, references.take(order), training, pool, recordings)
         if training.gradients:
             rows = row_of(self.layout, job.mean_gradients())
+            target = targets["models"]
             target.index_copy_(0, bank.ranks.place[references.owners[order]].to(target.device), rows)
             finite = rows.isfinite().all(1)
         else:
-            staging = job.run()
+            models = job.run()
             if recordings is not None and recordings.failure:
                 self.details["graphs"] = f"not recorded: {recordings.failure}"
                 self.recordings = None
-            staging.copy_into(target, bank.ranks.place[references.owners[order]])
-            finite = staging.finite()
+            for name, staging in models.items():
+                staging.copy_into(targets[name], bank.ranks.place[references.owners[order]])
+            finite = torch.stack([staging.finite() for staging in models.values()]).all(0)
         back = torch.argsort(order)
         losses = torch.where(job.samples > 0, job.losses / job.samples, float("nan"))
         return Trained(losses.cpu()[back], job.samples.cpu()[back], finite.cpu()[back])

@@ -255,25 +255,27 @@ class Scorer:
         if not kept:
             return Scores(torch.tensor(jobs), counts, means, {"acc": accuracies})
         several = zip(*(tensor.split(list(sizes)) for tensor in kept), strict=True)
-        found = torch.stack([number for own in several for number in self._from_scores(*own)]).cpu()  # one wait, too
-        losses_of, *metrics = found.view(len(jobs), -1).unbind(1)
+        metrics: Sequence[Tensor] = ()
+        if self._shop.config.metrics:
+            found = torch.stack(
+                [number for own in several for number in self._from_scores(*own)]
+            ).cpu()  # one wait, too
+            metrics = found.view(len(jobs), -1).unbind(1)
         if not self._shop.loss.is_cross_entropy:
-            means = losses_of
+            own = self._shop.loss.means(kept[0].split(list(sizes)), kept[1].split(list(sizes)), EVALUATION_BATCH)
+            means = own.cpu()
         names = ("acc", *self._shop.config.metrics)
         return Scores(torch.tensor(jobs), counts, means, dict(zip(names, (accuracies, *metrics), strict=True)))
 
     def _from_scores(self, scores: Tensor, labels: Tensor) -> list[Tensor]:
-        """One job's loss, where it wants to see whole batches, and the chosen metrics; float64 [] each."""
+        """One job's chosen metrics; float64 [] each."""
         config = self._shop.config
         metrics = {name: metric.clone().to(scores.device) for name, metric in config.metrics.items()}
-        total = torch.zeros((), dtype=torch.float64, device=scores.device)
         for s, y in zip(scores.split(EVALUATION_BATCH), labels.split(EVALUATION_BATCH), strict=True):
-            if not self._shop.loss.is_cross_entropy:
-                total += config.loss(s, y).double() * len(y)
             for metric in metrics.values():
                 metric.update(s, y)
         computed = (torch.as_tensor(metric.compute(), dtype=torch.float64) for metric in metrics.values())
-        return [total / len(labels), *(value.reshape(()).to(scores.device) for value in computed)]
+        return [value.reshape(()).to(scores.device) for value in computed]
 
 
 def _stretch(indices: Tensor, start: int, length: int) -> Tensor:

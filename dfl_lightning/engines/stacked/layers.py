@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -37,6 +37,7 @@ class Pass:
             None: nothing is padded, or it does not matter.
         unfolded: convolutions that are done by patches and a product; the network enters its own choice.
         dropped: dropout layers that the pass has been through.
+        features: inputs of the layers that the objective wants, by its names, [k, B, ...] each.
     """
 
     tensors: Mapping[str, Tensor]
@@ -46,6 +47,7 @@ class Pass:
     shares: Tensor | None = None
     unfolded: frozenset[str] = frozenset()
     dropped: int = 0
+    features: dict[str, Tensor] = field(default_factory=dict)
 
     def of(self, layer: str, name: str) -> Tensor | None:
         """A layer's parameter or buffer, [k, *shape]."""

@@ -2,27 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_map
 
+from dfl_lightning.engines.local_work import LossOf
 from dfl_lightning.engines.stacked.kernels import WeightedCrossEntropy
 
 
 class StackedLoss:
     """Each client's mean loss over its real samples.
 
-    The plain cross-entropy is computed for all clients at once. Any other loss is called for each client on its real
-    samples: whatever it does inside, it never sees padding or another client.
+    The plain cross-entropy is computed for all clients at once, padding included. Any other loss is written for one
+    client: `torch.vmap` applies it to all clients with equally many samples, so that it never sees padding or another
+    client; what vmap cannot do is done client by client.
 
     Args:
         loss: (scores [B, C], labels [B]) -> mean loss of the batch.
+
+    Attributes:
+        is_cross_entropy: whether it is the plain cross-entropy.
     """
 
     def __init__(self, loss: Callable[[Tensor, Tensor], Tensor]) -> None:
         self._loss = loss
         self.is_cross_entropy = is_plain_cross_entropy(loss)
+        self._one_by_one: set[Hashable] = set()  # losses that vmap cannot do
 
     def __call__(self, scores: Tensor, labels: Tensor, sizes: Sequence[int], weights: Tensor) -> Tensor:
         """Losses [k] of scores [k, B, ...] and labels [k, B].
@@ -35,8 +46,109 @@ class StackedLoss:
         """
         if self.is_cross_entropy and scores.dim() == 3:
             return WeightedCrossEntropy.apply(scores.to(weights.dtype), labels, weights)  # layers may have reduced them
-        losses = [self._loss(s[:size], y[:size]) for s, y, size in zip(scores, labels, sizes, strict=True)]
-        return torch.stack(losses)
+        return self._for_each(self._loss, (scores, labels), (), sizes)
+
+    def own(
+        self,
+        loss: LossOf,
+        scores: Tensor,
+        samples: Mapping[str, Tensor],
+        features: Mapping[str, Tensor],
+        extras: Sequence[Tensor],
+        sizes: Sequence[int],
+    ) -> Tensor:
+        """Losses [k] by a function of an objective.
+
+        Args:
+            loss: for one client; see `LossOf`.
+            scores: [k, B, C].
+            samples: what the batch has for each sample, by name, [k, B, ...] each.
+            features: inputs of layers, [k, B, ...] each.
+            extras: [k, ...] each.
+            sizes: the first `sizes[i]` samples of client i are real.
+        """
+
+        def of_one(scores: Tensor, samples: Any, features: Any, *extras: Tensor) -> Tensor:
+            return loss(scores, SimpleNamespace(**samples), features, *extras)
+
+        return self._for_each(of_one, (scores, dict(samples), dict(features)), extras, sizes, of=_key(loss))
+
+    def means(self, scores: Sequence[Tensor], labels: Sequence[Tensor], longest: int) -> Tensor:
+        """Mean losses of jobs in an evaluation, float64 [J].
+
+        Args:
+            scores: of each job, [B, C].
+            labels: of each job, [B].
+            longest: samples in one call of the loss.
+        """
+        found = torch.zeros(len(scores), dtype=torch.float64, device=scores[0].device)
+        for size, jobs in _by_size([len(y) for y in labels]).items():
+            s, y = torch.stack([scores[job] for job in jobs]), torch.stack([labels[job] for job in jobs])
+            total = torch.zeros(len(jobs), dtype=torch.float64, device=s.device)
+            for part in torch.arange(size).split(longest):
+                now = slice(int(part[0]), int(part[-1]) + 1)
+                total += self._for_each(self._loss, (s[:, now], y[:, now]), (), [len(part)] * len(jobs)) * len(part)
+            found[torch.tensor(jobs, device=found.device)] = total / size
+        return found
+
+    def _for_each(
+        self,
+        loss: Callable[..., Tensor],
+        per_sample: tuple[Any, ...],
+        per_client: Sequence[Tensor],
+        sizes: Sequence[int],
+        of: Hashable = None,
+    ) -> Tensor:
+        """The loss of each client's real samples, [k]."""
+        groups = _by_size(sizes)
+        if len(groups) == 1:
+            (size,) = groups
+            return self._of_group(loss, tree_map(lambda t: t[:, :size], per_sample), per_client, of)
+        losses, order = [], []
+        for size, clients in groups.items():
+            index = torch.tensor(clients, device=tree_first(per_sample).device)
+            mine = tree_map(partial(_some, index, size), per_sample)
+            losses.append(self._of_group(loss, mine, [t.index_select(0, index) for t in per_client], of))
+            order += clients
+        back = torch.argsort(torch.tensor(order)).to(losses[0].device)
+        return torch.cat(losses).index_select(0, back)
+
+    def _of_group(
+        self, loss: Callable[..., Tensor], per_sample: tuple[Any, ...], per_client: Sequence[Tensor], of: Hashable
+    ) -> Tensor:
+        """The losses of clients with equally many samples, [k]."""
+        if of not in self._one_by_one:
+            try:
+                return torch.vmap(loss)(*per_sample, *per_client)
+            except Exception:  # whatever vmap cannot do; an error of the loss itself comes again below
+                self._one_by_one.add(of)
+        clients = range(len(tree_first(per_sample)))
+        return torch.stack([loss(*tree_map(lambda t, i=i: t[i], (*per_sample, *per_client))) for i in clients])
+
+
+def tree_first(tree: Any) -> Tensor:
+    """The first tensor of nested tuples and dicts."""
+    first: Tensor = torch.utils._pytree.tree_leaves(tree)[0]
+    return first
+
+
+def _some(index: Tensor, size: int, tensor: Tensor) -> Tensor:
+    """The first `size` samples of some clients."""
+    return tensor.index_select(0, index)[:, :size]
+
+
+def _by_size(sizes: Sequence[int]) -> dict[int, list[int]]:
+    """Clients, or jobs, by their number of samples."""
+    groups: dict[int, list[int]] = defaultdict(list)
+    for place, size in enumerate(sizes):
+        groups[size].append(place)
+    return groups
+
+
+def _key(loss: Callable[..., Tensor]) -> Hashable:
+    """What stays the same of a function that is made anew in every step."""
+    code: Hashable = getattr(loss, "__code__", None)
+    return type(loss).__qualname__ if code is None else code
 
 
 def is_plain_cross_entropy(loss: object) -> bool:

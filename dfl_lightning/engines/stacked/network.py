@@ -68,6 +68,7 @@ class StackedNetwork:
 
     Args:
         network: the plain network, after `replace_dropout_layers`; kept, never written to.
+        features: layers whose inputs a pass in training keeps: an objective's names -> names of layers.
 
     Attributes:
         has_dropout: whether a training pass draws masks.
@@ -80,8 +81,11 @@ class StackedNetwork:
         CannotStack: a layer that has neither a rule nor works under `torch.vmap`.
     """
 
-    def __init__(self, network: nn.Module) -> None:
+    def __init__(self, network: nn.Module, features: Mapping[str, str] | None = None) -> None:
         self.network = network
+        self._wanted: dict[str, list[str]] = {}  # layer -> what an objective calls it
+        for name, layer in (features or {}).items():
+            self._wanted.setdefault(layer, []).append(name)
         self.has_dropout = any(isinstance(module, StreamDropout) for module in network.modules())
         self.unfolded: frozenset[str] = frozenset()
         self.couples_samples = True  # until `try_out` knows better
@@ -96,6 +100,9 @@ class StackedNetwork:
                 raise CannotStack(f"layer '{name}' ({type(layer).__name__}) has hooks" if name else "it has hooks")
         self._graphs = {mode: self._trace(mode) for mode in (True, False)}
         self._plans = {mode: self._plan(graph) for mode, graph in self._graphs.items()}
+        called = {str(node.target) for node in self._graphs[True].nodes if node.op == "call_module"}
+        for layer in self._wanted.keys() - called:
+            raise CannotStack(f"the objective wants the input of '{layer}', which is made of several layers")
 
     def __call__(self, now: Pass, inputs: Tensor) -> Tensor:
         """Scores of k clients' inputs [k, B, ...], or of the same ones for all, [1, B, ...] -> [k, B, C]."""
@@ -119,6 +126,9 @@ class StackedNetwork:
                     args, kwargs = [values[a] if isinstance(a, fx.Node) else a for a in node.args], node.kwargs
                 else:
                     args, kwargs = fx.map_arg((node.args, node.kwargs), values.__getitem__)
+                if now.training and node.op == "call_module" and node.target in self._wanted:
+                    for name in self._wanted[str(node.target)]:
+                        now.features[name] = args[0].spread(clients).leading()
                 try:
                     values[node] = step.run(now, *args, **kwargs)
                 except Exception as error:

@@ -14,17 +14,176 @@ from torch import Tensor
 from dfl_lightning.bank.layout import Columns
 from dfl_lightning.bank.references import References
 from dfl_lightning.engines.engine import Training
+from dfl_lightning.engines.local_work import TINY, Duration, LossOf, Phase
 from dfl_lightning.engines.stacked.batches import Batch, BatchSource, Feed
 from dfl_lightning.engines.stacked.context import Workshop
 from dfl_lightning.engines.stacked.layers import Pass
 from dfl_lightning.engines.stacked.optimizer import PrefixOptimizer
 from dfl_lightning.engines.stacked.parameters import Staging, unpack
+from dfl_lightning.utils.errors import UserError
 from dfl_lightning.utils.thread_pool import Workers
 
 if TYPE_CHECKING:
     from dfl_lightning.bank.bank import Bank
     from dfl_lightning.engines.stacked.cuda_graphs import Recordings
-    from dfl_lightning.objectives import Phase
+
+
+class StackedModel:
+    """The clients' models of one row set while they are trained; see `TrainableModel`.
+
+    Args:
+        job: whose models they are.
+        name: of the row set; `models` are the ones whose losses the round reports.
+        staging: where they lie.
+    """
+
+    def __init__(self, job: StackedJob, name: str, staging: Staging) -> None:
+        self._job, self.name, self.staging = job, name, staging
+        self._whole = staging.parameters()
+        self._now: list[Tensor] = []  # of the first k clients
+        self._leaves: list[Tensor] = []  # of these, where they have been made
+        self.optimizer: PrefixOptimizer | None = None
+
+    # --- what an objective sees --------------------------------------------------------------------------------------
+    @property
+    def params(self) -> list[Tensor]:
+        """Its parameters now, [k, *shape] each."""
+        if not self._now or len(self._now[0]) != self._job.clients:
+            self._now, self._leaves = self._job.first(self._whole), []
+        return self._now
+
+    @property
+    def start(self) -> list[Tensor]:
+        """Its parameters at the start of the job, [k, *shape] each."""
+        return self._job.first(self._job.read("" if self.name == "models" else self.name))
+
+    def grad(
+        self, batch: Batch, loss: LossOf | None = None, *extras: Tensor, at: Sequence[Tensor] | None = None
+    ) -> list[Tensor]:
+        """Gradients of each client's mean loss, [k, *shape] each; see `TrainableModel.grad`."""
+        if loss is None and extras:
+            raise ValueError("extras are for a loss of one's own: grad(batch, loss, *extras)")
+        stretches = self._job.stretches(batch)
+        parts = [self._gradients(batch, loss, extras, at, first, stop) for first, stop in stretches]
+        return parts[0] if len(parts) == 1 else [torch.cat(several) for several in zip(*parts, strict=True)]
+
+    @torch.no_grad()
+    def features(self, batch: Batch, layer: str = "head", at: Sequence[Tensor] | None = None) -> Tensor:
+        """What goes into a layer, [k, B, ...]; see `TrainableModel.features`."""
+        params = self.params if at is None else at
+        found = []
+        for first, stop in self._job.stretches(batch):
+            with self._job.shop.config.arithmetic(batch.inputs.device):
+                _, features = self._scores([p[first:stop] for p in params], batch, first, stop)
+            part = features[layer]
+            missing = batch.labels.shape[1] - part.shape[1]  # what follows is never looked at
+            found.append(torch.cat([part, part[:, :1].expand(-1, missing, *part.shape[2:])], 1) if missing else part)
+        return found[0] if len(found) == 1 else torch.cat(found)
+
+    def climbed(self, grads: Sequence[Tensor], length: float) -> list[Tensor]:
+        """Its parameters after a step of this length along each client's gradient, [k, *shape] each."""
+        scale = length / lengths(grads).clamp(min=TINY)
+        return [p + g * along(scale, g) for p, g in zip(self.params, grads, strict=True)]
+
+    def update(self, grads: Sequence[Tensor]) -> None:
+        """One optimizer step of the phase's columns, after each client's own clipping."""
+        job, config = self._job, self._job.shop.config
+        trained = [(p, g) for p, g, wanted in zip(self.params, grads, job.trained, strict=True) if wanted]
+        clipped = [g for _, g in trained]
+        if config.clip_norm is not None:
+            clipped = clip_norms(clipped, config.clip_norm)
+        if config.clip_value is not None:
+            clipped = [g.clamp(-config.clip_value, config.clip_value) for g in clipped]
+        if self.optimizer is None:
+            self.optimizer = job.fresh_optimizer()
+        self.optimizer.step([p for p, _ in trained], clipped)
+
+    @torch.no_grad()
+    def assign(self, values: Sequence[Tensor]) -> None:
+        """Put parameters in the place of its own, in the phase's columns."""
+        for p, value, wanted in zip(self.params, values, self._job.trained, strict=True):
+            if wanted:
+                p.copy_(value)
+
+    # --- the phases ---------------------------------------------------------------------------------------------------
+    def begin(self, columns: Columns) -> None:
+        """A phase begins, that trains these columns with a fresh optimizer."""
+        self._leaves, self.optimizer = [], None
+        self._kept = {
+            entry.name: self.staging.tensors[entry.name].clone()
+            for entry in self._job.shop.layout.entries
+            if entry.is_buffer and not columns.holds(entry)
+        }  # buffers move in a forward pass even where nothing is trained
+
+    def end(self) -> None:
+        """A phase ends: what it does not train is as it was."""
+        for name, tensor in self._kept.items():
+            self.staging.tensors[name].copy_(tensor)
+
+    def of_job(self, job: StackedJob, staging: Staging, states: list[dict[str, Any]]) -> StackedModel:
+        """The same in other memory, for another job."""
+        other = StackedModel(job, self.name, staging)
+        other.optimizer = (self.optimizer or job.fresh_optimizer()).on_buffers(states)
+        return other
+
+    # --- gradients ----------------------------------------------------------------------------------------------------
+    def _gradients(
+        self,
+        batch: Batch,
+        loss: LossOf | None,
+        extras: Sequence[Tensor],
+        at: Sequence[Tensor] | None,
+        first: int,
+        stop: int,
+    ) -> list[Tensor]:
+        job, shop, sizes = self._job, self._job.shop, batch.sizes[first:stop]
+        leaves = self._leaves_of(at, first, stop)
+        job.own_loss |= loss is not None
+        if not batch.exact and not (shop.loss.is_cross_entropy and loss is None):
+            raise RuntimeError("a loss of one's own has to know how long batches are")
+        part = (slice(first, stop), slice(max(sizes)))
+        with shop.config.arithmetic(batch.inputs.device):
+            scores, features = self._scores(leaves, batch, first, stop)
+            if loss is None:
+                losses = shop.loss(scores, batch.labels[part], sizes, batch.weights[part])
+            else:
+                samples = {name: tensor[part] for name, tensor in batch.per_sample.items()}
+                losses = shop.loss.own(loss, scores, samples, features, [e[first:stop] for e in extras], sizes)
+        wanted = [leaf for leaf in leaves if leaf.requires_grad]
+        grads = iter(torch.autograd.grad(losses, wanted, torch.ones_like(losses), allow_unused=True) if wanted else ())
+        if self.name == "models":
+            counts = batch.counts[first:stop]
+            job.losses[first:stop].add_(losses.detach().double() * counts)
+            job.samples[first:stop].add_(counts)
+        found = [next(grads) if leaf.requires_grad else None for leaf in leaves]
+        return [torch.zeros_like(leaf) if g is None else g for g, leaf in zip(found, leaves, strict=True)]
+
+    def _scores(
+        self, params: Sequence[Tensor], batch: Batch, first: int, stop: int
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """Scores of clients [first, stop) at their parameters, and the inputs of the layers that are asked for."""
+        job, shop, sizes = self._job, self._job.shop, batch.sizes[first:stop]
+        tensors = {entry.name: p for entry, p in zip(job.parameters, params, strict=True)}
+        for name in job.buffers:
+            tensors[name] = self.staging.tensors[name][first:stop]
+        part = (slice(first, stop), slice(max(sizes)))
+        shares = batch.weights[part] if batch.padded and shop.network.masks_padding else None
+        now = Pass(tensors, True, batch.masks[first:stop], sizes, shares)
+        scores = shop.network(now, batch.inputs[part])
+        return scores, now.features
+
+    def _leaves_of(self, at: Sequence[Tensor] | None, first: int, stop: int) -> list[Tensor]:
+        """Clients [first, stop) of the parameters, as what gradients are taken of; once for all steps if it can be."""
+        params = self.params if at is None else at
+        ours = at is None and stop - first == self._job.clients
+        if ours and self._leaves:
+            return self._leaves
+        leaves = [
+            p[first:stop].detach().requires_grad_(wanted) for p, wanted in zip(params, self._job.trained, strict=True)
+        ]
+        if ours:
+            self._leaves = leaves
+        return leaves
 
 
 class StackedJob:
@@ -40,6 +199,12 @@ class StackedJob:
         training: see `Training`.
         pool: asked now and then whether the work is still wanted.
         recordings: whose memory is worked on, and which may do steps over again that it has seen.
+
+    Attributes:
+        models: that are trained, by row set.
+        clients: k.
+        kept: row sets that the objective asked for; "" is the start.
+        trained: which parameters the phase trains.
     """
 
     def __init__(
@@ -51,12 +216,11 @@ class StackedJob:
         pool: Workers,
         recordings: Recordings | None = None,
     ) -> None:
-        self._shop, self._bank, self._references, self._pool = shop, bank, references, pool
+        self.shop, self._bank, self._references, self._pool = shop, bank, references, pool
         self._training, self._recordings = training, recordings
-        still = None if recordings is None else recordings.staging
-        self._staging = Staging(shop.layout, bank.reader(references), into=still)
-        self._whole = self._staging.parameters()
-        self.kept: dict[str, list[Tensor]] = {}  # row sets that the objective asked for
+        static = None if recordings is None else recordings.staging("models")
+        self.models = {"models": StackedModel(self, "models", Staging(shop.layout, bank.reader(references), static))}
+        self.kept: dict[str, list[Tensor]] = {}
         self.feed = Feed(shop, references.owners.tolist(), training)
         self._source: BatchSource = self.feed
         self.clients = count = len(references)
@@ -66,139 +230,118 @@ class StackedJob:
             self.samples = torch.zeros(count, dtype=torch.long, device=device)
         else:
             self.losses, self.samples = recordings.losses[:count], recordings.samples[:count]
-        self.params: list[Tensor] = self._whole
-        self._parameters = [entry for entry in shop.layout.entries if not entry.is_buffer]
-        self._buffers = [entry.name for entry in shop.layout.entries if entry.is_buffer]
-        self._leaves: list[Tensor] = []  # of `params`, where they have been made
+        self.parameters = [entry for entry in shop.layout.entries if not entry.is_buffer]
+        self.buffers = [entry.name for entry in shop.layout.entries if entry.is_buffer]
+        self.trained: list[bool] = []
+        self._phase: Phase | None = None
+        self.own_loss = False  # whether a step has taken the gradient of a loss of its own
 
     # --- what an objective sees --------------------------------------------------------------------------------------
-    @property
-    def start(self) -> list[Tensor]:
-        """The parameters at the start of the job."""
-        return self._first(self._read("", self._references))
+    def model(self, name: str = "models") -> StackedModel:
+        """The clients' models in a row set; see `JobContext.model`."""
+        if name not in self.models:
+            self._check(name)
+            assert self._phase is not None
+            reader = self._bank.reader(References.rows(name, self._references.owners))
+            static = None if self._recordings is None else self._recordings.staging(name)
+            self.models[name] = StackedModel(self, name, Staging(self.shop.layout, reader, static))
+            self.models[name].begin(self._phase.columns)
+        return self.models[name]
 
     def rows(self, name: str) -> list[Tensor]:
         """The owners' rows of a row set, [k, *shape] for each parameter."""
-        return self._first(self._read(name, References.rows(name, self._references.owners)))
+        self._check(name)
+        return self.first(self.read(name))
 
     def next_batch(self) -> Batch:
         """The next batch of the first k clients; one more epoch is drawn for whom all are taken."""
         return self._source.next(self.clients)
 
-    def grad(self, params: Sequence[Tensor], batch: Batch) -> list[Tensor]:
-        """Gradients of each client's mean loss at `params`, [k, *shape] each."""
-        parts = [self._gradients(params, batch, first, stop) for first, stop in self._stretches(batch)]
-        return parts[0] if len(parts) == 1 else [torch.cat(several) for several in zip(*parts, strict=True)]
-
-    def update(self, params: Sequence[Tensor], grads: Sequence[Tensor]) -> None:
-        """One optimizer step of the phase's columns, after each client's own clipping."""
-        config = self._shop.config
-        trained = [(p, g) for p, g, wanted in zip(params, grads, self._trained, strict=True) if wanted]
-        clipped = [g for _, g in trained]
-        if config.clip_norm is not None:
-            clipped = clip_norms(clipped, config.clip_norm)
-        if config.clip_value is not None:
-            clipped = [g.clamp(-config.clip_value, config.clip_value) for g in clipped]
-        self.optimizer.step([p for p, _ in trained], clipped)
+    def loss(self, scores: Tensor, batch: Any) -> Tensor:
+        """The run's own loss of one client's batch."""
+        return self.shop.config.loss(scores, batch.labels)
 
     # --- the job itself -----------------------------------------------------------------------------------------------
-    def run(self) -> Staging:
-        """All phases."""
+    def run(self) -> dict[str, Staging]:
+        """All phases; the models by row set."""
         for phase in self._training.phases:
-            if phase.epochs:
+            if not phase.duration.is_empty:
                 self._run(phase)
-        return self._staging
+        return {name: model.staging for name, model in self.models.items()}
 
     def _run(self, phase: Phase) -> None:
         self._freeze(phase.columns)
-        kept = {
-            entry.name: self._staging.tensors[entry.name].clone()
-            for entry in self._shop.layout.entries
-            if entry.is_buffer and not phase.columns.holds(entry)
-        }  # buffers move in a forward pass even where nothing is trained
-        self.feed.draw(phase.epochs)
-        present = self._training.hyperparameters
-        recording = self._recordings.begin(phase, self.feed, present) if self._recordings is not None else None
+        self._phase = phase
+        for model in self.models.values():
+            model.begin(phase.columns)
+        self.feed.draw(phase.duration)
+        self._hyperparameters = self._training.hyperparameters
+        recording = None
+        if self._recordings is not None:
+            recording = self._recordings.begin(phase, self.feed, self._hyperparameters)
         if recording is not None:
-            present = recording.take(present)
-        places = [place for place, wanted in enumerate(self._trained) if wanted]
-        make = partial(self._shop.optimizer.make, places=places, hyperparameters=present)
-        self.optimizer = PrefixOptimizer(make)
+            self._hyperparameters = recording.take(self._hyperparameters)
         step = phase.objective.step if recording is None else recording.step
         self.losses.zero_()  # reported: the last phase
         self.samples.zero_()
         while self._narrow():
             self._pool.check()
             step(self)
-        for name, tensor in kept.items():
-            self._staging.tensors[name].copy_(tensor)
+        for model in self.models.values():
+            model.end()
+
+    def fresh_optimizer(self) -> PrefixOptimizer:
+        """The user's optimizer of the phase's columns."""
+        places = [place for place, wanted in enumerate(self.trained) if wanted]
+        return PrefixOptimizer(partial(self.shop.optimizer.make, places=places, hyperparameters=self._hyperparameters))
 
     def on_buffers(
-        self, clients: int, memory: Recordings, source: BatchSource, states: list[dict[str, Any]]
+        self, clients: int, memory: Recordings, source: BatchSource, states: dict[str, list[dict[str, Any]]]
     ) -> StackedJob:
         """The same work on the first `clients` of other memory: what a recorded step sees."""
         other = copy.copy(self)
-        other._staging, other.kept, other._source = memory.staging, memory.kept, source
+        other.kept, other._source, other.clients = memory.kept, source, clients
         other.losses, other.samples = memory.losses, memory.samples
-        other._whole, other.clients = memory.staging.parameters(), clients
-        other.params, other._leaves = other._first(other._whole), []
-        other.optimizer = self.optimizer.on_buffers(states)
+        other.models = {
+            name: model.of_job(other, memory.staging(name), states.get(name, [])) for name, model in self.models.items()
+        }
         return other
-
-    def read(self, name: str) -> None:
-        """Bring a row set, "" for the start, to where steps find it."""
-        self._read(name, References.rows(name, self._references.owners) if name else self._references)
-
-    @property
-    def num_trained(self) -> int:
-        """Parameters of a model that the phase trains."""
-        return sum(self._trained)
 
     def mean_gradients(self) -> list[Tensor]:
         """Gradients of each client's mean loss over its data (or its first batches), [c, *shape] each."""
-        self._freeze(self._shop.layout.all)
-        self.feed.draw(1)
-        total = [torch.zeros_like(p) for p in self._whole]
+        main = self.models["models"]
+        self._freeze(self.shop.layout.all)
+        self.feed.draw(Duration(1))
+        total = [torch.zeros_like(p) for p in main.params]
         taken = 0
         while self._narrow() and taken != (self._training.batches or None):
             self._pool.check()
             taken += 1
             batch = self.next_batch()
-            for t, g in zip(total, self.grad(self.params, batch), strict=True):
+            for t, g in zip(total, main.grad(batch), strict=True):
                 t[: self.clients] += g * along(batch.counts, g)
         samples = self.samples.clamp(min=1)
         return [t / along(samples, t) for t in total]
 
-    def _narrow(self) -> bool:
-        """Look at the clients with batches left only; False where nobody is left."""
-        clients = self.feed.waiting()
-        if clients and clients != self.params[0].shape[0]:
-            self.params, self._leaves = [p[:clients] for p in self._whole], []
-        self.clients = clients
-        return bool(clients)
-
-    def _freeze(self, columns: Columns) -> None:
-        """Only entries inside `columns` are trained."""
-        self._trained = [entry.trainable and columns.holds(entry) for entry in self._parameters]
-        self._leaves = []
-
-    def _first(self, tensors: list[Tensor]) -> list[Tensor]:
+    def first(self, tensors: list[Tensor]) -> list[Tensor]:
+        """What belongs to the first k clients."""
         return [t[: self.clients] for t in tensors]
 
-    def _read(self, name: str, references: References) -> list[Tensor]:
+    def read(self, name: str) -> list[Tensor]:
+        """A row set, "" for the start, of all clients of the job; brought once to where steps find it."""
         if name not in self.kept:
-            tensors = unpack(self._shop.layout, self._bank.reader(references))
+            references = References.rows(name, self._references.owners) if name else self._references
+            tensors = unpack(self.shop.layout, self._bank.reader(references))
             self.kept[name] = tensors if self._recordings is None else self._recordings.keep(name, tensors)
         return self.kept[name]
 
-    # --- gradients ----------------------------------------------------------------------------------------------------
-    def _stretches(self, batch: Batch) -> list[tuple[int, int]]:
+    def stretches(self, batch: Batch) -> list[tuple[int, int]]:
         """Clients [first, stop) that go through the network together.
 
         All of them, unless the samples of a batch meet (batch norms) and padding would take part: then only neighbours
         with equally many samples go together.
         """
-        network = self._shop.network
+        network = self.shop.network
         if network.masks_padding or not network.couples_samples:
             return [(0, len(batch.sizes))]
         stretches, first = [], 0
@@ -208,45 +351,31 @@ class StackedJob:
             first = stop
         return stretches
 
-    def _gradients(self, params: Sequence[Tensor], batch: Batch, first: int, stop: int) -> list[Tensor]:
-        shop, sizes = self._shop, batch.sizes[first:stop]
-        longest = max(sizes)
-        leaves = self._leaves_of(params, first, stop)
-        tensors = {entry.name: leaf for entry, leaf in zip(self._parameters, leaves, strict=True)}
-        for name in self._buffers:
-            tensors[name] = self._staging.tensors[name][first:stop]
-        part = (slice(first, stop), slice(longest))
-        shares = batch.weights[part] if batch.padded and shop.network.masks_padding else None
-        now = Pass(tensors, True, self._source.masks[first:stop], sizes, shares)
-        with shop.config.arithmetic(batch.inputs.device):
-            scores = shop.network(now, batch.inputs[part])
-            losses = shop.loss(scores, batch.labels[part], sizes, batch.weights[part])
-        wanted = [leaf for leaf in leaves if leaf.requires_grad]
-        grads = iter(torch.autograd.grad(losses, wanted, torch.ones_like(losses), allow_unused=True))
-        counts = batch.counts[first:stop]
-        self.losses[first:stop].add_(losses.detach().double() * counts)
-        self.samples[first:stop].add_(counts)
-        found = [next(grads) if leaf.requires_grad else None for leaf in leaves]
-        return [torch.zeros_like(leaf) if g is None else g for g, leaf in zip(found, leaves, strict=True)]
+    def _narrow(self) -> bool:
+        """Look at the clients with batches left only; False where nobody is left."""
+        self.clients = self.feed.waiting()
+        return bool(self.clients)
 
-    def _leaves_of(self, params: Sequence[Tensor], first: int, stop: int) -> list[Tensor]:
-        """Clients [first, stop) of `params`, as what gradients are taken of; once for all steps where it can be."""
-        ours = params is self.params and stop - first == self.clients
-        if ours and self._leaves:
-            return self._leaves
-        leaves = [
-            p[first:stop].detach().requires_grad_(wanted) for p, wanted in zip(params, self._trained, strict=True)
-        ]
-        if ours:
-            self._leaves = leaves
-        return leaves
+    def _freeze(self, columns: Columns) -> None:
+        """Only entries inside `columns` are trained."""
+        self.trained = [entry.trainable and columns.holds(entry) for entry in self.parameters]
+
+    def _check(self, name: str) -> None:
+        undeclared = "" if self._phase is None else self._phase.objective.declares(name)
+        if undeclared:
+            raise UserError(undeclared)
 
 
 def clip_norms(grads: Sequence[Tensor], largest: float) -> list[Tensor]:
     """Scale each client's gradients, [k, *shape] each, to a common norm of at most `largest`."""
-    norms = torch.stack([torch.linalg.vector_norm(g.flatten(1), dim=1) for g in grads])
-    scale = (largest / (torch.linalg.vector_norm(norms, dim=0) + 1e-6)).clamp(max=1.0)
+    scale = (largest / (lengths(grads) + 1e-6)).clamp(max=1.0)
     return [g * along(scale, g) for g in grads]
+
+
+def lengths(grads: Sequence[Tensor]) -> Tensor:
+    """Euclidean length of each client's gradient, [k], from [k, *shape] each."""
+    norms = torch.stack([torch.linalg.vector_norm(g.flatten(1), dim=1) for g in grads])
+    return torch.linalg.vector_norm(norms, dim=0)
 
 
 def along(numbers: Tensor, tensor: Tensor) -> Tensor:

@@ -113,8 +113,8 @@ def test_round_0_trains_as_long_as_it_is_told_and_the_others_as_always(dpfl, sta
     data = make_data(sizes=SIZES, val_fraction=1 / 3)
     longer = start(Gossip(k=0), Equal(), data=data, local_epochs=3).go()
     assert torch.equal(run.rounds[0].trained, longer.models)
-    assert run.rounds[0].record.phases[0].epochs == 3
-    assert run.rounds[1].record.phases[0].epochs == 1
+    assert run.rounds[0].record.phases[0].duration.epochs == 3
+    assert run.rounds[1].record.phases[0].duration.epochs == 1
 
 
 def test_a_budget_of_nobody_is_local_training_to_the_bit(dpfl, start, make_data):

@@ -6,6 +6,7 @@ import torch
 from dfl_lightning.engines.dropout_layers import mask_key
 from dfl_lightning.engines.stacked import StackedEngine
 from dfl_lightning.engines.stacked.batches import Feed, sent
+from dfl_lightning.objectives import Duration
 from dfl_lightning.utils.random_streams import stream, stream_seed
 
 
@@ -22,7 +23,7 @@ def batches_of(f, owner, epochs, size, round=3):
 def test_batches_are_the_named_draws_in_their_order(federation, sizes):
     f = federation(sizes=sizes, batch_size=4)
     feed = Feed(f.bank.engine._shop, list(range(f.m)), f.training())
-    feed.draw(2)
+    feed.draw(Duration(2))
     steps = 2 * -(-max(sizes) // 4)
     assert feed.steps == steps
     expected = [list(batches_of(f, owner, 2, 4)) for owner in range(f.m)]
@@ -40,7 +41,7 @@ def test_batches_are_the_named_draws_in_their_order(federation, sizes):
 def test_more_epochs_are_drawn_for_whom_a_step_takes_more(federation):
     f = federation(sizes=(9, 3), batch_size=4)
     feed = Feed(f.bank.engine._shop, [0, 1], f.training())
-    feed.draw(1)
+    feed.draw(Duration(1))
     expected = [list(batches_of(f, owner, 6, 4)) for owner in range(2)]
     for step in range(6):
         indices, counts, _ = feed.take(2)
@@ -52,7 +53,7 @@ def test_more_epochs_are_drawn_for_whom_a_step_takes_more(federation):
 def test_the_masks_of_a_step_are_each_clients_own(federation):
     f = federation(kind="dropout", sizes=(9, 8), batch_size=4)
     feed = Feed(f.bank.engine._shop, [0, 1], f.training())
-    feed.draw(2)
+    feed.draw(Duration(2))
     for _ in range(4):
         feed.take(2)
     names = [(0, 1, 0), (1, 1, 1)]  # the fourth batch: of the second epoch, the first one, and the second one

@@ -6,15 +6,14 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from tapes import Tape, TapeRecorder
 from torch import nn
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_map
 
 from dfl_lightning.bank.references import References
 from dfl_lightning.engines.engine import Training
 from dfl_lightning.engines.stacked import StackedEngine
 from dfl_lightning.engines.stacked.cuda_graphs import FEWEST_STEPS, CudaGraphs, StaticBatches, buckets_of, obstacle
-from dfl_lightning.objectives import Objective, Phase, Plain
+from dfl_lightning.objectives import Duration, Objective, Phase, Plain
 
 SIZES = (40, 9, 33, 3, 28, 40, 14, 1)  # with batches of 4: 10, 3, 9, 1, 7, 10, 4 and 1 steps an epoch
 LR = 0.0625  # a number that float32 and float64 both have, as recorded learning rates are float32
@@ -26,75 +25,6 @@ OPTIMIZERS = {
     "adam": functools.partial(torch.optim.Adam, lr=77.0),
     "adamw": functools.partial(torch.optim.AdamW, lr=77.0, weight_decay=0.1),
 }
-
-
-class Waits(AssertionError):
-    """A recorded step asks for a number: on a GPU it would wait, and could not be recorded."""
-
-
-class Tape(TorchDispatchMode):
-    """Forgets as much as a CUDA graph does: writes torch's operations down, with their very tensors and numbers.
-
-    Replaying repeats these operations and nothing of the Python around them: what a step made anew is made anew, and
-    everything else is the very tensor, or the very number, of the recording.
-    """
-
-    FORBIDDEN = ("aten::_local_scalar_dense", "aten::nonzero", "aten::is_nonzero", "aten::equal")
-
-    def __init__(self):
-        super().__init__()
-        self.operations = []
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        name = func._schema.name
-        if name in self.FORBIDDEN:
-            raise Waits(f"{name} inside a recorded step")
-        result = func(*args, **(kwargs or {}))
-        if not name.startswith("profiler::"):
-            self.operations.append((func, args, kwargs or {}, result))
-        return result
-
-    def replay(self):
-        """The operations again."""
-        made = {}  # memory of the recording -> memory of this replay; what autograd saves has the same under a new name
-
-        def present(value):
-            if not torch.is_tensor(value) or value.untyped_storage()._cdata not in made:
-                return value
-            storage = made[value.untyped_storage()._cdata]
-            return value.new_empty(0).set_(storage, value.storage_offset(), value.shape, value.stride())
-
-        with torch.no_grad():
-            for func, args, kwargs, former in self.operations:
-                result = func(*tree_map(present, args), **tree_map(present, kwargs))
-                for old, new in zip(flat(former), flat(result), strict=True):
-                    if torch.is_tensor(old) and old.untyped_storage()._cdata != new.untyped_storage()._cdata:
-                        made[old.untyped_storage()._cdata] = new.untyped_storage()
-
-
-def flat(value):
-    return [inner for part in value for inner in flat(part)] if isinstance(value, list | tuple) else [value]
-
-
-class TapeRecorder:
-    """Records with tapes."""
-
-    def __init__(self):
-        self.recorded, self.replayed = 0, 0
-
-    def record(self, step):
-        """As `CudaGraphs` does, which runs the step to warm up."""
-        step()
-        tape = Tape()
-        with tape:
-            step()
-        self.recorded += 1
-
-        def replay():
-            self.replayed += 1
-            tape.replay()
-
-        return replay
 
 
 @pytest.fixture
@@ -109,15 +39,12 @@ class Pull(Objective):
     stackable = recordable = True
     row_sets = {"other": "zeros"}
 
-    def phases(self, layout, epochs):
-        return (Phase(self, epochs, layout.all),)
-
     def step(self, ctx):
         first, second = ctx.next_batch(), ctx.next_batch()
-        halfway = [p - 0.1 * g for p, g in zip(ctx.params, ctx.grad(ctx.params, first), strict=True)]
-        grads = ctx.grad(halfway, second)
-        pulled = zip(grads, ctx.params, ctx.start, ctx.rows("other"), strict=True)
-        ctx.update(ctx.params, [g + 0.3 * (p - s) + 0.2 * (p - o) for g, p, s, o in pulled])
+        halfway = [p - 0.1 * g for p, g in zip(ctx.model().params, ctx.model().grad(first), strict=True)]
+        grads = ctx.model().grad(second, at=halfway)
+        pulled = zip(grads, ctx.model().params, ctx.model().start, ctx.rows("other"), strict=True)
+        ctx.model().update([g + 0.3 * (p - s) + 0.2 * (p - o) for g, p, s, o in pulled])
 
 
 def rounds(
@@ -164,6 +91,7 @@ CASES = {
     "convolutions": {"kind": "batchnorm", "sizes": (40, 12, 32, 4, 28, 40, 16, 8)},
     "unequal batches meet": {"kind": "batchnorm", "sizes": (42, 11, 35, 6, 38, 39, 14, 8)},
     "a first step of fewer than a bucket": {"absent": ((1, 5, 7), (), (0,))},
+    "a loss of one's own": {"loss": nn.CrossEntropyLoss(label_smoothing=0.1)},
     "several batches": {"objective": Pull(), "sets": ("other",), "optimizer": OPTIMIZERS["adam"]},
 }
 
@@ -192,7 +120,7 @@ def test_a_bucket_is_recorded_once_and_serves_all_rounds(federation, tape_record
     steps = 2 * 10  # of the longest client
     assert tape_recorder.replayed == 2 * steps - 1  # without the very first, which shows what a step is
     assert tape_recorder.recorded <= len(buckets_of(len(SIZES)))
-    assert len({row.data_ptr() for row in engine.recordings.staging.parameters()}) == 4
+    assert len({row.data_ptr() for row in engine.recordings.staging("models").parameters()}) == 4
 
 
 def test_who_is_done_keeps_its_row(federation, tape_recorder):
@@ -212,7 +140,7 @@ def test_a_model_that_diverges_spoils_nobody_in_a_later_round(federation, tape_r
     options = {"absent": ((), (7,)), "lrs": (LR, LR), "data": data}
     engine, found = rounds(federation, tape_recorder, **options)
     same(found, rounds(federation, **options)[1])
-    assert not engine.recordings.staging.parameters()[0].isfinite().all()
+    assert not engine.recordings.staging("models").parameters()[0].isfinite().all()
     assert found[3].isfinite().all()
     assert (found[3][:7] != found[0][:7]).any(1).all()
 
@@ -227,7 +155,7 @@ def test_short_phases_and_foreign_objectives_are_not_recorded(federation, tape_r
     f = federation(sizes=SIZES, objective=Pull(), sets=("other",))
     f.bank.engine.all_at_once(tape_recorder)
     before = tape_recorder.recorded
-    foreign = Training("local", 0, Pull().phases(f.layout, 2), ({"lr": LR},))
+    foreign = Training("local", 0, Pull().phases(f.layout, Duration(2), 0), ({"lr": LR},))
     f.bank.train(References.rows("models", torch.arange(f.m)), foreign)
     assert tape_recorder.recorded == before
 
@@ -243,7 +171,7 @@ def test_fine_tuning_is_recorded_once_for_all_evaluations(federation, tape_recor
         for number in range(3):
             f.bank.train(everybody, f.training(2, round=number, lr=LR))
             rows = f.bank.rows("trained").clone()
-            tuned = Training("finetune", number, (Phase(Plain(), 2, f.layout.all),), ({"lr": LR / 2},))
+            tuned = Training("finetune", number, (Phase(Plain(), Duration(2), f.layout.all),), ({"lr": LR / 2},))
             f.bank.train(everybody, tuned)
             found += [rows, f.bank.rows("trained").clone()]
             counts.append(tape_recorder.recorded)
@@ -393,7 +321,7 @@ def test_gradients_leave_the_recorded_memory_alone(federation, tape_recorder):
     found = f.bank.gradients(everybody, f.training())
     plain = federation(sizes=SIZES)
     same([found], [plain.bank.gradients(everybody, plain.training())])
-    assert not f.bank.engine.recordings.staging.parameters()[0].any()
+    assert not f.bank.engine.recordings.staging("models").parameters()[0].any()
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU that torch can use")
@@ -413,8 +341,8 @@ class Unready(Plain):
 
 
 class Delegating(Plain):
-    def phases(self, layout, epochs):
-        return (Phase(Plain(), epochs, layout.all),)
+    def phases(self, layout, duration, round):
+        return (Phase(Plain(), duration, layout.all),)
 
 
 class Picture(nn.Module):
@@ -431,7 +359,6 @@ class Picture(nn.Module):
 REASONS = {
     "objective Unready": {"objective": Unready()},
     "leaves steps to another": {"objective": Delegating()},
-    "loss is not a plain cross-entropy": {"loss": nn.CrossEntropyLoss(label_smoothing=0.1)},
     "schedule changes betas and momentum, which": {"scheduled": ("betas", "momentum")},
     "optimizer": {"optimizer": functools.partial(torch.optim.RMSprop, lr=77.0)},  # on a GPU it can be
 }
@@ -449,7 +376,7 @@ def test_what_cannot_be_recorded_runs_as_before_and_says_why(federation, tape_re
 def test_several_answers_are_an_obstacle(federation, monkeypatch):
     monkeypatch.setattr("dfl_lightning.engines.trial.try_loss", lambda *_: False)  # for one answer there is one label
     f = federation(network=Picture(), sizes=(6, 6), batch_size=2)
-    assert "one answer a sample" in obstacle(f.bank.engine._shop, f.data.images[:2])
+    assert "several answers a sample" in obstacle(f.bank.engine._shop, f.data.images[:2])
 
 
 def test_buckets_are_few_and_hold_everybody():

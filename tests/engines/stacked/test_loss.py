@@ -54,6 +54,59 @@ def test_each_clients_loss_is_the_plain_one_of_its_real_samples(name):
         assert not gradient[i, size:].any()
 
 
+def test_a_loss_is_called_once_for_all_clients_with_equally_many_samples():
+    scores, labels = batch()
+    calls = []
+
+    def counted(s, y):
+        calls.append(tuple(s.shape))
+        return F.cross_entropy(s, y)
+
+    StackedLoss(counted)(scores, labels, [4, 4, 4], WEIGHTS)
+    assert calls == [(4, 5)]
+    StackedLoss(counted)(scores, labels, [4, 1, 4], WEIGHTS)
+    assert calls[1:] == [(4, 5), (1, 5)]
+
+
+def test_a_loss_that_looks_at_a_number_is_called_client_by_client():
+    scores, labels = batch()
+    calls = []
+
+    def looking(s, y):
+        calls.append(len(y))
+        return F.cross_entropy(s, y) * (2.0 if float(s.detach().sum()) > 0 else 3.0)
+
+    loss = StackedLoss(looking)
+    for _ in range(2):
+        calls.clear()
+        found = loss(scores, labels, SIZES, WEIGHTS)
+    assert calls == SIZES  # vmap is not tried again
+    for i, size in enumerate(SIZES):
+        torch.testing.assert_close(found[i], looking(scores[i, :size], labels[i, :size]), rtol=1e-12, atol=0)
+
+
+def test_the_error_of_a_loss_is_its_own():
+    scores, labels = batch()
+
+    def broken(s, y):
+        raise ZeroDivisionError("in the user's loss")
+
+    with pytest.raises(ZeroDivisionError, match="in the user's loss"):
+        StackedLoss(broken)(scores, labels, SIZES, WEIGHTS)
+
+
+@pytest.mark.parametrize("longest", [2, 100])
+def test_means_in_an_evaluation_are_those_of_the_plain_loss_on_its_pieces(longest):
+    generator = torch.Generator().manual_seed(3)
+    scores = [torch.randn(size, 5, generator=generator) for size in (4, 1, 4, 3)]
+    labels = [torch.randint(0, 5, (len(s),), generator=generator) for s in scores]
+    loss = nn.CrossEntropyLoss(label_smoothing=0.2)
+    found = StackedLoss(loss).means(scores, labels, longest)
+    for mean, s, y in zip(found, scores, labels, strict=True):
+        pieces = [float(loss(a, b)) * len(b) for a, b in zip(s.split(longest), y.split(longest), strict=True)]
+        assert float(mean) == pytest.approx(sum(pieces) / len(y), rel=1e-6)
+
+
 def test_only_the_plain_cross_entropy_is_computed_for_all_at_once():
     assert [name for name, loss in LOSSES.items() if StackedLoss(loss).is_cross_entropy] == ["cross entropy"]
 

@@ -13,7 +13,7 @@ from dfl_lightning.bank.references import References
 from dfl_lightning.engines.factory import make_engine
 from dfl_lightning.engines.loop_engine import LoopEngine
 from dfl_lightning.engines.stacked import CannotStack, StackedEngine
-from dfl_lightning.objectives import Objective, Phase
+from dfl_lightning.objectives import Duration, Objective, Phase
 from dfl_lightning.utils.errors import UserError
 from dfl_lightning.utils.random_streams import stream
 
@@ -38,22 +38,18 @@ class Kind(Objective):
 
     stackable = True
 
-    def phases(self, layout, epochs):
-        return (Phase(self, epochs, layout.all),)
-
 
 def toward(point, gradient, rate):
-    return [(p - rate * g).detach().requires_grad_(p.requires_grad) for p, g in zip(point, gradient, strict=True)]
+    return [p - rate * g for p, g in zip(point, gradient, strict=True)]
 
 
 class Proximal(Kind):
     """Stay near the start."""
 
     def step(self, ctx):
-        gradient = ctx.grad(ctx.params, ctx.next_batch())
-        ctx.update(
-            ctx.params, [g + 0.5 * (p.detach() - s) for g, p, s in zip(gradient, ctx.params, ctx.start, strict=True)]
-        )
+        model = ctx.model()
+        gradient = model.grad(ctx.next_batch())
+        model.update([g + 0.5 * (p - s) for g, p, s in zip(gradient, model.params, model.start, strict=True)])
 
 
 class NearInitial(Kind):
@@ -62,44 +58,44 @@ class NearInitial(Kind):
     row_sets = {"initial": "models"}
 
     def step(self, ctx):
-        gradient, initial = ctx.grad(ctx.params, ctx.next_batch()), ctx.rows("initial")
-        ctx.update(
-            ctx.params, [g + 0.5 * (p.detach() - s) for g, p, s in zip(gradient, ctx.params, initial, strict=True)]
-        )
+        model = ctx.model()
+        gradient, initial = model.grad(ctx.next_batch()), ctx.rows("initial")
+        model.update([g + 0.5 * (p - s) for g, p, s in zip(gradient, model.params, initial, strict=True)])
 
 
 class TwoBatches(Kind):
     """The gradient on one batch after a trial step on another (first-order MAML)."""
 
     def step(self, ctx):
-        trial = toward(ctx.params, ctx.grad(ctx.params, ctx.next_batch()), 0.2)
-        ctx.update(ctx.params, ctx.grad(trial, ctx.next_batch()))
+        model = ctx.model()
+        trial = toward(model.params, model.grad(ctx.next_batch()), 0.2)
+        model.update(model.grad(ctx.next_batch(), at=trial))
 
 
 class BothFirst(Kind):
     """Two batches taken before any gradient; the mean of theirs."""
 
     def step(self, ctx):
-        batches = ctx.next_batch(), ctx.next_batch()
-        one, two = (ctx.grad(ctx.params, batch) for batch in batches)
-        ctx.update(ctx.params, [(a + b) / 2 for a, b in zip(one, two, strict=True)])
+        model, batches = ctx.model(), (ctx.next_batch(), ctx.next_batch())
+        one, two = (model.grad(batch) for batch in batches)
+        model.update([(a + b) / 2 for a, b in zip(one, two, strict=True)])
 
 
 class ThreeBatches(Kind):
     """Three batches a step."""
 
     def step(self, ctx):
-        several = [ctx.grad(ctx.params, ctx.next_batch()) for _ in range(3)]
-        ctx.update(ctx.params, [sum(parts) for parts in zip(*several, strict=True)])
+        model = ctx.model()
+        several = [model.grad(ctx.next_batch()) for _ in range(3)]
+        model.update([sum(parts) for parts in zip(*several, strict=True)])
 
 
 class SameBatch(Kind):
     """The gradient of a batch where its own gradient leads."""
 
     def step(self, ctx):
-        batch = ctx.next_batch()
-        ahead = toward(ctx.params, ctx.grad(ctx.params, batch), -0.3)
-        ctx.update(ctx.params, ctx.grad(ahead, batch))
+        model, batch = ctx.model(), ctx.next_batch()
+        model.update(model.grad(batch, at=toward(model.params, model.grad(batch), -0.3)))
 
 
 class Mixture(Kind):
@@ -108,10 +104,9 @@ class Mixture(Kind):
     row_sets = {"initial": "models"}
 
     def step(self, ctx):
-        batch = ctx.next_batch()
-        initial = [t.detach().requires_grad_() for t in ctx.rows("initial")]
-        mine, its = ctx.grad(ctx.params, batch), ctx.grad(initial, batch)
-        ctx.update(ctx.params, [0.25 * a + 0.75 * b for a, b in zip(mine, its, strict=True)])
+        model, batch = ctx.model(), ctx.next_batch()
+        mine, its = model.grad(batch), model.grad(batch, at=ctx.rows("initial"))
+        model.update([0.25 * a + 0.75 * b for a, b in zip(mine, its, strict=True)])
 
 
 class TwoUpdates(Kind):
@@ -120,7 +115,7 @@ class TwoUpdates(Kind):
     def step(self, ctx):
         batch = ctx.next_batch()
         for _ in range(2):
-            ctx.update(ctx.params, ctx.grad(ctx.params, batch))
+            ctx.model().update(ctx.model().grad(batch))
 
 
 # --- by hand: each works on one client's plain tensors ----------------------------------------------------------------
@@ -256,8 +251,8 @@ def test_both_engines_agree_where_buffers_and_masks_are_at_stake(federation, kin
 class InTwoPhases(TwoBatches):
     """Two phases, of which each ends in the middle of an epoch."""
 
-    def phases(self, layout, epochs):
-        return (Phase(self, 1, layout.all), Phase(self, epochs, layout.all))
+    def phases(self, layout, duration, round):
+        return (Phase(self, Duration(1), layout.all), Phase(self, duration, layout.all))
 
 
 def test_the_next_phase_begins_with_an_epoch_of_its_own(federation):
@@ -295,12 +290,15 @@ def test_an_objective_that_does_not_say_so_is_not_stacked(federation, naive):
 class Watcher(Kind):
     """Writes down what a step sees."""
 
+    row_sets = {"initial": "models"}
+
     def __init__(self):
         self.seen = []
 
     def step(self, ctx):
-        self.seen.append((len(ctx.params[0]), [copy.deepcopy(t) for t in (ctx.start[0], ctx.rows("initial")[0])]))
-        ctx.update(ctx.params, ctx.grad(ctx.params, ctx.next_batch()))
+        model, initial = ctx.model(), ctx.rows("initial")
+        self.seen.append((len(model.params[0]), [copy.deepcopy(t) for t in (model.start[0], initial[0])]))
+        ctx.model().update(ctx.model().grad(ctx.next_batch()))
 
 
 def test_start_and_rows_are_of_the_clients_that_are_left(federation):

@@ -1,0 +1,207 @@
+"""What a client does with its own data in a round: phases, the models that a step may train, and a step's batches."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, Self
+
+from torch import Tensor
+
+from dfl_lightning.bank.layout import Columns, Layout
+
+TINY = 1e-30
+"""A gradient shorter than that has no direction."""
+
+LossOf = Callable[..., Tensor]
+"""(scores [B, C], batch, features, *extras) -> the mean loss of ONE client's batch, whatever the engine.
+
+`batch` has `inputs` [B, ...], `labels` [B] and what was attached to it; `features` has the inputs of the layers that
+the objective names, [B, ...] each; extras are what was handed to `grad`, without the leading dimension of clients.
+"""
+
+
+class Batch(Protocol):
+    """A batch of one client, or of k clients stacked along a leading dimension; then shorter ones are padded.
+
+    Attributes:
+        inputs: [B, ...] or [k, B, ...].
+        labels: int64 [B] or [k, B].
+    """
+
+    inputs: Tensor
+    labels: Tensor
+
+    def attach(self, **tensors: Tensor) -> Self:
+        """The same batch with further numbers for each sample, [B, ...] or [k, B, ...], which a loss finds by name."""
+
+
+class TrainableModel(Protocol):
+    """A model of the job's client: the one that others receive, or the client's row of another row set.
+
+    Every list has a tensor for each parameter, in the network's order: [*shape], or [k, *shape] for k clients.
+
+    Attributes:
+        params: its parameters; `update` and `assign` change them in place.
+    """
+
+    @property
+    def params(self) -> list[Tensor]:
+        """Its parameters now."""
+
+    @property
+    def start(self) -> list[Tensor]:
+        """Its parameters at the start of the job."""
+
+    def grad(
+        self, batch: Any, loss: LossOf | None = None, *extras: Tensor, at: Sequence[Tensor] | None = None
+    ) -> list[Tensor]:
+        """Gradients of the batch's mean loss.
+
+        Args:
+            batch: from `next_batch`.
+            loss: default the run's own; see `LossOf`.
+            extras: further tensors of the client for `loss`, [...], or [k, ...] for k clients.
+            at: parameters to take the gradient at; default its own.
+
+        Raises:
+            ValueError: `loss` is not given and there are extras.
+        """
+
+    def features(self, batch: Any, layer: str = "head", at: Sequence[Tensor] | None = None) -> Tensor:
+        """What goes into a layer that the objective names in `features`, without a gradient: [B, ...] or [k, B, ...].
+
+        Buffers move as in any training pass.
+        """
+
+    def climbed(self, grads: Sequence[Tensor], length: float) -> list[Tensor]:
+        """Its parameters after a step of this Euclidean length along the client's own gradient; it stays as it is."""
+
+    def update(self, grads: Sequence[Tensor]) -> None:
+        """One step of its own optimizer (gradients are clipped for each client) on the phase's columns."""
+
+    def assign(self, values: Sequence[Tensor]) -> None:
+        """Put parameters in the place of its own, in the phase's columns, without an optimizer."""
+
+
+class JobContext(Protocol):
+    """The job an objective works on: one client, or many stacked along a leading dimension."""
+
+    def model(self, name: str = "models") -> TrainableModel:
+        """The client's model in a row set that the objective declares; what becomes of it is the set's new row.
+
+        Raises:
+            ValueError: the row set is not declared.
+        """
+
+    def rows(self, name: str) -> list[Tensor]:
+        """The client's row of a row set, one tensor for each parameter; read only.
+
+        Raises:
+            ValueError: the row set is not declared.
+        """
+
+    def next_batch(self) -> Any:
+        """The next batch, to be handed to `grad`; one more epoch is drawn where all batches are taken."""
+
+    def loss(self, scores: Tensor, batch: Any) -> Tensor:
+        """The run's own loss, for use in a `LossOf`: its mean over the batch of one client."""
+
+
+@dataclass(frozen=True)
+class Duration:
+    """How long a phase lasts.
+
+    Args:
+        epochs: passes over the client's training data.
+        steps: batches, the same for every client however many samples it has; None: as many as the epochs have.
+    """
+
+    epochs: int
+    steps: int | None = None
+
+    def batches(self, per_epoch: int) -> int:
+        """Batches of a client whose epoch has so many."""
+        return self.epochs * per_epoch if self.steps is None else self.steps if per_epoch else 0
+
+    def epochs_drawn(self, per_epoch: int) -> int:
+        """Epochs whose batches these are, the last of them perhaps not whole."""
+        return self.epochs if self.steps is None else -(-self.batches(per_epoch) // max(1, per_epoch))
+
+    def samples(self, size: int, batch_size: int) -> int:
+        """Samples that a client with `size` of them trains on, repeated ones included.
+
+        Example:
+            >>> Duration(2).samples(10, 4), Duration(2, steps=4).samples(10, 4)
+            (20, 14)
+        """
+        per_epoch = -(-size // batch_size)
+        whole, rest = divmod(self.batches(per_epoch), max(1, per_epoch))
+        return whole * size + min(rest * batch_size, size)
+
+    @property
+    def is_empty(self) -> bool:
+        """Nothing is done."""
+        return not (self.epochs if self.steps is None else self.steps)
+
+    def __str__(self) -> str:
+        number, word = (self.epochs, "epoch") if self.steps is None else (self.steps, "step")
+        return f"{number} {word}{'s' * (number != 1)}"
+
+
+@dataclass(frozen=True)
+class Phase:
+    """Some batches on some columns, with a fresh optimizer.
+
+    Args:
+        objective: whose `step` is called until the phase's batches are taken.
+        duration: how many batches.
+        columns: what is trained; the rest is frozen.
+    """
+
+    objective: LocalRule
+    duration: Duration
+    columns: Columns
+
+
+class LocalRule(ABC):
+    """What engines know of an objective.
+
+    Attributes:
+        stackable: that `step` works on tensors [k, *shape] of k clients as it does on one client's. True only if every
+            operation treats the leading dimension as a batch: means over clients, for example, would mix them.
+        recordable: that every call of `step` does the same operations on equally many batches, whatever the numbers and
+            with no state of its own in Python, so that a GPU may record one and replay it.
+        row_sets: row sets that steps read and train, besides `models`, and what they begin as: `models` (the first
+            models) or `zeros`.
+        features: layers whose inputs its losses want, by name; `head` is the last linear layer of a forward pass.
+    """
+
+    stackable: bool = False
+    recordable: bool = False
+    row_sets: Mapping[str, str] = {}  # read only
+    features: tuple[str, ...] = ()
+
+    @abstractmethod
+    def phases(self, layout: Layout, duration: Duration, round: int) -> tuple[Phase, ...]:
+        """The phases of a round's local work.
+
+        Args:
+            layout: the network's columns, shared and personal.
+            duration: `model.local_epochs`, or `model.local_steps`.
+            round: the round, 0-based.
+        """
+
+    @abstractmethod
+    def step(self, ctx: JobContext) -> None:
+        """One or more batches: take them, compute gradients, update."""
+
+    def declares(self, name: str) -> str:
+        """Why steps may not use a row set, in one sentence; empty where they may."""
+        if name == "models" or name in self.row_sets:
+            return ""
+        return (
+            f"objective {type(self).__name__} uses the row set '{name}', which it does not declare; "
+            f"give it row_sets = {{'{name}': 'models'}} or 'zeros', what it begins as"
+        )

@@ -1,0 +1,319 @@
+"""The local training of one client with ordinary modules: what an objective's `step` works on in the loop engine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Self, cast
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from dfl_lightning.bank.layout import Columns, Layout
+from dfl_lightning.data import ClientData
+from dfl_lightning.engines.draws import batches_of
+from dfl_lightning.engines.engine import EngineConfig, Training
+from dfl_lightning.engines.local_work import TINY, LossOf, Phase
+from dfl_lightning.engines.optimizers import ClientOptimizer
+from dfl_lightning.utils.errors import UserError
+
+if TYPE_CHECKING:
+    from dfl_lightning.bank.bank import Bank
+    from dfl_lightning.engines.loop_engine import Scratch
+
+
+@dataclass(frozen=True)
+class LoopBatch:
+    """A batch of one client.
+
+    Args:
+        inputs: [B, ...].
+        labels: int64 [B].
+        key: of its dropout masks, int32 [2].
+        attached: further numbers for each sample, by name, [B, ...] each; attributes of the batch.
+    """
+
+    inputs: Tensor
+    labels: Tensor
+    key: Tensor
+    attached: dict[str, Tensor] = field(default_factory=dict)
+
+    def attach(self, **tensors: Tensor) -> Self:
+        """The same batch with further numbers for each sample."""
+        return replace(self, attached={**self.attached, **tensors})
+
+    def __getattr__(self, name: str) -> Tensor:
+        try:
+            return cast("dict[str, Tensor]", self.__dict__["attached"])[name]
+        except KeyError:
+            raise AttributeError(f"a batch has inputs, labels and what was attached to it; no '{name}'") from None
+
+
+@dataclass(frozen=True)
+class LoopWork:
+    """What the jobs of a loop engine have in common.
+
+    Args:
+        config: see `EngineConfig`.
+        layout: columns of a row.
+        data: the clients' resident data.
+        optimizer: the user's, for any parameters of a client.
+        scratch: lends a network that nobody else uses.
+    """
+
+    config: EngineConfig
+    layout: Layout
+    data: ClientData
+    optimizer: ClientOptimizer
+    scratch: Callable[[], AbstractContextManager[Scratch]]
+
+
+class LoopModel:
+    """A row of the job's client, in a network that takes it up; see `TrainableModel`.
+
+    Args:
+        job: whose model it is.
+        scratch: the network.
+        row: [width], written into.
+        counts: whether its losses are the ones that the round reports.
+    """
+
+    def __init__(self, job: LoopJob, scratch: Scratch, row: Tensor, counts: bool) -> None:
+        self._job, self._scratch, self.row, self._counts = job, scratch, row, counts
+        self._start = row.clone()
+        self._parameters: list[Tensor] = scratch.load(row)
+        self._optimizer: torch.optim.Optimizer | None = None
+        self._entries = [entry for entry in job.work.layout.entries if not entry.is_buffer]
+        scratch.network.train()
+
+    # --- what an objective sees ---------------------------------------------------------------------------------------
+    @property
+    def params(self) -> list[Tensor]:
+        """Its parameters now, [*shape] each."""
+        return [p.detach() for p in self._parameters]
+
+    @property
+    def start(self) -> list[Tensor]:
+        """Its parameters at the start of the job, [*shape] each."""
+        return [self._start[e.start : e.stop].view(e.shape) for e in self._entries]
+
+    def grad(
+        self, batch: LoopBatch, loss: LossOf | None = None, *extras: Tensor, at: Sequence[Tensor] | None = None
+    ) -> list[Tensor]:
+        """Gradients of the batch's mean loss; see `TrainableModel.grad`."""
+        job, config = self._job, self._job.work.config
+        if loss is None and extras:
+            raise ValueError("extras are for a loss of one's own: grad(batch, loss, *extras)")
+        params = self._parameters
+        if at is not None:
+            params = [a.detach().requires_grad_(p.requires_grad) for a, p in zip(at, self._parameters, strict=True)]
+        wanted = [p for p in params if p.requires_grad]
+        with config.arithmetic(batch.inputs.device):
+            scores = self._forward(batch, None if at is None else params)
+            if loss is None:
+                value = config.loss(scores, batch.labels)
+            else:
+                value = loss(scores, batch, dict(self._scratch.features), *extras)
+        if value.dim():
+            raise UserError(f"a loss given to grad returns a tensor of shape {tuple(value.shape)}, not one number")
+        grads = iter(torch.autograd.grad(value, wanted, allow_unused=True) if wanted else ())
+        if self._counts:
+            job.count(value.detach(), len(batch.labels))
+        found = [next(grads) if p.requires_grad else None for p in params]
+        return [torch.zeros_like(p) if g is None else g for g, p in zip(found, params, strict=True)]
+
+    @torch.no_grad()
+    def features(self, batch: LoopBatch, layer: str = "head", at: Sequence[Tensor] | None = None) -> Tensor:
+        """What goes into a layer, [B, ...]; see `TrainableModel.features`."""
+        with self._job.work.config.arithmetic(batch.inputs.device):
+            self._forward(batch, at)
+        return self._scratch.features[layer].detach()
+
+    def climbed(self, grads: Sequence[Tensor], length: float) -> list[Tensor]:
+        """Its parameters after a step of this length along the gradient, [*shape] each."""
+        norm = torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(g) for g in grads]))
+        return [p + g * (length / norm.clamp(min=TINY)) for p, g in zip(self.params, grads, strict=True)]
+
+    def update(self, grads: Sequence[Tensor]) -> None:
+        """One step of its optimizer on the phase's columns, after the client's own clipping."""
+        config = self._job.work.config
+        trained = {place: p for place, p in enumerate(self._parameters) if p.requires_grad}
+        for p, g in zip(self._parameters, grads, strict=True):
+            p.grad = g.detach() if p.requires_grad else None
+        if self._optimizer is None:
+            self._optimizer = self._job.work.optimizer.make(
+                cast("list[nn.Parameter]", list(trained.values())), list(trained), self._job.training.hyperparameters
+            )
+        if config.clip_norm is not None:
+            torch.nn.utils.clip_grad_norm_(trained.values(), config.clip_norm)
+        if config.clip_value is not None:
+            torch.nn.utils.clip_grad_value_(trained.values(), config.clip_value)
+        self._optimizer.step()
+
+    @torch.no_grad()
+    def assign(self, values: Sequence[Tensor]) -> None:
+        """Put parameters in the place of its own, in the phase's columns."""
+        for p, value in zip(self._parameters, values, strict=True):
+            if p.requires_grad:
+                p.copy_(value)
+
+    def _forward(self, batch: LoopBatch, at: Sequence[Tensor] | None) -> Tensor:
+        scratch = self._scratch
+        scratch.masks.begin(batch.key)  # the masks of a batch, however often it passes through
+        scratch.features.clear()
+        if at is None:
+            return cast("Tensor", scratch.network(batch.inputs))
+        names = (entry.name for entry in self._entries)
+        return cast("Tensor", functional_call(scratch.network, dict(zip(names, at, strict=True)), (batch.inputs,)))
+
+    # --- the phases ---------------------------------------------------------------------------------------------------
+    def begin(self, columns: Columns) -> None:
+        """A phase begins, that trains these columns with a fresh optimizer."""
+        self._freeze(columns)
+        self._optimizer = None
+        mask = columns.mask(self._job.work.layout.width, "cpu")
+        self._frozen = torch.nonzero(~mask).squeeze(1).to(self.row.device)  # found where nobody waits for a GPU
+        self._kept = self.row[self._frozen]
+
+    def end(self) -> None:
+        """A phase ends: what it does not train is as it was."""
+        self._scratch.store(self.row)
+        self.row[self._frozen] = self._kept  # buffers move in a forward pass even where nothing is trained
+
+    def release(self) -> None:
+        """Leave the network as others want to find it."""
+        self._freeze(self._job.work.layout.all)
+        for p in self._parameters:
+            p.grad = None
+
+    def _freeze(self, columns: Columns) -> None:
+        """Only entries inside `columns` are trained."""
+        for entry, p in zip(self._entries, self._parameters, strict=True):
+            p.requires_grad_(entry.trainable and columns.holds(entry))
+
+
+class LoopJob:
+    """One client's local training; the `ctx` of an objective's `step`.
+
+    Args:
+        work: what the jobs of an engine have in common.
+        bank: whose row sets are read.
+        row: where the model starts, [width]; holds the result afterwards.
+        owner: the client.
+        training: see `Training`.
+
+    Attributes:
+        others: models of other row sets that have been trained, by name.
+    """
+
+    def __init__(self, work: LoopWork, bank: Bank, row: Tensor, owner: int, training: Training) -> None:
+        self.work, self.training = work, training
+        self._bank, self._owner, self._row = bank, owner, row
+        self._samples = work.data.train[owner]
+        self._per_epoch = batches_of(len(self._samples), work.config.batch_size)
+        self._lent = ExitStack()
+        self.others: dict[str, LoopModel] = {}
+        self.loss_sum: float | Tensor = 0.0
+        self.samples = 0
+        self._draws = training.draws(work.config.seed)
+        self._epoch, self._waiting = 0, 0  # epochs drawn; batches of them that nobody has taken yet
+        self._left = 0  # batches until the phase is over
+
+    # --- what an objective sees --------------------------------------------------------------------------------------
+    def model(self, name: str = "models") -> LoopModel:
+        """The client's model in a row set; see `JobContext.model`."""
+        if name == "models":
+            return self._main
+        if name not in self.others:
+            self._check(name)
+            row = self._bank.rows(name)[self._bank.ranks.place[self._owner]].clone()
+            self.others[name] = LoopModel(self, self._lent.enter_context(self.work.scratch()), row, counts=False)
+            self.others[name].begin(self._phase.columns)
+        return self.others[name]
+
+    def rows(self, name: str) -> list[Tensor]:
+        """The owner's row of a row set, one tensor for each parameter."""
+        self._check(name)
+        row = self._bank.rows(name)[self._bank.ranks.place[self._owner]]
+        return [row[e.start : e.stop].view(e.shape) for e in self.work.layout.entries if not e.is_buffer]
+
+    def next_batch(self) -> LoopBatch:
+        """The next batch; one more epoch is drawn where all are taken."""
+        if not self._waiting:
+            self._batches = self._draw_batches(1)
+        self._waiting, self._left = self._waiting - 1, self._left - 1
+        return next(self._batches)
+
+    def loss(self, scores: Tensor, batch: LoopBatch) -> Tensor:
+        """The run's own loss of a batch."""
+        return self.work.config.loss(scores, batch.labels)
+
+    # --- the job itself -----------------------------------------------------------------------------------------------
+    def run(self) -> None:
+        """All phases; the row holds the result."""
+        with self._lent:
+            self._main = LoopModel(self, self._lent.enter_context(self.work.scratch()), self._row, counts=True)
+            for phase in self.training.phases:
+                if not phase.duration.is_empty:
+                    self._run(phase)
+            for model in (self._main, *self.others.values()):
+                model.release()
+
+    def _run(self, phase: Phase) -> None:
+        self._phase = phase
+        self.loss_sum, self.samples = 0.0, 0  # reported: the last phase
+        for model in (self._main, *self.others.values()):
+            model.begin(phase.columns)
+        self._batches = self._draw_batches(phase.duration.epochs_drawn(self._per_epoch))
+        self._left = phase.duration.batches(self._per_epoch)
+        while self._left > 0:  # a step may take more than one, the last step also of one more epoch
+            phase.objective.step(self)
+        for model in (self._main, *self.others.values()):
+            model.end()
+
+    def mean_gradient(self) -> Tensor:
+        """The gradient of the mean loss over the data (or the first batches), as a row; parameters stay."""
+        with self._lent:
+            main = LoopModel(self, self._lent.enter_context(self.work.scratch()), self._row, counts=True)
+            main.begin(self.work.layout.all)
+            self._batches = self._draw_batches(1)
+            total = [torch.zeros_like(p) for p in main.params]
+            for _ in range(min(self.training.batches or self._per_epoch, self._per_epoch)):
+                batch = self.next_batch()
+                for t, g in zip(total, main.grad(batch), strict=True):
+                    t += g * len(batch.labels)
+            main.release()
+        row = torch.zeros_like(self._row)
+        entries = [e for e in self.work.layout.entries if not e.is_buffer]
+        for e, t in zip(entries, total, strict=True):
+            row[e.start : e.stop] = t.reshape(-1) / max(1, self.samples)
+        return row
+
+    def count(self, loss: Tensor, samples: int) -> None:
+        """Add a batch to the mean loss that the round reports."""
+        self.loss_sum += (loss.double() if loss.is_cuda else float(loss)) * samples  # a GPU is not waited for
+        self.samples += samples
+
+    def _check(self, name: str) -> None:
+        undeclared = self._phase.objective.declares(name)
+        if undeclared:
+            raise UserError(undeclared)
+
+    def _draw_batches(self, epochs: int) -> Iterator[LoopBatch]:
+        """So many epochs: each a fresh order of the client's samples, cut into batches, the last possibly smaller."""
+        first, self._epoch = self._epoch, self._epoch + epochs
+        self._waiting = epochs * self._per_epoch
+        config, data, draws = self.work.config, self.work.data, self._draws
+
+        def batches() -> Iterator[LoopBatch]:
+            for epoch in range(first, first + epochs):
+                order = draws.order(self._owner, epoch, len(self._samples))
+                for step, part in enumerate(self._samples[order].split(config.batch_size)):
+                    key, drawn = draws.masks(self._owner, epoch, step), None
+                    if data.augment is not None:
+                        drawn = data.augment.draw(len(part), draws.augmentation(self._owner, epoch, step))
+                    yield LoopBatch(*data.batch(part, dtype=config.dtype, draws=drawn), key)
+
+        return batches()

@@ -1,0 +1,268 @@
+"""Local rules of the literature, each written as a user would, against plain modules and plain optimizers.
+
+The references share nothing with the library but the order in which a client takes its samples.
+"""
+
+import copy
+import functools
+import itertools
+
+import pytest
+import torch
+import torch.nn.functional as F
+from banks import SEED, make_federation
+from torch import nn
+
+from dfl_lightning.bank.references import References
+from dfl_lightning.engines.loop_engine import LoopEngine
+from dfl_lightning.engines.stacked import StackedEngine
+from dfl_lightning.objectives import Objective
+from dfl_lightning.utils.errors import UserError
+from dfl_lightning.utils.random_streams import stream
+
+EPOCHS, RATE, SIZES = 2, 0.125, (9, 4, 14, 12)  # recorded rates are float32, which has this one
+MOMENTUM = functools.partial(torch.optim.SGD, lr=RATE, momentum=0.9)
+
+
+# --- as users would write them ----------------------------------------------------------------------------------------
+class Ditto(Objective):
+    """A second model for each client, held near the one that is exchanged (Li et al. 2021, algorithm 1)."""
+
+    stackable = recordable = True
+    row_sets, reports = {"personal": "models"}, "personal"
+
+    def __init__(self, lam=0.3):
+        self.lam = lam
+
+    def step(self, ctx):
+        batch, shared, own = ctx.next_batch(), ctx.model(), ctx.model("personal")
+        shared.update(shared.grad(batch))
+        pull = zip(own.grad(batch), own.params, shared.start, strict=True)
+        own.update([g + self.lam * (p - s) for g, p, s in pull])
+
+
+class APFL(Objective):
+    """The mixture of a local and the exchanged model is what has to fit (Deng et al. 2020, eq. 5 and 6)."""
+
+    stackable = recordable = True
+    row_sets, reports = {"local": "models"}, "local"
+
+    def __init__(self, alpha=0.25):
+        self.alpha = alpha
+
+    def step(self, ctx):
+        batch, shared, local = ctx.next_batch(), ctx.model(), ctx.model("local")
+        mixed = [self.alpha * v + (1 - self.alpha) * w for v, w in zip(local.params, shared.params, strict=True)]
+        grads = local.grad(batch, at=mixed)
+        shared.update(shared.grad(batch))
+        local.update([self.alpha * g for g in grads])
+
+
+class PerFedAvg(Objective):
+    """First order: the gradient on one batch where a step on another leads (Fallah et al. 2020)."""
+
+    stackable = recordable = True
+
+    def step(self, ctx):
+        model, first, second = ctx.model(), ctx.next_batch(), ctx.next_batch()
+        ahead = [p - 0.2 * g for p, g in zip(model.params, model.grad(first), strict=True)]
+        model.update(model.grad(second, at=ahead))
+
+
+class FedSAM(Objective):
+    """The gradient where the loss is worst nearby (Qu et al. 2022, eq. 4)."""
+
+    stackable = recordable = True
+
+    def step(self, ctx):
+        model, batch = ctx.model(), ctx.next_batch()
+        model.update(model.grad(batch, at=model.climbed(model.grad(batch), 0.05)))
+
+
+class MOON(Objective):
+    """Features near those of the received model, away from those of the last one (Li et al. 2021, eq. 3)."""
+
+    stackable = recordable = True
+    row_sets = {"previous": "models"}
+    features = ("head",)
+
+    def step(self, ctx):
+        model, previous, batch = ctx.model(), ctx.model("previous"), ctx.next_batch()
+        batch = batch.attach(near=model.features(batch, at=model.start), far=previous.features(batch))
+
+        def contrast(scores, batch, features):
+            near = F.cosine_similarity(features["head"], batch.near, dim=-1) / 0.5
+            far = F.cosine_similarity(features["head"], batch.far, dim=-1) / 0.5
+            return ctx.loss(scores, batch) - 0.7 * (near - torch.logaddexp(near, far)).mean()
+
+        model.update(model.grad(batch, contrast))
+
+
+class FedProto(Objective):
+    """Features near the prototypes of their class (Tan et al. 2022, eq. 6); prototypes are as large as the head."""
+
+    stackable = recordable = True
+    row_sets = {"prototypes": "models"}
+    features = ("head",)
+
+    def step(self, ctx):
+        def loss(scores, batch, features, prototypes):
+            return ctx.loss(scores, batch) + 0.4 * F.mse_loss(features["head"], prototypes[batch.labels])
+
+        model = ctx.model()
+        model.update(model.grad(ctx.next_batch(), loss, ctx.rows("prototypes")[2]))
+
+
+# --- by hand ----------------------------------------------------------------------------------------------------------
+class Client:
+    """One client's plain modules and batches."""
+
+    def __init__(self, f, owner, rows):
+        self.models = {name: module_of(f.network, rows[name][owner]) for name in rows}
+        self.optimizers = {name: MOMENTUM(model.parameters()) for name, model in self.models.items()}
+        self.w = self.models["models"]
+        self.start, self.size, self.taken = copy.deepcopy(self.w), len(f.data.train[owner]), 0
+        self.batches = self._endless(f, owner)
+
+    def _endless(self, f, owner):
+        samples = f.data.train[owner]
+        for epoch in itertools.count():
+            order = torch.randperm(len(samples), generator=stream(SEED, "local batches", 3, owner, epoch))
+            for part in samples[order].split(4):
+                yield f.data.images[part] * 0.5 + 0.25, f.data.labels[part]
+
+    def batch(self):
+        self.taken += 1
+        return next(self.batches)
+
+    def descend(self, name, loss):
+        self.optimizers[name].zero_grad()
+        loss.backward()
+        self.optimizers[name].step()
+
+
+def module_of(network, row):
+    module = copy.deepcopy(network).double()
+    nn.utils.vector_to_parameters(row.clone(), module.parameters())
+    return module
+
+
+def ditto(c):
+    x, y = c.batch()
+    c.descend("models", F.cross_entropy(c.w(x), y))
+    v = c.models["personal"]
+    pull = sum((p - s.detach()).square().sum() for p, s in zip(v.parameters(), c.start.parameters(), strict=True))
+    c.descend("personal", F.cross_entropy(v(x), y) + 0.3 / 2 * pull)
+
+
+def apfl(c):
+    x, y = c.batch()
+    v, w = c.models["local"], c.w
+    frozen = {name: p.detach().clone() for name, p in w.named_parameters()}
+    mixed = {name: 0.25 * p + 0.75 * frozen[name] for name, p in v.named_parameters()}
+    loss = F.cross_entropy(torch.func.functional_call(v, mixed, (x,)), y)
+    c.descend("models", F.cross_entropy(w(x), y))
+    c.descend("local", loss)
+
+
+def per_fedavg(c):
+    (x, y), (x2, y2) = c.batch(), c.batch()
+    ahead = copy.deepcopy(c.w)
+    grads = torch.autograd.grad(F.cross_entropy(c.w(x), y), list(c.w.parameters()))
+    with torch.no_grad():
+        for p, g in zip(ahead.parameters(), grads, strict=True):
+            p -= 0.2 * g
+    grads = torch.autograd.grad(F.cross_entropy(ahead(x2), y2), list(ahead.parameters()))
+    take(c, grads)
+
+
+def fedsam(c):
+    x, y = c.batch()
+    grads = torch.autograd.grad(F.cross_entropy(c.w(x), y), list(c.w.parameters()))
+    length = torch.cat([g.flatten() for g in grads]).norm()
+    climbed = copy.deepcopy(c.w)
+    with torch.no_grad():
+        for p, g in zip(climbed.parameters(), grads, strict=True):
+            p += 0.05 * g / length
+    take(c, torch.autograd.grad(F.cross_entropy(climbed(x), y), list(climbed.parameters())))
+
+
+def take(c, grads):
+    for p, g in zip(c.w.parameters(), grads, strict=True):
+        p.grad = g
+    c.optimizers["models"].step()
+
+
+def moon(c):
+    x, y = c.batch()
+    z, near, far = (model[:2](x) for model in (c.w, c.start, c.models["previous"]))
+    a = torch.exp(F.cosine_similarity(z, near.detach()) / 0.5)
+    b = torch.exp(F.cosine_similarity(z, far.detach()) / 0.5)
+    c.descend("models", F.cross_entropy(c.w(x), y) + 0.7 * -torch.log(a / (a + b)).mean())
+
+
+def fedproto(c):
+    x, y = c.batch()
+    prototypes = c.models["prototypes"][2].weight.detach()
+    c.descend("models", F.cross_entropy(c.w(x), y) + 0.4 * ((c.w[:2](x) - prototypes[y]) ** 2).mean())
+
+
+RULES = {
+    "Ditto": (Ditto, ditto),
+    "APFL": (APFL, apfl),
+    "Per-FedAvg": (PerFedAvg, per_fedavg),
+    "FedSAM": (FedSAM, fedsam),
+    "MOON": (MOON, moon),
+    "FedProto": (FedProto, fedproto),
+}
+
+
+@pytest.fixture(params=["loop", "stacked", "recorded"])
+def make(request, monkeypatch):
+    """A federation of either engine, or of one that records its steps."""
+    engine = LoopEngine if request.param == "loop" else StackedEngine
+    if request.param != "recorded":
+        return functools.partial(make_federation, engine=engine)
+    from tapes import TapeRecorder
+
+    monkeypatch.setattr("dfl_lightning.engines.stacked.cuda_graphs.FEWEST_STEPS", 1)
+
+    def recorded(**options):
+        f = make_federation(engine=StackedEngine, **options)
+        f.recorder = TapeRecorder()
+        f.bank.engine.all_at_once(f.recorder)
+        return f
+
+    return recorded
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_a_rule_does_what_plain_modules_do(make, name):
+    kind, by_hand = RULES[name]
+    f = make(sizes=SIZES, objective=kind(), sets=tuple(kind.row_sets), optimizer=MOMENTUM)
+    owners = torch.arange(len(SIZES))
+    for _ in range(2):  # rounds: the second begins with a fresh optimizer where the first has ended
+        before = {set_: f.bank.rows(set_).clone() for set_ in ("models", *kind.row_sets)}
+        f.bank.train(References.rows("models", owners), f.training(epochs=EPOCHS, lr=RATE))
+        for owner, size in enumerate(SIZES):
+            c = Client(f, owner, before)
+            while c.taken < EPOCHS * -(-size // 4):
+                by_hand(c)
+            for set_, model in c.models.items():
+                rows = f.bank.rows("trained" if set_ == "models" else set_)
+                expected = nn.utils.parameters_to_vector(model.parameters()).detach()
+                torch.testing.assert_close(rows[owner], expected, rtol=1e-9, atol=1e-9)
+        boundary = f.bank.boundary
+        f.bank.commit(boundary._replace(rows=f.bank.next_rows()))
+    if hasattr(f, "recorder"):
+        assert f.recorder.replayed
+
+
+@pytest.mark.parametrize("engine", [LoopEngine, StackedEngine])
+def test_a_row_set_that_is_not_declared_is_refused_by_name(engine):
+    class Forgetful(Ditto):
+        row_sets = {}
+
+    f = make_federation(objective=Forgetful(), engine=engine)
+    with pytest.raises(UserError, match=r"Forgetful uses the row set 'personal', which it does not declare; give"):
+        f.bank.train(References.rows("models", torch.arange(3)), f.training())
