@@ -20,10 +20,10 @@ import torch
 
 from dfl_lightning import UserError
 from dfl_lightning.callbacks.dropout.trace import read_trace
-from dfl_lightning.checkpoints.export import export
 from dfl_lightning.checkpoints.io import read_checkpoint, rounds_in
 from dfl_lightning.cli import command as cli
 from dfl_lightning.cli.arguments import run_name
+from dfl_lightning.cli.export import export
 from dfl_lightning.data import FEMNIST, Digits
 from dfl_lightning.data.leaf import read_leaf_file
 from dfl_lightning.data.mnist_writers import read_writers

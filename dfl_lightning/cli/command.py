@@ -60,9 +60,9 @@ from dfl_lightning.engines.factory import ENGINES
 from dfl_lightning.loop import RunStopped
 from dfl_lightning.module import DFLModule
 from dfl_lightning.objectives import Objective
-from dfl_lightning.report.command import check_report, write_report
 from dfl_lightning.report.explain import explain
 from dfl_lightning.report.per_client import per_client_table
+from dfl_lightning.report.writing import check_report, write_report
 from dfl_lightning.trainer import DFLTrainer, default_monitors
 from dfl_lightning.utils.errors import UNREACHABLE, UserError, is_out_of_memory, one_line
 from dfl_lightning.utils.lightning_warnings import quiet_lightning

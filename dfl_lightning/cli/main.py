@@ -34,7 +34,7 @@ test.__test__ = False  # type: ignore[attr-defined]  # no test of pytest's
 def export() -> NoReturn:
     """`dfl-export`: write clients' models as safetensors."""
     _start("export")
-    from dfl_lightning.checkpoints.export import main
+    from dfl_lightning.cli.export import main
 
     _leave("export", main())
 
@@ -50,7 +50,7 @@ def study() -> NoReturn:
 def report() -> NoReturn:
     """`dfl-report`: a page about runs."""
     _start("report")
-    from dfl_lightning.report.command import main
+    from dfl_lightning.cli.report import main
 
     _leave("report", main())
 

@@ -23,7 +23,7 @@ from dfl_lightning.distributed.communicator import Ranks
 from dfl_lightning.engines.allocator import keep_freed_memory
 from dfl_lightning.engines.cohorts import plan_cohorts
 from dfl_lightning.engines.draws import Draws, batches_of
-from dfl_lightning.engines.local_work import Phase
+from dfl_lightning.engines.local_work import LocalRule, Phase
 from dfl_lightning.engines.optimizers import Hyperparameters
 from dfl_lightning.engines.placing import parts_of, set_mode
 from dfl_lightning.utils.global_generators import name_of
@@ -31,7 +31,6 @@ from dfl_lightning.utils.thread_pool import Workers, workers
 
 if TYPE_CHECKING:
     from dfl_lightning.bank.bank import Bank
-    from dfl_lightning.objectives import Objective
 
 EVALUATION_BATCH = 1000
 """Samples in one call of a loss or a metric in an evaluation."""
@@ -137,7 +136,7 @@ class EngineConfig:
     optimizer: Callable[..., torch.optim.Optimizer]
     loss: Callable[[Tensor, Tensor], Tensor]
     metrics: dict[str, Any]
-    objective: Objective
+    objective: LocalRule
     batch_size: int
     seed: int
     dtype: torch.dtype = torch.float32

@@ -175,12 +175,15 @@ class LocalRule(ABC):
             with no state of its own in Python, so that a GPU may record one and replay it.
         row_sets: row sets that steps read and train, besides `models`, and what they begin as: `models` (the first
             models) or `zeros`.
+        recorded_as: steps of rules of the same name may be recorded once for all, whatever the objects; None: only
+            those of the run's own object. Subclasses do not inherit it.
         features: layers whose inputs its losses want, by name; `head` is the last linear layer of a forward pass.
     """
 
     stackable: bool = False
     recordable: bool = False
     row_sets: Mapping[str, str] = {}  # read only
+    recorded_as: str | None = None
     features: tuple[str, ...] = ()
 
     @abstractmethod

@@ -19,6 +19,7 @@ class Plain(Objective):
 
     stackable = True
     recordable = True
+    recorded_as = "plain descent"
 
     def __init__(self, personal_epochs: int | None = None) -> None:
         if personal_epochs is not None and personal_epochs < 0:

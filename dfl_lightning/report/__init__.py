@@ -26,7 +26,7 @@ if TYPE_CHECKING:
         similarities,
         sorted_clients,
     )
-    from dfl_lightning.report.command import write_report
+    from dfl_lightning.report.writing import write_report
 
 __all__ = [
     "accuracy_by_bytes",

@@ -147,7 +147,7 @@ class Run:
         Raises:
             UserError: no checkpoint, no such client, or several servers.
         """
-        from dfl_lightning.checkpoints.export import checked_content, reported_state
+        from dfl_lightning.checkpoints.state_dicts import checked_content, reported_state
 
         state: dict[str, Tensor] = reported_state(checked_content(self.path, [client]), client)
         if network is None:

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import argparse
-import os
 import signal
-import sys
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NoReturn
 
-from dfl_lightning.cli.streams import drop_output
+from dfl_lightning.cli.outcome import OneSentenceParser, end, say
 from dfl_lightning.study.cell_state import state_of
 from dfl_lightning.study.cells_file import write_cells
 from dfl_lightning.study.plan import Plan, add_seeds, contradictions, make_plan
 from dfl_lightning.study.study_file import ACCURACIES, KIND, Study, check_accuracy, read_study_file
-from dfl_lightning.utils.errors import UserError, one_line
+from dfl_lightning.utils.errors import UserError
 from dfl_lightning.utils.shipped_files import shipped
 
 EPILOG = """\
@@ -31,41 +28,24 @@ studies/<name>/, or where --to says. Cells go on where they were stopped or kill
 """
 
 
-class _Parser(argparse.ArgumentParser):
-    """Says a mistake in one sentence."""
-
-    def error(self, message: str) -> NoReturn:
-        raise UserError(f"{message}; dfl-study --help shows what it takes")
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """The command from its words to its exit code: 0 done, 2 a user's mistake, 1 our bug, 128 + signal."""
-    try:
+
+    def work() -> int:
         words = make_parser().parse_args(argv)
         return int(words.do(words))
-    except UserError as error:
-        return _say(str(error), 2)
-    except KeyboardInterrupt:
-        return _say("stopped at once", 130)
-    except BrokenPipeError:
-        drop_output()
-        return 128 + signal.SIGPIPE
-    except OSError as error:
-        return _say(f"{error.filename or 'a file'}: {error.strerror}", 2)
-    except Exception as error:
-        if os.environ.get("DFL_DEBUG", "") not in ("", "0"):
-            raise
-        about = f"{type(error).__name__}: {' '.join(str(error).split())}"
-        return _say(f"a bug of dfl_lightning: {about} (DFL_DEBUG=1 shows where)", 1)
+
+    return end("dfl-study", work)
 
 
 def make_parser() -> argparse.ArgumentParser:
     """The words that the command takes."""
-    parser = _Parser(
+    parser = OneSentenceParser(
         prog="dfl-study", description="A paper's table as one file, its cells as resumable runs.",
         epilog=EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip
-    commands = parser.add_subparsers(metavar="COMMAND", required=True, parser_class=_Parser)
+    parser.add_version()
+    commands = parser.add_subparsers(metavar="COMMAND", required=True, parser_class=OneSentenceParser)
     for name, do, about in (
         ("run", run, "train the cells that are not done yet"),
         ("status", status, "how far each cell is"),
@@ -132,12 +112,12 @@ def run(words: argparse.Namespace) -> int:
         again = " ".join(["dfl-study run", words.file, *(["--to", words.to] if words.to else [])])
         again += f" --scale {words.scale:g}" * (words.scale < 1)
         done = f"{counts['done']} of {len(cells)} cells are done"
-        return _say(f"stopped by {name}; {done}; go on with: {again}", 128 + stops.signum)
+        return say("dfl-study", f"stopped by {name}; {done}; go on with: {again}", 128 + stops.signum)
     print(f"{study.name}: {progress.counts()}\n", flush=True)
     _print_table(plan, None)
     for state in states:
         if state.word == "failed":
-            _say(f"{state.cell.label}: {state.why}", 2)
+            say("dfl-study", f"{state.cell.label}: {state.why}", 2)
     return 2 if counts["failed"] else 0
 
 
@@ -172,7 +152,7 @@ def table(words: argparse.Namespace) -> int:
 
 def report(words: argparse.Namespace) -> int:
     """The page of dfl-report, with a method for each place of the table."""
-    from dfl_lightning.report.command import PAGE, write_page
+    from dfl_lightning.report.writing import PAGE, write_page
 
     study, plan = _plan(words)
     done = [state for cell in plan.cells.values() if (state := state_of(cell)).is_done]
@@ -240,8 +220,3 @@ def _print_table(plan: Plan, accuracy: str | None, format: str = "markdown", out
         Path(out).write_text(text, encoding="utf-8")
     else:
         print(text, end="" if format == "csv" else "\n")
-
-
-def _say(sentence: str, code: int) -> int:
-    print(f"dfl-study: {' '.join(one_line(sentence).split())}", file=sys.stderr)
-    return code

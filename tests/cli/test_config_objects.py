@@ -200,7 +200,7 @@ NAMED = {
     "a command of Python's": "os.system",
     "a command through one's own module": "own.run",
     "a reader of files": "torch.load",
-    "our own": "dfl_lightning.checkpoints.export.export",
+    "our own": "dfl_lightning.cli.export.export",
 }
 
 

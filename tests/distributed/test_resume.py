@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from dfl_lightning.checkpoints.export import reported_state
 from dfl_lightning.checkpoints.io import read_checkpoint, rounds_in
+from dfl_lightning.checkpoints.state_dicts import reported_state
 from dfl_lightning.cli import command as cli
 from dfl_lightning.utils.errors import UserError
 from dfl_lightning.utils.locks import FolderLock

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from dfl_lightning.checkpoints.export import main as export
 from dfl_lightning.cli import command as cli
+from dfl_lightning.cli.export import main as export
 
 PAGE = (Path(__file__).parents[2] / "docs" / "running.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"```(\w*)\n(.*?)```", PAGE, re.DOTALL)

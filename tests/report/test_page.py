@@ -8,8 +8,8 @@ import pytest
 
 pytest.importorskip("altair", reason="the extra `report` is not installed")
 
-from dfl_lightning.report.command import write_report
 from dfl_lightning.report.network import MOST_ROUNDS
+from dfl_lightning.report.writing import write_report
 
 CLUSTERS = [0, 0, 0, 1, 1, 1, 2, 2]
 ROUNDS, CLIENTS = 7, 8

@@ -3,8 +3,8 @@
 import pytest
 
 from dfl_lightning.cli.command import run as command
-from dfl_lightning.report import command as module
-from dfl_lightning.report.command import main
+from dfl_lightning.cli.report import main
+from dfl_lightning.report import writing as module
 
 
 def test_the_page_goes_into_the_run_or_where_it_is_asked_for(tmp_path, make_run, capsys):

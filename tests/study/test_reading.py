@@ -160,7 +160,7 @@ def test_a_study_without_a_finished_cell_has_no_page(study_of, capsys):
 
 def test_places_of_several_columns_are_told_apart(planned, tmp_path, monkeypatch):
     pytest.importorskip("altair", reason="the extra `report` is not installed")
-    from dfl_lightning.report import command
+    from dfl_lightning.report import writing
 
     plan = planned()
     for cell in plan.distinct():
@@ -168,7 +168,7 @@ def test_places_of_several_columns_are_told_apart(planned, tmp_path, monkeypatch
         run.mkdir(parents=True)
         (run / "summary.json").write_text(json.dumps({"status": "finished"}))
     found = []
-    monkeypatch.setattr(command, "write_page", lambda named, file: found.extend(named) or _written(file))
+    monkeypatch.setattr(writing, "write_page", lambda named, file: found.extend(named) or _written(file))
     assert main(["report", "small.yaml"]) == 0
     assert [name for name, _ in found] == ["Gossip, IID", "Gossip, rotated", "Local, IID", "Local, rotated"]
     assert [path.parents[1] for _, path in found] == [cell.folder.relative_to(tmp_path) for cell in plan.cells.values()]

@@ -134,7 +134,7 @@ class Recordings:
         self.samples = torch.zeros(clients, dtype=torch.long, device=device)
         self.kept: dict[str, list[Tensor]] = {}
         self.failure = ""
-        self._of: dict[tuple[bool, Columns], Recording] = {}
+        self._of: dict[tuple[str, Columns], Recording] = {}
 
     def staging(self, name: str) -> Staging:
         """Models of c clients, of a row set."""
@@ -157,18 +157,17 @@ class Recordings:
     def begin(self, phase: Phase, feed: Feed, hyperparameters: Hyperparameters) -> Recording | None:
         """The recorded steps of a phase that begins now; None where it is not worth it, or would keep an old option.
 
-        Only phases of the run's own objective are, and of plain descent: fine-tuning comes with a fresh object at
-        every evaluation, but `Plain.step` reads nothing of it.
+        Only phases of the run's own objective are, and of rules that say so: fine-tuning comes with a fresh object of
+        plain descent at every evaluation, whose steps read nothing of it.
         """
-        from dfl_lightning.objectives.plain import Plain  # here: objectives are made of what the bank is, too
-
-        plain = type(phase.objective) is Plain
-        known = plain or phase.objective is self.shop.config.objective
-        if self.failure or not known or feed.steps < FEWEST_STEPS:
+        own = phase.objective is self.shop.config.objective
+        name = vars(type(phase.objective)).get("recorded_as")  # not inherited: a subclass may have steps of its own
+        name = name or ("the run's own" if own else None)
+        if self.failure or name is None or feed.steps < FEWEST_STEPS:
             return None
         if any(set(fields) != {"lr"} for fields in hyperparameters):
             return None
-        key = (plain, phase.columns)
+        key = (name, phase.columns)
         if key not in self._of:
             self._of[key] = Recording(self)
         self._of[key].begin(phase)

@@ -13,9 +13,9 @@ from torch.utils.data import TensorDataset
 
 from dfl_lightning import DFLModule, DFLTrainer, UserError
 from dfl_lightning import callbacks as cb
-from dfl_lightning.checkpoints.export import export, main
 from dfl_lightning.checkpoints.io import read_checkpoint
 from dfl_lightning.cli import command as cli
+from dfl_lightning.cli.export import export, main
 from dfl_lightning.data import Digits, FromDataset
 from dfl_lightning.data.partitions import RotatedClusters
 from dfl_lightning.models import MLP
@@ -157,11 +157,11 @@ def test_the_command_says_how_many_went_where(clients, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("words", "answer"),
     [
-        ([], "the following arguments are required: run; --help says what it takes"),
-        (["RUN", "--client", "x"], "argument --client: invalid int value: 'x'; --help says what it takes"),
+        ([], "the following arguments are required: run; dfl-export --help shows what it takes"),
+        (["RUN", "--client", "x"], "argument --client: invalid int value: 'x'; dfl-export --help shows what it takes"),
         (
             ["RUN", "--client", "1", "--all"],
-            "argument --all: not allowed with argument --client; --help says what it takes",
+            "argument --all: not allowed with argument --client; dfl-export --help shows what it takes",
         ),
         (["RUN", "--client", "4"], "RUN: there is no client 4; the run has clients 0 to 3"),
         (["RUN", "--client", "-1"], "RUN: there is no client -1; the run has clients 0 to 3"),

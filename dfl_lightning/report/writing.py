@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import argparse
 import os
-import sys
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import NoReturn
 
 from dfl_lightning.report.methods import find_methods
 from dfl_lightning.report.reading import Run
@@ -97,27 +94,3 @@ def _named(word: str) -> tuple[str, str]:
         name, _, folder = word.rpartition("=")
         return name.strip(), folder
     return "", word
-
-
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        """One sentence, like every other refusal."""
-        self.exit(2, f"dfl-report: {message}; --help says what it takes\n")
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """The command, from its words to its exit code: 0 done, 2 a user's mistake."""
-    parser = _Parser(prog="dfl-report", description="One self-contained page about one or several runs.")
-    parser.add_argument("runs", nargs="+", metavar="RUN", help="a run folder; NAME=RUN gives its method a name")
-    parser.add_argument("--to", metavar="FILE", help="the page (default: RUN/report.html, of the first run)")
-    parser.add_argument("--png", metavar="DIR", help="a folder for a PNG and a CSV of each chart")
-    words = parser.parse_args(argv)
-    try:
-        file = write_report(words.runs, words.to, words.png)
-    except UserError as error:
-        if os.environ.get("DFL_DEBUG", "") not in ("", "0"):
-            raise
-        print(f"dfl-report: {error}", file=sys.stderr)
-        return 2
-    print(f"{file} ({file.stat().st_size / 1e6:.1f} MB)")
-    return 0

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
-import torch
 from lightning.pytorch import Callback
 from lightning.pytorch.utilities.seed import isolate_rng
 from safetensors.torch import save_file
 from torch import Tensor
 
-from dfl_lightning.checkpoints.io import FOLDER, LAST, checkpoint_of, is_checkpoint, read_checkpoint, run_of
-from dfl_lightning.cli.help import version_line
+from dfl_lightning.checkpoints.io import checkpoint_of, run_of
+from dfl_lightning.checkpoints.state_dicts import checked_content, reported_state, state_of_row
+from dfl_lightning.cli.outcome import OneSentenceParser, end
 from dfl_lightning.cli.runs import CONFIG
 from dfl_lightning.utils.errors import UserError
 from dfl_lightning.utils.lightning_warnings import quiet_lightning
@@ -66,30 +66,6 @@ def _export(
         raise UserError(f"{folder}: cannot be written ({error.strerror}); choose another with --to") from error
 
 
-def checked_content(run: str | Path, clients: list[int] | None, finetuned: bool = False) -> dict[str, Any]:
-    """The content of a run's checkpoint, which has a model for each of the clients.
-
-    Raises:
-        UserError: no checkpoint there, no such client, or no one model a client.
-    """
-    checkpoint = checkpoint_of(Path(run))
-    if not is_checkpoint(checkpoint):
-        raise UserError(f"{run}: no {FOLDER}/{LAST} in there; give a run folder or a checkpoint")
-    content: dict[str, Any] = read_checkpoint(checkpoint)
-    about = content["dfl_lightning"]
-    if finetuned and not about.get("finetune_epochs", 0):
-        raise UserError(f"{run}: the run does not fine-tune models (model.finetune_epochs is 0); leave out --finetuned")
-    if about["nodes"] > about["clients"] + 1 and not finetuned:
-        raise UserError(
-            f"{run}: a run with several servers, of whose models a client takes the one that fits its data best; "
-            "there is no one model a client to export"
-        )
-    for client in clients or []:
-        if not 0 <= client < about["clients"]:
-            raise UserError(f"{run}: there is no client {client}; the run has clients 0 to {about['clients'] - 1}")
-    return content
-
-
 def _finetuned(checkpoint: Path) -> Tensor:
     """The models that the clients of a run are judged by after fine-tuning, [m, width]."""
     from dfl_lightning.cli.command import evaluate_again
@@ -128,72 +104,47 @@ class _Judged(Callback):
 def _write(content: dict, client: int, folder: Path, rows: Tensor | None) -> Path:
     about = content["dfl_lightning"]
     file = folder / f"client_{client}.safetensors"
-    state = reported_state(content, client) if rows is None else _state(about, rows[client])
+    state = reported_state(content, client) if rows is None else state_of_row(about, rows[client])
     what = {"client": str(client), "network": about["network"]["name"]}
     save_file(state, file, metadata=what if rows is None else {**what, "finetuned": "true"})
     return file
 
 
-def reported_state(content: dict, client: int) -> dict[str, Tensor]:
-    """The state dict of a client's reported model out of a checkpoint's content."""
-    about = content["dfl_lightning"]
-    models = content["state_dict"][f"bank.rows.{about['reported']}"]
-    row = models[client].clone()
-    if about["nodes"] > about["clients"]:
-        for start, stop in about["network"]["shared"]:
-            row[start:stop] = models[about["clients"], start:stop]
-    return _state(about, row)
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command, from its words to its exit code: 0 done, 2 a user's mistake, 1 our bug."""
 
-
-def _state(about: dict, row: Tensor) -> dict[str, Tensor]:
-    """A row as a state dict of the plain network."""
-    own, at = {}, 0
-    for name, (shape, dtype) in about["network"]["parameters"].items():
-        size = int(torch.tensor(shape).prod()) if shape else 1
-        values = row[at : at + size].reshape(shape)
-        kind = getattr(torch, dtype)
-        own[name] = (values if kind.is_floating_point else values.round()).to(kind)
-        at += size
-    return {name: own[column].clone() for name, column in about["network"]["names"].items()}
-
-
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        """One sentence, like every other refusal."""
-        self.exit(2, f"dfl-export: {message}; --help says what it takes\n")
-
-
-def main(argv: list[str] | None = None) -> int:
-    """The command, from its words to its exit code: 0 done, 2 a user's mistake."""
-    parser = _Parser(prog="dfl-export", description="Write clients' models as safetensors.")
-    parser.add_argument("run", help="a run folder or a checkpoint")
-    which = parser.add_mutually_exclusive_group()
-    which.add_argument("--client", type=int, nargs="+", help="which clients (default: all)")
-    which.add_argument("--all", action="store_true", help="all clients")
-    parser.add_argument("--to", help="the folder for the files (default: RUN/export)")
-    parser.add_argument(
-        "--finetuned", action="store_true", help="fine-tune them first, as the run does before it evaluates them"
-    )
-    parser.add_argument("--version", action="version", version=version_line())
-    words = parser.parse_args(argv)
-    try:
+    def work() -> int:
+        parser = OneSentenceParser(prog="dfl-export", description="Write clients' models as safetensors.")
+        parser.add_argument("run", help="a run folder or a checkpoint")
+        which = parser.add_mutually_exclusive_group()
+        which.add_argument("--client", type=int, nargs="+", help="which clients (default: all)")
+        which.add_argument("--all", action="store_true", help="all clients")
+        parser.add_argument("--to", help="the folder for the files (default: RUN/export)")
+        parser.add_argument(
+            "--finetuned", action="store_true", help="fine-tune them first, as the run does before it evaluates them"
+        )
+        parser.add_version()
+        words = parser.parse_args(argv)
         with quiet_lightning():
             warnings.showwarning = lambda message, *where, **more: print(
                 f"dfl-export: warning: {message}", file=sys.stderr
             )
-            files, not_judged = _export(words.run, words.client, words.to, words.finetuned)
-    except Exception as error:
-        sentence = str(error) if isinstance(error, UserError) else _users_mistake(error)
-        if sentence is None or os.environ.get("DFL_DEBUG", "") not in ("", "0"):
-            raise
-        print(f"dfl-export: {sentence}", file=sys.stderr)
-        return 2
-    print(f"{len(files)} model{'s' * (len(files) > 1)} in {files[0].parent}")
-    if not_judged:
-        print(
-            "as they are before fine-tuning; the run's accuracies are of the models after it, which --finetuned writes"
-        )
-    return 0
+            try:
+                files, not_judged = _export(words.run, words.client, words.to, words.finetuned)
+            except Exception as error:
+                sentence = _users_mistake(error)
+                if sentence is None or isinstance(error, UserError):
+                    raise
+                raise UserError(sentence) from error
+        print(f"{len(files)} model{'s' * (len(files) > 1)} in {files[0].parent}")
+        if not_judged:
+            print(
+                "as they are before fine-tuning; the run's accuracies are of the models after it, which --finetuned "
+                "writes"
+            )
+        return 0
+
+    return end("dfl-export", work)
 
 
 def _users_mistake(error: Exception) -> str | None:

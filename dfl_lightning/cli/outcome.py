@@ -1,0 +1,59 @@
+"""How the commands that train nothing themselves read their words and end: one sentence, and an exit code."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+from collections.abc import Callable
+from typing import NoReturn
+
+from dfl_lightning.cli.help import version_line
+from dfl_lightning.cli.streams import drop_output
+from dfl_lightning.utils.errors import UserError, one_line
+
+
+class OneSentenceParser(argparse.ArgumentParser):
+    """Says a mistake in one sentence, and knows `--version`."""
+
+    def error(self, message: str) -> NoReturn:
+        """A mistake in the words."""
+        raise UserError(f"{message}; {self.prog} --help shows what it takes")
+
+    def add_version(self) -> None:
+        """The option `--version`."""
+        self.add_argument("--version", action="version", version=version_line())
+
+
+def end(command: str, work: Callable[[], int]) -> int:
+    """The exit code of a command: its own, 2 after a user's mistake, 1 after a bug of ours, 128 + signal.
+
+    Args:
+        command: its name, for the sentence.
+        work: what it does; returns its exit code.
+    """
+    try:
+        return work()
+    except UserError as error:
+        if os.environ.get("DFL_DEBUG", "") not in ("", "0"):
+            raise
+        return say(command, str(error), 2)
+    except KeyboardInterrupt:
+        return say(command, "stopped at once", 130)
+    except BrokenPipeError:
+        drop_output()
+        return 128 + signal.SIGPIPE
+    except OSError as error:
+        return say(command, f"{error.filename or 'a file'}: {error.strerror}", 2)
+    except Exception as error:
+        if os.environ.get("DFL_DEBUG", "") not in ("", "0"):
+            raise
+        about = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        return say(command, f"a bug of dfl_lightning: {about} (DFL_DEBUG=1 shows where)", 1)
+
+
+def say(command: str, sentence: str, code: int) -> int:
+    """Print one line on standard error, and return the exit code."""
+    print(f"{command}: {' '.join(one_line(sentence).split())}", file=sys.stderr)
+    return code

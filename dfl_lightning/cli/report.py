@@ -1,0 +1,25 @@
+"""`dfl-report`: a page about runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from dfl_lightning.cli.outcome import OneSentenceParser, end
+from dfl_lightning.report.writing import write_report
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command, from its words to its exit code: 0 done, 2 a user's mistake, 1 our bug."""
+
+    def work() -> int:
+        parser = OneSentenceParser(prog="dfl-report", description="One self-contained page about one or several runs.")
+        parser.add_argument("runs", nargs="+", metavar="RUN", help="a run folder; NAME=RUN gives its method a name")
+        parser.add_argument("--to", metavar="FILE", help="the page (default: RUN/report.html, of the first run)")
+        parser.add_argument("--png", metavar="DIR", help="a folder for a PNG and a CSV of each chart")
+        parser.add_version()
+        words = parser.parse_args(argv)
+        file = write_report(words.runs, words.to, words.png)
+        print(f"{file} ({file.stat().st_size / 1e6:.1f} MB)")
+        return 0
+
+    return end("dfl-report", work)

@@ -1,0 +1,42 @@
+"""What people expect of a repository beside code and pages."""
+
+import re
+import tomllib
+from pathlib import Path
+
+import yaml
+
+ROOT = Path(__file__).parents[2]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+
+
+def test_the_citation_names_the_four_papers():
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    assert [paper["notes"] for paper in citation["references"]] == ["AFIND+", "PANM", "FL-FDMS", "DPFL"]
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    for paper in citation["references"]:
+        assert paper["authors"]
+        number = re.search(r"arxiv\.org/abs/(\S+)", paper.get("url", ""))
+        assert number is None or f"arXiv {number[1]}" in readme
+
+
+def test_types_are_published():
+    assert (ROOT / "dfl_lightning" / "py.typed").is_file()
+    assert "Typing :: Typed" in PROJECT["classifiers"]
+
+
+def test_the_workflow_runs_what_the_project_declares():
+    workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "ci.yml").read_text(encoding="utf-8"))
+    job = workflow["jobs"]["test"]
+    declared = re.findall(r"Python :: (3\.\d+)", " ".join(PROJECT["classifiers"]))
+    assert job["strategy"]["matrix"]["python"] == declared
+    assert declared[0] == PROJECT["requires-python"].removeprefix(">=")
+    assert job["steps"][-1]["run"] == ".ci/run"
+    assert (ROOT / ".ci" / "run").is_file()
+
+
+def test_commits_are_checked_by_the_tools_of_the_development_install():
+    hooks = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text(encoding="utf-8"))["repos"][0]["hooks"]
+    dev = " ".join(PROJECT["optional-dependencies"]["dev"])
+    assert {hook["entry"].split()[0] for hook in hooks} == {"ruff", "mypy"}
+    assert all(hook["entry"].split()[0] in dev for hook in hooks)

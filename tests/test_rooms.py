@@ -1,0 +1,82 @@
+"""Imports go down the list of CONTRIBUTING.md, those for types included."""
+
+import ast
+from pathlib import Path
+
+import dfl_lightning
+
+PACKAGE = Path(dfl_lightning.__file__).parent
+ORDER = [
+    *("cli", "study", "trainer", "loop", "protocol", "module", "report", "checkpoints", "callbacks"),
+    *("objectives", "models", "round", "engines", "bank", "distributed", "data", "topology", "functional", "utils"),
+]
+"""From the top to the ground; a room may import those below it."""
+
+UPWARDS = {
+    ("study", "cli"): "cells are resolved and run as dfl-fit does; cli.main starts dfl-study",
+    ("loop", "trainer"): "a type: the loop of this very trainer",
+    ("protocol", "trainer"): "a type",
+    ("module", "trainer"): "a type",
+    ("report", "trainer"): "a type, for Lightning's hooks",
+    ("report", "module"): "a type, for Lightning's hooks",
+    ("checkpoints", "trainer"): "a type, for Lightning's hooks",
+    ("checkpoints", "module"): "a type, for Lightning's hooks",
+    ("round", "trainer"): "a type, for Lightning's hooks",
+    ("round", "module"): "a type, for Lightning's hooks",
+    ("round", "objectives"): "the federation has the run's objective",
+    ("bank", "engines"): "the bank hands training and evaluation on to its engine",
+    ("distributed", "checkpoints"): "the strategy saves in pieces",
+}
+"""Arrows that go up, and why; a new one is a reason to think again, one that is gone leaves this table."""
+
+
+def rooms(path, module):
+    """The room of an imported module; None for the package itself."""
+    parts = module.split(".")
+    return parts[1] if len(parts) > 1 and parts[0] == "dfl_lightning" else None
+
+
+def arrows():
+    """Pairs of rooms (importing, imported), with an example."""
+    found = {}
+    for path in PACKAGE.rglob("*.py"):
+        relative = path.relative_to(PACKAGE)
+        room = relative.parts[0].removesuffix(".py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            modules = []
+            if isinstance(node, ast.Import):
+                modules = [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom) and node.module is not None:
+                plain = node.module == "dfl_lightning"
+                modules = [f"{node.module}.{alias.name}" for alias in node.names] if plain else [node.module]
+            for module in modules:
+                to = rooms(path, module)
+                if to is not None and to != room and "__init__" not in room:
+                    found.setdefault((room, to), f"{relative} imports {module}")
+    return found
+
+
+def test_every_room_is_in_the_list():
+    here = {path.name.removesuffix(".py") for path in PACKAGE.iterdir() if path.suffix == ".py" or path.is_dir()}
+    assert here - {"__init__", "__pycache__", "py.typed"} == set(ORDER)
+
+
+def test_imports_go_down_but_for_the_arrows_that_are_known():
+    height = {room: -place for place, room in enumerate(ORDER)}
+    up = {pair: example for pair, example in arrows().items() if height.get(pair[1], -99) > height[pair[0]]}
+    assert {pair: example for pair, example in up.items() if pair not in UPWARDS} == {}
+    assert set(UPWARDS) - set(up) == set(), "these arrows are gone: take them out of UPWARDS"
+
+
+def test_pure_mathematics_imports_nothing_of_ours_but_utils():
+    assert {to for (room, to) in arrows() if room == "functional"} <= {"utils"}
+
+
+def test_families_of_callbacks_do_not_import_each_other():
+    families = {path.name for path in (PACKAGE / "callbacks").iterdir() if path.is_dir()}
+    for path in (PACKAGE / "callbacks").rglob("*.py"):
+        own = path.relative_to(PACKAGE / "callbacks").parts[0]
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("dfl_lightning.callbacks."):
+                family = node.module.split(".")[2]
+                assert own == "__init__.py" or family not in families or family == own, f"{path.name}: {node.module}"
