@@ -124,7 +124,8 @@ class DFLModule(LightningModule):
     def __repr__(self) -> str:
         """The network, and how clients train."""
         optimizer = name_of(self.optimizer_factory)
-        training = f"local work of {self.duration}, batch_size={self.batch_size}, optimizer={optimizer}"
+        length = f"local_epochs={self.local_epochs}" if self.local_steps is None else f"local_steps={self.local_steps}"
+        training = f"{length}, batch_size={self.batch_size}, optimizer={optimizer}"
         return f"DFLModule({type(self.network).__name__}, {training}, objective={type(self.objective).__name__})"
 
     @property

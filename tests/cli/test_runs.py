@@ -1,6 +1,7 @@
 """Commands on runs: a run folder is named where a checkpoint is taken, and its own config is read."""
 
 import json
+import shutil
 import sys
 
 import numpy as np
@@ -48,10 +49,23 @@ def dfl(here, capsys):
     return _dfl
 
 
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """A folder in which a run of two rounds has ended."""
+    folder = tmp_path_factory.mktemp("finished")
+    (folder / "small.yaml").write_text(SMALL)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        patch.setenv("PL_GLOBAL_SEED", "0")
+        patch.setattr(sys, "path", list(sys.path))
+        assert cli.run("fit", ["--config", "small.yaml"]) == 0
+    return folder
+
+
 @pytest.fixture
-def run(dfl, here):
+def run(here, finished):
     """A run of two rounds, named as one types it."""
-    assert dfl("fit", "--config", "small.yaml")[0] == 0
+    shutil.copytree(finished / "runs", here / "runs")
     (folder,) = here.glob("runs/small/*")
     return folder.relative_to(here)
 

@@ -42,6 +42,7 @@ def test_full_output_is_a_sentence(unbuffered):
     )
 
 
+@pytest.mark.slow
 def test_what_an_encoding_lacks_is_printed_as_ascii(tmp_path):
     words = f"cd {tmp_path} && {DFL} {' '.join(SMALL)} 1 --explain 2>&1 <&-"
     done = shell(words, LC_ALL="C", PYTHONUTF8="0", PYTHONCOERCECLOCALE="0", PYTHONIOENCODING="ascii")

@@ -47,7 +47,9 @@ def test_every_shipped_config_is_in_the_table():
     assert len(ROWS) == len(CELLS) - 1
 
 
-@pytest.mark.parametrize("command", ROWS)
+@pytest.mark.parametrize(
+    "command", [pytest.param(name, marks=[pytest.mark.slow] * (place % 2)) for place, name in enumerate(ROWS)]
+)
 def test_a_run_receives_what_the_table_says(command, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     name = command.partition(" ")[0]

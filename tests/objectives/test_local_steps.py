@@ -51,7 +51,7 @@ def test_every_client_takes_so_many_batches_of_its_epochs(engine, steps):
 
 def test_a_run_takes_the_option_and_says_it(small_run):
     run = small_run(1, module={"local_steps": 2}).fit()
-    assert "local work of 2 steps" in repr(run.module)
+    assert "MLP, local_steps=2, batch_size=16" in repr(run.module)
     assert run.module.federation.local.duration == Duration(1, 2)
 
 

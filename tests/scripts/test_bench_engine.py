@@ -38,6 +38,7 @@ def numbers(measured):
     return {name: table["numbers"] for name, table in content["tables"].items()}
 
 
+@pytest.mark.slow
 def test_every_section_is_printed_and_written(measured, numbers):
     printed, folder = measured
     assert list(numbers) == SECTIONS

@@ -24,6 +24,7 @@ def left(number=0.5, **more):
     return {"models": {"rows": torch.tensor([1.0, number])}, "policies": {"a": None, "b": [1, "word"]}, **more}
 
 
+@pytest.mark.slow
 def test_a_digest_is_the_same_in_every_process():
     """Also of values that are no numbers: None for example."""
     program = """

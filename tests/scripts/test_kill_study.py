@@ -31,6 +31,7 @@ def run_script(*words):
     return [[cell.strip() for cell in row.split("|")[1:-1]] for row in rows]
 
 
+@pytest.mark.slow
 def test_a_study_that_was_killed_has_the_table_of_one_that_was_not():
     rows = run_script("--kills", "2", "--each", "2", "--rounds", "15", "--columns", "1", "--seed", "7")
     assert sum(int(row[2]) for row in rows) == 2

@@ -142,7 +142,7 @@ def rows_in(content):
     return {at for start in starts if start >= 0 for at in range(start, start + 12)}
 
 
-@pytest.mark.parametrize("share", [0.01, pytest.param(0.2, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("share", [0.003, pytest.param(0.2, marks=pytest.mark.slow)])
 def test_a_bit_that_changes_in_a_piece_is_refused_or_changes_nothing(tmp_path, share):
     folder, draw = tmp_path / "last.ckpt", random.Random(0)
     in_pieces().save_checkpoint(a_checkpoint(), folder)

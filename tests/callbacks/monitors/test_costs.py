@@ -43,7 +43,7 @@ def numbers_of(round):
 def seconds_by_hand(round, sizes):
     """The slowest client's seconds."""
     spent = dict.fromkeys(range(6), 0.0)
-    epochs = sum(phase.epochs for phase in round.phases)
+    epochs = sum(phase.duration.epochs for phase in round.phases)
     for i in round.jobs.owners.tolist():
         spent[i] += sizes[i] * epochs / DEVICES["speed"][i]
     for i, j, models, parts, size in numbers_of(round):
