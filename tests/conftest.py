@@ -80,8 +80,14 @@ def load():
         yield importlib.import_module
 
 
+LONG = ("cli", "study", "scripts", "report", "distributed")
+"""Folders of tests that start processes: they come first, so that no worker is left alone with one at the end."""
+
+
 def pytest_collection_modifyitems(items):
-    """Tests that compare bits, or count what only a CPU does, are skipped elsewhere."""
+    """The long ones first; what compares bits, or counts what only a CPU does, is skipped elsewhere."""
+    tests = Path(__file__).parent
+    items.sort(key=lambda item: not any(tests / folder in item.path.parents for folder in LONG))
     if ACCELERATOR == "cpu":
         return
     for item in items:

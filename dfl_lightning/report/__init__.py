@@ -48,7 +48,7 @@ def __getattr__(name: str) -> Any:
     # On first use: a run's own files need none of the libraries that draw.
     if name not in __all__:
         raise AttributeError(f"module 'dfl_lightning.report' has no attribute '{name}'")
-    home = "command" if name == "write_report" else "charts"
+    home = "writing" if name == "write_report" else "charts"
     return getattr(importlib.import_module(f"dfl_lightning.report.{home}"), name)
 
 

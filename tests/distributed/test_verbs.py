@@ -16,6 +16,7 @@ from dfl_lightning.distributed.communicator import FailedElsewhere, LostProcess,
 from dfl_lightning.engines import engine as bank_engine
 from dfl_lightning.engines.loop_engine import LoopEngine
 from dfl_lightning.engines.stacked import StackedEngine
+from dfl_lightning.objectives import Objective
 from dfl_lightning.utils.errors import UserError
 
 PIECES = [
@@ -166,6 +167,39 @@ def test_every_verb_gives_the_bits_of_one_process(on_ranks, count, engine, kind)
             assert moved["cross-evaluation"] == 0
         if kind == "personal":  # now they are completed by the owner's own part
             assert moved["cross-evaluation"] > 0
+
+
+class TwoModels(Objective):
+    """Trains a row of another row set beside the model, near it."""
+
+    stackable = True
+    row_sets = {"other": "models"}
+
+    def step(self, ctx):
+        batch, model, other = ctx.next_batch(), ctx.model(), ctx.model("other")
+        model.update(model.grad(batch))
+        near = zip(other.grad(batch), other.params, model.params, strict=True)
+        other.update([g + 0.1 * (o - p) for g, o, p in near])
+
+
+def two_models(count, engine_name):
+    """Two rounds of training two models a client."""
+    engine = {"loop": LoopEngine, "stacked": StackedEngine}[engine_name]
+    whole, shared = federations(engine, count, objective=TwoModels())
+    own = shared.bank.ranks.own
+    for each in (whole, shared):
+        before = each.bank.rows("other").clone()
+        for _ in range(2):
+            each.bank.train(References.rows("models", torch.arange(each.m)), each.training())
+            each.bank.commit(each.bank.boundary._replace(rows=each.bank.next_rows()))
+        assert not torch.equal(each.bank.rows("other"), before)
+    for name in ("models", "other"):
+        equal(shared.bank.rows(name), whole.bank.rows(name)[own])
+
+
+@pytest.mark.parametrize("engine", ["stacked", "loop"])
+def test_rules_with_two_models_give_the_bits_of_one_process(on_ranks, engine):
+    on_ranks(3, two_models, 3, engine)
 
 
 def few_neighbours(count):

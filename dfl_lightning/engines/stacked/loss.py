@@ -14,6 +14,7 @@ from torch.utils._pytree import tree_map
 
 from dfl_lightning.engines.local_work import LossOf
 from dfl_lightning.engines.stacked.kernels import WeightedCrossEntropy
+from dfl_lightning.utils.errors import is_out_of_memory
 
 
 class StackedLoss:
@@ -120,7 +121,9 @@ class StackedLoss:
         if of not in self._one_by_one:
             try:
                 return torch.vmap(loss)(*per_sample, *per_client)
-            except Exception:  # whatever vmap cannot do; an error of the loss itself comes again below
+            except Exception as error:  # whatever vmap cannot do; an error of the loss itself comes again below
+                if is_out_of_memory(error):
+                    raise
                 self._one_by_one.add(of)
         clients = range(len(tree_first(per_sample)))
         return torch.stack([loss(*tree_map(lambda t, i=i: t[i], (*per_sample, *per_client))) for i in clients])
