@@ -37,6 +37,16 @@ class Batch(Protocol):
         """The same batch with further numbers for each sample, [B, ...] or [k, B, ...], which a loss finds by name."""
 
 
+class Attached:
+    """What a batch was given beside inputs and labels, as attributes; `attached` has it by name."""
+
+    def __getattr__(self, name: str) -> Tensor:
+        found: dict[str, Tensor] = self.__dict__.get("attached", {})
+        if name not in found:
+            raise AttributeError(f"a batch has inputs, labels and what was attached to it; no '{name}'")
+        return found[name]
+
+
 class TrainableModel(Protocol):
     """A model of the job's client: the one that others receive, or the client's row of another row set.
 

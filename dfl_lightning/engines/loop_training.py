@@ -15,7 +15,7 @@ from dfl_lightning.bank.layout import Columns, Layout
 from dfl_lightning.data import ClientData
 from dfl_lightning.engines.draws import batches_of
 from dfl_lightning.engines.engine import EngineConfig, Training
-from dfl_lightning.engines.local_work import TINY, LossOf, Phase
+from dfl_lightning.engines.local_work import TINY, Attached, LossOf, Phase
 from dfl_lightning.engines.optimizers import ClientOptimizer
 from dfl_lightning.utils.errors import UserError
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class LoopBatch:
+class LoopBatch(Attached):
     """A batch of one client.
 
     Args:
@@ -43,12 +43,6 @@ class LoopBatch:
     def attach(self, **tensors: Tensor) -> Self:
         """The same batch with further numbers for each sample."""
         return replace(self, attached={**self.attached, **tensors})
-
-    def __getattr__(self, name: str) -> Tensor:
-        try:
-            return cast("dict[str, Tensor]", self.__dict__["attached"])[name]
-        except KeyError:
-            raise AttributeError(f"a batch has inputs, labels and what was attached to it; no '{name}'") from None
 
 
 @dataclass(frozen=True)

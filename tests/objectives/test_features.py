@@ -59,6 +59,21 @@ def test_a_container_needs_the_loop_engine():
 
 
 @pytest.mark.parametrize("engine", [LoopEngine, StackedEngine])
+def test_what_is_attached_to_a_batch_is_an_attribute_of_it(engine):
+    class Attaching(Objective):
+        stackable = True
+
+        def step(self, ctx):
+            batch = ctx.next_batch().attach(twice=2 * ctx.next_batch().inputs)
+            assert batch.twice.shape == batch.attached["twice"].shape
+            with pytest.raises(AttributeError, match="what was attached to it; no 'thrice'"):
+                _ = batch.thrice
+
+    f = make_federation(objective=Attaching(), engine=engine)
+    f.bank.train(ALL, f.training(epochs=1))
+
+
+@pytest.mark.parametrize("engine", [LoopEngine, StackedEngine])
 def test_what_is_assigned_is_the_model(engine):
     class Zero(Objective):
         stackable = True

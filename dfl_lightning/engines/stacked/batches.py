@@ -11,13 +11,13 @@ from torch import Tensor
 
 from dfl_lightning.engines.draws import batches_of
 from dfl_lightning.engines.engine import Training
-from dfl_lightning.engines.local_work import Duration
+from dfl_lightning.engines.local_work import Attached, Duration
 from dfl_lightning.engines.stacked.context import Workshop
 from dfl_lightning.engines.stacked.loss import sample_weights
 
 
 @dataclass(frozen=True)
-class Batch:
+class Batch(Attached):
     """The next batch of k clients.
 
     Args:
