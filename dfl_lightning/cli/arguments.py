@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from dfl_lightning.checkpoints.history import CHANGED, FORKED
+from dfl_lightning.cli.keys import KEYS
 from dfl_lightning.cli.registry import (
     GROUPS,
     LIBRARY_GROUPS,
@@ -30,12 +31,6 @@ from dfl_lightning.trainer import DFLTrainer
 from dfl_lightning.utils.errors import UserError, nearest
 from dfl_lightning.utils.shipped_files import find
 from dfl_lightning.utils.yaml_files import CLASS_FOLDERS, DoubledKeyError, as_yaml, parse, read_config
-
-KEYS = [
-    *("seed_everything", "trainer", "model", "data", "topology", "dropout", "selection", "threshold"),
-    *("substitution", "aggregation", "objective", "monitors", "engine"),
-]
-"""Top-level keys of a config, in the order in which they are saved."""
 
 TOP_LEVEL = (*KEYS, CLASS_FOLDERS, "ckpt_path", "fork")
 

@@ -29,7 +29,6 @@ from dfl_lightning.checkpoints.io import checkpoint_of, look_at_checkpoint
 from dfl_lightning.cli.annotations import NOT_SAID
 from dfl_lightning.cli.arguments import (
     DEFAULT_CLASSES,
-    KEYS,
     bare_flag,
     dropped_options,
     find_configs,
@@ -41,7 +40,8 @@ from dfl_lightning.cli.arguments import (
 from dfl_lightning.cli.class_folders import find_class_folders
 from dfl_lightning.cli.config_objects import annotations_of, check_objects
 from dfl_lightning.cli.error_messages import lightnings_sentence, sentence_of
-from dfl_lightning.cli.help import help_page, list_page, version_line
+from dfl_lightning.cli.help import page_without_torch
+from dfl_lightning.cli.keys import KEYS
 from dfl_lightning.cli.options import options_page
 from dfl_lightning.cli.registry import FAMILIES, path_of
 from dfl_lightning.cli.runs import command_to_go_on, config_of_run, no_run, remarks_on_history, take_run
@@ -190,7 +190,7 @@ class DFLCLI(LightningCLI):
         check_config(vars(self.config[self._command]))
         try:
             super().instantiate_classes()
-        except MisconfigurationException:
+        except (UserError, MisconfigurationException):
             raise
         except (ValueError, TypeError) as error:  # a class of torch's or a user's own refused its arguments
             raise UserError(sentence_of(error, self._argv)) from error
@@ -330,13 +330,9 @@ def _find_users_classes() -> None:
 
 
 def _run(command: str, argv: list[str]) -> int:
-    _, help_asked = take_flag(argv, "-h", "--help")
-    _, list_asked = take_flag(argv, "--list")
-    if help_asked or list_asked:
-        print(help_page(command) if help_asked else list_page())
-        return 0
-    if take_flag(argv, "--version")[1]:
-        print(version_line())
+    page = page_without_torch(command, argv)
+    if page is not None:
+        print(page)
         return 0
     _find_users_classes()
     page = options_page(argv)

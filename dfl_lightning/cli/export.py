@@ -1,11 +1,11 @@
-"""`dfl-export`: clients' models out of a run, as plain state dicts."""
+"""Clients' models out of a run, as plain state dicts."""
 
 from __future__ import annotations
 
+import argparse
 import os
 import sys
 import warnings
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,6 @@ from torch import Tensor
 
 from dfl_lightning.checkpoints.io import checkpoint_of, run_of
 from dfl_lightning.checkpoints.state_dicts import checked_content, reported_state, state_of_row
-from dfl_lightning.cli.outcome import OneSentenceParser, end
 from dfl_lightning.cli.runs import CONFIG
 from dfl_lightning.utils.errors import UserError
 from dfl_lightning.utils.lightning_warnings import quiet_lightning
@@ -110,41 +109,23 @@ def _write(content: dict, client: int, folder: Path, rows: Tensor | None) -> Pat
     return file
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """The command, from its words to its exit code: 0 done, 2 a user's mistake, 1 our bug."""
-
-    def work() -> int:
-        parser = OneSentenceParser(prog="dfl-export", description="Write clients' models as safetensors.")
-        parser.add_argument("run", help="a run folder or a checkpoint")
-        which = parser.add_mutually_exclusive_group()
-        which.add_argument("--client", type=int, nargs="+", help="which clients (default: all)")
-        which.add_argument("--all", action="store_true", help="all clients")
-        parser.add_argument("--to", help="the folder for the files (default: RUN/export)")
-        parser.add_argument(
-            "--finetuned", action="store_true", help="fine-tune them first, as the run does before it evaluates them"
+def export_as_asked(words: argparse.Namespace) -> int:
+    """What `dfl-export` does with its words, which have the names of the arguments of `export`."""
+    with quiet_lightning():
+        warnings.showwarning = lambda message, *where, **more: print(f"dfl-export: warning: {message}", file=sys.stderr)
+        try:
+            files, not_judged = _export(words.run, words.client, words.to, words.finetuned)
+        except Exception as error:
+            sentence = _users_mistake(error)
+            if sentence is None or isinstance(error, UserError):
+                raise
+            raise UserError(sentence) from error
+    print(f"{len(files)} model{'s' * (len(files) > 1)} in {files[0].parent}")
+    if not_judged:
+        print(
+            "as they are before fine-tuning; the run's accuracies are of the models after it, which --finetuned writes"
         )
-        parser.add_version()
-        words = parser.parse_args(argv)
-        with quiet_lightning():
-            warnings.showwarning = lambda message, *where, **more: print(
-                f"dfl-export: warning: {message}", file=sys.stderr
-            )
-            try:
-                files, not_judged = _export(words.run, words.client, words.to, words.finetuned)
-            except Exception as error:
-                sentence = _users_mistake(error)
-                if sentence is None or isinstance(error, UserError):
-                    raise
-                raise UserError(sentence) from error
-        print(f"{len(files)} model{'s' * (len(files) > 1)} in {files[0].parent}")
-        if not_judged:
-            print(
-                "as they are before fine-tuning; the run's accuracies are of the models after it, which --finetuned "
-                "writes"
-            )
-        return 0
-
-    return end("dfl-export", work)
+    return 0
 
 
 def _users_mistake(error: Exception) -> str | None:

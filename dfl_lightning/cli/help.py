@@ -1,29 +1,25 @@
-"""`--help` and `--list`, a screen each, and `--version`."""
+"""`--help` and `--list`, a screen each, and `--version`: what needs neither torch nor Lightning, which take seconds."""
 
 from __future__ import annotations
 
 import platform
+from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
 
 import dfl_lightning
-from dfl_lightning.cli.registry import GROUPS, first_line, shipped_classes
+from dfl_lightning.cli.class_names import class_names
+from dfl_lightning.cli.keys import GROUPS, KEYS
 from dfl_lightning.utils.shipped_files import shipped
 
-_KEYS = {
-    "trainer": "rounds, checkpoints, precision, loggers, Lightning's callbacks",
-    "model": "network, local_epochs, batch_size, optimizer, lr_scheduler, …",
-    "data": "data set, num_clients, partition, test and validation parts",
-    "topology": "who can hear whom: a file, or the name of a shipped one",
-    "dropout": "which clients are up in a round",
-    "selection": "whom each client learns from",
-    "threshold": "what score is enough to be learned from",
-    "substitution": "which model stands in for a client that is down",
-    "aggregation": "how the chosen models are weighed",
-    "objective": "the local training rule",
-    "monitors": "what else is measured",
-    "engine": "how clients are trained: auto, stacked (side by side) or loop",
-}
+
+def page_without_torch(command: str, argv: Sequence[str]) -> str | None:
+    """What `--help`, `--list` or `--version` among the words asks for; None where there is none."""
+    if "--help" in argv or "-h" in argv:
+        return help_page(command)
+    if "--list" in argv:
+        return list_page()
+    return version_line() if "--version" in argv else None
 
 
 def help_page(command: str) -> str:
@@ -34,9 +30,9 @@ def help_page(command: str) -> str:
         f"dfl-{command} {what} [--GROUP Class] [--GROUP.option value] …  {does}",
         "",
         "groups, as keys of a config and as options; a later one wins:",
-        *(f"  --{key:14}{what}" for key, what in _KEYS.items()),
+        *(f"  --{name:14}{key.about}" for name, key in KEYS.items() if name != "seed_everything"),
         "",
-        "  --seed_everything N   the run's seed (default 0)",
+        f"  --seed_everything N   {KEYS['seed_everything'].about}",
         "  --ckpt_path RUN       go on with a run or checkpoint; --fork: in a new folder"
         if command == "fit"
         else "  --ckpt_path FILE      another checkpoint than the run's last one",
@@ -63,10 +59,9 @@ def list_page() -> str:
     for kind in ("configs", "topologies"):
         lines.append(f"{kind}:")
         lines += [f"  {name:21}{_first_comment(path)}" for name, path in shipped(kind).items()]
-    for group in GROUPS:
-        classes = shipped_classes(group)
+    for group, base in GROUPS.items():
         lines.append(f"{group}:")
-        lines += [f"  {name:21}{first_line(cls)}" for name, cls in classes.items()]
+        lines += [f"  {name:21}{about}" for name, about in class_names(base).items()]
     return "\n".join(lines)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import signal
 import sys
+from functools import partial
 from typing import NoReturn
 
 from dfl_lightning.cli.streams import prepare_streams, refused_output
@@ -34,7 +35,7 @@ test.__test__ = False  # type: ignore[attr-defined]  # no test of pytest's
 def export() -> NoReturn:
     """`dfl-export`: write clients' models as safetensors."""
     _start("export")
-    from dfl_lightning.cli.export import main
+    from dfl_lightning.cli.export_command import main
 
     _leave("export", main())
 
@@ -57,9 +58,20 @@ def report() -> NoReturn:
 
 def _run(command: str) -> NoReturn:
     _start(command)
+    from dfl_lightning.cli.help import page_without_torch
+    from dfl_lightning.cli.outcome import end
+
+    page = page_without_torch(command, sys.argv[1:])
+    if page is not None:
+        _leave(command, end(f"dfl-{command}", partial(_show, page)))
     from dfl_lightning.cli.command import run
 
     _leave(command, run(command))
+
+
+def _show(page: str) -> int:
+    print(page, flush=True)  # here, not on leaving: somebody may have stopped reading
+    return 0
 
 
 def _start(command: str) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import NoReturn
 
 from dfl_lightning.cli.help import version_line
-from dfl_lightning.cli.streams import drop_output
+from dfl_lightning.cli.streams import drop_output, refused_output
 from dfl_lightning.utils.errors import UserError, one_line
 
 
@@ -45,7 +45,7 @@ def end(command: str, work: Callable[[], int]) -> int:
         drop_output()
         return 128 + signal.SIGPIPE
     except OSError as error:
-        return say(command, f"{error.filename or 'a file'}: {error.strerror}", 2)
+        return say(command, refused_output(error) or f"{error.filename or 'a file'}: {error.strerror}", 2)
     except Exception as error:
         if os.environ.get("DFL_DEBUG", "") not in ("", "0"):
             raise

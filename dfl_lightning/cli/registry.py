@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import inspect
 from collections.abc import Callable, Iterator
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -15,29 +16,18 @@ from lightning.pytorch.loggers import Logger
 from torch import Tensor, nn
 from torchmetrics import Metric
 
+import dfl_lightning
 from dfl_lightning import callbacks, data, models, objectives
+from dfl_lightning.cli import keys
 from dfl_lightning.cli.annotations import returns
 from dfl_lightning.engines.optimizers import ELEMENTWISE
 from dfl_lightning.utils.errors import UserError, nearest, reason
 
-FAMILIES: dict[str, type] = {
-    "dropout": callbacks.Dropout,
-    "selection": callbacks.Selection,
-    "threshold": callbacks.Threshold,
-    "substitution": callbacks.Substitution,
-    "aggregation": callbacks.Aggregation,
-    "monitors": callbacks.Monitor,
-}
-"""Groups of policies and monitors, by their key in a config."""
-
-GROUPS: dict[str, type] = {
-    **FAMILIES,
-    "objective": objectives.Objective,
-    "data": data.FederatedData,
-    "data.partition": data.Partition,
-    "model.network": models.Network,
-}
+GROUPS: dict[str, type] = {name: attrgetter(base)(dfl_lightning) for name, base in keys.GROUPS.items()}
 """Every group whose classes answer to their names; a group comes after the one that it is part of."""
+
+FAMILIES = {name: GROUPS[name] for name in keys.FAMILIES}
+"""Groups of policies and monitors, by their key in a config."""
 
 NESTED_GROUPS: dict[str, type] = {"data.partition.base": data.Partition}
 """Arguments of a group's classes that take a class of that group again."""

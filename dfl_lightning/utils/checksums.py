@@ -11,9 +11,10 @@ import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import torch
-from torch import Tensor
+if TYPE_CHECKING:
+    from torch import Tensor
 
 _BLOCK = 2**20
 _END, _TAIL = b"PK\5\6", 2**16 + 22  # how the last record of an archive begins, and where at the earliest
@@ -69,13 +70,16 @@ def check_directory(path: Path, archive: zipfile.ZipFile) -> None:
 
 def checksum(tensor: Tensor) -> int:
     """CRC-32 of a tensor's bytes, row by row."""
+    import torch  # here: --help must not wait for torch
+
     return zlib.crc32(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
 
 
 @contextmanager
 def written_with_checksums() -> Iterator[None]:
     """`torch.save` writes checksums, whatever `torch.serialization.set_crc32_options` was told."""
-    settings = torch.serialization
+    from torch import serialization as settings
+
     if not hasattr(settings, "set_crc32_options"):  # before torch 2.6 it always does
         yield
         return

@@ -5,9 +5,6 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
-import torch
-from lightning.pytorch.utilities.exceptions import MisconfigurationException
-
 UNREACHABLE = "another process of the run has ended or cannot be reached; its own message, if there is one, says why"
 
 SHORTAGES = ("CUDA error: out of memory", "ALLOC_FAILED", "can't allocate memory", "bad_alloc")
@@ -17,7 +14,7 @@ FAILURES = ("CUDA error", "CUDA driver error", "cuDNN error")
 """How errors begin that a GPU, its driver or cuDNN reports."""
 
 
-class UserError(MisconfigurationException):
+class UserError(Exception):
     """Bad input, told in one sentence: what, where, and what to do about it.
 
     The commands print the sentence and leave with exit code 2; from Python it is an ordinary exception.
@@ -46,7 +43,9 @@ def is_out_of_memory(error: BaseException) -> bool:
         >>> is_out_of_memory(UserError("out of memory"))
         False
     """
-    if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
+    from torch import OutOfMemoryError  # here: --help must not wait for torch
+
+    if isinstance(error, (OutOfMemoryError, MemoryError)):
         return True
     return isinstance(error, RuntimeError) and any(words in str(error) for words in SHORTAGES)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from dfl_lightning.cli import command as cli
-from dfl_lightning.cli.export import main as export
+from dfl_lightning.cli.export_command import main as export
 
 PAGE = (Path(__file__).parents[2] / "docs" / "running.md").read_text(encoding="utf-8")
 TINY = [

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from dfl_lightning.cli import command as cli
-from dfl_lightning.cli.export import main as export
+from dfl_lightning.cli.export_command import main as export
 
 PAGE = (Path(__file__).parents[2] / "docs" / "running.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"```(\w*)\n(.*?)```", PAGE, re.DOTALL)

@@ -1,0 +1,48 @@
+"""The one table of a config's top-level keys; everything else about keys and groups is made of it.
+
+Uses nothing but Python, so that `--help` waits for nothing.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Key(NamedTuple):
+    """What a key is for.
+
+    Attributes:
+        about: a line for `--help`.
+        base: for a group, the class that its classes derive from, as a name of this package.
+    """
+
+    about: str
+    base: str = ""
+
+
+KEYS = {
+    "seed_everything": Key("the run's seed (default 0)"),
+    "trainer": Key("rounds, checkpoints, precision, loggers, Lightning's callbacks"),
+    "model": Key("network, local_epochs, batch_size, optimizer, lr_scheduler, …"),
+    "data": Key("data set, num_clients, partition, test and validation parts", "data.FederatedData"),
+    "topology": Key("who can hear whom: a file, or the name of a shipped one"),
+    "dropout": Key("which clients are up in a round", "callbacks.Dropout"),
+    "selection": Key("whom each client learns from", "callbacks.Selection"),
+    "threshold": Key("what score is enough to be learned from", "callbacks.Threshold"),
+    "substitution": Key("which model stands in for a client that is down", "callbacks.Substitution"),
+    "aggregation": Key("how the chosen models are weighed", "callbacks.Aggregation"),
+    "objective": Key("the local training rule", "objectives.Objective"),
+    "monitors": Key("what else is measured", "callbacks.Monitor"),
+    "engine": Key("how clients are trained: auto, stacked (side by side) or loop"),
+}
+"""Top-level keys of a config, in the order in which they are saved."""
+
+FAMILIES = {name: key.base for name, key in KEYS.items() if key.base.startswith("callbacks.")}
+"""Groups of policies and monitors."""
+
+GROUPS = {
+    **FAMILIES,
+    **{name: KEYS[name].base for name in ("objective", "data")},
+    **{"data.partition": "data.Partition", "model.network": "models.Network"},
+}
+"""Every group whose classes answer to their names; a group comes after the one that it is part of."""

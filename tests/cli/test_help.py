@@ -1,0 +1,52 @@
+"""What `--help`, `--list` and `--version` say, and what they do not wait for."""
+
+import subprocess
+import sys
+
+import pytest
+
+from dfl_lightning.cli import keys
+from dfl_lightning.cli.class_names import class_names
+from dfl_lightning.cli.registry import FAMILIES, GROUPS, first_line, shipped_classes
+
+COMMANDS = ("fit", "validate", "test", "export", "study", "report")
+STUDY = ("run", "status", "table", "report", "add-seeds", "list")
+ASKED = [
+    *((command, [flag]) for command in COMMANDS for flag in ("--help", "--version")),
+    *((command, ["--list"]) for command in ("fit", "validate", "test")),
+    ("fit", ["--config", "afind", "--help"]),
+    *(("study", [verb, "--help"]) for verb in STUDY),
+]
+MAIN = """
+import contextlib, io, sys
+from dfl_lightning.cli import main
+for command, *words in {asked!r}:
+    sys.argv[1:] = words
+    said = io.StringIO()
+    with contextlib.redirect_stdout(said):
+        try:
+            getattr(main, command)()
+        except SystemExit as left:
+            assert not left.code, (command, words, left.code)
+    assert said.getvalue(), (command, words)
+    slow = {{"torch", "torchvision", "lightning", "sklearn", "networkx"}} & set(sys.modules)
+    assert not slow, (command, words, slow)
+"""
+
+
+def test_nothing_slow_is_loaded_to_say_what_a_command_takes():
+    asked = [(command, *words) for command, words in ASKED]
+    done = subprocess.run([sys.executable, "-c", MAIN.format(asked=asked)], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("group", GROUPS)
+def test_the_list_made_from_the_source_is_that_of_the_classes(group):
+    listed = class_names(keys.GROUPS[group])
+    assert listed == {name: first_line(cls) for name, cls in shipped_classes(group).items()}
+
+
+def test_the_table_of_keys_names_the_base_classes():
+    assert {name: f"{base.__module__}.{base.__name__}" for name, base in FAMILIES.items()} == {
+        name: f"dfl_lightning.callbacks.base.{base.partition('.')[2]}" for name, base in keys.FAMILIES.items()
+    }
