@@ -181,8 +181,7 @@ class RoundLoop(_FitLoop):
         if self._stopped_early:
             self.trainer.should_stop = True  # the run had ended when it was saved
         protocol.bank.ranks.same("round", self.rounds_done)
-        assert protocol.bank.engine is not None
-        protocol.bank.engine.between_cohorts = self._look_around
+        protocol.federation.engine.between_cohorts = self._look_around
         self._listen()
         super().on_run_start()
 

@@ -25,8 +25,10 @@ from dfl_lightning.checkpoints.compatibility import check_fingerprint, check_rou
 from dfl_lightning.checkpoints.history import settings_text, taken_up
 from dfl_lightning.data import ClientData
 from dfl_lightning.distributed.communicator import Ranks, owners_of
-from dfl_lightning.engines.engine import Engine, EngineConfig, Training
+from dfl_lightning.engines.config import EngineConfig
+from dfl_lightning.engines.engine import Engine
 from dfl_lightning.engines.factory import make_engine
+from dfl_lightning.engines.jobs import Training
 from dfl_lightning.engines.optimizers import DEFAULT_OPTIMIZER, ClientOptimizer, Hyperparameters, name_of
 from dfl_lightning.engines.schedule import Schedule
 from dfl_lightning.models import Network
@@ -70,7 +72,8 @@ class DFLModule(LightningModule):
     bank: Bank
     """The clients' models; None until a run is set up."""
 
-    _engine: Engine
+    engine: Engine
+    """What trains and scores them; None until a run is set up."""
 
     client_optimizer: ClientOptimizer
     """The optimizer of one client; there once a run is set up."""
@@ -115,6 +118,7 @@ class DFLModule(LightningModule):
         self.objective = Plain() if objective is None else objective
         self.on_divergence = on_divergence
         self.bank = None  # type: ignore[assignment]
+        self.engine = None  # type: ignore[assignment]
         self._said: set[str] = set()
         self._diverged: set[int] = set()  # who has been named in a warning
         self._loaded_metrics: dict[str, float] = {}
@@ -236,18 +240,17 @@ class DFLModule(LightningModule):
         """The first models of all clients are numbers."""
         with self.bank.ranks.together():
             self._refuse_broken_start(self.bank.rows("models"))
-        self._engine.settle(self.bank.ranks)
+        self.engine.settle(self.bank.ranks)
 
     def _make_bank(self) -> None:
         count = self.dfl_trainer.world_size
-        owner = owners_of(self._engine.cohorts, self.topology.num_nodes, count)
+        owner = owners_of(self.engine.cohorts, self.topology.num_nodes, count)
         if self.bank is not None:
             if not torch.equal(owner, self.bank.ranks.owner):
                 raise UserError(
                     "the module has the clients of another number of processes; make a new one and give fit a ckpt_path"
                 )
-            self.bank.engine = self._engine
-            self.federation.bank = self.bank
+            self._serve()
             return
         trainer = self.dfl_trainer
         ranks = Ranks(owner, trainer.global_rank, count)
@@ -257,8 +260,11 @@ class DFLModule(LightningModule):
         sets = {name: begin[wanted[name]](models) for name in sorted(wanted)}
         self.bank = Bank(self.layout, models, self.num_clients, sets, ranks)
         self.bank.timed = self.dfl_trainer.phase
-        self.bank.engine = self._engine
-        self.federation.bank = self.bank
+        self._serve()
+
+    def _serve(self) -> None:
+        self.engine.serve(self.bank)
+        self.federation.bank, self.federation.engine = self.bank, self.engine
 
     def _starts(self, nodes: list[int]) -> Tensor:
         """The first models of the nodes, [len(nodes), width]."""
@@ -296,10 +302,10 @@ class DFLModule(LightningModule):
             room=self._room(),
             scheduled=self.scheduled,
         )
-        former = None if self.bank is None else self._engine
-        self._engine = make_engine(trainer.engine, config, self.layout, self.data)
+        former = None if self.bank is None else self.engine
+        self.engine = make_engine(trainer.engine, config, self.layout, self.data)
         if former is not None:  # a second fit goes on as the first did
-            self._engine.take_up(former.decisions)
+            self.engine.take_up(former.decisions)
 
     def _room(self) -> int | None:
         """Bytes of the GPU that are free beside rows and data, the least of all processes; None: not known."""
@@ -356,13 +362,13 @@ class DFLModule(LightningModule):
         results: dict[str, Tensor] = {}
         for split in ("val", "test"):
             if int(data.sizes(split).sum()):
-                scores = bank.evaluate(references, split)
+                scores = self.engine.evaluate(references, split)
                 results |= {f"{split}_loss": scores.losses}
                 results |= {f"{split}_{name}": values for name, values in scores.metrics.items()}
         bank.abandon()
         if self.topology.num_servers == 1 and not self.layout.has_personal_parameters and data.global_test is not None:
             server = torch.tensor([self.num_clients])
-            scores = bank.evaluate(References((Term("models", server),), torch.tensor([-1])), "test")
+            scores = self.engine.evaluate(References((Term("models", server),), torch.tensor([-1])), "test")
             results |= {"global_test_loss": scores.losses, "global_test_acc": scores.metrics["acc"]}
         return results
 
@@ -375,7 +381,7 @@ class DFLModule(LightningModule):
         if not self.finetune_epochs:
             return references
         phases = (Phase(Plain(), Duration(self.finetune_epochs), self.layout.all),)
-        result = bank.train(references, Training("finetune", bank.boundary.round, phases, self.hyperparameters))
+        result = self.engine.train(references, Training("finetune", bank.boundary.round, phases, self.hyperparameters))
         if not result.finite.all():
             self._judge_without_finetuning(references.take(torch.nonzero(~result.finite).squeeze(1)))
         return References.rows("trained", references.owners)
@@ -444,8 +450,8 @@ class DFLModule(LightningModule):
             "history": copy.deepcopy(self.history),
         }
         about["finetune_epochs"] = self.finetune_epochs
-        if self._engine.decisions:  # on a CPU everything follows from the config
-            about["engine"] = self._engine.decisions
+        if self.engine.decisions:  # on a CPU everything follows from the config
+            about["engine"] = self.engine.decisions
         return {**about, **fingerprint(self.dfl_trainer, self)}
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
@@ -456,7 +462,7 @@ class DFLModule(LightningModule):
         done = int(checkpoint["state_dict"]["bank.progress"][0])
         check_rounds(trainer, done)
         self._loaded_metrics = dict(about["metrics"])
-        self._engine.take_up(about.get("engine", {}))
+        self.engine.take_up(about.get("engine", {}))
         if trainer.state.fn == TrainerFn.FITTING and trainer.resumed_from is not None:
             self.history = taken_up(about, self._about(), trainer.resumed_from, done, trainer.fork)
         checkpoint["optimizer_states"], checkpoint["lr_schedulers"] = [], []  # the schedule is this run's own

@@ -14,9 +14,9 @@ from lightning.pytorch import Callback
 from torch import Tensor
 
 from dfl_lightning.bank.bank import Bank, Boundary
-from dfl_lightning.bank.references import References, Trained
+from dfl_lightning.bank.references import References
 from dfl_lightning.callbacks.base import Aggregation, Selection, Substitution, Threshold
-from dfl_lightning.engines.engine import Training
+from dfl_lightning.engines.jobs import Trained, Training
 from dfl_lightning.functional import count_votes
 from dfl_lightning.round.record import BYTES, Round, call_round_hook, draws_by_name_only
 from dfl_lightning.utils.errors import UserError
@@ -91,7 +91,7 @@ class RoundProtocol:
 
         round.charge(round.jobs)  # a server's model is downloaded
         training = Training("local", round.index, round.phases, round.hyperparameters)
-        result = round.bank.train(round.jobs, training, progress)
+        result = self.federation.engine.train(round.jobs, training, progress)
         round.losses = torch.full((m,), float("nan"), dtype=torch.float64)
         round.losses[round.jobs.owners] = result.losses
         self._quarantine(round, result)

@@ -447,7 +447,7 @@ def test_gradient_clipping_reaches_the_engine(small_run):
     for name, run in (("norm", norm), ("value", value), ("loose", loose)):
         run.fit()
         moved[name] = (run.rows - start).norm(dim=1).max()
-    assert norm.module.bank.engine.config.clip_norm == value.module.bank.engine.config.clip_value == 1e-3
+    assert norm.module.engine.config.clip_norm == value.module.engine.config.clip_value == 1e-3
     assert torch.equal(loose.rows, plain.rows)
     assert 0 < moved["norm"] < moved["value"] < (plain.rows - start).norm(dim=1).max()
 

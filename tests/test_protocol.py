@@ -11,7 +11,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 from torch.utils.data import TensorDataset
 
-from dfl_lightning.bank.references import Evaluation, References
+from dfl_lightning.bank.references import References
 from dfl_lightning.callbacks import (
     AFIND,
     FDMS,
@@ -30,6 +30,7 @@ from dfl_lightning.callbacks import (
     Uniform,
 )
 from dfl_lightning.data import FromDataset
+from dfl_lightning.engines.jobs import Evaluation
 from dfl_lightning.models import MLP
 from dfl_lightning.module import DFLModule
 from dfl_lightning.protocol import RoundProtocol, _all_finite
@@ -488,7 +489,9 @@ def test_monitors_that_ask_the_bank_and_reported_evaluation_cost_nothing(tmp_pat
     class Curious(Monitor):
         def on_trained(self, round):
             everyone = torch.arange(4)
-            found = round.bank.evaluate(References.rows("trained", everyone, everyone.flip(0), "trained"), "train")
+            found = round.federation.engine.evaluate(
+                References.rows("trained", everyone, everyone.flip(0), "trained"), "train"
+            )
             assert isinstance(found, Evaluation)
 
     folder = {"default_root_dir": tmp_path, "enable_checkpointing": False}

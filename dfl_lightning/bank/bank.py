@@ -1,10 +1,10 @@
-"""The bank: the models of all nodes as rows of matrices, the boundary between rounds, and the four verbs."""
+"""The bank: the models of all nodes as rows of matrices, and the boundary between rounds; it compares and mixes."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -15,12 +15,9 @@ from dfl_lightning.bank.card import one_sentence
 from dfl_lightning.bank.layout import Columns, Layout
 from dfl_lightning.bank.matmul import product
 from dfl_lightning.bank.mixing import mix_rows
-from dfl_lightning.bank.references import Evaluation, References, Trained
+from dfl_lightning.bank.references import References
 from dfl_lightning.bank.similarity import Comparison, compare_rows
 from dfl_lightning.distributed.communicator import Ranks
-from dfl_lightning.engines.engine import Engine, Progress, Targets, Training
-from dfl_lightning.engines.float32 import float32_arithmetic
-from dfl_lightning.utils.global_generators import no_global_draws
 from dfl_lightning.utils.thread_pool import workers
 
 
@@ -58,14 +55,14 @@ class _Work:
 
 
 class Bank:
-    """Row sets and the four verbs `train`, `evaluate`, `compare`, `mix`.
+    """Row sets, and how they are compared and mixed; engines train and score them.
 
     Nodes are the m clients and, in a server topology, the servers after them. The set `models` always exists; training
     makes `trained`; a policy or objective declares others. Training and mixing write into a second buffer that becomes
     `models` when the round is committed, so the boundary is never half-written.
 
     Where a run has several processes, each has the rows of its own nodes, `ranks.own`, and `ranks.place` says where;
-    all of them call the verbs alike, with the same small arguments, and get the same small results.
+    all of them call its methods alike, with the same small arguments, and get the same small results.
 
     Args:
         layout: columns of a row.
@@ -75,7 +72,9 @@ class Bank:
         ranks: who owns which nodes; default: this process has them all.
 
     Attributes:
-        timed: name of a verb -> a context that takes its time.
+        cohorts: clients that an engine works on together, long each; products of a cohort are computed in one piece.
+        device: where an engine works on rows; None: where they are.
+        timed: what is done (`train`, `evaluate`, `compare`, `mix`) -> a context that takes its time.
     """
 
     def __init__(
@@ -89,7 +88,8 @@ class Bank:
         self.layout = layout
         self.num_clients = num_clients
         self.ranks = ranks or Ranks.alone(len(models))
-        self.engine: Engine | None = None
+        self.cohorts: Sequence[Tensor] = []
+        self.device: torch.device | None = None
         self.boundary = Boundary(0, {"models": models, **(sets or {})}, {}, {}, {})
         self.timed: Callable[[str], AbstractContextManager[None]] = lambda verb: nullcontext()
         self._work = _Work()
@@ -122,7 +122,7 @@ class Bank:
 
     def scratch(self, name: str, dtype: torch.dtype | None = None) -> None:
         """Make a row set of zeros that is gone when the round ends, for `mix` to write into: sums, for example."""
-        self._join_the_engine()
+        self.join_device()
         self._work.scratch[name] = torch.zeros_like(self.boundary.rows["models"], dtype=dtype)
 
     def materialise(self, references: References, start: int = 0, stop: int | None = None) -> Tensor:
@@ -163,7 +163,7 @@ class Bank:
         return product(weights, rows[:, start:stop] if here else self._take(name, used.cpu(), start, stop))
 
     @contextmanager
-    def _brought(self, references: References) -> Iterator[None]:
+    def brought(self, references: References) -> Iterator[None]:
         """The rows of other processes that these references read are here; all processes do this at once."""
         if self.ranks.count > 1:
             for name in dict.fromkeys(term.rows for term in references.terms):
@@ -190,100 +190,48 @@ class Bank:
         rows = self.materialise(references)
         return lambda start, stop: rows[:, start:stop]
 
-    # --- the four verbs ---------------------------------------------------------------------------------------------
-    def train(self, references: References, training: Training, progress: Progress | None = None) -> Trained:
-        """Train each owner's model from its reference into `trained`; the others keep their row.
+    # --- what engines write -----------------------------------------------------------------------------------------
+    def begin_training(self, jobs: int) -> Tensor:
+        """The buffer of the round's `trained`, [own, width], for an engine to write; rows without a job are there.
 
         Args:
-            references: where each job starts; one job an owner.
-            training: purpose, round, epochs, phases; see `Training`.
-            progress: called from the main thread after each cohort with (done, total).
+            jobs: how many nodes will be trained.
         """
-        self._join_the_engine()
+        self.join_device()
         models = self.boundary.rows["models"]
         target = self._spare if self._spare is not None else torch.empty_like(models)
         self._spare = target
         self._work.trained, self._work.mixed = None, False
-        if len(references) < self.num_nodes:  # else every row is written anyway
+        if jobs < self.num_nodes:  # else every row is written anyway
             target.copy_(models)
-        result, targets = self._train(references, training, target, progress)
-        lost = self.ranks.place[references.owners[~result.finite]]
-        places = lost[lost >= 0].to(target.device)
-        for name, rows in targets.rows.items():
+        return target
+
+    def end_training(self, rows: Mapping[str, Tensor], references: References, finite: Tensor) -> None:
+        """The trained rows become the round's; a job that was not finite leaves its owner's former rows.
+
+        Args:
+            rows: by row set, [own, width]; `models` is what `begin_training` gave.
+            references: where the jobs started.
+            finite: bool [J].
+        """
+        lost = self.ranks.place[references.owners[~finite]]
+        places = lost[lost >= 0].to(rows["models"].device)
+        for name, written in rows.items():
             if len(places):
-                rows[places] = self.rows(name)[places]
+                written[places] = self.rows(name)[places]
             if name != "models":
-                self._work.written[name] = rows
-        self._work.started = references.take(torch.nonzero(result.finite).squeeze(1))
-        self._work.trained = target
-        return result
+                self._work.written[name] = written
+        self._work.started = references.take(torch.nonzero(finite).squeeze(1))
+        self._work.trained = rows["models"]
 
     def undo_training(self, references: References) -> None:
         """The owners' rows of `trained` become the references that their training started from."""
         jobs = references.take(torch.nonzero(self.ranks.at_home(references.owners)).squeeze(1))
         trained = self.rows("trained")
-        with self._brought(jobs):
+        with self.brought(jobs):
             trained[self.ranks.place[jobs.owners].to(trained.device)] = self.materialise(jobs)
 
-    def rehearse(self, references: References, training: Training, into: str) -> Trained:
-        """Train into a set made by `scratch`, and keep nothing else of it."""
-        target = self._work.scratch[into]
-        target.copy_(self.boundary.rows["models"])
-        return self._train(references, training, target, None)[0]
-
-    def gradients(self, references: References, training: Training) -> Tensor:
-        """Gradients of the mean loss at the references, [own, width]; nothing is updated, zero rows without a job."""
-        self._join_the_engine()
-        target = torch.zeros_like(self.boundary.rows["models"])
-        self._train(references, replace(training, gradients=True), target, None)
-        return target
-
-    def _train(
-        self, references: References, training: Training, target: Tensor, progress: Progress | None
-    ) -> tuple[Trained, Targets]:
-        """The jobs of this process' clients, into its rows; the results of all, and rows of other sets that changed."""
-        assert self.engine is not None
-        ranks, targets = self.ranks, Targets(target, lambda name: self.rows(name).clone())
-        mine = torch.nonzero(ranks.at_home(references.owners)).squeeze(1)
-        jobs = references if ranks.count == 1 else references.take(mine)
-        with self.timed("train"), self._brought(jobs), float32_arithmetic(self.engine.config.tf32):
-            refusal = partial(self.engine.drew, f"round {training.round}: local training")
-            with ranks.together(), one_sentence(self.engine.out_of_memory), no_global_draws(refusal):
-                done = self.engine.train(self, jobs, training, targets, progress)
-            found = [_spread(part, mine, len(references)) for part in (done.losses, done.samples, done.finite)]
-            return Trained(*ranks.join(mine, found)), targets
-
-    def evaluate(self, references: References, split: str) -> Evaluation:
-        """Mean loss and metrics of each reference on its owner's data; owner -1 is the global test set.
-
-        Data are in every process: most models are tried where their row is, on whosoever's data; see `Engine.plan`.
-
-        Raises:
-            ValueError: owner -1 where parameters are personal: the global test set has none to complete a model with.
-        """
-        assert self.engine is not None
-        self._join_the_engine()
-        if self.layout.has_personal_parameters and bool((references.owners < 0).any()):
-            raise ValueError("a model with personal parameters needs an owner; the global test set has none")
-        with self.timed("evaluate"), float32_arithmetic(self.engine.config.tf32):
-            refusal = partial(self.engine.drew, "an evaluation")
-            if self.ranks.count == 1:
-                with one_sentence(), no_global_draws(refusal):
-                    return self.engine.evaluate(self, references, split)
-            plan = self.engine.plan(references, split)
-            mine = self.ranks.at_home(plan.home)
-            found = torch.full((1 + len(self.engine.metrics), len(references)), float("nan"), dtype=torch.float64)
-            for wave in self.engine.waves(plan):
-                here = wave[mine[wave]]
-                jobs = references.take(here)
-                with self._brought(jobs), self.ranks.together(), one_sentence(), no_global_draws(refusal):
-                    scores = self.engine.evaluate(self, jobs, split)
-                found[0, here] = scores.losses
-                for line, name in zip(found[1:], self.engine.metrics, strict=True):
-                    line[here] = scores.metrics[name]
-            losses, *metrics = self.ranks.join(torch.nonzero(mine).squeeze(1), list(found))
-            return Evaluation(losses, dict(zip(self.engine.metrics, metrics, strict=True)))
-
+    # --- comparing and mixing ---------------------------------------------------------------------------------------
     def compare(
         self,
         rows: str | Tensor,
@@ -323,7 +271,7 @@ class Bank:
             return block
 
         columns = self.layout.shared_parameters if columns is None else columns
-        with self.timed("compare"), one_sentence(), nullcontext() if moving is None else self._brought(moving):
+        with self.timed("compare"), one_sentence(), nullcontext() if moving is None else self.brought(moving):
             return compare_rows(read, self.num_clients, pairs, columns, centre, self.ranks)
 
     def mix(
@@ -376,7 +324,7 @@ class Bank:
     def _teams(self) -> Tensor:
         """Receivers whose products are computed in one piece, whatever the number of processes: cohorts; long [n]."""
         teams = torch.arange(self.num_nodes)
-        for cohort in [] if self.engine is None else self.engine.cohorts:
+        for cohort in self.cohorts:
             teams[cohort] = cohort[0]
         return teams
 
@@ -404,12 +352,10 @@ class Bank:
         self.boundary = self.boundary._replace(rows={name: fn(rows) for name, rows in self.boundary.rows.items()})
         self._spare, self._work = None, _Work()
 
-    def _join_the_engine(self) -> None:
-        """Rows go where the engine has its data: after a run Lightning takes them, with the module, to the CPU."""
-        if self.engine is None:
-            return
-        device = self.engine.data.images.device
-        if self.boundary.rows["models"].device != device:
+    def join_device(self) -> None:
+        """Rows go where they are worked on: after a run Lightning takes them, with the module, to the CPU."""
+        device = self.device
+        if device is not None and self.boundary.rows["models"].device != device:
             self.apply_to_rows(lambda rows: rows.to(device))
 
     def state_dict(self) -> dict[str, Tensor]:
@@ -428,8 +374,3 @@ class Bank:
         evaluation = {key.removeprefix("evaluation."): v for key, v in state.items() if key.startswith("evaluation.")}
         self.boundary = Boundary(round_, rows, {}, dict(metrics), evaluation, bool(closed))
         self._spare, self._work = None, _Work()
-
-
-def _spread(values: Tensor, index: Tensor, count: int) -> Tensor:
-    """The values at the places `index` of `count`."""
-    return values if len(index) == count else values.new_zeros(count).index_copy_(0, index, values)

@@ -1,4 +1,4 @@
-"""What engines work on: model references and the jobs that name them.
+"""Model references: what engines work on.
 
 A *model reference* is what a job starts from or scores: the shared columns of a combination of rows of any row sets,
 with the personal columns of the owner's own row. "j's model on i's data", "the server's model with my head" and "my
@@ -71,36 +71,6 @@ class References:
     def take(self, index: Tensor) -> References:
         """Some of the references."""
         return replace(self, terms=tuple(t.take(index) for t in self.terms), owners=self.owners[index])
-
-
-@dataclass(frozen=True)
-class Trained:
-    """What training leaves, apart from the rows.
-
-    Args:
-        losses: float64 [J], mean loss over the samples seen in the last phase, in the order of the jobs; NaN where
-            there were none.
-        samples: long [J], samples seen in the last phase, counted in every epoch.
-        finite: bool [J]; a job that ended in NaN or infinity left the owner's former row in place.
-    """
-
-    losses: Tensor
-    samples: Tensor
-    finite: Tensor
-
-
-@dataclass(frozen=True)
-class Evaluation:
-    """Scores of J references on their owners' data.
-
-    Args:
-        losses: float64 [J], mean loss per sample; NaN where the owner has no data in the split and nowhere else: a loss
-            that is not a number is infinite.
-        metrics: float64 [J] by name; `acc` is always there. An answer that is not a number is a wrong one.
-    """
-
-    losses: Tensor
-    metrics: dict[str, Tensor]
 
 
 def pairs_of(mask: Tensor) -> tuple[Tensor, Tensor]:

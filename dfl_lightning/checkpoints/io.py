@@ -87,14 +87,13 @@ class ShardedCheckpointIO(AtomicCheckpointIO):
     ) -> None:
         """Called by all processes."""
         bank, target = self._bank(), Path(path)
-        ranks, engine = bank.ranks, bank.engine
-        assert engine is not None
+        ranks = bank.ranks
         temporary = target.with_name(f".{target.name}.tmp")
         if ranks.rank == 0:
             target.parent.mkdir(parents=True, exist_ok=True)
             _remove(temporary)
         servers = [torch.tensor([node]) for node in range(bank.num_clients, bank.num_nodes)]
-        cohorts = [*(cohort.sort().values for cohort in engine.cohorts), *servers]
+        cohorts = [*(cohort.sort().values for cohort in bank.cohorts), *servers]
         try:
             write_shards(temporary, checkpoint, cohorts, ranks)
         except BaseException:

@@ -1,36 +1,33 @@
-"""What an engine is: cohorts of clients whose local work is done in one go, behind two calls."""
+"""What an engine is: it trains and scores the models of a bank, cohort by cohort."""
 
 from __future__ import annotations
 
-import threading
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
-from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from dfl_lightning.bank.card import out_of_memory
+from dfl_lightning.bank.bank import Bank
+from dfl_lightning.bank.card import one_sentence, out_of_memory
 from dfl_lightning.bank.layout import Layout
 from dfl_lightning.bank.matmul import one_blas_thread
-from dfl_lightning.bank.references import Evaluation, References, Trained
+from dfl_lightning.bank.references import References
 from dfl_lightning.data import ClientData
 from dfl_lightning.distributed.communicator import Ranks
 from dfl_lightning.engines.allocator import keep_freed_memory
 from dfl_lightning.engines.cohorts import plan_cohorts
-from dfl_lightning.engines.draws import Draws, batches_of
-from dfl_lightning.engines.local_work import LocalRule, Phase
-from dfl_lightning.engines.optimizers import Hyperparameters
+from dfl_lightning.engines.config import EngineConfig
+from dfl_lightning.engines.draws import batches_of
+from dfl_lightning.engines.float32 import float32_arithmetic
+from dfl_lightning.engines.jobs import Evaluation, Progress, Targets, Trained, Training
 from dfl_lightning.engines.placing import parts_of, set_mode
-from dfl_lightning.utils.global_generators import name_of
+from dfl_lightning.utils.global_generators import name_of, no_global_draws
 from dfl_lightning.utils.thread_pool import Workers, workers
-
-if TYPE_CHECKING:
-    from dfl_lightning.bank.bank import Bank
 
 EVALUATION_BATCH = 1000
 """Samples in one call of a loss or a metric in an evaluation."""
@@ -40,56 +37,6 @@ COMPOSED_AT_ONCE = 32
 
 GUEST_BYTES = 2**28
 """How much of the rows of other processes a process has for an evaluation at a time, about."""
-
-Progress = Callable[[int, int], None]
-"""Called from the main thread with (cohorts done, cohorts in total)."""
-
-
-@dataclass(frozen=True)
-class Training:
-    """How the jobs of one call are trained.
-
-    Args:
-        purpose: names the draws, `local` or `finetune` for example; the same purpose and round draw the same batches.
-        round: the round, 0-based.
-        phases: epochs and columns, one after the other, each with a fresh optimizer.
-        hyperparameters: options of each of the optimizer's groups in this round, in place of their own.
-        gradients: update nothing; write the gradient of the mean loss at the reference instead.
-        batches: with `gradients`: use only the first `batches` batches of the epoch (None: all data).
-    """
-
-    purpose: str
-    round: int
-    phases: tuple[Phase, ...]
-    hyperparameters: Hyperparameters
-    gradients: bool = False
-    batches: int | None = None
-
-    def draws(self, seed: int) -> Draws:
-        """The named draws of this training."""
-        return Draws(seed, self.purpose, self.round)
-
-
-class Targets:
-    """Where trained rows go: [own, width] of a row set each.
-
-    Args:
-        models: of the models that are exchanged.
-        copy_of: name of another row set -> a copy of it, made where a model of it has been trained.
-
-    Attributes:
-        rows: by name; `models`, and others that have been trained.
-    """
-
-    def __init__(self, models: Tensor, copy_of: Callable[[str], Tensor]) -> None:
-        self.rows = {"models": models}
-        self._copy_of, self._lock = copy_of, threading.Lock()
-
-    def __getitem__(self, name: str) -> Tensor:
-        with self._lock:  # cohorts end in several threads
-            if name not in self.rows:
-                self.rows[name] = self._copy_of(name)
-            return self.rows[name]
 
 
 @dataclass(frozen=True)
@@ -107,57 +54,12 @@ class Plan:
     others: list[Tensor]
 
 
-@dataclass(frozen=True)
-class EngineConfig:
-    """Everything an engine needs to know about local work besides rows and data.
-
-    Args:
-        network: the plain network that rows are rows of; its own parameters are a scratch pad.
-        optimizer: a `torch.optim` class with its arguments bound: parameters -> optimizer; see `ClientOptimizer`.
-        loss: (outputs [B, ...], labels [B]) -> mean loss of the batch.
-        metrics: torchmetrics by name, computed for each job.
-        objective: the local training rule.
-        batch_size: samples in a batch; the last one of an epoch may be smaller.
-        seed: the run's seed.
-        dtype: of rows and inputs.
-        clip_norm: largest gradient norm of a client; None: no clipping.
-        clip_value: largest absolute gradient entry; None: no clipping.
-        reduced: layers compute in this type where torch's autocast finds it good enough; rows stay in `dtype`.
-        tf32: on a GPU, products and convolutions may be TensorFloat32; see `float32_arithmetic`.
-        cuda_graphs: record the steps of a GPU and replay them.
-        processes: that share the clients.
-        cohorts: least number of cohorts; None: as many as are fast, on a GPU as few as its memory has room for.
-        room: bytes of a GPU that are free beside rows and data, the least of all processes; None: not known.
-        scheduled: options of the optimizer, beside `lr`, that change from round to round.
-        features: layers whose inputs the objective wants: its names -> names of the network's layers.
-    """
-
-    network: nn.Module
-    optimizer: Callable[..., torch.optim.Optimizer]
-    loss: Callable[[Tensor, Tensor], Tensor]
-    metrics: dict[str, Any]
-    objective: LocalRule
-    batch_size: int
-    seed: int
-    dtype: torch.dtype = torch.float32
-    clip_norm: float | None = None
-    clip_value: float | None = None
-    reduced: torch.dtype | None = None
-    tf32: bool = False
-    cuda_graphs: bool = False
-    processes: int = 1
-    cohorts: int | None = None
-    room: int | None = None
-    scheduled: tuple[str, ...] = ()
-    features: Mapping[str, str] = field(default_factory=dict)
-
-    def arithmetic(self, device: torch.device) -> AbstractContextManager[Any]:
-        """The context of forward passes and losses in the present thread."""
-        return nullcontext() if self.reduced is None else torch.autocast(device.type, self.reduced)
-
-
 class Engine(ABC):
-    """Trains and evaluates jobs cohort by cohort, several cohorts at once.
+    """Trains and scores the models of a bank cohort by cohort, several cohorts at once.
+
+    `train`, `rehearse`, `gradients` and `evaluate` are called alike by all processes of a run, each of which does the
+    jobs of its own cohorts; all get the results of all. A kind of engine says how one cohort is trained
+    (`train_cohort`) and how jobs are scored (`score`).
 
     Cohorts are a pure function of the config, each runs in one thread from beginning to end, and every random draw is
     named: bits depend on the config only, not on the number of threads.
@@ -168,7 +70,7 @@ class Engine(ABC):
         data: the clients' resident data.
 
     Attributes:
-        cohorts: clients that are worked on together, int64 [c] each.
+        bank: the models that it works on; see `serve`.
         details: what else was decided at the start, by name; for the summary.
         reason: why this engine was chosen, in a few words; empty where nothing else was possible or asked for.
         between_cohorts: called now and then from the main thread; raises to abandon the work (Ctrl-C).
@@ -179,10 +81,27 @@ class Engine(ABC):
     def __init__(self, config: EngineConfig, layout: Layout, data: ClientData) -> None:
         keep_freed_memory()
         self.config, self.layout, self.data = config, layout, data
+        self.bank: Bank = None  # type: ignore[assignment]
         self.cohorts = plan_cohorts(self.steps, fewest=config.cohorts)
         self.reason = ""
         self.details: dict[str, Any] = {}
         self.between_cohorts: Callable[[], None] = lambda: None
+
+    def serve(self, bank: Bank) -> None:
+        """Work on the models of this bank from now on, where the engine has its data."""
+        self.bank = bank
+        bank.cohorts, bank.device = self.cohorts, self.data.images.device
+
+    @property
+    def cohorts(self) -> list[Tensor]:
+        """Clients that are worked on together, int64 [c] each."""
+        return self._cohorts
+
+    @cohorts.setter
+    def cohorts(self, cohorts: list[Tensor]) -> None:
+        self._cohorts = cohorts
+        if self.bank is not None:
+            self.bank.cohorts = cohorts
 
     @cached_property
     def steps(self) -> list[int]:
@@ -220,8 +139,86 @@ class Engine(ABC):
         """One sentence where local work takes more memory than there is."""
         return out_of_memory(error)
 
-    def train(
-        self, bank: Bank, references: References, training: Training, targets: Targets, progress: Progress | None
+    # --- what is asked of it ----------------------------------------------------------------------------------------
+    def train(self, references: References, training: Training, progress: Progress | None = None) -> Trained:
+        """Train each owner's model from its reference into the set `trained`; the others keep their row.
+
+        Args:
+            references: where each job starts; one job an owner.
+            training: purpose, round, phases; see `Training`.
+            progress: called from the main thread after each cohort with (done, total).
+        """
+        target = self.bank.begin_training(len(references))
+        result, targets = self._train(references, training, target, progress)
+        self.bank.end_training(targets.rows, references, result.finite)
+        return result
+
+    def rehearse(self, references: References, training: Training, into: str) -> Trained:
+        """Train into a set made by `Bank.scratch`, and keep nothing else of it."""
+        target = self.bank.rows(into)
+        target.copy_(self.bank.boundary.rows["models"])
+        return self._train(references, training, target, None)[0]
+
+    def gradients(self, references: References, training: Training) -> Tensor:
+        """Gradients of the mean loss at the references, [own, width]; nothing is updated, zero rows without a job."""
+        self.bank.join_device()
+        target = torch.zeros_like(self.bank.boundary.rows["models"])
+        self._train(references, replace(training, gradients=True), target, None)
+        return target
+
+    def evaluate(self, references: References, split: str) -> Evaluation:
+        """Mean loss and metrics of each reference on its owner's data.
+
+        Data are in every process: most models are tried where their row is, on whosoever's data; see `plan`.
+
+        Args:
+            references: the models; owner -1 is the global test set.
+            split: `train`, `val` or `test`.
+
+        Raises:
+            ValueError: owner -1 where parameters are personal: the global test set has none to complete a model with.
+        """
+        bank = self.bank
+        bank.join_device()
+        if self.layout.has_personal_parameters and bool((references.owners < 0).any()):
+            raise ValueError("a model with personal parameters needs an owner; the global test set has none")
+        ranks, refusal = bank.ranks, partial(self.drew, "an evaluation")
+        with bank.timed("evaluate"), float32_arithmetic(self.config.tf32):
+            if ranks.count == 1:
+                with one_sentence(), no_global_draws(refusal):
+                    return self.score(references, split)
+            plan = self.plan(references, split)
+            mine = ranks.at_home(plan.home)
+            found = torch.full((1 + len(self.metrics), len(references)), float("nan"), dtype=torch.float64)
+            for wave in self.waves(plan):
+                here = wave[mine[wave]]
+                jobs = references.take(here)
+                with bank.brought(jobs), ranks.together(), one_sentence(), no_global_draws(refusal):
+                    scores = self.score(jobs, split)
+                found[0, here] = scores.losses
+                for line, name in zip(found[1:], self.metrics, strict=True):
+                    line[here] = scores.metrics[name]
+            losses, *metrics = ranks.join(torch.nonzero(mine).squeeze(1), list(found))
+            return Evaluation(losses, dict(zip(self.metrics, metrics, strict=True)))
+
+    # --- how it is done ---------------------------------------------------------------------------------------------
+    def _train(
+        self, references: References, training: Training, target: Tensor, progress: Progress | None
+    ) -> tuple[Trained, Targets]:
+        """The jobs of this process' clients, into its rows; the results of all, and rows of other sets that changed."""
+        bank, ranks = self.bank, self.bank.ranks
+        targets = Targets(target, lambda name: bank.rows(name).clone())
+        mine = torch.nonzero(ranks.at_home(references.owners)).squeeze(1)
+        jobs = references if ranks.count == 1 else references.take(mine)
+        with bank.timed("train"), bank.brought(jobs), float32_arithmetic(self.config.tf32):
+            refusal = partial(self.drew, f"round {training.round}: local training")
+            with ranks.together(), one_sentence(self.out_of_memory), no_global_draws(refusal):
+                done = self._train_cohorts(jobs, training, targets, progress)
+            found = [_spread(part, mine, len(references)) for part in (done.losses, done.samples, done.finite)]
+            return Trained(*ranks.join(mine, found)), targets
+
+    def _train_cohorts(
+        self, references: References, training: Training, targets: Targets, progress: Progress | None
     ) -> Trained:
         """Train the jobs into their owners' rows of `targets`; all owners belong to this process."""
         count = len(references)
@@ -235,7 +232,7 @@ class Engine(ABC):
 
         def work(jobs: Tensor) -> Trained:
             with torch.enable_grad():  # also within an evaluation: fine-tuning
-                return self.train_cohort(bank, references.take(jobs), training, targets, pool)
+                return self.train_cohort(references.take(jobs), training, targets, pool)
 
         def done(index: int, result: Trained) -> None:
             nonlocal ended
@@ -250,14 +247,12 @@ class Engine(ABC):
         return Trained(losses, samples, finite)
 
     @abstractmethod
-    def evaluate(self, bank: Bank, references: References, split: str) -> Evaluation:
-        """Score each reference on its owner's `split` (`train`, `val`, `test`; owner -1: the global test set)."""
+    def train_cohort(self, references: References, training: Training, targets: Targets, pool: Workers) -> Trained:
+        """Train the jobs of one cohort in the present thread; `pool.check` now and then."""
 
     @abstractmethod
-    def train_cohort(
-        self, bank: Bank, references: References, training: Training, targets: Targets, pool: Workers
-    ) -> Trained:
-        """Train the jobs of one cohort in the present thread; `pool.check` now and then."""
+    def score(self, references: References, split: str) -> Evaluation:
+        """Score each reference on its owner's `split`; the rows that it reads are in this process."""
 
     @property
     def metrics(self) -> tuple[str, ...]:
@@ -368,6 +363,11 @@ class Engine(ABC):
             return self.data.global_test
         found: Tensor = getattr(self.data, split)[owner]
         return found
+
+
+def _spread(values: Tensor, index: Tensor, count: int) -> Tensor:
+    """The values at the places `index` of `count`."""
+    return values if len(index) == count else values.new_zeros(count).index_copy_(0, index, values)
 
 
 def _is_users(thing: object) -> bool:

@@ -17,11 +17,13 @@ from torch import Tensor, nn
 
 from dfl_lightning.bank.layout import Layout
 from dfl_lightning.bank.matmul import one_blas_thread
-from dfl_lightning.bank.references import Evaluation, References, Trained
+from dfl_lightning.bank.references import References
 from dfl_lightning.data import ClientData
+from dfl_lightning.engines.config import EngineConfig
 from dfl_lightning.engines.copies import copy_of
 from dfl_lightning.engines.dropout_layers import replace_dropout_layers
-from dfl_lightning.engines.engine import EVALUATION_BATCH, Engine, EngineConfig, Targets, Training, right_answers
+from dfl_lightning.engines.engine import EVALUATION_BATCH, Engine, right_answers
+from dfl_lightning.engines.jobs import Evaluation, Targets, Trained, Training
 from dfl_lightning.engines.loop_training import LoopJob, LoopWork
 from dfl_lightning.engines.optimizers import ClientOptimizer
 from dfl_lightning.engines.placing import set_mode
@@ -29,7 +31,7 @@ from dfl_lightning.engines.trial import Trial, try_plain
 from dfl_lightning.utils.thread_pool import Workers, workers
 
 if TYPE_CHECKING:
-    from dfl_lightning.bank.bank import Bank
+    pass
 
 
 class LoopEngine(Engine):
@@ -58,10 +60,9 @@ class LoopEngine(Engine):
         """One client at a time: its row, its start, its gradients; activations are not counted."""
         return 3 * self.layout.width * self.config.dtype.itemsize
 
-    def train_cohort(
-        self, bank: Bank, references: References, training: Training, targets: Targets, pool: Workers
-    ) -> Trained:
-        """Train the jobs of one cohort, each by itself; see `Engine.train`."""
+    def train_cohort(self, references: References, training: Training, targets: Targets, pool: Workers) -> Trained:
+        """Train the jobs of one cohort, each by itself; see `Engine.train_cohort`."""
+        bank = self.bank
         losses, samples, finite = [], [], []
         work = LoopWork(self.config, self.layout, self.data, self.optimizer, self._scratch)
         for index, owner in enumerate(references.owners.tolist()):
@@ -82,8 +83,9 @@ class LoopEngine(Engine):
             samples.append(job.samples)
         return Trained(torch.stack(losses).cpu(), torch.tensor(samples), torch.stack(finite).cpu())
 
-    def evaluate(self, bank: Bank, references: References, split: str) -> Evaluation:
-        """Evaluate the jobs, each by itself; see `Engine.evaluate`."""
+    def score(self, references: References, split: str) -> Evaluation:
+        """Score the jobs, each by itself; see `Engine.score`."""
+        bank = self.bank
         cohorts = self.by_cohort(references.owners)
         set_mode(self.config.loss, False)
 

@@ -13,8 +13,9 @@ from torch.func import functional_call
 
 from dfl_lightning.bank.layout import Columns, Layout
 from dfl_lightning.data import ClientData
+from dfl_lightning.engines.config import EngineConfig
 from dfl_lightning.engines.draws import batches_of
-from dfl_lightning.engines.engine import EngineConfig, Training
+from dfl_lightning.engines.jobs import Training
 from dfl_lightning.engines.local_work import TINY, Attached, LossOf, Phase
 from dfl_lightning.engines.optimizers import ClientOptimizer
 from dfl_lightning.utils.errors import UserError

@@ -38,8 +38,7 @@ def banner(trainer: DFLTrainer, module: DFLModule) -> list[str]:
 
 def describe_engine(module: DFLModule) -> str:
     """Engine, threads, cohorts, and what memory the run will take."""
-    engine = module.bank.engine
-    assert engine is not None
+    engine = module.engine
     processes, threads, cohorts = module.bank.ranks.count, engine.threads, len(engine.cohorts)
     counts = [(threads, "thread"), (cohorts, "cohort")]
     words = [f"{count} {word}{'s' * (count > 1)}" for count, word in counts]
@@ -52,14 +51,14 @@ def describe_engine(module: DFLModule) -> str:
 def notes(trainer: DFLTrainer, module: DFLModule) -> list[str]:
     """What is switched off, dropped or odd about this run."""
     found = [*trainer.remarks, *unusual_settings(trainer, module)]
-    if module.bank.engine is not None and module.bank.engine.reason:
-        found.append(f"{module.bank.engine.reason}; clients train one after the other")
-    if module.bank.engine is not None and "not recorded" in module.bank.engine.details.get("graphs", ""):
-        found.append(f"cuda_graphs: steps are {module.bank.engine.details['graphs']}")
-    if module.bank.engine is not None and "trial" in module.bank.engine.details:
-        found.append(f"stacked clients were compared with plain networks {module.bank.engine.details['trial']}")
-    if module.bank.engine is not None and "evaluation" in module.bank.engine.details:
-        found.append(f"evaluation takes {module.bank.engine.details['evaluation']}")
+    if module.engine is not None and module.engine.reason:
+        found.append(f"{module.engine.reason}; clients train one after the other")
+    if module.engine is not None and "not recorded" in module.engine.details.get("graphs", ""):
+        found.append(f"cuda_graphs: steps are {module.engine.details['graphs']}")
+    if module.engine is not None and "trial" in module.engine.details:
+        found.append(f"stacked clients were compared with plain networks {module.engine.details['trial']}")
+    if module.engine is not None and "evaluation" in module.engine.details:
+        found.append(f"evaluation takes {module.engine.details['evaluation']}")
     for callback in trainer.callbacks:  # type: ignore[attr-defined]
         if isinstance(callback, Policy) and callback.switched_off:
             found.append(f"{type(callback).__name__} is switched off: nothing in this run reads what it writes")

@@ -56,8 +56,7 @@ def _local_work(module: DFLModule, sizes: list[int]) -> str:
 
 
 def _cohorts(module: DFLModule) -> str:
-    engine = module.bank.engine
-    assert engine is not None
+    engine = module.engine
     sizes = [len(cohort) for cohort in engine.cohorts]
     each = f"{min(sizes)} to {max(sizes)}" if min(sizes) < max(sizes) else str(sizes[0])
     how = "clients of a cohort side by side" if engine.name == "stacked" else "clients one after the other"

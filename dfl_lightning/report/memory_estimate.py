@@ -27,12 +27,11 @@ def predicted_memory(module: DFLModule) -> dict[str, int]:
         `pairs` (the graph; weights, masks and similarities of all pairs of nodes: quadratic by nature).
     """
     bank = module.bank
-    assert bank.engine is not None
     rows = sum(_bytes(tensor) * (1 if name == "initial" else 2) for name, tensor in bank.boundary.rows.items())
     data = _bytes(module.data.images) + _bytes(module.data.labels)
     links = sum(topology.graph.number_of_edges() for topology in module.topology.graphs)
     pairs = PAIR_MATRICES * 8 * bank.num_nodes**2 + LINK_BYTES * links
-    return {"rows": rows, "data": data, "work": bank.engine.cohort_bytes, "pairs": pairs}
+    return {"rows": rows, "data": data, "work": module.engine.cohort_bytes, "pairs": pairs}
 
 
 def _bytes(tensor: Tensor) -> int:

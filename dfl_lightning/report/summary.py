@@ -92,7 +92,7 @@ def summarise(trainer: DFLTrainer, module: DFLModule, status: str, reason: str =
 
 def describe_engine(module: DFLModule) -> dict[str, Any] | None:
     """Which engine, why, and how it divided the work; None before there is one."""
-    engine = module.bank.engine
+    engine = module.engine
     if engine is None:
         return None
     return {

@@ -13,6 +13,7 @@ from dfl_lightning.bank.bank import Bank
 from dfl_lightning.bank.layout import Layout
 from dfl_lightning.bank.references import References, Term
 from dfl_lightning.data import ClientData
+from dfl_lightning.engines.engine import Engine
 from dfl_lightning.engines.local_work import Duration, LocalRule, Phase
 from dfl_lightning.engines.optimizers import ClientOptimizer
 from dfl_lightning.objectives import Objective
@@ -71,6 +72,7 @@ class Federation:
 
     Attributes:
         bank: the clients' models; there from the first round on, not yet in `start`.
+        engine: what trains and scores them; likewise.
     """
 
     data: ClientData
@@ -86,6 +88,7 @@ class Federation:
     policies: tuple[RoundCallback, ...] = ()
     remarks: list[str] = field(default_factory=list)
     bank: Bank = field(init=False, repr=False)
+    engine: Engine = field(init=False, repr=False)
 
     @property
     def num_clients(self) -> int:

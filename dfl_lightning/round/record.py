@@ -19,9 +19,9 @@ from torch import Tensor
 
 from dfl_lightning.bank.bank import Bank
 from dfl_lightning.bank.layout import Columns
-from dfl_lightning.bank.references import Evaluation, References, Term, pairs_of
+from dfl_lightning.bank.references import References, Term, pairs_of
 from dfl_lightning.bank.similarity import Comparison
-from dfl_lightning.engines.engine import Training
+from dfl_lightning.engines.jobs import Evaluation, Training
 from dfl_lightning.engines.optimizers import Hyperparameters
 from dfl_lightning.objectives import Phase
 from dfl_lightning.utils.errors import UserError
@@ -308,7 +308,7 @@ class Round:
     def evaluate(self, references: References, split: str = "train") -> Evaluation:
         """Score references on their owners' data; every foreign row costs its owner a model."""
         self.charge(references)
-        return self.bank.evaluate(references, split)
+        return self.federation.engine.evaluate(references, split)
 
     def evaluate_pairs(self, pairs: Tensor, rows: str = "trained", split: str = "train") -> Tensor:
         """Loss of j's model, completed by i's personal parameters, on i's data: float64 [n, n], NaN outside `pairs`.
@@ -361,7 +361,7 @@ class Round:
         """Gradients of the mean training loss at the references, [n, width]; costs what the references cost."""
         self.charge(references)
         training = Training("local", self.index, self.phases, self.hyperparameters, True, batches)
-        return self.bank.gradients(references, training)
+        return self.federation.engine.gradients(references, training)
 
     def mix(
         self, terms: Sequence[tuple[Tensor, str]], into: str, where: Tensor, columns: Columns | None = None

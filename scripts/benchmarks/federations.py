@@ -15,9 +15,11 @@ from torch import Tensor, nn
 
 from dfl_lightning.bank.bank import Bank
 from dfl_lightning.bank.layout import Layout
-from dfl_lightning.bank.references import References, Trained
+from dfl_lightning.bank.references import References
 from dfl_lightning.data import ClientData
-from dfl_lightning.engines.engine import Engine, EngineConfig, Training
+from dfl_lightning.engines.config import EngineConfig
+from dfl_lightning.engines.engine import Engine
+from dfl_lightning.engines.jobs import Trained, Training
 from dfl_lightning.engines.loop_engine import LoopEngine
 from dfl_lightning.engines.stacked import StackedEngine
 from dfl_lightning.engines.stacked.network import StackedNetwork
@@ -140,12 +142,14 @@ class Federation:
     Args:
         setting: what it was made from.
         bank: the rows.
+        engine: what trains and scores them.
         data: the clients' data.
         network: the plain network.
     """
 
     setting: Setting
     bank: Bank
+    engine: Engine
     data: ClientData
     network: Network
 
@@ -153,7 +157,7 @@ class Federation:
         """One epoch of the owners from the rows `models`, which stay as they are, into `trained`."""
         objective = Plain()
         phases = objective.phases(self.bank.layout, Duration(1), 0)
-        return self.bank.train(
+        return self.engine.train(
             References.rows("models", owners), Training("local", 0, phases, ({"lr": LEARNING_RATE},))
         )
 
@@ -181,8 +185,9 @@ def federation(setting: Setting, engine: str, data: ClientData) -> Federation:
         batch_size=setting.batch_size,
         seed=0,
     )
-    bank.engine = ENGINES[engine](config, layout, data)
-    return Federation(setting, bank, data, network)
+    made = ENGINES[engine](config, layout, data)
+    made.serve(bank)
+    return Federation(setting, bank, made, data, network)
 
 
 def plain_modules(federation: Federation, owners: Tensor) -> list[nn.Module]:

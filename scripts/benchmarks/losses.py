@@ -83,7 +83,7 @@ def _scoring(
     references = References.rows("models", senders, receivers, "models")
 
     def score() -> int:
-        losses[name] = clients.bank.evaluate(references, "val").losses
+        losses[name] = clients.engine.evaluate(references, "val").losses
         return len(senders)
 
     return score

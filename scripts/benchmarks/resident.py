@@ -73,7 +73,7 @@ def main(words: dict[str, Any]) -> dict[str, Any]:
         "before": before,
         "grown": resident("VmHWM") - before,
         "predicted": predicted_memory(module),
-        "engine": module.bank.engine.name if module.bank.engine is not None else None,
+        "engine": module.engine.name,
         "parameters": module.layout.num_parameters,
         "seconds": time.perf_counter() - started,
     }

@@ -26,8 +26,8 @@ class Watch(callbacks.Monitor):
         self.clock, self.batch_size, self.steps = clock, batch_size, 0
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-        """Rounds begin; from here on the bank's training is counted."""
-        train = pl_module.bank.train
+        """Rounds begin; from here on the engine's training is counted."""
+        train = pl_module.engine.train
 
         def counted(references: Any, *args: Any, **kwargs: Any) -> Any:
             trained = train(references, *args, **kwargs)
@@ -37,7 +37,7 @@ class Watch(callbacks.Monitor):
                 self.steps += epochs * math.ceil(size / self.batch_size) + math.ceil(rest / self.batch_size)
             return trained
 
-        pl_module.bank.train = counted
+        pl_module.engine.train = counted
         self.clock.start()
 
     def on_boundary(self, trainer: Any, module: Any) -> None:

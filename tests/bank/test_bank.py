@@ -21,7 +21,7 @@ def trained(federation):
 
     def make(**options):
         f = federation(**options)
-        f.bank.train(References.rows("models", torch.arange(f.m)), f.training())
+        f.engine.train(References.rows("models", torch.arange(f.m)), f.training())
         return f
 
     return make
@@ -110,7 +110,7 @@ def test_a_block_of_columns_fits_the_memory():
 def test_products_of_wide_rows_do_not_depend_on_the_number_of_threads(federation):
     wide = nn.Sequential(nn.Linear(6, 40_000), nn.Linear(40_000, 3))
     f = federation(network=wide, sizes=(4,) * 7, dtype=torch.float32)
-    f.bank.train(References.rows("models", torch.arange(7)), f.training(epochs=0))
+    f.engine.train(References.rows("models", torch.arange(7)), f.training(epochs=0))
     weights = torch.rand(7, 7, generator=torch.Generator().manual_seed(0)).softmax(1)
     threads, found = torch.get_num_threads(), []
     try:
@@ -119,7 +119,7 @@ def test_products_of_wide_rows_do_not_depend_on_the_number_of_threads(federation
             compared = f.bank.compare("models", torch.ones(7, 7, dtype=torch.bool))
             f.bank.mix([(weights, "models")], "models", torch.arange(7))
             found.append((f.bank.next_rows()["models"].clone(), compared.cosines, compared.distances))
-            f.bank.train(References.rows("models", torch.arange(7)), f.training(epochs=0))
+            f.engine.train(References.rows("models", torch.arange(7)), f.training(epochs=0))
             assert torch.get_num_threads() == count
     finally:
         torch.set_num_threads(threads)
@@ -135,7 +135,7 @@ def test_personal_columns_are_never_mixed_and_never_leave_their_owner(federation
         for i in range(4):
             rows[i, personal] = 10.0 ** (4 * i)  # any share of another's mark would show
     marks = f.bank.rows("models")[:, personal].clone()
-    f.bank.train(References.rows("models", torch.arange(3)), f.training(epochs=0))
+    f.engine.train(References.rows("models", torch.arange(3)), f.training(epochs=0))
 
     weights = torch.full((3, 4), 0.25)
     foreign = References((Term("trained", weights),), torch.tensor([2, 0, 1]), "trained")
@@ -158,10 +158,10 @@ def test_a_foreign_model_is_scored_with_the_owners_personal_numbers_only(federat
     rows = f.bank.boundary.rows["models"]
     rows[1:, 35:] = float("nan")  # heads that would spoil every score they took part in
     everyone = torch.tensor([0, 1, 2])
-    scores = f.bank.evaluate(References.rows("models", everyone, owners=torch.zeros(3, dtype=torch.long)), "val")
+    scores = f.engine.evaluate(References.rows("models", everyone, owners=torch.zeros(3, dtype=torch.long)), "val")
     assert scores.losses.isfinite().all()
     averaged = References((Term("models", torch.full((1, 3), 1 / 3)),), torch.tensor([0]))
-    assert f.bank.evaluate(averaged, "val").losses.isfinite().all()
+    assert f.engine.evaluate(averaged, "val").losses.isfinite().all()
 
 
 def test_integer_buffers_stay_ones_own_when_everything_is_shared(trained):
@@ -176,7 +176,7 @@ def test_integer_buffers_stay_ones_own_when_everything_is_shared(trained):
 def test_the_boundary_is_not_written_before_the_commit(federation):
     f = federation(sets=["memory"])
     before = snapshot(f.bank)
-    f.bank.train(References.rows("models", torch.arange(3)), f.training())
+    f.engine.train(References.rows("models", torch.arange(3)), f.training())
     f.bank.mix([(torch.eye(3), "trained")], "memory", torch.arange(3))
     f.bank.mix([(torch.full((2, 3), 1 / 3), "memory")], "memory", torch.tensor([0, 2]))
     f.bank.mix([(torch.full((3, 3), 1 / 3), "trained")], "models", torch.arange(3))
@@ -191,17 +191,17 @@ def test_former_rows_stay_until_the_next_training(federation):
     f = federation()
     former, before = f.bank.boundary, snapshot(f.bank)
     everyone = References.rows("models", torch.arange(3))
-    f.bank.train(everyone, f.training())
+    f.engine.train(everyone, f.training())
     commit(f.bank)
     assert torch.equal(former.rows["models"], before["models"])
     now = snapshot(f.bank)
-    f.bank.train(everyone, f.training(round=4))
+    f.engine.train(everyone, f.training(round=4))
     assert f.bank.rows("trained") is former.rows["models"]  # its buffer is written again
     assert same(snapshot(f.bank), now)
     commit(f.bank)
     commit(f.bank)  # a round in which nobody trained
     now = snapshot(f.bank)
-    f.bank.train(everyone, f.training(round=6))
+    f.engine.train(everyone, f.training(round=6))
     assert same(snapshot(f.bank), now)
 
 
@@ -209,16 +209,16 @@ def test_an_abandoned_round_leaves_nothing(federation):
     f, undisturbed = federation(sets=["memory"]), federation(sets=["memory"])
     everyone = References.rows("models", torch.arange(3))
     before = snapshot(f.bank)
-    f.bank.train(everyone, f.training(purpose="finetune"))
+    f.engine.train(everyone, f.training(purpose="finetune"))
     f.bank.mix([(torch.eye(3), "trained")], "memory", torch.arange(3))
     f.bank.mix([(torch.full((3, 3), 1 / 3), "trained")], "models", torch.arange(3))
     f.bank.abandon()
     assert same(dict(f.bank.next_rows()), before)
     with pytest.raises(KeyError, match="trained"):
         f.bank.rows("trained")
-    for bank in (f.bank, undisturbed.bank):
-        bank.train(everyone, f.training())
-        commit(bank)
+    for each in (f, undisturbed):
+        each.engine.train(everyone, f.training())
+        commit(each.bank)
     assert same(snapshot(f.bank), snapshot(undisturbed.bank))
 
 
@@ -294,7 +294,7 @@ def test_columns_are_read_into_memory_of_their_own(trained):
 
 def test_a_saved_bank_comes_back_bit_for_bit(federation):
     f = federation("batchnorm", sets=["memory"], dtype=torch.float32)
-    f.bank.train(References.rows("models", torch.arange(3)), f.training())
+    f.engine.train(References.rows("models", torch.arange(3)), f.training())
     f.bank.mix([(torch.eye(3)[[1, 2, 0]], "trained")], "memory", torch.arange(3))
     commit(f.bank)
     evaluation = {"val_loss": torch.tensor([0.1, float("nan"), 1 / 3], dtype=torch.float64)}
@@ -303,15 +303,15 @@ def test_a_saved_bank_comes_back_bit_for_bit(federation):
     torch.save(f.bank.state_dict(), file)
     file.seek(0)
     other = federation("batchnorm", sets=["memory"], dtype=torch.float32)
-    other.bank.train(References.rows("models", torch.arange(3)), f.training())  # a round in progress is forgotten
+    other.engine.train(References.rows("models", torch.arange(3)), f.training())  # a round in progress is forgotten
     other.bank.load_state_dict(torch.load(file, weights_only=True), {"train_loss": 0.5})
     boundary = other.bank.boundary
     assert (boundary.round, boundary.closed, boundary.metrics) == (1, False, {"train_loss": 0.5})
     assert same(snapshot(other.bank), snapshot(f.bank))
     assert torch.equal(boundary.evaluation["val_loss"].isnan(), evaluation["val_loss"].isnan())
     assert torch.equal(boundary.evaluation["val_loss"][::2], evaluation["val_loss"][::2])
-    for bank in (f.bank, other.bank):
-        bank.train(References.rows("models", torch.arange(3)), f.training(round=7))
+    for each in (f, other):
+        each.engine.train(References.rows("models", torch.arange(3)), f.training(round=7))
     assert torch.equal(f.bank.rows("trained"), other.bank.rows("trained"))
 
 
@@ -365,7 +365,7 @@ def scattered(request, federation):
             5, f.layout.num_parameters, generator=g, dtype=request.param
         )
     server = References((Term("models", torch.full((3,), 4)),), torch.tensor([3, 0, 1]))
-    f.bank.train(server, f.training(lr=0.2))
+    f.engine.train(server, f.training(lr=0.2))
     return f
 
 
@@ -390,7 +390,7 @@ def test_comparisons_equal_the_sums_written_out(scattered, centre, relative_to, 
 
 def test_updates_of_models_with_personal_parts_are_relative_to_what_each_started_from(federation, naive):
     f = federation(shared=["0.*"], servers=1)
-    f.bank.train(References((Term("models", torch.full((3,), 3)),), torch.arange(3)), f.training())
+    f.engine.train(References((Term("models", torch.full((3,), 3)),), torch.arange(3)), f.training())
     starts = f.bank.rows("models")[:3].clone()
     starts[:, :35] = f.bank.rows("models")[3, :35]
     moved = f.bank.rows("trained")[:3] - starts
@@ -401,7 +401,7 @@ def test_updates_of_models_with_personal_parts_are_relative_to_what_each_started
 
 def test_a_matrix_can_be_compared_like_a_row_set(federation):
     f = federation(servers=1)
-    gradients = f.bank.gradients(References.rows("models", torch.arange(3)), f.training(gradients=True))
+    gradients = f.engine.gradients(References.rows("models", torch.arange(3)), f.training(gradients=True))
     matches(f.bank.compare(gradients, EVERYBODY), naive_comparison(gradients[:3], EVERYBODY))
 
 

@@ -61,7 +61,7 @@ class ByCohort(cb.Gossip):
 
     def on_select(self, round):
         together = torch.zeros_like(round.candidates)
-        for cohort in round.bank.engine.cohorts:
+        for cohort in round.federation.engine.cohorts:
             together[cohort[:, None], cohort] = True
         round.selected = round.candidates & together
 

@@ -31,12 +31,13 @@ def federations(engine, count, **config):
     config = {"sizes": SIZES, "dtype": torch.float32, "sets": ("other",), "cohorts": 5, **config}
     whole, shared = (banks.make_federation(engine=engine, **config) for _ in range(2))
     rank = dist.get_rank() if count > 1 else 0
-    owner = owners_of(shared.bank.engine.cohorts, whole.bank.num_nodes, count)
+    owner = owners_of(shared.engine.cohorts, whole.bank.num_nodes, count)
     ranks = Ranks(owner, rank, count)
     rows = {name: rows[ranks.own] for name, rows in whole.bank.boundary.rows.items()}
     models = rows.pop("models")
     bank = Bank(shared.layout, models, shared.m, rows, ranks)
-    bank.engine, shared.bank = shared.bank.engine, bank
+    shared.engine.serve(bank)
+    shared.bank = bank
     return whole, shared
 
 
@@ -77,7 +78,7 @@ def every_verb(count, engine_name, kind):
     everybody = torch.arange(m)
     starts = m + everybody % 2 if kind == "servers" else everybody
     references = References((Term("models", starts),), everybody)
-    results = [f.bank.train(references.take(everybody[1:]), f.training()) for f in (whole, shared)]
+    results = [f.engine.train(references.take(everybody[1:]), f.training()) for f in (whole, shared)]
     for a, b in zip(*((r.losses, r.samples, r.finite) for r in results), strict=True):
         equal(a, b)
     equal(whole.bank.rows("trained")[own], shared.bank.rows("trained"))
@@ -96,18 +97,18 @@ def every_verb(count, engine_name, kind):
     ):
         before = shared.bank.ranks.moved
         for split in ("train", "val"):
-            a, b = (f.bank.evaluate(jobs, split) for f in (whole, shared))
+            a, b = (f.engine.evaluate(jobs, split) for f in (whole, shared))
             equal(a.losses, b.losses)
             equal(a.metrics["acc"], b.metrics["acc"])
         moved.setdefault("cross-evaluation", shared.bank.ranks.moved - before)
     if kind == "servers":
         a, b = (
-            f.bank.evaluate(References.rows("models", torch.tensor([m + 1]), torch.tensor([-1])), "test")
+            f.engine.evaluate(References.rows("models", torch.tensor([m + 1]), torch.tensor([-1])), "test")
             for f in (whole, shared)
         )
         equal(a.losses, b.losses)
 
-    gradients = [f.bank.gradients(references, f.training()) for f in (whole, shared)]
+    gradients = [f.engine.gradients(references, f.training()) for f in (whole, shared)]
     equal(gradients[0][own], gradients[1])
     pairs = weights(m, m, 3, 0.7) > 0
     ways = ({}, {"centre": True}, {"relative_to": "start"}, {"relative_to": "other", "centre": True})
@@ -129,7 +130,7 @@ def every_verb(count, engine_name, kind):
             "aside",
             torch.ones(n, dtype=torch.bool),
         )
-        f.bank.rehearse(references, f.training(purpose="again"), "rehearsed")
+        f.engine.rehearse(references, f.training(purpose="again"), "rehearsed")
     for name in ("aside", "rehearsed"):
         equal(whole.bank.rows(name)[own], shared.bank.rows(name))
     which = torch.tensor([7, 2, 3])
@@ -190,7 +191,7 @@ def two_models(count, engine_name):
     for each in (whole, shared):
         before = each.bank.rows("other").clone()
         for _ in range(2):
-            each.bank.train(References.rows("models", torch.arange(each.m)), each.training())
+            each.engine.train(References.rows("models", torch.arange(each.m)), each.training())
             each.bank.commit(each.bank.boundary._replace(rows=each.bank.next_rows()))
         assert not torch.equal(each.bank.rows("other"), before)
     for name in ("models", "other"):
@@ -206,7 +207,7 @@ def few_neighbours(count):
     """Bytes that a mixing moves to this process, and the rows that its clients select elsewhere."""
     _, shared = federations(LoopEngine, count)
     ranks, m = shared.bank.ranks, shared.m
-    shared.bank.train(References.rows("models", torch.arange(m)), shared.training())
+    shared.engine.train(References.rows("models", torch.arange(m)), shared.training())
     ring = torch.eye(m, dtype=torch.float64) / 2 + torch.eye(m, dtype=torch.float64).roll(1, 1) / 2
     before = ranks.moved
     shared.bank.mix([(ring, "trained")], "models", torch.arange(m))
@@ -234,9 +235,9 @@ def failing(count, how):
         if ranks.rank == 1 and how == "signal":
             raise Stop
 
-    shared.bank.engine.between_cohorts = trouble
+    shared.engine.between_cohorts = trouble
     try:
-        shared.bank.train(References.rows("models", torch.arange(shared.m)), shared.training())
+        shared.engine.train(References.rows("models", torch.arange(shared.m)), shared.training())
     except (ValueError, Stop) as error:
         caught = type(error).__name__, str(error)
     except (FailedElsewhere, StoppedElsewhere) as error:

@@ -61,7 +61,7 @@ def test_moons_previous_models_are_the_trained_ones_of_the_round_before(small_ru
         3, policies=[callbacks.Gossip(2), callbacks.Uniform()], callbacks=[former], module=objective, engine=engine
     )
     run.fit()
-    assert run.module.bank.engine.name == engine
+    assert run.module.engine.name == engine
     for before, found in zip(former.trained, former.found[1:], strict=False):
         assert torch.equal(before, found)
 

@@ -63,7 +63,7 @@ def test_cohorts_do_not_depend_on_threads(federation):
         plans = []
         for count in (1, 2, 3):
             torch.set_num_threads(count)
-            plans.append([cohort.tolist() for cohort in federation(sizes=(4, 9) * 20).bank.engine.cohorts])
+            plans.append([cohort.tolist() for cohort in federation(sizes=(4, 9) * 20).engine.cohorts])
         assert plans[0] == plans[1] == plans[2]
     finally:
         torch.set_num_threads(before)
@@ -75,9 +75,9 @@ def test_jobs_run_in_their_owners_cohort(federation, monkeypatch):
         monkeypatch.setattr(f"dfl_lightning.engines.{module}.plan_cohorts", lambda *_, **more: threes)
     f = federation(sizes=(4,) * 20)
     seen = []
-    plain = f.bank.engine.train_cohort
-    f.bank.engine.train_cohort = lambda bank, references, *more: (
-        seen.append(references.owners.tolist()) or plain(bank, references, *more)
+    plain = f.engine.train_cohort
+    f.engine.train_cohort = lambda references, *more: (
+        seen.append(references.owners.tolist()) or plain(references, *more)
     )
-    f.bank.train(References.rows("models", torch.tensor([19, 1, 0, 4, 2, 3])), f.training(epochs=1))
+    f.engine.train(References.rows("models", torch.tensor([19, 1, 0, 4, 2, 3])), f.training(epochs=1))
     assert sorted(seen) == [[1, 0, 2], [4, 3], [19]]

@@ -12,7 +12,7 @@ from torch import nn
 
 from dfl_lightning.bank.layout import Layout
 from dfl_lightning.bank.references import References, Term
-from dfl_lightning.engines.engine import Training
+from dfl_lightning.engines.jobs import Training
 from dfl_lightning.engines.loop_engine import LoopEngine
 from dfl_lightning.objectives import Objective, Plain
 from dfl_lightning.utils.errors import UserError
@@ -46,7 +46,7 @@ def test_clients_train_as_separate_modules_with_separate_optimizers_would(federa
     lr = 0.01
     f = federation(kind, dtype=dtype, optimizer=functools.partial(kind_of_optimizer, lr=77.0, **options))
     before = f.bank.rows("models").clone()
-    result = f.bank.train(own(0, 1, 2), f.training(epochs=3, lr=lr))
+    result = f.engine.train(own(0, 1, 2), f.training(epochs=3, lr=lr))
     for i in range(3):
         module = naive.module(f.network, before[i])
         loss = naive.train(
@@ -86,7 +86,7 @@ def test_each_client_has_the_groups_of_its_own_plain_parameters(federation, naiv
     """By size of the plain parameters, whatever is stacked; with what the round's schedule says of each group."""
     f = federation(optimizer=functools.partial(by_size, kind=kind), shared=shared)
     before = f.bank.rows("models").clone()
-    f.bank.train(own(0, 1, 2), f.training(epochs=1, groups=({"lr": 0.02}, {"lr": 0.05, **later})))
+    f.engine.train(own(0, 1, 2), f.training(epochs=1, groups=({"lr": 0.02}, {"lr": 0.05, **later})))
     for i in range(3):
         module = naive.module(f.network, before[i])
         parts = [module] if shared == ["*"] else [module[2], module[0]]  # personal parameters first
@@ -108,7 +108,7 @@ def test_a_parameter_that_the_optimizer_leaves_out_stays(federation, naive):
 
     f = federation(optimizer=without_biases)
     before = f.bank.rows("models").clone()
-    f.bank.train(own(0, 1, 2), f.training(lr=0.1))
+    f.engine.train(own(0, 1, 2), f.training(lr=0.1))
     for i in range(3):
         module = naive.module(f.network, before[i])
         factory = functools.partial(without_biases, lr=0.1)
@@ -123,9 +123,9 @@ def test_a_parameter_that_the_optimizer_leaves_out_stays(federation, naive):
 def test_each_client_is_clipped_by_itself(federation, naive, clipping):
     f = federation(**clipping)
     before = f.bank.rows("models").clone()
-    f.bank.train(own(0, 1, 2), f.training(lr=0.5))
+    f.engine.train(own(0, 1, 2), f.training(lr=0.5))
     free = federation()
-    free.bank.train(own(0, 1, 2), free.training(lr=0.5))
+    free.engine.train(own(0, 1, 2), free.training(lr=0.5))
     for i in range(3):
         module = naive.module(f.network, before[i])
         sgd = functools.partial(torch.optim.SGD, lr=0.5)
@@ -137,18 +137,18 @@ def test_each_client_is_clipped_by_itself(federation, naive, clipping):
 @pytest.mark.parametrize("kind", ["batchnorm", "dropout"])
 def test_the_order_of_jobs_changes_no_bit(federation, kind):
     f = federation(kind, sizes=tuple(range(5, 25)), dtype=torch.float32)  # 20 clients in several cohorts
-    f.bank.train(own(*range(20)), f.training(epochs=1))
+    f.engine.train(own(*range(20)), f.training(epochs=1))
     in_order = f.bank.rows("trained").clone()
-    f.bank.train(own(*reversed(range(20))), f.training(epochs=1))
+    f.engine.train(own(*reversed(range(20))), f.training(epochs=1))
     assert torch.equal(f.bank.rows("trained"), in_order)
 
 
 @pytest.mark.parametrize("kind", ["batchnorm", "dropout"])
 def test_the_company_of_jobs_changes_rounding_at_most(federation, kind, engine):
     f = federation(kind, sizes=tuple(range(5, 25)))
-    f.bank.train(own(*range(20)), f.training(epochs=1))
+    f.engine.train(own(*range(20)), f.training(epochs=1))
     everybody = f.bank.rows("trained").clone()
-    f.bank.train(own(17, 3, 4, 0), f.training(epochs=1))
+    f.engine.train(own(17, 3, 4, 0), f.training(epochs=1))
     some = f.bank.rows("trained")
     for i in range(20):
         if i not in (17, 3, 4, 0):
@@ -161,13 +161,13 @@ def test_the_company_of_jobs_changes_rounding_at_most(federation, kind, engine):
 
 def test_a_rehearsal_gives_the_rows_that_training_would_and_keeps_nothing(federation):
     f, other = federation(), federation()
-    f.bank.train(own(0), f.training())
+    f.engine.train(own(0), f.training())
     models, trained = f.bank.rows("models").clone(), f.bank.rows("trained").clone()
     f.bank.scratch("aside")
-    result = f.bank.rehearse(own(1, 2), f.training(), into="aside")
+    result = f.engine.rehearse(own(1, 2), f.training(), into="aside")
     assert torch.equal(f.bank.rows("models"), models)
     assert torch.equal(f.bank.rows("trained"), trained)
-    expected = other.bank.train(own(1, 2), other.training())
+    expected = other.engine.train(own(1, 2), other.training())
     assert torch.equal(f.bank.rows("aside"), other.bank.rows("trained"))
     assert torch.equal(result.losses, expected.losses)
 
@@ -175,9 +175,9 @@ def test_a_rehearsal_gives_the_rows_that_training_would_and_keeps_nothing(federa
 def test_losses_come_in_the_order_of_the_jobs(federation):
     f = federation(sizes=tuple(range(5, 25)))
     owners = [17, 3, 4, 0]
-    result = f.bank.train(own(*owners), f.training(epochs=1))
+    result = f.engine.train(own(*owners), f.training(epochs=1))
     assert result.samples.tolist() == [5 + i for i in owners]
-    alone = [float(f.bank.train(own(i), f.training(epochs=1)).losses) for i in owners]
+    alone = [float(f.engine.train(own(i), f.training(epochs=1)).losses) for i in owners]
     assert result.losses.tolist() == pytest.approx(alone, rel=1e-10)
 
 
@@ -185,9 +185,9 @@ def test_purpose_and_round_name_the_draws(federation):
     f = federation("dropout")
     rows = {}
     for purpose, round_ in (("local", 3), ("local", 4), ("finetune", 3)):
-        f.bank.train(own(0), f.training(purpose=purpose, round=round_))
+        f.engine.train(own(0), f.training(purpose=purpose, round=round_))
         rows[purpose, round_] = f.bank.rows("trained")[0].clone()
-    f.bank.train(own(0), f.training())
+    f.engine.train(own(0), f.training())
     assert torch.equal(f.bank.rows("trained")[0], rows["local", 3])
     assert not torch.equal(rows["local", 3], rows["local", 4])
     assert not torch.equal(rows["local", 3], rows["finetune", 3])
@@ -208,7 +208,7 @@ def test_augmentation_draws_from_the_jobs_own_stream(federation, naive, make_dat
     data.augment = Random(torch.add)
     f = federation(data=data)
     before = f.bank.rows("models")[1]
-    f.bank.train(own(1), f.training(epochs=1, lr=0.3))
+    f.engine.train(own(1), f.training(epochs=1, lr=0.3))
     module = naive.module(f.network, before)
     optimizer = torch.optim.SGD(module.parameters(), lr=0.3)
     x, y = data.images[data.train[1]], data.labels[data.train[1]]  # its 4 samples are one batch
@@ -231,9 +231,9 @@ def test_results_depend_neither_on_threads_nor_on_global_generators_and_leave_bo
             random.seed(seed)
             f = federation(kind, dtype=torch.float32)
             states = torch.get_rng_state(), np.random.get_state()[1].tolist(), random.getstate()
-            f.bank.train(own(0, 1, 2), f.training())
-            gradients = f.bank.gradients(own(0, 1, 2), f.training())
-            scores = f.bank.evaluate(References.rows("trained", torch.arange(3)), "val")
+            f.engine.train(own(0, 1, 2), f.training())
+            gradients = f.engine.gradients(own(0, 1, 2), f.training())
+            scores = f.engine.evaluate(References.rows("trained", torch.arange(3)), "val")
             found.append((f.bank.rows("trained").clone(), gradients, scores.losses))
             assert torch.get_num_threads() == count
             assert torch.equal(torch.get_rng_state(), states[0])
@@ -249,26 +249,26 @@ def test_training_can_start_from_the_servers_model_with_ones_own_head(federation
     f = federation(servers=1, shared=["0.*"])
     server_with_my_head = f.bank.rows("models")[1].clone()
     server_with_my_head[:35] = f.bank.rows("models")[3, :35]  # layer 0: 6 * 5 weights and 5 biases
-    f.bank.train(References((Term("models", torch.tensor([3])),), torch.tensor([1])), f.training(epochs=0))
+    f.engine.train(References((Term("models", torch.tensor([3])),), torch.tensor([1])), f.training(epochs=0))
     assert torch.equal(f.bank.rows("trained")[1], server_with_my_head)
 
 
 def test_progress_and_interruptions_come_after_every_cohort(federation):
     f = federation(sizes=(4,) * 10)
-    cohorts = len(f.bank.engine.cohorts)
+    cohorts = len(f.engine.cohorts)
     calls = []
-    f.bank.engine.between_cohorts = lambda: calls.append("between")
-    f.bank.train(own(*range(10)), f.training(), progress=lambda done, total: calls.append((done, total)))
+    f.engine.between_cohorts = lambda: calls.append("between")
+    f.engine.train(own(*range(10)), f.training(), progress=lambda done, total: calls.append((done, total)))
     assert cohorts > 1
     assert calls == [call for done in range(1, cohorts + 1) for call in ((done, cohorts), "between")]
 
     def stop():
         raise InterruptedError
 
-    f.bank.engine.between_cohorts = stop
+    f.engine.between_cohorts = stop
     before = f.bank.rows("models").clone()
     with pytest.raises(InterruptedError):
-        f.bank.train(own(*range(10)), f.training())
+        f.engine.train(own(*range(10)), f.training())
     assert torch.equal(f.bank.rows("models"), before)
     with pytest.raises(KeyError):
         f.bank.rows("trained")
@@ -276,7 +276,7 @@ def test_progress_and_interruptions_come_after_every_cohort(federation):
 
 def test_zero_epochs_train_nothing_and_have_no_loss(federation):
     f = federation()
-    result = f.bank.train(own(0, 2), f.training(epochs=0))
+    result = f.engine.train(own(0, 2), f.training(epochs=0))
     assert torch.equal(f.bank.rows("trained"), f.bank.rows("models"))
     assert result.losses.isnan().all()
     assert result.samples.tolist() == [0, 0]
@@ -285,7 +285,7 @@ def test_zero_epochs_train_nothing_and_have_no_loss(federation):
 
 def test_no_jobs_leave_everybody_where_they_were(federation):
     f = federation()
-    result = f.bank.train(References.rows("models", torch.zeros(0, dtype=torch.long)), f.training())
+    result = f.engine.train(References.rows("models", torch.zeros(0, dtype=torch.long)), f.training())
     assert len(result.losses) == 0
     assert torch.equal(f.bank.rows("trained"), f.bank.rows("models"))
 
@@ -302,7 +302,7 @@ def test_layers_may_compute_in_bfloat16_while_models_stay_in_float32(federation,
     exact = federation(dtype=torch.float32)
     before = f.bank.rows("models").clone()
     for g in (f, exact):
-        g.bank.train(own(0, 1, 2), g.training(epochs=1, lr=0.3))
+        g.engine.train(own(0, 1, 2), g.training(epochs=1, lr=0.3))
     assert f.bank.rows("trained").dtype == torch.float32
     for i in range(3):
         module = naive.module(f.network, before[i])
@@ -311,7 +311,7 @@ def test_layers_may_compute_in_bfloat16_while_models_stay_in_float32(federation,
         moved = (naive.row(module, f.dtype) - before[i]).norm()
         assert (f.bank.rows("trained")[i] - naive.row(module, f.dtype)).norm() < 0.02 * moved
         assert not torch.equal(f.bank.rows("trained")[i], exact.bank.rows("trained")[i])
-    scores, exactly = (g.bank.evaluate(own(0, 1, 2), "test").losses for g in (f, exact))
+    scores, exactly = (g.engine.evaluate(own(0, 1, 2), "test").losses for g in (f, exact))
     torch.testing.assert_close(scores, exactly, rtol=0.02, atol=0.0)
     assert not torch.equal(scores, exactly)
 
@@ -337,7 +337,7 @@ def test_personal_parameters_are_trained_first_and_then_the_shared_ones(federati
     objective = Recorder()
     f = federation(shared=["0.*"], objective=objective)
     start = list(naive.module(f.network, f.bank.rows("models")[0]).parameters())
-    f.bank.train(own(0), f.training(epochs=2))
+    f.engine.train(own(0), f.training(epochs=2))
     steps = 2 * 3  # 9 samples in batches of 4
     assert len(objective.seen) == 2 * steps
     end_of_personal = objective.seen[steps - 1]
@@ -354,7 +354,7 @@ def test_personal_parameters_are_trained_first_and_then_the_shared_ones(federati
 def test_the_two_phases_equal_two_plain_trainings_of_a_part_each(federation, naive):
     f = federation(shared=["0.*"], optimizer=functools.partial(torch.optim.Adam, lr=1.0))
     module = naive.module(f.network, f.bank.rows("models")[2])
-    f.bank.train(own(2), f.training(epochs=1, lr=0.02))
+    f.engine.train(own(2), f.training(epochs=1, lr=0.02))
     data, samples = f.data, f.data.train[2]
     for epoch, part in enumerate([module[2], module[0]]):
         optimizer = torch.optim.Adam(part.parameters(), lr=0.02)
@@ -370,7 +370,7 @@ def test_the_two_phases_equal_two_plain_trainings_of_a_part_each(federation, nai
 def test_without_personal_epochs_only_the_shared_parameters_move(federation):
     f = federation(shared=["0.*"], objective=Plain(personal_epochs=0))
     before = f.bank.rows("models")[0]
-    result = f.bank.train(own(0), f.training(epochs=1))
+    result = f.engine.train(own(0), f.training(epochs=1))
     after = f.bank.rows("trained")[0]
     assert torch.equal(after[35:], before[35:])
     assert (after[:35] != before[:35]).any()
@@ -380,7 +380,7 @@ def test_without_personal_epochs_only_the_shared_parameters_move(federation):
 def test_without_shared_epochs_the_loss_is_that_of_the_personal_phase(federation):
     f = federation(shared=["0.*"], objective=Plain(personal_epochs=3))
     before = f.bank.rows("models")[0]
-    result = f.bank.train(own(0), f.training(epochs=0))
+    result = f.engine.train(own(0), f.training(epochs=0))
     assert result.samples.tolist() == [27]
     assert result.losses.isfinite().all()
     assert torch.equal(f.bank.rows("trained")[0][:35], before[:35])
@@ -389,7 +389,7 @@ def test_without_shared_epochs_the_loss_is_that_of_the_personal_phase(federation
 def test_buffers_of_a_phase_that_is_not_trained_stay(federation):
     f = federation("batchnorm", shared=["0.*", "1.*"], objective=Plain(personal_epochs=2))
     before = f.bank.rows("models")[0]
-    f.bank.train(own(0), f.training(epochs=0))  # the personal phase alone: the head
+    f.engine.train(own(0), f.training(epochs=0))  # the personal phase alone: the head
     after = f.bank.rows("trained")[0]
     for entry in f.layout.entries:
         moved = not torch.equal(after[entry.start : entry.stop], before[entry.start : entry.stop])
@@ -403,7 +403,7 @@ def test_frozen_parameters_never_move_not_even_by_weight_decay(federation, make_
     kind, options = OPTIMIZERS[name]
     f = federation(network=network, optimizer=functools.partial(kind, lr=1.0, **options))
     before = f.bank.rows("models").clone()
-    f.bank.train(own(0, 1, 2), f.training(lr=0.1))
+    f.engine.train(own(0, 1, 2), f.training(lr=0.1))
     assert torch.equal(f.bank.rows("trained")[:, :30], before[:, :30])
     module = naive.module(network, before[2])
     naive.train(module, f.data, 2, functools.partial(kind, lr=0.1, **options), epochs=2, dtype=f.dtype)
@@ -415,7 +415,7 @@ def test_a_frozen_parameter_outside_the_shared_ones_makes_nothing_personal(feder
     network[0].requires_grad_(False)
     f = federation(network=network, shared=["2.*"])
     assert not f.layout.has_personal_parameters
-    f.bank.train(own(0), f.training(lr=0.1))
+    f.engine.train(own(0), f.training(lr=0.1))
     assert torch.equal(f.bank.rows("trained")[0, :35], f.bank.rows("models")[0, :35])
     assert not torch.equal(f.bank.rows("trained")[0, 35:], f.bank.rows("models")[0, 35:])
 
@@ -435,7 +435,7 @@ class LookAhead(Objective):
 def test_an_objective_may_take_gradients_elsewhere(federation, naive):
     f = federation(objective=LookAhead())
     module = naive.module(f.network, f.bank.rows("models")[1])
-    f.bank.train(own(1), f.training(epochs=3, lr=0.3))
+    f.engine.train(own(1), f.training(epochs=3, lr=0.3))
     start = copy.deepcopy(module)
     x, y = naive.inputs(f.data, f.data.train[1], f.dtype)
     for _ in range(3):
@@ -483,7 +483,7 @@ def test_tied_weights_train_as_in_the_plain_module(federation, naive, make_data,
         data.images = (torch.arange(data.images.numel()) * 7 % 5 * 2).view(-1, 6) - 0.5  # 0.5 x + 0.25 is 0.. 4
     f = federation(network=kind(), data=data, optimizer=functools.partial(torch.optim.Adam, lr=1.0))
     before = f.bank.rows("models").clone()
-    f.bank.train(own(0, 1), f.training(lr=0.02))
+    f.engine.train(own(0, 1), f.training(lr=0.02))
     for i in range(2):
         module = naive.module(f.network, before[i])
         naive.train(module, data, i, functools.partial(torch.optim.Adam, lr=0.02), epochs=2, dtype=f.dtype)
@@ -495,7 +495,7 @@ def test_tied_weights_train_as_in_the_plain_module(federation, naive, make_data,
 def test_gradients_are_those_of_the_mean_loss_over_all_data(federation, naive):
     f = federation()
     before = f.bank.rows("models").clone()
-    found = f.bank.gradients(own(2, 0), f.training(gradients=True))
+    found = f.engine.gradients(own(2, 0), f.training(gradients=True))
     for i in (0, 2):
         module = naive.module(f.network, before[i])
         x, y = naive.inputs(f.data, f.data.train[i], f.dtype)
@@ -510,8 +510,8 @@ def test_gradients_are_those_of_the_mean_loss_over_all_data(federation, naive):
 def test_a_single_batch_gives_the_gradient_of_the_first_batch_of_local_training(federation, naive):
     f = federation()
     before = f.bank.rows("models")[2].clone()
-    found = f.bank.gradients(own(2), f.training(gradients=True, batches=1))[2]
-    f.bank.train(own(2), Training("local", 3, f.training(epochs=1).phases, ({"lr": 1.0},)))
+    found = f.engine.gradients(own(2), f.training(gradients=True, batches=1))[2]
+    f.engine.train(own(2), Training("local", 3, f.training(epochs=1).phases, ({"lr": 1.0},)))
     module = naive.module(f.network, before)
     order = torch.randperm(14, generator=stream(naive.seed, "local batches", 3, 2, 0))
     x, y = naive.inputs(f.data, f.data.train[2][order[:4]], f.dtype)
@@ -522,10 +522,10 @@ def test_a_single_batch_gives_the_gradient_of_the_first_batch_of_local_training(
 def test_gradients_update_nothing_even_when_the_flag_is_forgotten(federation):
     f = federation("batchnorm")
     before = f.bank.rows("models").clone()
-    f.bank.train(own(0, 1), f.training())
+    f.engine.train(own(0, 1), f.training())
     trained = f.bank.rows("trained").clone()
-    forgotten = f.bank.gradients(References.rows("trained", torch.tensor([0, 1])), f.training())
-    asked = f.bank.gradients(References.rows("trained", torch.tensor([0, 1])), f.training(gradients=True))
+    forgotten = f.engine.gradients(References.rows("trained", torch.tensor([0, 1])), f.training())
+    asked = f.engine.gradients(References.rows("trained", torch.tensor([0, 1])), f.training(gradients=True))
     assert torch.equal(forgotten, asked)
     assert torch.equal(f.bank.rows("models"), before)
     assert torch.equal(f.bank.rows("trained"), trained)
@@ -546,7 +546,7 @@ def naive_scores(module, x, y):
 @pytest.mark.parametrize("split", ["train", "val", "test"])
 def test_evaluation_equals_a_plain_module_in_evaluation_mode(federation, naive, kind, split):
     f = federation(kind)
-    found = f.bank.evaluate(own(2, 0, 1), split)
+    found = f.engine.evaluate(own(2, 0, 1), split)
     for r, i in enumerate((2, 0, 1)):
         x, y = naive.inputs(f.data, getattr(f.data, split)[i], f.dtype)
         loss, accuracy, _ = naive_scores(naive.module(f.network, f.bank.rows("models")[i]), x, y)
@@ -559,7 +559,7 @@ def test_more_samples_than_a_forward_pass_takes_are_weighed_by_their_number(fede
     monkeypatch.setattr("dfl_lightning.engines.loop_engine.EVALUATION_BATCH", 5)
     monkeypatch.setattr("dfl_lightning.engines.stacked.evaluation.EVALUATION_BATCH", 5)
     f = federation()
-    found = f.bank.evaluate(own(2), "train")  # 14 samples: 5, 5, 4
+    found = f.engine.evaluate(own(2), "train")  # 14 samples: 5, 5, 4
     x, y = naive.inputs(f.data, f.data.train[2], f.dtype)
     loss, accuracy, _ = naive_scores(naive.module(f.network, f.bank.rows("models")[2]), x, y)
     assert float(found.losses) == pytest.approx(loss, rel=1e-10)
@@ -568,9 +568,9 @@ def test_more_samples_than_a_forward_pass_takes_are_weighed_by_their_number(fede
 
 def test_anothers_model_on_ones_data_is_completed_by_ones_own_head(federation, naive):
     f = federation(shared=["0.*"])
-    f.bank.train(own(0, 1, 2), f.training())
+    f.engine.train(own(0, 1, 2), f.training())
     trained = f.bank.rows("trained")
-    found = f.bank.evaluate(References.rows("trained", torch.tensor([1, 2]), owners=torch.tensor([0, 0])), "val")
+    found = f.engine.evaluate(References.rows("trained", torch.tensor([1, 2]), owners=torch.tensor([0, 0])), "val")
     x, y = naive.inputs(f.data, f.data.val[0], f.dtype)
     for r, j in enumerate((1, 2)):
         module = naive.module(f.network, trained[j])
@@ -580,20 +580,20 @@ def test_anothers_model_on_ones_data_is_completed_by_ones_own_head(federation, n
 
 def test_personal_parameters_may_come_from_before_the_training(federation, naive):
     f = federation(shared=["0.*"])
-    f.bank.train(own(0, 1, 2), f.training())
+    f.engine.train(own(0, 1, 2), f.training())
     references = References.rows("trained", torch.tensor([1]), owners=torch.tensor([0]), personal="models")
     module = naive.module(f.network, f.bank.rows("trained")[1])
     module[2] = naive.module(f.network, f.bank.rows("models")[0])[2]
     x, y = naive.inputs(f.data, f.data.val[0], f.dtype)
     expected = naive_scores(module, x, y)[0]
-    assert float(f.bank.evaluate(references, "val").losses) == pytest.approx(expected, rel=1e-10)
+    assert float(f.engine.evaluate(references, "val").losses) == pytest.approx(expected, rel=1e-10)
 
 
 def test_a_weighted_combination_is_the_averaged_module(federation, naive):
     f = federation("batchnorm", sets=["initial"])
     weights = torch.tensor([[0.5, 0.25, 0.25], [0.0, 0.9, 0.1]], dtype=torch.float64)
     references = References((Term("models", weights), Term("initial", -weights / 10)), torch.tensor([2, 0]))
-    found = f.bank.evaluate(references, "test")
+    found = f.engine.evaluate(references, "test")
     for r, i in enumerate((2, 0)):
         sums = [f.bank.rows("models")[j] - 0.1 * f.bank.rows("initial")[j] for j in range(3)]
         row = sum(float(weights[r, j]) * sums[j] for j in range(3))
@@ -605,25 +605,25 @@ def test_a_weighted_combination_is_the_averaged_module(federation, naive):
 def test_owner_minus_one_means_the_global_test_set(federation, naive):
     f = federation(servers=1)
     references = References.rows("models", torch.tensor([3, 0]), owners=torch.tensor([-1, 0]))
-    found = f.bank.evaluate(references, "test")
+    found = f.engine.evaluate(references, "test")
     x, y = naive.inputs(f.data, f.data.global_test, f.dtype)
     loss, accuracy, _ = naive_scores(naive.module(f.network, f.bank.rows("models")[3]), x, y)
     assert float(found.losses[0]) == pytest.approx(loss, rel=1e-10)
     assert float(found.metrics["acc"][0]) == pytest.approx(accuracy)
-    assert float(found.losses[1]) == float(f.bank.evaluate(own(0), "test").losses)
+    assert float(found.losses[1]) == float(f.engine.evaluate(own(0), "test").losses)
 
 
 def test_the_global_test_set_cannot_complete_a_model_with_personal_parameters(federation):
     f = federation(shared=["0.*"])
     with pytest.raises(ValueError, match="needs an owner"):
-        f.bank.evaluate(References.rows("models", torch.tensor([0]), owners=torch.tensor([-1])), "test")
+        f.engine.evaluate(References.rows("models", torch.tensor([0]), owners=torch.tensor([-1])), "test")
 
 
 def test_an_empty_split_has_no_scores(federation, make_data):
     data = make_data()
     data.val = (data.val[0], data.val[1][:0], data.val[2])
     f = federation(data=data, metrics={"f1": torchmetrics.F1Score("multiclass", num_classes=3)})
-    found = f.bank.evaluate(own(0, 1, 2), "val")
+    found = f.engine.evaluate(own(0, 1, 2), "val")
     for values in (found.losses, found.metrics["acc"], found.metrics["f1"]):
         assert values.isnan().tolist() == [False, True, False]
 
@@ -634,7 +634,7 @@ def test_torchmetrics_are_computed_for_each_client(federation, naive):
         "calibration": torchmetrics.CalibrationError("multiclass", num_classes=3),
     }
     f = federation("batchnorm", metrics=chosen)
-    found = f.bank.evaluate(own(1, 2, 0), "train")
+    found = f.engine.evaluate(own(1, 2, 0), "train")
     for r, i in enumerate((1, 2, 0)):
         x, y = naive.inputs(f.data, f.data.train[i], f.dtype)
         outputs = naive_scores(naive.module(f.network, f.bank.rows("models")[i]), x, y)[2]
@@ -645,7 +645,7 @@ def test_torchmetrics_are_computed_for_each_client(federation, naive):
 def test_evaluation_moves_no_row_and_no_buffer(federation):
     f = federation("batchnorm")
     before = f.bank.rows("models").clone()
-    f.bank.evaluate(own(0, 1, 2), "test")
+    f.engine.evaluate(own(0, 1, 2), "test")
     assert torch.equal(f.bank.rows("models"), before)
 
 
@@ -653,8 +653,8 @@ def test_the_configured_network_itself_is_never_touched(federation, make_network
     network = make_network("batchnorm")
     state = copy.deepcopy(network.state_dict())
     f = federation(network=network, data=None, kind="batchnorm")
-    f.bank.train(own(0, 1, 2), f.training())
-    f.bank.evaluate(own(0), "test")
+    f.engine.train(own(0, 1, 2), f.training())
+    f.engine.evaluate(own(0), "test")
     assert all(torch.equal(value, state[name]) for name, value in network.state_dict().items())
     assert all(p.grad is None for p in network.parameters())
 
@@ -667,10 +667,10 @@ def test_a_job_that_diverges_leaves_the_former_row(federation, make_data, poison
     f = federation(data=data)
     clean = federation()
     before = f.bank.rows("models").clone()
-    result = f.bank.train(own(2, 1, 0), f.training())
+    result = f.engine.train(own(2, 1, 0), f.training())
     assert result.finite.tolist() == [True, False, True]
     assert torch.equal(f.bank.rows("trained")[1], before[1])
-    clean.bank.train(own(0, 1, 2), clean.training())
+    clean.engine.train(own(0, 1, 2), clean.training())
     assert torch.equal(f.bank.rows("trained")[[0, 2]], clean.bank.rows("trained")[[0, 2]])
 
 
@@ -678,7 +678,7 @@ def test_a_diverged_job_from_the_servers_model_has_no_update(federation, make_da
     data = make_data()
     data.images[data.train[1][0]] = float("nan")
     f = federation(data=data, servers=1)
-    f.bank.train(References((Term("models", torch.full((3,), 3)),), torch.arange(3)), f.training())
+    f.engine.train(References((Term("models", torch.full((3,), 3)),), torch.arange(3)), f.training())
     found = f.bank.compare("trained", torch.ones(3, 3, dtype=torch.bool), relative_to="start")
     assert not found.cosines[1].any()
 
@@ -686,11 +686,11 @@ def test_a_diverged_job_from_the_servers_model_has_no_update(federation, make_da
 # --- layouts and engines belong together ------------------------------------------------------------------------------
 def test_a_row_loads_into_the_plain_network_and_scores_alike(federation, naive):
     f = federation("batchnorm")
-    f.bank.train(own(0), f.training())
+    f.engine.train(own(0), f.training())
     row = f.bank.rows("trained")[0]
     plain = copy.deepcopy(f.network)
     plain.load_state_dict(Layout(f.network).state_dict(row))
     x, y = naive.inputs(f.data, f.data.val[0], torch.float32)
-    loss = float(f.bank.evaluate(References.rows("trained", torch.tensor([0])), "val").losses)
+    loss = float(f.engine.evaluate(References.rows("trained", torch.tensor([0])), "val").losses)
     assert loss == pytest.approx(naive_scores(plain, x, y)[0], rel=1e-5)
     assert int(plain[1].num_batches_tracked) == 6

@@ -50,7 +50,7 @@ def test_local_work_is_descent_on_the_loss_and_the_proximal_term(kind, optimizer
     make = OPTIMIZERS[optimizer]
     sizes = (9, 4, 14) if kind == "mlp" else (10, 4, 14)
     f = federation(kind, optimizer=make, objective=FedProx(1.3), sizes=sizes, clip_norm=clip_norm)
-    result = f.bank.train(OWN, f.training(epochs=3, lr=0.3))
+    result = f.engine.train(OWN, f.training(epochs=3, lr=0.3))
     for i in range(3):
         module = naive.module(f.network, f.bank.rows("models")[i])
         loss = descend(module, f, naive, i, make, 1.3, 3, clip_norm)
@@ -62,7 +62,7 @@ def test_without_the_term_it_is_plain_bit_for_bit(federation):
     rows = []
     for objective in (FedProx(0.0), Plain(), FedProx(0.5)):
         f = federation(objective=objective)
-        f.bank.train(OWN, f.training())
+        f.engine.train(OWN, f.training())
         rows.append(f.bank.rows("trained"))
     assert torch.equal(rows[0], rows[1])
     assert not torch.equal(rows[2], rows[1])
@@ -72,7 +72,7 @@ def test_a_strong_pull_keeps_a_model_near_its_start(federation):
     moved = []
     for mu in (0.0, 1.0, 10.0):
         f = federation(objective=FedProx(mu))
-        f.bank.train(OWN, f.training(epochs=10))
+        f.engine.train(OWN, f.training(epochs=10))
         moved.append((f.bank.rows("trained") - f.bank.rows("models")).norm(dim=1))
     assert (moved[0] > moved[1]).all()
     assert (moved[1] > moved[2]).all()
@@ -81,7 +81,7 @@ def test_a_strong_pull_keeps_a_model_near_its_start(federation):
 def test_the_start_is_the_model_that_the_job_starts_from(federation, naive):
     f = federation(objective=FedProx(2.0))
     before = f.bank.rows("models").clone()
-    f.bank.train(References.rows("models", torch.tensor([2, 2, 2]), owners=torch.arange(3)), f.training())
+    f.engine.train(References.rows("models", torch.tensor([2, 2, 2]), owners=torch.arange(3)), f.training())
     for i in range(3):
         module = naive.module(f.network, before[2])
         descend(module, f, naive, i, functools.partial(torch.optim.SGD, lr=0.05), 2.0, 2)
@@ -91,7 +91,7 @@ def test_the_start_is_the_model_that_the_job_starts_from(federation, naive):
 def test_personal_parameters_are_not_held_back(federation):
     def personal_after(mu, **settings):
         f = federation(objective=FedProx(mu, **settings), shared=["0.*"])
-        f.bank.train(OWN, f.training())
+        f.engine.train(OWN, f.training())
         mask = f.layout.personal.mask(f.layout.width)
         return f.bank.rows("trained")[:, mask], f.bank.rows("trained")[:, ~mask]
 
@@ -109,5 +109,5 @@ def test_engines_agree(mu, federation, engine):
     other = LoopEngine if engine is StackedEngine else StackedEngine
     one, two = (federation(engine=e, objective=FedProx(mu), sizes=(9, 4, 14)) for e in (engine, other))
     for f in (one, two):
-        f.bank.train(OWN, f.training(epochs=2))
+        f.engine.train(OWN, f.training(epochs=2))
     torch.testing.assert_close(one.bank.rows("trained"), two.bank.rows("trained"), rtol=0, atol=1e-12)

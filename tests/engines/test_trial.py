@@ -121,9 +121,9 @@ def test_unusual_networks_train_and_evaluate_as_by_hand(federation, naive, name)
     torch.manual_seed(0)
     f = federation(network=make(), sizes=(8, 4, 14))
     start = f.bank.rows("models").clone()
-    f.bank.train(own(0, 1, 2), f.training(lr=0.1))
+    f.engine.train(own(0, 1, 2), f.training(lr=0.1))
     trained = f.bank.rows("trained")
-    scores = f.bank.evaluate(References.rows("trained", torch.arange(3)), "test")
+    scores = f.engine.evaluate(References.rows("trained", torch.arange(3)), "test")
     for i in range(3):
         module = by_hand(make, start[i])
         naive.train(module, f.data, i, functools.partial(torch.optim.SGD, lr=0.1), epochs=2, dtype=f.dtype)
@@ -143,9 +143,9 @@ def test_what_an_evaluation_assigns_is_gone_after_it(federation):
     torch.manual_seed(0)
     f = federation(network=Net(assigns_in_evaluation, ["mean"]))
     before = f.bank.rows("models").clone()
-    assert "evaluation" in f.bank.engine.details  # one batch for each client, for the next one would see the buffer
-    first = f.bank.evaluate(own(0, 1, 2), "test").losses
-    assert torch.equal(f.bank.evaluate(own(0, 1, 2), "test").losses, first)
+    assert "evaluation" in f.engine.details  # one batch for each client, for the next one would see the buffer
+    first = f.engine.evaluate(own(0, 1, 2), "test").losses
+    assert torch.equal(f.engine.evaluate(own(0, 1, 2), "test").losses, first)
     assert torch.equal(f.bank.rows("models"), before)
 
 
@@ -154,7 +154,7 @@ def test_a_buffer_that_is_assigned_stays_in_a_phase_that_does_not_train_it(feder
     network = Net(running, ["mean"])
     f = federation(network=network, shared=["body.*", "mean"], objective=Plain(personal_epochs=1))
     start = f.bank.rows("models")[0].clone()
-    f.bank.train(own(0), f.training(epochs=1, lr=0.1))
+    f.engine.train(own(0), f.training(epochs=1, lr=0.1))
     module, samples = naive.module(network, start), f.data.train[0]
     for epoch, part in enumerate((module.head, module.body)):
         optimizer, mean = torch.optim.SGD(part.parameters(), lr=0.1), module.mean
@@ -205,13 +205,11 @@ def test_a_client_is_evaluated_in_one_batch_where_its_samples_meet(federation, n
     monkeypatch.setattr("dfl_lightning.engines.loop_engine.EVALUATION_BATCH", 4)
     torch.manual_seed(0)
     f = federation(network=Centred(), servers=1)
-    assert type(f.bank.engine) is LoopEngine
-    assert f.bank.engine.details["evaluation"] == (
-        "all samples of a client in one batch, because they meet in the network"
-    )
+    assert type(f.engine) is LoopEngine
+    assert f.engine.details["evaluation"] == ("all samples of a client in one batch, because they meet in the network")
     references = References.rows("models", torch.tensor([2, 0, 3]), torch.tensor([2, 1, -1]))
     for split in ("train", "test"):
-        found = f.bank.evaluate(references, split)
+        found = f.engine.evaluate(references, split)
         for job, (model, owner) in enumerate(((2, 2), (0, 1), (3, -1))):
             samples = f.data.global_test if owner < 0 else getattr(f.data, split)[owner]
             if owner < 0 and split == "train":
@@ -225,7 +223,7 @@ def test_a_client_is_evaluated_in_one_batch_where_its_samples_meet(federation, n
 
 
 def test_ordinary_networks_are_evaluated_in_batches(federation):
-    assert "evaluation" not in federation().bank.engine.details
+    assert "evaluation" not in federation().engine.details
 
 
 # --- what no engine can do for each client by itself ------------------------------------------------------------------
@@ -378,7 +376,7 @@ def test_weights_of_classes_are_in_the_runs_precision(federation):
     found = []
     for loss in (nn.CrossEntropyLoss(weight=weights), lambda s, y: F.cross_entropy(s, y, weight=weights.double())):
         f = federation(loss=loss)
-        f.bank.train(own(0, 1, 2), f.training(lr=0.1))
+        f.engine.train(own(0, 1, 2), f.training(lr=0.1))
         found.append(f.bank.rows("trained"))
     torch.testing.assert_close(*found, rtol=1e-10, atol=1e-10)
 
@@ -388,8 +386,8 @@ def test_a_loss_may_write_into_what_it_is_given(federation, naive, loss):
     f, plain = federation(loss=loss), federation(engine=LoopEngine)
     found = []
     for g in (f, plain):
-        g.bank.train(own(0, 1, 2), g.training(lr=0.1))
-        scores = g.bank.evaluate(References.rows("trained", torch.arange(3)), "test")
+        g.engine.train(own(0, 1, 2), g.training(lr=0.1))
+        scores = g.engine.evaluate(References.rows("trained", torch.arange(3)), "test")
         found.append([g.bank.rows("trained"), scores.losses, scores.metrics["acc"]])
     for one, other in zip(*found, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-9)

@@ -12,7 +12,9 @@ from torch import nn
 from dfl_lightning.bank.bank import Bank
 from dfl_lightning.bank.layout import Layout
 from dfl_lightning.data import ClientData
-from dfl_lightning.engines.engine import EngineConfig, Training
+from dfl_lightning.engines.config import EngineConfig
+from dfl_lightning.engines.engine import Engine
+from dfl_lightning.engines.jobs import Training
 from dfl_lightning.engines.loop_engine import LoopEngine
 from dfl_lightning.engines.stacked import StackedEngine
 from dfl_lightning.objectives import Duration, Plain
@@ -130,7 +132,7 @@ def make_federation(
     bank = Bank(layout, models, m, {name: _models(network, m + servers, dtype).flip(0) for name in sets})
     objective = objective or Plain()
     optimizer = optimizer or functools.partial(torch.optim.SGD, lr=77.0)  # the round's learning rate takes its place
-    bank.engine = engine(
+    made = engine(
         EngineConfig(
             network=network,
             optimizer=optimizer,
@@ -146,11 +148,16 @@ def make_federation(
         data,
     )
 
+    if isinstance(made, Engine):
+        made.serve(bank)
+
     def training(epochs=2, round=3, lr=0.05, purpose="local", groups=None, **more):
         groups = ({"lr": lr},) if groups is None else groups
         return Training(purpose, round, objective.phases(layout, Duration(epochs), round), groups, **more)
 
-    return SimpleNamespace(bank=bank, network=network, data=data, layout=layout, training=training, dtype=dtype, m=m)
+    return SimpleNamespace(
+        bank=bank, engine=made, network=network, data=data, layout=layout, training=training, dtype=dtype, m=m
+    )
 
 
 def _module(network, row):

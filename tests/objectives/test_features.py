@@ -32,7 +32,7 @@ class Watcher(Objective):
 def test_they_are_what_goes_into_the_layer(engine, layer, depth):
     objective = Watcher(layer)
     f = make_federation(objective=objective, engine=engine, sizes=(8, 8, 8))
-    f.bank.train(ALL, f.training(epochs=1, lr=0.0))
+    f.engine.train(ALL, f.training(epochs=1, lr=0.0))
     inputs, params, found = objective.seen[0]
     if engine is LoopEngine:
         inputs, params, found = inputs[None], [p[None] for p in params], found[None]
@@ -70,7 +70,7 @@ def test_what_is_attached_to_a_batch_is_an_attribute_of_it(engine):
                 _ = batch.thrice
 
     f = make_federation(objective=Attaching(), engine=engine)
-    f.bank.train(ALL, f.training(epochs=1))
+    f.engine.train(ALL, f.training(epochs=1))
 
 
 @pytest.mark.parametrize("engine", [LoopEngine, StackedEngine])
@@ -83,5 +83,5 @@ def test_what_is_assigned_is_the_model(engine):
             ctx.model().assign([0 * p for p in ctx.model().params])
 
     f = make_federation(objective=Zero(), engine=engine)
-    f.bank.train(ALL, f.training(epochs=1))
+    f.engine.train(ALL, f.training(epochs=1))
     assert not f.bank.rows("trained").any()

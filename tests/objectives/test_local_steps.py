@@ -11,7 +11,7 @@ from torch import nn
 
 from dfl_lightning import DFLModule
 from dfl_lightning.bank.references import References
-from dfl_lightning.engines.engine import Training
+from dfl_lightning.engines.jobs import Training
 from dfl_lightning.engines.loop_engine import LoopEngine
 from dfl_lightning.engines.stacked import StackedEngine
 from dfl_lightning.models import MLP
@@ -29,7 +29,7 @@ def test_every_client_takes_so_many_batches_of_its_epochs(engine, steps):
     f = make_federation(sizes=SIZES, engine=engine, optimizer=sgd)
     before = f.bank.rows("models").clone()
     phases = Plain().phases(f.layout, Duration(99, steps), 0)
-    result = f.bank.train(References.rows("models", torch.arange(4)), Training("local", 3, phases, ({"lr": 0.1},)))
+    result = f.engine.train(References.rows("models", torch.arange(4)), Training("local", 3, phases, ({"lr": 0.1},)))
     for owner, samples in enumerate(f.data.train):
         module = nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 3)).double()
         nn.utils.vector_to_parameters(before[owner].clone(), module.parameters())

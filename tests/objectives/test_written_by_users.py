@@ -230,7 +230,7 @@ def make(request, monkeypatch):
     def recorded(**options):
         f = make_federation(engine=StackedEngine, **options)
         f.recorder = TapeRecorder()
-        f.bank.engine.all_at_once(f.recorder)
+        f.engine.all_at_once(f.recorder)
         return f
 
     return recorded
@@ -243,7 +243,7 @@ def test_a_rule_does_what_plain_modules_do(make, name):
     owners = torch.arange(len(SIZES))
     for _ in range(2):  # rounds: the second begins with a fresh optimizer where the first has ended
         before = {set_: f.bank.rows(set_).clone() for set_ in ("models", *kind.row_sets)}
-        f.bank.train(References.rows("models", owners), f.training(epochs=EPOCHS, lr=RATE))
+        f.engine.train(References.rows("models", owners), f.training(epochs=EPOCHS, lr=RATE))
         for owner, size in enumerate(SIZES):
             c = Client(f, owner, before)
             while c.taken < EPOCHS * -(-size // 4):
@@ -263,7 +263,7 @@ def test_a_client_that_diverges_keeps_what_all_its_models_were(engine):
     f = make_federation(objective=Ditto(), sets=("personal",), engine=engine)
     f.data.images[f.data.train[1]] = float("nan")
     before = {name: f.bank.rows(name).clone() for name in ("models", "personal")}
-    result = f.bank.train(References.rows("models", torch.arange(3)), f.training())
+    result = f.engine.train(References.rows("models", torch.arange(3)), f.training())
     assert result.finite.tolist() == [True, False, True]
     for name, rows in (("models", f.bank.rows("trained")), ("personal", f.bank.rows("personal"))):
         assert [torch.equal(*pair) for pair in zip(rows, before[name], strict=True)] == [False, True, False]
@@ -277,4 +277,4 @@ def test_a_row_set_that_is_not_declared_is_refused_by_name(engine):
 
     f = make_federation(objective=Forgetful(), engine=engine)
     with pytest.raises(UserError, match=r"Forgetful uses the row set 'personal', which it does not declare; give"):
-        f.bank.train(References.rows("models", torch.arange(3)), f.training())
+        f.engine.train(References.rows("models", torch.arange(3)), f.training())

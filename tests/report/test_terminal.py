@@ -171,7 +171,7 @@ def test_explain_counts_the_work_of_a_round(small_run):
 def test_what_the_engine_decided_is_reported(small_run, monkeypatch):
     run = small_run(rounds=1)
     explain(run.trainer, run.module, run.data)
-    engine = run.module.bank.engine
+    engine = run.module.engine
     assert not {"unfolded", "graphs"} & set(describe_engine(run.module))
     monkeypatch.setattr(run.trainer, "prepare", lambda module, data: None)  # which would make another engine
     engine.details = {"unfolded": ["features.0", "features.3"], "graphs": "not recorded: the augmentation draws here"}

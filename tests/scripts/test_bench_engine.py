@@ -77,7 +77,7 @@ def test_computed_samples_are_counted_in_the_network(load):
     setting = federations.SETTINGS[1].resized(3, 3)
     data = federations.random_data(setting.shape, [40, 33, 3])  # batches of 32: 32 + 8, 32 + 1, 3
     clients = federations.federation(setting, "stacked", data)
-    clients.bank.engine.cohorts = [torch.arange(3)]
+    clients.engine.cohorts = [torch.arange(3)]
     with federations.counted(type(clients.network)) as count:
         assert clients.train(torch.arange(3)).samples.tolist() == [40, 33, 3]
     assert (count.samples, count.steps) == (3 * 32 + 2 * 8, 5)

@@ -342,7 +342,7 @@ def test_a_draw_in_evaluations_only_is_refused(small_run):
 
 def test_a_network_of_ours_that_holds_a_layer_of_a_users_is_named(small_run):
     run = prepare(small_run(1))
-    engine = run.module.bank.engine
+    engine = run.module.engine
     assert engine.drew("x", "y").endswith(
         "(model.network dfl_lightning.models.mlp.MLP); draw nothing there, except by dropout layers of torch.nn"
     )

@@ -64,8 +64,9 @@ class Boltzmann(Aggregation):
         assert round.votes is not None
         m, n = round.num_clients, round.num_nodes
         jobs = round.jobs.take(torch.nonzero(round.participants[round.jobs.owners]).squeeze(1))
-        before = round.bank.evaluate(jobs, "train").losses
-        after = round.bank.evaluate(References.rows("trained", jobs.owners), "train").losses
+        engine = round.federation.engine
+        before = engine.evaluate(jobs, "train").losses
+        after = engine.evaluate(References.rows("trained", jobs.owners), "train").losses
         unknown = torch.full((m,), float("nan"), dtype=torch.float64)
         losses = unknown if self.own_losses is None else self.own_losses.clone()
         losses[jobs.owners] = smoothed_loss(before, after, self.gamma)

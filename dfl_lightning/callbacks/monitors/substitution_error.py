@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from dfl_lightning.callbacks.base import Aggregation, Monitor, Substitution, spoken_terms
-from dfl_lightning.engines.engine import Training
+from dfl_lightning.engines.jobs import Training
 from dfl_lightning.functional import count_votes, uniform_weights
 from dfl_lightning.round.record import Round
 
@@ -54,7 +54,8 @@ class SubstitutionError(Monitor):
         if missing.any():
             bank.scratch(TRAINED_ANYWAY)
             training = Training("local", round.index, round.phases, round.hyperparameters)
-            result = bank.rehearse(round.federation.start_of_training(missing), training, into=TRAINED_ANYWAY)
+            start = round.federation.start_of_training(missing)
+            result = round.federation.engine.rehearse(start, training, into=TRAINED_ANYWAY)
             if not result.finite.all():
                 return
             terms.append((-of_missing, TRAINED_ANYWAY))

@@ -67,5 +67,5 @@ class IFCA(Selection):
         """The best server of each client, by the present models and the clients' training data."""
         m, c = federation.num_clients, federation.topology.num_servers
         which, judges = torch.arange(m, m + c).repeat(len(owners)), owners.repeat_interleave(c)
-        losses = federation.bank.evaluate(References.rows("models", which, judges), "train").losses
+        losses = federation.engine.evaluate(References.rows("models", which, judges), "train").losses
         return best_server(losses.view(len(owners), c))

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from dfl_lightning.engines.draws import batches_of
-from dfl_lightning.engines.engine import Training
+from dfl_lightning.engines.jobs import Training
 from dfl_lightning.engines.local_work import Attached, Duration
 from dfl_lightning.engines.stacked.context import Workshop
 from dfl_lightning.engines.stacked.loss import sample_weights

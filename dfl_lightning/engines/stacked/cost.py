@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from dfl_lightning.bank.layout import Layout
-from dfl_lightning.engines.engine import EngineConfig
+from dfl_lightning.engines.config import EngineConfig
 from dfl_lightning.engines.stacked.network import StackedNetwork
 
 CACHE_BYTES = 36e6

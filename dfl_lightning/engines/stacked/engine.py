@@ -15,13 +15,15 @@ from torch import Tensor
 from dfl_lightning.bank.card import give_back
 from dfl_lightning.bank.layout import Layout
 from dfl_lightning.bank.matmul import one_blas_thread
-from dfl_lightning.bank.references import Evaluation, References, Trained
+from dfl_lightning.bank.references import References
 from dfl_lightning.data import ClientData
 from dfl_lightning.distributed.communicator import Ranks
 from dfl_lightning.engines.cohorts import cohorts_on_gpus, plan_cohorts
+from dfl_lightning.engines.config import EngineConfig
 from dfl_lightning.engines.copies import copy_of
 from dfl_lightning.engines.dropout_layers import mask_key, replace_dropout_layers
-from dfl_lightning.engines.engine import Engine, EngineConfig, Targets, Training
+from dfl_lightning.engines.engine import Engine
+from dfl_lightning.engines.jobs import Evaluation, Targets, Trained, Training
 from dfl_lightning.engines.local_work import Duration
 from dfl_lightning.engines.optimizers import ClientOptimizer
 from dfl_lightning.engines.placing import set_mode
@@ -44,7 +46,7 @@ from dfl_lightning.utils.random_streams import stream_seed
 from dfl_lightning.utils.thread_pool import Workers, workers
 
 if TYPE_CHECKING:
-    from dfl_lightning.bank.bank import Bank
+    pass
 
 TRIAL_OPERATIONS = 2e7
 """Of the forward pass of the samples that clients are tried out on in float64, a twentieth of a second of trials."""
@@ -212,11 +214,9 @@ class StackedEngine(Engine):
             widest = max(map(len, self.cohorts))
             self.details["GPU memory"] = self.budget.describe(self._shop.network.unfolded, widest)
 
-    def train_cohort(
-        self, bank: Bank, references: References, training: Training, targets: Targets, pool: Workers
-    ) -> Trained:
-        """Train the jobs of one cohort, side by side; see `Engine.train`."""
-        steps = self.steps
+    def train_cohort(self, references: References, training: Training, targets: Targets, pool: Workers) -> Trained:
+        """Train the jobs of one cohort, side by side; see `Engine.train_cohort`."""
+        bank, steps = self.bank, self.steps
         owners = references.owners.tolist()
         order = torch.tensor(sorted(range(len(owners)), key=lambda job: (-steps[owners[job]], owners[job])))
         recordings = None if training.gradients else self.recordings
@@ -238,13 +238,13 @@ class StackedEngine(Engine):
         losses = torch.where(job.samples > 0, job.losses / job.samples, float("nan"))
         return Trained(losses.cpu()[back], job.samples.cpu()[back], finite.cpu()[back])
 
-    def evaluate(self, bank: Bank, references: References, split: str) -> Evaluation:
-        """Score the jobs, owner by owner or model by model; see `Engine.evaluate`.
+    def score(self, references: References, split: str) -> Evaluation:
+        """Score the jobs, owner by owner or model by model; see `Engine.score`.
 
         In the latter case a job runs with the cohort of the client whose row it reads (`home`), so that a row is staged
         once.
         """
-        items = self._items(references, split)
+        bank, items = self.bank, self._items(references, split)
         set_mode(self.config.loss, False)
 
         def work(item: Item) -> list[Scores]:

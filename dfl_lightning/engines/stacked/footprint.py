@@ -13,8 +13,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from dfl_lightning.engines.config import EngineConfig
 from dfl_lightning.engines.copies import copy_of
-from dfl_lightning.engines.engine import EngineConfig
 from dfl_lightning.engines.stacked.cost import Cost
 from dfl_lightning.engines.stacked.layers import BATCH_NORMS, Pass
 from dfl_lightning.engines.stacked.loss import StackedLoss

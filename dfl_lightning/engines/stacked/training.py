@@ -13,7 +13,7 @@ from torch import Tensor
 
 from dfl_lightning.bank.layout import Columns
 from dfl_lightning.bank.references import References
-from dfl_lightning.engines.engine import Training
+from dfl_lightning.engines.jobs import Training
 from dfl_lightning.engines.local_work import TINY, Duration, LossOf, Phase
 from dfl_lightning.engines.stacked.batches import Batch, BatchSource, Feed
 from dfl_lightning.engines.stacked.context import Workshop

@@ -35,14 +35,14 @@ def with_budgets(budgets):
 
 
 def recorded(run):
-    """Every call of the bank's evaluation from here on: (number of references, split)."""
-    calls, evaluate = [], run.bank.evaluate
+    """Every call of the engine's evaluation from here on: (number of references, split)."""
+    calls, evaluate = [], run.module.engine.evaluate
 
     def record(references, split):
         calls.append((len(references), split))
         return evaluate(references, split)
 
-    run.bank.evaluate = record
+    run.module.engine.evaluate = record
     return calls
 
 

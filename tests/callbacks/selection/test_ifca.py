@@ -125,7 +125,7 @@ def test_personal_parameters_complete_the_servers_models(federation):
     assert torch.equal(rows[:, personal], run.models[:6, personal])
     assert torch.equal(rows[:, ~personal], run.models[references.terms[0].which][:, ~personal])
     which, owners = torch.arange(6, 9).repeat(6), torch.arange(6).repeat_interleave(3)
-    losses = run.bank.evaluate(References.rows("models", which, owners), "train").losses.view(6, 3)
+    losses = run.module.engine.evaluate(References.rows("models", which, owners), "train").losses.view(6, 3)
     assert torch.equal(references.terms[0].which, 6 + losses.argmin(1))
 
 

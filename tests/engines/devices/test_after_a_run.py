@@ -7,7 +7,7 @@ from safetensors.torch import load_file
 
 from dfl_lightning.bank.references import References
 from dfl_lightning.cli.export import export
-from dfl_lightning.engines.engine import Training
+from dfl_lightning.engines.jobs import Training
 
 pytestmark = pytest.mark.cpu_bits  # one side of the comparison is the CPU
 
@@ -17,22 +17,22 @@ def evaluations(run):
 
 
 def scores(run):
-    return [run.module.bank.evaluate(References.rows("models", torch.arange(6)), "test").losses]
+    return [run.module.engine.evaluate(References.rows("models", torch.arange(6)), "test").losses]
 
 
 def training(run):
-    bank, module = run.module.bank, run.module
+    bank, engine, module = run.module.bank, run.module.engine, run.module
     how = Training("local", 7, module.phases, module.hyperparameters)
-    trained = bank.train(module.federation.start_of_training(torch.ones(6, dtype=torch.bool)), how)
+    trained = engine.train(module.federation.start_of_training(torch.ones(6, dtype=torch.bool)), how)
     found = [trained.losses, bank.rows("trained").clone()]
     bank.abandon()
     return found
 
 
 def rehearsal(run):
-    bank, module = run.module.bank, run.module
+    bank, engine, module = run.module.bank, run.module.engine, run.module
     bank.scratch("tried")
-    bank.rehearse(
+    engine.rehearse(
         References.rows("models", torch.arange(6)), Training("local", 7, module.phases, ({"lr": 0.1},)), "tried"
     )
     found = [bank.rows("tried").clone()]
@@ -41,9 +41,9 @@ def rehearsal(run):
 
 
 def gradients(run):
-    bank, module = run.module.bank, run.module
+    bank, engine, module = run.module.bank, run.module.engine, run.module
     pairs = ~torch.eye(6, dtype=torch.bool)
-    found = bank.gradients(
+    found = engine.gradients(
         References.rows("models", torch.arange(6)), Training("local", 7, module.phases, ({"lr": 0.1},))
     )
     compared = bank.compare(found, pairs, relative_to="models")

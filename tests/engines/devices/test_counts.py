@@ -29,10 +29,11 @@ def counted(federation):
     def run(clients, verb, engine=StackedEngine, **options):
         options = {"sizes": (6,) * clients, "batch_size": 6, **options}
         there = federation(engine=lambda config, layout, data: None, **options)
-        config = federation(**options).bank.engine.config
+        config = federation(**options).engine.config
         there.data = there.data.to(DEVICE)
         there.bank.apply_to_rows(lambda rows: rows.to(DEVICE))
-        there.bank.engine = engine(config, there.layout, there.data)
+        there.engine = engine(config, there.layout, there.data)
+        there.engine.serve(there.bank)
         with Count() as count:
             verb(there)
         return count.launches.total(), count.waits.total()
@@ -41,12 +42,12 @@ def counted(federation):
 
 
 def step(f):
-    f.bank.train(References.rows("models", torch.arange(f.m)), f.training(epochs=1))
+    f.engine.train(References.rows("models", torch.arange(f.m)), f.training(epochs=1))
 
 
 def all_pairs(f):
     senders = torch.arange(f.m).repeat(f.m)
-    f.bank.evaluate(References.rows("models", senders, torch.arange(f.m).repeat_interleave(f.m)), "val")
+    f.engine.evaluate(References.rows("models", senders, torch.arange(f.m).repeat_interleave(f.m)), "val")
 
 
 def comparison(f, share=1.0, centre=False):
@@ -120,7 +121,7 @@ class Margin(Metric):
 
 
 def own_evaluation(f):
-    f.bank.evaluate(References.rows("models", torch.arange(f.m)), "val")
+    f.engine.evaluate(References.rows("models", torch.arange(f.m)), "val")
 
 
 def lengths(f):

@@ -54,12 +54,13 @@ def test_shipped_networks_train_in_a_fixed_order(federation, make_data, count, o
     data = make_data((3, 2), shape=shape)
     data.augment = CropFlip(padding=1)
     here = federation(engine=lambda config, layout, data: None, network=network, data=data)
-    config = federation(network=network, data=data, engine=lambda config, layout, data: config).bank.engine
+    config = federation(network=network, data=data, engine=lambda config, layout, data: config).engine
     here.bank.apply_to_rows(lambda rows: rows.to(DEVICE))
-    here.bank.engine = StackedEngine(config, here.layout, data.to(DEVICE))
+    here.engine = StackedEngine(config, here.layout, data.to(DEVICE))
+    here.engine.serve(here.bank)
     everybody = torch.arange(2)
-    trained = here.bank.train(References.rows("models", everybody), here.training(epochs=1))
+    trained = here.engine.train(References.rows("models", everybody), here.training(epochs=1))
     assert trained.finite.all()
-    here.bank.evaluate(References.rows("trained", everybody), "val")
+    here.engine.evaluate(References.rows("trained", everybody), "val")
     here.bank.compare("trained", torch.ones(2, 2, dtype=torch.bool), centre=True)
     here.bank.mix([(torch.full((2, 2), 0.5), "trained")], "models", everybody)

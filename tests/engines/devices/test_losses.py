@@ -112,6 +112,6 @@ def test_a_loss_is_in_training_mode_in_training_and_in_evaluation_mode_in_evalua
     seen.clear()  # what the trial did
     everybody = torch.arange(3)
     for _ in range(2):
-        f.bank.train(References.rows("models", everybody), f.training(epochs=1))
-        f.bank.evaluate(References.rows("models", everybody), "val")
+        f.engine.train(References.rows("models", everybody), f.training(epochs=1))
+        f.engine.evaluate(References.rows("models", everybody), "val")
     assert set(seen) == {(True, True), (False, False)}

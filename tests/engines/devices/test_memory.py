@@ -35,13 +35,14 @@ def there(federation):
 
     def make(clients=None, **options):
         here = federation(**{"sizes": SIZES, **options})
-        config = here.bank.engine.config
+        config = here.engine.config
         here.data = here.data.to(DEVICE)
         here.bank.apply_to_rows(lambda rows: rows.to(DEVICE))
         if clients is not None:
             each = StackedEngine(config, here.layout, here.data).budget.footprint.bytes()
             config = replace(config, room=int(clients * each / SHARE) + 1)
-        here.bank.engine = StackedEngine(config, here.layout, here.data)
+        here.engine = StackedEngine(config, here.layout, here.data)
+        here.engine.serve(here.bank)
         return here
 
     return make
@@ -63,7 +64,7 @@ def there(federation):
     ],
 )
 def test_there_are_as_few_cohorts_as_fit_and_as_many_as_are_asked_for(there, fitting, cohorts, widths):
-    engine = there(fitting, cohorts=cohorts).bank.engine
+    engine = there(fitting, cohorts=cohorts).engine
     assert [len(cohort) for cohort in engine.cohorts] == widths
     assert torch.cat(engine.cohorts).sort().values.tolist() == list(range(7))
     steps = [engine.steps[i] for cohort in engine.cohorts for i in cohort.tolist()]
@@ -75,7 +76,7 @@ def test_cohorts_change_no_draw(there):
     found = []
     for fitting in (None, 3, 1):
         f = there(fitting, kind="dropout", sizes=SIZES)
-        trained = f.bank.train(References.rows("models", torch.arange(f.m)), f.training())
+        trained = f.engine.train(References.rows("models", torch.arange(f.m)), f.training())
         found.append((f.bank.rows("trained").cpu(), trained.losses))
     for rows, losses in found[1:]:
         torch.testing.assert_close(rows, found[0][0], rtol=1e-10, atol=1e-12)
@@ -96,7 +97,7 @@ def test_whose_clients_a_process_has_does_not_depend_on_their_cohorts(processes)
 
 
 def test_an_evaluation_keeps_within_the_memory_and_the_largest_tensor(there, monkeypatch):
-    scorer = there(kind="batchnorm").bank.engine._scorer
+    scorer = there(kind="batchnorm").engine._scorer
     assert scorer.length(1) > 10**6
     scorer.keep_within(4 * 8 * scorer._activations * 100, {"0": 10**6})
     assert scorer.length(1) == 100
@@ -151,7 +152,7 @@ def convolutions(small_run, rounds=2, **options):
 
 
 def kinds(run):
-    return len(run.module.bank.engine.cohorts), run.module.bank.engine.details.get("unfolded")
+    return len(run.module.engine.cohorts), run.module.engine.details.get("unfolded")
 
 
 def test_a_run_keeps_its_cohorts_and_its_choice_where_it_is_resumed(small_run, watch, free):
@@ -176,7 +177,7 @@ def test_a_run_that_no_longer_fits_is_cut_finer_where_it_is_resumed(small_run, w
     with everything_on(DEVICE):
         free(1e9)
         first = convolutions(small_run, cohorts=2).fit()
-        engine = first.module.bank.engine
+        engine = first.module.engine
         rows = 2 * len(first.module.bank.boundary.rows) * 6 * engine.layout.width * 4
         free(rows + 1.5 * engine.budget.footprint.bytes() / SHARE)
         second = convolutions(small_run, 3).fit(first.folder / "checkpoints" / "last.ckpt")
@@ -197,7 +198,7 @@ def test_nothing_is_timed_where_nothing_can_be_chosen(small_run, watch, free):
     assert watch.asked == 0
     assert "GPU memory: 0.00 GB predicted for the widest cohort of 1.00 GB free beside rows and data" in text
     rows = explained.module.bank.boundary.rows
-    assert explained.module.bank.engine.config.room == 10**9 - 2 * sum(t.numel() * 4 for t in rows.values())
+    assert explained.module.engine.config.room == 10**9 - 2 * sum(t.numel() * 4 for t in rows.values())
 
 
 def test_models_that_do_not_fit_are_refused(small_run, free):
@@ -214,7 +215,7 @@ def test_a_cpu_keeps_nothing_of_the_kind(small_run):
 
 # --- too little of it -------------------------------------------------------------------------------------------------
 def test_a_pass_without_enough_memory_counts_as_slower(there, monkeypatch):
-    engine = there(kind="batchnorm").bank.engine
+    engine = there(kind="batchnorm").engine
     given = []
     monkeypatch.setattr("dfl_lightning.engines.stacked.autotune.give_back", given.append)
     watch = Stopwatch(engine._shop, 7)
@@ -234,9 +235,9 @@ def test_training_that_runs_out_of_memory_names_the_remedy(there, monkeypatch):
 
     for cohorts, remedy in ((None, "--trainer.cohorts 2"), (2, "--trainer.cohorts 4"), (7, "lower model.batch_size")):
         f = there(cohorts=cohorts)
-        monkeypatch.setattr(f.bank.engine, "train_cohort", fails)
+        monkeypatch.setattr(f.engine, "train_cohort", fails)
         with pytest.raises(UserError) as refused:
-            f.bank.train(References.rows("models", torch.arange(f.m)), f.training())
+            f.engine.train(References.rows("models", torch.arange(f.m)), f.training())
         assert str(refused.value).startswith("the GPU ran out of memory with ")
         assert remedy in str(refused.value)
         assert "A long story" not in str(refused.value)
@@ -262,7 +263,7 @@ def test_the_first_process_decides_for_all(there, watch):
             told.append(numbers)
             return told[0]
 
-    engines = [there(kind="batchnorm").bank.engine for _ in range(2)]
+    engines = [there(kind="batchnorm").engine for _ in range(2)]
     for rank, engine in enumerate(engines):
         engine.settle(Process(rank))
         assert watch.asked == 2  # in the first process only
@@ -289,13 +290,13 @@ class Record:
 )
 def test_passes_are_timed_as_they_will_run(there, monkeypatch, error, seconds):
     recorder = Record(error)
-    watch = Stopwatch(there(kind="batchnorm").bank.engine._shop, 7, recorder)
+    watch = Stopwatch(there(kind="batchnorm").engine._shop, 7, recorder)
     monkeypatch.setattr(Stopwatch, "_seconds", lambda self, run: run() or 0.001)
     assert watch() == seconds
     assert recorder.recorded == 1
 
 
 def test_clients_one_after_the_other_have_no_cohorts_to_make_smaller(federation):
-    sentence = federation(engine=LoopEngine).bank.engine.out_of_memory(torch.OutOfMemoryError("too little"))
+    sentence = federation(engine=LoopEngine).engine.out_of_memory(torch.OutOfMemoryError("too little"))
     assert "cohorts" not in sentence
     assert sentence.startswith("out of memory (too little); lower ")

@@ -32,7 +32,7 @@ STARTS = [("mlp", "auto"), *(pytest.param(*case, marks=pytest.mark.slow) for cas
 def test_a_trial_without_memory_says_nothing_about_the_network(kind, choice):
     """Else a moment's shortage would be called a mistake of the user's, or make clients train one after the other."""
     there = banks.make_federation(kind, engine=lambda config, layout, data: None)
-    config, data = banks.make_federation(kind).bank.engine.config, there.data.to(DEVICE)
+    config, data = banks.make_federation(kind).engine.config, there.data.to(DEVICE)
 
     def start(n=0):
         with Scarce(n) as memory:
@@ -63,14 +63,14 @@ def test_words_of_a_shortage_are_passed_on(federation, monkeypatch):
 # --- a verb that fails ------------------------------------------------------------------------------------------------
 def verbs(f):
     """Every verb once; what it finds."""
-    bank, m = f.bank, f.m
+    bank, engine, m = f.bank, f.engine, f.m
     everybody = References.rows("models", torch.arange(m))
     bank.abandon()
-    yield bank.gradients(everybody, f.training())
-    trained = bank.train(everybody, f.training(epochs=1))
+    yield engine.gradients(everybody, f.training())
+    trained = engine.train(everybody, f.training(epochs=1))
     yield from (trained.losses, trained.samples, bank.rows("trained").clone())
     receivers, senders = torch.nonzero(torch.ones(m, m), as_tuple=True)
-    scores = bank.evaluate(References.rows("trained", senders, receivers), "val")
+    scores = engine.evaluate(References.rows("trained", senders, receivers), "val")
     yield from (scores.losses, *scores.metrics.values())
     pairs = torch.ones(m, m, dtype=torch.bool)
     for options in ({}, {"relative_to": "start", "centre": True}, {"relative_to": "other"}):
@@ -86,10 +86,11 @@ def verbs(f):
 @pytest.mark.parametrize("kind", [StackedEngine, pytest.param(LoopEngine, marks=pytest.mark.slow)])
 def test_a_verb_that_fails_leaves_the_boundary_and_can_be_called_again(kind):
     """What fails a little later each time has first to get as far as before."""
-    config = banks.make_federation(engine=kind, sets=("other",)).bank.engine.config
+    config = banks.make_federation(engine=kind, sets=("other",)).engine.config
     f = banks.make_federation(engine=lambda config, layout, data: None, sets=("other",))
     f.bank.apply_to_rows(lambda rows: rows.to(DEVICE))
-    f.bank.engine = kind(config, f.layout, f.data.to(DEVICE))
+    f.engine = kind(config, f.layout, f.data.to(DEVICE))
+    f.engine.serve(f.bank)
     with Scarce() as memory:
         expected = [value.cpu() for value in verbs(f)]
     assert len(memory.places) > 60

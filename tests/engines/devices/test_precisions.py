@@ -44,11 +44,12 @@ def judged(federation, make_data, name, engine, device, dtype, **options):
     settings = {"network": network, "data": make_data((6, 4), shape=shape), "dtype": dtype, **options}
     f = federation(engine=lambda config, layout, data: config, **settings)
     f.bank.apply_to_rows(lambda rows: rows.to(device))
-    f.bank.engine = ENGINES[engine](f.bank.engine, f.layout, f.data.to(device))
+    f.engine = ENGINES[engine](f.engine, f.layout, f.data.to(device))
+    f.engine.serve(f.bank)
     own = References.rows("models", torch.arange(2))
-    gradients = f.bank.gradients(own, f.training(epochs=1))
+    gradients = f.engine.gradients(own, f.training(epochs=1))
     columns = f.layout.shared_parameters.mask(f.layout.width, "cpu")
-    return f.bank.evaluate(own, "test").losses, gradients.cpu().double()[:, columns]
+    return f.engine.evaluate(own, "test").losses, gradients.cpu().double()[:, columns]
 
 
 def compare(federation, make_data, name, engine, device, precision):

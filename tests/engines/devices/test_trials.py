@@ -62,7 +62,7 @@ def cnn(make_data, federation):
 
 def test_a_layer_without_float64_on_the_device_is_tried_out_in_float32_and_named(make_data, federation, unable):
     unable(double_convolution)
-    engine = cnn(make_data, federation).bank.engine
+    engine = cnn(make_data, federation).engine
     assert type(engine) is StackedEngine
     assert engine.details["trial"] == (
         "in float32 only, for in float64 the plain network fails in layer '0' (Conv2d) "
@@ -72,7 +72,7 @@ def test_a_layer_without_float64_on_the_device_is_tried_out_in_float32_and_named
 
 def test_a_layer_that_the_device_cannot_do_for_several_clients_is_named_as_the_reason(make_data, federation, unable):
     unable(grouped_convolution)
-    engine = cnn(make_data, federation).bank.engine
+    engine = cnn(make_data, federation).engine
     assert type(engine) is LoopEngine
     assert engine.reason == (
         "Sequential cannot be stacked: layer '0' (Conv2d) fails for several clients at once "

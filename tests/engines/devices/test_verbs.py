@@ -21,7 +21,8 @@ def both(federation, engine, device, **options):
     there = federation(engine=lambda config, layout, data: None, **options)
     there.data = there.data.to(device)
     there.bank.apply_to_rows(lambda rows: rows.to(device))
-    there.bank.engine = engine(here.bank.engine.config, there.layout, there.data)
+    there.engine = engine(here.engine.config, there.layout, there.data)
+    there.engine.serve(there.bank)
     return here, there
 
 
@@ -30,17 +31,18 @@ def compare(here, there):
     found = []
     for f in (here, there):
         bank: Bank = f.bank
+        engine = f.engine
         everybody = torch.arange(3)
         mixture = torch.tensor([[0.5, 0.5, 0.0, 0.0], [0.0, 0.0, 0.0, 1.0], [0.0, 0.3, 0.0, 0.7]])
         start = References((Term("models", mixture), Term("other", everybody.clone())), everybody)
-        gradients = bank.gradients(start, f.training(epochs=1))
-        trained = bank.train(start, f.training(epochs=2))
+        gradients = engine.gradients(start, f.training(epochs=1))
+        trained = engine.train(start, f.training(epochs=2))
         scores = [
-            bank.evaluate(References.rows("trained", torch.tensor([0, 2, 1, 1]), torch.tensor([1, 0, 0, 1])), "val"),
-            bank.evaluate(start, "test"),
+            engine.evaluate(References.rows("trained", torch.tensor([0, 2, 1, 1]), torch.tensor([1, 0, 0, 1])), "val"),
+            engine.evaluate(start, "test"),
         ]
         if not f.layout.has_personal_parameters:
-            scores.append(bank.evaluate(References.rows("models", torch.tensor([3]), torch.tensor([-1])), "test"))
+            scores.append(engine.evaluate(References.rows("models", torch.tensor([3]), torch.tensor([-1])), "test"))
         pairs = torch.tensor([[0, 1, 1], [1, 0, 0], [0, 1, 0]]).bool()
         compared = [
             bank.compare("trained", pairs),
@@ -100,7 +102,7 @@ CASES = {
 def test_the_four_verbs_work_on_another_device(federation, count, case, engine):
     here, there = both(federation, ENGINES[engine], DEVICE, servers=1, sets=("other",), **CASES[case])
     assert isinstance(there.bank.rows("models"), Elsewhere)
-    assert len(there.bank.engine.cohorts) == 1 or engine == "loop"
+    assert len(there.engine.cohorts) == 1 or engine == "loop"
     compare(here, there)
 
 
@@ -135,7 +137,7 @@ def test_the_stopwatch_takes_the_fastest_pass_after_two(federation, count, monke
     monkeypatch.setattr(Event, "waits", 0)
     _, there = both(federation, StackedEngine, DEVICE)
     before = there.bank.rows("models").cpu().clone()
-    assert Stopwatch(there.bank.engine._shop, 3)() == 0.001
+    assert Stopwatch(there.engine._shop, 3)() == 0.001
     assert Event.waits == 7
     assert torch.equal(there.bank.rows("models").cpu(), before)
 
@@ -146,11 +148,11 @@ def test_no_reduced_precision_can_reach_a_row(federation, count):
     count.products.clear()
     everybody, weights = torch.arange(6), torch.full((6, 6), 1 / 6)
     there.bank.materialise(References((Term("models", weights),), everybody))
-    there.bank.train(References.rows("models", everybody), replace(there.training(), phases=()))
+    there.engine.train(References.rows("models", everybody), replace(there.training(), phases=()))
     there.bank.compare("trained", torch.ones(6, 6).bool(), centre=True)
     there.bank.mix([(torch.eye(6), "trained")], "models", everybody)
     there.bank.abandon()
-    there.bank.train(References.rows("models", everybody), replace(there.training(), phases=()))
+    there.engine.train(References.rows("models", everybody), replace(there.training(), phases=()))
     there.bank.mix([(weights, "trained")], "models", everybody)
     assert count.products == {torch.float64}
 
@@ -161,7 +163,7 @@ def test_a_step_never_makes_the_host_wait(federation, count):
     for epochs in (1, 3):
         _, there = both(federation, StackedEngine, DEVICE, clip_norm=0.1)
         before = count.waits.total()
-        there.bank.train(References.rows("models", torch.arange(3)), there.training(epochs=epochs))
+        there.engine.train(References.rows("models", torch.arange(3)), there.training(epochs=epochs))
         waits.append(count.waits.total() - before)
     assert waits[0] == waits[1]
 

@@ -69,16 +69,16 @@ def numbers(federation, make_data, sick, poison, kind, optimizer, clip, loss, si
         batch_size=4,
         **clip,
     )
-    m, engine = f.m, f.bank.engine
+    m, engine = f.m, f.engine
     assert len(engine.cohorts) == 1
     if poison is not None:
         f.bank.boundary.rows["models"][sick] = poison
     everybody = torch.arange(m)
     others = everybody != sick
-    result = f.bank.train(References.rows("models", everybody), f.training())
-    gradients = f.bank.gradients(References.rows("models", everybody), f.training())
+    result = f.engine.train(References.rows("models", everybody), f.training())
+    gradients = f.engine.gradients(References.rows("models", everybody), f.training())
     subjects, owners = torch.cartesian_prod(everybody, everybody).T
-    scores = f.bank.evaluate(References.rows("trained", subjects, owners), "test")
+    scores = f.engine.evaluate(References.rows("trained", subjects, owners), "test")
     known = (subjects != sick) & (owners != sick)
     return result.finite, [
         f.bank.rows("trained")[others],

@@ -12,7 +12,7 @@ from dfl_lightning.models import MLP, LeNet
 
 
 def cost_of(federation, make_data, network, shape, **options):
-    return federation(network=network, data=make_data((6, 4), shape), **options).bank.engine.cost
+    return federation(network=network, data=make_data((6, 4), shape), **options).engine.cost
 
 
 def test_a_perceptron_counted_by_hand(federation, make_data):
@@ -48,7 +48,7 @@ def test_lenet_counted_by_hand(federation, make_data):
     ids=["sgd", "momentum", "adam", "amsgrad", "rmsprop", "centred rmsprop"],
 )
 def test_the_optimizers_numbers_for_each_number_of_a_model(federation, make_network, optimizer, states):
-    cost = federation(network=make_network("mlp"), optimizer=optimizer).bank.engine.cost
+    cost = federation(network=make_network("mlp"), optimizer=optimizer).engine.cost
     assert cost.states == states
     assert cost.columns == 6 * 5 + 5 + 5 * 3 + 3
     activations = 6 + 2 * 5 + 3
@@ -78,7 +78,7 @@ def test_memory_is_that_of_the_cohorts_under_way(federation, monkeypatch):
     try:
         for count in (1, 2):
             torch.set_num_threads(count)
-            engine = federation(sizes=(4,) * 10 + (8,) * 10).bank.engine
+            engine = federation(sizes=(4,) * 10 + (8,) * 10).engine
             largest = sorted(map(len, engine.cohorts), reverse=True)[:count]
             assert engine.cohort_bytes == sum(largest) * engine.cost.bytes_per_client
     finally:

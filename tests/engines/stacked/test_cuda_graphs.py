@@ -10,7 +10,7 @@ from tapes import Tape, TapeRecorder
 from torch import nn
 
 from dfl_lightning.bank.references import References
-from dfl_lightning.engines.engine import Training
+from dfl_lightning.engines.jobs import Training
 from dfl_lightning.engines.stacked import StackedEngine
 from dfl_lightning.engines.stacked.cuda_graphs import FEWEST_STEPS, CudaGraphs, StaticBatches, buckets_of, obstacle
 from dfl_lightning.objectives import Duration, Objective, Phase, Plain
@@ -60,13 +60,14 @@ def rounds(
     f = federation(**{"sizes": SIZES, **options})
     if device != "cpu":
         f.bank.apply_to_rows(lambda rows: rows.to(device))
-        f.bank.engine = StackedEngine(f.bank.engine.config, f.layout, f.data.to(device))
-    engine = f.bank.engine
+        f.engine = StackedEngine(f.engine.config, f.layout, f.data.to(device))
+        f.engine.serve(f.bank)
+    engine = f.engine
     engine.all_at_once(recorder)
     results = []
     for number, (away, lr) in enumerate(zip(absent, lrs, strict=True)):
         owners = torch.tensor([i for i in range(f.m) if i not in away])
-        trained = f.bank.train(References.rows("models", owners), f.training(epochs, round=number, lr=lr))
+        trained = f.engine.train(References.rows("models", owners), f.training(epochs, round=number, lr=lr))
         rows = f.bank.rows("trained").clone()
         results += [rows.cpu(), trained.losses, trained.samples]
         f.bank.commit(f.bank.boundary._replace(round=number + 1, rows={**f.bank.boundary.rows, "models": rows}))
@@ -153,10 +154,10 @@ def test_short_phases_and_foreign_objectives_are_not_recorded(federation, tape_r
     rounds(federation, tape_recorder, sizes=(4 * FEWEST_STEPS, 5), **options)
     assert tape_recorder.recorded > 0
     f = federation(sizes=SIZES, objective=Pull(), sets=("other",))
-    f.bank.engine.all_at_once(tape_recorder)
+    f.engine.all_at_once(tape_recorder)
     before = tape_recorder.recorded
     foreign = Training("local", 0, Pull().phases(f.layout, Duration(2), 0), ({"lr": LR},))
-    f.bank.train(References.rows("models", torch.arange(f.m)), foreign)
+    f.engine.train(References.rows("models", torch.arange(f.m)), foreign)
     assert tape_recorder.recorded == before
 
 
@@ -166,13 +167,13 @@ def test_fine_tuning_is_recorded_once_for_all_evaluations(federation, tape_recor
 
     def judged(recorder):
         f = federation(sizes=SIZES, optimizer=OPTIMIZERS["momentum"], **options)
-        f.bank.engine.all_at_once(recorder)
+        f.engine.all_at_once(recorder)
         everybody, found = References.rows("models", torch.arange(f.m)), []
         for number in range(3):
-            f.bank.train(everybody, f.training(2, round=number, lr=LR))
+            f.engine.train(everybody, f.training(2, round=number, lr=LR))
             rows = f.bank.rows("trained").clone()
             tuned = Training("finetune", number, (Phase(Plain(), Duration(2), f.layout.all),), ({"lr": LR / 2},))
-            f.bank.train(everybody, tuned)
+            f.engine.train(everybody, tuned)
             found += [rows, f.bank.rows("trained").clone()]
             counts.append(tape_recorder.recorded)
         return found
@@ -268,16 +269,16 @@ def test_a_replay_that_fails_leaves_nothing_behind(federation, case, n):
     """Neither in the models nor in the memory that lies still: the round can be done again."""
     options = {"sizes": SIZES, **CASES[case]}
     f, plain = federation(**options), federation(**options)
-    f.bank.engine.all_at_once(Breaking(n))
+    f.engine.all_at_once(Breaking(n))
     everybody, before = References.rows("models", torch.arange(f.m)), f.bank.rows("models").clone()
     with pytest.raises(RuntimeError, match="illegal memory"):
-        f.bank.train(everybody, f.training(2, lr=LR))
+        f.engine.train(everybody, f.training(2, lr=LR))
     assert torch.equal(f.bank.rows("models"), before)
     with pytest.raises(KeyError):
         f.bank.rows("trained")
-    found, expected = (side.bank.train(everybody, side.training(2, lr=LR)) for side in (f, plain))
+    found, expected = (side.engine.train(everybody, side.training(2, lr=LR)) for side in (f, plain))
     same([found.losses, f.bank.rows("trained")], [expected.losses, plain.bank.rows("trained")])
-    assert f.bank.engine.recordings is not None
+    assert f.engine.recordings is not None
 
 
 def test_an_option_that_a_schedule_has_changed_is_not_kept_by_a_recording(federation, tape_recorder):
@@ -287,10 +288,10 @@ def test_an_option_that_a_schedule_has_changed_is_not_kept_by_a_recording(federa
     found = {}
     for recorder in (None, tape_recorder):
         f = federation(sizes=SIZES, optimizer=functools.partial(SGD, momentum=0.9))
-        f.bank.engine.all_at_once(recorder)
+        f.engine.all_at_once(recorder)
         found[recorder] = []
         for number, groups in enumerate(rounds):
-            f.bank.train(everybody, f.training(2, round=number, groups=groups))
+            f.engine.train(everybody, f.training(2, round=number, groups=groups))
             found[recorder].append(f.bank.rows("trained").clone())
     assert tape_recorder.recorded > 0
     same(found[tape_recorder], found[None])
@@ -305,10 +306,10 @@ def test_groups_have_a_rate_each_in_a_recording(federation, tape_recorder):
     found = {}
     for recorder in (None, tape_recorder):
         f = federation(sizes=SIZES, optimizer=factory)
-        f.bank.engine.all_at_once(recorder)
+        f.engine.all_at_once(recorder)
         found[recorder] = []
         for number, rates in enumerate([(LR, LR / 4), (LR / 2, LR), (LR / 4, LR / 8)]):
-            f.bank.train(everybody, f.training(2, round=number, groups=tuple({"lr": rate} for rate in rates)))
+            f.engine.train(everybody, f.training(2, round=number, groups=tuple({"lr": rate} for rate in rates)))
             found[recorder].append(f.bank.rows("trained").clone())
     assert tape_recorder.recorded > 0
     same(found[tape_recorder], found[None])
@@ -316,12 +317,12 @@ def test_groups_have_a_rate_each_in_a_recording(federation, tape_recorder):
 
 def test_gradients_leave_the_recorded_memory_alone(federation, tape_recorder):
     f = federation(sizes=SIZES)
-    f.bank.engine.all_at_once(tape_recorder)
+    f.engine.all_at_once(tape_recorder)
     everybody = References.rows("models", torch.arange(f.m))
-    found = f.bank.gradients(everybody, f.training())
+    found = f.engine.gradients(everybody, f.training())
     plain = federation(sizes=SIZES)
-    same([found], [plain.bank.gradients(everybody, plain.training())])
-    assert not f.bank.engine.recordings.staging("models").parameters()[0].any()
+    same([found], [plain.engine.gradients(everybody, plain.training())])
+    assert not f.engine.recordings.staging("models").parameters()[0].any()
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU that torch can use")
@@ -376,7 +377,7 @@ def test_what_cannot_be_recorded_runs_as_before_and_says_why(federation, tape_re
 def test_several_answers_are_an_obstacle(federation, monkeypatch):
     monkeypatch.setattr("dfl_lightning.engines.trial.try_loss", lambda *_: False)  # for one answer there is one label
     f = federation(network=Picture(), sizes=(6, 6), batch_size=2)
-    assert "several answers a sample" in obstacle(f.bank.engine._shop, f.data.images[:2])
+    assert "several answers a sample" in obstacle(f.engine._shop, f.data.images[:2])
 
 
 def test_buckets_are_few_and_hold_everybody():

@@ -80,12 +80,12 @@ def test_a_model_is_staged_once_for_all_who_try_it_or_once_for_each(federation, 
     reader = f.bank.reader
     monkeypatch.setattr(f.bank, "reader", lambda r: read.append(r.terms[0].which.tolist()) or reader(r))
     rows, owners = everybody_on_everybody()
-    f.bank.evaluate(References.rows("models", rows, owners=owners), "test")
+    f.engine.evaluate(References.rows("models", rows, owners=owners), "test")
     assert sorted(row for several in read for row in several) == sorted([*range(CLIENTS)] * times)
 
 
 def test_groups_that_share_samples_are_equally_wide_and_pay(federation):
-    scorer = federation(sizes=SIZES).bank.engine._scorer
+    scorer = federation(sizes=SIZES).engine._scorer
     scorer.width, scorer._activations = 3, 5
     few, enough = len(scorer._shop.layout.all) // 5 - 1, 30
     found = scorer.shared_samples([4, 0, 7, 2], enough)
@@ -114,7 +114,7 @@ def test_images_of_an_owner_are_prepared_once_for_models_side_by_side(federation
         f.data, "batch", lambda indices, **options: shapes.append(indices.shape) or batch(indices, **options)
     )
     rows, owners = everybody_on_everybody()
-    f.bank.evaluate(References.rows("models", rows, owners=owners), "train")
+    f.engine.evaluate(References.rows("models", rows, owners=owners), "train")
     assert sorted(shapes) == sorted((1, size) for size in SIZES)
 
 
@@ -125,7 +125,7 @@ def test_every_model_on_everybodys_data(federation, naive, width, kind):
     rows, owners = everybody_on_everybody()
     shuffled = torch.randperm(len(rows), generator=torch.Generator().manual_seed(0))
     rows, owners = rows[shuffled], owners[shuffled]
-    found = f.bank.evaluate(References.rows("models", rows, owners=owners), "train")
+    found = f.engine.evaluate(References.rows("models", rows, owners=owners), "train")
     for job in range(len(rows)):
         row = f.bank.rows("models")[rows[job]]
         loss, accuracy, *_ = plain(naive, f, row, f.data.train[owners[job]])
@@ -135,10 +135,10 @@ def test_every_model_on_everybodys_data(federation, naive, width, kind):
 
 def test_personal_columns_are_the_owners(federation, naive, width):
     f = federation(sizes=SIZES, shared=["0.*"])
-    f.bank.train(References.rows("models", torch.arange(CLIENTS)), f.training())
+    f.engine.train(References.rows("models", torch.arange(CLIENTS)), f.training())
     rows, owners = everybody_on_everybody()
     for personal in ("trained", "models"):
-        found = f.bank.evaluate(References.rows("trained", rows, owners=owners, personal=personal), "val")
+        found = f.engine.evaluate(References.rows("trained", rows, owners=owners, personal=personal), "val")
         for job, (j, i) in enumerate(zip(rows.tolist(), owners.tolist(), strict=True)):
             row = f.bank.rows("trained")[j].clone()
             row[35:] = f.bank.rows(personal)[i, 35:]
@@ -152,7 +152,7 @@ def test_weighted_references_are_put_together_for_each_job(federation, naive, wi
     weights /= weights.sum(1, keepdim=True)
     owners = torch.randint(0, CLIENTS, (9,), generator=generator)
     terms = (Term("models", weights), Term("initial", 0.1 * weights.flip(0)))
-    found = f.bank.evaluate(References(terms, owners), "test")
+    found = f.engine.evaluate(References(terms, owners), "test")
     for job, owner in enumerate(owners.tolist()):
         row = weights[job] @ f.bank.rows("models") + 0.1 * weights[8 - job] @ f.bank.rows("initial")
         loss, accuracy, *_ = plain(naive, f, row, f.data.test[owner])
@@ -166,7 +166,7 @@ def test_the_global_test_set_is_weighed_together_from_its_pieces(federation, nai
     f = federation(sizes=SIZES, servers=1)
     rows = torch.tensor([CLIENTS, 2, 0, CLIENTS, 5])
     owners = torch.tensor([-1, -1, 0, 3, -1])
-    found = f.bank.evaluate(References.rows("models", rows, owners=owners), "test")
+    found = f.engine.evaluate(References.rows("models", rows, owners=owners), "test")
     for job in range(5):
         owner = int(owners[job])
         indices = f.data.global_test if owner < 0 else f.data.test[owner]
@@ -187,7 +187,7 @@ def test_metrics_see_a_job_whole(federation, naive, width, monkeypatch):
     monkeypatch.setattr(scoring, "EVALUATION_BATCH", 5)
     f = federation(sizes=SIZES, metrics=METRICS)
     rows, owners = torch.tensor([0, 0, 1, 6, 2]), torch.tensor([-1, 0, 0, 6, 4])
-    found = f.bank.evaluate(References.rows("models", rows, owners=owners), "train")
+    found = f.engine.evaluate(References.rows("models", rows, owners=owners), "train")
     assert set(found.metrics) == {"acc", "f1", "calibration"}
     for job in range(5):
         owner = int(owners[job])
@@ -216,7 +216,7 @@ LOSSES = {
 def test_another_loss_sees_each_jobs_own_samples_at_once(federation, naive, width, name):
     f = federation(sizes=SIZES, loss=LOSSES[name])
     rows, owners = everybody_on_everybody(3)
-    found = f.bank.evaluate(References.rows("models", rows, owners=owners), "train")
+    found = f.engine.evaluate(References.rows("models", rows, owners=owners), "train")
     for job, (j, i) in enumerate(zip(rows.tolist(), owners.tolist(), strict=True)):
         loss, accuracy, *_ = plain(naive, f, f.bank.rows("models")[j], f.data.train[i], LOSSES[name])
         assert float(found.losses[job]) == pytest.approx(loss, rel=1e-10)
@@ -231,21 +231,21 @@ def test_who_has_no_samples_has_no_scores(federation, make_data, options):
     data.val = tuple(samples[:0] if i in (1, 4) else samples for i, samples in enumerate(data.val))
     f = federation(data=data, **options)
     rows, owners = everybody_on_everybody()
-    found = f.bank.evaluate(References.rows("models", rows, owners=owners), "val")
+    found = f.engine.evaluate(References.rows("models", rows, owners=owners), "val")
     for values in (found.losses, *found.metrics.values()):
         assert values.isnan().tolist() == [i in (1, 4) for i in owners.tolist()]
     data.val = tuple(samples[:0] for samples in data.val)
-    nothing = f.bank.evaluate(References.rows("models", rows, owners=owners), "val")
+    nothing = f.engine.evaluate(References.rows("models", rows, owners=owners), "val")
     assert nothing.losses.isnan().all()
     data.global_test = data.global_test[:0]
-    whole = f.bank.evaluate(References.rows("models", rows[:1], owners=torch.tensor([-1])), "test")
+    whole = f.engine.evaluate(References.rows("models", rows[:1], owners=torch.tensor([-1])), "test")
     assert whole.losses.isnan().all()
 
 
 def test_nobody_asks_and_nobody_is_told(federation):
     f = federation()
     none = torch.zeros(0, dtype=torch.long)
-    found = f.bank.evaluate(References.rows("models", none), "test")
+    found = f.engine.evaluate(References.rows("models", none), "test")
     assert len(found.losses) == len(found.metrics["acc"]) == 0
 
 
@@ -255,12 +255,12 @@ def test_a_model_or_an_image_that_is_no_number_spoils_its_own_scores_alone(feder
     clean = federation(data=data)
     rows, owners = everybody_on_everybody()
     references = References.rows("models", rows, owners=owners)
-    expected = clean.bank.evaluate(references, "test").losses
+    expected = clean.engine.evaluate(references, "test").losses
     spoilt = make_data(SIZES)
     spoilt.images[spoilt.test[2][1]] = bad
     f = federation(data=spoilt)
     f.bank.boundary.rows["models"][5] = bad
-    found = f.bank.evaluate(references, "test").losses
+    found = f.engine.evaluate(references, "test").losses
     mine = (rows == 5) | (owners == 2)
     assert not found[mine].isfinite().any()
     assert torch.equal(found[~mine], expected[~mine])
@@ -272,7 +272,7 @@ def test_both_engines_give_the_same_scores(federation):
     for engine in (None, LoopEngine):
         f = federation("batchnorm", **options, **({} if engine is None else {"engine": engine}))
         rows, owners = everybody_on_everybody(CLIENTS + 1)
-        found.append(f.bank.evaluate(References.rows("initial", rows, owners=owners), "test"))
+        found.append(f.engine.evaluate(References.rows("initial", rows, owners=owners), "test"))
     torch.testing.assert_close(found[0].losses, found[1].losses, rtol=1e-10, atol=1e-10)
     for name, values in found[0].metrics.items():
         torch.testing.assert_close(values, found[1].metrics[name], rtol=1e-6, atol=1e-6)
@@ -282,7 +282,7 @@ def test_images_may_be_integers(federation, naive, make_data):
     data = make_data(SIZES)
     data.images = (data.images * 30).clamp(-100, 100).abs().to(torch.uint8)
     f = federation(data=data, optimizer=functools.partial(torch.optim.SGD, lr=1.0))
-    found = f.bank.evaluate(References.rows("models", torch.arange(CLIENTS)), "train")
+    found = f.engine.evaluate(References.rows("models", torch.arange(CLIENTS)), "train")
     for i in range(CLIENTS):
         loss = plain(naive, f, f.bank.rows("models")[i], data.train[i])[0]
         assert float(found.losses[i]) == pytest.approx(loss, rel=1e-10)
@@ -297,7 +297,7 @@ def test_no_bit_depends_on_the_number_of_threads(federation, monkeypatch, way):
         for count in (1, 2, 3):
             torch.set_num_threads(count)
             f = federation("batchnorm", sizes=SIZES, dtype=torch.float32)
-            found.append(f.bank.evaluate(References.rows("models", rows, owners=owners), "train").losses)
+            found.append(f.engine.evaluate(References.rows("models", rows, owners=owners), "train").losses)
     finally:
         torch.set_num_threads(threads)
     assert all(torch.equal(losses, found[0]) for losses in found)
@@ -310,7 +310,7 @@ def test_both_ways_give_the_same_scores(federation, monkeypatch):
         with monkeypatch.context() as patch:
             group_by(patch, way)
             f = federation("batchnorm", sizes=SIZES, metrics=METRICS)
-            found.append(f.bank.evaluate(References.rows("models", rows, owners=owners), "train"))
+            found.append(f.engine.evaluate(References.rows("models", rows, owners=owners), "train"))
     torch.testing.assert_close(found[0].losses, found[1].losses, rtol=1e-10, atol=1e-12)
     for name, values in found[0].metrics.items():
         torch.testing.assert_close(values, found[1].metrics[name], rtol=1e-6, atol=1e-6)

@@ -27,7 +27,7 @@ def found(federation, make_data, network, batch_size=4, **options):
     """The footprint of an engine's clients, in float32."""
     engine = federation(
         network=network, data=make_data((6, 4), SHAPE), dtype=torch.float32, batch_size=batch_size, **options
-    ).bank.engine
+    ).engine
     return footprint_of(network, engine.cost, torch.zeros(2, *SHAPE), engine.config)
 
 

@@ -170,7 +170,7 @@ MEETING = {
 @pytest.mark.parametrize("name", MASKED)
 def test_padding_is_left_out_where_batch_norms_alone_let_samples_meet(federation, name):
     make, expected = MASKED[name]
-    engine = federation(network=make(), sizes=(24, 8, 19), batch_size=8).bank.engine
+    engine = federation(network=make(), sizes=(24, 8, 19), batch_size=8).engine
     assert not engine._shop.network.masks_padding  # on a CPU equally long batches are faster together
     engine.all_at_once()
     assert engine._shop.network.masks_padding == expected
@@ -181,9 +181,9 @@ def test_where_samples_meet_elsewhere_too_only_equal_clients_go_together(federat
     torch.manual_seed(0)
     sizes = (48, 20, 43, 26)
     f = federation(network=Meeting(MEETING[name]), sizes=sizes, batch_size=20)
-    f.bank.engine.all_at_once()
-    assert not f.bank.engine._shop.network.masks_padding
-    f.bank.train(References.rows("models", torch.arange(4)), f.training(lr=0.1))
+    f.engine.all_at_once()
+    assert not f.engine._shop.network.masks_padding
+    f.engine.train(References.rows("models", torch.arange(4)), f.training(lr=0.1))
     for i in range(4):
         module = naive.module(f.network, f.bank.rows("models")[i])
         sgd = functools.partial(torch.optim.SGD, lr=0.1)
@@ -192,7 +192,7 @@ def test_where_samples_meet_elsewhere_too_only_equal_clients_go_together(federat
 
 
 def test_norms_of_ones_own_are_left_to_equal_clients(federation):
-    engine = federation(network=nn.Sequential(OwnNorm(6), nn.Linear(6, 3)), sizes=(8, 8), batch_size=4).bank.engine
+    engine = federation(network=nn.Sequential(OwnNorm(6), nn.Linear(6, 3)), sizes=(8, 8), batch_size=4).engine
     engine.all_at_once()
     assert not engine._shop.network.masks_padding
 
@@ -214,9 +214,9 @@ def passes(monkeypatch):
 def test_clients_of_all_sizes_go_through_the_network_together(federation, naive, passes):
     sizes = (42, 11, 35, 6, 38, 39, 14, 8)  # with batches of 4: 11, 3, 9, 2, 10, 10, 4 and 2 steps an epoch
     f = federation(kind="batchnorm", sizes=sizes)
-    f.bank.engine.all_at_once()
+    f.engine.all_at_once()
     passes.clear()
-    trained = f.bank.train(References.rows("models", torch.arange(8)), f.training(lr=0.1))
+    trained = f.engine.train(References.rows("models", torch.arange(8)), f.training(lr=0.1))
     assert passes == [sum(2 * -(-size // 4) > step for size in sizes) for step in range(22)]
     for i in range(8):
         module = naive.module(f.network, f.bank.rows("models")[i])

@@ -202,12 +202,12 @@ def test_what_cannot_be_stacked_takes_the_loop_engine_with_a_reason(federation, 
     with pytest.raises(CannotStack, match=reason):
         federation(network=network, sizes=(8, 4, 11))
     f = federation(network=network, sizes=(8, 4, 11), engine=functools.partial(make_engine, "auto"))
-    assert type(f.bank.engine) is LoopEngine
-    assert f.bank.engine.reason.startswith(f"{type(network).__name__} cannot be stacked: ")
+    assert type(f.engine) is LoopEngine
+    assert f.engine.reason.startswith(f"{type(network).__name__} cannot be stacked: ")
     with pytest.raises(UserError, match=reason) as refusal:
         federation(network=network, sizes=(8, 4, 11), engine=functools.partial(make_engine, "stacked"))
     sentence = str(refusal.value)
-    assert f.bank.engine.reason in sentence
+    assert f.engine.reason in sentence
     assert sentence.startswith("engine=stacked: ")
     assert sentence.endswith("; use engine: loop, or auto to choose it by itself")
     assert "\n" not in sentence
@@ -216,8 +216,8 @@ def test_what_cannot_be_stacked_takes_the_loop_engine_with_a_reason(federation, 
 @pytest.mark.parametrize("choice", ["auto", "stacked"])
 def test_what_can_be_stacked_is(federation, choice):
     f = federation(engine=functools.partial(make_engine, choice))
-    assert type(f.bank.engine) is StackedEngine
-    assert f.bank.engine.reason == ""
+    assert type(f.engine) is StackedEngine
+    assert f.engine.reason == ""
 
 
 def test_an_engine_can_be_made_where_gradients_are_off(federation):
@@ -225,7 +225,7 @@ def test_an_engine_can_be_made_where_gradients_are_off(federation):
         federation("batchnorm")
     with torch.inference_mode(False), torch.no_grad():
         f = federation("dropout")
-        f.bank.train(own(0, 1, 2), f.training())
+        f.engine.train(own(0, 1, 2), f.training())
     assert not torch.equal(f.bank.rows("trained"), f.bank.rows("models"))
 
 
@@ -256,8 +256,8 @@ class Centred(nn.Module):
 def test_samples_that_meet_never_meet_padding(federation, naive, make_network, kind):
     network = Centred() if kind == "centred" else make_network(kind)
     f = federation(kind if kind != "centred" else "mlp", network=network, sizes=(4, 2, 3, 6, 3))
-    assert f.bank.engine._shop.network.couples_samples == (kind != "mlp")
-    f.bank.train(own(*range(5)), f.training(lr=0.1))
+    assert f.engine._shop.network.couples_samples == (kind != "mlp")
+    f.engine.train(own(*range(5)), f.training(lr=0.1))
     for i in range(5):
         module = naive.module(f.network, f.bank.rows("models")[i])
         naive.train(module, f.data, i, functools.partial(torch.optim.SGD, lr=0.1), epochs=2, dtype=f.dtype)
@@ -269,7 +269,7 @@ def test_samples_that_meet_are_found_where_the_first_images_do_not_show_it(feder
     data = make_data((9, 4, 7), (1, 6, 6))
     data.images[data.train[0][:3]] = float("nan") if images == "not numbers" else 0.0
     f = federation("batchnorm", data=data, sizes=None, batch_size=4 if images == "equal" else 6)
-    f.bank.train(own(1, 2), f.training(lr=0.1))
+    f.engine.train(own(1, 2), f.training(lr=0.1))
     for i in (1, 2):
         module = naive.module(f.network, f.bank.rows("models")[i])
         sgd = functools.partial(torch.optim.SGD, lr=0.1)
@@ -302,8 +302,8 @@ def test_samples_that_meet_in_whole_batches_only_are_found(federation, naive, na
     torch.manual_seed(0)
     network = Hidden(HIDDEN[name])
     f = federation(network=network, sizes=(24, 8, 19, 31), batch_size=8)
-    assert f.bank.engine._shop.network.couples_samples
-    f.bank.train(own(*range(4)), f.training(lr=0.1))
+    assert f.engine._shop.network.couples_samples
+    f.engine.train(own(*range(4)), f.training(lr=0.1))
     for i in range(4):
         module = naive.module(f.network, f.bank.rows("models")[i])
         sgd = functools.partial(torch.optim.SGD, lr=0.1)
@@ -337,8 +337,8 @@ def test_a_network_without_float64_is_stacked_and_tried_out_in_the_runs_own_prec
     torch.manual_seed(0)
     network = OwnPrecision(converts)
     f = federation(network=network, dtype=torch.float32, engine=functools.partial(make_engine, "auto"))
-    assert type(f.bank.engine) is StackedEngine
-    assert re.fullmatch(note, f.bank.engine.details["trial"].split(" somewhere")[0])
+    assert type(f.engine) is StackedEngine
+    assert re.fullmatch(note, f.engine.details["trial"].split(" somewhere")[0])
 
 
 def test_what_fails_for_several_clients_in_any_precision_takes_the_loop(federation):
@@ -351,7 +351,7 @@ def test_what_fails_for_several_clients_in_any_precision_takes_the_loop(federati
 def test_scores_that_are_no_numbers_are_no_reason_to_take_the_loop(federation):
     torch.manual_seed(0)
     f = federation(network=Forward(lambda self, x: torch.log(-x.abs() - 1)))
-    assert not f.bank.train(own(0, 1), f.training()).finite.any()
+    assert not f.engine.train(own(0, 1), f.training()).finite.any()
 
 
 # --- rewriting --------------------------------------------------------------------------------------------------------
@@ -470,10 +470,10 @@ def test_layers_without_a_rule_train_and_evaluate_as_in_the_loop_engine(federati
     for engine in (functools.partial(make_engine, "auto"), LoopEngine):
         f = federation(network=network, engine=engine)
         if engine is not LoopEngine:  # torch's fast path of an encoder has no gradient, and vmap cannot keep it off
-            assert type(f.bank.engine) is (LoopEngine if name == "encoder" else StackedEngine)
-        scores = [f.bank.evaluate(own(0, 1, 2), "val").losses]
-        f.bank.train(own(0, 1, 2), f.training())
-        scores.append(f.bank.evaluate(References.rows("trained", torch.arange(3)), "test").losses)
+            assert type(f.engine) is (LoopEngine if name == "encoder" else StackedEngine)
+        scores = [f.engine.evaluate(own(0, 1, 2), "val").losses]
+        f.engine.train(own(0, 1, 2), f.training())
+        scores.append(f.engine.evaluate(References.rows("trained", torch.arange(3)), "test").losses)
         found.append((f.bank.rows("trained").clone(), *scores))
     for one, other in zip(*found, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-10)
@@ -498,9 +498,9 @@ def test_threads_do_not_meet_in_a_layer_without_a_rule(federation, monkeypatch):
         for count in (1, 4):
             torch.set_num_threads(count)
             f = federation(network=network, sizes=(8,) * 24)
-            assert len(f.bank.engine.cohorts) >= 4
-            f.bank.train(own(*range(24)), f.training(epochs=2))
-            scores = f.bank.evaluate(References.rows("trained", torch.arange(24)), "test")
+            assert len(f.engine.cohorts) >= 4
+            f.engine.train(own(*range(24)), f.training(epochs=2))
+            scores = f.engine.evaluate(References.rows("trained", torch.arange(24)), "test")
             found.append((f.bank.rows("trained").clone(), scores.losses))
     finally:
         torch.set_num_threads(threads)

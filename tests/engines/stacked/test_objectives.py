@@ -207,7 +207,7 @@ def test_an_objective_does_for_many_clients_what_it_says_for_one(federation, nai
     momentum = functools.partial(torch.optim.SGD, lr=RATE, momentum=0.9)
     f = federation(sizes=sizes, objective=kind(), sets=["initial"], optimizer=momentum)
     before = f.bank.rows("models").clone()
-    f.bank.train(own(0, 1, 2), f.training(epochs=EPOCHS, lr=RATE))
+    f.engine.train(own(0, 1, 2), f.training(epochs=EPOCHS, lr=RATE))
     for i, size in enumerate(sizes):
         hand = Hand(naive, f.network, f.data, i, before[i], f.bank.rows("initial")[i])
         optimizer = momentum(hand.params)
@@ -223,7 +223,7 @@ def test_two_updates_of_a_step_are_two_steps_of_the_optimizer(federation, naive)
     adam = functools.partial(torch.optim.Adam, lr=0.01)
     f = federation(objective=TwoUpdates(), optimizer=adam)
     before = f.bank.rows("models").clone()
-    f.bank.train(own(0, 1, 2), f.training(epochs=2, lr=0.01))
+    f.engine.train(own(0, 1, 2), f.training(epochs=2, lr=0.01))
     for i, size in enumerate((9, 4, 14)):
         hand = Hand(naive, f.network, f.data, i, before[i], before[i])
         optimizer = adam(hand.params)
@@ -243,7 +243,7 @@ def test_both_engines_agree_where_buffers_and_masks_are_at_stake(federation, kin
     rows = []
     for engine in (LoopEngine, StackedEngine):
         f = federation(kind, sizes=(10, 4, 14), objective=OBJECTIVES[name][0](), sets=["initial"], engine=engine)
-        f.bank.train(own(0, 1, 2), f.training(epochs=2))
+        f.engine.train(own(0, 1, 2), f.training(epochs=2))
         rows.append(f.bank.rows("trained").clone())
     torch.testing.assert_close(*rows, rtol=1e-10, atol=1e-10)
 
@@ -259,7 +259,7 @@ def test_the_next_phase_begins_with_an_epoch_of_its_own(federation):
     rows, samples = [], []
     for engine in (LoopEngine, StackedEngine):
         f = federation(sizes=(9, 4, 14), objective=InTwoPhases(), engine=engine)
-        result = f.bank.train(own(0, 1, 2), f.training(epochs=1))
+        result = f.engine.train(own(0, 1, 2), f.training(epochs=1))
         rows.append(f.bank.rows("trained").clone())
         samples.append(result.samples.tolist())
     torch.testing.assert_close(*rows, rtol=1e-10, atol=1e-10)
@@ -279,11 +279,11 @@ def test_an_objective_that_does_not_say_so_is_not_stacked(federation, naive):
     with pytest.raises(UserError, match=sentence):
         federation(objective=Unsaid(), engine=functools.partial(make_engine, "stacked"))
     f = federation(objective=Unsaid(), engine=functools.partial(make_engine, "auto"))
-    assert type(f.bank.engine) is LoopEngine
-    assert sentence in f.bank.engine.reason
+    assert type(f.engine) is LoopEngine
+    assert sentence in f.engine.reason
     said = federation(objective=Proximal(), engine=StackedEngine)
     for each in (f, said):
-        each.bank.train(own(0, 1, 2), each.training())
+        each.engine.train(own(0, 1, 2), each.training())
     torch.testing.assert_close(f.bank.rows("trained"), said.bank.rows("trained"), rtol=1e-10, atol=1e-10)
 
 
@@ -304,7 +304,7 @@ class Watcher(Kind):
 def test_start_and_rows_are_of_the_clients_that_are_left(federation):
     watcher = Watcher()
     f = federation(objective=watcher, sizes=(9, 4, 14), sets=["initial"], engine=StackedEngine)
-    f.bank.train(own(0, 1, 2), f.training(epochs=1))
+    f.engine.train(own(0, 1, 2), f.training(epochs=1))
     assert [count for count, _ in watcher.seen] == [3, 2, 2, 1]
     order = [2, 0, 1]  # by falling number of batches
     for count, (start, initial) in watcher.seen:

@@ -154,9 +154,9 @@ def everybody(f):
 @pytest.mark.parametrize("shared", [["*"], ["0.*"]], ids=["one phase", "two phases"])
 def test_under_auto_each_client_trains_as_by_itself(federation, naive, kind, shared):
     f = federation(optimizer=kind, engine=functools.partial(make_engine, "auto"), shared=shared)
-    assert f.bank.engine.name == ("stacked" if kind is Sign else "loop")
+    assert f.engine.name == ("stacked" if kind is Sign else "loop")
     before = f.bank.rows("models").clone()
-    f.bank.train(everybody(f), f.training(epochs=2, lr=0.03))
+    f.engine.train(everybody(f), f.training(epochs=2, lr=0.03))
     if shared == ["*"]:
         for client in range(3):
             module = naive.module(f.network, before[client])
@@ -165,13 +165,13 @@ def test_under_auto_each_client_trains_as_by_itself(federation, naive, kind, sha
             torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-10)
     found = f.bank.rows("trained").clone()
     f.data.images[f.data.train[0]] *= 50  # what happens to client 0 is nobody else's business
-    f.bank.train(everybody(f), f.training(epochs=2, lr=0.03))
+    f.engine.train(everybody(f), f.training(epochs=2, lr=0.03))
     assert torch.equal(f.bank.rows("trained")[1:], found[1:])
     assert not torch.equal(f.bank.rows("trained")[0], found[0])
 
 
 def test_the_reason_is_told_and_the_stacked_engine_refuses(federation):
     f = federation(optimizer=LARS, engine=functools.partial(make_engine, "auto"))
-    assert f.bank.engine.reason.startswith("Sequential cannot be stacked: optimizer LARS does not update every number")
+    assert f.engine.reason.startswith("Sequential cannot be stacked: optimizer LARS does not update every number")
     with pytest.raises(UserError, match=r"^engine=stacked: .*optimizer LARS does not .*; use engine: loop"):
         federation(optimizer=LARS, engine=functools.partial(make_engine, "stacked"))

@@ -96,7 +96,7 @@ def test_scores_in_bfloat16_have_losses_in_float32(federation, bias):
     for engine in (StackedEngine, LoopEngine):
         f = federation(engine=engine, network=network, dtype=torch.float32, reduced=torch.bfloat16)
         with Types() as types:
-            trained = f.bank.train(References.rows("models", torch.arange(f.m)), f.training(lr=0.1))
+            trained = f.engine.train(References.rows("models", torch.arange(f.m)), f.training(lr=0.1))
         assert set(types.products) == {torch.bfloat16}
         found[engine] = [f.bank.rows("trained").clone(), trained.losses]
     for ours, its in zip(found[StackedEngine], found[LoopEngine], strict=True):

@@ -66,7 +66,7 @@ def check(federation, naive, make_data, name, optimizer):
     before = f.bank.rows("models")
     for i in range(3):
         before[i] = naive.row(build(name, seed=i)[0], f.dtype)
-    result = f.bank.train(own(0, 1, 2), f.training(lr=lr))
+    result = f.engine.train(own(0, 1, 2), f.training(lr=lr))
     for i in range(3):
         module = naive.module(network, before[i])
         plain = functools.partial(kind, lr=lr, **options)
@@ -124,7 +124,7 @@ def test_each_client_of_a_convolutional_network_is_clipped_by_itself(
     network, shape = build("LeNet")
     f = federation(network=network, data=make_data((7, 2, 8), shape), **clipping)
     before = f.bank.rows("models").clone()
-    f.bank.train(own(2, 0, 1), f.training(lr=0.3))
+    f.engine.train(own(2, 0, 1), f.training(lr=0.3))
     for i in range(3):
         module = naive.module(network, before[i])
         sgd = functools.partial(torch.optim.SGD, lr=0.3)
@@ -145,7 +145,7 @@ def test_phases_train_personal_columns_then_shared_ones(federation, naive, make_
     adam = functools.partial(torch.optim.Adam, lr=0.01)
     f = federation(kind, network=network, sizes=(10, 4, 14), shared=shared, optimizer=adam)
     before = f.bank.rows("models").clone()
-    f.bank.train(own(0, 1, 2), f.training(epochs=2, lr=0.01))
+    f.engine.train(own(0, 1, 2), f.training(epochs=2, lr=0.01))
     for i in range(3):
         module = naive.module(network, before[i])
         for phase, mine in enumerate((lambda name: name not in shared, lambda name: name in shared)):
@@ -163,7 +163,7 @@ def test_phases_train_personal_columns_then_shared_ones(federation, naive, make_
                 tensor = dict([*module.named_parameters(), *module.named_buffers()])[entry.name]
                 close(found, tensor.detach().reshape(-1))
     loop = federation(kind, network=network, sizes=(10, 4, 14), shared=shared, optimizer=adam, engine=LoopEngine)
-    loop.bank.train(own(0, 1, 2), loop.training(epochs=2, lr=0.01))
+    loop.engine.train(own(0, 1, 2), loop.training(epochs=2, lr=0.01))
     close(f.bank.rows("trained"), loop.bank.rows("trained"))
 
 
@@ -200,13 +200,13 @@ def test_no_bit_depends_on_the_number_of_threads(federation, monkeypatch, kind):
             torch.set_num_threads(count)
             momentum = functools.partial(torch.optim.SGD, lr=1.0, momentum=0.9)
             f = federation(kind, sizes=sizes, dtype=torch.float32, optimizer=momentum)
-            assert len(f.bank.engine.cohorts) >= 4
-            assert f.bank.engine.threads == count
-            result = f.bank.train(own(*range(21)), f.training())
-            gradients = f.bank.gradients(own(*range(21)), f.training())
+            assert len(f.engine.cohorts) >= 4
+            assert f.engine.threads == count
+            result = f.engine.train(own(*range(21)), f.training())
+            gradients = f.engine.gradients(own(*range(21)), f.training())
             pairs = torch.cartesian_prod(torch.arange(21), torch.arange(21))[::5]
-            scores = f.bank.evaluate(References.rows("trained", pairs[:, 0], owners=pairs[:, 1]), "test")
-            whole = f.bank.evaluate(References.rows("models", torch.arange(21), owners=torch.full((21,), -1)), "test")
+            scores = f.engine.evaluate(References.rows("trained", pairs[:, 0], owners=pairs[:, 1]), "test")
+            whole = f.engine.evaluate(References.rows("models", torch.arange(21), owners=torch.full((21,), -1)), "test")
             found.append((f.bank.rows("trained").clone(), result.losses, gradients, scores.losses, whole.losses))
     finally:
         torch.set_num_threads(threads)
@@ -227,12 +227,12 @@ def test_what_is_no_number_stays_with_its_client(federation, make_data, one_coho
             data.images[data.train[1]] = poison
             data.images[data.test[1]] = poison
         f = federation(kind, data=data)
-        assert len(f.bank.engine.cohorts) == 1
+        assert len(f.engine.cohorts) == 1
         if poison is not None:
             f.bank.boundary.rows["models"][1] = poison
-        result = f.bank.train(own(0, 1, 2, 3), f.training())
-        gradients = f.bank.gradients(own(0, 1, 2, 3), f.training())
-        scores = f.bank.evaluate(own(0, 1, 2, 3), "test")
+        result = f.engine.train(own(0, 1, 2, 3), f.training())
+        gradients = f.engine.gradients(own(0, 1, 2, 3), f.training())
+        scores = f.engine.evaluate(own(0, 1, 2, 3), "test")
         assert result.finite.tolist() == [True, poison is None, True, True]
         keep = [0, 2, 3]
         found.append([f.bank.rows("trained")[keep], gradients[keep], scores.losses[keep], result.losses[keep]])
@@ -274,7 +274,7 @@ def test_a_word_beyond_the_table_is_an_error_and_no_word_of_another_client(feder
     with pytest.raises(UserError, match=r"model.network Words fails on a batch of .*out of range"):
         federation(network=Words(), data=data)
     with pytest.raises(IndexError, match="out of range"):
-        f.bank.train(own(0, 1, 2), f.training())
+        f.engine.train(own(0, 1, 2), f.training())
 
 
 # --- dropout layers ---------------------------------------------------------------------------------------------------
@@ -287,7 +287,7 @@ def test_masks_are_those_of_the_loop_engine(federation, make_network, one_cohort
     try:
         for engine in (LoopEngine, StackedEngine):
             f = federation("dropout", network=network, sizes=(7, 2, 8), engine=engine)
-            f.bank.train(own(0, 1, 2), f.training())
+            f.engine.train(own(0, 1, 2), f.training())
             rows.append(f.bank.rows("trained").clone())
     finally:
         torch.set_default_dtype(torch.float32)
@@ -303,7 +303,7 @@ def test_augmentation_of_clients_with_short_batches_draws_for_their_own_samples(
             apply=lambda x, draws: x * draws.to(x),
         )
         f = federation(data=data, engine=engine)
-        f.bank.train(own(0, 1, 2), f.training())
+        f.engine.train(own(0, 1, 2), f.training())
         rows.append(f.bank.rows("trained").clone())
     close(*rows)
 
@@ -312,7 +312,7 @@ def test_augmentation_of_clients_with_short_batches_draws_for_their_own_samples(
 def test_gradients_weigh_samples_equally(federation, naive, make_data, one_cohort, batches):
     network, shape = build("LeNet")
     f = federation(network=network, data=make_data((7, 2, 10), shape))
-    found = f.bank.gradients(own(0, 1, 2), f.training(gradients=True, batches=batches))
+    found = f.engine.gradients(own(0, 1, 2), f.training(gradients=True, batches=batches))
     for i in range(3):
         module = naive.module(network, f.bank.rows("models")[i])
         samples = f.data.train[i]

@@ -128,7 +128,7 @@ def does_not_see_cohorts(listed: Listed, place: str) -> None:
     """Another engine with a cohort for each client, on several threads, does the same up to rounding."""
     found = usual(listed, place)
     run = start(listed, place, engine="stacked")
-    run.bank.engine.cohorts = list(torch.arange(CLIENTS).split(1))
+    run.module.engine.cohorts = list(torch.arange(CLIENTS).split(1))
     with threads(3):
         agree(found.rounds, pictures(run), ROUNDING)
 
