@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 from lightning.pytorch.callbacks import EarlyStopping
 from lightning.pytorch.loops.fit_loop import _FitLoop
@@ -24,12 +24,8 @@ from lightning.pytorch.trainer.states import TrainerFn
 from dfl_lightning.distributed.communicator import StoppedElsewhere
 from dfl_lightning.distributed.strategy import look_for_the_others
 from dfl_lightning.protocol import RoundProtocol
+from dfl_lightning.round.hosts import RunModule, RunTrainer
 from dfl_lightning.round.record import Round, call_round_hook
-
-if TYPE_CHECKING:
-    from dfl_lightning.module import DFLModule
-    from dfl_lightning.trainer import DFLTrainer
-
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
@@ -89,12 +85,12 @@ class RoundLoop(_FitLoop):
 
     @property
     def _protocol(self) -> RoundProtocol:
-        return RoundProtocol(cast("DFLTrainer", self.trainer))
+        return RoundProtocol(cast("RunTrainer", self.trainer))
 
     @property
     def rounds_committed(self) -> int:
         """Rounds whose models a checkpoint would hold now."""
-        module = cast("DFLModule | None", self.trainer.lightning_module)
+        module = cast("RunModule | None", self.trainer.lightning_module)
         return 0 if module is None or module.bank is None else module.bank.boundary.round
 
     @property
@@ -112,7 +108,7 @@ class RoundLoop(_FitLoop):
 
     @property
     def _stopped_early(self) -> bool:
-        trainer = cast("DFLTrainer", self.trainer)
+        trainer = cast("RunTrainer", self.trainer)
         return any(isinstance(c, EarlyStopping) and c.stopped_epoch > 0 for c in trainer.callbacks)  # type: ignore[attr-defined]
 
     # --- the round ----------------------------------------------------------------------------------------------------
@@ -249,7 +245,7 @@ class RoundLoop(_FitLoop):
 
     def _stopped(self, signum: int) -> RunStopped:
         """With the run folder where the rounds are saved on the way out."""
-        trainer, rounds = cast("DFLTrainer", self.trainer), self.rounds_committed
+        trainer, rounds = cast("RunTrainer", self.trainer), self.rounds_committed
         folder = trainer.run_folder if trainer.keeps_checkpoints and rounds else None
         return RunStopped(signum, rounds, None if folder is None else folder.path)
 

@@ -337,7 +337,7 @@ class DFLModule(LightningModule):
         if self.topology.num_servers > 1:
             selection = self.federation.policy(Selection)
             assert selection is not None
-            with draws_by_name_only(self, selection, "assign"):
+            with draws_by_name_only(self.bank.boundary.round, selection, "assign"):
                 nodes = self.num_clients + selection.assign(self.federation, owners)
         return References.rows(self.reported_rows, nodes, owners)
 

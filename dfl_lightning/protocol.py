@@ -18,21 +18,20 @@ from dfl_lightning.bank.references import References
 from dfl_lightning.callbacks.base import Aggregation, Selection, Substitution, Threshold
 from dfl_lightning.engines.jobs import Trained, Training
 from dfl_lightning.functional import count_votes
+from dfl_lightning.round.hosts import RunModule, RunTrainer
 from dfl_lightning.round.record import BYTES, Round, call_round_hook, draws_by_name_only
 from dfl_lightning.utils.errors import UserError
 
 if TYPE_CHECKING:
-    from dfl_lightning.module import DFLModule
     from dfl_lightning.round.federation import Federation
-    from dfl_lightning.trainer import DFLTrainer
 
 
 class RoundProtocol:
     """The steps of a round and the promises that each must keep."""
 
-    def __init__(self, trainer: DFLTrainer) -> None:
+    def __init__(self, trainer: RunTrainer) -> None:
         self.trainer = trainer
-        self.module = cast("DFLModule", trainer.lightning_module)
+        self.module = cast("RunModule", trainer.lightning_module)
 
     @property
     def federation(self) -> Federation:
@@ -116,7 +115,7 @@ class RoundProtocol:
             self._substitute(round)
             self._weigh(round)
             objective = self.federation.objective
-            with draws_by_name_only(self.module, objective, "before_mixing"):
+            with draws_by_name_only(round.index, objective, "before_mixing"):
                 objective.before_mixing(round)
             call_round_hook(trainer, "on_mix", round)
             self._promise_finite(round.bank.next_rows()["models"])

@@ -44,7 +44,7 @@ from dfl_lightning.utils.errors import UserError, nearest
 from dfl_lightning.utils.lightning_warnings import quiet_lightning
 
 if TYPE_CHECKING:
-    from dfl_lightning.module import DFLModule
+    from dfl_lightning.round.hosts import RunModule
 
 NO_MEANING: dict[str, tuple[tuple[Any, ...], str]] = {
     "accumulate_grad_batches": ((1,), "use a larger model.batch_size"),
@@ -201,7 +201,7 @@ class DFLTrainer(Trainer):
             where = self.strategy.root_device.type
             raise UserError(f"trainer.cuda_graphs=true needs a GPU with CUDA, and this run is on {where}; leave it out")
         if type(self.strategy.checkpoint_io) is TorchCheckpointIO:
-            in_pieces = ShardedCheckpointIO(lambda: cast("DFLModule", self.lightning_module).bank)
+            in_pieces = ShardedCheckpointIO(lambda: cast("RunModule", self.lightning_module).bank)
             self.strategy.checkpoint_io = in_pieces if checkpoints == "sharded" else AtomicCheckpointIO()
         if not isinstance(self.strategy, (SingleDeviceStrategy, ClientStrategy)):
             strategy_for(self.strategy, devices, num_nodes)  # what Lightning chose by itself is refused by name
@@ -280,13 +280,13 @@ class DFLTrainer(Trainer):
                 taking_part.append(callback)
         return tuple(taking_part)
 
-    def check_monitors(self, module: DFLModule) -> None:
+    def check_monitors(self, module: RunModule) -> None:
         """Refuse callbacks that need validation data or a logger where there is none.
 
         Raises:
             UserError: which callback, and what to set.
         """
-        has_validation = bool(module.data.sizes("val").sum())
+        has_validation = bool(module.federation.data.sizes("val").sum())
         for callback in self.callbacks:  # type: ignore[attr-defined]
             name, monitor = type(callback).__name__, str(getattr(callback, "monitor", None))
             if monitor.startswith("val_") and not has_validation:
@@ -431,7 +431,7 @@ class DFLTrainer(Trainer):
         if begun or self.state.status != TrainerStatus.INTERRUPTED:
             super().save_checkpoint(filepath, weights_only, storage_options)
 
-    def prepare(self, module: DFLModule, datamodule: Any) -> None:
+    def prepare(self, module: Any, datamodule: Any) -> None:
         """Set everything up as `fit` does, up to the first round, without training or writing anything."""
         self.state.fn = TrainerFn.FITTING
         self.strategy._lightning_module = module

@@ -7,26 +7,12 @@ import dfl_lightning
 
 PACKAGE = Path(dfl_lightning.__file__).parent
 ORDER = [
-    *("cli", "study", "trainer", "loop", "protocol", "module", "report", "checkpoints", "callbacks"),
+    *("cli", "study", "module", "trainer", "loop", "protocol", "report", "checkpoints", "callbacks"),
     *("objectives", "models", "round", "engines", "bank", "distributed", "data", "topology", "functional", "utils"),
 ]
 """From the top to the ground; a room may import those below it."""
 
-UPWARDS = {
-    ("study", "cli"): "cells are resolved and run as dfl-fit does; cli.main starts dfl-study",
-    ("loop", "trainer"): "a type: the loop of this very trainer",
-    ("protocol", "trainer"): "a type",
-    ("module", "trainer"): "a type",
-    ("report", "trainer"): "a type, for Lightning's hooks",
-    ("report", "module"): "a type, for Lightning's hooks",
-    ("checkpoints", "trainer"): "a type, for Lightning's hooks",
-    ("checkpoints", "module"): "a type, for Lightning's hooks",
-    ("round", "trainer"): "a type, for Lightning's hooks",
-    ("round", "module"): "a type, for Lightning's hooks",
-    ("round", "objectives"): "the federation has the run's objective",
-    ("bank", "engines"): "the bank hands training and evaluation on to its engine",
-    ("distributed", "checkpoints"): "the strategy saves in pieces",
-}
+UPWARDS = {("study", "cli"): "cells are resolved and run as dfl-fit does; cli.main starts dfl-study"}
 """Arrows that go up, and why; a new one is a reason to think again, one that is gone leaves this table."""
 
 

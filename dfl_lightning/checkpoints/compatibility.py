@@ -2,37 +2,34 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from dfl_lightning.callbacks import Policy
 from dfl_lightning.checkpoints.io import FORMAT
+from dfl_lightning.round.hosts import RunModule, RunTrainer
 from dfl_lightning.utils.errors import UserError
 
-if TYPE_CHECKING:
-    from dfl_lightning.module import DFLModule
-    from dfl_lightning.trainer import DFLTrainer
 
-
-def fingerprint(trainer: DFLTrainer, module: DFLModule) -> dict[str, Any]:
+def fingerprint(trainer: RunTrainer, module: RunModule) -> dict[str, Any]:
     """What a checkpoint must agree with to be continued."""
     policies = {c.state_key: _plain(c) for c in trainer.policies()}
     return {
         "format": FORMAT,
-        "network": {"name": type(module.network).__name__, **module.layout.fingerprint()},
-        "clients": module.num_clients,
-        "nodes": module.topology.num_nodes,
-        "topology": module.topology.identity(),
-        "seed": module.seed,
+        "network": {"name": type(module.federation.network).__name__, **module.federation.layout.fingerprint()},
+        "clients": module.federation.num_clients,
+        "nodes": module.federation.topology.num_nodes,
+        "topology": module.federation.topology.identity(),
+        "seed": module.federation.seed,
         "data": trainer.datamodule.describe(),
         "rows": str(module.bank.boundary.rows["models"].dtype),
         "row sets": sorted(module.bank.boundary.rows),
-        "reported": module.reported_rows,
+        "reported": module.federation.reported_rows,
         "policies": policies,
         "config": _comparable(trainer.config),
     }
 
 
-def check_fingerprint(trainer: DFLTrainer, module: DFLModule, saved: dict[str, Any] | None) -> None:
+def check_fingerprint(trainer: RunTrainer, module: RunModule, saved: dict[str, Any] | None) -> None:
     """Refuse a checkpoint that is not of this run, naming what differs.
 
     Raises:
@@ -54,7 +51,7 @@ def check_fingerprint(trainer: DFLTrainer, module: DFLModule, saved: dict[str, A
             raise UserError(f"{where}: {name} is {theirs} in the checkpoint and {ours} in this run{hint}")
 
 
-def check_rounds(trainer: DFLTrainer, rounds: int) -> None:
+def check_rounds(trainer: RunTrainer, rounds: int) -> None:
     """Refuse a checkpoint that has more rounds than this run is asked for.
 
     Raises:

@@ -18,6 +18,8 @@ from lightning.fabric.plugins.io.torch_io import TorchCheckpointIO
 from lightning.pytorch.callbacks import Checkpoint
 
 from dfl_lightning.checkpoints.sharded import META, ShardedRows, read_shards, write_shards
+from dfl_lightning.distributed.strategy import RowsCheckpointIO
+from dfl_lightning.round.hosts import RunModule, RunTrainer
 from dfl_lightning.round.record import RoundCallback
 from dfl_lightning.utils.checksums import Damaged, check_archive, written_with_checksums
 from dfl_lightning.utils.errors import UserError
@@ -25,8 +27,6 @@ from dfl_lightning.utils.files import sync_folder, write_atomically
 
 if TYPE_CHECKING:
     from dfl_lightning.bank.bank import Bank
-    from dfl_lightning.module import DFLModule
-    from dfl_lightning.trainer import DFLTrainer
 
 FOLDER, LAST, PREVIOUS = "checkpoints", "last.ckpt", "previous.ckpt"
 ABOUT = {
@@ -42,7 +42,7 @@ SMALL = 2**20
 """Bytes of a part of a file that is compared with its checksum even where the rows, the largest parts, are not read."""
 
 
-class AtomicCheckpointIO(TorchCheckpointIO):
+class AtomicCheckpointIO(RowsCheckpointIO, TorchCheckpointIO):
     """Writes under a temporary name, syncs, renames; keeps the predecessor of `last.ckpt` as `previous.ckpt`.
 
     Reads with `weights_only=True`: a file cannot run code.
@@ -66,6 +66,12 @@ class AtomicCheckpointIO(TorchCheckpointIO):
         """See `read_checkpoint`."""
         return read_checkpoint(path, map_location)
 
+    def read(
+        self, path: Any, map_location: Any = "cpu", mmap: bool | None = None, verify: bool = True
+    ) -> dict[str, Any]:
+        """See `read_checkpoint`."""
+        return read_checkpoint(path, map_location, mmap, verify)
+
     def remove_checkpoint(self, path: Any) -> None:
         """Of any kind."""
         _remove(Path(path))
@@ -77,6 +83,8 @@ class ShardedCheckpointIO(AtomicCheckpointIO):
     Args:
         bank: of the run.
     """
+
+    in_pieces = True
 
     def __init__(self, bank: Callable[[], Bank]) -> None:
         super().__init__()
@@ -280,7 +288,7 @@ class RoundCheckpoint(Checkpoint, RoundCallback):
             boundary = pl_module.bank.boundary
             self._saved = (file, boundary.round, boundary.closed)
 
-    def on_boundary(self, trainer: DFLTrainer, module: DFLModule) -> None:
+    def on_boundary(self, trainer: RunTrainer, module: RunModule) -> None:
         """Save where it is due."""
         if module.bank.boundary.round % trainer.checkpoint_every == 0:
             self._save(trainer, module)
@@ -297,7 +305,7 @@ class RoundCheckpoint(Checkpoint, RoundCallback):
         if bank.ranks.count == 1 or bank.ranks.stopped_together:  # else the others are elsewhere, or nowhere
             self._save(trainer, pl_module)
 
-    def _save(self, trainer: DFLTrainer, module: DFLModule) -> None:
+    def _save(self, trainer: RunTrainer, module: RunModule) -> None:
         boundary = module.bank.boundary
         if trainer.run.path is None or boundary.round == 0:
             return

@@ -6,12 +6,13 @@ process has which clients is decided in `communicator.py`.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from typing import Any
 
+from lightning.fabric.plugins import CheckpointIO
 from lightning.pytorch.strategies import DDPStrategy, Strategy, StrategyRegistry
 from torch import nn
 
-from dfl_lightning.checkpoints.io import AtomicCheckpointIO, ShardedCheckpointIO, read_checkpoint
 from dfl_lightning.distributed.communicator import LostProcess, Ranks
 from dfl_lightning.distributed.environment import check_launch
 from dfl_lightning.distributed.launcher import Launcher, lost_child, lost_parent
@@ -23,6 +24,29 @@ BACKENDS = "cpu:gloo,cuda:nccl"
 
 SAME = ("auto", "ddp", NAME)
 """Names of the strategy: for clients they all mean the same."""
+
+
+class RowsCheckpointIO(CheckpointIO):
+    """Reads and writes checkpoints of which each process may want its own rows only.
+
+    Attributes:
+        in_pieces: whether every process writes its own rows.
+    """
+
+    in_pieces = False
+
+    @abstractmethod
+    def read(
+        self, path: Any, map_location: Any = "cpu", mmap: bool | None = None, verify: bool = True
+    ) -> dict[str, Any]:
+        """A checkpoint.
+
+        Args:
+            path: the file or folder.
+            map_location: see `torch.load`.
+            mmap: leave large parts in the file until they are read.
+            verify: compare what is read with its checksums.
+        """
 
 
 class ClientStrategy(DDPStrategy):
@@ -53,29 +77,33 @@ class ClientStrategy(DDPStrategy):
     def lightning_module_state_dict(self) -> dict[str, Any]:
         """The boundary with the rows of all processes, in the first of them; all of them call this."""
         state = super().lightning_module_state_dict()
-        if isinstance(self.checkpoint_io, ShardedCheckpointIO):
+        if self._in_pieces:
             return state
         whole = {name: self._ranks.gather_rows(rows) for name, rows in state.items() if name.startswith("bank.rows.")}
         return {**state, **whole}
 
     def save_checkpoint(self, checkpoint: dict[str, Any], filepath: Any, storage_options: Any = None) -> None:
         """By the first process, or in pieces by all."""
-        if isinstance(self.checkpoint_io, ShardedCheckpointIO):
+        if self._in_pieces:
             self.checkpoint_io.save_checkpoint(checkpoint, filepath, storage_options)
         else:
             super().save_checkpoint(checkpoint, filepath, storage_options)
 
     def load_checkpoint(self, checkpoint_path: Any, weights_only: bool | None = None) -> dict[str, Any]:
         """Verified by the first process of each machine; each reads the rows of its own clients only."""
-        if not isinstance(self.checkpoint_io, AtomicCheckpointIO):
+        if not isinstance(self.checkpoint_io, RowsCheckpointIO):
             return super().load_checkpoint(checkpoint_path, weights_only)
         with self._ranks.together():
-            return read_checkpoint(checkpoint_path, mmap=True, verify=self.local_rank == 0)
+            return self.checkpoint_io.read(checkpoint_path, mmap=True, verify=self.local_rank == 0)
 
     def load_model_state_dict(self, checkpoint: Any, strict: bool = True) -> None:
         """A damaged piece, which one process reads, is refused by all."""
         with self._ranks.together():
             super().load_model_state_dict(checkpoint, strict)
+
+    @property
+    def _in_pieces(self) -> bool:
+        return isinstance(self.checkpoint_io, RowsCheckpointIO) and self.checkpoint_io.in_pieces
 
     @property
     def _ranks(self) -> Ranks:

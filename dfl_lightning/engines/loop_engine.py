@@ -20,7 +20,6 @@ from dfl_lightning.bank.matmul import one_blas_thread
 from dfl_lightning.bank.references import References
 from dfl_lightning.data import ClientData
 from dfl_lightning.engines.config import EngineConfig
-from dfl_lightning.engines.copies import copy_of
 from dfl_lightning.engines.dropout_layers import replace_dropout_layers
 from dfl_lightning.engines.engine import EVALUATION_BATCH, Engine, right_answers
 from dfl_lightning.engines.jobs import Evaluation, Targets, Trained, Training
@@ -28,6 +27,7 @@ from dfl_lightning.engines.loop_training import LoopJob, LoopWork
 from dfl_lightning.engines.optimizers import ClientOptimizer
 from dfl_lightning.engines.placing import set_mode
 from dfl_lightning.engines.trial import Trial, try_plain
+from dfl_lightning.utils.module_copies import copy_of
 from dfl_lightning.utils.thread_pool import Workers, workers
 
 if TYPE_CHECKING:

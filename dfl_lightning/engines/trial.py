@@ -12,13 +12,13 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from dfl_lightning.data import ClientData
 from dfl_lightning.engines.config import EngineConfig
-from dfl_lightning.engines.copies import copy_of, refuse_gradient_hooks
 from dfl_lightning.engines.coupling import close, place_matters, same, samples_meet
 from dfl_lightning.engines.dropout_layers import mask_key, replace_dropout_layers
 from dfl_lightning.engines.engine import EVALUATION_BATCH
 from dfl_lightning.engines.loss_trial import on_copies, try_loss
 from dfl_lightning.engines.placing import placed
 from dfl_lightning.utils.errors import UserError, is_out_of_memory, reason
+from dfl_lightning.utils.module_copies import copy_of, refuse_gradient_hooks
 from dfl_lightning.utils.random_streams import stream_seed
 
 TRAINING_OPERATIONS, EVALUATION_OPERATIONS = 4e10, 5e8

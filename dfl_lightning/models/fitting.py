@@ -11,7 +11,6 @@ from torch.nn.parameter import is_lazy
 from torchmetrics import Metric
 
 from dfl_lightning.data import ClientData
-from dfl_lightning.engines.copies import copy_of
 from dfl_lightning.engines.dropout_layers import check_no_global_draws, replace_dropout_layers
 from dfl_lightning.engines.loss_trial import try_loss
 from dfl_lightning.engines.optimizers import name_of as called
@@ -19,6 +18,7 @@ from dfl_lightning.engines.placing import placed, refuse_untrained
 from dfl_lightning.models.network import Network
 from dfl_lightning.utils.errors import UserError, is_out_of_memory, reason
 from dfl_lightning.utils.global_generators import name_of, no_global_draws
+from dfl_lightning.utils.module_copies import copy_of
 from dfl_lightning.utils.plain_tensors import refuse_unusual
 from dfl_lightning.utils.random_streams import stream
 

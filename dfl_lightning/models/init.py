@@ -11,9 +11,9 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from dfl_lightning.engines.copies import computed_parameter, copy_of
 from dfl_lightning.utils.checksums import Damaged, check_archive
 from dfl_lightning.utils.errors import UserError
+from dfl_lightning.utils.module_copies import computed_parameter, copy_of
 from dfl_lightning.utils.random_streams import stream_seed
 
 

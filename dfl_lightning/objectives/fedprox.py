@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from dfl_lightning.bank.layout import Layout
-from dfl_lightning.objectives.base import Duration, JobContext, Phase
+from dfl_lightning.engines.local_work import Duration, JobContext, Phase
 from dfl_lightning.objectives.plain import Plain
 from dfl_lightning.utils.errors import UserError
 

@@ -8,8 +8,8 @@ import torch
 
 from dfl_lightning.bank.references import pairs_of
 from dfl_lightning.engines.draws import batches_of
+from dfl_lightning.engines.local_work import JobContext
 from dfl_lightning.functional import exchange_weights
-from dfl_lightning.objectives.base import JobContext
 from dfl_lightning.objectives.plain import Plain
 from dfl_lightning.utils.errors import UserError
 

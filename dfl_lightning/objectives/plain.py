@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dfl_lightning.bank.layout import Layout
-from dfl_lightning.objectives.base import Duration, JobContext, Objective, Phase
+from dfl_lightning.engines.local_work import Duration, JobContext, Phase
+from dfl_lightning.round.objective import Objective
 from dfl_lightning.utils.errors import UserError
 
 

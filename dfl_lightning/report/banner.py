@@ -2,33 +2,28 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from dfl_lightning.callbacks import Aggregation, Metropolis, Policy
 from dfl_lightning.report.memory_estimate import predicted_memory
 from dfl_lightning.report.summary import size
 from dfl_lightning.report.unusual import unusual_settings
-
-if TYPE_CHECKING:
-    from dfl_lightning.module import DFLModule
-    from dfl_lightning.trainer import DFLTrainer
+from dfl_lightning.round.hosts import RunModule, RunTrainer
 
 
-def banner(trainer: DFLTrainer, module: DFLModule) -> list[str]:
+def banner(trainer: RunTrainer, module: RunModule) -> list[str]:
     """Method, clients, network, data; topology and engine; then notes a user should act on or know."""
-    layout = module.layout
+    layout = module.federation.layout
     names = " + ".join(type(policy).__name__ for policy in trainer.policies())
     shared = sum(e.stop - e.start for e in layout.entries if not e.is_buffer and layout.is_shared(e))
     parameters = f"{layout.num_parameters:,} parameters each"
     if shared < layout.num_parameters:
         parameters += f", {shared:,} shared"
-    network = f"{type(module.network).__name__} ({parameters})"
+    network = f"{type(module.federation.network).__name__} ({parameters})"
     data = trainer.datamodule.describe()
     lines = [
-        f"{names} · {module.num_clients} clients · {network} · {data}",
-        f"{module.topology.describe()} · {describe_engine(module)} · seed {module.seed}",
+        f"{names} · {module.federation.num_clients} clients · {network} · {data}",
+        f"{module.federation.topology.describe()} · {describe_engine(module)} · seed {module.federation.seed}",
     ]
-    aggregation = trainer.policy(Aggregation)
+    aggregation = module.federation.policy(Aggregation)
     rate = aggregation.second_eigenvalue(module.federation) if isinstance(aggregation, Metropolis) else None
     if rate is not None:
         lines.append(f"Metropolis weights: second largest eigenvalue modulus {rate:.4g} while everybody is up")
@@ -36,7 +31,7 @@ def banner(trainer: DFLTrainer, module: DFLModule) -> list[str]:
     return lines
 
 
-def describe_engine(module: DFLModule) -> str:
+def describe_engine(module: RunModule) -> str:
     """Engine, threads, cohorts, and what memory the run will take."""
     engine = module.engine
     processes, threads, cohorts = module.bank.ranks.count, engine.threads, len(engine.cohorts)
@@ -48,7 +43,7 @@ def describe_engine(module: DFLModule) -> str:
     return f"engine: {engine.name}, {', '.join(words)}, {size(sum(predicted_memory(module).values()))}{each}"
 
 
-def notes(trainer: DFLTrainer, module: DFLModule) -> list[str]:
+def notes(trainer: RunTrainer, module: RunModule) -> list[str]:
     """What is switched off, dropped or odd about this run."""
     found = [*trainer.remarks, *unusual_settings(trainer, module)]
     if module.engine is not None and module.engine.reason:
@@ -63,5 +58,5 @@ def notes(trainer: DFLTrainer, module: DFLModule) -> list[str]:
         if isinstance(callback, Policy) and callback.switched_off:
             found.append(f"{type(callback).__name__} is switched off: nothing in this run reads what it writes")
     found += trainer.datamodule.notes()
-    found += module.topology.warnings()
+    found += module.federation.topology.warnings()
     return found

@@ -3,30 +3,27 @@
 from __future__ import annotations
 
 import itertools
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from dfl_lightning.engines.local_work import Duration
 from dfl_lightning.report.banner import banner
 from dfl_lightning.report.memory_estimate import predicted_memory
 from dfl_lightning.report.summary import size
+from dfl_lightning.round.hosts import RunModule, RunTrainer
 from dfl_lightning.topology import Topology, reach
 
-if TYPE_CHECKING:
-    from dfl_lightning.module import DFLModule
-    from dfl_lightning.trainer import DFLTrainer
 
-
-def explain(trainer: DFLTrainer, module: DFLModule, datamodule: Any) -> list[str]:
+def explain(trainer: RunTrainer, module: RunModule, datamodule: Any) -> list[str]:
     """The banner and the costs of a run that is set up as far as possible without training anything."""
     trainer.prepare(module, datamodule)
-    data, layout = module.data, module.layout
+    data, layout = module.federation.data, module.federation.layout
     models = module.bank.boundary.rows["models"]
     images = data.images.numel() * data.images.element_size()
     sizes = data.sizes("train")
     evaluations = (trainer.max_epochs or 0) // (trainer.check_val_every_n_epoch or 1)
     sets = ", ".join(module.bank.boundary.rows)
     row_sets = len(module.bank.boundary.rows)
-    neighbours = in_reach(module.topology, trainer.max_epochs or 0)
+    neighbours = in_reach(module.federation.topology, trainer.max_epochs or 0)
     return [
         *banner(trainer, module),
         f"rounds: {trainer.max_epochs}, evaluated {evaluations} times",
@@ -42,7 +39,7 @@ def explain(trainer: DFLTrainer, module: DFLModule, datamodule: Any) -> list[str
     ]
 
 
-def _local_work(module: DFLModule, sizes: list[int]) -> str:
+def _local_work(module: RunModule, sizes: list[int]) -> str:
     """How long clients train, and what all of them do together; `sizes` are their training samples."""
     durations = [phase.duration for phase in module.phases]
     length = " and ".join(map(str, durations))
@@ -55,7 +52,7 @@ def _local_work(module: DFLModule, sizes: list[int]) -> str:
     return f"{length}, {steps:,} optimizer steps, {samples:,} samples over all clients"
 
 
-def _cohorts(module: DFLModule) -> str:
+def _cohorts(module: RunModule) -> str:
     engine = module.engine
     sizes = [len(cohort) for cohort in engine.cohorts]
     each = f"{min(sizes)} to {max(sizes)}" if min(sizes) < max(sizes) else str(sizes[0])
@@ -69,7 +66,7 @@ def _words(value: str | list[str]) -> str:
     return value if isinstance(value, str) else ", ".join(value)
 
 
-def _memory(module: DFLModule) -> str:
+def _memory(module: RunModule) -> str:
     parts = predicted_memory(module)
     words = {"rows": "rows", "data": "data", "work": "work under way", "pairs": "pairs of nodes"}
     listed = " + ".join(f"{size(parts[name])} {word}" for name, word in words.items())

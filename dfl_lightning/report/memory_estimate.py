@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from torch import Tensor
 
-if TYPE_CHECKING:
-    from dfl_lightning.module import DFLModule
+from dfl_lightning.round.hosts import RunModule
 
 PAIR_MATRICES = 12
 """Matrices of 8-byte numbers, one for each pair of nodes, that a round holds at a time, more or less."""
@@ -16,7 +13,7 @@ LINK_BYTES = 275
 """What networkx needs for an edge, as measured."""
 
 
-def predicted_memory(module: DFLModule) -> dict[str, int]:
+def predicted_memory(module: RunModule) -> dict[str, int]:
     """Bytes by what they are for, besides the libraries.
 
     Args:
@@ -28,8 +25,8 @@ def predicted_memory(module: DFLModule) -> dict[str, int]:
     """
     bank = module.bank
     rows = sum(_bytes(tensor) * (1 if name == "initial" else 2) for name, tensor in bank.boundary.rows.items())
-    data = _bytes(module.data.images) + _bytes(module.data.labels)
-    links = sum(topology.graph.number_of_edges() for topology in module.topology.graphs)
+    data = _bytes(module.federation.data.images) + _bytes(module.federation.data.labels)
+    links = sum(topology.graph.number_of_edges() for topology in module.federation.topology.graphs)
     pairs = PAIR_MATRICES * 8 * bank.num_nodes**2 + LINK_BYTES * links
     return {"rows": rows, "data": data, "work": module.engine.cohort_bytes, "pairs": pairs}
 

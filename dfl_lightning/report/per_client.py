@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 
 from dfl_lightning.functional import worst_decile_mean
-
-if TYPE_CHECKING:
-    from dfl_lightning.module import DFLModule
+from dfl_lightning.round.hosts import RunModule
 
 
-def per_client_table(module: DFLModule) -> list[str]:
+def per_client_table(module: RunModule) -> list[str]:
     """One line a client, then mean, standard deviation and worst tenth; the numbers of the last evaluation."""
     results = {k: v.cpu() for k, v in module.bank.boundary.evaluation.items()}
     names = [name for name in results if not name.startswith("global_")]
     lines = [f"after round {module.bank.boundary.round}", "client" + "".join(f"{name:>14}" for name in names)]
     lines += [
         f"{client:6}" + "".join(f"{float(results[name][client]):14.4f}" for name in names)
-        for client in range(module.num_clients)
+        for client in range(module.federation.num_clients)
     ]
 
     def row(what: str, numbers: list[float]) -> str:

@@ -6,7 +6,7 @@ import shlex
 import sys
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from lightning.pytorch.callbacks import ProgressBar
 from rich.console import Console
@@ -14,12 +14,8 @@ from rich.progress import BarColumn, Progress, TextColumn
 
 from dfl_lightning.report.banner import banner
 from dfl_lightning.report.summary import final_table
+from dfl_lightning.round.hosts import RunModule, RunTrainer
 from dfl_lightning.round.record import RoundCallback
-
-if TYPE_CHECKING:
-    from dfl_lightning.module import DFLModule
-    from dfl_lightning.trainer import DFLTrainer
-
 
 BAR, SHORT_BAR = 24, 10
 """Columns of the bar, in a terminal of 80 columns or more, and in a narrower one."""
@@ -91,7 +87,7 @@ class RoundProgress(ProgressBar, RoundCallback):
             self._cohorts = f"cohorts {done}/{total}"
             self._show(*self._of)
 
-    def on_boundary(self, trainer: DFLTrainer, module: DFLModule) -> None:
+    def on_boundary(self, trainer: RunTrainer, module: RunModule) -> None:
         """A round is done."""
         if self._quiet:
             return
@@ -125,7 +121,7 @@ class RoundProgress(ProgressBar, RoundCallback):
         """Print above the bar."""
         (self._bar.console.print if self._bar is not None else print)(*args, **kwargs)
 
-    def _show(self, trainer: DFLTrainer, module: DFLModule) -> None:
+    def _show(self, trainer: RunTrainer, module: RunModule) -> None:
         assert self._bar is not None
         done = module.bank.boundary.round
         parts = [part for part in (*self._about(trainer, module), self._cohorts) if part]
@@ -143,7 +139,7 @@ class RoundProgress(ProgressBar, RoundCallback):
     def _at(self, done: int) -> str:
         return f"{done}/{self._total}" if self._total is not None else str(done)
 
-    def _about(self, trainer: DFLTrainer, module: DFLModule) -> list[str]:
+    def _about(self, trainer: RunTrainer, module: RunModule) -> list[str]:
         """What there is to say of the run, the most important first."""
         boundary = module.bank.boundary
         ran = boundary.round - self._first
@@ -159,7 +155,7 @@ class RoundProgress(ProgressBar, RoundCallback):
                 parts.append(f"{words} {float(trainer.callback_metrics[name]):.3f}")
         if "neighbours" in boundary.metrics:
             parts.append(f"neighbours {boundary.metrics['neighbours']:.1f}")
-        if boundary.metrics.get("active", module.num_clients) < module.num_clients:
+        if boundary.metrics.get("active", module.federation.num_clients) < module.federation.num_clients:
             parts.append(f"{boundary.metrics['active']:.0f} up")
         return parts
 

@@ -23,6 +23,7 @@ from dfl_lightning.report.links import links_of, stand_ins_of
 from dfl_lightning.report.summary import summarise
 from dfl_lightning.report.tables import COLUMNS, as_csv, as_text, damaged, read_metrics, read_rounds
 from dfl_lightning.report.typed import COMMANDS, read_commands, write_commands
+from dfl_lightning.round.hosts import RunModule, RunTrainer
 from dfl_lightning.round.record import Round, RoundCallback
 from dfl_lightning.utils.errors import UserError
 from dfl_lightning.utils.files import remove_unfinished, sync_file, write_atomically, write_npz
@@ -32,8 +33,6 @@ from dfl_lightning.utils.users_code import account_of
 
 if TYPE_CHECKING:
     from dfl_lightning.bank.bank import Boundary
-    from dfl_lightning.module import DFLModule
-    from dfl_lightning.trainer import DFLTrainer
 
 OF_THE_PROCESS = (CHANGED, "engine", "seconds", "device", "versions")
 """Keys of summary.json that say how the rounds were computed, not what came of them."""
@@ -142,7 +141,7 @@ class RunFolder(RoundCallback):
                 callback.dirpath = str(self.path / FOLDER)  # Lightning would put it where the first logger writes
                 self._placed.append(callback)
 
-    def _choose(self, trainer: DFLTrainer) -> Path:
+    def _choose(self, trainer: RunTrainer) -> Path:
         """The folder of the run that goes on, or a new one; locked.
 
         Raises:
@@ -267,7 +266,7 @@ class RunFolder(RoundCallback):
         if round.weights is None or round.selected is None or (round.index + 1) % every or not trainer.is_global_zero:
             return
         self._graphs.add(round.index, **links_of(round))
-        if trainer.policy(Substitution) is not None:
+        if round.federation.policy(Substitution) is not None:
             found = stand_ins_of(round)
             if len(found["client"]):
                 self._stand_ins.add(round.index, **found)
@@ -276,7 +275,7 @@ class RunFolder(RoundCallback):
             arrays = (None if tensor is None else tensor.numpy() for tensor in (known, round.threshold))
             self._comparisons.add(round.index // every, every, *arrays)
 
-    def on_boundary(self, trainer: DFLTrainer, module: DFLModule) -> None:
+    def on_boundary(self, trainer: RunTrainer, module: RunModule) -> None:
         """Append the round's row."""
         if not trainer.is_global_zero:
             return
@@ -343,7 +342,7 @@ class RunFolder(RoundCallback):
     def _tables(self) -> tuple[Entries | Comparisons, ...]:
         return self._graphs, self._diverged, self._dropouts, self._stand_ins, self._comparisons
 
-    def _summarise(self, trainer: DFLTrainer, module: DFLModule, status: str, reason: str = "") -> None:
+    def _summarise(self, trainer: RunTrainer, module: RunModule, status: str, reason: str = "") -> None:
         boundary = module.bank.boundary
         self._write_arrays(boundary.round)
         self.summary = summarise(trainer, module, status, reason)
@@ -386,7 +385,7 @@ class RunFolder(RoundCallback):
         return self.path / name
 
 
-def _settings(trainer: DFLTrainer, module: DFLModule) -> dict[str, Any]:
+def _settings(trainer: RunTrainer, module: RunModule) -> dict[str, Any]:
     """What loggers show as hyperparameters: the resolved config, or what a run from Python says of itself."""
     if trainer.config is not None:
         return {key: value for key, value in trainer.config.items() if value is not None}
@@ -394,14 +393,14 @@ def _settings(trainer: DFLTrainer, module: DFLModule) -> dict[str, Any]:
     return {
         "max_rounds": trainer.max_epochs,
         "policies": [type(policy).__name__ for policy in trainer.policies()],
-        "network": type(module.network).__name__,
+        "network": type(module.federation.network).__name__,
         **(
             {"local_epochs": module.local_epochs} if module.local_steps is None else {"local_steps": module.local_steps}
         ),
         "batch_size": module.batch_size,
         "lr": rates[0] if len(rates) == 1 else rates,
-        "clients": module.num_clients,
-        "seed": module.seed,
+        "clients": module.federation.num_clients,
+        "seed": module.federation.seed,
     }
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import platform
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,15 +13,12 @@ import torch
 import dfl_lightning
 from dfl_lightning.functional import accuracy_summary, worst_decile_mean
 from dfl_lightning.report.memory_estimate import predicted_memory
-
-if TYPE_CHECKING:
-    from dfl_lightning.module import DFLModule
-    from dfl_lightning.trainer import DFLTrainer
+from dfl_lightning.round.hosts import RunModule, RunTrainer
 
 PACKAGES = ("lightning", "torch", "torchvision", "torchmetrics", "networkx", "numpy")
 
 
-def summarise(trainer: DFLTrainer, module: DFLModule, status: str, reason: str = "") -> dict[str, Any]:
+def summarise(trainer: RunTrainer, module: RunModule, status: str, reason: str = "") -> dict[str, Any]:
     """What summary.json holds; plain numbers, null for what does not exist.
 
     Args:
@@ -63,11 +60,11 @@ def summarise(trainer: DFLTrainer, module: DFLModule, status: str, reason: str =
             **({"reason": reason} if reason else {}),
             **module.history,
             "rounds": module.bank.boundary.round,
-            "clients": module.num_clients,
-            "network": type(module.network).__name__,
-            "parameters_per_client": module.layout.num_parameters,
+            "clients": module.federation.num_clients,
+            "network": type(module.federation.network).__name__,
+            "parameters_per_client": module.federation.layout.num_parameters,
             "data": trainer.datamodule.describe(),
-            "topology": module.topology.describe(),
+            "topology": module.federation.topology.describe(),
             "policies": [type(policy).__name__ for policy in trainer.policies()],
             "engine": describe_engine(module),
             "test_accuracy": accuracy,
@@ -79,7 +76,7 @@ def summarise(trainer: DFLTrainer, module: DFLModule, status: str, reason: str =
                 "rounds": float(np.nansum(metrics["seconds"])),
                 **{name: round(seconds, 3) for name, seconds in trainer.phase_seconds.items()},
             },
-            "seeds": {"run": module.seed, "split": trainer.datamodule.split_seed},
+            "seeds": {"run": module.federation.seed, "split": trainer.datamodule.split_seed},
             "device": str(module.device),
             "versions": {
                 "python": platform.python_version(),
@@ -90,7 +87,7 @@ def summarise(trainer: DFLTrainer, module: DFLModule, status: str, reason: str =
     )
 
 
-def describe_engine(module: DFLModule) -> dict[str, Any] | None:
+def describe_engine(module: RunModule) -> dict[str, Any] | None:
     """Which engine, why, and how it divided the work; None before there is one."""
     engine = module.engine
     if engine is None:

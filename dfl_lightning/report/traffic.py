@@ -5,16 +5,13 @@ from __future__ import annotations
 import csv
 import io
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from dfl_lightning.report.tables import read_metrics
+from dfl_lightning.round.hosts import RunModule, RunTrainer
 from dfl_lightning.round.record import RoundCallback
 from dfl_lightning.utils.errors import UserError
 from dfl_lightning.utils.files import write_atomically
-
-if TYPE_CHECKING:
-    from dfl_lightning.module import DFLModule
-    from dfl_lightning.trainer import DFLTrainer
 
 FILE = "processes.csv"
 COLUMNS = ("round", "bytes_received", "bytes_moved")
@@ -38,7 +35,7 @@ class ProcessTraffic(RoundCallback):
         rows = read_metrics(self._file(trainer), gaps=True)  # of other numbers of processes
         self._rows = [row for row in rows if int(row["round"]) < pl_module.bank.boundary.round]
 
-    def on_boundary(self, trainer: DFLTrainer, module: DFLModule) -> None:
+    def on_boundary(self, trainer: RunTrainer, module: RunModule) -> None:
         """Ask all processes, write in the first."""
         ranks = module.bank.ranks
         if ranks.count == 1:
@@ -47,7 +44,7 @@ class ProcessTraffic(RoundCallback):
         if not trainer.is_global_zero or trainer.run_folder is None:
             return
         boundary = module.bank.boundary
-        received = boundary.metrics["bytes_received"] * module.num_clients
+        received = boundary.metrics["bytes_received"] * module.federation.num_clients
         numbers = (boundary.round - 1, round(received), moved)
         self._rows.append({name: str(number) for name, number in zip(COLUMNS, numbers, strict=True)})
         text = io.StringIO()
@@ -60,5 +57,5 @@ class ProcessTraffic(RoundCallback):
         except OSError as error:
             raise UserError(f"{file}: cannot be written ({error.strerror})") from error
 
-    def _file(self, trainer: DFLTrainer) -> Path:
+    def _file(self, trainer: RunTrainer) -> Path:
         return Path(trainer.run.path or ".") / FILE

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from dfl_lightning.callbacks import Selection, Threshold
-
-if TYPE_CHECKING:
-    from dfl_lightning.module import DFLModule
-    from dfl_lightning.trainer import DFLTrainer
+from dfl_lightning.round.hosts import RunModule, RunTrainer
 
 _FEW_NODES = 2000
 """Up to here the links of a topology are counted; beyond, everybody counts as a neighbour."""
 
 
-def unusual_settings(trainer: DFLTrainer, module: DFLModule) -> Iterator[str]:
+def unusual_settings(trainer: RunTrainer, module: RunModule) -> Iterator[str]:
     """Nothing trained, nothing evaluated, more neighbours asked for than there are."""
     rounds, every = trainer.max_epochs, trainer.check_val_every_n_epoch
     if rounds == 0:
@@ -27,32 +23,32 @@ def unusual_settings(trainer: DFLTrainer, module: DFLModule) -> Iterator[str]:
             f"trainer.check_val_every_n_epoch is {every} and there are {rounds} rounds: no round is evaluated, "
             "accuracies stay unknown"
         )
-    selection = trainer.policy(Selection)
+    selection = module.federation.policy(Selection)
     if selection is not None:
         yield from _too_many_neighbours(trainer, module, selection)
 
 
-def _too_many_neighbours(trainer: DFLTrainer, module: DFLModule, selection: Selection) -> Iterator[str]:
+def _too_many_neighbours(trainer: RunTrainer, module: RunModule, selection: Selection) -> Iterator[str]:
     """Numbers of neighbours that no receiver has."""
-    by_threshold = "threshold" in selection.reads and trainer.policy(Threshold) is not None
+    by_threshold = "threshold" in selection.reads and module.federation.policy(Threshold) is not None
     most = None
     for option, attribute in selection.neighbour_counts.items():
         number = vars(selection).get(attribute)
-        unread = attribute == "k" and (by_threshold or module.topology.budgets is not None)
+        unread = attribute == "k" and (by_threshold or module.federation.topology.budgets is not None)
         if not isinstance(number, int) or unread:
             continue
         most = _most_heard(module) if most is None else most
         if number > most:
-            server = "the server has" if module.topology.num_servers else "no client has more than"
-            who = "clients" if module.topology.num_servers else f"neighbour{'s' * (most != 1)}"
+            server = "the server has" if module.federation.topology.num_servers else "no client has more than"
+            who = "clients" if module.federation.topology.num_servers else f"neighbour{'s' * (most != 1)}"
             yield f"selection.{option} is {number}, but {server} {most} {who}"
 
 
-def _most_heard(module: DFLModule) -> int:
+def _most_heard(module: RunModule) -> int:
     """The most others that a receiver can hear; in a graph that changes, or a large one, that anybody could."""
-    topology = module.topology
+    topology = module.federation.topology
     if topology.num_servers:
-        return module.num_clients
+        return module.federation.num_clients
     if topology.changes or topology.num_nodes > _FEW_NODES:
-        return module.num_clients - 1
+        return module.federation.num_clients - 1
     return int(topology.reachable(0).sum(1).max())

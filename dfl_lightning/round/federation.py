@@ -16,7 +16,7 @@ from dfl_lightning.data import ClientData
 from dfl_lightning.engines.engine import Engine
 from dfl_lightning.engines.local_work import Duration, LocalRule, Phase
 from dfl_lightning.engines.optimizers import ClientOptimizer
-from dfl_lightning.objectives import Objective
+from dfl_lightning.round.objective import Objective
 from dfl_lightning.topology import Topology
 from dfl_lightning.utils.errors import UserError
 

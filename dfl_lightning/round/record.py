@@ -22,17 +22,15 @@ from dfl_lightning.bank.layout import Columns
 from dfl_lightning.bank.references import References, Term, pairs_of
 from dfl_lightning.bank.similarity import Comparison
 from dfl_lightning.engines.jobs import Evaluation, Training
+from dfl_lightning.engines.local_work import Phase
 from dfl_lightning.engines.optimizers import Hyperparameters
-from dfl_lightning.objectives import Phase
 from dfl_lightning.utils.errors import UserError
 from dfl_lightning.utils.global_generators import name_of, no_global_draws
 from dfl_lightning.utils.random_streams import stream
 
 if TYPE_CHECKING:
     from dfl_lightning.data import ClientData
-    from dfl_lightning.module import DFLModule
     from dfl_lightning.round.federation import Federation
-    from dfl_lightning.trainer import DFLTrainer
 
 
 BYTES = 4
@@ -506,7 +504,7 @@ class RoundCallback(Callback):
     def on_engine_progress(self, done: int, total: int) -> None:
         """After each cohort of the local training."""
 
-    def on_boundary(self, trainer: DFLTrainer, module: DFLModule) -> None:
+    def on_boundary(self, trainer: Any, module: Any) -> None:
         """The round is over, evaluated and closed: write files. As Lightning's own hooks, with trainer and module."""
 
 
@@ -543,18 +541,18 @@ def call_round_hook(trainer: Any, name: str, *args: Any) -> None:
             with (
                 trainer.profiler.profile(f"[RoundCallback]{callback.state_key}.{name}"),
                 torch.no_grad(),
-                draws_by_name_only(trainer.lightning_module, callback, name),
+                draws_by_name_only(trainer.lightning_module.bank.boundary.round, callback, name),
             ):
                 getattr(callback, name)(*args)
 
 
-def draws_by_name_only(module: DFLModule, who: object, where: str) -> AbstractContextManager[None]:
+def draws_by_name_only(number: int, who: object, where: str) -> AbstractContextManager[None]:
     """Around code of a user's: it must not draw from a global generator.
 
     Ours is not watched, to save its time; tests do it.
 
     Args:
-        module: knows the round.
+        number: of the round.
         who: whose code.
         where: its method.
     """
@@ -564,7 +562,7 @@ def draws_by_name_only(module: DFLModule, who: object, where: str) -> AbstractCo
 
     def refusal(generators: str) -> str:
         return (
-            f"round {module.bank.boundary.round}: {name} draws from {generators} in {where}, whose state no checkpoint "
+            f"round {number}: {name} draws from {generators} in {where}, whose state no checkpoint "
             "holds, so that a resumed run would differ; draw with generator=round.stream('a name of yours')"
         )
 

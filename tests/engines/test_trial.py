@@ -11,12 +11,12 @@ from torch.nn.utils import parametrizations, prune
 
 from dfl_lightning.bank.layout import Layout
 from dfl_lightning.bank.references import References
-from dfl_lightning.engines.copies import copy_of
 from dfl_lightning.engines.factory import make_engine
 from dfl_lightning.engines.loop_engine import LoopEngine
 from dfl_lightning.models.init import fresh_parameters
 from dfl_lightning.objectives import Plain
 from dfl_lightning.utils.errors import UserError
+from dfl_lightning.utils.module_copies import copy_of
 from dfl_lightning.utils.random_streams import stream
 
 

@@ -20,7 +20,6 @@ from dfl_lightning.data import ClientData
 from dfl_lightning.distributed.communicator import Ranks
 from dfl_lightning.engines.cohorts import cohorts_on_gpus, plan_cohorts
 from dfl_lightning.engines.config import EngineConfig
-from dfl_lightning.engines.copies import copy_of
 from dfl_lightning.engines.dropout_layers import mask_key, replace_dropout_layers
 from dfl_lightning.engines.engine import Engine
 from dfl_lightning.engines.jobs import Evaluation, Targets, Trained, Training
@@ -42,6 +41,7 @@ from dfl_lightning.engines.stacked.parameters import row_of
 from dfl_lightning.engines.stacked.training import StackedJob
 from dfl_lightning.engines.trial import FEWEST, TRAINING_OPERATIONS, Trial, examples, try_plain
 from dfl_lightning.utils.errors import is_out_of_memory, reason
+from dfl_lightning.utils.module_copies import copy_of
 from dfl_lightning.utils.random_streams import stream_seed
 from dfl_lightning.utils.thread_pool import Workers, workers
 

@@ -18,7 +18,6 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from dfl_lightning.engines.copies import copy_of
 from dfl_lightning.engines.coupling import FEW, close, samples_meet
 from dfl_lightning.engines.dropout_layers import StreamDropout
 from dfl_lightning.engines.float32 import float32_arithmetic
@@ -36,6 +35,7 @@ from dfl_lightning.engines.stacked.layers import (
 )
 from dfl_lightning.engines.stacked.loss import sample_weights
 from dfl_lightning.utils.errors import is_out_of_memory, reason
+from dfl_lightning.utils.module_copies import copy_of
 
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 

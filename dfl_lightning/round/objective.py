@@ -5,13 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dfl_lightning.bank.layout import Layout
-from dfl_lightning.engines.local_work import Batch, Duration, JobContext, LocalRule, Phase, TrainableModel
+from dfl_lightning.engines.local_work import Duration, LocalRule, Phase
 
 if TYPE_CHECKING:
     from dfl_lightning.round.federation import Federation
     from dfl_lightning.round.record import Round
-
-__all__ = ["Batch", "Duration", "JobContext", "Objective", "Phase", "TrainableModel"]
 
 
 class Objective(LocalRule):

@@ -1,0 +1,100 @@
+"""What callbacks, checkpoints and reports find at the trainer and the module of a run.
+
+Lightning hands both to its hooks. They stand above everything that hears them, so that their types are said here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Protocol
+
+from dfl_lightning.bank.bank import Bank
+from dfl_lightning.engines.engine import Engine
+from dfl_lightning.engines.local_work import Phase
+from dfl_lightning.engines.optimizers import Hyperparameters
+from dfl_lightning.round.federation import Federation
+
+
+class RunModule(Protocol):
+    """The LightningModule of a run; see `RunModule`."""
+
+    bank: Bank
+    engine: Engine
+    federation: Federation
+    phases: tuple[Phase, ...]
+    local_epochs: int
+    local_steps: int | None
+    batch_size: int
+    on_divergence: Any
+    history: dict[str, Any]
+
+    @property
+    def hyperparameters(self) -> Hyperparameters:
+        """What the optimizer's groups are in the round after the present boundary."""
+
+    @property
+    def device(self) -> Any:
+        """Where the run computes."""
+
+    def catch_up_schedule(self) -> Hyperparameters:
+        """Bring the schedule to the bank's round."""
+
+    def warn_of_divergence(self, clients: list[int], sentence: str) -> None:
+        """A warning that names the clients, each of them once a run."""
+
+
+class RunTrainer(Protocol):
+    """The Trainer of a run; see `DFLTrainer`. What is not of ours is Lightning's."""
+
+    command: str
+    config: dict[str, Any] | None
+    phase_seconds: dict[str, float]
+    remarks: list[str]
+    fork: bool
+    resumed_from: str | Path | None
+    run_name: str
+    runs_root: str
+    checkpoint_every: int
+    keep_comparisons: bool
+    check_val_every_n_epoch: int | None
+    limit_val_batches: Any
+    datamodule: Any
+    state: Any
+
+    @property
+    def max_epochs(self) -> int | None:
+        """Rounds of the run; None or -1: until something else ends it."""
+
+    @property
+    def is_global_zero(self) -> bool:
+        """Whether this is the process that writes files."""
+
+    @property
+    def keeps_checkpoints(self) -> bool:
+        """Whether the run can be resumed."""
+
+    @property
+    def callback_metrics(self) -> Any:
+        """What was logged last."""
+
+    @property
+    def lightning_module(self) -> Any:
+        """The module."""
+
+    @property
+    def run(self) -> Any:
+        """The run folder."""
+
+    @property
+    def run_folder(self) -> Any:
+        """The callback that keeps the run folder; None where there is none."""
+
+    def policies(self) -> Iterator[Any]:
+        """The policies that take part."""
+
+    def prepare(self, module: Any, datamodule: Any) -> None:
+        """Set everything up, and train nothing."""
+
+    def save_checkpoint(self, filepath: Any, weights_only: bool | None = None, storage_options: Any = None) -> None:
+        """Write the boundary."""
