@@ -17,5 +17,9 @@ lint:
 
 docs:
 	$(PYTHON) scripts/make_pictures.py
+	$(PYTHON) scripts/draw_house.py
 
-.PHONY: install test slow lint docs
+site:
+	$(PYTHON) -m mkdocs build
+
+.PHONY: install test slow lint docs site

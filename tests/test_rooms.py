@@ -1,16 +1,15 @@
-"""Imports go down the list of CONTRIBUTING.md, those for types included."""
+"""Imports go down the list of rooms, those for types included, and the picture of it is of today."""
 
 import ast
+import re
+import runpy
 from pathlib import Path
 
 import dfl_lightning
 
 PACKAGE = Path(dfl_lightning.__file__).parent
-ORDER = [
-    *("cli", "study", "module", "trainer", "loop", "protocol", "report", "checkpoints", "callbacks"),
-    *("objectives", "models", "round", "engines", "bank", "distributed", "data", "topology", "functional", "utils"),
-]
-"""From the top to the ground; a room may import those below it."""
+DRAWING = runpy.run_path(str(PACKAGE.parent / "scripts" / "draw_house.py"))
+ORDER = DRAWING["ORDER"]
 
 UPWARDS = {("study", "cli"): "cells are resolved and run as dfl-fit does; cli.main starts dfl-study"}
 """Arrows that go up, and why; a new one is a reason to think again, one that is gone leaves this table."""
@@ -52,6 +51,12 @@ def test_imports_go_down_but_for_the_arrows_that_are_known():
     up = {pair: example for pair, example in arrows().items() if height.get(pair[1], -99) > height[pair[0]]}
     assert {pair: example for pair, example in up.items() if pair not in UPWARDS} == {}
     assert set(UPWARDS) - set(up) == set(), "these arrows are gone: take them out of UPWARDS"
+
+
+def test_the_picture_is_of_todays_imports():
+    drawn = (PACKAGE.parent / "docs" / "images" / "house.svg").read_text(encoding="utf-8")
+    assert drawn == DRAWING["picture"](), "draw it again: python scripts/draw_house.py"
+    assert {tuple(pair) for pair in re.findall(r"<title>(\w+) imports (\w+): ", drawn)} == set(arrows())
 
 
 def test_pure_mathematics_imports_nothing_of_ours_but_utils():

@@ -7,7 +7,7 @@ import re
 import textwrap
 from collections.abc import Mapping
 from types import NoneType, UnionType
-from typing import Any, Literal, Union, get_args, get_origin
+from typing import Any, Literal, NamedTuple, Union, get_args, get_origin
 
 from dfl_lightning.cli.annotations import evaluated
 from dfl_lightning.cli.arguments import SECTIONS
@@ -123,22 +123,56 @@ def topology_page() -> str:
     )
 
 
-def _options(prefix: str, parameters: Mapping[str, inspect.Parameter], made: Any) -> str:
-    """Each option as it is typed, with what it takes, what it means and its default."""
+class Option(NamedTuple):
+    """An argument, as a page explains it.
+
+    Args:
+        name: of the argument.
+        kind: what it takes, in a few words.
+        meaning: a sentence, without its default; empty where the documentation says nothing.
+        default: as it is typed; None: it has to be given, or the meaning says what it is.
+        required: whether it has to be given.
+    """
+
+    name: str
+    kind: str
+    meaning: str
+    default: str | None
+    required: bool
+
+
+def options_of(parameters: Mapping[str, inspect.Parameter], made: Any) -> list[Option]:
+    """What a class or function takes.
+
+    Args:
+        parameters: those to explain, by name.
+        made: the class or function.
+    """
     meanings = descriptions(made)
     annotations = {
         name: evaluated(parameter.annotation, init)
         for init in reversed(list(inits_of(made)))
         for name, parameter in inspect.signature(init).parameters.items()
     }
-    lines = []
+    found = []
     for name, parameter in parameters.items():
-        meaning = meanings.get(name, "")
-        if parameter.default is parameter.empty:
+        meaning, required = meanings.get(name, "").strip(), parameter.default is parameter.empty
+        said = re.search(r"\bdefaults?( to|:)|[;.] default ", meaning, re.IGNORECASE)
+        default = None if required or said else _shown(parameter.default)
+        found.append(Option(name, kind_of(annotations.get(name)), meaning, default, required))
+    return found
+
+
+def _options(prefix: str, parameters: Mapping[str, inspect.Parameter], made: Any) -> str:
+    """Each option as it is typed, with what it takes, what it means and its default."""
+    lines = []
+    for option in options_of(parameters, made):
+        meaning = option.meaning
+        if option.required:
             meaning = f"{meaning.rstrip('.')} (required)"
-        elif not re.search(r"\bdefaults?( to|:)|[;.] default ", meaning, re.IGNORECASE):
-            meaning = f"{meaning.rstrip('.')} (default: {_shown(parameter.default)})"
-        lines.append(f"  --{prefix}.{name} {kind_of(annotations.get(name))}".rstrip())
+        elif option.default is not None:
+            meaning = f"{meaning.rstrip('.')} (default: {option.default})"
+        lines.append(f"  --{prefix}.{option.name} {option.kind}".rstrip())
         lines += textwrap.wrap(meaning.strip(), _WIDTH, initial_indent=" " * 6, subsequent_indent=" " * 6)
     return "\n".join(lines) or "  It has no options."
 

@@ -1,0 +1,135 @@
+"""What the documentation site has beside the pages in docs/: README as its start, and the reference.
+
+A hook of mkdocs (`mkdocs.yml`). The reference of the configuration comes from the classes that a config names, that of
+Python from docstrings, so that neither can say something else than the code.
+"""
+
+from __future__ import annotations
+
+import importlib
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+
+ROOT = Path(__file__).parents[1]
+MOVED = {"README.md": "index.md", "CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
+"""Pages that lie at the top of the checkout, by their place on the site."""
+
+PYTHON = {
+    "dfl_lightning": ["module.DFLModule", "trainer.DFLTrainer", "report.reading.read_run", "study.reading.read_study"],
+    "callbacks": ["callbacks"],
+    "objectives": ["objectives", "engines.local_work"],
+    "round": ["round", "round.federation.Federation"],
+    "functional": ["functional"],
+    "data": ["data"],
+    "models": ["models"],
+    "topology": ["topology"],
+    "report": ["report"],
+}
+"""Pages of the Python reference, and what they explain; of a package its public names."""
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Add the pages that are not in docs/."""
+    for source, place in MOVED.items():
+        _add(files, config, place, page_of((ROOT / source).read_text(encoding="utf-8")))
+    for name, content in PYTHON.items():
+        _add(files, config, f"reference/{name}.md", python_page(name, content))
+    _add(files, config, "reference/configuration.md", configuration_page())
+    return files
+
+
+def page_of(text: str) -> str:
+    """A page of the top of the checkout, with links as they are on the site."""
+    text = re.sub(r"\]\(docs/", "](", text)
+    for source, place in MOVED.items():
+        text = text.replace(f"]({source}", f"]({place}")
+    return text
+
+
+def python_page(name: str, content: list[str]) -> str:
+    """What mkdocstrings makes a page of: each public name by itself."""
+    lines = [f"# {name if name == 'dfl_lightning' else f'dfl_lightning.{name}'}", ""]
+    for path in content:
+        lines += [f"::: dfl_lightning.{found}\n" for found in _public(path)]
+    return "\n".join(lines)
+
+
+def _public(path: str) -> Iterator[str]:
+    """A class or function itself; of a package all that it exports, from the module where it is written."""
+    if path.rpartition(".")[2][0].isupper() or "read_" in path:
+        yield path
+        return
+    package = importlib.import_module(f"dfl_lightning.{path}")
+    names = getattr(package, "__all__", None)
+    for name in names if names is not None else vars(package):
+        thing = getattr(package, name)
+        home = getattr(thing, "__module__", "")
+        written_here = names is not None or home == package.__name__
+        if (
+            home.startswith("dfl_lightning.")
+            and written_here
+            and not name.startswith("_")
+            and hasattr(thing, "__doc__")
+        ):
+            yield f"{home.removeprefix('dfl_lightning.')}.{thing.__name__}"
+
+
+def configuration_page() -> str:
+    """Every key of a config, with what it takes, its default and its meaning."""
+    from dfl_lightning.cli.arguments import SECTIONS
+    from dfl_lightning.cli.help import _KEYS
+    from dfl_lightning.cli.options import descriptions, options_of
+    from dfl_lightning.cli.registry import GROUPS, first_line, parameters_of, shipped_classes
+    from dfl_lightning.module import DFLModule
+    from dfl_lightning.topology.spec import KEYS
+    from dfl_lightning.trainer import NO_MEANING, DFLTrainer
+
+    lines = [
+        "# Configuration",
+        "",
+        "Every key of a config. The same names are options of the command line: `trainer: {max_rounds: 30}` is",
+        "`--trainer.max_rounds 30`, and `selection: {class_path: AFIND, init_args: {nu: 0.5}}` is",
+        "`--selection AFIND --selection.nu 0.5`. `dfl-fit --print_config` prints what a run would use.",
+        "",
+        "| key | what |",
+        "|---|---|",
+        "| `seed_everything` | the run's seed |",
+        *(f"| [`{key}`](#{key}) | {what} |" for key, what in _KEYS.items() if key != "engine"),
+        f"| `engine` | {_KEYS['engine']} |",
+        "",
+    ]
+    for section, owner in (("trainer", DFLTrainer), ("model", DFLModule)):
+        own = descriptions(owner, bases=False)
+        lines += [f"## {section}", "", first_line(owner), ""]
+        lines += _table(options_of({n: p for n, p in SECTIONS[section].items() if n in own}, owner))
+        others = [name for name in SECTIONS[section] if name not in own and name not in NO_MEANING]
+        lines += [f"Lightning's own: {', '.join(f'`{name}`' for name in others)}.", ""] if others else []
+    lines += ["## topology", "", "A file, the name of a shipped topology, or a mapping with these keys", ""]
+    lines += [f"([topologies](../topologies.md)): {', '.join(f'`{key}`' for key in KEYS)}.", ""]
+    for group in GROUPS:
+        lines += [f"## {group}", ""]
+        for name, cls in shipped_classes(group).items():
+            lines += [f"### {group}: {name}", "", first_line(cls), ""]
+            lines += _table(options_of(parameters_of(cls), cls)) or ["It has no options.", ""]
+    return "\n".join(lines)
+
+
+def _table(options: list[Any]) -> list[str]:
+    if not options:
+        return []
+    lines = ["| option | takes | default | meaning |", "|---|---|---|---|"]
+    for option in options:
+        default = "required" if option.required else "" if option.default is None else f"`{option.default}`"
+        kind = f"`{option.kind}`" if option.kind else ""
+        cells = (f"`{option.name}`", kind, default, option.meaning)
+        lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+    return [*lines, ""]
+
+
+def _add(files: Files, config: MkDocsConfig, place: str, text: str) -> None:
+    files.append(File.generated(config, place, content=text))
