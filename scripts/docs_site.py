@@ -82,11 +82,11 @@ def _public(path: str) -> Iterator[str]:
 def configuration_page() -> str:
     """Every key of a config, with what it takes, its default and its meaning."""
     from dfl_lightning.cli.arguments import SECTIONS
-    from dfl_lightning.cli.help import _KEYS
+    from dfl_lightning.cli.keys import KEYS
     from dfl_lightning.cli.options import descriptions, options_of
     from dfl_lightning.cli.registry import GROUPS, first_line, parameters_of, shipped_classes
     from dfl_lightning.module import DFLModule
-    from dfl_lightning.topology.spec import KEYS
+    from dfl_lightning.topology.spec import KEYS as TOPOLOGY_KEYS
     from dfl_lightning.trainer import NO_MEANING, DFLTrainer
 
     lines = [
@@ -98,9 +98,7 @@ def configuration_page() -> str:
         "",
         "| key | what |",
         "|---|---|",
-        "| `seed_everything` | the run's seed |",
-        *(f"| [`{key}`](#{key}) | {what} |" for key, what in _KEYS.items() if key != "engine"),
-        f"| `engine` | {_KEYS['engine']} |",
+        *(f"| {_linked(name)} | {key.about} |" for name, key in KEYS.items()),
         "",
     ]
     for section, owner in (("trainer", DFLTrainer), ("model", DFLModule)):
@@ -110,13 +108,18 @@ def configuration_page() -> str:
         others = [name for name in SECTIONS[section] if name not in own and name not in NO_MEANING]
         lines += [f"Lightning's own: {', '.join(f'`{name}`' for name in others)}.", ""] if others else []
     lines += ["## topology", "", "A file, the name of a shipped topology, or a mapping with these keys", ""]
-    lines += [f"([topologies](../topologies.md)): {', '.join(f'`{key}`' for key in KEYS)}.", ""]
+    lines += [f"([topologies](../topologies.md)): {', '.join(f'`{key}`' for key in TOPOLOGY_KEYS)}.", ""]
     for group in GROUPS:
         lines += [f"## {group}", ""]
         for name, cls in shipped_classes(group).items():
             lines += [f"### {group}: {name}", "", first_line(cls), ""]
             lines += _table(options_of(parameters_of(cls), cls)) or ["It has no options.", ""]
     return "\n".join(lines)
+
+
+def _linked(key: str) -> str:
+    """A top-level key, with a link to its section where it has one."""
+    return f"`{key}`" if key in ("seed_everything", "engine") else f"[`{key}`](#{key})"
 
 
 def _table(options: list[Any]) -> list[str]:
