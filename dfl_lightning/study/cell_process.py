@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import signal
 import subprocess
@@ -12,6 +11,7 @@ from pathlib import Path
 import dfl_lightning
 from dfl_lightning.study.cell_state import FAILURE, rows_of, runs_of, state_of, write_failure
 from dfl_lightning.study.commit import commit_now
+from dfl_lightning.study.environment import environment_of_a_cell
 from dfl_lightning.study.plan import CONFIG, Cell
 from dfl_lightning.study.resolve import config_text
 from dfl_lightning.utils.errors import UserError
@@ -36,14 +36,20 @@ class CellProcess:
     Args:
         cell: what to work at.
         threads: of its own.
+        starts: processes before this one that have ended without a further round.
+        saved: the cell's rounds when the last of them began.
+
+    Attributes:
+        starts: with this process.
+        saved: the cell's rounds when this process began.
 
     Raises:
         Taken: another study works at the cell.
     """
 
-    def __init__(self, cell: Cell, threads: int) -> None:
+    def __init__(self, cell: Cell, threads: int, starts: int = 0, saved: int = -1) -> None:
         self.cell, self._threads = cell, threads
-        self._starts, self._saved = 0, -1
+        self.starts, self.saved = starts, saved
         self._previous = False
         self._lock = take(cell.folder)
         try:
@@ -70,9 +76,8 @@ class CellProcess:
             root = f"--trainer.default_root_dir={self.cell.folder}"
             words = ["--config", str(self.cell.folder / CONFIG), root]
         saved = 0 if state.run is None else rows_of(state.run)
-        self._starts = self._starts + 1 if saved <= self._saved else 1
-        self._saved = saved
-        environment = {**os.environ, "OMP_NUM_THREADS": str(self._threads), "MKL_NUM_THREADS": str(self._threads)}
+        self.starts = self.starts + 1 if saved <= self.saved else 1
+        self.saved = saved
         descriptor = self._lock.descriptor
         with open(self.cell.folder / LOG, "ab") as log:
             self._began = log.tell()
@@ -81,7 +86,7 @@ class CellProcess:
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=log,
-                env=environment,
+                env=environment_of_a_cell(self._threads),
                 pass_fds=() if descriptor is None else (descriptor,),
                 start_new_session=True,  # Ctrl-C is the study's to hear, which then stops its cells
             )
@@ -119,11 +124,11 @@ class CellProcess:
                 self._previous = True
                 return ""
             return sentence or f"dfl-fit leaves with {code}; {self.cell.folder / LOG} may say why"
-        if self._starts < MOST_STARTS:
+        if self.starts < MOST_STARTS:
             return ""
         name = signal.Signals(-code).name if code < 0 else f"exit code {code}"
         hint = " (is the memory too small?)" if code == -signal.SIGKILL else ""
-        return f"its process was ended by {name} {self._starts} times without a further round{hint}"
+        return f"its process was ended by {name} {self.starts} times without a further round{hint}"
 
     def stop(self) -> None:
         """Ask it to save and leave."""

@@ -8,6 +8,9 @@ import threading
 
 from dfl_lightning.cli.main import fit
 
+REQUEUE = getattr(signal, f"SIG{os.environ.get('SUBMITIT_PREEMPT_SIGNAL', 'USR2')}", None)
+"""What SLURM sends to all processes of a job of submitit's before it ends them; None where the system has it not."""
+
 
 def _end_with_the_study() -> None:
     """Standard input is a pipe that nobody writes into: its end means that the study's process is no more."""
@@ -17,5 +20,7 @@ def _end_with_the_study() -> None:
 
 
 if __name__ == "__main__":
+    if REQUEUE is not None:
+        signal.signal(REQUEUE, signal.SIG_IGN)  # the job's own process hears it, and asks this one to save
     threading.Thread(target=_end_with_the_study, daemon=True).start()
     fit()

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 import signal
+import sys
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from dfl_lightning.cli.outcome import OneSentenceParser, end, say
 from dfl_lightning.study.cell_state import state_of
 from dfl_lightning.study.cells_file import write_cells
-from dfl_lightning.study.plan import Plan, add_seeds, contradictions, make_plan
+from dfl_lightning.study.plan import Cell, Plan, add_seeds, contradictions, make_plan
+from dfl_lightning.study.slurm_words import PREFIX, split_options
 from dfl_lightning.study.study_file import ACCURACIES, KIND, Study, check_accuracy, read_study_file
 from dfl_lightning.utils.errors import UserError
 from dfl_lightning.utils.shipped_files import shipped
@@ -23,6 +27,7 @@ studies/<name>/, or where --to says. Cells go on where they were stopped or kill
 
   dfl-study run digits_small --explain     how many cells, hours and bytes
   dfl-study run digits_small -j 2          train what is not done yet, two at a time
+  dfl-study run digits_small --slurm --slurm.timeout_min 60    the same as jobs of a cluster
   dfl-study table digits_small             what is there so far, as Markdown
   dfl-study report digits_small            its curves, clients and links as a page
 """
@@ -32,7 +37,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     """The command from its words to its exit code: 0 done, 2 a user's mistake, 1 our bug, 128 + signal."""
 
     def work() -> int:
-        words = make_parser().parse_args(argv)
+        plain, options = split_options(sys.argv[1:] if argv is None else argv)
+        words = make_parser().parse_args(plain)
+        if options and words.do is not run:
+            raise UserError(f"{PREFIX}{next(iter(options))}: only dfl-study run submits jobs")
+        words.options = options
         return int(words.do(words))
 
     return end("dfl-study", work)
@@ -66,8 +75,12 @@ def make_parser() -> argparse.ArgumentParser:
             help = "a part of the rounds only, for example 0.1; such cells are others, and tables say so"
             one.add_argument("--scale", metavar="S", type=float, default=1.0, help=help)
         if name == "run":
-            one.add_argument("-j", "--jobs", metavar="N", type=int, default=1, help="cells at a time; default 1")
+            help = "cells at a time; default 1, with --slurm as many as the cluster lets"
+            one.add_argument("-j", "--jobs", metavar="N", type=int, help=help)
             one.add_argument("--explain", action="store_true", help="cells, hours and memory; times a few rounds")
+            one.add_argument("--slurm", action="store_true", help="submit the cells as jobs, and return")
+            help = "an option of the jobs: timeout_min, partition, gpus_per_node, cpus_per_task, mem_gb, ..."
+            one.add_argument("--slurm.NAME", metavar="VALUE", help=help)
         if name == "table":
             formats = ("markdown", "csv", "latex", "png")
             one.add_argument("--format", choices=formats, default="markdown", help="default markdown")
@@ -86,31 +99,41 @@ def run(words: argparse.Namespace) -> int:
     from dfl_lightning.study.progress import Progress
     from dfl_lightning.study.running import Stops, run_cells
 
-    if words.jobs < 1:
+    if words.jobs is not None and words.jobs < 1:
         raise UserError(f"-j {words.jobs}: it is a number of cells at a time, 1 or more")
+    on_cluster = words.slurm or bool(words.options)
+    if on_cluster and words.explain:
+        raise UserError("--explain times a few rounds here and submits nothing; give it without --slurm")
+    if on_cluster:
+        from dfl_lightning.study import cluster
+
+        cluster.check_options(words.options, words.jobs)
+    jobs = words.jobs or 1
     study, plan = _plan(words)
     if words.explain:
         from dfl_lightning.study.estimate import explain
 
-        for line in explain(plan, words.jobs):
+        for line in explain(plan, jobs):
             print(line, flush=True)
         return 0
     _make_folder(plan)
     todo = check(plan)
+    if on_cluster:
+        _submit(words, plan, todo, cluster)
+        return 0
     cells = plan.distinct()
-    progress = Progress(cells, words.jobs, study.accuracy)
+    progress = Progress(cells, jobs, study.accuracy)
     print(f"{study.name}: {progress.counts()}", flush=True)
     with Stops() as stops:
         try:
-            run_cells(todo, words.jobs, progress, stops)
+            run_cells(todo, jobs, progress, stops)
         finally:
             progress.stop()
     states = [state_of(cell) for cell in cells]
     counts = Counter(state.word for state in states)
     if stops.signum:
         name = signal.Signals(stops.signum).name
-        again = " ".join(["dfl-study run", words.file, *(["--to", words.to] if words.to else [])])
-        again += f" --scale {words.scale:g}" * (words.scale < 1)
+        again = _again(words, "run")
         done = f"{counts['done']} of {len(cells)} cells are done"
         return say("dfl-study", f"stopped by {name}; {done}; go on with: {again}", 128 + stops.signum)
     print(f"{study.name}: {progress.counts()}\n", flush=True)
@@ -119,6 +142,30 @@ def run(words: argparse.Namespace) -> int:
         if state.word == "failed":
             say("dfl-study", f"{state.cell.label}: {state.why}", 2)
     return 2 if counts["failed"] else 0
+
+
+def _submit(words: argparse.Namespace, plan: Plan, todo: Sequence[Cell], cluster: Any) -> None:
+    """Submit the cells that nobody works at, and say what to type next."""
+    running = sum(state_of(cell).is_running for cell in todo)
+    cells = [cell for cell in todo if not state_of(cell).is_running]
+    others = f"; {running} running already" * bool(running)
+    if not cells:
+        print(f"{plan.study.name}: no cell is open, nothing is submitted{others}")
+        return
+    job = cluster.submit(cells, plan.folder, plan.study.name, words.options, words.jobs)
+    print(f"{plan.study.name}: {len(cells)} cells submitted, job {job}{others}")
+    print(f"logs: {plan.folder / cluster.JOBS}, and log.txt in the folder of each cell below {plan.folder / 'cells'}")
+    print(f"how far they are: {_again(words, 'status')}\nthe numbers: {_again(words, 'table')}")
+    options = [w for name, value in words.options.items() for w in (f"{PREFIX}{name}", str(value))]
+    jobs = ["-j", str(words.jobs)] if words.jobs else []
+    again = shlex.join([*jobs, "--slurm", *options])
+    print(f"cells that have failed or were cancelled, once more: {_again(words, 'run')} {again}")
+
+
+def _again(words: argparse.Namespace, command: str) -> str:
+    """A command about the same study."""
+    scale = ["--scale", f"{words.scale:g}"] if words.scale < 1 else []
+    return shlex.join(["dfl-study", command, words.file, *(["--to", words.to] if words.to else []), *scale])
 
 
 def status(words: argparse.Namespace) -> int:

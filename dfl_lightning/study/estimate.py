@@ -17,6 +17,7 @@ from pathlib import Path
 from dfl_lightning.study.cell_process import last_sentence
 from dfl_lightning.study.cell_state import state_of
 from dfl_lightning.study.checking import lacking_data
+from dfl_lightning.study.environment import environment_of_a_cell
 from dfl_lightning.study.plan import Cell, Plan
 from dfl_lightning.study.progress import Rates
 from dfl_lightning.study.resolve import config_text
@@ -151,11 +152,10 @@ def time_cell(cell: Cell, threads: int) -> Timing:
         folder = Path(name)
         (folder / "cell.yaml").write_text(config_text(config), encoding="utf-8")
         words = ["--config", str(folder / "cell.yaml"), f"--trainer.default_root_dir={folder}"]
-        environment = {**os.environ, "OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}
         with open(folder / "log.txt", "wb") as log:
             command = [sys.executable, "-m", "dfl_lightning.study.child", *words]
             pipe = subprocess.PIPE
-            process = subprocess.Popen(command, stdin=pipe, stdout=log, stderr=log, env=environment)
+            process = subprocess.Popen(command, stdin=pipe, stdout=log, stderr=log, env=environment_of_a_cell(threads))
             try:
                 watched = _watch(process, folder)
             finally:

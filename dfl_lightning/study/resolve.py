@@ -15,6 +15,7 @@ from typing import Any
 
 import yaml
 
+from dfl_lightning.study.environment import without_slurm
 from dfl_lightning.utils.errors import UserError
 from dfl_lightning.utils.files import write_atomically
 
@@ -37,7 +38,7 @@ def ask(words: Sequence[str]) -> str:
     from dfl_lightning.cli.command import run  # it loads all of the library
 
     printed, said = io.StringIO(), io.StringIO()
-    with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(said):
+    with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(said), without_slurm():
         code = run("fit", list(words))
     if code:
         lines = [line for line in said.getvalue().splitlines() if line.startswith("dfl-fit: ")]

@@ -13,6 +13,7 @@ INAPPLICABLE = (
     ".*is deprecated, use `isinstance.treespec.*",  # Lightning 2.6 on newer torch
     ".*`weights_only` was not set.*",  # our checkpoints are read with weights_only
     ".*when logging on epoch level in distributed setting.*",  # all processes log the same numbers
+    ".*`srun` command is available.*",  # a run starts its processes itself
     ".*GPU available but not used.*",  # the user chose the CPU
     ".*Checkpoint directory .* exists and is not empty.*",  # a resumed run goes on in its folder
     r"\s*By default only one JsonargparseDeprecationWarning.*",  # Lightning 2.6 on newer jsonargparse, and these:
