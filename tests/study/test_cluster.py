@@ -233,6 +233,7 @@ def test_a_preempted_job_saves_is_requeued_and_ends_with_the_same_bits(one_cell,
     assert again.returncode == 0, out
     assert "Gossip, IID, seed 0: done" in out
     assert len(list((cell.folder / "run").iterdir())) == 1
+    assert main(["run", "small.yaml", "--to", "alone"]) == 0
     assert differences(cell, plan("alone")) == []
 
 
