@@ -19,7 +19,6 @@ import torch
 from benchmarks.tables import Table, busy_note
 from benchmarks.timing import Others
 from dfl_lightning import DFLModule, DFLTrainer
-from dfl_lightning.bank.bank import Bank
 from dfl_lightning.callbacks import Gossip, Monitor, Uniform
 from dfl_lightning.cli.arguments import find_configs, settle_choices
 from dfl_lightning.cli.command import DFLCLI, users_mistake
@@ -56,7 +55,7 @@ class ClusteredImages(FederatedData):
 
 
 class RoundClock(Monitor):
-    """Times whole rounds, from one boundary to the next, and the four verbs of the bank in each.
+    """Times whole rounds, from one boundary to the next, and the four verbs of engine and bank in each.
 
     `trainer.phase_seconds` is kept beside them: it times the hooks around the verbs, but not the losses of others'
     models that some policies ask for when they weigh.
@@ -76,9 +75,9 @@ class RoundClock(Monitor):
         """Start the clock and put stop watches around the verbs."""
         self._verbs = dict.fromkeys(VERBS, 0.0)
         self._last = self._now(), dict(self._verbs), dict(trainer.phase_seconds)
-        bank: Bank = pl_module.bank
         for name, verb in (*((verb, verb) for verb in VERBS), ("gradients", "train")):
-            setattr(bank, name, self._timed(getattr(bank, name), verb))
+            doer = pl_module.engine if hasattr(pl_module.engine, name) else pl_module.bank
+            setattr(doer, name, self._timed(getattr(doer, name), verb))
 
     def on_boundary(self, trainer: Any, module: Any) -> None:
         """Note the round that has ended; on a GPU, wait for what is under way there."""

@@ -1,0 +1,160 @@
+"""What every local rule must do: the shipped ones, and those that are written as users would."""
+
+import copy
+import functools
+import inspect
+
+import pytest
+import rules
+import torch
+from banks import make_federation
+from tapes import TapeRecorder
+from tester.rounds import Run, through_a_file, toy_data
+
+from dfl_lightning import callbacks as cb
+from dfl_lightning import objectives
+from dfl_lightning.bank.references import References
+from dfl_lightning.engines.loop_engine import LoopEngine
+from dfl_lightning.engines.stacked import StackedEngine
+from dfl_lightning.models import MLP
+from dfl_lightning.objectives import FedProx, GradientTracking, Objective, Plain
+from dfl_lightning.utils.global_generators import changed, states
+
+SIZES = (9, 4, 14, 12, 5)
+ROUNDING = 1e-9
+LISTED = {
+    "Plain": Plain,
+    "FedProx": functools.partial(FedProx, mu=0.5),
+    "GradientTracking": GradientTracking,
+    **{name: getattr(rules, name) for name in ("Ditto", "APFL", "PerFedAvg", "FedSAM", "MOON", "FedProto")},
+}
+"""A rule by its name, and how to make it."""
+
+every_rule = pytest.mark.parametrize("name", LISTED)
+either_engine = pytest.mark.parametrize("engine", [LoopEngine, StackedEngine], ids=["loop", "stacked"])
+
+
+def trained(f, owners, round=3):
+    """All row sets after the local training of some clients, and what it says of them."""
+    result = f.engine.train(References.rows("models", torch.tensor(owners)), f.training(lr=0.125, round=round))
+    rows = {name: f.bank.rows("trained" if name == "models" else name).clone() for name in f.bank.boundary.rows}
+    f.bank.abandon()
+    return rows, result
+
+
+def federation(name, engine, **options):
+    rule = LISTED[name]()
+    return make_federation(objective=rule, engine=engine, sizes=SIZES, sets=tuple(rule.row_sets), **options)
+
+
+def test_every_shipped_rule_is_listed():
+    shipped = {
+        n for n in objectives.__all__ if inspect.isclass(c := getattr(objectives, n)) and issubclass(c, Objective)
+    }
+    assert shipped - {"Objective"} <= set(LISTED)
+
+
+@every_rule
+def test_engines_agree_with_steps_recorded_or_not(name, monkeypatch):
+    rule = LISTED[name]()
+    expected, said = trained(federation(name, LoopEngine), range(len(SIZES)))
+    assert rule.stackable
+    monkeypatch.setattr("dfl_lightning.engines.stacked.cuda_graphs.FEWEST_STEPS", 1)
+    for recorder in [None, TapeRecorder()] if rule.recordable else [None]:
+        f = federation(name, StackedEngine)
+        if recorder is not None:
+            f.engine.all_at_once(recorder)
+        rows, result = trained(f, range(len(SIZES)))
+        assert rows.keys() == expected.keys()
+        for set_, there in rows.items():
+            torch.testing.assert_close(there, expected[set_], rtol=ROUNDING, atol=ROUNDING)
+        torch.testing.assert_close(result.losses, said.losses, rtol=ROUNDING, atol=ROUNDING)
+        assert torch.equal(result.samples, said.samples)
+        assert recorder is None or recorder.replayed
+
+
+@every_rule
+@either_engine
+def test_what_a_client_does_is_a_matter_of_its_own(name, engine):
+    """Training it alone, or beside clients with other data and other models, leaves the same."""
+    together, said = trained(federation(name, engine), range(len(SIZES)))
+    changed_data = federation(name, engine)
+    others = [i for i in range(len(SIZES)) if i != 2]
+    for i in others:
+        changed_data.data.images[changed_data.data.train[i]] *= -3.0
+        for rows in changed_data.bank.boundary.rows.values():
+            rows[i] *= 0.5
+    for rows, result, place in (
+        (*trained(federation(name, engine), [2]), 0),
+        (*trained(changed_data, range(len(SIZES))), 2),
+    ):
+        for set_, there in rows.items():
+            torch.testing.assert_close(there[2], together[set_][2], rtol=ROUNDING, atol=ROUNDING)
+        torch.testing.assert_close(result.losses[place], said.losses[2], rtol=ROUNDING, atol=ROUNDING)
+
+
+@every_rule
+@either_engine
+def test_who_does_not_train_keeps_all_its_models(name, engine):
+    f = federation(name, engine)
+    before = {set_: rows.clone() for set_, rows in f.bank.boundary.rows.items()}
+    rows, _ = trained(f, [0, 3])
+    for set_, there in rows.items():
+        assert torch.equal(there[[1, 2, 4]], before[set_][[1, 2, 4]])
+    assert all(torch.equal(f.bank.boundary.rows[set_], before[set_]) for set_ in before)  # a boundary is not written
+
+
+@every_rule
+@either_engine
+def test_a_client_that_diverges_keeps_all_its_models_and_harms_nobody(name, engine):
+    usual, _ = trained(federation(name, engine), range(len(SIZES)))
+    f = federation(name, engine)
+    f.data.images[f.data.train[1]] = float("nan")
+    before = {set_: rows[1].clone() for set_, rows in f.bank.boundary.rows.items()}
+    rows, result = trained(f, range(len(SIZES)))
+    assert result.finite.tolist() == [True, False, True, True, True]
+    for set_, there in rows.items():
+        assert torch.equal(there[1], before[set_])
+        torch.testing.assert_close(there[[0, 2, 3, 4]], usual[set_][[0, 2, 3, 4]], rtol=ROUNDING, atol=ROUNDING)
+
+
+@every_rule
+@either_engine
+def test_it_draws_by_name_only_and_does_the_same_again(name, engine):
+    generators = states()
+    first, _ = trained(federation(name, engine), range(len(SIZES)))
+    assert not changed(generators)
+    torch.rand(7)  # somebody else draws
+    again, _ = trained(federation(name, engine), range(len(SIZES)))
+    assert all(torch.equal(first[set_], again[set_]) for set_ in first)
+
+
+def run(rule, engine):
+    policies = [cb.Gossip(k=2), cb.Uniform() if not isinstance(rule, GradientTracking) else cb.Metropolis()]
+    model = {
+        "network": MLP(hidden=[4]),
+        "local_epochs": 2,
+        "batch_size": 4,
+        "optimizer": functools.partial(torch.optim.SGD, lr=0.1),
+        "objective": rule,
+    }
+    return Run(
+        policies,
+        6,
+        4,
+        "complete",
+        toy_data(sizes=[6, 3, 9, 5, 6, 8]),
+        model,
+        {"precision": "64-true", "engine": engine},
+    )
+
+
+@every_rule
+@pytest.mark.parametrize("engine", ["loop", "stacked"])
+def test_a_run_goes_on_from_what_was_saved_with_the_same_bits(name, engine):
+    whole = run(LISTED[name](), engine).go(2)
+    saved = through_a_file(copy.deepcopy(whole.state()))
+    whole.go(2)
+    resumed = run(LISTED[name](), engine).take_up(saved).go(2)
+    for set_, rows in whole.bank.boundary.rows.items():
+        assert torch.equal(rows, resumed.bank.boundary.rows[set_]), set_
