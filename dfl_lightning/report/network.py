@@ -61,9 +61,8 @@ def links_by_round(run: Run, rounds: list[int]) -> dict[int, list[Link]]:
         here = graphs["round"] == round
         chosen: dict[tuple[int, int], float] = {}
         others: list[Link] = []
-        columns = (graphs[name][here] for name in ("receiver", "sender", "weight", "selected", "probed"))
-        for receiver, sender, weight, selected, probed in zip(*columns, strict=True):
-            i, j, w = int(receiver), int(sender), float(weight)
+        columns = (graphs[name][here].tolist() for name in ("receiver", "sender", "weight", "selected", "probed"))
+        for i, j, w, selected, probed in zip(*columns, strict=True):
             if j >= n:
                 others.append(Link(i, j - n if j - n < m else j, SPOKEN, w))  # a stored update of that client
             elif i == j:
@@ -75,11 +74,11 @@ def links_by_round(run: Run, rounds: list[int]) -> dict[int, list[Link]]:
             elif probed:
                 others.append(Link(i, j, LOOKED, 0.0))
         mixed = {(link.receiver, link.sender) for link in others if link.state == SPOKEN}
-        gone = sorted(before - set(chosen) - mixed)
+        gone = before - set(chosen) - mixed
         others = [link for link in others if link.state != LOOKED or (link.receiver, link.sender) not in gone]
         others += _stand_ins(run, round) if n > m else []
         links = [Link(i, j, KEPT if (i, j) in before else NEW, w) for (i, j), w in chosen.items()]
-        found[round] = [*links, *others, *(Link(i, j, DROPPED, 0.0) for i, j in gone)]
+        found[round] = [*links, *others, *(Link(i, j, DROPPED, 0.0) for i, j in sorted(gone))]
         before = set(chosen)
     return found
 

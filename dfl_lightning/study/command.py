@@ -7,7 +7,7 @@ import shlex
 import signal
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from dfl_lightning.study.cells_file import write_cells
 from dfl_lightning.study.plan import Cell, Plan, add_seeds, contradictions, make_plan
 from dfl_lightning.study.slurm_words import PREFIX, split_options
 from dfl_lightning.study.study_file import ACCURACIES, KIND, Study, check_accuracy, read_study_file
+from dfl_lightning.study.tuning import TRIALS, caption, chosen_values, tuned_file
 from dfl_lightning.utils.errors import UserError
 from dfl_lightning.utils.shipped_files import shipped
 
@@ -57,6 +58,7 @@ def make_parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(metavar="COMMAND", required=True, parser_class=OneSentenceParser)
     for name, do, about in (
         ("run", run, "train the cells that are not done yet"),
+        ("tune", tune_only, "look for the options that the file's `tune` names, and train nothing else"),
         ("status", status, "how far each cell is"),
         ("table", table, "the numbers, with their spread and what the paper says"),
         ("report", report, "a page about the runs of the cells that are done"),
@@ -64,7 +66,7 @@ def make_parser() -> argparse.ArgumentParser:
         ("list", list_studies, "the shipped studies"),
     ):
         one = commands.add_parser(name, help=about, description=f"{about[0].upper()}{about[1:]}.")
-        one.set_defaults(do=do)
+        one.set_defaults(do=do, name=name)
         if name == "list":
             continue
         one.add_argument("file", metavar="FILE", help="a study file, or the name of a shipped one")
@@ -74,9 +76,10 @@ def make_parser() -> argparse.ArgumentParser:
         if name != "add-seeds":
             help = "a part of the rounds only, for example 0.1; such cells are others, and tables say so"
             one.add_argument("--scale", metavar="S", type=float, default=1.0, help=help)
-        if name == "run":
+        if name in ("run", "tune"):
             help = "cells at a time; default 1, with --slurm as many as the cluster lets"
             one.add_argument("-j", "--jobs", metavar="N", type=int, help=help)
+        if name == "run":
             one.add_argument("--explain", action="store_true", help="cells, hours and memory; times a few rounds")
             one.add_argument("--slurm", action="store_true", help="submit the cells as jobs, and return")
             help = "an option of the jobs: timeout_min, partition, gpus_per_node, cpus_per_task, mem_gb, ..."
@@ -109,10 +112,25 @@ def run(words: argparse.Namespace) -> int:
 
         cluster.check_options(words.options, words.jobs)
     jobs = words.jobs or 1
-    study, plan = _plan(words)
+    study = read_study_file(words.file)
+    folder = _folder(study, words.to)
+    tuned = chosen_values(study, folder, words.scale)
+    if tuned is None and on_cluster:
+        raise UserError(
+            f"{study.path}: what is tried next depends on the trials before, so tune runs here; {_again(words, 'tune')}"
+        )
+    if tuned is None and not words.explain:
+        code = _tune(words, study, folder)
+        if code:
+            return code
+        tuned = chosen_values(study, folder, words.scale)
+    plan = _planned(study, folder, words.scale, tuned or {})
     if words.explain:
         from dfl_lightning.study.estimate import explain
 
+        if tuned is None and study.tune is not None:
+            number = f"{study.tune.trials} trials of each row and column"
+            print(f"tune: {number} come first; their time is not among the hours below, nor are the chosen values")
         for line in explain(plan, jobs):
             print(line, flush=True)
         return 0
@@ -142,6 +160,57 @@ def run(words: argparse.Namespace) -> int:
         if state.word == "failed":
             say("dfl-study", f"{state.cell.label}: {state.why}", 2)
     return 2 if counts["failed"] else 0
+
+
+def tune_only(words: argparse.Namespace) -> int:
+    """The trials, and the values that they choose."""
+    study = read_study_file(words.file)
+    folder = _folder(study, words.to)
+    if study.tune is None:
+        raise UserError(f"{study.path}: there is no block tune in it; docs/studies.md says what it may hold")
+    if words.jobs is not None and words.jobs < 1:
+        raise UserError(f"-j {words.jobs}: it is a number of cells at a time, 1 or more")
+    if chosen_values(study, folder, words.scale) is None:
+        code = _tune(words, study, folder)
+        if code:
+            return code
+    for sentence in caption(study, folder, words.scale):
+        print(sentence)
+    print(tuned_file(folder, words.scale))
+    return 0
+
+
+def _tune(words: argparse.Namespace, study: Study, folder: Path) -> int:
+    """Do the trials that are not done; 0 where all are."""
+    from dfl_lightning.study.progress import Progress
+    from dfl_lightning.study.running import Stops, run_cells
+    from dfl_lightning.study.tuning import Tuning, run_trials
+
+    tuning, jobs = Tuning(study, folder, words.scale), words.jobs or 1
+    tuning.check()
+    _make_trials_folder(folder)
+    assert study.tune is not None
+    print(
+        f"{study.name}: tune, {study.tune.trials} trials of each of {len(tuning.places)} rows and columns", flush=True
+    )
+    with Stops() as stops:
+
+        def work(cells: Sequence[Cell]) -> bool:
+            progress = Progress(cells, jobs, "")  # without an accuracy: it would be that of the test data
+            try:
+                run_cells(cells, jobs, progress, stops)
+            finally:
+                progress.stop()
+            return not stops.signum
+
+        run_trials(tuning, work)
+    if stops.signum:
+        name = signal.Signals(stops.signum).name
+        done = "trials that are done stay"
+        return say(
+            "dfl-study", f"stopped by {name}; {done}; go on with: {_again(words, words.name)}", 128 + stops.signum
+        )
+    return 0
 
 
 def _submit(words: argparse.Namespace, plan: Plan, todo: Sequence[Cell], cluster: Any) -> None:
@@ -231,11 +300,21 @@ def list_studies(words: argparse.Namespace) -> int:
 
 def _plan(words: argparse.Namespace) -> tuple[Study, Plan]:
     study = read_study_file(words.file)
-    plan = make_plan(study, _folder(study, words.to), words.scale)
+    folder = _folder(study, words.to)
+    tuned = chosen_values(study, folder, words.scale)
+    if tuned is None:
+        raise UserError(
+            f"{study.path}: the options of its block tune have not been looked for yet; {_again(words, 'tune')}"
+        )
+    return study, _planned(study, folder, words.scale, tuned)
+
+
+def _planned(study: Study, folder: Path, scale: float, tuned: Mapping[tuple[str, str], Mapping[str, Any]]) -> Plan:
+    plan = make_plan(study, folder, scale, tuned)
     for sentence in contradictions(plan.distinct()):
         raise UserError(sentence)
     write_cells(plan)
-    return study, plan
+    return plan
 
 
 def _folder(study: Study, to: str | None) -> Path:
@@ -249,6 +328,15 @@ def _make_folder(plan: Plan) -> None:
     except OSError as error:
         raise UserError(
             f"{plan.folder}: the study's folder cannot be made ({error.strerror}); --to names another"
+        ) from error
+
+
+def _make_trials_folder(folder: Path) -> None:
+    try:
+        (folder / TRIALS).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(
+            f"{folder}: the study's folder cannot be made ({error.strerror}); --to names another"
         ) from error
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from dfl_lightning.study.resolve import Resolver, disagreement, identity
-from dfl_lightning.study.settings import slug, words_of
+from dfl_lightning.study.settings import as_words, slug, words_of
 from dfl_lightning.study.study_file import Study
 from dfl_lightning.utils.errors import UserError
 from dfl_lightning.utils.files import write_atomically
@@ -93,8 +93,16 @@ class Plan:
         return list({cell.folder: cell for cell in order}.values())
 
 
-def make_plan(study: Study, folder: Path, scale: float = 1.0) -> Plan:
+def make_plan(
+    study: Study, folder: Path, scale: float = 1.0, tuned: Mapping[tuple[str, str], Mapping[str, Any]] = {}
+) -> Plan:
     """Resolve all cells of a study.
+
+    Args:
+        study: the file's content.
+        folder: of the study.
+        scale: of the rounds, 0 to 1.
+        tuned: options that trials have chosen, by row and column; they win over the file's.
 
     Raises:
         UserError: dfl-fit refuses the settings of a place of the table, which the sentence names.
@@ -111,7 +119,8 @@ def make_plan(study: Study, folder: Path, scale: float = 1.0) -> Plan:
             missing[row, column] = study.missing(row, column)
             continue
         try:
-            config = scaled(resolver.resolve(words_of(study, row, column)), scale)
+            words = [*words_of(study, row, column), *as_words(tuned.get((row, column), {}))]
+            config = scaled(resolver.resolve(words), scale)
         except UserError as error:
             raise UserError(f"{study.path}: {row}, {column}: {error}") from error
         for seed in seeds:

@@ -53,6 +53,16 @@ def options_in(layer: Mapping[str, Any], below: str = "") -> Iterator[tuple[str,
             yield name, value
 
 
+def as_words(values: Mapping[str, Any]) -> list[str]:
+    """Options and their values as words of `dfl-fit`.
+
+    Example:
+        >>> as_words({"selection.init_args.k": 5, "topology": None})
+        ['--selection.k=5', '--topology=null']
+    """
+    return [f"--{option.replace('.init_args', '')}={as_word(value)}" for option, value in values.items()]
+
+
 def as_word(value: Any) -> str:
     """A value as the command line takes it.
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from dfl_lightning.study.tune_block import Tune, read_tune
 from dfl_lightning.utils.errors import UserError, nearest
 from dfl_lightning.utils.shipped_files import find
 from dfl_lightning.utils.yaml_files import read_config
@@ -25,7 +26,7 @@ ACCURACIES = {
 }
 """The accuracies of a run's summary.json that a table can compare, in words."""
 
-KEYS = ("name", "base", "rows", "columns", "cells", "seeds", "accuracy", "published", "note")
+KEYS = ("name", "base", "rows", "columns", "cells", "seeds", "accuracy", "published", "note", "tune")
 MISSING = "not_in_library"
 """Key of a row or column that the library has no method or data for: what is missing."""
 
@@ -62,6 +63,7 @@ class Study:
         accuracy: which of `ACCURACIES` is compared.
         published: by row and column.
         note: a sentence for every caption.
+        tune: options that are looked for before the table is made; None: all are given.
     """
 
     name: str
@@ -75,6 +77,7 @@ class Study:
     accuracy: str
     published: dict[str, dict[str, Published]] = field(default_factory=dict)
     note: str = ""
+    tune: Tune | None = None
 
     def pairs(self) -> list[tuple[str, str]]:
         """Row and column of every place of the table that has cells."""
@@ -109,6 +112,7 @@ def read_study_file(name: str | Path) -> Study:
             raise UserError(f"{path}: a study needs {key}, a mapping of names to settings")
     rows = _layers(path, "rows", content["rows"])
     columns = _layers(path, "columns", content["columns"])
+    seeds = _seeds(path, content.get("seeds", [0]))
     return Study(
         name=_name(path, content.get("name", path.stem)),
         path=path,
@@ -117,10 +121,11 @@ def read_study_file(name: str | Path) -> Study:
         rows=rows,
         columns=columns,
         cells=_cells(path, content.get("cells") or {}, rows, columns),
-        seeds=_seeds(path, content.get("seeds", [0])),
+        seeds=seeds,
         accuracy=check_accuracy(content.get("accuracy", "acc_best_round"), f"{path}: accuracy"),
         published=_published(path, content.get("published") or {}, rows, columns),
         note=str(content.get("note") or ""),
+        tune=read_tune(path, content.get("tune"), rows, columns, seeds),
     )
 
 

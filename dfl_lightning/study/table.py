@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from dfl_lightning.study import tuning
 from dfl_lightning.study.cell_state import CellState, state_of
 from dfl_lightning.study.commit import commit_of
 from dfl_lightning.study.pairing import unpaired
@@ -221,6 +222,7 @@ def _caption(plan: Plan, accuracy: str, done: list[CellState]) -> Iterator[str]:
     )
     if plan.study.note:
         yield plan.study.note
+    yield from tuning.caption(plan.study, plan.folder, plan.scale)
     if plan.scale < 1:
         yield f"scaled: all counts of rounds times {plan.scale:g}"
     if any(plan.study.published.values()):

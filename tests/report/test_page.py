@@ -304,6 +304,35 @@ def test_only_changes_and_few_rounds_are_kept(tmp_path, make_run):
     assert entry["rounds"][-1]["round"] == 199
 
 
+def test_a_page_of_many_methods_shows_some_in_detail_and_says_which_it_leaves_out(tmp_path, make_run, make_links):
+    from dfl_lightning.report.methods import find_methods
+    from dfl_lightning.report.page.limits import MOST_METHODS, left_out, with_graphs
+    from dfl_lightning.report.page.pictures import linked_figures
+    from dfl_lightning.report.page.sections import figures
+    from dfl_lightning.report.reading import read_run
+
+    rng, runs, names = np.random.default_rng(0), [], []
+    for number in range(MOST_METHODS + 2):
+        for seed in (0, 1):
+            folder = tmp_path / f"{number}-{seed}"
+            runs.append(make_run(folder, rng.uniform(0.5, 0.9, (3, 5)), make_links(rng, 3, 5, 2), seed=seed))
+            names.append(f"method {number}")
+    file = write_report([f"{name}={run}" for name, run in zip(names, runs, strict=True)], tmp_path / "page.html")
+    text = file.read_text(encoding="utf-8")
+    assert text.count("first 8 of 10 methods; tables and all other charts are of all.") == 2
+    assert "Not among them: method 8, method 9." in text
+    assert text.count("Graphs are of the first seed of each method.") == 2
+    methods = find_methods([read_run(run) for run in runs], names)
+    assert [(method.name, run.path.name) for method, run in with_graphs(methods)] == [
+        (f"method {number}", f"{number}-0") for number in range(MOST_METHODS)
+    ]
+    drawn = [figure.name for figure in [*figures(methods), *linked_figures(methods)]]
+    for name in ("bands", "graph", "matrix"):
+        assert [entry for entry in drawn if entry.startswith(name)] == [f"{name}-{n + 1}" for n in range(MOST_METHODS)]
+    assert left_out(methods[:4]) == ""
+    assert len(with_graphs(methods[:6])) == 12
+
+
 @pytest.mark.slow
 def test_a_large_report_is_small(tmp_path, make_run, make_links):
     runs = []

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from dfl_lightning.report.charts.theme import DASHES, LIGHT, config
@@ -31,10 +33,34 @@ def altair() -> Any:
 
 def data(rows: Sequence[Row], name: str | None = None) -> alt.Data:
     """Rows inside the chart, with null for what is not known; under a name if the page is to replace them."""
-    alt = altair()
     values = [{k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in row.items()} for row in rows]
-    inline = alt.InlineData(values=values)
-    return alt.InlineData(values=values, name=name) if name else inline
+    found: alt.Data = _inline()(values=values, **({"name": name} if name else {}))
+    return found
+
+
+@cache
+def _inline() -> Any:
+    """Altair's inline data without what it does to each row: it copies, converts and checks them again and again."""
+
+    class Rows(altair().InlineData):  # type: ignore[misc]
+        _class_is_valid_at_instantiation = False
+
+        def __deepcopy__(self, memo: Any = None) -> Any:
+            return self  # nobody changes rows
+
+        def to_dict(self, *args: Any, **options: Any) -> dict[str, Any]:
+            return {key: value for key, value in self._kwds.items() if isinstance(value, (list, str))}
+
+    return Rows
+
+
+@contextmanager
+def unchecked() -> Iterator[None]:
+    """Within it Altair does not check each part of a chart against its schema: for charts that tests have checked."""
+    from altair.utils.schemapi import debug_mode
+
+    with debug_mode(False):
+        yield
 
 
 def finished(chart: Any, width: int = WIDTH, height: int = HEIGHT, **options: Any) -> Any:

@@ -145,8 +145,16 @@ def graph_chart(rows: Sequence[Row], points: Sequence[Row], clusters: Sequence[i
     faint = alt.condition("datum.faint", alt.value(0.07), alt.value(0.8))
     x, y = alt.X("x0:Q").axis(None).scale(scale), alt.Y("y0:Q").axis(None).scale(scale)
     rules = base.mark_rule().encode(
-        x=x, y=y, x2="x1:Q", y2="y1:Q", color=colour, strokeDash=dash, size=thick, opacity=faint, tooltip=_link_tips()
-    )
+        x=x,
+        y=y,
+        x2="x1:Q",
+        y2="y1:Q",
+        color=colour,
+        strokeDash=dash,
+        size=thick,
+        strokeOpacity=faint,
+        tooltip=_link_tips(),
+    )  # a picture takes a canvas of its own for each mark with an `opacity`: seconds for a thousand links
     heads = (
         base.transform_filter(f"datum.state != '{LOOKED}'")
         .mark_point(shape="triangle", filled=True, size=34)
@@ -155,7 +163,7 @@ def graph_chart(rows: Sequence[Row], points: Sequence[Row], clusters: Sequence[i
             y=alt.Y("y1:Q").axis(None).scale(scale),
             angle=alt.Angle("angle:Q").scale(domain=[0, 360], range=[0, 360]),
             color=colour,
-            opacity=faint,
+            fillOpacity=faint,
         )
     )
     layers = [rules, heads, *_node_layers(points, clusters, number, scale, area)]

@@ -12,6 +12,7 @@ from dfl_lightning.report.charts import links as link_charts
 from dfl_lightning.report.charts.theme import DARK, LIGHT, SHAPES, config
 from dfl_lightning.report.methods import Method
 from dfl_lightning.report.network import STATES
+from dfl_lightning.report.page.limits import left_out, with_graphs
 from dfl_lightning.report.page.rounds import run_entry
 from dfl_lightning.report.page.scripts import packed, packed_json, vega_script
 from dfl_lightning.report.page.sections import Figure, described, figures
@@ -30,7 +31,8 @@ def page(methods: Sequence[Method], drawn: Sequence[Figure] | None = None) -> st
     """
     found = list(figures(methods) if drawn is None else drawn)
     colours = {method.name: at for at, method in enumerate(methods)}
-    runs = [entry for method in methods for run in method.runs if (entry := run_entry(method, run)) is not None]
+    runs = [entry for method, run in with_graphs(methods) if (entry := run_entry(method, run)) is not None]
+    omitted = f"<p class='note omitted'>{escape(left_out(methods))}</p>" if left_out(methods) else ""
     content = {
         "themes": {"light": config(LIGHT), "dark": config(DARK)},
         "palettes": {"light": _states(LIGHT), "dark": _states(DARK)},
@@ -51,7 +53,8 @@ def page(methods: Sequence[Method], drawn: Sequence[Figure] | None = None) -> st
         "data": packed_json(content),
         "commands": commands_table(methods),
         "versions": versions(methods),
-        "who": read("who.html").read_text(encoding="utf-8") if runs else "<p>No run recorded links.</p>",
+        "who": omitted + (read("who.html").read_text(encoding="utf-8") if runs else "<p>No run recorded links.</p>"),
+        "omitted": omitted,
     }
     for section in ("learning", "bands", "clients", "cost", "why", "alike", "dropouts"):
         parts[section] = "".join(_figure(figure) for figure in found if figure.section == section)
@@ -71,7 +74,7 @@ def title(methods: Sequence[Method]) -> str:
 
 def spec(chart: Any) -> dict[str, Any]:
     """A chart without its theme, which the page gives it."""
-    found: dict[str, Any] = chart.to_dict()
+    found: dict[str, Any] = chart.to_dict(validate=False)
     found.pop("config", None)
     found.pop("$schema", None)
     return found

@@ -12,6 +12,7 @@ from typing import Any, BinaryIO
 
 from dfl_lightning.report import charts
 from dfl_lightning.report.methods import Method, seed_of
+from dfl_lightning.report.page.limits import detailed
 from dfl_lightning.report.page.sections import Figure
 from dfl_lightning.utils.errors import UserError
 from dfl_lightning.utils.files import write_atomically
@@ -21,9 +22,9 @@ _CHARACTERS = 88
 
 
 def linked_figures(methods: Sequence[Method]) -> list[Figure]:
-    """The graph and the matrix of the last recorded round, of the first run of each method."""
+    """The graph and the matrix of the last recorded round, of the first run of each method with charts of its own."""
     found = []
-    for number, method in enumerate(methods):
+    for number, method in enumerate(detailed(methods)):
         run = method.runs[0]
         for name, make, what in (
             ("graph", charts.collaboration_graph, "who learns from whom"),
@@ -67,7 +68,7 @@ def _write(file: BinaryIO, content: bytes) -> None:
 
 def titled(figure: Figure) -> dict[str, Any]:
     """The chart's specification, in the light theme, with its words above it."""
-    spec: dict[str, Any] = figure.chart.to_dict()
+    spec: dict[str, Any] = figure.chart.to_dict(validate=False)
     words = textwrap.wrap(figure.note, _CHARACTERS)
     spec["title"] = {"text": textwrap.wrap(figure.title, _CHARACTERS - 20), "subtitle": words, "offset": 14}
     spec["padding"] = 12

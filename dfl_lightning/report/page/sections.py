@@ -10,6 +10,7 @@ from typing import Any
 from dfl_lightning.report import charts
 from dfl_lightning.report.charts.cost import SIMULATED
 from dfl_lightning.report.methods import Method, seed_of
+from dfl_lightning.report.page.limits import detailed
 from dfl_lightning.utils.errors import UserError
 
 
@@ -58,7 +59,7 @@ def figures(methods: Sequence[Method]) -> list[Figure]:
         tail = f"-{task + 1}" if len(tasks) > 1 else ""
         where = f": {described(of_task[0])}" if len(tasks) > 1 else ""
         _of_task(found, of_task, tail, where)
-    for number, method in enumerate(methods):
+    for number, method in enumerate(detailed(methods)):
         _of_method(found, method, number)
     return found.figures
 

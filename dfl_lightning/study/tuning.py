@@ -1,0 +1,281 @@
+"""Options looked for before a table is made: trials are cells, judged on validation data, proposed by Optuna.
+
+What is proposed next is a function of the sampler's seed and of the values of the finished trials in their order. So a
+study that was killed proposes the same trials again, finds those that are done, and goes on.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+
+from dfl_lightning.report.reading import Run
+from dfl_lightning.study.cell_state import state_of
+from dfl_lightning.study.plan import Cell, added_seeds, contradictions, scaled
+from dfl_lightning.study.resolve import Resolver, ask_about, identity
+from dfl_lightning.study.settings import as_words, slug, words_of
+from dfl_lightning.study.study_file import Study
+from dfl_lightning.study.tune_block import Range
+from dfl_lightning.utils.errors import UserError
+from dfl_lightning.utils.files import write_atomically
+from dfl_lightning.utils.yaml_files import read_config
+
+TRIALS = "trials"
+"""The folder in a study's where the trials are."""
+
+HAS_VALIDATION = re.compile(r"\d validation\b")
+"""What `dfl-fit --explain` says of data with a validation part."""
+
+Values = dict[str, Any]
+"""Values by option."""
+
+Place = tuple[str, str]
+"""Row and column."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What the trials of a place have shown.
+
+    Attributes:
+        values: of the trial with the highest validation accuracy; of those with the same, the first.
+        accuracy: that, 0 to 1.
+        trial: its number, from 0 on.
+    """
+
+    values: Values
+    accuracy: float
+    trial: int
+
+
+def tuned_file(folder: Path, scale: float) -> Path:
+    """Where the chosen values of a study are."""
+    return folder / ("tuned.yaml" if scale == 1 else f"tuned_scale-{scale:g}.yaml")
+
+
+def chosen_values(study: Study, folder: Path, scale: float) -> dict[Place, Values] | None:
+    """The chosen values of every place that has some; None where they have not been looked for as the file now says."""
+    if study.tune is None:
+        return {}
+    file = tuned_file(folder, scale)
+    content = read_config(file) if file.is_file() else {}
+    if content.get("of") != _digest(study, scale):
+        return None
+    found = {(entry["row"], entry["column"]): dict(entry["values"]) for entry in content["chosen"]}
+    column = study.tune.column
+    return {(row, c): found[row, column or c] for row, c in study.pairs() if (row, column or c) in found}
+
+
+def caption(study: Study, folder: Path, scale: float) -> Iterator[str]:
+    """Sentences for below a table."""
+    tune = study.tune
+    if tune is None:
+        return
+    where = f" in {tune.column}, used in all columns" if tune.column else ""
+    rounds = "" if tune.rounds is None else f", {tune.rounds} rounds each"
+    yield (
+        f"tuned: {tune.trials} trials of each row{'' if tune.column else ' and column'}{where} ({tune.sampler}, seed "
+        f"{tune.seed}{rounds}), by validation accuracy after the last round, with run seed {tune.run_seed}, which is "
+        "none of the table's"
+    )
+    words = []
+    for entry in read_config(tuned_file(folder, scale))["chosen"]:
+        values = ", ".join(f"{option} {_short(value)}" for option, value in entry["values"].items())
+        words.append(f"{entry['row']}{'' if tune.column else ', ' + entry['column']}: {values}")
+    yield f"chosen: {'; '.join(words)}"
+
+
+class Tuning:
+    """The trials of a study.
+
+    Args:
+        study: with a block `tune`.
+        folder: of the study.
+        scale: of the rounds.
+
+    Raises:
+        UserError: Optuna is not installed, dfl-fit refuses a row, or a row has no validation data.
+    """
+
+    def __init__(self, study: Study, folder: Path, scale: float) -> None:
+        assert study.tune is not None
+        self.study, self.folder, self.scale, self.tune = study, folder, scale, study.tune
+        if self.tune.run_seed in added_seeds(folder):
+            raise UserError(f"{study.path}: tune: run_seed {self.tune.run_seed} is a seed of the table; take another")
+        self._optuna = _optuna()
+        self._resolver = Resolver(folder / "resolved-trials.json")
+        columns = [self.tune.column] if self.tune.column else list(study.columns)
+        self.places = [
+            (row, column)
+            for row, column in study.pairs()
+            if column in columns and not study.missing(row, column) and self.tune.space_of(row)
+        ]
+        self.trials: dict[Place, list[tuple[Values, Cell]]] = {place: [] for place in self.places}
+        self.accuracies: dict[Place, list[float]] = {place: [] for place in self.places}
+        self._searches = {place: self._search(place) for place in self.places}
+
+    def check(self) -> None:
+        """Refuse data without a validation part, before anything is trained."""
+        seen: set[str] = set()
+        for row, column in self.places:
+            config = self._config((row, column), {})
+            key = json.dumps(config["data"], sort_keys=True)
+            if key in seen:
+                continue
+            seen.add(key)
+            if not HAS_VALIDATION.search(ask_about(config)):
+                raise UserError(
+                    f"{self.study.path}: {row}, {column}: tune chooses by validation accuracy, and there are no "
+                    "validation data; set data.val_fraction, for example 0.2, in base"
+                )
+
+    def rounds_of_trials(self) -> Iterator[list[Cell]]:
+        """The next trial of every place; its cells must be done when the next ones are asked for.
+
+        Raises:
+            UserError: one of them is not.
+        """
+        for number in range(self.tune.trials):
+            asked = {}
+            for place in self.places:
+                trial = self._searches[place].ask(self._distributions(place[0]))
+                asked[place] = trial
+                self.trials[place].append((dict(trial.params), self._cell(place, dict(trial.params))))
+            self._resolver.save()
+            cells = [self.trials[place][number][1] for place in self.places]
+            for sentence in contradictions(cells):
+                raise UserError(sentence)
+            yield cells
+            for place in self.places:
+                accuracy = validation_accuracy(self.trials[place][number][1])
+                self.accuracies[place].append(accuracy)
+                self._searches[place].tell(asked[place], accuracy)
+
+    def choose(self) -> dict[Place, Choice]:
+        """The best trial of each place, once all are done; written into the study's folder too."""
+        found = {}
+        for place in self.places:
+            accuracies = self.accuracies[place]
+            best = max(range(len(accuracies)), key=lambda number: (accuracies[number], -number))
+            found[place] = Choice(self.trials[place][best][0], accuracies[best], best)
+        self._write(found)
+        return found
+
+    def _write(self, found: Mapping[Place, Choice]) -> None:
+        entries = []
+        for (row, column), choice in found.items():
+            cell = self.trials[row, column][choice.trial][1]
+            about = {"row": row, "column": column, "values": choice.values, "trials": self.tune.trials}
+            where = cell.folder.relative_to(self.folder).as_posix()
+            entries.append({**about, "validation_accuracy": choice.accuracy, "trial": choice.trial, "folder": where})
+        content = {"of": _digest(self.study, self.scale), "tune": self.tune.content, "chosen": entries}
+        head = "# The values that dfl-study run has chosen by validation accuracy; made again where it is removed\n"
+        text = head + yaml.safe_dump(content, sort_keys=False, allow_unicode=True)
+        write_atomically(tuned_file(self.folder, self.scale), lambda file: file.write(text.encode()))
+
+    def _search(self, place: Place) -> Any:
+        """Optuna's study of a place: in memory, since its trials are asked for again in the same order."""
+        samplers = self._optuna.samplers
+        seed = self.tune.seed
+        if self.tune.sampler == "Grid":
+            grid = {option: values.grid() for option, values in self.tune.space_of(place[0]).items()}
+            sampler = samplers.GridSampler(grid, seed=seed)
+        else:
+            sampler = getattr(samplers, f"{self.tune.sampler}Sampler")(seed=seed)
+        return self._optuna.create_study(direction="maximize", sampler=sampler)
+
+    def _distributions(self, row: str) -> dict[str, Any]:
+        return {option: self._distribution(option, values) for option, values in self.tune.space_of(row).items()}
+
+    def _distribution(self, option: str, values: Range) -> Any:
+        kinds = self._optuna.distributions
+        try:
+            if values.choices or self.tune.sampler == "Grid":
+                return kinds.CategoricalDistribution(values.grid())
+            if values.is_whole:
+                return kinds.IntDistribution(values.low, values.high, log=values.log, step=values.step or 1)
+            return kinds.FloatDistribution(values.low, values.high, log=values.log, step=values.step)
+        except ValueError as error:
+            raise UserError(f"{self.study.path}: tune: {option}: {error}") from error
+
+    def _cell(self, place: Place, values: Values) -> Cell:
+        config = self._config(place, values)
+        name = identity(config)
+        there = sorted((self.folder / TRIALS).glob(f"*-{name}"))  # also where the row had another name then
+        folder = there[0] if there else self.folder / TRIALS / f"{slug(place)}-{name}"
+        return Cell(f"trial of {place[0]}", place[1], self.tune.run_seed, config, folder)
+
+    def _config(self, place: Place, values: Values) -> dict[str, Any]:
+        rounds = {} if self.tune.rounds is None else {"trainer.max_rounds": self.tune.rounds}
+        words = [*words_of(self.study, *place), *as_words({**rounds, **values})]
+        try:
+            config = scaled(self._resolver.resolve(words), self.scale)
+        except UserError as error:
+            raise UserError(f"{self.study.path}: tune: {place[0]}, {place[1]}: {error}") from error
+        return {**config, "seed_everything": self.tune.run_seed}
+
+
+def validation_accuracy(cell: Cell) -> float:
+    """Of a trial after its last round, mean over clients, 0 to 1; 0 where the models have diverged.
+
+    Nothing of the test data is read.
+
+    Raises:
+        UserError: the trial is not done, or was not evaluated on validation data.
+    """
+    state = state_of(cell)
+    if not state.is_done or state.run is None:
+        raise UserError(f"{cell.label}: the trial is {state.word}, and nothing is chosen without it: {state.why}")
+    evaluated = Run(state.run).clients.get("val_acc")
+    if evaluated is None or not len(evaluated):
+        raise UserError(f"{state.run}: no validation accuracy in clients.npz")
+    known = evaluated[-1][np.isfinite(evaluated[-1])]
+    return float(known.mean()) if len(known) else 0.0
+
+
+def run_trials(tuning: Tuning, work: Callable[[Sequence[Cell]], bool]) -> dict[Place, Choice] | None:
+    """All trials, and what they choose; None where the work was stopped.
+
+    Args:
+        tuning: of a study.
+        work: does cells, and says whether it was allowed to end.
+    """
+    for cells in tuning.rounds_of_trials():
+        todo = [cell for cell in {cell.folder: cell for cell in cells}.values() if not state_of(cell).is_done]
+        if todo and not work(todo):
+            return None
+    return tuning.choose()
+
+
+def _digest(study: Study, scale: float) -> str:
+    """What the choice depends on: the block, and all settings of rows and columns."""
+    assert study.tune is not None
+    words = [words_of(study, row, column) for row, column in study.pairs() if not study.missing(row, column)]
+    text = json.dumps([study.tune.content, words, scale], sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _optuna() -> Any:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            import optuna
+    except ImportError as error:
+        raise UserError(
+            "tune: Optuna is not installed, which proposes trials; pip install 'dfl_lightning[tune]'"
+        ) from error
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    return optuna
+
+
+def _short(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
