@@ -106,7 +106,7 @@ def pretended_gpu():
     with everything_on(), pytest.MonkeyPatch.context() as patch:
         from dfl_lightning.engines.stacked import engine
 
-        patch.setattr(engine, "Stopwatch", lambda *_: lambda: 1.0)
+        patch.setattr(engine, "StepTimer", lambda *_: lambda: 1.0)
         yield
 
 

@@ -99,7 +99,7 @@ class Ranks:
         if not any(codes):
             return
         culprit = codes.index(max(codes))
-        sentence = self._say(culprit, " ".join(str(error).split()) or type(error).__name__)
+        sentence = self._share(culprit, " ".join(str(error).split()) or type(error).__name__)
         if error is None and codes[culprit] > 1:
             error = StoppedElsewhere(codes[culprit])
         elif error is None:
@@ -116,13 +116,13 @@ class Ranks:
         if self.count > 1:
             self._settle(None if signum is None else StoppedElsewhere(signum))
 
-    def _say(self, speaker: int, sentence: str) -> str:
-        """What process `speaker` says, at most 1000 characters of it."""
-        letters = torch.zeros(4000, dtype=torch.uint8)
-        spoken = sentence[:1000].encode()
-        letters[: len(spoken)] = torch.frombuffer(bytearray(spoken), dtype=torch.uint8)
-        heard = bytes(self.from_rank(speaker, letters).tolist())
-        return heard.rstrip(b"\0").decode()
+    def _share(self, source: int, sentence: str) -> str:
+        """The sentence of process `source`, at most 1000 characters of it."""
+        buffer = torch.zeros(4000, dtype=torch.uint8)
+        encoded = sentence[:1000].encode()
+        buffer[: len(encoded)] = torch.frombuffer(bytearray(encoded), dtype=torch.uint8)
+        received = bytes(self.from_rank(source, buffer).tolist())
+        return received.rstrip(b"\0").decode()
 
     # --- small things ---------------------------------------------------------------------------------------------
     def join(self, index: Tensor, parts: Sequence[Tensor]) -> list[Tensor]:

@@ -1,4 +1,4 @@
-"""From whom a receiver wants to hear to the rows it averages: votes, weights from votes, a server's step."""
+"""From selected senders to the rows that a receiver averages: votes, weights from votes, a server's step."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ __all__ = ["count_votes", "exchange_weights", "metropolis_weights", "server_step
 def count_votes(selected: Tensor, stand_in: Tensor, active: Tensor, include_self: Tensor, rows: int) -> Tensor:
     """How many votes each row has in each receiver's average.
 
-    Every selected sender j has one vote and speaks through row `stand_in[i, j]`: its own, the row of a friend
+    Every selected sender j has one vote, which goes to row `stand_in[i, j]`: its own, the row of a friend
     (FL-FDMS, arXiv 2205.13222, section 5.1) or one that was added to the models. A stand-in of -1 means the mean of the
     active ones among i's selected senders (FL-FDMS eq. 5): that vote is split evenly over them, and lost if there is
     none.
 
     Args:
         selected: whom receiver i would mix if all were there, bool [n, n].
-        stand_in: the row that speaks for j towards i, long [n, n], -1 to rows - 1; read only where `selected`.
+        stand_in: the row that receiver i mixes for sender j, long [n, n], -1 to rows - 1; read only where `selected`.
         active: who takes part in this round, bool [n].
         include_self: the receivers that have a vote for their own row, bool [n].
         rows: how many rows there are to vote for, at least n.
@@ -27,7 +27,7 @@ def count_votes(selected: Tensor, stand_in: Tensor, active: Tensor, include_self
         Votes >= 0, float64 [n, rows].
 
     Example:
-        Client 2 has dropped out. Receiver 0 hears its friend 1 instead; receiver 1 has nobody for it but client 0.
+        Client 2 has dropped out. Receiver 0 mixes its friend 1 instead; receiver 1 has only client 0 left.
 
         >>> selected = torch.tensor([[False, True, True], [True, False, True], [False, False, False]])
         >>> stand_in = torch.tensor([[0, 1, 1], [0, 1, -1], [0, 1, 2]])
@@ -41,15 +41,15 @@ def count_votes(selected: Tensor, stand_in: Tensor, active: Tensor, include_self
     if rows < n:
         raise ValueError(f"{rows} rows cannot hold a row for each of {n} clients")
     receivers, senders = torch.nonzero(selected, as_tuple=True)
-    spokesmen = stand_in[receivers, senders]
-    if ((spokesmen < -1) | (spokesmen >= rows)).any():
+    stand_ins = stand_in[receivers, senders]
+    if ((stand_ins < -1) | (stand_ins >= rows)).any():
         raise ValueError(f"a stand-in must be -1 or one of the {rows} rows")
-    speaks = spokesmen >= 0
+    known = stand_ins >= 0
     votes = torch.zeros(n, rows, dtype=torch.float64, device=selected.device)
     one = torch.ones((), dtype=torch.float64, device=votes.device)
-    votes.index_put_((receivers[speaks], spokesmen[speaks]), one, accumulate=True)
+    votes.index_put_((receivers[known], stand_ins[known]), one, accumulate=True)
 
-    silent = torch.bincount(receivers[~speaks], minlength=n)
+    silent = torch.bincount(receivers[~known], minlength=n)
     missed = torch.nonzero(silent).squeeze(1)
     if len(missed):
         present = (selected[missed] & active[None, :]).double()
@@ -80,18 +80,18 @@ def uniform_weights(votes: Tensor) -> Tensor:
 def metropolis_weights(votes: Tensor, owners: Tensor | None = None) -> Tensor:
     """Metropolis-Hastings weights: w_ij = 1 / (1 + max(d_i, d_j)), and what is left for oneself.
 
-    Where hearing is mutual the matrix is symmetric and doubly stochastic: averaging keeps the mean of all models (Xiao,
-    Boyd and Lall, *A scheme for robust distributed sensor fusion based on average consensus*, IPSN 2005).
+    Where selection is mutual the matrix is symmetric and doubly stochastic: averaging keeps the mean of all models
+    (Xiao, Boyd and Lall, *A scheme for robust distributed sensor fusion based on average consensus*, IPSN 2005).
 
     Args:
-        votes: votes >= 0, [n, P]; d_i is the number of i's votes for others, whoever has one for itself.
+        votes: votes >= 0, [n, P]; d_i is the number of i's votes for others, its vote for itself not counted.
         owners: whose model or update each row is, long [P]; default: row j is that of node j.
 
     Returns:
         float64 [n, P]; rows sum to 1, the receiver's own share on the diagonal; rows without votes stay zero.
 
     Example:
-        A path of three clients: the one in the middle hears two.
+        A path of three clients: the one in the middle has two neighbours.
 
         >>> metropolis_weights(torch.tensor([[1, 1, 0], [1, 1, 1], [0, 1, 1]]))
         tensor([[0.6667, 0.3333, 0.0000],
@@ -140,7 +140,7 @@ def server_step(weights: Tensor, servers: slice | Tensor, step_size: float) -> T
         step_size: eta > 0; 1 takes the average itself.
 
     Returns:
-        A new float64 [n, P]; the other rows, and servers with a zero row (nobody to hear), are as they were.
+        A new float64 [n, P]; the other rows, and servers with a zero row (no active sender), are as they were.
 
     Example:
         >>> weights = torch.tensor([[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.5, 0.5, 0.0]])

@@ -1,4 +1,4 @@
-"""What a run keeps of a round's links: who mixed, chose and looked at whom, and who stood in for whom."""
+"""What a run keeps of a round's links: which models were mixed, selected and probed, and the stand-ins."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ def links_of(round: Round) -> dict[str, np.ndarray]:
     assert round.weights is not None
     assert round.selected is not None
     n = round.num_nodes
-    looked_at = round.ledger.models & ~round.ledger.mixed & ~_downloads(round)
+    probed = round.ledger.models & ~round.ledger.mixed & ~_downloads(round)
     listed = round.weights != 0
-    listed[:, :n] |= round.selected | looked_at
+    listed[:, :n] |= round.selected | probed
     receivers, senders = torch.nonzero(listed, as_tuple=True)
     at = receivers, senders.clamp(max=n - 1)
     of_nodes = senders < n
@@ -31,12 +31,12 @@ def links_of(round: Round) -> dict[str, np.ndarray]:
         "sender": senders.numpy().astype(np.int32),
         "weight": round.weights[receivers, senders].numpy().astype(np.float32),
         "selected": (round.selected[at] & of_nodes).numpy(),
-        "probed": (looked_at[at] & of_nodes).numpy(),
+        "probed": (probed[at] & of_nodes).numpy(),
     }
 
 
 def stand_ins_of(round: Round) -> dict[str, np.ndarray]:
-    """Who spoke for the chosen clients that did not speak for themselves: `receiver`, `client`, `speaker`."""
+    """Which rows were mixed in place of selected clients' own: `receiver`, `client`, `stand_in`."""
     assert round.selected is not None
     assert round.stand_in is not None
     m = round.num_clients
@@ -45,7 +45,7 @@ def stand_ins_of(round: Round) -> dict[str, np.ndarray]:
     return {
         "receiver": receivers.numpy().astype(np.int32),
         "client": clients.numpy().astype(np.int32),
-        "speaker": round.stand_in[receivers, clients].numpy().astype(np.int32),
+        "stand_in": round.stand_in[receivers, clients].numpy().astype(np.int32),
     }
 
 

@@ -74,7 +74,7 @@ class Run:
 
     @cached_property
     def stand_ins(self) -> dict[str, np.ndarray]:
-        """stand_ins.npz, by column: `round`, `receiver`, `client`, `speaker`."""
+        """stand_ins.npz, by column: `round`, `receiver`, `client`, `stand_in`."""
         return self._npz("stand_ins.npz")
 
     @cached_property

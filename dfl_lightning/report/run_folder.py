@@ -54,7 +54,7 @@ class RunFolder(RoundCallback):
         graphs: sparse graphs of the recorded rounds, by column.
         diverged: whose training diverged in which round, by column.
         dropouts: which clients were down in which round, by column.
-        stand_ins: who spoke for the chosen clients that were down, by column.
+        stand_ins: the rows mixed in place of selected clients that were down, by column.
         comparisons: similarities between clients and thresholds of some of the rounds.
         summary: what summary.json holds, after the run.
     """
@@ -107,7 +107,7 @@ class RunFolder(RoundCallback):
 
     @property
     def stand_ins(self) -> dict[str, np.ndarray]:
-        """stand_ins.npz: `round`, `receiver`, `client`, `speaker`: the row that spoke for a chosen client."""
+        """stand_ins.npz: `round`, `receiver`, `client`, `stand_in`: the row mixed in place of a selected client."""
         return self._stand_ins.before()
 
     @property

@@ -82,12 +82,15 @@ def _check_row(row: dict[str, str], former: int | None, gaps: bool) -> None:
             raise ValueError(f"round {index} has '{cell}' for {column}") from error
 
 
+_FORMER = {"speaker": "stand_in"}  # columns of older run folders, by their present names
+
+
 def read_npz(path: Path) -> dict[str, np.ndarray]:
     """The arrays of an npz file, none where there is no file; runs no code of it."""
     if not path.is_file():
         return {}
     try:
-        return files.read_npz(path)
+        return {_FORMER.get(name, name): array for name, array in files.read_npz(path).items()}
     except ValueError as error:
         raise damaged(path, reason(error)) from error
 

@@ -66,7 +66,7 @@ def write_run(
     for name, keys in (
         ("dropouts", ("round", "client")),
         ("diverged", ("round", "client")),
-        ("stand_ins", ("round", "receiver", "client", "speaker")),
+        ("stand_ins", ("round", "receiver", "client", "stand_in")),
     ):
         if arrays.get(name):
             found = zip(keys, zip(*arrays[name], strict=True), strict=True)

@@ -12,6 +12,7 @@ from dfl_lightning.cli.command import run as command
 from dfl_lightning.report import by_round
 from dfl_lightning.report.by_round import Comparisons
 from dfl_lightning.report.reading import read_run
+from dfl_lightning.report.tables import read_npz
 from dfl_lightning.round.record import RoundCallback
 
 
@@ -57,7 +58,7 @@ def test_a_run_in_which_everybody_is_up_has_neither_file(small_run):
 
 
 @pytest.mark.parametrize("topology", ["server", "complete"])
-def test_stand_ins_are_who_spoke_for_whom(small_run, topology):
+def test_stand_ins_name_the_row_mixed_for_each_client_that_was_down(small_run, topology):
     witness = Witness()
     run = small_run(5, policies=friends(), callbacks=[witness], topology=topology, data={"test_fraction": 0.25}).fit()
     kept, found = read_run(run.folder).stand_ins, 0
@@ -67,7 +68,7 @@ def test_stand_ins_are_who_spoke_for_whom(small_run, topology):
             for j in range(6):
                 if seen["selected"][i, j] and seen["dropped"][j]:
                     expected.add((i, j, int(seen["stand_in"][i, j])))
-        assert pairs(kept, r, "receiver", "client", "speaker") == expected
+        assert pairs(kept, r, "receiver", "client", "stand_in") == expected
         found += len(expected)
     assert found > 5
 
@@ -186,3 +187,11 @@ def test_commands_are_kept_as_they_were_typed(tmp_path, monkeypatch):
     assert command("fit", ["--ckpt_path", str(folder), "--fork", "--trainer.max_rounds", "3"]) == 0
     fork = max((tmp_path / "runs" / "gossip").iterdir())
     assert [line.count("--fork") for line in read_run(fork).commands] == [1]
+
+
+def test_stand_ins_of_an_older_run_folder_have_the_present_names(tmp_path):
+    columns = {
+        name: np.array([value]) for name, value in (("round", 4), ("receiver", 0), ("client", 1), ("speaker", 2))
+    }
+    np.savez(tmp_path / "stand_ins.npz", **columns)
+    assert list(read_npz(tmp_path / "stand_ins.npz")) == ["round", "receiver", "client", "stand_in"]

@@ -45,7 +45,7 @@ def runs(tmp_path_factory, make_run, make_links):
             config={"selection": {"class_path": "Gossip", "init_args": {"k": 0}}},
         )
     served = []
-    for r in range(4):  # one client is down, the next one speaks for it
+    for r in range(4):  # one client is down, the next one stands in for it
         weights = {r % 4: 0.0, (r + 1) % 4: 0.5}
         served += [(r, 4, j, weights.get(j, 0.25), True, False) for j in range(4)]
     found["served"] = make_run(
@@ -149,10 +149,10 @@ def test_a_server_run_shows_who_stands_in_for_whom(page, open_page):
     seen.page.wait_for_timeout(400)
     seen.page.evaluate("window.report.move(2)")
     found = by_state(seen.page.evaluate(MARKS, "graph")["rule"])
-    assert found["stands"] == {(2, 3)}  # client 3 speaks for client 2
+    assert found["stands"] == {(2, 3)}  # client 3 stands in for client 2
     assert found["kept"] == {(4, j) for j in range(4)}
     assert seen.page.locator("#heat").is_hidden()
-    assert "1 clients down, 1 spoken for" in seen.page.locator("#state").inner_text()
+    assert "1 clients down, 1 with a stand-in" in seen.page.locator("#state").inner_text()
     assert seen.console == []
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from dfl_lightning.bank.card import give_back
-from dfl_lightning.engines.stacked.context import Workshop
+from dfl_lightning.engines.stacked.context import StackedContext
 from dfl_lightning.engines.stacked.cuda_graphs import Recorder
 from dfl_lightning.engines.stacked.layers import Pass
 from dfl_lightning.engines.stacked.parameters import Staging
@@ -19,17 +19,17 @@ PASSES = 5
 """Of how many passes the fastest counts, after two that count for nothing."""
 
 
-class Stopwatch:
+class StepTimer:
     """Times forward and backward passes of k clients with full batches, in the memory that training has.
 
     Args:
-        shop: what the jobs of an engine have in common.
+        context: what the jobs of an engine have in common.
         clients: k.
         recorder: records the passes, where the run's steps are recorded.
     """
 
-    def __init__(self, shop: Workshop, clients: int, recorder: Recorder | None = None) -> None:
-        self._shop, self._clients, self._recorder = shop, clients, recorder
+    def __init__(self, context: StackedContext, clients: int, recorder: Recorder | None = None) -> None:
+        self._context, self._clients, self._recorder = context, clients, recorder
 
     def __call__(self) -> float:
         """Seconds of one pass, with the convolutions unfolded that the network's `unfolded` names now.
@@ -45,25 +45,25 @@ class Stopwatch:
                 raise
             return math.inf
         finally:
-            give_back(self._shop.data.images.device)
+            give_back(self._context.data.images.device)
 
     def _pass(self) -> Callable[[], object]:
         """A pass, recorded where that can be."""
-        shop, clients, size = self._shop, self._clients, self._shop.config.batch_size
-        device = shop.data.images.device
-        row = shop.layout.flatten(shop.network.network, shop.config.dtype).to(device).expand(clients, -1)
-        everybody = Staging(shop.layout, lambda start, stop: row[:, start:stop]).tensors
-        wanted = [everybody[entry.name].requires_grad_() for entry in shop.layout.entries if entry.trainable]
-        samples = torch.cat(shop.data.train)
+        context, clients, size = self._context, self._clients, self._context.config.batch_size
+        device = context.data.images.device
+        row = context.layout.flatten(context.network.network, context.config.dtype).to(device).expand(clients, -1)
+        everybody = Staging(context.layout, lambda start, stop: row[:, start:stop]).tensors
+        wanted = [everybody[entry.name].requires_grad_() for entry in context.layout.entries if entry.trainable]
+        samples = torch.cat(context.data.train)
         batch = samples.repeat(-(-clients * size // len(samples)))[: clients * size].view(clients, size)
-        inputs, labels = shop.data.batch(batch, dtype=shop.config.dtype)
-        weights = torch.full_like(labels, 1 / size, dtype=shop.config.dtype)
+        inputs, labels = context.data.batch(batch, dtype=context.config.dtype)
+        weights = torch.full_like(labels, 1 / size, dtype=context.config.dtype)
         masks = torch.zeros(clients, 2, dtype=torch.int32, device=device)
 
         def run() -> None:
-            with shop.config.arithmetic(device):
-                scores = shop.network(Pass(dict(everybody), True, masks), inputs)
-                losses: Tensor = shop.loss(scores, labels, [size] * clients, weights)
+            with context.config.arithmetic(device):
+                scores = context.network(Pass(dict(everybody), True, masks), inputs)
+                losses: Tensor = context.loss(scores, labels, [size] * clients, weights)
             torch.autograd.grad(losses.sum(), wanted, allow_unused=True)
 
         if self._recorder is None:

@@ -12,7 +12,7 @@ from torch import Tensor
 from dfl_lightning.engines.draws import batches_of
 from dfl_lightning.engines.jobs import Training
 from dfl_lightning.engines.local_work import Attached, Duration
-from dfl_lightning.engines.stacked.context import Workshop
+from dfl_lightning.engines.stacked.context import StackedContext
 from dfl_lightning.engines.stacked.loss import sample_weights
 
 
@@ -66,7 +66,7 @@ class Feed:
     nothing.
 
     Args:
-        shop: what the jobs of an engine have in common.
+        context: what the jobs of an engine have in common.
         owners: the clients, by falling number of batches.
         training: names the draws.
 
@@ -76,13 +76,13 @@ class Feed:
         drawn: what the augmentation has drawn for the last batch, [k, B, d]; None where nothing is augmented.
     """
 
-    def __init__(self, shop: Workshop, owners: list[int], training: Training) -> None:
-        self._shop, self._owners = shop, owners
-        self._draws = training.draws(shop.config.seed)
-        self._samples = [shop.data.train[owner] for owner in owners]
-        self._per_epoch = [batches_of(len(samples), shop.config.batch_size) for samples in self._samples]
+    def __init__(self, context: StackedContext, owners: list[int], training: Training) -> None:
+        self._context, self._owners = context, owners
+        self._draws = training.draws(context.config.seed)
+        self._samples = [context.data.train[owner] for owner in owners]
+        self._per_epoch = [batches_of(len(samples), context.config.batch_size) for samples in self._samples]
         self._epochs = [0] * len(owners)  # drawn so far
-        self.masks = torch.zeros(len(owners), 2, dtype=torch.int32, device=shop.data.images.device)
+        self.masks = torch.zeros(len(owners), 2, dtype=torch.int32, device=context.data.images.device)
         self.drawn: Tensor | None = None
 
     def draw(self, duration: Duration) -> None:
@@ -111,7 +111,7 @@ class Feed:
 
     def whole(self, clients: int, batches: int) -> bool:
         """Whether the next `batches` of each of the first `clients` have been drawn and are of full size."""
-        size, stop = self._shop.config.batch_size, self.taken + batches
+        size, stop = self._context.config.batch_size, self.taken + batches
         return all(sizes[self.taken : stop] == [size] * batches for sizes in self._sizes[:clients])
 
     def take(self, clients: int) -> tuple[Tensor, Tensor, list[int]]:
@@ -127,24 +127,24 @@ class Feed:
             self._lay_out()
         self.taken += 1
         sizes = [sizes[step] for sizes in self._sizes[:clients]]
-        data, augment = self._shop.data, self._shop.data.augment
-        if self._shop.network.has_dropout:
+        data, augment = self._context.data, self._context.data.augment
+        if self._context.network.has_dropout:
             self.masks = sent(self._draws.masks_of(self._words(clients, step)), data.images.device)
         if augment is not None:
             generators = (self._draws.augmentation(*words) for words in self._words(clients, step))
             parts = [augment.draw(size, generator) for size, generator in zip(sizes, generators, strict=True)]
-            whole = [_padded(part, self._shop.config.batch_size) for part in parts]
+            whole = [_padded(part, self._context.config.batch_size) for part in parts]
             self.drawn = sent(torch.stack(whole), data.images.device)
         return self._index[step, :clients], self._counts[step, :clients], sizes
 
     def next(self, clients: int) -> Batch:
         """The same with images and labels, as long as the largest."""
-        shop, data, step = self._shop, self._shop.data, self.taken
+        context, data, step = self._context, self._context.data, self.taken
         indices, counts, sizes = self.take(clients)
         longest = max(sizes)
         indices, weights = indices[:, :longest], self._weights[step, :clients, :longest]
         drawn = None if self.drawn is None else self.drawn[:, :longest]
-        inputs, labels = data.batch(indices, dtype=shop.config.dtype, draws=drawn)
+        inputs, labels = data.batch(indices, dtype=context.config.dtype, draws=drawn)
         return Batch(inputs, labels, sizes, counts, weights, min(sizes) < longest, self.masks[:clients])
 
     def _words(self, clients: int, step: int) -> list[tuple[int, int, int]]:
@@ -153,7 +153,7 @@ class Feed:
         return [(self._owners[i], *divmod(place, self._per_epoch[i])) for i, place in enumerate(places)]
 
     def _one_more_epoch(self, client: int) -> None:
-        samples, size = self._samples[client], self._shop.config.batch_size
+        samples, size = self._samples[client], self._context.config.batch_size
         if not len(samples):
             return
         order = self._draws.order(self._owners[client], self._epochs[client], len(samples))
@@ -164,7 +164,7 @@ class Feed:
 
     def _lay_out(self) -> None:
         """All batches of the phase as one tensor [steps, clients, B]; numpy is much faster at many small pieces."""
-        size, device = self._shop.config.batch_size, self._shop.data.images.device
+        size, device = self._context.config.batch_size, self._context.data.images.device
         steps = max(map(len, self._sizes), default=0)
         index = np.zeros((len(self._owners), steps * size), dtype=np.int64)
         counts = np.zeros((len(self._owners), steps), dtype=np.int64)
@@ -178,7 +178,7 @@ class Feed:
                 line[begin + len(shuffled) : end] = shuffled[(batches - 1) * size]  # one of its own
         laid_out = torch.from_numpy(index).view(len(self._owners), steps, size).transpose(0, 1).contiguous()
         self._index, self._counts = sent(laid_out, device), sent(torch.from_numpy(counts).T.contiguous(), device)
-        self._weights = sample_weights(self._counts, size, self._shop.config.dtype)
+        self._weights = sample_weights(self._counts, size, self._context.config.dtype)
 
 
 def sent(tensor: Tensor, device: torch.device) -> Tensor:

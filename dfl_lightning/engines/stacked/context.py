@@ -13,7 +13,7 @@ from dfl_lightning.engines.stacked.network import StackedNetwork
 
 
 @dataclass(frozen=True)
-class Workshop:
+class StackedContext:
     """What the jobs of an engine have in common.
 
     Args:

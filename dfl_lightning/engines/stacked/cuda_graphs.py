@@ -21,7 +21,7 @@ from dfl_lightning.bank.layout import Columns
 from dfl_lightning.engines.local_work import Duration
 from dfl_lightning.engines.optimizers import Hyperparameters
 from dfl_lightning.engines.stacked.batches import Batch, Feed
-from dfl_lightning.engines.stacked.context import Workshop
+from dfl_lightning.engines.stacked.context import StackedContext
 from dfl_lightning.engines.stacked.loss import sample_weights
 from dfl_lightning.engines.stacked.parameters import Staging
 from dfl_lightning.utils.errors import reason
@@ -72,24 +72,24 @@ class CudaGraphs:
         return graph.replay
 
 
-def obstacle(shop: Workshop, example: Tensor) -> str:
+def obstacle(context: StackedContext, example: Tensor) -> str:
     """Why the steps of a run cannot be recorded, in a few words; empty where they can.
 
     Args:
-        shop: what the jobs of the engine have in common.
+        context: what the jobs of the engine have in common.
         example: two inputs, [2, ...].
     """
-    config, network = shop.config, shop.network
+    config, network = context.config, context.network
     with torch.no_grad():
         per_sample = network.network.eval()(example).dim() == 2
-    for phase in config.objective.phases(shop.layout, Duration(1), 0):
+    for phase in config.objective.phases(context.layout, Duration(1), 0):
         if phase.objective is not config.objective:
             return f"objective {type(config.objective).__name__} leaves steps to another one"
         if not phase.objective.recordable:
             return f"objective {type(phase.objective).__name__} does not say recordable = True"
-    if shop.loss.is_cross_entropy and not per_sample:
+    if context.loss.is_cross_entropy and not per_sample:
         return "the loss is a cross-entropy of several answers a sample"
-    if not shop.optimizer.works_on_tensors_alone(shop.data.images.device):
+    if not context.optimizer.works_on_tensors_alone(context.data.images.device):
         return "the optimizer needs numbers on the CPU"
     if config.scheduled:
         return f"the schedule changes {' and '.join(config.scheduled)}, which a recorded step keeps"
@@ -111,7 +111,7 @@ class Recordings:
     """The memory of one cohort that lies still, and the steps recorded on it.
 
     Args:
-        shop: what the jobs of an engine have in common.
+        context: what the jobs of an engine have in common.
         clients: of the cohort, c.
         recorder: see `Recorder`.
 
@@ -122,11 +122,11 @@ class Recordings:
         failure: why nothing is recorded any more; empty while it is.
     """
 
-    def __init__(self, shop: Workshop, clients: int, recorder: Recorder) -> None:
-        device = shop.data.images.device
-        self.shop, self.clients, self.recorder = shop, clients, recorder
+    def __init__(self, context: StackedContext, clients: int, recorder: Recorder) -> None:
+        device = context.data.images.device
+        self.context, self.clients, self.recorder = context, clients, recorder
         self.buckets = buckets_of(clients)
-        zeros = partial(torch.zeros, dtype=shop.config.dtype, device=device)
+        zeros = partial(torch.zeros, dtype=context.config.dtype, device=device)
         self._zeros = zeros
         self._stagings: dict[str, Staging] = {}
         self.staging("models")
@@ -140,7 +140,7 @@ class Recordings:
         """Models of c clients, of a row set."""
         if name not in self._stagings:
             make = self._zeros
-            self._stagings[name] = Staging(self.shop.layout, lambda start, stop: make(self.clients, stop - start))
+            self._stagings[name] = Staging(self.context.layout, lambda start, stop: make(self.clients, stop - start))
         return self._stagings[name]
 
     @property
@@ -160,7 +160,7 @@ class Recordings:
         Only phases of the run's own objective are, and of rules that say so: fine-tuning comes with a fresh object of
         plain descent at every evaluation, whose steps read nothing of it.
         """
-        own = phase.objective is self.shop.config.objective
+        own = phase.objective is self.context.config.objective
         name = vars(type(phase.objective)).get("recorded_as")  # not inherited: a subclass may have steps of its own
         name = name or ("the run's own" if own else None)
         if self.failure or name is None or feed.steps < FEWEST_STEPS:
@@ -194,11 +194,11 @@ class Recording:
 
     def __init__(self, memory: Recordings) -> None:
         self._memory = memory
-        device, groups = memory.losses.device, memory.shop.optimizer.groups
+        device, groups = memory.losses.device, memory.context.optimizer.groups
         self.rates = [torch.zeros((), device=device) for _ in groups]
         self._states: dict[str, list[dict[str, Any]]] = {}  # of the optimizer of each row set's models
         self._models: tuple[str, ...] = ()  # row sets whose models a step works on
-        self._tray: StaticBatches | None = None
+        self._batches: StaticBatches | None = None
         self._replays: dict[tuple[int, bool], Replay] = {}  # by bucket, and whether batches may be padded
         self._read: tuple[str, ...] = ()  # row sets that a step reads; "" is the start
         self._zeros: bool | None = None  # whether a state of zeros is as good as none; see `starts_from_zeros`
@@ -212,7 +212,9 @@ class Recording:
     def take(self, hyperparameters: Hyperparameters) -> Hyperparameters:
         """The learning rates of a round, put where they lie still; other options stay as they are (see `obstacle`)."""
         present = []
-        for rate, fields, options in zip(self.rates, hyperparameters, self._memory.shop.optimizer.groups, strict=True):
+        for rate, fields, options in zip(
+            self.rates, hyperparameters, self._memory.context.optimizer.groups, strict=True
+        ):
             still: dict[str, Any] = {"lr": rate.fill_(fields["lr"])}
             if rate.is_cuda and "capturable" in options:
                 still["capturable"] = True  # its step counts stay on the device
@@ -232,17 +234,21 @@ class Recording:
                 step(job)
                 self._settle(job, feed.taken - taken)
                 return
-        assert self._tray is not None
-        network, masks_all = self._memory.shop.network, self._memory.shop.loss.is_cross_entropy and not self._own_loss
-        whole = (masks_all and not network.couples_samples) or feed.whole(job.clients, self._tray.batches)
+        assert self._batches is not None
+        network, masks_all = (
+            self._memory.context.network,
+            self._memory.context.loss.is_cross_entropy and not self._own_loss,
+        )
+        whole = masks_all and not network.couples_samples
+        whole = whole or feed.whole(job.clients, self._batches.batches)
         padded = not whole
         if padded and not (masks_all and network.masks_padding):
             step(job)
             return
-        self._tray.fill(job)
+        self._batches.fill(job)
         bucket = next(size for size in self._memory.buckets if size >= job.clients)
         if (bucket, padded) not in self._replays and not self._record(job, bucket, padded, exact=not masks_all):
-            step(job.on_buffers(job.clients, self._memory, self._tray, self._states))  # its batches have been taken
+            step(job.on_buffers(job.clients, self._memory, self._batches, self._states))  # its batches have been taken
             return
         done = slice(job.clients, min(bucket, self._clients))
         self._keeping(done, self._replays[bucket, padded])
@@ -260,7 +266,7 @@ class Recording:
         if self._zeros is None:
             trained = [like for like, wanted in zip(job.model().params, job.trained, strict=True) if wanted]
             self._zeros = job.fresh_optimizer().starts_from_zeros(trained[0], len(trained)) if trained else True
-        if self._tray is None or not self._zeros:
+        if self._batches is None or not self._zeros:
             return False
         for value in self._remembered():
             value.zero_()
@@ -273,8 +279,8 @@ class Recording:
 
     def _settle(self, job: StackedJob, batches: int) -> None:
         """Move what the first step has made to where it lies still."""
-        if self._tray is None or self._tray.batches != batches:
-            self._tray, self._replays = StaticBatches(self._memory, batches), {}
+        if self._batches is None or self._batches.batches != batches:
+            self._batches, self._replays = StaticBatches(self._memory, batches), {}
         self._read, self._models, self._own_loss = tuple(job.kept), tuple(job.models), job.own_loss
         for model in job.models.values():
             if model.optimizer is not None:
@@ -300,9 +306,9 @@ class Recording:
         Returns:
             Whether that was possible. If not, nothing is recorded any more.
         """
-        assert self._tray is not None
-        self._tray.padded, self._tray.exact = padded, exact
-        other = job.on_buffers(bucket, self._memory, self._tray, self._states)
+        assert self._batches is not None
+        self._batches.padded, self._batches.exact = padded, exact
+        other = job.on_buffers(bucket, self._memory, self._batches, self._states)
         touched = [*self._touched(), *(value for value in self._remembered() if not value.dim())]
         step, before = self._phase.objective.step, list[Tensor]()
         try:
@@ -312,7 +318,7 @@ class Recording:
             self._memory.give_up(error)
         for tensor, value in zip(touched, before, strict=False):  # none where there was no memory for copies
             tensor.copy_(value)
-        self._tray.rewind()
+        self._batches.rewind()
         return not self._memory.failure
 
     def _touched(self) -> list[Tensor]:
@@ -354,15 +360,15 @@ class StaticBatches:
 
     def __init__(self, memory: Recordings, batches: int) -> None:
         self.batches, self.padded = batches, False
-        self._shop = memory.shop
+        self._context = memory.context
         shape, device = (batches, memory.clients), memory.losses.device
-        self._index = torch.zeros(*shape, self._shop.config.batch_size, dtype=torch.long, device=device)
+        self._index = torch.zeros(*shape, self._context.config.batch_size, dtype=torch.long, device=device)
         self._counts = torch.ones(shape, dtype=torch.long, device=device)
         self._masks = torch.zeros(*shape, 2, dtype=torch.int32, device=device)
         self._drawn: Tensor | None = None
-        if self._shop.data.augment is not None:
-            example = self._shop.data.augment.draw(1, torch.Generator())
-            self._drawn = example.new_zeros(*shape, self._shop.config.batch_size, *example.shape[1:]).to(device)
+        if self._context.data.augment is not None:
+            example = self._context.data.augment.draw(1, torch.Generator())
+            self._drawn = example.new_zeros(*shape, self._context.config.batch_size, *example.shape[1:]).to(device)
         self.exact, self._next = False, 0
 
     def fill(self, job: StackedJob) -> None:
@@ -371,7 +377,7 @@ class StaticBatches:
             taken, real, _ = job.feed.take(job.clients)
             self._index[turn, : job.clients].copy_(taken)
             self._counts[turn, : job.clients].copy_(real)
-            if self._shop.network.has_dropout:
+            if self._context.network.has_dropout:
                 self._masks[turn, : job.clients].copy_(job.feed.masks)
             if self._drawn is not None and job.feed.drawn is not None:
                 self._drawn[turn, : job.clients].copy_(job.feed.drawn)
@@ -383,9 +389,9 @@ class StaticBatches:
     def next(self, clients: int) -> Batch:
         """The batches in turn, gathered inside the step."""
         turn, self._next = self._next, (self._next + 1) % self.batches
-        config = self._shop.config
+        config = self._context.config
         drawn = None if self._drawn is None else self._drawn[turn, :clients]
-        inputs, labels = self._shop.data.batch(self._index[turn, :clients], dtype=config.dtype, draws=drawn)
+        inputs, labels = self._context.data.batch(self._index[turn, :clients], dtype=config.dtype, draws=drawn)
         counts = self._counts[turn, :clients]
         weights = sample_weights(counts, config.batch_size, config.dtype)
         sizes, masks = [config.batch_size] * clients, self._masks[turn, :clients]

@@ -26,9 +26,9 @@ from dfl_lightning.engines.jobs import Evaluation, Targets, Trained, Training
 from dfl_lightning.engines.local_work import Duration
 from dfl_lightning.engines.optimizers import ClientOptimizer
 from dfl_lightning.engines.placing import set_mode
-from dfl_lightning.engines.stacked.autotune import Stopwatch
+from dfl_lightning.engines.stacked.autotune import StepTimer
 from dfl_lightning.engines.stacked.budget import Budget
-from dfl_lightning.engines.stacked.context import Workshop
+from dfl_lightning.engines.stacked.context import StackedContext
 from dfl_lightning.engines.stacked.convolution import choose_unfolded
 from dfl_lightning.engines.stacked.cost import Cost
 from dfl_lightning.engines.stacked.cuda_graphs import CudaGraphs, Recorder, Recordings, obstacle
@@ -98,8 +98,8 @@ class StackedEngine(Engine):
         note = stacked.try_out(example, partial(_mask_key, config.seed), trial.couples_training)
         self.cost = Cost.measure(network, stacked, example[:2], config, layout, optimizer.states)
         fused = optimizer.fused_on(data.images.device)
-        self._shop = Workshop(config, layout, data, stacked, StackedLoss(config.loss), fused)
-        self._scorer = Scorer(self._shop, self.cost.activations)
+        self._context = StackedContext(config, layout, data, stacked, StackedLoss(config.loss), fused)
+        self._scorer = Scorer(self._context, self.cost.activations)
         super().__init__(config, layout, data)
         self.details |= {"trial": note} if note else {}
         self.recordings: Recordings | None = None
@@ -124,7 +124,7 @@ class StackedEngine(Engine):
         """
         affordable = max(FEWEST, int(TRAINING_OPERATIONS // max(1, self.cost.operations)))
         example, _ = examples(self.data, min(max(3, self.config.batch_size), affordable), self.config.dtype)
-        self._shop.network.try_masks(example, partial(_mask_key, self.config.seed))
+        self._context.network.try_masks(example, partial(_mask_key, self.config.seed))
         self._recorder = recorder
         self._cut(self.config.cohorts)
 
@@ -136,12 +136,12 @@ class StackedEngine(Engine):
         self._describe_memory()
         if self._recorder is None:
             return
-        why = obstacle(self._shop, examples(self.data, 2, self.config.dtype)[0])
+        why = obstacle(self._context, examples(self.data, 2, self.config.dtype)[0])
         self.details["graphs"] = f"not recorded: {why}" if why else "recorded"
         if why:
             return
         try:
-            self.recordings = Recordings(self._shop, max(map(len, self.cohorts)), self._recorder)
+            self.recordings = Recordings(self._context, max(map(len, self.cohorts)), self._recorder)
         except Exception as error:
             if not is_out_of_memory(error):
                 raise
@@ -152,7 +152,7 @@ class StackedEngine(Engine):
     def cohort_bytes(self) -> int:
         """Models, gradients, optimizer state and activations of a cohort in each thread."""
         if self.budget is not None:
-            return max(map(len, self.cohorts)) * self.budget.footprint.bytes(self._shop.network.unfolded)
+            return max(map(len, self.cohorts)) * self.budget.footprint.bytes(self._context.network.unfolded)
         largest = sorted((len(cohort) for cohort in self.cohorts), reverse=True)[: self.threads]
         return sum(largest) * self.cost.bytes_per_client
 
@@ -178,14 +178,14 @@ class StackedEngine(Engine):
 
     def settle(self, ranks: Ranks) -> None:
         """Time the convolutions where nobody has; see `Engine.settle`."""
-        budget, network = self.budget, self._shop.network
+        budget, network = self.budget, self._context.network
         names = network.can_be_unfolded()
         if budget is None or self._unfolded is not None or not names:
             return
         widest = max(map(len, self.cohorts))
         with ranks.together():
             if ranks.rank == 0:
-                seconds = Stopwatch(self._shop, widest, None if self.recordings is None else self._recorder)
+                seconds = StepTimer(self._context, widest, None if self.recordings is None else self._recorder)
                 choose_unfolded(network, seconds, lambda unfolded: budget.allows(unfolded, widest))
         chosen = torch.tensor([int(name in network.unfolded) for name in names])
         if ranks.count > 1:
@@ -205,14 +205,14 @@ class StackedEngine(Engine):
         )
 
     def _unfold(self, names: frozenset[str]) -> None:
-        self._unfolded = self._shop.network.unfolded = names
+        self._unfolded = self._context.network.unfolded = names
         self.details |= {"unfolded": sorted(names)} if names else {}
         self._describe_memory()
 
     def _describe_memory(self) -> None:
         if self.budget is not None:
             widest = max(map(len, self.cohorts))
-            self.details["GPU memory"] = self.budget.describe(self._shop.network.unfolded, widest)
+            self.details["GPU memory"] = self.budget.describe(self._context.network.unfolded, widest)
 
     def train_cohort(self, references: References, training: Training, targets: Targets, pool: Workers) -> Trained:
         """Train the jobs of one cohort, side by side; see `Engine.train_cohort`."""
@@ -220,7 +220,7 @@ class StackedEngine(Engine):
         owners = references.owners.tolist()
         order = torch.tensor(sorted(range(len(owners)), key=lambda job: (-steps[owners[job]], owners[job])))
         recordings = None if training.gradients else self.recordings
-        job = StackedJob(self._shop, bank, references.take(order), training, pool, recordings)
+        job = StackedJob(self._context, bank, references.take(order), training, pool, recordings)
         if training.gradients:
             rows = row_of(self.layout, job.mean_gradients())
             target = targets["models"]

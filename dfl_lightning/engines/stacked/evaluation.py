@@ -20,7 +20,7 @@ from torch import Tensor
 from dfl_lightning.bank.references import References
 from dfl_lightning.engines.engine import EVALUATION_BATCH, right_answers
 from dfl_lightning.engines.stacked.budget import LARGEST_TENSOR
-from dfl_lightning.engines.stacked.context import Workshop
+from dfl_lightning.engines.stacked.context import StackedContext
 from dfl_lightning.engines.stacked.layers import Pass
 from dfl_lightning.engines.stacked.parameters import Staging
 from dfl_lightning.utils.thread_pool import Workers
@@ -116,16 +116,16 @@ class Scorer:
     """Tries out models.
 
     Args:
-        shop: what the jobs of an engine have in common.
+        context: what the jobs of an engine have in common.
         activations: numbers that one sample makes on its way through the network.
     """
 
-    def __init__(self, shop: Workshop, activations: int) -> None:
-        self._shop, self._activations = shop, activations
-        itemsize = shop.config.dtype.itemsize
-        self._on_cpu = shop.data.images.device.type == "cpu"
+    def __init__(self, context: StackedContext, activations: int) -> None:
+        self._context, self._activations = context, activations
+        itemsize = context.config.dtype.itemsize
+        self._on_cpu = context.data.images.device.type == "cpu"
         model_bytes, most = (MODEL_BYTES, MODELS) if self._on_cpu else (GPU_MODEL_BYTES, GPU_MODELS)
-        self.width = int(min(max(1, model_bytes // (itemsize * shop.layout.width)), most))
+        self.width = int(min(max(1, model_bytes // (itemsize * context.layout.width)), most))
         self._room, self._patches = GPU_ACTIVATION_BYTES, dict[str, int]()
 
     def keep_within(self, room: int | None, patches: Mapping[str, int]) -> None:
@@ -138,15 +138,15 @@ class Scorer:
         self._patches = dict(patches)
         if room is not None:
             self._room = min(GPU_ACTIVATION_BYTES, int(room * GPU_SHARE))
-            models = int(room * GPU_SHARE) // (self._shop.config.dtype.itemsize * self._shop.layout.width)
+            models = int(room * GPU_SHARE) // (self._context.config.dtype.itemsize * self._context.layout.width)
             self.width = max(1, min(self.width, models))
 
     def length(self, models: int) -> int:
         """Samples of each of some models at a time; on a CPU the same however few models there are."""
-        itemsize = self._shop.config.dtype.itemsize
+        itemsize = self._context.config.dtype.itemsize
         if self._on_cpu:
             return int(max(16, ACTIVATION_BYTES // (itemsize * self._activations * self.width)))
-        patches = max((self._patches[name] for name in self._shop.network.unfolded), default=0)
+        patches = max((self._patches[name] for name in self._context.network.unfolded), default=0)
         fitting = self._room // (itemsize * (self._activations + 2 * patches) * models)
         countable = LARGEST_TENSOR // (max(self._activations, patches) * models)
         return int(max(1, min(fitting, countable)))
@@ -164,7 +164,7 @@ class Scorer:
         Returns:
             The positions in each group, long.
         """
-        if samples * self._activations < self._shop.layout.width:
+        if samples * self._activations < self._context.layout.width:
             return []
         parts = torch.tensor(jobs).tensor_split(-(-len(jobs) // self.width))
         return [part for part in parts if len(part) > 1]
@@ -176,7 +176,7 @@ class Scorer:
         pieces = []
         for samples in group.samples.split(_equal(len(group.samples), self.length(len(group.jobs)))):
             pool.check()
-            inputs, labels = self._shop.data.batch(samples.unsqueeze(0), dtype=self._shop.config.dtype)
+            inputs, labels = self._context.data.batch(samples.unsqueeze(0), dtype=self._context.config.dtype)
             pieces.append(self._judged(staging.tensors, inputs, labels.expand(len(group.jobs), -1)))
         found = [torch.cat(several, dim=1) for several in zip(*pieces, strict=True)]
         return self._means(group.jobs, [len(group.samples)] * len(group.jobs), [t.flatten(0, 1) for t in found])
@@ -210,7 +210,7 @@ class Scorer:
             active = sum(count > start for count in counts)
             sizes = [min(length, count - start) for count in counts[:active]]
             stretch = torch.stack([_stretch(own, start, sizes[0]) for own in indices[:active]])
-            inputs, labels = self._shop.data.batch(stretch, dtype=self._shop.config.dtype)
+            inputs, labels = self._context.data.batch(stretch, dtype=self._context.config.dtype)
             tensors = {name: tensor[:active] for name, tensor in staging.tensors.items()}
             judged = self._judged(tensors, inputs, labels)
             for place, size in enumerate(sizes):
@@ -219,7 +219,7 @@ class Scorer:
 
     # --- what both have in common -------------------------------------------------------------------------------------
     def _staged(self, bank: Bank, references: References, jobs: Sequence[int]) -> Staging:
-        return Staging(self._shop.layout, bank.reader(references.take(torch.tensor(jobs))))
+        return Staging(self._context.layout, bank.reader(references.take(torch.tensor(jobs))))
 
     def _judged(self, tensors: dict[str, Tensor], inputs: Tensor, labels: Tensor) -> list[Tensor]:
         """Losses [k, B], whether answers are right [k, B], and scores and labels if somebody wants them.
@@ -229,15 +229,15 @@ class Scorer:
             inputs: [k, B, ...], or the same for all models, [1, B, ...].
             labels: [k, B].
         """
-        shop = self._shop
-        with shop.config.arithmetic(inputs.device):
-            scores = shop.network(Pass(tensors, training=False), inputs)
-        scores = scores.to(shop.config.dtype)
+        context = self._context
+        with context.config.arithmetic(inputs.device):
+            scores = context.network(Pass(tensors, training=False), inputs)
+        scores = scores.to(context.config.dtype)
         right = right_answers(scores, labels, classes=2)
         losses = right  # in the place of losses, where they are computed from the scores afterwards
-        if shop.loss.is_cross_entropy:
+        if context.loss.is_cross_entropy:
             losses = F.cross_entropy(scores.flatten(0, 1), labels.flatten(), reduction="none").view(labels.shape)
-        wants_scores = bool(shop.config.metrics) or not shop.loss.is_cross_entropy
+        wants_scores = bool(context.config.metrics) or not context.loss.is_cross_entropy
         return [losses, right, scores, labels] if wants_scores else [losses, right]
 
     def _means(self, jobs: Sequence[int], sizes: Sequence[int], judged: Sequence[Tensor]) -> Scores:
@@ -256,20 +256,20 @@ class Scorer:
             return Scores(torch.tensor(jobs), counts, means, {"acc": accuracies})
         several = zip(*(tensor.split(list(sizes)) for tensor in kept), strict=True)
         metrics: Sequence[Tensor] = ()
-        if self._shop.config.metrics:
+        if self._context.config.metrics:
             found = torch.stack(
                 [number for own in several for number in self._from_scores(*own)]
             ).cpu()  # one wait, too
             metrics = found.view(len(jobs), -1).unbind(1)
-        if not self._shop.loss.is_cross_entropy:
-            own = self._shop.loss.means(kept[0].split(list(sizes)), kept[1].split(list(sizes)), EVALUATION_BATCH)
+        if not self._context.loss.is_cross_entropy:
+            own = self._context.loss.means(kept[0].split(list(sizes)), kept[1].split(list(sizes)), EVALUATION_BATCH)
             means = own.cpu()
-        names = ("acc", *self._shop.config.metrics)
+        names = ("acc", *self._context.config.metrics)
         return Scores(torch.tensor(jobs), counts, means, dict(zip(names, (accuracies, *metrics), strict=True)))
 
     def _from_scores(self, scores: Tensor, labels: Tensor) -> list[Tensor]:
         """One job's chosen metrics; float64 [] each."""
-        config = self._shop.config
+        config = self._context.config
         metrics = {name: metric.clone().to(scores.device) for name, metric in config.metrics.items()}
         for s, y in zip(scores.split(EVALUATION_BATCH), labels.split(EVALUATION_BATCH), strict=True):
             for metric in metrics.values():

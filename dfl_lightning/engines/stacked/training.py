@@ -16,7 +16,7 @@ from dfl_lightning.bank.references import References
 from dfl_lightning.engines.jobs import Training
 from dfl_lightning.engines.local_work import TINY, Duration, LossOf, Phase
 from dfl_lightning.engines.stacked.batches import Batch, BatchSource, Feed
-from dfl_lightning.engines.stacked.context import Workshop
+from dfl_lightning.engines.stacked.context import StackedContext
 from dfl_lightning.engines.stacked.layers import Pass
 from dfl_lightning.engines.stacked.optimizer import PrefixOptimizer
 from dfl_lightning.engines.stacked.parameters import Staging, unpack
@@ -73,7 +73,7 @@ class StackedModel:
         params = self.params if at is None else at
         found = []
         for first, stop in self._job.stretches(batch):
-            with self._job.shop.config.arithmetic(batch.inputs.device):
+            with self._job.context.config.arithmetic(batch.inputs.device):
                 _, features = self._scores([p[first:stop] for p in params], batch, first, stop)
             part = features[layer]
             missing = batch.labels.shape[1] - part.shape[1]  # what follows is never looked at
@@ -87,7 +87,7 @@ class StackedModel:
 
     def update(self, grads: Sequence[Tensor]) -> None:
         """One optimizer step of the phase's columns, after each client's own clipping."""
-        job, config = self._job, self._job.shop.config
+        job, config = self._job, self._job.context.config
         trained = [(p, g) for p, g, wanted in zip(self.params, grads, job.trained, strict=True) if wanted]
         clipped = [g for _, g in trained]
         if config.clip_norm is not None:
@@ -111,7 +111,7 @@ class StackedModel:
         self._leaves, self.optimizer = [], None
         self._kept = {
             entry.name: self.staging.tensors[entry.name].clone()
-            for entry in self._job.shop.layout.entries
+            for entry in self._job.context.layout.entries
             if entry.is_buffer and not columns.holds(entry)
         }  # buffers move in a forward pass even where nothing is trained
 
@@ -136,19 +136,19 @@ class StackedModel:
         first: int,
         stop: int,
     ) -> list[Tensor]:
-        job, shop, sizes = self._job, self._job.shop, batch.sizes[first:stop]
+        job, context, sizes = self._job, self._job.context, batch.sizes[first:stop]
         leaves = self._leaves_of(at, first, stop)
         job.own_loss |= loss is not None
-        if not batch.exact and not (shop.loss.is_cross_entropy and loss is None):
+        if not batch.exact and not (context.loss.is_cross_entropy and loss is None):
             raise RuntimeError("a loss of one's own has to know how long batches are")
         part = (slice(first, stop), slice(max(sizes)))
-        with shop.config.arithmetic(batch.inputs.device):
+        with context.config.arithmetic(batch.inputs.device):
             scores, features = self._scores(leaves, batch, first, stop)
             if loss is None:
-                losses = shop.loss(scores, batch.labels[part], sizes, batch.weights[part])
+                losses = context.loss(scores, batch.labels[part], sizes, batch.weights[part])
             else:
                 samples = {name: tensor[part] for name, tensor in batch.per_sample.items()}
-                losses = shop.loss.own(loss, scores, samples, features, [e[first:stop] for e in extras], sizes)
+                losses = context.loss.own(loss, scores, samples, features, [e[first:stop] for e in extras], sizes)
         wanted = [leaf for leaf in leaves if leaf.requires_grad]
         grads = iter(torch.autograd.grad(losses, wanted, torch.ones_like(losses), allow_unused=True) if wanted else ())
         if self.name == "models":
@@ -162,14 +162,14 @@ class StackedModel:
         self, params: Sequence[Tensor], batch: Batch, first: int, stop: int
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Scores of clients [first, stop) at their parameters, and the inputs of the layers that are asked for."""
-        job, shop, sizes = self._job, self._job.shop, batch.sizes[first:stop]
+        job, context, sizes = self._job, self._job.context, batch.sizes[first:stop]
         tensors = {entry.name: p for entry, p in zip(job.parameters, params, strict=True)}
         for name in job.buffers:
             tensors[name] = self.staging.tensors[name][first:stop]
         part = (slice(first, stop), slice(max(sizes)))
-        shares = batch.weights[part] if batch.padded and shop.network.masks_padding else None
+        shares = batch.weights[part] if batch.padded and context.network.masks_padding else None
         now = Pass(tensors, True, batch.masks[first:stop], sizes, shares)
-        scores = shop.network(now, batch.inputs[part])
+        scores = context.network(now, batch.inputs[part])
         return scores, now.features
 
     def _leaves_of(self, at: Sequence[Tensor] | None, first: int, stop: int) -> list[Tensor]:
@@ -193,7 +193,7 @@ class StackedJob:
     objective sees has these k in front.
 
     Args:
-        shop: what the jobs of an engine have in common.
+        context: what the jobs of an engine have in common.
         bank: where models start from.
         references: the starts, by falling number of batches of the owners.
         training: see `Training`.
@@ -209,29 +209,29 @@ class StackedJob:
 
     def __init__(
         self,
-        shop: Workshop,
+        context: StackedContext,
         bank: Bank,
         references: References,
         training: Training,
         pool: Workers,
         recordings: Recordings | None = None,
     ) -> None:
-        self.shop, self._bank, self._references, self._pool = shop, bank, references, pool
+        self.context, self._bank, self._references, self._pool = context, bank, references, pool
         self._training, self._recordings = training, recordings
         static = None if recordings is None else recordings.staging("models")
-        self.models = {"models": StackedModel(self, "models", Staging(shop.layout, bank.reader(references), static))}
+        self.models = {"models": StackedModel(self, "models", Staging(context.layout, bank.reader(references), static))}
         self.kept: dict[str, list[Tensor]] = {}
-        self.feed = Feed(shop, references.owners.tolist(), training)
+        self.feed = Feed(context, references.owners.tolist(), training)
         self._source: BatchSource = self.feed
         self.clients = count = len(references)
-        device = shop.data.images.device
+        device = context.data.images.device
         if recordings is None:
             self.losses = torch.zeros(count, dtype=torch.float64, device=device)  # sums over samples
             self.samples = torch.zeros(count, dtype=torch.long, device=device)
         else:
             self.losses, self.samples = recordings.losses[:count], recordings.samples[:count]
-        self.parameters = [entry for entry in shop.layout.entries if not entry.is_buffer]
-        self.buffers = [entry.name for entry in shop.layout.entries if entry.is_buffer]
+        self.parameters = [entry for entry in context.layout.entries if not entry.is_buffer]
+        self.buffers = [entry.name for entry in context.layout.entries if entry.is_buffer]
         self.trained: list[bool] = []
         self._phase: Phase | None = None
         self.own_loss = False  # whether a step has taken the gradient of a loss of its own
@@ -244,7 +244,7 @@ class StackedJob:
             assert self._phase is not None
             reader = self._bank.reader(References.rows(name, self._references.owners))
             static = None if self._recordings is None else self._recordings.staging(name)
-            self.models[name] = StackedModel(self, name, Staging(self.shop.layout, reader, static))
+            self.models[name] = StackedModel(self, name, Staging(self.context.layout, reader, static))
             self.models[name].begin(self._phase.columns)
         return self.models[name]
 
@@ -259,7 +259,7 @@ class StackedJob:
 
     def loss(self, scores: Tensor, batch: Any) -> Tensor:
         """The run's own loss of one client's batch."""
-        return self.shop.config.loss(scores, batch.labels)
+        return self.context.config.loss(scores, batch.labels)
 
     # --- the job itself -----------------------------------------------------------------------------------------------
     def run(self) -> dict[str, Staging]:
@@ -293,7 +293,8 @@ class StackedJob:
     def fresh_optimizer(self) -> PrefixOptimizer:
         """The user's optimizer of the phase's columns."""
         places = [place for place, wanted in enumerate(self.trained) if wanted]
-        return PrefixOptimizer(partial(self.shop.optimizer.make, places=places, hyperparameters=self._hyperparameters))
+        make = self.context.optimizer.make
+        return PrefixOptimizer(partial(make, places=places, hyperparameters=self._hyperparameters))
 
     def on_buffers(
         self, clients: int, memory: Recordings, source: BatchSource, states: dict[str, list[dict[str, Any]]]
@@ -310,7 +311,7 @@ class StackedJob:
     def mean_gradients(self) -> list[Tensor]:
         """Gradients of each client's mean loss over its data (or its first batches), [c, *shape] each."""
         main = self.models["models"]
-        self._freeze(self.shop.layout.all)
+        self._freeze(self.context.layout.all)
         self.feed.draw(Duration(1))
         total = [torch.zeros_like(p) for p in main.params]
         taken = 0
@@ -331,7 +332,7 @@ class StackedJob:
         """A row set, "" for the start, of all clients of the job; brought once to where steps find it."""
         if name not in self.kept:
             references = References.rows(name, self._references.owners) if name else self._references
-            tensors = unpack(self.shop.layout, self._bank.reader(references))
+            tensors = unpack(self.context.layout, self._bank.reader(references))
             self.kept[name] = tensors if self._recordings is None else self._recordings.keep(name, tensors)
         return self.kept[name]
 
@@ -341,7 +342,7 @@ class StackedJob:
         All of them, unless the samples of a batch meet (batch norms) and padding would take part: then only neighbours
         with equally many samples go together.
         """
-        network = self.shop.network
+        network = self.context.network
         if network.masks_padding or not network.couples_samples:
             return [(0, len(batch.sizes))]
         stretches, first = [], 0

@@ -132,7 +132,7 @@ def x_at(number: int) -> Any:
 
 
 def dropouts(run: Run) -> Any:
-    """Who was down in which round, and for how many clients somebody spoke.
+    """Who was down in which round, and for how many clients each one stood in.
 
     Raises:
         UserError: nobody was ever down.
@@ -183,8 +183,8 @@ def dropouts(run: Run) -> Any:
     asleep = base.transform_filter("datum.state == 'down'").mark_rect(style="down").encode(**places, tooltip=tips)
     layers = [asleep]
     if spoke:
-        colour = alt.Color("for:Q").scale(range="ramp", domainMin=0).legend(_ramp_legend("clients it speaks for"))
-        tips = [*tips, alt.Tooltip("for:Q", title="clients it speaks for")]
+        colour = alt.Color("for:Q").scale(range="ramp", domainMin=0).legend(_ramp_legend("clients it stands in for"))
+        tips = [*tips, alt.Tooltip("for:Q", title="clients it stands in for")]
         layers.append(
             base.transform_filter("datum.state != 'down'").mark_rect().encode(**places, color=colour, tooltip=tips)
         )
@@ -192,12 +192,12 @@ def dropouts(run: Run) -> Any:
 
 
 def speaking(stood: dict[str, np.ndarray]) -> dict[tuple[int, int], set[int]]:
-    """For whom each client spoke in a round, by round and speaker; stored updates and means are nobody."""
+    """For which clients each client stood in, by round and client; stored updates and means are not counted."""
     found: dict[tuple[int, int], set[int]] = {}
-    columns = (stood.get(name, np.array([], dtype=np.int64)) for name in ("round", "client", "speaker"))
-    for round, client, speaker in zip(*columns, strict=True):
-        if speaker >= 0:
-            found.setdefault((int(round), int(speaker)), set()).add(int(client))
+    columns = (stood.get(name, np.array([], dtype=np.int64)) for name in ("round", "client", "stand_in"))
+    for round, client, friend in zip(*columns, strict=True):
+        if friend >= 0:
+            found.setdefault((int(round), int(friend)), set()).add(int(client))
     return found
 
 

@@ -160,7 +160,7 @@
     if (counts.dropped) words.push(`${counts.dropped} dropped`);
     if (counts.looked) words.push(`${counts.looked} looked at only`);
     if (counts.spoken) words.push(`${counts.spoken} mixed for others that are down`);
-    if (entry.down.length) words.push(`${entry.down.length} clients down${servers && counts.stands ? `, ${counts.stands} spoken for` : ""}`);
+    if (entry.down.length) words.push(`${entry.down.length} clients down${servers && counts.stands ? `, ${counts.stands} with a stand-in` : ""}`);
     const names = { test_acc: "test accuracy", neighbour_precision: "precision", neighbour_recall: "recall", friend_accuracy: "stand-ins of the right cluster" };
     for (const [name, word] of Object.entries(names)) if (name in entry.numbers) words.push(`${word} ${percent(entry.numbers[name])}`);
     return words.join(" · ");
@@ -209,7 +209,7 @@
       `${name(id)}${down.has(id) ? " (down)" : ""}`, line.own, line.kept.join(", "), line.new.join(", "),
       line.dropped.join(", "), line.looked.join(", "), [...line.spoken, ...line.stands].join(", "),
     ]);
-    slot.replaceChildren(table(["receiver", "itself", "kept", "newly chosen", "dropped", "looked at only", "speaks for others"], rows));
+    slot.replaceChildren(table(["receiver", "itself", "kept", "newly chosen", "dropped", "probed only", "speaks for others"], rows));
   }
   async function drawLinked() {
     if (!runs.length) return;
@@ -245,7 +245,7 @@
     const states = new Set((run.decoded || []).flatMap((links) => links.map((link) => link[1])));
     const line = (state, dash) => `<path d="M0,7H20" stroke="var(--${state})" stroke-width="2.4" stroke-dasharray="${dash}"/>`;
     const cell = { new: '<path d="M26,2H36V12H26Z" fill="none" stroke="var(--new)" stroke-width="1.6"/>', dropped: '<path d="M27,3L35,11M35,3L27,11" stroke="var(--dropped)" stroke-width="1.6"/>', looked: '<circle cx="31" cy="7" r="1.8" fill="var(--looked)"/>' };
-    for (const [state, dash, words] of [["kept", "none", "kept"], ["new", "none", "newly chosen"], ["dropped", "5 3", "dropped"], ["looked", "1 4", "looked at only"], ["spoken", "none", "mixed for another"], ["stands", "3 2", "stands in for"]])
+    for (const [state, dash, words] of [["kept", "none", "kept"], ["new", "none", "newly chosen"], ["dropped", "5 3", "dropped"], ["looked", "1 4", "probed only"], ["spoken", "none", "mixed for another"], ["stands", "3 2", "stands in for"]])
       if (states.has(state)) parts.push([line(state, dash) + (cell[state] || ""), words]);
     if (run.rounds.some((entry) => entry.down.length)) parts.push(['<circle cx="9" cy="7" r="5.5" fill="none" stroke="var(--soft)" stroke-dasharray="2 2" stroke-width="1.5"/>', "down"]);
     byId("legend").innerHTML = parts.map(([shape, words]) => `<li><svg width="${shape.includes("M2") || shape.includes('cx="31"') ? 40 : 22}" height="14" aria-hidden="true">${shape}</svg>${words}</li>`).join("");

@@ -161,7 +161,7 @@ def _of_method(found: Collected, method: Method, number: int) -> None:
     found.add(
         "dropouts",
         f"dropouts-{number + 1}",
-        f"{method.name}: who was down, and who spoke for others",
+        f"{method.name}: which clients were down, and which stood in",
         f"Grey cells are down. {seed[0].upper()}{seed[1:]}.",
         "wide",
         lambda: charts.dropouts(run),

@@ -69,15 +69,15 @@ def test_the_loss_of_who_is_down_is_the_last_one_it_had(start):
 
 def test_stale_models_are_judged_as_they_are_mixed(start):
     run = start(Gossip(k="all"), Boltzmann(), Bernoulli(0.5), Stale()).go(5)
-    stale_speakers = 0
+    stored_rows = 0
     for round in run.rounds:
         for i in torch.nonzero(round.receivers).squeeze(1).tolist():
             spoken = torch.nonzero(round.votes[i]).squeeze(1).tolist()
-            stale_speakers += sum(row >= 6 for row in spoken)
+            stored_rows += sum(row >= 6 for row in spoken)
             rows = [round.trained[r] if r < 6 else round.before[i] + round.sets["stale"][r - 6] for r in spoken]
             weights = round.votes[i, spoken].numpy() * np.exp([-run.loss(row, i) for row in rows])
             np.testing.assert_allclose(round.weights[i, spoken].numpy(), weights / weights.sum(), atol=1e-6)
-    assert stale_speakers
+    assert stored_rows
 
 
 def test_a_hot_softmax_is_an_average(start):

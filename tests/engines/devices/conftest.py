@@ -8,9 +8,9 @@ from dfl_lightning.engines.stacked import engine as stacked_engine
 
 
 @pytest.fixture(autouse=True)
-def no_stopwatch(monkeypatch):
+def no_timer(monkeypatch):
     """Nothing is timed: every layer is done as it comes."""
-    monkeypatch.setattr(stacked_engine, "Stopwatch", lambda *_: lambda: 1.0)
+    monkeypatch.setattr(stacked_engine, "StepTimer", lambda *_: lambda: 1.0)
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from dfl_lightning.engines.cohorts import cohorts_on_gpus
 from dfl_lightning.engines.loop_engine import LoopEngine
 from dfl_lightning.engines.stacked import StackedEngine, convolution
 from dfl_lightning.engines.stacked import engine as stacked_engine
-from dfl_lightning.engines.stacked.autotune import Stopwatch
+from dfl_lightning.engines.stacked.autotune import StepTimer
 from dfl_lightning.engines.stacked.budget import SHARE
 from dfl_lightning.report.explain import explain
 from dfl_lightning.utils.errors import UserError
@@ -102,11 +102,11 @@ def test_an_evaluation_keeps_within_the_memory_and_the_largest_tensor(there, mon
     scorer.keep_within(4 * 8 * scorer._activations * 100, {"0": 10**6})
     assert scorer.length(1) == 100
     assert scorer.length(7) == 14
-    scorer._shop.network.unfolded = frozenset({"0"})
+    scorer._context.network.unfolded = frozenset({"0"})
     assert scorer.length(1) == 1
     scorer.keep_within(None, {"0": 2**28})
     assert scorer.length(1) == 1
-    scorer._shop.network.unfolded = frozenset()
+    scorer._context.network.unfolded = frozenset()
     monkeypatch.setattr("dfl_lightning.engines.stacked.evaluation.LARGEST_TENSOR", 30 * scorer._activations)
     assert scorer.length(2) == 15
 
@@ -117,12 +117,12 @@ def network():
 
 
 class Watch:
-    """A stopwatch on which the first convolution is faster unfolded."""
+    """A timer on which the first convolution is faster unfolded."""
 
     asked = 0
 
-    def __init__(self, shop, *_):
-        self.network = shop.network
+    def __init__(self, context, *_):
+        self.network = context.network
 
     def __call__(self):
         Watch.asked += 1
@@ -132,7 +132,7 @@ class Watch:
 @pytest.fixture
 def watch(monkeypatch):
     """Counts how often something is timed."""
-    monkeypatch.setattr(stacked_engine, "Stopwatch", Watch)
+    monkeypatch.setattr(stacked_engine, "StepTimer", Watch)
     monkeypatch.setattr(Watch, "asked", 0)
     return Watch
 
@@ -218,7 +218,7 @@ def test_a_pass_without_enough_memory_counts_as_slower(there, monkeypatch):
     engine = there(kind="batchnorm").engine
     given = []
     monkeypatch.setattr("dfl_lightning.engines.stacked.autotune.give_back", given.append)
-    watch = Stopwatch(engine._shop, 7)
+    watch = StepTimer(engine._context, 7)
 
     def fails():
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
@@ -226,7 +226,7 @@ def test_a_pass_without_enough_memory_counts_as_slower(there, monkeypatch):
     monkeypatch.setattr(watch, "_pass", fails)
     assert watch() == float("inf")
     assert given == [DEVICE]
-    assert convolution.choose_unfolded(engine._shop.network, watch) == frozenset()
+    assert convolution.choose_unfolded(engine._context.network, watch) == frozenset()
 
 
 def test_training_that_runs_out_of_memory_names_the_remedy(there, monkeypatch):
@@ -268,7 +268,7 @@ def test_the_first_process_decides_for_all(there, watch):
         engine.settle(Process(rank))
         assert watch.asked == 2  # in the first process only
         assert engine.decisions["unfolded"] == ["0"]
-        assert engine._shop.network.unfolded == {"0"}
+        assert engine._context.network.unfolded == {"0"}
 
 
 class Record:
@@ -290,8 +290,8 @@ class Record:
 )
 def test_passes_are_timed_as_they_will_run(there, monkeypatch, error, seconds):
     recorder = Record(error)
-    watch = Stopwatch(there(kind="batchnorm").engine._shop, 7, recorder)
-    monkeypatch.setattr(Stopwatch, "_seconds", lambda self, run: run() or 0.001)
+    watch = StepTimer(there(kind="batchnorm").engine._context, 7, recorder)
+    monkeypatch.setattr(StepTimer, "_seconds", lambda self, run: run() or 0.001)
     assert watch() == seconds
     assert recorder.recorded == 1
 

@@ -12,7 +12,7 @@ from dfl_lightning.bank.bank import Bank
 from dfl_lightning.bank.references import References, Term
 from dfl_lightning.engines.loop_engine import LoopEngine
 from dfl_lightning.engines.stacked import StackedEngine
-from dfl_lightning.engines.stacked.autotune import Stopwatch
+from dfl_lightning.engines.stacked.autotune import StepTimer
 
 
 def both(federation, engine, device, **options):
@@ -132,12 +132,12 @@ class Event:
         return abs(Event.waits - 5) + 1.0
 
 
-def test_the_stopwatch_takes_the_fastest_pass_after_two(federation, count, monkeypatch):
+def test_the_step_timer_takes_the_fastest_pass_after_two(federation, count, monkeypatch):
     monkeypatch.setattr(torch.cuda, "Event", Event)
     monkeypatch.setattr(Event, "waits", 0)
     _, there = both(federation, StackedEngine, DEVICE)
     before = there.bank.rows("models").cpu().clone()
-    assert Stopwatch(there.engine._shop, 3)() == 0.001
+    assert StepTimer(there.engine._context, 3)() == 0.001
     assert Event.waits == 7
     assert torch.equal(there.bank.rows("models").cpu(), before)
 

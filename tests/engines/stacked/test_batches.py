@@ -22,7 +22,7 @@ def batches_of(f, owner, epochs, size, round=3):
 @pytest.mark.parametrize("sizes", [(9, 8, 3, 1), (4, 4, 4), (13, 2, 0)], ids=str)
 def test_batches_are_the_named_draws_in_their_order(federation, sizes):
     f = federation(sizes=sizes, batch_size=4)
-    feed = Feed(f.engine._shop, list(range(f.m)), f.training())
+    feed = Feed(f.engine._context, list(range(f.m)), f.training())
     feed.draw(Duration(2))
     steps = 2 * -(-max(sizes) // 4)
     assert feed.steps == steps
@@ -40,7 +40,7 @@ def test_batches_are_the_named_draws_in_their_order(federation, sizes):
 
 def test_more_epochs_are_drawn_for_whom_a_step_takes_more(federation):
     f = federation(sizes=(9, 3), batch_size=4)
-    feed = Feed(f.engine._shop, [0, 1], f.training())
+    feed = Feed(f.engine._context, [0, 1], f.training())
     feed.draw(Duration(1))
     expected = [list(batches_of(f, owner, 6, 4)) for owner in range(2)]
     for step in range(6):
@@ -52,7 +52,7 @@ def test_more_epochs_are_drawn_for_whom_a_step_takes_more(federation):
 
 def test_the_masks_of_a_step_are_each_clients_own(federation):
     f = federation(kind="dropout", sizes=(9, 8), batch_size=4)
-    feed = Feed(f.engine._shop, [0, 1], f.training())
+    feed = Feed(f.engine._context, [0, 1], f.training())
     feed.draw(Duration(2))
     for _ in range(4):
         feed.take(2)

@@ -377,7 +377,7 @@ def test_what_cannot_be_recorded_runs_as_before_and_says_why(federation, tape_re
 def test_several_answers_are_an_obstacle(federation, monkeypatch):
     monkeypatch.setattr("dfl_lightning.engines.trial.try_loss", lambda *_: False)  # for one answer there is one label
     f = federation(network=Picture(), sizes=(6, 6), batch_size=2)
-    assert "several answers a sample" in obstacle(f.engine._shop, f.data.images[:2])
+    assert "several answers a sample" in obstacle(f.engine._context, f.data.images[:2])
 
 
 def test_buckets_are_few_and_hold_everybody():

@@ -41,8 +41,8 @@ def group_by(monkeypatch, way):
     activations = {"owners": 1e9, "models": 0}[way]
     init = scoring.Scorer.__init__
 
-    def made(self, shop, _):
-        init(self, shop, 1)
+    def made(self, context, _):
+        init(self, context, 1)
         self._activations, self.length = activations, lambda models: 10**6
 
     monkeypatch.setattr(scoring.Scorer, "__init__", made)
@@ -55,8 +55,8 @@ def width(request, monkeypatch):
     group_by(monkeypatch, way)
     init = scoring.Scorer.__init__
 
-    def made(self, shop, activations):
-        init(self, shop, activations)
+    def made(self, context, activations):
+        init(self, context, activations)
         self.width, self.length = width, lambda models: 4
 
     monkeypatch.setattr(scoring.Scorer, "__init__", made)
@@ -87,7 +87,7 @@ def test_a_model_is_staged_once_for_all_who_try_it_or_once_for_each(federation, 
 def test_groups_that_share_samples_are_equally_wide_and_pay(federation):
     scorer = federation(sizes=SIZES).engine._scorer
     scorer.width, scorer._activations = 3, 5
-    few, enough = len(scorer._shop.layout.all) // 5 - 1, 30
+    few, enough = len(scorer._context.layout.all) // 5 - 1, 30
     found = scorer.shared_samples([4, 0, 7, 2], enough)
     assert [jobs.tolist() for jobs in found] == [[4, 0], [7, 2]]
     assert scorer.shared_samples([4, 0, 7, 2], few) == scorer.shared_samples([4], enough) == []  # staging costs more
@@ -97,7 +97,7 @@ def test_groups_that_share_samples_are_equally_wide_and_pay(federation):
 
 @given(st.integers(2, 300), st.integers(2, 40), st.data())
 def test_some_groups_as_a_whole_are_cut_into_the_same_ones_again(jobs, width, data):
-    scorer = SimpleNamespace(width=width, _activations=1, _shop=SimpleNamespace(layout=SimpleNamespace(width=1)))
+    scorer = SimpleNamespace(width=width, _activations=1, _context=SimpleNamespace(layout=SimpleNamespace(width=1)))
     shared_samples = Scorer.shared_samples(scorer, list(range(jobs)), 1)
     first = data.draw(st.integers(0, len(shared_samples) - 1))
     some = shared_samples[first : data.draw(st.integers(first + 1, len(shared_samples)))]

@@ -171,9 +171,9 @@ MEETING = {
 def test_padding_is_left_out_where_batch_norms_alone_let_samples_meet(federation, name):
     make, expected = MASKED[name]
     engine = federation(network=make(), sizes=(24, 8, 19), batch_size=8).engine
-    assert not engine._shop.network.masks_padding  # on a CPU equally long batches are faster together
+    assert not engine._context.network.masks_padding  # on a CPU equally long batches are faster together
     engine.all_at_once()
-    assert engine._shop.network.masks_padding == expected
+    assert engine._context.network.masks_padding == expected
 
 
 @pytest.mark.parametrize("name", MEETING)
@@ -182,7 +182,7 @@ def test_where_samples_meet_elsewhere_too_only_equal_clients_go_together(federat
     sizes = (48, 20, 43, 26)
     f = federation(network=Meeting(MEETING[name]), sizes=sizes, batch_size=20)
     f.engine.all_at_once()
-    assert not f.engine._shop.network.masks_padding
+    assert not f.engine._context.network.masks_padding
     f.engine.train(References.rows("models", torch.arange(4)), f.training(lr=0.1))
     for i in range(4):
         module = naive.module(f.network, f.bank.rows("models")[i])
@@ -194,7 +194,7 @@ def test_where_samples_meet_elsewhere_too_only_equal_clients_go_together(federat
 def test_norms_of_ones_own_are_left_to_equal_clients(federation):
     engine = federation(network=nn.Sequential(OwnNorm(6), nn.Linear(6, 3)), sizes=(8, 8), batch_size=4).engine
     engine.all_at_once()
-    assert not engine._shop.network.masks_padding
+    assert not engine._context.network.masks_padding
 
 
 # --- training ---------------------------------------------------------------------------------------------------------

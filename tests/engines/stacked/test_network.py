@@ -256,7 +256,7 @@ class Centred(nn.Module):
 def test_samples_that_meet_never_meet_padding(federation, naive, make_network, kind):
     network = Centred() if kind == "centred" else make_network(kind)
     f = federation(kind if kind != "centred" else "mlp", network=network, sizes=(4, 2, 3, 6, 3))
-    assert f.engine._shop.network.couples_samples == (kind != "mlp")
+    assert f.engine._context.network.couples_samples == (kind != "mlp")
     f.engine.train(own(*range(5)), f.training(lr=0.1))
     for i in range(5):
         module = naive.module(f.network, f.bank.rows("models")[i])
@@ -302,7 +302,7 @@ def test_samples_that_meet_in_whole_batches_only_are_found(federation, naive, na
     torch.manual_seed(0)
     network = Hidden(HIDDEN[name])
     f = federation(network=network, sizes=(24, 8, 19, 31), batch_size=8)
-    assert f.engine._shop.network.couples_samples
+    assert f.engine._context.network.couples_samples
     f.engine.train(own(*range(4)), f.training(lr=0.1))
     for i in range(4):
         module = naive.module(f.network, f.bank.rows("models")[i])
