@@ -11,9 +11,6 @@ PACKAGE = Path(dfl_lightning.__file__).parent
 DRAWING = runpy.run_path(str(PACKAGE.parent / "scripts" / "draw_house.py"))
 ORDER = DRAWING["ORDER"]
 
-UPWARDS = {("study", "cli"): "cells are resolved and run as dfl-fit does; cli.main starts dfl-study"}
-"""Arrows that go up, and why; a new one is a reason to think again, one that is gone leaves this table."""
-
 
 def rooms(path, module):
     """The room of an imported module; None for the package itself."""
@@ -46,11 +43,9 @@ def test_every_room_is_in_the_list():
     assert here - {"__init__", "__pycache__", "py.typed"} == set(ORDER)
 
 
-def test_imports_go_down_but_for_the_arrows_that_are_known():
+def test_imports_go_down():
     height = {room: -place for place, room in enumerate(ORDER)}
-    up = {pair: example for pair, example in arrows().items() if height.get(pair[1], -99) > height[pair[0]]}
-    assert {pair: example for pair, example in up.items() if pair not in UPWARDS} == {}
-    assert set(UPWARDS) - set(up) == set(), "these arrows are gone: take them out of UPWARDS"
+    assert {pair: example for pair, example in arrows().items() if height[pair[1]] > height[pair[0]]} == {}
 
 
 def test_the_picture_is_of_todays_imports():

@@ -34,39 +34,31 @@ test.__test__ = False  # type: ignore[attr-defined]  # no test of pytest's
 
 def export() -> NoReturn:
     """`dfl-export`: write clients' models as safetensors."""
-    _start("export")
+    start("export")
     from dfl_lightning.cli.export_command import main
 
-    _leave("export", main())
-
-
-def study() -> NoReturn:
-    """`dfl-study`: the cells of a table, and the table."""
-    _start("study")
-    from dfl_lightning.study.command import main
-
-    _leave("study", main())
+    leave("export", main())
 
 
 def report() -> NoReturn:
     """`dfl-report`: a page about runs."""
-    _start("report")
+    start("report")
     from dfl_lightning.cli.report import main
 
-    _leave("report", main())
+    leave("report", main())
 
 
 def _run(command: str) -> NoReturn:
-    _start(command)
+    start(command)
     from dfl_lightning.cli.help import page_without_torch
     from dfl_lightning.cli.outcome import end
 
     page = page_without_torch(command, sys.argv[1:])
     if page is not None:
-        _leave(command, end(f"dfl-{command}", partial(_show, page)))
+        leave(command, end(f"dfl-{command}", partial(_show, page)))
     from dfl_lightning.cli.command import run
 
-    _leave(command, run(command))
+    leave(command, run(command))
 
 
 def _show(page: str) -> int:
@@ -74,7 +66,8 @@ def _show(page: str) -> int:
     return 0
 
 
-def _start(command: str) -> None:
+def start(command: str) -> None:
+    """Before anything is loaded: Ctrl-C ends the command at once, and what it prints can be written."""
     _end_at_once()
     refusal = prepare_streams()
     if refusal is not None:
@@ -82,8 +75,8 @@ def _start(command: str) -> None:
         sys.exit(2)
 
 
-def _leave(command: str, code: int) -> NoReturn:
-    """With what was printed written; here, where something can be said about it."""
+def leave(command: str, code: int) -> NoReturn:
+    """End with what was printed written; here, where something can be said about it."""
     refusal = refused_output()
     if refusal is not None:
         print(f"dfl-{command}: {refusal}", file=sys.stderr)

@@ -90,7 +90,7 @@ def until(true, seconds=300):
 
 def started(*words):
     """The command in a process of its own, whose jobs outlive it; what it prints."""
-    code = "import sys; from dfl_lightning.cli.main import study; sys.argv[0] = 'dfl-study'; study()"
+    code = "import sys; from dfl_lightning.study.main import study; sys.argv[0] = 'dfl-study'; study()"
     with open("said.txt", "w") as said:
         subprocess.run([sys.executable, "-c", code, *words], stdout=said, stderr=said, check=True)
     return Path("said.txt").read_text()

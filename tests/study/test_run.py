@@ -46,7 +46,7 @@ def start():
     begun = []
 
     def start(*words):
-        code = "import sys; from dfl_lightning.cli.main import study; sys.argv[0] = 'dfl-study'; study()"
+        code = "import sys; from dfl_lightning.study.main import study; sys.argv[0] = 'dfl-study'; study()"
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
         begun.append(subprocess.Popen([sys.executable, "-c", code, *words], **pipes))
         return begun[-1]
