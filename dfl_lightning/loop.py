@@ -33,10 +33,10 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 class RunStopped(BaseException):
     """A signal ended the run at a round boundary.
 
-    Attributes:
-        signum: which signal.
-        rounds: how many are complete.
-        run: the run folder that a checkpoint of them is in; None: there is none.
+    Args:
+        signum: the signal's number.
+        rounds: number of complete rounds.
+        run: the run folder with a checkpoint of them; None: there is none.
     """
 
     def __init__(self, signum: int, rounds: int, run: Path | None = None) -> None:
@@ -74,7 +74,13 @@ class LocalWork(_TrainingEpochLoop):
 
 
 class RoundLoop(_FitLoop):
-    """Rounds until `max_rounds`, early stopping or a signal."""
+    """Rounds until `max_rounds`, early stopping or a signal.
+
+    Args:
+        trainer: of the run.
+        min_epochs: least number of rounds, which early stopping respects; None: no least number.
+        max_epochs: number of rounds; None: Lightning's default.
+    """
 
     _stop_signal: int | None = None
     round: Round | None = None

@@ -81,7 +81,7 @@ class DFLTrainer(Trainer):
         keep_comparisons: write the similarities of all pairs of clients, where the method compares them, into the run
             folder; never above 1,000 clients.
         run_name: the run's folder is `<default_root_dir>/<run_name>/<time>`.
-        default_root_dir: where run folders go; default `runs`.
+        default_root_dir: folder of the run folders; default `runs`.
         accelerator: `cpu`, `gpu`, or `auto`: a GPU where CUDA has one, else the CPU.
         devices: processes, each with its own clients, on a GPU each or on the CPU's cores.
         strategy: `auto`, `ddp` and `clients` mean the same: nothing is averaged between processes.
@@ -93,6 +93,7 @@ class DFLTrainer(Trainer):
             has it (on a CPU the same as `32`); `64-true`; or `bf16-mixed` (layers compute in bfloat16, models stay in
             float32).
         gradient_clip_val: largest gradient norm (or value, by `gradient_clip_algorithm`) of each client by itself.
+        gradient_clip_algorithm: `norm` (default) or `value`.
         logger: Lightning loggers beside the run folder's own `metrics.csv`; `true`: TensorBoard's where that is
             installed, else CSV's, in the folder `logs` of the run.
         enable_progress_bar: the line about the round in progress.
@@ -432,7 +433,12 @@ class DFLTrainer(Trainer):
             super().save_checkpoint(filepath, weights_only, storage_options)
 
     def prepare(self, module: Any, datamodule: Any) -> None:
-        """Set everything up as `fit` does, up to the first round, without training or writing anything."""
+        """Set up a run as `fit` does, up to the first round, without training or writing anything.
+
+        Args:
+            module: a `DFLModule`.
+            datamodule: the clients' data.
+        """
         self.state.fn = TrainerFn.FITTING
         self.strategy._lightning_module = module
         module.trainer = self

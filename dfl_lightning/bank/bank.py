@@ -121,12 +121,23 @@ class Bank:
         return self.boundary.rows[name]
 
     def scratch(self, name: str, dtype: torch.dtype | None = None) -> None:
-        """Make a row set of zeros that is gone when the round ends, for `mix` to write into: sums, for example."""
+        """Make a row set of zeros that lasts until the round ends, for `mix` to write into: sums, for example.
+
+        Args:
+            name: of the new row set.
+            dtype: of its numbers; default: that of the models.
+        """
         self.join_device()
         self._work.scratch[name] = torch.zeros_like(self.boundary.rows["models"], dtype=dtype)
 
     def materialise(self, references: References, start: int = 0, stop: int | None = None) -> Tensor:
-        """The referenced models' columns `[start, stop)`, [J, stop - start]; see `References`."""
+        """The referenced models' columns `[start, stop)`, [J, stop - start]; see `References`.
+
+        Args:
+            references: J models.
+            start: first column.
+            stop: end of the columns; default: the width of a row.
+        """
         stop = self.layout.width if stop is None else stop
         value: Tensor | None = None
         for term in references.terms:
@@ -305,7 +316,16 @@ class Bank:
         self._work.mixed |= into == "models"
 
     def squared_lengths(self, name: str, where: Tensor, columns: Columns | None = None) -> Tensor:
-        """Squares of the lengths of the rows of the nodes `where`, long [w], in `columns` (default: shared): [w]."""
+        """Squared Euclidean norms of nodes' rows.
+
+        Args:
+            name: of the row set.
+            where: the nodes, long [w].
+            columns: those that count; default: the shared ones.
+
+        Returns:
+            float64 [w], the same in every process.
+        """
         mine = torch.nonzero(self.ranks.at_home(where)).squeeze(1)
         rows, ranges = self.rows(name), (self.layout.shared if columns is None else columns).ranges
         squares = torch.zeros(len(where), dtype=torch.float64)
@@ -366,7 +386,13 @@ class Bank:
         return {**state, "progress": torch.tensor([boundary.round, int(boundary.closed)])}
 
     def load_state_dict(self, state: Mapping[str, Tensor], metrics: Mapping[str, float]) -> None:
-        """Take up a saved boundary, of all nodes; its callbacks load their own state."""
+        """Restore a saved boundary, of all nodes; callbacks load their own state.
+
+        Args:
+            state: as `state_dict` made it: `progress`, `rows.NAME` and `evaluation.NAME`, each with a row for every
+                node.
+            metrics: of the last complete round, by name.
+        """
         like = self.boundary.rows["models"]
         round_, closed = state["progress"].tolist()
         own = self.ranks.own

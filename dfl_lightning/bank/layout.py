@@ -70,7 +70,15 @@ class Columns:
         return any(start <= entry.start and entry.stop <= stop for start, stop in self.ranges)
 
     def mask(self, width: int, device: torch.device | str = "cpu") -> Tensor:
-        """The same as bool [width]."""
+        """The same columns as a mask.
+
+        Args:
+            width: length of a row.
+            device: of the mask.
+
+        Returns:
+            bool [width].
+        """
         mask = torch.zeros(width, dtype=torch.bool, device=device)
         for start, stop in self.ranges:
             mask[start:stop] = True
@@ -205,7 +213,12 @@ class Layout:
         return self._feature_layers[-2]
 
     def flatten(self, network: nn.Module, dtype: torch.dtype = torch.float32) -> Tensor:
-        """The network's parameters and buffers as one row, [width]."""
+        """The network's parameters and buffers as one row, [width].
+
+        Args:
+            network: with the layout's parameters and buffers.
+            dtype: of the row.
+        """
         tensors = {**dict(network.named_parameters()), **dict(network.named_buffers())}
         return torch.cat([tensors[e.name].detach().reshape(-1).to(dtype) for e in self.entries])
 
@@ -217,9 +230,12 @@ class Layout:
     def row(self, state: Mapping[str, Tensor], dtype: torch.dtype = torch.float32) -> Tensor:
         """A state dict as a row, [width].
 
+        Args:
+            state: tensors by name; names that the network does not have are ignored.
+            dtype: of the row.
+
         Raises:
-            UserError: a name is missing, a shape differs, or numbers would be lost; names the network does not have are
-                passed over.
+            UserError: a name is missing, a shape differs, or numbers would be lost.
         """
         parts = []
         values = {**self._unsaved, **state}

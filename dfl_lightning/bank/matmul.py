@@ -38,6 +38,10 @@ def product(a: Tensor, b: Tensor) -> Tensor:
 def scratch(size: int, like: Tensor) -> Callable[[int, int], Tensor]:
     """Contiguous matrices of up to `size` numbers that share one piece of memory: fresh memory costs as much as a pass.
 
+    Args:
+        size: numbers of the largest matrix.
+        like: a tensor whose type and device the matrices have.
+
     Returns:
         A function (rows, columns) -> an uninitialised matrix, valid until the next call.
     """

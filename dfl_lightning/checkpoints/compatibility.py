@@ -11,7 +11,12 @@ from dfl_lightning.utils.errors import UserError
 
 
 def fingerprint(trainer: RunTrainer, module: RunModule) -> dict[str, Any]:
-    """What a checkpoint must agree with to be continued."""
+    """The facts of a run that a checkpoint must agree with to be continued.
+
+    Args:
+        trainer: of the run, with its policies and config.
+        module: set up, with its federation and bank.
+    """
     policies = {c.state_key: _plain(c) for c in trainer.policies()}
     return {
         "format": FORMAT,
@@ -32,8 +37,14 @@ def fingerprint(trainer: RunTrainer, module: RunModule) -> dict[str, Any]:
 def check_fingerprint(trainer: RunTrainer, module: RunModule, saved: dict[str, Any] | None) -> None:
     """Refuse a checkpoint that is not of this run, naming what differs.
 
+    Args:
+        trainer: of the run that resumes.
+        module: set up, with its federation and bank.
+        saved: the checkpoint's fingerprint; None: it has none.
+
     Raises:
-        UserError: another network, client count, seed or configuration.
+        UserError: not a checkpoint of this library, or another network, number of clients, topology, seed, data or
+            configuration; `--fork` allows some of these to differ, and the sentence says which.
     """
     where = trainer.resumed_from or "the checkpoint"
     if not saved or saved.get("format") != FORMAT:
@@ -52,10 +63,14 @@ def check_fingerprint(trainer: RunTrainer, module: RunModule, saved: dict[str, A
 
 
 def check_rounds(trainer: RunTrainer, rounds: int) -> None:
-    """Refuse a checkpoint that has more rounds than this run is asked for.
+    """Refuse a checkpoint with more rounds than this run asks for.
+
+    Args:
+        trainer: of the run that resumes.
+        rounds: complete rounds in the checkpoint.
 
     Raises:
-        UserError: with the least number of rounds that may be asked for.
+        UserError: names the least number of rounds that the run may ask for.
     """
     most = trainer.max_epochs
     if trainer.state.fn != "fit" or most is None or not 0 <= most < rounds:

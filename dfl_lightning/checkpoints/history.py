@@ -78,10 +78,14 @@ def settings_text(config: dict[str, Any] | None) -> str:
 
 
 def check_history(path: str, content: dict[str, Any]) -> None:
-    """Refuse a config whose history is not as a run writes it.
+    """Refuse a config whose history is not in the form that runs write.
+
+    Args:
+        path: of the config, for the message.
+        content: of the config.
 
     Raises:
-        UserError: the file, and the key.
+        UserError: names the file and the key.
     """
     parent, steps = content.get(FORKED, {"round": 0}), content.get(CHANGED, [])
     for key, entries in ((FORKED, [parent]), (CHANGED, steps if isinstance(steps, list) else [None])):
@@ -94,7 +98,11 @@ def check_history(path: str, content: dict[str, Any]) -> None:
 
 
 def changes(former: dict[str, Any], here: dict[str, Any]) -> dict[str, list[Any]]:
-    """The settings that differ, by the names of their options, as `[former, present]`; null where there is none.
+    """The settings that differ, by the names of their options, as `[former, present]`; null where one has no value.
+
+    Args:
+        former: about the earlier run: `settings` (YAML) and `topology` (its identity).
+        here: about this one.
 
     Example:
         >>> changes({"settings": "model: {local_epochs: 5}"}, {"settings": "model: {local_epochs: 1}"})

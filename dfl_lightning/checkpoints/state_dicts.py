@@ -15,8 +15,13 @@ from dfl_lightning.utils.errors import UserError
 def checked_content(run: str | Path, clients: list[int] | None, finetuned: bool = False) -> dict[str, Any]:
     """The content of a run's checkpoint, which has a model for each of the clients.
 
+    Args:
+        run: run folder or checkpoint.
+        clients: ids that are asked for; None: no check of ids.
+        finetuned: whether fine-tuned models are asked for.
+
     Raises:
-        UserError: no checkpoint there, no such client, or no one model a client.
+        UserError: there is no checkpoint, no such client, or no single model for each client.
     """
     checkpoint = checkpoint_of(Path(run))
     if not is_checkpoint(checkpoint):
@@ -37,7 +42,12 @@ def checked_content(run: str | Path, clients: list[int] | None, finetuned: bool 
 
 
 def reported_state(content: dict, client: int) -> dict[str, Tensor]:
-    """The state dict of a client's reported model out of a checkpoint's content."""
+    """The state dict of a client's reported model: under a server, its shared columns with the client's personal ones.
+
+    Args:
+        content: of a checkpoint.
+        client: its id.
+    """
     about = content["dfl_lightning"]
     models = content["state_dict"][f"bank.rows.{about['reported']}"]
     row = models[client].clone()
@@ -48,7 +58,12 @@ def reported_state(content: dict, client: int) -> dict[str, Tensor]:
 
 
 def state_of_row(about: dict, row: Tensor) -> dict[str, Tensor]:
-    """A row as a state dict of the plain network."""
+    """A row as a state dict of the plain network.
+
+    Args:
+        about: the entry `dfl_lightning` of a checkpoint: shapes, types and names of the network's tensors.
+        row: a model, [width].
+    """
     own, at = {}, 0
     for name, (shape, dtype) in about["network"]["parameters"].items():
         size = int(torch.tensor(shape).prod()) if shape else 1

@@ -18,10 +18,20 @@ class Augment(Protocol):
     """
 
     def draw(self, size: int, generator: torch.Generator) -> Tensor:
-        """What is random about `size` images: [size, d], from this generator alone."""
+        """Draw the random numbers of some images, [size, d].
+
+        Args:
+            size: number of images.
+            generator: the only source of randomness.
+        """
 
     def apply(self, batch: Tensor, draws: Tensor) -> Tensor:
-        """Images [B, C, H, W] with what was drawn for each of them, [B, d], on their device."""
+        """Augment a batch as drawn; images keep their shape.
+
+        Args:
+            batch: images [B, C, H, W].
+            draws: of `draw`, [B, d], on the images' device.
+        """
 
 
 class CropFlip:
@@ -37,13 +47,23 @@ class CropFlip:
         self.padding = padding
 
     def draw(self, size: int, generator: torch.Generator) -> Tensor:
-        """First row and first column of each crop, and whether it is flipped: int64 [size, 3]."""
+        """First row and first column of each crop, and whether it is flipped: int64 [size, 3].
+
+        Args:
+            size: number of images.
+            generator: the only source of randomness.
+        """
         shifts = torch.randint(0, 2 * self.padding + 1, (2, size), generator=generator)
         flips = torch.randint(0, 2, (size,), generator=generator, dtype=torch.bool)
         return torch.stack([*shifts, flips.long()], dim=1)
 
     def apply(self, batch: Tensor, draws: Tensor) -> Tensor:
-        """Crop and flip the images [B, C, H, W] as drawn, int64 [B, 3]."""
+        """Crop and flip a batch as drawn.
+
+        Args:
+            batch: images [B, C, H, W].
+            draws: of `draw`, int64 [B, 3].
+        """
         size, channels, height, width = batch.shape
         top, left, flipped = draws.unsqueeze(2).unbind(1)  # [B, 1] each
         rows = torch.arange(height, device=batch.device) + top

@@ -76,7 +76,11 @@ def _refuse_scale(clients: ClientData, source: Source) -> None:
 
 
 def not_finite(images: Tensor, dtype: torch.dtype = torch.float64) -> Tensor:
-    """Which images [N, ...] hold NaN or infinity in a floating type, int64, ascending; integers never do.
+    """Which images hold NaN or infinity in a floating type, int64, ascending; integers never do.
+
+    Args:
+        images: [N, ...].
+        dtype: the type in which they are used; a value beyond its range counts as infinite.
 
     Example:
         >>> not_finite(torch.tensor([[0.0, 1.0], [torch.nan, 0.0], [torch.inf, 0.0]]))

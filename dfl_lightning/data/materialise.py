@@ -17,9 +17,13 @@ __all__ = ["materialise", "rotate"]
 
 
 def rotate(images: Tensor, degrees: float) -> Tensor:
-    """Rotate images [..., H, W] counter-clockwise about their centre, corners filled with zeros.
+    """Rotate images counter-clockwise about their centre; corners are filled with zeros.
 
     Multiples of 90 degrees move pixels and change no value; other angles interpolate bilinearly.
+
+    Args:
+        images: [..., H, W].
+        degrees: any angle; 90 is a quarter turn.
 
     Example:
         >>> rotate(torch.tensor([[[1, 2], [3, 4]]]), 90)

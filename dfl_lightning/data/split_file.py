@@ -29,12 +29,17 @@ _MOST_BYTES = 64 * 2**20  # beside what the data themselves ask for
 
 
 def write_split(path: str | Path, split: Split, source: Source) -> None:
-    """Write a split: under a temporary name first, so that no reader ever sees half a file.
+    """Write a split atomically: under a temporary name, which is renamed when the file is complete.
 
     The arrays are `<part>_indices` and `<part>_offsets` for the parts train, val and test (client i has
     `indices[offsets[i]:offsets[i + 1]]`, counted in the source's training images, the test in the official test set
     where `test_official`), `rotation`, `label_map`, `test_label_map`, `clusters`, `adversaries` and `writers` (empty
     where there are none), `dataset`, `num_samples`, `num_test_samples`, `labels_crc32`, `partition` and `format`.
+
+    Args:
+        path: of the npz file.
+        split: the clients' indices and everything else that is fixed by the partition.
+        source: the data set that the indices count in; its name, size and a checksum of its labels are stored.
     """
     arrays: dict[str, np.ndarray] = {}
     for part in PARTS:
@@ -64,6 +69,11 @@ def write_split(path: str | Path, split: Split, source: Source) -> None:
 
 def read_split(path: str | Path, source: Source, num_clients: int) -> Split:
     """Read a split and check that it fits this data set and this number of clients.
+
+    Args:
+        path: of the npz file.
+        source: the data set of the run.
+        num_clients: m of the run.
 
     Raises:
         UserError: the file is missing, malformed or made for other data or another number of clients.

@@ -155,7 +155,11 @@ class Ranks:
         return number if self.count == 1 else int(self._gather(torch.tensor([number])).min())
 
     def same(self, what: str, number: int) -> None:
-        """Refuse processes that differ.
+        """Refuse processes that differ in a number.
+
+        Args:
+            what: the number's name, for the message.
+            number: of this process.
 
         Raises:
             UserError: a number that should be the same everywhere is not.
@@ -172,7 +176,15 @@ class Ranks:
         return number if self.count == 1 else int(self._gather(torch.tensor([number])).sum())
 
     def from_rank(self, source: int, tensor: Tensor) -> Tensor:
-        """The tensor of process `source`, in the memory of this one's, which has the same shape."""
+        """Broadcast a tensor from one process to all.
+
+        Args:
+            source: the rank that has it.
+            tensor: there, the values; elsewhere, memory of the same shape and type, which is overwritten.
+
+        Returns:
+            `tensor`.
+        """
         self._exchange(dist.broadcast, tensor, src=source)
         if source != self.rank:
             self.moved += _bytes(tensor)

@@ -39,10 +39,15 @@ def check_environment(environment: Mapping[str, str] = os.environ) -> None:
 
 
 def check_launch(devices: Any, num_nodes: Any, environment: Mapping[str, str] = os.environ) -> None:
-    """Refuse what would wait for processes that nobody starts, and the same run many times over.
+    """Refuse a launch that would wait for processes that are never started, or run the same run several times.
+
+    Args:
+        devices: `trainer.devices`.
+        num_nodes: `trainer.num_nodes`.
+        environment: variables of the process.
 
     Raises:
-        UserError: several machines without a launcher, or a launcher's several processes for a run of one.
+        UserError: several machines without a launcher, or a launcher with several processes for a run of one.
     """
     if str(num_nodes) not in ("0", "1") and not any(name in environment for name in LAUNCHED):
         raise UserError(

@@ -115,10 +115,15 @@ StrategyRegistry.register(NAME, ClientStrategy, description="each process has it
 
 
 def strategy_for(strategy: str | Strategy, devices: Any, num_nodes: Any) -> str | Strategy:
-    """What to give to Lightning for what the user asked for.
+    """The strategy that Lightning is given for the one that the user asked for.
+
+    Args:
+        strategy: a name or an object.
+        devices: `trainer.devices`.
+        num_nodes: `trainer.num_nodes`.
 
     Raises:
-        UserError: a strategy that would synchronise clients, or processes that nobody has started.
+        UserError: a strategy that would synchronise clients, or processes that were not started.
     """
     check_launch(devices, num_nodes)
     if isinstance(strategy, ClientStrategy):

@@ -15,7 +15,11 @@ FEWEST_ROWS = 16
 
 
 def row_blocks(rows: int, columns: int) -> Iterator[slice]:
-    """Slices that cut a matrix into blocks of rows.
+    """Slices that cut a matrix into blocks of rows of about equal size in memory.
+
+    Args:
+        rows: of the matrix, n >= 0.
+        columns: of the matrix.
 
     Example:
         >>> list(row_blocks(300, 10_000))

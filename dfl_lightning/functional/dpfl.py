@@ -42,13 +42,24 @@ class RunningSums(Protocol):
     """What a receiver of BGGC remembers: two weighted sums of models, and the models of one batch."""
 
     def receive(self, receivers: Tensor, senders: Tensor) -> None:
-        """The models of the `senders`, bool [r, n], arrive at the `receivers`, long [r]."""
+        """The receivers fetch the senders' models.
+
+        Args:
+            receivers: long [r].
+            senders: whose models each of them fetches, bool [r, n].
+        """
 
     def forget(self, receivers: Tensor) -> None:
         """The `receivers`, long [r], throw the models of their batch away."""
 
     def add(self, chosen: bool, receivers: Tensor, weights: Tensor) -> None:
-        """The sum over X (`chosen`) or Y of the `receivers`, long [r], grows by weights [r, n] @ models."""
+        """Add weights @ models to one of the receivers' two sums.
+
+        Args:
+            chosen: to the sum over X; otherwise to the sum over Y.
+            receivers: long [r].
+            weights: of all models, [r, n].
+        """
 
     def losses(self, chosen: Tensor, receivers: Tensor, weights: Tensor, totals: Tensor) -> Tensor:
         """Validation losses, float64 [J], of (sum + weights @ models) / total.

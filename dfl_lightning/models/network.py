@@ -29,11 +29,27 @@ class Network(nn.Module):
         self.num_classes: int | None = None
 
     def layers(self, input_shape: tuple[int, ...], num_classes: int) -> tuple[nn.Module, nn.Module]:
-        """Make `features` ([batch, *input_shape] to [batch, anything]) and `head` (to [batch, num_classes])."""
+        """Make the feature extractor and the head.
+
+        Args:
+            input_shape: of one input, without the batch dimension: (C, H, W) for images.
+            num_classes: outputs of the head.
+
+        Returns:
+            `features` ([B, *input_shape] to [B, ...]) and `head` (to [B, num_classes]).
+        """
         raise NotImplementedError
 
     def build_if_known(self, input_shape: Sequence[int] | None, num_classes: int | None) -> None:
-        """Build now when both numbers are given; otherwise `build` does it when the data are known."""
+        """Build now when both arguments are given; otherwise `build` is called when the data are known.
+
+        Args:
+            input_shape: of one input, without the batch dimension.
+            num_classes: outputs of the head.
+
+        Raises:
+            UserError: one of the two is given without the other.
+        """
         if input_shape is not None and num_classes is not None:
             self.build(input_shape, num_classes)
         elif input_shape is not None or num_classes is not None:
@@ -86,10 +102,15 @@ def show(shape: Sequence[int]) -> str:
 
 
 def check_images(network: Network, input_shape: Sequence[int], smallest: int) -> None:
-    """Refuse inputs that are no images [channels, height, width] of a least height and width.
+    """Refuse inputs that are not images [channels, height, width] of at least some height and width.
+
+    Args:
+        network: the one that is built, for the message.
+        input_shape: of one input.
+        smallest: least height and width in pixels.
 
     Raises:
-        UserError: with what the network needs and what the data has.
+        UserError: says what the network needs and what the data has.
     """
     if len(input_shape) != 3 or min(input_shape[1:]) < smallest:
         raise UserError(
@@ -100,7 +121,12 @@ def check_images(network: Network, input_shape: Sequence[int], smallest: int) ->
 
 @torch.no_grad()
 def flat_size(layers: nn.Module, input_shape: tuple[int, ...]) -> int:
-    """How many numbers the layers leave of one input, found by passing zeros; draws nothing."""
+    """The number of features that layers make of one input, found by a pass over zeros; draws no random numbers.
+
+    Args:
+        layers: the feature extractor.
+        input_shape: of one input, without the batch dimension.
+    """
     layers.eval()  # dropout layers would draw
     size = layers(torch.zeros(1, *input_shape, dtype=torch.get_default_dtype())).numel()
     layers.train()

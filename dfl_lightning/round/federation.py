@@ -178,7 +178,15 @@ class Federation:
 
 
 def agreeing_clusters(from_data: Tensor | None, topology: Topology) -> Tensor | None:
-    """Clusters known from the data or the topology's nodes; both must group clients alike."""
+    """The clusters known from the data or from the topology's nodes; if both are known, they must group clients alike.
+
+    Args:
+        from_data: cluster of each client, long [m]; None: not known.
+        topology: its nodes may have clusters.
+
+    Raises:
+        UserError: the two disagree about a pair of clients.
+    """
     other = topology.clusters
     if from_data is None or other is None:
         return other if from_data is None else from_data

@@ -71,7 +71,12 @@ def _lobster(n: int, p1: float, p2: float) -> float:
 
 
 def listed_nodes(name: str, args: Mapping[str, Any]) -> int | None:
-    """How many nodes a generator will make, where one of its arguments lists them; None: not known."""
+    """The number of nodes that a generator will make, where one of its arguments is a list of them; None: not known.
+
+    Args:
+        name: of the generator.
+        args: its arguments by name.
+    """
     value = args.get(_LISTED.get(name, ""))
     return len(value) if isinstance(value, list) else None
 
@@ -97,7 +102,13 @@ def out_of_proportion(name: str, args: Mapping[str, Any], m: int) -> bool:
 
 
 def too_many_links(name: str, args: Mapping[str, Any], m: int) -> int:
-    """The number of links of a dense generator where it is beyond any memory; else 0."""
+    """The expected number of links of a dense generator if it exceeds any memory; otherwise 0.
+
+    Args:
+        name: of the generator.
+        args: its arguments by name.
+        m: number of nodes.
+    """
     share: Any = {
         **dict.fromkeys(("complete", "complete_graph"), 1.0),
         **dict.fromkeys(
@@ -145,7 +156,13 @@ class Stream(random.Random):
 
 
 def stream_for(name: str, seed: Any, m: int) -> Stream | None:
-    """What a generator draws from in place of a seed, where it might draw for ever; None: from the seed."""
+    """The bounded generator of random numbers for a graph generator that might never end; None: it takes the seed.
+
+    Args:
+        name: of the generator.
+        seed: its seed.
+        m: number of nodes.
+    """
     if name not in _UNTIL_IT_FITS or not isinstance(seed, int):
         return None
     return Stream(seed, _DRAWS + _DRAWS_A_PAIR * m * m)

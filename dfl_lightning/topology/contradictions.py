@@ -28,8 +28,14 @@ class Links:
     def add(self, line: int, a: str, b: str, weight: Any) -> None:
         """Note a link.
 
+        Args:
+            line: number in the file.
+            a: one node's name.
+            b: the other's.
+            weight: of the link; None: it has none.
+
         Raises:
-            ContradictionError: it has been there with another weight, or once with and once without one.
+            ContradictionError: the file has given the link another weight, or once a weight and once none.
         """
         former, known = self._first.setdefault(frozenset((a, b)), (line, weight))
         if a != b and known != weight:

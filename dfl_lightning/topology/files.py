@@ -25,10 +25,14 @@ _A_PAIR = 1024
 
 
 def read_bytes(path: Path, most: int) -> bytes:
-    """The content of a file of at most so many bytes.
+    """The content of a file of limited size.
+
+    Args:
+        path: the file.
+        most: bytes that it may have.
 
     Raises:
-        UserError: it cannot be read, or has more.
+        UserError: it cannot be read, or is larger.
     """
     try:
         return read_bounded(path, most)

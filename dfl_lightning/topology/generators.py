@@ -148,6 +148,11 @@ def partial(m: int, fraction: float, seed: int) -> nx.Graph:
 
     The degree is the feasible one (m times degree is even) nearest to fraction * (m - 1); of two, the larger.
 
+    Args:
+        m: number of clients.
+        fraction: of the other clients that each client is linked to, 0 to 1.
+        seed: of the draw.
+
     Example:
         >>> sorted(dict(partial(8, 0.5, seed=0).degree()).values())
         [4, 4, 4, 4, 4, 4, 4, 4]

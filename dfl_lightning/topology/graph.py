@@ -40,7 +40,12 @@ def spectral_gap(reachable: Tensor) -> float:
 
 
 def count(number: int, word: str) -> str:
-    """A number of things, in words: `1 link`, `2 links`."""
+    """A number with its noun: `1 link`, `2 links`.
+
+    Args:
+        number: >= 0.
+        word: the noun in the singular.
+    """
     return f"{number} {word}" if number == 1 else f"{number} {word}s"
 
 

@@ -17,7 +17,13 @@ from dfl_lightning.utils.errors import UserError, reason
 
 
 def wrong_size(where: str, nodes: int, num_clients: int) -> UserError:
-    """The sentence for a graph that does not fit the data."""
+    """The error for a graph that does not fit the data.
+
+    Args:
+        where: what names the graph, for the message.
+        nodes: of the graph.
+        num_clients: of the data.
+    """
     sane = 0 < nodes < 10**9
     remedy = f"set data.num_clients={nodes} or a graph" if sane else "choose a graph"
     count = "1 node" if nodes == 1 else f"{nodes} nodes" if nodes < 10**9 else "more than a billion nodes"

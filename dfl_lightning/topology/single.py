@@ -42,7 +42,15 @@ class Place:
 
 
 def inside(content: Mapping[str, Any], place: Place) -> Place:
-    """The place, with the seed and the links that the keys name."""
+    """The place with the seed and the link options that these keys set.
+
+    Args:
+        content: keys of a topology.
+        place: where the topology is read, with what it inherits.
+
+    Raises:
+        UserError: the seed is not a whole number >= 0, or two keys about links exclude each other.
+    """
     seed = content.get("seed")
     if seed is None:
         seed = place.seed
@@ -133,7 +141,16 @@ def _existing(path: Path, where: str) -> Path:
 
 
 def refuse_unknown(content: Mapping[str, Any], known: tuple[str, ...], where: str) -> None:
-    """Refuse keys that are not known, with a hint."""
+    """Refuse unknown keys, with a suggestion.
+
+    Args:
+        content: keys of a topology.
+        known: the keys that may be given.
+        where: the place, for the message.
+
+    Raises:
+        UserError: names the unknown key and the known ones.
+    """
     for key in content:
         if key not in known:
             word = str(key)[:60]
@@ -141,7 +158,12 @@ def refuse_unknown(content: Mapping[str, Any], known: tuple[str, ...], where: st
 
 
 def is_count(value: Any, least: int) -> bool:
-    """Whether a value is a whole number of at least so much."""
+    """Whether a value is a whole number (no bool) of at least `least`.
+
+    Args:
+        value: anything.
+        least: the smallest that is allowed.
+    """
     return isinstance(value, int) and not isinstance(value, bool) and value >= least
 
 

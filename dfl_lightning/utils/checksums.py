@@ -54,10 +54,14 @@ def check_archive(path: Path, largest: int | None = None) -> None:
 
 
 def check_directory(path: Path, archive: zipfile.ZipFile) -> None:
-    """Refuse an archive that has other members than it says: an entry whose length has changed hides those after it.
+    """Refuse an archive whose directory disagrees with its end record: a changed length of an entry hides later ones.
+
+    Args:
+        path: of the archive.
+        archive: the same, open.
 
     Raises:
-        Damaged: how many there are, and how many there should be.
+        Damaged: says how many members are readable, and how many there should be.
     """
     with open(path, "rb") as file:
         file.seek(-min(path.stat().st_size, _TAIL), os.SEEK_END)

@@ -77,7 +77,11 @@ def reason(error: BaseException) -> str:
 
 
 def shortened(text: str, most: int) -> str:
-    """A text of at most so many characters: without its middle, for a message ends with the remedy.
+    """A text of at most `most` characters: the middle is left out, since messages end with the remedy.
+
+    Args:
+        text: any.
+        most: characters, 3 or more.
 
     Example:
         >>> shortened("0123456789", 7)
@@ -88,7 +92,11 @@ def shortened(text: str, most: int) -> str:
 
 
 def nearest(word: str, choices: Iterable[str]) -> str:
-    """A hint for a misspelt word: `"; did you mean 'X'?"`, or nothing when no choice is near.
+    """A hint for a misspelt word: `"; did you mean 'X'?"`, or nothing when no choice is similar.
+
+    Args:
+        word: as the user wrote it.
+        choices: the words that are allowed.
 
     Example:
         >>> nearest("Gosip", ["Gossip", "AFIND"])

@@ -41,7 +41,12 @@ def unique_pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def write_atomically(path: Path, write: Callable[[BinaryIO], object]) -> None:
-    """Write under a temporary name, sync, rename: readers see the old file or the whole new one."""
+    """Write under a temporary name, sync and rename: a reader sees the old file or the complete new one.
+
+    Args:
+        path: of the file; its folder is made if needed.
+        write: writes the content into the open file.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
@@ -80,16 +85,25 @@ def sync_folder(folder: Path) -> None:
 
 
 def write_npz(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
-    """Arrays by name as an npz file, atomically; read it with `numpy.load(path)`, no pickling."""
+    """Write arrays as an npz file, atomically; read it with `numpy.load(path)`, no pickling.
+
+    Args:
+        path: of the file.
+        arrays: by name.
+    """
     write_atomically(path, lambda file: np.savez(file, allow_pickle=False, **arrays))
 
 
 def read_bounded(path: Path, most: int) -> bytes:
-    """The content of a file, of which no more than so many bytes are ever in memory.
+    """The content of a file; at most `most` + 1 bytes of it are ever in memory.
+
+    Args:
+        path: the file.
+        most: bytes that it may have.
 
     Raises:
         OSError: it cannot be read.
-        ValueError: it has more.
+        ValueError: it is larger.
     """
     with open(path, "rb") as file:
         size = os.fstat(file.fileno()).st_size

@@ -33,10 +33,22 @@ def stream_seed(seed: int, purpose: str, *words: int) -> int:
 
 
 def stream(seed: int, purpose: str, *words: int) -> torch.Generator:
-    """A CPU generator for one named draw; see `stream_seed`."""
+    """A CPU generator for one named draw; see `stream_seed`.
+
+    Args:
+        seed: of the run.
+        purpose: name of the draw.
+        words: whole numbers that complete the name: round, client, ….
+    """
     return torch.Generator().manual_seed(stream_seed(seed, purpose, *words))
 
 
 def numpy_stream(seed: int, purpose: str, *words: int) -> np.random.Generator:
-    """The same for numpy, where a distribution is missing in torch (Dirichlet, permutations of index lists)."""
+    """The same for numpy, for distributions that torch lacks (Dirichlet, permutations of index lists).
+
+    Args:
+        seed: of the run.
+        purpose: name of the draw.
+        words: whole numbers that complete the name.
+    """
     return np.random.default_rng(stream_seed(seed, purpose, *words))

@@ -21,10 +21,14 @@ def shipped(kind: str) -> dict[str, Path]:
 
 
 def find(kind: str, name: str | Path) -> Path:
-    """The file that `name` means: an existing path wins, else a shipped file of that name.
+    """The file that `name` means: an existing path, otherwise the shipped file of that name.
+
+    Args:
+        kind: `configs`, `topologies` or another folder of shipped files.
+        name: a path, or the name of a shipped file, with or without its suffix.
 
     Raises:
-        UserError: no such path and no such shipped name; the sentence lists the choices.
+        UserError: there is neither; the sentence lists the shipped names.
     """
     if Path(name).is_file():
         return Path(name)

@@ -15,7 +15,12 @@ if TYPE_CHECKING:
 
 
 class ClientRates(Dropout):
-    """What dropouts that treat clients one by one share: a rate for all, or a list with one for each client."""
+    """Base of dropouts that treat each client by itself, with one rate for all or a list of rates.
+
+    Args:
+        rate: share of rounds in which a client is down, 0 to 1; a list has one for each client.
+        full_first_round: whether all clients are up in the first round.
+    """
 
     def __init__(self, rate: float | list[float], full_first_round: bool) -> None:
         self.all_rates = [float(share) for share in rate] if isinstance(rate, list) else [float(rate)]

@@ -24,7 +24,12 @@ class BankSums:
             round.bank.scratch(name)
 
     def receive(self, receivers: Tensor, senders: Tensor) -> None:
-        """The models of the `senders`, bool [r, n], are fetched by the `receivers`, long [r]."""
+        """The receivers fetch the senders' models.
+
+        Args:
+            receivers: long [r].
+            senders: whose models each of them fetches, bool [r, n].
+        """
         rows, who = pairs_of(senders)
         self.round.ledger.fetch(receivers[rows], who)
 
@@ -33,12 +38,25 @@ class BankSums:
         self.round.ledger.forget(receivers)
 
     def add(self, chosen: bool, receivers: Tensor, weights: Tensor) -> None:
-        """The sum over X (`chosen`) or Y of the `receivers`, long [r], grows by weights [r, n] @ trained models."""
+        """Add weights @ trained models to one of the receivers' two sums.
+
+        Args:
+            chosen: to the sum over X; otherwise to the sum over Y.
+            receivers: long [r].
+            weights: of all trained models, [r, n].
+        """
         name = OF_CHOSEN if chosen else OF_POSSIBLE
         self.round.mix([(self._own(receivers), name), (weights, "trained")], into=name, where=receivers)
 
     def losses(self, chosen: Tensor, receivers: Tensor, weights: Tensor, totals: Tensor) -> Tensor:
-        """Validation losses, float64 [J], of (sum + weights @ trained models) / total; see `RunningSums`."""
+        """Validation losses of (sum + weights @ trained models) / total, float64 [J]; see `RunningSums`.
+
+        Args:
+            chosen: which sum each job takes: X (true) or Y, bool [J].
+            receivers: whose sum and validation data it uses, long [J].
+            weights: of all trained models, [J, n].
+            totals: divisors, [J].
+        """
         scale = (1 / totals)[:, None]
         own = self._own(receivers) * scale
         terms = (

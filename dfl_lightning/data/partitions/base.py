@@ -87,7 +87,16 @@ class Partition(ABC):
         """
 
     def divide(self, source: Source, num_clients: int, seed: int) -> Assignment:
-        """Divide the training images of a data set; here by `assign`, from their labels alone."""
+        """Divide the training images of a data set; the default calls `assign` with their labels.
+
+        Args:
+            source: the data set.
+            num_clients: m.
+            seed: of the partition's draws.
+
+        Returns:
+            Indices of the training images by client, and what else the partition sets.
+        """
         return self.assign(source.labels.numpy(), source.num_classes, num_clients, seed)
 
     def describe(self) -> str:
@@ -97,6 +106,14 @@ class Partition(ABC):
 
 def contiguous_clusters(num_clients: int, num_clusters: int, name: str) -> np.ndarray:
     """Cluster of each client, int64 [m]: blocks of consecutive ids, as even as possible.
+
+    Args:
+        num_clients: m.
+        num_clusters: 1 to m.
+        name: of the partition, for the message.
+
+    Raises:
+        UserError: there are more clusters than clients.
 
     Example:
         >>> contiguous_clusters(5, 2, "RotatedClusters").tolist()
@@ -112,7 +129,13 @@ def contiguous_clusters(num_clients: int, num_clusters: int, name: str) -> np.nd
 
 
 def deal(indices: np.ndarray, num_clients: int, rng: np.random.Generator) -> list[np.ndarray]:
-    """Shuffle `indices` and deal them out; sizes differ by at most one, each part is sorted."""
+    """Shuffle indices and deal them to clients; sizes differ by at most one, each part is sorted.
+
+    Args:
+        indices: int64 [N].
+        num_clients: m.
+        rng: shuffles them.
+    """
     return [np.sort(part) for part in np.array_split(rng.permutation(indices), num_clients)]
 
 

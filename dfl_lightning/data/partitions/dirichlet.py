@@ -90,15 +90,30 @@ class Dirichlet(Partition):
 
 
 def check_alpha(alpha: float, name: str) -> None:
-    """Refuse a concentration that is not a positive number."""
+    """Refuse a concentration that is not a positive number.
+
+    Args:
+        alpha: the concentration.
+        name: of the partition, for the message.
+
+    Raises:
+        UserError: it is zero, negative, infinite or NaN.
+    """
     if not (alpha > 0 and math.isfinite(alpha)):
         raise UserError(f"data.partition {name}: alpha must be a positive number, not {alpha}")
 
 
 def divide(total: int, share: np.ndarray) -> np.ndarray:
-    """Divide `total` things in proportion to `share` [m] (not all zero) by rounding the cumulative shares: int64 [m].
+    """Divide a number of things in proportion to shares, by rounding the cumulative shares.
 
     Every number is less than one away from its exact share, and the sum is `total`.
+
+    Args:
+        total: the number of things.
+        share: >= 0, not all zero, [m].
+
+    Returns:
+        int64 [m].
 
     Example:
         >>> divide(10, np.array([1.0, 0.0, 2.0])).tolist()
