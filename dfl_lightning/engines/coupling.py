@@ -68,7 +68,12 @@ def halves(count: int) -> list[Tensor]:
 
 
 def same(one: Tensor, other: Tensor) -> bool:
-    """Whether two tensors hold the same numbers, NaN being one of them."""
+    """Whether two tensors hold the same numbers; NaN equals NaN.
+
+    Args:
+        one: a tensor.
+        other: another one, of any shape.
+    """
     return one.shape == other.shape and bool(((one == other) | ((one != one) & (other != other))).all())
 
 

@@ -30,11 +30,23 @@ class Draws:
     round: int
 
     def order(self, owner: int, epoch: int, samples: int) -> torch.Tensor:
-        """A fresh order of the client's samples, int64 [samples]."""
+        """The order in which an epoch takes a client's samples, a fresh permutation: int64 [samples].
+
+        Args:
+            owner: the client.
+            epoch: of the client's training in this round, 0-based.
+            samples: how many it has.
+        """
         return torch.randperm(samples, generator=self._stream("batches", owner, epoch))
 
     def masks(self, owner: int, epoch: int, step: int) -> torch.Tensor:
-        """The key of the dropout layers' masks in one step, int32 [2]."""
+        """The key of the dropout layers' masks in one step, int32 [2].
+
+        Args:
+            owner: the client.
+            epoch: of the client's training in this round, 0-based.
+            step: of the epoch, 0-based.
+        """
         return self.masks_of([(owner, epoch, step)])[0]
 
     def masks_of(self, words: Sequence[tuple[int, int, int]]) -> torch.Tensor:
@@ -43,7 +55,13 @@ class Draws:
         return mask_keys([stream_seed(self.seed, purpose, self.round, *each) for each in words])
 
     def augmentation(self, owner: int, epoch: int, step: int) -> torch.Generator:
-        """What the augmentation of one batch draws from."""
+        """The generator from which the augmentation of one batch draws.
+
+        Args:
+            owner: the client.
+            epoch: of the client's training in this round, 0-based.
+            step: of the epoch, 0-based.
+        """
         return self._stream("augment", owner, epoch, step)
 
     def _stream(self, what: str, owner: int, *words: int) -> torch.Generator:
@@ -52,6 +70,10 @@ class Draws:
 
 def batches_of(samples: int, batch_size: int) -> int:
     """Batches of an epoch; the last one may be smaller.
+
+    Args:
+        samples: of the client.
+        batch_size: B.
 
     Example:
         >>> batches_of(33, 16), batches_of(0, 16)

@@ -154,13 +154,27 @@ class Engine(ABC):
         return result
 
     def rehearse(self, references: References, training: Training, into: str) -> Trained:
-        """Train into a set made by `Bank.scratch`, and keep nothing else of it."""
+        """Train into a row set made by `Bank.scratch`; nothing else is kept.
+
+        Args:
+            references: the models that training starts from, one a client.
+            training: what to do.
+            into: name of the row set, which gets the trained models; clients without a job keep their model.
+        """
         target = self.bank.rows(into)
         target.copy_(self.bank.boundary.rows["models"])
         return self._train(references, training, target, None)[0]
 
     def gradients(self, references: References, training: Training) -> Tensor:
-        """Gradients of the mean loss at the references, [own, width]; nothing is updated, zero rows without a job."""
+        """Gradients of the mean training loss; nothing is updated.
+
+        Args:
+            references: the models at which the gradients are taken, one a client.
+            training: names the batches.
+
+        Returns:
+            [own, width]; zero rows for clients without a job.
+        """
         self.bank.join_device()
         target = torch.zeros_like(self.bank.boundary.rows["models"])
         self._train(references, replace(training, gradients=True), target, None)
@@ -248,11 +262,23 @@ class Engine(ABC):
 
     @abstractmethod
     def train_cohort(self, references: References, training: Training, targets: Targets, pool: Workers) -> Trained:
-        """Train the jobs of one cohort in the present thread; `pool.check` now and then."""
+        """Train the jobs of one cohort in the present thread.
+
+        Args:
+            references: of the cohort's jobs.
+            training: what to do.
+            targets: where the trained rows are written.
+            pool: of threads; `pool.check` is called between steps, so that a failure elsewhere ends this one.
+        """
 
     @abstractmethod
     def score(self, references: References, split: str) -> Evaluation:
-        """Score each reference on its owner's `split`; the rows that it reads are in this process."""
+        """Score references; all rows that they read are in this process.
+
+        Args:
+            references: J models.
+            split: `train`, `val` or `test` of each reference's owner.
+        """
 
     @property
     def metrics(self) -> tuple[str, ...]:
@@ -270,7 +296,15 @@ class Engine(ABC):
         return torch.where(mine, term.which, -1)
 
     def shared_samples(self, references: References, split: str) -> list[Tensor]:
-        """Jobs of one owner each that are better tried together than with those that read the same models: none."""
+        """Groups of jobs of one owner that are faster together than with jobs of the same model; by default none.
+
+        Args:
+            references: J models.
+            split: `train`, `val` or `test` of each reference's owner.
+
+        Returns:
+            Job indices of each group, long.
+        """
         return []
 
     @property
@@ -279,10 +313,14 @@ class Engine(ABC):
         return COMPOSED_AT_ONCE
 
     def plan(self, references: References, split: str) -> Plan:
-        """Which jobs of an evaluation are done in one go, and where; a pure function of the jobs.
+        """Which jobs of an evaluation are done together, and in which cohort; a pure function of the jobs.
 
-        A model that is a row as it stands is tried in the cohort of that row, so that rows need not be brought
-        together; others, and those that share samples, in the cohort of the owner.
+        A job that reads a row as it stands is done in the cohort of that row, so that rows need not be brought
+        together; other jobs, and those that share samples, in the cohort of the owner.
+
+        Args:
+            references: J models.
+            split: `train`, `val` or `test` of each reference's owner.
         """
         read, owners = self.rows_read(references), references.owners
         home = torch.where((read >= 0) & (read < self.data.num_clients) & (owners >= 0), read, owners)
@@ -357,7 +395,12 @@ class Engine(ABC):
         )
 
     def samples(self, owner: int, split: str) -> Tensor:
-        """Indices of the owner's images, int64; owner -1: the global test set."""
+        """Indices of a client's images, int64.
+
+        Args:
+            owner: the client; -1: the global test set.
+            split: `train`, `val` or `test`.
+        """
         if owner < 0:
             assert self.data.global_test is not None
             return self.data.global_test

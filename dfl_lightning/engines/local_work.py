@@ -80,13 +80,23 @@ class TrainableModel(Protocol):
         """
 
     def features(self, batch: Any, layer: str = "head", at: Sequence[Tensor] | None = None) -> Tensor:
-        """What goes into a layer that the objective names in `features`, without a gradient: [B, ...] or [k, B, ...].
+        """The input of a layer that the objective names in `features`, without a gradient: [B, ...] or [k, B, ...].
 
-        Buffers move as in any training pass.
+        Buffers are updated as in any training pass.
+
+        Args:
+            batch: from `next_batch`.
+            layer: its name; `head`: the last linear layer of a forward pass.
+            at: parameters to compute it with; default: the model's own.
         """
 
     def climbed(self, grads: Sequence[Tensor], length: float) -> list[Tensor]:
-        """Its parameters after a step of this Euclidean length along the client's own gradient; it stays as it is."""
+        """The parameters after a step along the client's own gradient; the model itself is not changed.
+
+        Args:
+            grads: of `grad`, one tensor for each parameter.
+            length: Euclidean length of the step, over all parameters.
+        """
 
     def update(self, grads: Sequence[Tensor]) -> None:
         """One step of its own optimizer (gradients are clipped for each client) on the phase's columns."""
@@ -116,7 +126,12 @@ class JobContext(Protocol):
         """The next batch, to be handed to `grad`; one more epoch is drawn where all batches are taken."""
 
     def loss(self, scores: Tensor, batch: Any) -> Tensor:
-        """The run's own loss, for use in a `LossOf`: its mean over the batch of one client."""
+        """The run's own loss of one client's batch, for use in a `LossOf`: a scalar, the mean over samples.
+
+        Args:
+            scores: logits [B, C].
+            batch: with the labels.
+        """
 
 
 @dataclass(frozen=True)
@@ -140,7 +155,11 @@ class Duration:
         return self.epochs if self.steps is None else -(-self.batches(per_epoch) // max(1, per_epoch))
 
     def samples(self, size: int, batch_size: int) -> int:
-        """Samples that a client with `size` of them trains on, repeated ones included.
+        """Number of samples that a client trains on, repeated ones included.
+
+        Args:
+            size: samples of the client.
+            batch_size: B.
 
         Example:
             >>> Duration(2).samples(10, 4), Duration(2, steps=4).samples(10, 4)

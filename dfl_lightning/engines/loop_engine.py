@@ -182,9 +182,16 @@ class Scratch:
                 row[entry.start : entry.stop] = own.reshape(-1).to(row.dtype)
 
     def scores(self, row: Tensor, samples: Tensor) -> Tensor:
-        """Mean loss (infinite, if it is no number), accuracy and metrics of a row on samples; NaN without samples.
+        """Mean loss (infinite if not finite), accuracy and metrics of a model; NaN without samples.
 
-        They stay where the row is, float64 [2 + metrics]: a GPU is not waited for.
+        The numbers stay on the row's device, so that a GPU is not waited for.
+
+        Args:
+            row: the model, [width].
+            samples: indices of images, long [s].
+
+        Returns:
+            float64 [2 + metrics].
         """
         metrics = self._metrics
         if not len(samples):

@@ -97,7 +97,14 @@ class LoopModel:
     def grad(
         self, batch: LoopBatch, loss: LossOf | None = None, *extras: Tensor, at: Sequence[Tensor] | None = None
     ) -> list[Tensor]:
-        """Gradients of the batch's mean loss; see `TrainableModel.grad`."""
+        """Gradients of the batch's mean loss, [*shape] each; see `TrainableModel.grad`.
+
+        Args:
+            batch: of the client.
+            loss: default: the run's own.
+            extras: further tensors for `loss`.
+            at: parameters to take the gradient at; default: its own.
+        """
         job, config = self._job, self._job.work.config
         if loss is None and extras:
             raise ValueError("extras are for a loss of one's own: grad(batch, loss, *extras)")
@@ -121,13 +128,24 @@ class LoopModel:
 
     @torch.no_grad()
     def features(self, batch: LoopBatch, layer: str = "head", at: Sequence[Tensor] | None = None) -> Tensor:
-        """What goes into a layer, [B, ...]; see `TrainableModel.features`."""
+        """The input of a layer, [B, ...]; see `TrainableModel.features`.
+
+        Args:
+            batch: of the client.
+            layer: its name.
+            at: parameters to compute it with; default: its own.
+        """
         with self._job.work.config.arithmetic(batch.inputs.device):
             self._forward(batch, at)
         return self._scratch.features[layer].detach()
 
     def climbed(self, grads: Sequence[Tensor], length: float) -> list[Tensor]:
-        """Its parameters after a step of this length along the gradient, [*shape] each."""
+        """The parameters after a step along the gradient, [*shape] each.
+
+        Args:
+            grads: one tensor for each parameter.
+            length: Euclidean length of the step.
+        """
         norm = torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(g) for g in grads]))
         return [p + g * (length / norm.clamp(min=TINY)) for p, g in zip(self.params, grads, strict=True)]
 
@@ -242,7 +260,12 @@ class LoopJob:
         return next(self._batches)
 
     def loss(self, scores: Tensor, batch: LoopBatch) -> Tensor:
-        """The run's own loss of a batch."""
+        """The run's own loss of a batch, a scalar.
+
+        Args:
+            scores: logits [B, C].
+            batch: with the labels.
+        """
         return self.work.config.loss(scores, batch.labels)
 
     # --- the job itself -----------------------------------------------------------------------------------------------
@@ -287,7 +310,12 @@ class LoopJob:
         return row
 
     def count(self, loss: Tensor, samples: int) -> None:
-        """Add a batch to the mean loss that the round reports."""
+        """Add a batch to the mean loss that the round reports.
+
+        Args:
+            loss: mean of the batch, a scalar.
+            samples: in the batch.
+        """
         self.loss_sum += (loss.double() if loss.is_cuda else float(loss)) * samples  # a GPU is not waited for
         self.samples += samples
 

@@ -267,12 +267,22 @@ def plain_number(value: Any) -> Any:
 
 
 def same_options(some: Mapping[str, Any], others: Mapping[str, Any]) -> bool:
-    """Whether two groups have equal options."""
+    """Whether two parameter groups have equal options.
+
+    Args:
+        some: options by name.
+        others: those of the other group.
+    """
     return some.keys() == others.keys() and all(same_value(value, others[name]) for name, value in some.items())
 
 
 def same_value(one: Any, other: Any) -> bool:
-    """Whether two options are equal; a NaN is equal to itself."""
+    """Whether two options are equal; NaN equals NaN.
+
+    Args:
+        one: a value.
+        other: the other one.
+    """
     if isinstance(one, Tensor) or isinstance(other, Tensor):
         return isinstance(one, Tensor) and isinstance(other, Tensor) and torch.equal(one, other)
     return one is other or bool(one == other)

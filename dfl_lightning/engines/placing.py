@@ -22,6 +22,11 @@ def placed(loss: Loss, device: torch.device, dtype: torch.dtype) -> Loss:
     Tensors are found in modules (parameters and buffers), in modules whose method the loss is, and among the arguments
     that a `functools.partial` binds. Nothing is copied where they are there already.
 
+    Args:
+        loss: the user's.
+        device: of the copy.
+        dtype: of its floating tensors.
+
     Raises:
         UserError: the loss has to be copied, and cannot be.
     """
@@ -48,7 +53,12 @@ def parts_of(loss: Any) -> Iterator[Any]:
 
 
 def set_mode(loss: Loss, training: bool) -> None:
-    """Put the modules of a loss into training or evaluation mode."""
+    """Put the modules of a loss into training or evaluation mode.
+
+    Args:
+        loss: may be a module, or hold some.
+        training: whether into training mode.
+    """
     for part in parts_of(loss):
         if isinstance(part, nn.Module):
             part.train(training)

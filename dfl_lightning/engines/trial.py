@@ -49,7 +49,11 @@ class Trial:
 
 
 def try_plain(config: EngineConfig, data: ClientData) -> Trial:
-    """Try the plain network and the loss on real samples, in the run's own precision and on its device.
+    """Try the plain network and the loss on real samples, in the run's precision and on its device.
+
+    Args:
+        config: the run's network, loss and precision.
+        data: the clients' data.
 
     Raises:
         UserError: one of them fails, or does something that no engine can do for each client by itself.
@@ -74,9 +78,14 @@ def try_plain(config: EngineConfig, data: ClientData) -> Trial:
 
 
 def examples(data: ClientData, count: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Training inputs [count, ...] and labels: finite ones, as different as the first few of each client are.
+    """Finite training inputs [count, ...] and their labels, as different as the first few of each client are.
 
-    In equal ones, nothing would show that a network mixes the samples of a batch.
+    With equal ones, nothing would show that a network mixes the samples of a batch.
+
+    Args:
+        data: the clients' data.
+        count: how many.
+        dtype: of the inputs.
     """
     each = max(3, -(-2 * count // len(data.train)))
     indices = torch.cat([samples[:each] for samples in data.train])[: max(100, 2 * count)]

@@ -10,7 +10,12 @@ from dfl_lightning.round.hosts import RunModule, RunTrainer
 
 
 def banner(trainer: RunTrainer, module: RunModule) -> list[str]:
-    """Method, clients, network, data; topology and engine; then notes a user should act on or know."""
+    """Lines about the method, clients, network and data; the topology and engine; then notes.
+
+    Args:
+        trainer: of the run.
+        module: set up.
+    """
     layout = module.federation.layout
     names = " + ".join(type(policy).__name__ for policy in trainer.policies())
     shared = sum(e.stop - e.start for e in layout.entries if not e.is_buffer and layout.is_shared(e))
@@ -44,7 +49,12 @@ def describe_engine(module: RunModule) -> str:
 
 
 def notes(trainer: RunTrainer, module: RunModule) -> list[str]:
-    """What is switched off, dropped or odd about this run."""
+    """Notes about a run: policies without effect, ignored options and unusual settings.
+
+    Args:
+        trainer: of the run.
+        module: set up.
+    """
     found = [*trainer.remarks, *unusual_settings(trainer, module)]
     if module.engine is not None and module.engine.reason:
         found.append(f"{module.engine.reason}; clients train one after the other")

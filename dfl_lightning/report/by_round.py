@@ -33,7 +33,12 @@ class Entries:
         self.rounds: dict[int, Entry] = {}
 
     def add(self, round: int, **columns: np.ndarray) -> None:
-        """The rows of a round, after their column `round`."""
+        """Add the rows of a round, under a first column `round`.
+
+        Args:
+            round: 0-based.
+            columns: of equal length, by name.
+        """
         length = len(next(iter(columns.values())))
         self.rounds[round] = {"round": np.full(length, round, dtype=np.int32), **columns}
 
@@ -44,11 +49,21 @@ class Entries:
         return {name: np.concatenate([part[name] for part in parts]) for name in names}
 
     def read(self, folder: Path, done: int) -> None:
-        """Take up the rounds before `done`."""
+        """Read the rounds that a resumed run keeps.
+
+        Args:
+            folder: of the run.
+            done: number of complete rounds.
+        """
         self.rounds = {r: entry for r, entry in read_rounds(folder / self.file, "round").items() if r < done}
 
     def write(self, folder: Path, done: int) -> None:
-        """The rounds before `done`; no file where there is, and was, nothing."""
+        """Write the complete rounds; no file if there is, and was, nothing.
+
+        Args:
+            folder: of the run.
+            done: number of complete rounds.
+        """
         if self.always or self.rounds or (folder / self.file).is_file():
             write_npz(folder / self.file, self.before(done))
 
@@ -89,18 +104,32 @@ class Comparisons:
         return stacked(kept) if kept else {}
 
     def read(self, folder: Path, done: int) -> None:
-        """Take up the rounds before `done`."""
+        """Read the rounds that a resumed run keeps.
+
+        Args:
+            folder: of the run.
+            done: number of complete rounds.
+        """
         found = read_rounds(folder / self.file, "rounds")
         self.rounds = {r: {name: array[0] for name, array in e.items()} for r, e in found.items() if r < done}
 
     def write(self, folder: Path, done: int) -> None:
-        """The rounds before `done`; no file where there is, and was, nothing."""
+        """Write the complete rounds; no file if there is, and was, nothing.
+
+        Args:
+            folder: of the run.
+            done: number of complete rounds.
+        """
         if self.rounds or (folder / self.file).is_file():
             write_npz(folder / self.file, self.before(done))
 
 
 def spacing(last: int, most: int) -> int:
-    """The least power of two such that no more than `most` of the numbers 0 to `last` are multiples of it.
+    """The smallest power of two with at most `most` multiples among the numbers 0 to `last`.
+
+    Args:
+        last: the largest number.
+        most: multiples that are allowed.
 
     Example:
         >>> spacing(63, 64), spacing(64, 64), spacing(200, 64)

@@ -14,7 +14,13 @@ from dfl_lightning.topology import Topology, reach
 
 
 def explain(trainer: RunTrainer, module: RunModule, datamodule: Any) -> list[str]:
-    """The banner and the costs of a run that is set up as far as possible without training anything."""
+    """The banner and the costs of a run, which is set up but not trained.
+
+    Args:
+        trainer: of the run.
+        module: not yet set up.
+        datamodule: the clients' data.
+    """
     trainer.prepare(module, datamodule)
     data, layout = module.federation.data, module.federation.layout
     models = module.bank.boundary.rows["models"]
@@ -74,7 +80,12 @@ def _memory(module: RunModule) -> str:
 
 
 def in_reach(topology: Topology, rounds: int) -> str:
-    """How many neighbours a client can hear, and how far that goes up and down over the rounds of a run."""
+    """The number of neighbours that a client has in the topology, with its range over the rounds of a run.
+
+    Args:
+        topology: of the run.
+        rounds: of the run.
+    """
     found = reach(topology, rounds)
     words = f"{found.mean:.1f} on average"
     if not topology.changes:

@@ -46,13 +46,23 @@ def number_of_nodes(run: Run) -> tuple[int, int]:
 
 
 def recorded_rounds(run: Run, most: int = MOST_ROUNDS) -> list[int]:
-    """The rounds whose links are shown: at most so many of the recorded ones."""
+    """The rounds whose links are shown, thinned evenly.
+
+    Args:
+        run: with recorded links.
+        most: rounds to show.
+    """
     found = np.unique(run.graphs.get("round", np.array([], dtype=np.int64)))
     return [int(found[i]) for i in thinned(len(found), most)]
 
 
 def links_by_round(run: Run, rounds: list[int]) -> dict[int, list[Link]]:
-    """The links of some rounds, each compared with the one before it in the list."""
+    """The links of some rounds, each compared with the round before it in the list.
+
+    Args:
+        run: with recorded links.
+        rounds: 0-based, ascending.
+    """
     m, n = number_of_nodes(run)
     graphs = run.graphs
     before: set[tuple[int, int]] = set()
@@ -123,7 +133,13 @@ def nodes(run: Run) -> list[dict[str, Any]]:
 
 
 def positions(run: Run, m: int, n: int) -> list[tuple[float, float]]:
-    """A place for each node, once for all rounds: who learns from each other often stands near each other."""
+    """A place (x, y) for each node, the same in all rounds: clients that often mix each other are close.
+
+    Args:
+        run: with recorded links.
+        m: number of clients.
+        n: number of nodes.
+    """
     if n > m:
         return _around_servers(run, m, n)
     if n > _EXACT_LAYOUT or n < 3:

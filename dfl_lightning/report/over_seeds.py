@@ -78,14 +78,24 @@ def difference(pairs: list[tuple[float, float]]) -> Difference | None:
 
 
 def paired(a: Method, b: Method) -> list[tuple[Run, Run]]:
-    """Runs of two methods with the same seed and the same test images."""
+    """Pairs of runs with the same seed and the same test images.
+
+    Args:
+        a: a method.
+        b: the other one.
+    """
     partners = {(seed_of(run), tested_on(run)): run for run in b.runs if tested_on(run)}
     found = [(run, partners.get((seed_of(run), tested_on(run)))) for run in a.runs]
     return [(run, partner) for run, partner in found if partner is not None]
 
 
 def last_of_clients(run: Run, name: str = "test_acc") -> np.ndarray:
-    """Each client's number at the last evaluation, float64 [m]; empty where there is none."""
+    """A number of each client at the last evaluation, float64 [m]; empty where there is none.
+
+    Args:
+        run: any.
+        name: of an array in clients.npz.
+    """
     array = run.clients.get(name)
     return array[-1].astype(np.float64) if array is not None and len(array) else np.array([])
 
@@ -114,7 +124,11 @@ def seconds(run: Run) -> float:
 
 
 def thinned(length: int, most: int = MOST_POINTS) -> np.ndarray:
-    """Indices of at most so many points of a curve, evenly, the first and the last among them.
+    """Indices of evenly spaced points of a curve, the first and the last among them.
+
+    Args:
+        length: points of the curve.
+        most: points to keep.
 
     Example:
         >>> thinned(5, 3)
@@ -127,6 +141,10 @@ def thinned(length: int, most: int = MOST_POINTS) -> np.ndarray:
 
 def over_seeds(method: Method, column: str) -> dict[str, np.ndarray]:
     """A column of metrics.csv over the seeds of a method.
+
+    Args:
+        method: with a run for each seed.
+        column: of metrics.csv.
 
     Returns:
         `round`, `mean`, `sd` (NaN with one seed) and `count` of the rounds in which a run has a number, thinned.

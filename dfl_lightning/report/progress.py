@@ -22,7 +22,11 @@ BAR, SHORT_BAR = 24, 10
 
 
 def fitting(parts: Sequence[str], width: int) -> str:
-    """As many of the parts, from the first on, as stand on a line of so many columns.
+    """As many of the parts, from the first on, as fit on a line.
+
+    Args:
+        parts: in order of importance.
+        width: columns of the line.
 
     Example:
         >>> fitting(["0:19 left", "1.4 s/round", "test acc 0.921"], 25)

@@ -28,7 +28,13 @@ def as_text(value: float) -> str:
 
 
 def as_csv(rows: list[dict[str, str]], extra: list[str], header: bool = True) -> str:
-    """Rows of metrics.csv as text: the fixed columns, then the extra ones."""
+    """Rows of metrics.csv as text: the fixed columns, then the extra ones.
+
+    Args:
+        rows: text by column.
+        extra: names of further columns.
+        header: whether the text begins with the columns' names.
+    """
     text = io.StringIO()
     writer = csv.DictWriter(text, [*COLUMNS, *extra], restval="", lineterminator="\n")
     if header:
@@ -96,7 +102,12 @@ def read_npz(path: Path) -> dict[str, np.ndarray]:
 
 
 def damaged(path: Path, why: str) -> UserError:
-    """The sentence about a file of a run that cannot be used."""
+    """The error for a file of a run that cannot be used.
+
+    Args:
+        path: of the file.
+        why: the reason, in a few words.
+    """
     return UserError(f"{path}: damaged ({why}); restore it, or move it away and go on without it")
 
 

@@ -38,7 +38,12 @@ def read_commands(path: Path, done: int | None = None) -> list[dict[str, str]]:
 
 
 def write_commands(path: Path, rows: list[dict[str, str]]) -> None:
-    """All rows, atomically."""
+    """Write all rows, atomically.
+
+    Args:
+        path: of the CSV file.
+        rows: text by column.
+    """
     text = io.StringIO()
     writer = csv.DictWriter(text, _COLUMNS, lineterminator="\n")
     writer.writeheader()

@@ -12,7 +12,12 @@ _FEW_NODES = 2000
 
 
 def unusual_settings(trainer: RunTrainer, module: RunModule) -> Iterator[str]:
-    """Nothing trained, nothing evaluated, more neighbours asked for than there are."""
+    """Notes on settings that are probably mistakes: no training, no evaluation, more neighbours than there are.
+
+    Args:
+        trainer: of the run.
+        module: set up.
+    """
     rounds, every = trainer.max_epochs, trainer.check_val_every_n_epoch
     if rounds == 0:
         yield "trainer.max_rounds is 0: there are no rounds, nothing is trained"

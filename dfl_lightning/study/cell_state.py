@@ -104,7 +104,13 @@ def rows_of(run: Path) -> int:
 
 
 def write_failure(cell: Cell, why: str, lacks_data: bool = False) -> None:
-    """Keep why a cell cannot be done."""
+    """Keep the reason why a cell cannot be run.
+
+    Args:
+        cell: of the study.
+        why: one sentence.
+        lacks_data: whether the reason is missing data.
+    """
     text = json.dumps({"why": why, "lacks_data": lacks_data}) + "\n"
     write_atomically(cell.folder / FAILURE, lambda file: file.write(text.encode()))
 

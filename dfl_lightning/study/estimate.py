@@ -48,7 +48,12 @@ class Timing:
 
 
 def explain(plan: Plan, jobs: int) -> Iterator[str]:
-    """Lines about what a run of the study would take."""
+    """Lines about the time and space that a study would take.
+
+    Args:
+        plan: of the study.
+        jobs: cells that run at the same time.
+    """
     study, cells = plan.study, plan.distinct()
     states = {cell.folder: state_of(cell) for cell in cells}
     words = Counter(state.word for state in states.values())
@@ -96,9 +101,14 @@ def explain(plan: Plan, jobs: int) -> Iterator[str]:
 
 
 def estimated(row: str, column: str, rates: Mapping[tuple[str, str], float | None]) -> tuple[float | None, str]:
-    """Seconds a round of a place of the table, from those that were timed, and `~` where it was not.
+    """Estimated seconds a round of a row and column, and `~` unless they were timed.
 
     A row is taken to cost the same multiple of another row in every column.
+
+    Args:
+        row: of the table.
+        column: of the table.
+        rates: seconds a round of the places that were timed; None: not known.
 
     Example:
         >>> rates = {("a", "x"): 2.0, ("b", "x"): 6.0, ("a", "y"): 1.0}
@@ -141,7 +151,11 @@ def time_rounds(cells: list[Cell], known: Rates, threads: int) -> dict[tuple[str
 
 
 def time_cell(cell: Cell, threads: int) -> Timing:
-    """Run a cell's first rounds in a folder that is removed.
+    """Run a cell's first rounds in a temporary folder.
+
+    Args:
+        cell: of the study.
+        threads: of the process.
 
     Raises:
         UserError: dfl-fit fails.

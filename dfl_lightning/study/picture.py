@@ -10,7 +10,11 @@ from dfl_lightning.study.table import Table
 
 
 def draw(table: Table, file: Path) -> Path:
-    """Write a PNG.
+    """Draw a table of results as a PNG.
+
+    Args:
+        table: means and intervals over seeds.
+        file: of the picture.
 
     Returns:
         The file.

@@ -84,7 +84,12 @@ class Plan:
     missing: dict[tuple[str, str], str]
 
     def of(self, row: str, column: str) -> list[Cell]:
-        """The cells of a place of the table, by seed."""
+        """The cells of a row and column, by seed.
+
+        Args:
+            row: of the table.
+            column: of the table.
+        """
         return [self.cells[row, column, seed] for seed in self.seeds if (row, column, seed) in self.cells]
 
     def distinct(self) -> list[Cell]:
@@ -135,7 +140,11 @@ def make_plan(
 
 
 def scaled(config: dict[str, Any], scale: float) -> dict[str, Any]:
-    """A config with fewer rounds: everything that counts rounds of a run is shortened alike, to 1 at least.
+    """A config with fewer rounds: everything that counts rounds is shortened alike, to 1 at least.
+
+    Args:
+        config: resolved.
+        scale: factor, 0 to 1.
 
     Example:
         >>> scaled({"trainer": {"max_rounds": 30}, "selection": {"init_args": {"stage_one": 4}}}, 0.1)
@@ -162,8 +171,16 @@ def added_seeds(folder: Path) -> list[int]:
 def add_seeds(study: Study, folder: Path, number: int) -> list[int]:
     """Add the next seeds to a study.
 
+    Args:
+        study: the file's content.
+        folder: of the study.
+        number: of further seeds, 1 or more.
+
     Returns:
         The new ones.
+
+    Raises:
+        UserError: the number is less than 1.
     """
     if number < 1:
         raise UserError(f"add-seeds {number}: it is a number of further seeds, 1 or more")

@@ -61,7 +61,12 @@ class Progress:
             self._bar.console.print(line, markup=False, highlight=False, soft_wrap=True)
 
     def show(self, working: Sequence[Cell], waiting: int) -> None:
-        """How far everything is, every second or so."""
+        """Update the progress bar, at most once a second.
+
+        Args:
+            working: cells that run now.
+            waiting: number of cells that have not started.
+        """
         if self._bar is None or time.monotonic() < self._looked + PERIOD:
             return
         self._looked = time.monotonic()
@@ -134,7 +139,12 @@ class Rates:
         return more
 
     def exactly(self, row: str, column: str) -> float | None:
-        """Seconds a round of a place of the table; None where nothing of it is done."""
+        """Measured seconds a round of a row and column; None if no round of it is done.
+
+        Args:
+            row: of the table.
+            column: of the table.
+        """
         seconds, rounds = self._sums.get((row, column), (0.0, 0.0))
         return seconds / rounds if rounds > 0 else None
 

@@ -135,6 +135,12 @@ class StudyResults:
     def cell(self, row: str, column: str, seed: int, scale: float = 1.0) -> StudyCell:
         """One of the cells.
 
+        Args:
+            row: its method's name.
+            column: its task's name.
+            seed: of the run.
+            scale: of the rounds.
+
         Raises:
             UserError: there is no such cell.
         """

@@ -122,7 +122,12 @@ def identity(config: dict[str, Any]) -> str:
 
 
 def disagreement(kept: Any, now: Any, where: str = "") -> str:
-    """The first option that two configs both have, with different values; empty where there is none.
+    """The first option that two configs both have, with different values; empty if there is none.
+
+    Args:
+        kept: the config of an earlier run.
+        now: the present one.
+        where: dotted name of the part that the two are; empty: the whole.
 
     Example:
         >>> disagreement({"a": {"b": 1}}, {"a": {"b": 2, "c": 3}})

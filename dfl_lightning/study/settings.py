@@ -18,10 +18,15 @@ GROUPS = {
 
 
 def words_of(study: Study, row: str, column: str) -> list[str]:
-    """The words with which `dfl-fit` runs a place of the table, without its seed.
+    """The options with which `dfl-fit` runs a row and column, without its seed.
+
+    Args:
+        study: the file's content.
+        row: of the table.
+        column: of the table.
 
     Raises:
-        UserError: a config that is no name, or a seed among the settings.
+        UserError: a config that is not a name, or a seed among the settings.
     """
     layers = study.layers(row, column)
     configs = [layer["config"] for layer in layers if layer.get("config") is not None]
@@ -36,6 +41,10 @@ def words_of(study: Study, row: str, column: str) -> list[str]:
 
 def options_in(layer: Mapping[str, Any], below: str = "") -> Iterator[tuple[str, Any]]:
     """Dotted names and values of settings that are nested or dotted.
+
+    Args:
+        layer: settings.
+        below: prefix of the names.
 
     Example:
         >>> list(options_in({"trainer": {"max_rounds": 3}, "selection.k": 5, "topology": {"generator": "partial"}}))

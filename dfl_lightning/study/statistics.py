@@ -109,7 +109,12 @@ def paired_difference(first: Mapping[int, float], second: Mapping[int, float]) -
 
 
 def seeds_needed(mean: float, sd: float, most: int = 1000) -> int | None:
-    """The least number of seeds, `LEAST_SEEDS` or more, whose t-interval leaves out 0 with this mean and spread.
+    """The least number of seeds, from `LEAST_SEEDS` on, with a t-interval that excludes 0; None if more than `most`.
+
+    Args:
+        mean: of the differences.
+        sd: their standard deviation.
+        most: seeds to consider.
 
     Example:
         >>> seeds_needed(1.0, 1.0), seeds_needed(5.0, 1.0), seeds_needed(0.0, 1.0)
@@ -150,7 +155,12 @@ class Agreement:
 
 
 def agreement(published: Mapping[str, float], measured: Mapping[str, float]) -> Agreement | None:
-    """How far the measured order of rows is the published one; None of fewer than two rows, or where all are equal."""
+    """Kendall's tau of the published and the measured order of rows; None with fewer than two rows or equal values.
+
+    Args:
+        published: accuracy by row.
+        measured: accuracy by row.
+    """
     rows = [row for row in published if row in measured]
     if len(rows) < 2:
         return None

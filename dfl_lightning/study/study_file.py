@@ -84,15 +84,30 @@ class Study:
         return [(row, column) for row in self.rows for column in self.columns if not self.is_left_out(row, column)]
 
     def is_left_out(self, row: str, column: str) -> bool:
-        """Whether the file says that there is no such cell."""
+        """Whether the file excludes this cell.
+
+        Args:
+            row: of the table.
+            column: of the table.
+        """
         return column in self.cells.get(row, {}) and self.cells[row][column] is None
 
     def missing(self, row: str, column: str) -> str:
-        """What the library lacks for this row or column; empty where nothing."""
+        """What the library lacks for this row or column; empty if nothing.
+
+        Args:
+            row: of the table.
+            column: of the table.
+        """
         return str(self.rows[row].get(MISSING) or self.columns[column].get(MISSING) or "")
 
     def layers(self, row: str, column: str) -> list[Layer]:
-        """The settings of a place of the table; later ones win."""
+        """The settings of a row and column; later ones override earlier ones.
+
+        Args:
+            row: of the table.
+            column: of the table.
+        """
         return [self.base, self.columns[column], self.rows[row], self.cells.get(row, {}).get(column) or {}]
 
 
@@ -130,10 +145,17 @@ def read_study_file(name: str | Path) -> Study:
 
 
 def check_accuracy(name: Any, where: str) -> str:
-    """One of `ACCURACIES`.
+    """Check the name of an accuracy.
+
+    Args:
+        name: one of `ACCURACIES`.
+        where: the place in the file, for the message.
+
+    Returns:
+        The name.
 
     Raises:
-        UserError: it is none.
+        UserError: there is no such accuracy.
     """
     if name not in ACCURACIES:
         raise UserError(

@@ -123,7 +123,12 @@ def too_many_links(name: str, args: Mapping[str, Any], m: int) -> int:
 
 
 class Stream(random.Random):
-    """The numbers of `random.Random(seed)`, but not for ever."""
+    """The numbers of `random.Random(seed)`, up to a limit on how many are drawn.
+
+    Args:
+        seed: of the numbers.
+        most: how many may be drawn.
+    """
 
     def __init__(self, seed: int, most: int) -> None:
         self._left = iter(range(most))

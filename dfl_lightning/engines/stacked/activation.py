@@ -69,7 +69,16 @@ class Activation:
 
 
 def one_by_one(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Apply `function` to each client's own tensors, vectorised by `torch.vmap`: right for whatever vmap can do."""
+    """Apply a function to each client's own tensors by `torch.vmap`.
+
+    Args:
+        function: of plain tensors, with operations that vmap supports.
+        args: its arguments; activations among them, in containers too, are those of each client.
+        kwargs: the same.
+
+    Returns:
+        The results, tensors of clients as activations.
+    """
     leaves, form = tree_flatten((args, kwargs), is_leaf=_is_activation)
     places = [place for place, leaf in enumerate(leaves) if _is_activation(leaf)]
     clients = leaves[places[0]].clients

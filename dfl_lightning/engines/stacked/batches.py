@@ -110,7 +110,12 @@ class Feed:
         return self._waiting
 
     def whole(self, clients: int, batches: int) -> bool:
-        """Whether the next `batches` of each of the first `clients` have been drawn and are of full size."""
+        """Whether the next batches have all been drawn and are of full size.
+
+        Args:
+            clients: the first so many.
+            batches: of each.
+        """
         size, stop = self._context.config.batch_size, self.taken + batches
         return all(sizes[self.taken : stop] == [size] * batches for sizes in self._sizes[:clients])
 
@@ -182,7 +187,12 @@ class Feed:
 
 
 def sent(tensor: Tensor, device: torch.device) -> Tensor:
-    """A tensor of the CPU on `device`; a GPU fetches it when its turn has come, and nobody waits for that."""
+    """A tensor of the CPU on another device; a copy to a GPU is asynchronous.
+
+    Args:
+        tensor: on the CPU.
+        device: where it goes.
+    """
     return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)
 
 

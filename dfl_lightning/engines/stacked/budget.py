@@ -38,13 +38,23 @@ class Budget:
         return max(1, widest)
 
     def allows(self, unfolded: frozenset[str], clients: int) -> bool:
-        """Whether so many clients can have these convolutions unfolded."""
+        """Whether some convolutions can be computed by patches within the memory.
+
+        Args:
+            unfolded: names of the convolutions.
+            clients: in a cohort.
+        """
         if clients * self.footprint.longest(unfolded) > LARGEST_TENSOR:
             return False
         return self.room is None or clients * self.footprint.bytes(unfolded) <= UNFOLDED_SHARE * self.room
 
     def describe(self, unfolded: frozenset[str], clients: int) -> str:
-        """What is predicted for a cohort of so many clients, beside what is free."""
+        """The memory that a cohort is predicted to take, and what is free.
+
+        Args:
+            unfolded: names of the convolutions computed by patches.
+            clients: in the cohort.
+        """
         needed = f"{clients * self.footprint.bytes(unfolded) / 1e9:.2f} GB predicted for the widest cohort"
         free = "" if self.room is None else f" of {self.room / 1e9:.2f} GB free beside rows and data"
         return needed + free + (f" ({self.footprint.note})" if self.footprint.note else "")

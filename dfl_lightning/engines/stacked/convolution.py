@@ -39,7 +39,13 @@ def flat(tensor: Tensor | None) -> Tensor | None:
 
 
 def batched_product(rows: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """Rows [k, N, I], weight [k, O, I], bias [k, O] or None -> [k, N, O]."""
+    """A linear layer for each of k clients: [k, N, O].
+
+    Args:
+        rows: inputs [k, N, I].
+        weight: [k, O, I].
+        bias: [k, O] or None.
+    """
     result: Tensor = BatchedLinear.apply(*as_autocast((rows, weight, bias)))
     return result
 
@@ -100,7 +106,12 @@ def unfolded(layer: nn.Conv2d, name: str, now: Pass, x: Activation) -> Activatio
 
 
 def numbers_of_patches(layer: nn.Conv2d, shape: Sequence[int]) -> int:
-    """How many numbers the patches of one client's images [B, C, H, W] are."""
+    """Number of entries in the patches of one client's images.
+
+    Args:
+        layer: the convolution.
+        shape: of the images, [B, C, H, W].
+    """
     if not isinstance(layer.padding, str):
         return _patches(layer, (1, *shape), layer.padding).numbers
     left, right, top, bottom = layer._reversed_padding_repeated_twice

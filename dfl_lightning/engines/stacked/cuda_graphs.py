@@ -149,16 +149,29 @@ class Recordings:
         return list(self._stagings.values())
 
     def keep(self, name: str, tensors: Sequence[Tensor]) -> list[Tensor]:
-        """Put a row set's tensors, [k, *shape] each, where they lie still."""
+        """Copy a row set's tensors to static memory.
+
+        Args:
+            name: of the row set.
+            tensors: [k, *shape] each.
+
+        Returns:
+            The copies, views of the static memory.
+        """
         if name not in self.kept:
             self.kept[name] = [t.new_empty_strided((self.clients, *t.shape[1:]), t.stride()).zero_() for t in tensors]
         return [still[: len(t)].copy_(t) for still, t in zip(self.kept[name], tensors, strict=True)]
 
     def begin(self, phase: Phase, feed: Feed, hyperparameters: Hyperparameters) -> Recording | None:
-        """The recorded steps of a phase that begins now; None where it is not worth it, or would keep an old option.
+        """The recorded steps of a phase that begins now; None if it has too few steps, or options that change.
 
-        Only phases of the run's own objective are, and of rules that say so: fine-tuning comes with a fresh object of
-        plain descent at every evaluation, whose steps read nothing of it.
+        Recorded are phases of the run's own objective, and of rules that allow it by `recorded_as`: fine-tuning has a
+        new object of plain descent at every evaluation, but its steps read nothing of that object.
+
+        Args:
+            phase: what the steps do.
+            feed: the batches of the phase.
+            hyperparameters: of each parameter group.
         """
         own = phase.objective is self.context.config.objective
         name = vars(type(phase.objective)).get("recorded_as")  # not inherited: a subclass may have steps of its own

@@ -171,7 +171,14 @@ class Scorer:
 
     # --- two ways -----------------------------------------------------------------------------------------------------
     def score_together(self, bank: Bank, references: References, group: SharedSamples, pool: Workers) -> Scores:
-        """Mean loss, accuracy and metrics of a group's jobs; arguments as for `score`."""
+        """Mean loss, accuracy and metrics of the jobs of a group.
+
+        Args:
+            bank: holds the models.
+            references: of all jobs.
+            group: jobs that share samples.
+            pool: of threads, checked between batches.
+        """
         staging = self._staged(bank, references, group.jobs)
         pieces = []
         for samples in group.samples.split(_equal(len(group.samples), self.length(len(group.jobs)))):

@@ -50,19 +50,31 @@ class Pass:
     features: dict[str, Tensor] = field(default_factory=dict)
 
     def of(self, layer: str, name: str) -> Tensor | None:
-        """A layer's parameter or buffer, [k, *shape]."""
+        """A layer's parameter or buffer, [k, *shape]; None if it has none of that name.
+
+        Args:
+            layer: its name in the network; empty: the network itself.
+            name: of the parameter or buffer.
+        """
         return self.tensors.get(f"{layer}.{name}" if layer else name)
 
 
 BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 
 Rule = Callable[[Any, str, Pass, Activation], Activation]
-"""(plain layer, its name, pass, input) -> output."""
+"""What a layer does to k clients at once.
+
+Args:
+    layer: of the plain network.
+    name: of the layer in the network.
+    now: the pass, with the clients' parameters.
+    x: the layer's input.
+"""
 
 
 # --- layers with parameters -------------------------------------------------------------------------------------------
 def linear(layer: nn.Linear, name: str, now: Pass, x: Activation) -> Activation:
-    """A batched product."""
+    """A batched matrix product."""
     weight = now.of(name, "weight")
     assert weight is not None
     inputs, bias = x.leading(), now.of(name, "bias")
@@ -84,7 +96,7 @@ def _transposed(function: Callable[..., Tensor]) -> Rule:
 
 
 def group_norm(layer: nn.GroupNorm, name: str, now: Pass, x: Activation) -> Activation:
-    """K times the groups."""
+    """Group norm with k times the groups."""
     inputs, groups = x.side_by_side(), x.clients * layer.num_groups
     weight, bias = flat(now.of(name, "weight")), flat(now.of(name, "bias"))
     if not keeps_layout(inputs):
@@ -115,7 +127,7 @@ def layer_norm(layer: nn.LayerNorm, name: str, now: Pass, x: Activation) -> Acti
 
 
 def batch_norm(layer: nn.BatchNorm2d, name: str, now: Pass, x: Activation) -> Activation:
-    """K * C channels: the statistics of a channel never leave its client."""
+    """Batch norm of k * C channels, so that each client has its own statistics."""
     mean, var, count = (now.of(name, buffer) for buffer in ("running_mean", "running_var", "num_batches_tracked"))
     use_batch = now.training or mean is None
     if now.training and count is not None:
@@ -161,7 +173,7 @@ def _averages_all(layer: nn.Module) -> bool:
 
 
 def instance_norm(layer: nn.InstanceNorm2d, name: str, now: Pass, x: Activation) -> Activation:
-    """K * C channels, each of them a group."""
+    """Instance norm of k * C channels, each of them a group."""
     inputs = x.side_by_side()
     weight, bias = flat(now.of(name, "weight")), flat(now.of(name, "bias"))
     if not keeps_layout(inputs):
@@ -174,7 +186,7 @@ def instance_norm(layer: nn.InstanceNorm2d, name: str, now: Pass, x: Activation)
 
 
 def embedding(layer: nn.Embedding, name: str, now: Pass, x: Activation) -> Activation:
-    """One table of k times the rows."""
+    """A lookup in one table with k times the rows."""
     weight = now.of(name, "weight")
     assert weight is not None
     index = x.leading()
@@ -198,7 +210,7 @@ def _clients(args: Sequence[Any]) -> int:
 
 # --- layers without parameters ----------------------------------------------------------------------------------------
 def dropout(layer: StreamDropout, name: str, now: Pass, x: Activation) -> Activation:
-    """Each client's mask comes from its own key, as if it were by itself."""
+    """Dropout with masks drawn from each client's own key, so that they do not depend on the other clients."""
     if not now.training or layer.p == 0:
         return x
     assert now.masks is not None
@@ -212,19 +224,35 @@ def dropout(layer: StreamDropout, name: str, now: Pass, x: Activation) -> Activa
 
 
 def flatten(x: Activation, start_dim: int = 0, end_dim: int = -1) -> Activation:
-    """The plain network's dimensions start one later."""
+    """`flatten` of each client's tensor.
+
+    Args:
+        x: activations.
+        start_dim: first dimension, counted without the clients'.
+        end_dim: last dimension, counted without the clients'.
+    """
     tensor = x.leading()
     return Activation(tensor.flatten(*(dim + 1 if dim >= 0 else dim for dim in (start_dim, end_dim))), x.clients)
 
 
 def reshape(x: Activation, *shape: Any) -> Activation:
-    """`view` and `reshape` of each client's tensor."""
+    """`view` and `reshape` of each client's tensor.
+
+    Args:
+        x: activations.
+        shape: of one client's tensor: numbers, or one sequence of them.
+    """
     sizes = shape[0] if len(shape) == 1 and not isinstance(shape[0], int) else shape
     return Activation(x.leading().reshape(x.clients, *sizes), x.clients)
 
 
 def attribute(x: Activation, name: str) -> Any:
-    """What is said of each client's tensor: `x.shape`, `x.ndim`, `x.device`; or made of it: `x.mT`."""
+    """An attribute of each client's tensor, the same for all (`x.shape`, `x.device`) or a tensor (`x.mT`).
+
+    Args:
+        x: activations.
+        name: of the attribute.
+    """
     if name in ("shape", "ndim"):
         return x.shape if name == "shape" else len(x.shape)
     found = getattr(x.tensor, name)

@@ -163,6 +163,15 @@ def is_plain_cross_entropy(loss: object) -> bool:
 
 
 def sample_weights(counts: Tensor, length: int, dtype: torch.dtype) -> Tensor:
-    """Weights in means over batches of `length`, [..., length]: `counts`, int64 [...], are real, the rest weigh 0."""
+    """Weights of samples in the mean over a padded batch: 1 / count for real samples, 0 for padding.
+
+    Args:
+        counts: real samples of each batch, int64 [...].
+        length: of the padded batches.
+        dtype: of the weights.
+
+    Returns:
+        [..., length].
+    """
     counts = counts.unsqueeze(-1)
     return (torch.arange(length, device=counts.device) < counts).to(dtype) / counts.clamp(min=1)

@@ -41,7 +41,12 @@ _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_
 
 
 class CannotStack(Exception):
-    """A network that has to take the loop engine; the message names the layer and the reason.
+    """A network that the stacked engine cannot take; the message names the layer and the reason.
+
+    Args:
+        D:
+        message: names the layer and the reason.
+        by_failing: whether something failed while the network was tried out, where a difference would say more.
 
     Attributes:
         by_failing: something failed while the network was tried out, where a difference would say more.
@@ -152,7 +157,12 @@ class StackedNetwork:
         return counter.count
 
     def patches(self, inputs: Tensor, batch: int) -> dict[str, int]:
-        """Numbers in the patches of a batch of inputs like these, for each convolution that can be unfolded."""
+        """Number of entries in the patches of a batch, for each convolution that can be computed by patches.
+
+        Args:
+            inputs: examples, [b, ...].
+            batch: samples in the batch.
+        """
         counter = _Patches(fx.GraphModule(self.network, self._graphs[False]), self.can_be_unfolded(), batch)
         with torch.no_grad():
             counter.run(inputs)

@@ -30,7 +30,12 @@ class PrefixOptimizer:
         self._given: list[dict[str, Any]] = []  # states to begin with
 
     def step(self, tensors: Sequence[Tensor], grads: Sequence[Tensor]) -> None:
-        """Update the first k clients' tensors, [k, *shape] each, in place."""
+        """Update the first k clients' parameters in place.
+
+        Args:
+            tensors: parameters, [k, *shape] each; k never grows within a phase.
+            grads: their gradients, [k, *shape] each.
+        """
         if self._optimizer is None or len(tensors[0]) != len(self._parameters[0]):
             self._narrow(tensors)
         for parameter, grad in zip(self._parameters, grads, strict=True):

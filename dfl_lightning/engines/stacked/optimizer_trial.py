@@ -26,10 +26,14 @@ LARGE = 10**5
 
 
 def try_out(optimizer: ClientOptimizer, network: nn.Module) -> None:
-    """Two clients side by side against each by itself, with the network's own shapes, in float64.
+    """Compare two clients side by side with each one alone, in float64, with the network's own shapes.
 
-    Both have gradients of their own. As each must end where it does alone, neither depends on the other's. Optimizers
-    of torch that are known to act on every number by itself need no trial.
+    Both have gradients of their own; as each must end where it does alone, neither depends on the other's. Optimizers
+    of torch that are known to be elementwise need no trial.
+
+    Args:
+        optimizer: the user's.
+        network: the plain one.
 
     Raises:
         CannotStack: names the optimizer.

@@ -39,7 +39,12 @@ class Staging:
         return [self.tensors[entry.name] for entry in self.layout.entries if not entry.is_buffer]
 
     def copy_into(self, target: Tensor, places: Tensor) -> None:
-        """Write the models into rows `places` of `target` [rows, width]."""
+        """Write the models into rows of a matrix.
+
+        Args:
+            target: [rows, width].
+            places: the row of each model, long [k].
+        """
         for entry in self.layout.entries:
             values = self.tensors[entry.name].reshape(len(places), -1).to(target.dtype)
             _write(target[:, entry.start : entry.stop], places, values)
@@ -53,7 +58,12 @@ class Staging:
 
 
 def unpack(layout: Layout, read: Read) -> list[Tensor]:
-    """The parameters of k models, [k, *shape] each, in the memory of `Staging`."""
+    """The parameters of k models, [k, *shape] each, in the memory layout of `Staging`.
+
+    Args:
+        layout: columns of a row.
+        read: the models.
+    """
     return [_unpack(entry, read) for entry in layout.entries if not entry.is_buffer]
 
 
@@ -70,7 +80,12 @@ def staged(tensor: Tensor) -> Tensor:
 
 
 def row_of(layout: Layout, tensors: Sequence[Tensor]) -> Tensor:
-    """Stacked parameters, [k, *shape] each, as rows [k, width] with zeros in the place of buffers."""
+    """Stacked parameters as rows [k, width], with zeros in the place of buffers.
+
+    Args:
+        layout: columns of a row.
+        tensors: parameters in the network's order, [k, *shape] each.
+    """
     first = tensors[0]
     rows = first.new_zeros(len(first), layout.width)
     entries = [entry for entry in layout.entries if not entry.is_buffer]

@@ -60,7 +60,17 @@ class StackedModel:
     def grad(
         self, batch: Batch, loss: LossOf | None = None, *extras: Tensor, at: Sequence[Tensor] | None = None
     ) -> list[Tensor]:
-        """Gradients of each client's mean loss, [k, *shape] each; see `TrainableModel.grad`."""
+        """Gradients of each client's mean loss, [k, *shape] each; see `TrainableModel.grad`.
+
+        Args:
+            batch: of k clients.
+            loss: default: the run's own.
+            extras: further tensors for `loss`, [k, ...] each.
+            at: parameters to take the gradient at; default: its own.
+
+        Raises:
+            ValueError: `loss` is not given and there are extras.
+        """
         if loss is None and extras:
             raise ValueError("extras are for a loss of one's own: grad(batch, loss, *extras)")
         stretches = self._job.stretches(batch)
@@ -69,7 +79,13 @@ class StackedModel:
 
     @torch.no_grad()
     def features(self, batch: Batch, layer: str = "head", at: Sequence[Tensor] | None = None) -> Tensor:
-        """What goes into a layer, [k, B, ...]; see `TrainableModel.features`."""
+        """The input of a layer, [k, B, ...]; see `TrainableModel.features`.
+
+        Args:
+            batch: of k clients.
+            layer: its name.
+            at: parameters to compute it with; default: its own.
+        """
         params = self.params if at is None else at
         found = []
         for first, stop in self._job.stretches(batch):
@@ -81,7 +97,12 @@ class StackedModel:
         return found[0] if len(found) == 1 else torch.cat(found)
 
     def climbed(self, grads: Sequence[Tensor], length: float) -> list[Tensor]:
-        """Its parameters after a step of this length along each client's gradient, [k, *shape] each."""
+        """The parameters after a step along each client's gradient, [k, *shape] each.
+
+        Args:
+            grads: [k, *shape] each.
+            length: Euclidean length of each client's step.
+        """
         scale = length / lengths(grads).clamp(min=TINY)
         return [p + g * along(scale, g) for p, g in zip(self.params, grads, strict=True)]
 
@@ -121,7 +142,13 @@ class StackedModel:
             self.staging.tensors[name].copy_(tensor)
 
     def of_job(self, job: StackedJob, staging: Staging, states: list[dict[str, Any]]) -> StackedModel:
-        """The same in other memory, for another job."""
+        """The same model in other memory, for another job.
+
+        Args:
+            job: the other job.
+            staging: the other memory.
+            states: of the optimizer, one for each parameter.
+        """
         other = StackedModel(job, self.name, staging)
         other.optimizer = (self.optimizer or job.fresh_optimizer()).on_buffers(states)
         return other
@@ -258,7 +285,12 @@ class StackedJob:
         return self._source.next(self.clients)
 
     def loss(self, scores: Tensor, batch: Any) -> Tensor:
-        """The run's own loss of one client's batch."""
+        """The run's own loss of one client's batch, a scalar.
+
+        Args:
+            scores: logits [B, C].
+            batch: with the labels.
+        """
         return self.context.config.loss(scores, batch.labels)
 
     # --- the job itself -----------------------------------------------------------------------------------------------
@@ -299,7 +331,14 @@ class StackedJob:
     def on_buffers(
         self, clients: int, memory: Recordings, source: BatchSource, states: dict[str, list[dict[str, Any]]]
     ) -> StackedJob:
-        """The same work on the first `clients` of other memory: what a recorded step sees."""
+        """The same work on static memory: what a recorded step sees.
+
+        Args:
+            clients: the first so many.
+            memory: static models, losses and counts.
+            source: of the batches.
+            states: of the optimizers, by row set.
+        """
         other = copy.copy(self)
         other.kept, other._source, other.clients = memory.kept, source, clients
         other.losses, other.samples = memory.losses, memory.samples
@@ -368,7 +407,12 @@ class StackedJob:
 
 
 def clip_norms(grads: Sequence[Tensor], largest: float) -> list[Tensor]:
-    """Scale each client's gradients, [k, *shape] each, to a common norm of at most `largest`."""
+    """Scale each client's gradients to a common norm of at most `largest`.
+
+    Args:
+        grads: [k, *shape] each.
+        largest: Euclidean norm over all parameters of a client.
+    """
     scale = (largest / (lengths(grads) + 1e-6)).clamp(max=1.0)
     return [g * along(scale, g) for g in grads]
 
@@ -380,5 +424,10 @@ def lengths(grads: Sequence[Tensor]) -> Tensor:
 
 
 def along(numbers: Tensor, tensor: Tensor) -> Tensor:
-    """[k] shaped to multiply a tensor [k, ...]."""
+    """A number for each client, shaped to multiply a stacked tensor: [k, 1, ...].
+
+    Args:
+        numbers: [k].
+        tensor: [k, ...].
+    """
     return numbers.view(-1, *[1] * (tensor.dim() - 1))

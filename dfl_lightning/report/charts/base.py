@@ -32,7 +32,12 @@ def altair() -> Any:
 
 
 def data(rows: Sequence[Row], name: str | None = None) -> alt.Data:
-    """Rows inside the chart, with null for what is not known; under a name if the page is to replace them."""
+    """Rows as data inside the chart; numbers that are not finite become null.
+
+    Args:
+        rows: a dict each.
+        name: under which the page can replace them; None: it does not.
+    """
     values = [{k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in row.items()} for row in rows]
     found: alt.Data = _inline()(values=values, **({"name": name} if name else {}))
     return found
@@ -64,13 +69,25 @@ def unchecked() -> Iterator[None]:
 
 
 def finished(chart: Any, width: int = WIDTH, height: int = HEIGHT, **options: Any) -> Any:
-    """A chart of a size, in the light theme; the page takes its own theme and width."""
+    """A chart with its size, in the light theme; the page sets its own theme and width.
+
+    Args:
+        chart: of altair.
+        width: in pixels.
+        height: in pixels.
+        options: further properties of the chart.
+    """
     autosize = altair().AutoSizeParams(type="fit", contains="padding")
     return chart.properties(width=width, height=height, autosize=autosize, config=config(LIGHT), **options)
 
 
 def method_colour(names: Sequence[str], field: str = "method") -> Any:
-    """Colours by method, in the order of the names."""
+    """Colours by method, in the order of the names.
+
+    Args:
+        names: of the methods.
+        field: of the rows that has the name.
+    """
     alt = altair()
     return alt.Color(f"{field}:N").scale(domain=list(names)).legend(None)
 
@@ -83,14 +100,25 @@ def method_dash(names: Sequence[str]) -> Any:
 
 
 def per_cent_axis(title: str = "test accuracy, %", **options: Any) -> Any:
-    """An axis whose title stands above its end, and is read before the numbers."""
+    """A vertical axis with a horizontal title above its end.
+
+    Args:
+        title: of the axis.
+        options: further ones of `altair.Axis`.
+    """
     return altair().Axis(
         title=title, titleAngle=0, titleAlign="left", titleAnchor="end", titleX=-34, titleY=-12, tickCount=6, **options
     )
 
 
 def bounds(values: Sequence[float], low: float = 0.0, high: float = 100.0, margin: float = 0.06) -> list[float]:
-    """A domain around the values with room at both ends, within limits, ending on multiples of 5.
+    """An axis domain around the values with a margin at both ends, on multiples of 5.
+
+    Args:
+        values: those that are not finite do not count.
+        low: least bound.
+        high: largest bound.
+        margin: share of the values' range that is added at each end.
 
     Example:
         >>> bounds([62.0, 91.0])
@@ -105,7 +133,13 @@ def bounds(values: Sequence[float], low: float = 0.0, high: float = 100.0, margi
 
 
 def spread_out(positions: Sequence[float], gap: float, low: float, high: float) -> list[float]:
-    """Positions of labels, at least `gap` apart, as near to where they belong as an order from low to high allows.
+    """Positions of labels that are at least `gap` apart, as close to the wanted ones as their order allows.
+
+    Args:
+        positions: the wanted ones.
+        gap: least distance.
+        low: end of the axis.
+        high: other end of the axis.
 
     Example:
         >>> spread_out([10.0, 10.0, 50.0], 4.0, 0.0, 100.0)

@@ -104,7 +104,12 @@ def gain_over_local(runs: Sequence[Run | Method], local: Run | Method | None = N
 
 
 def gains(methods: Sequence[Method], alone: Method) -> list[dict[str, Any]]:
-    """A row a client of each pair of runs: `method`, `seed`, `client`, `gain` in points."""
+    """A row for each client of each pair of runs: `method`, `seed`, `client`, `gain` in points.
+
+    Args:
+        methods: to compare.
+        alone: the method in which clients train alone.
+    """
     rows = []
     for method in methods:
         if method is alone:

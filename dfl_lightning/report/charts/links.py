@@ -75,6 +75,10 @@ def clusters_of(points: Sequence[Row]) -> list[int]:
 def round_rows(run: Run, round: int | None = None) -> tuple[list[Row], list[Row]]:
     """The rows `links` and `nodes` of a recorded round.
 
+    Args:
+        run: with recorded links.
+        round: 0-based; None: the last recorded one.
+
     Raises:
         UserError: that round was not recorded.
     """

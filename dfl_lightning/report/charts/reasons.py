@@ -202,7 +202,12 @@ def speaking(stood: dict[str, np.ndarray]) -> dict[tuple[int, int], set[int]]:
 
 
 def client_order(run: Run, number: int) -> list[int]:
-    """Clients by their hidden cluster where it is known, otherwise by their id."""
+    """Clients by hidden cluster where it is known, otherwise by id.
+
+    Args:
+        run: with a split.
+        number: of clients.
+    """
     clusters = run.split.get("clusters", np.array([]))
     return np.argsort(clusters, kind="stable").tolist() if len(clusters) == number else list(range(number))
 

@@ -40,7 +40,15 @@ def linked_figures(methods: Sequence[Method]) -> list[Figure]:
 
 
 def write_pictures(figures: Sequence[Figure], folder: Path, scale: float = 2.0) -> list[Path]:
-    """A PNG and a CSV for each figure, named after it.
+    """Write a PNG and a CSV of each figure, named after it.
+
+    Args:
+        figures: of the page.
+        folder: where they go.
+        scale: pixels of the PNG for one of the chart.
+
+    Returns:
+        The files.
 
     Raises:
         UserError: the folder cannot be written.

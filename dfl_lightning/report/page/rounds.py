@@ -33,7 +33,12 @@ _COLUMNS = ("test_acc", "neighbour_precision", "neighbour_recall", "friend_accur
 
 
 def run_entry(method: Method, run: Run) -> dict[str, Any] | None:
-    """What the page knows of a run's links; None where none were recorded."""
+    """What the page shows of a run's links; None where none were recorded.
+
+    Args:
+        method: of the run.
+        run: one of its runs.
+    """
     rounds = recorded_rounds(run)
     if not rounds:
         return None
@@ -149,5 +154,10 @@ def _numbers(run: Run, round: int) -> dict[str, float]:
 
 
 def round_to(value: float, digits: int = 4) -> float:
-    """So many significant digits."""
+    """A number with so many significant digits.
+
+    Args:
+        value: any.
+        digits: 1 or more.
+    """
     return float(f"{value:.{digits}g}")

@@ -16,14 +16,14 @@ from dfl_lightning.utils.errors import UserError
 
 @dataclass
 class Figure:
-    """A chart and the words above it.
+    """A chart with its title and note.
 
     Attributes:
         name: of its files, and its id in the page.
         title: a line.
-        note: a sentence or two, empty where the title says it all.
+        note: a sentence or two; may be empty.
         chart: of Altair.
-        shape: `wide`, `half`, `small` or `square`: how much room it takes.
+        shape: its size on the page: `wide`, `half`, `small` or `square`.
         section: of the page.
     """
 
@@ -42,7 +42,16 @@ class Collected:
     figures: list[Figure] = field(default_factory=list)
 
     def add(self, section: str, name: str, title: str, note: str, shape: str, make: Callable[[], Any]) -> None:
-        """Draw a chart; a `UserError` says that these runs lack what it shows."""
+        """Draw a chart; if the runs lack what it shows (a `UserError`), leave it out.
+
+        Args:
+            section: of the page.
+            name: of the picture's file.
+            title: above the chart.
+            note: a sentence or two under the title; may be empty.
+            shape: `wide`, `half`, `small` or `square`.
+            make: draws it.
+        """
         try:
             chart = make()
         except UserError:

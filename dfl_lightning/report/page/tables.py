@@ -16,7 +16,14 @@ from dfl_lightning.report.reading import Run
 
 
 def verdict_table(lines: Sequence[Line], colours: dict[str, int], caption: str, label: str) -> str:
-    """Methods from best to worst with what they reach, and what it costs them."""
+    """Methods from best to worst, with their accuracy and their cost, as HTML.
+
+    Args:
+        lines: a method each, the best first.
+        colours: number of each method's colour.
+        caption: above the table.
+        label: of the table, for screen readers.
+    """
     head = "".join(
         f"<th scope='col'>{words}</th>"
         for words in (
@@ -39,7 +46,12 @@ def verdict_table(lines: Sequence[Line], colours: dict[str, int], caption: str, 
 
 
 def key(method: str, colours: dict[str, int]) -> str:
-    """A piece of the method's line, as it is in the charts."""
+    """A sample of the method's line, as it is drawn in the charts.
+
+    Args:
+        method: its name.
+        colours: number of each method's colour.
+    """
     at = colours[method]
     dash = " ".join(map(str, DASHES[at % len(DASHES)])) if DASHES[at % len(DASHES)] != [1, 0] else "none"
     line = f"<line x1='0' y1='5' x2='22' y2='5' stroke='var(--m{at % 6})' stroke-width='3' stroke-dasharray='{dash}'/>"
@@ -88,7 +100,13 @@ def _of(means: list[float]) -> str:
 
 
 def spread_cell(value: Spread, unit: float, digits: int) -> str:
-    """A mean, with the standard deviation where there are several seeds."""
+    """A mean, with the standard deviation where there are several seeds.
+
+    Args:
+        value: over seeds.
+        unit: factor, 100 for percent.
+        digits: after the point.
+    """
     if not value.count:
         return "–"
     around = f" <i>± {value.sd * unit:.{digits}f}</i>" if math.isfinite(value.sd) else ""
