@@ -20,7 +20,7 @@ from dfl_lightning.bank import card
 from dfl_lightning.bank.bank import Bank
 from dfl_lightning.bank.layout import Layout
 from dfl_lightning.bank.references import References, Term
-from dfl_lightning.callbacks.base import Selection
+from dfl_lightning.callbacks.base import Outgoing, Selection
 from dfl_lightning.checkpoints.compatibility import check_fingerprint, check_rounds, fingerprint
 from dfl_lightning.checkpoints.history import settings_text, taken_up
 from dfl_lightning.data import ClientData
@@ -315,7 +315,8 @@ class DFLModule(LightningModule):
             return None
         if self.bank is None:  # else its rows are there already
             nodes = -(-self.topology.num_nodes // trainer.world_size)
-            rows = 2 * (1 + len(self._row_sets())) * nodes * self.layout.width * self._dtype_of_rows().itemsize
+            sets = 2 * (1 + len(self._row_sets())) + (self.federation.policy(Outgoing) is not None)  # and what is sent
+            rows = sets * nodes * self.layout.width * self._dtype_of_rows().itemsize
             if rows >= free:
                 raise UserError(
                     f"the models of {nodes} nodes take {rows / 1e9:.2f} GB, and the GPU has {free / 1e9:.2f} GB free "

@@ -15,11 +15,11 @@ from torch import Tensor
 
 from dfl_lightning.bank.bank import Bank, Boundary
 from dfl_lightning.bank.references import References
-from dfl_lightning.callbacks.base import Aggregation, Selection, Substitution, Threshold
+from dfl_lightning.callbacks.base import Aggregation, Outgoing, Selection, Substitution, Threshold
 from dfl_lightning.engines.jobs import Trained, Training
 from dfl_lightning.functional import count_votes
 from dfl_lightning.round.hosts import RunModule, RunTrainer
-from dfl_lightning.round.record import BYTES, Round, call_round_hook, draws_by_name_only
+from dfl_lightning.round.record import Round, call_round_hook, draws_by_name_only
 from dfl_lightning.utils.errors import UserError
 
 if TYPE_CHECKING:
@@ -100,6 +100,8 @@ class RoundProtocol:
         """Compare, select, substitute, weigh and mix."""
         trainer, m = self.trainer, round.num_clients
         if round.active[:m].any():
+            call_round_hook(trainer, "on_outgoing", round)
+            self._promise_sent()
             call_round_hook(trainer, "on_trained", round)
             call_round_hook(trainer, "on_compare", round)
             self._promise_type(round.similarity, float, (round.num_nodes,) * 2, Selection, "similarity")
@@ -242,14 +244,13 @@ class RoundProtocol:
         """What the round's messages were, as means over clients; bytes of shared columns (buffers too) and proxies."""
         ledger, m = round.ledger, round.num_clients
         models = int(ledger.models.sum()) + ledger.repeated
-        proxies = {part: int(pairs.sum()) for part, pairs in ledger.parts.items()}
+        proxies = sum(int(pairs.sum()) for pairs in ledger.parts.values())
         probes = models - int((ledger.models & ledger.mixed).sum()) if not round.num_servers else 0
-        numbers = models * len(round.bank.layout.shared) + sum(size * sent for (_, size), sent in proxies.items())
         costs = {
             "models_received": models / m,
             "probes_received": probes / m,
-            "proxies_received": sum(proxies.values()) / m,
-            "bytes_received": BYTES * numbers / m,
+            "proxies_received": proxies / m,
+            "bytes_received": ledger.total_bytes(len(round.bank.layout.shared)) / m,
         }
         assert round.diverged is not None
         if round.losses is not None and not round.losses.isnan().all():
@@ -282,6 +283,18 @@ class RoundProtocol:
             return f"{did} sender {sender} for receiver {receiver}, which {why}; stay within round.available"
 
         self._promise(not wrong.any(), Selection, broken)
+
+    def _promise_sent(self) -> None:
+        """What is sent are numbers, in every process."""
+        bank = self.bank
+        if not bank.sends_something_else or bank.ranks.all(_all_finite(bank.rows("sent"))):
+            return
+        bad = bank.ranks.own[~bank.rows("sent").isfinite().all(1)]
+        first = bank.ranks.least(int(bad[0]) if len(bad) else bank.num_nodes)
+        names = " and ".join(
+            type(policy).__name__ for policy in self.trainer.policies() if isinstance(policy, Outgoing)
+        )
+        raise UserError(f"round {bank.boundary.round}: outgoing {names}: what client {first} sends is not finite")
 
     def _promise_finite(self, rows: Tensor) -> None:
         """The mixed models are numbers, in every process."""

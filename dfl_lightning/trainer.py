@@ -225,6 +225,7 @@ class DFLTrainer(Trainer):
                     f"{type(callback).__name__}(monitor={monitor}) would choose by test data; "
                     "monitor val_* or a training column"
                 )
+        _refuse_doubles(callbacks)
         if progress and not any(isinstance(c, ProgressBar) for c in callbacks):
             callbacks.append(RoundProgress())
         if folder and not any(isinstance(c, RunFolder) for c in callbacks):
@@ -247,7 +248,7 @@ class DFLTrainer(Trainer):
     def settle_policies(self) -> tuple[RoundCallback, ...]:
         """The policies and monitors that take part: nothing that nobody reads.
 
-        There is one selection, one aggregation, and at most one of each other family.
+        There is one selection, one aggregation, any number of Outgoing, and at most one of each other family.
 
         Raises:
             UserError: too few, or too many.
@@ -475,6 +476,27 @@ def default_callbacks(given: Iterable[Callback]) -> list[Callback]:
         if not any(isinstance(callback, family) for callback in given):
             found += defaults
     return found
+
+
+def _refuse_doubles(callbacks: list[Callback]) -> None:
+    """Where several may be given, none twice: what they draw and remember goes by their names.
+
+    Raises:
+        UserError: two of one name, or two Outgoing that would write into the same row set.
+    """
+    sets: dict[str, str] = {}
+    for key, family in (("outgoing", families.Outgoing), ("monitors", families.Monitor)):
+        names = [type(callback).__name__ for callback in callbacks if isinstance(callback, family)]
+        twice = next((name for name in names if names.count(name) > 1), None)
+        if twice is not None:
+            raise UserError(f"{key} has {twice} twice; keep one")
+    for callback in callbacks:
+        if isinstance(callback, families.Outgoing):
+            name = type(callback).__name__
+            for rows in callback.row_sets:
+                if rows in sets:
+                    raise UserError(f"outgoing {sets[rows]} and {name} both keep a row set '{rows}'; rename one")
+                sets[rows] = name
 
 
 def _precision(precision: str | int) -> str:

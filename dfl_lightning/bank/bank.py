@@ -16,7 +16,7 @@ from dfl_lightning.bank.layout import Columns, Layout
 from dfl_lightning.bank.matmul import product
 from dfl_lightning.bank.mixing import mix_rows
 from dfl_lightning.bank.references import References
-from dfl_lightning.bank.similarity import Comparison, compare_rows
+from dfl_lightning.bank.similarity import Comparison, compare_rows, compare_two_sets
 from dfl_lightning.distributed.communicator import Ranks
 from dfl_lightning.utils.thread_pool import workers
 
@@ -48,6 +48,8 @@ class _Work:
     """Buffers of the round in progress; thrown away when it is abandoned."""
 
     trained: Tensor | None = None
+    sent: Tensor | None = None
+    changed: Tensor | None = None
     started: References | None = None
     written: dict[str, Tensor] = field(default_factory=dict)
     scratch: dict[str, Tensor] = field(default_factory=dict)
@@ -58,8 +60,9 @@ class Bank:
     """Row sets, and how they are compared and mixed; engines train and score them.
 
     Nodes are the m clients and, in a server topology, the servers after them. The set `models` always exists; training
-    makes `trained`; a policy or objective declares others. Training and mixing write into a second buffer that becomes
-    `models` when the round is committed, so the boundary is never half-written.
+    makes `trained`, of which others see `sent`: the same, where nobody changes it. A policy or objective declares
+    others. Training and mixing write into a second buffer that becomes `models` when the round is committed, so the
+    boundary is never half-written.
 
     Where a run has several processes, each has the rows of its own nodes, `ranks.own`, and `ranks.place` says where;
     all of them call its methods alike, with the same small arguments, and get the same small results.
@@ -106,15 +109,15 @@ class Bank:
         """A row set, [own, width]; read only. With one process, row i is node i's.
 
         `models` are the models before this round's training, `trained` those after it (an inactive client's row is
-        its model); other sets include what this round has written.
+        its model), `sent` what of them others get to see; other sets include what this round has written.
 
         Raises:
-            KeyError: no such set, or `trained` outside of the time between training and mixing.
+            KeyError: no such set, or `trained` or `sent` outside of the time between training and mixing.
         """
-        if name == "trained":
+        if name in ("trained", "sent"):
             if self._work.trained is None or self._work.mixed:
-                raise KeyError("'trained' exists from the local training of a round until its mixing only")
-            return self._work.trained
+                raise KeyError(f"'{name}' exists from the local training of a round until its mixing only")
+            return self._work.trained if name == "trained" or self._work.sent is None else self._work.sent
         for written in (self._work.written, self._work.scratch):
             if name in written:
                 return written[name]
@@ -129,6 +132,59 @@ class Bank:
         """
         self.join_device()
         self._work.scratch[name] = torch.zeros_like(self.boundary.rows["models"], dtype=dtype)
+
+    def next_of(self, name: str) -> Tensor:
+        """A persistent set as it will be after this round, [own, width], to be written into."""
+        if name not in self._work.written:
+            self._work.written[name] = self.boundary.rows[name].clone()
+        return self._work.written[name]
+
+    # --- what is sent -------------------------------------------------------------------------------------------------
+    @property
+    def sends_something_else(self) -> bool:
+        """Whether somebody sends in this round what it has not trained; otherwise `sent` is `trained`."""
+        return self._work.sent is not None
+
+    def change_sent(self, nodes: Tensor) -> Tensor:
+        """The set `sent`, [own, width], to be written into: a copy of `trained` from the first call of a round on.
+
+        Args:
+            nodes: long, whose rows will be others than those of `trained`; the same in all processes.
+        """
+        if self._work.sent is None:
+            self._work.sent = self.rows("trained").clone()
+            self._work.changed = torch.zeros(self.num_nodes, dtype=torch.bool)
+        assert self._work.changed is not None
+        self._work.changed[nodes] = True
+        return self._work.sent
+
+    @contextmanager
+    def starts(self) -> Iterator[Callable[[Tensor], Callable[[int, int], Tensor]]]:
+        """Inside, a function: nodes of this process, long [k] -> (start, stop) -> columns of their starts, [k, c].
+
+        A node's start is the reference that its training of this round started from, its row of `models` where it did
+        not train. All processes enter at once.
+        """
+        started = self._work.started
+        assert started is not None
+        jobs = started.take(torch.nonzero(self.ranks.at_home(started.owners)).squeeze(1))
+        job_of = torch.full((self.num_nodes,), -1)
+        job_of[jobs.owners] = torch.arange(len(jobs))
+
+        def of(nodes: Tensor) -> Callable[[int, int], Tensor]:
+            trained = job_of[nodes] >= 0
+            mine = jobs.take(job_of[nodes[trained]])
+
+            def read(start: int, stop: int) -> Tensor:
+                block = self._take("models", nodes, start, stop)
+                if len(mine):
+                    block[trained.to(block.device)] = self.materialise(mine, start, stop)
+                return block
+
+            return read
+
+        with self.brought(jobs):
+            yield of
 
     def materialise(self, references: References, start: int = 0, stop: int | None = None) -> Tensor:
         """The referenced models' columns `[start, stop)`, [J, stop - start]; see `References`.
@@ -212,7 +268,8 @@ class Bank:
         models = self.boundary.rows["models"]
         target = self._spare if self._spare is not None else torch.empty_like(models)
         self._spare = target
-        self._work.trained, self._work.mixed = None, False
+        self._work.trained = self._work.sent = self._work.changed = None
+        self._work.mixed = False
         if jobs < self.num_nodes:  # else every row is written anyway
             target.copy_(models)
         return target
@@ -250,6 +307,7 @@ class Bank:
         columns: Columns | None = None,
         relative_to: str | None = None,
         centre: bool = False,
+        to: str | None = None,
     ) -> Comparison:
         """Cosines and distances between clients' rows.
 
@@ -257,11 +315,18 @@ class Bank:
             rows: a row set's name, or a matrix such as `gradients` returns.
             pairs: bool [m, m], receiver by sender.
             columns: which columns; default the shared parameters.
-            relative_to: nothing, `start` (each job's reference) or a row set: what is subtracted from the rows.
+            relative_to: nothing, `start` (each job's reference) or a row set: what is subtracted from the rows; of a
+                sender, by the sender itself.
             centre: see `compare_rows`.
+            to: `sent`: the senders' rows are those of this set, while a receiver's own, and whom it compares with
+                itself, are of `rows`.
         """
         own = self.ranks.own[self.ranks.own < self.num_clients]
-        source = (self.rows(rows) if isinstance(rows, str) else rows)[: len(own)]
+        sources = [(self.rows(rows) if isinstance(rows, str) else rows)[: len(own)]]
+        changed = self._work.changed if to == "sent" else None
+        if changed is not None:
+            sources.append(self.rows("sent")[: len(own)])
+        source = sources[0]
         started = self._work.started
         moving = None
         if relative_to == "start":
@@ -271,7 +336,7 @@ class Bank:
             idle = torch.ones(len(own), dtype=torch.bool, device=source.device)
             idle[moved] = False
 
-        def read(start: int, stop: int) -> Tensor:
+        def moved_by(source: Tensor, start: int, stop: int) -> Tensor:
             block = source[:, start:stop]
             if moving is not None:
                 block = block.clone()
@@ -281,9 +346,16 @@ class Bank:
                 block = block - self.rows(relative_to)[: len(own), start:stop]
             return block
 
+        def read(start: int, stop: int) -> Tensor:
+            blocks = [moved_by(source, start, stop) for source in sources]
+            return blocks[0] if len(blocks) == 1 else torch.cat(blocks)
+
         columns = self.layout.shared_parameters if columns is None else columns
         with self.timed("compare"), one_sentence(), nullcontext() if moving is None else self.brought(moving):
-            return compare_rows(read, self.num_clients, pairs, columns, centre, self.ranks)
+            if changed is None:
+                return compare_rows(read, self.num_clients, pairs, columns, centre, self.ranks)
+            with self.ranks.doubled(self.num_clients) as ranks:
+                return compare_two_sets(read, pairs, changed[: self.num_clients], columns, centre, ranks)
 
     def mix(
         self, terms: Sequence[tuple[Tensor, str]], into: str, where: Tensor, columns: Columns | None = None
@@ -306,12 +378,10 @@ class Bank:
         elif into in self._work.scratch:
             target = self._work.scratch[into]
         else:
-            if into not in self._work.written:
-                self._work.written[into] = self.boundary.rows[into].clone()
-            target = self._work.written[into]
+            target = self.next_of(into)
         with self.timed("mix"), one_sentence():
             mix_rows(
-                sources, target, index, self.layout.shared if columns is None else columns, self.ranks, self._teams()
+                sources, target, index, self.layout.shared if columns is None else columns, self.ranks, self.teams()
             )
         self._work.mixed |= into == "models"
 
@@ -341,7 +411,7 @@ class Bank:
             squares[mine] += part
         return self.ranks.join(mine, [squares])[0]
 
-    def _teams(self) -> Tensor:
+    def teams(self) -> Tensor:
         """Receivers whose products are computed in one piece, whatever the number of processes: cohorts; long [n]."""
         teams = torch.arange(self.num_nodes)
         for cohort in self.cohorts:

@@ -58,8 +58,18 @@ class Comparison:
     distances: Tensor
 
 
+Common = Callable[[Tensor], Tensor]
+"""What most rows of a block have in common, [columns], of [rows, columns]."""
+
+
 def compare_rows(
-    read: Read, count: int, pairs: Tensor, columns: Columns, centre: bool, ranks: Ranks | None = None
+    read: Read,
+    count: int,
+    pairs: Tensor,
+    columns: Columns,
+    centre: bool,
+    ranks: Ranks | None = None,
+    told: Tensor | None = None,
 ) -> Comparison:
     """Cosines and distances of `count` vectors.
 
@@ -76,29 +86,63 @@ def compare_rows(
         columns: which columns count.
         centre: compare after subtracting, for receiver i, the mean of i and of those it may see.
         ranks: who owns which vectors; default: this process has them all.
+        told: which vectors others may know, bool [count]; the other ones show in their own pairs only, not even in the
+            rounding of others. Default: all.
     """
     pairs = pairs.cpu()
     compared = torch.nonzero(pairs.any(dim=0) | pairs.any(dim=1)).squeeze(1)
+    common = (_common_part if told is None else _common_part_of(told[compared])) if centre else None
     among = pairs if len(compared) == count else pairs[compared][:, compared]
     full = torch.full((2, count, count), float("nan"), dtype=torch.float64)
     receivers, senders = torch.nonzero(among, as_tuple=True)
     if len(receivers) <= FEW * len(compared) ** 2:
         with workers() as pool:
             vectors = _Vectors(read, count, compared, columns, pool, ranks or Ranks.alone(count))
-            common = _common_part if centre else None
             found = compare_few(vectors.pool, vectors.summed, receivers, senders, len(compared), common, vectors.device)
         for whole, values in zip(full, found, strict=True):
             whole[compared[receivers], compared[senders]] = values
         return Comparison(*full)
     with workers() as pool, one_blas_thread():
         vectors = _Vectors(read, count, compared, columns, pool, ranks or Ranks.alone(count))
-        gram = vectors.products(centre)
-        distances = _distances(vectors, gram, among | among.T, lambda block: block)
+        gram = vectors.products(common)
+        if told is None:
+            distances = _distances(vectors, gram, among | among.T, lambda block: block)
+        else:
+            distances = _distances_one_by_one(vectors, gram, among)
     cosines = centred_cosines(gram, among) if centre else cosines_from_gram(gram)
     cosines = torch.where(distances == 0, cosines.diagonal()[:, None], cosines)  # equal vectors: as with oneself
     for whole, part in zip(full, (cosines, distances), strict=True):
         whole[compared[:, None], compared] = part.masked_fill(~among, float("nan"))
     return Comparison(*full)
+
+
+def compare_two_sets(
+    read: Read, pairs: Tensor, differs: Tensor, columns: Columns, centre: bool, ranks: Ranks
+) -> Comparison:
+    """Cosines and distances between receivers' vectors of one set and senders' of another one, as `compare_rows` does.
+
+    A receiver compares itself with itself in the first set. To centre, its own vector of the first set and its senders'
+    of the second are averaged.
+
+    Args:
+        read: columns `[start, stop)` of this process' vectors, all of the first set, then all of the second.
+        pairs: whom each receiver compares itself with, bool [m, m].
+        differs: whose vectors are not the same in both sets, bool [m].
+        columns: which columns count.
+        centre: compare after subtracting, for receiver i, the mean of i and of those it may see.
+        ranks: who owns which of the 2m vectors.
+    """
+    m, pairs = len(pairs), pairs.cpu()
+    second = pairs & differs
+    second.fill_diagonal_(False)
+    among = torch.zeros(2 * m, 2 * m, dtype=torch.bool)
+    among[:m, :m], among[:m, m:] = pairs & ~second, second
+    told = torch.cat([~differs, torch.ones_like(differs)])
+    found = compare_rows(read, 2 * m, among, columns, centre, ranks, told)
+    cosines, distances = (
+        torch.where(second, whole[:m, m:], whole[:m, :m]) for whole in (found.cosines, found.distances)
+    )
+    return Comparison(cosines, distances)
 
 
 class _Vectors:
@@ -130,11 +174,11 @@ class _Vectors:
         self._back = torch.argsort(torch.argsort(owners, stable=True))  # from the order of processes
         self._some = len(self._mine) < int((ranks.own < count).sum())
 
-    def products(self, centre: bool, change: Change = lambda block: block, count: int | None = None) -> Tensor:
+    def products(self, common: Common | None, change: Change = lambda block: block, count: int | None = None) -> Tensor:
         """Inner products of the changed vectors, float64 [count, count].
 
         Args:
-            centre: subtract what most of them have in common.
+            common: what is subtracted from all of them first; None: nothing.
             change: of their blocks.
             count: rows that it makes of each; default: all.
         """
@@ -146,7 +190,7 @@ class _Vectors:
             width = block_width(count, 8, GPU_BLOCK_BYTES)
         pieces = strips(list(self._columns.blocks(width)), limit)
         widest = max((stop - start for piece in pieces for start, stop in piece), default=0)
-        add = _Adding(count, widest, centre, change)
+        add = _Adding(count, widest, common, change)
         parts = self._alone(pieces, add) if self._ranks.count == 1 else self._shared(pieces, add)
         total = torch.zeros(count, count, dtype=torch.float64)
         for part in parts:
@@ -250,8 +294,8 @@ def _added(parts: Iterable[Tensor]) -> Tensor:
 class _Adding:
     """Adds a block's inner products to a sum; see `_Vectors.products`."""
 
-    def __init__(self, count: int, width: int, centre: bool, change: Change) -> None:
-        self.count, self._width, self._centre, self._change = count, width, centre, change
+    def __init__(self, count: int, width: int, common: Common | None, change: Change) -> None:
+        self.count, self._width, self._common, self._change = count, width, common, change
         self._local = threading.local()
 
     def __call__(self, total: Tensor | None, block: Tensor) -> Tensor:
@@ -262,8 +306,8 @@ class _Adding:
         if not hasattr(self._local, "space"):
             self._local.space = scratch(self.count * self._width, like=total)
         block = self._local.space(self.count, rows.shape[1]).copy_(rows)
-        if self._centre:
-            block -= _common_part(rows).double()  # dtypes that differ would cost another pass
+        if self._common is not None:
+            block -= self._common(rows).double()  # dtypes that differ would cost another pass
         total += product(block, block.T)
         return total
 
@@ -297,17 +341,41 @@ def _common_part(block: Tensor) -> Tensor:
     return block[ordinary].sum(dim=0) / ordinary.sum().clamp(min=1)
 
 
-def _distances(vectors: _Vectors, gram: Tensor, wanted: Tensor, change: Change) -> Tensor:
-    """Distances, float64; rows that nearly agree are compared once more after subtracting one of them."""
+def _common_part_of(which: Tensor) -> Common:
+    """The same of some of the rows, bool; nothing where there are none of these."""
+    places = torch.nonzero(which).squeeze(1)
+    if not len(places):
+        return lambda block: block.new_zeros(block.shape[1])
+    return lambda block: _common_part(block.index_select(0, places.to(block.device)))
+
+
+def _distances_one_by_one(vectors: _Vectors, gram: Tensor, pairs: Tensor) -> Tensor:
+    """Distances of the pairs, float64; those of rows that nearly agree from their own differences alone."""
+    distances = distances_from_gram(gram)
+    near = _near(gram, distances, pairs)
+    receivers, senders = torch.nonzero(near, as_tuple=True)
+    if len(receivers):
+        _, exact = compare_few(vectors.pool, vectors.summed, receivers, senders, len(gram), None, vectors.device)
+        distances[receivers, senders] = exact
+    return distances
+
+
+def _near(gram: Tensor, distances: Tensor, wanted: Tensor) -> Tensor:
+    """The wanted pairs whose distances have lost digits in the Gram matrix."""
     squared = gram.diagonal()
     scale = squared[:, None] + squared[None, :]
-    distances = distances_from_gram(gram)
     near = wanted & (distances.square() <= NEAR * scale) & (scale > 0)
-    near.fill_diagonal_(False)
+    return near.fill_diagonal_(False)
+
+
+def _distances(vectors: _Vectors, gram: Tensor, wanted: Tensor, change: Change) -> Tensor:
+    """Distances, float64; rows that nearly agree are compared once more after subtracting one of them."""
+    distances = distances_from_gram(gram)
+    near = _near(gram, distances, wanted)
     for group in _groups(near):
         differences = _relative_to_first(_of(group, change))
         inner = wanted[group][:, group]
-        products = vectors.products(False, differences, len(group))
+        products = vectors.products(None, differences, len(group))
         exact = _distances(vectors, products, inner, differences)  # ends: a row of zeros is near to nobody
         again = near[group][:, group]
         distances[group[:, None], group] = torch.where(again, exact, distances[group][:, group])

@@ -8,7 +8,16 @@ from dfl_lightning.callbacks.aggregation import (
     ScoreWeighted,
     Uniform,
 )
-from dfl_lightning.callbacks.base import Aggregation, Dropout, Monitor, Policy, Selection, Substitution, Threshold
+from dfl_lightning.callbacks.base import (
+    Aggregation,
+    Dropout,
+    Monitor,
+    Outgoing,
+    Policy,
+    Selection,
+    Substitution,
+    Threshold,
+)
 from dfl_lightning.callbacks.dropout import Bernoulli, ExactCount, GroupedCount, Markov, Trace
 from dfl_lightning.callbacks.monitors import (
     Fairness,
@@ -19,6 +28,7 @@ from dfl_lightning.callbacks.monitors import (
     SimulatedTime,
     SubstitutionError,
 )
+from dfl_lightning.callbacks.outgoing import GaussianNoise, SignFlip, TopK
 from dfl_lightning.callbacks.selection import AFIND, DPFL, IFCA, PANM, PENS, FedeRiCo, Gossip
 from dfl_lightning.callbacks.substitution import FDMS, Stale
 from dfl_lightning.callbacks.threshold import AdaptiveThreshold
@@ -40,6 +50,7 @@ __all__ = [
     "FedeRiCo",
     "FriendAccuracy",
     "FromTopology",
+    "GaussianNoise",
     "Gossip",
     "GraphSparsity",
     "GroupedCount",
@@ -48,15 +59,18 @@ __all__ = [
     "Metropolis",
     "Monitor",
     "NeighbourAccuracy",
+    "Outgoing",
     "Policy",
     "SampleWeighted",
     "ScoreWeighted",
     "Selection",
+    "SignFlip",
     "SimulatedTime",
     "Stale",
     "Substitution",
     "SubstitutionError",
     "Threshold",
+    "TopK",
     "Trace",
     "Uniform",
 ]

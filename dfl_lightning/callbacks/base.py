@@ -10,6 +10,7 @@ from torch import Tensor
 
 from dfl_lightning.functional import above_threshold, top_k
 from dfl_lightning.round.record import Round, RoundCallback
+from dfl_lightning.round.senders import Senders, send_updates
 from dfl_lightning.utils.errors import UserError
 
 if TYPE_CHECKING:
@@ -43,6 +44,70 @@ class Dropout(Policy):
     def draw(self, round: Round) -> Tensor:
         """Who is up this round, bool [m]."""
         raise NotImplementedError(f"{type(self).__name__} must implement draw(round)")
+
+
+class Outgoing(Policy):
+    """What leaves a client: writes the row set `sent`, which is `trained` otherwise; several may follow each other.
+
+    A new one usually implements `send`. What others learn of a client, in comparisons, evaluations and averages, is
+    what it sent; it goes on itself with the model that it trained. Servers send their model as it is.
+
+    Attributes:
+        sends_updates: a message is an update, of use only to who knows the model that it starts from. Servers do; of
+            what neighbours get, `bytes_of` says nothing then, for they are sent a whole model.
+    """
+
+    sends_updates: bool = False
+
+    def start(self, federation: Federation) -> None:
+        """Senders must be clients; who adds a `start` of its own calls this one, too."""
+        self._senders(federation)
+        if self.sends_updates and not federation.num_servers:
+            federation.remark(
+                f"{type(self).__name__} saves no bytes without a server: neighbours do not know the models that "
+                "updates start from, and get whole models"
+            )
+
+    def who(self, federation: Federation) -> Tensor:
+        """Whose messages it changes, bool [m]; default: all clients'."""
+        return torch.ones(federation.num_clients, dtype=torch.bool)
+
+    def send(self, updates: Tensor, senders: Senders) -> Tensor:
+        """What some clients send in the place of their updates.
+
+        Called for a block of clients at a time, by several threads at once: it reads and writes nothing but its
+        arguments.
+
+        Args:
+            updates: shared columns of what they would send, less the model that their training started from (less their
+                own model of before the round, where they did not train), [k, shared width]; a copy.
+            senders: who they are, what they draw, and their rows of the sets that `row_sets` declares.
+
+        Returns:
+            [k, shared width]; finite.
+        """
+        raise NotImplementedError(f"{type(self).__name__} must implement send(updates, senders)")
+
+    def bytes_of(self, width: int) -> int | None:
+        """Bytes of a message of `width` shared columns; None: as before. Of several policies the last one counts."""
+        return None
+
+    def on_outgoing(self, round: Round) -> None:
+        """Send the updates of those that are up and have trained, or may be looked at."""
+        federation, m = round.federation, round.num_clients
+        may_send = round.participants | (round.active & round.candidates.any(0))[:m]
+        who = torch.nonzero(self._senders(federation) & may_send).squeeze(1)
+        send_updates(round, who, self.send, type(self).__name__, tuple(self.row_sets))
+        size = self.bytes_of(len(federation.layout.shared))
+        if size is not None and (federation.num_servers or not self.sends_updates):
+            round.ledger.resize(who, size)
+
+    def _senders(self, federation: Federation) -> Tensor:
+        who, m = self.who(federation), federation.num_clients
+        if who.dtype != torch.bool or who.shape != (m,):
+            got = f"{str(who.dtype)[6:]} {list(who.shape)}"
+            raise UserError(f"outgoing {type(self).__name__}: who() returns {got}; it must be bool [{m}]")
+        return who
 
 
 class Selection(Policy):

@@ -90,10 +90,14 @@ def _plain(policy: Policy) -> dict[str, Any]:
 
 
 def _comparable(config: dict[str, Any] | None) -> dict[str, Any]:
-    """The part of a configuration that decides what is computed: not how long, where to, or how often it is saved."""
+    """The part of a configuration that decides what is computed: not how long, where to, or how often it is saved.
+
+    A key of a family that did not exist yet means the same as null.
+    """
     if config is None:
         return {}
-    return {key: value for key, value in config.items() if key not in ("trainer", "monitors")}
+    found = {key: value for key, value in config.items() if key not in ("trainer", "monitors")}
+    return found if found.get("outgoing") is not None else {k: v for k, v in found.items() if k != "outgoing"}
 
 
 def _first_difference(name: str, theirs: Any, ours: Any) -> tuple[str, Any, Any]:

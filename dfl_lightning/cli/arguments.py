@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from dfl_lightning.checkpoints.history import CHANGED, FORKED
-from dfl_lightning.cli.keys import KEYS
+from dfl_lightning.cli.keys import KEYS, LISTS
 from dfl_lightning.cli.registry import (
     GROUPS,
     LIBRARY_GROUPS,
@@ -297,7 +297,7 @@ class _Choices:
             self.given[group].clear()
             return None
         value = self._unfiled(value)
-        if isinstance(value, list) and group == "monitors":
+        if isinstance(value, list) and group in LISTS:
             return [self._choose(group, item) for item in value]
         spec = {"class_path": value} if isinstance(value, str) else value
         if not isinstance(spec, dict) or not spec or not set(spec) <= {"class_path", "init_args", "dict_kwargs"}:
@@ -338,7 +338,7 @@ class _Choices:
         """Note the group's new class, and the defaults that must not be the former one's."""
         former = self.names.get(group)
         self.names[group] = name
-        if former is None or group == "monitors" or class_of(group, former) is class_of(group, name):
+        if former is None or group in LISTS or class_of(group, former) is class_of(group, name):
             return
         old, new = options_of(class_of(group, former)), options_of(class_of(group, name))
         self.given[group] &= set(new)

@@ -133,7 +133,14 @@ class DFLCLI(LightningCLI):
             "--topology", type=str | dict[str, Any], default="complete", help="a topology file, or a shipped one's name"
         )
         for key, base in FAMILIES.items():
-            if key != "monitors":
+            if key == "outgoing":
+                parser.add_argument(
+                    "--outgoing",
+                    type=list[callbacks.Outgoing] | callbacks.Outgoing | None,
+                    default=None,
+                    help="what leaves a client: one, or several in a row",
+                )
+            elif key not in LISTS:
                 parser.add_lightning_class_args(base, key, subclass_mode=True, required=False)
         parser.add_argument(
             f"--{CLASS_FOLDERS}",
@@ -213,18 +220,30 @@ class DFLCLI(LightningCLI):
             )
 
     def _instantiate_trainer(self, config: dict[str, Any], callbacks: list[Any]) -> DFLTrainer:
-        chosen = self._get(self.config_init, "monitors")
-        monitors = default_monitors() if chosen is None else chosen if isinstance(chosen, list) else [chosen]
+        monitors = self._listed("monitors")
+        monitors = default_monitors() if monitors is None else monitors
         stock = config.pop("callbacks", None) or []
         stock = stock if isinstance(stock, list) else [stock]
         return DFLTrainer(
             **config,
-            callbacks=[*stock, *(c for c in (*callbacks, self._watcher) if c is not None), *monitors],
+            callbacks=[*stock, *self._in_order(callbacks), *monitors],
             topology=self._get(self.config_init, "topology"),
             engine=self._get(self.config_init, "engine"),
             defaults=False,  # the parser has its own, which `null` switches off
             run_name=run_name(self._configs),
         )
+
+    def _listed(self, group: str) -> list[Any] | None:
+        """What a group holds that takes several classes; None where nothing is said."""
+        chosen = self._get(self.config_init, group)
+        return chosen if chosen is None or isinstance(chosen, list) else [chosen]
+
+    def _in_order(self, policies: list[Any]) -> list[Any]:
+        """The policies, with those of what is sent where a round has them, and the watcher."""
+        found = [policy for policy in (*policies, self._watcher) if policy is not None]
+        dropout = [policy for policy in found if isinstance(policy, callbacks.Dropout)]
+        others = [policy for policy in found if not isinstance(policy, callbacks.Dropout)]
+        return [*dropout, *(self._listed("outgoing") or []), *others]
 
     def _prepare_subcommand_kwargs(self, subcommand: str) -> dict[str, Any]:
         """Without Lightning's table of means: ours has them, and each client's."""

@@ -27,6 +27,7 @@ KEYS = {
     "data": Key("data set, num_clients, partition, test and validation parts", "data.FederatedData"),
     "topology": Key("who can hear whom: a file, or the name of a shipped one"),
     "dropout": Key("which clients are up in a round", "callbacks.Dropout"),
+    "outgoing": Key("what leaves a client: noise, compression, attacks", "callbacks.Outgoing"),
     "selection": Key("whom each client learns from", "callbacks.Selection"),
     "threshold": Key("what score is enough to be learned from", "callbacks.Threshold"),
     "substitution": Key("which model stands in for a client that is down", "callbacks.Substitution"),
@@ -39,6 +40,9 @@ KEYS = {
 
 FAMILIES = {name: key.base for name, key in KEYS.items() if key.base.startswith("callbacks.")}
 """Groups of policies and monitors."""
+
+LISTS = ("outgoing", "monitors")
+"""Of these, the groups that take several classes."""
 
 GROUPS = {
     **FAMILIES,

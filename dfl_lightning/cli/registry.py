@@ -45,8 +45,9 @@ LIBRARY_GROUPS: dict[str, type] = {
 _ROOMS = (callbacks, objectives, data, models, torch.optim, torch.optim.lr_scheduler, stock, loggers)
 _ROOMS_OF = {"model.loss": (torch.nn.modules.loss,), "model.metrics": (torchmetrics.classification,)}
 _BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-_PLURALS = {"model.loss": "losses", "model.lr_scheduler": "schedules"}
+_PLURALS = {"model.loss": "losses", "model.lr_scheduler": "schedules", "outgoing": "outgoing policies"}
 _WORDS = {
+    "outgoing": "outgoing policy",
     "data": "data set",
     "data.partition": "partition",
     "data.partition.base": "partition",

@@ -71,6 +71,21 @@ class Ranks:
         """Whose rows are here, bool like `nodes`; what belongs to no node (-1) is the first process' work."""
         return (self.owner[nodes] == self.rank) & (nodes >= 0) | (nodes < 0) & torch.tensor(self.rank == 0)
 
+    @contextmanager
+    def doubled(self, count: int) -> Iterator[Ranks]:
+        """Inside, the same processes with two rows for each of the first `count` nodes.
+
+        The second row of node i is that of node `count` + i, and comes after all first ones in each process.
+        """
+        ranks = Ranks(torch.cat([self.owner[:count]] * 2), self.rank, self.count)
+        ranks.apart = self.apart
+        try:
+            yield ranks
+        finally:
+            self.moved += ranks.moved
+            self.apart |= ranks.apart
+            self.stopped_together |= ranks.stopped_together
+
     # --- agreement --------------------------------------------------------------------------------------------------
     @contextmanager
     def together(self) -> Iterator[None]:

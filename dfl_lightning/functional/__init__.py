@@ -39,6 +39,7 @@ from dfl_lightning.functional.mixing import (
     server_step,
     uniform_weights,
 )
+from dfl_lightning.functional.outgoing import clipped, entries_kept, largest_entries
 from dfl_lightning.functional.panm import (
     gradient_similarity,
     loss_similarity,
@@ -67,12 +68,14 @@ __all__ = [
     "boltzmann_weights",
     "candidates_in_order",
     "centred_cosines",
+    "clipped",
     "collaborator_weights",
     "cosines_from_gram",
     "count_votes",
     "distances_from_gram",
     "drawn_k",
     "elimination_threshold",
+    "entries_kept",
     "entropy_sum",
     "exchange_weights",
     "friend_accuracy",
@@ -80,6 +83,7 @@ __all__ = [
     "ggc",
     "gradient_similarity",
     "initialisation_probabilities",
+    "largest_entries",
     "literal_initialisation_probabilities",
     "literal_threshold",
     "loss_similarity",

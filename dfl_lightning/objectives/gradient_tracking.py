@@ -27,7 +27,8 @@ class GradientTracking(Plain):
     learning rate that is small enough all models reach the optimum of the clients' mean loss, where D-SGD stays off it.
     Corrections start at 0, and of two different weights of a pair the smaller one counts.
 
-    Neighbours send z_i beside their model: it is counted as a proxy of the size of the shared parameters.
+    Neighbours send z_i beside their model: it is counted as a proxy of the size of the shared parameters. Where
+    Outgoing policies change what is sent, z_i is made of that, also for i itself, so that corrections still sum to 0.
 
     Args:
         personal_epochs: as in `Plain`; personal parameters have no correction.
@@ -79,6 +80,6 @@ class GradientTracking(Plain):
         change = (exchanged / torch.tensor(travelled, dtype=torch.float64)[None, :])[took_part]
         kept = torch.eye(m, dtype=torch.float64)[took_part]
         columns = round.bank.layout.shared_parameters
-        terms = [(kept, "correction"), (change, "models"), (-change, "trained")]
+        terms = [(kept, "correction"), (change, "models"), (-change, "sent")]
         round.mix(terms, into="correction", where=took_part, columns=columns)
         round.ledger.fetch_part("mean step", len(columns), *pairs_of(exchanged > 0))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from dfl_lightning.callbacks import Outgoing
 from dfl_lightning.round.hosts import RunModule
 
 PAIR_MATRICES = 12
@@ -25,6 +26,8 @@ def predicted_memory(module: RunModule) -> dict[str, int]:
     """
     bank = module.bank
     rows = sum(_bytes(tensor) * (1 if name == "initial" else 2) for name, tensor in bank.boundary.rows.items())
+    if module.federation.policy(Outgoing) is not None:
+        rows += _bytes(bank.boundary.rows["models"])  # what is sent
     data = _bytes(module.federation.data.images) + _bytes(module.federation.data.labels)
     links = sum(topology.graph.number_of_edges() for topology in module.federation.topology.graphs)
     pairs = PAIR_MATRICES * 8 * bank.num_nodes**2 + LINK_BYTES * links

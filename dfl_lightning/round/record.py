@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -70,6 +70,8 @@ class Ledger:
         repeated: how many models were fetched once more, after the receiver had forgotten them.
         kept: bool [n, n], the models that i has at hand now.
         summed: bool [n, n], i has j's model as a part of a sum, which can be mixed without fetching it again.
+        sizes: long [n], the bytes of a model of each sender where an Outgoing policy says so, -1 elsewhere; None: of
+            nobody.
         held: long [n], how many of others' models each node had at hand at once, at most; sums are not counted.
     """
 
@@ -80,6 +82,7 @@ class Ledger:
         self.parts: dict[tuple[str, int], Tensor] = {}
         self.kept, self.summed = torch.zeros_like(self.models), torch.zeros_like(self.models)
         self.repeated = 0
+        self.sizes: Tensor | None = None
         self._again: Tensor | None = None  # most rounds repeat nothing
         self.held = torch.zeros(len(self.models), dtype=torch.long)
 
@@ -137,6 +140,30 @@ class Ledger:
             self.parts[what, numbers] = torch.zeros_like(self.models)
         self.parts[what, numbers][receivers[foreign], senders[foreign]] = True
 
+    def resize(self, senders: Tensor, size: int) -> None:
+        """A model of these senders, long [s], has so many bytes."""
+        if self.sizes is None:
+            self.sizes = torch.full((len(self.models),), -1)
+        self.sizes[senders] = size
+
+    def model_bytes(self, numbers: int) -> Tensor:
+        """Bytes of a model of each sender, long [n].
+
+        Args:
+            numbers: how many a whole model has.
+        """
+        whole = torch.full((len(self.models),), BYTES * numbers)
+        return whole if self.sizes is None else torch.where(self.sizes < 0, whole, self.sizes)
+
+    def total_bytes(self, numbers: int) -> int:
+        """Of everything that was received; `numbers` as for `model_bytes`."""
+        parts = sum(size * int(pairs.sum()) for (_, size), pairs in self.parts.items())
+        models = int(self.models.sum()) + self.repeated
+        if self.sizes is None:
+            return BYTES * (models * numbers + parts)
+        times = self.models.sum(0) if self._again is None else (self.models + self._again).sum(0)
+        return int((times * self.model_bytes(numbers)).sum()) + BYTES * parts
+
     def by_link(self, numbers: int) -> Messages:
         """What went over each link that was used.
 
@@ -150,15 +177,23 @@ class Ledger:
         models = self.models[receivers, senders].long()
         if self._again is not None:
             models += self._again[receivers, senders]
-        parts, sent = torch.zeros_like(models), models * numbers
+        parts, sent = torch.zeros_like(models), models * self.model_bytes(numbers)[senders]
         for (_, size), pairs in self.parts.items():
             got = pairs[receivers, senders].long()
-            parts, sent = parts + got, sent + got * size
-        return Messages(receivers, senders, models, parts, BYTES * sent)
+            parts, sent = parts + got, sent + got * BYTES * size
+        return Messages(receivers, senders, models, parts, sent)
 
     def forget(self, receivers: Tensor) -> None:
         """The receivers, long [r], throw away the models that they have at hand."""
         self.kept[receivers] = False
+
+
+def _without_own(weights: Tensor, receivers: Tensor) -> tuple[Tensor, Tensor]:
+    """Weights [w, rows] of others' rows, and those of the receivers' own, long [w]; -1 has none."""
+    own = torch.zeros_like(weights)
+    has = torch.nonzero(receivers >= 0).squeeze(1)
+    own[has, receivers[has]] = weights[has, receivers[has]]
+    return torch.where(own != 0, 0, weights), own
 
 
 @dataclass
@@ -264,6 +299,11 @@ class Round:
         return self.federation.clusters
 
     @property
+    def has_a_door(self) -> bool:
+        """Whether a policy changes what clients send."""
+        return any(type(policy).on_outgoing is not RoundCallback.on_outgoing for policy in self.federation.policies)
+
+    @property
     def row_owner(self) -> Tensor:
         """Whose model each row that `votes` and `weights` index is, long [P]."""
         clients = torch.arange(self.num_clients)
@@ -302,18 +342,29 @@ class Round:
         """A number for this round's row of `metrics.csv` and the loggers."""
         self.metrics[name] = float(value)
 
-    # --- the verbs, charged to the ledger -----------------------------------------------------------------------------
+    # --- the verbs, charged to the ledger and through the door --------------------------------------------------------
+    # Of `trained`, a client reads its own row; in the place of others' it reads what they have `sent`.
     def evaluate(self, references: References, split: str = "train") -> Evaluation:
         """Score references on their owners' data; every foreign row costs its owner a model."""
         self.charge(references)
-        return self.federation.engine.evaluate(references, split)
+        parts = self._as_received(references)
+        if len(parts) == 1:
+            return self.federation.engine.evaluate(parts[0][1], split)
+        losses = torch.full((len(references),), float("nan"), dtype=torch.float64)
+        metrics: dict[str, Tensor] = {}
+        for index, part in parts:
+            found = self.federation.engine.evaluate(part, split)
+            losses[index] = found.losses
+            for name, values in found.metrics.items():
+                metrics.setdefault(name, torch.full_like(losses, float("nan")))[index] = values
+        return Evaluation(losses, metrics)
 
     def evaluate_pairs(self, pairs: Tensor, rows: str = "trained", split: str = "train") -> Tensor:
         """Loss of j's model, completed by i's personal parameters, on i's data: float64 [n, n], NaN outside `pairs`.
 
         Args:
             pairs: bool [n, n], receiver by sender; receivers are clients.
-            rows: `trained` (after this round's local work) or `models` (before).
+            rows: `trained` (after this round's local work; of others what they sent) or `models` (before).
             split: `train` or `val`.
         """
         receivers, senders = pairs_of(pairs[:, : self.num_nodes])
@@ -348,18 +399,36 @@ class Round:
         relative_to: str | None = None,
         centre: bool = False,
     ) -> Comparison:
-        """Similarities between clients, float64 [n, n]; each pair is charged as `charge_comparison` says."""
+        """Similarities between clients, float64 [n, n]; each pair is charged as `charge_comparison` says.
+
+        A receiver compares its own trained row with what the senders sent; servers, which have rows of nobody else,
+        compare what was sent on both sides. What is subtracted from a sender's row is the sender's.
+
+        Raises:
+            UserError: there are Outgoing policies, and they have changed nothing of these rows.
+        """
         m = self.num_clients
         pairs = pairs[:m, :m]
         self.charge_comparison(rows, pairs, columns, relative_to)
-        found = self.bank.compare(rows, pairs, columns, relative_to, centre)
+        passed = isinstance(rows, str) and rows != "models"
+        if self.has_a_door and not passed and bool((pairs & ~torch.eye(m, dtype=torch.bool)).any()):
+            what = "models from before the round's training" if isinstance(rows, str) else "gradients"
+            self._refuse_unsent(f"compares clients by {what}")
+        to = "sent" if isinstance(rows, str) and rows == "trained" else None
+        if to is not None and self.num_servers:
+            rows, to = "sent", None
+        found = self.bank.compare(rows, pairs, columns, relative_to, centre, to)
         return Comparison(self.between_clients(found.cosines), self.between_clients(found.distances))
 
     def gradients(self, references: References, batches: int | None = None) -> Tensor:
         """Gradients of the mean training loss at the references, [n, width]; costs what the references cost."""
         self.charge(references)
         training = Training("local", self.index, self.phases, self.hyperparameters, True, batches)
-        return self.federation.engine.gradients(references, training)
+        (_, first), *others = self._as_received(references)
+        gradients = self.federation.engine.gradients(first, training)
+        for _, part in others:
+            gradients += self.federation.engine.gradients(part, training)  # zero where the owner has no job
+        return gradients
 
     def mix(
         self, terms: Sequence[tuple[Tensor, str]], into: str, where: Tensor, columns: Columns | None = None
@@ -376,10 +445,13 @@ class Round:
         if into == "models":  # writing a policy's own memory is not a message
             for weights, name in terms:
                 stored = any(name == substitutes.rows for substitutes in self.substitutes)
-                if name in ("trained", "models") or (stored and not self.num_servers):  # a server keeps its uploads
+                if name in ("trained", "sent", "models") or (
+                    stored and not self.num_servers
+                ):  # a server keeps its uploads
                     rows, senders = pairs_of(weights != 0)
                     self.ledger.fetch(index[rows], senders, mixed=True)
-        self.bank.mix(terms, into, index, columns)
+        self._refuse_mixing_starts(terms, index)
+        self.bank.mix(self.received_terms(terms, index), into, index, columns)
 
     def charge_comparison(
         self, rows: str | Tensor, pairs: Tensor, columns: Columns | None = None, relative_to: str | None = None
@@ -398,16 +470,20 @@ class Round:
         whole = self.bank.layout.shared_parameters
         columns = whole if columns is None else columns
         known_origin = relative_to is None or (relative_to == "initial" and self.federation.common_start)
-        if isinstance(rows, str) and rows in ("trained", "models") and known_origin and columns == whole:
+        if isinstance(rows, str) and rows in ("trained", "sent", "models") and known_origin and columns == whole:
             self.ledger.fetch(*pairs_of(pairs))
             return
         what = f"{rows if isinstance(rows, str) else 'gradients'} less {relative_to}, columns {columns.ranges}"
         self.ledger.fetch_part(what, len(columns), *pairs_of(pairs))
 
     def charge(self, references: References) -> None:
-        """Every foreign row in the references costs its owner a model."""
+        """Every foreign row in the references costs its owner a model.
+
+        Raises:
+            UserError: one is a client's model that no Outgoing policy has passed.
+        """
         for term in references.terms:
-            if term.rows not in ("models", "trained"):
+            if term.rows not in ("models", "trained", "sent"):
                 continue
             if term.which.is_floating_point():
                 jobs, senders = pairs_of(term.which != 0)
@@ -415,7 +491,83 @@ class Round:
             else:
                 receivers, senders = references.owners, term.which
             client = receivers >= 0
-            self.ledger.fetch(receivers[client], senders[client])
+            receivers, senders = receivers[client], senders[client]
+            if term.rows == "models" and self.has_a_door:
+                unsent = (senders != receivers) & (senders < self.num_clients)
+                if unsent.any():
+                    self._refuse_unsent(
+                        f"reads client {int(senders[unsent][0])}'s model from before the round's training"
+                    )
+            self.ledger.fetch(receivers, senders)
+
+    # --- the door -----------------------------------------------------------------------------------------------------
+    def received_terms(self, terms: Sequence[tuple[Tensor, str]], receivers: Tensor) -> list[tuple[Tensor, str]]:
+        """Summands of `mix` in which receivers find of `trained` their own row, and of others what these sent.
+
+        Args:
+            terms: (weights [w, rows], row set).
+            receivers: long [w].
+        """
+        if not self.bank.sends_something_else:
+            return list(terms)
+        found: list[tuple[Tensor, str]] = []
+        for weights, name in terms:
+            if name == "trained":
+                of_others, own = _without_own(weights, receivers)
+                found += [(own, "trained"), (of_others, "sent")]
+            else:
+                found.append((weights, name))
+        return found
+
+    def _as_received(self, references: References) -> list[tuple[Tensor, References]]:
+        """The same references with `sent` in the place of others' rows of `trained`, and which of them these are."""
+        everything = torch.arange(len(references))
+        if not self.bank.sends_something_else:
+            return [(everything, references)]
+        terms: list[Term] = []
+        own_of: list[Tensor] = []  # of each term with single rows of `trained`
+        for term in references.terms:
+            if term.rows == "trained" and term.which.is_floating_point():
+                of_others, own = _without_own(term.which, references.owners)
+                terms += [Term("trained", own), Term("sent", of_others)]
+            else:
+                terms.append(term)
+                if term.rows == "trained":
+                    own_of.append(term.which == references.owners)
+        pattern = sum((own.long() << place for place, own in enumerate(own_of)), torch.zeros_like(everything))
+        found = []
+        for kind in pattern.unique().tolist():
+            index = torch.nonzero(pattern == kind).squeeze(1)
+            places = iter(range(len(own_of)))
+            read = [
+                replace(term, rows="trained" if kind >> next(places) & 1 else "sent")
+                if term.rows == "trained" and not term.which.is_floating_point()
+                else term
+                for term in terms
+            ]
+            found.append((index, replace(references, terms=tuple(read)).take(index)))
+        return found
+
+    def _refuse_mixing_starts(self, terms: Sequence[tuple[Tensor, str]], receivers: Tensor) -> None:
+        """Of another client's model from before the training only the update may be used: less what it sent."""
+        if not self.has_a_door:
+            return
+        m = self.num_clients
+        starts, all_of = (torch.zeros(len(receivers), self.num_nodes, dtype=torch.float64) for _ in range(2))
+        for weights, name in terms:
+            if name in ("models", "trained", "sent"):
+                all_of += weights
+                starts += weights if name == "models" else 0
+        starts, all_of = (_without_own(weights, receivers)[0][:, :m] for weights in (starts, all_of))
+        unsent = torch.nonzero((starts != 0) & (all_of != 0))
+        if len(unsent):
+            self._refuse_unsent(f"mixes client {int(unsent[0, 1])}'s model from before the round's training")
+
+    def _refuse_unsent(self, what: str) -> None:
+        raise UserError(
+            f"round {self.index}: a policy {what}, which no Outgoing policy has passed; "
+            "read the row set 'trained' or 'sent', or run without --outgoing"
+        )
 
     def spoken(self, receivers: Tensor, rows: Tensor) -> References:
         """References to the rows that `votes` and `weights` index: trained models, then `substitutes` block by block.
@@ -476,6 +628,9 @@ class RoundCallback(Callback):
 
     def on_propose(self, round: Round) -> None:
         """Say where training starts and whom to look at: `jobs`, `candidates`."""
+
+    def on_outgoing(self, round: Round) -> None:
+        """Say what clients send: the row set `sent`."""
 
     def on_trained(self, round: Round) -> None:
         """After local training: remember, score."""

@@ -15,6 +15,7 @@ class FakeBank:
     """Does nothing, and remembers with what it was asked."""
 
     layout = SimpleNamespace(shared_parameters=Columns([(0, 7)]))
+    sends_something_else = False
 
     def compare(self, rows, pairs, *args):
         return Comparison(torch.zeros(len(pairs), len(pairs)), torch.zeros(len(pairs), len(pairs)))
@@ -37,7 +38,13 @@ def make_round():
         everybody = torch.ones(nodes, dtype=torch.bool)
         pairs = torch.zeros(nodes, nodes, dtype=torch.bool)
         federation = SimpleNamespace(
-            num_clients=clients, num_nodes=nodes, num_servers=servers, bank=FakeBank(), seed=0, common_start=common
+            num_clients=clients,
+            num_nodes=nodes,
+            num_servers=servers,
+            bank=FakeBank(),
+            seed=0,
+            common_start=common,
+            policies=(),
         )
         defaults = {
             "index": 4,

@@ -22,8 +22,8 @@ class Boltzmann(Aggregation):
 
     Args:
         temperature: T, above 0; a large T tends to equal weights.
-        contribution: `cross`: the loss of the received model on the receiver's own training data; `own`: the sender's
-            loss on its own data, smoothed over its local training (eq. 15).
+        contribution: `cross`: the loss of the received model on the receiver's own training data; `own`: the loss of
+            what the sender sends on the sender's own data, smoothed over its local training (eq. 15).
         gamma: weight of the loss before local training in eq. 15; used by `own` only.
         include_self: whether the receiver's own model takes part.
     """
@@ -66,7 +66,7 @@ class Boltzmann(Aggregation):
         jobs = round.jobs.take(torch.nonzero(round.participants[round.jobs.owners]).squeeze(1))
         engine = round.federation.engine
         before = engine.evaluate(jobs, "train").losses
-        after = engine.evaluate(References.rows("trained", jobs.owners), "train").losses
+        after = engine.evaluate(References.rows("sent", jobs.owners), "train").losses
         unknown = torch.full((m,), float("nan"), dtype=torch.float64)
         losses = unknown if self.own_losses is None else self.own_losses.clone()
         losses[jobs.owners] = smoothed_loss(before, after, self.gamma)

@@ -18,7 +18,8 @@ class SubstitutionError(Monitor):
     Logs `substitution_error`: ||e||^2, where e is the plain average that a receiver gets less the one it would get if
     nobody had dropped out; the mean over receivers. For that the dropped clients are trained after all, on the batches
     that they would have taken: a round costs the time of a full one, and the simulated clients nothing. Without a
-    substitution, all dropped clients in reach count as missing (plain Dropout). Silent in rounds in which nobody is up
+    substitution, all dropped clients in reach count as missing (plain Dropout). What they would have sent is what they
+    train, before any Outgoing policy. Silent in rounds in which nobody is up
     or a client diverged: it has no true update.
     """
 
@@ -60,6 +61,7 @@ class SubstitutionError(Monitor):
                 return
             terms.append((-of_missing, TRAINED_ANYWAY))
         bank.scratch(ERROR, torch.float64)  # a small difference of long sums
+        terms = round.received_terms(terms, torch.nonzero(where).squeeze(1))
         bank.mix(terms, into=ERROR, where=where, columns=columns)
         squares = bank.squared_lengths(ERROR, torch.nonzero(where).squeeze(1), columns)
         round.log("substitution_error", float(squares.mean()))

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from dfl_lightning.bank.layout import Columns
 from dfl_lightning.bank.references import References
-from dfl_lightning.callbacks.base import Selection
+from dfl_lightning.callbacks.base import Outgoing, Selection
 from dfl_lightning.functional import participation_ratio, updated_probabilities
 from dfl_lightning.round.record import Round
 from dfl_lightning.utils.errors import UserError
@@ -61,8 +61,13 @@ class AFIND(Selection):
         self.met: Tensor | None = None  # whom the rule as printed has ever had as a neighbour, bool [n, n]
 
     def start(self, federation: Federation) -> None:
-        """The proxy layer must exist and be shared."""
+        """The proxy layer must exist and be shared, and be sent: gradients are not."""
         self.columns(federation)
+        if self.proxy == "grad_batch" and federation.policy(Outgoing) is not None:
+            raise UserError(
+                "selection.proxy=grad_batch sends gradients, which no Outgoing policy changes; "
+                "use another proxy, or --outgoing null"
+            )
         # with one common start, centring removes it: no need to keep the first models
         starts_cancel = self.center and federation.common_start
         self.row_sets = {"initial": "models"} if self.proxy == "cumdelta" and not starts_cancel else {}

@@ -131,8 +131,15 @@ class FDMS(Substitution):
         assert self.scores is not None
         assert self.counts is not None
         both = heard[:, :, None] & heard[:, None, :]
-        cosines = round.bank.compare("trained", both.any(0), relative_to="start").cosines
+        cosines = round.bank.compare("sent", both.any(0), relative_to="start").cosines
         seen = similarity_scores(cosines).masked_fill(~both, torch.nan)
+        if round.bank.sends_something_else:  # a receiver knows what it trained itself
+            own = round.bank.compare("trained", heard, relative_to="start", to="sent").cosines
+            itself = torch.eye(len(heard), dtype=torch.bool)
+            mine = similarity_scores(own).masked_fill(~heard, torch.nan)  # [receiver, other]
+            seen = torch.where(itself[:, :, None], mine[:, None, :], seen)
+            seen = torch.where(itself[:, None, :], mine[:, :, None], seen)
+            seen = seen.masked_fill(~both, torch.nan)
         self.scores, self.counts = running_mean(self.scores, self.counts, seen)
         round.charge_comparison("trained", heard, relative_to="start")
         several = heard.sum(1)

@@ -11,7 +11,7 @@ from dfl_lightning.round.record import Round, Substitutes
 
 
 class Stale(Substitution):
-    """A dropped client speaks with the last update it made, added to the receiver's present model.
+    """A dropped client speaks with the last update it sent, added to the receiver's present model.
 
     A client that has never taken part speaks with the mean of the active ones (FL-FDMS section 6.1.3). A server
     has the updates that were uploaded to it; between clients every use of a stored update is charged as a model.
@@ -24,12 +24,12 @@ class Stale(Substitution):
         self.seen: Tensor | None = None  # who has ever taken part, bool [m]
 
     def on_trained(self, round: Round) -> None:
-        """Remember the updates of those that took part."""
+        """Remember the updates that those sent who took part."""
         m = round.num_clients
         took_part = round.participants
         started = round.jobs.take(torch.nonzero(took_part[round.jobs.owners]).squeeze(1))
         owners, n = started.owners, round.num_nodes
-        update = [(Term("trained", owners).weights(n), "trained")]
+        update = [(Term("sent", owners).weights(n), "sent")]
         update += [(-term.weights(n), term.rows) for term in started.terms]
         round.mix(update, into="stale", where=owners)
         before = torch.zeros(m, dtype=torch.bool) if self.seen is None else self.seen

@@ -1,0 +1,7 @@
+"""Outgoing: what leaves a client, in the place of the model that it trained."""
+
+from dfl_lightning.callbacks.outgoing.compression import TopK
+from dfl_lightning.callbacks.outgoing.noise import GaussianNoise
+from dfl_lightning.callbacks.outgoing.sign_flip import SignFlip
+
+__all__ = ["GaussianNoise", "SignFlip", "TopK"]

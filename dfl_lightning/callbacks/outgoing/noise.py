@@ -1,0 +1,57 @@
+"""Noise: others get to see a clipped update with normal noise on it."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from torch import Tensor
+
+from dfl_lightning.callbacks.base import Outgoing
+from dfl_lightning.functional import clipped
+from dfl_lightning.round.record import BYTES
+from dfl_lightning.round.senders import Senders
+from dfl_lightning.utils.errors import UserError
+
+if TYPE_CHECKING:
+    from dfl_lightning.round.federation import Federation
+
+
+class GaussianNoise(Outgoing):
+    """What leaves a client is its update, clipped to length `clip`, plus normal noise on every entry.
+
+    The mechanism is that of DP-FedAvg (arXiv 1710.06963), with the noise added by each client itself. What privacy it
+    gives is not computed here. Clients without a server average their own model as it is, and their later updates start
+    from there.
+
+    Args:
+        clip: the greatest length of an update before the noise, above 0.
+        sigma: standard deviation of the noise in units of `clip`, 0 or more.
+    """
+
+    def __init__(self, clip: float = 1.0, sigma: float = 1.0) -> None:
+        if not (clip > 0 and math.isfinite(clip)):
+            raise UserError(f"outgoing.clip={clip}; it is a length above 0")
+        if not (sigma >= 0 and math.isfinite(sigma)):
+            raise UserError(f"outgoing.sigma={sigma}; it is a standard deviation, 0 or more")
+        self.clip, self.sigma = clip, sigma
+
+    def start(self, federation: Federation) -> None:
+        """Noise may make a running variance negative, and such a network computes nothing."""
+        super().start(federation)
+        layout = federation.layout
+        buffers = [entry.name for entry in layout.entries if entry.is_buffer and layout.is_shared(entry)]
+        if buffers and self.sigma:
+            raise UserError(
+                f"outgoing GaussianNoise would add noise to '{buffers[0]}', a running statistic that must stay in its "
+                "range; name what is shared by model.shared, or use a network without batch norms"
+            )
+
+    def send(self, updates: Tensor, senders: Senders) -> Tensor:
+        """Shortened to `clip`, then noise with standard deviation sigma * clip."""
+        updates = clipped(updates, self.clip)
+        return updates + self.sigma * self.clip * senders.normal(updates.shape) if self.sigma else updates
+
+    def bytes_of(self, width: int) -> int | None:
+        """Every entry travels, whatever a policy before this one left out; none is added without noise."""
+        return BYTES * width if self.sigma else None
