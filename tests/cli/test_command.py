@@ -173,6 +173,7 @@ def test_saved_keys_are_in_the_order_of_a_method_section(dfl):
         "data",
         "topology",
         "dropout",
+        "outgoing",
         "selection",
         "threshold",
         "substitution",

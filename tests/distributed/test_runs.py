@@ -88,3 +88,26 @@ OTHERS = {
 @pytest.mark.parametrize("words", OTHERS.values(), ids=OTHERS)
 def test_all_other_policies_objectives_and_monitors_are_the_same_in_3_processes(runs, tmp_path, words):
     check(runs, tmp_path, (1, 3), [*words, *SMALL, *FIVE])
+
+
+OUTGOING = ["--outgoing", "[TopK, GaussianNoise, SignFlip]", "--outgoing.fraction", "0.3"]
+
+
+@pytest.mark.parametrize("config", ["afind", "fdms"])
+def test_what_is_sent_is_the_same_in_any_number_of_processes(runs, tmp_path, config):
+    _, _, checkpoint = check(runs, tmp_path, (1, 2, 3), ["--config", config, *SMALL, *FIVE, *OUTGOING])
+    assert checkpoint["state_dict"]["bank.rows.residual"].any()
+
+
+def test_what_is_kept_for_the_next_message_is_gone_on_from_by_any_number_of_processes(runs, tmp_path):
+    words = ["--config", "afind", *SMALL, *FIVE, *OUTGOING]
+    whole = check(runs, tmp_path, (1,), words)
+    for saved_by, count in ((1, 2), (2, 1)):
+        folder = tmp_path / f"{saved_by} then {count}"
+        folder.mkdir()
+        first = runs.fit(saved_by, folder, [*words, "--trainer.max_rounds", "1"])
+        last = first.relative_to(folder) / "checkpoints" / "last.ckpt"
+        runs.fit(count, folder, [*words, "--ckpt_path", str(last)])
+        found = runs.contents(folder)
+        runs.same(whole[0], found[0])
+        runs.same(whole[2]["state_dict"], found[2]["state_dict"])

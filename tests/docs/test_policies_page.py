@@ -14,7 +14,7 @@ from dfl_lightning.round.record import Round
 from dfl_lightning.utils.errors import UserError
 
 PAGE = (Path(__file__).parents[2] / "docs" / "policies.md").read_text(encoding="utf-8")
-(EXAMPLE,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+EXAMPLE, SENDING = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 MARGIN = 0.05
 
 
@@ -135,3 +135,20 @@ def test_types_are_as_the_table_says(small_run):
     policies = [callbacks.AFIND(), callbacks.AdaptiveThreshold(), callbacks.Uniform(), callbacks.Bernoulli(0.3)]
     small_run(1, policies=[*policies, callbacks.Stale(), Look()]).fit()
     assert len(seen) >= 14
+
+
+def test_the_example_of_what_is_sent_sends_a_share_of_the_entries_and_costs_as_much(small_run):
+    scope: dict = {}
+    exec(compile(SENDING, "policies.md", "exec"), scope)
+    shares = []
+
+    class Look(callbacks.Monitor):
+        def on_trained(self, round):
+            trained, sent = (round.bank.rows(name) - round.bank.rows("models") for name in ("trained", "sent"))
+            shares.append(float((sent != 0).double().mean()))
+            kept = sent != 0
+            torch.testing.assert_close(sent[kept], trained[kept] / 0.25, rtol=1e-3, atol=1e-6)
+
+    run = small_run(2, policies=[callbacks.Gossip(2), callbacks.Uniform(), scope["SomeEntries"](0.25), Look()]).fit()
+    assert shares == pytest.approx([0.25] * 2, abs=0.05)
+    assert run.trainer.run.metrics["bytes_received"].tolist() == [2 * run.module.layout.width] * 2

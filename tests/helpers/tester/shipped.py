@@ -90,10 +90,19 @@ def threshold_by_the_letter() -> cb.AdaptiveThreshold:
     return cb.AdaptiveThreshold(rule="literal")
 
 
+def noisy() -> cb.GaussianNoise:
+    return cb.GaussianNoise(clip=0.5, sigma=0.1)
+
+
+def backwards() -> cb.SignFlip:
+    return cb.SignFlip(fraction=0.5)
+
+
 EITHER = ("clients", "server")
 ADAPTIVE = (cb.AdaptiveThreshold,)
 APART = {"init": "independent"}
 COINS = {"DPFL coins": by_place}
+NOISE = {"outgoing GaussianNoise": by_place}
 
 LISTED: dict[str, list[Listed]] = {
     "selection": [
@@ -122,6 +131,12 @@ LISTED: dict[str, list[Listed]] = {
         Listed("federico", lambda: cb.FedeRiCo(k=2), draws={"federico": coin_first}),
         Listed("federico, greedy", lambda: cb.FedeRiCo(k=2, epsilon=0), draws={"federico": coin_first}),
         Listed("ifca", cb.IFCA, places=("server", "three servers"), settings=APART),
+    ],
+    "outgoing": [
+        Listed("noise", noisy, places=EITHER, draws=NOISE),
+        Listed("largest entries", lambda: cb.TopK(share=0.3), places=EITHER),
+        Listed("attack", backwards, places=EITHER),
+        Listed("noise, largest entries, attack", noisy, (cb.TopK, backwards), places=EITHER, draws=NOISE),
     ],
     "threshold": [
         Listed("adaptive", cb.AdaptiveThreshold, (cb.AFIND,)),

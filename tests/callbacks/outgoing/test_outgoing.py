@@ -1,0 +1,296 @@
+"""Noise, compression and an attack, against a federation written out in numpy."""
+
+import functools
+
+import networkx as nx
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from dfl_lightning import callbacks as cb
+from dfl_lightning.functional import clipped, largest_entries
+from dfl_lightning.round import senders as senders_module
+from dfl_lightning.utils.errors import UserError
+from dfl_lightning.utils.random_streams import stream
+
+CLIENTS, ROUNDS, LR = 5, 3, 0.5
+NOISE, TOP, FLIP = functools.partial(cb.GaussianNoise, 0.4, 0.3), functools.partial(cb.TopK, 0.3), cb.SignFlip
+
+
+def flip():
+    return cb.SignFlip(clients=[1, 4], scale=2.0)
+
+
+POLICIES = {"noise": [NOISE], "largest": [TOP], "attack": [flip], "all": [TOP, NOISE, flip]}
+
+
+@pytest.fixture
+def federation(start):
+    def _start(policies, engine="loop", topology="complete", network=None, **more):
+        torch.manual_seed(0)
+        return start(
+            *[make() for make in policies],
+            cb.Gossip("all"),
+            cb.Uniform(),
+            clients=CLIENTS,
+            network=network or nn.Linear(5, 3),
+            topology=topology,
+            lr=LR,
+            batch_size=6,
+            local_epochs=2,
+            trainer={"precision": "64-true", "engine": engine},
+            **more,
+        )
+
+    return _start
+
+
+# --- the federation in numpy ------------------------------------------------------------------------------------------
+def trained(row, x, y):
+    """Two steps of gradient descent of softmax regression."""
+    weight, bias = row[:15].reshape(3, 5).copy(), row[15:].copy()
+    for _ in range(2):
+        scores = x @ weight.T + bias
+        shares = np.exp(scores - scores.max(1, keepdims=True))
+        error = shares / shares.sum(1, keepdims=True) - np.eye(3)[y]
+        weight, bias = weight - LR * error.T @ x / len(y), bias - LR * error.mean(0)
+    return np.concatenate([weight.reshape(-1), bias])
+
+
+def with_noise(update, client, round, memory):
+    z = torch.randn(18, generator=stream(0, "outgoing GaussianNoise", round, client, 0), dtype=torch.float64).numpy()
+    return update * min(1, 0.4 / np.sqrt((update**2).sum())) + 0.3 * 0.4 * z
+
+
+def largest(update, client, round, memory):
+    update = update + memory.get(client, 0)
+    kept = np.zeros_like(update)
+    places = sorted(range(18), key=lambda place: -abs(update[place]))[:5]  # round(0.3 * 18)
+    kept[places] = update[places]
+    memory[client] = update - kept
+    return kept
+
+
+def flipped(update, client, round, memory):
+    return -2 * update if client in (1, 4) else update
+
+
+RULES = {NOISE: with_noise, TOP: largest, flip: flipped}
+
+
+def by_hand(run, policies, server=False):
+    data = run.module.data
+    samples = [[t.numpy() for t in data.batch(data.train[i], torch.float64)] for i in range(CLIENTS)]
+    models, memory = run.models.numpy().copy(), {}
+    for round in range(ROUNDS):
+        starts = [models[CLIENTS if server else i] for i in range(CLIENTS)]
+        own = [trained(start, *samples[i]) for i, start in enumerate(starts)]
+        sent = []
+        for i in range(CLIENTS):
+            update = own[i] - starts[i]
+            for make in policies:
+                update = RULES[make](update, i, round, memory)
+            sent.append(starts[i] + update)
+        if server:
+            models = np.stack([*own, np.mean(sent, 0)])
+        else:
+            models = np.stack([(own[i] + sum(sent) - sent[i]) / CLIENTS for i in range(CLIENTS)])
+    return models, memory
+
+
+@pytest.mark.parametrize("topology", ["complete", "server"])
+@pytest.mark.parametrize("engine", ["loop", "stacked"])
+@pytest.mark.parametrize("name", POLICIES)
+def test_a_run_is_the_one_in_numpy(federation, name, engine, topology):
+    run = federation(POLICIES[name], engine, topology)
+    expected, memory = by_hand(run, POLICIES[name], topology == "server")
+    honest, _ = by_hand(run, [], topology == "server")
+    assert not np.allclose(honest, expected, atol=1e-3)
+    run.go(ROUNDS)
+    np.testing.assert_allclose(run.models.numpy(), expected, rtol=1e-11, atol=1e-13)
+    for client, rest in memory.items():
+        np.testing.assert_allclose(run.bank.rows("residual")[client].numpy(), rest, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.cpu_bits
+@pytest.mark.parametrize("name", POLICIES)
+def test_it_does_not_matter_how_many_go_together_nor_where_a_run_was_stopped(federation, monkeypatch, name):
+    whole = federation(POLICIES[name]).go(ROUNDS)
+    monkeypatch.setattr(senders_module, "BLOCK_BYTES", 1)
+    first = federation(POLICIES[name]).go(1)
+    second = federation(POLICIES[name])
+    second.take_up({"bank": {k: v.clone() for k, v in first.bank.state_dict().items()}, "callbacks": {}}).go(ROUNDS - 1)
+    for rows in whole.bank.boundary.rows:
+        assert torch.equal(whole.bank.boundary.rows[rows], second.bank.boundary.rows[rows]), rows
+
+
+def test_without_such_a_policy_what_is_sent_is_what_was_trained(federation):
+    class Looks(cb.Monitor):
+        def on_trained(self, round):
+            self.same = round.bank.rows("sent") is round.bank.rows("trained")
+
+    looks = Looks()
+    run = federation([lambda: looks]).go()
+    assert looks.same
+    assert list(run.bank.boundary.rows) == ["models"]
+
+
+def test_who_is_down_sends_nothing_and_keeps_what_it_has_kept(federation, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "up.txt").write_text("1 1 1 1 1\n1 0 1 1 1\n")
+    run = federation([TOP, lambda: cb.Trace("up.txt", repeat=True)])
+    before, after = (run.go().bank.rows("residual").clone() for _ in range(2))
+    assert torch.equal(before[1], after[1])
+    assert not torch.equal(before[0], after[0])
+
+
+# --- what is counted --------------------------------------------------------------------------------------------------
+def bytes_of(run):
+    return run.go().rounds[-1].metrics["bytes_received"] * CLIENTS
+
+
+class Short(cb.Outgoing):
+    """Numbers of one byte."""
+
+    def send(self, updates, senders):
+        return updates
+
+    def bytes_of(self, width):
+        return width
+
+
+def test_a_sparse_update_costs_a_value_and_a_position_where_the_start_is_known(federation):
+    download, upload = 4 * 18, 8 * 5
+    assert bytes_of(federation([], topology="server")) == CLIENTS * 2 * download
+    assert bytes_of(federation([TOP], topology="server")) == CLIENTS * (download + upload)
+    assert bytes_of(federation([TOP, flip], topology="server")) == CLIENTS * (download + upload)
+    assert bytes_of(federation([TOP, NOISE], topology="server")) == CLIENTS * 2 * download
+    assert bytes_of(federation([NOISE, TOP], topology="server")) == CLIENTS * (download + upload)
+
+
+def test_neighbours_who_do_not_know_the_start_get_whole_models(federation):
+    run = federation([TOP])
+    assert bytes_of(run) == CLIENTS * 4 * 4 * 18
+    assert any("TopK saves no bytes without a server" in remark for remark in run.trainer.remarks)
+    assert not any("TopK" in remark for remark in federation([TOP], topology="server").trainer.remarks)
+    assert bytes_of(federation([Short])) == CLIENTS * 4 * 18
+
+
+def test_bytes_of_links_add_up_to_those_of_the_round(federation):
+    run = federation([TOP], topology="server").go()
+    ledger = run.rounds[0].record.ledger
+    assert int(ledger.by_link(18).bytes.sum()) == ledger.total_bytes(18) == CLIENTS * (72 + 40)
+    ledger.fetch_part("something", 3, torch.tensor([CLIENTS]), torch.tensor([0]))
+    assert int(ledger.by_link(18).bytes.sum()) == ledger.total_bytes(18) == CLIENTS * (72 + 40) + 12
+
+
+# --- personal parts ---------------------------------------------------------------------------------------------------
+def test_only_shared_columns_are_changed(federation):
+    class Wild(cb.Outgoing):
+        widths = set()
+
+        def send(self, updates, senders):
+            self.widths.add(updates.shape[1])
+            return updates + 1e6
+
+    run = federation([Wild], shared=["weight"]).go()
+    assert Wild.widths == {15}
+    assert run.models[:, :15].abs().max() > 1e5
+    assert torch.equal(run.models[:, 15:], run.rounds[0].trained[:, 15:])
+
+
+# --- mistakes ---------------------------------------------------------------------------------------------------------
+def sending(function):
+    return lambda: type("Mine", (cb.Outgoing,), {"send": lambda self, updates, senders: function(updates, senders)})()
+
+
+@pytest.mark.parametrize(
+    ("function", "sentence"),
+    [
+        (lambda u, s: u[:, :3], r"round 0: outgoing Mine sends float64 \[\d, 3\]; it must be float \[\d, 18\]"),
+        (lambda u, s: u > 0, r"outgoing Mine sends bool \[\d, 18\]"),
+        (lambda u, s: u / (s.ids[:, None] != 2), r"round 0: outgoing Mine: what client 2 sends is not finite"),
+        (lambda u, s: s.normal((3, 18)), r"outgoing Mine draws numbers of shape \[3, 18\]; the first dimension"),
+    ],
+)
+def test_a_policy_that_breaks_its_promise_is_named(federation, function, sentence):
+    with pytest.raises(UserError, match=sentence):
+        federation([sending(function)]).go()
+
+
+@pytest.mark.parametrize(
+    ("make", "sentence"),
+    [
+        (lambda: cb.GaussianNoise(clip=0), "outgoing.clip=0; it is a length above 0"),
+        (lambda: cb.GaussianNoise(sigma=-1), "outgoing.sigma=-1; it is a standard deviation, 0 or more"),
+        (lambda: cb.TopK(0), "outgoing.share=0; it is a share above 0 and at most 1"),
+        (lambda: cb.SignFlip(1.5), "outgoing.fraction=1.5; it is a share from 0 to 1"),
+        (lambda: cb.SignFlip(0.5, [1]), "outgoing.fraction and outgoing.clients both name the adversaries; keep one"),
+        (lambda: cb.SignFlip(scale=0), "outgoing.scale=0; it must be above 0"),
+        (cb.SignFlip, "outgoing SignFlip: the data know of no adversaries"),
+        (lambda: cb.SignFlip(0.01), "outgoing.fraction=0.01 of 5 clients is nobody"),
+        (lambda: cb.SignFlip(clients=[5]), "outgoing.clients names 5, but there are 5 clients, 0 to 4"),
+        (lambda: type("Odd", (cb.TopK,), {"who": lambda self, f: torch.ones(2)})(), r"outgoing Odd: who\(\) returns"),
+    ],
+)
+def test_a_mistake_is_named_before_anything_is_trained(federation, make, sentence):
+    with pytest.raises(UserError, match=sentence):
+        federation([make])
+
+
+@pytest.mark.parametrize(
+    ("policies", "sentence"),
+    [
+        ([TOP, TOP], "outgoing has TopK twice; keep one"),
+        ([cb.Fairness, cb.Fairness], "monitors has Fairness twice; keep one"),
+        ([TOP, type("Other", (cb.TopK,), {})], "outgoing TopK and Other both keep a row set 'residual'; rename one"),
+    ],
+)
+def test_policies_that_would_get_into_each_others_way_are_refused(federation, policies, sentence):
+    with pytest.raises(UserError, match=sentence):
+        federation(policies)
+
+
+def test_noise_on_running_statistics_is_refused(federation):
+    network = nn.Sequential(nn.Linear(5, 4), nn.BatchNorm1d(4), nn.Linear(4, 3))
+    with pytest.raises(UserError, match=r"would add noise to '1.running_mean', a running statistic"):
+        federation([NOISE], network=network)
+    federation([NOISE], network=network, shared=["0.*", "2.*"])
+
+
+# --- the adversaries --------------------------------------------------------------------------------------------------
+def test_adversaries_are_drawn_by_the_seed_or_known_from_the_data(federation):
+    run = federation([lambda: cb.SignFlip(0.4)])
+    policy = run.trainer.policy(cb.Outgoing)
+    drawn = policy.who(run.module.federation)
+    assert int(drawn.sum()) == 2
+    order = torch.randperm(CLIENTS, generator=stream(0, "SignFlip adversaries"))
+    assert torch.nonzero(drawn).flatten().tolist() == sorted(order[:2].tolist())
+    run.module.federation.data.adversaries = torch.tensor([True, False, False, True, False])
+    assert torch.equal(cb.SignFlip().who(run.module.federation), run.module.federation.data.adversaries)
+
+
+# --- the mathematics --------------------------------------------------------------------------------------------------
+def test_the_largest_entries_are_those_of_a_sort():
+    draws = torch.Generator().manual_seed(3)
+    rows = torch.randint(-4, 5, (40, 9), generator=draws).double()  # many are equal
+    for count in range(10):
+        found = largest_entries(rows, count)
+        for row, kept in zip(rows.tolist(), found.tolist(), strict=True):
+            places = sorted(range(9), key=lambda place, row=row: (-abs(row[place]), place))[:count]
+            assert kept == [value if place in places else 0 for place, value in enumerate(row)]
+
+
+def test_a_clipped_update_is_no_longer_than_it_may_be():
+    rows = torch.randn(20, 30, generator=torch.Generator().manual_seed(4)) * torch.logspace(-3, 20, 20)[:, None]
+    found = clipped(rows, 2.0).double().numpy()
+    lengths = np.linalg.norm(rows.double().numpy(), axis=1, keepdims=True)
+    np.testing.assert_allclose(found, rows.double().numpy() * np.minimum(1, 2 / lengths), rtol=1e-6)
+
+
+def test_everybody_in_reach_of_an_adversary_is_harmed_and_nobody_else(federation):
+    ring = nx.cycle_graph(CLIENTS)
+    usual, attacked = (federation(p, topology=ring).go() for p in ([], [lambda: cb.SignFlip(clients=[0], scale=5.0)]))
+    differ = (usual.models - attacked.models).abs().amax(1) > 1e-9
+    assert differ.tolist() == [False, True, False, False, True]

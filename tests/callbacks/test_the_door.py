@@ -1,0 +1,244 @@
+"""What a client did not send, nobody else ever sees; of itself it sees what it trained."""
+
+import functools
+
+import pytest
+import torch
+from tester.scenes import CLUSTERS, ROUNDS, picture, start
+from tester.shipped import LISTED, Listed, where_they_work
+
+from dfl_lightning import callbacks as cb
+from dfl_lightning.bank.references import References, Term
+from dfl_lightning.objectives import GradientTracking
+from dfl_lightning.utils.errors import UserError
+
+SECRETIVE = 3
+CLIENTS = len(CLUSTERS)
+OTHERS = torch.arange(CLIENTS) != SECRETIVE
+OF_RECEIVERS = ("candidates", "similarity", "scores", "selected", "stand_in", "votes", "weights", "threshold")
+TRACKING = Listed("gradient tracking", cb.Metropolis, settings={"objective": GradientTracking()})
+
+
+class Canary(cb.Outgoing):
+    """Updates that have nothing to do with what was trained, the same ones in each round."""
+
+    def send(self, updates, senders):
+        wave = torch.arange(updates.shape[1], dtype=updates.dtype)
+        return 0.1 * torch.sin(wave * (1 + senders.ids[:, None]))
+
+
+class Meddler(cb.Policy):
+    """After the training somebody is told to have trained something else."""
+
+    def __init__(self, size=1.0):
+        self.size = size
+
+    def on_outgoing(self, round):
+        shared = round.bank.layout.shared.mask(round.bank.layout.width)
+        wave = torch.cos(torch.arange(round.bank.layout.width).double() * (3 + round.index))
+        round.bank.rows("trained")[SECRETIVE, shared] += self.size * wave[shared]
+
+
+def go(listed, place, *also):
+    """All rounds; after each the secretive client goes on with what it would have without a meddler."""
+    run = start(listed, place, also=(*also, Canary))
+    for _ in range(ROUNDS):
+        yield run, picture(run.go())
+
+
+def policies():
+    """Everything that reads models, at each place where it works; gradients are refused (see below)."""
+    found = where_they_work("selection", "threshold", "substitution", "aggregation")
+    found = [p for p in found if not any(name in p.id for name in ("first batch", "as printed (clients)"))]
+    found += [p for p in where_they_work("selection") if p.values[0].name in ("dpfl as printed", "panm as printed")]
+    return [*found, pytest.param(TRACKING, "clients", id="objective: gradient tracking (clients)")]
+
+
+@pytest.mark.parametrize(("listed", "place"), policies())
+def test_nobody_sees_what_a_client_did_not_send(listed, place):
+    noticed = False
+    pairs = zip(go(listed, place), go(listed, place, Meddler), strict=True)
+    for (plain, expected), (changed, seen) in pairs:
+        for name in [name for name in expected if name.startswith(("rows.", "ledger.m", "ledger.parts", "round."))]:
+            one, other = expected[name], seen[name]
+            if name.removeprefix("round.") in OF_RECEIVERS or not name.startswith("round."):
+                if not isinstance(one, torch.Tensor):
+                    continue
+                rows = torch.ones(len(one), dtype=torch.bool)
+                rows[SECRETIVE] = False
+                one, other = one[rows], other[rows]
+            torch.testing.assert_close(other, one, rtol=0, atol=0, equal_nan=True, msg=f"{expected['index']}, {name}")
+        noticed |= not torch.equal(expected["rows.models"][SECRETIVE], seen["rows.models"][SECRETIVE])
+        for name, rows in changed.bank.boundary.rows.items():
+            rows[SECRETIVE] = plain.bank.boundary.rows[name][SECRETIVE]
+    assert noticed
+
+
+class Naive(cb.Monitor):
+    """Remembers what was sent."""
+
+    def on_trained(self, round):
+        self.sent = round.bank.rows("sent").clone()
+
+
+@pytest.mark.parametrize(("listed", "place"), where_they_work("aggregation"))
+def test_a_receiver_averages_its_own_model_and_what_others_sent(listed, place):
+    monitor = Naive()
+    for _, seen in go(listed, place, lambda: monitor):
+        if "round.weights" not in seen:
+            continue
+        for i, weights in enumerate(seen["round.weights"]):
+            expected = seen["trained"][i]
+            if weights.any():
+                rows = [seen["trained"][j] if i == j else monitor.sent[j] for j in range(len(weights))]
+                expected = sum(w * row for w, row in zip(weights.tolist(), rows, strict=True))
+            torch.testing.assert_close(seen["rows.models"][i], expected, rtol=1e-9, atol=1e-9)
+    assert not torch.equal(monitor.sent, seen["trained"])
+
+
+# --- the verbs --------------------------------------------------------------------------------------------------------
+class Verbs(cb.Gossip):
+    """What each verb finds, with the rows as they are."""
+
+    def on_compare(self, round):
+        bank, n = round.bank, round.num_nodes
+        self.trained, self.sent = bank.rows("trained").clone(), bank.rows("sent").clone()
+        self.models = bank.rows("models").clone()
+        pairs = round.candidates | torch.eye(n, dtype=torch.bool)
+        self.pairs = pairs
+        self.losses = round.evaluate_pairs(pairs)
+        self.found = {
+            (origin, centre): round.compare("trained", pairs, relative_to=origin, centre=centre)
+            for origin in (None, "start", "models")
+            for centre in (False, True)
+        }
+        halves = torch.full((n, n), 1 / n, dtype=torch.float64)
+        owners = torch.arange(round.num_clients)
+        mean = References((Term("trained", halves[owners]),), owners, "trained")
+        both = References((Term("trained", owners), Term("trained", owners.flip(0))), owners, "trained")
+        self.mean, self.both = round.evaluate(mean).losses, round.evaluate(both).losses
+        self.gradients = round.gradients(mean)
+        self.gradient = round.gradients(References.rows("trained", torch.tensor([1]), torch.tensor([0])))
+
+
+@pytest.fixture
+def verbs():
+    policy = Verbs(k=2)
+    run = start(Listed("verbs", lambda: policy), "clients", also=(Canary,)).go()
+    return policy, run
+
+
+def loss_of(run, row, owner):
+    """By plain torch, of a row or of one that wants a gradient."""
+    x, y = run.module.data.batch(run.module.data.train[owner], torch.float64)
+    parts = row.split([entry.stop - entry.start for entry in run.module.layout.entries])
+    parameters = {e.name: p.view(e.shape) for e, p in zip(run.module.layout.entries, parts, strict=True)}
+    return torch.nn.functional.cross_entropy(torch.func.functional_call(run.module.network, parameters, x), y)
+
+
+def heard(policy, i, j):
+    return policy.trained[i] if i == j else policy.sent[j]
+
+
+def test_evaluations_are_of_ones_own_model_and_of_what_others_sent(verbs):
+    policy, run = verbs
+    for i, j in torch.nonzero(policy.pairs).tolist():
+        assert float(policy.losses[i, j]) == pytest.approx(float(loss_of(run, heard(policy, i, j), i)), rel=1e-9)
+    n = len(policy.pairs)
+    for i in range(n):
+        mean = sum(heard(policy, i, j) for j in range(n)) / n
+        assert float(policy.mean[i]) == pytest.approx(float(loss_of(run, mean, i)), rel=1e-9)
+        both = policy.trained[i] + heard(policy, i, n - 1 - i)
+        assert float(policy.both[i]) == pytest.approx(float(loss_of(run, both, i)), rel=1e-9)
+
+
+def test_gradients_are_at_what_was_received(verbs):
+    policy, run = verbs
+    row = policy.sent[1].clone().requires_grad_()
+    loss_of(run, row, 0).backward()
+    torch.testing.assert_close(policy.gradient[0], row.grad, rtol=1e-9, atol=1e-12)
+    n = len(policy.pairs)
+    for i in range(n):
+        row = (sum(heard(policy, i, j) for j in range(n)) / n).requires_grad_()
+        loss_of(run, row, i).backward()
+        torch.testing.assert_close(policy.gradients[i], row.grad, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("centre", [False, True])
+@pytest.mark.parametrize("origin", [None, "start", "models"])
+def test_comparisons_are_of_ones_own_row_with_what_others_sent(verbs, origin, centre):
+    policy, _ = verbs
+    found = policy.found[origin, centre]
+    base = torch.zeros_like(policy.models) if origin is None else policy.models
+    down = (policy.trained == policy.models).all(1)
+    for i, j in torch.nonzero(policy.pairs).tolist():
+        own, theirs = policy.trained[i] - base[i], heard(policy, i, j) - base[j]
+        distance = torch.linalg.vector_norm(own - theirs)
+        if centre:
+            seen = [heard(policy, i, k) - base[k] for k in torch.nonzero(policy.pairs[i]).flatten().tolist()]
+            middle = torch.stack(seen).mean(0)
+            own, theirs = own - middle, theirs - middle
+        cosine = torch.nn.functional.cosine_similarity(own, theirs, dim=0, eps=1e-30)
+        if down[i] or down[j]:
+            continue
+        assert float(found.distances[i, j]) == pytest.approx(float(distance), rel=1e-6, abs=1e-9)
+        lonely = centre and int(policy.pairs[i].sum()) == 1
+        assert lonely or float(found.cosines[i, j]) == pytest.approx(float(cosine), abs=1e-8)
+
+
+# --- what no policy has passed ----------------------------------------------------------------------------------------
+class EarlierModels(cb.Gossip):
+    """Evaluates others' models of before the training."""
+
+    def on_compare(self, round):
+        round.evaluate_pairs(round.candidates, "models")
+
+
+class EarlierDistances(cb.Gossip):
+    """Compares them."""
+
+    def on_compare(self, round):
+        round.compare("models", round.candidates)
+
+
+class Gradients(cb.Gossip):
+    """Compares gradients."""
+
+    def on_compare(self, round):
+        owners = torch.nonzero(round.participants).squeeze(1)
+        round.compare(round.gradients(References.rows("models", owners)), round.candidates)
+
+
+class EarlierMixes(cb.Uniform):
+    """Averages models of before the training."""
+
+    def on_mix(self, round):
+        round.mix([(round.weights[round.receivers], "models")], into="models", where=round.receivers)
+
+
+class EarlierStarts(cb.Gossip):
+    """Trains a neighbour's model."""
+
+    def on_propose(self, round):
+        owners = round.jobs.owners
+        round.jobs = References((Term("models", owners.roll(1)),), owners)
+
+
+@pytest.mark.parametrize("policy", [EarlierModels, EarlierDistances, Gradients, EarlierMixes, EarlierStarts])
+def test_what_no_outgoing_policy_has_passed_is_refused(policy):
+    listed = Listed("reads it", policy)
+    start(listed, "clients").go()
+    with pytest.raises(UserError, match=r"round 0: a policy .* which no Outgoing policy has passed"):
+        start(listed, "clients", also=(Canary,)).go()
+
+
+def test_gradients_as_proxies_are_refused_before_anything_is_trained():
+    with pytest.raises(
+        UserError, match=r"selection\.proxy=grad_batch sends gradients, which no Outgoing policy changes"
+    ):
+        start(Listed("gradients", functools.partial(cb.AFIND, proxy="grad_batch")), "clients", also=(Canary,))
+
+
+def test_every_way_of_reading_is_tried():
+    tried = {type(listed.make()) for family in ("selection", "substitution") for listed in LISTED[family]}
+    assert {cb.AFIND, cb.DPFL, cb.FDMS, cb.FedeRiCo, cb.Gossip, cb.IFCA, cb.PANM, cb.PENS, cb.Stale} <= tried
