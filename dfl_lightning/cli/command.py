@@ -41,7 +41,7 @@ from dfl_lightning.cli.class_folders import find_class_folders
 from dfl_lightning.cli.config_objects import annotations_of, check_objects
 from dfl_lightning.cli.error_messages import lightnings_sentence, sentence_of
 from dfl_lightning.cli.help import page_without_torch
-from dfl_lightning.cli.keys import KEYS
+from dfl_lightning.cli.keys import KEYS, LISTS
 from dfl_lightning.cli.options import options_page
 from dfl_lightning.cli.registry import FAMILIES, path_of
 from dfl_lightning.cli.runs import command_to_go_on, config_of_run, no_run, remarks_on_history, take_run

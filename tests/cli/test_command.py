@@ -742,3 +742,47 @@ def test_a_plain_run_prints_our_lines_and_nothing_else(here):
     assert len(lines) == len(beginnings)
     for line, beginning in zip(lines, beginnings, strict=True):
         assert line.startswith(beginning)
+
+
+# --- groups that take several classes ---------------------------------------------------------------------------------
+def outgoing(dfl, words):
+    found = resolved(dfl, words)["outgoing"]
+    specs = found if isinstance(found, list) else [] if found is None else [found]
+    return [(spec["class_path"].rpartition(".")[2], spec["init_args"]) for spec in specs]
+
+
+def test_what_is_sent_is_one_class_or_a_list_of_them(dfl, tmp_path):
+    noise, some = {"clip": 1.0, "sigma": 1.0}, {"share": 0.01}
+    assert outgoing(dfl, "--config gossip") == []
+    assert outgoing(dfl, "--config gossip --outgoing GaussianNoise") == [("GaussianNoise", noise)]
+    words = "--config gossip --outgoing [TopK,GaussianNoise] --outgoing.clip 2"
+    assert outgoing(dfl, words) == [("TopK", some), ("GaussianNoise", {**noise, "clip": 2.0})]
+    (tmp_path / "mine.yaml").write_text("outgoing:\n- class_path: TopK\n  init_args: {share: 0.2}\n- GaussianNoise\n")
+    assert outgoing(dfl, "--config mine.yaml") == [("TopK", {"share": 0.2}), ("GaussianNoise", noise)]
+    assert outgoing(dfl, "--config mine.yaml --outgoing TopK") == [("TopK", some)]
+    assert outgoing(dfl, "--config mine.yaml --outgoing null") == []
+
+
+def test_classes_of_other_families_and_options_of_others_are_refused_in_lists_too(dfl):
+    for words, sentence in {
+        "--outgoing Gossip": "outgoing 'Gossip' is a selection; outgoing policies are: GaussianNoise, SignFlip, TopK",
+        "--outgoing [TopK,Gossip]": "outgoing 'Gossip' is a selection",
+        "--selection TopK": "selection 'TopK' is an outgoing policy",
+        "--outgoing TopK --outgoing.clip 1": "outgoing TopK has no option 'clip' (its options: share)",
+        "--outgoing.clip 1": "--outgoing.clip: no outgoing is chosen; name one with --outgoing",
+    }.items():
+        done = dfl(f"--config gossip {words} --print_config", small=False)
+        assert done.code == 2
+        assert sentence in done.err
+
+
+def test_a_run_takes_policies_of_what_is_sent_in_their_order_and_goes_on_with_them(dfl):
+    words = "--dropout Bernoulli --outgoing [TopK,SignFlip] --outgoing.fraction 0.4 --trainer.max_rounds 1"
+    done = dfl(f"--config gossip {words}")
+    assert "Bernoulli + TopK + SignFlip + Gossip + Uniform" in done.out
+    assert json.loads((done.run / "summary.json").read_text())["policies"][:3] == ["Bernoulli", "TopK", "SignFlip"]
+    assert [spec["class_path"].rpartition(".")[2] for spec in config_of(done.run)["outgoing"]] == ["TopK", "SignFlip"]
+    refused = dfl(f"--ckpt_path {done.run} --trainer.max_rounds 2 --outgoing TopK", small=False)
+    assert refused.code == 2
+    assert "--fork starts a new run from it" in refused.err
+    assert dfl(f"--ckpt_path {done.run} --trainer.max_rounds 2", small=False).code == 0
