@@ -42,6 +42,7 @@ def make_round():
             num_nodes=nodes,
             num_servers=servers,
             bank=FakeBank(),
+            engine=FakeBank(),
             seed=0,
             common_start=common,
             policies=(),
@@ -268,7 +269,11 @@ def test_only_hooks_that_are_written_are_called_and_none_of_a_policy_that_is_swi
 
     on, off = Loud(), Loud()
     on.name, off.name, off.switched_off = "on", "off", True
-    trainer = SimpleNamespace(callbacks=[on, off, Quiet()], profiler=Profiler(), lightning_module=None)
+    trainer = SimpleNamespace(
+        callbacks=[on, off, Quiet()],
+        profiler=Profiler(),
+        lightning_module=SimpleNamespace(bank=SimpleNamespace(boundary=SimpleNamespace(round=0))),
+    )
     call_round_hook(trainer, "on_trained", None)
     assert called == [("on", False)]
     assert len(names) == 1
