@@ -182,11 +182,15 @@ def tune_only(words: argparse.Namespace) -> int:
 
 def _tune(words: argparse.Namespace, study: Study, folder: Path) -> int:
     """Do the trials that are not done; 0 where all are."""
+    from dfl_lightning.study.checking import lacking_data
     from dfl_lightning.study.progress import Progress
     from dfl_lightning.study.running import Stops, run_cells
     from dfl_lightning.study.tuning import Tuning, run_trials
 
     tuning, jobs = Tuning(study, folder, words.scale), words.jobs or 1
+    lacking_data(
+        make_plan(study, folder, words.scale)
+    )  # rows and columns that have nothing to be tuned are checked too
     tuning.check()
     _make_trials_folder(folder)
     assert study.tune is not None

@@ -81,7 +81,7 @@ def caption(study: Study, folder: Path, scale: float) -> Iterator[str]:
     if tune is None:
         return
     where = f" in {tune.column}, used in all columns" if tune.column else ""
-    rounds = "" if tune.rounds is None else f", {tune.rounds} rounds each"
+    rounds = "" if tune.rounds is None else f", {tune.rounds} round{'s' * (tune.rounds > 1)} each"
     yield (
         f"tuned: {tune.trials} trials of each row{'' if tune.column else ' and column'}{where} ({tune.sampler}, seed "
         f"{tune.seed}{rounds}), by validation accuracy after the last round, with run seed {tune.run_seed}, which is "
@@ -158,7 +158,8 @@ class Tuning:
             for place in self.places:
                 accuracy = validation_accuracy(self.trials[place][number][1])
                 self.accuracies[place].append(accuracy)
-                self._searches[place].tell(asked[place], accuracy)
+                if number + 1 < self.tune.trials:  # a grid that has come to its end has nothing to be told
+                    self._searches[place].tell(asked[place], accuracy)
 
     def choose(self) -> dict[Place, Choice]:
         """The best trial of each place, once all are done; written into the study's folder too."""
@@ -177,7 +178,8 @@ class Tuning:
             about = {"row": row, "column": column, "values": choice.values, "trials": self.tune.trials}
             where = cell.folder.relative_to(self.folder).as_posix()
             entries.append({**about, "validation_accuracy": choice.accuracy, "trial": choice.trial, "folder": where})
-        content = {"of": _digest(self.study, self.scale), "tune": self.tune.content, "chosen": entries}
+        about = {"of": _digest(self.study, self.scale), "optuna": self._optuna.__version__}
+        content = {**about, "tune": self.tune.content, "chosen": entries}
         head = "# The values that dfl-study run has chosen by validation accuracy; made again where it is removed\n"
         text = head + yaml.safe_dump(content, sort_keys=False, allow_unicode=True)
         write_atomically(tuned_file(self.folder, self.scale), lambda file: file.write(text.encode()))

@@ -46,6 +46,7 @@ OF_USERS = {
     "my_network.yaml",
     "my_network.graphml",
     "config.yaml",
+    "tuned.yaml",
 }  # examples, and a run's own
 ELSEWHERE = {
     *("Trainer", "EarlyStopping", "ModelCheckpoint", "DataLoader", "DiGraph"),

@@ -278,7 +278,7 @@ def test_this_machine_takes_a_cell_through_its_time_limits_with_the_same_bits(on
     assert "small: 1 cells submitted" in started("run", "small.yaml", "--slurm.executor", "local", *limits)
     until(lambda: state_of(cell).word in ("done", "failed"), 900)
     assert state_of(cell).is_done, state_of(cell).why
-    logs = "".join(file.read_text() for file in Path("studies/small/jobs").glob("*.err"))
+    logs = "".join(file.read_text() for file in Path("studies/small/jobs").glob("*_log.*"))
     assert "this job is timed-out" in logs
     assert logs.count("Requeued job") >= 1
     assert len(list((cell.folder / "run").iterdir())) == 1
