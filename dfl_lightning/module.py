@@ -55,7 +55,7 @@ class DFLModule(LightningModule):
         local_steps: batches of a client in a round, in place of `local_epochs`: the same number for all, however many
             samples a client has. Each round begins a new epoch.
         batch_size: samples in a local batch.
-        optimizer: of `torch.optim`, or of one's own; acting on each client by itself, fresh in every round and phase;
+        optimizer: of `torch.optim`, or your own; acts on each client separately, new in every round and phase;
             default SGD with `lr=0.05` and `momentum=0.9`.
         lr_scheduler: of `torch.optim.lr_scheduler`; a step a round. It may write any option of the optimizer's groups.
         shared: glob patterns of the parameters that clients exchange; the others are personal and never leave them.
@@ -356,7 +356,7 @@ class DFLModule(LightningModule):
 
         Returns:
             Arrays over clients, float64 [m]: `val_loss`, `val_acc`, `test_loss`, `test_acc` and the chosen metrics
-            (splits without data are missing); `global_test_*` [1] where one server's model is everybody's.
+            (splits without data are missing); `global_test_*` [1] where a single server has the model of all.
         """
         bank, data = self.bank, self.data
         references = self.judged()

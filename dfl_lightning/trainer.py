@@ -246,7 +246,7 @@ class DFLTrainer(Trainer):
         return next((policy for policy in self.policies() if isinstance(policy, family)), None)
 
     def settle_policies(self) -> tuple[RoundCallback, ...]:
-        """The policies and monitors that take part: nothing that nobody reads.
+        """The policies and monitors that take part: those whose results are read.
 
         There is one selection, one aggregation, any number of Outgoing, and at most one of each other family.
 
@@ -457,12 +457,12 @@ def _checkpoint(path: str | Path | None) -> str | Path | None:
 
 
 def default_monitors() -> list[families.Monitor]:
-    """What is measured where nobody names a monitor: how well neighbours and friends are found."""
+    """The monitors of a run that names none: how well neighbours and friends are found."""
     return [families.NeighbourAccuracy(), families.FriendAccuracy()]
 
 
 def default_callbacks(given: Iterable[Callback]) -> list[Callback]:
-    """What a run has where nobody names it: `Gossip`, `Uniform` and `default_monitors`.
+    """The callbacks of a run that names none: `Gossip`, `Uniform` and `default_monitors`.
 
     Args:
         given: the callbacks that were named; of a family that is among them there is no default.

@@ -519,7 +519,7 @@ def test_a_threshold_under_gossip_is_switched_off_and_noted():
     assert round.threshold is None
     assert "threshold" not in metrics
     assert notes(trainer, trainer.lightning_module) == [
-        "AdaptiveThreshold is switched off: nothing in this run reads what it writes"
+        "AdaptiveThreshold has no effect in this run and is ignored: no policy reads what it writes"
     ]
 
 

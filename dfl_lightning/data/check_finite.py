@@ -17,7 +17,7 @@ __all__ = ["refuse_what_is_no_number"]
 def refuse_what_is_no_number(
     clients: ClientData, split: Split, source: Source, dtype: torch.dtype = torch.float64
 ) -> None:
-    """Refuse NaN and infinity in images that somebody uses; what nobody uses does no harm, but to `normalise`.
+    """Refuse NaN and infinity in images that a client uses; other images matter to `normalise` only.
 
     One such pixel among a client's training images would end its training in every round.
 

@@ -40,7 +40,8 @@ def rotate(images: Tensor, degrees: float) -> Tensor:
 def materialise(source: Source, split: Split, normalise: bool = False, augment: Augment | None = None) -> ClientData:
     """Lay out the images so that from here on a batch is a gather by index.
 
-    Without rotations and label maps the source's own tensors are used; otherwise only what somebody uses is kept.
+    Without rotations and label maps the source's own tensors are used; otherwise only images that a client uses are
+    kept.
 
     Args:
         source: the data set.

@@ -169,9 +169,9 @@ def _proportional(have: np.ndarray, available: np.ndarray, rng: np.random.Genera
     """Test images of each class for each client of a group, int64 [members, C], in proportion to `have`."""
     counts = np.zeros_like(have)
     for c in np.flatnonzero(have.sum(0)):
-        order = rng.permutation(len(have))  # so that rounding favours nobody
+        order = rng.permutation(len(have))  # so that rounding favours no client
         counts[order, c] = divide(int(available[c]), have[order, c])
-    for member in np.flatnonzero(counts.sum(1) == 0):  # rounding left it nothing: whoever has most gives one
+    for member in np.flatnonzero(counts.sum(1) == 0):  # rounding left it nothing: the client with most gives one
         commonest = int(have[member].argmax())
         donor = int(np.where(counts[:, commonest] > 0, counts.sum(1), 0).argmax())
         if counts[donor, commonest] > 0 and counts[donor].sum() > 1:

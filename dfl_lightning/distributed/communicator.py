@@ -33,7 +33,7 @@ class FailedElsewhere(UserError):
 
 
 class LostProcess(UserError):
-    """Another process of the run is gone: nothing can be exchanged any more."""
+    """Another process of the run has ended: nothing can be exchanged any more."""
 
 
 class Ranks:
@@ -104,7 +104,7 @@ class Ranks:
         except BaseException as caught:
             error = caught
         if isinstance(error, LostProcess):
-            raise error  # there is nobody to agree with
+            raise error  # no other process can answer
         self._settle(error)
 
     def _settle(self, error: BaseException | None) -> None:
@@ -256,7 +256,7 @@ class Ranks:
     def _exchange(self, collective: Callable[..., Any], tensor: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         """A call of torch.distributed; a process that cannot be reached ends the run with one sentence."""
         if self.apart:
-            raise LostProcess("another process of the run is gone")
+            raise LostProcess("another process of the run has ended")
         try:
             collective(tensor, *args, **kwargs)
         except RuntimeError as error:

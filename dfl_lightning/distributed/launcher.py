@@ -1,8 +1,8 @@
-"""The processes of a run on one machine: how they are started, and who notices when one of them is gone.
+"""The processes of a run on one machine: how they are started, and how the end of one is noticed by the others.
 
-Lightning's own launcher kills everybody without a word when a process has died, the one that a user looks at included,
-and leaves the others waiting for half an hour when the first one has. Here the first process says what happened, and no
-process outlives another by more than seconds, wherever it waits.
+Lightning's own launcher kills all processes without a message when one has died, and leaves the others waiting for half
+an hour when the first one has. Here the first process reports what happened, and no process outlives another by more
+than seconds, wherever it waits.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ QUIET = "TORCH_CPP_LOG_LEVEL"
 PERIOD = 0.5
 """Seconds between two looks."""
 GRACE = 5.0
-"""Seconds in which the first process may leave by itself when it has lost another: it may be writing files."""
+"""Seconds that the first process has to end after another has ended: it may be writing files."""
 GRACE_OF_OTHERS = 2.0
-"""The same for the others when the first one is gone: they have nothing to save without it."""
+"""The same for the others after the first one has ended: they have nothing to save without it."""
 
 
 _children: list[subprocess.Popen] = []
@@ -51,9 +51,9 @@ class Launcher(_SubprocessScriptLauncher):
         return function(*args, **kwargs)
 
     def _call_children_scripts(self) -> None:
-        """They ignore Ctrl-C until they can stop with the others; a terminal sends it to all of them."""
+        """Started processes ignore Ctrl-C until they can stop together; a terminal sends it to all of them."""
         os.environ[FIRST] = str(os.getpid())
-        os.environ.setdefault(QUIET, "ERROR")  # this process says in a sentence when another is gone
+        os.environ.setdefault(QUIET, "ERROR")  # this process reports when another has ended
         here = threading.current_thread() is threading.main_thread()
         before = signal.signal(signal.SIGINT, signal.SIG_IGN) if here else None
         try:
@@ -80,7 +80,7 @@ class EndAtOnce:
 
 
 def _python_hears_interrupts() -> bool:
-    """Whether Ctrl-C means what it means in a fresh Python; it may be ignored, or somebody else's."""
+    """Whether Ctrl-C has Python's default handler; it may be ignored, or handled by other code."""
     return (
         threading.current_thread() is threading.main_thread()
         and signal.getsignal(signal.SIGINT) is signal.default_int_handler
@@ -88,12 +88,12 @@ def _python_hears_interrupts() -> bool:
 
 
 class Watch(threading.Thread):
-    """Looks twice a second whether somebody is gone, and ends this process if it has not left soon after.
+    """Polls every 0.5 s for processes that have ended, and then ends this one if it does not end by itself.
 
     Args:
-        lost: says who is gone, or nothing.
-        leave: ends the process, told who.
-        grace: seconds from one to the other.
+        lost: says which process has ended; empty: none.
+        leave: ends this process; gets what `lost` has said.
+        grace: seconds between the two.
     """
 
     def __init__(self, lost: Callable[[], str], leave: Callable[[str], None], grace: float) -> None:
@@ -114,14 +114,14 @@ def launched_by_another() -> bool:
 
 
 def watch_the_first() -> None:
-    """In a process that another has started: leave when that one is gone. May be called again."""
+    """In a process that another has started: end when that one has ended. May be called again."""
     known = any(isinstance(thread, Watch) for thread in threading.enumerate())
     if launched_by_another() and not known:
         Watch(lost_parent, lambda how: os._exit(1), GRACE_OF_OTHERS).start()
 
 
 def lost_parent() -> str:
-    """Whether the process that has started this one is gone, in words; empty while it is there."""
+    """A sentence if the process that has started this one has ended; otherwise empty."""
     there = not launched_by_another() or os.getppid() == int(os.environ[FIRST])
     return "" if there else "the first process of the run has ended"
 
@@ -144,7 +144,11 @@ def lost_child(seconds: float = 0.0) -> str:
 
 
 def wait_for_the_first_to_leave(seconds: float = 5.0) -> bool:
-    """Whether the first process ends within some seconds: it has met the same error, and has said so."""
+    """Whether the first process ends within some seconds, after it has reported the same error.
+
+    Args:
+        seconds: to wait.
+    """
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         if lost_parent():
@@ -154,7 +158,7 @@ def wait_for_the_first_to_leave(seconds: float = 5.0) -> bool:
 
 
 def _leave(how: str) -> None:
-    """End the first process, which waits for somebody who is gone and cannot be woken."""
+    """End the first process, which waits for a process that has ended and cannot be interrupted."""
     for child in _children:
         if child.poll() is None:
             child.kill()

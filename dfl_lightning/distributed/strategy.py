@@ -138,7 +138,7 @@ def strategy_for(strategy: str | Strategy, devices: Any, num_nodes: Any) -> str 
 
 
 def look_for_the_others() -> None:
-    """To be called now and then while everybody is busy.
+    """To be called regularly during long work.
 
     Raises:
         LostProcess: another process of the run on this machine has gone.

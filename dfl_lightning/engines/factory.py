@@ -35,7 +35,7 @@ def make_engine(choice: str, config: EngineConfig, layout: Layout, data: ClientD
     except CannotStack as obstacle:
         reason = f"{type(config.network).__name__} cannot be stacked: {obstacle}"
         if choice == "stacked":
-            raise UserError(f"engine=stacked: {reason}; use engine: loop, or auto to choose it by itself") from None
+            raise UserError(f"engine=stacked: {reason}; use engine: loop, or auto, which chooses it") from None
         engine = _loop(config, layout, data, trial)
         engine.reason = reason
         return engine

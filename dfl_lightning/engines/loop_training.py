@@ -107,7 +107,7 @@ class LoopModel:
         """
         job, config = self._job, self._job.work.config
         if loss is None and extras:
-            raise ValueError("extras are for a loss of one's own: grad(batch, loss, *extras)")
+            raise ValueError("extras need a loss: grad(batch, loss, *extras)")
         params = self._parameters
         if at is not None:
             params = [a.detach().requires_grad_(p.requires_grad) for a, p in zip(at, self._parameters, strict=True)]

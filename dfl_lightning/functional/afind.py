@@ -35,7 +35,8 @@ def selection_probabilities(cosines: Tensor, available: Tensor, nu: float) -> Te
         nu: temperature > 0; a small one puts all weight on the most similar neighbour.
 
     Returns:
-        Probabilities p_ij, float64 [r, n]; exactly 0 outside `available`. Rows sum to 1, or to 0 where nobody is there.
+        Probabilities p_ij, float64 [r, n]; exactly 0 outside `available`. Rows sum to 1, or to 0 where no neighbour is
+        available.
 
     Example:
         >>> cosines = torch.tensor([[0.9, 0.5, 0.0]])
@@ -90,8 +91,8 @@ def updated_probabilities(previous: Tensor, cosines: Tensor, selected: Tensor, a
         nu: temperature > 0 of eq. 8.
 
     Returns:
-        Probabilities p_ij, float64 [r, n]; everything outside `selected`, and so a row that selected nobody, is as in
-        `previous`. If `previous` sums to 1 over `available`, so does the result.
+        Probabilities p_ij, float64 [r, n]; everything outside `selected`, and so a row with an empty selection, is as
+        in `previous`. If `previous` sums to 1 over `available`, so does the result.
 
     Example:
         >>> previous = torch.full((1, 4), 0.25)
@@ -138,7 +139,7 @@ def entropy_sum(cosines: Tensor, selected: Tensor) -> Tensor:
         selected: the selected neighbours C_i, bool [r, n].
 
     Returns:
-        h_i >= 0 in nats, float64 [r]; 0 where nobody is selected.
+        h_i >= 0 in nats, float64 [r]; 0 for an empty selection.
 
     Example:
         >>> entropy_sum(torch.tensor([[0.9, 0.5, 0.0]]), torch.ones(1, 3, dtype=torch.bool))
@@ -161,10 +162,10 @@ def adaptive_threshold(cosines: Tensor, available: Tensor, tau: float) -> Tensor
     Args:
         cosines: similarity of the proxies, [r, n]; NaN = unknown, left out of the mean.
         available: the available neighbours B_i, bool [r, n].
-        tau: global threshold >= 0; 0 takes everybody, a huge one nobody.
+        tau: global threshold >= 0; 0 selects all, a very large one none.
 
     Returns:
-        theta_i in [0, tau], in units of `participation_ratio`, float64 [r]; 0 where nobody is available.
+        theta_i in [0, tau], in units of `participation_ratio`, float64 [r]; 0 where no neighbour is available.
 
     Example:
         >>> adaptive_threshold(torch.tensor([[0.9, 0.5, 0.0]]), torch.ones(1, 3, dtype=torch.bool), tau=0.5)
@@ -189,7 +190,7 @@ def literal_threshold(cosines: Tensor, selected: Tensor, tau: float) -> Tensor:
         tau: global threshold >= 0.
 
     Returns:
-        theta_i in (0, tau / 2], in units of `selection_probabilities`, float64 [r]; tau / 2 where nobody is selected.
+        theta_i in (0, tau / 2], in units of `selection_probabilities`, float64 [r]; tau / 2 for an empty selection.
 
     Example:
         >>> literal_threshold(torch.tensor([[0.9, 0.5, 0.0]]), torch.ones(1, 3, dtype=torch.bool), tau=0.5)
@@ -223,7 +224,7 @@ def boltzmann_weights(losses: Tensor, votes: Tensor, temperature: float = 1.0) -
     Args:
         losses: mean loss of row p as judged by receiver i, [r, P]; read only where there are votes. One that is not
             finite counts as infinite.
-        votes: how often row p enters receiver i's sum, [r, P]: bool, or numbers >= 0 where a row speaks for several
+        votes: how often row p enters receiver i's sum, [r, P]: bool, or numbers >= 0 where a row stands in for several
             clients or for a part of one.
         temperature: T > 0; a large T tends to plain shares of the votes.
 

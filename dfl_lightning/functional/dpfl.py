@@ -1,7 +1,7 @@
 """DPFL (*Decentralized Personalized Federated Learning*, AISTATS 2025): whom to average with, chosen greedily.
 
-A receiver k goes through its candidates in a random order with two sets: X, which begins as {k} and takes in whoever
-helps, and Y, which begins as everybody and loses whoever hurts. What a set is worth is minus the loss, on k's
+A receiver k goes through its candidates in a random order with two sets: X, which begins as {k} and gains candidates
+that help, and Y, which begins as all of them and loses those that do not. The value of a set is minus the loss, on k's
 validation data, of the weighted mean of its models. All receivers do their s-th step together: one call judges two
 models each.
 """
@@ -27,7 +27,7 @@ class Choice(NamedTuple):
 
     Args:
         chosen: the collaborators, X without the receiver itself, bool [r, n].
-        adding: a of each step, what the candidate adds to X, float64 [r, s]; NaN where nobody was judged.
+        adding: a of each step, what the candidate adds to X, float64 [r, s]; NaN where no candidate was evaluated.
         removing: b of each step, what Y gains without the candidate, float64 [r, s].
         probabilities: p of each step, float64 [r, s].
     """
@@ -147,7 +147,7 @@ def ggc(
     tolerance: float = 1e-6,
     literal: bool = False,
 ) -> Choice:
-    """Greedy graph construction (DPFL algorithm 2), with all candidates' models at hand.
+    """Greedy graph construction (DPFL algorithm 2), with all candidates' models available.
 
     Two models are judged for each candidate, and two more at the start: what X and Y are worth is remembered.
 
@@ -162,7 +162,7 @@ def ggc(
         literal: the test of the budget is where the paper prints it, after the last candidate: it stops nothing.
 
     Example:
-        Models 0, 2, -3 and 1.5; client 0 would like a model of 1. It takes in the 2 and nobody else.
+        Models 0, 2, -3 and 1.5; client 0's optimum is a model of 1. It adds the 2 and no other.
 
         >>> models = torch.tensor([0, 2, -3, 1.5], dtype=torch.float64)
         >>> choice = ggc(
@@ -280,17 +280,17 @@ def bggc(
 
 
 class _Full:
-    """Whom the budget stops: tested before each candidate, and for good (DPFL eq. 3)."""
+    """Receivers whose budget is exhausted, tested before each candidate (DPFL eq. 3)."""
 
     def __init__(self, limits: Tensor) -> None:
         self.limits = limits
 
     def before(self, step: int, chosen: Tensor) -> Tensor:
-        """Who judges nobody at a step, bool [r], given the number of others each has chosen, long [r]."""
+        """Receivers that evaluate no candidate at a step, bool [r], given how many others each has chosen, long [r]."""
         return chosen >= self.limits
 
     def after(self, who: Tensor, chosen: Tensor) -> None:
-        """These receivers have decided, long [w]; everybody's number of chosen ones, long [r]."""
+        """Note that receivers have decided, long [w], and how many others each has chosen, long [r]."""
 
 
 class _UntilTheNextBatch(_Full):
@@ -301,7 +301,7 @@ class _UntilTheNextBatch(_Full):
         self.batch, self.paused = batch, torch.zeros_like(limits, dtype=torch.bool)
 
     def before(self, step: int, chosen: Tensor) -> Tensor:
-        """See `_Full`; with a budget of 0 nobody is received, hence judged."""
+        """See `_Full`; with a budget of 0 no model is received or evaluated."""
         self.paused &= step % self.batch != 0
         return self.paused | (self.limits == 0)
 
@@ -352,7 +352,7 @@ def _greedy(
             at_x[who], at_y[who] = _known(begin(who))
         with_it, without_it = _known(trial(step, who))
         a, b = marginal_gain(at_x[who], with_it, tolerance), marginal_gain(at_y[who], without_it, tolerance)
-        p = torch.where(with_it.isinf(), 0.0, adding_probability(a, b))  # nobody takes in what breaks its model
+        p = torch.where(with_it.isinf(), 0.0, adding_probability(a, b))  # never a model that breaks the average
         added = coins[who, step] < p
         adding[who, step], removing[who, step], probabilities[who, step] = a, b, p
         at_x[who[added]], at_y[who[~added]] = with_it[added], without_it[~added]

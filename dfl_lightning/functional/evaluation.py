@@ -21,7 +21,7 @@ def neighbour_precision_recall(selected: Tensor, clusters: Tensor, reachable: Te
 
     Returns:
         Precision, the share of the selected that are in the receiver's own cluster (mean over the receivers that
-        selected somebody), and recall, the share of the reachable members of that cluster that are selected (mean over
+        selected a client), and recall, the share of the reachable members of that cluster that are selected (mean over
         the receivers that can reach one), both in [0, 1]. NaN where there is no such receiver.
 
     Example:
@@ -40,12 +40,12 @@ def friend_accuracy(friends: Tensor, clusters: Tensor, dropped: Tensor) -> float
     """How often a client that dropped out is replaced by one of its own cluster.
 
     Args:
-        friends: who stands in for each client, long [..., m]; -1 = nobody, which counts as wrong.
+        friends: the stand-in of each client, long [..., m]; -1 = none, which counts as wrong.
         clusters: the cluster of each client, long [m].
         dropped: who dropped out, bool [..., m].
 
     Returns:
-        Share of the dropped clients, in [0, 1]; NaN if nobody dropped out.
+        Share of the dropped clients, in [0, 1]; NaN if no client dropped out.
 
     Example:
         >>> friend_accuracy(torch.tensor([1, 2, -1]), torch.tensor([0, 0, 1]), torch.tensor([True, True, False]))

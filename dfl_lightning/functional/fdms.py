@@ -1,4 +1,4 @@
-"""FL-FDMS (arXiv 2205.13222): how similar clients have been so far, and who speaks for one that dropped out."""
+"""FL-FDMS (arXiv 2205.13222): how similar clients have been so far, and which one replaces a dropped client."""
 
 from __future__ import annotations
 
@@ -66,9 +66,9 @@ def friends(scores: Tensor, counts: Tensor, active: Tensor, candidates: Tensor |
     Args:
         scores: R, mean scores, [..., m, m].
         counts: N, in how many rounds each pair was observed, [..., m, m]; only observed pairs can be friends.
-        active: who is active now, bool [..., m]; an inactive client is nobody's friend.
+        active: active clients, bool [..., m]; an inactive client is no friend.
         candidates: C, who may be client k's friend, bool [..., m, m] (section 5.3); a client none of whose candidates
-            is eligible looks at all the others. None: everybody is a candidate.
+            is eligible looks at all the others. None: all clients are candidates.
 
     Returns:
         The friend of each client k, never k itself, long [..., m]; among equals the lowest id; -1 where there is none.
@@ -156,8 +156,8 @@ def remaining_candidates(scores: Tensor, counts: Tensor, candidates: Tensor, thr
 
     Example:
         >>> scores = torch.tensor([[0.0, 0.9, 0.4], [0.9, 0.0, 0.5], [0.4, 0.5, 0.0]])
-        >>> everybody = ~torch.eye(3, dtype=torch.bool)
-        >>> remaining_candidates(scores, torch.ones(3, 3), everybody, 0.45)
+        >>> others = ~torch.eye(3, dtype=torch.bool)
+        >>> remaining_candidates(scores, torch.ones(3, 3), others, 0.45)
         tensor([[False,  True, False],
                 [ True, False,  True],
                 [ True,  True, False]])

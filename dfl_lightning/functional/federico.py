@@ -1,4 +1,4 @@
-"""FedeRiCo (arXiv 2210.06597): how useful another's model is, from its losses on one's own data.
+"""FedeRiCo (arXiv 2210.06597): how useful another's model is, from its losses on the client's own data.
 
 The paper is *Find Your Friends: Personalized Federated Learning with the Right Collaborators*. Row i is the receiver,
 column j the sender.
@@ -33,7 +33,7 @@ def averaged_losses(averages: Tensor, losses: Tensor, beta: float = 0.6) -> Tens
 
 
 def collaborator_weights(averages: Tensor) -> Tensor:
-    """Posterior weights of all models on one's own data, w_i = softmax(-L_i).
+    """Posterior weights of all models on the client's own data, w_i = softmax(-L_i).
 
     Args:
         averages: L_ij, the receiver's own model on the diagonal, [n, n]; NaN = never seen, infinity is useless.

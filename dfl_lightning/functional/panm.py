@@ -1,4 +1,4 @@
-"""PANM (arXiv 2203.12285): how similar two clients are, and which of a few clients are of one's own cluster.
+"""PANM (arXiv 2203.12285): how similar two clients are, and which of a few clients are of the client's own cluster.
 
 The paper is *Mining Latent Relationships among Clients: Peer-to-peer Federated Learning with Adaptive Neighbor
 Matching*. Row i is the receiver, column j the sender.
@@ -80,7 +80,7 @@ def same_cluster(
     Args:
         similarity: s_ij, [r, n]; read only for those looked at, and finite there.
         sampled: neighbours that were looked at, S_i, bool [r, n].
-        candidates: strangers that were looked at, C_i, bool [r, n]; nobody is in both.
+        candidates: strangers that were compared, C_i, bool [r, n]; disjoint from the neighbours.
         matching: `oriented`: the neighbours start as the first component, and the component with the larger mean in
             the end is the receiver's cluster; `unoriented`: it is the first component, whatever its mean; `literal`:
             the strangers start as the first component, which is taken, as the labels above eq. 15 are printed.

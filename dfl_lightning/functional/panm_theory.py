@@ -17,7 +17,7 @@ __all__ = [
 def initialisation_probabilities(
     n: int, a: int, l: int, k: int, rounds: int, candidates: Literal["new", "all"] = "new"
 ) -> list[float]:
-    """How likely all k neighbours are of one's own cluster after each round of confident neighbour initialisation.
+    """Probability that all k neighbours are of the client's own cluster, after each round of PANM's stage one.
 
     For a similarity without error. A client holds s of its friends; a round draws l clients, of whom a hypergeometric
     number are friends that it does not hold yet; it is done when it holds k. (PANM's theorem 1 counts friends that are
@@ -29,7 +29,7 @@ def initialisation_probabilities(
         l: candidates drawn in a round, at least k; all there are, where there are fewer.
         k: neighbours.
         rounds: how many rounds.
-        candidates: drawn from those that are not neighbours yet (`new`), or from everybody (`all`).
+        candidates: drawn from those that are not neighbours yet (`new`), or from all others (`all`).
 
     Returns:
         One probability for each round.

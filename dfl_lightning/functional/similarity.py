@@ -61,8 +61,8 @@ def centred_cosines(gram: Tensor, seen: Tensor) -> Tensor:
 
     Example:
         >>> proxies = torch.tensor([[7.0, 1, 0], [7, 0, 1], [6, -1, 0], [5, -1, 1]], dtype=torch.float64)
-        >>> everybody = torch.ones(4, 4, dtype=torch.bool)
-        >>> centred_cosines(proxies @ proxies.T, everybody)[0]
+        >>> all_pairs = torch.ones(4, 4, dtype=torch.bool)
+        >>> centred_cosines(proxies @ proxies.T, all_pairs)[0]
         tensor([ 1.0000,  0.4336, -0.6070, -0.8947], dtype=torch.float64)
         >>> cosines_from_gram(proxies @ proxies.T)[0]
         tensor([1.0000, 0.9800, 0.9532, 0.9254], dtype=torch.float64)

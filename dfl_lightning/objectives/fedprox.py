@@ -13,8 +13,8 @@ from dfl_lightning.utils.errors import UserError
 class FedProx(Plain):
     """Descend the client's own mean loss plus mu/2 ||w - w_start||^2 (Li et al. 2020, arXiv 1812.06127, eq. 2).
 
-    w_start is the model that the round's local work starts from: the server's, or one's own where there is none. The
-    term holds back what is exchanged; personal parameters are trained without it. The logged training loss is the
+    w_start is the model that the round's local work starts from: the server's, or the client's own without a server.
+    The term holds back what is exchanged; personal parameters are trained without it. The logged training loss is the
     data's alone, and gradients are clipped with the term in them.
 
     Args:

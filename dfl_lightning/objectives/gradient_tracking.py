@@ -1,4 +1,4 @@
-"""Gradient tracking with local steps: local descent along what is known of everybody's mean gradient."""
+"""Gradient tracking with local steps: local descent along an estimate of the mean gradient of all clients."""
 
 from __future__ import annotations
 

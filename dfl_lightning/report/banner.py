@@ -31,7 +31,7 @@ def banner(trainer: RunTrainer, module: RunModule) -> list[str]:
     aggregation = module.federation.policy(Aggregation)
     rate = aggregation.second_eigenvalue(module.federation) if isinstance(aggregation, Metropolis) else None
     if rate is not None:
-        lines.append(f"Metropolis weights: second largest eigenvalue modulus {rate:.4g} while everybody is up")
+        lines.append(f"Metropolis weights: second largest eigenvalue modulus {rate:.4g} with all clients up")
     lines += [f"note: {note}" for note in notes(trainer, module)]
     return lines
 
@@ -66,7 +66,9 @@ def notes(trainer: RunTrainer, module: RunModule) -> list[str]:
         found.append(f"evaluation takes {module.engine.details['evaluation']}")
     for callback in trainer.callbacks:  # type: ignore[attr-defined]
         if isinstance(callback, Policy) and callback.switched_off:
-            found.append(f"{type(callback).__name__} is switched off: nothing in this run reads what it writes")
+            found.append(
+                f"{type(callback).__name__} has no effect in this run and is ignored: no policy reads what it writes"
+            )
     found += trainer.datamodule.notes()
     found += module.federation.topology.warnings()
     return found

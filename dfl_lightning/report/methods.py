@@ -37,7 +37,7 @@ class Method:
 
     @property
     def is_local(self) -> bool:
-        """Whether nobody received anything."""
+        """Whether no client received anything."""
         return all(not np.nansum(run.metrics.get("bytes_received", np.array([1.0]))) for run in self.runs)
 
     @property

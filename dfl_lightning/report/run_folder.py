@@ -145,7 +145,7 @@ class RunFolder(RoundCallback):
         """The folder of the run that goes on, or a new one; locked.
 
         Raises:
-            UserError: another process writes there, or nobody can.
+            UserError: another process writes there, or it is not writable.
         """
         if self._source is None or trainer.fork:
             folder = _new_folder(Path(trainer.runs_root) / trainer.run_name)

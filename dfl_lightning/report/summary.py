@@ -158,7 +158,7 @@ def size(number: float) -> str:
 
 
 def _times(diverged: dict[str, np.ndarray]) -> dict[str, int]:
-    """In how many rounds each client's training diverged, those with most first; nobody else is listed."""
+    """In how many rounds each client's training diverged, those with most first; others are not listed."""
     clients, times = np.unique(diverged.get("client", np.array([], dtype=np.int32)), return_counts=True)
     order = np.argsort(-times, kind="stable")
     return {str(clients[place]): int(times[place]) for place in order}

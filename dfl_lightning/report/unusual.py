@@ -8,7 +8,7 @@ from dfl_lightning.callbacks import Selection, Threshold
 from dfl_lightning.round.hosts import RunModule, RunTrainer
 
 _FEW_NODES = 2000
-"""Up to here the links of a topology are counted; beyond, everybody counts as a neighbour."""
+"""Up to here the links of a topology are counted; beyond, all clients count as neighbours."""
 
 
 def unusual_settings(trainer: RunTrainer, module: RunModule) -> Iterator[str]:

@@ -59,7 +59,7 @@ class Federation:
     Args:
         data: the clients' resident data.
         topology: who can hear whom; its nodes are the m clients and, after them, servers.
-        network: the plain network; its own parameters are nobody's.
+        network: the plain network; its own parameters belong to no client.
         layout: columns of a model's row.
         clusters: long [m], known from the data or the topology; None where they are not.
         seed: the run's seed; draws are named, see `Round.stream`.
@@ -107,7 +107,7 @@ class Federation:
 
     @property
     def common_start(self) -> bool:
-        """Whether all clients begin the run with the same model, which everybody then knows."""
+        """Whether all clients begin the run with the same model, which all clients then know."""
         return self.init != "independent"
 
     def policy(self, family: type[P]) -> P | None:
@@ -151,7 +151,7 @@ class Federation:
         return self.objective.phases(self.layout, self.local.duration, round)
 
     def row_sets(self, objectives: Iterable[LocalRule]) -> dict[str, str]:
-        """The row sets that somebody wants, by name, and what they begin as.
+        """The declared row sets, by name, and their initial values.
 
         Args:
             objectives: those of the phases.

@@ -60,7 +60,7 @@ def lacking_data(plan: Plan) -> dict[str, str]:
 def _put_down(state: CellState, why: str) -> None:
     try:
         lock = take(state.cell.folder)
-    except Taken:  # somebody else has the files
+    except Taken:  # another process has the files
         return
     write_failure(state.cell, why, lacks_data=True)
     lock.release()

@@ -1,4 +1,4 @@
-"""`dfl-fit` as a study starts it: it saves and ends when the study is gone, in whatever way that has ended."""
+"""`dfl-fit` as a study starts it: it saves and ends when the study's process has ended, in any way."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ REQUEUE = getattr(signal, f"SIG{os.environ.get('SUBMITIT_PREEMPT_SIGNAL', 'USR2'
 
 
 def _end_with_the_study() -> None:
-    """Standard input is a pipe that nobody writes into: its end means that the study's process is no more."""
+    """Standard input is a pipe without writers: its end means that the study's process has ended."""
     while os.read(0, 1):
         pass
     os.kill(os.getpid(), signal.SIGTERM)

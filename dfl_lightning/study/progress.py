@@ -50,7 +50,7 @@ class Progress:
             print(f"{cell.label}: {f'goes on after round {at}' if at else 'starts'}", flush=True)
 
     def ended(self, state: CellState) -> None:
-        """Nobody works at a cell any more."""
+        """No process works at a cell any more."""
         self._states[state.cell.folder] = state
         self._begun.pop(state.cell.folder, None)
         self._rates.learn(state)

@@ -54,17 +54,17 @@ def _some(ids: list[int]) -> str:
     return shown if len(ids) <= 10 else f"{shown} and {len(ids) - 10} more"
 
 
-def _hear_nobody(which: Tensor) -> str:
+def _without_neighbours(which: Tensor) -> str:
     """A phrase that names some clients and ends before the word alone; empty without any."""
     ids = torch.nonzero(which).flatten().tolist()
     if len(ids) == 1:
-        return f"client {ids[0]} hears nobody and trains"
-    return f"clients {_some(ids)} hear nobody and train" if ids else ""
+        return f"client {ids[0]} has no neighbours and trains"
+    return f"clients {_some(ids)} have no neighbours and train" if ids else ""
 
 
 @dataclass(frozen=True, eq=False)
 class Topology:
-    """Who can talk to whom: one graph; `over_time` has those that change.
+    """Which clients are linked: one graph; `time_varying` has those that change.
 
     Nodes are the m clients, ids 0..m-1, and after them c servers, ids m..m+c-1: n = m + c. In every matrix the row
     is the receiver and the column the sender.
@@ -150,8 +150,8 @@ class Topology:
     def describe(self) -> str:
         """Nodes, links, degrees, components and spectral gap in one line, and what changes over the rounds.
 
-        Degrees count whom a client hears; they are left out where everybody hears everybody. The spectral gap
-        (`spectral_gap`) is left out above 2,000 nodes. All of them count every link, up or down.
+        A degree is the number of clients that a client receives from; degrees are left out in a complete graph. The
+        spectral gap (`spectral_gap`) is left out above 2,000 nodes. All of them count every link, up or down.
 
         Example:
             >>> Topology(nx.cycle_graph(8), list(range(8)), name="ring").describe()
@@ -180,12 +180,12 @@ class Topology:
         return parts
 
     def warnings(self) -> list[str]:
-        """What a person should know before training: clients that hear nobody, and a graph in several parts."""
+        """What a user should know before training: clients without neighbours, and a graph in several components."""
         return self.graph_warnings() + self.share_warnings()
 
     def graph_warnings(self, when: str = "") -> list[str]:
         """Clients without links, and groups of clients without links between them."""
-        who = _hear_nobody(~self._mask.any(1))
+        who = _without_neighbours(~self._mask.any(1))
         found = [f"{self.name} graph: {who} alone{when}."] if who else []
         parts = [part for part in self._components() if len(part) > 1]
         if len(parts) > 1 and not when:
@@ -202,7 +202,7 @@ class Topology:
             return []
         if torch.equal(kept, degrees):
             return [f"{self.name} graph: link_share {share:g} of so few links is all of them, in every round."]
-        who = _hear_nobody((kept == 0) & (degrees > 0))
+        who = _without_neighbours((kept == 0) & (degrees > 0))
         return [f"{self.name} graph: link_share {share:g} of so few links is none: {who} alone."] if who else []
 
     def identity(self) -> str:

@@ -67,7 +67,7 @@ class Redrawn(Topology):
         return [*super().facts(), f"drawn anew {often}"]
 
     def graph_warnings(self, when: str = " at first") -> list[str]:
-        """Who hears nobody at first; the graphs to come are not known yet."""
+        """Clients without neighbours at first; later graphs are not known yet."""
         return super().graph_warnings(when)
 
     def identity(self) -> str:

@@ -1,1 +1,1 @@
-"""Small things that everybody uses and that know nothing of federations."""
+"""Small helpers that all rooms use and that do not depend on federations."""

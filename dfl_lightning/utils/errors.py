@@ -51,7 +51,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def is_gpu_failure(error: BaseException) -> bool:
-    """Whether a GPU has failed, perhaps at something that was asked of it long before; mostly for good.
+    """Whether a GPU has failed, possibly in a much earlier operation; usually it stays unusable.
 
     Example:
         >>> is_gpu_failure(RuntimeError("CUDA error: an illegal memory access was encountered"))

@@ -1,4 +1,4 @@
-"""Writing files so that a killed run never leaves half of one, and reading arrays that somebody else wrote."""
+"""Writing files so that a killed run never leaves half of one, and reading arrays of any origin."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def write_atomically(path: Path, write: Callable[[BinaryIO], object]) -> None:
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         temporary.unlink(missing_ok=True)
-        with open(temporary, "xb") as file:  # a new file, never through a link that somebody put there
+        with open(temporary, "xb") as file:  # a new file, never through an existing link
             write(file)
             file.flush()
             os.fsync(file.fileno())

@@ -1,6 +1,6 @@
 """The generators of whole processes: torch's, Python's and numpy's. No run may depend on them, for none is saved.
 
-Whoever draws from one of them is found out by its state before and after. A generator that somebody made without a seed
+A draw from one of them is detected by its state before and after. A generator that was made without a seed
 (`numpy.random.default_rng()`, `random.Random()`) cannot be seen.
 """
 
@@ -22,7 +22,7 @@ _BYTES_OF_MT19937 = 4 * (624 + 1)
 
 
 def states() -> dict[str, Any]:
-    """The state of every generator that a process has by itself, by the generator's name; some microseconds each."""
+    """The state of every global generator of a process, by the generator's name; some microseconds each."""
     found = {
         "torch's global generator": torch.get_rng_state().numpy().tobytes(),
         "Python's random": random.getstate(),

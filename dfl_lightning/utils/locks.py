@@ -17,7 +17,7 @@ except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
 NAME = ".lock"
-"""The file in the folder: who writes there, while somebody does."""
+"""The file in the folder that names the process that writes there."""
 
 _held: set[int] = set()
 """Descriptors of the locks of this process."""
@@ -41,7 +41,7 @@ class FolderLock:
         """Become the one who writes into a folder.
 
         Raises:
-            UserError: another one does, with who and since when; or nobody may.
+            UserError: another process holds it (the sentence says which and since when), or it cannot be locked.
         """
         self.release()
         self.missing = ""
@@ -80,14 +80,14 @@ class FolderLock:
         if self._file is not None and self._descriptor in _held:
             with suppress(OSError):  # a file that stays locks nothing
                 if _is_still(self._file, self._descriptor):
-                    self._file.unlink()  # before the lock goes: it is nobody else's yet
+                    self._file.unlink()  # before the lock is released, so that it is no other process's
             os.close(self._descriptor)
             _held.discard(self._descriptor)
         self._file, self._descriptor = None, -1
 
 
 def is_locked(folder: Path) -> bool:
-    """Whether somebody holds the lock of a folder, as far as the file system can tell."""
+    """Whether a process holds the lock of a folder, as far as the file system can tell."""
     if fcntl is None:
         return False
     try:
@@ -95,7 +95,9 @@ def is_locked(folder: Path) -> bool:
     except OSError:
         return False
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)  # for a moment: whoever wants it then tries again
+        fcntl.flock(
+            descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB
+        )  # for a moment: another process that wants it tries again
         return False
     except (BlockingIOError, PermissionError):
         return True

@@ -39,5 +39,5 @@ def find(kind: str, name: str | Path) -> Path:
     choices = ", ".join(files)
     hint = nearest(word.stem, files)
     raise UserError(
-        f"{name or repr(name)}: no such file, and no shipped one of {kind} has that name{hint} (shipped: {choices})"
+        f"{name or repr(name)}: no such file, and none of that name among the shipped {kind}{hint} (shipped: {choices})"
     )

@@ -22,7 +22,7 @@ PULSE = 0.1
 
 
 class Abandoned(Exception):
-    """Raised inside a piece of work whose results nobody waits for any more."""
+    """Raised inside a piece of work whose results are no longer needed."""
 
 
 class Workers:

@@ -172,7 +172,7 @@ REFUSED = {
     # configs
     "--config": "--config needs a file or the name of a shipped config; --list names them",
     "--config --explain": "--config needs a file",
-    "--config afnd": "afnd: no such file, and no shipped one of configs has that name; did you mean 'afind'? (shipped: afind,",
+    "--config afnd": "afnd: no such file, and none of that name among the shipped configs; did you mean 'afind'? (shipped: afind,",
     "--config list.yaml": "list.yaml: a config is a mapping of keys such as data, model, selection; this is a list",
     "--config empty.yaml": "empty.yaml: it is empty; a config names at least data and model",
     "--config unclosed.yaml": "unclosed.yaml, line 3: not readable YAML",
@@ -185,7 +185,7 @@ REFUSED = {
     "--config number.yaml": "number.yaml: selection takes a class",
     "--config scalar_section.yaml": "scalar_section.yaml: model takes options such as network, not 'MLP'",
     # who can hear whom
-    "--topology nowhere": f"nowhere: no such file, and no shipped one of topologies has that name {SHIPPED_TOPOLOGIES}",
+    "--topology nowhere": f"nowhere: no such file, and none of that name among the shipped topologies {SHIPPED_TOPOLOGIES}",
     "--topology rng": "did you mean 'ring'?",
     "--topology ring9.yaml": "ring9.yaml: 9 nodes, but data has 6 clients; set data.num_clients=9 or a graph with 6 nodes.",
     "--topology five.edgelist": "five.edgelist: 5 nodes, but data has 6 clients",
@@ -294,7 +294,7 @@ REFUSED = {
     "--ckpt_path=": "--ckpt_path needs a value, a run folder or a checkpoint",
     "--config latin.yaml": "latin.yaml: not readable YAML (it is not UTF-8 text; save it as UTF-8)",
     "--config nothing.yaml": "topology=None: a path, a name, a mapping or a networkx graph is needed; leave it out for complete",
-    "--topology=": "'': no such file, and no shipped one of topologies has that name",
+    "--topology=": "'': no such file, and none of that name among the shipped topologies",
     "--dropout Trace --dropout.file nowhere.txt": "the dropout trace cannot be read (No such file or directory)",
     # checkpoints
     "--ckpt_path nowhere.ckpt": "nowhere.ckpt: no such checkpoint",
@@ -390,7 +390,7 @@ def test_clients_without_links_are_named_and_train_alone(here, capsys):
     code = cli.run("fit", [*SMALL, "--topology", "alone.edgelist"])
     out, err = capsys.readouterr()
     assert (code, err) == (0, "")
-    assert "note: alone graph: client 5 hears nobody and trains alone." in out
+    assert "note: alone graph: client 5 has no neighbours and trains alone." in out
 
 
 @pytest.mark.filterwarnings("default")

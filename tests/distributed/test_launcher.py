@@ -84,11 +84,11 @@ def test_torchruns_processes_are_not_launched_by_us(launched, monkeypatch):
 
 
 def test_the_watch_ends_a_process_that_does_not_leave_by_itself(monkeypatch):
-    slept, left, answers = [], [], iter(["", "", "process 1 is gone", "process 1 is gone"])
+    slept, left, answers = [], [], iter(["", "", "process 1 has ended", "process 1 has ended"])
     monkeypatch.setattr(launcher.time, "sleep", slept.append)
     launcher.Watch(lambda: next(answers), left.append, grace=7.0).run()
     assert slept == [launcher.PERIOD, launcher.PERIOD, 7.0]
-    assert left == ["process 1 is gone"]
+    assert left == ["process 1 has ended"]
 
 
 def test_the_first_process_ends_with_the_others_and_a_sentence(child, monkeypatch, capsys):

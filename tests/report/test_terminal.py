@@ -155,7 +155,7 @@ def test_the_banner_names_what_is_shared_and_what_is_switched_off(tmp_path):
     assert "610 parameters each, 520 shared" in first
     assert notes == [
         "note: something that the user should know",
-        "note: AdaptiveThreshold is switched off: nothing in this run reads what it writes",
+        "note: AdaptiveThreshold has no effect in this run and is ignored: no policy reads what it writes",
     ]
 
 

@@ -165,7 +165,7 @@ def test_words_that_mean_nothing_are_answered_by_a_sentence(study_of, capsys):
         (["run"], "the following arguments are required: FILE; dfl-study run --help"),
         (["run", "small.yaml", "-j", "0"], "-j 0: it is a number of cells at a time"),
         (["table", "small.yaml", "--accuracy", "acc_lst"], "did you mean 'acc_last'?"),
-        (["run", "smal.yaml"], "no such file, and no shipped one of configs/studies"),
+        (["run", "smal.yaml"], "no such file, and none of that name among the shipped configs/studies"),
         (["go"], "invalid choice: 'go'"),
     ):
         assert main(words) == 2

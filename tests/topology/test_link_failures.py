@@ -195,11 +195,11 @@ def test_a_share_that_rounds_to_all_or_nothing_is_said():
         "cycle graph: link_share 0.8 of so few links is all of them, in every round."
     ]
     assert load_topology({"generator": "cycle_graph", "link_share": 0.2}, 3).warnings() == [
-        "cycle graph: link_share 0.2 of so few links is none: clients 0, 1, 2 hear nobody and train alone."
+        "cycle graph: link_share 0.2 of so few links is none: clients 0, 1, 2 have no neighbours and train alone."
     ]
     star = {"generator": "star_graph", "link_share": 0.4}
     assert load_topology(star, 3).warnings() == [
-        "star graph: link_share 0.4 of so few links is none: clients 1, 2 hear nobody and train alone."
+        "star graph: link_share 0.4 of so few links is none: clients 1, 2 have no neighbours and train alone."
     ]
     assert load_topology({"generator": "complete", "link_share": 0.4}, 6).warnings() == []
 

@@ -442,14 +442,14 @@ def test_very_large_graphs_are_described_without_their_spectrum():
     assert load_topology("ring", 2001).describe() == "ring graph: 2001 nodes, 2001 links, degree 2, connected"
 
 
-def test_clients_that_hear_nobody_are_named():
+def test_clients_that_without_neighbours_are_named():
     graph = nx.path_graph(3)
     graph.add_nodes_from([3, 4])
-    assert load_topology(graph, 5).warnings() == ["given graph: clients 3, 4 hear nobody and train alone."]
+    assert load_topology(graph, 5).warnings() == ["given graph: clients 3, 4 have no neighbours and train alone."]
     arcs = nx.DiGraph([(0, 1), (1, 2), (2, 1)])
-    assert load_topology(arcs, 3).warnings() == ["given graph: client 0 hears nobody and trains alone."]
+    assert load_topology(arcs, 3).warnings() == ["given graph: client 0 has no neighbours and trains alone."]
     many = load_topology({"generator": "empty_graph"}, 30).warnings()
-    assert many == ["empty graph: clients 0, 1, 2, 3, 4, 5, 6, 7, 8, 9 and 20 more hear nobody and train alone."]
+    assert many == ["empty graph: clients 0, 1, 2, 3, 4, 5, 6, 7, 8, 9 and 20 more have no neighbours and train alone."]
 
 
 def test_groups_that_never_meet_are_counted():
@@ -525,7 +525,7 @@ def parallel() -> nx.MultiGraph:
         ({"graph": "a\0b"}, "topology: the graph file a\\x00b does not exist."),
         ({"graph": "x.gml", "args": {}}, "topology: graph takes the path of a graph file and no args."),
         (3, "topology=3: a path, a name, a mapping or a networkx graph is needed; leave it out for complete."),
-        ("rink", "rink: no such file, and no shipped one of topologies has that name; did you mean 'ring'?"),
+        ("rink", "rink: no such file, and none of that name among the shipped topologies; did you mean 'ring'?"),
         ("a\0b", "no such file"),
         ("a" * 5000, "is not a path ("),
         (graph_with(cluster=[1, 1]), "topology graph: 2 of 3 nodes have a 'cluster' (2 has none); "

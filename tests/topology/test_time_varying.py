@@ -215,7 +215,7 @@ def test_who_never_hears_anybody_in_any_graph_is_named(tmp_path, monkeypatch):
     (tmp_path / "b.edgelist").write_text("2 3\n0\n1\n4\n")
     keys = {"sequence": [{"graph": "a.edgelist", "rounds": 1}, {"graph": "b.edgelist", "rounds": 1}], "repeat": True}
     assert load_topology(keys, 5).warnings() == [
-        "changing graph: client 4 hears nobody and trains alone.",
+        "changing graph: client 4 has no neighbours and trains alone.",
         "changing graph: disconnected, 2 groups of clients never learn from each other.",
     ]
     keys["sequence"].append({"generator": "cycle_graph", "rounds": 1})
@@ -223,7 +223,7 @@ def test_who_never_hears_anybody_in_any_graph_is_named(tmp_path, monkeypatch):
     keys["sequence"][2] = {"generator": "gnp_random_graph", "args": {"p": 0.5}, "every": 1, "rounds": 1}
     assert load_topology(keys, 5).warnings() == []  # not known beforehand
     alone = load_topology({"generator": "gnp_random_graph", "args": {"p": 0.01}, "every": 1}, 4).warnings()
-    assert alone == ["gnp_random graph: clients 0, 1, 2, 3 hear nobody and train alone at first."]
+    assert alone == ["gnp_random graph: clients 0, 1, 2, 3 have no neighbours and train alone at first."]
 
 
 # mistakes

@@ -24,7 +24,9 @@ def test_an_existing_path_wins(tmp_path, monkeypatch):
 )
 def test_what_is_no_name_is_refused_with_the_choices(tmp_path, monkeypatch, name):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(UserError, match=r"no such file, and no shipped one of configs .*shipped: afind, .*gossip"):
+    with pytest.raises(
+        UserError, match=r"no such file, and none of that name among the shipped configs.*shipped: afind, .*gossip"
+    ):
         find("configs", name)
 
 

@@ -22,7 +22,7 @@ class Markov(ClientRates):
         rate: share of the time that a client is down, 0 to 1: a number for all or a list with one for each client; at
             most outage / (outage + 1), for it is up at least one round between two outages, or 1: never up.
         outage: mean length of an outage in rounds, 1 or more.
-        full_first_round: everybody takes part in round 0.
+        full_first_round: all clients take part in round 0.
     """
 
     state = ("up", "at")
@@ -43,7 +43,7 @@ class Markov(ClientRates):
         self.at = -1
 
     def draw(self, round: Round) -> Tensor:
-        """The chains' next state; rounds that nobody asked for (a full first one) are caught up."""
+        """The chains' next state; rounds without a draw (a full first one) are made up for."""
         rates = self.rates(round.num_clients)
         if self.up is None or self.at > round.index:
             self.up, self.at = self._coins(round, 0) >= rates, 0

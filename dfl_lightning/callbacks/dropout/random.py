@@ -28,7 +28,7 @@ class Bernoulli(ClientRates):
 
     Args:
         rate: probability of being down, 0 to 1: a number for all or a list with one for each client.
-        full_first_round: everybody takes part in round 0.
+        full_first_round: all clients take part in round 0.
     """
 
     def __init__(self, rate: float | list[float] = 0.5, full_first_round: bool = False) -> None:
@@ -45,7 +45,7 @@ class ExactCount(_RateDropout):
 
     Args:
         rate: share of clients that are down, 0 to 1.
-        full_first_round: everybody takes part in round 0.
+        full_first_round: all clients take part in round 0.
     """
 
     def draw(self, round: Round) -> Tensor:
@@ -64,7 +64,7 @@ class GroupedCount(_RateDropout):
 
     Args:
         rate: share of clients that are down, 0 to 1; it must leave one client up in each group.
-        full_first_round: everybody takes part in round 0.
+        full_first_round: all clients take part in round 0.
     """
 
     def start(self, federation: Federation) -> None:

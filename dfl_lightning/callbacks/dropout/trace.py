@@ -27,7 +27,7 @@ class Trace(Dropout):
     Args:
         file: the trace.
         repeat: start again at the first line when the file ends; otherwise a short file is refused.
-        full_first_round: everybody takes part in round 0, whatever the first line says.
+        full_first_round: all clients take part in round 0, whatever the first line says.
     """
 
     def __init__(self, file: str, repeat: bool = False, full_first_round: bool = False) -> None:

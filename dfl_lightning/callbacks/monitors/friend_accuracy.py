@@ -1,4 +1,4 @@
-"""Did a substitution find clients of the dropped one's own cluster?"""
+"""Whether a substitution finds clients of the dropped client's own cluster."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from dfl_lightning.round.record import Round
 class GraphSparsity(Monitor):
     """Share of the possible links over which something was received, and how many of these are used both ways.
 
-    Logs `link_density`: used links / links of the round's topology, both directions counted, whoever is up; and
+    Logs `link_density`: used links / links of the round's topology, both directions counted, up or down; and
     `link_symmetry`: the share of the used links whose reverse is used too, silent where none is used. A link is used
     where the receiver got a model, or a part of one, to mix or to look at: what `bytes_received` counts.
     """

@@ -35,7 +35,7 @@ class SimulatedTime(Monitor):
     its own: what it receives is counted to the client that sends it, and clients send at the same time.
 
     Its limits: mixing, comparing, and scoring others' models take no time, nor does fine-tuning. A sender serves all
-    its receivers at once, each at the full rate. Nobody waits for a slow sender's training before it receives its
+    its receivers at once, each at the full rate. No receiver waits for a slow sender's training before it receives its
     model. Speeds do not change over the run.
 
     Args:

@@ -1,4 +1,4 @@
-"""How far off are those that speak for the dropped clients?"""
+"""The error of the average that dropout and substitution cause."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ class SubstitutionError(Monitor):
     """The squared length of e_t, the error that dropout and substitution leave in the average update (FL-FDMS eq. 8).
 
     Logs `substitution_error`: ||e||^2, where e is the plain average that a receiver gets less the one it would get if
-    nobody had dropped out; the mean over receivers. For that the dropped clients are trained after all, on the batches
+    no client had dropped out; the mean over receivers. For that the dropped clients are trained, too, on the batches
     that they would have taken: a round costs the time of a full one, and the simulated clients nothing. Without a
     substitution, all dropped clients in reach count as missing (plain Dropout). What they would have sent is what they
-    train, before any Outgoing policy. Silent in rounds in which nobody is up
+    train, before any Outgoing policy. Not logged in rounds in which no client is up
     or a client diverged: it has no true update.
     """
 

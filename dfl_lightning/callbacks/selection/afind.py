@@ -30,7 +30,7 @@ class AFIND(Selection):
         nu: temperature of the softmax over cosines, above 0.
         k: neighbours to choose where no threshold decides.
         rule: `ratio` scores by n_i p_ij of this round's cosines; `literal` by last round's p_ij, then looks at the
-            proxies of those it selected only and refreshes their p_ij (eq. 9; everybody in round 0).
+            proxies of those it selected only and refreshes their p_ij (eq. 9; all in round 0).
         proxy: `cumdelta`: the layer's change since the start of the run; `delta`: since the start of the round;
             `weight`: the layer; `grad_batch`: its gradient on the round's first batch.
         center: subtract the mean over the neighbourhood first.

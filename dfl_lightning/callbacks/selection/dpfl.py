@@ -25,7 +25,7 @@ PAIRS_AT_ONCE = 2**24
 
 
 class DPFL(Selection):
-    """Collaborators whose models, averaged with one's own, lower one's own validation loss (DPFL algorithms 1 to 3).
+    """Collaborators whose models, averaged with the client's own, lower its validation loss (DPFL algorithms 1 to 3).
 
     Round 0 is the paper's preprocessing: longer local training, then a choice among all neighbours (BGGC), which are
     fetched in batches of the budget. From then on a client fetches only those, and chooses among them anew (GGC). A
@@ -37,9 +37,9 @@ class DPFL(Selection):
         initial_epochs: local epochs of round 0 (tau_init), in place of `model.local_epochs`.
         period: choose in every so many rounds (P); in between, a client learns from those it chose last.
         repeat_bggc: choose among all neighbours again, not among those of the first choice.
-        rule: `bounded`: nobody ever exceeds the budget; `literal`: the budget counts the client itself and is tested
+        rule: `bounded`: the budget is never exceeded; `literal`: the budget counts the client itself and is tested
             where the algorithms print it, and the smallest gain counts.
-        adversaries_choose: whether clients with falsified labels choose like all others, or learn from nobody and only
+        adversaries_choose: whether clients with falsified labels choose like all others, or train alone and only
             send what they trained (section 4.3).
     """
 
@@ -78,20 +78,20 @@ class DPFL(Selection):
         without = torch.nonzero(federation.data.sizes("val") == 0).squeeze(1).tolist()
         if without:
             raise UserError(
-                f"selection DPFL judges models on validation data, of which client {without[0]} has none; "
+                f"selection DPFL evaluates models on validation data, of which client {without[0]} has none; "
                 "set data.val_fraction (0.2 in the paper)"
             )
         if not self.adversaries_choose and federation.data.adversaries is None:
             raise UserError(
-                "selection.adversaries_choose=false, but nobody's labels are falsified; "
+                "selection.adversaries_choose=false, but no client has falsified labels; "
                 "use data.partition FlippedLabels"
             )
         aggregation = federation.policy(Aggregation)
         assert aggregation is not None
         if aggregation.shares(federation) is None or not aggregation.include_self:
             raise UserError(
-                "selection DPFL tries averages before they are made, oneself included, so everybody must count by a "
-                f"fixed share; aggregation {type(aggregation).__name__} decides later: use SampleWeighted or Uniform"
+                "selection DPFL evaluates averages before they are mixed, the client's own model included, and needs "
+                f"fixed weights; aggregation {type(aggregation).__name__} decides later: use SampleWeighted or Uniform"
             )
 
     def on_propose(self, round: Round) -> None:
@@ -145,11 +145,11 @@ class DPFL(Selection):
         round.log("held", float(round.ledger.held.max()))
 
     def _is_due(self, round: Round) -> bool:
-        """Whether clients choose again in this round: in round 1, and so on; nobody's first choice waits for it."""
+        """Whether clients choose again in this round: in round 1, and so on; a first choice does not wait for it."""
         return (round.index - 1) % self.period == 0
 
     def _among_all(self, round: Round) -> Tensor:
-        """Who chooses among all its neighbours, bool [n]: who has never chosen, or everybody again."""
+        """The clients that choose among all their neighbours, bool [n]: those without a choice, or all again."""
         assert self.has_first is not None
         again = self.repeat_bggc and self._is_due(round)
         return torch.ones_like(self.has_first) if again else ~self.has_first

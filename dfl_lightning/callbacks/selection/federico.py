@@ -1,4 +1,4 @@
-"""FedeRiCo as a sampler: learn from those whose models fit one's own data, and look elsewhere now and then."""
+"""FedeRiCo as a sampler: learn from models with a low loss on the client's own data, and explore at random."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class FedeRiCo(Selection):
         beta: weight of this round's loss in L.
     """
 
-    k: int  # a number only: with everybody in every round there would be nobody to choose
+    k: int  # a number only: with all in every round there would be no choice
     supports_servers = False
     scores_are_weights = True
     state = ("averages",)
@@ -62,7 +62,7 @@ class FedeRiCo(Selection):
         round.candidates = torch.zeros_like(up).scatter(1, order, chosen)
 
     def on_compare(self, round: Round) -> None:
-        """Losses of the fetched models and of one's own; `scores` are the weights that follow."""
+        """Losses of the fetched models and of the client's own; `scores` are the weights computed from them."""
         assert self.averages is not None
         looking = round.candidates.any(1)
         pairs = round.candidates | torch.diag(looking)
@@ -71,6 +71,6 @@ class FedeRiCo(Selection):
         round.scores = collaborator_weights(self.averages)
 
     def on_select(self, round: Round) -> None:
-        """Whoever was fetched and has a finite loss."""
+        """The fetched models with a finite loss."""
         assert self.averages is not None
         round.selected = round.candidates & self.averages.isfinite()

@@ -1,4 +1,4 @@
-"""Gossip and all that is gossip with a restriction: fixed neighbours, an oracle, everybody, nobody."""
+"""Gossip and its special cases: fixed neighbours, an oracle, all neighbours, none."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 class Gossip(Selection):
     """Each receiver learns from `k` uniformly drawn neighbours.
 
-    Local training is `k: 0`, everybody `k: all`, the oracle `k: all, within: cluster`, fixed neighbours
+    Local training is `k: 0`, all neighbours `k: all`, the oracle `k: all, within: cluster`, fixed neighbours
     `redraw: false`; in a server topology `k` clients take part in a round (FedAvg with sampling).
 
     Args:

@@ -20,17 +20,17 @@ if TYPE_CHECKING:
 class IFCA(Selection):
     """Each client trains the server's model with the lowest loss on its training data (IFCA, arXiv 2006.04088).
 
-    To choose it fetches the models of all servers; it returns the trained one to its server, which averages.
-    The number of servers is the topology's (`generator: server, args: {servers: 4}`), their models must start apart
-    (`model.init: independent`). A server that nobody goes to keeps its model. In an evaluation a client is judged by
-    the server's model that fits its training data best at that time.
+    To choose it fetches the models of all servers; it returns the trained one to its server, which averages. The number
+    of servers is the topology's (`generator: server, args: {servers: 4}`), their models must start apart (`model.init:
+    independent`). A server that no client chose keeps its model. In an evaluation a client is evaluated by the server's
+    model that fits its training data best at that time.
     """
 
     k: Literal["all"] = "all"
     assigns_servers = True
 
     def start(self, federation: Federation) -> None:
-        """There must be servers with different models, and nobody else who speaks for clients that are down."""
+        """Require servers with different models, and no substitution."""
         if not federation.topology.num_servers:
             raise UserError(
                 "selection IFCA assigns clients to servers; use a topology with servers, as generator: server"
@@ -46,7 +46,7 @@ class IFCA(Selection):
             )
 
     def on_propose(self, round: Round) -> None:
-        """Everybody who is up fetches all servers' models and starts from the best; its server listens to it."""
+        """All clients that are up fetch the servers' models and start from the best; its server mixes them."""
         m, owners = round.num_clients, round.jobs.owners
         servers = torch.arange(m, round.num_nodes)
         which, judges = servers.repeat(len(owners)), owners.repeat_interleave(len(servers))
@@ -60,7 +60,7 @@ class IFCA(Selection):
             round.log(f"server_{index}_clients", int((chosen == server).sum()))
 
     def on_select(self, round: Round) -> None:
-        """Each server hears whoever came to it."""
+        """Each server mixes the clients that chose it."""
         round.selected = round.candidates.clone()
 
     def assign(self, federation: Federation, owners: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""PANM: find one's own cluster with a few models a round, without knowing how many clusters there are."""
+"""PANM: find the client's own cluster with a few models a round, for an unknown number of clusters."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class PANM(Selection):
-    """Neighbours of one's own cluster, found in two stages from a few models a round (PANM, arXiv 2203.12285).
+    """Neighbours of the client's own cluster, found in two stages from a few models a round (PANM, arXiv 2203.12285).
 
     In stage one (confident neighbour initialisation) a client looks at `l` random others and at its neighbours; the `k`
     most similar of them become its neighbours, and it learns from them. In stage two it learns from `k` random ones of
@@ -34,19 +34,20 @@ class PANM(Selection):
     a mixture of two Gaussians tells which of these are of its cluster. A neighbour that is out of reach or down is left
     out, and not forgotten.
 
-    Whoever is looked at sends its model; by `grad` with alpha > 0 also its update, which cannot be worked out from the
+    A client that is compared sends its model; by `grad` with alpha > 0 also its update, which cannot be computed from
+    the
     model: the ledger counts it as a proxy of the size of the shared parameters.
 
     Args:
         metric: `grad`: cosines of what two clients have learned, in this round and since the start (eq. 6); `loss`:
-            one over the loss of the other's model on one's own training data (eq. 3).
+            one over the loss of the other's model on the client's own training data (eq. 3).
         k: neighbours to learn from in a round.
         l: others to look at in a round of stage one; in a matching, neighbours and strangers each.
         stage_one: rounds of stage one (T1); the others are stage two.
         tau: rounds between two matchings, counted from the first round of the run.
         alpha: share of this round's cosine in `grad`; 0 leaves the change since the start alone.
-        candidates: whom stage one draws the `l` others from: `new`: those that are no neighbours yet; `all`: everybody.
-        matching: `oriented`: of the two groups that a matching finds, the more similar one is one's own cluster;
+        candidates: from which stage one draws the `l` others: `new`: those that are not neighbours yet; `all`: all.
+        matching: `oriented`: of the two groups that a matching finds, the more similar one is the client's own cluster;
             `unoriented`: the one that most neighbours started in; `literal`: the one that the strangers started in.
     """
 
@@ -119,7 +120,7 @@ class PANM(Selection):
             others = round.available & round.active[None, :]
             if self.drawn_from == "new" or self.matches(round.index):
                 others &= ~self.neighbours
-            number = torch.where(self.limits(round) > 0, self.l, 0)  # who learns from nobody looks at nobody
+            number = torch.where(self.limits(round) > 0, self.l, 0)  # a client that learns from none compares none
             drawn = drawn_k(others, number, lambda i: round.stream("panm candidates", i))
         round.candidates = round.available & (self.neighbours | drawn)
 

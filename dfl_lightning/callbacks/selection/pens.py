@@ -1,4 +1,4 @@
-"""PENS: try the models of a few others on one's own data, then gossip with those that did well most often."""
+"""PENS: evaluate a few others' models on the client's own data, then gossip with those chosen most often."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class PENS(Selection):
 
     In stage one a client draws `sampled` others in each round, and learns from the `top` of them whose models have the
     lowest loss on its own training data. In stage two it gossips with `k` random ones of those that it had chosen more
-    often than a bar; with everybody where there is none.
+    often than a limit; with all in reach if there is none.
 
     Args:
         k: peers to learn from in a round of stage two.
@@ -30,7 +30,7 @@ class PENS(Selection):
         top: of these, how many to learn from (m).
         stage_one: rounds of stage one (T1); the others are stage two.
         rule: the bar: `expected`: the number of times that chance would have chosen the peer, top * stage_one / (n - 1)
-            with everybody in reach; `all_clients`: with n in the denominator; `one_less`: one less than expected;
+            with all in reach; `all_clients`: with n in the denominator; `one_less`: one less than expected;
             `sent`: in proportion to how often the peer looked at this client; `panm`: ceil(T1 (sampled + top) / n).
     """
 
@@ -70,7 +70,7 @@ class PENS(Selection):
             federation.remark(remark)
 
     def on_propose(self, round: Round) -> None:
-        """In stage one a uniform draw of those that are up; in stage two the peers, or everybody."""
+        """In stage one a uniform draw of those that are up; in stage two the peers, or all."""
         if self.counts is None:
             self.counts = torch.zeros(round.available.shape, dtype=torch.long)
             self.looks, self.expected = self.counts.clone(), self.counts.double()
@@ -83,7 +83,7 @@ class PENS(Selection):
             round.candidates = round.available & (peers | ~peers.any(1, keepdim=True))
 
     def on_compare(self, round: Round) -> None:
-        """Losses of those drawn on one's own training data; nobody learns from a model whose loss is infinite."""
+        """Losses of the drawn models on the client's own training data; models with an infinite loss are not chosen."""
         if round.index < self.stage_one:
             losses = round.evaluate_pairs(round.candidates)
             round.scores = -losses.masked_fill(~losses.isfinite(), torch.nan)

@@ -39,7 +39,7 @@ class FDMS(Substitution):
     Args:
         theta_scale: at a server: a client whose score is Theta_t times this behind the best candidate's is no candidate
             any more, and pairs that are no candidates are not compared (section 5.3). 1 and 0.5 are the paper's
-            cases 1 and 2; Theta_t is so cautious that 0.25 is a practical value; null: everybody stays a candidate.
+            cases 1 and 2; Theta_t is conservative, and 0.25 is a practical value; null: all clients stay candidates.
         beta: of Theta_t, the least share of the rounds in which a pair is observed, above 0 and at most 1; null: as
             the run shows it, over the observed pairs that are still compared.
     """

@@ -20,7 +20,7 @@ class AdaptiveThreshold(Threshold):
     """A participation threshold that falls where neighbours are similar (AFIND+ eq. 10 to 13).
 
     Args:
-        tau: the threshold of a client whose neighbours are all dissimilar, 0 or more; 0 accepts everybody.
+        tau: the threshold of a client whose neighbours are all dissimilar, 0 or more; 0 accepts all.
         rule: `ratio`: tau times the mean normalised entropy of this round's similarities; `literal`: tau times one
             minus the sigmoid of the entropy summed over last round's selected neighbours, 0 in round 0.
     """

@@ -59,8 +59,8 @@ class Assignment:
 class Partition(ABC):
     """How the training images of a data set are divided among the clients.
 
-    A partition of one's own implements `assign`; it draws from
-    `dfl_lightning.utils.random_streams.numpy_stream(seed, ...)` only. One that looks at more than labels overrides
+    Your own partition implements `assign`; it draws from
+    `dfl_lightning.utils.random_streams.numpy_stream(seed, ...)` only. One that needs more than labels overrides
     `divide`, too.
 
     Attributes:

@@ -74,7 +74,7 @@ class Dirichlet(Partition):
             for c, total in enumerate(available):
                 share = rng.dirichlet(np.full(num_clients, self.alpha))
                 share[counts.sum(1) >= mean_size] = 0.0
-                if share.sum() <= 0:  # everybody who drew a share is full: those who are not divide the class evenly
+                if share.sum() <= 0:  # all clients with a share are full: the others divide the class evenly
                     share = (counts.sum(1) < mean_size).astype(float)
                 if share.sum() <= 0:
                     share = np.ones(num_clients)
@@ -84,8 +84,8 @@ class Dirichlet(Partition):
                 return counts
         raise UserError(
             f"data.partition {self.describe()}: no division of {available.sum()} images among {num_clients} clients "
-            f"gave everybody {min_size} (best of {MAX_DRAWS} draws: {smallest_seen}); lower min_size or num_clients, "
-            f"raise alpha, or use flavour=equal_sizes"
+            f"gave every client {min_size} (best of {MAX_DRAWS} draws: {smallest_seen}); lower min_size or "
+            f"num_clients, raise alpha, or use flavour=equal_sizes"
         )
 
 

@@ -81,7 +81,7 @@ class FlippedLabels(Partition):
             number = math.floor(self.fraction * num_clients + 0.5)
             if self.fraction > 0 and not number:
                 raise UserError(
-                    f"data.partition FlippedLabels: fraction {self.fraction:g} of {num_clients} clients is nobody; "
+                    f"data.partition FlippedLabels: fraction {self.fraction:g} of {num_clients} clients is none; "
                     f"raise fraction or num_clients"
                 )
             chosen = numpy_stream(seed, "flipped clients").permutation(num_clients)[:number].tolist()

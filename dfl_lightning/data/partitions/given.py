@@ -1,4 +1,4 @@
-"""A partition that somebody else has made."""
+"""A partition that the caller has made."""
 
 from __future__ import annotations
 

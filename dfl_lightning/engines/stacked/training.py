@@ -72,7 +72,7 @@ class StackedModel:
             ValueError: `loss` is not given and there are extras.
         """
         if loss is None and extras:
-            raise ValueError("extras are for a loss of one's own: grad(batch, loss, *extras)")
+            raise ValueError("extras need a loss: grad(batch, loss, *extras)")
         stretches = self._job.stretches(batch)
         parts = [self._gradients(batch, loss, extras, at, first, stop) for first, stop in stretches]
         return parts[0] if len(parts) == 1 else [torch.cat(several) for several in zip(*parts, strict=True)]
@@ -167,7 +167,7 @@ class StackedModel:
         leaves = self._leaves_of(at, first, stop)
         job.own_loss |= loss is not None
         if not batch.exact and not (context.loss.is_cross_entropy and loss is None):
-            raise RuntimeError("a loss of one's own has to know how long batches are")
+            raise RuntimeError("a loss given to grad needs batches of known length")
         part = (slice(first, stop), slice(max(sizes)))
         with context.config.arithmetic(batch.inputs.device):
             scores, features = self._scores(leaves, batch, first, stop)

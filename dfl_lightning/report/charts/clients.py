@@ -68,7 +68,7 @@ def gain_over_local(runs: Sequence[Run | Method], local: Run | Method | None = N
 
     Args:
         runs: runs, or methods.
-        local: training alone; default the one among the runs in which nobody received anything.
+        local: training alone; default: the method whose clients received nothing.
 
     Raises:
         UserError: there is none, or no pairs.

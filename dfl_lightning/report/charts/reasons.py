@@ -135,12 +135,12 @@ def dropouts(run: Run) -> Any:
     """Who was down in which round, and for how many clients each one stood in.
 
     Raises:
-        UserError: nobody was ever down.
+        UserError: no client was ever down.
     """
     alt = altair()
     down, stood = run.dropouts, run.stand_ins
     if not len(down.get("round", [])):
-        raise UserError(f"nobody was down in {run.path}")
+        raise UserError(f"no client was down in {run.path}")
     number = run.summary.get("clients") or int(down["client"].max()) + 1
     rounds = run.metrics["round"].astype(np.int64)
     shown = rounds[thinned(len(rounds), MOST_COLUMNS)]

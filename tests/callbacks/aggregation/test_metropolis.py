@@ -115,7 +115,7 @@ def test_a_star_has_a_large_gap_and_is_slow_all_the_same(start):
         weights = metropolis_weights(torch.from_numpy(links + np.eye(24))).numpy()
         rates.append(np.sort(np.abs(np.linalg.eigvalsh(weights)))[-2])
         run = start(Gossip(k="all"), Metropolis(), clients=24, topology=graph, **STILL)
-        line = f"Metropolis weights: second largest eigenvalue modulus {rates[-1]:.4g} while everybody is up"
+        line = f"Metropolis weights: second largest eigenvalue modulus {rates[-1]:.4g} with all clients up"
         assert line in banner(run.trainer, run.module)
     assert gaps[0] == pytest.approx(1)
     assert rates[0] == pytest.approx(0.958, abs=5e-4)

@@ -41,5 +41,5 @@ def test_adversaries_that_choose_are_clients_like_others(flipped):
 
 
 def test_without_falsified_labels_there_is_nobody_to_keep_from_choosing(start, make_data):
-    with pytest.raises(UserError, match=r"nobody's labels are falsified; use data\.partition FlippedLabels"):
+    with pytest.raises(UserError, match=r"no client has falsified labels; use data\.partition FlippedLabels"):
         start(DPFL(adversaries_choose=False), Uniform(), data=make_data(val_fraction=1 / 3))

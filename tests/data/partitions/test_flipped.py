@@ -108,7 +108,7 @@ def test_adversaries_are_known_on_the_cpu_wherever_the_images_are():
         (lambda: FlippedLabels(clients=[1, 1]), "names a client twice"),
         (lambda: FlippedLabels(clients=[4]).assign(LABELS, 10, 4, 0), "names 4, but there are 4 clients, 0 to 3"),
         (lambda: FlippedLabels(clients=[-1]).assign(LABELS, 10, 4, 0), "names -1, but there are 4 clients"),
-        (lambda: FlippedLabels(0.1).assign(LABELS, 10, 4, 0), "fraction 0.1 of 4 clients is nobody; raise fraction"),
+        (lambda: FlippedLabels(0.1).assign(LABELS, 10, 4, 0), "fraction 0.1 of 4 clients is none; raise fraction"),
         (lambda: FlippedLabels(permutation=[0, 1, 1]).assign(LABELS, 3, 4, 0), "each of the 3 classes, 0 to 2, once"),
         (lambda: FlippedLabels(permutation=[1, 0]).assign(LABELS, 10, 4, 0), "each of the 10 classes"),
     ],
