@@ -15,6 +15,7 @@ from dfl_lightning.bank.card import one_sentence
 from dfl_lightning.bank.layout import Columns, Layout
 from dfl_lightning.bank.matmul import product
 from dfl_lightning.bank.mixing import mix_rows
+from dfl_lightning.bank.reducing import Received, Reduce, reduce_rows
 from dfl_lightning.bank.references import References
 from dfl_lightning.bank.similarity import Comparison, compare_rows, compare_two_sets
 from dfl_lightning.distributed.communicator import Ranks
@@ -383,6 +384,28 @@ class Bank:
             mix_rows(
                 sources, target, index, self.layout.shared if columns is None else columns, self.ranks, self.teams()
             )
+        self._work.mixed |= into == "models"
+
+    def reduce(self, entries: Sequence[tuple[str, Tensor, Tensor, str | None]], fn: Reduce, into: str) -> None:
+        """Shared columns of receivers' rows become a function of the rows that they hear; see `reduce_rows`.
+
+        As `mix`, with `models` it comes last.
+
+        Args:
+            entries: (row set, receivers long [e], nodes long [e], a set of which the receiver's own row is added); the
+                same in all processes.
+            fn: [receivers, received, columns] -> [receivers, columns].
+            into: `models`, or a persistent set.
+        """
+        received = [
+            Received(self.rows(name), receivers, nodes, None if added is None else self.rows(added))
+            for name, receivers, nodes, added in entries
+            if len(receivers)
+        ]
+        target = self.rows("trained") if into == "models" else self.next_of(into)
+        with self.timed("mix"), one_sentence():
+            if received:
+                reduce_rows(received, fn, target, self.layout.shared, self.ranks, self.teams())
         self._work.mixed |= into == "models"
 
     def squared_lengths(self, name: str, where: Tensor, columns: Columns | None = None) -> Tensor:

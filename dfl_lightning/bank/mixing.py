@@ -85,7 +85,7 @@ def mix_rows(
         if not dense:  # else bits of the products would depend on who is heard here
             heard.zero_()[senders] = True
     sources = [
-        _Source(rows, torch.nonzero(part).squeeze(1).cpu(), ranks)
+        Source(rows, torch.nonzero(part).squeeze(1).cpu(), ranks)
         for (_, rows), part in zip(terms, heard.split(sizes), strict=True)
     ]
     senders = (heard.cumsum(0) - 1)[senders]  # among those that are heard
@@ -117,7 +117,7 @@ def mix_rows(
                     pool.map(mix, strips(some, STRIPS))
 
 
-class _Source:
+class Source:
     """The rows of a term that somebody listens to.
 
     Args:

@@ -3,9 +3,11 @@
 from dfl_lightning.callbacks.aggregation import (
     Boltzmann,
     FromTopology,
+    Median,
     Metropolis,
     SampleWeighted,
     ScoreWeighted,
+    TrimmedMean,
     Uniform,
 )
 from dfl_lightning.callbacks.base import (
@@ -56,6 +58,7 @@ __all__ = [
     "GroupedCount",
     "LinkMessages",
     "Markov",
+    "Median",
     "Metropolis",
     "Monitor",
     "NeighbourAccuracy",
@@ -72,5 +75,6 @@ __all__ = [
     "Threshold",
     "TopK",
     "Trace",
+    "TrimmedMean",
     "Uniform",
 ]

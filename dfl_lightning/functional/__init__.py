@@ -53,6 +53,7 @@ from dfl_lightning.functional.panm_theory import (
     panm_models_received,
 )
 from dfl_lightning.functional.pens import more_often_than_expected
+from dfl_lightning.functional.robust import column_medians, trimmed_means
 from dfl_lightning.functional.selection import above_threshold, drawn_k, random_k, top_k
 from dfl_lightning.functional.similarity import centred_cosines, cosines_from_gram, distances_from_gram
 from dfl_lightning.functional.simulated_time import transfer_seconds
@@ -70,6 +71,7 @@ __all__ = [
     "centred_cosines",
     "clipped",
     "collaborator_weights",
+    "column_medians",
     "cosines_from_gram",
     "count_votes",
     "distances_from_gram",
@@ -107,6 +109,7 @@ __all__ = [
     "smoothed_loss",
     "top_k",
     "transfer_seconds",
+    "trimmed_means",
     "uniform_weights",
     "updated_probabilities",
     "worst_decile_mean",

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from dfl_lightning.bank.bank import Bank
 from dfl_lightning.bank.layout import Columns
+from dfl_lightning.bank.reducing import Reduce
 from dfl_lightning.bank.references import References, Term, pairs_of
 from dfl_lightning.bank.similarity import Comparison
 from dfl_lightning.engines.jobs import Evaluation, Training
@@ -452,6 +453,36 @@ class Round:
                     self.ledger.fetch(index[rows], senders, mixed=True)
         self._refuse_mixing_starts(terms, index)
         self.bank.mix(self.received_terms(terms, index), into, index, columns)
+
+    def reduce(self, votes: Tensor, fn: Reduce, into: str = "models") -> None:
+        """Rows of receivers become a function, column by column, of the rows that have a vote; charged as `mix` does.
+
+        A row counts once, however many votes it has. Rows of `substitutes` are received as the models that they make.
+        Personal columns stay; a receiver without votes keeps its row.
+
+        Args:
+            votes: [n, P], as `round.votes`.
+            fn: [receivers, received, columns] -> [receivers, columns]: of receivers that hear equally many rows, a
+                block of columns at a time, in several threads.
+            into: `models`, or a set that a policy declared.
+        """
+        n, m = self.num_nodes, self.num_clients
+        receivers, senders = pairs_of((votes != 0)[:, :n])
+        foreign = senders != receivers
+        entries: list[tuple[str, Tensor, Tensor, str | None]] = [
+            ("trained", receivers[~foreign], senders[~foreign], None),
+            ("sent", receivers[foreign], senders[foreign], None),
+        ]
+        charged = [(receivers, senders)]
+        for block, substitutes in enumerate(self.substitutes):
+            listeners, whose = pairs_of((votes != 0)[:, n + block * m : n + (block + 1) * m])
+            entries.append((substitutes.rows, listeners, whose, "models" if substitutes.relative else None))
+            if not self.num_servers:  # a server keeps its uploads
+                charged.append((listeners, whose))
+        if into == "models":
+            for who, whom in charged:
+                self.ledger.fetch(who, whom, mixed=True)
+        self.bank.reduce(entries, fn, into)
 
     def charge_comparison(
         self, rows: str | Tensor, pairs: Tensor, columns: Columns | None = None, relative_to: str | None = None

@@ -111,3 +111,10 @@ def test_what_is_kept_for_the_next_message_is_gone_on_from_by_any_number_of_proc
         found = runs.contents(folder)
         runs.same(whole[0], found[0])
         runs.same(whole[2]["state_dict"], found[2]["state_dict"])
+
+
+@pytest.mark.parametrize("config", ["gossip", "fedavg"])
+def test_what_is_reduced_column_by_column_is_the_same_in_any_number_of_processes(runs, tmp_path, config):
+    attack = ["--outgoing", "SignFlip", "--outgoing.fraction", "0.2"]
+    robust = ["--aggregation", "TrimmedMean", "--aggregation.trim", "0.2"]
+    check(runs, tmp_path, (1, 2, 3), ["--config", config, *SMALL, *FIVE, *attack, *robust])

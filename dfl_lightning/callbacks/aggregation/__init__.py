@@ -3,6 +3,16 @@
 from dfl_lightning.callbacks.aggregation.averages import FromTopology, SampleWeighted, Uniform
 from dfl_lightning.callbacks.aggregation.boltzmann import Boltzmann
 from dfl_lightning.callbacks.aggregation.metropolis import Metropolis
+from dfl_lightning.callbacks.aggregation.robust import Median, TrimmedMean
 from dfl_lightning.callbacks.aggregation.score_weighted import ScoreWeighted
 
-__all__ = ["Boltzmann", "FromTopology", "Metropolis", "SampleWeighted", "ScoreWeighted", "Uniform"]
+__all__ = [
+    "Boltzmann",
+    "FromTopology",
+    "Median",
+    "Metropolis",
+    "SampleWeighted",
+    "ScoreWeighted",
+    "TrimmedMean",
+    "Uniform",
+]

@@ -4,8 +4,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from scipy import stats
 
 from dfl_lightning import callbacks as cb
 from dfl_lightning.cli.registry import shipped_classes
@@ -26,6 +28,7 @@ class Listed:
         draws: what the numbers of a stream are, by its purpose, where `rand` does not draw one for each node and
             `randperm` no order of the nodes.
         all_up: of a dropout: one under which everybody is up.
+        of_columns: of an aggregation that works column by column: what numpy makes of the received rows.
         all_down: of a dropout: one under which everybody is down; None where it leaves somebody up whatever it is told.
     """
 
@@ -37,6 +40,7 @@ class Listed:
     draws: Mapping[str, Rule] = field(default_factory=dict)
     all_up: Callable[[], cb.Policy] | None = None
     all_down: Callable[[], cb.Policy] | None = None
+    of_columns: Callable[[Any], Any] | None = None
 
     def along_with(self, other: "Listed") -> "Listed":
         """The policy in company of another one."""
@@ -88,6 +92,10 @@ def panm_by_the_letter() -> cb.PANM:
 
 def threshold_by_the_letter() -> cb.AdaptiveThreshold:
     return cb.AdaptiveThreshold(rule="literal")
+
+
+def trimmed() -> cb.TrimmedMean:
+    return cb.TrimmedMean(0.3)
 
 
 def noisy() -> cb.GaussianNoise:
@@ -167,6 +175,8 @@ LISTED: dict[str, list[Listed]] = {
         Listed("by scores", cb.ScoreWeighted, (lambda: Scoring(k=3),), places=EITHER),
         Listed("from the topology", cb.FromTopology),
         Listed("metropolis", cb.Metropolis),
+        Listed("median", cb.Median, places=EITHER, of_columns=lambda rows: np.median(rows, axis=0)),
+        Listed("trimmed", trimmed, places=EITHER, of_columns=lambda rows: stats.trim_mean(rows, 0.3)),
         Listed("boltzmann", cb.Boltzmann),
         Listed("boltzmann, cold, without oneself", lambda: cb.Boltzmann(temperature=0.1, include_self=False)),
         Listed("boltzmann, own losses", lambda: cb.Boltzmann(contribution="own"), places=EITHER),
