@@ -52,21 +52,22 @@ class DFLModule(LightningModule):
         network: the network that every client has a copy of: one of `dfl_lightning.models` or any module that maps
             inputs [B, ...] to class scores [B, classes].
         local_epochs: passes of a client over its training data in a round.
-        local_steps: batches of a client in a round, in place of `local_epochs`: the same number for all, however many
-            samples a client has. Each round begins a new epoch.
+        local_steps: batches of a client in a round, instead of `local_epochs`: the same number for all clients,
+            whatever their numbers of samples. Each round begins a new epoch.
         batch_size: samples in a local batch.
         optimizer: of `torch.optim`, or your own; acts on each client separately, new in every round and phase;
             default SGD with `lr=0.05` and `momentum=0.9`.
-        lr_scheduler: of `torch.optim.lr_scheduler`; a step a round. It may write any option of the optimizer's groups.
-        shared: glob patterns of the parameters that clients exchange; the others are personal and never leave them.
+        lr_scheduler: of `torch.optim.lr_scheduler`; one step in each round. It may write any option of the optimizer's
+            groups.
+        shared: glob patterns of the parameters that clients exchange; the others are personal and are never sent.
         init: `common`: all clients start alike; `independent`: each from its own draw; or a file with a state dict
             (`.safetensors`, `.pt`).
         finetune_epochs: epochs of local training before each evaluation, for the evaluation only.
         loss: mean loss of a batch from (scores, labels).
-        metrics: torchmetrics for (scores, labels), computed for each client; accuracy is always there.
+        metrics: torchmetrics for (scores, labels), computed for each client; accuracy is always computed.
         objective: the local training rule; default `Plain`.
-        on_divergence: `quarantine`: a client whose training ends in NaN keeps its former model and sits out the round;
-            `stop`: end the run.
+        on_divergence: `quarantine`: a client whose training ends in NaN keeps its former model and takes no further
+            part in the round; `stop`: end the run.
     """
 
     bank: Bank
@@ -76,7 +77,7 @@ class DFLModule(LightningModule):
     """What trains and scores them; None until a run is set up."""
 
     client_optimizer: ClientOptimizer
-    """The optimizer of one client; there once a run is set up."""
+    """The optimizer of one client; set when a run is set up."""
 
     loss: Callable[[Tensor, Tensor], Tensor]
     """Mean loss of a batch; the user's own object, which is neither moved nor converted."""
@@ -155,7 +156,7 @@ class DFLModule(LightningModule):
 
     @property
     def topology(self) -> Topology:
-        """Who can hear whom."""
+        """The topology: which clients receive models from which others."""
         return self.federation.topology
 
     @property
@@ -304,11 +305,11 @@ class DFLModule(LightningModule):
         )
         former = None if self.bank is None else self.engine
         self.engine = make_engine(trainer.engine, config, self.layout, self.data)
-        if former is not None:  # a second fit goes on as the first did
+        if former is not None:  # a second fit continues the first
             self.engine.take_up(former.decisions)
 
     def _room(self) -> int | None:
-        """Bytes of the GPU that are free beside rows and data, the least of all processes; None: not known."""
+        """Bytes of the GPU that rows and data leave free, the least of all processes; None: not known."""
         trainer = self.dfl_trainer
         free = card.free_memory(trainer.strategy.root_device)
         if free is None:
@@ -327,7 +328,7 @@ class DFLModule(LightningModule):
         return Ranks(torch.zeros(1, dtype=torch.long), trainer.global_rank, count).least(free)
 
     def _row_sets(self) -> dict[str, str]:
-        """What policies and objectives keep beside `models`, and what it begins as."""
+        """Row sets of policies and objectives in addition to `models`, with their initial values."""
         return self.federation.row_sets(phase.objective for phase in self.phases)
 
     # --- rounds -----------------------------------------------------------------------------------------------------
@@ -479,7 +480,7 @@ class DFLModule(LightningModule):
         return state
 
     def load_state_dict(self, state_dict: Any, strict: bool = True, assign: bool = False) -> Any:
-        """Take up a saved boundary; the last round's numbers travel beside it."""
+        """Restore a saved boundary; the last round's metrics are restored separately."""
         state = {key.removeprefix("bank."): value for key, value in state_dict.items() if key.startswith("bank.")}
         self.bank.load_state_dict(state, self._loaded_metrics)
 

@@ -71,7 +71,8 @@ class DFLTrainer(Trainer):
 
     Args:
         max_rounds: number of communication rounds (another name of `max_epochs`); default 100.
-        topology: who can hear whom: a topology file, the name of a shipped one, or a networkx graph of the clients.
+        topology: which clients receive models from which others: a topology file, the name of a shipped one, or a
+            networkx graph of the clients.
         engine: `stacked`, all clients of a cohort side by side; `loop`, one after the other; `auto`, stacked wherever
             the network can be.
         checkpoint_every: rounds between two saves of `checkpoints/last.ckpt`; it is also saved at the end, and when a
@@ -94,8 +95,8 @@ class DFLTrainer(Trainer):
             float32).
         gradient_clip_val: largest gradient norm (or value, by `gradient_clip_algorithm`) of each client by itself.
         gradient_clip_algorithm: `norm` (default) or `value`.
-        logger: Lightning loggers beside the run folder's own `metrics.csv`; `true`: TensorBoard's where that is
-            installed, else CSV's, in the folder `logs` of the run.
+        logger: Lightning loggers in addition to the run folder's `metrics.csv`; `true`: TensorBoard if it is
+            installed, otherwise CSV, in the folder `logs` of the run.
         enable_progress_bar: the line about the round in progress.
         callbacks: policies and monitors of the round, and any of Lightning's.
         defaults: take `Gossip`, `Uniform` and the commands' monitors where the callbacks have no selection, no

@@ -41,7 +41,7 @@ _WITHOUT_CONFIG = ("seed", "data", "topology", "policies")
 def taken_up(
     former: dict[str, Any], here: dict[str, Any], checkpoint: str | os.PathLike[str], round: int, fork: bool
 ) -> dict[str, Any]:
-    """The history of a run that goes on from a checkpoint.
+    """The history of a run that continues from a checkpoint.
 
     Args:
         former: what the checkpoint says about its run.

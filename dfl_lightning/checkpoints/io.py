@@ -156,8 +156,8 @@ def read_checkpoint(
     Args:
         path: the file.
         map_location: of `torch.load`.
-        mmap: read only the rows that are looked at.
-        verify: compare the rows with their checksums; a folder's are compared when they are looked at in any case.
+        mmap: read rows only when they are used.
+        verify: compare the rows with their checksums; a folder's are always compared when they are used.
 
     Raises:
         UserError: no such file, or a damaged or foreign one; its predecessor is named where it is whole.
@@ -190,7 +190,7 @@ def read_checkpoint(
 
 
 def look_at_checkpoint(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """What a checkpoint says about its run; its rows are neither read nor verified before they are looked at.
+    """What a checkpoint says about its run; its rows are neither read nor verified before they are used.
 
     Raises:
         UserError: see `read_checkpoint`.
@@ -250,7 +250,7 @@ def checkpoint_of(path: str | os.PathLike[str]) -> Path:
 
 
 def run_of(checkpoint: str | os.PathLike[str] | None) -> Path | None:
-    """The run folder that a checkpoint lies in, as the user wrote it where that is the same; None: in no run folder."""
+    """The run folder of a checkpoint, as the user wrote it if that is the same; None: it is in no run folder."""
     if checkpoint is None or not is_checkpoint(Path(checkpoint)):
         return None
     home, written = Path(checkpoint).resolve().parent.parent, Path(checkpoint).parent.parent
@@ -280,7 +280,7 @@ class RoundCheckpoint(Checkpoint, RoundCallback):
         return f"{done}; go on with dfl-fit --ckpt_path {shlex.quote(str(file.parent.parent))}"
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-        """The checkpoint that a run goes on from is saved already; to save it again would cost its predecessor."""
+        """The checkpoint that a run resumes is saved already; saving it again would replace its predecessor."""
         if trainer.resumed_from is None or trainer.run.path is None:
             return
         file = trainer.run.path / FOLDER / LAST

@@ -27,7 +27,7 @@ class CINIC10(FederatedData):
     CINIC-10 is not downloaded: unpack its archive (doi.org/10.7488/ds/2448) into a folder `CINIC-10` of `root`.
 
     Args:
-        path: the folder with `train`, `valid` and `test`; null looks for `CINIC-10` in `root`.
+        path: the folder with `train`, `valid` and `test`; null: the folder `CINIC-10` in `root`.
         merge_valid: divide the 90,000 images of `valid` among the clients with those of `train`, as DPFL does (appendix
             H.5.1); else they are not used.
         **kwargs: everything else of `FederatedData`.

@@ -113,7 +113,7 @@ def _read(dataset: Dataset, name: str) -> tuple[Tensor, Tensor]:
         length = len(dataset)  # type: ignore[arg-type]
     except Exception as error:  # what a user's class raises, and what Python says of lengths that are none
         raise UserError(
-            f"data {name}: its length cannot be told ({reason(error)}); give a map-style data set, not an iterable one"
+            f"data {name}: its length is not known ({reason(error)}); give a map-style data set, not an iterable one"
         ) from error
     if not length:
         raise UserError(f"data {name}: it is empty; give a data set with items")

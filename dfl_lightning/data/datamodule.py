@@ -126,7 +126,7 @@ class FederatedData(L.LightningDataModule):
 
     @property
     def client_split(self) -> Split:
-        """Who has which images of the source, after `setup`."""
+        """The images of each client, after `setup`."""
         if self._split is None:
             raise UserError("data: the split does not exist yet; call setup() first")
         return self._split

@@ -1,4 +1,4 @@
-"""Who wrote the digits of MNIST: what QMNIST (Yadav & Bottou 2019) found out."""
+"""The writers of MNIST's digits, as identified by QMNIST (Yadav & Bottou 2019)."""
 
 from __future__ import annotations
 

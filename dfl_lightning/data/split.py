@@ -1,4 +1,4 @@
-"""Who trains, validates and is tested on which images of the source."""
+"""The images of the source on which each client trains, validates and is tested."""
 
 from __future__ import annotations
 

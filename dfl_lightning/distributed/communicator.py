@@ -271,7 +271,7 @@ class Ranks:
 
 
 class RowExchange:
-    """Rows on their way between processes: who asks whom for which, settled once, for any columns.
+    """Rows exchanged between processes: requests are settled once, for any columns.
 
     Args:
         ranks: the processes; all of them plan an exchange at once.

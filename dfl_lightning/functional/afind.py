@@ -79,7 +79,7 @@ def participation_ratio(cosines: Tensor, available: Tensor, nu: float) -> Tensor
 
 
 def updated_probabilities(previous: Tensor, cosines: Tensor, selected: Tensor, available: Tensor, nu: float) -> Tensor:
-    """The probabilities when only the selected neighbours were looked at (AFIND+ eq. 9).
+    """The probabilities when only the selected neighbours were compared (AFIND+ eq. 9).
 
     The selected ones share, by a softmax among themselves, whatever the other available neighbours leave of 1.
 

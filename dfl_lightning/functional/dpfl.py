@@ -1,4 +1,4 @@
-"""DPFL (*Decentralized Personalized Federated Learning*, AISTATS 2025): whom to average with, chosen greedily.
+"""DPFL (*Decentralized Personalized Federated Learning*, AISTATS 2025): collaborators chosen greedily.
 
 A receiver k goes through its candidates in a random order with two sets: X, which begins as {k} and gains candidates
 that help, and Y, which begins as all of them and loses those that do not. The value of a set is minus the loss, on k's
@@ -121,7 +121,7 @@ def candidates_in_order(permutations: Tensor, allowed: Tensor) -> Tensor:
 
     Args:
         permutations: long [r, n].
-        allowed: whom each receiver may judge, bool [r, n].
+        allowed: candidates of each receiver, bool [r, n].
 
     Returns:
         long [r, s], s the largest number of candidates; -1 after a receiver's last one.
@@ -212,7 +212,7 @@ def bggc(
     """Batched greedy graph construction (DPFL algorithm 3): the choice of `ggc` without ever keeping many models.
 
     Models come in batches of at most the budget, twice: to sum up Y, then to be judged. Between batches a receiver
-    keeps two sums. Who can keep all its candidates receives them once.
+    keeps two sums. A receiver whose budget covers all its candidates receives them once.
 
     Args:
         receivers: see `ggc`; so are the other arguments that are not listed here.
@@ -223,7 +223,7 @@ def bggc(
         sums: the sums over X and Y, which begin at 0, and the batch; afterwards the sum over X is that of the chosen.
         tolerance: see `ggc`.
         literal: the test of the budget as the paper prints it: whether X, the receiver included, has exactly B_c
-            members after a decision; if so, the rest of the batch is passed over, and the next one goes on.
+            members after a decision; if so, the rest of the batch is skipped, and the next one continues.
     """
     n, length = len(shares), order.shape[1]
     shares = shares.double()
@@ -234,7 +234,7 @@ def bggc(
     totals = {True: own.sum(1), False: own.sum(1)}
 
     def senders(who: Tensor, number: Tensor) -> Tensor:
-        """Who is in a batch, bool [w, n], by the batch's number for each receiver, [w]."""
+        """The members of a batch, bool [w, n], by the batch's number for each receiver, [w]."""
         at = torch.arange(length)
         inside = (at >= (number * batch[who])[:, None]) & (at < ((number + 1) * batch[who])[:, None])
         alone, members = _sets(receivers[who], torch.where(inside, order[who], -1), n)
@@ -338,7 +338,7 @@ def _greedy(
         trial: (step, receivers that go on) -> losses of X with the step's candidate, and of Y without it.
         decide: (step, these receivers, who of them adds its candidate).
         tolerance: see `marginal_gain`.
-        paused: whom the budget stops.
+        paused: receivers whose budget is exhausted.
     """
     r, steps = order.shape
     chosen = torch.zeros(r, n, dtype=torch.bool)

@@ -1,4 +1,4 @@
-"""What a run is judged by: whom clients chose, who stood in for whom, and the accuracies that papers report.
+"""Measures of a run: precision and recall of neighbours, accuracy of stand-ins, and the accuracies of papers.
 
 NaN stands for an accuracy that does not exist (a client without test images) and is left out of every mean.
 """
@@ -15,9 +15,9 @@ def neighbour_precision_recall(selected: Tensor, clusters: Tensor, reachable: Te
     """How well the selected neighbours agree with the hidden clusters.
 
     Args:
-        selected: whom each receiver selected, bool [n, n].
+        selected: the selection, receiver by sender, bool [n, n].
         clusters: the cluster of each client, long [n].
-        reachable: whom each receiver could have selected, bool [n, n].
+        reachable: the links, receiver by sender, bool [n, n].
 
     Returns:
         Precision, the share of the selected that are in the receiver's own cluster (mean over the receivers that

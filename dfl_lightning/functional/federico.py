@@ -17,7 +17,7 @@ def averaged_losses(averages: Tensor, losses: Tensor, beta: float = 0.6) -> Tens
 
     Args:
         averages: L so far, [n, n]; NaN where there has been no loss yet.
-        losses: this round's, same shape; NaN = not looked at, infinity = of a model that is not finite.
+        losses: this round's, same shape; NaN = not evaluated, infinity = of a model that is not finite.
         beta: weight of this round's loss, in (0, 1].
 
     Returns:

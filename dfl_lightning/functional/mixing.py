@@ -17,7 +17,7 @@ def count_votes(selected: Tensor, stand_in: Tensor, active: Tensor, include_self
     none.
 
     Args:
-        selected: whom receiver i would mix if all were there, bool [n, n].
+        selected: the senders that receiver i would mix if all were active, bool [n, n].
         stand_in: the row that receiver i mixes for sender j, long [n, n], -1 to rows - 1; read only where `selected`.
         active: who takes part in this round, bool [n].
         include_self: the receivers that have a vote for their own row, bool [n].

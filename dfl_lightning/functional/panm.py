@@ -68,7 +68,7 @@ def same_cluster(
     matching: Matching = "oriented",
     iterations: int = 100,
 ) -> Tensor:
-    """Who of a few neighbours and a few strangers is of the receiver's cluster (PANM eq. 14 to 17).
+    """Which of a few neighbours and a few strangers are of the receiver's cluster (PANM eq. 14 to 17).
 
     Each receiver fits a mixture of two Gaussians to its similarities by hard expectation maximization: mean, variance
     and share of each component from the present labels; then every client goes to the component where it is likelier,
@@ -78,8 +78,8 @@ def same_cluster(
     client is a component too. If a component empties, or all similarities are equal, there is one cluster only.
 
     Args:
-        similarity: s_ij, [r, n]; read only for those looked at, and finite there.
-        sampled: neighbours that were looked at, S_i, bool [r, n].
+        similarity: s_ij, [r, n]; read only for those compared, and finite there.
+        sampled: neighbours that were compared, S_i, bool [r, n].
         candidates: strangers that were compared, C_i, bool [r, n]; disjoint from the neighbours.
         matching: `oriented`: the neighbours start as the first component, and the component with the larger mean in
             the end is the receiver's cluster; `unoriented`: it is the first component, whatever its mean; `literal`:
@@ -121,8 +121,8 @@ def rematched_neighbours(neighbours: Tensor, sampled: Tensor, matched: Tensor) -
 
     Args:
         neighbours: N_i, bool [r, n].
-        sampled: the neighbours that were looked at, S_i, bool [r, n].
-        matched: who of those looked at is of the receiver's cluster, H_i, bool [r, n].
+        sampled: the neighbours that were compared, S_i, bool [r, n].
+        matched: those of them that are of the receiver's cluster, H_i, bool [r, n].
 
     Returns:
         bool [r, n]; a list that would end empty stays as it was.

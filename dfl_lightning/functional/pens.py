@@ -27,11 +27,11 @@ def more_often_than_expected(
         counts: in how many rounds of stage one i chose j, [n, n].
         expected: how often i would have chosen j had it chosen `top` of those in reach at random, [n, n]; with all of
             them in reach in every round, top * rounds / (n - 1).
-        sent: in how many of these rounds i sent its model to j, that is j looked at i, [n, n].
+        sent: in how many of these rounds i sent its model to j, that is j evaluated i, [n, n].
         rule: the bar: `expected`: that number; `all_clients`: top * rounds / n (the paper's text); `one_less`: expected
             - 1 (the authors' code); `sent`: sent * top / sampled (gossipy); `panm`: ceil(rounds (sampled + top) / n)
             (PANM, arXiv 2203.12285, for its comparison).
-        sampled: peers looked at in a round.
+        sampled: peers evaluated in a round.
         top: peers chosen of these.
         rounds: of stage one.
 

@@ -27,7 +27,7 @@ class GradientTracking(Plain):
     learning rate that is small enough all models reach the optimum of the clients' mean loss, where D-SGD stays off it.
     Corrections start at 0, and of two different weights of a pair the smaller one counts.
 
-    Neighbours send z_i beside their model: it is counted as a proxy of the size of the shared parameters. Where
+    Neighbours send z_i in addition to their model: it is counted as a proxy of the size of the shared parameters. Where
     Outgoing policies change what is sent, z_i is made of that, also for i itself, so that corrections still sum to 0.
 
     Args:

@@ -1,4 +1,4 @@
-"""What a run keeps of its rounds beside a row of numbers: arrays by round, written as npz files."""
+"""What a run keeps of its rounds in addition to a row of metrics: arrays by round, written as npz files."""
 
 from __future__ import annotations
 

@@ -90,5 +90,5 @@ def in_reach(topology: Topology, rounds: int) -> str:
     words = f"{found.mean:.1f} on average"
     if not topology.changes:
         return words
-    looked = f" ({found.rounds} of {rounds} rounds looked at)" if found.rounds < rounds else ""
+    looked = f" ({found.rounds} of {rounds} rounds counted)" if found.rounds < rounds else ""
     return f"{words}, {found.least} to {found.most} in a round{looked}"

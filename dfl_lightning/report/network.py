@@ -1,4 +1,4 @@
-"""Who learns from whom, round by round, as the report shows it: links with a state, and nodes with a place."""
+"""The collaboration graph of each round, as the report shows it: links with a state, nodes with a position."""
 
 from __future__ import annotations
 

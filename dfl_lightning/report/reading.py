@@ -104,7 +104,7 @@ class Run:
 
     @cached_property
     def summary(self) -> dict[str, Any]:
-        """summary.json, empty while the run goes on and where it was killed."""
+        """summary.json, empty while the run lasts and if it was killed."""
         path = self.path / "summary.json"
         try:
             text = path.read_text(encoding="utf-8") if path.is_file() else "{}"

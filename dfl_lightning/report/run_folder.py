@@ -38,7 +38,7 @@ OF_THE_PROCESS = (CHANGED, "engine", "seconds", "device", "versions")
 """Keys of summary.json that say how the rounds were computed, not what came of them."""
 
 ARRAYS = ("clients.npz", "graphs.npz", "diverged.npz", "dropouts.npz", "stand_ins.npz", "comparisons.npz")
-"""What a run keeps of its rounds beside a row of numbers."""
+"""What a run keeps of its rounds in addition to a row of metrics."""
 
 OWN_FILES = ("config.yaml", "commands.csv", "metrics.csv", "split.npz", *ARRAYS)
 """What a run writes before its first round is complete, and whenever it saves."""

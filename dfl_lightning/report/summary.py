@@ -165,7 +165,7 @@ def _times(diverged: dict[str, np.ndarray]) -> dict[str, int]:
 
 
 def _divergence(times: dict[str, int], rounds: int, most: int = 5) -> str:
-    """Who diverged, in one line.
+    """The clients that diverged, in one line.
 
     Example:
         >>> _divergence({"3": 12, "0": 1}, rounds=30)

@@ -1,4 +1,4 @@
-"""What really travels between the processes of a run, beside what its clients are charged for."""
+"""Bytes sent between the processes of a run, to compare with the cost of its clients."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class ProcessTraffic(RoundCallback):
 
     `bytes_received` is what all simulated clients together received, `bytes_moved` what all processes did. Models that
     are tried on others' data stay where they are, and several clients of a process need one copy: the second is
-    smaller where clients look at many models, and larger where vectors are compared as a whole.
+    smaller where clients evaluate many models, and larger where vectors are compared as a whole.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""What is fixed for a run: who has which data, who can hear whom, what a model is, and who decides what."""
+"""What is fixed for a run: data, topology, network and policies."""
 
 from __future__ import annotations
 
@@ -54,11 +54,11 @@ class LocalTraining:
 
 @dataclass
 class Federation:
-    """What is fixed for a run; policies and objectives hear it in `start`, and find it in every round.
+    """What is fixed for a run; policies and objectives get it in `start`, and find it in every round.
 
     Args:
         data: the clients' resident data.
-        topology: who can hear whom; its nodes are the m clients and, after them, servers.
+        topology: the links; its nodes are the m clients and, after them, servers.
         network: the plain network; its own parameters belong to no client.
         layout: columns of a model's row.
         clusters: long [m], known from the data or the topology; None where they are not.

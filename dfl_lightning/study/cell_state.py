@@ -23,7 +23,7 @@ class CellState:
 
     Attributes:
         cell: whose.
-        run: the folder of its newest run that can be gone on with, or that is finished; None: there is none.
+        run: the folder of its newest run that can be resumed, or that is finished; None: there is none.
         summary: that run's, empty where there is none yet.
         why: a sentence, where it has failed or its data are not at hand.
         lacks_data: whether the latter.

@@ -35,7 +35,7 @@ def unpaired(states: Sequence[CellState], rows: Sequence[str]) -> Iterator[str]:
 
 
 def split_of(state: CellState) -> str:
-    """Who has which images, as a hash of the run's split.npz."""
+    """The images of each client, as a hash of the run's split.npz."""
     digest = hashlib.sha256()
     file = (state.run or Path()) / "split.npz"
     with np.load(file, allow_pickle=False) as arrays:

@@ -22,7 +22,7 @@ ROUND_COUNTS = (
 """Options that count rounds of a run, which a scaled study shortens alike."""
 
 CONFIG = "run.yaml"
-"""The resolved config in a cell's folder; runs of it are in the folder `run` beside it."""
+"""The resolved config in a cell's folder; its runs are in the folder `run` next to it."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Cell:
         column: its task's name.
         seed: of models, data and draws.
         config: resolved.
-        folder: where everything of it lies.
+        folder: of all its files.
     """
 
     row: str

@@ -29,7 +29,7 @@ class StudyCell:
         column: its task's name.
         seed: of its run.
         scale: of its rounds, 0 to 1; below 1 its numbers are not those of the study.
-        folder: where everything of it lies.
+        folder: of all its files.
     """
 
     def __init__(self, study: Path, entry: Entry) -> None:

@@ -60,7 +60,7 @@ def mean_and_sd(values: Sequence[float]) -> tuple[float, float | None]:
 
 
 def t_interval(values: Sequence[float]) -> tuple[float, float] | None:
-    """The interval in which a mean lies with 95 % confidence, by Student's t; None of fewer than two values.
+    """The 95 % confidence interval of a mean, by Student's t; None with fewer than two values.
 
     Example:
         >>> t_interval([1.0, 2.0, 3.0])

@@ -16,7 +16,7 @@ _GML_KEYS = {  # of lists by where they are; other keys may well come several ti
 
 
 class ContradictionError(ValueError):
-    """A graph file says something twice, or says what has no meaning; the place is in the text."""
+    """A graph file has contradictory or meaningless entries; the message names the place."""
 
 
 class Links:
@@ -50,7 +50,7 @@ def _weight(value: Any) -> str:
 
 
 def check_graphml(data: bytes) -> None:
-    """Look through GraphML for what networkx would read without a word.
+    """Search GraphML for contradictions that networkx would not report.
 
     Raises:
         ContradictionError: a node, or a value of a node or link, is there twice; there are several graphs; or edges are

@@ -1,4 +1,4 @@
-"""The topology of a run: a graph over the clients, the servers beside them, and the masks made of both."""
+"""The topology of a run: a graph over the clients, the servers, and the masks made of both."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def spectral_gap(reachable: Tensor) -> float:
     approach each other is another matter: it depends on the weights of the aggregation.
 
     Args:
-        reachable: who hears whom, bool [n, n], n >= 2.
+        reachable: the links, receiver by sender, bool [n, n], n >= 2.
 
     Example:
         >>> round(spectral_gap(~torch.eye(24, dtype=torch.bool)), 2)
@@ -70,9 +70,10 @@ class Topology:
     is the receiver and the column the sender.
 
     Attributes:
-        graph: a simple networkx graph over the clients' ids; directed where the source is: an arc j -> i lets i hear j.
+        graph: a simple networkx graph over the clients' ids; directed where the source is: by an arc j -> i, i receives
+            from j.
         labels: the label of each client in its source, by id.
-        num_servers: c, nodes without data that hear every client and are heard by every client.
+        num_servers: c, nodes without data that are linked to every client in both directions.
         name: the name of the file without suffix, or of the generator.
         clusters: node attribute `cluster`, long [m], or None.
         budgets: node attribute `budget` (how many neighbours a client may choose), long [m], or None.
@@ -104,12 +105,12 @@ class Topology:
 
     @property
     def directed(self) -> bool:
-        """Whether some client may hear another without being heard, in some round."""
+        """Whether some client may receive from another that does not receive from it, in some round."""
         return self._of_arcs or self.links.one_way
 
     @property
     def changes(self) -> bool:
-        """Whether rounds may differ in who hears whom."""
+        """Whether the links may differ between rounds."""
         return self.links.fail
 
     @property
@@ -122,7 +123,7 @@ class Topology:
         return self
 
     def linked(self, round: int) -> Tensor:
-        """Whom each node hears in a round if all links are up, bool [n, n], a fresh tensor without self loops.
+        """All links of a round, up or down, receiver by sender, bool [n, n], a new tensor without self loops.
 
         Args:
             round: the communication round.
@@ -130,7 +131,7 @@ class Topology:
         return self.at(round)._mask.clone()
 
     def reachable(self, round: int) -> Tensor:
-        """Whom each node hears in a round over the links that are up, bool [n, n], a fresh tensor without self loops.
+        """The links that are up in a round, receiver by sender, bool [n, n], a new tensor without self loops.
 
         Args:
             round: the communication round.
@@ -222,7 +223,7 @@ class Topology:
 
     @cached_property
     def _mask(self) -> Tensor:
-        """Whom each node hears if all links are up, bool [n, n]; never handed out."""
+        """All links, receiver by sender, bool [n, n]; never returned itself."""
         mask = torch.zeros(self.num_nodes, self.num_nodes, dtype=torch.bool)
         senders, receivers = self._ends()
         mask[receivers, senders] = True

@@ -22,7 +22,7 @@ class Links:
         up: probability that a link is up in a round.
         each_way: whether the two directions of an undirected link go up and down separately. The arcs of a directed
             graph always do.
-        share: of the links that a receiver hears by, the part that is up in a round, drawn by each receiver for itself:
+        share: share of a receiver's links that is up in a round, drawn for each receiver separately:
             exactly round(share * links) of them, halves upwards.
         seed: of the draws.
     """
@@ -60,7 +60,7 @@ class Links:
         """How many links of each receiver a share keeps, long [n].
 
         Args:
-            degrees: by how many links each receiver hears, long [n].
+            degrees: number of links of each receiver, long [n].
 
         Example:
             >>> Links(share=0.5).numbers(torch.tensor([0, 1, 2, 3, 12]))
@@ -70,10 +70,10 @@ class Links:
         return (self.share * degrees.double() + 0.5 + 1e-9).floor().long()
 
     def that_are_up(self, linked: Tensor, round: int, directed: bool) -> Tensor:
-        """Whom each node hears over links that are up in a round, a fresh tensor, bool [n, n].
+        """The links that are up in a round, receiver by sender, a new tensor, bool [n, n].
 
         Args:
-            linked: whom each node would hear if all links were up, bool [n, n].
+            linked: all links, receiver by sender, bool [n, n].
             round: the communication round.
             directed: whether the graph is.
         """

@@ -1,4 +1,4 @@
-"""How many each client can hear, over the rounds of a run."""
+"""The numbers of neighbours in reach, over the rounds of a run."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ _MOST_ROWS = 20_000
 
 
 class Reach(NamedTuple):
-    """How many a node hears in a round over the links that are up.
+    """Numbers of neighbours of a node in a round, over links that are up.
 
     Attributes:
         mean: over nodes and rounds.
-        least: the fewest that a node hears in a round.
-        most: the most that a node hears in a round.
-        rounds: how many rounds were looked at.
+        least: the smallest number of a node in a round.
+        most: the largest number of a node in a round.
+        rounds: number of rounds that were counted.
     """
 
     mean: float
@@ -27,10 +27,10 @@ class Reach(NamedTuple):
 
 
 def reach(topology: Topology, rounds: int) -> Reach:
-    """How many each node can hear, over a run; of many rounds or nodes, some rounds evenly spaced are looked at.
+    """Numbers of neighbours over a run; with many rounds or nodes, evenly spaced rounds are counted.
 
     Args:
-        topology: who can talk to whom.
+        topology: of the run.
         rounds: of the run, which starts with round 0.
 
     Example:

@@ -31,7 +31,7 @@ def sequence_of(content: Mapping[str, Any], place: Place) -> Topology:
     where, items, repeat = place.where, content["sequence"], content.get("repeat")
     for key in ("args", "every"):
         if content.get(key) is not None:
-            raise UserError(f"{where}: {key} belongs to an item of the sequence, not beside it.")
+            raise UserError(f"{where}: {key} belongs to an item of the sequence, not next to it.")
     if repeat is not None and not isinstance(repeat, bool):
         raise UserError(f"{where}: repeat is true or false, not {brief(repeat)}.")
     if not isinstance(items, list) or not items or not all(isinstance(item, Mapping) for item in items):

@@ -112,7 +112,7 @@ def _from_generator(content: Mapping[str, Any], every: int | None, place: Place)
     if not is_random(generator):
         raise UserError(f"{where}: every needs a random generator, and {generator} makes the same graph each time.")
     if args.get("seed") is not None:
-        raise UserError(f"{where}: every with the seed in args makes the same graph each time; write seed beside args.")
+        raise UserError(f"{where}: every with the seed in args makes the same graph each time; put seed next to args.")
     first = {entry.name: getattr(topology, entry.name) for entry in fields(topology)}
     recipe = f"{generator} {sorted(args.items())}"
     return Redrawn(**first, draw=draw, seed=place.seed, every=every, recipe=recipe)

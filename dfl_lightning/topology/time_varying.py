@@ -123,7 +123,7 @@ class Sequence(Topology):
 
     @property
     def directed(self) -> bool:
-        """Whether some client may hear another without being heard, in some round."""
+        """Whether some client may receive from another that does not receive from it, in some round."""
         return any(stage.directed for stage in self.stages)
 
     def graph_warnings(self, when: str = "") -> list[str]:

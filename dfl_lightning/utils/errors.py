@@ -15,7 +15,7 @@ FAILURES = ("CUDA error", "CUDA driver error", "cuDNN error")
 
 
 class UserError(Exception):
-    """Bad input, told in one sentence: what, where, and what to do about it.
+    """Bad input, reported in one sentence: what, where, and the remedy.
 
     The commands print the sentence and leave with exit code 2; from Python it is an ordinary exception.
     """

@@ -139,7 +139,7 @@ def _is_still(file: Path, descriptor: int) -> bool:
 
 
 def _holder(file: Path) -> str:
-    """Who has a lock, in words."""
+    """The process that holds a lock, in words."""
     try:
         about = json.loads(file.read_bytes())
         return f"process {int(about['pid'])} on {about['host']} (since {about['since']})"

@@ -12,7 +12,7 @@ _PACKAGE = Path(__file__).parents[1]
 def shipped(kind: str) -> dict[str, Path]:
     """The shipped files of a kind (`"configs"` or `"topologies"`), by name without suffix.
 
-    In a wheel they lie inside the package, in a checkout beside it.
+    In a wheel they are inside the package, in a checkout next to it.
     """
     for folder in (_PACKAGE / kind, _PACKAGE.parent / kind):
         if folder.is_dir():

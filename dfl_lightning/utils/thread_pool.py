@@ -37,7 +37,7 @@ class Workers:
         self._stopped = threading.Event()
 
     def check(self) -> None:
-        """To be called now and then by a long piece of work.
+        """To be called regularly by a long piece of work.
 
         Raises:
             Abandoned: the caller has given up.

@@ -44,7 +44,7 @@ def exit_in_users_code(left: SystemExit) -> str | None:
         return None
     remedy = "raise an exception that says what is wrong, or set trainer.should_stop = True to end after the round"
     code = "" if left.code is None else repr(left.code)
-    return f"{_place(others[-1])}: sys.exit({code}) would end the command without a word; {remedy}"
+    return f"{_place(others[-1])}: sys.exit({code}) would end the command without a message; {remedy}"
 
 
 @contextmanager

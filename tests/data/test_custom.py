@@ -236,11 +236,11 @@ class OfLength(Items):
 @pytest.mark.parametrize(
     ("length", "sentence"),
     [
-        (-5, r"its length cannot be told \(__len__\(\) should return >= 0\)"),
-        (2.5, "its length cannot be told"),
-        (2**80, "its length cannot be told"),
-        (TypeError("no length here"), r"its length cannot be told \(no length here\)"),
-        (RuntimeError("out of order"), r"its length cannot be told \(out of order\)"),
+        (-5, r"its length is not known \(__len__\(\) should return >= 0\)"),
+        (2.5, "its length is not known"),
+        (2**80, "its length is not known"),
+        (TypeError("no length here"), r"its length is not known \(no length here\)"),
+        (RuntimeError("out of order"), r"its length is not known \(out of order\)"),
         (3, r"item 2 of 3 is not there \(IndexError: tuple index out of range\)"),
     ],
 )

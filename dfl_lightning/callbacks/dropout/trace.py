@@ -20,7 +20,7 @@ _MOST_BYTES = 64 * 2**20  # 10,000 clients for 3,000 rounds
 
 
 class Trace(Dropout):
-    """Who is up, read from a text file: a line a round, a column a client, 1 = up, 0 = down.
+    """Clients that are up, read from a text file: a line for each round, a column for each client, 1 = up, 0 = down.
 
     Columns are separated by commas or blanks; lines that start with `#` are comments.
 

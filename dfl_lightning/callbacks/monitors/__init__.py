@@ -1,4 +1,4 @@
-"""Monitors: what is measured about a round beside the models' accuracy."""
+"""Monitors: what is measured about a round in addition to the models' accuracy."""
 
 from dfl_lightning.callbacks.monitors.fairness import Fairness
 from dfl_lightning.callbacks.monitors.friend_accuracy import FriendAccuracy

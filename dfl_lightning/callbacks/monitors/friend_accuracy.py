@@ -10,7 +10,7 @@ from dfl_lightning.round.record import Round
 class FriendAccuracy(Monitor):
     """Share of the dropped clients that another client of their own cluster stands in for, as `friend_accuracy`.
 
-    Counted over all receivers and the dropped clients that they chose to hear. Silent where no clusters are known,
+    Counted over all receivers and the dropped clients that they selected. Not logged if no clusters are known,
     no such client dropped, or the substitution names no friends (Stale).
     """
 

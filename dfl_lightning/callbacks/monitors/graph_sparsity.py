@@ -11,7 +11,7 @@ class GraphSparsity(Monitor):
 
     Logs `link_density`: used links / links of the round's topology, both directions counted, up or down; and
     `link_symmetry`: the share of the used links whose reverse is used too, silent where none is used. A link is used
-    where the receiver got a model, or a part of one, to mix or to look at: what `bytes_received` counts.
+    where the receiver got a model, or a part of one, to mix or to evaluate: what `bytes_received` counts.
     """
 
     def on_round_end(self, round: Round) -> None:

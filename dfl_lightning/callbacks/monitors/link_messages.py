@@ -1,4 +1,4 @@
-"""Who sent how much to whom, over the whole run."""
+"""Messages of each link, over the whole run."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ MOST_NODES = 1000
 class LinkMessages(Monitor):
     """Messages of each link, summed over the run, as `link_messages.npz` in the run folder.
 
-    An entry a link that was used: `receiver` and `sender` (servers come after the clients), `models` (whole models),
-    `parts` (everything else) and `bytes`. The sum of `bytes` is that of the column `bytes_received` times the number of
-    clients. The file is written with each checkpoint and at the end. A monitor that a resumed run gets first counts
-    from there on.
+    An entry for each link that was used: `receiver` and `sender` (servers come after the clients), `models` (whole
+    models), `parts` (everything else) and `bytes`. The sum of `bytes` is that of the column `bytes_received` times the
+    number of clients. The file is written with each checkpoint and at the end. A monitor that is added to a resumed run
+    counts from that round on.
     """
 
     state = ("models", "parts", "bytes")

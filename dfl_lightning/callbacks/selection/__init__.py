@@ -1,4 +1,4 @@
-"""Selection: whom each receiver learns from."""
+"""Selection: the clients that each receiver learns from."""
 
 from dfl_lightning.callbacks.selection.afind import AFIND
 from dfl_lightning.callbacks.selection.dpfl import DPFL

@@ -21,20 +21,21 @@ if TYPE_CHECKING:
 class AFIND(Selection):
     """Neighbours whose feature proxies point the same way (AFIND+ eq. 7 to 9).
 
-    Each client sends one layer, the output layer of its featurizer, to those that can hear it; a receiver turns the
+    Each client sends one layer, the output layer of its featurizer, to its neighbours; a receiver turns the
     cosines into probabilities by a softmax of temperature `nu`. The default compares the layers of the trained models
     minus their mean over the neighbourhood, and scores a neighbour by n_i p_ij, so that 1 is an average neighbour; the
     documentation says why, and `rule: literal` with its companions is the paper as printed.
 
     Args:
         nu: temperature of the softmax over cosines, above 0.
-        k: neighbours to choose where no threshold decides.
-        rule: `ratio` scores by n_i p_ij of this round's cosines; `literal` by last round's p_ij, then looks at the
+        k: neighbours to choose if there is no threshold.
+        rule: `ratio` scores by n_i p_ij of this round's cosines; `literal` by last round's p_ij, then compares the
             proxies of those it selected only and refreshes their p_ij (eq. 9; all in round 0).
         proxy: `cumdelta`: the layer's change since the start of the run; `delta`: since the start of the round;
             `weight`: the layer; `grad_batch`: its gradient on the round's first batch.
         center: subtract the mean over the neighbourhood first.
-        proxy_layer: another layer by name; default the last linear or convolutional one before the head, no norm layer.
+        proxy_layer: another layer by name; default: the last linear or convolutional one before the head, no norm
+            layer.
     """
 
     supports_servers = False
@@ -102,7 +103,7 @@ class AFIND(Selection):
             round.scores = torch.where(known, ratio, 1.0)  # never seen: an average neighbour
 
     def on_select(self, round: Round) -> None:
-        """Threshold or k best; as printed, it looks at the selected ones' proxies now, for the next round."""
+        """Threshold or k best; as printed, it compares the selected ones' proxies now, for the next round."""
         super().on_select(round)
         if self.rule == "literal":
             assert round.selected is not None

@@ -32,13 +32,13 @@ class DPFL(Selection):
     client is evaluated by the model that did best on its validation data after local training.
 
     Args:
-        budget: how many others a client learns from, and keeps at once (B_c), or `all`; a client's `budget` in the
-            topology comes first.
+        budget: number of others that a client learns from, and keeps at once (B_c), or `all`; a client's `budget` in
+            the topology takes precedence.
         initial_epochs: local epochs of round 0 (tau_init), in place of `model.local_epochs`.
-        period: choose in every so many rounds (P); in between, a client learns from those it chose last.
+        period: rounds between two choices (P); in between, a client learns from those it chose last.
         repeat_bggc: choose among all neighbours again, not among those of the first choice.
         rule: `bounded`: the budget is never exceeded; `literal`: the budget counts the client itself and is tested
-            where the algorithms print it, and the smallest gain counts.
+            as the algorithms print it, and every gain counts.
         adversaries_choose: whether clients with falsified labels choose like all others, or train alone and only
             send what they trained (section 4.3).
     """
@@ -95,7 +95,7 @@ class DPFL(Selection):
             )
 
     def on_propose(self, round: Round) -> None:
-        """Longer training in round 0; whom a client may fetch: all its neighbours, or its first choice."""
+        """Longer training in round 0; candidates are all neighbours, or the first choice."""
         n = round.num_nodes
         if self.first is None or self.has_first is None or self.chosen is None:
             self.first, self.chosen = torch.zeros(2, n, n, dtype=torch.bool)

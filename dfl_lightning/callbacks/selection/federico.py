@@ -20,10 +20,10 @@ class FedeRiCo(Selection):
     """Neighbours by softmax(-L_ij), L the averaged loss of j's model on i's training data (FedeRiCo, arXiv 2210.06597).
 
     In each round a client fetches the models of `k` others: with probability `epsilon` random ones, else those with the
-    largest weights. It averages them with its own, by weights that already know this round's losses under
-    `aggregation: ScoreWeighted`. This is the paper's choice of collaborators; its gradient exchange and its ensemble of
-    models for prediction are not part of it. Who has never been seen counts as an average neighbour, and equals are
-    taken in random order.
+    largest weights. It averages them with its own, under `aggregation: ScoreWeighted` by weights that include this
+    round's losses. This is the paper's choice of collaborators; its gradient exchange and its ensemble of models for
+    prediction are not part of it. A client never evaluated counts as an average neighbour, and ties are broken at
+    random.
 
     Args:
         k: neighbours to fetch and learn from (M).

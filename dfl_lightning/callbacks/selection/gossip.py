@@ -24,7 +24,7 @@ class Gossip(Selection):
     `redraw: false`; in a server topology `k` clients take part in a round (FedAvg with sampling).
 
     Args:
-        k: how many, or `all`; fewer where fewer can be reached.
+        k: number of neighbours, or `all`; fewer if fewer are in reach.
         within: `cluster`: only clients of the receiver's own cluster, known from the data or the topology.
         redraw: draw anew in each round; otherwise the same neighbours as long as the graph is the same: one that is
             down, or whose link is, is not replaced.

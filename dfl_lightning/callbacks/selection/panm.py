@@ -28,21 +28,20 @@ if TYPE_CHECKING:
 class PANM(Selection):
     """Neighbours of the client's own cluster, found in two stages from a few models a round (PANM, arXiv 2203.12285).
 
-    In stage one (confident neighbour initialisation) a client looks at `l` random others and at its neighbours; the `k`
+    In stage one (confident neighbour initialisation) a client compares `l` random others and its neighbours; the `k`
     most similar of them become its neighbours, and it learns from them. In stage two it learns from `k` random ones of
-    its neighbours; every `tau` rounds (heuristic neighbour matching) it looks at `l` of them and at `l` strangers, and
-    a mixture of two Gaussians tells which of these are of its cluster. A neighbour that is out of reach or down is left
-    out, and not forgotten.
+    its neighbours; every `tau` rounds (heuristic neighbour matching) it compares `l` of them and `l` strangers, and a
+    mixture of two Gaussians decides which of these are of its cluster. A neighbour that is out of reach or down is left
+    out of the round and stays on the list.
 
     A client that is compared sends its model; by `grad` with alpha > 0 also its update, which cannot be computed from
-    the
-    model: the ledger counts it as a proxy of the size of the shared parameters.
+    the model: the ledger counts it as a proxy of the size of the shared parameters.
 
     Args:
         metric: `grad`: cosines of what two clients have learned, in this round and since the start (eq. 6); `loss`:
             one over the loss of the other's model on the client's own training data (eq. 3).
         k: neighbours to learn from in a round.
-        l: others to look at in a round of stage one; in a matching, neighbours and strangers each.
+        l: others to compare in a round of stage one; in a matching, neighbours and strangers each.
         stage_one: rounds of stage one (T1); the others are stage two.
         tau: rounds between two matchings, counted from the first round of the run.
         alpha: share of this round's cosine in `grad`; 0 leaves the change since the start alone.
@@ -111,7 +110,7 @@ class PANM(Selection):
         return index >= self.stage_one and (index + 1) % self.tau == 0
 
     def on_propose(self, round: Round) -> None:
-        """The neighbours in reach, and in rounds that look at others a uniform draw of these."""
+        """The neighbours in reach, and in rounds that compare others a uniform draw of these."""
         if self.neighbours is None:
             self.neighbours = torch.zeros_like(round.available)
             self.similarity = torch.full(round.available.shape, float("nan"), dtype=torch.float64)

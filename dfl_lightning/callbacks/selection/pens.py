@@ -26,12 +26,12 @@ class PENS(Selection):
 
     Args:
         k: peers to learn from in a round of stage two.
-        sampled: others to look at in a round of stage one (n_s).
+        sampled: others whose models are evaluated in a round of stage one (n_s).
         top: of these, how many to learn from (m).
         stage_one: rounds of stage one (T1); the others are stage two.
-        rule: the bar: `expected`: the number of times that chance would have chosen the peer, top * stage_one / (n - 1)
-            with all in reach; `all_clients`: with n in the denominator; `one_less`: one less than expected;
-            `sent`: in proportion to how often the peer looked at this client; `panm`: ceil(T1 (sampled + top) / n).
+        rule: the limit: `expected`: the expected number of choices at random, top * stage_one / (n - 1) with all in
+            reach; `all_clients`: with n in the denominator; `one_less`: one less than expected;
+            `sent`: in proportion to how often the peer evaluated this client; `panm`: ceil(T1 (sampled + top) / n).
     """
 
     k: int  # a number only: `all` would be another method
@@ -60,7 +60,7 @@ class PENS(Selection):
             raise UserError(f"selection.sampled={sampled}; the top={top} are chosen of them, so it is {top} or more")
         self.k, self.sampled, self.top, self.stage_one, self.rule = k, sampled, top, stage_one, rule
         self.counts: Tensor | None = None  # rounds in which i chose j, long [n, n]
-        self.looks: Tensor | None = None  # rounds in which i looked at j, long [n, n]
+        self.looks: Tensor | None = None  # rounds in which i evaluated j, long [n, n]
         self.expected: Tensor | None = None  # how often chance would have chosen j, float64 [n, n]
 
     def start(self, federation: Federation) -> None:
@@ -111,7 +111,7 @@ class PENS(Selection):
         round.log("peers", float(self._peers().double().sum(1).mean()))
 
     def _peers(self) -> Tensor:
-        """Who was chosen more often than the bar of a whole stage one, bool [n, n]."""
+        """Clients chosen more often than the limit of a whole stage one, bool [n, n]."""
         assert self.counts is not None
         assert self.looks is not None
         assert self.expected is not None

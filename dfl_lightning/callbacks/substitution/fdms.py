@@ -30,11 +30,11 @@ class FDMS(Substitution):
     """A dropped client's update is replaced by that of its best friend among the active ones (FL-FDMS section 5.1).
 
     The server keeps, for each pair of clients, the running mean of how similar their updates were in the rounds in
-    which both took part. A client with no such history speaks with the mean of the active ones.
+    which both took part. A client without such a history is replaced by the mean of the active ones.
 
-    Without a server each receiver keeps such scores for itself, from the rounds in which it heard both clients of a
-    pair, and gives a dropped neighbour's vote to the best friend among those that it hears (itself included). For that
-    a neighbour sends its update beside its model, which is charged as a proxy of the same size.
+    Without a server each receiver keeps its own scores, from the rounds in which it received from both clients of a
+    pair, and gives a dropped neighbour's vote to the best friend among the active ones (itself included). A neighbour
+    therefore sends its update in addition to its model, which is charged as a proxy of the same size.
 
     Args:
         theta_scale: at a server: a client whose score is Theta_t times this behind the best candidate's is no candidate
@@ -104,7 +104,7 @@ class FDMS(Substitution):
         self._overhear(round, heard)
 
     def on_round_end(self, round: Round) -> None:
-        """Who is clearly worse than the best candidate is none from the next round on."""
+        """Clients clearly worse than the best candidate stop being candidates from the next round on."""
         if self.theta_scale is None or self.scores is None:
             return
         assert self.counts is not None

@@ -1,4 +1,4 @@
-"""The rival of FL-FDMS: a dropped client's last update is used again."""
+"""The baseline of FL-FDMS: a dropped client's last update is used again."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from dfl_lightning.round.record import Round, Substitutes
 
 
 class Stale(Substitution):
-    """A dropped client speaks with the last update it sent, added to the receiver's present model.
+    """A dropped client is replaced by the last update it sent, added to the receiver's present model.
 
-    A client that has never taken part speaks with the mean of the active ones (FL-FDMS section 6.1.3). A server
+    A client that has never taken part is replaced by the mean of the active ones (FL-FDMS section 6.1.3). A server
     has the updates that were uploaded to it; between clients every use of a stored update is charged as a model.
     """
 
@@ -24,7 +24,7 @@ class Stale(Substitution):
         self.seen: Tensor | None = None  # who has ever taken part, bool [m]
 
     def on_trained(self, round: Round) -> None:
-        """Remember the updates that those sent who took part."""
+        """Store the updates of the clients that took part."""
         m = round.num_clients
         took_part = round.participants
         started = round.jobs.take(torch.nonzero(took_part[round.jobs.owners]).squeeze(1))
@@ -36,7 +36,7 @@ class Stale(Substitution):
         self.seen = before | took_part
 
     def on_substitute(self, round: Round) -> None:
-        """The stored update speaks for a dropped client, the mean of the active ones for one never seen."""
+        """The stored update replaces a dropped client, the mean of the active ones a client without an update."""
         m, n = round.num_clients, round.num_nodes
         assert self.seen is not None
         assert round.stand_in is not None

@@ -53,7 +53,7 @@ class AdaptiveThreshold(Threshold):
             round.threshold = adaptive_threshold(round.similarity, known, self.tau)
 
     def on_round_end(self, round: Round) -> None:
-        """Log the mean threshold; as printed, it computes the next one from whom it selected now."""
+        """Log the mean threshold; as printed, it computes the next one from the clients selected now."""
         if round.threshold is not None:
             round.log("threshold", float(round.threshold[round.receivers].mean()))
         if self.rule == "literal" and round.similarity is not None and round.selected is not None:

@@ -20,7 +20,7 @@ __all__ = ["FlippedLabels"]
 class FlippedLabels(Partition):
     """Some clients rename the labels that they train and validate on, all in the same way (DPFL, section 4.3).
 
-    Who has which images is up to another partition. Test labels stay true, and so does the way test images are divided.
+    Another partition divides the images. Test labels stay true, and test images are divided as without flipping.
     `ClientData.adversaries` says who is flipped, and flipped clients are clusters apart from the others.
 
     Args:
@@ -75,7 +75,7 @@ class FlippedLabels(Partition):
         )
 
     def _flipped(self, num_clients: int, seed: int) -> np.ndarray:
-        """Who is flipped, bool [m]."""
+        """The flipped clients, bool [m]."""
         flipped = np.zeros(num_clients, dtype=bool)
         if self.clients is None:
             number = math.floor(self.fraction * num_clients + 0.5)

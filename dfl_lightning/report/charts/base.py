@@ -1,4 +1,4 @@
-"""What all charts share: how methods are told apart, axes in per cent, labels at the ends of lines."""
+"""What all charts share: how methods are distinguished, axes in per cent, labels at the ends of lines."""
 
 from __future__ import annotations
 

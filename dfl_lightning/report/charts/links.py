@@ -1,4 +1,4 @@
-"""Who learns from whom in a round: a graph and a matrix of the same links.
+"""The collaboration graph of a round, and a matrix of the same links.
 
 Both read the rows `links` and `nodes`, which the page replaces when its slider moves. The graph is drawn with rules,
 points and triangles: no Python package carries a library for graphs as a file, and so one specification gives the page

@@ -132,7 +132,7 @@ def x_at(number: int) -> Any:
 
 
 def dropouts(run: Run) -> Any:
-    """Who was down in which round, and for how many clients each one stood in.
+    """Which clients were down in which round, and for how many clients each one stood in.
 
     Raises:
         UserError: no client was ever down.

@@ -1,1 +1,1 @@
-"""The page of `dfl-report`: what stands where, in which words, and how it gets into one file."""
+"""The page of `dfl-report`: its sections, its texts, and how it becomes one file."""
