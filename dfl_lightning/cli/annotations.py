@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections.abc
 import inspect
+import typing
 from collections.abc import Callable
 from types import UnionType
 from typing import Any, Literal, NamedTuple, TypeVar, Union, get_args, get_origin
@@ -85,8 +86,9 @@ def evaluated(annotation: Any, function: Callable[..., Any]) -> Any:
     """
     if not isinstance(annotation, str):
         return annotation
+    usual = {**vars(collections.abc), **vars(typing)}  # torch imports these for type checkers only
     try:
-        return eval(annotation, getattr(inspect.unwrap(function), "__globals__", {}))
+        return eval(annotation, {**usual, **getattr(inspect.unwrap(function), "__globals__", {})})
     except Exception:  # imported for type checkers only, or of a later Python
         return NOT_SAID
 

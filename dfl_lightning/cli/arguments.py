@@ -1,112 +1,131 @@
-"""The words of a command line before they are parsed: shipped configs by name, class names, options, swaps."""
+"""The words of a command line, read once: shipped configs by name, then all that is said as one config.
+
+A short name becomes the import path of the shipped class, for the parser would look for it among all classes of the
+process, a user's own included. A class that replaces another starts from its own defaults; what a config or an option
+has said is kept where the new class takes it.
+"""
 
 from __future__ import annotations
 
-import inspect
-import json
-from collections import defaultdict
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, Literal, NamedTuple
 
 from dfl_lightning.checkpoints.history import CHANGED, FORKED
-from dfl_lightning.cli.keys import KEYS, LISTS
+from dfl_lightning.cli.keys import KEYS
 from dfl_lightning.cli.registry import (
-    GROUPS,
-    LIBRARY_GROUPS,
-    NESTED_GROUPS,
+    CLASSES,
+    MANY,
     check_class,
     check_option,
     class_of,
+    listed,
     may_be_null,
     options_of,
     parameters_of,
     path_of,
-    shipped_classes,
 )
+from dfl_lightning.engines.factory import ENGINES
 from dfl_lightning.engines.optimizers import DEFAULT_OPTIMIZER
 from dfl_lightning.module import DFLModule
 from dfl_lightning.trainer import DFLTrainer
 from dfl_lightning.utils.errors import UserError, nearest
 from dfl_lightning.utils.shipped_files import find
-from dfl_lightning.utils.yaml_files import CLASS_FOLDERS, DoubledKeyError, as_yaml, parse, read_config
+from dfl_lightning.utils.yaml_files import CLASS_FOLDERS, DoubledKeyError, parse, read_config
+
+PLAIN: dict[str, Any] = {
+    "seed_everything": bool | int,
+    "topology": str | dict[str, Any],
+    "engine": Literal[ENGINES],
+    CLASS_FOLDERS: list[str] | None,
+    "ckpt_path": str | None,
+    "fork": bool,
+}
+"""Top-level keys that are neither sections nor groups, and their types."""
 
 TOP_LEVEL = (*KEYS, CLASS_FOLDERS, "ckpt_path", "fork")
 
-DEFAULT_CLASSES = {"selection": "Gossip", "aggregation": "Uniform", "model.optimizer": "SGD"}
-"""What a group is where a config names nothing."""
-
-CHECKED = (*GROUPS, *NESTED_GROUPS, "model.optimizer", "model.lr_scheduler")
-"""Groups whose names and options are looked at before the parser sees them."""
-
 SECTIONS = {
-    "trainer": {
-        name: p for name, p in parameters_of(DFLTrainer).items() if name not in ("topology", "run_name", "engine")
-    },
-    "model": {name: p for name, p in parameters_of(DFLModule).items() if name != "objective"},
+    "trainer": {n: p for n, p in parameters_of(DFLTrainer).items() if n not in ("topology", "run_name", "engine")},
+    "model": {n: p for n, p in parameters_of(DFLModule).items() if n != "objective"},
 }
 """Sections of a config that are no class, and their options."""
 
+DEFAULTS: dict[str, tuple[str, dict[str, Any]]] = {
+    "selection": ("Gossip", {}),
+    "aggregation": ("Uniform", {}),
+    "model.optimizer": ("SGD", DEFAULT_OPTIMIZER.keywords),
+}
+"""What a group is where nobody names a class: a class, and options for it that are not its own defaults."""
 
-def take_flag(argv: list[str], *flags: str) -> tuple[list[str], bool]:
-    """The words without a flag's names, and whether one was among them.
+_FLAGS = ("print_config", "help_all", "explain", "report", "list", "help", "version")
+
+
+class Word(NamedTuple):
+    """An option with its value.
+
+    Attributes:
+        option: its name without dashes and `init_args`; empty for a word that belongs to no option.
+        value: what follows it; None where nothing does.
+        content: of a config, what is in the file.
+    """
+
+    option: str
+    value: str | None = None
+    content: dict[str, Any] | None = None
+
+
+def take_flag(argv: list[str], flag: str) -> tuple[list[str], bool]:
+    """The words without a flag, and whether it was among them.
 
     Example:
         >>> take_flag(["--config", "afind", "--explain"], "--explain")
         (['--config', 'afind'], True)
     """
-    kept = [word for word in argv if word not in flags]
+    kept = [word for word in argv if word != flag]
     return kept, len(kept) < len(argv)
 
 
-def bare_flag(argv: list[str], flag: str) -> list[str]:
-    """A flag without a value means true.
+def split(argv: Sequence[str]) -> list[Word]:
+    """Options with their values.
 
     Example:
-        >>> bare_flag(["--fork", "--config", "afind"], "--fork")
-        ['--fork=true', '--config', 'afind']
+        >>> [(word.option, word.value) for word in split(["-c", "afind", "--a.init_args.b=-1", "--fork", "x"])]
+        [('config', 'afind'), ('a.b', '-1'), ('fork', 'x')]
     """
-    alone = [*(word.startswith("--") for word in argv[1:]), True]
-    return [f"{word}=true" if word == flag and alone[at] else word for at, word in enumerate(argv)]
+    words, left = [], list(argv)
+    while left:
+        option, equals, value = left.pop(0).partition("=")
+        if not option.startswith("-"):
+            words.append(Word("", option + equals + value))
+            continue
+        follows = not equals and bool(left) and not left[0].startswith("--")
+        name = "config" if option == "-c" else option.lstrip("-").replace(".init_args", "")
+        words.append(Word(name, value if equals else left.pop(0) if follows else None))
+    return words
 
 
-def find_configs(argv: list[str]) -> tuple[list[str], list[str]]:
-    """The words with every `--config NAME` as a path, and these paths.
-
-    `--config afind` or `--config configs/afind.yaml` mean a shipped file where there is no such file here.
+def with_configs(words: Sequence[Word]) -> list[Word]:
+    """The words, and what is in the configs among them: files, or shipped ones by name.
 
     Raises:
-        UserError: no such config; the sentence lists the shipped ones.
+        UserError: no such config, or one that cannot be read.
     """
-    words, paths = [], []
-    before = ""
-    for word in argv:
-        option, equals, value = word.partition("=")
-        if option in ("--config", "-c") and equals:
-            paths.append(_config(value))
-            word = f"{option}={paths[-1]}"
-        elif before in ("--config", "-c"):
-            paths.append(_config(word))
-            word = paths[-1]
-        words.append(word)
-        before = word
-    if before in ("--config", "-c"):
-        _config("")
-    return words, paths
+    return [_config(word.value) if word.option == "config" else word for word in words]
 
 
-def _config(name: str) -> str:
-    """A config's path; `configs/NAME.yaml` is understood away from a checkout too."""
-    if not name or name.startswith("--"):
+def _config(name: str | None) -> Word:
+    """A config's path and content; `configs/NAME.yaml` is understood away from a checkout too."""
+    if not name:
         raise UserError("--config needs a file or the name of a shipped config; --list names them")
     path = Path(name)
-    if not path.is_file() and path.parent == Path("configs"):
-        return str(find("configs", path.name))
-    return str(find("configs", name))
+    shipped = path.name if path.parent == Path("configs") and not path.is_file() else name
+    file = str(find("configs", shipped))
+    return Word("config", file, read_config(file))
 
 
-def run_name(configs: list[str]) -> str:
+def run_name(configs: Sequence[str]) -> str:
     """How runs are called: like the last config; like the run itself where that config is a run's own.
 
     Example:
@@ -121,261 +140,229 @@ def run_name(configs: list[str]) -> str:
     return path.stem.strip(".") or "run"
 
 
-def settle_choices(argv: list[str]) -> list[str]:
-    """Refuse keys, classes and options that do not exist, and say to the parser what the others mean.
+@dataclass
+class Choice:
+    """A class by its import path, None for the group's default, and what was said about its options."""
 
-    The parser looks for a short name among all classes of the process, a user's own included, and would keep a replaced
-    class's defaults where the new class has an argument of the same name. So a short name becomes the import path of
-    the shipped class, in configs too, and a class that replaces another starts from its own defaults. What a config or
-    an option says is kept.
+    path: str | None
+    options: dict[str, Any] = field(default_factory=dict)
+    keywords: dict[str, Any] = field(default_factory=dict)
+
+
+class Settings:
+    """What the words of a command line say, later ones over earlier ones.
 
     Args:
-        argv: the words, with configs as paths.
+        words: options and configs, in their order.
 
-    Returns:
-        The words, configs as their content, with a word for each such default after the one that replaced the class.
+    Attributes:
+        words: the same.
+        configs: paths and contents of the configs among them.
+        dropped: options whose class was replaced by one that does not have them.
+        rest: words that the parser answers.
 
     Raises:
-        UserError: a malformed config, an unknown key, class or option, a class of another family.
+        UserError: an unknown key, class or option, a class of another family, a value where a class belongs.
     """
-    choices = _Choices()
-    words: list[str] = []
-    for start, stop, option, value in _options(argv):
-        meant = value
-        if option == "config":
-            meant = choices.take_config(value)
-        elif option is not None:
-            _refuse_doubled_keys(option, value)
-            meant = choices.take_option(option, value)
-        words += argv[start:stop] if meant == value else [f"{argv[start].partition('=')[0]}={meant}"]
-        words += choices.resets
-        choices.resets = []
-    return words
 
+    def __init__(self, words: Sequence[Word]) -> None:
+        self.words = words
+        self.configs = [(str(word.value), word.content) for word in words if word.content is not None]
+        self.dropped: list[str] = []
+        self.rest: list[str] = []
+        self._said: dict[str, Any] = {"model": {}}
+        for group in DEFAULTS:
+            *above, key = group.split(".")
+            (self._said[above[0]] if above else self._said)[key] = Choice(None)
+        self._file, self._folder = "", Path()
+        for word in words:
+            if word.content is None:
+                self._take_option(word)
+            else:
+                self._take_config(str(word.value), word.content)
 
-def with_default_optimizer(argv: list[str]) -> list[str]:
-    """The words, after the default optimizer where none of them names one.
+    @property
+    def config(self) -> dict[str, Any]:
+        """All of it as one config, with import paths for short names; values that were typed are texts."""
+        config: dict[str, Any] = _written("", self._said)
+        return config
 
-    As the parser's own default, its learning rate and momentum would become those of any optimizer that is named.
-
-    Args:
-        argv: the words, after `settle_choices`.
-    """
-    for option, value in options_of_words(argv):
-        content = value_of(value) if option == "config" else _nested(option, value_of(value))
-        named = _at(content, "model.optimizer")
-        if named is not _ABSENT and not (isinstance(named, dict) and "class_path" not in named):
-            return argv
-    path = path_of("model.optimizer", DEFAULT_CLASSES["model.optimizer"])
-    return [f"--model.optimizer={json.dumps({'class_path': path, 'init_args': DEFAULT_OPTIMIZER.keywords})}", *argv]
-
-
-def options_of_words(argv: list[str]) -> Iterator[tuple[str, str]]:
-    """Options without dashes and `init_args`, with their values."""
-    for _, _, option, value in _options(argv):
-        if option is not None:
-            yield option, value
-
-
-def stray_words(argv: list[str]) -> list[int]:
-    """Where the words are that belong to no option.
-
-    Example:
-        >>> stray_words(["runs/afind/monday", "--trainer.devices", "2"])
-        [0]
-    """
-    return [start for start, _, option, _ in _options(argv) if option is None]
-
-
-def _options(argv: list[str]) -> Iterator[tuple[int, int, str | None, str]]:
-    """Where each option and its value are among the words; the option is None for a stray word."""
-    at = 0
-    while at < len(argv):
-        word = argv[at]
-        if not word.startswith("-"):
-            yield at, at + 1, None, word
-            at += 1
-            continue
-        option, equals, value = word.lstrip("-").partition("=")
-        alone = equals or at + 1 == len(argv) or argv[at + 1].startswith("--")
-        stop = at + 1 if alone else at + 2
-        option = "config" if word.partition("=")[0] == "-c" else option.replace(".init_args", "")
-        yield at, stop, option, value if alone else argv[at + 1]
-        at = stop
-
-
-class _Choices:
-    """The class of each group as far as the words have been read, and what was said about its options."""
-
-    def __init__(self) -> None:
-        self.names: dict[str, str] = dict(DEFAULT_CLASSES)
-        self.given: defaultdict[str, set[str]] = defaultdict(set)
-        self.resets: list[str] = []
-        self.where = ""
-        self.folder = Path()
-
-    def take_config(self, path: str) -> str:
-        """A config file: its keys, then the groups in it; the content as a word."""
-        content = read_config(path)
-        self.where, self.folder = f"{path}: ", Path(path).parent
-        for key in (FORKED, CHANGED):
-            content.pop(key, None)  # a note about a run, and no setting
-        for key in content:
+    def _take_config(self, path: str, content: dict[str, Any]) -> None:
+        self._file, self._folder = f"{path}: ", Path(path).parent
+        for key, value in content.items():
+            if key in (FORKED, CHANGED):
+                continue  # a note about a run, and no setting
             if key not in TOP_LEVEL:
-                raise UserError(
-                    f"{path}: unknown key '{key}'{nearest(str(key), TOP_LEVEL)} (keys: {', '.join(TOP_LEVEL)})"
-                )
-        self._take(content, "")
-        self.where, self.folder = "", Path()
-        return as_yaml(content)
+                hint = nearest(str(key), TOP_LEVEL)
+                raise UserError(f"{path}: unknown key '{key}'{hint} (keys: {', '.join(TOP_LEVEL)})")
+            self._said[key] = self._merged(key, self._said.get(key), value)
+        self._file, self._folder = "", Path()
 
-    def take_option(self, option: str, value: str) -> str:
-        """An option of the command line; its value with import paths for names."""
-        option = option.removesuffix("+").removesuffix(".class_path")
-        if option.endswith(".help"):
-            return value
-        if option in CHECKED or option in SECTIONS or option in LIBRARY_GROUPS:
-            content = _nested(option, value_of(value))
-            self._take(content, option)
-            meant = _at(content, option)
-            return value if meant == value_of(value) else meant if isinstance(meant, str) else as_yaml(meant)
-        groups = [g for g in CHECKED if option.startswith(f"{g}.")]
-        if not groups:
-            return value
-        group = max(groups, key=len)
-        name = option.removeprefix(f"{group}.").partition(".")[0]
-        if group not in self.names:
-            choices = ", ".join(shipped_classes(group))
-            raise UserError(f"--{option}: no {group} is chosen; name one with --{group} ({choices})")
-        check_option(group, self.names[group], name, value_of(value) if option.endswith(f".{name}") else ...)
-        self.given[group].add(name)
-        return value
+    def _take_option(self, word: Word) -> None:
+        option, value = word.option, "true" if word == Word("fork") else word.value
+        if not option:
+            raise UserError(f"'{value}' belongs to no option; options begin with --")
+        if option in ("print_config", "help_all") or option.endswith(".help"):
+            name = option.removesuffix("_all")
+            self.rest.append(f"--{name}" if value is None else f"--{name}={value}")
+            return
+        path = option.removesuffix(".class_path").split(".")
+        if path[0].removesuffix("+") not in TOP_LEVEL:
+            raise no_such_option(option)
+        if value is None:
+            raise UserError(f"--{option} needs a value")
+        _refuse_doubled_keys(option, value)
+        self._put(Word(option, value), "", self._said, path)
 
-    def _take(self, content: dict[str, Any], below: str) -> None:
-        """The sections and groups in a mapping like a config's, those that contain others first."""
-        for section, options in SECTIONS.items():
-            inside = self._put(content, section, self._unfiled)
-            if section.startswith(below) and inside is not _ABSENT:
-                self._check_section(section, options, inside)
-        for group in CHECKED:
-            if group.startswith(below):
-                self._put(content, group, partial(self._choose, group))
-        for group in LIBRARY_GROUPS:
-            if group.startswith(below) and group not in CHECKED:
-                self._put(content, group, partial(self._named, group))
+    # --- an option ---------------------------------------------------------------------------------------------------
+    def _put(self, word: Word, where: str, holder: Any, path: list[str]) -> None:
+        """Give the option below a section, a class or another mapping its value."""
+        name, more = path[0].removesuffix("+"), path[0].endswith("+")
+        below = f"{where}.{name}".removeprefix(".")
+        inside: dict[str, Any] = holder
+        default = None
+        if isinstance(holder, Choice):
+            inside = holder.options
+            if where in CLASSES:
+                check_option(where, _path(where, holder), name, value_of(word.value) if len(path) == 1 else ...)
+                default = options_of(class_of(where, _path(where, holder))).get(name)
+        elif where in SECTIONS:
+            if name not in SECTIONS[where]:
+                raise no_such_option(word.option)
+            if len(path) == 1:
+                self._refuse_null(where, name, value_of(word.value))
+        old = inside.get(name)
+        if len(path) > 1:
+            inside[name] = self._holding(word, below, old)
+            last = inside[name][-1] if isinstance(inside[name], list) else inside[name]
+            self._put(word, below, last, path[1:])
+        elif more:
+            inside[name] = self._longer(word, below, default if old is None else old)
+        else:
+            inside[name] = self._merged(below, old, word.value)
 
-    def _put(self, content: dict[str, Any], dotted: str, meaning: Callable[[Any], Any]) -> Any:
-        """Replace a group's value in a mapping by what it means."""
-        inside, key = _place(content, dotted)
-        if inside is None:
-            return _ABSENT
-        inside[key] = meaning(inside[key])
-        return inside[key]
+    def _holding(self, word: Word, where: str, value: Any) -> Any:
+        """A value as something that has options: classes, of which a list's last one is meant, or a mapping."""
+        value = value_of(value) if isinstance(value, str) else value
+        if isinstance(value, list) and value and where in CLASSES:
+            return [*value[:-1], self._holding(word, where, value[-1])]
+        if isinstance(value, Choice) or where in SECTIONS:
+            return value or {}
+        if where in CLASSES:
+            first = f"name one with --{where}{'+=NAME' * (where in MANY)} ({listed(where).partition(': ')[2]})"
+            raise UserError(f"--{word.option}: no {where} is chosen; {first}")
+        if isinstance(value, dict) and "class_path" in value:
+            return self._merged(where, None, value)
+        return Choice(value) if isinstance(value, str) else dict(value) if isinstance(value, dict) else {}
 
-    def _check_section(self, section: str, options: dict[str, inspect.Parameter], inside: Any) -> None:
-        if not isinstance(inside, dict):
-            first = next(iter(options))
-            raise UserError(f"{self.where}{section} takes options such as {first}, not {_shown(inside)}")
-        for key, value in inside.items():
+    def _longer(self, word: Word, where: str, value: Any) -> list[Any]:
+        """A list with something more in it."""
+        if where in SECTIONS or (where in CLASSES and where not in MANY):
+            raise UserError(f"--{where}+ takes one thing and adds to no list; write --{where}")
+        new = self._merged(where, None, value_of(word.value))
+        old = value_of(value) if isinstance(value, str) else value
+        return [*_as_list(old), *_as_list(new)]
+
+    # --- a value -----------------------------------------------------------------------------------------------------
+    def _merged(self, where: str, old: Any, new: Any) -> Any:
+        """What a place of the config holds when something is said about it."""
+        if where in SECTIONS:
+            return self._section(where, old, new)
+        if where in CLASSES:
+            return self._chosen(where, old, self._unfiled(new))
+        if isinstance(new, dict) and "class_path" in new:  # of a class that is an argument of another
+            kept = old.options if isinstance(old, Choice) and old.path == new["class_path"] else {}
+            return Choice(new["class_path"], {**kept, **(new.get("init_args") or {})}, new.get("dict_kwargs") or {})
+        return new
+
+    def _section(self, section: str, old: Any, new: Any) -> dict[str, Any]:
+        options, new = SECTIONS[section], self._unfiled(new)
+        if not isinstance(new, dict):
+            raise UserError(f"{self._file}{section} takes options such as {next(iter(options))}, not {_shown(new)}")
+        merged = dict(old or {})
+        for key, value in new.items():
             if key not in options:
-                raise UserError(f"{self.where}{section} has no option '{key}'{nearest(str(key), options)}")
-            if value is None and not may_be_null(options[key]):
-                raise UserError(f"{self.where}{section}.{key} is null; leave it out, or give it a value")
+                raise UserError(f"{self._file}{section} has no option '{key}'{nearest(str(key), options)}")
+            self._refuse_null(section, key, value)
+            merged[key] = self._merged(f"{section}.{key}", merged.get(key), value)
+        return merged
+
+    def _refuse_null(self, section: str, key: str, value: Any) -> None:
+        if value is None and not may_be_null(SECTIONS[section][key]):
+            raise UserError(f"{self._file}{section}.{key} is null; leave it out, or give it a value")
+
+    def _chosen(self, group: str, old: Any, new: Any) -> Any:
+        """A group's class, or its classes, in the place of a former one."""
+        if new is None or (group == "trainer.logger" and isinstance(new, bool)):
+            return new
+        if isinstance(new, list) and group in MANY:
+            return [self._chosen(group, None, self._unfiled(item)) for item in new]
+        spec = {"class_path": new} if isinstance(new, str) else new
+        if not isinstance(spec, dict) or not spec or not set(spec) <= {"class_path", "init_args", "dict_kwargs"}:
+            what = "{class_path: NAME, init_args: {…}}"
+            raise UserError(f"{self._file}{group} takes a class, {what}, not {_shown(new)}")
+        former = old if isinstance(old, Choice) else Choice(None)
+        choice = Choice(former.path, keywords={**former.keywords, **(spec.get("dict_kwargs") or {})})
+        if "class_path" in spec or (former.path is None and group not in DEFAULTS):
+            if not isinstance(spec.get("class_path"), str):
+                raise UserError(f"{self._file}{group}: class_path must name a class")
+            check_class(group, spec["class_path"])
+            choice.path = path_of(group, spec["class_path"])
+        options = spec.get("init_args") or {}
+        if not isinstance(options, dict):
+            raise UserError(f"{self._file}{group}: init_args takes arguments by name, not {_shown(options)}")
+        taken = parameters_of(class_of(group, _path(group, choice)))
+        choice.options = {name: value for name, value in former.options.items() if name in taken}
+        self.dropped += [f"{group}.{name}" for name in former.options if name not in taken]
+        for name, value in options.items():
+            check_option(group, _path(group, choice), str(name), value)
+            choice.options[name] = self._merged(f"{group}.{name}", choice.options.get(name), value)
+        return choice
 
     def _unfiled(self, value: Any) -> Any:
-        """The content of a file where the value names one: a part of a config in a file of its own."""
+        """What a word means; the content of a file where it names one: a part of a config in a file of its own."""
         if isinstance(value, str) and value.endswith((".yaml", ".yml")):
-            for file in (self.folder / value, Path(value)):
+            for file in (self._folder / value, Path(value)):
                 if file.is_file():
                     return read_config(file)
+        return value_of(value) if isinstance(value, str) and value and not self._file else value
+
+
+def _as_list(value: Any) -> list[Any]:
+    return [] if value is None else list(value) if isinstance(value, list | tuple) else [value]
+
+
+def _path(group: str, choice: Choice) -> str:
+    return choice.path or path_of(group, DEFAULTS[group][0])
+
+
+def _written(where: str, value: Any) -> Any:
+    """A value as a config has it."""
+    if isinstance(value, list):
+        return [_written(where, item) for item in value]
+    if isinstance(value, dict):
+        return {key: _written(f"{where}.{key}".removeprefix("."), inner) for key, inner in value.items()}
+    if not isinstance(value, Choice):
         return value
-
-    def _choose(self, group: str, value: Any) -> Any:
-        """Check a group's value; the same with import paths for names."""
-        if value is None:
-            self.names.pop(group, None)
-            self.given[group].clear()
-            return None
-        value = self._unfiled(value)
-        if isinstance(value, list) and group in LISTS:
-            return [self._choose(group, item) for item in value]
-        spec = {"class_path": value} if isinstance(value, str) else value
-        if not isinstance(spec, dict) or not spec or not set(spec) <= {"class_path", "init_args", "dict_kwargs"}:
-            self._refuse_value(group, value)
-        name: Any = spec.get("class_path", self.names.get(group))
-        options: Any = spec.get("init_args") or {}
-        if not isinstance(name, str):
-            raise UserError(f"{self.where}{group}: class_path must name a class")
-        if not isinstance(options, dict):
-            raise UserError(f"{self.where}{group}: init_args takes arguments by name, not {_shown(options)}")
-        check_class(group, name)
-        for option in options:
-            check_option(group, name, str(option), options[option])
-        self.given[group] |= {str(option) for option in options}
-        self._replace(group, name)
-        return self._named(group, value)
-
-    def _refuse_value(self, group: str, value: Any) -> NoReturn:
-        raise UserError(
-            f"{self.where}{group} takes a class, {{class_path: NAME, init_args: {{…}}}}, not {_shown(value)}"
-        )
-
-    def _named(self, group: str, value: Any) -> Any:
-        """A class, or a list of them, with import paths for the names of shipped classes."""
-        value = self._unfiled(value)
-        if isinstance(value, list):
-            return [self._named(group, item) for item in value]
-        spec = {"class_path": value} if isinstance(value, str) else value
-        if isinstance(spec, dict) and not set(spec) <= {"class_path", "init_args", "dict_kwargs"}:
-            self._refuse_value(group, value)
-        if isinstance(spec, dict) and isinstance(spec.get("class_path"), str):
-            check_class(group, spec["class_path"])
-            path = path_of(group, spec["class_path"])
-            return path if isinstance(value, str) else {**value, "class_path": path}
-        return value
-
-    def _replace(self, group: str, name: str) -> None:
-        """Note the group's new class, and the defaults that must not be the former one's."""
-        former = self.names.get(group)
-        self.names[group] = name
-        if former is None or group in LISTS or class_of(group, former) is class_of(group, name):
-            return
-        old, new = options_of(class_of(group, former)), options_of(class_of(group, name))
-        self.given[group] &= set(new)
-        for option in (o for o in new if o in old and o not in self.given[group] and old[o] != new[o]):
-            if new[option] is not inspect.Parameter.empty:
-                self.resets.append(f"--{group}.{option}={json.dumps(new[option])}")
+    options = value.options if value.path is not None else {**DEFAULTS[where][1], **value.options}
+    path = _path(where, value)
+    if not options and not value.keywords:
+        return path  # a function can be named only so
+    spec = {"class_path": path, "init_args": _written(where, options)}
+    return {**spec, "dict_kwargs": value.keywords} if value.keywords else spec
 
 
-_ABSENT = object()
+def no_such_option(option: str) -> UserError:
+    """What is answered to an option that there is not."""
+    sections = [f"{section}.{name}" for section, names in SECTIONS.items() for name in names]
+    known = [*TOP_LEVEL, "config", *CLASSES, *sections, *_FLAGS]
+    if option in _FLAGS:
+        return UserError(f"--{option} takes no value; write --{option}")
+    hint = nearest(option, known).replace("mean '", "mean '--")
+    return UserError(f"there is no option --{option}{hint}")
 
 
-def _place(content: Any, dotted: str) -> tuple[dict[str, Any] | None, str]:
-    """The mapping in a config, also below `init_args`, that has a group's value, and its key there; None: no such."""
-    inside, key = None, ""
-    for key in dotted.split("."):
-        if isinstance(content, dict) and key not in content and isinstance(content.get("init_args"), dict):
-            content = content["init_args"]
-        if not isinstance(content, dict) or key not in content:
-            return None, key
-        inside, content = content, content[key]
-    return inside, key
-
-
-def _at(content: Any, dotted: str) -> Any:
-    """A group's value in a config."""
-    inside, key = _place(content, dotted)
-    return _ABSENT if inside is None else inside[key]
-
-
-def _nested(dotted: str, value: Any) -> dict[str, Any]:
-    """A dotted name and its value as a config has them."""
-    for part in reversed(dotted.split(".")):
-        value = {part: value}
-    return value
-
-
-def value_of(word: str) -> Any:
+def value_of(word: Any) -> Any:
     """What a word of the command line means: YAML, or the word itself."""
     try:
         return parse(word)
@@ -398,31 +385,3 @@ def _refuse_doubled_keys(option: str, word: str) -> None:
 def _shown(value: Any) -> str:
     text = "null" if value is None else repr(value)
     return text if len(text) <= 60 else f"{text[:57]}..."
-
-
-def dropped_options(configs: list[str], resolved: dict[str, Any]) -> list[str]:
-    """Options of the configs that are gone because another class was chosen on the command line.
-
-    Args:
-        configs: paths.
-        resolved: the configuration as it runs.
-
-    Returns:
-        Dotted names such as `selection.nu`.
-    """
-    return list(dict.fromkeys(name for path in configs for name in _gone(read_config(path), resolved, ())))
-
-
-def _gone(asked: Any, got: Any, where: tuple[str, ...]) -> Iterator[str]:
-    if not isinstance(asked, dict) or not isinstance(got, dict):
-        return
-    for key, value in asked.items():
-        if key == "init_args" and isinstance(value, dict):
-            kept = got.get("init_args") or {}
-            for option, inner in value.items():
-                if option not in kept:
-                    yield ".".join((*where, str(option)))
-                else:
-                    yield from _gone(inner, kept[option], (*where, str(option)))
-        elif key in got:
-            yield from _gone(value, got[key], (*where, str(key)))

@@ -9,34 +9,34 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from importlib import invalidate_caches
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from typing import Any
 
-from dfl_lightning.cli.arguments import options_of_words, value_of
+from dfl_lightning.cli.arguments import Word, value_of
 from dfl_lightning.utils.errors import UserError
-from dfl_lightning.utils.yaml_files import CLASS_FOLDERS, MOST_BYTES, as_yaml, read_config
+from dfl_lightning.utils.yaml_files import CLASS_FOLDERS, MOST_BYTES, as_yaml
 
 _IMPORT_PATH = re.compile(r"(?<![\w./-])([A-Za-z_]\w*)(?:\.[A-Za-z_]\w*)+")
 
 
-def find_class_folders(argv: list[str], configs: Sequence[str]) -> list[str]:
+def find_class_folders(words: list[Word]) -> list[Word]:
     """Let Python find the classes beside configs.
 
     Args:
-        argv: the words.
-        configs: paths of the configs among them.
+        words: options and configs.
 
     Returns:
         The words, with the folders that were needed.
 
     Raises:
-        UserError: a config cannot be read, or its folders are no list of texts.
+        UserError: its folders are no list of texts.
     """
-    contents = [(path, Path(path).parent, read_config(path)) for path in configs]
-    options = [(option, value) for option, value in options_of_words(argv) if option != "config"]
+    configs = [(word.value or "", word.content) for word in words if word.content is not None]
+    contents = [(path, Path(path).parent, content) for path, content in configs]
+    options = [(word.option, word.value or "") for word in words if word.content is None]
     mentioned = {name for _, value in options for name in _modules(value)}
     mentioned |= {name for _, folder, content in contents for name in _mentioned(content, folder)}
     given = [value_of(value) for option, value in options if option == CLASS_FOLDERS]
@@ -50,7 +50,7 @@ def find_class_folders(argv: list[str], configs: Sequence[str]) -> list[str]:
     invalidate_caches()  # a module may be younger than Python's list of what there is
     used = [folder for folder in folders if any(_is_needed(folder, name, others) for name in mentioned)]
     sys.path += [place for place in (str(folder.absolute()) for folder in used) if place not in sys.path]
-    return [*argv, f"--{CLASS_FOLDERS}={as_yaml(list(map(str, used)))}"] if used else argv
+    return [*words, Word(CLASS_FOLDERS, as_yaml(list(map(str, used))))] if used else words
 
 
 def _is_needed(folder: Path, module: str, others: list[str]) -> bool:

@@ -14,7 +14,7 @@ import warnings
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import yaml
 from jsonargparse import ArgumentError
@@ -23,27 +23,27 @@ from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from lightning_utilities.core.enums import StrEnum
 
-from dfl_lightning import callbacks
 from dfl_lightning.bank.card import out_of_memory
+from dfl_lightning.callbacks import Dropout
 from dfl_lightning.checkpoints.io import checkpoint_of, look_at_checkpoint
 from dfl_lightning.cli.annotations import NOT_SAID
 from dfl_lightning.cli.arguments import (
-    DEFAULT_CLASSES,
-    bare_flag,
-    dropped_options,
-    find_configs,
+    PLAIN,
+    TOP_LEVEL,
+    Settings,
+    Word,
     run_name,
-    settle_choices,
+    split,
     take_flag,
-    with_default_optimizer,
+    with_configs,
 )
 from dfl_lightning.cli.class_folders import find_class_folders
 from dfl_lightning.cli.config_objects import annotations_of, check_objects
 from dfl_lightning.cli.error_messages import lightnings_sentence, sentence_of
 from dfl_lightning.cli.help import page_without_torch
-from dfl_lightning.cli.keys import KEYS, LISTS
+from dfl_lightning.cli.keys import KEYS
 from dfl_lightning.cli.options import options_page
-from dfl_lightning.cli.registry import FAMILIES, path_of
+from dfl_lightning.cli.registry import FAMILIES, GROUPS, MANY
 from dfl_lightning.cli.runs import command_to_go_on, config_of_run, no_run, remarks_on_history, take_run
 from dfl_lightning.cli.streams import drop_output, refused_output
 from dfl_lightning.data import FederatedData
@@ -56,7 +56,6 @@ from dfl_lightning.distributed.launcher import (
     wait_for_the_first_to_leave,
     watch_the_first,
 )
-from dfl_lightning.engines.factory import ENGINES
 from dfl_lightning.loop import RunStopped
 from dfl_lightning.module import DFLModule
 from dfl_lightning.objectives import Objective
@@ -67,10 +66,18 @@ from dfl_lightning.trainer import DFLTrainer, default_monitors
 from dfl_lightning.utils.errors import UNREACHABLE, UserError, is_out_of_memory, one_line
 from dfl_lightning.utils.lightning_warnings import quiet_lightning
 from dfl_lightning.utils.users_code import exits_refused, where_in_users_code
-from dfl_lightning.utils.yaml_files import CLASS_FOLDERS
+from dfl_lightning.utils.yaml_files import CLASS_FOLDERS, as_yaml
 
 # an enumeration of Lightning's, the default of the callback Timer for example, is a text to YAML
 yaml.SafeDumper.add_multi_representer(StrEnum, lambda dumper, choice: dumper.represent_str(choice.value))
+
+
+_ABOUT = {
+    **{name: key.about for name, key in KEYS.items()},
+    CLASS_FOLDERS: "where else to look for classes; a config's own folder is looked through anyway",
+    "ckpt_path": "a run folder or a checkpoint",
+    "fork": "begin a new run from the checkpoint",
+}
 
 
 class DFLCLI(LightningCLI):
@@ -78,11 +85,10 @@ class DFLCLI(LightningCLI):
 
     Args:
         command: `fit`, `validate` or `test`.
-        argv: the command line's words.
-        configs: paths of the configs among them; the last one names the run folder.
+        settings: what the command line says; its last config names the run folder.
         explain_only: say what would run instead of running it.
         watcher: another callback, of somebody who wants something else than the table of an evaluation.
-        typed: the words as they were typed, before short names became paths.
+        typed: the words as they were typed.
         report: make the page of `dfl-report` when the run is over.
     """
 
@@ -91,17 +97,14 @@ class DFLCLI(LightningCLI):
     def __init__(
         self,
         command: str,
-        argv: list[str],
-        configs: list[str],
+        settings: Settings,
         explain_only: bool = False,
         watcher: Callback | None = None,
         typed: Sequence[str] = (),
         report: bool = False,
     ) -> None:
+        self._command, self._settings, self._explain_only, self._watcher = command, settings, explain_only, watcher
         self._typed, self._report = typed, report
-        self._command, self._argv, self._explain_only, self._watcher = command, argv, explain_only, watcher
-        self._configs = configs
-        kwargs = {"prog": f"dfl-{command}", "exit_on_error": False}
         super().__init__(
             DFLModule,
             FederatedData,
@@ -110,15 +113,13 @@ class DFLCLI(LightningCLI):
             seed_everything_default=0,
             save_config_callback=None,
             auto_configure_optimizers=False,
-            parser_kwargs={**kwargs, command: dict(kwargs)},
+            load_from_checkpoint_support=False,
+            parser_kwargs={"prog": f"dfl-{command}", "exit_on_error": False},
+            run=False,
         )
+        self._run()
 
     # --- the parser --------------------------------------------------------------------------------------------------
-    def subcommands(self) -> dict[str, set[str]]:  # type: ignore[override]
-        """Only the one command: the others' parsers would be built for nothing."""
-        skip = {"model", "datamodule", "dataloaders", "train_dataloaders", "val_dataloaders", "verbose", "weights_only"}
-        return {self._command: skip}
-
     def add_core_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         """Trainer, model and data; what has a top-level key of its own is left out."""
         options: dict[str, Any] = {"fail_untyped": False, "sub_configs": True}
@@ -129,42 +130,30 @@ class DFLCLI(LightningCLI):
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         """The groups of a round."""
-        parser.add_argument(
-            "--topology", type=str | dict[str, Any], default="complete", help="a topology file, or a shipped one's name"
-        )
-        for key, base in FAMILIES.items():
-            if key == "outgoing":
-                parser.add_argument(
-                    "--outgoing",
-                    type=list[callbacks.Outgoing] | callbacks.Outgoing | None,
-                    default=None,
-                    help="what leaves a client: one, or several in a row",
-                )
-            elif key not in LISTS:
+        defaults = {"topology": "complete", "engine": "auto", "fork": False}
+        for key in TOP_LEVEL:
+            base: Any = GROUPS.get(key)
+            if key in ("seed_everything", "trainer", "model", "data"):
+                continue  # added above, or by Lightning
+            elif key in FAMILIES and key not in MANY:
                 parser.add_lightning_class_args(base, key, subclass_mode=True, required=False)
-        parser.add_argument(
-            f"--{CLASS_FOLDERS}",
-            type=list[str] | None,
-            default=None,
-            help="where else to look for classes; a config's own folder is looked through anyway",
-        )
-        parser.add_subclass_arguments(Objective, "objective", fail_untyped=False, required=False)
-        parser.add_argument(
-            "--monitors",
-            type=list[callbacks.Monitor] | callbacks.Monitor | None,
-            default=None,
-            help="what else is measured",
-        )
-        parser.add_argument(
-            "--engine", type=Literal[ENGINES], default="auto", help="how clients are trained: side by side or in turn"
-        )
-        parser.set_defaults({key: {"class_path": path_of(key, name)} for key, name in DEFAULT_CLASSES.items()})
+            elif base is not None and key not in MANY:
+                parser.add_subclass_arguments(base, key, fail_untyped=False, required=False)
+            else:
+                kind = PLAIN[key] if base is None else list[base] | base | None
+                parser.add_argument(f"--{key}", type=kind, default=defaults.get(key), help=_ABOUT.get(key))
+        parser.set_defaults({"model.optimizer": None})  # the settings always name one
 
     def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
         """Read the words; `sys.argv` stays as it is."""
         try:
-            self.config = parser.parse_args([self._command, *self._argv])
-        except (ArgumentError, UserError, OSError):
+            config, rest = self._settings.config, self._settings.rest
+            self.config = (
+                parser.parse_args([f"--config={as_yaml(config)}", *rest]) if rest else parser.parse_object(config)
+            )
+        except ArgumentError as error:
+            raise UserError(sentence_of(error, self._settings)) from error
+        except (UserError, OSError):
             raise
         except Exception as error:  # nothing of ours has run yet: the parser met something that it did not expect
             raise UserError(f"the configuration cannot be read ({' '.join(str(error).split())})") from error
@@ -180,7 +169,7 @@ class DFLCLI(LightningCLI):
 
     def _parse_ckpt_path(self) -> None:
         """Look at the checkpoint before anything is built; settings never come out of it."""
-        options = self.config[self._command]
+        options = self.config
         if options.get("ckpt_path") == "":
             raise UserError("--ckpt_path needs a value, a run folder or a checkpoint")
         if options.get("ckpt_path") is not None:
@@ -194,30 +183,27 @@ class DFLCLI(LightningCLI):
     # --- what it makes -----------------------------------------------------------------------------------------------
     def instantiate_classes(self) -> None:
         """Everything, then the parts that live outside their class's own arguments."""
-        check_config(vars(self.config[self._command]))
+        check_config(vars(self.config))
         try:
             super().instantiate_classes()
         except (UserError, MisconfigurationException):
             raise
         except (ValueError, TypeError) as error:  # a class of torch's or a user's own refused its arguments
-            raise UserError(sentence_of(error, self._argv)) from error
+            raise UserError(sentence_of(error)) from error
         objective = self._get(self.config_init, "objective")
         if objective is not None:
             self.model.objective = objective
-        self._dump_config()
-        dumped = {key: self.config_dump.get(key) for key in KEYS}
-        if self.config_dump.get(CLASS_FOLDERS):
-            dumped[CLASS_FOLDERS] = self.config_dump[CLASS_FOLDERS]
-        self.trainer.config = dumped
+        written = yaml.safe_load(self.parser.dump(self.config, format="yaml", skip_unset=False, skip_validation=True))
+        self.trainer.config = {key: written.get(key) for key in KEYS}
+        if written.get(CLASS_FOLDERS):
+            self.trainer.config[CLASS_FOLDERS] = written[CLASS_FOLDERS]
         self.trainer.command = shlex.join([f"dfl-{self._command}", *self._typed])
         if self._command == "fit":
-            options = self.config["fit"]
-            self.trainer.remarks += remarks_on_history(self._configs, options.get("ckpt_path"), options.get("fork"))
-        dropped = dropped_options(self._configs, dumped)
-        if dropped:
-            self.trainer.remarks.append(
-                f"options of the config that the swapped classes do not have: {', '.join(dropped)}"
-            )
+            history = remarks_on_history(self._settings.configs, self.config["ckpt_path"], self.config["fork"])
+            self.trainer.remarks += history
+        if self._settings.dropped:
+            dropped = ", ".join(dict.fromkeys(self._settings.dropped))
+            self.trainer.remarks.append(f"options of the config that the swapped classes do not have: {dropped}")
 
     def _instantiate_trainer(self, config: dict[str, Any], callbacks: list[Any]) -> DFLTrainer:
         monitors = self._listed("monitors")
@@ -230,7 +216,7 @@ class DFLCLI(LightningCLI):
             topology=self._get(self.config_init, "topology"),
             engine=self._get(self.config_init, "engine"),
             defaults=False,  # the parser has its own, which `null` switches off
-            run_name=run_name(self._configs),
+            run_name=run_name([path for path, _ in self._settings.configs]),
         )
 
     def _listed(self, group: str) -> list[Any] | None:
@@ -241,24 +227,26 @@ class DFLCLI(LightningCLI):
     def _in_order(self, policies: list[Any]) -> list[Any]:
         """The policies, with those of what is sent where a round has them, and the watcher."""
         found = [policy for policy in (*policies, self._watcher) if policy is not None]
-        dropout = [policy for policy in found if isinstance(policy, callbacks.Dropout)]
-        others = [policy for policy in found if not isinstance(policy, callbacks.Dropout)]
+        dropout = [policy for policy in found if isinstance(policy, Dropout)]
+        others = [policy for policy in found if not isinstance(policy, Dropout)]
         return [*dropout, *(self._listed("outgoing") or []), *others]
 
-    def _prepare_subcommand_kwargs(self, subcommand: str) -> dict[str, Any]:
-        """Without Lightning's table of means: ours has them, and each client's."""
-        kwargs = super()._prepare_subcommand_kwargs(subcommand)
-        return kwargs if subcommand == "fit" else {**kwargs, "verbose": False}
-
-    def _run_subcommand(self, subcommand: str) -> None:
+    def _run(self) -> None:
         if self._explain_only:
             for line in explain(self.trainer, self.model, self.datamodule):
                 print(line)
             return
-        super()._run_subcommand(subcommand)
-        if self._report and self.trainer.is_global_zero and self.trainer.run.path is not None:
+        about: dict[str, Any] = {"datamodule": self.datamodule, "ckpt_path": self.config["ckpt_path"]}
+        if self._command == "fit":
+            self.trainer.fit(self.model, **about, fork=self.config["fork"])
+        else:  # without Lightning's table of means: ours has them, and each client's
+            evaluate = self.trainer.validate if self._command == "validate" else self.trainer.test
+            evaluate(self.model, **about, verbose=False)
+        if not self.trainer.is_global_zero:
+            return
+        if self._report and self.trainer.run.path is not None:
             print(f"page: {write_report([self.trainer.run.path])}", flush=True)
-        if subcommand in ("validate", "test") and self.trainer.is_global_zero and self._watcher is None:
+        if self._command != "fit" and self._watcher is None:
             for line in per_client_table(self.model):
                 print(line)
 
@@ -312,7 +300,7 @@ def run(command: str, argv: list[str] | None = None) -> int:
         except Exception as error:
             if _debug():
                 raise
-            sentence = refused_output(error) or users_mistake(error, words)
+            sentence = refused_output(error) or users_mistake(error)
             if launched_by_another() and (isinstance(error, LostProcess) or wait_for_the_first_to_leave()):
                 return 0  # the first process has met the same, or has gone
             if sentence == UNREACHABLE:
@@ -338,8 +326,12 @@ def evaluate_again(checkpoint: Path, config: Path, watcher: Callback) -> None:
     words = [f"--config={config}", f"--ckpt_path={checkpoint}", "--trainer.enable_progress_bar=false", *quiet]
     _find_users_classes()
     with exits_refused():
-        words = settle_choices(find_class_folders(words, [str(config)]))
-        DFLCLI("test", words, [str(config)], watcher=watcher)
+        DFLCLI("test", read(split(words)), watcher=watcher)
+
+
+def read(words: Sequence[Word]) -> Settings:
+    """What words say, with the configs among them and the classes beside these."""
+    return Settings(find_class_folders(with_configs(words)))
 
 
 def _find_users_classes() -> None:
@@ -371,18 +363,15 @@ def _run(command: str, argv: list[str]) -> int:
 
 
 def _build_and_run(command: str, argv: list[str], explain_only: bool, report: bool, typed: list[str]) -> None:
-    if "--help_all" in argv:
-        DFLCLI(command, ["--help"], [])
-    argv = take_run(command, bare_flag(argv, "--fork"))
-    argv, configs = find_configs([*(f"--config={file}" for file in config_of_run(argv)), *argv])
-    argv = find_class_folders(argv, configs)
-    DFLCLI(command, with_default_optimizer(settle_choices(argv)), configs, explain_only, typed=typed, report=report)
+    words = take_run(command, split(argv))
+    settings = read([*config_of_run(words), *words])
+    DFLCLI(command, settings, explain_only, typed=typed, report=report)
 
 
-def users_mistake(error: Exception, argv: list[str]) -> str | None:
+def users_mistake(error: Exception) -> str | None:
     """What a user should change, in one sentence; None where the error is no user's doing."""
     if isinstance(error, (UserError, MisconfigurationException, ArgumentError)):
-        return sentence_of(error, argv)
+        return sentence_of(error)
     if is_out_of_memory(error):
         return out_of_memory(error)
     if isinstance(error.__cause__, UserError):

@@ -1,35 +1,34 @@
-"""What the parser and Lightning say over many lines, as one sentence about the words that a user typed."""
+"""What the parser and Lightning refuse, as one sentence about the words that a user typed."""
 
 from __future__ import annotations
 
+import collections.abc
+import inspect
 import re
 import traceback
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Mapping
+from types import NoneType, UnionType
+from typing import Any, Literal, Union, get_args, get_origin
 
-from jsonargparse import ArgumentError
+from jsonargparse import ArgumentError, ArgumentParser
+from torch import Tensor
 
-from dfl_lightning.cli.arguments import SECTIONS, TOP_LEVEL, options_of_words
-from dfl_lightning.cli.registry import GROUPS, LIBRARY_GROUPS, import_class, import_object, options_of
+from dfl_lightning.cli.annotations import NOT_SAID, place_of
+from dfl_lightning.cli.arguments import PLAIN, SECTIONS, Settings, value_of
+from dfl_lightning.cli.config_objects import annotations_of
+from dfl_lightning.cli.registry import CLASSES, import_object, parameters_of, takes_keywords
+from dfl_lightning.module import DFLModule
+from dfl_lightning.trainer import DFLTrainer
 from dfl_lightning.utils.errors import UNREACHABLE, UserError, nearest, shortened
 
-_KINDS = {
-    "int": "a whole number",
-    "float": "a number",
-    "bool": "true or false",
-    "str": "a text",
-    "list": "a list",
-    "tuple": "a list",
-    "dict": "a mapping",
-    "collections.abc.Sequence": "a list",
+_KINDS: dict[Any, tuple[str, str]] = {
+    int: ("a whole number", "whole numbers"),
+    float: ("a number", "numbers"),
+    bool: ("true or false", ""),
+    str: ("a text", "texts"),
+    dict: ("a mapping", "mappings"),
 }
-
-_EXPECTATIONS = re.compile(
-    r"Expected an? <class '([\w.]+)'>|Expected a typing\.Literal\[(.*?)\]|(?:a |not a valid )subclass of (\w+)"
-    r"|Expected '\S+' to be a function that returns <class '(?:\w+\.)*(\w+)'>|(Callable)\["
-    r"|Expected a tuple with (\d+) elements|(dot import path)",
-    re.IGNORECASE,
-)
-"""What the parser says it expected: a plain type, one of some values, a class, a function, a list of a length."""
+_LISTS = (list, tuple, set, collections.abc.Sequence, collections.abc.Iterable)
 
 _MAKERS = (
     *("dfl_lightning.cli.command", "dfl_lightning.module", "dfl_lightning.trainer", "lightning.pytorch.cli"),
@@ -37,12 +36,8 @@ _MAKERS = (
 )
 """Modules whose own classes are being made whenever something is refused."""
 
-_PARSERS_OWN = re.compile(
-    "Expected |Does not validate|Problem with given|the following arg|Option '|Not a valid subclass|Type |Parser key|"
-    "Got value|Given value|Subtypes?:|Errors:|Subclass types|a class path|a dict |Unable to load|Multiple subclasses|"
-    "Import path "
-)
-"""How lines begin that the parser adds around the reason of a class's own refusal."""
+_PARSERS_OWN = ("Expected ", "Import path ", "Does not validate", "Problem with", "Parser key", "Not a valid")
+"""How lines begin that the parser adds to the reason of a class's own refusal."""
 
 _LIGHTNINGS = (
     (
@@ -101,30 +96,32 @@ _LIGHTNINGS = (
 """Refusals of Lightning's that a user can meet, and what they mean here."""
 
 
-def sentence_of(error: BaseException, argv: Sequence[str] = ()) -> str:
+def sentence_of(error: BaseException, settings: Settings | None = None) -> str:
     """An error's message as one sentence.
 
     Args:
         error: what was raised.
-        argv: the command line's words, to name the option that a refused value was given for.
+        settings: what the words said, to find the option that a refused value was given for.
 
     Example:
-        >>> sentence_of(ValueError("unrecognized arguments: --topologie ring"))
-        "there is no option --topologie; did you mean '--topology'?"
+        >>> sentence_of(ValueError("width 3 is odd"))
+        'an argument is refused: width 3 is odd'
     """
     own = _refusal(error)
     if own is not None:
         return own
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    text = " ".join(lines) or type(error).__name__
-    sentence = lightnings_sentence(text) or _about_words(text) or _about_values(str(error), list(argv))
+    lines = [line.strip() for line in str(error).splitlines()]
+    text = " ".join(" ".join(lines).split()) or type(error).__name__
+    sentence = lightnings_sentence(text)
+    if sentence is None and settings is not None and isinstance(error, ArgumentError):
+        sentence = next(_refused(settings), None)
     if sentence is not None:
         return sentence
-    reasons = (line.removeprefix("- ") for line in lines if line.startswith("- ") and _is_a_reason(line[2:]))
     who = _refuser(error)
     refused = isinstance(error, (ValueError, TypeError)) and not isinstance(error, ArgumentError)
     before = f"{who}: " if who else "an argument is refused: " if refused else ""
-    return f"{before}{_short(next(reasons, text))}"
+    reasons = (line[2:] for line in lines if line.startswith("- ") and not line[2:].startswith(_PARSERS_OWN))
+    return f"{before}{shortened(next(reasons, text), 300)}"
 
 
 def _refuser(error: BaseException) -> str:
@@ -160,155 +157,102 @@ def _refusal(error: BaseException) -> str | None:
     return None
 
 
-def _about_words(text: str) -> str | None:
-    """Options that do not exist, are missing, or lack a value."""
-    unknown = re.search(r"(?:unrecognized arguments: --|does not accept option ')([\w.]+)(\+?)", text, re.IGNORECASE)
-    if unknown and unknown.group(1) in _options():
-        option, plus = unknown.groups()
-        remedy = "takes one thing and adds to no list" if plus else "takes no value"
-        return f"--{option}{plus} {remedy}; write --{option}"
-    if unknown:
-        near = nearest(unknown.group(1), _options()).replace("mean '", "mean '--")
-        return f"there is no option --{unknown.group(1)}{near}"
-    stray = re.search(r"unrecognized arguments: (.*)", text, re.IGNORECASE)
-    if stray:
-        return f"'{_short(stray.group(1))}' belongs to no option; options begin with --"
-    bare = re.search(r"argument (--\S+?):? expected one argument", text)
-    if bare:
-        return f"{bare.group(1)} needs a value"
-    valued = re.search(
-        r"argument (-\S+?):? ignored explicit argument|Invalid option \"\S*\" for (--print_config)", text
-    )
-    if valued:
-        return f"{valued.group(1) or valued.group(2)} takes no value"
-    missing = re.search(r"arguments are required: (fit|validate|test)\.([\w., ]+)", text)
+# --- which value the parser means ------------------------------------------------------------------------------------
+def _refused(settings: Settings) -> Iterator[str]:
+    """What is wrong with a config that the parser refuses: first what is missing, then values, a sentence each."""
+    config = settings.config
+    missing = [name for name in ("model.network", "data") if _at(config, name) is None]
     if missing:
-        names = missing.group(2).replace(f"{missing.group(1)}.", "").split(", ")
-        are = "are" if len(names) > 1 else "is"
-        return f"{' and '.join(names)} {are} missing; give a config or {' and '.join(f'--{name}' for name in names)}"
-    return None
+        are = "is" if len(missing) == 1 else "are"
+        options = " and ".join(f"--{name}" for name in missing)
+        yield f"{' and '.join(missing)} {are} missing; give a config or {options}"
+    typed = {word.option.removesuffix("+"): word.value or "" for word in settings.words}
+    for key, value in config.items():
+        if key in SECTIONS:
+            types = annotations_of(DFLTrainer if key == "trainer" else DFLModule)
+            for option, inner in value.items():
+                yield from _refused_value(f"{key}.{option}", inner, types[option][0], typed)
+        else:
+            yield from _refused_value(key, value, PLAIN.get(key, NOT_SAID), typed)
 
 
-def _about_values(message: str, argv: list[str]) -> str | None:
-    """A value that does not fit its key, or a class that cannot be had."""
-    key, block = _innermost(message)
-    if not key:
-        return None
-    text = " ".join(block)
-    found = re.search(r"arguments are required: (\w+)", text)
-    if found:
-        return f"{key}.{found.group(1)} is missing; give it in a config or as --{key}.{found.group(1)}"
-    found = re.search(r"Option '([\w.]+)' is not accepted", text)
-    if found:
-        options = _options_of_class(message)
-        first = f"; name its class first, as in --{key}+=NAME" if not options and key in LIBRARY_GROUPS else ""
-        near = "" if found.group(1) in options else nearest(found.group(1), options)
-        return f"{key} has no option '{found.group(1)}'{near}{first}"
-    found = re.search(
-        r"Multiple subclasses with name (\w+)\. Give the full class path to avoid ambiguity: ([\w., ]+)", text
-    )
-    if found:
-        return f"{key}: several classes are called {found.group(1)}; write one of {found.group(2).rstrip('.')}"
-    found = re.search(r"Problem with given class_path '([\w.]+)': (?!Parser key)(.*?)(?: - |$)", text)
-    if found:
-        return _why_not_imported(key, found.group(1)) or f"{key} '{found.group(1)}': {_short(found.group(2))}"
-    expected = list(dict.fromkeys(_expected(text)))
-    value = _value(block)
-    for option, typed in options_of_words(argv):
-        if typed and option == key and value in (typed, f"'{typed}'"):
-            return f"{option}={_short(typed)}: {_wanted(expected, typed)}"
-    for option, typed in options_of_words(argv):
-        if typed and f"'{typed}'" in message and value in (typed, f"'{typed}'"):
-            return f"{option}={_short(typed)}: {_wanted(expected, typed)}"
-    return f"{key}: {_wanted(expected, value)}, not {_short(value)}"
+def _at(config: Any, dotted: str) -> Any:
+    for key in dotted.split("."):
+        config = (config or {}).get(key)
+    return config
 
 
-def _why_not_imported(key: str, path: str) -> str | None:
-    """What is wrong with an import path; None where it can be imported."""
+def _refused_value(where: str, value: Any, annotation: Any, typed: Mapping[str, str]) -> Iterator[str]:
+    """What is wrong with a value and, before that, with what is in it."""
+    inside = value_of(value) if isinstance(value, str) else value
+    for item in inside if isinstance(inside, list) else [inside]:
+        named = isinstance(item, str) and re.fullmatch(r"[A-Za-z_]\w*(\.\w+)+", item)
+        if named and (where in CLASSES or place_of(annotation).bases):
+            item = {"class_path": item}
+        if isinstance(item, dict) and "." in str(item.get("class_path")):
+            yield from _refused_class(where, item, place_of(annotation).bases, typed)
+    if annotation is not NOT_SAID and not _takes(annotation, value):
+        word, wanted = typed.get(where), " or ".join(dict.fromkeys(_wanted(annotation))) or "another kind of value"
+        if word is not None and (value in (word, value_of(word)) or str(value).endswith(f".{word}")):
+            remedy = f"; write [{word}]" * (wanted.startswith("a list") and " or " not in wanted and word[:1] != "[")
+            yield f"{where}={shortened(word, 300)}: expected {wanted}{remedy}"
+        yield f"{where}: expected {wanted}, not {shortened(str(value), 300)}"
+
+
+def _refused_class(
+    where: str, spec: Mapping[str, Any], bases: tuple[type, ...], typed: Mapping[str, str]
+) -> Iterator[str]:
+    """What is wrong with a class or its arguments."""
     try:
-        import_object(key, path)
+        made = import_object(where, spec["class_path"])
     except UserError as error:
-        return str(error)
-    return None
+        yield str(error)
+        return
+    if inspect.isclass(made) and bases and not issubclass(made, bases):
+        return  # the place says what it takes
+    types, given = annotations_of(made), spec.get("init_args") or {}
+    for option, value in given.items():
+        if option in types:
+            yield from _refused_value(f"{where}.{option}", value, types[option][0], typed)
+        elif not takes_keywords(made):
+            yield f"{where} has no option '{option}'{nearest(option, types)}"
+    needed = [name for name, parameter in parameters_of(made).items() if parameter.default is NOT_SAID]
+    from_the_run = 1 if where in ("model.optimizer", "model.lr_scheduler") else 0
+    for name in needed[from_the_run:] if inspect.isclass(made) else ():
+        if name not in given:
+            yield f"{where}.{name} is missing; give it in a config or as --{where}.{name}"
 
 
-def _innermost(message: str) -> tuple[str, list[str]]:
-    """The dotted key that the parser's message is about in the end, and what the message says about it.
-
-    A message about an argument of a class lies, further to the right, inside that about the class.
-    """
-    keys: list[str] = []
-    depth, block = -1, []
-    for line in message.splitlines():
-        indent = len(line) - len(line.lstrip())
-        found = re.search(r"Parser key \"([\w.]+)\":", line)
-        if found and indent > depth:
-            keys.append(found.group(1))
-            depth, block = indent, [line[found.end() :].strip()]
-        elif found or (line.strip() and indent <= depth):
-            break  # about something else that was tried
-        elif keys:
-            block.append(line.strip())
-    return ".".join(keys), [line for line in block if line]
+def _takes(annotation: Any, value: Any) -> bool:
+    """Whether the parser takes a value for an argument of some type."""
+    parser = ArgumentParser(exit_on_error=False)
+    try:
+        parser.add_argument("--value", type=annotation)
+    except ValueError:  # of a type that the parser does not know, and takes anything for
+        return True
+    try:
+        parser.parse_object({"value": value})
+    except (ArgumentError, TypeError):
+        return False
+    return True
 
 
-def _wanted(expected: list[str], value: str) -> str:
-    """What was expected; how a list is written, where one thing was given."""
-    alone = expected == ["a list"] and not value.startswith(("[", "{", "'"))
-    return f"expected {' or '.join(expected or ['another kind of value'])}" + f"; write [{value}]" * alone
-
-
-def _value(block: list[str]) -> str:
-    """The value that a message is about: of an object, the name of its class."""
-    given = [
-        found
-        for line in block
-        for found in re.findall(
-            r"(?:Got value: |Given value: |Import path (?=\S+ does not))(.*?)(?:\. Got| does not|$)", line
-        )
-    ]
-    if not given:
-        return "this value"
-    nested = re.search(r"NestedArg\(key='.*?', val='(.*)'\)", given[-1])
-    named = re.search(r"class_path['\"]?[=:] ?['\"]([\w.]+)", given[-1])
-    return nested.group(1) if nested else f"'{named.group(1)}'" if named else given[-1].strip().rstrip(".")
-
-
-def _is_a_reason(line: str) -> bool:
-    return not _PARSERS_OWN.match(line)
-
-
-def _expected(text: str) -> Iterable[str]:
-    """What each of the types that were tried takes, in the order in which the parser tried them."""
-    for found in _EXPECTATIONS.finditer(text):
-        kind, choices, base, made, function, length, path = found.groups()
-        if kind in _KINDS:
-            yield _KINDS[kind]
-        elif choices:
-            yield f"one of {choices}"
-        elif base:
-            yield f"a subclass of {base}"
-        elif made:
-            yield f"a function that says '-> {made}'"
-        elif function and "to be a function that returns" not in text:
-            yield "a function"
-        elif length:
-            yield f"a list of {length} values"
-        elif path and not re.search(r"Callable\[|<class 'float'>", text):
-            yield "a class"
-
-
-def _options_of_class(text: str) -> list[str]:
-    """The options of the class that the message is about."""
-    found = re.search(r"(?:given class_path|class_path=) ?'([\w.]+)'", text)
-    return list(options_of(import_class("", found.group(1)))) if found else []
-
-
-def _options() -> list[str]:
-    """Options worth hinting at."""
-    sections = [f"{section}.{name}" for section, names in SECTIONS.items() for name in names]
-    return [*TOP_LEVEL, "config", *GROUPS, *sections, "explain", "list", "help", "help_all", "print_config"]
-
-
-def _short(text: str) -> str:
-    return shortened(text, 300)
+def _wanted(annotation: Any) -> Iterator[str]:
+    """What an argument of some type takes, in the order of its type."""
+    kind, arguments = get_origin(annotation) or annotation, get_args(annotation)
+    if kind in (Union, UnionType):
+        for part in arguments:
+            yield from _wanted(part)
+    elif kind is Literal:
+        yield f"one of {', '.join(map(repr, arguments))}"
+    elif kind in _KINDS:
+        yield _KINDS[kind][0]
+    elif kind is tuple and arguments and ... not in arguments:
+        yield f"a list of {len(arguments)} values"
+    elif kind in _LISTS:
+        inner = _KINDS.get(arguments[0], ("", ""))[1] if arguments else ""
+        yield f"a list of {inner}" if inner else "a list"
+    elif kind is collections.abc.Callable:
+        yield "a function"
+    elif inspect.isclass(kind) and kind is not NoneType and not issubclass(kind, Tensor):
+        yield f"a subclass of {kind.__name__}"

@@ -132,4 +132,4 @@ def _users_mistake(error: Exception) -> str | None:
     """What `dfl-test` would say, where an evaluation of the run fails."""
     from dfl_lightning.cli.command import users_mistake
 
-    return users_mistake(error, [])
+    return users_mistake(error)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import inspect
 from collections.abc import Callable, Iterator
+from functools import cache
 from operator import attrgetter
 from typing import Any
 
@@ -42,6 +43,12 @@ LIBRARY_GROUPS: dict[str, type] = {
 }
 """Groups whose classes are of torch, torchmetrics or Lightning."""
 
+CLASSES = {**GROUPS, **NESTED_GROUPS, **LIBRARY_GROUPS}
+"""Every place of a config that classes are named in, and the class that they derive from."""
+
+MANY = (*keys.LISTS, "trainer.callbacks", "trainer.logger", "model.metrics")
+"""Those of them that take a list."""
+
 _ROOMS = (callbacks, objectives, data, models, torch.optim, torch.optim.lr_scheduler, stock, loggers)
 _ROOMS_OF = {"model.loss": (torch.nn.modules.loss,), "model.metrics": (torchmetrics.classification,)}
 _BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
@@ -55,14 +62,10 @@ _WORDS = {
 }
 
 
-def base_of(group: str) -> type:
-    """The class that all classes of a group derive from."""
-    return {**GROUPS, **NESTED_GROUPS, **LIBRARY_GROUPS}[group]
-
-
+@cache
 def shipped_classes(group: str) -> dict[str, type]:
     """The concrete classes of a group that have a short name, by name."""
-    base = base_of(group)
+    base = CLASSES[group]
     rooms = _ROOMS_OF.get(group, _ROOMS)
     found = {n: getattr(room, n) for room in rooms for n in getattr(room, "__all__", None) or vars(room)}
     return {
@@ -119,7 +122,7 @@ def check_class(group: str, name: str) -> None:
             f"{group}: there is no '{name}'{nearest(name, choices)} ({listed(group)}; or your own by its import path)"
         )
     cls = import_class(group, name)
-    allowed = base_of(group) if group != "model.network" else nn.Module
+    allowed = CLASSES[group] if group != "model.network" else nn.Module
     if not inspect.isclass(cls):
         allowed = Tensor if group == "model.loss" else allowed
         if not returns(cls, (allowed,)) and not (group == "model.loss" and inspect.isbuiltin(cls)):
@@ -190,7 +193,7 @@ def inits_of(made: Any) -> Iterator[Callable[..., Any]]:
         if init is None:
             continue
         yield init
-        if not _takes_keywords(init):
+        if not takes_keywords(init):
             return
 
 
@@ -221,7 +224,8 @@ def check_option(group: str, name: str, option: str, value: Any = ...) -> None:
     cls = class_of(group, name)
     parameters = parameters_of(cls)
     if option not in parameters:
-        if name not in shipped_classes(group) and _takes_keywords(cls):
+        ours = group not in LIBRARY_GROUPS and cls in shipped_classes(group).values()
+        if not ours and takes_keywords(cls):
             return  # what they are for, only the parser finds out
         its = f" (its options: {', '.join(parameters)})" if parameters else " (it has none)"
         raise UserError(f"{group} {cls.__name__} has no option '{option}'{nearest(option, parameters)}{its}")
@@ -229,7 +233,7 @@ def check_option(group: str, name: str, option: str, value: Any = ...) -> None:
         raise UserError(f"{group}.{option}=null; leave it out, or give it a value")
 
 
-def _takes_keywords(cls: Any) -> bool:
+def takes_keywords(cls: Any) -> bool:
     """Whether arguments are passed on that the signature does not name."""
     return any(p.kind is p.VAR_KEYWORD for p in inspect.signature(cls).parameters.values())
 

@@ -6,42 +6,40 @@ import os
 import shlex
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from dfl_lightning.checkpoints.history import CHANGED, FORKED, check_history, in_words
 from dfl_lightning.checkpoints.io import checkpoint_of, is_checkpoint, read_checkpoint, rounds_in, run_of
-from dfl_lightning.cli.arguments import options_of_words, stray_words
+from dfl_lightning.cli.arguments import Word
 from dfl_lightning.utils.errors import UserError
 from dfl_lightning.utils.shipped_files import shipped
-from dfl_lightning.utils.yaml_files import read_config
 
 CONFIG = "config.yaml"
 """The file of a run folder that holds the resolved configuration."""
 
 
-def take_run(command: str, argv: list[str]) -> list[str]:
+def take_run(command: str, words: list[Word]) -> list[Word]:
     """The words with a run that is named without an option, `dfl-test RUN`, as `--ckpt_path`.
 
     Raises:
         UserError: two runs, or none; such a word for `dfl-fit`, which takes options only.
     """
-    strays, options = stray_words(argv), {option for option, _ in options_of_words(argv)}
+    strays, options = [word.value or "" for word in words if not word.option], {word.option for word in words}
     if not strays:
         asks = any(option.endswith((".help", "print_config")) for option in options)
         if command != "fit" and not asks and not options & {"config", "ckpt_path", "data"}:
             raise no_run(command)
-        return argv
-    word = argv[strays[0]]
+        return words
     if command == "fit":
-        _hint_at_an_option(word)
-        return argv
+        _hint_at_an_option(strays[0])
+        return words
     if len(strays) > 1:
-        raise UserError(f"'{word}' and '{argv[strays[1]]}': a command evaluates one run; options begin with --")
+        raise UserError(f"'{strays[0]}' and '{strays[1]}': a command evaluates one run; options begin with --")
     if "ckpt_path" in options:
-        raise UserError(f"'{word}' and --ckpt_path both name a run; give one of them")
-    return [*argv[: strays[0]], f"--ckpt_path={word}", *argv[strays[0] + 1 :]]
+        raise UserError(f"'{strays[0]}' and --ckpt_path both name a run; give one of them")
+    return [word if word.option else Word("ckpt_path", word.value) for word in words]
 
 
 def no_run(command: str) -> UserError:
@@ -57,7 +55,7 @@ def _hint_at_an_option(word: str) -> None:
         raise UserError(f"'{word}' belongs to no option; --ckpt_path {word} goes on with that run")
 
 
-def config_of_run(argv: list[str]) -> list[str]:
+def config_of_run(words: list[Word]) -> list[Word]:
     """The run's own config, to be read before the words: for a command line with a run and without a config.
 
     Returns:
@@ -66,9 +64,9 @@ def config_of_run(argv: list[str]) -> list[str]:
     Raises:
         UserError: no such run; or one without a config, where the words do not name data either.
     """
-    options = dict(options_of_words(argv))
-    named = options.get("ckpt_path", "null")
-    if "config" in options or named in ("", "null"):
+    options = {word.option: word.value for word in words}
+    named = options.get("ckpt_path") or "null"
+    if "config" in options or named == "null":
         return []
     checkpoint = checkpoint_of(named)
     if not is_checkpoint(checkpoint):
@@ -77,23 +75,23 @@ def config_of_run(argv: list[str]) -> list[str]:
     if run is None:
         return []
     if (run / CONFIG).is_file():
-        return [str(run / CONFIG)]
+        return [Word("config", str(run / CONFIG))]
     if "data" in options:
         return []
     raise UserError(f"{run} has no {CONFIG}, for it was not started by dfl-fit; give a config with --config")
 
 
-def remarks_on_history(configs: list[str], checkpoint: str | None, fork: bool) -> list[str]:
+def remarks_on_history(configs: Sequence[tuple[str, dict[str, Any]]], checkpoint: str | None, fork: bool) -> list[str]:
     """What a fit must know whose config is of a run that did not have these settings from its first round on.
 
     Args:
-        configs: paths.
+        configs: paths and contents.
         checkpoint: what the fit goes on from.
         fork: whether in a new run.
     """
     if checkpoint is not None and not fork:
         return []
-    return [remark for path in configs for remark in _remarks(path, read_config(path), checkpoint)]
+    return [remark for path, content in configs for remark in _remarks(path, content, checkpoint)]
 
 
 def _remarks(path: str, content: dict[str, Any], checkpoint: str | None) -> Iterator[str]:

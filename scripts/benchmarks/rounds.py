@@ -20,8 +20,8 @@ from benchmarks.tables import Table, busy_note
 from benchmarks.timing import Others
 from dfl_lightning import DFLModule, DFLTrainer
 from dfl_lightning.callbacks import Gossip, Monitor, Uniform
-from dfl_lightning.cli.arguments import find_configs, settle_choices
-from dfl_lightning.cli.command import DFLCLI, users_mistake
+from dfl_lightning.cli.arguments import split
+from dfl_lightning.cli.command import DFLCLI, read, users_mistake
 from dfl_lightning.data import FederatedData, Source
 from dfl_lightning.models import LeNet
 from dfl_lightning.utils.lightning_warnings import quiet_lightning
@@ -150,7 +150,7 @@ def systems_table(configs: Sequence[Path], clients: int, images: int, rounds: in
             try:
                 trainer, clock = run_config(config, engine, clients, images, rounds, device)
             except Exception as error:
-                sentence = users_mistake(error, [])
+                sentence = users_mistake(error)
                 if sentence is None:
                     raise
                 table.notes.append(f"{config.stem} does not run on these data: {sentence}")
@@ -195,8 +195,8 @@ def run_config(
             "trainer.enable_checkpointing": "false",
             "trainer.callbacks": "benchmarks.rounds.RoundClock",
         }
-        words, configs = find_configs([f"--{name}={value}" for name, value in options.items()])
-        trainer = DFLCLI("fit", settle_choices(words), configs).trainer
+        settings = read(split([f"--{name}={value}" for name, value in options.items()]))
+        trainer = DFLCLI("fit", settings).trainer
     (clock,) = (c for c in trainer.callbacks if isinstance(c, RoundClock))  # type: ignore[attr-defined]
     return trainer, clock
 

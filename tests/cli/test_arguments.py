@@ -1,58 +1,68 @@
-"""The words of a command line before they are parsed, and the parser's errors as sentences."""
+"""The words of a command line as one config, and the parser's errors as sentences."""
+
+from pathlib import Path
 
 import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dfl_lightning.cli.arguments import (
-    bare_flag,
-    dropped_options,
-    find_configs,
-    options_of_words,
-    run_name,
-    settle_choices,
-    take_flag,
-)
+from dfl_lightning.cli.arguments import Settings, Word, run_name, split, take_flag, with_configs
 from dfl_lightning.cli.error_messages import lightnings_sentence, sentence_of
 from dfl_lightning.utils.errors import UserError
 from dfl_lightning.utils.shipped_files import shipped
 from dfl_lightning.utils.yaml_files import DoubledKeyError, parse
 
-AFIND = str(shipped("configs")["afind"])
 words = st.lists(st.sampled_from(["--a", "--b=1", "3", "-1", "x", "--c", "--d.init_args.e"]), max_size=8)
 
 
+def config_of(*argv):
+    """What words say, as one config without the default classes."""
+    config = Settings(with_configs(split(argv))).config
+    defaults = {
+        "model": {"optimizer": {"class_path": "torch.optim.SGD", "init_args": {"lr": 0.05, "momentum": 0.9}}},
+        "selection": "dfl_lightning.callbacks.Gossip",
+        "aggregation": "dfl_lightning.callbacks.Uniform",
+    }
+    return {key: value for key, value in config.items() if value != defaults.get(key)}
+
+
 @given(words)
-def test_words_that_choose_nothing_pass_unchanged(argv):
-    assert settle_choices(argv) == argv
+def test_no_word_is_lost(argv):
+    kept = "".join(text for word in split(argv) for text in (word.option, word.value) if text)
+    assert kept.replace("-", "") == "".join(argv).replace(".init_args", "").replace("-", "").replace("=", "")
     assert take_flag(argv, "--explain") == (argv, False)
-    assert find_configs(argv) == (argv, [])
 
 
 def test_options_come_with_their_values_and_without_init_args():
     argv = ["--a", "1", "--b=2", "--c", "--d", "-3", "stray", "--e.init_args.f", "x"]
-    assert list(options_of_words(argv)) == [("a", "1"), ("b", "2"), ("c", ""), ("d", "-3"), ("e.f", "x")]
+    assert [(word.option, word.value) for word in split(argv)] == [
+        *(("a", "1"), ("b", "2"), ("c", None), ("d", "-3"), ("", "stray"), ("e.f", "x")),
+    ]
 
 
 @pytest.mark.parametrize(
-    ("argv", "after"),
+    ("argv", "forks"),
     [
-        (["--fork"], ["--fork=true"]),
-        (["--fork", "false"], ["--fork", "false"]),
-        (["--fork=false"], ["--fork=false"]),
-        (["--x", "--fork", "--y"], ["--x", "--fork=true", "--y"]),
-        ([], []),
+        (["--fork"], "true"),
+        (["--fork", "false"], "false"),
+        (["--fork=false"], "false"),
+        (["--fork", "--engine=loop"], "true"),
     ],
 )
-def test_a_flag_alone_means_true(argv, after):
-    assert bare_flag(argv, "--fork") == after
+def test_a_flag_alone_means_true(argv, forks):
+    assert config_of(*argv)["fork"] == forks
 
 
 def test_configs_are_found_in_both_forms():
-    argv, paths = find_configs(["--config", "afind", "--x", "1", "--config=gossip", "-c", "fdms"])
-    assert paths == [str(shipped("configs")[name]) for name in ("afind", "gossip", "fdms")]
-    assert argv == ["--config", paths[0], "--x", "1", f"--config={paths[1]}", "-c", paths[2]]
+    found = with_configs(split(["--config", "afind", "--x", "1", "--config=gossip", "-c", "fdms"]))
+    paths = [str(shipped("configs")[name]) for name in ("afind", "gossip", "fdms")]
+    contents = [yaml.safe_load(Path(path).read_text()) for path in paths]
+    assert found == [
+        Word("config", paths[0], contents[0]),
+        Word("x", "1"),
+        *(Word("config", path, content) for path, content in zip(paths[1:], contents[1:], strict=True)),
+    ]
 
 
 def test_a_run_is_called_like_its_config(tmp_path):
@@ -67,40 +77,66 @@ def test_a_run_is_called_like_its_config(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("argv", "added"),
+    ("argv", "said"),
     [
-        ([], []),
-        (["--selection", "AFIND"], ["--selection.k=5"]),  # instead of Gossip, whose k is 10
-        (["--selection", "Gossip"], []),
-        (["--selection", "AFIND", "--selection", "Gossip"], ["--selection.k=5", "--selection.k=10"]),
-        (["--selection.k", "4", "--selection", "AFIND"], []),
-        (["--config", AFIND, "--selection", "Gossip"], ["--selection.k=5", "--selection.k=10"]),
-        (["--config", AFIND, "--threshold", "null"], ["--selection.k=5"]),
-        (["--data", "Digits", "--data", "MNIST"], ["--data.test_fraction=null"]),
-        (["--data", "Digits", "--data.test_fraction", "0.1", "--data", "MNIST"], []),
-        (["--data", "Digits", "--data", "null", "--data", "MNIST"], []),
+        (["--selection", "AFIND"], {}),
+        (["--selection", "AFIND", "--selection", "Gossip"], {}),
+        (["--selection.k", "4", "--selection", "AFIND"], {"k": "4"}),
+        (["--selection", "AFIND", "--selection.k", "3"], {"k": "3"}),
+        (["--selection", "AFIND", "--selection.k", "3", "--selection", "Gossip"], {"k": "3"}),
+        (["--selection", "AFIND", "--selection.nu", "3", "--selection", "Gossip"], {}),
+        (["--selection.k", "4", "--selection", "null", "--selection", "Gossip"], {}),
         (
-            ["--model.optimizer", "AdamW", "--model.optimizer", "Adam"],
-            ["--model.optimizer.weight_decay=0.01", "--model.optimizer.weight_decay=0"],
+            ["--selection", "{class_path: AFIND, init_args: {k: 3}}", "--selection", "{init_args: {nu: 2}}"],
+            {"k": 3, "nu": 2},
         ),
-        (["--monitors", "FriendAccuracy", "--monitors+=NeighbourAccuracy"], []),
     ],
 )
-def test_a_class_that_replaces_another_brings_its_own_defaults(argv, added):
-    asked = {word.partition("=")[0] for word in argv}
-    assert [word for word in settle_choices(argv) if "=" in word and word.partition("=")[0] not in asked] == added
+def test_a_class_that_replaces_another_keeps_what_was_said_and_takes(argv, said):
+    selection = Settings(split(argv)).config["selection"]
+    assert (selection["init_args"] if isinstance(selection, dict) else {}) == said
 
 
-def test_a_default_stands_before_what_is_said_later():
-    argv = ["--selection", "AFIND", "--selection.k", "3"]
-    chosen = "--selection=dfl_lightning.callbacks.AFIND"
-    assert settle_choices(argv) == [chosen, "--selection.k=5", "--selection.k", "3"]
+@pytest.mark.parametrize(
+    ("argv", "key", "value"),
+    [
+        (["--monitors+=Fairness", "--monitors+=GraphSparsity"], "monitors", ["Fairness", "GraphSparsity"]),
+        (["--monitors", "Fairness", "--monitors+=[GraphSparsity, LinkMessages]"], "monitors", None),
+        (["--class_folders+=a", "--class_folders+=b"], "class_folders", ["a", "b"]),
+    ],
+)
+def test_lists_get_longer(argv, key, value):
+    own = [f"dfl_lightning.callbacks.{name}" for name in value or ("Fairness", "GraphSparsity", "LinkMessages")]
+    assert config_of(*argv)[key] == (own if key == "monitors" else value)
+
+
+def test_an_option_is_of_the_last_class_of_a_list_and_a_list_begins_with_its_default():
+    config = config_of("--monitors+=Fairness", "--monitors+=SimulatedTime", "--monitors.speed", "200")
+    time = {"class_path": "dfl_lightning.callbacks.SimulatedTime", "init_args": {"speed": "200"}}
+    assert config["monitors"] == ["dfl_lightning.callbacks.Fairness", time]
+    network = config_of("--model.network", "MLP", "--model.network.hidden+=7")["model"]["network"]
+    assert network["init_args"]["hidden"] == [200, 200, 7]
+
+
+def test_an_option_of_a_class_that_is_an_argument():
+    path = "torchvision.datasets.FakeData"
+    made = {"class_path": path, "init_args": {"size": "30"}}
+    for named in (path, f"{{class_path: {path}}}"):
+        data = config_of("--data", "FromDataset", "--data.dataset", named, "--data.dataset.size", "30")["data"]
+        assert data["init_args"]["dataset"] == made
+
+
+def test_a_mapping_is_filled_in_without_changing_the_config_that_it_comes_from(tmp_path):
+    (tmp_path / "c.yaml").write_text("topology: {generator: complete}\n")
+    settings = Settings(with_configs(split(["--config", str(tmp_path / "c.yaml"), "--topology.link_share", "0.5"])))
+    assert settings.config["topology"] == {"generator": "complete", "link_share": "0.5"}
+    assert settings.configs[0][1]["topology"] == {"generator": "complete"}
 
 
 def test_a_part_of_a_config_may_be_a_file_of_its_own(tmp_path):
     (tmp_path / "part.yaml").write_text("class_path: AFIND\ninit_args: {nuu: 3}\n")
     with pytest.raises(UserError, match="selection AFIND has no option 'nuu'; did you mean 'nu'"):
-        settle_choices(["--selection", str(tmp_path / "part.yaml")])
+        config_of("--selection", str(tmp_path / "part.yaml"))
 
 
 def test_dropped_options_are_found_at_every_depth(tmp_path):
@@ -110,13 +146,9 @@ def test_dropped_options_are_found_at_every_depth(tmp_path):
         "data: {class_path: Digits, init_args: {partition: {class_path: Dirichlet, init_args: {alpha: 1}}}}\n"
         "threshold: {class_path: AdaptiveThreshold, init_args: {tau: 1}}\n"
     )
-    resolved = {
-        "selection": {"class_path": "Gossip", "init_args": {"k": 3}},
-        "data": {"class_path": "Digits", "init_args": {"partition": {"class_path": "IID"}}},
-        "threshold": None,
-    }
-    assert dropped_options([str(config)], resolved) == ["selection.nu", "data.partition.alpha"]
-    assert dropped_options([str(config), str(config)], resolved) == ["selection.nu", "data.partition.alpha"]
+    swaps = ["--selection", "Gossip", "--data.partition", "IID", "--threshold", "null"]
+    settings = Settings(with_configs(split(["--config", str(config), *swaps])))
+    assert settings.dropped == ["selection.nu", "data.partition.alpha"]
 
 
 def test_a_classs_own_refusal_is_found_behind_the_parsers_errors():
@@ -156,62 +188,65 @@ BASE = ["--data", "Digits", "--data.partition", "FlippedLabels"]
 )
 def test_a_partition_inside_a_partition_is_checked_like_any_class(words, sentence):
     with pytest.raises(UserError, match=sentence):
-        settle_choices([*BASE, *words])
+        config_of(*BASE, *words)
 
 
 def test_a_partition_that_replaces_the_inner_one_starts_from_its_own_defaults():
-    words = [*BASE, "--data.partition.base", "Dirichlet", "--data.partition.base", "Pathological"]
-    assert settle_choices(words)[-2:] == [
-        "--data.partition.base=dfl_lightning.data.Pathological",
-        "--data.partition.base.alpha=null",
+    words = ["--data.partition.base", "{class_path: Dirichlet, init_args: {min_size: 3}}"]
+    data = config_of(*BASE, *words, "--data.partition.base", "Pathological")["data"]
+    assert data["init_args"]["partition"]["init_args"]["base"] == "dfl_lightning.data.Pathological"
+
+
+@pytest.mark.parametrize(
+    ("argv", "group", "meant"),
+    [
+        (["--selection", "AFIND"], "selection", "dfl_lightning.callbacks.AFIND"),
+        (["--selection=AFIND"], "selection", "dfl_lightning.callbacks.AFIND"),
+        (["--selection.class_path", "AFIND"], "selection", "dfl_lightning.callbacks.AFIND"),
+        (["--model.optimizer", "Adam"], "model.optimizer", "torch.optim.Adam"),
+        (["--trainer.callbacks+=Timer"], "trainer.callbacks", ["lightning.pytorch.callbacks.Timer"]),
+        (["--trainer.logger", "CSVLogger"], "trainer.logger", "lightning.pytorch.loggers.CSVLogger"),
+        (["--model.loss", "NLLLoss"], "model.loss", "torch.nn.NLLLoss"),
+        (["--model.metrics+=MulticlassRecall"], "model.metrics", ["torchmetrics.classification.MulticlassRecall"]),
+        (["--trainer.logger", "false"], "trainer.logger", False),
+        (["--trainer.callbacks", "null"], "trainer.callbacks", None),
+        (
+            ["--trainer.callbacks+=lightning.pytorch.callbacks.timer.Timer"],
+            "trainer.callbacks",
+            ["lightning.pytorch.callbacks.timer.Timer"],
+        ),
+        (["--topology", "Gossip"], "topology", "Gossip"),
+        (
+            ["--data", "Digits", "--data.init_args.partition", "IID", "--data.root", "Gossip"],
+            "data",
+            {
+                "class_path": "dfl_lightning.data.Digits",
+                "init_args": {"partition": "dfl_lightning.data.IID", "root": "Gossip"},
+            },
+        ),
+    ],
+)
+def test_a_short_name_becomes_the_import_path_of_the_shipped_class_of_its_group(argv, group, meant):
+    config = config_of(*argv)
+    for key in group.split("."):
+        config = config[key]
+    assert config == meant
+
+
+def test_what_the_parser_answers_is_left_to_it():
+    assert Settings(split(["--data.dataset.help", "own.It", "--print_config"])).rest == [
+        "--data.dataset.help=own.It",
+        "--print_config",
     ]
-
-
-@pytest.mark.parametrize(
-    ("argv", "meant"),
-    [
-        (["--selection", "Gossip"], "--selection=dfl_lightning.callbacks.Gossip"),
-        (["--selection=Gossip"], "--selection=dfl_lightning.callbacks.Gossip"),
-        (["--selection.class_path", "Gossip"], "--selection.class_path=dfl_lightning.callbacks.Gossip"),
-        (["--data.init_args.partition", "IID"], "--data.init_args.partition=dfl_lightning.data.IID"),
-        (["--model.optimizer", "Adam"], "--model.optimizer=torch.optim.Adam"),
-        (["--trainer.callbacks+=Timer"], "--trainer.callbacks+=lightning.pytorch.callbacks.Timer"),
-        (["--trainer.logger", "CSVLogger"], "--trainer.logger=lightning.pytorch.loggers.CSVLogger"),
-        (["--model.loss", "NLLLoss"], "--model.loss=torch.nn.NLLLoss"),
-        (["--model.metrics+=MulticlassRecall"], "--model.metrics+=torchmetrics.classification.MulticlassRecall"),
-    ],
-)
-def test_a_short_name_becomes_the_import_path_of_the_shipped_class(argv, meant):
-    assert settle_choices(argv) == [meant]
-
-
-@pytest.mark.parametrize(
-    "argv",
-    [
-        ["--trainer.logger", "false"],
-        ["--trainer.callbacks", "null"],
-        ["--trainer.callbacks+=lightning.pytorch.callbacks.timer.Timer"],
-        ["--topology", "Gossip"],
-        ["--selection.within", "Gossip"],
-        ["--selection.help"],
-    ],
-)
-def test_what_is_no_short_name_of_its_group_stays_as_it_is(argv):
-    assert settle_choices(argv) == argv
-
-
-def settled(argv):
-    """The content of the first word."""
-    return yaml.safe_load(settle_choices(argv)[0].partition("=")[2])
 
 
 def test_short_names_inside_values_become_import_paths():
-    assert settled(["--monitors", "[FriendAccuracy, {class_path: NeighbourAccuracy}]"]) == [
+    assert config_of("--monitors", "[FriendAccuracy, {class_path: NeighbourAccuracy}]")["monitors"] == [
         "dfl_lightning.callbacks.FriendAccuracy",
-        {"class_path": "dfl_lightning.callbacks.NeighbourAccuracy"},
+        "dfl_lightning.callbacks.NeighbourAccuracy",
     ]
     words = "{callbacks: [Timer, {class_path: EarlyStopping, init_args: {monitor: val_acc}}], logger: CSVLogger}"
-    assert settled(["--trainer", words]) == {
+    assert config_of("--trainer", words)["trainer"] == {
         "callbacks": [
             "lightning.pytorch.callbacks.Timer",
             {"class_path": "lightning.pytorch.callbacks.EarlyStopping", "init_args": {"monitor": "val_acc"}},
@@ -232,14 +267,14 @@ def test_short_names_in_a_config_become_import_paths_and_everything_else_stays(t
         "class_path": "dfl_lightning.data.FlippedLabels",
         "init_args": {"base": "dfl_lightning.data.Shards"},
     }
-    assert settled(["--config", str(config)]) == {
+    assert config_of("--config", str(config)) == {
         "data": {"class_path": "dfl_lightning.data.Digits", "init_args": {"root": "1e-3", "partition": partition}},
         "model": {
-            "network": "dfl_lightning.models.MLP",
             "optimizer": {"class_path": "torch.optim.SGD", "init_args": {"lr": 0.001}},
+            "network": "dfl_lightning.models.MLP",
         },
         "aggregation": "dfl_lightning.callbacks.Metropolis",
-        "selection": {"init_args": {"k": "all"}},
+        "selection": {"class_path": "dfl_lightning.callbacks.Gossip", "init_args": {"k": "all"}},
         "monitors": "dfl_lightning.callbacks.FriendAccuracy",
         "topology": "ring",
     }
@@ -252,14 +287,14 @@ def test_parts_of_a_config_in_files_of_their_own_are_found_beside_it_or_from_her
     (tmp_path / "deep" / "n.yaml").write_text("class_path: MLP\n")
     (tmp_path / "s.yaml").write_text("class_path: AFIND\n")
     monkeypatch.chdir(tmp_path)
-    network = {"network": {"class_path": "dfl_lightning.models.MLP"}}
-    selection = {"class_path": "dfl_lightning.callbacks.AFIND"}
-    assert settled(["--config", "deep/c.yaml"]) == {"model": network, "selection": selection}
-    assert settled(["--selection", "s.yaml"]) == selection
+    config = config_of("--config", "deep/c.yaml")
+    assert config["model"]["network"] == "dfl_lightning.models.MLP"
+    assert config["selection"] == "dfl_lightning.callbacks.AFIND"
+    assert config_of("--selection", "s.yaml")["selection"] == "dfl_lightning.callbacks.AFIND"
     monkeypatch.chdir(tmp_path / "deep")
-    assert settled(["--model", "m.yaml"]) == network
+    assert config_of("--model", "m.yaml")["model"]["network"] == "dfl_lightning.models.MLP"
     with pytest.raises(UserError, match="there is no 'Gosip'"):
-        settled(["--trainer", "{callbacks: []}", "--selection", "Gosip"])
+        config_of("--trainer", "{callbacks: []}", "--selection", "Gosip")
 
 
 @pytest.mark.parametrize(
@@ -267,7 +302,7 @@ def test_parts_of_a_config_in_files_of_their_own_are_found_beside_it_or_from_her
 )
 def test_a_doubled_key_on_the_command_line_is_refused_whatever_the_option(option):
     with pytest.raises(UserError, match=f"^{option}: the key 'k' is there twice; keep one$"):
-        settle_choices([option, "{init_args: {k: 3, k: 4}}"])
+        config_of(option, "{init_args: {k: 3, k: 4}}")
 
 
 def test_a_doubled_key_in_a_config_is_refused_with_its_line(tmp_path):
@@ -275,10 +310,10 @@ def test_a_doubled_key_in_a_config_is_refused_with_its_line(tmp_path):
     with pytest.raises(
         UserError, match=r"my\.yaml, line 4: the key 'selection' is there twice, first in line 2; keep one$"
     ):
-        settle_choices(["--config", str(tmp_path / "my.yaml")])
+        config_of("--config", str(tmp_path / "my.yaml"))
     (tmp_path / "part.yaml").write_text("class_path: Gossip\ninit_args:\n  k: 3\n  k: 4\n")
     with pytest.raises(UserError, match=r"part\.yaml, line 4: the key 'k' is there twice, first in line 3"):
-        settle_choices(["--selection", str(tmp_path / "part.yaml")])
+        config_of("--selection", str(tmp_path / "part.yaml"))
 
 
 @pytest.mark.parametrize(

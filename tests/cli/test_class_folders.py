@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from dfl_lightning.cli import command as cli
-from dfl_lightning.cli.arguments import find_configs
+from dfl_lightning.cli.arguments import split, with_configs
 from dfl_lightning.cli.class_folders import find_class_folders
 from dfl_lightning.utils.errors import UserError
 
@@ -167,9 +167,9 @@ def test_the_working_folder_goes_first(dfl, here):
 
 def search(*words):
     before = list(sys.path)
-    words, configs = find_configs(list(words))
-    found = find_class_folders(words, configs)
-    return found[len(words) :], sys.path[len(before) :]
+    given = with_configs(split(words))
+    added = find_class_folders(given)[len(given) :]
+    return [f"--{word.option}={word.value}" for word in added], sys.path[len(before) :]
 
 
 def test_nothing_is_searched_where_no_class_is_named(here):

@@ -3,7 +3,7 @@
 import pytest
 import yaml
 
-from dfl_lightning.cli.arguments import KEYS
+from dfl_lightning.cli.keys import KEYS
 from dfl_lightning.utils.shipped_files import shipped
 
 CONFIGS = shipped("configs")

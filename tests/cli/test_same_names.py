@@ -19,7 +19,7 @@ OWN = '''
 """For each shipped class one of the same name that derives from it and one that derives from its family only."""
 import inspect
 import lightning.pytorch.loggers  # some loggers' classes cannot be made without their libraries
-from dfl_lightning.cli.registry import GROUPS, LIBRARY_GROUPS, base_of, shipped_classes
+from dfl_lightning.cli.registry import GROUPS, LIBRARY_GROUPS, shipped_classes
 
 for group in (*GROUPS, *LIBRARY_GROUPS):
     for name, shipped in shipped_classes(group).items():

@@ -17,7 +17,7 @@ import pytest
 import torch
 
 from dfl_lightning import callbacks, data, functional, models, objectives
-from dfl_lightning.cli.arguments import SECTIONS, TOP_LEVEL, find_configs, settle_choices
+from dfl_lightning.cli.arguments import SECTIONS, TOP_LEVEL, Settings, split, with_configs
 from dfl_lightning.cli.command import run
 from dfl_lightning.cli.registry import GROUPS, check_class, options_of, shipped_classes
 from dfl_lightning.round.record import Round
@@ -92,7 +92,7 @@ def objection(words, config):
         if word.startswith("--") and section in SECTIONS and first and first not in SECTIONS[section]:
             return f"{section} has no option {option}"
     try:
-        settle_choices(find_configs(["--config", config, *words])[0])
+        Settings(with_configs(split(["--config", config, *words])))
     except UserError as error:
         return str(error)
     return None

@@ -2,7 +2,7 @@
 
 import pytest
 
-from dfl_lightning.cli.arguments import find_configs, settle_choices
+from dfl_lightning.cli.arguments import Settings, split, with_configs
 from dfl_lightning.study import checking
 from dfl_lightning.study.command import main
 from dfl_lightning.study.settings import words_of
@@ -20,7 +20,7 @@ def test_names_and_options_exist_and_the_first_line_says_what_it_is(name):
     assert 20 < len(study.title) <= 130
     for row, column in study.pairs():
         if not study.missing(row, column):
-            settle_choices(find_configs(words_of(study, row, column))[0])
+            Settings(with_configs(split(words_of(study, row, column))))
 
 
 @pytest.mark.slow

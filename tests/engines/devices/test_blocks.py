@@ -9,8 +9,8 @@ from torch.utils._pytree import tree_leaves
 from dfl_lightning.bank import matmul, mixing, similarity, sparse_similarity
 from dfl_lightning.bank.layout import Columns
 from dfl_lightning.bank.similarity import compare_rows
-from dfl_lightning.cli.arguments import find_configs, settle_choices
-from dfl_lightning.cli.command import DFLCLI
+from dfl_lightning.cli.arguments import split
+from dfl_lightning.cli.command import DFLCLI, read
 from dfl_lightning.utils.shipped_files import shipped
 
 
@@ -58,9 +58,9 @@ def test_no_run_makes_a_float64_copy_of_all_rows(name, tmp_path):
         "model.batch_size": 8,
         "data.samples_per_client": 16,
     }
-    given, configs = find_configs([f"--{key}={value}" for key, value in words.items()])
+    settings = read(split([f"--{key}={value}" for key, value in words.items()]))
     with everything_on(DEVICE), Largest() as largest:
-        cli = DFLCLI("fit", settle_choices(given), configs)
+        cli = DFLCLI("fit", settings)
     rows = cli.model.bank.boundary.rows["models"]
     assert rows.dtype == torch.float32
     assert max(largest.sizes.values()) < rows.numel() / 4, largest.sizes

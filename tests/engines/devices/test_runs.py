@@ -8,8 +8,8 @@ from torch import nn
 from torchmetrics.classification import MulticlassF1Score, MulticlassPrecision
 
 from dfl_lightning import callbacks as cb
-from dfl_lightning.cli.arguments import find_configs, settle_choices
-from dfl_lightning.cli.command import DFLCLI
+from dfl_lightning.cli.arguments import split
+from dfl_lightning.cli.command import DFLCLI, read
 from dfl_lightning.objectives import FedProx
 from dfl_lightning.utils.shipped_files import shipped
 
@@ -29,8 +29,7 @@ def fit(name, folder, **options):
         **SMALL,
         **options,
     }
-    given, configs = find_configs([f"--{key}={value}" for key, value in words.items()])
-    cli = DFLCLI("fit", settle_choices(given), configs)
+    cli = DFLCLI("fit", read(split([f"--{key}={value}" for key, value in words.items()])))
     return cli.trainer.run, {name: rows.cpu() for name, rows in cli.model.bank.boundary.rows.items()}
 
 
