@@ -59,6 +59,7 @@ DEFAULTS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 """What a group is where nobody names a class: a class, and options for it that are not its own defaults."""
 
+_PRINTED = ("skip_default", "skip_unset")
 _FLAGS = ("print_config", "help_all", "explain", "report", "list", "help", "version")
 
 
@@ -203,8 +204,7 @@ class Settings:
         if not option:
             raise UserError(f"'{value}' belongs to no option; options begin with --")
         if option in ("print_config", "help_all") or option.endswith(".help"):
-            name = option.removesuffix("_all")
-            self.rest.append(f"--{name}" if value is None else f"--{name}={value}")
+            self._ask(option, value)
             return
         path = option.removesuffix(".class_path").split(".")
         if path[0].removesuffix("+") not in TOP_LEVEL:
@@ -213,6 +213,15 @@ class Settings:
             raise UserError(f"--{option} needs a value")
         _refuse_doubled_keys(option, value)
         self._put(Word(option, value), "", self._said, path)
+
+    def _ask(self, option: str, value: str | None) -> None:
+        """Leave a word to the parser."""
+        if option == "help_all" and value is not None:
+            raise no_such_option(option)
+        if option == "print_config" and not set((value or _PRINTED[0]).split(",")) <= set(_PRINTED):
+            raise UserError(f"--{option}={value}: expected {' or '.join(_PRINTED)}, or no value")
+        name = option.removesuffix("_all")
+        self.rest.append(f"--{name}" if value is None else f"--{name}={value}")
 
     # --- an option ---------------------------------------------------------------------------------------------------
     def _put(self, word: Word, where: str, holder: Any, path: list[str]) -> None:

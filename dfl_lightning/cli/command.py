@@ -14,7 +14,7 @@ import warnings
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import yaml
 from jsonargparse import ArgumentError
@@ -120,6 +120,20 @@ class DFLCLI(LightningCLI):
         self._run()
 
     # --- the parser --------------------------------------------------------------------------------------------------
+    _made: ClassVar[dict[str, LightningArgumentParser]] = {}
+    """Parsers that only read settings: they are the same for all command lines of a process, and slow to make."""
+
+    def setup_parser(
+        self, add_subcommands: bool, main_kwargs: dict[str, Any], subparser_kwargs: dict[str, Any]
+    ) -> None:
+        """Make the parser; one that is to print something keeps that in mind, and is used once."""
+        if not self._settings.rest and self._command in self._made:
+            self.parser = self._made[self._command]
+            return
+        super().setup_parser(add_subcommands, main_kwargs, subparser_kwargs)
+        if not self._settings.rest:
+            self._made[self._command] = self.parser
+
     def add_core_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         """Trainer, model and data; what has a top-level key of its own is left out."""
         options: dict[str, Any] = {"fail_untyped": False, "sub_configs": True}

@@ -294,6 +294,8 @@ REFUSED = {
     "--trainer.accelerator tpu": "trainer.accelerator: there is no such device that this can use here; it is auto, cpu or gpu",
     "--trainer.profiler simpel": "trainer.profiler: there is no such profiler; it is one of 'simple', 'advanced',",
     "--trainer.logger MLFlowLogger": "MLFlowLogger needs a package that is not installed; run: pip install -U 'mlflow",
+    "--help_all=true": "--help_all takes no value; write --help_all",
+    "--print_config=all": "--print_config=all: expected skip_default or skip_unset, or no value",
     "--explain=true": "--explain takes no value; write --explain",
     "--selection+=Gossip": "--selection+ takes one thing and adds to no list; write --selection",
     "--foo.help": "there is no page --foo.help (pages: dropout, selection,",
@@ -419,6 +421,20 @@ def test_debug_shows_where(here, monkeypatch):
     monkeypatch.setenv("DFL_DEBUG", "1")
     with pytest.raises(UserError, match="no such file"):
         cli.run("fit", ["--config", "nowhere"])
+
+
+def test_a_command_line_leaves_nothing_behind_for_the_next_one(here, capsys):
+    def explained():
+        assert cli.run("fit", [*SMALL, "--explain"]) == 0
+        return capsys.readouterr().out
+
+    before = explained()
+    assert "expected skip_default or skip_unset, or no value" in refusal(["--print_config=nonsense"], capsys)
+    refusal(["--model.batch_size", "x"], capsys)
+    assert cli.run("fit", [*SMALL, "--selection", "Gossip", "--selection.k", "2", "--print_config"]) == 0
+    assert cli.run("fit", [*SMALL, "--selection", "Gossip", "--selection.k", "2", "--explain"]) == 0
+    assert "Gossip" in capsys.readouterr().out
+    assert explained() == before
 
 
 def test_our_own_bug_is_said_to_be_one(here, capsys, monkeypatch):

@@ -302,7 +302,7 @@ def test_options_that_a_swap_drops_are_named_before_the_run(dfl):
     done = dfl("--config afind --selection Gossip --data.partition IID")
     notes = [line for line in done.out.splitlines() if line.startswith("note: ")]
     assert notes[0] == (
-        "note: options of the config that the swapped classes do not have: data.partition.degrees, selection.nu"
+        "note: options of the config that the swapped classes do not have: selection.nu, data.partition.degrees"
     )
 
 
