@@ -78,14 +78,16 @@ def as_words(span):
     match = re.fullmatch(rf"((?:{'|'.join(TOP_LEVEL)})\.[a-z_.]+)(?:: (.+))?", span)
     if not match or (ROOT / "dfl_lightning" / match[1]).exists() or match[1].endswith((".csv", ".json", ".npz")):
         return None
-    return [f"--{match[1]}={match[2] or 0}"]
+    return [f"--{match[1]}={match[2] or 'null'}"]
 
 
 SWITCHES = [(page, span) for page in TEXTS for span in dict.fromkeys(spans(page)) if as_words(span)]
 
 
 def objection(words, config):
-    """Why the words are no switches on top of a config; None if they are."""
+    """Why the words are no switches on top of a config; None if they are. One that is only named gets null."""
+    alone = [*(word.startswith("--") for word in words[1:]), True]
+    words = [f"{word}=null" if re.fullmatch(r"--[^=]+", word) and alone[at] else word for at, word in enumerate(words)]
     for word in words:
         section, _, option = word.partition("=")[0].removeprefix("--").partition(".")
         first = option.partition(".")[0]
@@ -94,7 +96,7 @@ def objection(words, config):
     try:
         Settings(with_configs(split(["--config", config, *words])))
     except UserError as error:
-        return str(error)
+        return None if "leave it out, or give it a value" in str(error) else str(error)
     return None
 
 
