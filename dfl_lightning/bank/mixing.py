@@ -28,7 +28,12 @@ DENSE = 0.3
 
 
 def block_width(rows: int, itemsize: int, memory: int) -> int:
-    """Columns per block so that a block of all rows stays within `memory`.
+    """Columns of a block of all rows that stays within a number of bytes; at least 256.
+
+    Args:
+        rows: of the block.
+        itemsize: bytes of a number.
+        memory: bytes.
 
     Example:
         >>> block_width(1000, 4, 2**20), block_width(10, 4, 2**20)
@@ -148,7 +153,12 @@ class Source:
             self._offsets[start], at = at, at + stop - start
 
     def read(self, start: int, stop: int) -> Tensor:
-        """Columns of the heard nodes' rows, [h, stop - start]."""
+        """Columns of the senders' rows, [h, stop - start].
+
+        Args:
+            start: first column.
+            stop: end of the columns.
+        """
         if self._all:
             return self._rows[:, start:stop]
         if self._guests is None or not len(self._guests):
@@ -162,6 +172,10 @@ class Source:
 
 def strips(blocks: list[tuple[int, int]], count: int) -> list[list[tuple[int, int]]]:
     """The blocks as at most `count` runs of nearly equal length.
+
+    Args:
+        blocks: [start, stop) each, in order.
+        count: of the runs, 1 or more.
 
     Example:
         >>> strips([(0, 4), (4, 8), (8, 10)], 2)

@@ -60,7 +60,13 @@ class References:
 
     @classmethod
     def rows(cls, name: str, which: Tensor, owners: Tensor | None = None, personal: str | None = None) -> References:
-        """Row `which[r]` of the set `name`, completed by `owners[r]` (default: the row's own client).
+        """Rows of one set as references.
+
+        Args:
+            name: of the row set.
+            which: the row of each reference, long [J].
+            owners: whose data and personal columns it uses, long [J]; default: the row's own client.
+            personal: the row set of the personal columns; default: `name`.
 
         Example:
             >>> own = References.rows("models", torch.arange(3))

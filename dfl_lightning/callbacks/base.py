@@ -137,7 +137,12 @@ class Selection(Policy):
         return limits
 
     def assign(self, federation: Federation, owners: Tensor) -> Tensor:
-        """The server, counted from 0, by whose model each of the clients is judged, long [J]; default: the first."""
+        """The server, counted from 0, by whose model each client is evaluated, long [J]; default: the first.
+
+        Args:
+            federation: of the run.
+            owners: the clients, long [J].
+        """
         return torch.zeros_like(owners)
 
     def on_select(self, round: Round) -> None:

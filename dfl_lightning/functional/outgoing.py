@@ -29,7 +29,11 @@ def clipped(updates: Tensor, longest: float) -> Tensor:
 
 
 def entries_kept(share: float, width: int) -> int:
-    """How many of `width` entries a share of them is: rounded, at least 1, none of nothing.
+    """The number of entries in a share of them: rounded, at least 1, and 0 of none.
+
+    Args:
+        share: 0 to 1.
+        width: number of entries.
 
     Example:
         >>> entries_kept(0.01, 1000), entries_kept(0.01, 10), entries_kept(0.5, 0)

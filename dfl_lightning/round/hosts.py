@@ -41,7 +41,12 @@ class RunModule(Protocol):
         """Bring the schedule to the bank's round."""
 
     def warn_of_divergence(self, clients: list[int], sentence: str) -> None:
-        """A warning that names the clients, each of them once a run."""
+        """Warn of clients that diverged, once a run for each.
+
+        Args:
+            clients: their ids.
+            sentence: what happened, for all of them.
+        """
 
 
 class RunTrainer(Protocol):
@@ -94,7 +99,18 @@ class RunTrainer(Protocol):
         """The policies that take part."""
 
     def prepare(self, module: Any, datamodule: Any) -> None:
-        """Set everything up, and train nothing."""
+        """Set everything up, and train nothing.
+
+        Args:
+            module: the clients' models and training.
+            datamodule: the clients' data.
+        """
 
     def save_checkpoint(self, filepath: Any, weights_only: bool | None = None, storage_options: Any = None) -> None:
-        """Write the boundary."""
+        """Write the boundary as a checkpoint.
+
+        Args:
+            filepath: of the checkpoint.
+            weights_only: see Lightning's Trainer.
+            storage_options: see Lightning's Trainer.
+        """

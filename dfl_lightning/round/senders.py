@@ -70,12 +70,22 @@ class Senders:
         return read_columns(self._round.bank.rows(name), self._places, self._ranges)
 
     def write(self, name: str, rows: Tensor) -> None:
-        """Replace the same, by rows [k, width]."""
+        """Replace the shared columns of the senders' rows of a set.
+
+        Args:
+            name: of the row set.
+            rows: the new values, [k, width].
+        """
         write_columns(self._round.bank.next_of(name), self._places, self._ranges, rows)
 
     # --- mathematics --------------------------------------------------------------------------------------------------
     def largest(self, updates: Tensor, share: float) -> Tensor:
-        """Of each row its largest entries by absolute value, a `share` of them and at least one; zeros elsewhere."""
+        """Keep the largest entries of each update by absolute value; the others become zero.
+
+        Args:
+            updates: [k, width].
+            share: of the entries that are kept, 0 to 1; at least one is.
+        """
         return largest_entries(updates, entries_kept(share, updates.shape[1]))
 
 
@@ -138,11 +148,24 @@ def _blocks(ids: Tensor, teams: Tensor, most: int) -> Iterator[Tensor]:
 
 
 def read_columns(rows: Tensor, places: Tensor, ranges: Sequence[tuple[int, int]]) -> Tensor:
-    """Columns of some rows, [k, width]; a copy."""
+    """Columns of some rows, [k, width]; a copy.
+
+    Args:
+        rows: of all nodes in this process.
+        places: indices of the rows, long [k].
+        ranges: [start, stop) of the columns.
+    """
     return torch.cat([rows[:, start:stop].index_select(0, places) for start, stop in ranges], dim=1)
 
 
 def write_columns(rows: Tensor, places: Tensor, ranges: Sequence[tuple[int, int]], values: Tensor) -> None:
-    """Columns of some rows become `values`, [k, width]."""
+    """Write columns of some rows.
+
+    Args:
+        rows: of all nodes in this process.
+        places: indices of the rows, long [k].
+        ranges: [start, stop) of the columns.
+        values: [k, width], width being the length of all ranges.
+    """
     for (start, stop), part in zip(ranges, values.split([stop - start for start, stop in ranges], dim=1), strict=True):
         rows[:, start:stop].index_copy_(0, places, part.to(rows.dtype))

@@ -165,7 +165,12 @@ def take(folder: Path) -> FolderLock:
 
 
 def last_sentence(log: Path, began: int) -> str:
-    """What `dfl-fit` has said last, without its name."""
+    """The last sentence of `dfl-fit` in a log, without the command's name; empty if there is none.
+
+    Args:
+        log: standard error of the cell's runs.
+        began: position in bytes at which the present run's part begins.
+    """
     try:
         with open(log, "rb") as file:
             file.seek(began)

@@ -91,10 +91,17 @@ class Tune:
 def read_tune(
     path: Path, content: Any, rows: Mapping[str, Any], columns: Mapping[str, Any], seeds: Sequence[int]
 ) -> Tune | None:
-    """The block, checked; None where there is none.
+    """Read and check the block `tune` of a study file; None if there is none.
+
+    Args:
+        path: of the study file, for messages.
+        content: of the block.
+        rows: of the study, by name.
+        columns: of the study, by name.
+        seeds: of the table, which trials must not use.
 
     Raises:
-        UserError: a key, name or range that cannot be.
+        UserError: a key, name or range is not valid.
     """
     if content is None:
         return None

@@ -58,12 +58,23 @@ class Choice:
 
 
 def tuned_file(folder: Path, scale: float) -> Path:
-    """Where the chosen values of a study are."""
+    """The file with a study's chosen values.
+
+    Args:
+        folder: of the study.
+        scale: of the rounds.
+    """
     return folder / ("tuned.yaml" if scale == 1 else f"tuned_scale-{scale:g}.yaml")
 
 
 def chosen_values(study: Study, folder: Path, scale: float) -> dict[Place, Values] | None:
-    """The chosen values of every place that has some; None where they have not been looked for as the file now says."""
+    """The chosen values by row and column; None if the file's present block `tune` has not been run.
+
+    Args:
+        study: the file's content.
+        folder: of the study.
+        scale: of the rounds.
+    """
     if study.tune is None:
         return {}
     file = tuned_file(folder, scale)
@@ -76,7 +87,13 @@ def chosen_values(study: Study, folder: Path, scale: float) -> dict[Place, Value
 
 
 def caption(study: Study, folder: Path, scale: float) -> Iterator[str]:
-    """Sentences for below a table."""
+    """Sentences about the trials, for below a table.
+
+    Args:
+        study: the file's content.
+        folder: of the study.
+        scale: of the rounds.
+    """
     tune = study.tune
     if tune is None:
         return
