@@ -38,7 +38,7 @@ def test_clients_of_ditto_are_judged_by_their_own_model(small_run, page, engine)
     )
     bank = run.fit().module.bank
     assert run.module.reported_rows == "personal"
-    assert bank.engine.name == engine
+    assert run.module.engine.name == engine
     assert not torch.equal(bank.rows("personal"), bank.rows("models"))
 
 
