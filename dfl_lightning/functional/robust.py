@@ -17,6 +17,7 @@ def column_medians(rows: Tensor) -> Tensor:
         [..., columns].
 
     Example:
+        >>> import torch
         >>> column_medians(torch.tensor([[1.0, 5.0], [2.0, -9.0], [100.0, 6.0]]))
         tensor([2., 5.])
         >>> column_medians(torch.tensor([[1.0], [2.0], [4.0], [100.0]]))
@@ -39,6 +40,7 @@ def trimmed_means(rows: Tensor, trim: float) -> Tensor:
         [..., columns].
 
     Example:
+        >>> import torch
         >>> trimmed_means(torch.tensor([[1.0], [2.0], [4.0], [100.0]]), 0.25)
         tensor([3.])
         >>> trimmed_means(torch.tensor([[1.0], [3.0]]), 0.25)
