@@ -9,7 +9,7 @@ from dfl_lightning.functional import column_medians, trimmed_means
 
 
 @pytest.mark.parametrize("equal", [False, True])
-@pytest.mark.parametrize("received", [1, 2, 3, 4, 7, 10, 20])
+@pytest.mark.parametrize("received", [1, 2, 3, 4, 7, 10, 20, 128, 150])
 def test_they_are_those_of_numpy_and_scipy(received, equal):
     draws = torch.Generator().manual_seed(received)
     rows = torch.randn(3, received, 11, generator=draws, dtype=torch.float64)
