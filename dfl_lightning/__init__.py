@@ -12,7 +12,8 @@ if TYPE_CHECKING:
     from dfl_lightning import callbacks, data, models, report
     from dfl_lightning.module import DFLModule
     from dfl_lightning.report.reading import read_run
-    from dfl_lightning.round.record import Round, RoundCallback
+    from dfl_lightning.round.callback import RoundCallback
+    from dfl_lightning.round.record import Round
     from dfl_lightning.study.reading import read_study
     from dfl_lightning.trainer import DFLTrainer
     from dfl_lightning.utils.errors import UserError

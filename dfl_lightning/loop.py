@@ -24,8 +24,9 @@ from lightning.pytorch.trainer.states import TrainerFn
 from dfl_lightning.distributed.communicator import StoppedElsewhere
 from dfl_lightning.distributed.strategy import look_for_the_others
 from dfl_lightning.protocol import RoundProtocol
+from dfl_lightning.round.callback import call_round_hook
 from dfl_lightning.round.hosts import RunModule, RunTrainer
-from dfl_lightning.round.record import Round, call_round_hook
+from dfl_lightning.round.record import Round
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 

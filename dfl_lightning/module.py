@@ -35,8 +35,8 @@ from dfl_lightning.models import Network
 from dfl_lightning.models.fitting import fit_to_data
 from dfl_lightning.models.init import fresh_parameters, load_parameters
 from dfl_lightning.objectives import Duration, Objective, Phase, Plain
+from dfl_lightning.round.callback import draws_by_name_only
 from dfl_lightning.round.federation import Federation, LocalTraining, agreeing_clusters
-from dfl_lightning.round.record import draws_by_name_only
 from dfl_lightning.topology import Topology, load_topology
 from dfl_lightning.utils.errors import UserError
 from dfl_lightning.utils.global_generators import no_global_draws

@@ -18,8 +18,9 @@ from dfl_lightning.bank.references import References
 from dfl_lightning.callbacks.base import Aggregation, Outgoing, Selection, Substitution, Threshold
 from dfl_lightning.engines.jobs import Trained, Training
 from dfl_lightning.functional import count_votes
+from dfl_lightning.round.callback import call_round_hook, draws_by_name_only
 from dfl_lightning.round.hosts import RunModule, RunTrainer
-from dfl_lightning.round.record import Round, call_round_hook, draws_by_name_only
+from dfl_lightning.round.record import Round
 from dfl_lightning.utils.errors import UserError
 
 if TYPE_CHECKING:

@@ -39,7 +39,7 @@ from dfl_lightning.loop import LocalWork, RoundLoop
 from dfl_lightning.report.progress import RoundProgress
 from dfl_lightning.report.run_folder import RunFolder
 from dfl_lightning.report.traffic import ProcessTraffic
-from dfl_lightning.round.record import RoundCallback, refuse_wrong_hooks
+from dfl_lightning.round.callback import RoundCallback, refuse_wrong_hooks
 from dfl_lightning.utils.errors import UserError, nearest
 from dfl_lightning.utils.lightning_warnings import quiet_lightning
 

@@ -35,7 +35,7 @@ from dfl_lightning.models import MLP
 from dfl_lightning.module import DFLModule
 from dfl_lightning.protocol import RoundProtocol, _all_finite
 from dfl_lightning.report.banner import notes
-from dfl_lightning.round.record import RoundCallback
+from dfl_lightning.round.callback import RoundCallback
 from dfl_lightning.trainer import DFLTrainer
 from dfl_lightning.utils.errors import UserError
 

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from dfl_lightning.functional import above_threshold, top_k
-from dfl_lightning.round.record import Round, RoundCallback
+from dfl_lightning.round.callback import RoundCallback
+from dfl_lightning.round.record import Round
 from dfl_lightning.round.senders import Senders, send_updates
 from dfl_lightning.utils.errors import UserError
 

@@ -19,8 +19,8 @@ from lightning.pytorch.callbacks import Checkpoint
 
 from dfl_lightning.checkpoints.sharded import META, ShardedRows, read_shards, write_shards
 from dfl_lightning.distributed.strategy import RowsCheckpointIO
+from dfl_lightning.round.callback import RoundCallback
 from dfl_lightning.round.hosts import RunModule, RunTrainer
-from dfl_lightning.round.record import RoundCallback
 from dfl_lightning.utils.checksums import Damaged, check_archive, written_with_checksums
 from dfl_lightning.utils.errors import UserError
 from dfl_lightning.utils.files import sync_folder, write_atomically

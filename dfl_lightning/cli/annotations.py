@@ -78,6 +78,10 @@ def _together(annotations: tuple[Any, ...]) -> Place:
 def evaluated(annotation: Any, function: Callable[..., Any]) -> Any:
     """An annotation of a function's, which may be its text; `NOT_SAID` where that names what the module does not have.
 
+    Args:
+        annotation: of an argument, or what a function returns.
+        function: whose module the names are looked up in.
+
     Example:
         >>> evaluated("list[int] | None", place_of)
         list[int] | None
@@ -95,6 +99,10 @@ def evaluated(annotation: Any, function: Callable[..., Any]) -> Any:
 
 def returns(function: Callable[..., Any], bases: tuple[type, ...]) -> bool:
     """Whether a function says that it returns an object of some classes.
+
+    Args:
+        function: any.
+        bases: the classes.
 
     Example:
         >>> returns(place_of, (tuple,))

@@ -80,6 +80,10 @@ class Word(NamedTuple):
 def take_flag(argv: list[str], flag: str) -> tuple[list[str], bool]:
     """The words without a flag, and whether it was among them.
 
+    Args:
+        argv: of the command line.
+        flag: `--explain` for example.
+
     Example:
         >>> take_flag(["--config", "afind", "--explain"], "--explain")
         (['--config', 'afind'], True)

@@ -278,7 +278,12 @@ def check_config(config: dict[str, Any]) -> None:
 
 
 def run(command: str, argv: list[str] | None = None) -> int:
-    """A command from its words to its exit code: 0 done, 2 a user's mistake, 1 our bug, 128 + signal."""
+    """A command from its words to its exit code: 0 done, 2 a user's mistake, 1 our bug, 128 + signal.
+
+    Args:
+        command: `fit`, `validate` or `test`.
+        argv: its words; default those of the process.
+    """
     words = list(sys.argv[1:] if argv is None else argv)
     with quiet_lightning(), EndAtOnce():
         try:

@@ -14,7 +14,12 @@ from dfl_lightning.utils.shipped_files import shipped
 
 
 def page_without_torch(command: str, argv: Sequence[str]) -> str | None:
-    """What `--help`, `--list` or `--version` among the words asks for; None where there is none."""
+    """What `--help`, `--list` or `--version` among the words asks for; None where there is none.
+
+    Args:
+        command: `fit`, `validate` or `test`.
+        argv: its words.
+    """
     if "--help" in argv or "-h" in argv:
         return help_page(command)
     if "--list" in argv:

@@ -76,7 +76,12 @@ def start(command: str) -> None:
 
 
 def leave(command: str, code: int) -> NoReturn:
-    """End with what was printed written; here, where something can be said about it."""
+    """End with what was printed written; here, where something can be said about it.
+
+    Args:
+        command: `fit` for example.
+        code: its exit code.
+    """
     refusal = refused_output()
     if refusal is not None:
         print(f"dfl-{command}: {refusal}", file=sys.stderr)

@@ -82,6 +82,10 @@ def group_page(group: str) -> str:
 def class_page(group: str, name: str) -> str:
     """A class's first line and its options.
 
+    Args:
+        group: a key of a config, `selection` for example.
+        name: of a class of this group.
+
     Raises:
         UserError: the group has no such class.
     """
@@ -201,7 +205,12 @@ def kind_of(annotation: Any) -> str:
 
 
 def descriptions(made: Any, bases: bool = True) -> dict[str, str]:
-    """What the documentation of a class, of its `__init__` or of its bases says about each argument."""
+    """What the documentation of a class, of its `__init__` or of its bases says about each argument.
+
+    Args:
+        made: a class, or a function that makes objects.
+        bases: whether its bases count too.
+    """
     classes = getattr(made, "__mro__", (made,)) if bases else (made,)
     sources = [text for cls in classes for text in (cls.__doc__, _init_doc(cls)) if text]
     found: dict[str, str] = {}

@@ -54,6 +54,12 @@ def end(command: str, work: Callable[[], int]) -> int:
 
 
 def say(command: str, sentence: str, code: int) -> int:
-    """Print one line on standard error, and return the exit code."""
+    """Print one line on standard error, and return the exit code.
+
+    Args:
+        command: `dfl-study` for example.
+        sentence: what to print; line breaks become spaces.
+        code: the exit code.
+    """
     print(f"{command}: {' '.join(one_line(sentence).split())}", file=sys.stderr)
     return code

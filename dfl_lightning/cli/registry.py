@@ -157,12 +157,21 @@ def public_path(cls: type) -> str:
 
 
 def class_of(group: str, name: str) -> Any:
-    """The class, or the function that makes one's objects, that a checked name of a group means."""
+    """The class, or the function that makes one's objects, that a checked name of a group means.
+
+    Args:
+        group: a key of `GROUPS` or `LIBRARY_GROUPS`.
+        name: a short name or an import path that `check_class` has passed.
+    """
     return shipped_classes(group).get(name) or import_class(group, name)
 
 
 def path_of(group: str, name: str) -> str:
     """A class's import path where a name is a shipped class's short name in a group; otherwise the name as it is.
+
+    Args:
+        group: a key of `GROUPS` or `LIBRARY_GROUPS`.
+        name: a short name or an import path.
 
     Example:
         >>> path_of("selection", "Gossip")
@@ -218,6 +227,12 @@ def may_be_null(parameter: inspect.Parameter) -> bool:
 def check_option(group: str, name: str, option: str, value: Any = ...) -> None:
     """Refuse an argument that the group's class does not take, or null where it takes none.
 
+    Args:
+        group: a key of `GROUPS` or `LIBRARY_GROUPS`.
+        name: of the class.
+        option: of its arguments.
+        value: what the argument is to be; default: not looked at.
+
     Raises:
         UserError: with the nearest argument and all of them.
     """
@@ -241,6 +256,10 @@ def takes_keywords(cls: Any) -> bool:
 def import_class(group: str, path: str) -> Any:
     """A class by its import path; a function, too, where a network, an optimizer and the like are made by one.
 
+    Args:
+        group: a key of `GROUPS` or `LIBRARY_GROUPS`.
+        path: `module.Class`.
+
     Raises:
         UserError: no such module or class, or an error inside the user's module.
     """
@@ -253,6 +272,10 @@ def import_class(group: str, path: str) -> Any:
 
 def import_object(group: str, path: str) -> Any:
     """What an import path means: something of a module, or of a class in one.
+
+    Args:
+        group: a key of `GROUPS` or `LIBRARY_GROUPS`.
+        path: `module.name`, or `module.Class.name`.
 
     Raises:
         UserError: no such module or no such name in it, or an error inside the user's module.

@@ -23,6 +23,10 @@ CONFIG = "config.yaml"
 def take_run(command: str, words: list[Word]) -> list[Word]:
     """The words with a run that is named without an option, `dfl-test RUN`, as `--ckpt_path`.
 
+    Args:
+        command: `fit`, `validate` or `test`.
+        words: of the command line.
+
     Raises:
         UserError: two runs, or none; such a word for `dfl-fit`, which takes options only.
     """

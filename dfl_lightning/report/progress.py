@@ -14,8 +14,8 @@ from rich.progress import BarColumn, Progress, TextColumn
 
 from dfl_lightning.report.banner import banner
 from dfl_lightning.report.summary import final_table
+from dfl_lightning.round.callback import RoundCallback
 from dfl_lightning.round.hosts import RunModule, RunTrainer
-from dfl_lightning.round.record import RoundCallback
 
 BAR, SHORT_BAR = 24, 10
 """Columns of the bar, in a terminal of 80 columns or more, and in a narrower one."""

@@ -23,8 +23,9 @@ from dfl_lightning.report.links import links_of, stand_ins_of
 from dfl_lightning.report.summary import summarise
 from dfl_lightning.report.tables import COLUMNS, as_csv, as_text, damaged, read_metrics, read_rounds
 from dfl_lightning.report.typed import COMMANDS, read_commands, write_commands
+from dfl_lightning.round.callback import RoundCallback
 from dfl_lightning.round.hosts import RunModule, RunTrainer
-from dfl_lightning.round.record import Round, RoundCallback
+from dfl_lightning.round.record import Round
 from dfl_lightning.utils.errors import UserError
 from dfl_lightning.utils.files import remove_unfinished, sync_file, write_atomically, write_npz
 from dfl_lightning.utils.locks import NAME as LOCK

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from dfl_lightning.report.tables import read_metrics
+from dfl_lightning.round.callback import RoundCallback
 from dfl_lightning.round.hosts import RunModule, RunTrainer
-from dfl_lightning.round.record import RoundCallback
 from dfl_lightning.utils.errors import UserError
 from dfl_lightning.utils.files import write_atomically
 

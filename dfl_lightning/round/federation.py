@@ -21,7 +21,7 @@ from dfl_lightning.topology import Topology
 from dfl_lightning.utils.errors import UserError
 
 if TYPE_CHECKING:
-    from dfl_lightning.round.record import RoundCallback
+    from dfl_lightning.round.callback import RoundCallback
 
 P = TypeVar("P")
 

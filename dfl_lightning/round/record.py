@@ -1,4 +1,4 @@
-"""The vocabulary of a communication round: the `Round` record, its hooks, and what a round costs.
+"""The record of a communication round, with the verbs that its policies use.
 
 Row i is the receiver, column j the sender, ids are 0-based, everywhere. Nodes are the m clients and, in a server
 topology, the servers after them (n nodes).
@@ -6,15 +6,12 @@ topology, the servers after them (n nodes).
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
-from lightning.pytorch import Callback
 from torch import Tensor
 
 from dfl_lightning.bank.bank import Bank
@@ -25,176 +22,14 @@ from dfl_lightning.bank.similarity import Comparison
 from dfl_lightning.engines.jobs import Evaluation, Training
 from dfl_lightning.engines.local_work import Phase
 from dfl_lightning.engines.optimizers import Hyperparameters
+from dfl_lightning.round.callback import RoundCallback
+from dfl_lightning.round.ledger import Ledger
 from dfl_lightning.utils.errors import UserError
-from dfl_lightning.utils.global_generators import name_of, no_global_draws
 from dfl_lightning.utils.random_streams import stream
 
 if TYPE_CHECKING:
     from dfl_lightning.data import ClientData
     from dfl_lightning.round.federation import Federation
-
-
-BYTES = 4
-"""Of a number in a message: messages are counted in float32, whatever the simulation computes in."""
-
-
-@dataclass(frozen=True)
-class Messages:
-    """What went over the links of a round, an entry a link that was used.
-
-    Attributes:
-        receivers: long [e].
-        senders: long [e].
-        models: whole models, long [e].
-        parts: other messages, long [e].
-        bytes: of all of them, long [e].
-    """
-
-    receivers: Tensor
-    senders: Tensor
-    models: Tensor
-    parts: Tensor
-    bytes: Tensor
-
-
-@dataclass
-class Ledger:
-    """What a round's policies made clients receive; what is still at hand is not received again.
-
-    Args:
-        models: [n, n], receiver i fetched the shared parameters of node j (looked at or mixed).
-        mixed: [n, n], of these, the ones that were mixed.
-
-    Attributes:
-        parts: what else than models was received, by what it is and how many numbers it has: bool [n, n], i got that
-            of j (a layer of the model, an update beside it).
-        repeated: how many models were fetched once more, after the receiver had forgotten them.
-        kept: bool [n, n], the models that i has at hand now.
-        summed: bool [n, n], i has j's model as a part of a sum, which can be mixed without fetching it again.
-        sizes: long [n], the bytes of a model of each sender where an Outgoing policy says so, -1 elsewhere; None: of
-            nobody.
-        held: long [n], how many of others' models each node had at hand at once, at most; sums are not counted.
-    """
-
-    models: Tensor
-    mixed: Tensor
-
-    def __post_init__(self) -> None:
-        self.parts: dict[tuple[str, int], Tensor] = {}
-        self.kept, self.summed = torch.zeros_like(self.models), torch.zeros_like(self.models)
-        self.repeated = 0
-        self.sizes: Tensor | None = None
-        self._again: Tensor | None = None  # most rounds repeat nothing
-        self.held = torch.zeros(len(self.models), dtype=torch.long)
-
-    @classmethod
-    def empty(cls, nodes: int) -> Ledger:
-        """Nothing received yet."""
-        models, mixed = torch.zeros(2, nodes, nodes, dtype=torch.bool)
-        return cls(models, mixed)
-
-    @property
-    def again(self) -> Tensor:
-        """How often i fetched j's model once more, long [n, n]."""
-        return torch.zeros_like(self.models, dtype=torch.long) if self._again is None else self._again
-
-    def fetch(self, receivers: Tensor, senders: Tensor, mixed: bool = False) -> None:
-        """Receivers fetch the senders' models; one's own costs nothing, nor what is at hand."""
-        foreign = receivers != senders
-        receivers, senders = receivers[foreign], senders[foreign]
-        known = self.kept[receivers, senders]
-        if mixed:
-            self.mixed[receivers, senders] = True
-            known = known | self.summed[receivers, senders]
-        receivers, senders = receivers[~known], senders[~known]
-        repeats = self.models[receivers, senders]
-        if repeats.any():
-            self._again = self.again
-            self._again[receivers, senders] += repeats.long()  # a pair twice in a call counts once
-            self.repeated = int(self._again.sum())
-        self.models[receivers, senders] = True
-        self.kept[receivers, senders] = True
-        busy = torch.zeros_like(self.held, dtype=torch.bool)
-        busy[receivers] = True
-        who = torch.nonzero(busy).squeeze(1)
-        self.held[who] = torch.maximum(self.held[who], self.kept[who].sum(1))
-
-    @property
-    def proxies(self) -> Tensor:
-        """Whether i got any part of j, bool [n, n]."""
-        found = torch.zeros_like(self.models)
-        for pairs in self.parts.values():
-            found |= pairs
-        return found
-
-    def fetch_part(self, what: str, numbers: int, receivers: Tensor, senders: Tensor) -> None:
-        """Receivers fetch something of the senders that is no model; the same once a round, one's own for nothing.
-
-        Args:
-            what: the name of the part; parts of different names are different messages.
-            numbers: how many numbers it has.
-            receivers: long [p].
-            senders: long [p].
-        """
-        foreign = receivers != senders
-        if (what, numbers) not in self.parts:
-            self.parts[what, numbers] = torch.zeros_like(self.models)
-        self.parts[what, numbers][receivers[foreign], senders[foreign]] = True
-
-    def resize(self, senders: Tensor, size: int) -> None:
-        """A model of these senders, long [s], has so many bytes."""
-        if self.sizes is None:
-            self.sizes = torch.full((len(self.models),), -1)
-        self.sizes[senders] = size
-
-    def model_bytes(self, numbers: int) -> Tensor:
-        """Bytes of a model of each sender, long [n].
-
-        Args:
-            numbers: how many a whole model has.
-        """
-        whole = torch.full((len(self.models),), BYTES * numbers)
-        return whole if self.sizes is None else torch.where(self.sizes < 0, whole, self.sizes)
-
-    def total_bytes(self, numbers: int) -> int:
-        """Of everything that was received; `numbers` as for `model_bytes`."""
-        parts = sum(size * int(pairs.sum()) for (_, size), pairs in self.parts.items())
-        models = int(self.models.sum()) + self.repeated
-        if self.sizes is None:
-            return BYTES * (models * numbers + parts)
-        times = self.models.sum(0) if self._again is None else (self.models + self._again).sum(0)
-        return int((times * self.model_bytes(numbers)).sum()) + BYTES * parts
-
-    def by_link(self, numbers: int) -> Messages:
-        """What went over each link that was used.
-
-        Args:
-            numbers: how many a whole model has.
-        """
-        used = self.models
-        for pairs in self.parts.values():
-            used = used | pairs
-        receivers, senders = pairs_of(used)
-        models = self.models[receivers, senders].long()
-        if self._again is not None:
-            models += self._again[receivers, senders]
-        parts, sent = torch.zeros_like(models), models * self.model_bytes(numbers)[senders]
-        for (_, size), pairs in self.parts.items():
-            got = pairs[receivers, senders].long()
-            parts, sent = parts + got, sent + got * BYTES * size
-        return Messages(receivers, senders, models, parts, sent)
-
-    def forget(self, receivers: Tensor) -> None:
-        """The receivers, long [r], throw away the models that they have at hand."""
-        self.kept[receivers] = False
-
-
-def _without_own(weights: Tensor, receivers: Tensor) -> tuple[Tensor, Tensor]:
-    """Weights [w, rows] of others' rows, and those of the receivers' own, long [w]; -1 has none."""
-    own = torch.zeros_like(weights)
-    has = torch.nonzero(receivers >= 0).squeeze(1)
-    own[has, receivers[has]] = weights[has, receivers[has]]
-    return torch.where(own != 0, 0, weights), own
 
 
 @dataclass
@@ -328,11 +163,21 @@ class Round:
         return float(self.hyperparameters[0]["lr"])
 
     def stream(self, purpose: str, *words: int) -> torch.Generator:
-        """A generator for a named draw of this round; see `dfl_lightning.utils.random_streams`."""
+        """A generator for a named draw of this round; see `dfl_lightning.utils.random_streams`.
+
+        Args:
+            purpose: what is drawn.
+            *words: further coordinates, a client's id for example.
+        """
         return stream(self.federation.seed, purpose, self.index, *words)
 
     def between_clients(self, matrix: Tensor, fill: float = float("nan")) -> Tensor:
-        """A matrix between clients [m, m] as one between nodes [n, n]; itself where all nodes are clients."""
+        """A matrix between clients [m, m] as one between nodes [n, n]; itself where all nodes are clients.
+
+        Args:
+            matrix: [m, m].
+            fill: for pairs with a server.
+        """
         if not self.num_servers:
             return matrix
         full = torch.full((self.num_nodes, self.num_nodes), fill, dtype=matrix.dtype)
@@ -340,13 +185,23 @@ class Round:
         return full
 
     def log(self, name: str, value: float) -> None:
-        """A number for this round's row of `metrics.csv` and the loggers."""
+        """A number for this round's row of `metrics.csv` and the loggers.
+
+        Args:
+            name: of the column.
+            value: of this round.
+        """
         self.metrics[name] = float(value)
 
     # --- the verbs, charged to the ledger and through the door --------------------------------------------------------
     # Of `trained`, a client reads its own row; in the place of others' it reads what they have `sent`.
     def evaluate(self, references: References, split: str = "train") -> Evaluation:
-        """Score references on their owners' data; every foreign row costs its owner a model."""
+        """Score references on their owners' data; every foreign row costs its owner a model.
+
+        Args:
+            references: the models, and on whose data.
+            split: `train`, `val` or `test`.
+        """
         self.charge(references)
         parts = self._as_received(references)
         if len(parts) == 1:
@@ -405,6 +260,13 @@ class Round:
         A receiver compares its own trained row with what the senders sent; servers, which have rows of nobody else,
         compare what was sent on both sides. What is subtracted from a sender's row is the sender's.
 
+        Args:
+            rows: a row set's name, or a matrix such as `gradients` returns.
+            pairs: bool [n, n] or [m, m], receiver by sender.
+            columns: which columns; default the shared parameters.
+            relative_to: `start`, a row set, or nothing: what is subtracted from the rows.
+            centre: subtract the mean of a receiver's neighbourhood; see `bank.similarity`.
+
         Raises:
             UserError: there are Outgoing policies, and they have changed nothing of these rows.
         """
@@ -422,7 +284,12 @@ class Round:
         return Comparison(self.between_clients(found.cosines), self.between_clients(found.distances))
 
     def gradients(self, references: References, batches: int | None = None) -> Tensor:
-        """Gradients of the mean training loss at the references, [n, width]; costs what the references cost."""
+        """Gradients of the mean training loss at the references, [n, width]; costs what the references cost.
+
+        Args:
+            references: where the gradients are taken, and on whose training data.
+            batches: the first so many batches of the epoch; default all.
+        """
         self.charge(references)
         training = Training("local", self.index, self.phases, self.hyperparameters, True, batches)
         (_, first), *others = self._as_received(references)
@@ -495,6 +362,12 @@ class Round:
         clients start apart, its first model). If the model is mixed too, it is a second message.
 
         Under servers nothing is charged: they compare what clients upload anyway.
+
+        Args:
+            rows: what is compared, as for `compare`.
+            pairs: bool [m, m], receiver by sender.
+            columns: which columns; default the shared parameters.
+            relative_to: what is subtracted, as for `compare`.
         """
         if self.num_servers:
             return
@@ -618,138 +491,9 @@ class Round:
         return References(tuple(terms), receivers, "trained")
 
 
-class RoundCallback(Callback):
-    """A Lightning callback that also hears the hooks of a communication round, called in this order.
-
-    Each hook reads what is above it in `Round` and writes its own field. State between rounds lives in attributes that
-    `state` names; only tensors, numbers, strings, lists and dicts, and only small things: never rows of the bank.
-
-    Attributes:
-        state: names of the attributes that a checkpoint holds.
-        reads: names of `Round` fields of other families that this policy uses; a threshold that nobody reads is
-            switched off.
-        row_sets: row sets that the policy wants in the bank, by name, and what they begin as: `models` (the first
-            models) or `zeros`.
-        reports: the row set that clients are evaluated and exported by, where it is not `models`.
-        supports_servers: whether it works where servers receive and mix.
-        switched_off: set by the trainer where nothing reads what this policy writes.
-    """
-
-    switched_off = False
-    state: tuple[str, ...] = ()
-    reads: frozenset[str] = frozenset()
-    row_sets: Mapping[str, str] = {}  # read only
-    reports: str | None = None
-    supports_servers: bool = True
-
-    def state_dict(self) -> dict[str, Any]:
-        """The attributes that `state` names."""
-        return {name: getattr(self, name) for name in self.state}
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Restore what `state_dict` returned."""
-        for name in self.state:
-            setattr(self, name, state_dict[name])
-
-    def start(self, federation: Federation) -> None:
-        """Before a run: refuse what cannot work, with a `UserError`."""
-
-    def on_dropout(self, round: Round) -> None:
-        """Say who is up: `active`."""
-
-    def on_propose(self, round: Round) -> None:
-        """Say where training starts and whom to look at: `jobs`, `candidates`."""
-
-    def on_outgoing(self, round: Round) -> None:
-        """Say what clients send: the row set `sent`."""
-
-    def on_trained(self, round: Round) -> None:
-        """After local training: remember, score."""
-
-    def on_compare(self, round: Round) -> None:
-        """Judge the candidates: `similarity`, `scores`."""
-
-    def on_threshold(self, round: Round) -> None:
-        """Say what score is enough: `threshold`."""
-
-    def on_select(self, round: Round) -> None:
-        """Choose whom to learn from: `selected`."""
-
-    def on_substitute(self, round: Round) -> None:
-        """Say who speaks for those that dropped out: `stand_in`, `substitutes`."""
-
-    def on_weigh(self, round: Round) -> None:
-        """Turn votes into `weights`."""
-
-    def on_mix(self, round: Round) -> None:
-        """Write the new models."""
-
-    def on_round_end(self, round: Round) -> None:
-        """Last change of the policies' state; `log` numbers."""
-
-    def on_engine_progress(self, done: int, total: int) -> None:
-        """After each cohort of the local training."""
-
-    def on_boundary(self, trainer: Any, module: Any) -> None:
-        """The round is over, evaluated and closed: write files. As Lightning's own hooks, with trainer and module."""
-
-
-def refuse_wrong_hooks(callback: RoundCallback) -> None:
-    """A hook that takes other arguments than it is called with.
-
-    Raises:
-        UserError: which, and what it takes.
-    """
-    for name, plain in vars(RoundCallback).items():
-        own = getattr(type(callback), name)
-        if not name.startswith(("on_", "start")) or own is plain:
-            continue
-        wanted = list(inspect.signature(plain).parameters)
-        try:
-            inspect.signature(own).bind(*wanted)
-        except TypeError:
-            raise UserError(
-                f"{name_of(callback)}: {name}{inspect.signature(own)} has other arguments than the round calls it "
-                f"with; write def {name}({', '.join(wanted)})"
-            ) from None
-
-
-def call_round_hook(trainer: Any, name: str, *args: Any) -> None:
-    """Call a hook of all round callbacks, in their order, each under its name in the profiler.
-
-    Raises:
-        UserError: a user's own one draws from a global generator.
-    """
-    for callback in trainer.callbacks:
-        if not isinstance(callback, RoundCallback) or callback.switched_off:
-            continue
-        if getattr(type(callback), name) is not getattr(RoundCallback, name):
-            with (
-                trainer.profiler.profile(f"[RoundCallback]{callback.state_key}.{name}"),
-                torch.no_grad(),
-                draws_by_name_only(trainer.lightning_module.bank.boundary.round, callback, name),
-            ):
-                getattr(callback, name)(*args)
-
-
-def draws_by_name_only(number: int, who: object, where: str) -> AbstractContextManager[None]:
-    """Around code of a user's: it must not draw from a global generator.
-
-    Ours is not watched, to save its time; tests do it.
-
-    Args:
-        number: of the round.
-        who: whose code.
-        where: its method.
-    """
-    name = name_of(who)
-    if name.startswith("dfl_lightning."):
-        return nullcontext()
-
-    def refusal(generators: str) -> str:
-        return (
-            f"round {number}: {name} draws from {generators} in {where}, whose state no checkpoint "
-            "holds, so that a resumed run would differ; draw with generator=round.stream('a name of yours')"
-        )
-
-    return no_global_draws(refusal)
+def _without_own(weights: Tensor, receivers: Tensor) -> tuple[Tensor, Tensor]:
+    """Weights [w, rows] of others' rows, and those of the receivers' own, long [w]; -1 has none."""
+    own = torch.zeros_like(weights)
+    has = torch.nonzero(receivers >= 0).squeeze(1)
+    own[has, receivers[has]] = weights[has, receivers[has]]
+    return torch.where(own != 0, 0, weights), own

@@ -14,7 +14,7 @@ from lightning.pytorch.callbacks import EarlyStopping
 from dfl_lightning.checkpoints.io import read_checkpoint
 from dfl_lightning.loop import RunStopped
 from dfl_lightning.report.run_folder import RunFolder
-from dfl_lightning.round.record import RoundCallback
+from dfl_lightning.round.callback import RoundCallback
 
 pytestmark = pytest.mark.cpu_bits
 

@@ -13,7 +13,7 @@ from dfl_lightning.report import by_round
 from dfl_lightning.report.by_round import Comparisons
 from dfl_lightning.report.reading import read_run
 from dfl_lightning.report.tables import read_npz
-from dfl_lightning.round.record import RoundCallback
+from dfl_lightning.round.callback import RoundCallback
 
 
 class Witness(RoundCallback):

@@ -8,7 +8,9 @@ import torch
 from dfl_lightning.bank.layout import Columns
 from dfl_lightning.bank.references import References, Term
 from dfl_lightning.bank.similarity import Comparison
-from dfl_lightning.round.record import Ledger, Round, RoundCallback, Substitutes, call_round_hook
+from dfl_lightning.round.callback import RoundCallback, call_round_hook
+from dfl_lightning.round.ledger import Ledger
+from dfl_lightning.round.record import Round, Substitutes
 
 
 class FakeBank:

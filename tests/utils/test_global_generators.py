@@ -14,7 +14,7 @@ from dfl_lightning import callbacks as families
 from dfl_lightning.callbacks import Monitor
 from dfl_lightning.models import MLP
 from dfl_lightning.objectives import Plain
-from dfl_lightning.round.record import RoundCallback
+from dfl_lightning.round.callback import RoundCallback
 from dfl_lightning.utils.errors import UserError
 from dfl_lightning.utils.global_generators import changed, name_of, states
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from dfl_lightning.callbacks.base import Outgoing
 from dfl_lightning.functional import clipped
-from dfl_lightning.round.record import BYTES
+from dfl_lightning.round.ledger import BYTES
 from dfl_lightning.round.senders import Senders
 from dfl_lightning.utils.errors import UserError
 

@@ -11,7 +11,7 @@ import torch
 from dfl_lightning import callbacks as cb
 from dfl_lightning.module import DFLModule
 from dfl_lightning.protocol import RoundProtocol
-from dfl_lightning.round.record import RoundCallback
+from dfl_lightning.round.callback import RoundCallback
 from dfl_lightning.trainer import DFLTrainer
 from dfl_lightning.utils.errors import UserError
 from game.parts import (

@@ -11,7 +11,7 @@ from torch.utils.data import TensorDataset
 from dfl_lightning.data import FromDataset
 from dfl_lightning.module import DFLModule
 from dfl_lightning.protocol import RoundProtocol
-from dfl_lightning.round.record import RoundCallback
+from dfl_lightning.round.callback import RoundCallback
 from dfl_lightning.trainer import DFLTrainer
 
 

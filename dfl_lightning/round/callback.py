@@ -1,0 +1,170 @@
+"""The hooks of a communication round: what they are, how they are called, and what they must not draw from."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING, Any
+
+import torch
+from lightning.pytorch import Callback
+
+from dfl_lightning.utils.errors import UserError
+from dfl_lightning.utils.global_generators import name_of, no_global_draws
+
+if TYPE_CHECKING:
+    from dfl_lightning.round.federation import Federation
+    from dfl_lightning.round.record import Round
+
+
+class RoundCallback(Callback):
+    """A Lightning callback that also hears the hooks of a communication round, called in this order.
+
+    Each hook reads what is above it in `Round` and writes its own field. State between rounds lives in attributes that
+    `state` names; only tensors, numbers, strings, lists and dicts, and only small things: never rows of the bank.
+
+    Attributes:
+        state: names of the attributes that a checkpoint holds.
+        reads: names of `Round` fields of other families that this policy uses; a threshold that nobody reads is
+            switched off.
+        row_sets: row sets that the policy wants in the bank, by name, and what they begin as: `models` (the first
+            models) or `zeros`.
+        reports: the row set that clients are evaluated and exported by, where it is not `models`.
+        supports_servers: whether it works where servers receive and mix.
+        switched_off: set by the trainer where nothing reads what this policy writes.
+    """
+
+    switched_off = False
+    state: tuple[str, ...] = ()
+    reads: frozenset[str] = frozenset()
+    row_sets: Mapping[str, str] = {}  # read only
+    reports: str | None = None
+    supports_servers: bool = True
+
+    def state_dict(self) -> dict[str, Any]:
+        """The attributes that `state` names."""
+        return {name: getattr(self, name) for name in self.state}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Restore what `state_dict` returned."""
+        for name in self.state:
+            setattr(self, name, state_dict[name])
+
+    def start(self, federation: Federation) -> None:
+        """Before a run: refuse what cannot work, with a `UserError`."""
+
+    def on_dropout(self, round: Round) -> None:
+        """Say who is up: `active`."""
+
+    def on_propose(self, round: Round) -> None:
+        """Say where training starts and whom to look at: `jobs`, `candidates`."""
+
+    def on_outgoing(self, round: Round) -> None:
+        """Say what clients send: the row set `sent`."""
+
+    def on_trained(self, round: Round) -> None:
+        """After local training: remember, score."""
+
+    def on_compare(self, round: Round) -> None:
+        """Judge the candidates: `similarity`, `scores`."""
+
+    def on_threshold(self, round: Round) -> None:
+        """Say what score is enough: `threshold`."""
+
+    def on_select(self, round: Round) -> None:
+        """Choose whom to learn from: `selected`."""
+
+    def on_substitute(self, round: Round) -> None:
+        """Say who speaks for those that dropped out: `stand_in`, `substitutes`."""
+
+    def on_weigh(self, round: Round) -> None:
+        """Turn votes into `weights`."""
+
+    def on_mix(self, round: Round) -> None:
+        """Write the new models."""
+
+    def on_round_end(self, round: Round) -> None:
+        """Last change of the policies' state; `log` numbers."""
+
+    def on_engine_progress(self, done: int, total: int) -> None:
+        """After each cohort of the local training.
+
+        Args:
+            done: cohorts that have ended.
+            total: all cohorts of this training.
+        """
+
+    def on_boundary(self, trainer: Any, module: Any) -> None:
+        """The round is over, evaluated and closed: write files. As Lightning's own hooks, with trainer and module.
+
+        Args:
+            trainer: the `DFLTrainer`.
+            module: the `DFLModule`.
+        """
+
+
+def refuse_wrong_hooks(callback: RoundCallback) -> None:
+    """A hook that takes other arguments than it is called with.
+
+    Raises:
+        UserError: which, and what it takes.
+    """
+    for name, plain in vars(RoundCallback).items():
+        own = getattr(type(callback), name)
+        if not name.startswith(("on_", "start")) or own is plain:
+            continue
+        wanted = list(inspect.signature(plain).parameters)
+        try:
+            inspect.signature(own).bind(*wanted)
+        except TypeError:
+            raise UserError(
+                f"{name_of(callback)}: {name}{inspect.signature(own)} has other arguments than the round calls it "
+                f"with; write def {name}({', '.join(wanted)})"
+            ) from None
+
+
+def call_round_hook(trainer: Any, name: str, *args: Any) -> None:
+    """Call a hook of all round callbacks, in their order, each under its name in the profiler.
+
+    Args:
+        trainer: the `DFLTrainer`, with its callbacks.
+        name: of the hook.
+        *args: what the hook takes; the round, for most.
+
+    Raises:
+        UserError: a user's own one draws from a global generator.
+    """
+    for callback in trainer.callbacks:
+        if not isinstance(callback, RoundCallback) or callback.switched_off:
+            continue
+        if getattr(type(callback), name) is not getattr(RoundCallback, name):
+            with (
+                trainer.profiler.profile(f"[RoundCallback]{callback.state_key}.{name}"),
+                torch.no_grad(),
+                draws_by_name_only(trainer.lightning_module.bank.boundary.round, callback, name),
+            ):
+                getattr(callback, name)(*args)
+
+
+def draws_by_name_only(number: int, who: object, where: str) -> AbstractContextManager[None]:
+    """Around code of a user's: it must not draw from a global generator.
+
+    Ours is not watched, to save its time; tests do it.
+
+    Args:
+        number: of the round.
+        who: whose code.
+        where: its method.
+    """
+    name = name_of(who)
+    if name.startswith("dfl_lightning."):
+        return nullcontext()
+
+    def refusal(generators: str) -> str:
+        return (
+            f"round {number}: {name} draws from {generators} in {where}, whose state no checkpoint "
+            "holds, so that a resumed run would differ; draw with generator=round.stream('a name of yours')"
+        )
+
+    return no_global_draws(refusal)
