@@ -121,6 +121,13 @@ def users_modules_are_forgotten(tmp_path_factory):
             del sys.modules[name]
 
 
+@pytest.fixture(autouse=True)
+def no_seed_is_left_over():
+    """The seed of a run stays in the environment, where the next test's data would find it."""
+    yield
+    os.environ.pop("PL_GLOBAL_SEED", None)
+
+
 @pytest.fixture(autouse=True, scope="session")
 def installed_packages_are_read_once():
     """Every trainer asks all installed packages for callbacks of theirs, and gets the same answer."""

@@ -105,7 +105,7 @@ SHIPPED_TOPOLOGIES = f"(shipped: {', '.join(sorted(shipped('topologies')))})"
 REFUSED = {
     # names
     "--selection Gosip": f"selection: there is no 'Gosip'; did you mean 'Gossip'? ({SELECTIONS}; or your own by its import path)",
-    "--aggregation Gossip": "aggregation 'Gossip' is a selection; aggregations are: Boltzmann, FromTopology, Metropolis, SampleWeighted, ScoreWeighted, Uniform",
+    "--aggregation Gossip": "aggregation 'Gossip' is a selection; aggregations are: Boltzmann, FromTopology, Median, Metropolis, SampleWeighted, ScoreWeighted, TrimmedMean, Uniform",
     "--selection Uniform": f"selection 'Uniform' is an aggregation; {SELECTIONS}",
     "--selection MLP": f"selection 'MLP' is a network; {SELECTIONS}",
     "--data MLP": "data 'MLP' is a network; data sets are: CIFAR10,",
@@ -298,7 +298,7 @@ REFUSED = {
     "--print_config=all": "--print_config=all: expected skip_default or skip_unset, or no value",
     "--explain=true": "--explain takes no value; write --explain",
     "--selection+=Gossip": "--selection+ takes one thing and adds to no list; write --selection",
-    "--foo.help": "there is no page --foo.help (pages: dropout, selection,",
+    "--foo.help": "there is no page --foo.help (pages: dropout, outgoing, selection,",
     "--ckpt_path=": "--ckpt_path needs a value, a run folder or a checkpoint",
     "--config latin.yaml": "latin.yaml: not readable YAML (it is not UTF-8 text; save it as UTF-8)",
     "--config nothing.yaml": "topology=None: a path, a name, a mapping or a networkx graph is needed; leave it out for complete",

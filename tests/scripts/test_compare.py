@@ -60,12 +60,12 @@ def test_all_rows_have_the_same_data_and_training(configs):
 def test_all_rows_train_for_the_same_number_of_epochs(configs):
     for name, config in configs.items():
         epochs = config["model"]["local_epochs"]
-        first = config["selection"]["init_args"].get("initial_epochs", epochs)
+        first = config["selection"].get("init_args", {}).get("initial_epochs", epochs)
         assert first + (config["trainer"]["max_rounds"] - 1) * epochs == 150, name
 
 
 def test_who_takes_a_number_of_neighbours_takes_five(configs):
-    budgets = {name: config["selection"]["init_args"] for name, config in configs.items()}
+    budgets = {name: config["selection"].get("init_args", {}) for name, config in configs.items()}
     free = {"Local": 0, "Oracle, all 9": "all", "IFCA, 2 servers": None}
     for name, options in budgets.items():
         if configs[name]["topology"] == "complete" and not name.startswith("AFIND+"):

@@ -53,8 +53,7 @@ def whole():
 
 
 def in_pieces():
-    engine = SimpleNamespace(cohorts=COHORTS)
-    bank = SimpleNamespace(ranks=Ranks.alone(NODES), engine=engine, num_clients=NODES, num_nodes=NODES)
+    bank = SimpleNamespace(ranks=Ranks.alone(NODES), cohorts=COHORTS, num_clients=NODES, num_nodes=NODES)
     return ShardedCheckpointIO(lambda: bank)
 
 

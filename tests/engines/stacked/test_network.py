@@ -209,7 +209,7 @@ def test_what_cannot_be_stacked_takes_the_loop_engine_with_a_reason(federation, 
     sentence = str(refusal.value)
     assert f.engine.reason in sentence
     assert sentence.startswith("engine=stacked: ")
-    assert sentence.endswith("; use engine: loop, or auto to choose it by itself")
+    assert sentence.endswith("; use engine: loop, or auto, which chooses it")
     assert "\n" not in sentence
 
 
