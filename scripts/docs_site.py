@@ -60,23 +60,16 @@ def python_page(name: str, content: list[str]) -> str:
 
 
 def _public(path: str) -> Iterator[str]:
-    """A class or function itself; of a package all that it exports, from the module where it is written."""
+    """A class or function itself; of a package all that it exports, by the path that users import."""
     if path.rpartition(".")[2][0].isupper() or "read_" in path:
         yield path
         return
     package = importlib.import_module(f"dfl_lightning.{path}")
     names = getattr(package, "__all__", None)
     for name in names if names is not None else vars(package):
-        thing = getattr(package, name)
-        home = getattr(thing, "__module__", "")
-        written_here = names is not None or home == package.__name__
-        if (
-            home.startswith("dfl_lightning.")
-            and written_here
-            and not name.startswith("_")
-            and hasattr(thing, "__doc__")
-        ):
-            yield f"{home.removeprefix('dfl_lightning.')}.{thing.__name__}"
+        home = getattr(getattr(package, name), "__module__", "")
+        if home.startswith("dfl_lightning.") if names is not None else home == package.__name__ and name[0] != "_":
+            yield f"{path}.{name}"
 
 
 def configuration_page() -> str:

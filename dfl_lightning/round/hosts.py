@@ -17,7 +17,7 @@ from dfl_lightning.round.federation import Federation
 
 
 class RunModule(Protocol):
-    """The LightningModule of a run; see `RunModule`."""
+    """The LightningModule of a run; see `DFLModule`."""
 
     bank: Bank
     engine: Engine
