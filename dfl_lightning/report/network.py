@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 import networkx as nx
 import numpy as np
@@ -26,8 +26,7 @@ _EXACT_LAYOUT = 300
 """Up to this number of nodes a spring layout is computed; beyond, clients stand on circles by cluster."""
 
 
-@dataclass(frozen=True)
-class Link:
+class Link(NamedTuple):
     """One receiver's link to one sender in a round."""
 
     receiver: int
@@ -109,8 +108,20 @@ def links_shown(links: list[Link]) -> int:
     return sum(link.state != OWN for link in links)
 
 
+_NODES: WeakKeyDictionary[Run, list[dict[str, Any]]] = WeakKeyDictionary()
+
+
 def nodes(run: Run) -> list[dict[str, Any]]:
-    """Clients and servers: `id`, `x`, `y` from -1 to 1, `cluster` (-1: not known), `server`, `falsified`, `order`."""
+    """Clients and servers: `id`, `x`, `y` from -1 to 1, `cluster` (-1: not known), `server`, `falsified`, `order`.
+
+    They are computed once for a run, since its graph, its matrix and the page have the same: do not change them.
+    """
+    if run not in _NODES:
+        _NODES[run] = _nodes(run)
+    return _NODES[run]
+
+
+def _nodes(run: Run) -> list[dict[str, Any]]:
     m, n = number_of_nodes(run)
     clusters = run.split.get("clusters", np.array([]))
     falsified = run.split.get("adversaries", np.array([]))

@@ -68,17 +68,19 @@ def unchecked() -> Iterator[None]:
         yield
 
 
-def finished(chart: Any, width: int = WIDTH, height: int = HEIGHT, **options: Any) -> Any:
+def finished(chart: Any, width: int = WIDTH, height: int = HEIGHT) -> Any:
     """A chart with its size, in the light theme; the page sets its own theme and width.
 
     Args:
         chart: of altair.
         width: in pixels.
         height: in pixels.
-        options: further properties of the chart.
     """
     autosize = altair().AutoSizeParams(type="fit", contains="padding")
-    return chart.properties(width=width, height=height, autosize=autosize, config=config(LIGHT), **options)
+    whole = chart.copy(deep=False)  # `properties` would check each value against the schema, also within `unchecked`
+    for name, value in {"width": width, "height": height, "autosize": autosize, "config": config(LIGHT)}.items():
+        setattr(whole, name, value)
+    return whole
 
 
 def method_colour(names: Sequence[str], field: str = "method") -> Any:
@@ -186,7 +188,7 @@ def end_labels(
         .encode(
             x=alt.X(f"{x}:Q"),
             y=alt.Y("label_y:Q").scale(domain=list(domain)),
-            text="text:N",
+            text=alt.Text("text:N"),
             color=method_colour(names),
         )
     )

@@ -54,11 +54,11 @@ def sorted_clients(runs: Sequence[Run | Method]) -> Any:
     y = alt.Y("accuracy:Q").axis(per_cent_axis()).scale(domain=domain)
     base, colour = alt.Chart(data(rows)), method_colour(names)
     shade = alt.Chart(data([{"from": worst, "to": most}])).mark_rect(style="wash", clip=True)
-    shade = shade.encode(x=alt.X("from:Q").scale(domain=[1, most], nice=False), x2="to:Q")
+    shade = shade.encode(x=alt.X("from:Q").scale(domain=[1, most], nice=False), x2=alt.X2("to:Q"))
     line = base.mark_line(strokeWidth=2, interpolate="monotone").encode(
         x=x, y=y, color=colour, strokeDash=method_dash(names)
     )
-    tips = ["method:N", alt.Tooltip("rank:Q", title="place"), alt.Tooltip("accuracy:Q", format=".1f")]
+    tips = [alt.Tooltip("method:N"), alt.Tooltip("rank:Q", title="place"), alt.Tooltip("accuracy:Q", format=".1f")]
     spots = base.mark_point(opacity=0, size=90, filled=True).encode(x=x, y=y, tooltip=tips)
     return finished(alt.layer(shade, line, spots, end_labels(ends, names, "accuracy", domain, "rank")))
 
@@ -85,12 +85,12 @@ def gain_over_local(runs: Sequence[Run | Method], local: Run | Method | None = N
     base = alt.Chart(data(_piles(rows)))
     y = alt.Y("method:N").scale(domain=shown).axis(title=None, labelFontSize=12, labelLimit=150)
     x = alt.X("gain:Q").axis(title="points of test accuracy above training alone", grid=True, tickCount=7)
-    tips = ["method:N", alt.Tooltip("gain:Q", format="+.1f"), alt.Tooltip("number:Q", title="clients")]
+    tips = [alt.Tooltip("method:N"), alt.Tooltip("gain:Q", format="+.1f"), alt.Tooltip("number:Q", title="clients")]
     size = alt.Size("number:Q").scale(type="linear", domainMin=0, range=[0, 460]).legend(None)
     dots = base.mark_point(filled=True, opacity=0.6).encode(
         x=x, y=y, size=size, color=method_colour(names), tooltip=tips
     )
-    zero = alt.Chart(data([{"gain": 0}])).mark_rule(style="zero", strokeDash=[3, 3]).encode(x="gain:Q")
+    zero = alt.Chart(data([{"gain": 0}])).mark_rule(style="zero", strokeDash=[3, 3]).encode(x=alt.X("gain:Q"))
     means = []
     for name in shown:
         of_method = [row["gain"] for row in rows if row["method"] == name]
@@ -99,7 +99,7 @@ def gain_over_local(runs: Sequence[Run | Method], local: Run | Method | None = N
         means.append({"method": name, "gain": float(np.mean(of_method)), "text": f"{np.mean(of_method):+.1f}{worse}"})
     mean = alt.Chart(data(means))
     ticks = mean.mark_tick(style="zero", thickness=2.5, size=34).encode(x=x, y=y)
-    texts = mean.mark_text(style="strong", dy=-24).encode(x=x, y=y, text="text:N")
+    texts = mean.mark_text(style="strong", dy=-24).encode(x=x, y=y, text=alt.Text("text:N"))
     return finished(alt.layer(zero, dots, ticks, texts), height=max(120, 76 * len(shown)))
 
 

@@ -74,19 +74,23 @@ def _accuracy_by(runs: Sequence[Run | Method], column: str, unit: float, title: 
     x = alt.X("cost:Q").axis(title=title, tickCount=5, format="~g").scale(domain=domain_x, nice=False, **scale)
     y = alt.Y("accuracy:Q").axis(per_cent_axis()).scale(domain=domain)
     colour = method_colour(names)
-    tips = ["method:N", "round:Q", alt.Tooltip("cost:Q", format=",.2f", title=title.partition(",")[0])]
+    tips = [
+        alt.Tooltip("method:N"),
+        alt.Tooltip("round:Q"),
+        alt.Tooltip("cost:Q", format=",.2f", title=title.partition(",")[0]),
+    ]
     tips.append(alt.Tooltip("accuracy:Q", format=".1f"))
     layers = []
     if rows:
         base = alt.Chart(data(rows))
         line = base.mark_line(strokeWidth=2, clip=True).encode(
-            x=x, y=y, color=colour, strokeDash=method_dash(names), order="round:Q"
+            x=x, y=y, color=colour, strokeDash=method_dash(names), order=alt.Order("round:Q")
         )
         layers += [line, base.mark_point(opacity=0, size=90, filled=True, clip=True).encode(x=x, y=y, tooltip=tips)]
     if flat:
         start = alt.X("from:Q").scale(domain=domain_x, nice=False, **scale)
         rule = alt.Chart(data(flat)).mark_rule(strokeWidth=2, strokeDash=[6, 4])
-        layers.append(rule.encode(x=start, x2="cost:Q", y=y, color=colour))
+        layers.append(rule.encode(x=start, x2=alt.X2("cost:Q"), y=y, color=colour))
     layers.append(end_labels([*ends, *flat], names, "accuracy", domain, "cost"))
     return finished(alt.layer(*layers))
 

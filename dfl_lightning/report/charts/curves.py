@@ -53,14 +53,17 @@ def learning_curves(runs: Sequence[Run | Method], column: str = "test_acc") -> A
     x = alt.X("round:Q").axis(title="round", tickMinStep=1, format="d", tickCount=8).scale(nice=False)
     y = alt.Y("mean:Q").axis(per_cent_axis()).scale(domain=domain)
     base = alt.Chart(data(rows))
-    colour, tooltip = method_colour(names), ["method:N", "round:Q", alt.Tooltip("mean:Q", format=".1f")]
+    colour, tooltip = (
+        method_colour(names),
+        [alt.Tooltip("method:N"), alt.Tooltip("round:Q"), alt.Tooltip("mean:Q", format=".1f")],
+    )
     if any(row["sd"] is not None for row in rows):
         tooltip.append(alt.Tooltip("sd:Q", format=".1f"))
     with_band = sorted({row["method"] for row in rows if row["sd"] is not None})
     band = (
         base.transform_filter(alt.FieldOneOfPredicate(field="method", oneOf=with_band))
         .mark_area(opacity=0.16, clip=True)
-        .encode(x=x, y=alt.Y("low:Q").scale(domain=domain).title(""), y2="high:Q", color=colour)
+        .encode(x=x, y=alt.Y("low:Q").scale(domain=domain).title(""), y2=alt.Y2("high:Q"), color=colour)
     )
     line = base.mark_line(strokeWidth=2, clip=True).encode(x=x, y=y, color=colour, strokeDash=method_dash(names))
     spots = base.mark_point(opacity=0, size=90, filled=True, clip=True).encode(x=x, y=y, tooltip=tooltip)
@@ -101,7 +104,7 @@ def client_bands(run: Run | Method, column: str = "test_acc") -> Any:
 
     def area(low: str, high: str, opacity: float) -> Any:
         return base.mark_area(opacity=opacity).encode(
-            x=x, y=alt.Y(f"{low}:Q").scale(domain=domain).title(""), y2=f"{high}:Q", color=colour
+            x=x, y=alt.Y(f"{low}:Q").scale(domain=domain).title(""), y2=alt.Y2(f"{high}:Q"), color=colour
         )
 
     colour = method_colour(names_for_colours([method]))
@@ -114,7 +117,7 @@ def client_bands(run: Run | Method, column: str = "test_acc") -> Any:
             base.mark_line(strokeWidth=1.2, strokeDash=[4, 3]).encode(
                 x=x, y=alt.Y("worst tenth:Q").scale(domain=domain).title(""), color=colour
             ),
-            base.mark_point(opacity=0, size=90, filled=True).encode(x=x, y=y, tooltip=["round:Q", *tips]),
+            base.mark_point(opacity=0, size=90, filled=True).encode(x=x, y=y, tooltip=[alt.Tooltip("round:Q"), *tips]),
         ),
         width=300,
         height=190,

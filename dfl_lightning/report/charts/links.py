@@ -151,8 +151,8 @@ def graph_chart(rows: Sequence[Row], points: Sequence[Row], clusters: Sequence[i
     rules = base.mark_rule().encode(
         x=x,
         y=y,
-        x2="x1:Q",
-        y2="y1:Q",
+        x2=alt.X2("x1:Q"),
+        y2=alt.Y2("y1:Q"),
         color=colour,
         strokeDash=dash,
         size=thick,
@@ -200,9 +200,9 @@ def heatmap_chart(rows: Sequence[Row], points: Sequence[Row], number: int) -> An
         .mark_rect()
         .encode(
             x=alt.X("x0:Q").axis(None).scale(x_scale),
-            x2="x1:Q",
+            x2=alt.X2("x1:Q"),
             y=alt.Y("y0:Q").axis(None).scale(y_scale),
-            y2="y1:Q",
+            y2=alt.Y2("y1:Q"),
             color=alt.Color("weight:Q").scale(range="ramp", domain=[0, 1], clamp=True).legend(legend),
             opacity=seen,
             tooltip=_link_tips(),
@@ -231,9 +231,11 @@ def heatmap_chart(rows: Sequence[Row], points: Sequence[Row], number: int) -> An
         ids = alt.Chart(data(points, "nodes"))
         at_top = alt.X("order:Q").axis(None).scale(x_scale)
         at_left = alt.Y("order:Q").axis(None).scale(y_scale)
-        layers.append(ids.mark_text(style="note", fontSize=9).encode(x=at_top, y=alt.value(-8), text="id:N"))
+        layers.append(ids.mark_text(style="note", fontSize=9).encode(x=at_top, y=alt.value(-8), text=alt.Text("id:N")))
         layers.append(
-            ids.mark_text(style="note", fontSize=9, align="right").encode(x=alt.value(-6), y=at_left, text="id:N")
+            ids.mark_text(style="note", fontSize=9, align="right").encode(
+                x=alt.value(-6), y=at_left, text=alt.Text("id:N")
+            )
         )
     return finished(alt.layer(*layers).resolve_scale(color="independent", size="independent"), width=SIZE, height=SIZE)
 
@@ -256,7 +258,7 @@ def cluster_heatmap(rows: Sequence[Row], names: Sequence[str]) -> Any:
         title="share of the group's links", orient="bottom", gradientLength=160, gradientThickness=10, format=".0%"
     )
     colour = alt.Color("share:Q").scale(range="ramp", domain=[0, 1], clamp=True).legend(legend)
-    tips = ["from:N", "to:N", alt.Tooltip("share:Q", format=".0%"), "links:Q"]
+    tips = [alt.Tooltip("from:N"), alt.Tooltip("to:N"), alt.Tooltip("share:Q", format=".0%"), alt.Tooltip("links:Q")]
     chart = (
         alt.Chart(data(rows, "bins"))
         .transform_calculate(
@@ -264,7 +266,7 @@ def cluster_heatmap(rows: Sequence[Row], names: Sequence[str]) -> Any:
             **{"y0": "datum.receiver - 0.5", "y1": "datum.receiver + 0.5"},
         )
         .mark_rect()
-        .encode(x=x, x2="x1:Q", y=y, y2="y1:Q", color=colour, tooltip=tips)
+        .encode(x=x, x2=alt.X2("x1:Q"), y=y, y2=alt.Y2("y1:Q"), color=colour, tooltip=tips)
     )
     return finished(chart, width=SIZE, height=SIZE)
 
@@ -278,7 +280,12 @@ def _node_layers(points: Sequence[Row], clusters: Sequence[int], number: int, sc
     colour = alt.Color("cluster:N").scale(domain=list(clusters)).legend(None)
     shape = alt.Shape("cluster:N").scale(domain=list(clusters), range=shapes).legend(None)
     seen = alt.condition("datum.faint", alt.value(0.25), alt.value(1))
-    tips = [alt.Tooltip("id:N", title="client"), alt.Tooltip("cluster:N"), alt.Tooltip("down:N"), "falsified:N"]
+    tips = [
+        alt.Tooltip("id:N", title="client"),
+        alt.Tooltip("cluster:N"),
+        alt.Tooltip("down:N"),
+        alt.Tooltip("falsified:N"),
+    ]
     ring = base.transform_filter("datum.falsified").mark_point(style="falsified", shape="circle", size=area * 2.1)
     awake = base.transform_filter("!datum.server && !datum.down").mark_point(style="frame", filled=True, size=area)
     asleep = base.transform_filter("datum.down").mark_point(style="asleep", filled=False, size=area * 0.8)
@@ -296,13 +303,18 @@ def _node_layers(points: Sequence[Row], clusters: Sequence[int], number: int, sc
     if number <= 60:
         on_fill = base.transform_filter("!datum.server && !datum.down").mark_text(style="id")
         on_card = base.transform_filter("!datum.server && datum.down").mark_text(style="note", fontSize=10)
-        layers += [text.encode(**places, text="id:N", opacity=seen) for text in (on_fill, on_card)]
+        layers += [text.encode(**places, text=alt.Text("id:N"), opacity=seen) for text in (on_fill, on_card)]
     return layers
 
 
 def _link_tips() -> list[Any]:
     alt = altair()
-    return ["receiver:Q", "sender:Q", "state:N", alt.Tooltip("weight:Q", format=".3f")]
+    return [
+        alt.Tooltip("receiver:Q"),
+        alt.Tooltip("sender:Q"),
+        alt.Tooltip("state:N"),
+        alt.Tooltip("weight:Q", format=".3f"),
+    ]
 
 
 def _listed(rounds: list[int]) -> str:

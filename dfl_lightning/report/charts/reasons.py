@@ -65,7 +65,7 @@ def found_over_rounds(runs: Sequence[Run | Method], column: str, title: str, sha
     y = alt.Y("value:Q").axis(per_cent_axis(title)).scale(domain=domain)
     base = alt.Chart(data(rows))
     line = base.mark_line(strokeWidth=2).encode(x=x, y=y, color=method_colour(names), strokeDash=method_dash(names))
-    tips = ["method:N", "round:Q", alt.Tooltip("value:Q", format=".3~g", title=title)]
+    tips = [alt.Tooltip("method:N"), alt.Tooltip("round:Q"), alt.Tooltip("value:Q", format=".3~g", title=title)]
     spots = base.mark_point(opacity=0, size=90, filled=True).encode(x=x, y=y, tooltip=tips)
     labels = end_labels(ends, names, "value", domain, "round", 200)
     return finished(alt.layer(line, spots, labels), width=340, height=200)
@@ -94,10 +94,10 @@ def similarities(run: Run, round: int | None = None) -> Any:
     matrix, order = array[known[-1]], client_order(run, number)
     place = {client: at for at, client in enumerate(order)}
     rows = [
-        {"client": i, "other": j, "x": place[j], "y": place[i], "similarity": float(f"{matrix[i, j]:.3g}")}
-        for i in range(number)
-        for j in range(number)
-        if math.isfinite(matrix[i, j])
+        {"client": i, "other": j, "x": place[j], "y": place[i], "similarity": float(f"{value:.3g}")}
+        for i, values in enumerate(matrix[:number, :number].tolist())
+        for j, value in enumerate(values)
+        if math.isfinite(value)
     ]
     edge = {"domain": [-0.5, number - 0.5], "nice": False}
     cells = (
@@ -106,21 +106,23 @@ def similarities(run: Run, round: int | None = None) -> Any:
         .mark_rect()
         .encode(
             x=alt.X("x0:Q").axis(None).scale(**edge),
-            x2="x1:Q",
+            x2=alt.X2("x1:Q"),
             y=alt.Y("y0:Q").axis(None).scale(reverse=True, **edge),
-            y2="y1:Q",
+            y2=alt.Y2("y1:Q"),
             color=alt.Color("similarity:Q").scale(range="ramp").legend(_ramp_legend("similarity")),
-            tooltip=["client:Q", "other:Q", alt.Tooltip("similarity:Q", format=".3f")],
+            tooltip=[alt.Tooltip("client:Q"), alt.Tooltip("other:Q"), alt.Tooltip("similarity:Q", format=".3f")],
         )
     )
     ids = [{"client": client, "at": at} for at, client in enumerate(order)] if number <= 30 else []
     layers = [cells]
     if ids:
         base = alt.Chart(data(ids))
-        layers.append(base.mark_text(style="note", fontSize=9).encode(x=x_at(number), y=alt.value(-7), text="client:Q"))
+        layers.append(
+            base.mark_text(style="note", fontSize=9).encode(x=x_at(number), y=alt.value(-7), text=alt.Text("client:Q"))
+        )
         layers.append(
             base.mark_text(style="note", fontSize=9, align="right").encode(
-                y=alt.Y("at:Q").axis(None).scale(reverse=True, **edge), x=alt.value(-5), text="client:Q"
+                y=alt.Y("at:Q").axis(None).scale(reverse=True, **edge), x=alt.value(-5), text=alt.Text("client:Q")
             )
         )
     return finished(alt.layer(*layers), width=380, height=380)
@@ -175,11 +177,11 @@ def dropouts(run: Run) -> Any:
     )
     places = {
         "x": alt.X("x0:Q").axis(axis_x).scale(**scale_x),
-        "x2": "x1:Q",
+        "x2": alt.X2("x1:Q"),
         "y": alt.Y("y0:Q").axis(axis_y).scale(**scale_y),
-        "y2": "y1:Q",
+        "y2": alt.Y2("y1:Q"),
     }
-    tips = ["round:Q", "client:Q", "state:N"]
+    tips = [alt.Tooltip("round:Q"), alt.Tooltip("client:Q"), alt.Tooltip("state:N")]
     asleep = base.transform_filter("datum.state == 'down'").mark_rect(style="down").encode(**places, tooltip=tips)
     layers = [asleep]
     if spoke:

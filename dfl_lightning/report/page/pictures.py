@@ -12,6 +12,7 @@ from typing import Any, BinaryIO
 
 from dfl_lightning.report import charts
 from dfl_lightning.report.methods import Method, seed_of
+from dfl_lightning.report.page.drawing import as_png
 from dfl_lightning.report.page.limits import detailed
 from dfl_lightning.report.page.sections import Figure
 from dfl_lightning.utils.errors import UserError
@@ -53,14 +54,12 @@ def write_pictures(figures: Sequence[Figure], folder: Path, scale: float = 2.0) 
     Raises:
         UserError: the folder cannot be written.
     """
-    import vl_convert
-
     written = []
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for figure in figures:
             spec = titled(figure)
-            image = vl_convert.vegalite_to_png(spec, scale=scale)
+            image = as_png(spec, scale)
             picture, table = folder / f"{figure.name}.png", folder / f"{figure.name}.csv"
             write_atomically(picture, partial(_write, content=image))
             write_atomically(table, partial(_write, content=as_csv(rows_of(spec)).encode()))
@@ -85,22 +84,9 @@ def titled(figure: Figure) -> dict[str, Any]:
 
 
 def rows_of(spec: Any) -> list[dict[str, Any]]:
-    """The longest list of rows that a chart holds."""
-    found: list[list[dict[str, Any]]] = []
-
-    def look(value: Any) -> None:
-        if isinstance(value, dict):
-            if isinstance(value.get("values"), list) and all(isinstance(row, dict) for row in value["values"]):
-                found.append(value["values"])
-            for inner in value.values():
-                look(inner)
-        elif isinstance(value, list):
-            for inner in value:
-                look(inner)
-
-    look(spec)
-    found += [rows for rows in spec.get("datasets", {}).values() if isinstance(rows, list)]
-    return max(found, key=len, default=[])
+    """The longest list of rows that a chart or one of its layers holds."""
+    held = [part.get("data", {}).get("values", []) for part in [spec, *spec.get("layer", [])]]
+    return max([*held, *spec.get("datasets", {}).values()], key=len)
 
 
 def as_csv(rows: Sequence[dict[str, Any]]) -> str:
