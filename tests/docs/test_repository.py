@@ -4,6 +4,7 @@ import re
 import tomllib
 from pathlib import Path
 
+import pytest
 import yaml
 
 ROOT = Path(__file__).parents[2]
@@ -40,3 +41,9 @@ def test_commits_are_checked_by_the_tools_of_the_development_install():
     dev = " ".join(PROJECT["optional-dependencies"]["dev"])
     assert {hook["entry"].split()[0] for hook in hooks} == {"ruff", "mypy"}
     assert all(hook["entry"].split()[0] in dev for hook in hooks)
+
+
+def test_workers_keep_the_order_in_which_long_tests_come_first(pytestconfig):
+    """Otherwise files of few tests, which may take half a minute each, come last."""
+    pytest.importorskip("xdist")
+    assert not pytestconfig.getoption("loadscopereorder")
