@@ -54,20 +54,25 @@ def _plain(client, inputs, training, seed):
     return client(inputs)
 
 
+def _stacked(network):
+    """The stacked form of a copy of a plain network, in float64; dropout layers are replaced."""
+    network = copy.deepcopy(network).double()
+    replace_dropout_layers(network)
+    return StackedNetwork(network)
+
+
 def _compare(network, inputs, training=True, sizes=None, mask=False):
     """Stack three clients of a plain network and assert what three plain modules do: the stacked network.
 
     Args:
-        network: a plain module; dropout layers are replaced.
+        network: a plain module; or its stacked form, which several comparisons may share.
         inputs: [3, B, ...], of each client.
         training: the mode.
         sizes: how many of the B samples of each client are real; None: all, and nobody is padded.
         mask: whether batch norms are told.
     """
-    network = copy.deepcopy(network).double()
-    replace_dropout_layers(network)
-    stacked = StackedNetwork(network)
-    clients = _clients(network)
+    stacked = network if isinstance(network, StackedNetwork) else _stacked(network)
+    clients = _clients(stacked.network)
     differentiable = inputs.is_floating_point()
     if differentiable:
         inputs = inputs.double().requires_grad_()
@@ -123,7 +128,7 @@ def compare():
     return _compare
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def stack():
     """The pieces of `compare`: different clients of a network, and their tensors side by side."""
-    return SimpleNamespace(clients=_clients, tensors=_stacked_state, plain=_plain, number=CLIENTS)
+    return SimpleNamespace(network=_stacked, clients=_clients, tensors=_stacked_state, plain=_plain, number=CLIENTS)

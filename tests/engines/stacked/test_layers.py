@@ -1,5 +1,6 @@
 """Every layer that the stacked engine knows, and some that it does not, against plain layers: float64, 1e-10."""
 
+import functools
 import inspect
 import operator
 from dataclasses import dataclass
@@ -10,11 +11,9 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from dfl_lightning.engines.dropout_layers import replace_dropout_layers
 from dfl_lightning.engines.stacked.activation import Activation
 from dfl_lightning.engines.stacked.kernels import BatchedLinear
 from dfl_lightning.engines.stacked.layers import FUNCTIONS, METHODS, MODULES, Pass
-from dfl_lightning.engines.stacked.network import StackedNetwork
 
 LINE, IMAGE, SOLID = (4, 9), (4, 7, 6), (4, 5, 4, 6)  # of one sample: channels first
 
@@ -30,7 +29,7 @@ class Forward(nn.Module):
         return self.function(x, *self.layers)
 
 
-@dataclass
+@dataclass(eq=False)
 class Case:
     """A layer or a function, and the shape of one sample that it takes.
 
@@ -359,6 +358,18 @@ def inputs_of(case):
     return torch.randn(shape, generator=generator, dtype=torch.float64)
 
 
+@pytest.fixture(scope="module")
+def traced(stack):
+    """The stacked form of a case, the same one for all tests: tracing takes longer than a comparison."""
+
+    @functools.cache
+    def traced(case):
+        torch.manual_seed(0)
+        return stack.network(case.network())
+
+    return traced
+
+
 # torch's own loop where an operation has no batching rule, such as that of nn.Bilinear: slower, and right
 slow_vmap = pytest.mark.filterwarnings("ignore:There is a performance drop:UserWarning")
 
@@ -366,22 +377,17 @@ slow_vmap = pytest.mark.filterwarnings("ignore:There is a performance drop:UserW
 @slow_vmap
 @pytest.mark.parametrize("training", [True, False], ids=["training", "evaluation"])
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_three_clients_stacked_are_three_plain_networks(compare, case, training):
-    torch.manual_seed(0)
-    network = case.network()
-    compare(network, inputs_of(case), training)
+def test_three_clients_stacked_are_three_plain_networks(compare, traced, case, training):
+    compare(traced(case), inputs_of(case), training)
     if not case.couples or (not training and "without statistics" not in case.name):
-        compare(network, inputs_of(case), training, sizes=[BATCH, 1, 3])
+        compare(traced(case), inputs_of(case), training, sizes=[BATCH, 1, 3])
 
 
 @slow_vmap
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_the_same_inputs_for_all_need_to_be_given_only_once(stack, case):
-    torch.manual_seed(0)
-    network = case.network().double()
-    replace_dropout_layers(network)
-    stacked = StackedNetwork(network)
-    tensors = stack.tensors(stack.clients(network)) or {"": torch.zeros(stack.number)}
+def test_the_same_inputs_for_all_need_to_be_given_only_once(stack, traced, case):
+    stacked = traced(case)
+    tensors = stack.tensors(stack.clients(stacked.network)) or {"": torch.zeros(stack.number)}
     inputs = inputs_of(case)[:1]
     with torch.no_grad():
         found = stacked(Pass(dict(tensors), False), inputs * 1)
@@ -422,13 +428,11 @@ NEVER_TRACED = (operator.iadd, operator.imul, F.tanh, F.sigmoid, nn.Sequential)
 """fx records `a += b` as `a + b`, F.tanh(x) as `x.tanh()`, and looks into an empty `Sequential` as into a full one."""
 
 
-def test_every_rule_has_a_case():
+def test_every_rule_has_a_case(traced):
     covered = set()
     for case in CASES:
-        network = case.network()
-        replace_dropout_layers(network)
-        layers = dict(network.named_modules())
-        for node in StackedNetwork(network)._graphs[True].nodes:
+        layers = dict(traced(case).network.named_modules())
+        for node in traced(case)._graphs[True].nodes:
             covered.add(type(layers[node.target]) if node.op == "call_module" else node.target)
     missing = [name for name in (*MODULES, *FUNCTIONS, *METHODS) if name not in covered]
     assert set(missing) <= set(NEVER_TRACED), missing
