@@ -44,7 +44,6 @@ class CannotStack(Exception):
     """A network that the stacked engine cannot take; the message names the layer and the reason.
 
     Args:
-        D:
         message: names the layer and the reason.
         by_failing: whether something failed while the network was tried out, where a difference would say more.
 
