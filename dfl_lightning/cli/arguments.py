@@ -7,8 +7,9 @@ has said is kept where the new class takes it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from inspect import Parameter
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -17,14 +18,12 @@ from dfl_lightning.cli.keys import KEYS
 from dfl_lightning.cli.registry import (
     CLASSES,
     MANY,
-    check_class,
-    check_option,
     class_of,
-    listed,
+    leaves_keywords_open,
     may_be_null,
-    options_of,
+    names_of,
     parameters_of,
-    path_of,
+    public_path,
 )
 from dfl_lightning.engines.factory import ENGINES
 from dfl_lightning.engines.optimizers import DEFAULT_OPTIMIZER
@@ -145,6 +144,19 @@ def run_name(configs: Sequence[str]) -> str:
     return path.stem.strip(".") or "run"
 
 
+class Below(NamedTuple):
+    """What is said about an option of whatever stands in a place: `--selection.k 3` of `selection`."""
+
+    name: str
+    value: Any
+
+
+class Added(NamedTuple):
+    """A word for something more in a list: `--monitors+=Fairness`."""
+
+    word: str
+
+
 @dataclass
 class Choice:
     """A class by its import path, None for the group's default, and what was said about its options."""
@@ -210,13 +222,16 @@ class Settings:
         if option in ("print_config", "help_all") or option.endswith(".help"):
             self._ask(option, value)
             return
-        path = option.removesuffix(".class_path").split(".")
-        if path[0].removesuffix("+") not in TOP_LEVEL:
+        key, *path = (name.removesuffix("+") for name in option.removesuffix(".class_path").split("."))
+        if key not in TOP_LEVEL:
             raise no_such_option(option)
         if value is None:
             raise UserError(f"--{option} needs a value")
         _refuse_doubled_keys(option, value)
-        self._put(Word(option, value), "", self._said, path)
+        said: Any = Added(value) if option.endswith("+") else value
+        for name in reversed(path):
+            said = Below(name, said)
+        self._said[key] = self._merged(key, self._said.get(key), said)
 
     def _ask(self, option: str, value: str | None) -> None:
         """Leave a word to the parser."""
@@ -227,126 +242,114 @@ class Settings:
         name = option.removesuffix("_all")
         self.rest.append(f"--{name}" if value is None else f"--{name}={value}")
 
-    # --- an option ---------------------------------------------------------------------------------------------------
-    def _put(self, word: Word, where: str, holder: Any, path: list[str]) -> None:
-        """Give the option below a section, a class or another mapping its value."""
-        name, more = path[0].removesuffix("+"), path[0].endswith("+")
-        below = f"{where}.{name}".removeprefix(".")
-        inside: dict[str, Any] = holder
-        default = None
-        if isinstance(holder, Choice):
-            inside = holder.options
-            if where in CLASSES:
-                check_option(where, _path(where, holder), name, value_of(word.value) if len(path) == 1 else ...)
-                default = options_of(class_of(where, _path(where, holder))).get(name)
-        elif where in SECTIONS:
-            if name not in SECTIONS[where]:
-                raise no_such_option(word.option)
-            if len(path) == 1:
-                self._refuse_null(where, name, value_of(word.value))
-        old = inside.get(name)
-        if len(path) > 1:
-            inside[name] = self._holding(word, below, old)
-            last = inside[name][-1] if isinstance(inside[name], list) else inside[name]
-            self._put(word, below, last, path[1:])
-        elif more:
-            inside[name] = self._longer(word, below, default if old is None else old)
-        else:
-            inside[name] = self._merged(below, old, word.value)
+    def _merged(self, where: str, old: Any, new: Any, default: Any = None) -> Any:
+        """What a place of the config holds when something is said about it, by a config or by an option.
 
-    def _holding(self, word: Word, where: str, value: Any) -> Any:
-        """A value as something that has options: classes, of which a list's last one is meant, or a mapping."""
-        value = value_of(value) if isinstance(value, str) else value
-        if isinstance(value, list) and value and where in CLASSES:
-            return [*value[:-1], self._holding(word, where, value[-1])]
-        if isinstance(value, Choice) or where in SECTIONS:
-            return value or {}
-        if where in CLASSES:
-            first = f"name one with --{where}{'+=NAME' * (where in MANY)} ({listed(where).partition(': ')[2]})"
-            raise UserError(f"--{word.option}: no {where} is chosen; {first}")
-        if isinstance(value, dict) and "class_path" in value:
-            return self._merged(where, None, value)
-        return Choice(value) if isinstance(value, str) else dict(value) if isinstance(value, dict) else {}
-
-    def _longer(self, word: Word, where: str, value: Any) -> list[Any]:
-        """A list with something more in it."""
-        if where in SECTIONS or (where in CLASSES and where not in MANY):
-            raise UserError(f"--{where}+ takes one thing and adds to no list; write --{where}")
-        new = self._merged(where, None, value_of(word.value))
-        old = value_of(value) if isinstance(value, str) else value
-        return [*_as_list(old), *_as_list(new)]
-
-    # --- a value -----------------------------------------------------------------------------------------------------
-    def _merged(self, where: str, old: Any, new: Any) -> Any:
-        """What a place of the config holds when something is said about it."""
+        Args:
+            where: the dotted name of the place, without `init_args`.
+            old: what it holds; None: nothing was said.
+            new: what is said.
+            default: what it holds where nothing is said.
+        """
+        if isinstance(new, Added):
+            return self._longer(where, default if old is None else old, new.word)
         if where in SECTIONS:
             return self._section(where, old, new)
         if where in CLASSES:
-            return self._chosen(where, old, self._unfiled(new))
+            return self._chosen(where, old, new)
+        if isinstance(new, Below):
+            return self._with_option(where, old, new)
         if isinstance(new, dict) and "class_path" in new:  # of a class that is an argument of another
             kept = old.options if isinstance(old, Choice) and old.path == new["class_path"] else {}
             return Choice(new["class_path"], {**kept, **(new.get("init_args") or {})}, new.get("dict_kwargs") or {})
         return new
 
+    def _longer(self, where: str, old: Any, word: str) -> list[Any]:
+        """A list with something more in it."""
+        if where in SECTIONS or (where in CLASSES and where not in MANY):
+            raise UserError(f"--{where}+ takes one thing and adds to no list; write --{where}")
+        return [*_as_list(value_of(old)), *_as_list(self._merged(where, None, value_of(word)))]
+
     def _section(self, section: str, old: Any, new: Any) -> dict[str, Any]:
-        options, new = SECTIONS[section], self._unfiled(new)
+        options, new = SECTIONS[section], {new.name: new.value} if isinstance(new, Below) else self._meant(new)
         if not isinstance(new, dict):
             raise UserError(f"{self._file}{section} takes options such as {next(iter(options))}, not {_shown(new)}")
         merged = dict(old or {})
-        for key, value in new.items():
-            if key not in options:
-                raise UserError(f"{self._file}{section} has no option '{key}'{nearest(str(key), options)}")
-            self._refuse_null(section, key, value)
-            merged[key] = self._merged(f"{section}.{key}", merged.get(key), value)
+        for name, value in new.items():
+            if name not in options and not self._file:
+                raise no_such_option(f"{section}.{name}")
+            self._give(merged, section, section, options, name, value)
         return merged
 
-    def _refuse_null(self, section: str, key: str, value: Any) -> None:
-        if value is None and not may_be_null(SECTIONS[section][key]):
-            raise UserError(f"{self._file}{section}.{key} is null; leave it out, or give it a value")
+    def _give(
+        self, held: dict[str, Any], where: str, owner: str, options: Mapping[str, Parameter], name: str, value: Any
+    ) -> None:
+        """Say something about an option of a section or a class, if it has that option."""
+        if name not in options:
+            its = "" if where in SECTIONS else f" (its options: {', '.join(options)})" if options else " (it has none)"
+            raise UserError(f"{self._file}{owner} has no option '{name}'{nearest(str(name), options)}{its}")
+        if (value if self._file else value_of(value)) is None and not may_be_null(options[name]):
+            raise UserError(f"{self._file}{where}.{name} is null; leave it out, or give it a value")
+        held[name] = self._merged(f"{where}.{name}", held.get(name), value, options[name].default)
 
     def _chosen(self, group: str, old: Any, new: Any) -> Any:
         """A group's class, or its classes, in the place of a former one."""
+        if isinstance(new, Below):
+            if isinstance(old, list) and old:  # the last one is meant
+                return [*old[:-1], self._chosen(group, old[-1], new)]
+            if not isinstance(old, Choice):
+                first = f"name one with --{group}{'+=NAME' * (group in MANY)} ({', '.join(names_of(group))})"
+                raise UserError(f"--{group}.{new.name}: no {group} is chosen; {first}")
+            new = {"init_args": {new.name: new.value}}
+        new = self._meant(new)
         if new is None or (group == "trainer.logger" and isinstance(new, bool)):
             return new
         if isinstance(new, list) and group in MANY:
-            return [self._chosen(group, None, self._unfiled(item)) for item in new]
+            return [self._chosen(group, None, item) for item in new]
         spec = {"class_path": new} if isinstance(new, str) else new
         if not isinstance(spec, dict) or not spec or not set(spec) <= {"class_path", "init_args", "dict_kwargs"}:
             what = "{class_path: NAME, init_args: {…}}"
             raise UserError(f"{self._file}{group} takes a class, {what}, not {_shown(new)}")
         former = old if isinstance(old, Choice) else Choice(None)
-        choice = Choice(former.path, keywords={**former.keywords, **(spec.get("dict_kwargs") or {})})
-        if "class_path" in spec or (former.path is None and group not in DEFAULTS):
-            if not isinstance(spec.get("class_path"), str):
-                raise UserError(f"{self._file}{group}: class_path must name a class")
-            check_class(group, spec["class_path"])
-            choice.path = path_of(group, spec["class_path"])
-        options = spec.get("init_args") or {}
+        name = spec.get("class_path", former.path or DEFAULTS.get(group, (None,))[0])
+        if not isinstance(name, str):
+            raise UserError(f"{self._file}{group}: class_path must name a class")
+        made, options = class_of(group, name), spec.get("init_args") or {}
         if not isinstance(options, dict):
             raise UserError(f"{self._file}{group}: init_args takes arguments by name, not {_shown(options)}")
-        taken = parameters_of(class_of(group, _path(group, choice)))
-        choice.options = {name: value for name, value in former.options.items() if name in taken}
-        self.dropped += [f"{group}.{name}" for name in former.options if name not in taken]
-        for name, value in options.items():
-            check_option(group, _path(group, choice), str(name), value)
-            choice.options[name] = self._merged(f"{group}.{name}", choice.options.get(name), value)
-        return choice
+        taken, same = parameters_of(made), "class_path" not in spec
+        kept = {option: value for option, value in former.options.items() if same or option in taken}
+        self.dropped += [f"{group}.{option}" for option in former.options if option not in kept]
+        for option, value in options.items():
+            if option not in taken and leaves_keywords_open(made):
+                kept[option] = value  # only the parser finds out what it is for
+            else:
+                self._give(kept, group, f"{group} {made.__name__}", taken, option, value)
+        path = former.path if same else name if "." in name else public_path(made)
+        return Choice(path, kept, {**former.keywords, **(spec.get("dict_kwargs") or {})})
 
-    def _unfiled(self, value: Any) -> Any:
+    def _with_option(self, where: str, old: Any, new: Below) -> Any:
+        """What an argument holds, with an option of it: a class, perhaps said by its path alone, or a mapping."""
+        held = value_of(old)
+        if isinstance(held, str) and (where in PLAIN or "." not in held):
+            raise UserError(f"--{where}.{new.name}: {where} is {held}, which has no options")
+        if not isinstance(held, Choice):
+            held = self._merged(where, None, {"class_path": held} if isinstance(held, str) else held)
+        options = dict(held.options if isinstance(held, Choice) else held if isinstance(held, dict) else {})
+        options[new.name] = self._merged(f"{where}.{new.name}", options.get(new.name), new.value)
+        return Choice(held.path, options, held.keywords) if isinstance(held, Choice) else options
+
+    def _meant(self, value: Any) -> Any:
         """What a word means; the content of a file where it names one: a part of a config in a file of its own."""
         if isinstance(value, str) and value.endswith((".yaml", ".yml")):
             for file in (self._folder / value, Path(value)):
                 if file.is_file():
                     return read_config(file)
-        return value_of(value) if isinstance(value, str) and value and not self._file else value
+        return value if self._file else value_of(value)
 
 
 def _as_list(value: Any) -> list[Any]:
     return [] if value is None else list(value) if isinstance(value, list | tuple) else [value]
-
-
-def _path(group: str, choice: Choice) -> str:
-    return choice.path or path_of(group, DEFAULTS[group][0])
 
 
 def _written(where: str, value: Any) -> Any:
@@ -357,8 +360,10 @@ def _written(where: str, value: Any) -> Any:
         return {key: _written(f"{where}.{key}".removeprefix("."), inner) for key, inner in value.items()}
     if not isinstance(value, Choice):
         return value
-    options = value.options if value.path is not None else {**DEFAULTS[where][1], **value.options}
-    path = _path(where, value)
+    path, options = value.path, value.options
+    if path is None:
+        name, defaults = DEFAULTS[where]
+        path, options = public_path(class_of(where, name)), {**defaults, **options}
     if not options and not value.keywords:
         return path  # a function can be named only so
     spec = {"class_path": path, "init_args": _written(where, options)}
@@ -377,6 +382,8 @@ def no_such_option(option: str) -> UserError:
 
 def value_of(word: Any) -> Any:
     """What a word of the command line means: YAML, or the word itself."""
+    if not isinstance(word, str) or not word:
+        return word
     try:
         return parse(word)
     except Exception:  # the constructors of numbers, dates and keys raise what they like
@@ -385,8 +392,6 @@ def value_of(word: Any) -> Any:
 
 def _refuse_doubled_keys(option: str, word: str) -> None:
     """Refuse a mapping with a key twice, whatever option it is given to: the parser would keep the last value."""
-    if ":" not in word:
-        return
     try:
         parse(word)
     except DoubledKeyError as error:

@@ -26,9 +26,9 @@ from lightning_utilities.core.enums import StrEnum
 from dfl_lightning.bank.card import out_of_memory
 from dfl_lightning.callbacks import Dropout
 from dfl_lightning.checkpoints.io import checkpoint_of, look_at_checkpoint
-from dfl_lightning.cli.annotations import NOT_SAID
 from dfl_lightning.cli.arguments import (
     PLAIN,
+    SECTIONS,
     TOP_LEVEL,
     Settings,
     Word,
@@ -38,7 +38,7 @@ from dfl_lightning.cli.arguments import (
     with_configs,
 )
 from dfl_lightning.cli.class_folders import find_class_folders
-from dfl_lightning.cli.config_objects import annotations_of, check_objects
+from dfl_lightning.cli.config_objects import check_objects
 from dfl_lightning.cli.error_messages import lightnings_sentence, sentence_of
 from dfl_lightning.cli.help import page_without_torch
 from dfl_lightning.cli.keys import KEYS
@@ -269,10 +269,9 @@ def check_config(config: dict[str, Any]) -> None:
     """Refuse what a parsed configuration must neither make nor have called."""
     groups = {**FAMILIES, "objective": Objective, "data": FederatedData}
     for key, values in config.items():
-        if key in ("trainer", "model"):
-            annotations = annotations_of(DFLTrainer if key == "trainer" else DFLModule)
+        if key in SECTIONS:
             for option, value in vars(values).items():
-                check_objects(value, f"{key}.{option}", annotations.get(option, (NOT_SAID,))[0])
+                check_objects(value, f"{key}.{option}", SECTIONS[key][option].annotation)
         else:
             check_objects(values, key, groups.get(key, str))
 

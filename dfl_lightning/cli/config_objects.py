@@ -24,8 +24,8 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import Dataset, Sampler
 
-from dfl_lightning.cli.annotations import NOT_SAID, Place, evaluated, place_of, returns
-from dfl_lightning.cli.registry import import_object, inits_of, public_path, say_what_it_returns
+from dfl_lightning.cli.annotations import Place, place_of, returns
+from dfl_lightning.cli.registry import import_object, parameters_of, public_path, say_what_it_returns
 from dfl_lightning.data import Partition
 from dfl_lightning.objectives import Objective
 from dfl_lightning.utils.errors import UserError
@@ -41,6 +41,10 @@ ROOMS = (
     "torchmetrics.functional",
 )
 """Modules of libraries whose functions may be named: they compute; others of a library may read, write or start."""
+
+
+_UNKNOWN = inspect.Parameter("unknown", inspect.Parameter.KEYWORD_ONLY)
+"""An argument that no signature names."""
 
 
 def check_objects(values: Any, where: str, annotation: Any, owner: str = "") -> None:
@@ -78,21 +82,12 @@ def _check_specification(spec: Mapping[str, Any], where: str, place: Place, owne
     made = import_object(where, spec["class_path"])
     if not _may_be_made(made, place):
         raise UserError(f"{where} '{spec['class_path']}' {_why_not(made, place, owner)}")
-    annotations = annotations_of(made)
+    parameters = parameters_of(made)
     for part in ("init_args", "dict_kwargs"):
         for option, value in _mapping(spec.get(part) or {}).items():
-            annotation, default = annotations.get(option, (NOT_SAID, NOT_SAID))
-            if value is not default:  # a class's own default is no config's doing
-                check_objects(value, f"{where}.{option}", annotation, made.__name__)
-
-
-def annotations_of(made: Any) -> dict[str, tuple[Any, Any]]:
-    """The type and the default of each argument of a class, or of a function."""
-    found: dict[str, tuple[Any, Any]] = {}
-    for init in inits_of(made):
-        for name, parameter in inspect.signature(init).parameters.items():
-            found.setdefault(name, (evaluated(parameter.annotation, init), parameter.default))
-    return found
+            parameter = parameters.get(option, _UNKNOWN)
+            if value is not parameter.default:  # a class's own default is no config's doing
+                check_objects(value, f"{where}.{option}", parameter.annotation, made.__name__)
 
 
 def _may_be_made(made: Any, place: Place) -> bool:

@@ -15,10 +15,7 @@ from torch import Tensor
 
 from dfl_lightning.cli.annotations import NOT_SAID, place_of
 from dfl_lightning.cli.arguments import PLAIN, SECTIONS, Settings, value_of
-from dfl_lightning.cli.config_objects import annotations_of
-from dfl_lightning.cli.registry import CLASSES, import_object, parameters_of, takes_keywords
-from dfl_lightning.module import DFLModule
-from dfl_lightning.trainer import DFLTrainer
+from dfl_lightning.cli.registry import CLASSES, import_object, leaves_keywords_open, parameters_of
 from dfl_lightning.utils.errors import UNREACHABLE, UserError, nearest, shortened
 
 _KINDS: dict[Any, tuple[str, str]] = {
@@ -161,30 +158,23 @@ def _refusal(error: BaseException) -> str | None:
 def _refused(settings: Settings) -> Iterator[str]:
     """What is wrong with a config that the parser refuses: first what is missing, then values, a sentence each."""
     config = settings.config
-    missing = [name for name in ("model.network", "data") if _at(config, name) is None]
+    needed = {"model.network": config["model"].get("network"), "data": config.get("data")}
+    missing = [name for name, value in needed.items() if value is None]
     if missing:
         are = "is" if len(missing) == 1 else "are"
-        options = " and ".join(f"--{name}" for name in missing)
-        yield f"{' and '.join(missing)} {are} missing; give a config or {options}"
+        yield f"{' and '.join(missing)} {are} missing; give a config or --{' and --'.join(missing)}"
     typed = {word.option.removesuffix("+"): word.value or "" for word in settings.words}
     for key, value in config.items():
         if key in SECTIONS:
-            types = annotations_of(DFLTrainer if key == "trainer" else DFLModule)
             for option, inner in value.items():
-                yield from _refused_value(f"{key}.{option}", inner, types[option][0], typed)
+                yield from _refused_value(f"{key}.{option}", inner, SECTIONS[key][option].annotation, typed)
         else:
             yield from _refused_value(key, value, PLAIN.get(key, NOT_SAID), typed)
 
 
-def _at(config: Any, dotted: str) -> Any:
-    for key in dotted.split("."):
-        config = (config or {}).get(key)
-    return config
-
-
 def _refused_value(where: str, value: Any, annotation: Any, typed: Mapping[str, str]) -> Iterator[str]:
     """What is wrong with a value and, before that, with what is in it."""
-    inside = value_of(value) if isinstance(value, str) else value
+    inside = value_of(value)
     for item in inside if isinstance(inside, list) else [inside]:
         named = isinstance(item, str) and re.fullmatch(r"[A-Za-z_]\w*(\.\w+)+", item)
         if named and (where in CLASSES or place_of(annotation).bases):
@@ -210,13 +200,13 @@ def _refused_class(
         return
     if inspect.isclass(made) and bases and not issubclass(made, bases):
         return  # the place says what it takes
-    types, given = annotations_of(made), spec.get("init_args") or {}
+    options, given = parameters_of(made), spec.get("init_args") or {}
     for option, value in given.items():
-        if option in types:
-            yield from _refused_value(f"{where}.{option}", value, types[option][0], typed)
-        elif not takes_keywords(made):
-            yield f"{where} has no option '{option}'{nearest(option, types)}"
-    needed = [name for name, parameter in parameters_of(made).items() if parameter.default is NOT_SAID]
+        if option in options:
+            yield from _refused_value(f"{where}.{option}", value, options[option].annotation, typed)
+        elif not leaves_keywords_open(made):
+            yield f"{where} has no option '{option}'{nearest(option, options)}"
+    needed = [name for name, parameter in options.items() if parameter.default is NOT_SAID]
     from_the_run = 1 if where in ("model.optimizer", "model.lr_scheduler") else 0
     for name in needed[from_the_run:] if inspect.isclass(made) else ():
         if name not in given:

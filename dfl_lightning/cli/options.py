@@ -9,17 +9,14 @@ from collections.abc import Mapping
 from types import NoneType, UnionType
 from typing import Any, Literal, NamedTuple, Union, get_args, get_origin
 
-from dfl_lightning.cli.annotations import evaluated
 from dfl_lightning.cli.arguments import SECTIONS
 from dfl_lightning.cli.registry import (
-    GROUPS,
+    CLASSES,
     LIBRARY_GROUPS,
-    NESTED_GROUPS,
-    check_class,
     class_of,
     first_line,
-    inits_of,
     listed,
+    names_of,
     parameters_of,
     shipped_classes,
 )
@@ -52,8 +49,7 @@ def options_page(argv: list[str]) -> str | None:
 
 
 def _page(key: str, name: str) -> str | None:
-    groups = {**GROUPS, **NESTED_GROUPS, **LIBRARY_GROUPS}
-    if key in groups:
+    if key in CLASSES:
         return class_page(key, name) if name else group_page(key)
     if key == "trainer":
         return section_page(key, DFLTrainer)
@@ -63,7 +59,7 @@ def _page(key: str, name: str) -> str | None:
         return topology_page()
     if "." in key:
         return None  # an argument of a class: the parser explains it
-    known = [*groups, "trainer", "model", "topology"]
+    known = [*CLASSES, "trainer", "model", "topology"]
     raise UserError(f"there is no page --{key}.help{nearest(key, known)} (pages: {', '.join(known)})")
 
 
@@ -75,8 +71,7 @@ def group_page(group: str) -> str:
     else:
         width = max(map(len, classes))
         text = "\n".join(_columns(f"  {name:{width}}  ", first_line(cls)) for name, cls in classes.items())
-    example = next((name for name in listed(group).partition(": ")[2].split(", ")), "")
-    return f"--{group} takes the name of a class:\n\n{text}\n\n--{group}.help {example} explains one."
+    return f"--{group} takes the name of a class:\n\n{text}\n\n--{group}.help {names_of(group)[0]} explains one."
 
 
 def class_page(group: str, name: str) -> str:
@@ -89,7 +84,6 @@ def class_page(group: str, name: str) -> str:
     Raises:
         UserError: the group has no such class.
     """
-    check_class(group, name)
     made = class_of(group, name)
     passed = {"model.optimizer": 1, "model.lr_scheduler": 1}.get(group, 0)  # what the run gives: parameters, optimizer
     parameters = dict(list(parameters_of(made).items())[passed:])
@@ -153,17 +147,12 @@ def options_of(parameters: Mapping[str, inspect.Parameter], made: Any) -> list[O
         made: the class or function.
     """
     meanings = descriptions(made)
-    annotations = {
-        name: evaluated(parameter.annotation, init)
-        for init in reversed(list(inits_of(made)))
-        for name, parameter in inspect.signature(init).parameters.items()
-    }
     found = []
     for name, parameter in parameters.items():
         meaning, required = meanings.get(name, "").strip(), parameter.default is parameter.empty
         said = re.search(r"\bdefaults?( to|:)|[;.] default ", meaning, re.IGNORECASE)
         default = None if required or said else _shown(parameter.default)
-        found.append(Option(name, kind_of(annotations.get(name)), meaning, default, required))
+        found.append(Option(name, kind_of(parameter.annotation), meaning, default, required))
     return found
 
 

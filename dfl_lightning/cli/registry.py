@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import importlib
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from operator import attrgetter
-from typing import Any
+from types import MappingProxyType, NoneType
+from typing import Any, get_args
 
 import torch
 import torchmetrics.classification
@@ -20,7 +21,7 @@ from torchmetrics import Metric
 import dfl_lightning
 from dfl_lightning import callbacks, data, models, objectives
 from dfl_lightning.cli import keys
-from dfl_lightning.cli.annotations import returns
+from dfl_lightning.cli.annotations import NOT_SAID, evaluated, returns
 from dfl_lightning.engines.optimizers import ELEMENTWISE
 from dfl_lightning.utils.errors import UserError, nearest, reason
 
@@ -52,14 +53,17 @@ MANY = (*keys.LISTS, "trainer.callbacks", "trainer.logger", "model.metrics")
 _ROOMS = (callbacks, objectives, data, models, torch.optim, torch.optim.lr_scheduler, stock, loggers)
 _ROOMS_OF = {"model.loss": (torch.nn.modules.loss,), "model.metrics": (torchmetrics.classification,)}
 _BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-_PLURALS = {"model.loss": "losses", "model.lr_scheduler": "schedules", "outgoing": "outgoing policies"}
 _WORDS = {
-    "outgoing": "outgoing policy",
-    "data": "data set",
-    "data.partition": "partition",
-    "data.partition.base": "partition",
-    "model.network": "network",
+    "outgoing": ("outgoing policy", "outgoing policies"),
+    "monitors": ("monitor", "monitors"),
+    "data": ("data set", "data sets"),
+    "data.partition.base": ("partition", "partitions"),
+    "model.loss": ("loss", "losses"),
+    "model.lr_scheduler": ("schedule", "schedules"),
+    "model.metrics": ("metric", "metrics"),
+    "trainer.callbacks": ("callback", "callbacks"),
 }
+"""What one class of a group is called, and what several are, where the key and an s do not say it."""
 
 
 @cache
@@ -79,6 +83,19 @@ def shipped_classes(group: str) -> dict[str, type]:
     }
 
 
+def names_of(group: str) -> list[str]:
+    """The classes of a group that are worth naming: optimizers that can be stacked, metrics for classes, no policies
+    among Lightning's callbacks.
+    """
+    if group == "model.optimizer":
+        return list(ELEMENTWISE)
+    classes = shipped_classes(group)
+    if group == "model.metrics":
+        return [name for name in classes if name.startswith("Multiclass")]
+    ours = group not in LIBRARY_GROUPS
+    return [name for name, cls in classes.items() if ours or not cls.__module__.startswith("dfl_lightning.")]
+
+
 def listed(group: str) -> str:
     """The choices of a group as part of a sentence.
 
@@ -86,58 +103,48 @@ def listed(group: str) -> str:
         >>> listed("threshold")
         'thresholds are: AdaptiveThreshold'
     """
-    word = _PLURALS.get(group) or _WORDS.get(group) or group.rpartition(".")[2]
-    plural = word if word.endswith("s") else f"{word}s"
-    choices = ELEMENTWISE if group == "model.optimizer" else _stock_first(group)
-    return f"{plural} are: {', '.join(choices)}"
+    return f"{_words(group)[1]} are: {', '.join(names_of(group))}"
 
 
-def _stock_first(group: str) -> list[str]:
-    """The classes of a group that are worth naming: no policies among Lightning's callbacks, metrics for classes."""
-    classes = shipped_classes(group)
-    if group == "model.metrics":
-        return [name for name in classes if name.startswith("Multiclass")]
-    own = group in GROUPS or group in NESTED_GROUPS
-    return [name for name, cls in classes.items() if own or not cls.__module__.startswith("dfl_lightning.")]
+def _words(group: str) -> tuple[str, str]:
+    word = group.rpartition(".")[2]
+    return _WORDS.get(group, (word, f"{word}s"))
 
 
-def check_class(group: str, name: str) -> None:
-    """Refuse a class name that a group cannot take.
+def class_of(group: str, name: str) -> Any:
+    """The class that a name of a group means; a function where one may make the network, the optimizer and the like.
 
     Args:
-        group: a key of `GROUPS` or `LIBRARY_GROUPS`.
+        group: a key of `CLASSES`.
         name: a class's short name, or the import path of any class.
 
     Raises:
         UserError: unknown, of another family, or not importable; the sentence names the choices.
     """
     choices = shipped_classes(group)
-    if "." not in name:
-        if name in choices:
-            return
-        for other in GROUPS:
-            if other != group and group in GROUPS and name in shipped_classes(other):
-                raise UserError(f"{group} '{name}' is {_a(_WORDS.get(other, other))}; {listed(group)}")
-        raise UserError(
-            f"{group}: there is no '{name}'{nearest(name, choices)} ({listed(group)}; or your own by its import path)"
-        )
-    cls = import_class(group, name)
-    allowed = CLASSES[group] if group != "model.network" else nn.Module
-    if not inspect.isclass(cls):
-        allowed = Tensor if group == "model.loss" else allowed
-        if not returns(cls, (allowed,)) and not (group == "model.loss" and inspect.isbuiltin(cls)):
-            raise UserError(f"{group} '{name}' {say_what_it_returns(allowed)}")
-        return
-    if not issubclass(cls, allowed):
-        for other, base in GROUPS.items():
-            if issubclass(cls, base):
-                raise UserError(f"{group} '{name}' is {_a(_WORDS.get(other, other))}; {listed(group)}")
-        raise UserError(f"{group} '{name}' is not a subclass of {public_path(allowed)}")
-
-
-def _a(word: str) -> str:
-    word = word.removesuffix("s") if word == "monitors" else word
-    return f"an {word}" if word[0] in "aeiou" else f"a {word}"
+    if name in choices:
+        return choices[name]
+    found = import_object(group, name) if "." in name else None
+    base = nn.Module if group == "model.network" else CLASSES[group]
+    if inspect.isclass(found):
+        if issubclass(found, base):
+            return found
+        kind = next((other for other, its in GROUPS.items() if issubclass(found, its)), None)
+        wrong = f" '{name}' is not a subclass of {public_path(base)}"
+    elif found is None:
+        kind = next((other for other in GROUPS if group in GROUPS and name in shipped_classes(other)), None)
+        wrong = f": there is no '{name}'{nearest(name, choices)} ({listed(group)}; or your own by its import path)"
+    elif not inspect.isroutine(found) or (group in GROUPS and group != "model.network"):
+        raise UserError(f"{group} '{name}' is not a class")
+    else:
+        base = Tensor if group == "model.loss" else base
+        if returns(found, (base,)) or (group == "model.loss" and inspect.isbuiltin(found)):
+            return found
+        raise UserError(f"{group} '{name}' {say_what_it_returns(base)}")
+    if kind:
+        word = _words(kind)[0]
+        wrong = f" '{name}' is {'an' if word[0] in 'aeiou' else 'a'} {word}; {listed(group)}"
+    raise UserError(group + wrong)
 
 
 def say_what_it_returns(base: type) -> str:
@@ -156,40 +163,23 @@ def public_path(cls: type) -> str:
     return f"{cls.__module__}.{cls.__name__}"
 
 
-def class_of(group: str, name: str) -> Any:
-    """The class, or the function that makes one's objects, that a checked name of a group means.
+@cache
+def parameters_of(made: Any) -> Mapping[str, inspect.Parameter]:
+    """The arguments that a class, or a function, takes by name, those of bases included where it passes keywords on.
 
-    Args:
-        group: a key of `GROUPS` or `LIBRARY_GROUPS`.
-        name: a short name or an import path that `check_class` has passed.
-    """
-    return shipped_classes(group).get(name) or import_class(group, name)
-
-
-def path_of(group: str, name: str) -> str:
-    """A class's import path where a name is a shipped class's short name in a group; otherwise the name as it is.
-
-    Args:
-        group: a key of `GROUPS` or `LIBRARY_GROUPS`.
-        name: a short name or an import path.
+    Returns:
+        Their defaults and types; a type is `NOT_SAID` where its text names what the module does not have.
 
     Example:
-        >>> path_of("selection", "Gossip")
-        'dfl_lightning.callbacks.Gossip'
-        >>> path_of("selection", "mine.Gossip")
-        'mine.Gossip'
+        >>> {name: parameter.default for name, parameter in parameters_of(callbacks.AdaptiveThreshold).items()}
+        {'tau': 0.5, 'rule': 'ratio'}
     """
-    cls = shipped_classes(group).get(name)
-    return name if cls is None else public_path(cls)
-
-
-def parameters_of(cls: Any) -> dict[str, inspect.Parameter]:
-    """The arguments that a class takes by name, those of its bases included where it passes keywords on."""
     found: dict[str, inspect.Parameter] = {}
-    for init in inits_of(cls):
-        parameters = list(inspect.signature(init).parameters.values())[inspect.isclass(cls) :]
-        found |= {p.name: p for p in parameters if p.kind in _BY_NAME and p.name not in found}
-    return found
+    for init in inits_of(made):
+        for name, parameter in list(inspect.signature(init).parameters.items())[inspect.isclass(made) :]:
+            if parameter.kind in _BY_NAME and name not in found:
+                found[name] = parameter.replace(annotation=evaluated(parameter.annotation, init))
+    return MappingProxyType(found)
 
 
 def inits_of(made: Any) -> Iterator[Callable[..., Any]]:
@@ -197,7 +187,7 @@ def inits_of(made: Any) -> Iterator[Callable[..., Any]]:
     if not inspect.isclass(made):
         yield made
         return
-    for base in made.__mro__:
+    for base in made.__mro__[:-1]:  # without `object`, whose own takes no arguments, whatever its signature says
         init = base.__dict__.get("__init__")
         if init is None:
             continue
@@ -206,46 +196,16 @@ def inits_of(made: Any) -> Iterator[Callable[..., Any]]:
             return
 
 
-def options_of(cls: Any) -> dict[str, Any]:
-    """The arguments that a class takes and their defaults.
-
-    Example:
-        >>> options_of(callbacks.AdaptiveThreshold)
-        {'tau': 0.5, 'rule': 'ratio'}
-    """
-    return {name: parameter.default for name, parameter in parameters_of(cls).items()}
-
-
 def may_be_null(parameter: inspect.Parameter) -> bool:
     """Whether null is a value of an argument; the parser lets it pass everywhere."""
     kind = parameter.annotation
-    kind = kind if isinstance(kind, str) else repr(kind)
-    unknown = parameter.annotation is parameter.empty
-    return parameter.default is None or unknown or any(word in kind for word in ("None", "Optional", "Any"))
+    return parameter.default is None or kind in (NOT_SAID, Any) or NoneType in get_args(kind)
 
 
-def check_option(group: str, name: str, option: str, value: Any = ...) -> None:
-    """Refuse an argument that the group's class does not take, or null where it takes none.
-
-    Args:
-        group: a key of `GROUPS` or `LIBRARY_GROUPS`.
-        name: of the class.
-        option: of its arguments.
-        value: what the argument is to be; default: not looked at.
-
-    Raises:
-        UserError: with the nearest argument and all of them.
-    """
-    cls = class_of(group, name)
-    parameters = parameters_of(cls)
-    if option not in parameters:
-        ours = group not in LIBRARY_GROUPS and cls in shipped_classes(group).values()
-        if not ours and takes_keywords(cls):
-            return  # what they are for, only the parser finds out
-        its = f" (its options: {', '.join(parameters)})" if parameters else " (it has none)"
-        raise UserError(f"{group} {cls.__name__} has no option '{option}'{nearest(option, parameters)}{its}")
-    if value is None and not may_be_null(parameters[option]):
-        raise UserError(f"{group}.{option}=null; leave it out, or give it a value")
+def leaves_keywords_open(made: Any) -> bool:
+    """Whether a class, or a function, takes arguments that no signature names."""
+    inits = list(inits_of(made))
+    return bool(inits) and takes_keywords(inits[-1])
 
 
 def takes_keywords(cls: Any) -> bool:
@@ -253,58 +213,34 @@ def takes_keywords(cls: Any) -> bool:
     return any(p.kind is p.VAR_KEYWORD for p in inspect.signature(cls).parameters.values())
 
 
-def import_class(group: str, path: str) -> Any:
-    """A class by its import path; a function, too, where a network, an optimizer and the like are made by one.
-
-    Args:
-        group: a key of `GROUPS` or `LIBRARY_GROUPS`.
-        path: `module.Class`.
-
-    Raises:
-        UserError: no such module or class, or an error inside the user's module.
-    """
-    found = import_object(group, path)
-    made_by_function = inspect.isroutine(found) and (group == "model.network" or group in LIBRARY_GROUPS)
-    if not inspect.isclass(found) and not made_by_function:
-        raise UserError(f"{group} '{path}' is not a class")
-    return found
-
-
-def import_object(group: str, path: str) -> Any:
+def import_object(where: str, path: str) -> Any:
     """What an import path means: something of a module, or of a class in one.
 
     Args:
-        group: a key of `GROUPS` or `LIBRARY_GROUPS`.
+        where: the place of a config that names it.
         path: `module.name`, or `module.Class.name`.
 
     Raises:
         UserError: no such module or no such name in it, or an error inside the user's module.
     """
-    module, _, name = path.rpartition(".")
-    names = [name]
-    while True:
+    parts = path.split(".")
+    for length in range(max(len(parts) - 1, 1), 0, -1):
+        module = ".".join(parts[:length])
         try:
             found: Any = importlib.import_module(module)
             break
         except ModuleNotFoundError as error:
-            if error.name == module and "." in module:  # perhaps a class
-                module, _, name = module.rpartition(".")
-                names.insert(0, name)
-                continue
-            raise UserError(
-                f"{group} '{path}': no module named '{error.name}'; run from its folder, put it beside the config, "
-                "or install it"
-            ) from None
+            if length == 1 or error.name != module:  # otherwise the last part may be a class
+                remedy = "run from its folder, put it beside the config, or install it"
+                raise UserError(f"{where} '{path}': no module named '{error.name}'; {remedy}") from None
         except Exception as error:
             what = f"{type(error).__name__}: {reason(error)}"
-            raise UserError(f"{group} '{path}': importing {module} failed with {what}") from error
-    for depth, name in enumerate(names):
-        try:
-            found = getattr(found, name)
-        except AttributeError:
-            where = ".".join([module, *names[:depth]])
-            near = nearest(name, dir(found))
-            raise UserError(f"{group} '{path}': {'the module ' * (depth == 0)}{where} has no '{name}'{near}") from None
+            raise UserError(f"{where} '{path}': importing {module} failed with {what}") from error
+    for depth, name in enumerate(parts[length:], length):
+        if not hasattr(found, name):
+            what = f"{'the module ' * (depth == length)}{'.'.join(parts[:depth])}"
+            raise UserError(f"{where} '{path}': {what} has no '{name}'{nearest(name, dir(found))}")
+        found = getattr(found, name)
     return found
 
 

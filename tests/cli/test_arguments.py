@@ -1,8 +1,10 @@
 """The words of a command line as one config, and the parser's errors as sentences."""
 
+import sys
 from pathlib import Path
 
 import pytest
+import torch
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
@@ -124,6 +126,20 @@ def test_an_option_of_a_class_that_is_an_argument():
     for named in (path, f"{{class_path: {path}}}"):
         data = config_of("--data", "FromDataset", "--data.dataset", named, "--data.dataset.size", "30")["data"]
         assert data["init_args"]["dataset"] == made
+
+
+class Open(torch.nn.Module):
+    def __init__(self, width=3, **others):
+        super().__init__()
+
+
+def test_options_that_no_signature_names_stay_until_their_class_is_replaced(monkeypatch):
+    monkeypatch.setitem(sys.modules, "own_open", sys.modules[__name__])
+    words = ["--model.network", "own_open.Open", "--model.network.height", "2", "--model.network.width", "5"]
+    made = {"class_path": "own_open.Open", "init_args": {"height": "2", "width": "5"}}
+    assert config_of(*words)["model"]["network"] == made
+    settings = Settings(split([*words, "--model.network", "MLP"]))
+    assert settings.dropped == ["model.network.height", "model.network.width"]
 
 
 def test_a_mapping_is_filled_in_without_changing_the_config_that_it_comes_from(tmp_path):

@@ -19,7 +19,7 @@ import torch
 from dfl_lightning import callbacks, data, functional, models, objectives
 from dfl_lightning.cli.arguments import SECTIONS, TOP_LEVEL, Settings, split, with_configs
 from dfl_lightning.cli.command import run
-from dfl_lightning.cli.registry import GROUPS, check_class, options_of, shipped_classes
+from dfl_lightning.cli.registry import GROUPS, class_of, parameters_of, shipped_classes
 from dfl_lightning.round.record import Round
 from dfl_lightning.topology import load_topology
 from dfl_lightning.utils.errors import UserError
@@ -129,7 +129,7 @@ def test_every_switch_is_one_that_the_parser_knows(page, span):
     elif fitting(page, words) is None:  # perhaps of a class that no config has, where the page has no config either
         assert page not in CONFIGS_OF, objection(words, CONFIGS_OF[page][0])
         group, _, option = words[0].removeprefix("--").partition("=")[0].rpartition(".")
-        assert any(option in options_of(cls) for cls in shipped_classes(group).values())
+        assert any(option in parameters_of(cls) for cls in shipped_classes(group).values())
 
 
 @pytest.mark.parametrize("page", CONFIGS_OF)
@@ -205,7 +205,7 @@ def test_classes_exist(page):
             assert any(hasattr(room, match[1]) for room in rooms), word
         match = re.fullmatch(r"([a-z_.]+): ([A-Z]\w+)", word)
         if match and match[1] in GROUPS:
-            check_class(match[1], match[2])
+            class_of(match[1], match[2])
 
 
 @pytest.mark.parametrize("page", TEXTS)
