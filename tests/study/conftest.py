@@ -1,11 +1,19 @@
 """Studies of four cells, with runs that were made up or are real."""
 
+import contextlib
+import io
 import json
+import os
+import subprocess
+import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import yaml
 
+from dfl_lightning.cli import command as cli
+from dfl_lightning.study import cell_process
 from dfl_lightning.study.plan import CONFIG, make_plan
 from dfl_lightning.study.resolve import config_text
 from dfl_lightning.study.study_file import read_study_file
@@ -57,6 +65,36 @@ def planned(study_of, tmp_path):
 def pretend():
     """Leave in a cell's folder what a run leaves there."""
     return leave_a_run
+
+
+class CellHere:
+    """What a study needs of `subprocess.Popen`: the cell's run in this process, over when it has been made."""
+
+    def __init__(self, command, *, stdout, env, **_):
+        assert command[:3] == [sys.executable, "-m", "dfl_lightning.study.child"]
+        said = io.TextIOWrapper(stdout, encoding="utf-8", write_through=True)
+        with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+            for name in env.keys() - os.environ.keys():
+                patch.setenv(name, env[name])
+            self.returncode = cli.run("fit", command[3:])
+        said.detach()
+        self.stdin, self.pid = io.BytesIO(), os.getpid()
+
+    def poll(self):
+        return self.returncode
+
+
+@pytest.fixture(scope="module")
+def in_this_process():
+    """Within its context studies start no processes: for tests of what a finished study holds, not of how it runs."""
+
+    @contextlib.contextmanager
+    def in_this_process():
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(cell_process, "subprocess", SimpleNamespace(Popen=CellHere, PIPE=subprocess.PIPE))
+            yield
+
+    return in_this_process
 
 
 def leave_a_run(cell, accuracy=None, split=0, status="finished", **summary):

@@ -34,7 +34,7 @@ def by_hand(folder):
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory):
+def trained(tmp_path_factory, in_this_process):
     """A real study of two seeds, in the folder in which the tests work."""
     folder = tmp_path_factory.mktemp("trained")
     data = {"class_path": "Digits", "init_args": {"num_clients": 6, "samples_per_client": 30, "val_fraction": 0.2}}
@@ -42,7 +42,8 @@ def trained(tmp_path_factory):
     (folder / "small.yaml").write_text(yaml.safe_dump(content, sort_keys=False))
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
-        assert main(["run", "small.yaml", "-j", "2"]) == 0
+        with in_this_process():
+            assert main(["run", "small.yaml", "-j", "2"]) == 0
         yield folder / "studies" / "small"
 
 
