@@ -18,6 +18,7 @@ from dfl_lightning.study.plan import Cell, Plan, add_seeds, contradictions, make
 from dfl_lightning.study.slurm_words import PREFIX, split_options
 from dfl_lightning.study.study_file import ACCURACIES, KIND, Study, check_accuracy, read_study_file
 from dfl_lightning.study.tuning import TRIALS, caption, chosen_values, tuned_file
+from dfl_lightning.study.words import counted
 from dfl_lightning.utils.errors import UserError
 from dfl_lightning.utils.shipped_files import shipped
 
@@ -194,9 +195,8 @@ def _tune(words: argparse.Namespace, study: Study, folder: Path) -> int:
     tuning.check()
     _make_trials_folder(folder)
     assert study.tune is not None
-    print(
-        f"{study.name}: tune, {study.tune.trials} trials of each of {len(tuning.places)} rows and columns", flush=True
-    )
+    size = f"{counted(len(tuning.places), 'place')} of the table, {counted(study.tune.trials, 'trial')} each"
+    print(f"{study.name}: tune, {size}", flush=True)
     with Stops() as stops:
 
         def work(cells: Sequence[Cell]) -> bool:
@@ -226,7 +226,7 @@ def _submit(words: argparse.Namespace, plan: Plan, todo: Sequence[Cell], cluster
         print(f"{plan.study.name}: no cell is open, nothing is submitted{others}")
         return
     job = cluster.submit(cells, plan.folder, plan.study.name, words.options, words.jobs)
-    print(f"{plan.study.name}: {len(cells)} cells submitted, job {job}{others}")
+    print(f"{plan.study.name}: {counted(len(cells), 'cell')} submitted, job {job}{others}")
     print(f"logs: {plan.folder / cluster.JOBS}, and log.txt in the folder of each cell below {plan.folder / 'cells'}")
     print(f"how far they are: {_again(words, 'status')}\nthe numbers: {_again(words, 'table')}")
     options = [w for name, value in words.options.items() for w in (f"{PREFIX}{name}", str(value))]
@@ -237,7 +237,8 @@ def _submit(words: argparse.Namespace, plan: Plan, todo: Sequence[Cell], cluster
 
 def _again(words: argparse.Namespace, command: str) -> str:
     """A command about the same study."""
-    scale = ["--scale", f"{words.scale:g}"] if words.scale < 1 else []
+    part = getattr(words, "scale", 1.0)  # add-seeds has none
+    scale = ["--scale", f"{part:g}"] if part < 1 else []
     return shlex.join(["dfl-study", command, words.file, *(["--to", words.to] if words.to else []), *scale])
 
 
@@ -257,7 +258,9 @@ def status(words: argparse.Namespace) -> int:
         if state.why and not state.is_done:
             print(f"{state.cell.label}: {state.word}: {state.why}")
     counts = Counter(state.word for state in {s.cell.folder: s for s in states.values()}.values())
-    print(f"{sum(counts.values())} cells in {plan.folder}: {', '.join(f'{n} {w}' for w, n in counts.items())}")
+    print(
+        f"{counted(sum(counts.values()), 'cell')} in {plan.folder}: {', '.join(f'{n} {w}' for w, n in counts.items())}"
+    )
     return 0
 
 
@@ -277,7 +280,7 @@ def report(words: argparse.Namespace) -> int:
     study, plan = _plan(words)
     done = [state for cell in plan.cells.values() if (state := state_of(cell)).is_done]
     if not done:
-        raise UserError(f"{plan.folder}: no cell is done yet; dfl-study run {words.file} trains them")
+        raise UserError(f"{plan.folder}: no cell is done yet; train them with: {_again(words, 'run')}")
     columns = len(study.columns) > 1
     named = [(f"{s.cell.row}, {s.cell.column}" if columns else s.cell.row, s.run) for s in done if s.run is not None]
     file = write_page(named, Path(words.out) if words.out else plan.folder / PAGE)
@@ -291,7 +294,7 @@ def more_seeds(words: argparse.Namespace) -> int:
     folder = _folder(study, words.to)
     new = add_seeds(study, folder, words.number)
     added = ", ".join(map(str, new))
-    print(f"added the seeds {added} in {folder / 'seeds.yaml'}; train them with dfl-study run {words.file}")
+    print(f"added the seeds {added} in {folder / 'seeds.yaml'}; train them with: {_again(words, 'run')}")
     return 0
 
 

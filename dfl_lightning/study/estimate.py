@@ -22,6 +22,7 @@ from dfl_lightning.study.plan import Cell, Plan
 from dfl_lightning.study.progress import Rates
 from dfl_lightning.study.resolve import config_text
 from dfl_lightning.study.running import cores
+from dfl_lightning.study.words import counted
 from dfl_lightning.utils.errors import UserError
 
 ENOUGH = 20.0
@@ -58,9 +59,10 @@ def explain(plan: Plan, jobs: int) -> Iterator[str]:
     states = {cell.folder: state_of(cell) for cell in cells}
     words = Counter(state.word for state in states.values())
     at = ", ".join(f"{number} {word}" for word, number in words.items())
-    size = f"{len(study.rows)} rows, {len(study.columns)} columns, {len(plan.seeds)} seeds"
+    sizes = {"row": study.rows, "column": study.columns, "seed": plan.seeds}
+    size = ", ".join(counted(len(found), what) for what, found in sizes.items())
     yield f"{study.name}: {study.title}"
-    yield f"{len(cells)} cells of {size}" + (f": {at}" if at else "")
+    yield f"{counted(len(cells), 'cell')} of {size}" + (f": {at}" if at else "")
     if plan.missing:
         lacks = dict.fromkeys(plan.missing.values())
         yield f"not in the library yet: {', '.join(lacks)}"
@@ -75,13 +77,14 @@ def explain(plan: Plan, jobs: int) -> Iterator[str]:
     timings = time_rounds(here, Rates(states.values()), threads)
     rates = {key: timing.seconds for key, timing in timings.items()}
     spendings = {key: timing.spent or timing.seconds for key, timing in timings.items()}
-    seconds, spent = 0.0, 0.0
+    seconds, spent, marks = 0.0, 0.0, set()
     yield f"{'row':24} {'column':20} {'cells':>5} {'rounds':>6} {'s/round':>9} {'hours':>8} {'core hours':>10}"
     for row, column in study.pairs():
         left = [cell for cell in here if (cell.row, cell.column) == (row, column) and not states[cell.folder].is_done]
         if not left:
             continue
         rate, mark = estimated(row, column, rates)
+        marks.add(mark)
         spending, _ = estimated(row, column, spendings)
         rounds = sum(cell.rounds - states[cell.folder].rounds for cell in left)
         seconds += rounds * (rate or 0.0)
@@ -91,7 +94,8 @@ def explain(plan: Plan, jobs: int) -> Iterator[str]:
         yield f"{row[:24]:24} {column[:20]:20} {len(left):5} {left[0].rounds:6} {about:>9} {hours[0]:>8} {hours[1]:>10}"
     if any(rate is None for rate in rates.values()):
         yield f"?: no round ended within {PATIENCE:.0f} s, and it is not in the sum"
-    yield "~: not timed itself; from the same row in another column and another row in the same column"
+    if "~" in marks:
+        yield "~: not timed itself; from the same row in another column and another row in the same column"
     alone = f"together {seconds / 3600:.1f} hours with one cell at a time on {threads} thread{'s' * (threads > 1)}"
     several = f", {seconds / jobs / 3600:.1f} hours with -j {jobs}" * (jobs > 1)
     yield f"{alone}{several}; {spent / 3600:.1f} core hours, which do not depend on what else the machine does"

@@ -16,7 +16,7 @@ def markdown(table: Table) -> str:
     lines += [_line([row, *(_cell(table, row, column) for column in table.columns)]) for row in table.rows]
     rows = _differences(table)
     if rows:
-        head = ["column", "best − row", "mean", "95 % interval", "p (Holm)", "seeds", "seeds that would do"]
+        head = ["column", "best − row", "mean", "95 % interval", "p (Holm)", "seeds", "seeds needed"]
         lines += ["", "Paired differences to the best:", "", _line(head), _line(["---"] * len(head)), *map(_line, rows)]
     return "\n".join([*lines, "", *(f"- {note}" for note in table.notes), f"- made: {table.made}", ""])
 

@@ -13,6 +13,7 @@ from rich.progress import Progress as Bar
 
 from dfl_lightning.study.cell_state import CellState, state_of
 from dfl_lightning.study.plan import Cell
+from dfl_lightning.study.words import as_time
 
 PERIOD = 1.0
 """Seconds between two looks at how far the cells are."""
@@ -77,12 +78,12 @@ class Progress:
         self._bar.refresh()
 
     def counts(self) -> str:
-        """Cells done, running, failed, and the time that is left."""
+        """Cells done, running, failed, and the time that is left, where it is known and a second at least."""
         counts = Counter(state.word for folder, state in self._states.items() if folder not in self._begun)
         parts = [f"{counts['done']}/{self._total} cells done", f"{len(self._begun) + counts['running']} running"]
         parts += [f"{counts[word]} {word}" for word in ("failed", "not at hand") if counts[word] or word == "failed"]
         left = self._left()
-        return " · ".join([*parts, *([f"{as_time(left)} left"] if left is not None else [])])
+        return " · ".join([*parts, *([f"{as_time(left)} left"] if left is not None and left >= 1 else [])])
 
     def stop(self) -> None:
         """Leave the terminal as it was."""
@@ -160,17 +161,3 @@ class Rates:
         for key in ((cell.row, cell.column), (cell.column,), ()):
             self._sums[key][0] += seconds
             self._sums[key][1] += rounds
-
-
-def as_time(seconds: float) -> str:
-    """Seconds for people.
-
-    Example:
-        >>> as_time(75), as_time(3 * 3600 + 120), as_time(100 * 3600)
-        ('1:15', '3:02:00', '4 days 4:00:00')
-    """
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    days, hours = divmod(hours, 24)
-    clock = f"{hours}:{minutes:02}:{rest:02}" if hours or days else f"{minutes}:{rest:02}"
-    return f"{days} day{'s' * (days > 1)} {clock}" if days else clock

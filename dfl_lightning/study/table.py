@@ -13,7 +13,6 @@ from dfl_lightning.study.cell_state import CellState, state_of
 from dfl_lightning.study.commit import commit_of
 from dfl_lightning.study.pairing import unpaired
 from dfl_lightning.study.plan import Plan
-from dfl_lightning.study.progress import as_time
 from dfl_lightning.study.statistics import (
     LEAST_COLUMNS,
     LEAST_SEEDS,
@@ -27,6 +26,7 @@ from dfl_lightning.study.statistics import (
     paired_difference,
 )
 from dfl_lightning.study.study_file import ACCURACIES, Published
+from dfl_lightning.study.words import as_time, counted
 
 STAR = 0.05
 UNDONE = ("running", "not at hand", "failed", "stopped", "waiting")
@@ -215,9 +215,10 @@ def _overall(places: Mapping[tuple[str, str], Place], plan: Plan) -> Overall | N
 # --- what is said below a table ---------------------------------------------------------------------------------------
 def _caption(plan: Plan, accuracy: str, done: list[CellState]) -> Iterator[str]:
     seeds = ", ".join(map(str, plan.seeds))
+    over = f"mean ± standard deviation over seeds {seeds}" if len(plan.seeds) > 1 else f"of seed {seeds} alone"
     least = [len(plan.seeds)] if not done else sorted(Counter((s.cell.row, s.cell.column) for s in done).values())
     yield (
-        f"{accuracy}: {ACCURACIES[accuracy]}, in percent; mean ± standard deviation over seeds {seeds} "
+        f"{accuracy}: {ACCURACIES[accuracy]}, in percent; {over} "
         f"(each a split and first models of its own, the same for all rows)"
     )
     if plan.study.note:
@@ -245,7 +246,7 @@ _SHOWN = ("python", "dfl_lightning", "torch", "lightning", "numpy")
 
 def _made(done: list[CellState]) -> str:
     seconds = sum({s.cell.folder: s.seconds or 0.0 for s in done}.values())
-    return f"{time.strftime('%Y-%m-%d %H:%M')}, {len(done)} cells in {as_time(seconds)} of training"
+    return f"{time.strftime('%Y-%m-%d %H:%M')}, {counted(len(done), 'cell')} in {as_time(seconds)} of training"
 
 
 def _of_agreement(plan: Plan, agreements: Mapping[str, Agreement]) -> Iterator[str]:

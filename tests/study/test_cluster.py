@@ -275,7 +275,7 @@ def test_this_machine_takes_a_cell_through_its_time_limits_with_the_same_bits(on
     assert main(["run", "small.yaml", "--to", "alone"]) == 0
     signalled = 0.4 * (time.monotonic() - began)  # in the midst of the rounds
     limits = ["--slurm.timeout_min", f"{(signalled + 15) / 60:.2f}", "--slurm.signal_delay_s", "15"]
-    assert "small: 1 cells submitted" in started("run", "small.yaml", "--slurm.executor", "local", *limits)
+    assert "small: 1 cell submitted" in started("run", "small.yaml", "--slurm.executor", "local", *limits)
     until(lambda: state_of(cell).word in ("done", "failed"), 900)
     assert state_of(cell).is_done, state_of(cell).why
     logs = "".join(file.read_text() for file in Path("studies/small/jobs").glob("*_log.*"))

@@ -47,6 +47,7 @@ def test_what_is_done_is_neither_timed_nor_counted(planned, timed, pretend):
         pretend(plan.cells["A", column, 0], 0.8)
     lines = list(estimate.explain(plan, jobs=1))
     assert ("A", "IID") not in timed
+    assert any(line.startswith("~: ") for line in lines)
     assert not any(line.startswith("A ") for line in lines)
 
 
@@ -56,12 +57,17 @@ def test_a_round_that_never_ends_is_no_number(planned, timed, monkeypatch):
     assert "?: no round ended within 600 s, and it is not in the sum" in lines
 
 
+def test_what_a_mark_means_is_said_only_where_it_is_used(planned, timed):
+    lines = list(estimate.explain(planned(columns={"IID": {}}, rows=ROWS), jobs=1))
+    assert not any("~" in line for line in lines)
+
+
 @pytest.mark.slow
 def test_real_rounds_are_timed_and_nothing_stays(study_of, tmp_path, capsys):
     study_of(columns={"IID": {}}, rows={"Gossip": {}})
     assert main(["run", "small.yaml", "--explain"]) == 0
     out = capsys.readouterr().out
-    assert "1 cells of 1 rows, 1 columns, 1 seeds: 1 waiting" in out
+    assert "1 cell of 1 row, 1 column, 1 seed: 1 waiting" in out
     row = next(line.split() for line in out.splitlines() if line.startswith("Gossip"))
     assert 0 <= float(row[4]) < 60
     assert sorted(path.name for path in tmp_path.iterdir()) == ["small.yaml"]
@@ -87,3 +93,10 @@ def test_the_time_that_is_left_is_shared_by_the_processes(planned, pretend):
     assert (
         progress.counts() == "1/3 cells done · 0 running · 0 failed · 0:08 left"
     )  # 2 cells of 4 rounds of 2 s, by two
+
+
+def test_where_nothing_is_left_no_time_is_said(planned, pretend):
+    plan = planned(columns={"IID": {}})
+    for cell in plan.distinct():
+        pretend(cell, 0.8)
+    assert Progress(plan.distinct(), 1, "acc_last").counts() == "2/2 cells done · 0 running · 0 failed"

@@ -156,7 +156,16 @@ def test_the_page_of_a_study_is_made_of_its_runs(trained, tmp_path, capsys, monk
 def test_a_study_without_a_finished_cell_has_no_page(study_of, capsys):
     study_of()
     assert main(["report", "small.yaml"]) == 2
-    assert "studies/small: no cell is done yet; dfl-study run small.yaml trains them" in capsys.readouterr().err
+    sentence = "no cell is done yet; train them with: dfl-study run small.yaml"
+    assert f"studies/small: {sentence}\n" in capsys.readouterr().err
+    assert main(["report", "small.yaml", "--to", "else where", "--scale", "0.5"]) == 2
+    assert f"else where: {sentence} --to 'else where' --scale 0.5\n" in capsys.readouterr().err
+
+
+def test_the_command_after_further_seeds_is_about_the_same_folder(study_of, capsys):
+    study_of()
+    assert main(["add-seeds", "small.yaml", "1", "--to", "there"]) == 0
+    assert capsys.readouterr().out.endswith("train them with: dfl-study run small.yaml --to there\n")
 
 
 def test_places_of_several_columns_are_told_apart(planned, tmp_path, monkeypatch):

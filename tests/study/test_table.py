@@ -159,3 +159,9 @@ def test_latex_is_booktabs_with_everything_written_out(filled):
 def test_the_picture_is_a_png(filled, tmp_path):
     made = draw(make_table(filled(ACCURACIES, published={"Local": {"IID": 75}})), tmp_path / "made" / "small.png")
     assert made.read_bytes().startswith(b"\x89PNG")
+
+
+def test_one_seed_is_called_no_deviation(planned):
+    notes = make_table(planned(seeds=[7])).notes
+    assert any("in percent; of seed 7 alone (" in note for note in notes)
+    assert not any("standard deviation" in note for note in notes)

@@ -234,7 +234,7 @@ def test_real_trials_choose_the_same_whatever_the_labels_of_test_images_are(stud
     study_of(base=base, rows=rows, columns=columns, tune=tune)
     assert main(["run", "small.yaml"]) == 0
     out = capsys.readouterr().out
-    assert "small: tune, 3 trials of each of 1 rows and columns" in out
+    assert "small: tune, 1 place of the table, 3 trials each" in out
     assert "- tuned: 3 trials of each row and column (TPE, seed 0, 3 rounds each), by validation accuracy" in out
     first = yaml.safe_load(tuned_file(FOLDER, 1.0).read_text())["chosen"][0]
     assert f"- chosen: Gossip, IID: model.optimizer.lr {first['values']['model.optimizer.lr']:.4g}" in out

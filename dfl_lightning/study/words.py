@@ -1,0 +1,27 @@
+"""Numbers and times as people read them."""
+
+from __future__ import annotations
+
+
+def counted(number: int, what: str) -> str:
+    """A number of things for people.
+
+    Example:
+        >>> counted(1, "cell"), counted(2, "cell")
+        ('1 cell', '2 cells')
+    """
+    return f"{number} {what}{'' if number == 1 else 's'}"
+
+
+def as_time(seconds: float) -> str:
+    """Seconds for people.
+
+    Example:
+        >>> as_time(75), as_time(3 * 3600 + 120), as_time(100 * 3600)
+        ('1:15', '3:02:00', '4 days 4:00:00')
+    """
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    clock = f"{hours}:{minutes:02}:{rest:02}" if hours or days else f"{minutes}:{rest:02}"
+    return f"{days} day{'s' * (days > 1)} {clock}" if days else clock
