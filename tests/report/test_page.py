@@ -78,6 +78,15 @@ def test_a_page_asks_for_nothing_complains_of_nothing_and_fits_the_screen(page, 
     assert seen.page.locator("#graph canvas").count() == seen.page.locator("#heat canvas").count() == 1
 
 
+def test_every_figure_stands_in_its_section_under_its_title(page, open_page):
+    text = page.read_text(encoding="utf-8")
+    ids = re.findall(r"""\bid=['"]([^'"]+)['"]""", text[text.index("<main>") : text.index("<script")])
+    assert len(ids) == len(set(ids))  # a chart would be drawn in place of what has its id
+    seen = open_page(page)
+    assert seen.page.locator("main > section > h2").count() == seen.page.locator("main > section").count()
+    assert seen.page.locator("#clients figure figcaption h3").count() >= 2
+
+
 MARKS = """(name) => {
   const found = { rule: [], rect: [], symbol: [] };
   const walk = (item) => {

@@ -157,7 +157,7 @@ def _figure(figure: Figure) -> str:
     label = escape(f"{figure.title}. {figure.note}", quote=True)
     return (
         f"<figure class='{figure.shape}'><figcaption><h3>{escape(figure.title)}</h3>{note}</figcaption>"
-        f"<div class='chart' id='{name}' data-chart='{name}' role='img' aria-label=\"{label}\" "
+        f"<div class='chart' id='chart-{name}' data-chart='{name}' role='img' aria-label=\"{label}\" "
         f"style='min-height:{height}px'></div>"
         f"<details class='numbers' data-of='{name}'><summary>Numbers</summary><div class='slot'></div></details>"
         "</figure>"

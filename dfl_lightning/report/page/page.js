@@ -45,7 +45,7 @@
   }
   async function drawAll() {
     await drawLinked();
-    for (const [name, spec] of Object.entries(data.charts)) await draw(byId(name), spec, plain);
+    for (const [name, spec] of Object.entries(data.charts)) await draw(byId(`chart-${name}`), spec, plain);
     report.ready = true;
     report.drawn += 1;
   }
