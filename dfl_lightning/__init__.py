@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 __all__ = [
     "DFLModule",
     "DFLTrainer",
+    "LinkMemory",
+    "Links",
     "Round",
     "RoundCallback",
     "UserError",
@@ -36,6 +38,8 @@ __version__ = "0.1.0"
 _HOMES = {
     "DFLModule": "module",
     "DFLTrainer": "trainer",
+    "LinkMemory": "links",
+    "Links": "links",
     "Round": "round",
     "RoundCallback": "round",
     "UserError": "utils.errors",

@@ -18,6 +18,7 @@ from dfl_lightning.bank.references import References
 from dfl_lightning.callbacks.base import Aggregation, Outgoing, Selection, Substitution, Threshold
 from dfl_lightning.engines.jobs import Trained, Training
 from dfl_lightning.functional import count_votes
+from dfl_lightning.links import AllPairs, Links
 from dfl_lightning.round.callback import call_round_hook, draws_by_name_only
 from dfl_lightning.round.hosts import RunModule, RunTrainer
 from dfl_lightning.round.record import Round
@@ -71,9 +72,9 @@ class RoundProtocol:
         round.log("active", int(round.active[: round.num_clients].sum()))
         self._settle_availability(round)
         round.jobs = self.federation.start_of_training(round.active)
-        round.candidates = round.available.clone()
+        round.candidates = round.available
         call_round_hook(trainer, "on_propose", round)
-        self._promise_type(round.candidates, bool, (round.num_nodes,) * 2, Selection, "candidates")
+        self._promise_links(round, round.candidates, Selection, "candidates")
         self._promise_reach(round, round.candidates, "proposed")
         owners = round.jobs.owners
         twice = torch.nonzero(torch.bincount(owners, minlength=1) > 1).squeeze(1)
@@ -105,16 +106,17 @@ class RoundProtocol:
             self._promise_sent()
             call_round_hook(trainer, "on_trained", round)
             call_round_hook(trainer, "on_compare", round)
-            self._promise_type(round.similarity, float, (round.num_nodes,) * 2, Selection, "similarity")
-            self._promise_type(round.scores, float, (round.num_nodes,) * 2, Selection, "scores")
+            for field in ("similarity", "scores"):
+                beside = (len(round.candidates),) if getattr(round, field) is not None else ()
+                self._promise_type(getattr(round, field), float, beside, Selection, field, "as many as candidates")
             call_round_hook(trainer, "on_threshold", round)
             self._promise_type(round.threshold, float, (round.num_nodes,), Threshold, "threshold")
             call_round_hook(trainer, "on_select", round)
             self._promise(round.selected is not None, Selection, "selected nothing; write round.selected")
             assert round.selected is not None
-            self._promise_type(round.selected, bool, (round.num_nodes,) * 2, Selection, "selected")
+            self._promise_links(round, round.selected, Selection, "selected")
             self._promise_reach(round, round.selected, "selected")
-            round.selected &= round.receivers[:, None]
+            round.selected = round.selected.between(receivers=round.receivers)
             self._substitute(round)
             self._weigh(round)
             objective = self.federation.objective
@@ -141,11 +143,12 @@ class RoundProtocol:
         federation, index = self.federation, self.bank.boundary.round
         n, m = federation.num_nodes, federation.num_clients
         reachable = federation.topology.reachable(index)
-        loops = torch.nonzero(reachable.diagonal()).squeeze(1)
+        self._promise_links(None, reachable, None, "a topology's links", n)
+        loops = _loops(reachable)
         self._promise(
             not len(loops), None, lambda: f"has a topology with self loops, the first at node {int(loops[0])}"
         )
-        empty = torch.zeros(n, n, dtype=torch.bool)
+        empty = Links.none(n)
         return Round(
             index=index,
             federation=federation,
@@ -165,11 +168,10 @@ class RoundProtocol:
         round.receivers = round.active.clone()
         if round.num_servers:
             round.receivers[: round.num_clients] = False
-        round.available = round.reachable & round.receivers[:, None]
-        if round.num_servers:
-            round.available[:, round.num_clients :] = False
+        senders = round.clients_only
         if self.federation.policy(Substitution) is None:
-            round.available &= round.active[None, :]
+            senders = senders & round.active
+        round.available = round.reachable.between(round.receivers, senders)
 
     def _quarantine(self, round: Round, result: Trained) -> None:
         bad = round.jobs.owners[~result.finite]
@@ -187,7 +189,8 @@ class RoundProtocol:
         round.active[bad] = False
         round.losses[bad] = float("nan")
         self._settle_availability(round)
-        round.candidates &= round.available
+        senders = round.clients_only if self.federation.policy(Substitution) else round.active
+        round.candidates = round.candidates.between(round.receivers, senders)
         self.module.warn_of_divergence(
             bad.tolist(),
             f"round {round.index}: training of client {{}} diverged; nobody mixes it "
@@ -196,47 +199,47 @@ class RoundProtocol:
 
     def _substitute(self, round: Round) -> None:
         n = round.num_nodes
-        own = torch.arange(n).expand(n, n)
-        round.stand_in = own if self.federation.policy(Substitution) is None else own.clone()  # nobody else writes it
+        assert round.selected is not None
+        round.stand_in = round.selected.senders.clone()
         call_round_hook(self.trainer, "on_substitute", round)
         aggregation = self.federation.policy(Aggregation)
         assert aggregation is not None
-        assert round.selected is not None
         rows = n + round.num_clients * len(round.substitutes)
-        self._promise_type(round.stand_in, int, (n, n), Substitution, "stand_in")
+        selected = round.selected
+        self._promise_type(round.stand_in, int, (len(selected),), Substitution, "stand_in", "as many as are selected")
         stand_in = round.stand_in
         wrong = (stand_in < -1) | (stand_in >= rows)
         self._promise(
             not wrong.any(),
             Substitution,
             lambda: (
-                f"names a row that does not exist: {_first(wrong, stand_in)}; "
+                f"names a row that does not exist: {_first(wrong, stand_in, selected)}; "
                 f"rows are 0 to {rows - 1}, or -1 for the mean"
             ),
         )
-        round.log("neighbours", float(round.selected.sum(1)[round.receivers].double().mean()))
-        include_self = round.receivers & torch.tensor(aggregation.include_self)
-        include_self[round.num_clients :] = False  # a server has no model of its own to offer
-        round.votes = count_votes(round.selected, round.stand_in, round.active, include_self, rows)
+        round.log("neighbours", float(selected.count[round.receivers].double().mean()))
+        include_self = round.receivers & torch.tensor(aggregation.include_self) & round.clients_only
+        round.voters, round.votes = count_votes(selected, stand_in, round.active, include_self, rows, round.receivers)
 
     def _weigh(self, round: Round) -> None:
         call_round_hook(self.trainer, "on_weigh", round)
-        weights, votes = round.weights, round.votes
+        weights, votes, voters = round.weights, round.votes, round.voters
         assert votes is not None
+        assert voters is not None
         self._promise(weights is not None, Aggregation, "wrote no weights; write round.weights in on_weigh")
         assert weights is not None
         got, asked = list(weights.shape), list(votes.shape)
         self._promise(got == asked, Aggregation, f"wrote weights {got}; they must be {asked}, as round.votes is")
         wrong = ~weights.isfinite()
         self._promise(
-            not wrong.any(), Aggregation, lambda: f"wrote a weight that is no number: {_first(wrong, weights)}"
+            not wrong.any(), Aggregation, lambda: f"wrote a weight that is no number: {_first(wrong, weights, voters)}"
         )
-        idle = _without_vote(weights, votes)
+        idle = (weights != 0) & (votes == 0) & (voters.receivers != voters.senders)
         self._promise(
-            not idle.any(), Aggregation, lambda: f"gave weight to a row without a vote: {_first(idle, weights)}"
+            not idle.any(), Aggregation, lambda: f"gave weight to a row without a vote: {_first(idle, weights, voters)}"
         )
-        sums = weights.sum(1)
-        off = ((sums - 1).abs() >= 1e-6) & (weights != 0).any(1)  # below 0 a weight may be: a server's step above 1
+        sums = voters.sum(weights.double())
+        off = ((sums - 1).abs() >= 1e-6) & voters.any(weights != 0)  # below 0 a weight may be: a server's step above 1
         self._promise(
             not off.any(), Aggregation, lambda: f"wrote weights that do not sum to 1: {_first(off, sums)} as their sum"
         )
@@ -244,9 +247,9 @@ class RoundProtocol:
     def _costs(self, round: Round) -> dict[str, float]:
         """What the round's messages were, as means over clients; bytes of shared columns (buffers too) and proxies."""
         ledger, m = round.ledger, round.num_clients
-        models = int(ledger.models.sum()) + ledger.repeated
-        proxies = sum(int(pairs.sum()) for pairs in ledger.parts.values())
-        probes = models - int((ledger.models & ledger.mixed).sum()) if not round.num_servers else 0
+        models = len(ledger.models) + ledger.repeated
+        proxies = sum(map(len, ledger.parts.values()))
+        probes = models - len(ledger.mixed) if not round.num_servers else 0
         costs = {
             "models_received": models / m,
             "probes_received": probes / m,
@@ -260,24 +263,46 @@ class RoundProtocol:
             costs["diverged"] = float(round.diverged.sum())
         return costs
 
-    def _promise_type(self, value: Tensor | None, kind: type, shape: tuple[int, ...], family: type, field: str) -> None:
-        """What a hook wrote is what the next one reads: bool, int (long) or any float, of this shape."""
+    def _promise_type(
+        self, value: Tensor | None, kind: type, shape: tuple[int, ...], family: type, field: str, why: str = ""
+    ) -> None:
+        """What a hook wrote is what the next one reads: int (long) or any float, of this shape."""
         if value is None:
             return
-        right = value.is_floating_point() if kind is float else value.dtype == {bool: torch.bool, int: torch.long}[kind]
+        if not isinstance(value, Tensor):
+            self._promise(False, family, f"wrote {field} of type {type(value).__name__}; it must be a tensor")
+        right = value.is_floating_point() if kind is float else value.dtype == torch.long
         got = f"{str(value.dtype)[6:]} {list(value.shape)}"
         kept = right and value.shape == shape
-        self._promise(kept, family, f"wrote {field} of type {got}; it must be {kind.__name__} {list(shape)}")
+        self._promise(
+            kept, family, f"wrote {field} of type {got}; it must be {kind.__name__} {list(shape)}{why and ', '}{why}"
+        )
 
-    def _promise_reach(self, round: Round, pairs: Tensor, did: str) -> None:
+    def _promise_links(self, round: Round | None, links: object, family: type | None, field: str, n: int = 0) -> None:
+        """A list of links between the nodes of the run, and nothing else."""
+        n = n if round is None else round.num_nodes
+        if isinstance(links, Links):
+            shape = (links.nodes, links.rows)
+            self._promise(shape == (n, n), family, f"wrote {field} between {shape[0]} nodes; there are {n}")
+            return
+        matrix = isinstance(links, Tensor)
+        got = f"{str(links.dtype)[6:]} {list(links.shape)}" if isinstance(links, Tensor) else type(links).__name__
+        remedy = "; a matrix becomes one by Links.from_mask(matrix)" if matrix else ""
+        self._promise(False, family, f"wrote {field} of type {got}; it must be Links{remedy}")
+
+    def _promise_reach(self, round: Round, links: Links, did: str) -> None:
         """Receivers look at, and learn from, those only that they can hear."""
-        wrong = pairs & ~round.available
+        if links is round.available or (links is round.candidates and links is round.selected):
+            return  # these have been looked at
+        wrong = ~links.within(round.available)
 
         def broken() -> str:
-            receiver, sender = torch.nonzero(wrong)[0].tolist()
+            first = int(torch.nonzero(wrong)[0])
+            receiver, sender = int(links.receivers[first]), int(links.senders[first])
+            reached = bool(links.keep(wrong).within(round.reachable)[0])
             if receiver == sender:
                 why = "is the receiver itself"
-            elif not round.reachable[receiver, sender]:
+            elif not reached:
                 why = "is out of its reach"
             else:
                 why = "is down" if round.receivers[receiver] else "is in its reach, but the receiver does not mix"
@@ -321,27 +346,31 @@ class RoundProtocol:
             raise UserError(f"round {self.bank.boundary.round}: {who} {what}")
 
 
-def _without_vote(weights: Tensor, votes: Tensor) -> Tensor:
-    """Which weights nobody voted for, bool [n, P]; a receiver's own row needs no vote."""
-    counted = (weights != 0) & (votes == 0)
-    counted.fill_diagonal_(False)
-    return counted
+def _loops(links: Links) -> Tensor:
+    """Nodes that are linked to themselves, long."""
+    if isinstance(links, AllPairs):
+        return torch.empty(0, dtype=torch.long)
+    return links.receivers[links.receivers == links.senders]
 
 
-def _first(wrong: Tensor, values: Tensor) -> str:
+def _first(wrong: Tensor, values: Tensor, links: Links | None = None) -> str:
     """The first place that is wrong, and what is there.
 
     Args:
-        wrong: bool [n] over receivers, or [n, P] over receivers and rows.
+        wrong: bool [n] over receivers, or [E] over links.
         values: of the same shape.
+        links: beside which they stand; None: over receivers.
 
     Example:
-        >>> _first(torch.tensor([[False, False], [False, True]]), torch.tensor([[0.0, 1.0], [0.5, torch.nan]]))
-        'receiver 1 has nan in column 1'
+        >>> two = Links.of(torch.tensor([0, 1]), torch.tensor([1, 0]), nodes=2)
+        >>> _first(torch.tensor([False, True]), torch.tensor([0.5, torch.nan]), two)
+        'receiver 1 has nan for row 0'
     """
-    place = torch.nonzero(wrong)[0].tolist()
-    value = f"{values[tuple(place)].item():.6g}"
-    return f"receiver {place[0]} has {value}" + (f" in column {place[1]}" if len(place) == 2 else "")
+    place = int(torch.nonzero(wrong)[0])
+    value = f"{values[place].item():.6g}"
+    if links is None:
+        return f"receiver {place} has {value}"
+    return f"receiver {int(links.receivers[place])} has {value} for row {int(links.senders[place])}"
 
 
 def _copied(state: Any, before: Any) -> Any:

@@ -58,7 +58,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "rows",
         "data",
         "work",
-        "pairs",
+        "links",
         "predicted",
         "measured",
         "predicted/measured",
@@ -136,14 +136,14 @@ def add(table: Table, found: dict[str, Any]) -> None:
     """A row of the table."""
     predicted = found["predicted"]
     total = sum(predicted.values())
-    megabytes = [predicted["rows"], predicted["data"], predicted["work"], predicted["pairs"], total, found["grown"]]
+    megabytes = [predicted["rows"], predicted["data"], predicted["work"], predicted["links"], total, found["grown"]]
     table.rows.append(
         [
             f"{found['clients']} x {found['samples']}, {found['network']}, B {found['batch_size']}",
             *(f"{number / 1e6:.1f}" for number in megabytes),
             *(
                 f"{part / found['grown']:.2f}" if found["grown"] else "–"
-                for part in (total, total - predicted["pairs"])
+                for part in (total, total - predicted["links"])
             ),
         ]
     )

@@ -14,7 +14,6 @@ from pathlib import Path
 import matplotlib
 import networkx as nx
 import numpy as np
-import torch
 
 from dfl_lightning.topology import load_topology
 from dfl_lightning.utils.errors import UserError
@@ -53,8 +52,8 @@ def draw_topology(source: str, picture: Path, clients: int, round: int, seed: in
     topology = load_topology(source, clients, seed)
     graph = nx.DiGraph()
     graph.add_nodes_from(range(topology.num_nodes))
-    receivers, senders = torch.nonzero(topology.reachable(round), as_tuple=True)
-    graph.add_edges_from(zip(senders.tolist(), receivers.tolist(), strict=True), weight=0.25)
+    links = topology.reachable(round)
+    graph.add_edges_from(zip(links.senders.tolist(), links.receivers.tolist(), strict=True), weight=0.25)
     groups = np.zeros(topology.num_nodes, dtype=int)
     if topology.clusters is not None:
         groups[:clients] = topology.clusters.numpy()

@@ -17,7 +17,8 @@ PACKAGE = Path(__file__).parents[1] / "dfl_lightning"
 PICTURE = PACKAGE.parent / "docs" / "images" / "house.svg"
 ORDER = [
     *("study", "cli", "module", "trainer", "loop", "protocol", "report", "checkpoints", "callbacks"),
-    *("objectives", "models", "round", "engines", "bank", "distributed", "data", "topology", "functional", "utils"),
+    *("objectives", "models", "round", "engines", "bank", "distributed", "data", "topology", "functional"),
+    *("links", "utils"),
 ]
 """Rooms from the top to the ground; a room may import those below it, as tests/test_rooms.py sees to."""
 

@@ -101,8 +101,8 @@ def topology(path):
     found = load_topology(path, CLIENTS)
     found.describe(), found.warnings(), found.identity()
     for number in (0, 1, 7, 10**6):
-        assert found.reachable(number).shape == (found.num_nodes, found.num_nodes)
-        assert not found.reachable(number).diagonal().any()
+        assert found.reachable(number).mask.shape == (found.num_nodes, found.num_nodes)
+        assert not found.reachable(number).mask.diagonal().any()
         found.weights(number)
 
 

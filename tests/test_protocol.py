@@ -29,8 +29,10 @@ from dfl_lightning.callbacks import (
     Trace,
     Uniform,
 )
+from dfl_lightning.callbacks.base import spoken_terms
 from dfl_lightning.data import FromDataset
 from dfl_lightning.engines.jobs import Evaluation
+from dfl_lightning.links import Links
 from dfl_lightning.models import MLP
 from dfl_lightning.module import DFLModule
 from dfl_lightning.protocol import RoundProtocol, _all_finite
@@ -110,16 +112,20 @@ def setting(**fields):
     return write
 
 
+def entries(links):
+    return list(zip(links.receivers.tolist(), links.senders.tolist(), strict=True))
+
+
 def outsiders(round):
-    return torch.ones(4, 4, dtype=torch.bool) & ~torch.eye(4, dtype=torch.bool)
+    return Links.complete(4)
 
 
-def weights(matrix):
-    return breaking(Aggregation, on_weigh=setting(weights=lambda r: torch.tensor(matrix, dtype=torch.float64)))
+def weights(*numbers):
+    return breaking(Aggregation, on_weigh=setting(weights=lambda r: torch.tensor(numbers, dtype=torch.float64)))
 
 
-def select(matrix):
-    return breaking(Selection, on_select=setting(selected=lambda r: matrix))
+def select(links):
+    return breaking(Selection, on_select=setting(selected=lambda r: links))
 
 
 everybody = torch.ones(4, 4, dtype=torch.bool)
@@ -130,8 +136,8 @@ BROKEN = {
         r"Broken proposed sender 2 for receiver 0, which is out of its reach; stay within round\.available",
     ),
     "candidates of the wrong size": (
-        [breaking(Selection, on_propose=setting(candidates=lambda r: everybody[:3]))],
-        r"Broken wrote candidates of type bool \[3, 4\]; it must be bool \[4, 4\]",
+        [breaking(Selection, on_propose=setting(candidates=lambda r: Links.complete(3)))],
+        "Broken wrote candidates between 3 nodes; there are 4$",
     ),
     "two jobs for a client": (
         [breaking(Selection, on_propose=setting(jobs=lambda r: References.rows("models", torch.tensor([1, 1]))))],
@@ -139,53 +145,44 @@ BROKEN = {
     ),
     "similarity of the wrong size": (
         [breaking(Selection, on_compare=setting(similarity=lambda r: torch.zeros(3, 3)))],
-        r"Broken wrote similarity of type float32 \[3, 3\]; it must be float \[4, 4\]",
+        r"Broken wrote similarity of type float32 \[3, 3\]; it must be float \[8\], as many as candidates$",
     ),
     "scores that are no numbers": (
-        [breaking(Selection, on_compare=setting(scores=lambda r: everybody))],
-        r"Broken wrote scores of type bool \[4, 4\]; it must be float \[4, 4\]",
+        [breaking(Selection, on_compare=setting(scores=lambda r: torch.ones(8) > 0))],
+        r"Broken wrote scores of type bool \[8\]; it must be float \[8\], as many as candidates$",
     ),
     "a threshold for each pair": (
         [AFIND(), breaking(Threshold, on_threshold=setting(threshold=lambda r: torch.zeros(4, 4)))],
         r"Broken wrote threshold of type float32 \[4, 4\]; it must be float \[4\]",
     ),
     "nothing selected": ([breaking(Selection)], r"Broken selected nothing; write round\.selected"),
-    "oneself selected": ([select(everybody)], "Broken selected sender 0 for receiver 0, which is the receiver itself"),
+    "oneself selected": (
+        [select(Links.from_mask(everybody))],
+        "Broken selected sender 0 for receiver 0, which is the receiver",
+    ),
     "out of reach selected": (
         [select(outsiders(None))],
         "Broken selected sender 2 for receiver 0, which is out of its reach",
     ),
     "probabilities selected": (
         [select(torch.rand(4, 4))],
-        r"Broken wrote selected of type float32 \[4, 4\]; it must be bool",
-    ),
-    "weights without a vote": (
-        [Gossip(k=0), weights([[0.5, 0.5, 0, 0], [0, 1, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1]])],
-        "Broken gave weight to a row without a vote: receiver 0 has 0.5 in column 1$",
+        r"Broken wrote selected of type float32 \[4, 4\]; it must be Links; a matrix becomes one by Links.from_mask",
     ),
     "weights that are no shares": (
-        [Gossip(k=0), weights([[1, 0, 0, 0], [0, 1, 0, 0], [0, 0, 0.25, 0], [0, 0, 0, 0.5]])],
+        [Gossip(k=0), weights(1, 1, 0.25, 0.5)],
         "Broken wrote weights that do not sum to 1: receiver 2 has 0.25 as their sum$",
     ),
-    "a weight that is NaN, where there is a vote": (
-        [Gossip(k=0), weights([[1, 0, 0, 0], [0, NAN, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1]])],
-        "Broken wrote a weight that is no number: receiver 1 has nan in column 1$",
+    "a weight that is NaN": (
+        [Gossip(k=0), weights(1, NAN, 1, 1)],
+        "Broken wrote a weight that is no number: receiver 1 has nan for row 1$",
     ),
-    "a weight that is NaN, where there is none": (
-        [Gossip(k=0), weights([[1, 0, 0, 0], [0, 1, 0, 0], [0, 0, 1, 0], [0, NAN, 0, 1]])],
-        "Broken wrote a weight that is no number: receiver 3 has nan in column 1$",
+    "infinite weights": (
+        [Gossip(k="all"), weights(*[0, 1, 0] * 2, *[math.inf, 0, -math.inf], 0, 1, 0)],
+        "Broken wrote a weight that is no number: receiver 2 has inf for row 1$",
     ),
-    "an infinite weight": (
-        [Gossip(k=0), weights([[1, 0, 0, 0], [0, 1, 0, 0], [math.inf, 0, -math.inf, 0], [0, 0, 0, 1]])],
-        "Broken wrote a weight that is no number: receiver 2 has inf in column 0$",
-    ),
-    "a negative weight without a vote": (
-        [Gossip(k=0), weights([[1, 0, 0, 0], [0, 2, 0, -1], [0, 0, 1, 0], [0, 0, 0, 1]])],
-        "Broken gave weight to a row without a vote: receiver 1 has -1 in column 3$",
-    ),
-    "weights for clients only": (
-        [Gossip(k=0), weights([[1.0], [1.0], [1.0], [1.0]])],
-        r"Broken wrote weights \[4, 1\]; they must be \[4, 4\], as round\.votes is$",
+    "weights as a matrix": (
+        [Gossip(k=0), weights(*torch.eye(4).tolist())],
+        r"Broken wrote weights \[4, 4\]; they must be \[4\], as round\.votes is$",
     ),
     "no weights": ([Gossip(k=0), breaking(Aggregation)], r"Broken wrote no weights; write round\.weights in on_weigh$"),
     "models that are not finite": (
@@ -213,14 +210,14 @@ def test_a_broken_promise_names_round_and_policy(what):
     ("stand_in", "sentence"),
     [
         (
-            lambda r: torch.full((4, 4), 4),
-            "names a row that does not exist: receiver 0 has 4 in column 0; rows are 0 to 3",
+            lambda r: torch.full((6,), 4),
+            "names a row that does not exist: receiver 0 has 4 for row 1; rows are 0 to 3",
         ),
         (
-            lambda r: torch.tensor([[0, 1, 2, 3]] * 3 + [[0, 1, -2, 3]]),
-            "names a row that does not exist: receiver 3 has -2 in column 2; rows are 0 to 3, or -1 for the mean",
+            lambda r: torch.tensor([1, 2, 3, 0, 2, -2]),
+            "names a row that does not exist: receiver 1 has -2 for row 3; rows are 0 to 3, or -1 for the mean",
         ),
-        (lambda r: torch.zeros(4, 4), r"wrote stand_in of type float32 \[4, 4\]; it must be int \[4, 4\]"),
+        (lambda r: torch.zeros(6), r"wrote stand_in of type float32 \[6\]; it must be int \[6\], as many as are"),
     ],
 )
 def test_a_substitution_must_name_rows_that_exist(stand_in, sentence, half_down):
@@ -243,16 +240,14 @@ def test_a_job_for_a_client_that_is_down_is_refused(half_down):
     ],
 )
 def test_who_is_down_is_neither_proposed_nor_selected(hook, field, sentence, half_down):
-    broken = breaking(Selection, **{hook: setting(**{field: lambda r: r.reachable.clone()})})
+    broken = breaking(Selection, **{hook: setting(**{field: lambda r: r.reachable})})
     with pytest.raises(UserError, match=f"^round 0: Broken {sentence}"):
         go(broken, Uniform(), half_down())
 
 
 def test_nobody_is_selected_for_a_receiver_that_is_down(half_down):
     def last_row(round):
-        pairs = torch.zeros(4, 4, dtype=torch.bool)
-        pairs[3, 0] = True
-        return pairs
+        return Links.of(torch.tensor([3]), torch.tensor([0]), 4)
 
     broken = breaking(Selection, on_select=setting(selected=last_row))
     with pytest.raises(UserError, match=r"selected sender 0 for receiver 3, which is in its reach, but the receiver"):
@@ -264,17 +259,18 @@ def test_weights_below_zero_and_weights_of_integers_are_shares_too():
         """A step of 2 from the first neighbour: twice one's own less what it says."""
 
         def on_weigh(self, round):
-            round.weights = (2 * torch.eye(4) - torch.eye(4).roll(1, 1)).long()
+            matrix = (2 * torch.eye(4) - torch.eye(4).roll(1, 1)).long()
+            round.weights = matrix[round.voters.receivers, round.voters.senders]
 
     round, _ = go(Gossip(k="all"), Beyond())
     trained = round.bank.rows("models")
     assert torch.isfinite(trained).all()
-    assert round.weights.sum(1).tolist() == [1, 1, 1, 1]
+    assert round.voters.sum(round.weights).tolist() == [1, 1, 1, 1]
 
 
 def test_a_topology_with_self_loops_is_refused(monkeypatch):
     trainer, protocol = set_up(Gossip(k=0), Uniform())
-    monkeypatch.setattr(type(trainer.lightning_module.topology), "reachable", lambda self, round: everybody.clone())
+    monkeypatch.setattr(type(trainer.lightning_module.topology), "reachable", lambda *_: Links.from_mask(everybody))
     with pytest.raises(UserError, match="self loops, the first at node 0"):
         one_round(protocol)
 
@@ -293,14 +289,14 @@ def test_scores_and_thresholds_of_any_float_type_will_do():
         reads = frozenset({"threshold"})
 
         def on_compare(self, round):
-            round.scores = torch.arange(4.0).expand(4, 4)
+            round.scores = round.candidates.senders.float()
 
     class Two(Threshold):
         def on_threshold(self, round):
             round.threshold = torch.full((4,), 2.0)
 
     round, _ = go(Mine(), Two(), Uniform())
-    assert torch.nonzero(round.selected).tolist() == [[0, 2], [0, 3], [1, 2], [1, 3], [2, 3], [3, 2]]
+    assert entries(round.selected) == [(0, 2), (0, 3), (1, 2), (1, 3), (2, 3), (3, 2)]
 
 
 def test_hooks_are_called_in_their_order():
@@ -348,7 +344,7 @@ def test_a_dropped_client_neither_trains_nor_mixes_nor_is_mixed(half_down):
     before = protocol.bank.boundary.rows["models"].clone()
     round, _ = one_round(protocol)
     assert torch.equal(protocol.bank.boundary.rows["models"][2:], before[2:])
-    assert torch.nonzero(round.selected).tolist() == [[0, 1], [1, 0]]
+    assert entries(round.selected) == [(0, 1), (1, 0)]
 
 
 # --- divergence -------------------------------------------------------------------------------------------------------
@@ -363,8 +359,8 @@ def test_a_client_that_diverges_is_left_alone(topology):
         assert metrics["diverged"] == 1
         assert round.diverged.tolist() == [False, True, False, False]
         assert round.losses.isnan().tolist() == [False, True, False, False]
-        assert not round.votes[:, 1].any()
-        assert not round.selected[1].any()
+        assert 1 not in round.voters.senders.tolist()
+        assert 1 not in round.selected.receivers.tolist()
         after = protocol.bank.boundary.rows["models"]
         assert torch.equal(after[1], before[1])
         assert after.isfinite().all()
@@ -427,7 +423,7 @@ def test_shared_parameters_alone_are_sent():
 
 def test_afind_costs_a_proxy_a_neighbour_in_reach_and_a_model_a_selected_one():
     round, metrics = go(AFIND(), AdaptiveThreshold(), Boltzmann(), topology="ring")
-    mixed = int(round.selected.sum())
+    mixed = len(round.selected)
     assert costs(metrics) == [mixed, 0, 8, 4 * (mixed * WIDTH + 8 * LAYER)]
 
 
@@ -461,8 +457,8 @@ def test_a_model_that_is_looked_at_and_mixed_costs_once():
         k = 1
 
         def on_compare(self, round):
-            round.scores = -round.evaluate_pairs(round.candidates)
-            round.evaluate_pairs(round.candidates)
+            round.scores = -round.loss_of(round.candidates)
+            round.loss_of(round.candidates)
 
     assert costs(go(Prober(), Boltzmann())[1]) == [12, 8, 0, 4 * 12 * WIDTH]
 
@@ -470,7 +466,8 @@ def test_a_model_that_is_looked_at_and_mixed_costs_once():
 def test_models_from_before_the_training_cost_as_much():
     class Lazy(Uniform):
         def on_mix(self, round):
-            round.mix([(round.weights, "models")], into="models", where=round.receivers)
+            ((weights, _),) = spoken_terms(round, round.weights, round.receivers)
+            round.mix([(weights, "models")], into="models", where=round.receivers)
 
     assert costs(go(Gossip(k=2), Lazy())[1]) == [8, 0, 0, 4 * 8 * WIDTH]
 
@@ -556,14 +553,14 @@ def test_an_abandoned_round_leaves_no_trace_in_the_policies():
     _trainer, protocol = set_up(selection, AdaptiveThreshold(), Boltzmann())
     one_round(protocol)
     protocol.bank.boundary = protocol.bank.boundary._replace(callbacks=protocol.capture())
-    remembered = selection.similarity.nan_to_num()
+    remembered = selection.similarity.values
     round = protocol.begin()
     protocol.train(round)
     protocol.mix(round)  # and then the power fails
-    assert not torch.equal(selection.similarity.nan_to_num(), remembered)
+    assert not torch.equal(selection.similarity.values, remembered)
     protocol.bank.abandon()
     protocol.take_up()
-    assert torch.equal(selection.similarity.nan_to_num(), remembered)
+    assert torch.equal(selection.similarity.values, remembered)
 
 
 def test_a_policy_of_a_few_lines_works():
@@ -576,7 +573,7 @@ def test_a_policy_of_a_few_lines_works():
             round.scores = -round.compare("trained", round.candidates).distances
 
     round, _ = go(Nearest(), Uniform())
-    assert (round.selected.sum(1) == 1).all()
+    assert (round.selected.count == 1).all()
 
 
 def test_a_dropout_must_say_how_it_draws():

@@ -13,12 +13,12 @@ from torch import Tensor
 
 from dfl_lightning.bank.card import one_sentence
 from dfl_lightning.bank.layout import Columns, Layout
-from dfl_lightning.bank.matmul import product
-from dfl_lightning.bank.mixing import mix_rows
+from dfl_lightning.bank.mixing import mix_rows, weighted_sums
 from dfl_lightning.bank.reducing import Received, Reduce, reduce_rows
-from dfl_lightning.bank.references import References
+from dfl_lightning.bank.references import References, Weights
 from dfl_lightning.bank.similarity import Comparison, compare_rows, compare_two_sets
 from dfl_lightning.distributed.communicator import Ranks
+from dfl_lightning.links import Links
 from dfl_lightning.utils.thread_pool import workers
 
 
@@ -198,7 +198,7 @@ class Bank:
         stop = self.layout.width if stop is None else stop
         value: Tensor | None = None
         for term in references.terms:
-            if term.which.is_floating_point():
+            if isinstance(term.which, Weights):
                 part = self._weighted(term.rows, term.which, start, stop)
             else:
                 part = self._take(term.rows, term.which, start, stop)
@@ -222,13 +222,14 @@ class Bank:
         taken[away] = guests[:, start:stop][slots[nodes[away]].to(rows.device)]
         return taken
 
-    def _weighted(self, name: str, weights: Tensor, start: int, stop: int) -> Tensor:
-        """The product weights [J, n] @ rows; only rows that have a weight are read."""
-        used = torch.nonzero(weights.any(0)).squeeze(1)
-        rows = self.rows(name)
-        weights = weights[:, used].to(rows.device, rows.dtype).contiguous()
+    def _weighted(self, name: str, weights: Weights, start: int, stop: int) -> Tensor:
+        """The sums weights @ rows; only rows that have a weight are read."""
+        used, places = weights.rows.unique(return_inverse=True)
+        rows, shape = self.rows(name), (len(weights), len(used))
         here = self.ranks.count == 1 and len(used) == len(rows)
-        return product(weights, rows[:, start:stop] if here else self._take(name, used.cpu(), start, stop))
+        block = rows[:, start:stop] if here else self._take(name, used, start, stop)
+        receivers, shares = weights.jobs.to(block.device), weights.shares.to(block.device, block.dtype)
+        return weighted_sums(receivers, places.to(block.device), shares, shape)(block)
 
     @contextmanager
     def brought(self, references: References) -> Iterator[None]:
@@ -253,7 +254,7 @@ class Bank:
         Plain rows are read as they are asked for, without a copy of whole rows in between; combinations are put
         together in one go.
         """
-        if all(not term.which.is_floating_point() for term in references.terms):
+        if not any(isinstance(term.which, Weights) for term in references.terms):
             return partial(self.materialise, references)
         rows = self.materialise(references)
         return lambda start, stop: rows[:, start:stop]
@@ -304,17 +305,17 @@ class Bank:
     def compare(
         self,
         rows: str | Tensor,
-        pairs: Tensor,
+        links: Links,
         columns: Columns | None = None,
         relative_to: str | None = None,
         centre: bool = False,
         to: str | None = None,
     ) -> Comparison:
-        """Cosines and distances between clients' rows.
+        """Cosines and distances between clients' rows, one of each a link.
 
         Args:
             rows: a row set's name, or a matrix such as `gradients` returns.
-            pairs: bool [m, m], receiver by sender.
+            links: of clients, whom each receiver compares itself with.
             columns: which columns; default the shared parameters.
             relative_to: nothing, `start` (each job's reference) or a row set: what is subtracted from the rows; of a
                 sender, by the sender itself.
@@ -354,12 +355,12 @@ class Bank:
         columns = self.layout.shared_parameters if columns is None else columns
         with self.timed("compare"), one_sentence(), nullcontext() if moving is None else self.brought(moving):
             if changed is None:
-                return compare_rows(read, self.num_clients, pairs, columns, centre, self.ranks)
+                return compare_rows(read, self.num_clients, links, columns, centre, self.ranks)
             with self.ranks.doubled(self.num_clients) as ranks:
-                return compare_two_sets(read, pairs, changed[: self.num_clients], columns, centre, ranks)
+                return compare_two_sets(read, links, changed[: self.num_clients], columns, centre, ranks)
 
     def mix(
-        self, terms: Sequence[tuple[Tensor, str]], into: str, where: Tensor, columns: Columns | None = None
+        self, terms: Sequence[tuple[Weights | Tensor, str]], into: str, where: Tensor, columns: Columns | None = None
     ) -> None:
         """Rows `where` of the set `into` become the sum over terms of weights @ rows.
 
@@ -367,7 +368,7 @@ class Bank:
         reuses the buffer of `trained`.
 
         Args:
-            terms: (weights [w, n], row set) summands.
+            terms: (weights of nodes' rows in w sums, or a matrix [w, n]; row set) summands.
             into: a persistent set, or one made by `scratch`.
             where: bool [n] or long [w], the nodes whose rows are written; w of them.
             columns: default the shared columns.

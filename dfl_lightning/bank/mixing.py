@@ -9,6 +9,7 @@ from torch import Tensor
 
 from dfl_lightning.bank.layout import Columns
 from dfl_lightning.bank.matmul import one_blas_thread, product, scratch
+from dfl_lightning.bank.references import Weights
 from dfl_lightning.distributed.communicator import Ranks
 from dfl_lightning.utils.thread_pool import Workers, workers
 
@@ -43,7 +44,7 @@ def block_width(rows: int, itemsize: int, memory: int) -> int:
 
 
 def mix_rows(
-    terms: Sequence[tuple[Tensor, Tensor]],
+    terms: Sequence[tuple[Weights | Tensor, Tensor]],
     into: Tensor,
     where: Tensor,
     columns: Columns,
@@ -61,7 +62,8 @@ def mix_rows(
     columns at a time. Neither they nor threads show in the bits.
 
     Args:
-        terms: (weights [w, n], rows [own, width]) summands; the same weights in every process.
+        terms: (weights of n rows in w sums, or a matrix [w, n]; rows [own, width]) summands; the same weights in every
+            process.
         into: [own, width], written in place; its dtype is that of the sums.
         where: long [w], the nodes whose rows are written.
         columns: which columns.
@@ -72,7 +74,7 @@ def mix_rows(
     if not len(where) or not len(columns):
         return
     ranks = ranks or Ranks.alone(max(len(into), *(len(rows) for _, rows in terms)))
-    receivers, senders, shares = _entries([weights for weights, _ in terms], into)
+    receivers, senders, shares = _entries([Weights.of(weights) for weights, _ in terms], into)
     sizes = [weights.shape[1] for weights, _ in terms]
     heard = torch.zeros(sum(sizes), dtype=torch.bool, device=into.device)
     heard[senders] = True
@@ -197,19 +199,18 @@ def _writer(into: Tensor, where: Tensor) -> Callable[[int, int, Tensor], object]
     return lambda start, stop, values: into[:, start:stop].index_copy_(0, where, values)
 
 
-def _entries(parts: Sequence[Tensor], like: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def _entries(parts: Sequence[Weights], like: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Weights that are not 0, row by row: receivers and senders, long [k], and shares, [k] in the type of `like`.
 
     Args:
-        parts: weights [w, rows] of one term after the other; senders are counted through.
+        parts: weights of one term after the other; senders are counted through.
         like: whose device and type.
     """
     found: list[tuple[Tensor, ...]] = []
     before = 0
     for weights in parts:
-        receivers, senders = torch.nonzero(weights, as_tuple=True)
-        shares = weights[receivers, senders].to(like.device, like.dtype)
-        found.append((receivers.to(like.device), senders.to(like.device) + before, shares))
+        shares = weights.shares.to(like.device, like.dtype)
+        found.append((weights.jobs.to(like.device), weights.rows.to(like.device) + before, shares))
         before += weights.shape[1]
     receivers, senders, shares = (torch.cat(several) for several in zip(*found, strict=True))
     if len(parts) > 1:
@@ -217,6 +218,22 @@ def _entries(parts: Sequence[Tensor], like: Tensor) -> tuple[Tensor, Tensor, Ten
         receivers, senders, shares = receivers[order], senders[order], shares[order]
     counted = shares != 0  # the smallest float64 are none in float32
     return receivers[counted], senders[counted], shares[counted]
+
+
+def weighted_sums(
+    receivers: Tensor, senders: Tensor, shares: Tensor, shape: tuple[int, int]
+) -> Callable[[Tensor], Tensor]:
+    """The function block [rows, columns] -> weights @ block; few weights by sums of rows, many by a product.
+
+    Args:
+        receivers: of each weight that is not 0, long [k], ascending.
+        senders: the row of the block, long [k].
+        shares: the weight, [k].
+        shape: (number of sums, rows of the block).
+    """
+    if len(senders) > DENSE * shape[0] * shape[1]:
+        return _by_product(receivers, senders, shares, shape, None)
+    return _by_sums(receivers, senders, shares, shape)
 
 
 def _by_product(

@@ -14,31 +14,106 @@ from torch import Tensor
 
 
 @dataclass(frozen=True)
+class Weights:
+    """Weights of rows in J sums, of which only those that are not 0 are there.
+
+    Args:
+        jobs: which sum each weight is of, long [k], ascending.
+        rows: the row that it counts, long [k]; ascending for each sum, where rows are added in this order.
+        shares: how much, float64 [k].
+        shape: (J, number of rows).
+
+    Example:
+        >>> Weights.of_dense(torch.tensor([[0.5, 0.0, 0.5], [0.0, 1.0, 0.0]])).rows
+        tensor([0, 2, 1])
+    """
+
+    jobs: Tensor
+    rows: Tensor
+    shares: Tensor
+    shape: tuple[int, int]
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    @classmethod
+    def of(cls, weights: Weights | Tensor) -> Weights:
+        """The weights themselves, or the entries of a matrix [J, rows] that are not 0."""
+        return weights if isinstance(weights, Weights) else cls.of_dense(weights)
+
+    @classmethod
+    def of_dense(cls, matrix: Tensor) -> Weights:
+        """The entries of a matrix [J, rows] that are not 0."""
+        jobs, rows = torch.nonzero(matrix, as_tuple=True)
+        return cls(jobs, rows, matrix[jobs, rows].double(), (matrix.shape[0], matrix.shape[1]))
+
+    @classmethod
+    def of_rows(cls, which: Tensor, rows: int, shares: Tensor | float = 1.0) -> Weights:
+        """One row in each sum.
+
+        Args:
+            which: the row, long [J]; -1: none.
+            rows: number of rows.
+            shares: of each, float64 [J], or of all.
+        """
+        jobs = torch.nonzero(which >= 0).squeeze(1)
+        counted = shares[jobs] if isinstance(shares, Tensor) else torch.full((len(jobs),), shares)
+        return cls(jobs, which[jobs], counted.double(), (len(which), rows))
+
+    def keep(self, where: Tensor) -> Weights:
+        """The weights where bool [k] holds."""
+        return replace(self, jobs=self.jobs[where], rows=self.rows[where], shares=self.shares[where])
+
+    def take(self, index: Tensor) -> Weights:
+        """The weights of some of the sums, long [j], in this order."""
+        count = torch.bincount(self.jobs, minlength=len(self))
+        starts, count = (count.cumsum(0) - count)[index], count[index]
+        jobs = torch.arange(len(index)).repeat_interleave(count)
+        at = starts[jobs] + torch.arange(len(jobs)) - (count.cumsum(0) - count)[jobs]
+        return Weights(jobs, self.rows[at], self.shares[at], (len(index), self.shape[1]))
+
+    def scaled(self, factors: Tensor) -> Weights:
+        """Each sum times a factor, [J]."""
+        return replace(self, shares=self.shares * factors.double()[self.jobs])
+
+    def __neg__(self) -> Weights:
+        return replace(self, shares=-self.shares)
+
+    def dense(self) -> Tensor:
+        """A matrix, float64 [J, rows]: for small federations."""
+        matrix = torch.zeros(self.shape, dtype=torch.float64)
+        matrix.index_put_((self.jobs, self.rows), self.shares, accumulate=True)
+        return matrix
+
+
+@dataclass(frozen=True)
 class Term:
     """One summand of a batch of references.
 
     Args:
         rows: name of a row set.
-        which: long [J], one row for each reference; or float [J, rows], weights of rows.
+        which: long [J], one row for each reference; or `Weights` of rows, for which a float matrix [J, rows] will do.
     """
 
     rows: str
-    which: Tensor
+    which: Tensor | Weights
+
+    def __post_init__(self) -> None:
+        if isinstance(self.which, Tensor) and self.which.is_floating_point():
+            object.__setattr__(self, "which", Weights.of(self.which))
 
     @property
     def read(self) -> Tensor:
         """The rows that are read, long."""
-        return torch.nonzero(self.which.any(0)).squeeze(1) if self.which.is_floating_point() else self.which.unique()
+        return (self.which.rows if isinstance(self.which, Weights) else self.which).unique()
 
-    def weights(self, rows: int) -> Tensor:
-        """The same as weights of rows, float64 [J, rows]."""
-        if self.which.is_floating_point():
-            return self.which.double()
-        return torch.nn.functional.one_hot(self.which, rows).double()
+    def weights(self, rows: int) -> Weights:
+        """The same as weights of rows."""
+        return self.which if isinstance(self.which, Weights) else Weights.of_rows(self.which, rows)
 
     def take(self, index: Tensor) -> Term:
         """The summands of some of the references."""
-        return replace(self, which=self.which[index])
+        return replace(self, which=self.which.take(index) if isinstance(self.which, Weights) else self.which[index])
 
 
 @dataclass(frozen=True)
@@ -77,9 +152,3 @@ class References:
     def take(self, index: Tensor) -> References:
         """Some of the references."""
         return replace(self, terms=tuple(t.take(index) for t in self.terms), owners=self.owners[index])
-
-
-def pairs_of(mask: Tensor) -> tuple[Tensor, Tensor]:
-    """The (receiver, sender) pairs where `mask` [n, P] holds, two long [J], ordered by receiver."""
-    receivers, senders = torch.nonzero(mask, as_tuple=True)
-    return receivers, senders

@@ -15,6 +15,7 @@ from dfl_lightning.bank.mixing import block_width, strips
 from dfl_lightning.bank.sparse_similarity import compare_few
 from dfl_lightning.distributed.communicator import Ranks
 from dfl_lightning.functional import centred_cosines, cosines_from_gram, distances_from_gram
+from dfl_lightning.links import Links
 from dfl_lightning.utils.thread_pool import Workers, workers
 
 BLOCK_BYTES = 2**24
@@ -47,11 +48,11 @@ Change = Callable[[Tensor], Tensor]
 
 @dataclass(frozen=True)
 class Comparison:
-    """Similarities of rows; NaN outside the compared pairs.
+    """Similarities of rows, one of each a link.
 
     Args:
-        cosines: float64 [m, m].
-        distances: Euclidean, float64 [m, m].
+        cosines: float64 [E].
+        distances: Euclidean, float64 [E].
     """
 
     cosines: Tensor
@@ -65,7 +66,7 @@ Common = Callable[[Tensor], Tensor]
 def compare_rows(
     read: Read,
     count: int,
-    pairs: Tensor,
+    links: Links,
     columns: Columns,
     centre: bool,
     ranks: Ranks | None = None,
@@ -79,29 +80,31 @@ def compare_rows(
     products: it changes no centred cosine, and keeps small differences around a large common part. A vector that is
     not finite is NaN in its own pairs (and, centred, for receivers that see it).
 
+    Few links are compared one by one; many by a matrix of inner products, which then has at most 100 entries a link.
+
     Args:
         read: columns `[start, stop)` of this process' vectors, in ascending order of their nodes.
-        count: number of vectors m; only those that are in a pair are multiplied.
-        pairs: whom each receiver compares itself with, bool [m, m].
+        count: number of vectors m; only those that are in a link are multiplied.
+        links: whom each receiver compares itself with.
         columns: which columns count.
         centre: compare after subtracting, for receiver i, the mean of i and of those it may see.
         ranks: who owns which vectors; default: this process has them all.
         told: which vectors others may know, bool [count]; the other ones show in their own pairs only, not even in the
             rounding of others. Default: all.
     """
-    pairs = pairs.cpu()
-    compared = torch.nonzero(pairs.any(dim=0) | pairs.any(dim=1)).squeeze(1)
+    takes_part = torch.zeros(count, dtype=torch.bool)
+    takes_part[links.receivers] = True
+    takes_part[links.senders] = True
+    compared = torch.nonzero(takes_part).squeeze(1)
     common = (_common_part if told is None else _common_part_of(told[compared])) if centre else None
-    among = pairs if len(compared) == count else pairs[compared][:, compared]
-    full = torch.full((2, count, count), float("nan"), dtype=torch.float64)
-    receivers, senders = torch.nonzero(among, as_tuple=True)
-    if len(receivers) <= FEW * len(compared) ** 2:
+    place = takes_part.cumsum(0) - 1  # among those that take part
+    receivers, senders = place[links.receivers], place[links.senders]
+    if len(links) <= FEW * len(compared) ** 2:
         with workers() as pool:
             vectors = _Vectors(read, count, compared, columns, pool, ranks or Ranks.alone(count))
             found = compare_few(vectors.pool, vectors.summed, receivers, senders, len(compared), common, vectors.device)
-        for whole, values in zip(full, found, strict=True):
-            whole[compared[receivers], compared[senders]] = values
-        return Comparison(*full)
+        return Comparison(*found)
+    among = Links(receivers, senders, len(compared)).mask
     with workers() as pool, one_blas_thread():
         vectors = _Vectors(read, count, compared, columns, pool, ranks or Ranks.alone(count))
         gram = vectors.products(common)
@@ -111,13 +114,11 @@ def compare_rows(
             distances = _distances_one_by_one(vectors, gram, among)
     cosines = centred_cosines(gram, among) if centre else cosines_from_gram(gram)
     cosines = torch.where(distances == 0, cosines.diagonal()[:, None], cosines)  # equal vectors: as with oneself
-    for whole, part in zip(full, (cosines, distances), strict=True):
-        whole[compared[:, None], compared] = part.masked_fill(~among, float("nan"))
-    return Comparison(*full)
+    return Comparison(cosines[receivers, senders], distances[receivers, senders])
 
 
 def compare_two_sets(
-    read: Read, pairs: Tensor, differs: Tensor, columns: Columns, centre: bool, ranks: Ranks
+    read: Read, links: Links, differs: Tensor, columns: Columns, centre: bool, ranks: Ranks
 ) -> Comparison:
     """Cosines and distances between receivers' vectors of one set and senders' of another one, as `compare_rows` does.
 
@@ -126,23 +127,21 @@ def compare_two_sets(
 
     Args:
         read: columns `[start, stop)` of this process' vectors, all of the first set, then all of the second.
-        pairs: whom each receiver compares itself with, bool [m, m].
+        links: whom each receiver compares itself with.
         differs: whose vectors are not the same in both sets, bool [m].
         columns: which columns count.
         centre: compare after subtracting, for receiver i, the mean of i and of those it may see.
         ranks: who owns which of the 2m vectors.
     """
-    m, pairs = len(pairs), pairs.cpu()
-    second = pairs & differs
-    second.fill_diagonal_(False)
-    among = torch.zeros(2 * m, 2 * m, dtype=torch.bool)
-    among[:m, :m], among[:m, m:] = pairs & ~second, second
+    m = len(differs)
+    second = differs[links.senders] & (links.receivers != links.senders)
+    senders = links.senders + m * second.long()
+    order = (links.receivers * 2 * m + senders).argsort()
+    among = Links(links.receivers[order], senders[order], 2 * m)
     told = torch.cat([~differs, torch.ones_like(differs)])
     found = compare_rows(read, 2 * m, among, columns, centre, ranks, told)
-    cosines, distances = (
-        torch.where(second, whole[:m, m:], whole[:m, :m]) for whole in (found.cosines, found.distances)
-    )
-    return Comparison(cosines, distances)
+    back = order.argsort()
+    return Comparison(found.cosines[back], found.distances[back])
 
 
 class _Vectors:

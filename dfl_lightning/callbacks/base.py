@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch import Tensor
 
-from dfl_lightning.functional import above_threshold, top_k
+from dfl_lightning.bank.references import Weights
+from dfl_lightning.functional import above_threshold
 from dfl_lightning.round.callback import RoundCallback
 from dfl_lightning.round.record import Round
 from dfl_lightning.round.senders import Senders, send_updates
@@ -96,7 +98,7 @@ class Outgoing(Policy):
     def on_outgoing(self, round: Round) -> None:
         """Send the updates of those that are up and have trained, or may be looked at."""
         federation, m = round.federation, round.num_clients
-        may_send = round.participants | (round.active & round.candidates.any(0))[:m]
+        may_send = round.participants | (round.active & (round.candidates.heard > 0))[:m]
         who = torch.nonzero(self._senders(federation) & may_send).squeeze(1)
         send_updates(round, who, self.send, type(self).__name__, tuple(self.row_sets))
         size = self.bytes_of(len(federation.layout.shared))
@@ -121,11 +123,13 @@ class Selection(Policy):
         k: neighbours to choose where no threshold decides, or `all`; a client's `budget` in the topology comes first.
         assigns_servers: whether `assign` chooses among several servers.
         neighbour_counts: arguments that are numbers of neighbours, and the attributes that hold them.
-        scores_are_weights: whether `scores`, with the receiver's own on the diagonal, are weights to average with.
+        lists_candidates: whether it looks at each of its candidates, and not at a few that it draws from them.
+        scores_are_weights: whether `scores` and `own_scores` are weights to average with.
     """
 
     k: int | Literal["all"] = 5
     assigns_servers: bool = False
+    lists_candidates: bool = True
     scores_are_weights: bool = False
     neighbour_counts: Mapping[str, str] = {"k": "k"}
 
@@ -151,9 +155,10 @@ class Selection(Policy):
         if round.scores is None:
             return  # the protocol says that nothing was selected
         if round.threshold is not None and "threshold" in self.reads:
-            round.selected = above_threshold(round.scores, round.candidates, round.threshold)
+            chosen = above_threshold(round.scores, round.candidates, round.threshold)
         else:
-            round.selected = top_k(round.scores, round.candidates, self.limits(round))
+            chosen = round.candidates.top(round.scores, self.limits(round))
+        round.selected = round.candidates.keep(chosen)
 
 
 class Threshold(Policy):
@@ -180,33 +185,37 @@ class Aggregation(Policy):
     def on_mix(self, round: Round) -> None:
         """New models of receivers that have weights: weights @ trained rows, and the other substitutes' rows.
 
-        A speaker's update is added to the receiver's own model, which therefore gets the weight of all such updates.
+        A substitute's update is added to the receiver's own model, which therefore gets the weight of all such updates.
         """
+        assert round.voters is not None
         assert round.weights is not None
-        where = round.receivers & (round.weights != 0).any(1)
-        terms = spoken_terms(round, round.weights if where.all() else round.weights[where], where)
-        round.mix(terms, into="models", where=where)
+        where = round.receivers & round.voters.any(round.weights != 0)
+        round.mix(spoken_terms(round, round.weights, where), into="models", where=where)
 
 
-def spoken_terms(round: Round, weights: Tensor, where: Tensor) -> list[tuple[Tensor, str]]:
+def spoken_terms(round: Round, weights: Tensor, where: Tensor) -> list[tuple[Weights, str]]:
     """Weights of the rows that speak as summands (weights, row set) of receivers' new models.
 
     Args:
         round: after the substitution.
-        weights: float64 [w, P], of the rows that `votes` indexes.
-        where: the receivers, bool [n], w of them.
+        weights: float64 [len(voters)], beside `round.voters`.
+        where: the receivers that are written, bool [n].
     """
+    assert round.voters is not None
     n, m = round.num_nodes, round.num_clients
-    terms = [(weights[:, :n], "trained")]
+    counted = (weights != 0) & where[round.voters.receivers]
+    place, shape = where.cumsum(0) - 1, (int(where.sum()), n)
+    jobs, rows = place[round.voters.receivers[counted]], round.voters.senders[counted]
+    every = Weights(jobs, rows, weights[counted], shape)
+    terms = [(every.keep(rows < n), "trained")]
     for block, substitutes in enumerate(round.substitutes):
-        spoken = weights[:, n + block * m : n + (block + 1) * m]
-        memory = torch.zeros(len(weights), n, dtype=weights.dtype)
-        memory[:, :m] = spoken
-        terms.append((memory, substitutes.rows))
+        first = n + block * m
+        spoken = every.keep((rows >= first) & (rows < first + m))
+        terms.append((replace(spoken, rows=spoken.rows - first), substitutes.rows))
         if substitutes.relative:
-            own = torch.zeros(len(weights), n, dtype=weights.dtype)
-            own[torch.arange(len(weights)), torch.nonzero(where).squeeze(1)] = spoken.sum(1)
-            terms.append((own, "models"))
+            moved = torch.zeros(shape[0], dtype=torch.float64).index_add_(0, spoken.jobs, spoken.shares)
+            own = Weights.of_rows(torch.nonzero(where).squeeze(1), n, moved)
+            terms.append((own.keep(own.shares != 0), "models"))
     return terms
 
 

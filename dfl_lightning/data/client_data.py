@@ -64,7 +64,7 @@ class ClientData:
 
     def sizes(self, split: Literal["train", "val", "test"]) -> Tensor:
         """Number of images of each client, int64 [m], on the CPU."""
-        return torch.tensor([len(part) for part in getattr(self, split)])
+        return torch.tensor([part.shape[0] for part in getattr(self, split)])  # len() of a tensor is ten times slower
 
     def batch(
         self,

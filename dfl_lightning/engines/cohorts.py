@@ -30,11 +30,11 @@ def plan_cohorts(steps: Sequence[int], narrowest: int = 1, widest: int = 16, few
     """
     order = sorted(range(len(steps)), key=lambda client: (-steps[client], client))
     blocks = max(_number_of_blocks(len(steps), narrowest, widest), min(fewest or 1, len(steps)))
-    total = max(1, sum(steps))
+    total = sum(steps)
     cohorts: list[list[int]] = [[] for _ in range(blocks)]
     before = 0.0
     for rank, client in enumerate(order):
-        middle = (before + steps[client] / 2) / total if sum(steps) else rank / len(steps)
+        middle = (before + steps[client] / 2) / total if total else rank / len(steps)
         cohorts[min(blocks - 1, int(middle * blocks))].append(client)
         before += steps[client]
     split = (torch.tensor(c).tensor_split(math.ceil(len(c) / widest)) for c in cohorts if c)

@@ -16,7 +16,7 @@ from dfl_lightning.bank.bank import Bank
 from dfl_lightning.bank.card import one_sentence, out_of_memory
 from dfl_lightning.bank.layout import Layout
 from dfl_lightning.bank.matmul import one_blas_thread
-from dfl_lightning.bank.references import References
+from dfl_lightning.bank.references import References, Weights
 from dfl_lightning.data import ClientData
 from dfl_lightning.distributed.communicator import Ranks
 from dfl_lightning.engines.allocator import keep_freed_memory
@@ -288,7 +288,7 @@ class Engine(ABC):
     def rows_read(self, references: References) -> Tensor:
         """The row that each reference is, as it stands; -1 where it is put together from several."""
         term, *others = references.terms
-        if others or term.which.is_floating_point():
+        if others or isinstance(term.which, Weights):
             return torch.full_like(references.owners, -1)
         if not len(self.layout.personal):
             return term.which

@@ -268,14 +268,14 @@ class _Plain:
         """Whether the samples of a training batch meet."""
         if any(isinstance(layer, _BatchNorm) for layer in self.network.modules()):
             return True
-        size = min(self._config.batch_size, max(map(len, self._data.train)))
+        size = min(self._config.batch_size, int(self._data.sizes("train").max()))
         inputs = self._batch(size, TRAINING_OPERATIONS // max(1, operations))
         return len(inputs) > 1 and samples_meet(partial(self, training=True), inputs)
 
     def couples_evaluation(self, operations: int) -> bool:
         """Whether an evaluation's outputs depend on what else is in a batch, on its order, or on former batches."""
-        splits = (*self._data.train, *self._data.val, *self._data.test)
-        size = min(EVALUATION_BATCH, max(3, *map(len, splits)))
+        largest = max(int(self._data.sizes(split).max()) for split in ("train", "val", "test"))
+        size = min(EVALUATION_BATCH, max(3, largest))
         inputs = self._batch(size, EVALUATION_OPERATIONS // max(1, operations))
         run = partial(self, training=False)
         writes = not all(map(same, run(inputs[:3])[1:], self._buffers.values()))

@@ -1,7 +1,7 @@
 """The mathematics of the algorithms as pure functions on tensors: no state, no Lightning.
 
-Row i is always the receiver, column j the sender; NaN is an unknown similarity; everything on pairs of clients is
-float64; ties go to the lowest id; outside a mask a result is exactly 0.
+Numbers for links are plain tensors beside a list of links, one entry each, and stand before it among the arguments. NaN
+is an unknown similarity; everything on links is float64; ties go to the lowest id.
 """
 
 from dfl_lightning.functional.afind import (
@@ -54,7 +54,7 @@ from dfl_lightning.functional.panm_theory import (
 )
 from dfl_lightning.functional.pens import more_often_than_expected
 from dfl_lightning.functional.robust import column_medians, trimmed_means
-from dfl_lightning.functional.selection import above_threshold, drawn_k, random_k, top_k
+from dfl_lightning.functional.selection import above_threshold
 from dfl_lightning.functional.similarity import centred_cosines, cosines_from_gram, distances_from_gram
 from dfl_lightning.functional.simulated_time import transfer_seconds
 
@@ -75,7 +75,6 @@ __all__ = [
     "cosines_from_gram",
     "count_votes",
     "distances_from_gram",
-    "drawn_k",
     "elimination_threshold",
     "entries_kept",
     "entropy_sum",
@@ -98,7 +97,6 @@ __all__ = [
     "panm_models_in_round",
     "panm_models_received",
     "participation_ratio",
-    "random_k",
     "remaining_candidates",
     "rematched_neighbours",
     "running_mean",
@@ -107,7 +105,6 @@ __all__ = [
     "server_step",
     "similarity_scores",
     "smoothed_loss",
-    "top_k",
     "transfer_seconds",
     "trimmed_means",
     "uniform_weights",

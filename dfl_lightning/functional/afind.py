@@ -1,7 +1,7 @@
 """AFIND+ (arXiv 2407.04460): who is likely to help, how many to take, and how much each of them counts.
 
-Row i is the receiver, column j the sender; the number of receivers r need not equal the number of senders n. A cosine
-that is NaN is unknown: its sender is treated as if it were not there.
+Numbers of links are plain tensors beside a list of them. A cosine that is NaN is unknown: its sender is treated as if
+it were not there.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import math
 import torch
 from torch import Tensor
 
-from dfl_lightning.functional.blocks import by_row_blocks
+from dfl_lightning.links import Links
 
 __all__ = [
     "adaptive_threshold",
@@ -26,89 +26,76 @@ __all__ = [
 ]
 
 
-def selection_probabilities(cosines: Tensor, available: Tensor, nu: float) -> Tensor:
+def selection_probabilities(cosines: Tensor, links: Links, nu: float) -> Tensor:
     """How likely each neighbour is to help: a softmax of the similarities (AFIND+ eq. 8).
 
     Args:
-        cosines: similarity of the proxies, [r, n]; NaN = unknown.
-        available: the available neighbours B_i, bool [r, n].
+        cosines: similarity of the proxies, [E]; NaN = unknown.
+        links: the available neighbours B_i of each receiver.
         nu: temperature > 0; a small one puts all weight on the most similar neighbour.
 
     Returns:
-        Probabilities p_ij, float64 [r, n]; exactly 0 outside `available`. Rows sum to 1, or to 0 where no neighbour is
-        available.
+        Probabilities p_ij, float64 [E]; exactly 0 where unknown. They sum to 1 for each receiver, or to 0 where no
+        similarity is known.
 
     Example:
-        >>> cosines = torch.tensor([[0.9, 0.5, 0.0]])
-        >>> selection_probabilities(cosines, torch.ones(1, 3, dtype=torch.bool), nu=0.5)
-        tensor([[0.6193, 0.2783, 0.1024]], dtype=torch.float64)
+        >>> links = Links.from_mask(torch.ones(1, 3, dtype=torch.bool))  # one receiver, three senders
+        >>> selection_probabilities(torch.tensor([0.9, 0.5, 0.0]), links, nu=0.5)
+        tensor([0.6193, 0.2783, 0.1024], dtype=torch.float64)
     """
-
-    def rows(cosines: Tensor, available: Tensor) -> Tensor:
-        cosines = cosines.double()
-        return _softmax(cosines, nu, available & ~cosines.isnan())
-
-    return by_row_blocks(rows, cosines, available)
+    return links.softmax(cosines, nu, times=~cosines.isnan())
 
 
-def participation_ratio(cosines: Tensor, available: Tensor, nu: float) -> Tensor:
+def participation_ratio(cosines: Tensor, links: Links, nu: float) -> Tensor:
     """The probability of eq. 8 in units of the uniform one: n_i * p_ij, where 1 is an average neighbour.
 
     Probabilities shrink with the number of neighbours while the threshold of eq. 13 does not; the ratio is free of
     the number n_i of available neighbours, so that one threshold serves networks of any size.
 
     Args:
-        cosines: similarity of the proxies, [r, n]; NaN = unknown.
-        available: the available neighbours B_i, bool [r, n].
+        cosines: similarity of the proxies, [E]; NaN = unknown.
+        links: the available neighbours B_i of each receiver.
         nu: temperature > 0 of eq. 8.
 
     Returns:
-        Ratios >= 0, float64 [r, n], with mean 1 over the available neighbours; exactly 0 outside them.
+        Ratios >= 0, float64 [E], with mean 1 over the known neighbours of a receiver; exactly 0 where unknown.
 
     Example:
-        >>> cosines = torch.tensor([[0.9, 0.5, 0.0]])
-        >>> participation_ratio(cosines, torch.ones(1, 3, dtype=torch.bool), nu=0.1)
-        tensor([[2.9457e+00, 5.3952e-02, 3.6353e-04]], dtype=torch.float64)
+        >>> links = Links.from_mask(torch.ones(1, 3, dtype=torch.bool))
+        >>> participation_ratio(torch.tensor([0.9, 0.5, 0.0]), links, nu=0.1)
+        tensor([2.9457e+00, 5.3952e-02, 3.6353e-04], dtype=torch.float64)
     """
-
-    def rows(cosines: Tensor, available: Tensor) -> Tensor:
-        known = available & ~cosines.isnan()
-        return known.sum(1, keepdim=True) * selection_probabilities(cosines, available, nu)
-
-    return by_row_blocks(rows, cosines, available)
+    number = links.sum(~cosines.isnan())
+    return number[links.receivers] * selection_probabilities(cosines, links, nu)
 
 
-def updated_probabilities(previous: Tensor, cosines: Tensor, selected: Tensor, available: Tensor, nu: float) -> Tensor:
+def updated_probabilities(previous: Tensor, cosines: Tensor, selected: Tensor, links: Links, nu: float) -> Tensor:
     """The probabilities when only the selected neighbours were compared (AFIND+ eq. 9).
 
     The selected ones share, by a softmax among themselves, whatever the other available neighbours leave of 1.
 
     Args:
-        previous: probabilities of the last round, [r, n].
-        cosines: similarity of the proxies, [r, n]; read only where `selected`.
-        selected: the selected neighbours C_i, bool [r, n].
-        available: the available neighbours B_i, bool [r, n].
+        previous: probabilities of the last round, [E].
+        cosines: similarity of the proxies, [E]; read only where `selected`.
+        selected: which of the links are to the selected neighbours C_i, bool [E].
+        links: the available neighbours B_i of each receiver.
         nu: temperature > 0 of eq. 8.
 
     Returns:
-        Probabilities p_ij, float64 [r, n]; everything outside `selected`, and so a row with an empty selection, is as
-        in `previous`. If `previous` sums to 1 over `available`, so does the result.
+        Probabilities p_ij, float64 [E]; everything outside `selected`, and so those of a receiver with an empty
+        selection, are as in `previous`. If `previous` sums to 1 for a receiver, so does the result.
 
     Example:
-        >>> previous = torch.full((1, 4), 0.25)
-        >>> cosines = torch.tensor([[0.8, 0.4, 0.0, 0.0]])
-        >>> selected = torch.tensor([[True, True, False, False]])
-        >>> updated_probabilities(previous, cosines, selected, torch.ones(1, 4, dtype=torch.bool), nu=0.5)
-        tensor([[0.3450, 0.1550, 0.2500, 0.2500]], dtype=torch.float64)
+        >>> links = Links.from_mask(torch.ones(1, 4, dtype=torch.bool))
+        >>> previous, cosines = torch.full((4,), 0.25), torch.tensor([0.8, 0.4, 0.0, 0.0])
+        >>> updated_probabilities(previous, cosines, torch.tensor([True, True, False, False]), links, nu=0.5)
+        tensor([0.3450, 0.1550, 0.2500, 0.2500], dtype=torch.float64)
     """
-
-    def rows(previous: Tensor, cosines: Tensor, selected: Tensor, available: Tensor) -> Tensor:
-        previous, cosines = previous.double(), cosines.double()
-        refreshed = selected & ~cosines.isnan()
-        others = torch.where(available & ~refreshed, previous, torch.zeros_like(previous)).sum(1, keepdim=True)
-        return torch.where(refreshed, _softmax(cosines, nu, refreshed) * (1 - others).clamp(min=0), previous)
-
-    return by_row_blocks(rows, previous, cosines, selected, available)
+    previous = previous.double()
+    refreshed = selected & ~cosines.isnan()
+    others = links.sum(previous.masked_fill(refreshed, 0))
+    shared = (1 - others).clamp(min=0)[links.receivers]
+    return torch.where(refreshed, links.softmax(cosines, nu, times=refreshed) * shared, previous)
 
 
 def normalised_entropy(cosines: Tensor) -> Tensor:
@@ -131,73 +118,65 @@ def normalised_entropy(cosines: Tensor) -> Tensor:
     return (torch.special.entr(e) * math.e).clamp(max=1) + 0.0  # turns the -0 of cosine 1 into 0
 
 
-def entropy_sum(cosines: Tensor, selected: Tensor) -> Tensor:
+def entropy_sum(cosines: Tensor, links: Links) -> Tensor:
     """The uncertainty of each receiver, h_i = -sum over C_i of e ln(e) with e = (cos + 1) / 2 (AFIND+ eq. 10).
 
     Args:
-        cosines: similarity of the proxies, [r, n]; NaN = unknown, left out of the sum.
-        selected: the selected neighbours C_i, bool [r, n].
+        cosines: similarity of the proxies, [E]; NaN = unknown, left out of the sum.
+        links: the selected neighbours C_i of each receiver.
 
     Returns:
-        h_i >= 0 in nats, float64 [r]; 0 for an empty selection.
+        h_i >= 0 in nats, float64 [n]; 0 for an empty selection.
 
     Example:
-        >>> entropy_sum(torch.tensor([[0.9, 0.5, 0.0]]), torch.ones(1, 3, dtype=torch.bool))
+        >>> entropy_sum(torch.tensor([0.9, 0.5, 0.0]), Links.from_mask(torch.ones(1, 3, dtype=torch.bool)))
         tensor([0.6111], dtype=torch.float64)
     """
-
-    def rows(cosines: Tensor, selected: Tensor) -> Tensor:
-        terms = torch.special.entr(_refined(cosines))
-        return torch.where(selected & ~terms.isnan(), terms, torch.zeros_like(terms)).sum(1)
-
-    return by_row_blocks(rows, cosines, selected)
+    return links.sum(torch.special.entr(_refined(cosines)).masked_fill(cosines.isnan(), 0))
 
 
-def adaptive_threshold(cosines: Tensor, available: Tensor, tau: float) -> Tensor:
+def adaptive_threshold(cosines: Tensor, links: Links, tau: float) -> Tensor:
     """The participation threshold theta_i = tau * (mean of `normalised_entropy` over the available neighbours).
 
     It goes the way of remark 3.3 of AFIND+: the more similar the neighbours, the lower the threshold; it never
     exceeds tau. (Eq. 13 as printed goes the other way: see `literal_threshold`.)
 
     Args:
-        cosines: similarity of the proxies, [r, n]; NaN = unknown, left out of the mean.
-        available: the available neighbours B_i, bool [r, n].
+        cosines: similarity of the proxies, [E]; NaN = unknown, left out of the mean.
+        links: the available neighbours B_i of each receiver.
         tau: global threshold >= 0; 0 selects all, a very large one none.
 
     Returns:
-        theta_i in [0, tau], in units of `participation_ratio`, float64 [r]; 0 where no neighbour is available.
+        theta_i in [0, tau], in units of `participation_ratio`, float64 [n]; 0 where no similarity is known.
 
     Example:
-        >>> adaptive_threshold(torch.tensor([[0.9, 0.5, 0.0]]), torch.ones(1, 3, dtype=torch.bool), tau=0.5)
+        >>> links = Links.from_mask(torch.ones(1, 3, dtype=torch.bool))
+        >>> adaptive_threshold(torch.tensor([0.9, 0.5, 0.0]), links, tau=0.5)
         tensor([0.2768], dtype=torch.float64)
     """
-
-    def rows(cosines: Tensor, available: Tensor) -> Tensor:
-        entropy = normalised_entropy(cosines)
-        known = available & ~entropy.isnan()
-        total = torch.where(known, entropy, torch.zeros_like(entropy)).sum(1)
-        return tau * total / known.sum(1).clamp(min=1)
-
-    return by_row_blocks(rows, cosines, available)
+    unknown = cosines.isnan()
+    total = links.sum(normalised_entropy(cosines).masked_fill(unknown, 0))
+    return tau * total / links.sum(~unknown).clamp(min=1)
 
 
-def literal_threshold(cosines: Tensor, selected: Tensor, tau: float) -> Tensor:
+def literal_threshold(cosines: Tensor, links: Links, tau: float) -> Tensor:
     """The participation threshold as printed: theta_i = tau * (1 - sigmoid(h_i)) (AFIND+ eq. 10 to 13).
 
     Args:
-        cosines: similarity of the proxies, [r, n].
-        selected: the selected neighbours C_i, bool [r, n].
+        cosines: similarity of the proxies, [E]; NaN = unknown, left out.
+        links: the selected neighbours C_i of each receiver.
         tau: global threshold >= 0.
 
     Returns:
-        theta_i in (0, tau / 2], in units of `selection_probabilities`, float64 [r]; tau / 2 for an empty selection.
+        theta_i in (0, tau / 2], in units of `selection_probabilities`, float64 [n]; tau / 2 for an empty selection.
 
     Example:
-        >>> literal_threshold(torch.tensor([[0.9, 0.5, 0.0]]), torch.ones(1, 3, dtype=torch.bool), tau=0.5)
+        >>> links = Links.from_mask(torch.ones(1, 3, dtype=torch.bool))
+        >>> literal_threshold(torch.tensor([0.9, 0.5, 0.0]), links, tau=0.5)
         tensor([0.1759], dtype=torch.float64)
     """
     # 1 - sigmoid(h) written so that no digits are lost when h is large
-    return tau * torch.sigmoid(-entropy_sum(cosines, selected))
+    return tau * torch.sigmoid(-entropy_sum(cosines, links))
 
 
 def smoothed_loss(before: Tensor, after: Tensor, gamma: float) -> Tensor:
@@ -218,51 +197,35 @@ def smoothed_loss(before: Tensor, after: Tensor, gamma: float) -> Tensor:
     return (1 - gamma) * after.double() + gamma * before.double()
 
 
-def boltzmann_weights(losses: Tensor, votes: Tensor, temperature: float = 1.0) -> Tensor:
+def boltzmann_weights(losses: Tensor, votes: Tensor, voters: Links, temperature: float = 1.0) -> Tensor:
     """Aggregation weights from losses: proportional to votes * exp(-loss / T) (AFIND+ eq. 14 and 16).
 
     Args:
-        losses: mean loss of row p as judged by receiver i, [r, P]; read only where there are votes. One that is not
+        losses: mean loss of the row as judged by the receiver, [E]; read only where there are votes. One that is not
             finite counts as infinite.
-        votes: how often row p enters receiver i's sum, [r, P]: bool, or numbers >= 0 where a row stands in for several
+        votes: how often the row enters the receiver's sum, [E]: bool, or numbers >= 0 where a row stands in for several
             clients or for a part of one.
+        voters: receivers and the rows that may speak to them.
         temperature: T > 0; a large T tends to plain shares of the votes.
 
     Returns:
-        float64 [r, P]; rows sum to 1; exactly 0 where there are no votes, and zero rows without any. If no loss of a
-        row is finite, its weights are the plain shares of the votes.
+        float64 [E]; they sum to 1 for each receiver; exactly 0 where there are no votes. If no loss of a receiver is
+        finite, its weights are the plain shares of the votes.
 
     Example:
-        >>> boltzmann_weights(torch.tensor([[0.5, 1.0, 2.0]]), torch.ones(1, 3, dtype=torch.bool))
-        tensor([[0.5465, 0.3315, 0.1220]], dtype=torch.float64)
-        >>> boltzmann_weights(torch.tensor([[0.5, 1.0, 2.0]]), torch.tensor([[1, 2, 0]]))
-        tensor([[0.4519, 0.5481, 0.0000]], dtype=torch.float64)
+        >>> losses, voters = torch.tensor([0.5, 1.0, 2.0]), Links.from_mask(torch.ones(1, 3, dtype=torch.bool))
+        >>> boltzmann_weights(losses, torch.ones(3), voters)
+        tensor([0.5465, 0.3315, 0.1220], dtype=torch.float64)
+        >>> boltzmann_weights(losses, torch.tensor([1, 2, 0]), voters)
+        tensor([0.4519, 0.5481, 0.0000], dtype=torch.float64)
     """
-
-    def rows(losses: Tensor, votes: Tensor) -> Tensor:
-        losses, votes = losses.double(), votes.double()
-        finite = losses.isfinite()
-        hopeless = ~(finite & (votes > 0)).any(1, keepdim=True)
-        counted = torch.where(finite | hopeless, votes, torch.zeros_like(votes))
-        return _softmax(torch.where(finite, -losses, torch.zeros_like(losses)), temperature, counted)
-
-    return by_row_blocks(rows, losses, votes)
+    losses, votes = losses.double(), votes.double()
+    finite = losses.isfinite()
+    hopeless = ~voters.any(finite & (votes > 0))
+    counted = torch.where(finite | hopeless[voters.receivers], votes, 0)
+    return voters.softmax(torch.where(finite, -losses, 0), temperature, times=counted)
 
 
 def _refined(cosines: Tensor) -> Tensor:
     """The refined similarity e = (cos + 1) / 2, in [0, 1]."""
     return ((cosines.double() + 1) / 2).clamp(0, 1)
-
-
-def _softmax(values: Tensor, temperature: float, multiplicity: Tensor) -> Tensor:
-    """Rows of multiplicity * exp(values / temperature), divided by their sums; zero where multiplicity is 0."""
-    if not temperature > 0:
-        raise ValueError(f"a temperature must be positive, not {temperature}")
-    weights = multiplicity.to(values.dtype)
-    masked = torch.where(weights > 0, values, torch.full_like(values, -torch.inf))
-    top = masked.amax(1, keepdim=True)
-    # the largest is subtracted first, so that neither a tiny temperature nor large values overflow
-    shifted = torch.where(weights > 0, (values - top) / temperature, torch.full_like(values, -torch.inf))
-    weights = weights * shifted.exp()
-    total = weights.sum(1, keepdim=True)
-    return weights / torch.where(total > 0, total, torch.ones_like(total))

@@ -3,7 +3,8 @@
 A receiver k goes through its candidates in a random order with two sets: X, which begins as {k} and gains candidates
 that help, and Y, which begins as all of them and loses those that do not. The value of a set is minus the loss, on k's
 validation data, of the weighted mean of its models. All receivers do their s-th step together: one call judges two
-models each.
+models each. What belongs to a receiver is a row as long as the longest list of candidates: callers take receivers with
+about as many candidates together.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from dfl_lightning.functional.mixing import uniform_weights
+from dfl_lightning.links import Links
 
 __all__ = ["Choice", "RunningSums", "adding_probability", "bggc", "candidates_in_order", "ggc", "marginal_gain"]
 
@@ -23,10 +24,10 @@ LARGEST_GAIN = 1e300
 
 
 class Choice(NamedTuple):
-    """What r receivers chose, and why.
+    """What r receivers chose, and why; a column for each step, in which a receiver looks at one candidate.
 
     Args:
-        chosen: the collaborators, X without the receiver itself, bool [r, n].
+        chosen: whether the candidate is a collaborator now, bool [r, s]: X without the receiver itself.
         adding: a of each step, what the candidate adds to X, float64 [r, s]; NaN where no candidate was evaluated.
         removing: b of each step, what Y gains without the candidate, float64 [r, s].
         probabilities: p of each step, float64 [r, s].
@@ -42,32 +43,34 @@ class RunningSums(Protocol):
     """What a receiver of BGGC remembers: two weighted sums of models, and the models of one batch."""
 
     def receive(self, receivers: Tensor, senders: Tensor) -> None:
-        """The receivers fetch the senders' models.
+        """Receivers fetch senders' models.
 
         Args:
-            receivers: long [r].
-            senders: whose models each of them fetches, bool [r, n].
+            receivers: long [e].
+            senders: whose models they fetch, long [e].
         """
 
     def forget(self, receivers: Tensor) -> None:
-        """The `receivers`, long [r], throw the models of their batch away."""
+        """The `receivers`, long [w], throw the models of their batch away."""
 
-    def add(self, chosen: bool, receivers: Tensor, weights: Tensor) -> None:
-        """Add weights @ models to one of the receivers' two sums.
+    def add(self, chosen: bool, receivers: Tensor, members: Tensor, weights: Tensor) -> None:
+        """Add weighted models to one of the receivers' two sums.
 
         Args:
             chosen: to the sum over X; otherwise to the sum over Y.
-            receivers: long [r].
-            weights: of all models, [r, n].
+            receivers: long [w].
+            members: whose models each of them adds, long [w, c]; -1 where there are fewer.
+            weights: of these models, float64 [w, c]; 0 where there are fewer.
         """
 
-    def losses(self, chosen: Tensor, receivers: Tensor, weights: Tensor, totals: Tensor) -> Tensor:
-        """Validation losses, float64 [J], of (sum + weights @ models) / total.
+    def losses(self, chosen: Tensor, receivers: Tensor, member: Tensor, weight: Tensor, totals: Tensor) -> Tensor:
+        """Validation losses, float64 [J], of (sum + weight * the member's model) / total.
 
         Args:
             chosen: whether the sum is the one over X or over Y, bool [J].
             receivers: whose sum and whose data, long [J].
-            weights: [J, n], at most one sender each.
+            member: whose model is added, long [J]; -1: nobody's.
+            weight: of this model, [J]; negative where it leaves the sum.
             totals: [J].
         """
 
@@ -116,25 +119,33 @@ def adding_probability(adding: Tensor, removing: Tensor) -> Tensor:
     )
 
 
-def candidates_in_order(permutations: Tensor, allowed: Tensor) -> Tensor:
-    """Each receiver's candidates in the order of its own permutation of all clients.
+def candidates_in_order(draws: Tensor, links: Links, receivers: Tensor) -> Tensor:
+    """Receivers' candidates in a random order, as their places in the list of links.
 
     Args:
-        permutations: long [r, n].
-        allowed: candidates of each receiver, bool [r, n].
+        draws: a uniform number for each link, [E]; the lowest comes first.
+        links: the candidates.
+        receivers: of whom, long [r].
 
     Returns:
-        long [r, s], s the largest number of candidates; -1 after a receiver's last one.
+        long [r, s], s the largest number of candidates of any of them; -1 after a receiver's last one.
 
     Example:
-        >>> candidates_in_order(torch.tensor([[2, 0, 1], [0, 1, 2]]), torch.tensor([[0, 1, 1], [0, 0, 1]]) > 0)
-        tensor([[ 2,  1],
+        >>> links = Links.of(torch.tensor([0, 0, 2]), torch.tensor([1, 2, 0]), nodes=3)
+        >>> places = candidates_in_order(torch.tensor([0.7, 0.2, 0.9]), links, torch.tensor([0, 2]))
+        >>> places
+        tensor([[ 1,  0],
                 [ 2, -1]])
+        >>> torch.where(places >= 0, links.senders[places], -1)
+        tensor([[ 2,  1],
+                [ 0, -1]])
     """
-    listed = allowed.gather(1, permutations)
-    first = (~listed).to(torch.uint8).argsort(dim=1, stable=True)
-    ordered = torch.where(listed, permutations, torch.full_like(permutations, -1)).gather(1, first)
-    return ordered[:, : int(allowed.sum(1).max()) if len(allowed) else 0]
+    count = links.count[receivers]
+    position = torch.arange(int(count.max()) if len(count) else 0)
+    inside = position < count[:, None]
+    places = torch.where(inside, links.starts[receivers][:, None] + position, -1)
+    order = torch.where(inside, draws[places], torch.inf).argsort(dim=1, stable=True)
+    return places.gather(1, order)
 
 
 def ggc(
@@ -157,7 +168,8 @@ def ggc(
         coins: uniform draws in [0, 1), one for each position, used or not, [r, s].
         limits: the budget B_c: how many others may be chosen, long [r].
         shares: p, how much each client counts in an average, [n].
-        losses: (weights [J, n], owners [J]) -> the loss of weights @ models on the owner's validation data, [J].
+        losses: (members long [J, 1 + s], weights float64 [J, 1 + s]) -> the loss of the weighted sum of the members'
+            models on the validation data of the first member, the receiver, [J]; a member of -1 is nobody.
         tolerance: see `marginal_gain`.
         literal: the test of the budget is where the paper prints it, after the last candidate: it stops nothing.
 
@@ -171,32 +183,37 @@ def ggc(
         ...     coins=torch.full((1, 3), 0.5),
         ...     limits=torch.tensor([3]),
         ...     shares=torch.ones(4),
-        ...     losses=lambda weights, owners: (weights @ models - 1) ** 2,
+        ...     losses=lambda members, weights: ((weights * models[members]).sum(1) - 1) ** 2,
         ... )
         >>> choice.chosen, choice.removing
-        (tensor([[False,  True, False, False]]), tensor([[0.0000, 0.7378, 0.0278]], dtype=torch.float64))
+        (tensor([[ True, False, False]]), tensor([[0.0000, 0.7378, 0.0278]], dtype=torch.float64))
     """
-    n = len(shares)
-    chosen, possible = _sets(receivers, order, n)
+    members = torch.cat([receivers[:, None], order], dim=1)
+    present = members >= 0
+    counts = torch.where(present, shares.double()[members], 0)
+    chosen, possible = torch.zeros_like(present), present.clone()  # X and Y
+    chosen[:, 0] = True
 
     def judge(with_it: Tensor, without_it: Tensor, who: Tensor) -> tuple[Tensor, Tensor]:
-        weights = uniform_weights(torch.cat([with_it, without_it]) * shares.double())
-        found = losses(weights, receivers[who].repeat(2))
+        twice = who.repeat(2)
+        weights = torch.cat([with_it, without_it]) * counts[twice]
+        total = weights.sum(1, keepdim=True)
+        found = losses(members[twice], weights / torch.where(total > 0, total, 1))
         return found[: len(who)], found[len(who) :]
 
     def begin(who: Tensor) -> tuple[Tensor, Tensor]:
         return judge(chosen[who], possible[who], who)
 
     def trial(step: int, who: Tensor) -> tuple[Tensor, Tensor]:
-        it = torch.nn.functional.one_hot(order[who, step], n).bool()
-        return judge(chosen[who] | it, possible[who] & ~it, who)
+        with_it, without_it = chosen[who], possible[who]
+        with_it[:, 1 + step], without_it[:, 1 + step] = True, False
+        return judge(with_it, without_it, who)
 
     def decide(step: int, who: Tensor, added: Tensor) -> None:
-        chosen[who[added], order[who[added], step]] = True
-        possible[who[~added], order[who[~added], step]] = False
+        chosen[who, 1 + step], possible[who, 1 + step] = added, added
 
-    paused = _Full(torch.full_like(limits, n) if literal else limits)
-    return _greedy(order, coins, n, begin, trial, decide, tolerance, paused)
+    paused = _Full(torch.full_like(limits, members.shape[1]) if literal else limits)
+    return _greedy(order, coins, begin, trial, decide, tolerance, paused)
 
 
 def bggc(
@@ -225,58 +242,56 @@ def bggc(
         literal: the test of the budget as the paper prints it: whether X, the receiver included, has exactly B_c
             members after a decision; if so, the rest of the batch is skipped, and the next one continues.
     """
-    n, length = len(shares), order.shape[1]
     shares = shares.double()
-    own = torch.nn.functional.one_hot(receivers, n) * shares
     count = (order >= 0).sum(1)
     batch = limits.clamp(min=1)
     split = count > batch  # more candidates than one batch holds
-    totals = {True: own.sum(1), False: own.sum(1)}
-
-    def senders(who: Tensor, number: Tensor) -> Tensor:
-        """The members of a batch, bool [w, n], by the batch's number for each receiver, [w]."""
-        at = torch.arange(length)
-        inside = (at >= (number * batch[who])[:, None]) & (at < ((number + 1) * batch[who])[:, None])
-        alone, members = _sets(receivers[who], torch.where(inside, order[who], -1), n)
-        return members & ~alone
+    totals = {True: shares[receivers], False: shares[receivers]}
 
     def receive(who: Tensor, number: Tensor) -> Tensor:
-        arriving = senders(who, number)
+        """Fetch the members of a batch, whose number each receiver has, [w]: long [w, c], -1 where there are fewer."""
+        first = number * batch[who]
+        last = torch.minimum(first + batch[who], count[who])
+        places = first[:, None] + torch.arange(int((last - first).max()))
+        inside = places < last[:, None]
+        members = torch.where(inside, order[who].gather(1, torch.where(inside, places, 0)), -1)
         sums.forget(receivers[who])
-        sums.receive(receivers[who], arriving)
-        return arriving
+        sums.receive(receivers[who].repeat_interleave(inside.sum(1)), members[inside])
+        return members
 
     def begin(who: Tensor) -> tuple[Tensor, Tensor]:
         for chosen in (True, False):
-            sums.add(chosen, receivers[who], own[who])
+            sums.add(chosen, receivers[who], receivers[who, None], shares[receivers[who], None])
         for number in range(int((-(-count // batch))[who].max())):
             here = who[number * batch[who] < count[who]]
-            weights = receive(here, torch.full_like(here, number)) * shares
-            sums.add(False, receivers[here], weights)
+            members = receive(here, torch.full_like(here, number))
+            weights = torch.where(members >= 0, shares[members], 0)
+            sums.add(False, receivers[here], members, weights)
             totals[False][here] += weights.sum(1)
-        return judge(who, torch.zeros(len(who), n, dtype=torch.float64))
+        return judge(who, torch.full_like(who, -1), torch.zeros(len(who), dtype=torch.float64))
 
-    def judge(who: Tensor, it: Tensor) -> tuple[Tensor, Tensor]:
-        total = torch.cat([totals[True][who] + it.sum(1), totals[False][who] - it.sum(1)])
+    def judge(who: Tensor, member: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+        total = torch.cat([totals[True][who] + weight, totals[False][who] - weight])
         of_chosen = torch.arange(2 * len(who)) < len(who)
-        found = sums.losses(of_chosen, receivers[who].repeat(2), torch.cat([it, -it]), total)
+        found = sums.losses(of_chosen, receivers[who].repeat(2), member.repeat(2), torch.cat([weight, -weight]), total)
         return found[: len(who)], found[len(who) :]
 
     def trial(step: int, who: Tensor) -> tuple[Tensor, Tensor]:
         due = who[split[who] & (step % batch[who] == 0)]
         if len(due):
             receive(due, step // batch[due])
-        return judge(who, torch.nn.functional.one_hot(order[who, step], n) * shares)
+        return judge(who, order[who, step], shares[order[who, step]])
 
     def decide(step: int, who: Tensor, added: Tensor) -> None:
-        it = torch.nn.functional.one_hot(order[who, step], n) * shares
-        for chosen, of, change in ((True, added, it), (False, ~added, -it)):
+        for chosen, of, sign in ((True, added, 1), (False, ~added, -1)):
             if of.any():
-                sums.add(chosen, receivers[who[of]], change[of])
-                totals[chosen][who[of]] += change[of].sum(1)
+                member = order[who[of], step]
+                change = sign * shares[member]
+                sums.add(chosen, receivers[who[of]], member[:, None], change[:, None])
+                totals[chosen][who[of]] += change
 
     paused = _UntilTheNextBatch(limits, batch) if literal else _Full(limits)
-    return _greedy(order, coins, n, begin, trial, decide, tolerance, paused)
+    return _greedy(order, coins, begin, trial, decide, tolerance, paused)
 
 
 class _Full:
@@ -310,18 +325,9 @@ class _UntilTheNextBatch(_Full):
         self.paused[who] = chosen[who] + 1 == self.limits[who]
 
 
-def _sets(receivers: Tensor, order: Tensor, n: int) -> tuple[Tensor, Tensor]:
-    """X = {k} and Y = {k and all candidates}, bool [r, n] each."""
-    alone = torch.nn.functional.one_hot(receivers, n).bool()
-    everybody = torch.zeros(len(receivers), n + 1, dtype=torch.bool)
-    everybody.scatter_(1, torch.where(order >= 0, order, n), True)
-    return alone, everybody[:, :n] | alone
-
-
 def _greedy(
     order: Tensor,
     coins: Tensor,
-    n: int,
     begin: Callable[[Tensor], tuple[Tensor, Tensor]],
     trial: Callable[[int, Tensor], tuple[Tensor, Tensor]],
     decide: Callable[[int, Tensor, Tensor], None],
@@ -333,7 +339,6 @@ def _greedy(
     Args:
         order: see `ggc`.
         coins: see `ggc`.
-        n: number of clients.
         begin: which receivers choose -> losses of their X and Y.
         trial: (step, receivers that go on) -> losses of X with the step's candidate, and of Y without it.
         decide: (step, these receivers, who of them adds its candidate).
@@ -341,11 +346,11 @@ def _greedy(
         paused: receivers whose budget is exhausted.
     """
     r, steps = order.shape
-    chosen = torch.zeros(r, n, dtype=torch.bool)
+    chosen, number = torch.zeros(r, steps, dtype=torch.bool), torch.zeros(r, dtype=torch.long)
     adding, removing, probabilities = torch.full((3, r, steps), float("nan"), dtype=torch.float64)
     at_x, at_y = torch.full((2, r), float("nan"), dtype=torch.float64)
     for step in range(steps):
-        who = torch.nonzero((order[:, step] >= 0) & ~paused.before(step, chosen.sum(1))).squeeze(1)
+        who = torch.nonzero((order[:, step] >= 0) & ~paused.before(step, number)).squeeze(1)
         if not len(who):
             continue
         if step == 0:
@@ -356,9 +361,10 @@ def _greedy(
         added = coins[who, step] < p
         adding[who, step], removing[who, step], probabilities[who, step] = a, b, p
         at_x[who[added]], at_y[who[~added]] = with_it[added], without_it[~added]
-        chosen[who[added], order[who[added], step]] = True
+        chosen[who, step] = added
+        number[who] += added
         decide(step, who, added)
-        paused.after(who, chosen.sum(1))
+        paused.after(who, number)
     return Choice(chosen, adding, removing, probabilities)
 
 

@@ -8,16 +8,18 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from dfl_lightning.links import Links
+
 __all__ = ["accuracy_summary", "friend_accuracy", "neighbour_precision_recall", "worst_decile_mean"]
 
 
-def neighbour_precision_recall(selected: Tensor, clusters: Tensor, reachable: Tensor) -> tuple[float, float]:
+def neighbour_precision_recall(selected: Links, clusters: Tensor, reachable: Links) -> tuple[float, float]:
     """How well the selected neighbours agree with the hidden clusters.
 
     Args:
-        selected: the selection, receiver by sender, bool [n, n].
+        selected: whom each receiver selected.
         clusters: the cluster of each client, long [n].
-        reachable: the links, receiver by sender, bool [n, n].
+        reachable: whom it can reach.
 
     Returns:
         Precision, the share of the selected that are in the receiver's own cluster (mean over the receivers that
@@ -26,33 +28,32 @@ def neighbour_precision_recall(selected: Tensor, clusters: Tensor, reachable: Te
 
     Example:
         >>> clusters = torch.tensor([0, 0, 1])
-        >>> selected = torch.tensor([[False, True, True], [True, False, False], [False, False, False]])
-        >>> neighbour_precision_recall(selected, clusters, ~torch.eye(3, dtype=torch.bool))
+        >>> selected = Links.of(torch.tensor([0, 0, 1]), torch.tensor([1, 2, 0]), nodes=3)
+        >>> neighbour_precision_recall(selected, clusters, Links.complete(3))
         (0.75, 1.0)
     """
-    others = ~torch.eye(len(clusters), dtype=torch.bool, device=clusters.device)
-    selected = selected & others
-    fellows = (clusters[:, None] == clusters[None, :]) & others
-    return _mean_share(selected & fellows, selected), _mean_share(selected & fellows & reachable, fellows & reachable)
+    selected = selected.keep(selected.receivers != selected.senders)
+    oneself = Links.loops(torch.ones(len(clusters), dtype=torch.bool)).within(reachable)
+    found, to_find = selected.alike(clusters), reachable.count_alike(clusters) - oneself.long()
+    return _mean_share(found.count, selected.count), _mean_share(found.both(reachable).count, to_find)
 
 
-def friend_accuracy(friends: Tensor, clusters: Tensor, dropped: Tensor) -> float:
+def friend_accuracy(friends: Tensor, clusters: Tensor, clients: Tensor) -> float:
     """How often a client that dropped out is replaced by one of its own cluster.
 
     Args:
-        friends: the stand-in of each client, long [..., m]; -1 = none, which counts as wrong.
+        friends: who stood in, of each case, long [E]; -1 = nobody, which counts as wrong.
         clusters: the cluster of each client, long [m].
-        dropped: who dropped out, bool [..., m].
+        clients: who had dropped out, of each case, long [E].
 
     Returns:
-        Share of the dropped clients, in [0, 1]; NaN if no client dropped out.
+        Share of the cases, in [0, 1]; NaN if there is none.
 
     Example:
-        >>> friend_accuracy(torch.tensor([1, 2, -1]), torch.tensor([0, 0, 1]), torch.tensor([True, True, False]))
+        >>> friend_accuracy(torch.tensor([1, 2]), torch.tensor([0, 0, 1]), clients=torch.tensor([0, 1]))
         0.5
     """
-    right = (friends >= 0) & (clusters[friends.clamp(min=0)] == clusters)
-    return _mean(right[dropped].double())
+    return _mean(((friends >= 0) & (clusters[friends.clamp(min=0)] == clusters[clients])).double())
 
 
 def worst_decile_mean(values: Tensor) -> float:
@@ -110,8 +111,8 @@ def _mean(values: Tensor) -> float:
 
 
 def _mean_share(part: Tensor, whole: Tensor) -> float:
-    """The mean share of `part` in `whole`, over the rows where `whole` is not empty."""
-    return _mean(part.sum(1).double() / whole.sum(1).double())
+    """The mean of part / whole, long [n] each, over the receivers where `whole` is not 0."""
+    return _mean(part.double() / whole.double())
 
 
 def _best(values: Tensor) -> Tensor:

@@ -1,13 +1,14 @@
 """FedeRiCo (arXiv 2210.06597): how useful another's model is, from its losses on the client's own data.
 
-The paper is *Find Your Friends: Personalized Federated Learning with the Right Collaborators*. Row i is the receiver,
-column j the sender.
+The paper is *Find Your Friends: Personalized Federated Learning with the Right Collaborators*.
 """
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
+
+from dfl_lightning.links import Links
 
 __all__ = ["averaged_losses", "collaborator_weights"]
 
@@ -16,7 +17,7 @@ def averaged_losses(averages: Tensor, losses: Tensor, beta: float = 0.6) -> Tens
     """Exponential moving averages of losses: L = (1 - beta) L + beta loss.
 
     Args:
-        averages: L so far, [n, n]; NaN where there has been no loss yet.
+        averages: L so far, any shape; NaN where there has been no loss yet.
         losses: this round's, same shape; NaN = not evaluated, infinity = of a model that is not finite.
         beta: weight of this round's loss, in (0, 1].
 
@@ -32,23 +33,21 @@ def averaged_losses(averages: Tensor, losses: Tensor, beta: float = 0.6) -> Tens
     return torch.where(losses.isnan(), averages, moved)
 
 
-def collaborator_weights(averages: Tensor) -> Tensor:
-    """Posterior weights of all models on the client's own data, w_i = softmax(-L_i).
+def collaborator_weights(averages: Tensor, links: Links) -> Tensor:
+    """Posterior weights of the models that were seen on the client's own data, w_i = softmax(-L_i).
 
     Args:
-        averages: L_ij, the receiver's own model on the diagonal, [n, n]; NaN = never seen, infinity is useless.
+        averages: L_ij, [E]; NaN = never seen, infinity is useless.
+        links: whose models each receiver has seen, its own among them.
 
     Returns:
-        float64 [n, n] in units of an average one of those seen: w_ij times their number; NaN stays NaN.
+        float64 [E] in units of an average one of those seen: w_ij times their number; NaN stays NaN.
 
     Example:
-        >>> collaborator_weights(torch.tensor([[0.5, 1.0, torch.nan, 2.0]]))
-        tensor([[1.6396, 0.9945,    nan, 0.3659]], dtype=torch.float64)
+        >>> links = Links.from_mask(torch.ones(1, 4, dtype=torch.bool))  # one receiver, four senders
+        >>> collaborator_weights(torch.tensor([0.5, 1.0, torch.nan, 2.0]), links)
+        tensor([1.6396, 0.9945,    nan, 0.3659], dtype=torch.float64)
     """
-    seen = ~averages.isnan()
-    logits = torch.where(seen, -averages.double(), -torch.inf)
-    top = logits.amax(1, keepdim=True)
-    shares = (logits - torch.where(top.isfinite(), top, 0.0)).exp()  # by hand: softmax of nothing but -inf is NaN
-    total = shares.sum(1, keepdim=True)
-    weights = shares * seen.sum(1, keepdim=True) / torch.where(total > 0, total, 1.0)
-    return torch.where(seen, weights, torch.nan)
+    unknown = averages.isnan()
+    shares = links.softmax(-averages, times=averages.isfinite())
+    return (shares * links.sum(~unknown)[links.receivers]).masked_fill(unknown, torch.nan)

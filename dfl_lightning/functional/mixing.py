@@ -1,158 +1,199 @@
-"""From selected senders to the rows that a receiver averages: votes, weights from votes, a server's step."""
+"""From selected senders to the rows that a receiver averages: votes, weights from votes, a server's step.
+
+Votes and weights are numbers beside a list of voters: pairs (receiver, row), rows being nodes and then whoever else may
+speak.
+"""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
+from dfl_lightning.links import Links
+
 __all__ = ["count_votes", "exchange_weights", "metropolis_weights", "server_step", "uniform_weights"]
 
 
-def count_votes(selected: Tensor, stand_in: Tensor, active: Tensor, include_self: Tensor, rows: int) -> Tensor:
+def count_votes(
+    selected: Links, stand_in: Tensor, active: Tensor, include_self: Tensor, rows: int, receivers: Tensor
+) -> tuple[Links, Tensor]:
     """How many votes each row has in each receiver's average.
 
-    Every selected sender j has one vote, which goes to row `stand_in[i, j]`: its own, the row of a friend
+    Every selected sender has one vote, which goes to the row `stand_in` of its link: its own, the row of a friend
     (FL-FDMS, arXiv 2205.13222, section 5.1) or one that was added to the models. A stand-in of -1 means the mean of the
     active ones among i's selected senders (FL-FDMS eq. 5): that vote is split evenly over them, and lost if there is
     none.
 
     Args:
-        selected: the senders that receiver i would mix if all were active, bool [n, n].
-        stand_in: the row that receiver i mixes for sender j, long [n, n], -1 to rows - 1; read only where `selected`.
+        selected: the senders that each receiver would mix if all were active.
+        stand_in: the row that the receiver mixes for the sender of a link, long [E], -1 to rows - 1.
         active: who takes part in this round, bool [n].
         include_self: the receivers that have a vote for their own row, bool [n].
-        rows: how many rows there are to vote for, at least n.
+        rows: how many rows there are to vote for, P, at least n.
+        receivers: whose own row is on the list in any case, bool [n].
 
     Returns:
-        Votes >= 0, float64 [n, rows].
+        The list of voters, from n nodes to P rows, and votes beside it, float64; above 0, except for own rows
+        without a vote.
+
+    Raises:
+        ValueError: a stand-in that is no row, or fewer rows than nodes.
 
     Example:
         Client 2 has dropped out. Receiver 0 mixes its friend 1 instead; receiver 1 has only client 0 left.
 
-        >>> selected = torch.tensor([[False, True, True], [True, False, True], [False, False, False]])
-        >>> stand_in = torch.tensor([[0, 1, 1], [0, 1, -1], [0, 1, 2]])
+        >>> selected = Links.of(torch.tensor([0, 0, 1, 1]), torch.tensor([1, 2, 0, 2]), nodes=3)
         >>> active = torch.tensor([True, True, False])
-        >>> count_votes(selected, stand_in, active, include_self=active, rows=3)
+        >>> voters, votes = count_votes(selected, torch.tensor([1, 1, 0, -1]), active, active, 3, active)
+        >>> voters.dense(votes, 0)
         tensor([[1., 2., 0.],
                 [2., 1., 0.],
                 [0., 0., 0.]], dtype=torch.float64)
     """
-    n = len(selected)
+    n = selected.nodes
     if rows < n:
         raise ValueError(f"{rows} rows cannot hold a row for each of {n} clients")
-    receivers, senders = torch.nonzero(selected, as_tuple=True)
-    stand_ins = stand_in[receivers, senders]
-    if ((stand_ins < -1) | (stand_ins >= rows)).any():
+    if ((stand_in < -1) | (stand_in >= rows)).any():
         raise ValueError(f"a stand-in must be -1 or one of the {rows} rows")
-    known = stand_ins >= 0
-    votes = torch.zeros(n, rows, dtype=torch.float64, device=selected.device)
-    one = torch.ones((), dtype=torch.float64, device=votes.device)
-    votes.index_put_((receivers[known], stand_ins[known]), one, accumulate=True)
+    spoken = stand_in >= 0
+    silent = selected.sum(~spoken)
+    present = selected.between(receivers=silent > 0, senders=active)
+    split = silent.double() / present.count.clamp(min=1)
+    own = torch.nonzero(receivers | include_self).squeeze(1)
+    parts = (
+        (selected.receivers[spoken], stand_in[spoken], torch.ones(int(spoken.sum()), dtype=torch.float64)),
+        (present.receivers, present.senders, split[present.receivers]),
+        (own, own, include_self[own].double()),
+    )
+    listeners, spoken_by, numbers = (torch.cat(several) for several in zip(*parts, strict=True))
+    codes, places = (listeners * rows + spoken_by).unique(return_inverse=True)
+    votes = torch.zeros(len(codes), dtype=torch.float64).index_add_(0, places, numbers)
+    return Links.coded(codes, n, rows), votes
 
-    silent = torch.bincount(receivers[~known], minlength=n)
-    missed = torch.nonzero(silent).squeeze(1)
-    if len(missed):
-        present = (selected[missed] & active[None, :]).double()
-        votes[missed, :n] += silent[missed, None] * present / present.sum(1, keepdim=True).clamp(min=1)
-    votes.diagonal().add_(include_self.double())
-    return votes
 
-
-def uniform_weights(votes: Tensor) -> Tensor:
+def uniform_weights(votes: Tensor, voters: Links) -> Tensor:
     """Weights in proportion to the votes: a plain average.
 
     Args:
-        votes: votes >= 0, [r, P].
+        votes: votes >= 0, [E].
+        voters: receivers and the rows that may speak to them.
 
     Returns:
-        float64 [r, P]; rows sum to 1; rows without votes stay zero.
+        float64 [E]; they sum to 1 for each receiver, or are 0 without votes.
 
     Example:
-        >>> uniform_weights(torch.tensor([[1, 2, 1], [0, 0, 0]]))
-        tensor([[0.2500, 0.5000, 0.2500],
-                [0.0000, 0.0000, 0.0000]], dtype=torch.float64)
+        >>> voters = Links.from_mask(torch.tensor([[True, True, True], [True, False, False]]))
+        >>> uniform_weights(torch.tensor([1, 2, 1, 0]), voters)
+        tensor([0.2500, 0.5000, 0.2500, 0.0000], dtype=torch.float64)
     """
     votes = votes.double()
-    total = votes.sum(1, keepdim=True)
-    return votes / torch.where(total > 0, total, torch.ones_like(total))
+    total = voters.sum(votes)
+    return votes / torch.where(total > 0, total, 1.0)[voters.receivers]
 
 
-def metropolis_weights(votes: Tensor, owners: Tensor | None = None) -> Tensor:
+def metropolis_weights(votes: Tensor, voters: Links, owners: Tensor | None = None) -> Tensor:
     """Metropolis-Hastings weights: w_ij = 1 / (1 + max(d_i, d_j)), and what is left for oneself.
 
-    Where selection is mutual the matrix is symmetric and doubly stochastic: averaging keeps the mean of all models
+    Where selection is mutual the weights are symmetric and doubly stochastic: averaging keeps the mean of all models
     (Xiao, Boyd and Lall, *A scheme for robust distributed sensor fusion based on average consensus*, IPSN 2005).
 
     Args:
-        votes: votes >= 0, [n, P]; d_i is the number of i's votes for others, its vote for itself not counted.
+        votes: votes >= 0, [E]; d_i is the number of i's votes for others, its vote for itself not counted.
+        voters: receivers and the rows that may speak to them; among these the own row of every receiver with votes.
         owners: whose model or update each row is, long [P]; default: row j is that of node j.
 
     Returns:
-        float64 [n, P]; rows sum to 1, the receiver's own share on the diagonal; rows without votes stay zero.
+        float64 [E]; they sum to 1 for each receiver, its own share at its own row; 0 for a receiver without votes.
+
+    Raises:
+        ValueError: a receiver with votes lacks its own row.
 
     Example:
         A path of three clients: the one in the middle has two neighbours.
 
-        >>> metropolis_weights(torch.tensor([[1, 1, 0], [1, 1, 1], [0, 1, 1]]))
+        >>> voters = Links.from_mask(torch.tensor([[1, 1, 0], [1, 1, 1], [0, 1, 1]]) > 0)
+        >>> voters.dense(metropolis_weights(torch.ones(7), voters), 0)
         tensor([[0.6667, 0.3333, 0.0000],
                 [0.3333, 0.3333, 0.3333],
                 [0.0000, 0.3333, 0.6667]], dtype=torch.float64)
     """
     votes = votes.double()
-    others = votes.clone()
-    others.diagonal().zero_()
-    degrees = others.sum(1)
-    owners = torch.arange(votes.shape[1]) if owners is None else owners
-    weights = others / (1 + torch.maximum(degrees[:, None], degrees[owners][None, :]))
-    weights.diagonal().copy_(torch.where(votes.sum(1) > 0, 1 - weights.sum(1), 0.0))
-    return weights
+    own = _own_rows(voters, voters.any(votes > 0))
+    others = votes.masked_fill(own, 0)
+    degrees = voters.sum(others)
+    whose = voters.senders if owners is None else owners[voters.senders]
+    weights = others / (1 + torch.maximum(degrees[voters.receivers], degrees[whose]))
+    left = torch.where(voters.sum(votes) > 0, 1 - voters.sum(weights), 0.0)
+    return torch.where(own, left[voters.receivers], weights)
 
 
-def exchange_weights(weights: Tensor) -> Tensor:
-    """What a mixing matrix moves between pairs, W - I where W is symmetric.
+def exchange_weights(weights: Tensor, voters: Links) -> Tensor:
+    """What weights of averages move between pairs, W - I where W is symmetric.
 
     Args:
-        weights: row-stochastic weights, [n, n]; of a pair with two different weights the smaller one counts.
+        weights: row-stochastic weights, [E]; of a pair with two different weights the smaller one counts.
+        voters: receivers and nodes that speak to them; among these the own row of every receiver with weights.
 
     Returns:
-        float64 [n, n], symmetric; rows and columns sum to 0, so that what is exchanged by it keeps its sum.
+        float64 [E], the same for a pair both ways; they sum to 0 for each receiver and for each sender, so that what is
+        exchanged by them keeps its sum.
+
+    Raises:
+        ValueError: a receiver with weights lacks its own row.
 
     Example:
-        >>> exchange_weights(torch.tensor([[0.5, 0.5, 0.0], [0.25, 0.5, 0.25], [0.0, 0.0, 1.0]]))
+        >>> matrix = torch.tensor([[0.5, 0.5, 0.0], [0.25, 0.5, 0.25], [0.0, 0.0, 1.0]])
+        >>> voters = Links.from_mask(matrix > 0)
+        >>> voters.dense(exchange_weights(matrix[matrix > 0], voters), 0)
         tensor([[-0.2500,  0.2500,  0.0000],
                 [ 0.2500, -0.2500,  0.0000],
                 [ 0.0000,  0.0000,  0.0000]], dtype=torch.float64)
     """
-    moved = torch.minimum(weights, weights.T).double()
-    moved.diagonal().zero_()
-    return moved - torch.diag(moved.sum(1))
+    weights = weights.double()
+    own = _own_rows(voters, voters.any(weights != 0))
+    back = voters.places(voters.senders, voters.receivers)
+    moved = torch.where((back >= 0) & ~own, torch.minimum(weights, weights[back]), 0)
+    return torch.where(own, 0.0 - voters.sum(moved)[voters.receivers], moved)
 
 
-def server_step(weights: Tensor, servers: slice | Tensor, step_size: float) -> Tensor:
+def server_step(weights: Tensor, voters: Links, servers: Tensor, step_size: float) -> Tensor:
     """Weights of servers that go only a part of the way to the average: w + eta * (average - w).
 
     With a step size eta the global update of FL-FDMS (arXiv 2205.13222, eq. 4) is a weight 1 - eta on the server's own
     row and eta times the weights of the average.
 
     Args:
-        weights: row-stochastic weights, [n, P], P >= n.
-        servers: which rows are servers: a slice, or bool [n].
+        weights: row-stochastic weights, [E].
+        voters: receivers and the rows that may speak to them; among these the own row of every server with weights.
+        servers: who is a server, bool [n].
         step_size: eta > 0; 1 takes the average itself.
 
     Returns:
-        A new float64 [n, P]; the other rows, and servers with a zero row (no active sender), are as they were.
+        A new float64 [E]; those of the other receivers, and of servers without any (no active sender), are as they
+        were.
+
+    Raises:
+        ValueError: a server with weights lacks its own row.
 
     Example:
-        >>> weights = torch.tensor([[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.5, 0.5, 0.0]])
-        >>> server_step(weights, slice(2, 3), step_size=0.1)
+        >>> matrix = torch.tensor([[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.5, 0.5, 0.0]])
+        >>> voters = Links.from_mask(torch.ones(3, 3, dtype=torch.bool))
+        >>> servers = torch.tensor([False, False, True])
+        >>> voters.dense(server_step(matrix.flatten(), voters, servers, step_size=0.1))
         tensor([[1.0000, 0.0000, 0.0000],
                 [0.0000, 1.0000, 0.0000],
                 [0.0500, 0.0500, 0.9000]], dtype=torch.float64)
     """
     weights = weights.double()
-    moving = torch.zeros(len(weights), dtype=torch.bool, device=weights.device)
-    moving[servers] = True
-    moving &= (weights != 0).any(1)
-    stepped = step_size * weights
-    stepped.diagonal().add_(1 - step_size)
-    return torch.where(moving[:, None], stepped, weights)
+    moving = servers & voters.any(weights != 0)
+    own = _own_rows(voters, moving)
+    stepped = step_size * weights + (1 - step_size) * own.double()
+    return torch.where(moving[voters.receivers], stepped, weights)
+
+
+def _own_rows(voters: Links, needed: Tensor) -> Tensor:
+    """Which voters are receivers themselves, bool [E]; a ValueError where one of those `needed`, bool [n], is not."""
+    own = voters.receivers == voters.senders
+    if bool((needed & ~voters.any(own)).any()):
+        raise ValueError("a receiver lacks its own row among those that speak to it")
+    return own

@@ -1,7 +1,7 @@
 """PANM (arXiv 2203.12285): how similar two clients are, and which of a few clients are of the client's own cluster.
 
 The paper is *Mining Latent Relationships among Clients: Peer-to-peer Federated Learning with Adaptive Neighbor
-Matching*. Row i is the receiver, column j the sender.
+Matching*.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ from typing import Literal
 
 import torch
 from torch import Tensor
+
+from dfl_lightning.links import Links
 
 __all__ = [
     "gradient_similarity",
@@ -63,8 +65,8 @@ def gradient_similarity(updates: Tensor, accumulated: Tensor, alpha: float = 0.5
 
 def same_cluster(
     similarity: Tensor,
+    links: Links,
     sampled: Tensor,
-    candidates: Tensor,
     matching: Matching = "oriented",
     iterations: int = 100,
 ) -> Tensor:
@@ -78,86 +80,83 @@ def same_cluster(
     client is a component too. If a component empties, or all similarities are equal, there is one cluster only.
 
     Args:
-        similarity: s_ij, [r, n]; read only for those compared, and finite there.
-        sampled: neighbours that were compared, S_i, bool [r, n].
-        candidates: strangers that were compared, C_i, bool [r, n]; disjoint from the neighbours.
+        similarity: s_ij, [E], finite.
+        links: whom each receiver compared: neighbours S_i and strangers C_i.
+        sampled: which of these are neighbours, bool [E].
         matching: `oriented`: the neighbours start as the first component, and the component with the larger mean in
             the end is the receiver's cluster; `unoriented`: it is the first component, whatever its mean; `literal`:
             the strangers start as the first component, which is taken, as the labels above eq. 15 are printed.
         iterations: after so many rounds of labels the last ones count.
 
     Returns:
-        The receiver's cluster H_i, bool [r, n], within `sampled | candidates`.
+        Which of those compared are of the receiver's cluster H_i, bool [E].
 
     Example:
-        >>> similarity = torch.tensor([[0.80, 0.75, 0.82, 0.20, 0.79, 0.15, 0.10, 0.77]])
-        >>> sampled = torch.tensor([[True, True, True, True, False, False, False, False]])
-        >>> same_cluster(similarity, sampled, ~sampled)
-        tensor([[ True,  True,  True, False,  True, False, False,  True]])
+        >>> similarity = torch.tensor([0.80, 0.75, 0.82, 0.20, 0.79, 0.15, 0.10, 0.77])
+        >>> links = Links.from_mask(torch.ones(1, 8, dtype=torch.bool))  # one receiver, eight senders
+        >>> same_cluster(similarity, links, sampled=torch.arange(8) < 4)
+        tensor([ True,  True,  True, False,  True, False, False,  True])
     """
-    seen = sampled | candidates
-    y = _from_the_lowest(similarity, seen)
-    spread = _moments(y, seen)[1].clamp(min=0)
-    floor = (_VARIANCE_SHARE * spread).clamp(min=_LEAST_VARIANCE)
-    first = candidates if matching == "literal" else sampled  # the labels: bool, the first component
-    one_cluster = y.amax(1) == 0
+    y = _from_the_lowest(similarity, links)
+    floor = (_VARIANCE_SHARE * _moments(y, links, torch.ones_like(sampled))[1]).clamp(min=_LEAST_VARIANCE)
+    first = ~sampled if matching == "literal" else sampled  # the labels: bool, the first component
+    one_cluster = links.highest(y) == 0
     for _ in range(iterations):
-        one_cluster |= ~first.any(1) | ~(seen & ~first).any(1)
-        scores = [_log_density(y, component, seen, floor) for component in (first, seen & ~first)]
-        labels = torch.where(one_cluster[:, None], first, seen & (scores[0] >= scores[1]))
+        one_cluster |= ~links.any(first) | ~links.any(~first)
+        scores = [_log_density(y, links, component, floor) for component in (first, ~first)]
+        labels = torch.where(one_cluster[links.receivers], first, scores[0] >= scores[1])
         if torch.equal(labels, first):
             break
         first = labels
-    second = seen & ~first
-    one_cluster |= ~first.any(1) | ~second.any(1)
+    one_cluster |= ~links.any(first) | ~links.any(~first)
     if matching == "oriented":
-        swapped = _moments(y, first)[0] < _moments(y, second)[0]
-        first = torch.where(swapped[:, None], second, first)
-    return torch.where(one_cluster[:, None], seen, first)
+        swapped = _moments(y, links, first)[0] < _moments(y, links, ~first)[0]
+        first = first ^ swapped[links.receivers]
+    return first | one_cluster[links.receivers]
 
 
-def rematched_neighbours(neighbours: Tensor, sampled: Tensor, matched: Tensor) -> Tensor:
-    """The neighbour list after a matching, (N_i without S_i) and H_i (PANM eq. 18).
+def rematched_neighbours(neighbours: Links, sampled: Links, matched: Links) -> Links:
+    """The neighbour lists after a matching, (N_i without S_i) and H_i (PANM eq. 18).
 
     Args:
-        neighbours: N_i, bool [r, n].
-        sampled: the neighbours that were compared, S_i, bool [r, n].
-        matched: those of them that are of the receiver's cluster, H_i, bool [r, n].
+        neighbours: N_i of each receiver.
+        sampled: the neighbours that were compared, S_i.
+        matched: those compared that are of the receiver's cluster, H_i.
 
     Returns:
-        bool [r, n]; a list that would end empty stays as it was.
+        The new lists; one that would end empty stays as it was.
 
     Example:
-        >>> neighbours = torch.tensor([[True, True, False, False], [True, True, False, False]])
-        >>> sampled = torch.tensor([[True, False, False, False], [True, True, False, False]])
-        >>> matched = torch.tensor([[False, False, True, False], [False, False, False, False]])
-        >>> rematched_neighbours(neighbours, sampled, matched)
-        tensor([[False,  True,  True, False],
-                [ True,  True, False, False]])
+        >>> neighbours = Links.of(torch.tensor([0, 0, 1, 1]), torch.tensor([1, 2, 0, 2]), nodes=4)
+        >>> sampled = Links.of(torch.tensor([0, 1, 1]), torch.tensor([1, 0, 2]), nodes=4)
+        >>> matched = Links.of(torch.tensor([0]), torch.tensor([3]), nodes=4)
+        >>> updated = rematched_neighbours(neighbours, sampled, matched)
+        >>> [updated.heard_by(receiver).tolist() for receiver in range(4)]
+        [[2, 3], [0, 2], [], []]
     """
-    updated = (neighbours & ~sampled) | matched
-    return torch.where(updated.any(1, keepdim=True), updated, neighbours)
+    updated = neighbours.without(sampled).union(matched)
+    return updated.union(neighbours.between(receivers=updated.count == 0))
 
 
-def _from_the_lowest(similarity: Tensor, seen: Tensor) -> Tensor:
-    """Similarities above the receiver's lowest one, 0 for those not seen; all 0 where they differ by rounding only."""
+def _from_the_lowest(similarity: Tensor, links: Links) -> Tensor:
+    """Similarities above the receiver's lowest one, float64 [E]; all 0 where they differ by rounding only."""
     y = similarity.double()
-    lowest = y.masked_fill(~seen, torch.inf).amin(1, keepdim=True)
-    above = torch.where(seen, y - lowest, 0.0)
-    largest = y.masked_fill(~seen, 0).abs().amax(1, keepdim=True)
-    return torch.where(above.amax(1, keepdim=True) <= _ROUNDING * largest, 0.0, above)
+    above = y + links.highest(-y)[links.receivers]
+    equal = links.highest(above) <= _ROUNDING * links.highest(y.abs())
+    return above.masked_fill(equal[links.receivers], 0)
 
 
-def _moments(y: Tensor, component: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean and variance of a component's similarities, [r] each; 0 where it is empty."""
-    size = component.sum(1).clamp(min=1)
-    mean = torch.where(component, y, 0.0).sum(1) / size
-    return mean, torch.where(component, (y - mean[:, None]) ** 2, 0.0).sum(1) / size
+def _moments(y: Tensor, links: Links, component: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean and variance of a component's similarities, [n] each; 0 where it is empty."""
+    size = links.sum(component).clamp(min=1)
+    mean = links.sum(torch.where(component, y, 0.0)) / size
+    return mean, links.sum(torch.where(component, (y - mean[links.receivers]) ** 2, 0.0)) / size
 
 
-def _log_density(y: Tensor, component: Tensor, seen: Tensor, floor: Tensor) -> Tensor:
-    """log(beta phi(y)) under the Gaussian of a component, up to a constant, [r, n]."""
-    mean, variance = _moments(y, component)
-    variance = torch.maximum(variance, floor)[:, None]
-    share = component.sum(1, keepdim=True).double() / seen.sum(1, keepdim=True).clamp(min=1)
-    return share.log() - variance.log() / 2 - (y - mean[:, None]) ** 2 / (2 * variance)
+def _log_density(y: Tensor, links: Links, component: Tensor, floor: Tensor) -> Tensor:
+    """log(beta phi(y)) under the Gaussian of a component, up to a constant, [E]."""
+    mean, variance = _moments(y, links, component)
+    variance = torch.maximum(variance, floor)
+    share = links.sum(component).double() / links.count.clamp(min=1)
+    constant = share.log() - variance.log() / 2
+    return constant[links.receivers] - (y - mean[links.receivers]) ** 2 / (2 * variance)[links.receivers]

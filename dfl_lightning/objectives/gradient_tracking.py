@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from dfl_lightning.bank.references import pairs_of
+from dfl_lightning.bank.references import Weights
 from dfl_lightning.engines.draws import batches_of
 from dfl_lightning.engines.local_work import JobContext
 from dfl_lightning.functional import exchange_weights
+from dfl_lightning.links import Links
 from dfl_lightning.objectives.plain import Plain
 from dfl_lightning.utils.errors import UserError
 
@@ -67,19 +68,22 @@ class GradientTracking(Plain):
 
     def before_mixing(self, round: Round) -> None:
         """Exchange of the mean steps between those that mix and trained."""
+        assert round.voters is not None
         assert round.weights is not None
-        took_part = round.participants
+        took_part, n = round.participants, round.num_nodes
         if not took_part.any() or round.lr == 0:
             return
-        m = round.num_clients
-        weights = round.weights[:m, :m] * (took_part[:, None] & took_part[None, :])
-        exchanged = exchange_weights(weights)
+        receivers, rows = round.voters.receivers, round.voters.senders
+        trained = took_part[receivers] & (rows < n) & took_part[rows.clamp(max=n - 1)]
+        links = Links(receivers[trained], rows[trained], n)
+        exchanged = exchange_weights(round.weights[trained], links)
         local = round.federation.local
         sizes = round.federation.data.sizes("train").tolist()
         travelled = [round.lr * local.duration.batches(batches_of(size, local.batch_size)) for size in sizes]
-        change = (exchanged / torch.tensor(travelled, dtype=torch.float64)[None, :])[took_part]
-        kept = torch.eye(m, dtype=torch.float64)[took_part]
+        jobs, who = took_part.cumsum(0) - 1, torch.nonzero(took_part).squeeze(1)
+        shares = exchanged / torch.tensor(travelled, dtype=torch.float64)[links.senders]
+        change = Weights(jobs[links.receivers], links.senders, shares, (len(who), n)).keep(shares != 0)
         columns = round.bank.layout.shared_parameters
-        terms = [(kept, "correction"), (change, "models"), (-change, "sent")]
+        terms = [(Weights.of_rows(who, n), "correction"), (change, "models"), (-change, "sent")]
         round.mix(terms, into="correction", where=took_part, columns=columns)
-        round.ledger.fetch_part("mean step", len(columns), *pairs_of(exchanged > 0))
+        round.ledger.fetch_part("mean step", len(columns), links.keep(exchanged > 0))

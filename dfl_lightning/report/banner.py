@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dfl_lightning.callbacks import Aggregation, Metropolis, Policy
 from dfl_lightning.report.memory_estimate import predicted_memory
-from dfl_lightning.report.summary import size
 from dfl_lightning.report.unusual import unusual_settings
 from dfl_lightning.round.hosts import RunModule, RunTrainer
+from dfl_lightning.utils.memory import size
 
 
 def banner(trainer: RunTrainer, module: RunModule) -> list[str]:

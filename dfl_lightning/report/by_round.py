@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
+from torch import Tensor
 
 from dfl_lightning.report.tables import read_rounds
 from dfl_lightning.utils.files import write_npz
+
+if TYPE_CHECKING:
+    from dfl_lightning.round.record import Round
 
 Entry = dict[str, np.ndarray]
 """Arrays by name, of one round."""
@@ -122,6 +127,13 @@ class Comparisons:
         """
         if self.rounds or (folder / self.file).is_file():
             write_npz(folder / self.file, self.before(done))
+
+
+def similarity_of(round: Round) -> Tensor | None:
+    """How alike clients are found in a round, by its selection or its substitution: float64 [n, n], NaN = unknown."""
+    if round.similarity is not None:
+        return round.candidates.dense(round.similarity)
+    return None if round.likeness is None else round.likeness.links.dense(round.likeness.values)
 
 
 def spacing(last: int, most: int) -> int:

@@ -8,9 +8,9 @@ from typing import Any
 from dfl_lightning.engines.local_work import Duration
 from dfl_lightning.report.banner import banner
 from dfl_lightning.report.memory_estimate import predicted_memory
-from dfl_lightning.report.summary import size
 from dfl_lightning.round.hosts import RunModule, RunTrainer
 from dfl_lightning.topology import Topology, reach
+from dfl_lightning.utils.memory import size
 
 
 def explain(trainer: RunTrainer, module: RunModule, datamodule: Any) -> list[str]:
@@ -74,7 +74,7 @@ def _words(value: str | list[str]) -> str:
 
 def _memory(module: RunModule) -> str:
     parts = predicted_memory(module)
-    words = {"rows": "rows", "data": "data", "work": "work under way", "pairs": "pairs of nodes"}
+    words = {"rows": "rows", "data": "data", "work": "work under way", "links": "links and clients"}
     listed = " + ".join(f"{size(parts[name])} {word}" for name, word in words.items())
     return f"{size(sum(parts.values()))} = {listed}"
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 from torch import Tensor
+
+from dfl_lightning.links import Links
 
 if TYPE_CHECKING:
     from dfl_lightning.round.record import Round
@@ -18,20 +19,20 @@ def links_of(round: Round) -> dict[str, np.ndarray]:
     A sender from n on is a stored update of a client.
     """
     assert round.weights is not None
+    assert round.voters is not None
     assert round.selected is not None
-    n = round.num_nodes
-    probed = round.ledger.models & ~round.ledger.mixed & ~_downloads(round)
-    listed = round.weights != 0
-    listed[:, :n] |= round.selected | probed
-    receivers, senders = torch.nonzero(listed, as_tuple=True)
-    at = receivers, senders.clamp(max=n - 1)
-    of_nodes = senders < n
+    n, rows = round.num_nodes, round.voters.rows
+    ledger = round.ledger
+    probed = ledger.models.without(ledger.mixed).without(_downloads(round))
+    mixed = round.voters.keep(round.weights != 0)
+    selected, probed = (Links(part.receivers, part.senders, n, rows) for part in (round.selected, probed))
+    listed = mixed.union(selected).union(probed)
     return {
-        "receiver": receivers.numpy().astype(np.int32),
-        "sender": senders.numpy().astype(np.int32),
-        "weight": round.weights[receivers, senders].numpy().astype(np.float32),
-        "selected": (round.selected[at] & of_nodes).numpy(),
-        "probed": (probed[at] & of_nodes).numpy(),
+        "receiver": listed.receivers.numpy().astype(np.int32),
+        "sender": listed.senders.numpy().astype(np.int32),
+        "weight": round.voters.spread(round.weights, listed, 0.0).numpy().astype(np.float32),
+        "selected": listed.within(selected).numpy(),
+        "probed": listed.within(probed).numpy(),
     }
 
 
@@ -39,20 +40,18 @@ def stand_ins_of(round: Round) -> dict[str, np.ndarray]:
     """Which rows were mixed in place of selected clients' own: `receiver`, `client`, `stand_in`."""
     assert round.selected is not None
     assert round.stand_in is not None
-    m = round.num_clients
-    replaced = round.selected[:, :m] & (round.stand_in[:, :m] != torch.arange(m))
-    receivers, clients = torch.nonzero(replaced, as_tuple=True)
+    replaced = round.stand_in != round.selected.senders
     return {
-        "receiver": receivers.numpy().astype(np.int32),
-        "client": clients.numpy().astype(np.int32),
-        "stand_in": round.stand_in[receivers, clients].numpy().astype(np.int32),
+        "receiver": round.selected.receivers[replaced].numpy().astype(np.int32),
+        "client": round.selected.senders[replaced].numpy().astype(np.int32),
+        "stand_in": round.stand_in[replaced].numpy().astype(np.int32),
     }
 
 
-def _downloads(round: Round) -> Tensor:
-    """Models that clients fetched to train them, bool [n, n]: under a server, its own."""
-    fetched = torch.zeros_like(round.ledger.models)
+def _downloads(round: Round) -> Links:
+    """Models that clients fetched to train them: under a server, its own."""
+    fetched = Links.none(round.num_nodes)
     for term in round.jobs.terms:
-        if not term.which.is_floating_point():
-            fetched[round.jobs.owners, term.which] = True
+        if isinstance(term.which, Tensor):
+            fetched = fetched.union(Links.of(round.jobs.owners, term.which, round.num_nodes))
     return fetched

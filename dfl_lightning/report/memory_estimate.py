@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from dfl_lightning.callbacks import Outgoing
+from dfl_lightning.callbacks import FDMS, Outgoing
+from dfl_lightning.round.federation import LINK_BYTES, Federation, listed_links
 from dfl_lightning.round.hosts import RunModule
 
-PAIR_MATRICES = 12
-"""Matrices of 8-byte numbers, one for each pair of nodes, that a round holds at a time, more or less."""
-
-LINK_BYTES = 275
+EDGE_BYTES = 275
 """What networkx needs for an edge, as measured."""
+
+CLIENT_BYTES = 15_000
+"""What Python keeps and draws for a client in a round (its lists of samples, jobs, generators), as measured."""
+
+PAIR_MATRICES = 6
+"""Matrices of 8-byte numbers, one for each pair of clients, that FL-FDMS holds at a time."""
 
 
 def predicted_memory(module: RunModule) -> dict[str, int]:
@@ -22,16 +26,22 @@ def predicted_memory(module: RunModule) -> dict[str, int]:
 
     Returns:
         `rows` (row sets; a second buffer for those that rounds write), `data`, `work` (a cohort in each thread) and
-        `pairs` (the graph; weights, masks and similarities of all pairs of nodes: quadratic by nature).
+        `links` (the graph, the numbers of a round's links and of its clients, and a server's scores of all pairs).
     """
     bank = module.bank
     rows = sum(_bytes(tensor) * (1 if name == "initial" else 2) for name, tensor in bank.boundary.rows.items())
     if module.federation.policy(Outgoing) is not None:
         rows += _bytes(bank.boundary.rows["models"])  # what is sent
     data = _bytes(module.federation.data.images) + _bytes(module.federation.data.labels)
-    links = sum(topology.graph.number_of_edges() for topology in module.federation.topology.graphs)
-    pairs = PAIR_MATRICES * 8 * bank.num_nodes**2 + LINK_BYTES * links
-    return {"rows": rows, "data": data, "work": module.engine.cohort_bytes, "pairs": pairs}
+    return {"rows": rows, "data": data, "work": module.engine.cohort_bytes, "links": _links(module.federation)}
+
+
+def _links(federation: Federation) -> int:
+    topology, n = federation.topology, federation.num_nodes
+    edges = sum(one.graph.number_of_edges() for one in topology.graphs)
+    listed = listed_links(federation)
+    found = EDGE_BYTES * edges + CLIENT_BYTES * federation.num_clients + LINK_BYTES * listed
+    return found + (PAIR_MATRICES * 8 * n**2 if federation.policy(FDMS) is not None else 0)
 
 
 def _bytes(tensor: Tensor) -> int:

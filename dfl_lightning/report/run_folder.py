@@ -18,7 +18,7 @@ from dfl_lightning.callbacks import Substitution
 from dfl_lightning.checkpoints.history import CHANGED, config_text
 from dfl_lightning.checkpoints.io import FOLDER, rounds_in, run_of
 from dfl_lightning.functional import worst_decile_mean
-from dfl_lightning.report.by_round import MOST_CLIENTS, Comparisons, Entries, stacked
+from dfl_lightning.report.by_round import MOST_CLIENTS, Comparisons, Entries, similarity_of, stacked
 from dfl_lightning.report.links import links_of, stand_ins_of
 from dfl_lightning.report.summary import summarise
 from dfl_lightning.report.tables import COLUMNS, as_csv, as_text, damaged, read_metrics, read_rounds
@@ -272,8 +272,7 @@ class RunFolder(RoundCallback):
             if len(found["client"]):
                 self._stand_ins.add(round.index, **found)
         if trainer.keep_comparisons and round.num_clients <= MOST_CLIENTS:
-            known = round.similarity if round.similarity is not None else round.likeness
-            arrays = (None if tensor is None else tensor.numpy() for tensor in (known, round.threshold))
+            arrays = (None if tensor is None else tensor.numpy() for tensor in (similarity_of(round), round.threshold))
             self._comparisons.add(round.index // every, every, *arrays)
 
     def on_boundary(self, trainer: RunTrainer, module: RunModule) -> None:

@@ -14,6 +14,7 @@ import dfl_lightning
 from dfl_lightning.functional import accuracy_summary, worst_decile_mean
 from dfl_lightning.report.memory_estimate import predicted_memory
 from dfl_lightning.round.hosts import RunModule, RunTrainer
+from dfl_lightning.utils.memory import size
 
 PACKAGES = ("lightning", "torch", "torchvision", "torchmetrics", "networkx", "numpy")
 
@@ -140,21 +141,6 @@ def final_table(summary: dict[str, Any]) -> list[str]:
             f"friends found: {found['friend_accuracy']:.2f} of the stand-ins are of the dropped client's cluster"
         )
     return lines
-
-
-def size(number: float) -> str:
-    """Bytes for people, powers of 1000.
-
-    Example:
-        >>> size(14_400_000)
-        '14.4 MB'
-    """
-    for unit in ("B", "kB", "MB", "GB"):
-        text = f"{number:.{int(unit != 'B')}f}"
-        if float(text) < 1000:
-            return f"{text} {unit}"
-        number /= 1000
-    return f"{number:.1f} TB"
 
 
 def _times(diverged: dict[str, np.ndarray]) -> dict[str, int]:

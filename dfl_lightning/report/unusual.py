@@ -56,4 +56,4 @@ def _most_heard(module: RunModule) -> int:
         return module.federation.num_clients
     if topology.changes or topology.num_nodes > _FEW_NODES:
         return module.federation.num_clients - 1
-    return int(topology.reachable(0).sum(1).max())
+    return int(topology.reachable(0).count.max())

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from lightning.pytorch import Callback
 
+from dfl_lightning.links import LinkMemory, Links
 from dfl_lightning.utils.errors import UserError
 from dfl_lightning.utils.global_generators import name_of, no_global_draws
 
@@ -22,7 +23,8 @@ class RoundCallback(Callback):
     """A Lightning callback that also hears the hooks of a communication round, called in this order.
 
     Each hook reads what is above it in `Round` and writes its own field. State between rounds lives in attributes that
-    `state` names; only tensors, numbers, strings, lists and dicts, and only small things: never rows of the bank.
+    `state` names; only tensors, `Links`, `LinkMemory`, numbers, strings, lists and dicts, and only small things: never
+    rows of the bank.
 
     Attributes:
         state: names of the attributes that a checkpoint holds.
@@ -44,12 +46,12 @@ class RoundCallback(Callback):
 
     def state_dict(self) -> dict[str, Any]:
         """The attributes that `state` names."""
-        return {name: getattr(self, name) for name in self.state}
+        return {name: _stored(getattr(self, name)) for name in self.state}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restore what `state_dict` returned."""
         for name in self.state:
-            setattr(self, name, state_dict[name])
+            setattr(self, name, _restored(state_dict[name]))
 
     def start(self, federation: Federation) -> None:
         """Before a run: refuse what cannot work, with a `UserError`."""
@@ -102,6 +104,27 @@ class RoundCallback(Callback):
             trainer: the `DFLTrainer`.
             module: the `DFLModule`.
         """
+
+
+def _stored(value: Any) -> Any:
+    """What a checkpoint holds in the place of a value: lists of links as tensors."""
+    if isinstance(value, LinkMemory):
+        return {_CODES: value.links.codes, _NODES: value.links.nodes, _VALUES: value.values}
+    if isinstance(value, Links):
+        return {_CODES: value.codes, _NODES: value.nodes}
+    return value
+
+
+def _restored(value: Any) -> Any:
+    """The reverse of `_stored`."""
+    if not isinstance(value, dict) or _CODES not in value:
+        return value
+    links = Links.coded(value[_CODES], value[_NODES])
+    return LinkMemory(links, value[_VALUES]) if _VALUES in value else links
+
+
+_CODES, _NODES, _VALUES = "links.codes", "links.nodes", "links.values"
+"""Keys of stored lists of links: the codes of their pairs, the number of nodes, a number for each."""
 
 
 def refuse_wrong_hooks(callback: RoundCallback) -> None:

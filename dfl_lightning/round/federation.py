@@ -16,14 +16,20 @@ from dfl_lightning.data import ClientData
 from dfl_lightning.engines.engine import Engine
 from dfl_lightning.engines.local_work import Duration, LocalRule, Phase
 from dfl_lightning.engines.optimizers import ClientOptimizer
+from dfl_lightning.links import AllPairs
 from dfl_lightning.round.objective import Objective
 from dfl_lightning.topology import Topology
+from dfl_lightning.topology.clusters import differing_pair
 from dfl_lightning.utils.errors import UserError
+from dfl_lightning.utils.memory import machine_memory, size
 
 if TYPE_CHECKING:
     from dfl_lightning.round.callback import RoundCallback
 
 P = TypeVar("P")
+
+LINK_BYTES = 400
+"""What a link takes at the peak of a round in which a selection looks at it, as measured."""
 
 _INSTEAD = {
     "Selection": ", or --selection Gossip",
@@ -130,6 +136,19 @@ class Federation:
             policy.start(self)
         self._refuse_servers(self.objective)
         self.objective.start(self)
+        self._refuse_long_lists()
+
+    def _refuse_long_lists(self) -> None:
+        links, memory = listed_links(self), machine_memory()
+        needed = LINK_BYTES * links
+        if memory is not None and needed > memory:
+            name = next(type(p).__name__ for p in self.policies if getattr(p, "lists_candidates", False))
+            raise UserError(
+                f"selection {name} looks at every link, and {self.num_clients:,} clients that all hear each other have "
+                f"{links:,} links, for which a round needs about {size(needed)} of memory (this machine has "
+                f"{size(memory)}); use a sparser graph, for example --topology partial, or --selection Gossip, which "
+                "draws a few"
+            )
 
     def _refuse_servers(self, user: RoundCallback | Objective) -> None:
         if self.num_servers and not user.supports_servers:
@@ -177,6 +196,16 @@ class Federation:
         return References((Term("models", self.server_of(owners)),), owners, "models")
 
 
+def listed_links(federation: Federation) -> int:
+    """How many links a round writes down: all of its graph, or of a complete one those that a selection draws."""
+    links = federation.topology.linked(0)
+    if not isinstance(links, AllPairs) or any(getattr(p, "lists_candidates", False) for p in federation.policies):
+        return len(links)
+    drawn = [k for p in federation.policies if isinstance(k := getattr(p, "k", 0), int)]
+    everybody = any(getattr(p, "k", 0) == "all" for p in federation.policies)
+    return len(links) if everybody else min(len(links), 2 * max(drawn, default=0) * federation.num_nodes)
+
+
 def agreeing_clusters(from_data: Tensor | None, topology: Topology) -> Tensor | None:
     """The clusters known from the data or from the topology's nodes; if both are known, they must group clients alike.
 
@@ -190,9 +219,9 @@ def agreeing_clusters(from_data: Tensor | None, topology: Topology) -> Tensor | 
     other = topology.clusters
     if from_data is None or other is None:
         return other if from_data is None else from_data
-    same_data, same_graph = from_data[:, None] == from_data, other[:, None] == other
-    if not torch.equal(same_data, same_graph):
-        i, j = torch.nonzero(same_data != same_graph)[0].tolist()
+    pair = differing_pair(from_data, other)
+    if pair is not None:
+        i, j = pair
         raise UserError(
             "the topology's 'cluster' attributes and data.partition disagree: "
             f"clients {i} and {j} share a cluster in one of them only; "

@@ -1,7 +1,4 @@
-"""What a round costs: which messages its policies made clients receive.
-
-Row i is the receiver, column j the sender.
-"""
+"""What a round costs: which messages its policies made clients receive."""
 
 from __future__ import annotations
 
@@ -10,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from dfl_lightning.bank.references import pairs_of
+from dfl_lightning.links import Links
 
 BYTES = 4
 """Of a number in a message: messages are counted in float32, whatever the simulation computes in."""
@@ -21,60 +18,81 @@ class Messages:
     """What went over the links of a round, an entry a link that was used.
 
     Attributes:
-        receivers: long [e].
-        senders: long [e].
-        models: whole models, long [e].
-        parts: other messages, long [e].
-        bytes: of all of them, long [e].
+        links: those that were used.
+        models: whole models, long [E].
+        parts: other messages, long [E].
+        bytes: of all of them, long [E].
     """
 
-    receivers: Tensor
-    senders: Tensor
+    links: Links
     models: Tensor
     parts: Tensor
     bytes: Tensor
 
 
-@dataclass
 class Ledger:
     """What a round's policies made clients receive; what is still at hand is not received again.
 
     Args:
-        models: [n, n], receiver i fetched the shared parameters of node j (looked at or mixed).
-        mixed: [n, n], of these, the ones that were mixed.
+        nodes: n.
 
     Attributes:
-        parts: what else than models was received, by what it is and how many numbers it has: bool [n, n], i got that
-            of j (a layer of the model, an update beside it).
-        repeated: how many models were fetched once more, after the receiver had forgotten them.
-        kept: bool [n, n], the models that i has at hand now.
-        summed: bool [n, n], i has j's model as a part of a sum, which can be mixed without fetching it again.
+        models: links over which a receiver fetched the shared parameters of a node, to look at them or to mix them.
+        parts: what else was received, by what it is and how many numbers it has: the links over which it was (a layer
+            of the model, an update beside it).
         sizes: long [n], the bytes of a model of each sender where an Outgoing policy says so, -1 elsewhere; None: of
             nobody.
         held: long [n], how many of others' models each node had at hand at once, at most; sums are not counted.
     """
 
-    models: Tensor
-    mixed: Tensor
-
-    def __post_init__(self) -> None:
-        self.parts: dict[tuple[str, int], Tensor] = {}
-        self.kept, self.summed = torch.zeros_like(self.models), torch.zeros_like(self.models)
-        self.repeated = 0
+    def __init__(self, nodes: int) -> None:
+        self.models = Links.none(nodes)
+        self.parts: dict[tuple[str, int], Links] = {}
         self.sizes: Tensor | None = None
-        self._again: Tensor | None = None  # most rounds repeat nothing
-        self.held = torch.zeros(len(self.models), dtype=torch.long)
+        self.held = torch.zeros(nodes, dtype=torch.long)
+        nothing = torch.zeros(0, dtype=torch.bool)
+        # beside `models`: whether it was mixed, is at hand now, is a part of a sum that can be mixed without fetching
+        # it again; and how often it was fetched once more, after the receiver had forgotten it
+        self._mixed = self._kept = self._summed = nothing
+        self._again = nothing.long()
 
-    @classmethod
-    def empty(cls, nodes: int) -> Ledger:
-        """Nothing received yet."""
-        models, mixed = torch.zeros(2, nodes, nodes, dtype=torch.bool)
-        return cls(models, mixed)
+    @property
+    def nodes(self) -> int:
+        """Clients and servers, n."""
+        return self.models.nodes
+
+    @property
+    def mixed(self) -> Links:
+        """Of `models`, the links whose models were mixed."""
+        return self.models.keep(self._mixed)
+
+    @property
+    def kept(self) -> Links:
+        """Of `models`, the links whose models the receivers have at hand now."""
+        return self.models.keep(self._kept)
 
     @property
     def again(self) -> Tensor:
-        """How often i fetched j's model once more, long [n, n]."""
-        return torch.zeros_like(self.models, dtype=torch.long) if self._again is None else self._again
+        """How often each of `models` was fetched once more, long [E]."""
+        return self._again
+
+    @property
+    def repeated(self) -> int:
+        """How many models were fetched once more, after the receiver had forgotten them."""
+        return int(self._again.sum())
+
+    @property
+    def proxies(self) -> Links:
+        """Links over which something else than a model was received."""
+        found = Links.none(self.nodes)
+        for links in self.parts.values():
+            found = found.union(links)
+        return found
+
+    @property
+    def used(self) -> Links:
+        """Links over which anything was received."""
+        return self.models.union(self.proxies)
 
     def fetch(self, receivers: Tensor, senders: Tensor, mixed: bool = False) -> None:
         """Receivers fetch the senders' models; one's own costs nothing, nor what is at hand.
@@ -85,45 +103,57 @@ class Ledger:
             mixed: whether the receivers mix these models.
         """
         foreign = receivers != senders
-        receivers, senders = receivers[foreign], senders[foreign]
-        known = self.kept[receivers, senders]
+        self.fetch_over(Links.of(receivers[foreign], senders[foreign], self.nodes), mixed)
+
+    def fetch_over(self, links: Links, mixed: bool = False) -> None:
+        """Fetch models over these links, none of which leads from a node to itself; what is at hand costs nothing.
+
+        Args:
+            links: between nodes.
+            mixed: whether the receivers mix these models.
+        """
+        if not len(links):
+            return
+        former = links.within(self.models)
+        at = self._listed(links)
+        known = self._kept[at]
         if mixed:
-            self.mixed[receivers, senders] = True
-            known = known | self.summed[receivers, senders]
-        receivers, senders = receivers[~known], senders[~known]
-        repeats = self.models[receivers, senders]
-        if repeats.any():
-            self._again = self.again
-            self._again[receivers, senders] += repeats.long()  # a pair twice in a call counts once
-            self.repeated = int(self._again.sum())
-        self.models[receivers, senders] = True
-        self.kept[receivers, senders] = True
-        busy = torch.zeros_like(self.held, dtype=torch.bool)
-        busy[receivers] = True
-        who = torch.nonzero(busy).squeeze(1)
-        self.held[who] = torch.maximum(self.held[who], self.kept[who].sum(1))
+            self._mixed[at] = True
+            known = known | self._summed[at]
+        self._again[at[former & ~known]] += 1
+        if not bool(known.all()):
+            self._kept[at[~known]] = True
+            self.held = torch.maximum(self.held, self.kept.count)
 
-    @property
-    def proxies(self) -> Tensor:
-        """Whether i got any part of j, bool [n, n]."""
-        found = torch.zeros_like(self.models)
-        for pairs in self.parts.values():
-            found |= pairs
-        return found
+    def sum_up(self, receivers: Tensor, links: Links) -> None:
+        """Receivers have a sum of models at hand, of those that these links lead to.
 
-    def fetch_part(self, what: str, numbers: int, receivers: Tensor, senders: Tensor) -> None:
+        Args:
+            receivers: long [r], whose former sums are forgotten.
+            links: of these receivers, which have fetched the models.
+        """
+        gone = torch.zeros(self.nodes, dtype=torch.bool)
+        gone[receivers] = True
+        self._summed = self._summed & ~gone[self.models.receivers]
+        self._summed[self.models.find(links)] = True
+
+    def forget(self, receivers: Tensor) -> None:
+        """The receivers, long [r], throw away the models that they have at hand."""
+        gone = torch.zeros(self.nodes, dtype=torch.bool)
+        gone[receivers] = True
+        self._kept = self._kept & ~gone[self.models.receivers]
+
+    def fetch_part(self, what: str, numbers: int, links: Links) -> None:
         """Receivers fetch something of the senders that is no model; the same once a round, one's own for nothing.
 
         Args:
             what: the name of the part; parts of different names are different messages.
             numbers: how many numbers it has.
-            receivers: long [p].
-            senders: long [p].
+            links: over which it comes.
         """
-        foreign = receivers != senders
-        if (what, numbers) not in self.parts:
-            self.parts[what, numbers] = torch.zeros_like(self.models)
-        self.parts[what, numbers][receivers[foreign], senders[foreign]] = True
+        links = links.keep(links.receivers != links.senders)
+        former = self.parts.get((what, numbers))
+        self.parts[what, numbers] = links if former is None else former.union(links)
 
     def resize(self, senders: Tensor, size: int) -> None:
         """From now on a model of these senders has another size.
@@ -133,7 +163,7 @@ class Ledger:
             size: bytes of each.
         """
         if self.sizes is None:
-            self.sizes = torch.full((len(self.models),), -1)
+            self.sizes = torch.full((self.nodes,), -1)
         self.sizes[senders] = size
 
     def model_bytes(self, numbers: int) -> Tensor:
@@ -142,17 +172,14 @@ class Ledger:
         Args:
             numbers: how many a whole model has.
         """
-        whole = torch.full((len(self.models),), BYTES * numbers)
+        whole = torch.full((self.nodes,), BYTES * numbers)
         return whole if self.sizes is None else torch.where(self.sizes < 0, whole, self.sizes)
 
     def total_bytes(self, numbers: int) -> int:
         """Of everything that was received; `numbers` as for `model_bytes`."""
-        parts = sum(size * int(pairs.sum()) for (_, size), pairs in self.parts.items())
-        models = int(self.models.sum()) + self.repeated
-        if self.sizes is None:
-            return BYTES * (models * numbers + parts)
-        times = self.models.sum(0) if self._again is None else (self.models + self._again).sum(0)
-        return int((times * self.model_bytes(numbers)).sum()) + BYTES * parts
+        parts = sum(size * len(links) for (_, size), links in self.parts.items())
+        each = self.model_bytes(numbers)[self.models.senders]
+        return int((each * (1 + self._again)).sum()) + BYTES * parts
 
     def by_link(self, numbers: int) -> Messages:
         """What went over each link that was used.
@@ -160,19 +187,25 @@ class Ledger:
         Args:
             numbers: how many a whole model has.
         """
-        used = self.models
-        for pairs in self.parts.values():
-            used = used | pairs
-        receivers, senders = pairs_of(used)
-        models = self.models[receivers, senders].long()
-        if self._again is not None:
-            models += self._again[receivers, senders]
-        parts, sent = torch.zeros_like(models), models * self.model_bytes(numbers)[senders]
-        for (_, size), pairs in self.parts.items():
-            got = pairs[receivers, senders].long()
+        used = self.used
+        models = self.models.spread(1 + self._again, used, 0)
+        parts, sent = torch.zeros_like(models), models * self.model_bytes(numbers)[used.senders]
+        for (_, size), links in self.parts.items():
+            got = used.within(links).long()
             parts, sent = parts + got, sent + got * BYTES * size
-        return Messages(receivers, senders, models, parts, sent)
+        return Messages(used, models, parts, sent)
 
-    def forget(self, receivers: Tensor) -> None:
-        """The receivers, long [r], throw away the models that they have at hand."""
-        self.kept[receivers] = False
+    def _listed(self, links: Links) -> Tensor:
+        """Where the links are in `models`, into which those that are new have been put, long [e]."""
+        at = self.models.find(links)
+        if bool((at >= 0).all()):
+            return at
+        together = self.models.union(links)
+        back = together.find(self.models)
+        for name in ("_mixed", "_kept", "_summed", "_again"):
+            former = getattr(self, name)
+            values = former.new_zeros(len(together))
+            values[back] = former
+            setattr(self, name, values)
+        self.models = together
+        return together.find(links)

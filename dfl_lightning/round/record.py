@@ -1,14 +1,13 @@
 """The record of a communication round, with the verbs that its policies use.
 
-Row i is the receiver, column j the sender, ids are 0-based, everywhere. Nodes are the m clients and, in a server
-topology, the servers after them (n nodes).
+Who hears whom is a list of links, narrowed from step to step; a number for each link stands in a tensor beside its
+list. Ids are 0-based. Nodes are the m clients and, in a server topology, the servers after them (n nodes).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import torch
@@ -17,15 +16,16 @@ from torch import Tensor
 from dfl_lightning.bank.bank import Bank
 from dfl_lightning.bank.layout import Columns
 from dfl_lightning.bank.reducing import Reduce
-from dfl_lightning.bank.references import References, Term, pairs_of
+from dfl_lightning.bank.references import References, Term, Weights
 from dfl_lightning.bank.similarity import Comparison
 from dfl_lightning.engines.jobs import Evaluation, Training
 from dfl_lightning.engines.local_work import Phase
 from dfl_lightning.engines.optimizers import Hyperparameters
+from dfl_lightning.links import LinkMemory, Links
 from dfl_lightning.round.callback import RoundCallback
 from dfl_lightning.round.ledger import Ledger
 from dfl_lightning.utils.errors import UserError
-from dfl_lightning.utils.random_streams import stream
+from dfl_lightning.utils.random_streams import stream, stream_seed
 
 if TYPE_CHECKING:
     from dfl_lightning.data import ClientData
@@ -52,56 +52,59 @@ class Round:
     Args:
         index: the round, 0-based.
         federation: what is fixed for the run.
-        reachable: whom i can hear, bool [n, n].
+        reachable: whom each node can hear.
         active: who is up, bool [n]; servers always are.
-        available: whom i may choose from, bool [n, n]: the reachable ones that are up, or all of them where a
-            substitution speaks for the others.
+        available: whom a node may choose from: the reachable ones that are up, or all of them where a substitution
+            speaks for the others.
         receivers: who mixes this round, bool [n]: the active clients, or the servers.
         jobs: where each active client's local training starts; default its own model, or its server's.
-        candidates: whom i looks at, bool [n, n], within `available`.
+        candidates: whom a node looks at, within `available`.
         phases: of each client's local training.
         hyperparameters: the learning rate of each of the optimizer's groups, and what a schedule changed besides.
         losses: mean local training loss, float64 [m], NaN for who did not train.
         diverged: clients whose training ended in NaN or infinity, bool [m].
-        similarity: between clients, float64 [n, n], NaN = unknown.
-        scores: what neighbours are chosen by, float64 [n, n]; 1 is an average neighbour.
+        similarity: of each candidate to its receiver, float64 [len(candidates)], NaN = unknown.
+        scores: what neighbours are chosen by, float64 [len(candidates)], NaN = unknown; 1 is an average neighbour.
+        own_scores: each node's score of itself, float64 [n], where a selection has one.
         threshold: in units of scores, float64 [n], or None.
-        selected: whom i would mix if all were up, bool [n, n].
-        stand_in: the row that speaks for j towards i, long [n, n]: its own, a friend's, one of `substitutes`
-            (from n on), or -1: the mean of the active ones i selected.
-        likeness: how alike a substitution finds the clients, float64 [n, n], NaN = unknown.
-        votes: how often each row speaks to i, float64 [n, P].
-        weights: of rows in receivers' new models, float64 [n, P].
+        selected: whom a node would mix if all were up.
+        stand_in: the row that speaks for each selected sender, long [len(selected)]: its own, a friend's, one of
+            `substitutes` (from n on), or -1: the mean of the active ones that the receiver selected.
+        likeness: how alike a substitution finds clients, for those links that it has compared.
+        voters: the rows that speak to each receiver; its own is there, whether it has a vote or not.
+        votes: how often each of `voters` speaks, float64 [len(voters)].
+        weights: of `voters` in receivers' new models, float64 [len(voters)].
         metrics: numbers for this round's row of `metrics.csv`.
     """
 
     index: int
     federation: Federation
-    reachable: Tensor
+    reachable: Links
     active: Tensor
-    available: Tensor
+    available: Links
     receivers: Tensor
     jobs: References
-    candidates: Tensor
+    candidates: Links
     phases: tuple[Phase, ...]
     hyperparameters: Hyperparameters
     losses: Tensor | None = None
     diverged: Tensor | None = None
     similarity: Tensor | None = None
     scores: Tensor | None = None
+    own_scores: Tensor | None = None
     threshold: Tensor | None = None
-    selected: Tensor | None = None
+    selected: Links | None = None
     stand_in: Tensor | None = None
     substitutes: list[Substitutes] = field(default_factory=list)
-    likeness: Tensor | None = None
+    likeness: LinkMemory | None = None
+    voters: Links | None = None
     votes: Tensor | None = None
     weights: Tensor | None = None
     metrics: dict[str, float] = field(default_factory=dict)
-    ledger: Ledger = field(default_factory=lambda: Ledger.empty(0))
+    ledger: Ledger = field(init=False)
 
     def __post_init__(self) -> None:
-        if not len(self.ledger.models):
-            self.ledger = Ledger.empty(self.num_nodes)
+        self.ledger = Ledger(self.num_nodes)
 
     # --- small helpers -----------------------------------------------------------------------------------------------
     @property
@@ -171,18 +174,34 @@ class Round:
         """
         return stream(self.federation.seed, purpose, self.index, *words)
 
-    def between_clients(self, matrix: Tensor, fill: float = float("nan")) -> Tensor:
-        """A matrix between clients [m, m] as one between nodes [n, n]; itself where all nodes are clients.
+    def draw(self, links: Links, k: int | Tensor, purpose: str, *words: int) -> Links:
+        """Choose k links of each receiver at random, every set of k equally likely; all where there are not more.
+
+        A draw depends on the seed, the round, the words and the two ends of each link: a link more or less changes no
+        other link's draw.
 
         Args:
-            matrix: [m, m].
-            fill: for pairs with a server.
+            links: to choose from.
+            k: the number, or one for each node, long [n].
+            purpose: what is drawn.
+            *words: further coordinates.
         """
-        if not self.num_servers:
-            return matrix
-        full = torch.full((self.num_nodes, self.num_nodes), fill, dtype=matrix.dtype)
-        full[: self.num_clients, : self.num_clients] = matrix
-        return full
+        return links.draw(k, stream_seed(self.federation.seed, purpose, self.index, *words))
+
+    def draws(self, links: Links, purpose: str, *words: int) -> Tensor:
+        """A random number in [0, 1) for each link, float64 [E], named as by `draw`.
+
+        Args:
+            links: that get a number.
+            purpose: what is drawn.
+            *words: further coordinates.
+        """
+        return links.uniform(stream_seed(self.federation.seed, purpose, self.index, *words))
+
+    @property
+    def clients_only(self) -> Tensor:
+        """Which nodes are clients, bool [n]."""
+        return torch.arange(self.num_nodes) < self.num_clients
 
     def log(self, name: str, value: float) -> None:
         """A number for this round's row of `metrics.csv` and the loggers.
@@ -215,54 +234,60 @@ class Round:
                 metrics.setdefault(name, torch.full_like(losses, float("nan")))[index] = values
         return Evaluation(losses, metrics)
 
-    def evaluate_pairs(self, pairs: Tensor, rows: str = "trained", split: str = "train") -> Tensor:
-        """Loss of j's model, completed by i's personal parameters, on i's data: float64 [n, n], NaN outside `pairs`.
+    def loss_of(self, links: Links, rows: str = "trained", split: str = "train") -> Tensor:
+        """Loss of each sender's model, completed by the receiver's personal parameters, on the receiver's data.
 
         Args:
-            pairs: bool [n, n], receiver by sender; receivers are clients.
+            links: receivers are clients; one may hear itself.
             rows: `trained` (after this round's local work; of others what they sent) or `models` (before).
             split: `train` or `val`.
-        """
-        receivers, senders = pairs_of(pairs[:, : self.num_nodes])
-        losses = torch.full((self.num_nodes, self.num_nodes), float("nan"), dtype=torch.float64)
-        losses[receivers, senders] = self.evaluate(References.rows(rows, senders, receivers, rows), split).losses
-        return losses
 
-    def evaluate_votes(self, split: str = "train") -> Tensor:
-        """Loss of each row with a vote on the receiver's data: float64 [n, P], NaN where there is no vote.
+        Returns:
+            float64 [E]; NaN where the sender is down: its model cannot be had.
+        """
+        up = links.between(senders=self.active)
+        found = self.evaluate(References.rows(rows, up.senders, up.receivers, rows), split).losses
+        return found if len(up) == len(links) else up.spread(found, links)
+
+    def vote_losses(self, split: str = "train") -> Tensor:
+        """Loss of each row with a vote on the receiver's data: float64 [len(voters)], NaN where there is no vote.
 
         Receivers must be clients: a server has no data.
 
         Args:
             split: `train` or `val`.
         """
+        assert self.voters is not None
         assert self.votes is not None
         losses = torch.full_like(self.votes, float("nan"))
-        n, m = self.num_nodes, self.num_clients
-        edges = [0, n, *(n + m * (block + 1) for block in range(len(self.substitutes)))]
-        for start, stop in pairwise(edges):
-            receivers, rows = pairs_of(self.votes[:, start:stop] > 0)
-            if len(rows):
-                references = self.spoken(receivers, rows + start)
-                losses[receivers, rows + start] = self.evaluate(references, split).losses
+        for block in range(len(self.substitutes) + 1):
+            at = torch.nonzero(self._of_block(self.voters.senders, block) & (self.votes > 0)).squeeze(1)
+            if len(at):
+                references = self.spoken(self.voters.receivers[at], self.voters.senders[at])
+                losses[at] = self.evaluate(references, split).losses
         return losses
+
+    def _of_block(self, rows: Tensor, block: int) -> Tensor:
+        """Which of the rows are those of nodes (block 0) or of a set of substitutes, bool."""
+        n, m = self.num_nodes, self.num_clients
+        return rows < n if block == 0 else (rows >= n + (block - 1) * m) & (rows < n + block * m)
 
     def compare(
         self,
         rows: str | Tensor,
-        pairs: Tensor,
+        links: Links,
         columns: Columns | None = None,
         relative_to: str | None = None,
         centre: bool = False,
     ) -> Comparison:
-        """Similarities between clients, float64 [n, n]; each pair is charged as `charge_comparison` says.
+        """Similarities between clients, one a link, NaN where the sender is down; charged as `charge_comparison` says.
 
         A receiver compares its own trained row with what the senders sent; servers, which have rows of nobody else,
         compare what was sent on both sides. What is subtracted from a sender's row is the sender's.
 
         Args:
             rows: a row set's name, or a matrix such as `gradients` returns.
-            pairs: bool [n, n] or [m, m], receiver by sender.
+            links: between clients.
             columns: which columns; default the shared parameters.
             relative_to: `start`, a row set, or nothing: what is subtracted from the rows.
             centre: subtract the mean of a receiver's neighbourhood; see `bank.similarity`.
@@ -270,18 +295,19 @@ class Round:
         Raises:
             UserError: there are Outgoing policies, and they have changed nothing of these rows.
         """
-        m = self.num_clients
-        pairs = pairs[:m, :m]
-        self.charge_comparison(rows, pairs, columns, relative_to)
+        up = links.between(senders=self.active)
+        self.charge_comparison(rows, up, columns, relative_to)
         passed = isinstance(rows, str) and rows != "models"
-        if self.has_a_door and not passed and bool((pairs & ~torch.eye(m, dtype=torch.bool)).any()):
+        if self.has_a_door and not passed and bool((up.receivers != up.senders).any()):
             what = "models from before the round's training" if isinstance(rows, str) else "gradients"
             self._refuse_unsent(f"compares clients by {what}")
         to = "sent" if isinstance(rows, str) and rows == "trained" else None
         if to is not None and self.num_servers:
             rows, to = "sent", None
-        found = self.bank.compare(rows, pairs, columns, relative_to, centre, to)
-        return Comparison(self.between_clients(found.cosines), self.between_clients(found.distances))
+        found = self.bank.compare(rows, up, columns, relative_to, centre, to)
+        if len(up) == len(links):
+            return found
+        return Comparison(up.spread(found.cosines, links), up.spread(found.distances, links))
 
     def gradients(self, references: References, batches: int | None = None) -> Tensor:
         """Gradients of the mean training loss at the references, [n, width]; costs what the references cost.
@@ -299,27 +325,29 @@ class Round:
         return gradients
 
     def mix(
-        self, terms: Sequence[tuple[Tensor, str]], into: str, where: Tensor, columns: Columns | None = None
+        self, terms: Sequence[tuple[Weights | Tensor, str]], into: str, where: Tensor, columns: Columns | None = None
     ) -> None:
         """Rows `where` of `into` become the sum of weights @ rows; a foreign row costs a model.
 
         Args:
-            terms: (weights [w, rows], row set) summands, w = rows written.
+            terms: (weights of nodes' rows in w sums, row set) summands, w = rows written; weights may be a matrix
+                [w, n].
             into: `models`, or a set that a policy declared or made by `bank.scratch`.
             where: bool [n] or long [w].
             columns: default the shared columns.
         """
         index = torch.nonzero(where).squeeze(1) if where.dtype == torch.bool else where
+        sparse = [(Weights.of(weights), name) for weights, name in terms]
         if into == "models":  # writing a policy's own memory is not a message
-            for weights, name in terms:
+            for weights, name in sparse:
                 stored = any(name == substitutes.rows for substitutes in self.substitutes)
                 if name in ("trained", "sent", "models") or (
                     stored and not self.num_servers
                 ):  # a server keeps its uploads
-                    rows, senders = pairs_of(weights != 0)
-                    self.ledger.fetch(index[rows], senders, mixed=True)
-        self._refuse_mixing_starts(terms, index)
-        self.bank.mix(self.received_terms(terms, index), into, index, columns)
+                    counted = weights.shares != 0
+                    self.ledger.fetch(index[weights.jobs[counted]], weights.rows[counted], mixed=True)
+        self._refuse_mixing_starts(sparse, index)
+        self.bank.mix(self.received_terms(sparse, index), into, index, columns)
 
     def reduce(self, votes: Tensor, fn: Reduce, into: str = "models") -> None:
         """Rows of receivers become a function, column by column, of the rows that have a vote; charged as `mix` does.
@@ -328,21 +356,26 @@ class Round:
         Personal columns stay; a receiver without votes keeps its row.
 
         Args:
-            votes: [n, P], as `round.votes`.
+            votes: [len(voters)], as `round.votes`.
             fn: [receivers, received, columns] -> [receivers, columns]: of receivers that hear equally many rows, a
                 block of columns at a time, in several threads.
             into: `models`, or a set that a policy declared.
         """
+        assert self.voters is not None
         n, m = self.num_nodes, self.num_clients
-        receivers, senders = pairs_of((votes != 0)[:, :n])
+        counted = votes != 0
+        hearing, rows = self.voters.receivers[counted], self.voters.senders[counted]
+        of_nodes = self._of_block(rows, 0)
+        receivers, senders = hearing[of_nodes], rows[of_nodes]
         foreign = senders != receivers
         entries: list[tuple[str, Tensor, Tensor, str | None]] = [
             ("trained", receivers[~foreign], senders[~foreign], None),
             ("sent", receivers[foreign], senders[foreign], None),
         ]
         charged = [(receivers, senders)]
-        for block, substitutes in enumerate(self.substitutes):
-            listeners, whose = pairs_of((votes != 0)[:, n + block * m : n + (block + 1) * m])
+        for block, substitutes in enumerate(self.substitutes, start=1):
+            inside = self._of_block(rows, block)
+            listeners, whose = hearing[inside], rows[inside] - n - (block - 1) * m
             entries.append((substitutes.rows, listeners, whose, "models" if substitutes.relative else None))
             if not self.num_servers:  # a server keeps its uploads
                 charged.append((listeners, whose))
@@ -352,9 +385,9 @@ class Round:
         self.bank.reduce(entries, fn, into)
 
     def charge_comparison(
-        self, rows: str | Tensor, pairs: Tensor, columns: Columns | None = None, relative_to: str | None = None
+        self, rows: str | Tensor, links: Links, columns: Columns | None = None, relative_to: str | None = None
     ) -> None:
-        """Each foreign pair, bool [m, m], costs what the receiver must have to compare.
+        """Each link costs what the receiver must have to compare; one to itself nothing.
 
         That is the sender's model where the receiver can work out from it what is compared: whole models as they are,
         or less a start that all have in common. Anything else is sent for the purpose and charged as a part: a layer,
@@ -365,7 +398,7 @@ class Round:
 
         Args:
             rows: what is compared, as for `compare`.
-            pairs: bool [m, m], receiver by sender.
+            links: between clients.
             columns: which columns; default the shared parameters.
             relative_to: what is subtracted, as for `compare`.
         """
@@ -375,10 +408,10 @@ class Round:
         columns = whole if columns is None else columns
         known_origin = relative_to is None or (relative_to == "initial" and self.federation.common_start)
         if isinstance(rows, str) and rows in ("trained", "sent", "models") and known_origin and columns == whole:
-            self.ledger.fetch(*pairs_of(pairs))
+            self.ledger.fetch(links.receivers, links.senders)
             return
         what = f"{rows if isinstance(rows, str) else 'gradients'} less {relative_to}, columns {columns.ranges}"
-        self.ledger.fetch_part(what, len(columns), *pairs_of(pairs))
+        self.ledger.fetch_part(what, len(columns), links)
 
     def charge(self, references: References) -> None:
         """Every foreign row in the references costs its owner a model.
@@ -389,9 +422,9 @@ class Round:
         for term in references.terms:
             if term.rows not in ("models", "trained", "sent"):
                 continue
-            if term.which.is_floating_point():
-                jobs, senders = pairs_of(term.which != 0)
-                receivers = references.owners[jobs]
+            if isinstance(term.which, Weights):
+                counted = term.which.shares != 0
+                receivers, senders = references.owners[term.which.jobs[counted]], term.which.rows[counted]
             else:
                 receivers, senders = references.owners, term.which
             client = receivers >= 0
@@ -405,16 +438,16 @@ class Round:
             self.ledger.fetch(receivers, senders)
 
     # --- the door -----------------------------------------------------------------------------------------------------
-    def received_terms(self, terms: Sequence[tuple[Tensor, str]], receivers: Tensor) -> list[tuple[Tensor, str]]:
+    def received_terms(self, terms: Sequence[tuple[Weights, str]], receivers: Tensor) -> list[tuple[Weights, str]]:
         """Summands of `mix` in which receivers find of `trained` their own row, and of others what these sent.
 
         Args:
-            terms: (weights [w, rows], row set).
+            terms: (weights of rows in w sums, row set).
             receivers: long [w].
         """
         if not self.bank.sends_something_else:
             return list(terms)
-        found: list[tuple[Tensor, str]] = []
+        found: list[tuple[Weights, str]] = []
         for weights, name in terms:
             if name == "trained":
                 of_others, own = _without_own(weights, receivers)
@@ -431,12 +464,12 @@ class Round:
         terms: list[Term] = []
         own_of: list[Tensor] = []  # of each term with single rows of `trained`
         for term in references.terms:
-            if term.rows == "trained" and term.which.is_floating_point():
-                of_others, own = _without_own(term.which, references.owners)
-                terms += [Term("trained", own), Term("sent", of_others)]
+            if term.rows == "trained" and isinstance(term.which, Weights):
+                of_others, mine = _without_own(term.which, references.owners)
+                terms += [Term("trained", mine), Term("sent", of_others)]
             else:
                 terms.append(term)
-                if term.rows == "trained":
+                if term.rows == "trained" and isinstance(term.which, Tensor):
                     own_of.append(term.which == references.owners)
         pattern = sum((own.long() << place for place, own in enumerate(own_of)), torch.zeros_like(everything))
         found = []
@@ -445,27 +478,31 @@ class Round:
             places = iter(range(len(own_of)))
             read = [
                 replace(term, rows="trained" if kind >> next(places) & 1 else "sent")
-                if term.rows == "trained" and not term.which.is_floating_point()
+                if term.rows == "trained" and isinstance(term.which, Tensor)
                 else term
                 for term in terms
             ]
             found.append((index, replace(references, terms=tuple(read)).take(index)))
         return found
 
-    def _refuse_mixing_starts(self, terms: Sequence[tuple[Tensor, str]], receivers: Tensor) -> None:
+    def _refuse_mixing_starts(self, terms: Sequence[tuple[Weights, str]], receivers: Tensor) -> None:
         """Of another client's model from before the training only the update may be used: less what it sent."""
         if not self.has_a_door:
             return
-        m = self.num_clients
-        starts, all_of = (torch.zeros(len(receivers), self.num_nodes, dtype=torch.float64) for _ in range(2))
-        for weights, name in terms:
-            if name in ("models", "trained", "sent"):
-                all_of += weights
-                starts += weights if name == "models" else 0
-        starts, all_of = (_without_own(weights, receivers)[0][:, :m] for weights in (starts, all_of))
-        unsent = torch.nonzero((starts != 0) & (all_of != 0))
+        m, n = self.num_clients, self.num_nodes
+        read = [(weights, name) for weights, name in terms if name in ("models", "trained", "sent")]
+        if not any(name == "models" for _, name in read):
+            return
+        codes = torch.cat([receivers[weights.jobs] * n + weights.rows for weights, _ in read])
+        shares = torch.cat([weights.shares for weights, _ in read])
+        starting = torch.cat([torch.full((len(weights.rows),), name == "models") for weights, name in read])
+        pairs, place = codes.unique(return_inverse=True)
+        zeros = torch.zeros(len(pairs), dtype=torch.float64)
+        starts, all_of = zeros.index_add(0, place, shares * starting), zeros.index_add(0, place, shares)
+        who, whom = pairs // n, pairs % n
+        unsent = torch.nonzero((starts != 0) & (all_of != 0) & (who != whom) & (whom < m)).squeeze(1)
         if len(unsent):
-            self._refuse_unsent(f"mixes client {int(unsent[0, 1])}'s model from before the round's training")
+            self._refuse_unsent(f"mixes client {int(whom[unsent[0]])}'s model from before the round's training")
 
     def _refuse_unsent(self, what: str) -> None:
         raise UserError(
@@ -491,9 +528,7 @@ class Round:
         return References(tuple(terms), receivers, "trained")
 
 
-def _without_own(weights: Tensor, receivers: Tensor) -> tuple[Tensor, Tensor]:
-    """Weights [w, rows] of others' rows, and those of the receivers' own, long [w]; -1 has none."""
-    own = torch.zeros_like(weights)
-    has = torch.nonzero(receivers >= 0).squeeze(1)
-    own[has, receivers[has]] = weights[has, receivers[has]]
-    return torch.where(own != 0, 0, weights), own
+def _without_own(weights: Weights, receivers: Tensor) -> tuple[Weights, Weights]:
+    """Weights of others' rows, and those of the receivers' own, long [w]; -1 has none."""
+    own = weights.rows == receivers[weights.jobs]
+    return weights.keep(~own), weights.keep(own)

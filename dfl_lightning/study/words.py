@@ -6,6 +6,10 @@ from __future__ import annotations
 def counted(number: int, what: str) -> str:
     """A number of things for people.
 
+    Args:
+        number: how many there are.
+        what: one of them, a noun in the singular.
+
     Example:
         >>> counted(1, "cell"), counted(2, "cell")
         ('1 cell', '2 cells')

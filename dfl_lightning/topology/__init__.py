@@ -1,4 +1,4 @@
-"""Topologies: topology files, their networkx graphs, and the masks that a round reads."""
+"""Topologies: topology files, their networkx graphs, and the links that a round reads."""
 
 from dfl_lightning.topology.graph import Topology, spectral_gap
 from dfl_lightning.topology.load import load_topology

@@ -110,7 +110,7 @@ def too_many_links(name: str, args: Mapping[str, Any], m: int) -> int:
         m: number of nodes.
     """
     share: Any = {
-        **dict.fromkeys(("complete", "complete_graph"), 1.0),
+        "complete_graph": 1.0,
         **dict.fromkeys(
             ("gnp_random_graph", "erdos_renyi_graph", "binomial_graph", "fast_gnp_random_graph"), args.get("p")
         ),

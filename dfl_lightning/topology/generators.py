@@ -15,7 +15,8 @@ from dfl_lightning.topology.bounds import listed_nodes, out_of_proportion, strea
 from dfl_lightning.topology.normalise import wrong_size
 from dfl_lightning.utils.errors import UserError, nearest, reason
 
-_OURS = ("complete", "partial", "server")
+COMPLETE = "complete"
+_OURS = (COMPLETE, "partial", "server")
 
 # How many nodes networkx's generators make where that is not simply their argument n. With it, n is found from the
 # number of clients where it is left out, and a graph that cannot fit is refused before it is made.
@@ -82,7 +83,7 @@ def generate(name: str, args: dict[str, Any], num_clients: int, seed: int, where
         where: the source, for error messages.
 
     Returns:
-        The graph over the clients and the number of servers beside them.
+        The graph over the clients and the number of servers beside them; `complete` has no link written down.
 
     Raises:
         UserError: unknown generator or argument, missing argument, or one that the generator refuses.
@@ -128,8 +129,8 @@ def _ours(name: str, args: dict[str, Any], m: int, seed: int, where: str) -> tup
     accepted: dict[str, dict[str, Any]] = {"complete": {}, "partial": {"fraction": 0.5}, "server": {"servers": 1}}
     _refuse_unknown(name, args, accepted[name], where)
     args = {**accepted[name], **args}
-    if name == "complete":
-        return nx.complete_graph(m), 0
+    if name == COMPLETE:
+        return nx.empty_graph(m), 0  # everybody is linked to everybody: `Topology.complete` says so without a list
     if name == "server":
         servers = args["servers"]
         if not _is_int(servers) or servers < 1 or servers > max(m, 1):

@@ -11,13 +11,14 @@ import networkx as nx
 import torch
 from torch import Tensor
 
-from dfl_lightning.topology.link_failures import Links
+from dfl_lightning.links import AllPairs, Links
+from dfl_lightning.topology.link_failures import LinkFailures
 
 # Above this many nodes the dense eigenvalues behind the spectral gap cost more than the line is worth.
 _LARGEST_SPECTRUM = 2000
 
 
-def spectral_gap(reachable: Tensor) -> float:
+def spectral_gap(links: Links) -> float:
     """Second smallest eigenvalue of the normalised Laplacian, 0 where the graph falls apart.
 
     It is 0 for a disconnected graph, n/(n-1) for the complete one and 1 - cos(2 pi/n) for a ring. Arcs are read as
@@ -25,16 +26,17 @@ def spectral_gap(reachable: Tensor) -> float:
     approach each other is another matter: it depends on the weights of the aggregation.
 
     Args:
-        reachable: the links, receiver by sender, bool [n, n], n >= 2.
+        links: of n >= 2 nodes, few enough for a matrix.
 
     Example:
-        >>> round(spectral_gap(~torch.eye(24, dtype=torch.bool)), 2)
+        >>> round(spectral_gap(AllPairs.of_nodes(24)), 2)
         1.04
     """
-    links = (reachable | reachable.T).double()
-    degrees = links.sum(1)
+    reachable = links.mask
+    linked = (reachable | reachable.T).double()
+    degrees = linked.sum(1)
     scale = torch.where(degrees > 0, degrees, 1.0).rsqrt()
-    laplacian = torch.diag((degrees > 0).double()) - scale[:, None] * links * scale
+    laplacian = torch.diag((degrees > 0).double()) - scale[:, None] * linked * scale
     gap = float(torch.linalg.eigvalsh(laplacian)[1])
     return 0.0 if abs(gap) < 1e-10 else gap
 
@@ -77,7 +79,8 @@ class Topology:
         name: the name of the file without suffix, or of the generator.
         clusters: node attribute `cluster`, long [m], or None.
         budgets: node attribute `budget` (how many neighbours a client may choose), long [m], or None.
-        links: which links of the graph are up in a round.
+        failures: which links of the graph are up in a round.
+        complete: everybody is linked to everybody; the graph then has no links written down.
     """
 
     graph: nx.Graph
@@ -86,7 +89,8 @@ class Topology:
     name: str = "given"
     clusters: Tensor | None = None
     budgets: Tensor | None = None
-    links: Links = field(default_factory=Links)
+    failures: LinkFailures = field(default_factory=LinkFailures)
+    complete: bool = False
 
     @property
     def num_clients(self) -> int:
@@ -106,12 +110,12 @@ class Topology:
     @property
     def directed(self) -> bool:
         """Whether some client may receive from another that does not receive from it, in some round."""
-        return self._of_arcs or self.links.one_way
+        return self._of_arcs or self.failures.one_way
 
     @property
     def changes(self) -> bool:
         """Whether the links may differ between rounds."""
-        return self.links.fail
+        return self.failures.fail
 
     @property
     def graphs(self) -> tuple[Topology, ...]:
@@ -122,31 +126,30 @@ class Topology:
         """The one graph that holds in a round."""
         return self
 
-    def linked(self, round: int) -> Tensor:
-        """All links of a round, up or down, receiver by sender, bool [n, n], a new tensor without self loops.
+    def linked(self, round: int) -> Links:
+        """All links of a round, up or down; none from a node to itself.
 
         Args:
             round: the communication round.
         """
-        return self.at(round)._mask.clone()
+        return self.at(round)._links
 
-    def reachable(self, round: int) -> Tensor:
-        """The links that are up in a round, receiver by sender, bool [n, n], a new tensor without self loops.
+    def reachable(self, round: int) -> Links:
+        """The links that are up in a round; none from a node to itself.
 
         Args:
             round: the communication round.
         """
         graph = self.at(round)
-        return graph.links.that_are_up(graph._mask, round, graph._of_arcs)
+        return graph.failures.that_are_up(graph._links, round, graph._of_arcs)
 
     def weights(self, round: int = 0) -> Tensor | None:
-        """Edge attribute `weight`, float64 [n, n] with 0 where there is no link, or None where links carry none.
+        """Edge attribute `weight` of each of the round's links, float64 [len(linked)], or None where they have none.
 
         Args:
             round: the communication round.
         """
-        weights = self.at(round)._weights
-        return None if weights is None else weights.clone()
+        return self.at(round)._weights
 
     def describe(self) -> str:
         """Nodes, links, degrees, components and spectral gap in one line, and what changes over the rounds.
@@ -162,8 +165,8 @@ class Topology:
 
     def facts(self) -> list[str]:
         """The parts of the line that `describe` makes; nodes come first."""
-        mask, n = self._mask, self.num_nodes
-        heard = mask.sum(1)
+        links, n = self._links, self.num_nodes
+        heard = links.count
         low, high = int(heard.min()), int(heard.max())
         if self.num_servers:
             parts = [f"{count(self.num_clients, 'client')} and {count(self.num_servers, 'server')}"]
@@ -175,9 +178,9 @@ class Topology:
             parts.append(f"{word} {low}" if low == high else f"{word}s {low}-{high}")
         parts.append(self._connection())
         if 2 <= n <= _LARGEST_SPECTRUM:
-            parts.append(f"spectral gap {spectral_gap(mask):.3g}")
-        if self.links.fail:
-            parts.append(self.links.describe())
+            parts.append(f"spectral gap {spectral_gap(links):.3g}")
+        if self.failures.fail:
+            parts.append(self.failures.describe())
         return parts
 
     def warnings(self) -> list[str]:
@@ -186,7 +189,7 @@ class Topology:
 
     def graph_warnings(self, when: str = "") -> list[str]:
         """Clients without links, and groups of clients without links between them."""
-        who = _without_neighbours(~self._mask.any(1))
+        who = _without_neighbours(self._links.count == 0)
         found = [f"{self.name} graph: {who} alone{when}."] if who else []
         parts = [part for part in self._components() if len(part) > 1]
         if len(parts) > 1 and not when:
@@ -197,8 +200,8 @@ class Topology:
 
     def share_warnings(self) -> list[str]:
         """A share of few links that, rounded, is all of them or none."""
-        degrees, share = self._mask.sum(1), self.links.share
-        kept = self.links.numbers(degrees)
+        degrees, share = self._links.count, self.failures.share
+        kept = self.failures.numbers(degrees)
         if share == 1 or not degrees.any():
             return []
         if torch.equal(kept, degrees):
@@ -208,9 +211,10 @@ class Topology:
 
     def identity(self) -> str:
         """What a continued run must have in common with the former one, in words; its name and labels do not count."""
-        tensors = (self._mask, self._weights, self.clusters, self.budgets)
+        codes = None if isinstance(self._links, AllPairs) else self._links.codes
+        tensors = (codes, self._weights, self.clusters, self.budgets)
         content = b"/".join(b"" if tensor is None else tensor.numpy().tobytes() for tensor in tensors)
-        links = f", {self.links.describe()} by seed {self.links.seed}" if self.links.fail else ""
+        links = f", {self.failures.describe()} by seed {self.failures.seed}" if self.failures.fail else ""
         return f"{self._size()} (graph {hashlib.blake2b(content, digest_size=4).hexdigest()}){links}"
 
     @property
@@ -218,39 +222,44 @@ class Topology:
         return bool(self.graph.is_directed())
 
     def _size(self) -> str:
-        arcs = int(self._mask.sum())
+        arcs = len(self._links)
         return count(arcs, "arc") if self._of_arcs else count(arcs // 2, "link")
 
     @cached_property
-    def _mask(self) -> Tensor:
-        """All links, receiver by sender, bool [n, n]; never returned itself."""
-        mask = torch.zeros(self.num_nodes, self.num_nodes, dtype=torch.bool)
+    def _links(self) -> Links:
+        """All links."""
+        n, m = self.num_nodes, self.num_clients
+        if self.num_servers:
+            clients, servers = torch.arange(m), torch.arange(m, n)
+            up, down = servers.repeat_interleave(m), clients.repeat(len(servers))
+            senders, receivers = self._ends()
+            return Links.of(torch.cat([up, down, receivers]), torch.cat([down, up, senders]), n)
+        edges = self.graph.number_of_edges() * (1 if self._of_arcs else 2)
+        if self.complete or edges == n * (n - 1):
+            return AllPairs.of_nodes(n)
         senders, receivers = self._ends()
-        mask[receivers, senders] = True
-        if not self._of_arcs:
-            mask[senders, receivers] = True
-        servers = self.servers
-        return mask | (servers[:, None] ^ servers[None, :])
+        return Links.of(receivers, senders, n)
 
     @cached_property
     def _weights(self) -> Tensor | None:
         values = [value for _, _, value in self.graph.edges(data="weight")]
         if not values or values[0] is None:
             return None
-        matrix = torch.zeros(self.num_nodes, self.num_nodes, dtype=torch.float64)
         senders, receivers = self._ends()
-        matrix[receivers, senders] = torch.tensor(values, dtype=torch.float64)
-        if not self._of_arcs:
-            matrix[senders, receivers] = torch.tensor(values, dtype=torch.float64)
-        return matrix
+        numbers = torch.tensor(values, dtype=torch.float64)
+        weights = torch.zeros(len(self._links), dtype=torch.float64)
+        weights[self._links.places(receivers, senders)] = numbers if self._of_arcs else numbers.repeat(2)
+        return weights
 
     def _ends(self) -> tuple[Tensor, Tensor]:
-        """Senders and receivers of the graph's edges (an undirected one is listed once), long [links] each."""
+        """Senders and receivers of the graph's edges, long [links] each; of undirected ones once more the other way."""
         ends = torch.tensor(list(self.graph.edges()), dtype=torch.long).reshape(-1, 2)
-        return ends[:, 0], ends[:, 1]
+        if self._of_arcs:
+            return ends[:, 0], ends[:, 1]
+        return ends.T.reshape(-1), ends.flip(1).T.reshape(-1)
 
     def _components(self) -> list[set[int]]:
-        if self.num_servers:
+        if self.num_servers or self.complete:
             return [set(range(self.num_nodes))]
         search = nx.weakly_connected_components if self._of_arcs else nx.connected_components
         return list(search(self.graph))
@@ -259,6 +268,6 @@ class Topology:
         parts = len(self._components())
         if parts > 1:
             return f"{parts} components"
-        if not self._of_arcs:
+        if self.complete or not self._of_arcs:
             return "connected"
         return "strongly connected" if nx.is_strongly_connected(self.graph) else "weakly connected"

@@ -7,12 +7,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from dfl_lightning.functional import random_k
-from dfl_lightning.utils.random_streams import stream
+from dfl_lightning.links import Links
+from dfl_lightning.links.draws import uniform
+from dfl_lightning.utils.random_streams import stream_seed
 
 
 @dataclass(frozen=True)
-class Links:
+class LinkFailures:
     """Links that fail: each with its own probability, or an exact share of each receiver's.
 
     A draw is named by the seed, the round and the two ends of the link. It depends on no other link, so that a graph
@@ -46,9 +47,9 @@ class Links:
         """The process in words; empty where all links are up all the time.
 
         Example:
-            >>> Links(up=0.9).describe()
+            >>> LinkFailures(up=0.9).describe()
             'each link up with probability 0.9'
-            >>> Links(share=0.8).describe()
+            >>> LinkFailures(share=0.8).describe()
             '80 % of the links to each receiver up'
         """
         if self.share < 1:
@@ -63,34 +64,25 @@ class Links:
             degrees: number of links of each receiver, long [n].
 
         Example:
-            >>> Links(share=0.5).numbers(torch.tensor([0, 1, 2, 3, 12]))
+            >>> LinkFailures(share=0.5).numbers(torch.tensor([0, 1, 2, 3, 12]))
             tensor([0, 1, 1, 2, 6])
         """
         # the least bit more, since a half that is no binary fraction may come out below itself
         return (self.share * degrees.double() + 0.5 + 1e-9).floor().long()
 
-    def that_are_up(self, linked: Tensor, round: int, directed: bool) -> Tensor:
-        """The links that are up in a round, receiver by sender, a new tensor, bool [n, n].
+    def that_are_up(self, linked: Links, round: int, directed: bool) -> Links:
+        """The links that are up in a round.
 
         Args:
-            linked: all links, receiver by sender, bool [n, n].
+            linked: all links.
             round: the communication round.
             directed: whether the graph is.
         """
         if self.share < 1:
-            return random_k(linked, self.numbers(linked.sum(1)), self._draws(linked, round, "link share", whole=True))
+            return linked.draw(self.numbers(linked.count), stream_seed(self.seed, "link share", round))
         if self.up < 1:
-            alone = directed or self.each_way
-            up = self._draws(linked, round, "link up", whole=alone) < self.up
-            return linked & (up if alone else up | up.T)
-        return linked.clone()
-
-    def _draws(self, linked: Tensor, round: int, purpose: str, whole: bool) -> Tensor:
-        """A stream for each receiver and a number in it for each sender, or for the senders of lower id; else 1."""
-        draws = torch.ones(linked.shape, dtype=torch.float64)
-        for i, row in enumerate(linked):
-            until = len(linked) if whole else i
-            if row[:until].any():
-                numbers = stream(self.seed, purpose, round, i)
-                draws[i, :until] = torch.rand(until, dtype=torch.float64, generator=numbers)
-        return draws
+            ends = linked.receivers, linked.senders
+            if not (directed or self.each_way):
+                ends = torch.maximum(*ends), torch.minimum(*ends)
+            return linked.keep(uniform(*ends, stream_seed(self.seed, "link up", round)) < self.up)
+        return linked

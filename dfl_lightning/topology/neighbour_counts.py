@@ -39,7 +39,7 @@ def reach(topology: Topology, rounds: int) -> Reach:
         Reach(mean=1.5, least=1, most=2, rounds=1)
     """
     looks = min(max(rounds, 1), _MOST_ROUNDS, max(10, _MOST_ROWS // topology.num_nodes)) if topology.changes else 1
-    heard = [topology.reachable(look * rounds // looks).sum(1) for look in range(looks)]
+    heard = [topology.reachable(look * rounds // looks).count for look in range(looks)]
     return Reach(
         mean=float(sum(float(row.double().mean()) for row in heard) / looks),
         least=min(int(row.min()) for row in heard),

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from dfl_lightning.topology.clusters import same_groups
 from dfl_lightning.topology.graph import Topology, count
 from dfl_lightning.topology.single import KEYS_OF_A_GRAPH, Place, brief, graph_of, inside, is_count, refuse_unknown
 from dfl_lightning.topology.time_varying import Sequence, union
@@ -52,6 +53,7 @@ def sequence_of(content: Mapping[str, Any], place: Place) -> Topology:
         name=place.name or "changing",
         clusters=_agreed(stages, "cluster", where),
         budgets=_agreed(stages, "budget", where),
+        complete=any(stage.complete for stage in stages),
         stages=tuple(stages),
         rounds=tuple(rounds),
         repeat=bool(repeat),
@@ -94,14 +96,10 @@ def _agreed(stages: list[Topology], attribute: str, where: str) -> Tensor | None
             continue
         if found is None:
             found, first = values, number
-        same = _together(values) == _together(found) if attribute == "cluster" else values == found
-        if not bool(torch.all(same)):
+        same = same_groups(values, found) if attribute == "cluster" else torch.equal(values, found)
+        if not same:
             raise UserError(
                 f"{where}: items {first} and {number} of the sequence disagree about the '{attribute}' of their nodes; "
                 "give all of them the same, or one of them none."
             )
     return found
-
-
-def _together(clusters: Tensor) -> Tensor:
-    return clusters[:, None] == clusters

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from dfl_lightning.topology.files import read_graph
-from dfl_lightning.topology.generators import generate, is_random
+from dfl_lightning.topology.generators import COMPLETE, generate, is_random
 from dfl_lightning.topology.graph import Topology
-from dfl_lightning.topology.link_failures import Links
+from dfl_lightning.topology.link_failures import LinkFailures
 from dfl_lightning.topology.normalise import to_topology
 from dfl_lightning.topology.time_varying import Redrawn
 from dfl_lightning.utils.errors import UserError, nearest
@@ -30,7 +30,7 @@ class Place:
         folder: that paths of graph files start from.
         num_clients: m.
         seed: for draws where the keys have none.
-        links: for graphs whose keys say nothing about links.
+        failures: for graphs whose keys say nothing about links.
     """
 
     where: str
@@ -38,7 +38,7 @@ class Place:
     folder: Path
     num_clients: int
     seed: int
-    links: Links = field(default_factory=Links)
+    failures: LinkFailures = field(default_factory=LinkFailures)
 
 
 def inside(content: Mapping[str, Any], place: Place) -> Place:
@@ -59,16 +59,16 @@ def inside(content: Mapping[str, Any], place: Place) -> Place:
     given = [key for key in _KEYS_OF_LINKS if content.get(key) is not None]
     if len(given) > 1:
         raise UserError(f"{place.where}: {given[0]} and {given[1]} exclude each other; keep one.")
-    links = _links(given[0], content[given[0]], place.where) if given else place.links
-    return replace(place, seed=seed, links=replace(links, seed=seed))
+    failures = _failures(given[0], content[given[0]], place.where) if given else place.failures
+    return replace(place, seed=seed, failures=replace(failures, seed=seed))
 
 
-def _links(key: str, value: Any, where: str) -> Links:
+def _failures(key: str, value: Any, where: str) -> LinkFailures:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= 1:
         raise UserError(f"{where}: {key} must be above 0 and at most 1, not {brief(value)}.")
     if key == "link_share":
-        return Links(share=float(value))
-    return Links(up=float(value), each_way=key == "arc_up")
+        return LinkFailures(share=float(value))
+    return LinkFailures(up=float(value), each_way=key == "arc_up")
 
 
 def graph_of(content: Mapping[str, Any], place: Place) -> Topology:
@@ -95,7 +95,7 @@ def _from_file(content: Mapping[str, Any], every: int | None, place: Place) -> T
         raise UserError(f"{where}: every draws a generator's graph anew; for graph files in turn use sequence.")
     path = _existing(place.folder / content["graph"], where)
     topology = to_topology(read_graph(path, place.num_clients), place.num_clients, str(path), place.name or path.stem)
-    return replace(topology, links=place.links)
+    return replace(topology, failures=place.failures)
 
 
 def _from_generator(content: Mapping[str, Any], every: int | None, place: Place) -> Topology:
@@ -120,14 +120,14 @@ def _from_generator(content: Mapping[str, Any], every: int | None, place: Place)
 
 def _drawn(generator: str, args: dict[str, Any], place: Place, seed: int) -> Topology:
     graph, num_servers = generate(generator, args, place.num_clients, seed, place.where)
-    if num_servers and place.links.fail:
+    if num_servers and place.failures.fail:
         raise UserError(
             f"{place.where}: links to a server do not fail by link_up, arc_up or link_share, since a client without "
             "its only link is a client that is down; use --dropout Bernoulli or ExactCount."
         )
     name = place.name or generator.removesuffix("_graph")
     topology = to_topology(graph, place.num_clients, place.where, name, num_servers)
-    return replace(topology, links=place.links)
+    return replace(topology, failures=place.failures, complete=generator == COMPLETE)
 
 
 def _existing(path: Path, where: str) -> Path:

@@ -99,11 +99,9 @@ def draw_scale(cells: list[dict[str, Any]], path: Path) -> bool:
         line = {"color": f"C{place}", "marker": "o", "markersize": 4, "label": system}
         left.plot(clients, [cell["seconds"]["wall"] for cell in its], **line)
         right.plot(clients, [cell["grown"] / 1e6 for cell in its], **line)
-        pairs = [cell["pairs"]["bytes"] / 1e6 for cell in its]
-        right.plot(clients, pairs, color=f"C{place}", linestyle=":", linewidth=1)
     for axes, what in (
         (left, "seconds of a round"),
-        (right, "MB beside the loaded process (dotted: matrices of pairs)"),
+        (right, "MB beside the loaded process"),
     ):
         axes.set_xscale("log")
         axes.set_yscale("log")

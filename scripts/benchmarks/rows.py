@@ -18,6 +18,7 @@ from torch import Tensor
 from dfl_lightning.bank.layout import Columns
 from dfl_lightning.bank.mixing import mix_rows
 from dfl_lightning.bank.similarity import compare_rows
+from dfl_lightning.links import Links
 
 SHAPES = ((1000, 60_000), (100, 500_000))
 """(clients, parameters): many small models, few larger ones."""
@@ -72,7 +73,7 @@ def measure_mixing(
 def comparing(clients: int, parameters: int, device: str = "cpu") -> dict[str, Callable[[], object]]:
     """The bare float32 product, and comparisons of everybody with everybody."""
     rows = torch.randn(clients, parameters, device=device)
-    pairs, columns = torch.ones(clients, clients, dtype=torch.bool), Columns([(0, parameters)])
+    pairs, columns = Links.complete(clients), Columns([(0, parameters)])
 
     def compare(centre: bool) -> object:
         return compare_rows(lambda start, stop: rows[:, start:stop], clients, pairs, columns, centre)

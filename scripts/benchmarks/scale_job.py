@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import functools
-import gc
 import json
 import sys
 import tempfile
@@ -18,7 +17,6 @@ from typing import Any
 import torch
 from lightning.pytorch import Callback
 from sklearn.datasets import load_digits
-from torch import Tensor
 
 from benchmarks.resident import resident, settle
 from benchmarks.rounds import VERBS, RoundClock, quietly
@@ -29,12 +27,14 @@ from dfl_lightning.callbacks import (
     DPFL,
     FDMS,
     PANM,
+    PENS,
     AdaptiveThreshold,
     Boltzmann,
     ExactCount,
+    FedeRiCo,
     Gossip,
-    Monitor,
     SampleWeighted,
+    ScoreWeighted,
     Uniform,
 )
 from dfl_lightning.data import FederatedData, Source
@@ -72,6 +72,18 @@ SYSTEMS = {
         lambda k: [PANM("loss", k=k // 2, l=k // 2, stage_one=2, tau=2), Uniform()],
         "losses of half of the neighbours; the second round that counts matches",
     ),
+    "panm_grad": System(
+        lambda k: [PANM("grad", k=k // 2, l=k // 2, stage_one=2, tau=2), Uniform()],
+        "updates of half of the neighbours compared; the second round that counts matches",
+    ),
+    "pens": System(
+        lambda k: [PENS(k=k // 3, sampled=k // 2, top=k // 3, stage_one=2), Uniform()],
+        "losses of half of the neighbours; the second round that counts gossips with those chosen often",
+    ),
+    "federico": System(
+        lambda k: [FedeRiCo(k=k // 2), ScoreWeighted()],
+        "losses of half of the neighbours, weighted by their averages",
+    ),
     "dpfl": System(
         lambda k: [DPFL(budget=3, initial_epochs=1), SampleWeighted(count="train_and_val")],
         "at most 3 of the neighbours, chosen greedily by averages",
@@ -105,45 +117,17 @@ class DrawnDigits(FederatedData):
         return Source("DrawnDigits", images[chosen], torch.from_numpy(digits.target).long()[chosen], 10, scale=1 / 16)
 
 
-class Census(Monitor):
-    """Counts, in the last round, the tensors with an entry for each pair of nodes, when all of its fields are there.
-
-    Attributes:
-        found: how many there are, and their bytes.
-        seconds: what counting took.
-    """
-
-    def __init__(self, now: Callable[[], float]) -> None:
-        self._now = now
-        self.found: dict[str, int] = {}
-        self.seconds = 0.0
-
-    def on_round_end(self, round: Any) -> None:
-        """Look at everything that Python holds; what shares its memory counts once."""
-        if round.index + 1 < round.federation.num_rounds:
-            return
-        started = self._now()
-        m, n, storages = round.num_clients, round.num_nodes, {}
-        for thing in gc.get_objects():
-            if type(thing) is Tensor and thing.dim() > 1 and {*thing.shape[-2:]} <= {m, n, n + m}:
-                storage = thing.untyped_storage()
-                storages[storage.data_ptr()] = storage.nbytes()
-        large = [size for size in storages.values() if size >= m**2]  # a repeated row is none
-        self.found = {"bytes": sum(large), "matrices": len(large)}
-        self.seconds = self._now() - started
-
-
-def federate(words: dict[str, Any]) -> tuple[DFLModule, RoundClock, Census]:
+def federate(words: dict[str, Any]) -> tuple[DFLModule, RoundClock]:
     """Some rounds, with evaluation and the run folder's graphs; no checkpoints."""
     system, degree = SYSTEMS[words["system"]], words["degree"]
     regular = {"generator": "random_regular_graph", "args": {"d": degree}}
     now = time.process_time if words["threads"] == 1 else time.perf_counter
-    clock, census = RoundClock(now), Census(now)
+    clock = RoundClock(now)
     with tempfile.TemporaryDirectory() as folder, quietly():
         trainer = DFLTrainer(
             max_rounds=1 + words["rounds"],
             topology="server" if system.server else regular,
-            callbacks=[*system.policies(degree), census, clock],
+            callbacks=[*system.policies(degree), clock],
             accelerator="cpu",
             default_root_dir=folder,
             enable_progress_bar=False,
@@ -155,17 +139,16 @@ def federate(words: dict[str, Any]) -> tuple[DFLModule, RoundClock, Census]:
             words["samples"], num_clients=words["clients"], test_fraction=0.25, val_fraction=0.25, seed=0
         )
         trainer.fit(module, datamodule=data)
-    clock.rounds[-1]["wall"] -= census.seconds
-    return module, clock, census
+    return module, clock
 
 
 def main(words: dict[str, Any]) -> dict[str, Any]:
-    """Seconds of a round by verb, growth of the resident set to its peak, and what of it is matrices of pairs."""
+    """Seconds of a round by verb, and growth of the resident set to its peak."""
     torch.set_num_threads(words["threads"])
     federate({**words, "clients": 16, "degree": 4})  # libraries allocate and compile on their first use
     settle()
     before, started, others = resident("VmRSS"), time.process_time(), Others()
-    module, clock, census = federate(words)
+    module, clock = federate(words)
     seconds = time.process_time() - started
     medians = clock.medians()
     return {
@@ -174,11 +157,10 @@ def main(words: dict[str, Any]) -> dict[str, Any]:
         "parameters": module.layout.num_parameters,
         "seconds": {name: medians[name] for name in ("wall", *VERBS, "rest")},
         "rounds_seconds": clock.rounds,
-        "setup": seconds - sum(spent["wall"] for spent in clock.rounds) - census.seconds,
+        "setup": seconds - sum(spent["wall"] for spent in clock.rounds),
         "before": before,
         "grown": resident("VmHWM") - before,
         "predicted": predicted_memory(module),
-        "pairs": census.found,
         "others": others.share(),
     }
 

@@ -15,6 +15,7 @@ import torch
 
 from comparisons.spread import spread
 from dfl_lightning.functional import neighbour_precision_recall
+from dfl_lightning.links import AllPairs, Links
 
 SETTING = Path(__file__).with_name("toy.yaml")
 
@@ -63,9 +64,8 @@ def found(run: Path) -> tuple[float, float] | None:
     m = len(clusters)
     if not len(receivers) or receivers.max() >= m:
         return None
-    selected = torch.zeros(m, m, dtype=torch.bool)
-    selected[receivers, senders] = True
-    return neighbour_precision_recall(selected, clusters, torch.ones(m, m, dtype=torch.bool))
+    selected = Links.of(torch.from_numpy(receivers).long(), torch.from_numpy(senders).long(), m)
+    return neighbour_precision_recall(selected, clusters, AllPairs.of_nodes(m))
 
 
 def cells(summaries: list[dict[str, Any]]) -> dict[str, str]:

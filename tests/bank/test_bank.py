@@ -6,6 +6,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
+from pairs import compare_pairs
 from torch import nn
 
 from dfl_lightning.bank.layout import Columns
@@ -116,7 +117,7 @@ def test_products_of_wide_rows_do_not_depend_on_the_number_of_threads(federation
     try:
         for count in (1, 2, 3):
             torch.set_num_threads(count)
-            compared = f.bank.compare("models", torch.ones(7, 7, dtype=torch.bool))
+            compared = compare_pairs(f.bank, "models", torch.ones(7, 7, dtype=torch.bool))
             f.bank.mix([(weights, "models")], "models", torch.arange(7))
             found.append((f.bank.next_rows()["models"].clone(), compared.cosines, compared.distances))
             f.engine.train(References.rows("models", torch.arange(7)), f.training(epochs=0))
@@ -382,7 +383,7 @@ def test_comparisons_equal_the_sums_written_out(scattered, centre, relative_to, 
     elif relative_to is not None:
         vectors -= bank.rows(relative_to)[:4]
     wanted = list(range(layout.num_parameters)) if columns is None else [*range(3, 9), *range(30, 60)]
-    found = bank.compare("trained", PAIRS, columns, relative_to, centre)
+    found = compare_pairs(bank, "trained", PAIRS, columns, relative_to, centre)
     matches(found, naive_comparison(vectors[:, wanted], PAIRS, centre))
     assert torch.equal(found.cosines.isnan(), ~PAIRS)
     assert torch.equal(found.distances.isnan(), ~PAIRS)
@@ -394,20 +395,22 @@ def test_updates_of_models_with_personal_parts_are_relative_to_what_each_started
     starts = f.bank.rows("models")[:3].clone()
     starts[:, :35] = f.bank.rows("models")[3, :35]
     moved = f.bank.rows("trained")[:3] - starts
-    matches(f.bank.compare("trained", EVERYBODY, relative_to="start"), naive_comparison(moved[:, :35], EVERYBODY))
-    found = f.bank.compare("trained", EVERYBODY, f.layout.all, relative_to="start")
+    matches(
+        compare_pairs(f.bank, "trained", EVERYBODY, relative_to="start"), naive_comparison(moved[:, :35], EVERYBODY)
+    )
+    found = compare_pairs(f.bank, "trained", EVERYBODY, f.layout.all, relative_to="start")
     matches(found, naive_comparison(moved, EVERYBODY))
 
 
 def test_a_matrix_can_be_compared_like_a_row_set(federation):
     f = federation(servers=1)
     gradients = f.engine.gradients(References.rows("models", torch.arange(3)), f.training(gradients=True))
-    matches(f.bank.compare(gradients, EVERYBODY), naive_comparison(gradients[:3], EVERYBODY))
+    matches(compare_pairs(f.bank, gradients, EVERYBODY), naive_comparison(gradients[:3], EVERYBODY))
 
 
 def test_comparing_no_columns_compares_nothing(federation):
     f = federation()
-    found = f.bank.compare("models", EVERYBODY, Columns([]))
+    found = compare_pairs(f.bank, "models", EVERYBODY, Columns([]))
     assert not found.cosines.any()
     assert not found.distances.any()
 
@@ -420,7 +423,7 @@ def test_what_all_have_in_common_costs_no_accuracy_once_it_is_centred(federation
     common = 1000 + 10 * torch.rand(f.layout.width, generator=g)
     rows = f.bank.boundary.rows["models"]
     rows.copy_(small + common)
-    found = f.bank.compare("models", PAIRS, centre=True)
+    found = compare_pairs(f.bank, "models", PAIRS, centre=True)
     matches(found, naive_comparison(rows, PAIRS, centre=True), tolerance=1e-5)
     assert found.cosines[2].abs().min() < 0.99
 
@@ -431,7 +434,7 @@ def test_equal_vectors_are_at_distance_zero_and_have_nothing_left_once_centred(f
     vectors = f.bank.rows("models").clone()
     vectors[1] = vectors[0]
     vectors[3] = vectors[0]
-    found = f.bank.compare(vectors, PAIRS, centre=True)
+    found = compare_pairs(f.bank, vectors, PAIRS, centre=True)
     assert found.distances[1].nan_to_num().abs().max() < 1e-6
     assert found.cosines[1].nan_to_num().tolist() == [0, 0, 0, 0]  # it sees two copies of itself
     torch.testing.assert_close(found.cosines[2, [0, 1, 3]], torch.full((3,), -1.0).double())
@@ -444,7 +447,7 @@ def test_a_vector_that_is_not_finite_spoils_only_the_receivers_that_see_it(feder
     vectors[3, 5] = poison
     pairs = torch.ones(4, 4, dtype=torch.bool)
     pairs[:2, 3] = False
-    found = f.bank.compare(vectors, pairs, centre=True).cosines
+    found = compare_pairs(f.bank, vectors, pairs, centre=True).cosines
     expected = naive_comparison(vectors[:3], pairs[:3, :3], centre=True)[0]
     torch.testing.assert_close(found[:2, :3], expected[:2], rtol=0, atol=1e-6)
     assert found[2:].isnan().all()

@@ -2,10 +2,10 @@
 
 import pytest
 import torch
+from pairs import compare_row_pairs
 
 from dfl_lightning.bank import similarity, sparse_similarity
 from dfl_lightning.bank.layout import Columns
-from dfl_lightning.bank.similarity import compare_rows
 
 COLUMNS = Columns([(0, 30), (40, 90)])
 
@@ -29,7 +29,7 @@ def compare(monkeypatch):
 
     def run(rows, pairs, few, centre, columns=COLUMNS):
         monkeypatch.setattr(similarity, "FEW", float(few))
-        return compare_rows(lambda start, stop: rows[:, start:stop], len(rows), pairs, columns, centre)
+        return compare_row_pairs(lambda start, stop: rows[:, start:stop], len(rows), pairs, columns, centre)
 
     return run
 
@@ -93,8 +93,8 @@ def test_a_matrix_is_made_where_pairs_are_many(monkeypatch):
 
     monkeypatch.setattr(similarity, "compare_few", refused)
     rows, pairs = federation()  # 5 % of all pairs
-    compare_rows(lambda start, stop: rows[:, start:stop], len(rows), pairs, COLUMNS, True)
+    compare_row_pairs(lambda start, stop: rows[:, start:stop], len(rows), pairs, COLUMNS, True)
     few = torch.zeros_like(pairs)
     few[torch.arange(30), torch.arange(30, 60)] = True
     with pytest.raises(AssertionError, match="pair by pair"):
-        compare_rows(lambda start, stop: rows[:, start:stop], len(rows), few, COLUMNS, True)
+        compare_row_pairs(lambda start, stop: rows[:, start:stop], len(rows), few, COLUMNS, True)

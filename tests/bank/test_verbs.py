@@ -7,11 +7,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pairs import compare_row_pairs
 
 from dfl_lightning.bank import mixing, similarity
 from dfl_lightning.bank.layout import Columns
 from dfl_lightning.bank.mixing import mix_rows
-from dfl_lightning.bank.similarity import compare_rows
 
 seeds = st.integers(0, 2**32)
 dtypes = st.sampled_from([torch.float32, torch.float64])
@@ -156,7 +156,7 @@ def naive(rows, pairs):
 
 def compare(rows, pairs=None, centre=False):
     pairs = torch.ones(len(rows), len(rows), dtype=torch.bool) if pairs is None else pairs
-    return compare_rows(lambda start, stop: rows[:, start:stop], len(rows), pairs, all_of(rows), centre)
+    return compare_row_pairs(lambda start, stop: rows[:, start:stop], len(rows), pairs, all_of(rows), centre)
 
 
 @settings(max_examples=60, deadline=None)

@@ -10,6 +10,7 @@ from tester.scenes import FEDERATION, start
 from tester.shipped import LISTED, where_they_work
 
 from dfl_lightning import callbacks as cb
+from dfl_lightning.links.draws import uniform
 from dfl_lightning.utils import random_streams
 
 CLIENTS = len(FEDERATION)
@@ -49,7 +50,12 @@ def test_who_is_drawn_does_not_depend_on_who_else_is_there(name):
 
 @pytest.mark.parametrize(("listed", "place"), where_they_work("selection"))
 def test_each_receiver_draws_for_itself(listed, place, monkeypatch):
+    """From a stream of its own, or a number for each of its links by a seed that serves a single draw of the round."""
     run, drawn, seed_of = start(listed, place), Counter(), random_streams.stream_seed
+
+    def numbers(receivers, senders, seed):
+        drawn["links", seed] += 1
+        return uniform(receivers, senders, seed)
 
     def listen(seed, purpose, *words):
         if not purpose.endswith(OF_SAMPLES):
@@ -58,6 +64,7 @@ def test_each_receiver_draws_for_itself(listed, place, monkeypatch):
         return seed_of(seed, purpose, *words)
 
     monkeypatch.setattr(random_streams, "stream_seed", listen)
+    monkeypatch.setattr("dfl_lightning.links.links.uniform", numbers)
     run.go(1)  # who has no choice need not draw
     alone = place != "clients"  # one server, which may look at its draw again
     assert alone or all(times == 1 for times in drawn.values()), f"a stream for several receivers: {drawn}"

@@ -10,6 +10,7 @@ from tester import properties
 from tester.shipped import Listed
 
 from dfl_lightning import callbacks as cb
+from dfl_lightning.links import Links
 
 
 class ByNumber(cb.Selection):
@@ -18,7 +19,7 @@ class ByNumber(cb.Selection):
     k = 2
 
     def on_compare(self, round):
-        round.scores = -torch.arange(round.num_nodes).double().expand(round.num_nodes, -1)
+        round.scores = -round.candidates.senders.double()
 
 
 class OneStreamForAll(cb.Gossip):
@@ -27,15 +28,15 @@ class OneStreamForAll(cb.Gossip):
     def on_select(self, round):
         stream = round.stream("one for all")
         draws = torch.stack([torch.rand(round.num_nodes, generator=stream) for _ in range(round.num_nodes)])
-        round.selected = (draws > 0.5) & round.candidates
+        round.selected = round.candidates.keep(draws[round.candidates.receivers, round.candidates.senders] > 0.5)
 
 
 class UnnamedDraws(cb.Gossip):
     """The draws come from a generator that was seeded at no particular time."""
 
     def on_select(self, round):
-        draws = torch.from_numpy(np.random.default_rng().random((round.num_nodes, round.num_nodes)))
-        round.selected = (draws > 0.5) & round.candidates
+        draws = torch.from_numpy(np.random.default_rng().random(len(round.candidates)))
+        round.selected = round.candidates.keep(draws > 0.5)
 
 
 class Forgetful(cb.Gossip):
@@ -60,10 +61,10 @@ class ByCohort(cb.Gossip):
     """Learns from those whom the engine happens to work on at the same time."""
 
     def on_select(self, round):
-        together = torch.zeros_like(round.candidates)
-        for cohort in round.federation.engine.cohorts:
-            together[cohort[:, None], cohort] = True
-        round.selected = round.candidates & together
+        cohorts = torch.full((round.num_nodes,), -1)
+        for number, cohort in enumerate(round.federation.engine.cohorts):
+            cohorts[cohort] = number
+        round.selected = round.candidates.alike(cohorts)
 
 
 class ByThreads(cb.Gossip):
@@ -78,17 +79,17 @@ class FarSighted(cb.Gossip):
     """Selects those that it did not look at."""
 
     def on_propose(self, round):
-        round.candidates &= round.candidates.cumsum(1) < 2
+        round.candidates = round.candidates.keep(round.candidates.top(-round.candidates.senders.double(), 1))
 
     def on_select(self, round):
-        round.selected = round.available.clone()
+        round.selected = round.available
 
 
 class Curious(cb.Gossip):
     """Fetches models of clients that are out of reach."""
 
     def on_compare(self, round):
-        round.evaluate_pairs(torch.ones(round.num_nodes, round.num_nodes, dtype=torch.bool).fill_diagonal_(False))
+        round.loss_of(Links.complete(round.num_nodes))
 
 
 class NeverAlone(cb.Uniform):
@@ -97,7 +98,7 @@ class NeverAlone(cb.Uniform):
     def on_round_end(self, round):
         if round.votes is not None:
             models = round.bank.next_rows()["models"]
-            models[round.receivers & (round.votes.sum(1) < 2)] = models.mean(0) / 2
+            models[round.receivers & (round.voters.sum(round.votes) < 2)] = models.mean(0) / 2
 
 
 class Restless(cb.Gossip):
@@ -120,8 +121,8 @@ class SecondBest(cb.Gossip):
     """There is no second where there is one."""
 
     def on_select(self, round):
-        second = round.reachable.double().topk(2).indices[:, 1]
-        round.selected = torch.nn.functional.one_hot(second, round.num_nodes).bool() & round.candidates
+        second = round.reachable.mask.double().topk(2).indices[:, 1]
+        round.selected = Links.of(torch.arange(round.num_nodes), second, round.num_nodes).both(round.candidates)
 
 
 class SomeoneIsAlwaysUp(cb.Bernoulli):
@@ -137,8 +138,8 @@ class Dice(cb.Gossip):
     """Draws in a way that nobody has told the tester about."""
 
     def on_select(self, round):
-        shape = (round.num_nodes, round.num_nodes)
-        round.selected = round.candidates & (torch.randint(0, 2, shape, generator=round.stream("dice")) > 0)
+        dice = torch.randint(0, 2, (len(round.candidates),), generator=round.stream("dice"))
+        round.selected = round.candidates.keep(dice > 0)
 
 
 BROKEN = [

@@ -562,8 +562,7 @@ class Nearest(Selection):
         self.k = k
 
     def on_compare(self, round):
-        ids = torch.arange(round.num_nodes, dtype=torch.float64)
-        round.scores = 1 / (1 + (ids[:, None] - ids).abs())
+        round.scores = 1 / (1 + (round.candidates.receivers - round.candidates.senders).abs().double())
 
 
 class Decayed(Objective):

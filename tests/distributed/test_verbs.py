@@ -8,6 +8,7 @@ import banks
 import pytest
 import torch
 import torch.distributed as dist
+from pairs import compare_pairs
 
 from dfl_lightning.bank import mixing, similarity, sparse_similarity
 from dfl_lightning.bank.bank import Bank
@@ -114,11 +115,12 @@ def every_verb(count, engine_name, kind):
     ways = ({}, {"centre": True}, {"relative_to": "start"}, {"relative_to": "other", "centre": True})
     for few, options in itertools.product((similarity.FEW, 1.0), ways):
         with mock.patch.object(similarity, "FEW", few):  # one Gram matrix, or pair by pair
-            a, b = (f.bank.compare("trained", pairs, **options) for f in (whole, shared))
+            a, b = (compare_pairs(f.bank, "trained", pairs, **options) for f in (whole, shared))
         equal(a.cosines, b.cosines)
         equal(a.distances, b.distances)
     a, b = (
-        f.bank.compare(g, pairs[:, :4].any(1)[None] & pairs) for f, g in zip((whole, shared), gradients, strict=True)
+        compare_pairs(f.bank, g, pairs[:, :4].any(1)[None] & pairs)
+        for f, g in zip((whole, shared), gradients, strict=True)
     )
     equal(a.cosines, b.cosines)
 

@@ -85,7 +85,7 @@ def symbols(config, folder, metrics, index):
     """What the letters under the table stand for in a round, as means over clients."""
     topology = load_topology(config["topology"], CLIENTS, config["seed_everything"])
     up = metrics[index]["active"]
-    linked = float(topology.linked(index)[:CLIENTS, :CLIENTS].double().sum()) / CLIENTS
+    linked = float(topology.linked(index).mask[:CLIENTS, :CLIENTS].double().sum()) / CLIENTS
     assert up == CLIENTS or topology.num_servers or linked == CLIENTS - 1
     clusters = np.load(folder / "split.npz")["clusters"]
     return {

@@ -50,7 +50,8 @@ OF_USERS = {
 }  # examples, and a run's own
 ELSEWHERE = {
     *("Trainer", "EarlyStopping", "ModelCheckpoint", "DataLoader", "DiGraph"),
-    *("Round", "Source", "UserError", "ClientData", "Listed"),
+    *("LinkMemory", "Links", "Round", "Source", "UserError", "ClientData", "Listed"),
+    *("Random", "Grid"),  # samplers of Optuna
 }
 """Words in capitals that name something else than a class with a short name."""
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from dfl_lightning import callbacks
+from dfl_lightning import LinkMemory, Links, callbacks
 from dfl_lightning.cli.command import run
 from dfl_lightning.round.record import Round
 from dfl_lightning.utils.errors import UserError
@@ -33,7 +33,8 @@ class Judge(callbacks.Monitor):
 
     def on_mix(self, round):
         network, n = copy.deepcopy(round.federation.network).eval(), round.num_nodes
-        expected = torch.zeros_like(round.votes)
+        votes = round.voters.dense(round.votes, 0.0)
+        expected = torch.zeros_like(votes)
         for i in range(n):
             x, y = round.data.batch(round.data.train[i])
 
@@ -48,15 +49,15 @@ class Judge(callbacks.Monitor):
                 stored = round.bank.rows(round.substitutes[0].rows)[p - n]
                 return stored + round.bank.rows("models")[i] if round.substitutes[0].relative else stored
 
-            heard = torch.nonzero(round.votes[i]).squeeze(1).tolist()
+            heard = torch.nonzero(votes[i]).squeeze(1).tolist()
             good = [p for p in heard if loss(model(p)) <= loss(model(i)) + MARGIN]
-            total = sum(float(round.votes[i, p]) for p in good)
+            total = sum(float(votes[i, p]) for p in good)
             for p in good:
-                expected[i, p] = float(round.votes[i, p]) / total
+                expected[i, p] = float(votes[i, p]) / total
             self.lone += len(good) == 1 < len(heard)
             self.substitutes += any(p >= n for p in good)
         self.expected.append(expected)
-        self.found.append(round.weights)
+        self.found.append(round.voters.dense(round.weights, 0.0))
 
 
 @pytest.mark.parametrize("down", [False, True])
@@ -78,8 +79,8 @@ def test_who_has_no_votes_keeps_its_row(small_run, no_worse):
 
     class Look(callbacks.Monitor):
         def on_round_end(self, round):
-            silent = round.votes.sum(1) == 0
-            assert not round.weights[silent].any()
+            silent = round.voters.sum(round.votes) == 0
+            assert not round.weights[silent[round.voters.receivers]].any()
             assert torch.equal(silent[:6], ~round.active[:6])
             before, after = round.bank.boundary.rows["models"], round.bank.next_rows()["models"]
             assert torch.equal(before[silent], after[silent])
@@ -122,15 +123,21 @@ def test_types_are_as_the_table_says(small_run):
 
     class Look(callbacks.Monitor):
         def on_round_end(self, round):
-            sizes = {"m": round.num_clients, "n": round.num_nodes, "P": round.votes.shape[1]}
+            sizes = {"m": [round.num_clients], "n": [round.num_nodes]}
+            beside = dict.fromkeys(("similarity", "scores"), round.candidates) | {"stand_in": round.selected}
             for row in PAGE.split("| field | type | meaning |")[1].split("\n\n")[0].splitlines()[2:]:
                 names, kind, _ = row.strip("|").split("|")
-                dtype, shape = re.fullmatch(r" (\w+) \[(.*)\] ", kind).groups()
                 for name in re.findall(r"`(\w+)`", names):
                     value = getattr(round, name)
-                    if value is not None:
-                        seen[name] = (str(value.dtype), list(value.shape))
-                        assert seen[name] == (f"torch.{dtype}", [sizes[s] for s in shape.split(", ")]), name
+                    if value is None:
+                        continue
+                    seen[name] = value
+                    if kind.strip() in ("links", "`LinkMemory`"):
+                        assert isinstance(value, {"links": Links, "`LinkMemory`": LinkMemory}[kind.strip()]), name
+                        continue
+                    dtype, length = re.fullmatch(r" (\w+) \[(.*)\] ", kind).groups()
+                    wanted = [len(beside.get(name, round.voters))] if length == "E" else sizes[length]
+                    assert (str(value.dtype), list(value.shape)) == (f"torch.{dtype}", wanted), name
 
     policies = [callbacks.AFIND(), callbacks.AdaptiveThreshold(), callbacks.Uniform(), callbacks.Bernoulli(0.3)]
     small_run(1, policies=[*policies, callbacks.Stale(), Look()]).fit()

@@ -48,11 +48,11 @@ def test_the_readmes_policy_chooses_the_lowest_losses_among_its_candidates(small
             for i in range(round.num_clients):
                 x, y = round.data.batch(round.data.train[i])
                 losses = {}
-                for j in torch.nonzero(round.candidates[i]).squeeze(1).tolist():
+                for j in round.candidates.heard_by(i).tolist():
                     network.load_state_dict(round.federation.layout.state_dict(round.bank.rows("trained")[j]))
                     losses[j] = float(torch.nn.functional.cross_entropy(network(x), y))
                 lowest = sorted(losses, key=losses.get)[:2]
-                judged.append((len(losses), set(lowest), set(torch.nonzero(round.selected[i]).squeeze(1).tolist())))
+                judged.append((len(losses), set(lowest), set(round.selected.heard_by(i).tolist())))
 
     small_run(2, policies=[scope["LowestLoss"](k=2, candidates=4), callbacks.Uniform()], callbacks=[Judge()]).fit()
     assert len(judged) == 2 * 6

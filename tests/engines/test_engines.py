@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 import torchmetrics
+from pairs import compare_pairs
 from torch import nn
 
 from dfl_lightning.bank.layout import Layout
@@ -679,7 +680,7 @@ def test_a_diverged_job_from_the_servers_model_has_no_update(federation, make_da
     data.images[data.train[1][0]] = float("nan")
     f = federation(data=data, servers=1)
     f.engine.train(References((Term("models", torch.full((3,), 3)),), torch.arange(3)), f.training())
-    found = f.bank.compare("trained", torch.ones(3, 3, dtype=torch.bool), relative_to="start")
+    found = compare_pairs(f.bank, "trained", torch.ones(3, 3, dtype=torch.bool), relative_to="start")
     assert not found.cosines[1].any()
 
 

@@ -6,11 +6,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dfl_lightning.functional import adding_probability, bggc, candidates_in_order, ggc, marginal_gain
+from dfl_lightning.links import Links
 
 NAN = math.nan
 
 
-def target(model):
+def target(model, receiver=0):
     """The loss of all hand examples: client 0 would like a model of 1."""
     return ((model - 1) ** 2).sum(-1)
 
@@ -27,30 +28,31 @@ class Sums:
         self.most, self.judged, self.calls = torch.zeros(n, dtype=torch.long), torch.zeros(n, dtype=torch.long), 0
 
     def receive(self, receivers, senders):
-        assert not (self.kept[receivers] & senders).any()
-        self.kept[receivers] |= senders
-        self.received[receivers] += senders
+        assert not self.kept[receivers, senders].any()
+        self.kept[receivers, senders] = True
+        self.received[receivers, senders] += 1
         self.most = torch.maximum(self.most, self.kept.sum(1))
 
     def forget(self, receivers):
         self.kept[receivers] = False
 
-    def check(self, receivers, weights):
-        foreign = weights != 0
-        foreign[torch.arange(len(receivers)), receivers] = False
-        assert not (foreign & ~self.kept[receivers]).any()
+    def weighted(self, receivers, members, weights):
+        """The sums of members' models, which the receivers must have at hand."""
+        assert ((members >= 0) | (weights == 0)).all()
+        others = (members >= 0) & (members != receivers[:, None])
+        assert self.kept[receivers[:, None].expand_as(members)[others], members[others]].all()
+        return (weights[:, :, None].to(self.models.dtype) * self.models[members]).sum(1)
 
-    def add(self, chosen, receivers, weights):
-        self.check(receivers, weights)
-        self.sums[chosen][receivers] += weights.to(self.models.dtype) @ self.models
+    def add(self, chosen, receivers, members, weights):
+        self.sums[chosen][receivers] += self.weighted(receivers, members, weights)
 
-    def losses(self, chosen, receivers, weights, totals):
-        self.check(receivers, weights)
+    def losses(self, chosen, receivers, member, weight, totals):
         self.calls += 1
         self.judged.index_add_(0, receivers, torch.ones_like(receivers))
         sums = torch.where(chosen[:, None], self.sums[True][receivers], self.sums[False][receivers])
-        models = (sums + weights.to(self.models.dtype) @ self.models) / totals[:, None].to(self.models.dtype)
-        return torch.stack([self.loss(model) for model in models])
+        models = sums + self.weighted(receivers, member[:, None], weight[:, None])
+        models /= totals[:, None].to(self.models.dtype)
+        return torch.stack([self.loss(model, k) for model, k in zip(models, receivers.tolist(), strict=True)])
 
 
 def column(models):
@@ -62,9 +64,11 @@ def by_sets(models, order, coins=0.5, p=None, limit=99, loss=target, receiver=0,
     """GGC for one receiver; its choice, and how many models it judged."""
     models, judged = column(models), []
 
-    def losses(weights, owners):
-        judged.extend(owners.tolist())
-        return torch.stack([loss(model) for model in weights.to(models.dtype) @ models])
+    def losses(members, weights):
+        judged.extend(members[:, 0].tolist())
+        assert ((members >= 0) | (weights == 0)).all()
+        averages = (weights[:, :, None].to(models.dtype) * models[members]).sum(1)
+        return torch.stack([loss(model, receiver) for model in averages])
 
     n = len(models)
     return (
@@ -103,8 +107,8 @@ def by_sums(models, order, coins=0.5, p=None, limit=99, loss=target, receiver=0,
 both = pytest.mark.parametrize("construct", [by_sets, by_sums])
 
 
-def chosen(choice):
-    return set(torch.nonzero(choice.chosen[0]).squeeze(1).tolist())
+def chosen(choice, order, row=0):
+    return {j for j, taken in zip(order, choice.chosen[row].tolist(), strict=True) if taken}
 
 
 def paper(models, order, coins, p, limit, loss, receiver=0, tolerance=1e-6):
@@ -157,14 +161,14 @@ def test_the_hand_examples(name, construct):
     assert choice.adding[0].tolist() == pytest.approx(adding, abs=5e-7)
     assert choice.removing[0].tolist() == pytest.approx(removing, abs=5e-7)
     assert choice.probabilities[0].tolist() == pytest.approx(probabilities, abs=5e-7)
-    assert chosen(choice) == expected
+    assert chosen(choice, order) == expected
 
 
 @both
 @pytest.mark.parametrize(("coin", "first"), [(0.5, False), (0.1, True), (0.225, True), (0.226, False)])
 def test_a_coin_decides_where_adding_and_removing_both_help(coin, first, construct):
     choice, _ = construct(torch.tensor([0, 3.8, 2.3, 1.2], dtype=torch.float64), [1, 2, 3], [coin, 0.5, 0.5])
-    assert (1 in chosen(choice)) == first
+    assert (1 in chosen(choice, [1, 2, 3])) == first
 
 
 def test_equal_gains_are_a_fair_coin():
@@ -192,7 +196,7 @@ def test_a_budget_counts_the_others_and_is_never_exceeded_where_everybody_helps(
     models = torch.ones(n, dtype=torch.float64)
     models[0] = 0
     choice, _ = construct(models, list(range(1, n)), limit=limit)
-    assert chosen(choice) == set(range(1, min(n - 1, limit) + 1))
+    assert chosen(choice, list(range(1, n))) == set(range(1, min(n - 1, limit) + 1))
 
 
 @both
@@ -224,7 +228,7 @@ def test_by_the_letter_the_receiver_itself_counts_and_the_next_batch_goes_on():
     models = torch.ones(8, dtype=torch.float64)
     models[0] = 0
     choice, sums = by_sums(models, list(range(1, 8)), limit=3, literal=True)
-    assert chosen(choice) == {1, 2, 4, 5, 6, 7}
+    assert chosen(choice, list(range(1, 8))) == {1, 2, 4, 5, 6, 7}
     assert choice.probabilities[0].isnan().tolist() == [False, False, True, False, False, False, False]
     assert int(sums.received.sum()) == 14
 
@@ -277,13 +281,14 @@ def problem(seed, n, integers=False, dtype=torch.float64):
 def test_both_choose_what_the_paper_says(seed, n, limit, integers):
     models, order, coins, p = problem(seed, n, integers)
     one, other = by_sets(models, order, coins, p, limit)[0], by_sums(models, order, coins, p, limit)[0]
-    assert chosen(one) == chosen(other) == paper(models, order, coins, p.tolist(), limit, target)
+    assert chosen(one, order) == chosen(other, order) == paper(models, order, coins, p.tolist(), limit, target)
 
 
 @given(st.integers(0, 2**32), st.integers(2, 20), st.integers(1, 20))
 def test_both_agree_on_numbers_of_single_precision(seed, n, limit):
     models, order, coins, p = problem(seed, n, dtype=torch.float32)
-    assert chosen(by_sets(models, order, coins, p, limit)[0]) == chosen(by_sums(models, order, coins, p, limit)[0])
+    one, other = by_sets(models, order, coins, p, limit)[0], by_sums(models, order, coins, p, limit)[0]
+    assert torch.equal(one.chosen, other.chosen)
 
 
 @given(st.integers(0, 2**32), st.integers(2, 20), st.booleans())
@@ -292,7 +297,7 @@ def test_identical_models_are_all_kept(seed, n, batched):
     models = torch.randn(1, 50, generator=g).repeat(n, 1)
     _, order, coins, p = problem(seed, n)
     construct = by_sums if batched else by_sets
-    choice, _ = construct(models, order, coins, p, loss=lambda model: (model**2).mean())
+    choice, _ = construct(models, order, coins, p, loss=lambda model, k: (model**2).mean())
     assert int(choice.chosen.sum()) == n - 1
 
 
@@ -301,9 +306,9 @@ def test_the_set_is_within_the_candidates_and_x_meets_y(seed, n):
     models, order, coins, p = problem(seed, n)
     few = order[: max(1, n // 2)]
     choice, sums = by_sums(models, few, coins[: len(few)], p)
-    assert chosen(choice) <= set(few)
+    assert choice.chosen.shape == (1, len(few))
     torch.testing.assert_close(sums.sums[True][0], sums.sums[False][0])
-    members = torch.tensor([0, *chosen(choice)])
+    members = torch.tensor([0, *chosen(choice, few)])
     torch.testing.assert_close(sums.sums[True][0], (p[members, None] * models[members]).sum(0))
 
 
@@ -312,8 +317,9 @@ def crowd(seed, m=9):
     """Receivers with orders of different lengths, budgets and wishes."""
     g = torch.Generator().manual_seed(seed)
     models, wishes = torch.randn(m, 3, generator=g, dtype=torch.float64), torch.randn(m, 3, generator=g)
-    allowed = (torch.rand(m, m, generator=g) < 0.7) & ~torch.eye(m, dtype=torch.bool)
-    order = candidates_in_order(torch.stack([torch.randperm(m, generator=g) for _ in range(m)]), allowed)
+    links = Links.from_mask((torch.rand(m, m, generator=g) < 0.7) & ~torch.eye(m, dtype=torch.bool))
+    places = candidates_in_order(torch.rand(len(links), generator=g), links, torch.arange(m))
+    order = torch.where(places >= 0, links.senders[places], -1) if len(links) else places
     coins, limits = torch.rand(order.shape, generator=g), torch.randint(0, m, (m,), generator=g)
     return models, wishes, order, coins, limits, torch.rand(m, generator=g, dtype=torch.float64) + 0.1
 
@@ -323,17 +329,14 @@ def test_together_receivers_choose_what_each_would_choose_alone(seed):
     models, wishes, order, coins, limits, p = crowd(seed)
     calls = []
 
-    def losses(weights, owners):
-        calls.append(owners)
-        return ((weights @ models - wishes[owners]) ** 2).sum(1)
+    def losses(members, weights):
+        calls.append(members[:, 0])
+        return (((weights[:, :, None] * models[members]).sum(1) - wishes[members[:, 0]]) ** 2).sum(1)
 
     together = ggc(torch.arange(9), order, coins, limits, p, losses)
     steps = int((order >= 0).sum(1).max())
     assert len(calls) <= steps + 1  # one call a step, and one before the first
-    batched = Sums(models)
-    batched.losses = lambda chosen, receivers, weights, totals: _losses(
-        batched, wishes, chosen, receivers, weights, totals
-    )
+    batched = Sums(models, lambda model, k: ((model - wishes[k]) ** 2).sum())
     in_batches = bggc(torch.arange(9), order, coins, limits, p, batched)
     assert torch.equal(together.chosen, in_batches.chosen)
     assert (batched.most <= limits).all()
@@ -343,31 +346,64 @@ def test_together_receivers_choose_what_each_would_choose_alone(seed):
         alone = paper(
             models, own, coins[k].tolist(), p.tolist(), int(limits[k]), lambda w, t=wish: ((w - t) ** 2).sum(), k
         )
-        assert set(torch.nonzero(together.chosen[k]).squeeze(1).tolist()) == alone
+        assert chosen(together, order[k].tolist(), k) == alone
 
 
-def _losses(sums, wishes, chosen, receivers, weights, totals):
-    sums.check(receivers, weights)
-    running = torch.where(chosen[:, None], sums.sums[True][receivers], sums.sums[False][receivers])
-    return (((running + weights @ sums.models) / totals[:, None] - wishes[receivers]) ** 2).sum(1)
+@pytest.mark.parametrize("wider", [1, 4])
+@pytest.mark.parametrize("batched", [True, False])
+def test_places_behind_a_receivers_last_candidate_change_nothing(batched, wider):
+    """A receiver that is taken together with others of more candidates."""
+    models, order, coins, p = problem(3, 8)
+    construct = by_sums if batched else by_sets
+    alone, _ = construct(models, order, coins, p, 3)
+    padded, _ = construct(models, order + [-1] * wider, coins + [0.0] * wider, p, 3)
+    assert torch.equal(padded.chosen[:, : len(order)], alone.chosen)
+    assert not padded.chosen[:, len(order) :].any()
+    assert padded.probabilities[:, len(order) :].isnan().all()
+
+
+# --- orders -----------------------------------------------------------------------------------------------------------
+@given(st.integers(0, 2**32), st.integers(1, 12))
+def test_candidates_come_in_the_order_of_their_draws(seed, n):
+    g = torch.Generator().manual_seed(seed)
+    links = Links.from_mask((torch.rand(n, n, generator=g) < 0.5) & ~torch.eye(n, dtype=torch.bool))
+    draws = torch.randint(0, 20, (len(links),), generator=g) / 20  # with equals, which keep the order of the list
+    receivers = torch.randperm(n, generator=g)[: (n + 1) // 2].sort().values
+    places = candidates_in_order(draws, links, receivers)
+    pairs = list(zip(links.receivers.tolist(), draws.tolist(), strict=True))
+    for k, found in zip(receivers.tolist(), places.tolist(), strict=True):
+        expected = sorted((at for at, (who, _) in enumerate(pairs) if who == k), key=lambda at: pairs[at][1])
+        assert found == expected + [-1] * (places.shape[1] - len(expected))
+    assert places.shape[1] == max(int(links.count[k]) for k in receivers)
+
+
+def test_a_candidate_more_leaves_the_order_of_the_others():
+    draws = torch.rand(6, generator=torch.Generator().manual_seed(0))
+    more = Links.of(torch.zeros(6, dtype=torch.long), torch.arange(1, 7), nodes=7)
+    fewer, kept = more.keep(more.senders != 4), more.senders != 4
+    (long,), (short,) = (
+        links.senders[candidates_in_order(numbers, links, torch.tensor([0]))].tolist()
+        for links, numbers in ((more, draws), (fewer, draws[kept]))
+    )
+    assert [j for j in long if j != 4] == short
 
 
 def test_nobody_to_choose_from_is_nobody_chosen():
     nothing = torch.zeros(0, dtype=torch.long)
     for receivers in (nothing, torch.arange(3)):
-        order = candidates_in_order(torch.arange(3).repeat(len(receivers), 1), torch.zeros(len(receivers), 3).bool())
+        order = candidates_in_order(torch.rand(0), Links.none(3), receivers)
         choice = ggc(receivers, order, torch.rand(order.shape), torch.full((len(receivers),), 3), torch.ones(3), None)
-        assert choice.chosen.shape == (len(receivers), 3)
-        assert not choice.chosen.any()
+        assert choice.chosen.shape == (len(receivers), 0)
 
 
 # --- losses that are no numbers ---------------------------------------------------------------------------------------
 @both
 @pytest.mark.parametrize("broken", [NAN, math.inf])
 def test_a_model_that_breaks_the_average_is_left_out(broken, construct):
-    def loss(model):
+    def loss(model, receiver):
         return target(model) if model.abs().max() < 100 else torch.tensor(broken, dtype=torch.float64)
 
-    choice, _ = construct(torch.tensor([0, 2, 1e9, 1e9, 1.0], dtype=torch.float64), [2, 1, 3, 4], loss=loss)
-    assert chosen(choice) == {1, 4}
+    order = [2, 1, 3, 4]
+    choice, _ = construct(torch.tensor([0, 2, 1e9, 1e9, 1.0], dtype=torch.float64), order, loss=loss)
+    assert chosen(choice, order) == {1, 4}
     assert not choice.probabilities.isnan().any()

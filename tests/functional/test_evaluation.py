@@ -11,6 +11,7 @@ from dfl_lightning.functional import (
     neighbour_precision_recall,
     worst_decile_mean,
 )
+from dfl_lightning.links import AllPairs, Links
 
 NAN = math.nan
 CLUSTERS = torch.tensor([0, 0, 1, 1, 1])
@@ -18,14 +19,12 @@ CLUSTERS = torch.tensor([0, 0, 1, 1, 1])
 
 def pairs(n, *senders):
     """Who selected whom, as one list of senders for each receiver."""
-    mask = torch.zeros(n, n, dtype=torch.bool)
-    for i, chosen in enumerate(senders):
-        mask[i, list(chosen)] = True
-    return mask
+    chosen = [(i, j) for i, several in enumerate(senders) for j in several]
+    receivers, whom = torch.tensor(chosen, dtype=torch.long).reshape(-1, 2).T
+    return Links.of(receivers, whom, n)
 
 
-def complete(n):
-    return ~torch.eye(n, dtype=torch.bool)
+complete = Links.complete
 
 
 # --- neighbours -----------------------------------------------------------------------------------------------------
@@ -62,26 +61,52 @@ def test_recall_is_unknown_when_nobody_has_a_friend():
 
 
 def test_oneself_is_neither_a_neighbour_nor_a_friend():
-    everything = torch.ones(5, 5, dtype=torch.bool)
+    everything = Links.from_mask(torch.ones(5, 5, dtype=torch.bool))
     expected = neighbour_precision_recall(complete(5), CLUSTERS, complete(5))
     assert neighbour_precision_recall(everything, CLUSTERS, everything) == expected
+
+
+@given(st.integers(0, 2**32), st.integers(1, 12))
+def test_precision_and_recall_agree_with_a_loop(seed, n):
+    draws = torch.Generator().manual_seed(seed)
+    clusters = torch.randint(0, 3, (n,), generator=draws)
+    selected, reachable = torch.rand(2, n, n, generator=draws) < 0.4
+    precisions, recalls = [], []
+    for i in range(n):
+        chosen = [j for j in range(n) if selected[i, j] and j != i]
+        fellows = [j for j in range(n) if reachable[i, j] and j != i and clusters[j] == clusters[i]]
+        if chosen:
+            precisions.append(sum(int(clusters[j] == clusters[i]) for j in chosen) / len(chosen))
+        if fellows:
+            recalls.append(len(set(chosen) & set(fellows)) / len(fellows))
+    found = neighbour_precision_recall(Links.from_mask(selected), clusters, Links.from_mask(reachable))
+    expected = [sum(values) / len(values) if values else NAN for values in (precisions, recalls)]
+    assert found == pytest.approx(expected, nan_ok=True)
+
+
+def test_a_complete_graph_needs_no_list_to_measure_recall():
+    n = 50_000
+    clusters = torch.arange(n) % 10
+    reachable = AllPairs.of_nodes(n)
+    found = neighbour_precision_recall(reachable.draw(5, seed=0), clusters, reachable)
+    assert found == (pytest.approx(0.1, abs=0.01), pytest.approx(5e-4 / 5, rel=0.02))
 
 
 # --- friends and the worst off --------------------------------------------------------------------------------------
 
 
-def test_friend_accuracy_looks_at_the_dropped_clients_only():
-    friends = torch.tensor([2, 0, 3, 0, 2])
-    dropped = torch.tensor([False, True, True, True, False])
+def test_friend_accuracy_is_the_share_of_the_cases():
+    friends, dropped = torch.tensor([0, 3, 0]), torch.tensor([1, 2, 3])
     assert friend_accuracy(friends, CLUSTERS, dropped) == pytest.approx(2 / 3)
 
 
 def test_nobody_as_a_friend_counts_as_wrong():
-    assert friend_accuracy(torch.full((5,), -1), torch.zeros(5, dtype=torch.long), torch.ones(5, dtype=torch.bool)) == 0
+    assert friend_accuracy(torch.full((5,), -1), torch.zeros(5, dtype=torch.long), torch.arange(5)) == 0
 
 
 def test_friend_accuracy_is_unknown_when_nobody_dropped_out():
-    assert math.isnan(friend_accuracy(torch.zeros(5, dtype=torch.long), CLUSTERS, torch.zeros(5, dtype=torch.bool)))
+    nobody = torch.zeros(0, dtype=torch.long)
+    assert math.isnan(friend_accuracy(nobody, CLUSTERS, nobody))
 
 
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=45))

@@ -16,6 +16,7 @@ from dfl_lightning.functional import (
     similarity_scores,
     uniform_weights,
 )
+from dfl_lightning.links import Links
 
 NAN = math.nan
 
@@ -277,8 +278,9 @@ def server_average(updates, active, stand_in):
     rows = torch.zeros(m + 1, m + 1, dtype=torch.long)
     rows[m, :m] = stand_in
     up = torch.cat([active, torch.tensor([True])])
-    votes = count_votes(selected, rows, up, torch.zeros(m + 1, dtype=torch.bool), m + 1)
-    return uniform_weights(votes)[m, :m] @ updates
+    nobody, links = torch.zeros(m + 1, dtype=torch.bool), Links.from_mask(selected)
+    voters, votes = count_votes(links, rows[selected], up, nobody, m + 1, ~nobody)
+    return voters.dense(uniform_weights(votes, voters), 0.0)[m, :m] @ updates
 
 
 def or_own(active, stand_in):

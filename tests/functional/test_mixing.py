@@ -3,15 +3,41 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from matrices import everywhere, own_rows, told_by_matrices
 
-from dfl_lightning.functional import count_votes, metropolis_weights, server_step, uniform_weights
+from dfl_lightning import functional
+from dfl_lightning.functional import exchange_weights
+from dfl_lightning.links import Links
+
+
+def count_votes(selected, stand_in, active, include_self, rows):
+    links, nobody = Links.from_mask(selected), torch.zeros_like(active)
+    voters, votes = functional.count_votes(links, stand_in[selected], active, include_self, rows, nobody)
+    assert (voters.codes.diff() > 0).all()
+    assert (voters.nodes, voters.rows) == (len(selected), rows)
+    assert (votes > 0).all()
+    return voters.dense(votes, 0)
+
+
+def uniform_weights(votes):
+    return told_by_matrices(functional.uniform_weights)(votes, everywhere(votes))
+
+
+def metropolis_weights(votes, owners=None):
+    return told_by_matrices(functional.metropolis_weights)(votes, (votes > 0) | own_rows(votes), owners)
+
+
+def server_step(weights, servers, step_size):
+    mask = torch.zeros(len(weights), dtype=torch.bool)
+    mask[servers] = True
+    return told_by_matrices(functional.server_step)(weights, everywhere(weights), mask, step_size)
 
 
 def generator(seed=0):
     return torch.Generator().manual_seed(seed)
 
 
-def own_rows(n):
+def spoken_by_themselves(n):
     return torch.arange(n).repeat(n, 1)
 
 
@@ -53,19 +79,19 @@ def test_votes_agree_with_a_loop(seed, n, more):
 def test_without_dropout_everybody_has_one_vote_for_its_own_row():
     selected = everybody(4)
     up = torch.ones(4, dtype=torch.bool)
-    votes = count_votes(selected, own_rows(4), up, ~up, 4)
+    votes = count_votes(selected, spoken_by_themselves(4), up, ~up, 4)
     assert torch.equal(votes, selected.double())
 
 
 def test_include_self_adds_one_vote_for_the_receivers_own_row():
     up, include_self = torch.ones(3, dtype=torch.bool), torch.tensor([True, False, True])
-    votes = count_votes(torch.zeros(3, 3, dtype=torch.bool), own_rows(3), up, include_self, 3)
+    votes = count_votes(torch.zeros(3, 3, dtype=torch.bool), spoken_by_themselves(3), up, include_self, 3)
     assert torch.equal(votes, torch.diag(include_self.double()))
 
 
 def test_a_receiver_that_selected_nobody_votes_for_nobody():
     up = torch.ones(3, dtype=torch.bool)
-    assert not count_votes(torch.zeros(3, 3, dtype=torch.bool), own_rows(3), up, ~up, 3).any()
+    assert not count_votes(torch.zeros(3, 3, dtype=torch.bool), spoken_by_themselves(3), up, ~up, 3).any()
 
 
 def test_several_senders_may_speak_through_the_same_row():
@@ -84,7 +110,7 @@ def test_a_stand_in_may_be_a_row_beyond_the_clients():
 
 def test_a_vote_without_a_stand_in_is_split_over_the_active_ones_among_the_selected():
     selected = torch.tensor([[False, True, True, True, False], *[[False] * 5] * 4])
-    stand_in = own_rows(5)
+    stand_in = spoken_by_themselves(5)
     stand_in[0, 3] = -1
     active = torch.tensor([True, True, True, False, True])
     votes = count_votes(selected, stand_in, active, torch.zeros(5, dtype=torch.bool), 5)
@@ -102,16 +128,21 @@ def test_a_vote_without_a_stand_in_is_lost_when_nobody_selected_is_active():
 def test_no_vote_is_lost_otherwise():
     selected = everybody(6)
     active = torch.tensor([True, False, True, True, False, True])
-    stand_in = torch.where(active, own_rows(6), torch.full((6, 6), -1))
+    stand_in = torch.where(active, spoken_by_themselves(6), torch.full((6, 6), -1))
     votes = count_votes(selected, stand_in, active, torch.ones(6, dtype=torch.bool), 6)
     torch.testing.assert_close(votes.sum(1), torch.full((6,), 6.0, dtype=torch.float64))
 
 
-def test_stand_ins_of_senders_that_were_not_selected_are_not_read():
-    stand_in = torch.full((2, 2), 10**9)
-    up = torch.ones(2, dtype=torch.bool)
-    assert torch.equal(count_votes(~everybody(2), own_rows(2), up, ~up, 2), torch.eye(2, dtype=torch.float64))
-    assert not count_votes(torch.zeros(2, 2, dtype=torch.bool), stand_in, up, ~up, 2).any()
+def test_own_rows_of_receivers_are_on_the_list_with_or_without_a_vote():
+    selected, active = Links.of(torch.tensor([0, 2]), torch.tensor([1, 2]), nodes=4), torch.ones(4, dtype=torch.bool)
+    include_self, receivers = torch.tensor([True, False, False, False]), torch.tensor([True, True, True, False])
+    voters, votes = functional.count_votes(selected, selected.senders, active, include_self, 6, receivers)
+    assert list(zip(voters.receivers.tolist(), voters.senders.tolist(), votes.tolist(), strict=True)) == [
+        (0, 0, 1),
+        (0, 1, 1),
+        (1, 1, 0),
+        (2, 2, 1),
+    ]
 
 
 @pytest.mark.parametrize("row", [-2, 3, 100])
@@ -124,7 +155,7 @@ def test_a_stand_in_that_does_not_exist_is_refused(row):
 def test_fewer_rows_than_clients_are_refused():
     up = torch.ones(3, dtype=torch.bool)
     with pytest.raises(ValueError, match="2 rows cannot hold a row for each of 3 clients"):
-        count_votes(everybody(3), own_rows(3), up, up, 2)
+        count_votes(everybody(3), spoken_by_themselves(3), up, up, 2)
 
 
 def test_permuting_clients_permutes_their_votes():
@@ -149,7 +180,7 @@ def test_uniform_weights_are_the_shares_of_the_votes():
 def test_averaging_only_oneself_returns_ones_model_bit_for_bit():
     models = torch.randn(5, 11, generator=generator(), dtype=torch.float64)
     up = torch.ones(5, dtype=torch.bool)
-    votes = count_votes(torch.zeros(5, 5, dtype=torch.bool), own_rows(5), up, up, 5)
+    votes = count_votes(torch.zeros(5, 5, dtype=torch.bool), spoken_by_themselves(5), up, up, 5)
     assert torch.equal(uniform_weights(votes) @ models, models)
 
 
@@ -161,12 +192,6 @@ def test_a_server_goes_a_part_of_the_way_to_the_average():
     expected = models.clone()
     expected[3] += 0.1 * (weights[3] @ models - models[3])
     torch.testing.assert_close(moved, expected)
-
-
-def test_servers_may_be_given_as_a_slice_or_as_a_mask():
-    weights = torch.rand(5, 7, generator=generator(), dtype=torch.float64)
-    mask = torch.tensor([False, False, False, True, True])
-    assert torch.equal(server_step(weights, slice(3, None), 0.3), server_step(weights, mask, 0.3))
 
 
 def test_clients_are_not_touched_by_a_servers_step_and_neither_is_the_argument():
@@ -239,3 +264,40 @@ def test_an_update_counts_with_the_neighbours_of_whose_it_is():
     weights = metropolis_weights(votes, owners=torch.tensor([0, 1, 2, 0, 1, 2]))
     third = pytest.approx(1 / 3)
     assert weights[0].tolist() == [pytest.approx(2 / 3), 0, 0, 0, third, 0]
+
+
+def some_weights(seed, n, rows):
+    """Row-stochastic weights [n, rows] of which a few are not 0, on the diagonal more."""
+    draws = generator(seed)
+    kept = (torch.rand(n, rows, generator=draws) < 0.4) | own_rows(torch.empty(n, rows))
+    weights = torch.rand(n, rows, generator=draws, dtype=torch.float64) * kept
+    return weights / weights.sum(1, keepdim=True)
+
+
+@given(st.integers(0, 2**32), st.integers(1, 9), st.integers(0, 3))
+def test_what_is_exchanged_is_the_smaller_weight_of_each_pair_and_keeps_sums(seed, n, more):
+    weights = some_weights(seed, n, n + more)
+    smaller = torch.minimum(weights[:, :n], weights[:, :n].T)
+    smaller.fill_diagonal_(0)
+    expected = torch.zeros(n, n + more, dtype=torch.float64)
+    expected[:, :n] = smaller - torch.diag(smaller.sum(1))
+    exchanged = told_by_matrices(exchange_weights)(weights, weights > 0)
+    torch.testing.assert_close(exchanged, expected, rtol=0, atol=1e-15)
+    torch.testing.assert_close(exchanged.sum(0), torch.zeros(n + more, dtype=torch.float64), rtol=0, atol=1e-14)
+
+
+NO_OWN_ROW = Links.of(torch.tensor([0, 0, 1]), torch.tensor([0, 1, 0]), nodes=2)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        functional.metropolis_weights,
+        functional.exchange_weights,
+        lambda weights, voters: functional.server_step(weights, voters, torch.tensor([False, True]), 0.5),
+    ],
+)
+def test_what_is_left_for_oneself_needs_a_place(function):
+    with pytest.raises(ValueError, match="lacks its own row"):
+        function(torch.ones(3), NO_OWN_ROW)
+    function(torch.tensor([1.0, 1.0, 0.0]), NO_OWN_ROW)  # receiver 1 has neither votes nor weights

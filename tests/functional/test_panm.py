@@ -5,15 +5,21 @@ import torch
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from dfl_lightning.functional import (
-    cosines_from_gram,
-    gradient_similarity,
-    loss_similarity,
-    neighbour_precision_recall,
-    random_k,
-    rematched_neighbours,
-    same_cluster,
-)
+from dfl_lightning import functional
+from dfl_lightning.functional import cosines_from_gram, gradient_similarity, loss_similarity
+from dfl_lightning.links import Links
+
+
+def same_cluster(similarity, sampled, candidates, *settings, **named):
+    """As matrices, receiver by sender."""
+    seen = sampled | candidates
+    links = Links.from_mask(seen)
+    return links.dense(functional.same_cluster(similarity[seen], links, sampled[seen], *settings, **named), False)
+
+
+def rematched_neighbours(*masks):
+    return functional.rematched_neighbours(*map(Links.from_mask, masks)).mask
+
 
 # --- similarities ---------------------------------------------------------------------------------------------------
 
@@ -201,7 +207,8 @@ def many_matchings(clusters, gap, spread, matching="oriented", right=1.0, held=5
     same = (members[:, None] == members) & others
 
     def some(of, number):
-        return random_k(of, number, torch.rand(clients, clients, generator=draws))
+        ranks = torch.rand(clients, clients, generator=draws).masked_fill(~of, torch.inf).argsort(1).argsort(1)
+        return of & (ranks < number)
 
     friends = round(right * held)
     neighbours = some(same, friends) | some(others & ~same, held - friends)
@@ -210,7 +217,8 @@ def many_matchings(clusters, gap, spread, matching="oriented", right=1.0, held=5
         sampled, strangers = some(neighbours, l), some(others & ~neighbours, l)
         matched = same_cluster(gap * same + spread * noise, sampled, strangers, matching)
         neighbours = rematched_neighbours(neighbours, sampled, matched)
-    return neighbour_precision_recall(neighbours, members, others)
+    found, reachable = Links.from_mask(neighbours), Links.complete(clients)
+    return functional.neighbour_precision_recall(found, members, reachable)
 
 
 @pytest.mark.parametrize(

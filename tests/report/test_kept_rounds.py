@@ -5,6 +5,7 @@ import csv
 import numpy as np
 import pytest
 import torch
+from matrices import seen_as_matrices
 
 from dfl_lightning import callbacks as families
 from dfl_lightning.checkpoints.io import rounds_in
@@ -23,8 +24,9 @@ class Witness(RoundCallback):
         self.rounds = []
 
     def on_round_end(self, round):
-        seen = {"dropped": round.dropped, "similarity": round.similarity, "threshold": round.threshold}
-        seen |= {"stand_in": round.stand_in, "selected": round.selected, "models": round.ledger.models}
+        matrices = seen_as_matrices(round)
+        seen = {name: matrices.get(name) for name in ("similarity", "stand_in", "selected")}
+        seen |= {"dropped": round.dropped, "threshold": round.threshold, "models": round.ledger.models.mask}
         self.rounds.append({name: None if value is None else value.clone() for name, value in seen.items()})
 
 

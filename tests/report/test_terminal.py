@@ -13,7 +13,8 @@ from dfl_lightning.report import progress
 from dfl_lightning.report.banner import banner
 from dfl_lightning.report.explain import explain
 from dfl_lightning.report.per_client import per_client_table
-from dfl_lightning.report.summary import describe_engine, final_table, size
+from dfl_lightning.report.summary import describe_engine, final_table
+from dfl_lightning.utils.memory import size
 
 
 @pytest.fixture(scope="module")

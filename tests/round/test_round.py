@@ -8,6 +8,7 @@ import torch
 from dfl_lightning.bank.layout import Columns
 from dfl_lightning.bank.references import References, Term
 from dfl_lightning.bank.similarity import Comparison
+from dfl_lightning.links import Links
 from dfl_lightning.round.callback import RoundCallback, call_round_hook
 from dfl_lightning.round.ledger import Ledger
 from dfl_lightning.round.record import Round, Substitutes
@@ -19,8 +20,8 @@ class FakeBank:
     layout = SimpleNamespace(shared_parameters=Columns([(0, 7)]))
     sends_something_else = False
 
-    def compare(self, rows, pairs, *args):
-        return Comparison(torch.zeros(len(pairs), len(pairs)), torch.zeros(len(pairs), len(pairs)))
+    def compare(self, rows, links, *args):
+        return Comparison(torch.zeros(len(links)), torch.zeros(len(links)))
 
     def evaluate(self, references, split):
         losses = torch.arange(len(references), dtype=torch.float64)
@@ -38,7 +39,7 @@ def make_round():
     def _make(clients=3, servers=0, common=True, **fields):
         nodes = clients + servers
         everybody = torch.ones(nodes, dtype=torch.bool)
-        pairs = torch.zeros(nodes, nodes, dtype=torch.bool)
+        links = Links.none(nodes)
         federation = SimpleNamespace(
             num_clients=clients,
             num_nodes=nodes,
@@ -52,12 +53,12 @@ def make_round():
         defaults = {
             "index": 4,
             "federation": federation,
-            "reachable": pairs,
+            "reachable": links,
             "active": everybody,
-            "available": pairs,
+            "available": links,
             "receivers": everybody,
             "jobs": References.rows("models", torch.arange(clients)),
-            "candidates": pairs,
+            "candidates": links,
             "phases": (),
             "hyperparameters": ({"lr": 0.1},),
         }
@@ -66,37 +67,43 @@ def make_round():
     return _make
 
 
-def entries(matrix):
-    return [tuple(pair) for pair in torch.nonzero(matrix).tolist()]
+def entries(links):
+    return list(zip(links.receivers.tolist(), links.senders.tolist(), strict=True))
+
+
+def over(*pairs, nodes=3):
+    """A list of links, receiver and sender each."""
+    receivers, senders = torch.tensor(pairs).T
+    return Links.of(receivers, senders, nodes)
 
 
 # --- the ledger -------------------------------------------------------------------------------------------------------
 def test_ones_own_model_costs_nothing_and_another_one_once():
-    ledger = Ledger.empty(3)
+    ledger = Ledger(3)
     for _ in range(2):
         ledger.fetch(torch.tensor([0, 1, 2]), torch.tensor([0, 2, 1]))
     assert entries(ledger.models) == [(1, 2), (2, 1)]
-    assert not ledger.mixed.any()
+    assert not entries(ledger.mixed)
     ledger.fetch(torch.tensor([1]), torch.tensor([2]), mixed=True)
     assert entries(ledger.models) == [(1, 2), (2, 1)]
     assert entries(ledger.mixed) == [(1, 2)]
 
 
 def test_parts_are_counted_by_what_they_are_and_are_no_models():
-    ledger = Ledger.empty(3)
+    ledger = Ledger(3)
     for _ in range(2):
-        ledger.fetch_part("layer", 5, torch.tensor([0, 1, 1]), torch.tensor([1, 1, 2]))
-    ledger.fetch_part("update", 5, torch.tensor([0]), torch.tensor([1]))
-    ledger.fetch_part("layer", 7, torch.tensor([0]), torch.tensor([2]))
+        ledger.fetch_part("layer", 5, over((0, 1), (1, 1), (1, 2)))
+    ledger.fetch_part("update", 5, over((0, 1)))
+    ledger.fetch_part("layer", 7, over((0, 2)))
     found = {part: entries(pairs) for part, pairs in ledger.parts.items()}
     assert found == {("layer", 5): [(0, 1), (1, 2)], ("update", 5): [(0, 1)], ("layer", 7): [(0, 2)]}
     assert entries(ledger.proxies) == [(0, 1), (0, 2), (1, 2)]
-    assert not ledger.models.any()
-    assert not ledger.mixed.any()
+    assert not entries(ledger.models)
+    assert not entries(ledger.mixed)
 
 
 def test_what_is_at_hand_costs_nothing_again_and_what_was_forgotten_does():
-    ledger = Ledger.empty(4)
+    ledger = Ledger(4)
     me = torch.zeros(2, dtype=torch.long)
     ledger.fetch(me, torch.tensor([1, 2]))
     ledger.fetch(me, torch.tensor([2, 3]))
@@ -104,22 +111,22 @@ def test_what_is_at_hand_costs_nothing_again_and_what_was_forgotten_does():
     assert not ledger.again.any()
     ledger.forget(torch.tensor([0]))
     ledger.fetch(me, torch.tensor([3, 3]))  # in one message
-    assert ledger.again.tolist() == [[0, 0, 0, 1], [0] * 4, [0] * 4, [0] * 4]
     assert entries(ledger.models) == [(0, 1), (0, 2), (0, 3)]
+    assert ledger.again.tolist() == [0, 0, 1]
     assert entries(ledger.kept) == [(0, 3)]
     assert ledger.held.tolist() == [3, 0, 0, 0]  # the most at once
 
 
 def test_a_part_of_a_sum_is_mixed_without_fetching_it_again():
-    ledger = Ledger.empty(3)
+    ledger = Ledger(3)
     ledger.fetch(torch.tensor([0, 0]), torch.tensor([1, 2]))
     ledger.forget(torch.tensor([0]))
-    ledger.summed[0, 1] = True
+    ledger.sum_up(torch.tensor([0]), over((0, 1)))
     ledger.fetch(torch.tensor([0, 0]), torch.tensor([1, 2]), mixed=True)
     assert entries(ledger.mixed) == [(0, 1), (0, 2)]
-    assert entries(ledger.again) == [(0, 2)]
+    assert ledger.again.tolist() == [0, 1]
     ledger.fetch(torch.tensor([0]), torch.tensor([1]))
-    assert entries(ledger.again) == [(0, 1), (0, 2)]  # to be looked at by itself it must be there
+    assert ledger.again.tolist() == [1, 1]  # to be looked at by itself it must be there
 
 
 def test_each_row_of_a_reference_is_charged_to_its_owner(make_round):
@@ -133,7 +140,7 @@ def test_a_policys_own_rows_and_the_global_test_are_free(make_round):
     round = make_round()
     round.charge(References.rows("stale", torch.tensor([1, 2]), torch.tensor([0, 0])))
     round.charge(References.rows("models", torch.tensor([1]), torch.tensor([-1])))
-    assert not round.ledger.models.any()
+    assert not entries(round.ledger.models)
 
 
 def test_gradients_at_anothers_model_cost_that_model(make_round):
@@ -148,7 +155,7 @@ def received(round):
     return entries(round.ledger.models), parts
 
 
-PAIRS = torch.tensor([[True, True, False], [False, False, True], [False, False, False]])
+PAIRS = over((0, 0), (0, 1), (1, 2))
 ASKED = [(0, 1), (1, 2)]
 
 
@@ -183,11 +190,9 @@ def test_comparing_in_two_ways_costs_two_messages_and_twice_in_one_way_costs_one
 
 def test_a_server_compares_what_it_has(make_round):
     round = make_round(servers=1)
-    found = round.compare("trained", torch.ones(4, 4, dtype=torch.bool))
-    assert not round.ledger.models.any()
-    assert found.cosines.shape == (4, 4)
-    assert found.cosines[3].isnan().all()
-    assert found.cosines[:, 3].isnan().all()
+    found = round.compare("trained", over((0, 1), (1, 0), (1, 2), nodes=4))
+    assert not entries(round.ledger.models)
+    assert found.cosines.shape == (3,)
 
 
 def test_mixing_is_charged_to_the_rows_that_are_written(make_round):
@@ -208,17 +213,15 @@ def test_models_before_and_after_the_training_cost_alike(name, make_round):
 def test_remembering_is_no_message(make_round):
     round = make_round()
     round.mix([(torch.eye(3).flip(0), "trained")], into="best", where=torch.ones(3, dtype=torch.bool))
-    assert not round.ledger.models.any()
+    assert not entries(round.ledger.models)
 
 
 # --- helpers ----------------------------------------------------------------------------------------------------------
-def test_losses_of_pairs_lie_where_the_pairs_are(make_round):
+def test_losses_stand_beside_their_links(make_round):
     round = make_round()
-    pairs = torch.tensor([[False, True, False], [True, False, True], [False, False, False]])
-    losses = round.evaluate_pairs(pairs)
-    assert losses[pairs].tolist() == [0, 1, 2]
-    assert losses[~pairs].isnan().all()
-    assert entries(round.ledger.models) == entries(pairs)
+    links = over((0, 1), (1, 0), (1, 2))
+    assert round.loss_of(links).tolist() == [0, 1, 2]
+    assert entries(round.ledger.models) == entries(links)
 
 
 def test_participants_trained_and_did_not_diverge(make_round):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-PARTS = ["rows", "data", "work", "pairs"]
+PARTS = ["rows", "data", "work", "links"]
 ROW = 4 * 62_006  # bytes of a LeNet
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="measured in Linux's /proc")
@@ -33,7 +33,7 @@ def test_a_federation_is_measured_in_a_process_of_its_own(bench, tmp_path, capsy
     assert cells[0] == "80 x 10, LeNet, B 16"
     expected = [*(found["predicted"][part] for part in PARTS), total, found["grown"]]
     assert cells[1:7] == [f"{number / 1e6:.1f}" for number in expected]
-    ratios = total / found["grown"], (total - found["predicted"]["pairs"]) / found["grown"]
+    ratios = total / found["grown"], (total - found["predicted"]["links"]) / found["grown"]
     assert cells[7:] == [f"{ratio:.2f}" for ratio in ratios]
     assert "| 80 x 10, LeNet, B 16 |" in (tmp_path / "memory.md").read_text()
 

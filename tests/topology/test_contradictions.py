@@ -7,6 +7,7 @@ import json
 import networkx as nx
 import pytest
 import torch
+from pairs import weight_matrix
 
 from dfl_lightning.topology import load_topology
 from dfl_lightning.utils.errors import UserError
@@ -97,7 +98,7 @@ AGREEING = {
 def test_links_that_agree_count_once(tmp_path, name):
     (tmp_path / name).write_text(AGREEING[name])
     topology = load_topology(tmp_path / name, 2)
-    assert torch.equal(topology.weights(), torch.tensor([[0, 0.5], [0.5, 0]], dtype=torch.float64))
+    assert torch.equal(weight_matrix(topology), torch.tensor([[0, 0.5], [0.5, 0]], dtype=torch.float64))
 
 
 def test_both_directions_of_an_adjacency_are_one_link(tmp_path):

@@ -15,6 +15,7 @@ import torch
 import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from pairs import weight_matrix
 
 from dfl_lightning.topology import Topology, load_topology, spectral_gap
 from dfl_lightning.topology.generators import networkx_generators
@@ -40,7 +41,7 @@ def adjacency(graph: nx.Graph, order: list) -> torch.Tensor:
 
 def check(topology: Topology, num_clients: int) -> None:
     n = topology.num_nodes
-    mask = topology.reachable(0)
+    mask = topology.reachable(0).mask
     assert topology.num_clients == num_clients
     assert len(topology.labels) == num_clients
     assert sorted(topology.graph) == list(range(num_clients))
@@ -51,7 +52,7 @@ def check(topology: Topology, num_clients: int) -> None:
     assert "\n" not in topology.describe()
     assert all("\n" not in line for line in topology.warnings())
     weights = topology.weights()
-    assert weights is None or (weights.shape == (n, n) and bool(weights.isfinite().all()))
+    assert weights is None or (weights.shape == (len(topology.linked(0)),) and bool(weights.isfinite().all()))
     for numbers in (topology.clusters, topology.budgets):
         assert numbers is None or (numbers.shape == (num_clients,) and numbers.dtype == torch.long)
 
@@ -80,16 +81,16 @@ def test_shipped_topologies_say_what_they_are_and_name_no_number_of_clients(path
 def test_the_example_carries_clusters_and_weights():
     topology = load_topology("two_clusters", 8)
     assert topology.clusters.tolist() == [0, 0, 0, 0, 1, 1, 1, 1]
-    weights = topology.weights()
+    weights = weight_matrix(topology)
     assert weights.dtype == torch.float64
     assert weights[4, 0] == weights[0, 4] == 0.25
     assert weights[0, 1] == 1
-    assert torch.equal(weights > 0, topology.reachable(0))
+    assert torch.equal(weights > 0, topology.reachable(0).mask)
     assert topology.budgets is None
 
 
 def test_a_complete_graph_reaches_everybody_but_oneself():
-    assert torch.equal(load_topology("complete", 5).reachable(3), ~torch.eye(5, dtype=torch.bool))
+    assert torch.equal(load_topology("complete", 5).reachable(3).mask, ~torch.eye(5, dtype=torch.bool))
 
 
 def test_an_existing_path_wins_over_a_shipped_name(tmp_path, monkeypatch):
@@ -108,7 +109,7 @@ def test_an_existing_path_wins_over_a_shipped_name(tmp_path, monkeypatch):
 )
 def test_partial_links_each_client_to_the_nearest_feasible_share(clients, fraction, degree):
     topology = load_topology({"generator": "partial", "args": {"fraction": fraction}}, clients)
-    assert set(topology.reachable(0).sum(1).tolist()) == {degree}
+    assert set(topology.reachable(0).mask.sum(1).tolist()) == {degree}
     feasible = [d for d in range(clients) if d * clients % 2 == 0]
     assert abs(degree - fraction * (clients - 1)) == min(abs(d - fraction * (clients - 1)) for d in feasible)
 
@@ -116,14 +117,14 @@ def test_partial_links_each_client_to_the_nearest_feasible_share(clients, fracti
 def test_partial_draws_large_dense_graphs_quickly():
     started = time.perf_counter()
     topology = load_topology({"generator": "partial", "args": {"fraction": 0.9}}, 301)
-    assert set(topology.reachable(0).sum(1).tolist()) == {270}
+    assert set(topology.reachable(0).mask.sum(1).tolist()) == {270}
     assert time.perf_counter() - started < 20
 
 
 def test_servers_hear_clients_and_clients_hear_servers_only():
     topology = load_topology({"generator": "server", "args": {"servers": 2}}, 3)
     expected = [[0, 0, 0, 1, 1]] * 3 + [[1, 1, 1, 0, 0]] * 2
-    assert topology.reachable(0).int().tolist() == expected
+    assert topology.reachable(0).mask.int().tolist() == expected
     assert topology.servers.tolist() == [False, False, False, True, True]
     assert (topology.num_clients, topology.num_servers, topology.num_nodes) == (3, 2, 5)
     assert list(topology.graph) == [0, 1, 2]
@@ -135,8 +136,8 @@ def test_networkx_generators_make_their_own_graph_from_the_seed():
     source = {"generator": "watts_strogatz_graph", "args": {"k": 4, "p": 0.5}}
     for seed in (0, 7):
         expected = adjacency(nx.watts_strogatz_graph(20, 4, 0.5, seed=seed), list(range(20)))
-        assert torch.equal(load_topology(source, 20, seed=seed).reachable(0), expected)
-        assert torch.equal(load_topology({**source, "seed": seed}, 20, seed=99).reachable(0), expected)
+        assert torch.equal(load_topology(source, 20, seed=seed).reachable(0).mask, expected)
+        assert torch.equal(load_topology({**source, "seed": seed}, 20, seed=99).reachable(0).mask, expected)
 
 
 @pytest.mark.parametrize(
@@ -157,7 +158,7 @@ def test_networkx_generators_make_their_own_graph_from_the_seed():
 def test_n_is_what_gives_one_node_a_client(name, args, clients, same):
     topology = load_topology({"generator": name, "args": args}, clients)
     graph = same()
-    assert torch.equal(topology.reachable(0), adjacency(graph, topology.labels))
+    assert torch.equal(topology.reachable(0).mask, adjacency(graph, topology.labels))
 
 
 def load_or_refuse(source, clients: int) -> str:
@@ -243,7 +244,7 @@ def test_graphs_that_cannot_fit_are_refused_before_they_are_made(name, args):
 
 def test_an_arc_lets_its_target_hear_its_source():
     topology = load_topology(nx.DiGraph([(0, 1), (1, 2)]), 3)
-    assert topology.reachable(0).int().tolist() == [[0, 0, 0], [1, 0, 0], [0, 1, 0]]
+    assert topology.reachable(0).mask.int().tolist() == [[0, 0, 0], [1, 0, 0], [0, 1, 0]]
     assert topology.directed
 
 
@@ -251,20 +252,20 @@ def test_weights_follow_the_direction_of_arcs():
     graph = nx.DiGraph()
     graph.add_edge(0, 1, weight=2)
     graph.add_edge(1, 0, weight=0.5)
-    assert load_topology(graph, 2).weights().tolist() == [[0, 0.5], [2, 0]]
+    assert weight_matrix(load_topology(graph, 2)).tolist() == [[0, 0.5], [2, 0]]
 
 
 def test_labels_that_read_as_ids_are_the_ids():
     graph = nx.Graph([("2", "0"), ("0", "1")])
     topology = load_topology(graph, 3)
     assert topology.labels == ["0", "1", "2"]
-    assert topology.reachable(0)[0].tolist() == [False, True, True]
+    assert topology.reachable(0).mask[0].tolist() == [False, True, True]
 
 
 def test_other_labels_are_numbered_in_natural_order():
     topology = load_topology(nx.path_graph(["c10", "c02", "a", "c3"]), 4)
     assert topology.labels == ["a", "c02", "c3", "c10"]
-    assert topology.reachable(0)[1].tolist() == [True, False, False, True]
+    assert topology.reachable(0).mask[1].tolist() == [True, False, False, True]
 
 
 def test_labels_of_one_to_m_are_not_ids_but_keep_their_order():
@@ -276,7 +277,7 @@ def test_parallel_links_count_once_and_links_to_oneself_not_at_all():
     topology = load_topology(graph, 3)
     assert not topology.graph.is_multigraph()
     assert list(topology.graph.edges()) == [(0, 1)]
-    assert topology.reachable(0).sum() == 2
+    assert topology.reachable(0).mask.sum() == 2
 
 
 def test_a_given_graph_is_left_as_it_is():
@@ -304,13 +305,13 @@ def test_attributes_follow_the_order_of_ids():
 
 def test_a_mask_belongs_to_whom_asked_for_it():
     topology = load_topology("ring", 4)
-    topology.reachable(0).fill_(False)
-    assert topology.reachable(0).any()
+    topology.reachable(0).mask.fill_(False)
+    assert topology.reachable(0).mask.any()
 
 
 def test_a_topology_survives_copies():
     topology = load_topology("two_clusters", 8)
-    assert torch.equal(pickle.loads(pickle.dumps(topology)).reachable(0), topology.reachable(0))
+    assert torch.equal(pickle.loads(pickle.dumps(topology)).reachable(0).mask, topology.reachable(0).mask)
 
 
 # formats
@@ -350,8 +351,8 @@ def test_formats_with_attributes_agree_with_the_graph_they_came_from(tmp_path, s
     assert topology.labels == order
     assert topology.name == "my"
     assert topology.directed == directed
-    assert torch.equal(topology.reachable(0), adjacency(graph, order))
-    assert topology.weights().tolist() == nx.to_numpy_array(graph, nodelist=order).T.tolist()
+    assert torch.equal(topology.reachable(0).mask, adjacency(graph, order))
+    assert weight_matrix(topology).tolist() == nx.to_numpy_array(graph, nodelist=order).T.tolist()
     assert topology.clusters.tolist() == [i // 6 for i in range(12)]
     assert topology.budgets.tolist() == list(range(12))
 
@@ -361,13 +362,13 @@ def test_line_formats_agree_with_the_graph_they_came_from(tmp_path, generate):
     suffix = generate.__name__.removeprefix("generate_")
     text = "# written by networkx\n\n" + "\n".join(generate(WEIGHTED))
     topology = load_topology(write(tmp_path / f"my.{suffix}", text), 12)
-    assert torch.equal(topology.reachable(0), adjacency(WEIGHTED, [f"c{i}" for i in range(12)]))
+    assert torch.equal(topology.reachable(0).mask, adjacency(WEIGHTED, [f"c{i}" for i in range(12)]))
     assert (topology.weights() is not None) == (suffix == "edgelist")
 
 
 def test_edge_lists_take_a_weight_as_a_number_and_clients_without_links(tmp_path):
     topology = load_topology(write(tmp_path / "my.edgelist", "a b 0.25\nb c 2 # comment\nd\n"), 4)
-    assert topology.weights()[:2].tolist() == [[0, 0.25, 0, 0], [0.25, 0, 2, 0]]
+    assert weight_matrix(topology)[:2].tolist() == [[0, 0.25, 0, 0], [0.25, 0, 2, 0]]
     assert topology.labels == ["a", "b", "c", "d"]
 
 

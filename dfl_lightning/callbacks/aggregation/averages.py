@@ -30,15 +30,12 @@ class Uniform(Aggregation):
 
     def on_weigh(self, round: Round) -> None:
         """Votes over their sum, then the server's step."""
+        assert round.voters is not None
         assert round.votes is not None
-        n, m = round.num_nodes, round.num_clients
-        shares = self.shares(round.federation)
-        weights = uniform_weights(round.votes * shares[round.row_owner])
+        shares = self.shares(round.federation)[round.row_owner]
+        round.weights = uniform_weights(round.votes * shares[round.voters.senders], round.voters)
         if self.server_step != 1:
-            servers = torch.zeros(n, dtype=torch.bool)
-            servers[m:] = round.votes[m:].sum(1) > 0
-            weights = server_step(weights, servers, self.server_step)
-        round.weights = weights
+            round.weights = server_step(round.weights, round.voters, ~round.clients_only, self.server_step)
 
     def shares(self, federation: Federation) -> Tensor:
         """Everybody counts 1."""
@@ -72,7 +69,8 @@ class FromTopology(Aggregation):
     def start(self, federation: Federation) -> None:
         """The topology's links must have weights, none of them negative; a graph without links needs none."""
         for graph in federation.topology.graphs:
-            if not graph.linked(0).any():
+            links = graph.linked(0)
+            if not len(links):
                 continue
             weights = graph.weights()
             if weights is None:
@@ -80,17 +78,19 @@ class FromTopology(Aggregation):
                     "aggregation FromTopology needs a 'weight' attribute on every edge of the topology's graph file"
                 )
             if (weights < 0).any():
-                receiver, sender = torch.nonzero(weights < 0)[0].tolist()
+                first = int(torch.nonzero(weights < 0)[0])
                 raise UserError(
-                    "aggregation FromTopology averages, so no weight may be negative; "
-                    f"the link from {sender} to {receiver} has {float(weights[receiver, sender]):g}"
+                    "aggregation FromTopology averages, so no weight may be negative; the link from "
+                    f"{int(links.senders[first])} to {int(links.receivers[first])} has {float(weights[first]):g}"
                 )
 
     def on_weigh(self, round: Round) -> None:
         """Votes times edge weights; a stand-in speaks with its own link's weight, or 1 where it has none."""
-        weights = round.federation.topology.weights(round.index)
+        topology = round.federation.topology
+        weights = topology.weights(round.index)
+        assert round.voters is not None
         assert round.votes is not None
-        links = torch.ones_like(round.votes)
+        votes = round.votes
         if weights is not None:  # a graph without links has none
-            links[:, : round.num_nodes] = torch.where(round.federation.topology.linked(round.index), weights, 1.0)
-        round.weights = uniform_weights(round.votes * links)
+            votes = votes * topology.linked(round.index).spread(weights, round.voters, fill=1.0)
+        round.weights = uniform_weights(votes, round.voters)

@@ -55,13 +55,13 @@ class Boltzmann(Aggregation):
 
     def on_weigh(self, round: Round) -> None:
         """Softmax over who speaks."""
+        assert round.voters is not None
         assert round.votes is not None
-        losses = round.evaluate_votes() if self.contribution == "cross" else self._own(round)
-        round.weights = boltzmann_weights(losses, round.votes, self.temperature)
+        losses = round.vote_losses() if self.contribution == "cross" else self._own(round)[round.voters.senders]
+        round.weights = boltzmann_weights(losses, round.votes, round.voters, self.temperature)
 
     def _own(self, round: Round) -> Tensor:
-        """Each sender's own smoothed loss, the same towards every receiver, float64 [n, P]."""
-        assert round.votes is not None
+        """Each row's loss, its owner's own smoothed one, the same towards every receiver, float64 [P]."""
         m, n = round.num_clients, round.num_nodes
         jobs = round.jobs.take(torch.nonzero(round.participants[round.jobs.owners]).squeeze(1))
         engine = round.federation.engine
@@ -72,4 +72,4 @@ class Boltzmann(Aggregation):
         losses[jobs.owners] = smoothed_loss(before, after, self.gamma)
         self.own_losses = losses
         of_servers = torch.full((n - m,), float("nan"), dtype=torch.float64)
-        return torch.cat([losses, of_servers])[round.row_owner].expand_as(round.votes)
+        return torch.cat([losses, of_servers])[round.row_owner]

@@ -8,6 +8,7 @@ import torch
 
 from dfl_lightning.callbacks.base import Aggregation, Selection
 from dfl_lightning.functional import metropolis_weights
+from dfl_lightning.links import Links
 from dfl_lightning.round.record import Round
 
 if TYPE_CHECKING:
@@ -44,10 +45,12 @@ class Metropolis(Aggregation):
         everybody = getattr(federation.policy(Selection), "k", None) == "all" and topology.budgets is None
         if not everybody or topology.changes or topology.directed or not 2 <= topology.num_nodes <= 2000:
             return None
-        votes = topology.linked(0) | torch.eye(topology.num_nodes, dtype=torch.bool)
-        return float(torch.linalg.eigvalsh(metropolis_weights(votes)).abs().sort().values[-2])
+        voters = topology.linked(0).union(Links.loops(torch.ones(topology.num_nodes, dtype=torch.bool)))
+        weights = voters.dense(metropolis_weights(torch.ones(len(voters)), voters), 0)
+        return float(torch.linalg.eigvalsh(weights).abs().sort().values[-2])
 
     def on_weigh(self, round: Round) -> None:
         """Weights from this round's votes; an update counts with the number of neighbours of whose it is."""
+        assert round.voters is not None
         assert round.votes is not None
-        round.weights = metropolis_weights(round.votes, round.row_owner)
+        round.weights = metropolis_weights(round.votes, round.voters, round.row_owner)

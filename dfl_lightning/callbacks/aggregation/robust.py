@@ -25,8 +25,9 @@ class Median(Aggregation):
 
     def on_weigh(self, round: Round) -> None:
         """Equal shares, for the records."""
+        assert round.voters is not None
         assert round.votes is not None
-        round.weights = uniform_weights(round.votes > 0)
+        round.weights = uniform_weights(round.votes > 0, round.voters)
 
     def on_mix(self, round: Round) -> None:
         """Medians of all rows that have a vote."""

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 class ScoreWeighted(Aggregation):
     """Everybody who speaks counts by the selection's score, oneself included (FedeRiCo: softmax(-L) renormalised).
 
-    Only for selections whose scores are weights: never negative, with the receiver's own on the diagonal.
+    Only for selections whose scores are weights: never negative, with the receiver's own in `own_scores`.
     """
 
     def start(self, federation: Federation) -> None:
@@ -36,9 +36,14 @@ class ScoreWeighted(Aggregation):
 
         Where no score is known, or all are 0, the average is plain.
         """
-        assert round.votes is not None
+        voters, votes = round.voters, round.votes
+        assert voters is not None
+        assert votes is not None
         assert round.scores is not None
-        scores = round.scores[:, round.row_owner]
-        weighted = round.votes * scores.nan_to_num(nan=1.0)  # unknown: an average neighbour
-        useless = weighted.sum(1, keepdim=True) == 0
-        round.weights = uniform_weights(torch.where(useless, round.votes, weighted))
+        whose = round.row_owner[voters.senders]
+        scores = round.candidates.look_up(round.scores, voters.receivers, whose)
+        if round.own_scores is not None:
+            scores = torch.where(whose == voters.receivers, round.own_scores[voters.receivers], scores)
+        weighted = votes * scores.nan_to_num(nan=1.0)  # unknown: an average neighbour
+        useless = voters.sum(weighted) == 0
+        round.weights = uniform_weights(torch.where(useless[voters.receivers], votes, weighted), voters)

@@ -16,7 +16,6 @@ class FriendAccuracy(Monitor):
 
     def on_round_end(self, round: Round) -> None:
         """Compare the stand-ins with the clusters."""
-        m = round.num_clients
         if (
             round.clusters is None
             or round.stand_in is None
@@ -25,6 +24,7 @@ class FriendAccuracy(Monitor):
         ):
             return
         assert round.selected is not None
-        missed = round.selected[:, :m] & round.dropped
+        missed = ~round.active[round.selected.senders]
         if missed.any():
-            round.log("friend_accuracy", friend_accuracy(round.stand_in[:, :m], round.clusters, missed))
+            found = friend_accuracy(round.stand_in[missed], round.clusters, round.selected.senders[missed])
+            round.log("friend_accuracy", found)

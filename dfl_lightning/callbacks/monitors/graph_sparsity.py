@@ -16,9 +16,9 @@ class GraphSparsity(Monitor):
 
     def on_round_end(self, round: Round) -> None:
         """Count the round's links."""
-        used = round.ledger.models | round.ledger.proxies
-        possible = int((round.reachable | used).sum())
-        number = int(used.sum())
-        round.log("link_density", number / possible if possible else 0.0)
-        if number:
-            round.log("link_symmetry", int((used & used.T).sum()) / number)
+        used = round.ledger.used
+        possible = len(round.reachable) + int((~used.within(round.reachable)).sum())
+        round.log("link_density", len(used) / possible if possible else 0.0)
+        if len(used):
+            both_ways = used.places(used.senders, used.receivers) >= 0
+            round.log("link_symmetry", int(both_ways.sum()) / len(used))

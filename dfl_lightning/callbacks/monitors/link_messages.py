@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
 
 from dfl_lightning.callbacks.base import Monitor
+from dfl_lightning.links import LinkMemory
 from dfl_lightning.round.record import Round
 from dfl_lightning.utils.errors import UserError
 from dfl_lightning.utils.files import write_npz
@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from dfl_lightning.round.federation import Federation
 
 FILE = "link_messages.npz"
-MOST_NODES = 1000
-"""Nodes above which a number for each pair of them is too much to keep."""
 
 
 class LinkMessages(Monitor):
@@ -32,27 +30,20 @@ class LinkMessages(Monitor):
     state = ("models", "parts", "bytes")
 
     def __init__(self) -> None:
-        self.models, self.parts, self.bytes = torch.zeros(3, 0, 0, dtype=torch.int64)
+        self._count_from_nothing(0)
 
     def start(self, federation: Federation) -> None:
-        """Room for all pairs.
+        """No link has been used."""
+        self._count_from_nothing(federation.num_nodes)
 
-        Raises:
-            UserError: there are too many.
-        """
-        n = federation.num_nodes
-        if n > MOST_NODES:
-            raise UserError(
-                f"monitor LinkMessages keeps numbers for each pair of at most {MOST_NODES} nodes, and there are {n}; "
-                "leave it out: metrics.csv has the means over clients"
-            )
-        self.models, self.parts, self.bytes = torch.zeros(3, n, n, dtype=torch.int64)
+    def _count_from_nothing(self, nodes: int) -> None:
+        self.models, self.parts, self.bytes = (LinkMemory.empty(nodes, torch.int64) for _ in self.state)
 
     def on_round_end(self, round: Round) -> None:
         """Add the round's messages."""
         sent = round.ledger.by_link(len(round.bank.layout.shared))
         for total, more in ((self.models, sent.models), (self.parts, sent.parts), (self.bytes, sent.bytes)):
-            total[sent.receivers, sent.senders] += more
+            total.add(sent.links, more)
 
     def on_save_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> None:
         """The file is never behind a checkpoint."""
@@ -67,10 +58,11 @@ class LinkMessages(Monitor):
         folder = trainer.run_folder
         if not trainer.is_global_zero or folder is None or not folder.is_open:
             return
-        found: dict[str, Tensor] = module.bank.boundary.callbacks.get(self.state_key, self.state_dict())
-        receivers, senders = torch.nonzero(found["models"] + found["parts"], as_tuple=True)
-        arrays = {name: found[name][receivers, senders].numpy() for name in self.state}
-        ids = {"receiver": receivers.int().numpy(), "sender": senders.int().numpy()}
+        found = LinkMessages()
+        found.load_state_dict(module.bank.boundary.callbacks.get(self.state_key, self.state_dict()))
+        links = found.models.links
+        ids = {"receiver": links.receivers.int().numpy(), "sender": links.senders.int().numpy()}
+        arrays = {name: getattr(found, name).values.numpy() for name in self.state}
         file = folder.path / FILE
         try:
             write_npz(file, {**ids, **arrays})

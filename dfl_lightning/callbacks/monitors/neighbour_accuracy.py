@@ -16,9 +16,8 @@ class NeighbourAccuracy(Monitor):
 
     def on_round_end(self, round: Round) -> None:
         """Compare the selection with the clusters."""
-        m = round.num_clients
         if round.clusters is None or round.selected is None or round.num_servers:
             return
-        precision, recall = neighbour_precision_recall(round.selected[:m, :m], round.clusters, round.available[:m, :m])
+        precision, recall = neighbour_precision_recall(round.selected, round.clusters, round.available)
         round.log("neighbour_precision", precision)
         round.log("neighbour_recall", recall)

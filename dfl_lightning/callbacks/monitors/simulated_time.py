@@ -118,8 +118,8 @@ class SimulatedTime(Monitor):
         devices = self.devices
         sent = round.ledger.by_link(len(round.bank.layout.shared))
         seconds = transfer_seconds(
-            sent.receivers,
-            sent.senders,
+            sent.links.receivers,
+            sent.links.senders,
             sent.models + sent.parts,
             sent.bytes,
             *(devices[name] for name in ("up", "down", "latency")),

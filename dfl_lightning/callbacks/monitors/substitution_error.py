@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import torch
+from torch import Tensor
 
+from dfl_lightning.bank.references import Weights
 from dfl_lightning.callbacks.base import Aggregation, Monitor, Substitution, spoken_terms
 from dfl_lightning.engines.jobs import Training
 from dfl_lightning.functional import count_votes, uniform_weights
@@ -29,29 +31,39 @@ class SubstitutionError(Monitor):
         aggregation = round.federation.policy(Aggregation)
         assert aggregation is not None
         assert round.selected is not None
+        assert round.voters is not None
         assert round.votes is not None
         assert round.diverged is not None
         if round.diverged.any():
             return
-        wanted = round.selected.clone()
+        down = torch.zeros(n, dtype=torch.bool)
+        down[:m] = round.dropped
+        wanted = round.selected
         if round.federation.policy(Substitution) is None:
-            wanted[:, :m] |= round.reachable[:, :m] & round.dropped & round.receivers[:, None]
-        missing = wanted[:, :m].any(0) & round.dropped
+            wanted = wanted.union(round.reachable.between(round.receivers, down))
+        missing = (wanted.heard > 0) & down
         include_self = round.receivers & torch.tensor(aggregation.include_self)
         include_self[m:] = False
-        own = torch.arange(n).expand(n, n)
         everybody = torch.ones(n, dtype=torch.bool)
-        votes = count_votes(wanted, own, everybody, include_self, round.votes.shape[1])
-        where = (round.votes != 0).any(1) & (votes != 0).any(1)
+        voters, votes = count_votes(wanted, wanted.senders, everybody, include_self, round.voters.rows, round.receivers)
+        where = round.voters.any(round.votes != 0) & voters.any(votes != 0)
         if not where.any():
             return
-        heard, truth = uniform_weights(round.votes[where]), uniform_weights(votes[where])[:, :n]
-        of_missing = truth.clone()
-        of_missing[:, :m] *= missing
-        of_missing[:, m:] = 0
-        heard[:, :n] -= truth - of_missing
+        truth = uniform_weights(votes, voters)
+        trained = ~missing[voters.senders]  # rows that are there, and so are in both averages as a rule
+        heard = uniform_weights(round.votes, round.voters)
+        heard -= voters.spread(truth * trained, round.voters, 0.0)
         bank, columns = round.bank, round.bank.layout.shared_parameters
         terms = spoken_terms(round, heard, where)
+
+        def less(counted: Tensor) -> Weights:
+            counted = counted & where[voters.receivers]
+            place, shape = where.cumsum(0) - 1, (int(where.sum()), n)
+            return Weights(place[voters.receivers[counted]], voters.senders[counted], -truth[counted], shape)
+
+        unheard = trained & ~voters.within(round.voters)
+        if unheard.any():
+            terms.append((less(unheard), "trained"))
         if missing.any():
             bank.scratch(TRAINED_ANYWAY)
             training = Training("local", round.index, round.phases, round.hyperparameters)
@@ -59,7 +71,7 @@ class SubstitutionError(Monitor):
             result = round.federation.engine.rehearse(start, training, into=TRAINED_ANYWAY)
             if not result.finite.all():
                 return
-            terms.append((-of_missing, TRAINED_ANYWAY))
+            terms.append((less(~trained), TRAINED_ANYWAY))
         bank.scratch(ERROR, torch.float64)  # a small difference of long sums
         terms = round.received_terms(terms, torch.nonzero(where).squeeze(1))
         bank.mix(terms, into=ERROR, where=where, columns=columns)

@@ -11,6 +11,7 @@ from dfl_lightning.bank.layout import Columns
 from dfl_lightning.bank.references import References
 from dfl_lightning.callbacks.base import Outgoing, Selection
 from dfl_lightning.functional import participation_ratio, updated_probabilities
+from dfl_lightning.links import LinkMemory, Links
 from dfl_lightning.round.record import Round
 from dfl_lightning.utils.errors import UserError
 
@@ -40,7 +41,7 @@ class AFIND(Selection):
 
     supports_servers = False
     reads = frozenset({"threshold"})
-    state = ("similarity", "probabilities", "met")
+    state = ("similarity", "probabilities")
 
     def __init__(
         self,
@@ -57,9 +58,8 @@ class AFIND(Selection):
             raise UserError(f"selection.k={k}; it is a number of neighbours, 0 or more")
         self.nu, self.k, self.rule = nu, k, rule
         self.proxy, self.center, self.proxy_layer = proxy, center, proxy_layer
-        self.similarity: Tensor | None = None  # last known cosines, float64 [n, n], NaN = never seen
-        self.probabilities: Tensor | None = None  # p as printed, float64 [n, n]
-        self.met: Tensor | None = None  # whom the rule as printed has ever had as a neighbour, bool [n, n]
+        self.similarity: LinkMemory | None = None  # last known cosines
+        self.probabilities: LinkMemory | None = None  # p as printed, of all that were ever neighbours
 
     def start(self, federation: Federation) -> None:
         """The proxy layer must exist and be shared, and be sent: gradients are not."""
@@ -92,48 +92,46 @@ class AFIND(Selection):
     def on_compare(self, round: Round) -> None:
         """Scores of the candidates: from this round's proxies, or as printed from last round's."""
         if self.rule == "literal":
-            self._meet(round.federation.topology.linked(round.index))
-            assert self.probabilities is not None
-            round.scores = self.probabilities.clone()
+            round.scores = self._met(round).read(round.candidates)
         else:
-            self._look_at(round, round.candidates)
-            assert round.similarity is not None
-            known = round.candidates & ~round.similarity.isnan()
-            ratio = participation_ratio(round.similarity, known, self.nu)
-            round.scores = torch.where(known, ratio, 1.0)  # never seen: an average neighbour
+            round.similarity = self._look_at(round, round.candidates)
+            ratio = participation_ratio(round.similarity, round.candidates, self.nu)
+            round.scores = torch.where(round.similarity.isnan(), 1.0, ratio)  # never seen: an average neighbour
 
     def on_select(self, round: Round) -> None:
         """Threshold or k best; as printed, it compares the selected ones' proxies now, for the next round."""
         super().on_select(round)
         if self.rule == "literal":
             assert round.selected is not None
-            assert self.probabilities is not None
-            self._look_at(round, round.selected)
-            assert round.similarity is not None
-            seen = round.selected & ~round.similarity.isnan()
-            linked = round.federation.topology.linked(round.index)
-            self.probabilities = updated_probabilities(self.probabilities, round.similarity, seen, linked, self.nu)
+            cosines = self._look_at(round, round.selected)
+            round.similarity = round.selected.spread(cosines, round.candidates)
+            linked, former = round.federation.topology.linked(round.index), self._met(round)
+            seen = round.selected.spread(cosines, linked)
+            updated = updated_probabilities(former.read(linked), seen, ~seen.isnan(), linked, self.nu)
+            former.write(linked, updated)
 
-    def _meet(self, linked: Tensor) -> None:
-        """p_ij = 1/n_i over the n_i neighbours in the first round's graph, and for those that a later graph brings."""
-        if self.probabilities is None or self.met is None:
-            self.probabilities, self.met = torch.zeros(linked.shape, dtype=torch.float64), torch.zeros_like(linked)
-        uniform = 1 / linked.sum(1, keepdim=True).clamp(min=1).double()
-        self.probabilities = torch.where(linked & ~self.met, uniform, self.probabilities)
-        self.met = self.met | linked
+    def _met(self, round: Round) -> LinkMemory:
+        """p_ij; 1/n_i over the n_i neighbours in the first round's graph, and for those that a later graph brings."""
+        if self.probabilities is None:
+            self.probabilities = LinkMemory.empty(round.num_nodes)
+        linked = round.federation.topology.linked(round.index)
+        new = linked.without(self.probabilities.links)
+        self.probabilities.write(new, 1 / linked.count[new.receivers].double())
+        return self.probabilities
 
-    def _look_at(self, round: Round, pairs: Tensor) -> None:
-        """Fetch proxies and compare; who is down is remembered as it was seen last."""
-        cosines = self._cosines(round, pairs & round.active[None, :])
-        known = cosines if self.similarity is None else torch.where(cosines.isnan(), self.similarity, cosines)
-        self.similarity = known
-        round.similarity = torch.where(pairs, known, float("nan"))
+    def _look_at(self, round: Round, links: Links) -> Tensor:
+        """Fetch proxies and compare, float64 [E], NaN = never seen; who is down is remembered as it was seen last."""
+        if self.similarity is None:
+            self.similarity = LinkMemory.empty(round.num_nodes)
+        up = links.between(senders=round.active)
+        self.similarity.write_known(up, self._cosines(round, up))
+        return self.similarity.read(links)
 
-    def _cosines(self, round: Round, pairs: Tensor) -> Tensor:
+    def _cosines(self, round: Round, links: Links) -> Tensor:
         columns = self.columns(round.federation)
         if self.proxy == "grad_batch":
             took_part = torch.nonzero(round.participants).squeeze(1)
             gradients = round.gradients(References.rows("models", took_part), batches=1)
-            return round.compare(gradients, pairs, columns, centre=self.center).cosines
+            return round.compare(gradients, links, columns, centre=self.center).cosines
         origin = {"cumdelta": "initial" if self.row_sets else None, "delta": "start", "weight": None}[self.proxy]
-        return round.compare("trained", pairs, columns, origin, self.center).cosines
+        return round.compare("trained", links, columns, origin, self.center).cosines

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch import Tensor
 
-from dfl_lightning.bank.references import References, Term
+from dfl_lightning.bank.references import References, Term, Weights
 from dfl_lightning.callbacks.base import Aggregation, Selection
-from dfl_lightning.callbacks.selection.dpfl_sums import BankSums
+from dfl_lightning.callbacks.selection.dpfl_sums import BankSums, weights_of
 from dfl_lightning.engines.local_work import Duration
 from dfl_lightning.functional import bggc, candidates_in_order, ggc
-from dfl_lightning.functional.dpfl import Choice
+from dfl_lightning.links import Links
 from dfl_lightning.round.record import Round
 from dfl_lightning.utils.errors import UserError
 
@@ -20,8 +21,9 @@ if TYPE_CHECKING:
     from dfl_lightning.round.federation import Federation
 
 
-PAIRS_AT_ONCE = 2**24
-"""Receivers choose as many at a time as make so many pairs with all nodes, a few hundred megabytes of weights."""
+PLACES_AT_ONCE = 2**22
+"""Receivers choose together as long as their number times the most candidates of any of them is not above this: a few
+hundred megabytes of orders, gains and weights."""
 
 
 class DPFL(Selection):
@@ -68,9 +70,9 @@ class DPFL(Selection):
         self.k = budget
         self.initial_epochs, self.period, self.repeat_bggc, self.rule = initial_epochs, period, repeat_bggc, rule
         self.adversaries_choose = adversaries_choose
-        self.first: Tensor | None = None  # Omega, bool [n, n]
+        self.first: Links | None = None  # Omega
         self.has_first: Tensor | None = None  # who has made its first choice, bool [n]
-        self.chosen: Tensor | None = None  # C of the last choice, bool [n, n]
+        self.chosen: Links | None = None  # C of the last choice
         self.best: Tensor | None = None  # highest validation accuracy so far, float64 [m]
 
     def start(self, federation: Federation) -> None:
@@ -96,17 +98,17 @@ class DPFL(Selection):
 
     def on_propose(self, round: Round) -> None:
         """Longer training in round 0; candidates are all neighbours, or the first choice."""
-        n = round.num_nodes
         if self.first is None or self.has_first is None or self.chosen is None:
-            self.first, self.chosen = torch.zeros(2, n, n, dtype=torch.bool)
-            self.has_first = torch.zeros(n, dtype=torch.bool)
+            self.first = self.chosen = Links.none(round.num_nodes)
+            self.has_first = torch.zeros(round.num_nodes, dtype=torch.bool)
         if round.index == 0:
             federation = round.federation
             round.phases = federation.objective.phases(federation.layout, Duration(self.initial_epochs), 0)
-        round.candidates &= self.first | self._among_all(round)[:, None]
         if not self.adversaries_choose:
             assert round.federation.data.adversaries is not None
-            round.candidates[: round.num_clients][round.federation.data.adversaries] = False
+            round.candidates = round.candidates.between(receivers=~round.federation.data.adversaries)
+        within_first = self.first.both(round.candidates)
+        round.candidates = within_first.union(round.candidates.between(receivers=self._among_all(round)))
 
     def on_trained(self, round: Round) -> None:
         """Keep the trained models that are the best so far on validation data, the latest among equals."""
@@ -117,28 +119,26 @@ class DPFL(Selection):
         better = accuracies >= self.best[owners]
         owners, accuracies = owners[better], accuracies[better]
         self.best[owners] = accuracies
-        for some in owners.split(_at_once(round)):
-            own = torch.nn.functional.one_hot(some, round.num_nodes).double()
-            round.mix([(own, "trained")], into="best", where=some, columns=round.federation.layout.all)
+        own = Weights.of_rows(owners, round.num_nodes)
+        round.mix([(own, "trained")], into="best", where=owners, columns=round.federation.layout.all)
 
     def on_select(self, round: Round) -> None:
         """The greedy choice of all clients together, among those that are up."""
         assert self.first is not None
         assert self.has_first is not None
         assert self.chosen is not None
-        up = round.candidates & round.active[None, :]
-        choosing = round.receivers & up.any(1)
+        up = round.candidates.between(senders=round.active)
+        choosing = round.receivers & (up.count > 0)
         among_all = choosing & self._among_all(round)
         with round.bank.timed("select"):
             for who, batched in ((among_all, True), (choosing & ~among_all & self._is_due(round), False)):
-                sums = BankSums(round) if batched and who.any() else None
-                for receivers in torch.nonzero(who).squeeze(1).split(_at_once(round)):
-                    if len(receivers):
-                        choice = self._choose(round, receivers, up[receivers], sums)
-                        self.chosen[receivers] = choice.chosen
-        self.first[among_all] = self.chosen[among_all]
+                if who.any():
+                    chosen = self._choice(round, up.between(receivers=who), batched)
+                    self.chosen = self.chosen.between(receivers=~who).union(chosen)
+                    if batched:
+                        self.first = self.first.between(receivers=~who).union(chosen)
         self.has_first |= among_all
-        round.selected = self.chosen & round.candidates
+        round.selected = self.chosen.both(round.candidates)
 
     def on_round_end(self, round: Round) -> None:
         """How many models of others the client that needed most room kept at once."""
@@ -154,44 +154,49 @@ class DPFL(Selection):
         again = self.repeat_bggc and self._is_due(round)
         return torch.ones_like(self.has_first) if again else ~self.has_first
 
-    def _choose(
-        self,
-        round: Round,
-        receivers: Tensor,
-        allowed: Tensor,
-        sums: BankSums | None,
-    ) -> Choice:
-        """BGGC (with `sums`) or GGC of the receivers, long [r], among the `allowed`, bool [r, n]."""
+    def _choice(self, round: Round, candidates: Links, batched: bool) -> Links:
+        """The greedy choice of all receivers that have `candidates`, by BGGC (`batched`) or GGC."""
         aggregation = round.federation.policy(Aggregation)
         assert aggregation is not None
         shares = aggregation.shares(round.federation)
         assert shares is not None
         shares = shares / shares.sum()
-        order, coins = self._draws(round, receivers, allowed)
-        limits = self.limits(round)[receivers]
+        orders, coins = round.draws(candidates, "DPFL order"), round.draws(candidates, "DPFL coins")
+        limits = self.limits(round)
         literal = self.rule == "literal"
         tolerance = 0.0 if literal else 1e-6
+        sums = BankSums(round) if batched else None
+        chosen = torch.zeros(len(candidates), dtype=torch.bool)
 
-        def losses(weights: Tensor, owners: Tensor) -> Tensor:
-            return round.evaluate(References((Term("trained", weights),), owners, "trained"), "val").losses
+        def losses(members: Tensor, weights: Tensor) -> Tensor:
+            averages = Term("trained", weights_of(members, weights, round.num_nodes))
+            return round.evaluate(References((averages,), members[:, 0], "trained"), "val").losses
 
-        if sums is None:
-            return ggc(receivers, order, coins, limits, shares, losses, tolerance, literal)
-        choice = bggc(receivers, order, coins, limits, shares, sums, tolerance, literal)
-        round.ledger.summed[receivers] = choice.chosen  # the sum over X is the average, apart from its scale
-        return choice
-
-    def _draws(self, round: Round, receivers: Tensor, allowed: Tensor) -> tuple[Tensor, Tensor]:
-        """Each receiver's candidates in its own order, long [r, s], and a coin for each position, float64 [r, s]."""
-        n, who = round.num_nodes, receivers.tolist()
-        permutations = torch.zeros(len(who), n, dtype=torch.long)
-        coins = torch.zeros(len(who), n, dtype=torch.float64)
-        for row, client in enumerate(who):
-            permutations[row] = torch.randperm(n, generator=round.stream("DPFL order", client))
-            coins[row] = torch.rand(n, dtype=torch.float64, generator=round.stream("DPFL coins", client))
-        order = candidates_in_order(permutations, allowed)
-        return order, coins[:, : order.shape[1]]
+        for receivers in _together(candidates.count):
+            places = candidates_in_order(orders, candidates, receivers)
+            order = torch.where(places >= 0, candidates.senders[places], -1)
+            settings = receivers, order, coins[places], limits[receivers], shares
+            if sums is None:
+                choice = ggc(*settings, losses, tolerance, literal)
+            else:
+                choice = bggc(*settings, sums, tolerance, literal)
+            chosen[places[choice.chosen]] = True
+        found = candidates.keep(chosen)
+        if batched:  # the sum over X is the average, apart from its scale
+            round.ledger.sum_up(torch.nonzero(candidates.count).squeeze(1), found)
+        return found
 
 
-def _at_once(round: Round) -> int:
-    return max(1, PAIRS_AT_ONCE // round.num_nodes)
+def _together(count: Tensor) -> Iterator[Tensor]:
+    """Receivers that choose at the same time, long each: those with most candidates first, as many as have room.
+
+    Receivers with about as many candidates are taken together, so that a hub does not make all rows as long as its own.
+
+    Args:
+        count: candidates of each node, long [n]; who has none is left out.
+    """
+    by_count = count.sort(descending=True, stable=True).indices[: int((count > 0).sum())]
+    while len(by_count):
+        some = max(1, PLACES_AT_ONCE // int(count[by_count[0]]))
+        yield by_count[:some].sort().values
+        by_count = by_count[some:]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from dfl_lightning.bank.references import References, Term, pairs_of
+from dfl_lightning.bank.references import References, Term, Weights
 from dfl_lightning.round.record import Round
 
 OF_CHOSEN, OF_POSSIBLE = "sum over X", "sum over Y"
@@ -24,48 +24,59 @@ class BankSums:
             round.bank.scratch(name)
 
     def receive(self, receivers: Tensor, senders: Tensor) -> None:
-        """The receivers fetch the senders' models.
+        """Receivers fetch senders' models.
 
         Args:
-            receivers: long [r].
-            senders: whose models each of them fetches, bool [r, n].
+            receivers: long [e].
+            senders: whose models they fetch, long [e].
         """
-        rows, who = pairs_of(senders)
-        self.round.ledger.fetch(receivers[rows], who)
+        self.round.ledger.fetch(receivers, senders)
 
     def forget(self, receivers: Tensor) -> None:
-        """The `receivers`, long [r], throw the models of their batch away."""
+        """The `receivers`, long [w], throw the models of their batch away."""
         self.round.ledger.forget(receivers)
 
-    def add(self, chosen: bool, receivers: Tensor, weights: Tensor) -> None:
-        """Add weights @ trained models to one of the receivers' two sums.
+    def add(self, chosen: bool, receivers: Tensor, members: Tensor, weights: Tensor) -> None:
+        """Add weighted trained models to one of the receivers' two sums.
 
         Args:
             chosen: to the sum over X; otherwise to the sum over Y.
-            receivers: long [r].
-            weights: of all trained models, [r, n].
+            receivers: long [w].
+            members: whose models each of them adds, long [w, c]; -1 where there are fewer.
+            weights: of these models, float64 [w, c]; 0 where there are fewer.
         """
-        name = OF_CHOSEN if chosen else OF_POSSIBLE
-        self.round.mix([(self._own(receivers), name), (weights, "trained")], into=name, where=receivers)
+        name, n = OF_CHOSEN if chosen else OF_POSSIBLE, self.round.num_nodes
+        terms = [(Weights.of_rows(receivers, n), name), (weights_of(members, weights, n), "trained")]
+        self.round.mix(terms, into=name, where=receivers)
 
-    def losses(self, chosen: Tensor, receivers: Tensor, weights: Tensor, totals: Tensor) -> Tensor:
-        """Validation losses of (sum + weights @ trained models) / total, float64 [J]; see `RunningSums`.
+    def losses(self, chosen: Tensor, receivers: Tensor, member: Tensor, weight: Tensor, totals: Tensor) -> Tensor:
+        """Validation losses of (sum + weight * a trained model) / total, float64 [J]; see `RunningSums`.
 
         Args:
             chosen: which sum each job takes: X (true) or Y, bool [J].
             receivers: whose sum and validation data it uses, long [J].
-            weights: of all trained models, [J, n].
+            member: whose model is added, long [J]; -1: nobody's.
+            weight: of this model, [J].
             totals: divisors, [J].
         """
-        scale = (1 / totals)[:, None]
-        own = self._own(receivers) * scale
+        scale, n = 1 / totals, self.round.num_nodes
         terms = (
-            Term(OF_CHOSEN, own * chosen[:, None]),
-            Term(OF_POSSIBLE, own * ~chosen[:, None]),
-            Term("trained", weights * scale),
+            Term(OF_CHOSEN, Weights.of_rows(torch.where(chosen, receivers, -1), n, scale)),
+            Term(OF_POSSIBLE, Weights.of_rows(torch.where(chosen, -1, receivers), n, scale)),
+            Term("trained", Weights.of_rows(member, n, weight * scale)),
         )
         return self.round.evaluate(References(terms, receivers, "trained"), "val").losses
 
-    def _own(self, receivers: Tensor) -> Tensor:
-        """Each receiver's own row, as weights, float64 [r, n]."""
-        return torch.nn.functional.one_hot(receivers, self.round.num_nodes).double()
+
+def weights_of(members: Tensor, weights: Tensor, rows: int) -> Weights:
+    """Weights of the rows of some members in each of J sums.
+
+    Args:
+        members: long [J, c], in any order; -1: nobody.
+        weights: of their rows, float64 [J, c].
+        rows: number of rows.
+    """
+    ordered, order = members.sort(dim=1)
+    shares = weights.gather(1, order)
+    jobs, places = torch.nonzero((ordered >= 0) & (shares != 0), as_tuple=True)
+    return Weights(jobs, ordered[jobs, places], shares[jobs, places], (len(members), rows))

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 from torch import Tensor
 
 from dfl_lightning.callbacks.base import Selection
-from dfl_lightning.functional import averaged_losses, collaborator_weights, top_k
+from dfl_lightning.functional import averaged_losses, collaborator_weights
+from dfl_lightning.links import LinkMemory, Links
 from dfl_lightning.round.record import Round
 from dfl_lightning.utils.errors import UserError
-
-if TYPE_CHECKING:
-    pass
 
 
 class FedeRiCo(Selection):
@@ -44,33 +40,37 @@ class FedeRiCo(Selection):
         if not 0 < beta <= 1:
             raise UserError(f"selection.beta={beta}; it is a share above 0 and at most 1")
         self.k, self.epsilon, self.beta = k, epsilon, beta
-        self.averages: Tensor | None = None  # L, float64 [n, n], NaN = never seen
+        self.averages: LinkMemory | None = None  # L of those seen, the receiver itself among them
 
     def on_propose(self, round: Round) -> None:
         """The `k` largest weights so far, or in a round of exploration random ones, of those that are up."""
-        n = round.num_nodes
         if self.averages is None:
-            self.averages = torch.full((n, n), float("nan"), dtype=torch.float64)
-        up = round.available & round.active[None, :]
-        weights = collaborator_weights(self.averages).nan_to_num(nan=1.0)
-        draws = torch.stack(
-            [torch.rand(n + 1, dtype=torch.float64, generator=round.stream("federico", i)) for i in range(n)]
-        )
-        explore, order = draws[:, :1] < self.epsilon, draws[:, 1:].argsort(1)
-        shuffled = torch.where(explore, 0.0, weights).gather(1, order)  # top_k takes the first of equals
-        chosen = top_k(shuffled, up.gather(1, order), self.limits(round))
-        round.candidates = torch.zeros_like(up).scatter(1, order, chosen)
+            self.averages = LinkMemory.empty(round.num_nodes)
+        up = round.available.between(senders=round.active)
+        everybody = Links.loops(torch.ones(round.num_nodes, dtype=torch.bool))
+        explore = round.draws(everybody, "federico explore") < self.epsilon
+        weights = self._weights(up, unseen=1.0).masked_fill(explore[up.receivers], 0)
+        ranks = weights.unique(return_inverse=True)[1]
+        shuffled = ranks + round.draws(up, "federico ties") / 2  # among equals the order is random
+        round.candidates = up.keep(up.top(shuffled, self.limits(round)))
 
     def on_compare(self, round: Round) -> None:
         """Losses of the fetched models and of the client's own; `scores` are the weights computed from them."""
         assert self.averages is not None
-        looking = round.candidates.any(1)
-        pairs = round.candidates | torch.diag(looking)
-        losses = round.evaluate_pairs(pairs)
-        self.averages = averaged_losses(self.averages, losses, self.beta)
-        round.scores = collaborator_weights(self.averages)
+        own = Links.loops(round.candidates.count > 0)
+        seen = round.candidates.union(own)
+        losses = round.loss_of(seen)
+        self.averages.write_known(seen, averaged_losses(self.averages.read(seen), losses, self.beta))
+        round.scores = self._weights(round.candidates)
+        round.own_scores = self._weights(Links.loops(torch.ones(round.num_nodes, dtype=torch.bool)))
 
     def on_select(self, round: Round) -> None:
         """The fetched models with a finite loss."""
         assert self.averages is not None
-        round.selected = round.candidates & self.averages.isfinite()
+        round.selected = round.candidates.keep(self.averages.read(round.candidates).isfinite())
+
+    def _weights(self, links: Links, unseen: float = float("nan")) -> Tensor:
+        """Weights of the links, float64 [E], in units of an average one of all that the receiver has ever seen."""
+        assert self.averages is not None
+        seen = self.averages.links
+        return seen.spread(collaborator_weights(self.averages.values, seen), links, unseen)

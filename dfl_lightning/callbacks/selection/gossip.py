@@ -5,13 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal
 
 import torch
-from torch import Tensor
 
 from dfl_lightning.callbacks.base import Selection
-from dfl_lightning.functional import drawn_k
+from dfl_lightning.links import Links
 from dfl_lightning.round.record import Round
 from dfl_lightning.utils.errors import UserError
-from dfl_lightning.utils.random_streams import stream
+from dfl_lightning.utils.random_streams import stream_seed
 
 if TYPE_CHECKING:
     from dfl_lightning.round.federation import Federation
@@ -29,6 +28,8 @@ class Gossip(Selection):
         redraw: draw anew in each round; otherwise the same neighbours as long as the graph is the same: one that is
             down, or whose link is, is not replaced.
     """
+
+    lists_candidates = False
 
     def __init__(
         self, k: int | Literal["all"] = 10, within: Literal["cluster"] | None = None, redraw: bool = True
@@ -51,18 +52,18 @@ class Gossip(Selection):
         """A server draws before the training: the others do not train, and no message goes to them."""
         if round.num_servers:
             round.candidates = self._draw(round)
-            called = round.candidates.any(0)[round.jobs.owners]
+            called = round.candidates.heard[round.jobs.owners] > 0
             round.jobs = round.jobs.take(torch.nonzero(called).squeeze(1))
 
     def on_select(self, round: Round) -> None:
-        """A uniform draw for each receiver, from its own stream."""
+        """A uniform draw for each receiver."""
         round.selected = self._draw(round)
 
-    def _draw(self, round: Round) -> Tensor:
+    def _draw(self, round: Round) -> Links:
         allowed = round.candidates if self.redraw else round.federation.topology.linked(round.index)
         if self.within:
             assert round.clusters is not None
-            allowed = allowed & (round.clusters[:, None] == round.clusters[None, :])
+            allowed = allowed.alike(round.clusters)
         when = round.index if self.redraw else 0
-        drawn = drawn_k(allowed, self.limits(round), lambda i: stream(round.federation.seed, "gossip", when, i))
-        return drawn & round.candidates
+        drawn = allowed.draw(self.limits(round), stream_seed(round.federation.seed, "gossip", when))
+        return drawn.both(round.candidates)

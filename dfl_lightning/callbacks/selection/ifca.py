@@ -10,6 +10,7 @@ from torch import Tensor
 from dfl_lightning.bank.references import References, Term
 from dfl_lightning.callbacks.base import Selection, Substitution
 from dfl_lightning.functional import best_server
+from dfl_lightning.links import Links
 from dfl_lightning.round.record import Round
 from dfl_lightning.utils.errors import UserError
 
@@ -53,15 +54,13 @@ class IFCA(Selection):
         losses = round.evaluate(References.rows("models", which, judges)).losses
         chosen = m + best_server(losses.view(len(owners), len(servers)))
         round.jobs = References((Term("models", chosen),), owners, "models")
-        listening = torch.zeros_like(round.available)
-        listening[chosen, owners] = True
-        round.candidates = round.available & listening
+        round.candidates = Links.of(chosen, owners, round.num_nodes).both(round.available)
         for index, server in enumerate(servers.tolist()):
             round.log(f"server_{index}_clients", int((chosen == server).sum()))
 
     def on_select(self, round: Round) -> None:
         """Each server mixes the clients that chose it."""
-        round.selected = round.candidates.clone()
+        round.selected = round.candidates
 
     def assign(self, federation: Federation, owners: Tensor) -> Tensor:
         """The best server of each client, by the present models and the clients' training data."""

@@ -9,15 +9,14 @@ from torch import Tensor
 
 from dfl_lightning.callbacks.base import Selection
 from dfl_lightning.functional import (
-    drawn_k,
     gradient_similarity,
     loss_similarity,
     neighbour_precision_recall,
     panm_models_in_round,
     rematched_neighbours,
     same_cluster,
-    top_k,
 )
+from dfl_lightning.links import LinkMemory, Links
 from dfl_lightning.round.record import Round
 from dfl_lightning.utils.errors import UserError
 
@@ -52,6 +51,7 @@ class PANM(Selection):
 
     k: int  # a number only: `all` would leave nothing to find
     supports_servers = False
+    lists_candidates = False
     state = ("neighbours", "similarity")
     neighbour_counts = {"k": "k", "l": "l"}
 
@@ -87,8 +87,8 @@ class PANM(Selection):
         self.metric, self.k, self.l, self.stage_one, self.tau = metric, k, l, stage_one, tau
         self.alpha, self.drawn_from, self.matching = alpha, candidates, matching
         self.row_sets = {"initial": "models"} if metric == "grad" and alpha < 1 else {}
-        self.neighbours: Tensor | None = None  # the lists N_i, bool [n, n]
-        self.similarity: Tensor | None = None  # as it was seen last, float64 [n, n], NaN = never
+        self.neighbours: Links | None = None  # the lists N_i
+        self.similarity: LinkMemory | None = None  # as it was seen last
 
     def start(self, federation: Federation) -> None:
         """A run that ends before its first matching is worth a note."""
@@ -112,16 +112,20 @@ class PANM(Selection):
     def on_propose(self, round: Round) -> None:
         """The neighbours in reach, and in rounds that compare others a uniform draw of these."""
         if self.neighbours is None:
-            self.neighbours = torch.zeros_like(round.available)
-            self.similarity = torch.full(round.available.shape, float("nan"), dtype=torch.float64)
-        drawn = torch.zeros_like(round.available)
+            self.neighbours, self.similarity = Links.none(round.num_nodes), LinkMemory.empty(round.num_nodes)
+        round.candidates = self.neighbours.both(round.available)
         if self.initialises(round.index) or self.matches(round.index):
-            others = round.available & round.active[None, :]
-            if self.drawn_from == "new" or self.matches(round.index):
-                others &= ~self.neighbours
-            number = torch.where(self.limits(round) > 0, self.l, 0)  # a client that learns from none compares none
-            drawn = drawn_k(others, number, lambda i: round.stream("panm candidates", i))
-        round.candidates = round.available & (self.neighbours | drawn)
+            round.candidates = round.candidates.union(self._others(round, self.neighbours))
+
+    def _others(self, round: Round, neighbours: Links) -> Links:
+        """`l` random others of those that are up, which may be neighbours only in stage one by `candidates: all`."""
+        number = torch.where(self.limits(round) > 0, self.l, 0)  # a client that learns from none compares none
+        up = round.available.between(senders=round.active)
+        if self.drawn_from == "all" and not self.matches(round.index):
+            return round.draw(up, number, "panm candidates")
+        # so many that `l` are left without the neighbours: a complete graph need not be written down
+        more = round.draw(up, torch.where(number > 0, number + neighbours.count, 0), "panm candidates")
+        return round.draw(more.without(neighbours), number, "panm strangers")
 
     def on_compare(self, round: Round) -> None:
         """Similarities of those drawn, and of the neighbours: all of them in stage one, `l` in a matching."""
@@ -129,13 +133,14 @@ class PANM(Selection):
         assert self.similarity is not None
         if not (self.initialises(round.index) or self.matches(round.index)):
             return
-        pairs = round.candidates & round.active[None, :]
+        compared = round.candidates.between(senders=round.active)
         if self.matches(round.index):
-            sampled = drawn_k(pairs & self.neighbours, self.l, lambda i: round.stream("panm sampled", i))
-            pairs = (pairs & ~self.neighbours) | sampled
-        round.similarity = self._similarity(round, pairs)
-        self.similarity = torch.where(round.similarity.isnan(), self.similarity, round.similarity)
-        round.scores = torch.where(round.candidates, self.similarity, float("nan"))
+            sampled = round.draw(compared.both(self.neighbours), self.l, "panm sampled")
+            compared = compared.without(self.neighbours).union(sampled)
+        similarity = self._similarity(round, compared)
+        self.similarity.write_known(compared, similarity)
+        round.similarity = compared.spread(similarity, round.candidates)
+        round.scores = self.similarity.read(round.candidates)
 
     def on_select(self, round: Round) -> None:
         """The `k` most similar ones in stage one, `k` random neighbours in stage two."""
@@ -144,44 +149,43 @@ class PANM(Selection):
         limits = self.limits(round)
         if self.initialises(round.index):
             assert round.scores is not None
-            useless = (
-                round.scores == 0 if self.metric == "loss" else torch.zeros_like(round.candidates)
-            )  # infinite loss
-            round.selected = top_k(round.scores, round.candidates & ~useless, limits)
-            away = self.neighbours & ~round.candidates
-            self.neighbours = top_k(self.similarity, round.selected | away, limits)
+            useless = (round.scores == 0) & (self.metric == "loss")  # infinite loss
+            best = round.candidates.top(round.scores.masked_fill(useless, torch.nan), limits)
+            round.selected = round.candidates.keep(best)
+            listed = round.selected.union(self.neighbours.without(round.candidates))  # and those that are away
+            self.neighbours = listed.keep(listed.top(self.similarity.read(listed), limits))
             return
         if self.matches(round.index):
             assert round.similarity is not None
-            self.neighbours = self._matched(self.neighbours, round.similarity, limits)
-        listed = self.neighbours & round.candidates
-        round.selected = drawn_k(listed, limits, lambda i: round.stream("panm gossip", i))
+            self.neighbours = self._matched(round, self.neighbours, round.similarity)
+        round.selected = round.draw(self.neighbours.both(round.candidates), limits, "panm gossip")
 
     def on_round_end(self, round: Round) -> None:
         """The paper's count of the round's models; the lists' mean size, and precision and recall against clusters."""
         assert self.neighbours is not None
         formula = panm_models_in_round(round.index + 1, self.l, self.k, self.stage_one, self.tau)
         round.log("models_by_formula", formula)
-        round.log("matched", float(self.neighbours.double().sum(1).mean()))
+        round.log("matched", len(self.neighbours) / round.num_nodes)
         if round.clusters is not None:
             precision, recall = neighbour_precision_recall(self.neighbours, round.clusters, round.reachable)
             round.log("matched_precision", precision)
             round.log("matched_recall", recall)
 
-    def _matched(self, neighbours: Tensor, similarity: Tensor, limits: Tensor) -> Tensor:
+    def _matched(self, round: Round, neighbours: Links, similarity: Tensor) -> Links:
         """The lists after a matching; who sees none of its neighbours is joined by the most similar strangers."""
         seen = ~similarity.isnan()
-        sampled, strangers = seen & neighbours, seen & ~neighbours
-        matched = same_cluster(similarity, sampled, strangers, self.matching)
-        lost = ~sampled.any(1, keepdim=True)
-        matched = torch.where(lost, top_k(similarity, strangers, limits), matched)
-        return rematched_neighbours(neighbours, sampled, matched)
+        compared, similarity = round.candidates.keep(seen), similarity[seen]
+        sampled = compared.within(neighbours)
+        matched = same_cluster(similarity, compared, sampled, self.matching)
+        lost = ~compared.any(sampled)
+        joined = torch.where(lost[compared.receivers], compared.top(similarity, self.limits(round)), matched)
+        return rematched_neighbours(neighbours, compared.keep(sampled), compared.keep(joined))
 
-    def _similarity(self, round: Round, pairs: Tensor) -> Tensor:
-        """Of the pairs, float64 [n, n], NaN elsewhere."""
+    def _similarity(self, round: Round, links: Links) -> Tensor:
+        """Of each link, float64 [E]."""
         if self.metric == "loss":
-            return loss_similarity(round.evaluate_pairs(pairs))
-        known = torch.zeros(pairs.shape, dtype=torch.float64).masked_fill(~pairs, torch.nan)
-        updates = round.compare("trained", pairs, relative_to="start").cosines if self.alpha > 0 else known
-        accumulated = round.compare("trained", pairs, relative_to="initial").cosines if self.alpha < 1 else known
+            return loss_similarity(round.loss_of(links))
+        nothing = torch.zeros(len(links), dtype=torch.float64)
+        updates = round.compare("trained", links, relative_to="start").cosines if self.alpha > 0 else nothing
+        accumulated = round.compare("trained", links, relative_to="initial").cosines if self.alpha < 1 else nothing
         return gradient_similarity(updates, accumulated, self.alpha)

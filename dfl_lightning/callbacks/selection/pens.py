@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 
 from dfl_lightning.callbacks.base import Selection
-from dfl_lightning.functional import drawn_k, more_often_than_expected, top_k
+from dfl_lightning.functional import more_often_than_expected
 from dfl_lightning.functional.pens import Rule
+from dfl_lightning.links import LinkMemory, Links
 from dfl_lightning.round.record import Round
 from dfl_lightning.utils.errors import UserError
 
@@ -59,9 +60,10 @@ class PENS(Selection):
         if sampled < top:
             raise UserError(f"selection.sampled={sampled}; the top={top} are chosen of them, so it is {top} or more")
         self.k, self.sampled, self.top, self.stage_one, self.rule = k, sampled, top, stage_one, rule
-        self.counts: Tensor | None = None  # rounds in which i chose j, long [n, n]
-        self.looks: Tensor | None = None  # rounds in which i evaluated j, long [n, n]
-        self.expected: Tensor | None = None  # how often chance would have chosen j, float64 [n, n]
+        self.lists_candidates = rule in ("expected", "one_less")  # these rules count who was in reach
+        self.counts: LinkMemory | None = None  # rounds in which i chose j
+        self.looks: LinkMemory | None = None  # rounds in which i evaluated j
+        self.expected: LinkMemory | None = None  # how often chance would have chosen j
 
     def start(self, federation: Federation) -> None:
         """Receivers must be clients; a run without a second stage is worth a remark."""
@@ -72,58 +74,64 @@ class PENS(Selection):
     def on_propose(self, round: Round) -> None:
         """In stage one a uniform draw of those that are up; in stage two the peers, or all."""
         if self.counts is None:
-            self.counts = torch.zeros(round.available.shape, dtype=torch.long)
-            self.looks, self.expected = self.counts.clone(), self.counts.double()
+            n = round.num_nodes
+            self.counts, self.looks = LinkMemory.empty(n, torch.long), LinkMemory.empty(n, torch.long)
+            self.expected = LinkMemory.empty(n)
         if round.index < self.stage_one:
             number = torch.where(self._limits(round, self.top) > 0, self.sampled, 0)
-            up = round.available & round.active[None, :]
-            round.candidates = drawn_k(up, number, lambda i: round.stream("pens sampled", i))
+            round.candidates = round.draw(round.available.between(senders=round.active), number, "pens sampled")
         else:
-            peers = self._peers()
-            round.candidates = round.available & (peers | ~peers.any(1, keepdim=True))
+            peers = self._peers(round)
+            without = round.available.between(receivers=peers.count == 0)
+            round.candidates = peers.both(round.available).union(without)
 
     def on_compare(self, round: Round) -> None:
         """Losses of the drawn models on the client's own training data; models with an infinite loss are not chosen."""
         if round.index < self.stage_one:
-            losses = round.evaluate_pairs(round.candidates)
+            losses = round.loss_of(round.candidates)
             round.scores = -losses.masked_fill(~losses.isfinite(), torch.nan)
 
     def on_select(self, round: Round) -> None:
         """The `top` lowest losses, which are counted; or `k` random peers."""
         if round.index >= self.stage_one:
-            limits = self._limits(round, self.k)
-            round.selected = drawn_k(round.candidates, limits, lambda i: round.stream("pens gossip", i))
+            round.selected = round.draw(round.candidates, self._limits(round, self.k), "pens gossip")
             return
         assert round.scores is not None
         assert self.counts is not None
         assert self.looks is not None
         assert self.expected is not None
         limits = self._limits(round, self.top)
-        round.selected = top_k(round.scores, round.candidates, limits)
-        up = round.available & round.active[None, :]
-        chosen = torch.minimum(limits, round.candidates.sum(1)).double()
-        self.expected = self.expected + up * (chosen / up.sum(1).clamp(min=1))[:, None]
-        self.counts = self.counts + round.selected
-        self.looks = self.looks + round.candidates
+        round.selected = round.candidates.keep(round.candidates.top(round.scores, limits))
+        self.counts.add(round.selected, torch.ones(len(round.selected), dtype=torch.long))
+        self.looks.add(round.candidates, torch.ones(len(round.candidates), dtype=torch.long))
+        if self.lists_candidates:
+            up = round.available.between(senders=round.active)
+            chance = torch.minimum(limits, round.candidates.count).double() / up.count
+            self.expected.add(up, chance[up.receivers])
 
     def on_round_end(self, round: Round) -> None:
         """The mean number of peers that would be, or are, those of stage two."""
-        round.log("peers", float(self._peers().double().sum(1).mean()))
+        round.log("peers", len(self._peers(round)) / round.num_nodes)
 
-    def _peers(self) -> Tensor:
-        """Clients chosen more often than the limit of a whole stage one, bool [n, n]."""
+    def _peers(self, round: Round) -> Links:
+        """Clients chosen more often than the limit of a whole stage one."""
         assert self.counts is not None
         assert self.looks is not None
         assert self.expected is not None
-        return more_often_than_expected(
-            self.counts,
-            self.expected,
-            self.looks.T,
+        links = self.counts.links
+        if self.rule == "one_less":  # who was rarely in reach may be a peer without ever having been chosen
+            links = links.union(self.expected.links).union(round.available)
+        often = more_often_than_expected(
+            self.counts.read(links, 0),
+            self.expected.read(links, 0),
+            self.looks.read_back(links, 0),
             self.rule,
+            nodes=round.num_nodes,
             sampled=self.sampled,
             top=self.top,
             rounds=self.stage_one,
         )
+        return links.keep(often)
 
     def _limits(self, round: Round, k: int) -> Tensor:
         """How many each node may learn from, long [n]: its `budget` in the topology, else `k`."""

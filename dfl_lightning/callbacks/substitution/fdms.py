@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 import torch
@@ -16,14 +17,28 @@ from dfl_lightning.functional import (
     running_mean,
     similarity_scores,
 )
+from dfl_lightning.links import LinkMemory, Links
 from dfl_lightning.round.record import Round
 from dfl_lightning.utils.errors import UserError
+from dfl_lightning.utils.memory import machine_memory, size
 
 if TYPE_CHECKING:
     from dfl_lightning.round.federation import Federation
 
 MOST_CLIENTS = 256
 """Without a server each client keeps scores of all pairs, 16 m^3 bytes in all: 268 MB, held a few times."""
+
+MOST_COMPARED = 10_000
+"""At a server: clients below which all pairs may be compared in every round; from there on candidates are needed."""
+
+MOST_SHOWN = 1000
+"""Clients up to which the scores are shown as `likeness`."""
+
+STATE_BYTES = 8 + 8 + 1
+"""Of a pair of clients at a server: its score, its count, and whether one is a candidate of the other."""
+
+ROUND_BYTES = 112
+"""Of m^2, while all pairs are compared, as measured with 3,000 clients: lists, inner products, new and old state."""
 
 
 class FDMS(Substitution):
@@ -70,6 +85,7 @@ class FDMS(Substitution):
                 f"substitution FDMS without a server keeps scores of all pairs at each of {m} clients; "
                 f"use --topology server, or at most {MOST_CLIENTS} clients"
             )
+        self._refuse_too_many(m)
 
     # --- a server -----------------------------------------------------------------------------------------------------
     def on_trained(self, round: Round) -> None:
@@ -82,9 +98,12 @@ class FDMS(Substitution):
         assert self.candidates is not None
         m, took_part = round.num_clients, round.participants
         pairs = took_part[:, None] & took_part[None, :] & (self.candidates | self.candidates.T)
-        cosines = round.compare("trained", round.between_clients(pairs, False), relative_to="start").cosines[:m, :m]
-        self.scores, self.counts = running_mean(self.scores, self.counts, similarity_scores(cosines))
-        round.log("similarities", int(pairs.sum()) // 2)
+        first, second = torch.nonzero(pairs.triu_(1), as_tuple=True)  # each pair once
+        cosines = round.compare("trained", Links(first, second, round.num_nodes), relative_to="start").cosines
+        seen = torch.full((m, m), torch.nan, dtype=torch.float64)
+        seen[first, second] = seen[second, first] = similarity_scores(cosines)
+        self.scores, self.counts = running_mean(self.scores, self.counts, seen)
+        round.log("similarities", len(first))
 
     def on_substitute(self, round: Round) -> None:
         """Friends speak for the dropped ones; without a server, each receiver's own."""
@@ -92,15 +111,22 @@ class FDMS(Substitution):
         self._begin(round)
         assert self.scores is not None
         assert self.counts is not None
+        assert round.selected is not None
         assert round.stand_in is not None
+        receivers, senders = round.selected.receivers, round.selected.senders
+        missing = torch.nonzero(senders < m).squeeze(1)
+        missing = missing[round.dropped[senders[missing]]]
         if round.num_servers:
             found = friends(self.scores, self.counts, round.participants, self.candidates)
-            round.stand_in[:, :m] = torch.where(round.dropped, found, torch.arange(m))
-            round.likeness = round.between_clients(self.scores.masked_fill(self.counts == 0, torch.nan))
+            round.stand_in[missing] = found[senders[missing]]
+            if m <= MOST_SHOWN:
+                clients, others = torch.nonzero(self.counts, as_tuple=True)
+                known = Links(clients, others, round.num_nodes)
+                round.likeness = LinkMemory(known, self.scores[clients, others])
             return
         heard = self._heard(round)
         found = friends(self.scores, self.counts, heard)
-        round.stand_in[:m, :m] = torch.where(round.dropped, found, torch.arange(m))
+        round.stand_in[missing] = found[receivers[missing], senders[missing]]
         self._overhear(round, heard)
 
     def on_round_end(self, round: Round) -> None:
@@ -121,31 +147,48 @@ class FDMS(Substitution):
     # --- without a server ---------------------------------------------------------------------------------------------
     def _heard(self, round: Round) -> Tensor:
         """Whose model each client gets to average, its own included, bool [m, m]."""
-        m = round.num_clients
         assert round.selected is not None
-        heard = round.selected[:m, :m] & round.participants
-        return heard | torch.diag(round.receivers[:m] & round.participants)
+        return round.selected.mask & round.participants | torch.diag(round.receivers & round.participants)
 
     def _overhear(self, round: Round, heard: Tensor) -> None:
         """Update the running means of each receiver with the pairs of updates that it got to see."""
         assert self.scores is not None
         assert self.counts is not None
         both = heard[:, :, None] & heard[:, None, :]
-        cosines = round.bank.compare("sent", both.any(0), relative_to="start").cosines
+        links = Links.from_mask(both.any(0))
+        cosines = links.dense(round.bank.compare("sent", links, relative_to="start").cosines)
         seen = similarity_scores(cosines).masked_fill(~both, torch.nan)
+        links = Links.from_mask(heard)
         if round.bank.sends_something_else:  # a receiver knows what it trained itself
-            own = round.bank.compare("trained", heard, relative_to="start", to="sent").cosines
+            own = round.bank.compare("trained", links, relative_to="start", to="sent").cosines
             itself = torch.eye(len(heard), dtype=torch.bool)
-            mine = similarity_scores(own).masked_fill(~heard, torch.nan)  # [receiver, other]
+            mine = links.dense(similarity_scores(own))  # [receiver, other]
             seen = torch.where(itself[:, :, None], mine[:, None, :], seen)
             seen = torch.where(itself[:, None, :], mine[:, :, None], seen)
             seen = seen.masked_fill(~both, torch.nan)
         self.scores, self.counts = running_mean(self.scores, self.counts, seen)
-        round.charge_comparison("trained", heard, relative_to="start")
+        round.charge_comparison("trained", links, relative_to="start")
         several = heard.sum(1)
         round.log("similarities", int((several * (several - 1)).sum()) // 2)
 
     # --- state --------------------------------------------------------------------------------------------------------
+    def _refuse_too_many(self, m: int) -> None:
+        """What a server cannot hold of all pairs of m clients, or would take too long to compare."""
+        pairs = m * (m - 1) // 2
+        held = f"{pairs:,} pairs of clients, {size(STATE_BYTES * m * m)} of scores, counts and candidates"
+        if m >= MOST_COMPARED and self.theta_scale is None:
+            raise UserError(
+                f"substitution FDMS compares all {held}, in every round; set substitution.theta_scale (0.25, say), "
+                f"which leaves pairs out, or use fewer than {MOST_COMPARED:,} clients"
+            )
+        memory = machine_memory()
+        if memory is not None and ROUND_BYTES * m * m > memory:
+            raise UserError(
+                f"substitution FDMS holds {held}, and about {size(ROUND_BYTES * m * m)} while it compares "
+                f"them; this machine has {size(memory)}: use at most {math.isqrt(memory // ROUND_BYTES):,} "
+                "clients, or substitution Stale, which keeps nothing of pairs"
+            )
+
     def _begin(self, round: Round) -> None:
         """Nothing is known before the first round."""
         if self.scores is None:

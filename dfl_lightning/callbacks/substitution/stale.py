@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from dfl_lightning.bank.references import Term
+from dfl_lightning.bank.references import Weights
 from dfl_lightning.callbacks.base import Substitution
 from dfl_lightning.round.record import Round, Substitutes
 
@@ -29,7 +29,7 @@ class Stale(Substitution):
         took_part = round.participants
         started = round.jobs.take(torch.nonzero(took_part[round.jobs.owners]).squeeze(1))
         owners, n = started.owners, round.num_nodes
-        update = [(Term("sent", owners).weights(n), "sent")]
+        update = [(Weights.of_rows(owners, n), "sent")]
         update += [(-term.weights(n), term.rows) for term in started.terms]
         round.mix(update, into="stale", where=owners)
         before = torch.zeros(m, dtype=torch.bool) if self.seen is None else self.seen
@@ -39,7 +39,10 @@ class Stale(Substitution):
         """The stored update replaces a dropped client, the mean of the active ones a client without an update."""
         m, n = round.num_clients, round.num_nodes
         assert self.seen is not None
+        assert round.selected is not None
         assert round.stand_in is not None
         round.substitutes.append(Substitutes("stale", relative=True))
         stored = torch.where(self.seen, n + torch.arange(m), -1)
-        round.stand_in[:, :m] = torch.where(round.dropped, stored, torch.arange(m))
+        missing = torch.nonzero(round.selected.senders < m).squeeze(1)
+        missing = missing[round.dropped[round.selected.senders[missing]]]
+        round.stand_in[missing] = stored[round.selected.senders[missing]]

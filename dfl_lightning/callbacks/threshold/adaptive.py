@@ -49,14 +49,14 @@ class AdaptiveThreshold(Threshold):
             if round.similarity is None:
                 name = type(round.federation.policy(Selection)).__name__
                 raise UserError(f"threshold AdaptiveThreshold reads similarities, and the selection {name} writes none")
-            known = round.candidates & ~round.similarity.isnan()
-            round.threshold = adaptive_threshold(round.similarity, known, self.tau)
+            round.threshold = adaptive_threshold(round.similarity, round.candidates, self.tau)
 
     def on_round_end(self, round: Round) -> None:
         """Log the mean threshold; as printed, it computes the next one from the clients selected now."""
         if round.threshold is not None:
             round.log("threshold", float(round.threshold[round.receivers].mean()))
         if self.rule == "literal" and round.similarity is not None and round.selected is not None:
-            theta = literal_threshold(round.similarity, round.selected & ~round.similarity.isnan(), self.tau)
+            of_selected = round.candidates.spread(round.similarity, round.selected)
+            theta = literal_threshold(of_selected, round.selected, self.tau)
             before = torch.zeros_like(theta) if self.threshold is None else self.threshold
             self.threshold = torch.where(round.receivers, theta, before)  # who was down keeps its own

@@ -56,7 +56,7 @@ class Wrong(Aggregation):
     """Forgets to leave a row for each receiver."""
 
     def on_weigh(self, round):
-        round.weights = round.votes / round.votes.sum(1, keepdim=True).clamp(min=1)
+        round.weights = round.votes / round.voters.sum(round.votes)[round.voters.receivers]
 
     def on_mix(self, round):
         round.reduce(round.votes, lambda rows: rows.mean((0, 1)))

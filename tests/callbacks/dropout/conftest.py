@@ -14,7 +14,9 @@ def draws(start):
 
     def _draws(dropout, rounds, clients, clusters=None, first=0):
         clusters = None if clusters is None else torch.tensor(clusters)
-        federation = SimpleNamespace(num_clients=clients, clusters=clusters, seed=round.federation.seed)
+        federation = SimpleNamespace(
+            num_clients=clients, num_nodes=clients, clusters=clusters, seed=round.federation.seed
+        )
         rounds = [replace(round, index=t, federation=federation) for t in range(first, rounds)]
         return torch.stack([dropout.draw(r) for r in rounds])
 

@@ -21,6 +21,7 @@ from dfl_lightning.callbacks import (
     Uniform,
 )
 from dfl_lightning.data import Digits, LabelClusters
+from dfl_lightning.links import Links
 from dfl_lightning.models import MLP
 
 
@@ -46,6 +47,7 @@ def pairs(*chosen):
 
 
 def neighbours(selected, available=EVERYBODY, clusters=CLUSTERS, servers=0):
+    selected, available = (None if mask is None else Links.from_mask(mask) for mask in (selected, available))
     round = Written(num_clients=5, num_servers=servers, clusters=clusters, selected=selected, available=available)
     NeighbourAccuracy().on_round_end(round)
     return round.metrics
@@ -53,16 +55,14 @@ def neighbours(selected, available=EVERYBODY, clusters=CLUSTERS, servers=0):
 
 def friends(stand_in, dropped, substitution=True, clusters=CLUSTERS, substitutes=()):
     dropped = torch.tensor([i in dropped for i in range(5)])
-    matrix = torch.arange(6).repeat(6, 1)
-    matrix[5, :5] = torch.tensor(stand_in)
     round = Written(
         num_clients=5,
         clusters=clusters,
-        stand_in=matrix,
+        stand_in=torch.tensor(stand_in),
         substitutes=substitutes,
-        dropped=dropped,
+        active=torch.cat([~dropped, torch.tensor([True])]),
         federation=SimpleNamespace(policy=lambda family: object() if substitution else None),
-        selected=torch.tensor([[False] * 6] * 5 + [[True] * 5 + [False]]),
+        selected=Links(torch.full((5,), 5), torch.arange(5), nodes=6),
     )
     FriendAccuracy().on_round_end(round)
     return round.metrics

@@ -10,6 +10,7 @@ from torch import nn
 
 from dfl_lightning import callbacks as cb
 from dfl_lightning.functional import clipped, largest_entries
+from dfl_lightning.links import Links
 from dfl_lightning.round import senders as senders_module
 from dfl_lightning.utils.errors import UserError
 from dfl_lightning.utils.random_streams import stream
@@ -181,7 +182,7 @@ def test_bytes_of_links_add_up_to_those_of_the_round(federation):
     run = federation([TOP], topology="server").go()
     ledger = run.rounds[0].record.ledger
     assert int(ledger.by_link(18).bytes.sum()) == ledger.total_bytes(18) == CLIENTS * (72 + 40)
-    ledger.fetch_part("something", 3, torch.tensor([CLIENTS]), torch.tensor([0]))
+    ledger.fetch_part("something", 3, Links.of(torch.tensor([CLIENTS]), torch.tensor([0]), ledger.nodes))
     assert int(ledger.by_link(18).bytes.sum()) == ledger.total_bytes(18) == CLIENTS * (72 + 40) + 12
 
 

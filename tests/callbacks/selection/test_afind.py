@@ -4,6 +4,7 @@ import networkx as nx
 import numpy as np
 import pytest
 import torch
+from matrices import remembered
 
 from dfl_lightning import models
 from dfl_lightning.bank.layout import Layout
@@ -133,7 +134,7 @@ def test_the_letter_takes_everybody_or_nearly_nobody(cosines, nu, sizes, first_t
         assert thetas[-1] == 0.25
     if sizes[-1] == 2:
         assert thetas[-1] == pytest.approx(0.2373, abs=5e-5)
-    for probabilities in run.selection.probabilities:
+    for probabilities in remembered(run.selection.probabilities, 0):
         assert probabilities.sum() == pytest.approx(1)
 
 
@@ -152,8 +153,9 @@ def literal_run(start, make_data, monkeypatch):
         matrix = torch.ones(100, 100, dtype=torch.float64)
         matrix[~torch.eye(100, dtype=torch.bool)] = torch.from_numpy(cosines).repeat(100)
 
-        def compare(self, rows, pairs, *args, **kwargs):
-            return Comparison(torch.where(pairs, matrix, torch.nan), matrix)
+        def compare(self, rows, links, *args, **kwargs):
+            cosines = matrix[links.receivers, links.senders]
+            return Comparison(cosines, cosines)
 
         monkeypatch.setattr(Round, "compare", compare)
         selection, threshold = AFIND(nu=nu, rule="literal", proxy="weight"), AdaptiveThreshold(rule="literal")

@@ -1,16 +1,20 @@
 """Whole rounds of DPFL; its decisions by themselves are in tests/functional/test_dpfl.py."""
 
+import itertools
+
 import networkx as nx
 import pytest
 import torch
 
 from dfl_lightning.callbacks import DPFL, Boltzmann, FromTopology, Gossip, NeighbourAccuracy, SampleWeighted, Trace
 from dfl_lightning.callbacks import Uniform as Equal
+from dfl_lightning.callbacks.selection import dpfl as dpfl_policy
 from dfl_lightning.data import Digits, RotatedClusters
+from dfl_lightning.links.draws import uniform
 from dfl_lightning.models import MLP
 from dfl_lightning.topology import Topology
 from dfl_lightning.utils.errors import UserError
-from dfl_lightning.utils.random_streams import stream
+from dfl_lightning.utils.random_streams import stream_seed
 
 SIZES = [12, 6, 9, 15, 6, 12]
 
@@ -57,9 +61,12 @@ def mean(run, rows, members, shares):
 
 def greedy(run, round, k, candidates, limit, shares):
     """Algorithm 2 of the paper, one client and one candidate after the other, with sets of models."""
-    order = torch.randperm(run.clients, generator=stream(0, "DPFL order", round.index, k)).tolist()
-    coins = torch.rand(run.clients, dtype=torch.float64, generator=stream(0, "DPFL coins", round.index, k)).tolist()
-    order = [j for j in order if j in candidates]
+
+    def drawn(j, what):
+        return float(uniform(torch.tensor(k), torch.tensor(j), stream_seed(0, f"DPFL {what}", round.index)))
+
+    order = sorted(candidates, key=lambda j: drawn(j, "order"))
+    coins = [drawn(j, "coins") for j in order]
 
     def gain(before, after):
         before, after = (-run.loss(mean(run, round.trained, s, shares), k, "val") for s in (before, after))
@@ -95,13 +102,64 @@ def test_the_rounds_are_those_of_the_pseudo_code(budgets, graph, dpfl):
     assert any(round.selected.any() for round in run.rounds[1:])
 
 
+def hub(leaves=9):
+    """A client that hears all others, each of which hears it and one or two more."""
+    graph = nx.star_graph(leaves)
+    graph.add_edges_from((i, i + 1) for i in range(1, leaves))
+    return graph
+
+
+@pytest.mark.parametrize("budget", [2, "all"])
+@pytest.mark.parametrize("places", [1, 20])
+def test_clients_choose_the_same_whoever_chooses_beside_them(budget, places, start, make_data, monkeypatch):
+    """All together, the hub and the others apart, or each by itself."""
+
+    def run():
+        data = make_data(10, val_fraction=1 / 3)
+        policies = DPFL(budget=budget, initial_epochs=2, repeat_bggc=True), Equal()
+        return start(*policies, clients=10, data=data, topology=hub(), trainer={"precision": "64-true"}).go(3)
+
+    together = run()
+    monkeypatch.setattr(dpfl_policy, "PLACES_AT_ONCE", places)
+    apart = run()
+    assert any(round.selected.any() for round in together.rounds)
+    for one, other in zip(together.rounds, apart.rounds, strict=True):
+        assert torch.equal(one.selected, other.selected)
+        torch.testing.assert_close(one.after, other.after, rtol=1e-12, atol=1e-12)
+        assert one.metrics["models_received"] == other.metrics["models_received"]
+
+
+@pytest.mark.parametrize("places", [1, 7, 12, 40, 2**22])
+def test_who_chooses_together_has_about_as_many_candidates(places, monkeypatch):
+    monkeypatch.setattr(dpfl_policy, "PLACES_AT_ONCE", places)
+    count = torch.tensor([3, 0, 12, 3, 1, 2, 0, 3])
+    groups = list(dpfl_policy._together(count))
+    assert sorted(i for group in groups for i in group.tolist()) == [0, 2, 3, 4, 5, 7]
+    for group in groups:
+        assert group.tolist() == sorted(group.tolist())
+        assert len(group) == 1 or len(group) * int(count[group].max()) <= places
+    for former, later in itertools.pairwise(groups):
+        assert count[former].min() >= count[later].max()
+
+
+def test_a_link_more_changes_nobody_elses_draws(dpfl):
+    """Client 0 hears one more; round 0 of everybody else is the same."""
+    graph = nx.DiGraph(nx.circulant_graph(6, [1]))
+    more = graph.copy()
+    more.add_edge(3, 0)
+    one, other = (dpfl(topology=g, budget="all", rounds=1, model={"lr": 0.5}).rounds[0] for g in (graph, more))
+    assert torch.equal(one.selected[1:], other.selected[1:])
+    assert torch.equal(one.after[1:], other.after[1:])
+    assert int(other.ledger.models[0].sum()) == 3
+
+
 def test_everybody_mixes_what_was_trained_and_not_what_is_already_mixed(start, make_data):
     """Each of three clients hears the next: in place, the last one would get 2.5."""
     ring = nx.DiGraph([(1, 0), (2, 1), (0, 2)])
     data = make_data(3, val_fraction=1 / 3)
     policies = DPFL(initial_epochs=0), Equal()
     run = start(*policies, clients=3, data=data, topology=ring, local_epochs=0)
-    assert run.module.topology.reachable(0).long().tolist() == [[0, 1, 0], [0, 0, 1], [1, 0, 0]]
+    assert run.module.topology.reachable(0).mask.long().tolist() == [[0, 1, 0], [0, 0, 1], [1, 0, 0]]
     bias = int(run.module.layout.module_columns("features.fc1").ranges[0][0])
     run.models.zero_()  # without weights behind it a bias does neither good nor harm: 0 / 0, so that it is added
     run.models[:, bias] = torch.tensor([0.0, 2, 4])
@@ -211,10 +269,7 @@ class Flaky(Topology):
 
     def reachable(self, round):
         up = super().reachable(round)
-        if round:
-            draws = torch.rand(up.shape, generator=torch.Generator().manual_seed(round))
-            up &= draws.masked_fill(~up, 2).argsort(1).argsort(1) < 3
-        return up
+        return up.draw(3, seed=round) if round else up
 
 
 def test_with_some_links_down_a_client_chooses_among_those_of_its_first_choice_that_it_hears(start, make_data):

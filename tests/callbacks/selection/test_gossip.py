@@ -1,8 +1,12 @@
+from types import SimpleNamespace
+
 import networkx as nx
 import pytest
 import torch
 
 from dfl_lightning.callbacks import FDMS, Gossip, Stale, Trace, Uniform
+from dfl_lightning.links import AllPairs
+from dfl_lightning.round.record import Round
 from dfl_lightning.utils.errors import UserError
 
 CLUSTERS = [0, 0, 0, 1, 1, 1]
@@ -120,6 +124,44 @@ def test_a_friend_is_one_of_the_clients_that_were_called(start, trace):
     run = start(Gossip(k=3), Uniform(), FDMS(), trace("1 1 1 1 1 1", "1 1 0 1 0 1"), topology="server").go(8)
     for round in run.rounds:
         assert not round.weights[6, :6][~round.participants].any()
+
+
+# --- very many clients ------------------------------------------------------------------------------------------------
+def proposal(policy, links, clusters=None, active=None):
+    """What a policy selects in a round of a federation that has nothing but links."""
+    n = links.nodes
+    topology = SimpleNamespace(budgets=None, linked=lambda index: links)
+    federation = SimpleNamespace(
+        topology=topology, num_clients=n, num_nodes=n, num_servers=0, seed=0, clusters=clusters
+    )
+    up = torch.ones(n, dtype=torch.bool) if active is None else active
+    fields = {"reachable": links, "active": up, "receivers": up, "jobs": None, "phases": (), "hyperparameters": ()}
+    available = links.between(up, up)
+    round = Round(index=3, federation=federation, available=available, candidates=available, **fields)
+    policy.on_select(round)
+    return round.selected
+
+
+@pytest.mark.parametrize("redraw", [True, False])
+def test_a_complete_graph_of_very_many_is_not_written_down(redraw):
+    n = 100_000
+    active = torch.rand(n, generator=torch.Generator().manual_seed(0)) < 0.9
+    everybody = AllPairs.of_nodes(n)
+    selected = proposal(Gossip(k=3, redraw=redraw), everybody, active=active)
+    assert "_ends" not in vars(everybody)
+    if redraw:
+        assert torch.equal(selected.count, torch.where(active, 3, 0))
+    else:
+        whole = proposal(Gossip(k=3, redraw=False), AllPairs.of_nodes(n))
+        assert torch.equal(selected.codes, whole.between(active, active).codes)
+
+
+def test_the_oracle_among_very_many_writes_down_clusters_only():
+    n = 20_000
+    clusters = torch.arange(n) % 500
+    selected = proposal(Gossip(k=2, within="cluster"), AllPairs.of_nodes(n), clusters)
+    assert torch.equal(selected.count, torch.full((n,), 2))
+    assert torch.equal(clusters[selected.receivers], clusters[selected.senders])
 
 
 # --- refusals ---------------------------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ import networkx as nx
 import numpy as np
 import pytest
 import torch
+from matrices import remembered, seen_as_matrices
 
 from dfl_lightning.bank.similarity import Comparison
 from dfl_lightning.callbacks import PANM, Aggregation, Gossip, SampleWeighted, Stale, Trace, Uniform
@@ -15,6 +16,7 @@ from dfl_lightning.functional import (
     panm_models_received,
     same_cluster,
 )
+from dfl_lightning.links import AllPairs, LinkMemory, Links
 from dfl_lightning.report.summary import final_table
 from dfl_lightning.round.record import Round
 from dfl_lightning.topology import load_topology
@@ -49,16 +51,17 @@ class Perfect:
     def __init__(self, monkeypatch, clusters, reachable=None, **settings):
         self.panm, self.clusters = PANM(**settings), torch.tensor(clusters)
         self.same = self.clusters[:, None] == self.clusters
-        self.reachable = ~torch.eye(len(clusters), dtype=torch.bool) if reachable is None else reachable
+        self.links = AllPairs.of_nodes(len(clusters)) if reachable is None else Links.from_mask(reachable)
+        self.reachable = self.links.mask
         self.federation = SimpleNamespace(topology=SimpleNamespace(budgets=None), clusters=None)
         self.fetched = torch.zeros_like(self.reachable)
         self.updates = 0
         self.index = 0
 
-        def compare(round, rows, pairs, columns=None, relative_to=None, centre=False):
-            self.fetched |= pairs
-            self.updates += int(pairs.sum()) if relative_to == "start" else 0
-            return Comparison(torch.where(pairs, self.same.double(), torch.nan), torch.empty(0))
+        def compare(round, rows, links, columns=None, relative_to=None, centre=False):
+            self.fetched |= links.mask
+            self.updates += len(links) if relative_to == "start" else 0
+            return Comparison(self.same[links.receivers, links.senders].double(), torch.empty(0))
 
         monkeypatch.setattr(Round, "compare", compare)
 
@@ -68,21 +71,25 @@ class Perfect:
         round = Round(
             index=self.index,
             federation=SimpleNamespace(**vars(self.federation), num_clients=n, num_nodes=n, num_servers=0, seed=seed),
-            reachable=self.reachable,
+            reachable=self.links,
             active=everybody,
-            available=self.reachable,
+            available=self.links,
             receivers=everybody,
             jobs=None,
-            candidates=self.reachable.clone(),
+            candidates=self.links,
             phases=(),
             hyperparameters=({"lr": 0.0},),
         )
         self.fetched = torch.zeros_like(self.reachable)
         for hook in (self.panm.on_propose, self.panm.on_compare, self.panm.on_select):
             hook(round)
-        self.fetched |= round.selected
+        self.fetched |= round.selected.mask
         self.index += 1
-        return round
+        return SimpleNamespace(**seen_as_matrices(round))
+
+    @property
+    def neighbours(self):
+        return self.panm.neighbours.mask
 
 
 @pytest.fixture
@@ -140,27 +147,27 @@ def test_a_run_costs_more_than_the_papers_formula(l, k, formula, models, updates
 
 @pytest.mark.parametrize("name", sorted(set(shipped("topologies")) - {"server", "two_clusters"}))
 def test_within_any_topology_clients_find_the_friends_that_they_can_reach(name, perfect):
-    reachable = load_topology(name, 24).reachable(0)
+    reachable = load_topology(name, 24).reachable(0).mask
     run = perfect([i % 3 for i in range(24)], reachable, l=2, k=2, stage_one=60, tau=2)
     friends = reachable & run.same
     for _ in range(60):
         round = run.go()
         assert not (round.selected & ~reachable).any()
     assert torch.equal((round.selected & friends).sum(1), friends.sum(1).clamp(max=2))
-    found = (run.panm.neighbours & friends).sum()
+    found = (run.neighbours & friends).sum()
     for _ in range(40):
         assert not (run.go().selected & ~reachable).any()
-    assert (run.panm.neighbours & friends).sum() >= found
+    assert (run.neighbours & friends).sum() >= found
 
 
 def test_matchings_find_the_rest_of_the_cluster(perfect):
     run = perfect([i % 4 for i in range(40)], l=6, k=3, stage_one=20, tau=1)
     for _ in range(20):
         run.go()
-    assert (run.panm.neighbours.sum(1) == 3).all()
+    assert (run.neighbours.sum(1) == 3).all()
     for _ in range(60):
         run.go()
-    assert torch.equal(run.panm.neighbours, run.same & run.reachable)
+    assert torch.equal(run.neighbours, run.same & run.reachable)
 
 
 # --- the rounds -------------------------------------------------------------------------------------------------------
@@ -208,33 +215,34 @@ def test_a_matching_looks_at_l_neighbours_and_l_strangers_and_gossip_follows(met
     changed = 0
     run.go()
     for _ in range(5):
-        former = policy.neighbours.clone()
+        former = policy.neighbours.mask
         round = run.go().rounds[-1]
         for i in range(9):
             seen = members(~round.similarity[i].isnan())
             sampled, strangers = seen & members(former[i]), seen - members(former[i])
             assert len(sampled) == min(2, int(former[i].sum()))
             assert len(strangers) == min(2, 8 - int(former[i].sum()))
-            masks = [torch.tensor([[j in group for j in range(9)]]) for group in (sampled, strangers)]
-            matched = members(same_cluster(round.similarity[i : i + 1], *masks, matching)[0])
+            seen = torch.tensor(sorted(sampled | strangers))
+            compared, first = Links.of(torch.full_like(seen, i), seen, nodes=9), [j in sampled for j in seen.tolist()]
+            alike = same_cluster(round.similarity[i, seen], compared, torch.tensor(first), matching)
+            matched = set(seen[alike].tolist())
             expected = (members(former[i]) - sampled) | matched or members(former[i])
-            assert members(policy.neighbours[i]) == expected
+            assert set(policy.neighbours.heard_by(i).tolist()) == expected
             chosen = members(round.selected[i])
             assert chosen <= expected
             assert len(chosen) == min(3, len(expected))
             torch.testing.assert_close(round.after[i], round.trained[[i, *chosen]].mean(0))
-        changed += not torch.equal(policy.neighbours, former)
+        changed += not torch.equal(policy.neighbours.mask, former)
     assert changed
 
 
 def test_between_matchings_the_lists_rest_and_only_what_is_mixed_is_fetched(start):
     policy = short(stage_one=1, tau=10, k=2, l=4)
     run = start(policy).go()
-    lists = policy.neighbours.clone()
-    policy.neighbours = lists | torch.eye(6, dtype=torch.bool).roll(1, 1)  # lists longer than k
-    longer = policy.neighbours.clone()
+    longer = policy.neighbours.mask | torch.eye(6, dtype=torch.bool).roll(1, 1)  # lists longer than k
+    policy.neighbours = Links.from_mask(longer)
     drawn = [round.selected for round in run.go(6).rounds[1:]]
-    assert torch.equal(policy.neighbours, longer)
+    assert torch.equal(policy.neighbours.mask, longer)
     assert all(not (selected & ~longer).any() for selected in drawn)
     assert not all(torch.equal(selected, drawn[0]) for selected in drawn)
     for round in run.rounds[1:]:
@@ -325,8 +333,8 @@ def test_the_formula_is_in_the_summary_and_in_the_terminal(small_run):
 def test_lists_are_judged_against_known_clusters(start, make_clusters):
     policy = short(stage_one=1, tau=1)
     run = start(policy, topology=make_clusters(6, [0, 0, 0, 1, 1, 1])).go(3)
-    sizes = [len(members(row)) for row in policy.neighbours]
-    right = [len({j for j in members(row) if j // 3 == i // 3}) for i, row in enumerate(policy.neighbours)]
+    sizes = policy.neighbours.count.tolist()
+    right = [len({j for j in members(row) if j // 3 == i // 3}) for i, row in enumerate(policy.neighbours.mask)]
     found = run.rounds[-1].metrics
     assert found["matched"] == pytest.approx(np.mean(sizes))
     assert found["matched_precision"] == pytest.approx(np.mean(np.array(right) / sizes))
@@ -349,7 +357,7 @@ def test_k_and_l_of_everybody_is_gossip_with_everybody(start):
 def test_identical_clients_are_one_cluster(start, make_data):
     policy = short(stage_one=1, tau=1)
     start(policy, Uniform(), data=make_data(6, same=True)).go(6)
-    assert torch.equal(policy.neighbours, ~torch.eye(6, dtype=torch.bool))
+    assert torch.equal(policy.neighbours.mask, ~torch.eye(6, dtype=torch.bool))
 
 
 def test_the_budget_of_a_client_comes_before_k(start):
@@ -386,9 +394,10 @@ def test_a_neighbour_that_is_down_in_stage_one_keeps_its_place_by_what_was_seen_
     policy = short(stage_one=5, k=5, l=5)
     run = start(policy, Trace(str(file)), rounds=2).go(2)
     assert not run.rounds[1].selected[:, 2].any()
-    assert policy.neighbours[[0, 1, 3, 4, 5], 2].all()
-    assert torch.equal(policy.similarity[:, 2].nan_to_num(), run.rounds[0].similarity[:, 2].nan_to_num())
-    assert torch.equal(policy.neighbours[2], run.rounds[0].selected[2])  # it was not there to change its list
+    neighbours, similarity = policy.neighbours.mask, remembered(policy.similarity)
+    assert neighbours[[0, 1, 3, 4, 5], 2].all()
+    assert torch.equal(similarity[:, 2].nan_to_num(), run.rounds[0].similarity[:, 2].nan_to_num())
+    assert torch.equal(neighbours[2], run.rounds[0].selected[2])  # it was not there to change its list
 
 
 def test_with_a_substitution_a_neighbour_that_is_down_is_learned_from(start, tmp_path):
@@ -404,10 +413,12 @@ def test_who_has_lost_all_neighbours_out_of_sight_is_joined_by_the_most_similar_
     file.write_text("1 1 1 1 1 1\n1 1 1 1 1 1\n1 0 0 1 1 1\n")
     policy = short(stage_one=1, tau=3, k=2, l=3)
     run = start(policy, Trace(str(file)), rounds=3).go(2)
-    policy.neighbours[0] = torch.tensor([False, True, True, False, False, False])
+    neighbours = policy.neighbours.mask
+    neighbours[0] = torch.tensor([False, True, True, False, False, False])
+    policy.neighbours = Links.from_mask(neighbours)
     round = run.go().rounds[-1]
     best = set(sorted([3, 4, 5], key=lambda j: -round.similarity[0, j])[:2])
-    assert members(policy.neighbours[0]) == {1, 2} | best
+    assert set(policy.neighbours.heard_by(0).tolist()) == {1, 2} | best
     assert members(round.selected[0]) == best
 
 
@@ -443,3 +454,19 @@ def test_a_run_that_ends_before_its_first_matching_is_told_so(rounds, remarks, s
         assert run.trainer.remarks[0].startswith(
             "PANM matches no neighbours in 9 rounds (the first time would be after 10)"
         )
+
+
+@pytest.mark.parametrize("index", [0, 1])  # in stage one, and in a matching
+def test_among_very_many_clients_a_complete_graph_is_not_written_down(index):
+    n = 50_000
+    policy, everybody = PANM(k=2, l=4, stage_one=1, tau=1), AllPairs.of_nodes(n)
+    policy.neighbours, policy.similarity = everybody.draw(3, seed=5), LinkMemory.empty(n)
+    up = torch.ones(n, dtype=torch.bool)
+    topology = SimpleNamespace(budgets=None)
+    federation = SimpleNamespace(topology=topology, num_clients=n, num_nodes=n, num_servers=0, seed=0)
+    fields = {"reachable": everybody, "active": up, "receivers": up, "jobs": None, "phases": (), "hyperparameters": ()}
+    round = Round(index=index, federation=federation, available=everybody, candidates=everybody, **fields)
+    policy.on_propose(round)
+    assert (round.candidates.count == 3 + 4).all()
+    assert policy.neighbours.within(round.candidates).all()
+    assert "_ends" not in vars(everybody)

@@ -1,12 +1,14 @@
 import functools
 import itertools
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 
 from dfl_lightning.callbacks import FDMS, Bernoulli, FriendAccuracy, Gossip, GroupedCount, Trace, Uniform
+from dfl_lightning.callbacks.substitution import fdms as fdms_policy
 from dfl_lightning.data import Digits, LabelClusters
 from dfl_lightning.models import MLP
 from dfl_lightning.utils.errors import UserError
@@ -248,6 +250,50 @@ def test_theta_needs_an_end_of_the_run_and_a_server(at_a_server, start):
         at_a_server(LINES, FDMS(0.25), rounds=-1)
     with pytest.raises(UserError, match="theta_scale saves a server's comparisons; use --topology server"):
         start(Gossip(k=2), Uniform(), Bernoulli(0.5), FDMS(0.25))
+
+
+def many(clients):
+    """What `start` looks at in a federation of so many clients at a server."""
+    return SimpleNamespace(num_clients=clients, num_rounds=9, topology=SimpleNamespace(num_servers=1))
+
+
+def test_a_server_compares_all_pairs_of_very_many_clients_only_where_candidates_are_left_out(monkeypatch):
+    monkeypatch.setattr(fdms_policy, "machine_memory", lambda: 10**12)
+    with pytest.raises(
+        UserError,
+        match=r"all 49,995,000 pairs of clients, 1\.7 GB of scores, counts and candidates, in every round; "
+        r"set substitution\.theta_scale .* or use fewer than 10,000 clients",
+    ):
+        FDMS().start(many(10_000))
+    FDMS(0.25).start(many(10_000))
+    FDMS().start(many(9_999))
+
+
+@pytest.mark.parametrize("theta_scale", [None, 0.25])
+def test_pairs_that_do_not_fit_into_memory_are_refused(theta_scale, monkeypatch):
+    monkeypatch.setattr(fdms_policy, "machine_memory", lambda: fdms_policy.ROUND_BYTES * 5000**2)
+    FDMS(theta_scale).start(many(5000))
+    with pytest.raises(
+        UserError,
+        match=r"holds 12,502,500 pairs of clients, 425\.2 MB of .* this machine has .*: use at most 5,000 clients, or "
+        r"substitution Stale",
+    ):
+        FDMS(theta_scale).start(many(5001))
+    monkeypatch.setattr(fdms_policy, "machine_memory", lambda: None)  # a system that does not say
+    FDMS(theta_scale).start(many(9999))
+
+
+def test_scores_of_observed_pairs_are_shown_of_few_clients(at_a_server, monkeypatch):
+    fdms = FDMS()
+    round = at_a_server("1 1 1 0 0 0, 1 0 1 1 0 0", fdms).go(2).rounds[1]
+    expected = torch.full((7, 7), torch.nan, dtype=torch.float64)
+    for i, j in itertools.permutations(range(3), 2):
+        expected[i, j] = fdms.scores[i, j]
+    for i, j in itertools.permutations((0, 2, 3), 2):
+        expected[i, j] = fdms.scores[i, j]
+    torch.testing.assert_close(round.likeness, expected, rtol=0, atol=0, equal_nan=True)
+    monkeypatch.setattr(fdms_policy, "MOST_SHOWN", 5)
+    assert at_a_server(LINES, FDMS()).go(1).rounds[0].likeness is None
 
 
 # --- without a server -------------------------------------------------------------------------------------------------

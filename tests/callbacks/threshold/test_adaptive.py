@@ -40,7 +40,7 @@ def test_a_selection_without_similarities_is_refused(start):
         reads = frozenset({"threshold"})
 
         def on_compare(self, round):
-            round.scores = torch.ones(6, 6)
+            round.scores = torch.ones(len(round.candidates))
 
     with pytest.raises(UserError, match="reads similarities, and the selection Blind writes none"):
         start(Blind(), AdaptiveThreshold(), Uniform()).go()

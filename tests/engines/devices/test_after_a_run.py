@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from pairs import compare_pairs
 from pretended import DEVICE, everything_on
 from safetensors.torch import load_file
 
@@ -46,12 +47,12 @@ def gradients(run):
     found = engine.gradients(
         References.rows("models", torch.arange(6)), Training("local", 7, module.phases, ({"lr": 0.1},))
     )
-    compared = bank.compare(found, pairs, relative_to="models")
+    compared = compare_pairs(bank, found, pairs, relative_to="models")
     return [found, compared.cosines, compared.distances]
 
 
 def comparisons(run):
-    compared = run.module.bank.compare("models", ~torch.eye(6, dtype=torch.bool), centre=True)
+    compared = compare_pairs(run.module.bank, "models", ~torch.eye(6, dtype=torch.bool), centre=True)
     return [compared.cosines, compared.distances]
 
 

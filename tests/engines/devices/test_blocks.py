@@ -2,13 +2,13 @@
 
 import pytest
 import torch
+from pairs import compare_row_pairs
 from pretended import DEVICE, Elsewhere, everything_on
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from dfl_lightning.bank import matmul, mixing, similarity, sparse_similarity
 from dfl_lightning.bank.layout import Columns
-from dfl_lightning.bank.similarity import compare_rows
 from dfl_lightning.cli.arguments import split
 from dfl_lightning.cli.command import DFLCLI, read
 from dfl_lightning.utils.shipped_files import shipped
@@ -70,6 +70,8 @@ def test_few_columns_are_compared_in_little_memory():
     """Not in that of the widest block."""
     rows = torch.randn(24, 500).to(DEVICE)
     with Largest() as largest:
-        compare_rows(lambda start, stop: rows[:, start:stop], 24, torch.ones(24, 24).bool(), Columns(((0, 500),)), True)
+        compare_row_pairs(
+            lambda start, stop: rows[:, start:stop], 24, torch.ones(24, 24).bool(), Columns(((0, 500),)), True
+        )
     assert largest.sizes
     assert max(largest.sizes.values()) <= rows.numel()

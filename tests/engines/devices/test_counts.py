@@ -4,6 +4,7 @@ import functools
 
 import pytest
 import torch
+from pairs import compare_pairs
 from pretended import DEVICE, Count
 from torch import nn
 from torchmetrics import Metric
@@ -53,7 +54,7 @@ def all_pairs(f):
 def comparison(f, share=1.0, centre=False):
     pairs = torch.zeros(f.m, f.m, dtype=torch.bool)
     pairs[:, : max(1, int(share * f.m))] = True
-    f.bank.compare("models", pairs, centre=centre)
+    compare_pairs(f.bank, "models", pairs, centre=centre)
 
 
 def mix(f):
@@ -64,7 +65,7 @@ def mix(f):
 def ring(f, centre=False):
     pairs = torch.zeros(f.m, f.m, dtype=torch.bool)
     pairs[torch.arange(f.m), (torch.arange(f.m) + 1) % f.m] = True
-    f.bank.compare("models", pairs, centre=centre)
+    compare_pairs(f.bank, "models", pairs, centre=centre)
 
 
 VERBS = {

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from pairs import compare_pairs
 from pretended import DEVICE, DISORDERED
 
 from dfl_lightning import models
@@ -62,5 +63,5 @@ def test_shipped_networks_train_in_a_fixed_order(federation, make_data, count, o
     trained = here.engine.train(References.rows("models", everybody), here.training(epochs=1))
     assert trained.finite.all()
     here.engine.evaluate(References.rows("trained", everybody), "val")
-    here.bank.compare("trained", torch.ones(2, 2, dtype=torch.bool), centre=True)
+    compare_pairs(here.bank, "trained", torch.ones(2, 2, dtype=torch.bool), centre=True)
     here.bank.mix([(torch.full((2, 2), 0.5), "trained")], "models", everybody)

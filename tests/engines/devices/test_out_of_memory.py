@@ -8,6 +8,7 @@ import banks
 import numpy as np
 import pytest
 import torch
+from pairs import compare_pairs
 from pretended import DEVICE, Scarce, everything_on
 from torch import nn
 
@@ -74,7 +75,7 @@ def verbs(f):
     yield from (scores.losses, *scores.metrics.values())
     pairs = torch.ones(m, m, dtype=torch.bool)
     for options in ({}, {"relative_to": "start", "centre": True}, {"relative_to": "other"}):
-        compared = bank.compare("trained", pairs, **options)
+        compared = compare_pairs(bank, "trained", pairs, **options)
         yield from (compared.cosines, compared.distances)
     yield bank.squared_lengths("trained", torch.arange(m))
     bank.scratch("aside", torch.float64)

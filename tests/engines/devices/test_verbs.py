@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from pairs import compare_pairs
 from pretended import DEVICE, Elsewhere
 from torch import nn
 
@@ -45,9 +46,9 @@ def compare(here, there):
             scores.append(engine.evaluate(References.rows("models", torch.tensor([3]), torch.tensor([-1])), "test"))
         pairs = torch.tensor([[0, 1, 1], [1, 0, 0], [0, 1, 0]]).bool()
         compared = [
-            bank.compare("trained", pairs),
-            bank.compare("trained", pairs, relative_to="start", centre=True),
-            bank.compare(gradients, pairs, relative_to="other"),
+            compare_pairs(bank, "trained", pairs),
+            compare_pairs(bank, "trained", pairs, relative_to="start", centre=True),
+            compare_pairs(bank, gradients, pairs, relative_to="other"),
         ]
         bank.mix([(torch.rand(4, 4, generator=torch.Generator().manual_seed(0)), "trained")], "other", torch.arange(4))
         bank.mix([(torch.eye(4)[[1, 2]], "trained")], "models", torch.tensor([True, False, True, False]))
@@ -149,7 +150,7 @@ def test_no_reduced_precision_can_reach_a_row(federation, count):
     everybody, weights = torch.arange(6), torch.full((6, 6), 1 / 6)
     there.bank.materialise(References((Term("models", weights),), everybody))
     there.engine.train(References.rows("models", everybody), replace(there.training(), phases=()))
-    there.bank.compare("trained", torch.ones(6, 6).bool(), centre=True)
+    compare_pairs(there.bank, "trained", torch.ones(6, 6).bool(), centre=True)
     there.bank.mix([(torch.eye(6), "trained")], "models", everybody)
     there.bank.abandon()
     there.engine.train(References.rows("models", everybody), replace(there.training(), phases=()))

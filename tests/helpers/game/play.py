@@ -182,19 +182,19 @@ class Game:
             return
 
         # weights are shares of those who may speak
-        weights, receivers = round.weights, round.receivers
+        weights, receivers = round.voters.dense(round.weights, 0.0), round.receivers
         assert trained is not None
         assert not weights[~receivers].any()
         assert not weights[:, down].any()
         sums = weights.sum(1)
         mixes = receivers & (weights != 0).any(1)
         torch.testing.assert_close(sums[mixes], torch.ones_like(sums[mixes]), rtol=0, atol=1e-6)
-        allowed = round.reachable | torch.eye(n, dtype=torch.bool)
+        allowed = round.reachable.mask | torch.eye(n, dtype=torch.bool)
         if self.trainer.policy(cb.Substitution) is None:
             assert not weights[:, :n][~allowed].any()
 
         # whom nobody can hear, or who hears nobody, keeps its own model
-        alone = receivers & ~round.reachable.any(1)
+        alone = receivers & (round.reachable.count == 0)
         assert torch.equal(models[alone], trained[alone])
         rest = ~mixes
         assert torch.equal(models[rest], trained[rest])

@@ -1,7 +1,7 @@
 """The same federation under other ids: who a client is must not matter, only what it has, draws and whom it hears.
 
-Draws come from streams that are named by client (`dfl_lightning.utils.random_streams`). A renamed client takes its
-former streams along, and numbers that were drawn for each node go with their nodes.
+Draws come from streams that are named by client (`dfl_lightning.utils.random_streams`), or belong to a link. A renamed
+client takes its former streams and links along, and numbers that were drawn for each node go with their nodes.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
+from dfl_lightning.links.draws import uniform
 from dfl_lightning.utils import random_streams
 
 
@@ -105,6 +106,7 @@ def renamed_draws(names: Names, rules: Mapping[str, Rule]) -> Iterator[None]:
     with (
         patch("dfl_lightning.utils.random_streams.stream_seed", seed_of),
         patch("dfl_lightning.models.init.stream_seed", seed_of),
+        patch("dfl_lightning.links.links.uniform", lambda i, j, seed: uniform(names.rows[i], names.rows[j], seed)),
         RenamedDraws(names, rules, purposes),
     ):
         yield

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import networkx as nx
 import torch
+from matrices import LedgerMatrices, seen_as_matrices
 from torch.utils.data import TensorDataset
 
 from dfl_lightning.data import FromDataset
@@ -38,7 +39,11 @@ def through_a_file(state):
 
 
 class Run:
-    """A set-up run that goes on for as many rounds as it is asked to."""
+    """A set-up run that goes on for as many rounds as it is asked to.
+
+    Its `rounds` have matrices where a round has lists of links, which read well for a handful of clients; `record` is
+    the round as it was.
+    """
 
     def __init__(self, policies, clients, rounds, topology, data, model, trainer):
         self.clients = clients
@@ -73,7 +78,8 @@ class Run:
             protocol.commit(round)
             boundary = self.bank.boundary
             self.bank.boundary = boundary._replace(closed=True, callbacks=protocol.capture())
-            record = SimpleNamespace(**{**vars(self.witness), **vars(round)})
+            matrices = {**seen_as_matrices(round), "ledger": LedgerMatrices(round.ledger)}
+            record = SimpleNamespace(**{**vars(self.witness), **vars(round), **matrices})
             record.after, record.metrics = boundary.rows["models"].cpu().clone(), boundary.metrics
             for name in ("num_clients", "num_nodes", "num_servers", "clusters", "dropped", "participants"):
                 setattr(record, name, getattr(round, name))

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from dfl_lightning import callbacks as cb
 from dfl_lightning.data import FromDataset
+from dfl_lightning.links import LinkMemory, Links
 from dfl_lightning.models import MLP
 from tester.renaming import Names
 from tester.rounds import Run, toy_data
@@ -126,11 +127,11 @@ def picture(run: Run) -> dict[str, Any]:
     rows = {**run.bank.boundary.rows, "reported": run.bank.materialise(run.module.reported())}
     found = {
         "index": record.record.index,
-        "round": {name: value for name, value in vars(record.record).items() if isinstance(value, Tensor)},
+        "round": {name: value for name in vars(record.record) if isinstance(value := getattr(record, name), Tensor)},
         "trained": record.trained,
         "participants": record.participants,
         "substitutes": [substitutes.rows for substitutes in record.substitutes],
-        "ledger": {**vars(record.record.ledger), "proxies": record.record.ledger.proxies},
+        "ledger": vars(record.ledger),
         "metrics": record.metrics,
         "rows": rows,
         "state": {type(policy).__name__: vars(policy) for policy in run.trainer.policies()},
@@ -144,6 +145,10 @@ def leaves(name: str, value: Any) -> Iterator[tuple[str, Any]]:
         inner = value.items() if isinstance(value, dict) else enumerate(value)
         for key, item in inner:
             yield from leaves(f"{name}.{key}".removeprefix("."), item)
+    elif isinstance(value, Links):
+        yield name, value.mask
+    elif isinstance(value, LinkMemory):
+        yield name, value.links.dense(value.values.double())
     else:
         yield name, value.clone() if isinstance(value, Tensor) else copy.deepcopy(value)
 

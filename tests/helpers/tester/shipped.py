@@ -56,7 +56,7 @@ class Scoring(cb.Gossip):
     def on_compare(self, round):
         scores = torch.ones(round.num_nodes, dtype=torch.float64)
         scores[: round.num_clients] = round.data.sizes("train").double()
-        round.scores = scores.expand(round.num_nodes, -1).clone()
+        round.scores, round.own_scores = scores[round.candidates.senders], scores
 
 
 def at_a_rate(name: str, make: Callable[..., cb.Dropout]) -> Listed:
@@ -109,7 +109,6 @@ def backwards() -> cb.SignFlip:
 EITHER = ("clients", "server")
 ADAPTIVE = (cb.AdaptiveThreshold,)
 APART = {"init": "independent"}
-COINS = {"DPFL coins": by_place}
 NOISE = {"outgoing GaussianNoise": by_place}
 
 LISTED: dict[str, list[Listed]] = {
@@ -126,9 +125,9 @@ LISTED: dict[str, list[Listed]] = {
         Listed("afind, weights", lambda: cb.AFIND(proxy="weight", center=False), ADAPTIVE),
         Listed("afind, first batch", lambda: cb.AFIND(proxy="grad_batch"), ADAPTIVE),
         Listed("afind as printed", afind_by_the_letter, (threshold_by_the_letter,)),
-        Listed("dpfl", lambda: cb.DPFL(budget=2, initial_epochs=2), draws=COINS),
-        Listed("dpfl, all again", lambda: cb.DPFL("all", initial_epochs=2, period=2, repeat_bggc=True), draws=COINS),
-        Listed("dpfl as printed", lambda: cb.DPFL(budget=2, initial_epochs=2, rule="literal"), draws=COINS),
+        Listed("dpfl", lambda: cb.DPFL(budget=2, initial_epochs=2)),
+        Listed("dpfl, all again", lambda: cb.DPFL("all", initial_epochs=2, period=2, repeat_bggc=True)),
+        Listed("dpfl as printed", lambda: cb.DPFL(budget=2, initial_epochs=2, rule="literal")),
         # two rounds of stage one, then a matching in every other round
         Listed("panm", lambda: cb.PANM(k=2, l=2, stage_one=2, tau=2)),
         Listed("panm by losses", lambda: cb.PANM("loss", k=2, l=2, stage_one=2, tau=2)),

@@ -1,0 +1,64 @@
+"""Functions of lists of links as functions of matrices, receiver by sender: what references are written with."""
+
+import torch
+
+from dfl_lightning.links import Links
+
+
+def told_by_matrices(function, numbers=1, fill=0.0, by_receiver=False):
+    """function(numbers [E] ..., links, settings ...) as one of (matrices [r, n] ..., mask of the links, settings ...).
+
+    The result is a matrix with `fill` outside the links, unless there is one number for each receiver.
+    """
+
+    def told(*arguments, **settings):
+        matrices, mask, rest = arguments[:numbers], arguments[numbers], arguments[numbers + 1 :]
+        links = Links.from_mask(mask)
+        found = function(*(matrix[mask] for matrix in matrices), links, *rest, **settings)
+        return found if by_receiver else links.dense(found, fill)
+
+    return told
+
+
+def everywhere(matrix):
+    """Links wherever the matrix has an entry."""
+    return torch.ones_like(matrix, dtype=torch.bool)
+
+
+def own_rows(matrix):
+    """Where the entries are receivers' own, in a matrix [n, P]."""
+    return torch.eye(*matrix.shape, dtype=torch.bool)
+
+
+def remembered(memory, fill=float("nan")):
+    """What a `LinkMemory` holds, as a matrix with `fill` where it holds nothing."""
+    return memory.links.dense(memory.values, fill)
+
+
+def seen_as_matrices(round):
+    """The lists of a round, and the numbers beside them, as matrices by name: receiver by sender, NaN = unknown."""
+    seen = {name: getattr(round, name) for name in ("reachable", "available", "candidates", "selected")}
+    seen = {name: None if links is None else links.mask for name, links in seen.items()}
+    for name, links in (("similarity", round.candidates), ("scores", round.candidates)):
+        numbers = getattr(round, name)
+        seen[name] = None if numbers is None else links.dense(numbers)
+    for name in ("votes", "weights"):
+        numbers = getattr(round, name)
+        seen[name] = None if numbers is None else round.voters.dense(numbers, 0.0)
+    if round.stand_in is not None:  # outside of what is selected, everybody speaks for itself
+        seen["stand_in"] = torch.arange(round.num_nodes).repeat(round.num_nodes, 1)
+        seen["stand_in"][round.selected.receivers, round.selected.senders] = round.stand_in
+    if round.likeness is not None:
+        seen["likeness"] = remembered(round.likeness)
+    return seen
+
+
+class LedgerMatrices:
+    """A ledger whose lists are matrices."""
+
+    def __init__(self, ledger):
+        self.sizes, self.held, self.repeated = ledger.sizes, ledger.held, ledger.repeated
+        self.models, self.mixed, self.kept = ledger.models.mask, ledger.mixed.mask, ledger.kept.mask
+        self.proxies, self.used = ledger.proxies.mask, ledger.used.mask
+        self.again = ledger.models.dense(ledger.again, 0)
+        self.parts = {part: links.mask for part, links in ledger.parts.items()}
