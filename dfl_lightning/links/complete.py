@@ -54,7 +54,7 @@ class AllPairs(Links):
         return int(self.hears.sum()) * int(self.speaks.sum()) - int((self.hears & self.speaks).sum())
 
     def between(self, receivers: Tensor | None = None, senders: Tensor | None = None) -> AllPairs:
-        """The links of some receivers and senders.
+        """The links of some receivers and senders; these pairs themselves, and the list of them, where that is all.
 
         Args:
             receivers: bool [n]; None: all.
@@ -62,7 +62,8 @@ class AllPairs(Links):
         """
         hears = self.hears if receivers is None else self.hears & receivers
         speaks = self.speaks if senders is None else self.speaks & senders
-        return AllPairs(hears, speaks)
+        same = torch.equal(hears, self.hears) and torch.equal(speaks, self.speaks)
+        return self if same else AllPairs(hears, speaks)
 
     def alike(self, groups: Tensor) -> Links:
         """The links between nodes of the same group; only these are written down.

@@ -128,7 +128,9 @@ class Links:
 
     # --- as sets ------------------------------------------------------------------------------------------------------
     def keep(self, where: Tensor) -> Links:
-        """The links where bool [E] holds."""
+        """The links where bool [E] holds, the list itself where all of them do; or those at ascending places, long."""
+        if where.dtype == torch.bool and bool(where.all()):
+            return self
         return Links(self.receivers[where], self.senders[where], self.nodes, self.rows)
 
     def between(self, receivers: Tensor | None = None, senders: Tensor | None = None) -> Links:
@@ -145,7 +147,7 @@ class Links:
             kept &= receivers[self.receivers]
         if senders is not None:
             kept &= senders[self.senders]
-        return self if bool(kept.all()) else self.keep(kept)
+        return self.keep(kept)
 
     def alike(self, groups: Tensor) -> Links:
         """The links between nodes of the same group.

@@ -70,6 +70,8 @@ class LinkMemory:
         values = values.to(self.values.dtype)
         if bool((at >= 0).all()):  # nothing new
             self.values = self.values.index_put((at,), values)
+            if len(links) == len(self.links):
+                self.links = links  # the same ones: a list finds itself at once
             return
         together = self.links.union(links)
         kept = self.values.new_empty(len(together))
