@@ -29,7 +29,7 @@ from hypothesis import strategies as st
 
 from dfl_lightning import UserError
 from dfl_lightning.callbacks.dropout.trace import read_trace
-from dfl_lightning.checkpoints.io import read_checkpoint
+from dfl_lightning.checkpoints.io import FORMAT, read_checkpoint
 from dfl_lightning.cli import command as cli
 from dfl_lightning.data import FEMNIST, Digits
 from dfl_lightning.data.leaf import read_leaf_file
@@ -209,7 +209,7 @@ def saved(content):
 STATE = {"fc.weight": torch.arange(6.0).reshape(2, 3), "fc.bias": torch.zeros(2)}
 CHECKPOINT = {
     "dfl_lightning": {
-        **{"format": 2, "metrics": {"train_loss": 1.0}, "network": {"name": "MLP"}, "clients": CLIENTS},
+        **{"format": FORMAT, "metrics": {"train_loss": 1.0}, "network": {"name": "MLP"}, "clients": CLIENTS},
         **{"nodes": CLIENTS, "seed": 0, "data": "Digits", "rows": "torch.float32", "row sets": ["models"]},
         **{"reported": "models", "policies": {}, "config": {}},
     },

@@ -35,8 +35,8 @@ ABOUT = {
 }
 """What a checkpoint says about its run, and the types of that."""
 
-FORMAT = 2
-"""Of what `dfl_lightning` adds to a checkpoint; another number is refused. Since 2, pieces have checksums."""
+FORMAT = 3
+"""Of what `dfl_lightning` adds to a checkpoint; another number is refused. Since 3, policies keep lists of links."""
 
 SMALL = 2**20
 """Bytes of a part of a file that is compared with its checksum even where the rows, the largest parts, are not read."""

@@ -20,9 +20,8 @@ from pathlib import Path
 from dfl_lightning.utils.locks import FolderLock
 lock = FolderLock()
 lock.take(Path(sys.argv[1]))
-child = os.fork()
-if child:
-    print(child, flush=True)
+if not os.fork():
+    print(os.getpid(), flush=True)  # said by the child: until it has run, it is a copy that holds the lock
 time.sleep(600)
 """
 
