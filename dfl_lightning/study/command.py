@@ -27,7 +27,7 @@ A study file names rows (methods), columns (tasks) and seeds; docs/studies.md sa
 FILE is a path or the name of a shipped study: dfl-study list. Everything lies in
 studies/<name>/, or where --to says. Cells go on where they were stopped or killed.
 
-  dfl-study run digits_small --explain     how many cells, hours and bytes
+  dfl-study run digits_small --explain     how many cells, how long and how much memory
   dfl-study run digits_small -j 2          train what is not done yet, two at a time
   dfl-study run digits_small --slurm --slurm.timeout_min 60    the same as jobs of a cluster
   dfl-study table digits_small             what is there so far, as Markdown
@@ -81,7 +81,7 @@ def make_parser() -> argparse.ArgumentParser:
             help = "cells at a time; default 1, with --slurm as many as the cluster lets"
             one.add_argument("-j", "--jobs", metavar="N", type=int, help=help)
         if name == "run":
-            one.add_argument("--explain", action="store_true", help="cells, hours and memory; times a few rounds")
+            one.add_argument("--explain", action="store_true", help="cells, time and memory; times a few rounds")
             one.add_argument("--slurm", action="store_true", help="submit the cells as jobs, and return")
             help = "an option of the jobs: timeout_min, partition, gpus_per_node, cpus_per_task, mem_gb, ..."
             one.add_argument("--slurm.NAME", metavar="VALUE", help=help)
@@ -131,7 +131,7 @@ def run(words: argparse.Namespace) -> int:
 
         if tuned is None and study.tune is not None:
             number = f"{study.tune.trials} trials of each row and column"
-            print(f"tune: {number} come first; their time is not among the hours below, nor are the chosen values")
+            print(f"tune: {number} come first; their time is not in the times below, nor are the chosen values")
         for line in explain(plan, jobs):
             print(line, flush=True)
         return 0

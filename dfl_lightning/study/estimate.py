@@ -1,4 +1,4 @@
-"""`dfl-study run --explain`: how many cells, hours and bytes, from a few rounds that are timed."""
+"""`dfl-study run --explain`: how many cells, how long and how much memory, from a few rounds that are timed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from dfl_lightning.study.plan import Cell, Plan
 from dfl_lightning.study.progress import Rates
 from dfl_lightning.study.resolve import config_text
 from dfl_lightning.study.running import cores
-from dfl_lightning.study.words import counted
+from dfl_lightning.study.words import about, counted
 from dfl_lightning.utils.errors import UserError
 
 ENOUGH = 20.0
@@ -78,7 +78,7 @@ def explain(plan: Plan, jobs: int) -> Iterator[str]:
     rates = {key: timing.seconds for key, timing in timings.items()}
     spendings = {key: timing.spent or timing.seconds for key, timing in timings.items()}
     seconds, spent, marks = 0.0, 0.0, set()
-    yield f"{'row':24} {'column':20} {'cells':>5} {'rounds':>6} {'s/round':>9} {'hours':>8} {'core hours':>10}"
+    yield f"{'row':24} {'column':20} {'cells':>5} {'rounds':>6} {'s/round':>9} {'time':>12} {'of one core':>12}"
     for row, column in study.pairs():
         left = [cell for cell in here if (cell.row, cell.column) == (row, column) and not states[cell.folder].is_done]
         if not left:
@@ -89,16 +89,16 @@ def explain(plan: Plan, jobs: int) -> Iterator[str]:
         rounds = sum(cell.rounds - states[cell.folder].rounds for cell in left)
         seconds += rounds * (rate or 0.0)
         spent += rounds * (spending or 0.0)
-        hours = [f"{rounds * each / 3600:.2f}" if each is not None else "?" for each in (rate, spending)]
-        about = "?" if rate is None else f"{mark}{rate:.2f}"
-        yield f"{row[:24]:24} {column[:20]:20} {len(left):5} {left[0].rounds:6} {about:>9} {hours[0]:>8} {hours[1]:>10}"
+        times = [about(rounds * each) if each is not None else "?" for each in (rate, spending)]
+        each = "?" if rate is None else f"{mark}{rate:.2f}"
+        yield f"{row[:24]:24} {column[:20]:20} {len(left):5} {left[0].rounds:6} {each:>9} {times[0]:>12} {times[1]:>12}"
     if any(rate is None for rate in rates.values()):
         yield f"?: no round ended within {PATIENCE:.0f} s, and it is not in the sum"
     if "~" in marks:
         yield "~: not timed itself; from the same row in another column and another row in the same column"
-    alone = f"together {seconds / 3600:.1f} hours with one cell at a time on {threads} thread{'s' * (threads > 1)}"
-    several = f", {seconds / jobs / 3600:.1f} hours with -j {jobs}" * (jobs > 1)
-    yield f"{alone}{several}; {spent / 3600:.1f} core hours, which do not depend on what else the machine does"
+    alone = f"together {about(seconds)} with one cell at a time on {threads} thread{'s' * (threads > 1)}"
+    several = f", {about(seconds / jobs)} with -j {jobs}" * (jobs > 1)
+    yield f"{alone}{several}; {about(spent)} of one core, which do not depend on what else the machine does"
     memory = max((timing.memory or 0 for timing in timings.values()), default=0)
     if memory:
         yield f"memory of a cell: up to {memory / 2**30:.2f} GiB, the libraries included; {jobs} at a time"

@@ -13,7 +13,7 @@ from rich.progress import Progress as Bar
 
 from dfl_lightning.study.cell_state import CellState, state_of
 from dfl_lightning.study.plan import Cell
-from dfl_lightning.study.words import as_time
+from dfl_lightning.study.words import as_time, counted
 
 PERIOD = 1.0
 """Seconds between two looks at how far the cells are."""
@@ -47,8 +47,9 @@ class Progress:
         self._states[cell.folder] = state_of(cell)
         self._begun[cell.folder] = (time.monotonic(), self._states[cell.folder].rounds)
         if self._bar is None:
-            at = self._states[cell.folder].rounds
-            print(f"{cell.label}: {f'goes on after round {at}' if at else 'starts'}", flush=True)
+            done = self._states[cell.folder].rounds
+            how = f"goes on after {counted(done, 'round')}" if done else "starts"
+            print(f"{cell.label}: {how}", flush=True)
 
     def ended(self, state: CellState) -> None:
         """No process works at a cell any more."""
@@ -92,7 +93,8 @@ class Progress:
 
     def _end_of(self, state: CellState) -> str:
         if not state.is_done:
-            return f"{state.word} after round {state.rounds}{f': {state.why}' if state.why else ''}"
+            after = f" after {counted(state.rounds, 'round')}" if state.rounds else ""
+            return f"{state.word}{after}{f': {state.why}' if state.why else ''}"
         accuracy = state.accuracy(self._accuracy)
         return "done" if accuracy is None else f"done, {100 * accuracy:.2f} %"
 

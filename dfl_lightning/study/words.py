@@ -29,3 +29,18 @@ def as_time(seconds: float) -> str:
     days, hours = divmod(hours, 24)
     clock = f"{hours}:{minutes:02}:{rest:02}" if hours or days else f"{minutes}:{rest:02}"
     return f"{days} day{'s' * (days > 1)} {clock}" if days else clock
+
+
+def about(seconds: float) -> str:
+    """A time that is only estimated, in the unit that suits it.
+
+    Example:
+        >>> about(0.3), about(48), about(300), about(2 * 3600 + 1800)
+        ('0.3 s', '48 s', '5.0 minutes', '2.5 hours')
+    """
+    if seconds < 9.95:
+        return f"{seconds:.1f} s"
+    if seconds < 99.5:
+        return f"{seconds:.0f} s"
+    minutes = seconds / 60
+    return f"{minutes:.1f} minutes" if minutes < 99.5 else f"{minutes / 60:.1f} hours"

@@ -3,7 +3,7 @@
 import pytest
 
 from dfl_lightning.study import checking, estimate
-from dfl_lightning.study.cell_state import state_of
+from dfl_lightning.study.cell_state import state_of, write_failure
 from dfl_lightning.study.command import main
 from dfl_lightning.study.estimate import Timing
 from dfl_lightning.study.progress import Progress, Rates
@@ -29,16 +29,32 @@ def timed(monkeypatch):
 def test_every_row_is_timed_once_and_every_column(planned, timed):
     lines = list(estimate.explain(planned(rows=ROWS, seeds=[0, 1]), jobs=1))
     assert timed == [("A", "IID"), ("B", "IID"), ("C", "IID"), ("A", "rotated")]
-    table = {tuple(line.split()[:2]): line.split()[2:] for line in lines if line.split()[0] in ROWS}
-    assert table["C", "IID"] == ["2", "4", "40.00", "0.09", "0.01"]
-    assert table["C", "rotated"] == ["2", "4", "~120.00", "0.27", "0.01"]
-    # (1 + 2 + 4) times (10 + 30) seconds, 4 rounds, 2 seeds
-    assert any(line.startswith(f"together {7 * 40 * 4 * 2 / 3600:.1f} hours") for line in lines)
-    assert lines[-2].endswith(
-        f"{7 * 2 * 4 * 2 / 3600:.1f} core hours, which do not depend on what else the machine does"
-    )
+    table = {tuple(line.split()[:2]): " ".join(line.split()[2:]) for line in lines if line.split()[0] in ROWS}
+    assert table["C", "IID"] == "2 4 40.00 5.3 minutes 32 s"  # 8 rounds
+    assert table["C", "rotated"] == "2 4 ~120.00 16.0 minutes 32 s"
+    # (1 + 2 + 4) times (10 + 30) seconds, 4 rounds, 2 seeds; of a core, (1 + 2 + 4) times 2
+    assert lines[-2].startswith("together 37.3 minutes with one cell at a time on ")
+    assert lines[-2].endswith("; 1.9 minutes of one core, which do not depend on what else the machine does")
     assert lines[-1] == "memory of a cell: up to 1.00 GiB, the libraries included; 1 at a time"
     assert lines[1] == "12 cells of 3 rows, 2 columns, 2 seeds: 12 waiting"
+
+
+@pytest.mark.parametrize(
+    ("rate", "row", "alone", "by_two"),
+    [
+        (0.02, "0.2 s", "0.5 s", "0.2 s"),
+        (1.0, "8.0 s", "24 s", "12 s"),
+        (10.0, "80 s", "4.0 minutes", "2.0 minutes"),
+        (1000.0, "2.2 hours", "6.7 hours", "3.3 hours"),
+    ],
+)
+def test_a_time_has_the_unit_that_suits_it(planned, timed, monkeypatch, rate, row, alone, by_two):
+    monkeypatch.setattr(estimate, "time_cell", lambda cell, threads: Timing(rate, rate))
+    lines = list(estimate.explain(planned(rows=ROWS, columns={"IID": {}}, seeds=[0, 1]), jobs=2))
+    of_row = next(line for line in lines if line.startswith("A "))  # 2 seeds of 4 rounds; there are 3 rows
+    assert " ".join(of_row.split()[5:]) == f"{row} {row}"
+    assert lines[-1].startswith(f"together {alone} with one cell at a time on ")
+    assert f", {by_two} with -j 2; {alone} of one core, " in lines[-1]
 
 
 def test_what_is_done_is_neither_timed_nor_counted(planned, timed, pretend):
@@ -93,6 +109,24 @@ def test_the_time_that_is_left_is_shared_by_the_processes(planned, pretend):
     assert (
         progress.counts() == "1/3 cells done · 0 running · 0 failed · 0:08 left"
     )  # 2 cells of 4 rounds of 2 s, by two
+
+
+@pytest.mark.parametrize(
+    ("rounds", "said"),
+    [
+        (0, "failed: round 0: training of client 1 diverged"),
+        (1, "failed after 1 round: round 1: training of client 1 diverged"),
+        (3, "failed after 3 rounds: round 3: training of client 1 diverged"),
+    ],
+)
+def test_a_cell_that_fails_names_its_round_once(planned, pretend, capsys, rounds, said):
+    plan = planned(columns={"IID": {}})
+    cell = plan.distinct()[0]
+    run = pretend(cell, status="running", rounds=rounds)
+    (run / "metrics.csv").write_text("round\n" + "".join(f"{r}\n" for r in range(rounds)))
+    write_failure(cell, f"round {rounds}: training of client 1 diverged")
+    Progress(plan.distinct(), 1, "acc_last").ended(state_of(cell))
+    assert capsys.readouterr().out.startswith(f"{cell.label}: {said} · ")
 
 
 def test_where_nothing_is_left_no_time_is_said(planned, pretend):
