@@ -164,7 +164,7 @@ class RoundProtocol:
         )
 
     def _settle_availability(self, round: Round) -> None:
-        """Receivers are those who are up, or the servers; senders too unless a substitution speaks for the others."""
+        """Receivers are those who are up, or the servers; senders too unless a substitution replaces the others."""
         round.receivers = round.active.clone()
         if round.num_servers:
             round.receivers[: round.num_clients] = False

@@ -29,7 +29,7 @@ from dfl_lightning.callbacks import (
     Trace,
     Uniform,
 )
-from dfl_lightning.callbacks.base import spoken_terms
+from dfl_lightning.callbacks.base import mixed_terms
 from dfl_lightning.data import FromDataset
 from dfl_lightning.engines.jobs import Evaluation
 from dfl_lightning.links import Links
@@ -466,7 +466,7 @@ def test_a_model_that_is_looked_at_and_mixed_costs_once():
 def test_models_from_before_the_training_cost_as_much():
     class Lazy(Uniform):
         def on_mix(self, round):
-            ((weights, _),) = spoken_terms(round, round.weights, round.receivers)
+            ((weights, _),) = mixed_terms(round, round.weights, round.receivers)
             round.mix([(weights, "models")], into="models", where=round.receivers)
 
     assert costs(go(Gossip(k=2), Lazy())[1]) == [8, 0, 0, 4 * 8 * WIDTH]

@@ -166,7 +166,7 @@ class Threshold(Policy):
 
 
 class Substitution(Policy):
-    """Who speaks for the clients that dropped out: writes `stand_in` (and `substitutes`) in `on_substitute`."""
+    """Who stands in for the clients that dropped out: writes `stand_in` (and `substitutes`) in `on_substitute`."""
 
 
 class Aggregation(Policy):
@@ -190,11 +190,11 @@ class Aggregation(Policy):
         assert round.voters is not None
         assert round.weights is not None
         where = round.receivers & round.voters.any(round.weights != 0)
-        round.mix(spoken_terms(round, round.weights, where), into="models", where=where)
+        round.mix(mixed_terms(round, round.weights, where), into="models", where=where)
 
 
-def spoken_terms(round: Round, weights: Tensor, where: Tensor) -> list[tuple[Weights, str]]:
-    """Weights of the rows that speak as summands (weights, row set) of receivers' new models.
+def mixed_terms(round: Round, weights: Tensor, where: Tensor) -> list[tuple[Weights, str]]:
+    """Weights of all rows that are mixed, as summands (weights, row set) of receivers' new models.
 
     Args:
         round: after the substitution.
@@ -210,10 +210,10 @@ def spoken_terms(round: Round, weights: Tensor, where: Tensor) -> list[tuple[Wei
     terms = [(every.keep(rows < n), "trained")]
     for block, substitutes in enumerate(round.substitutes):
         first = n + block * m
-        spoken = every.keep((rows >= first) & (rows < first + m))
-        terms.append((replace(spoken, rows=spoken.rows - first), substitutes.rows))
+        of_block = every.keep((rows >= first) & (rows < first + m))
+        terms.append((replace(of_block, rows=of_block.rows - first), substitutes.rows))
         if substitutes.relative:
-            moved = torch.zeros(shape[0], dtype=torch.float64).index_add_(0, spoken.jobs, spoken.shares)
+            moved = torch.zeros(shape[0], dtype=torch.float64).index_add_(0, of_block.jobs, of_block.shares)
             own = Weights.of_rows(torch.nonzero(where).squeeze(1), n, moved)
             terms.append((own.keep(own.shares != 0), "models"))
     return terms

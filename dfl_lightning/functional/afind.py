@@ -205,7 +205,7 @@ def boltzmann_weights(losses: Tensor, votes: Tensor, voters: Links, temperature:
             finite counts as infinite.
         votes: how often the row enters the receiver's sum, [E]: bool, or numbers >= 0 where a row stands in for several
             clients or for a part of one.
-        voters: receivers and the rows that may speak to them.
+        voters: receivers and the rows that they may mix.
         temperature: T > 0; a large T tends to plain shares of the votes.
 
     Returns:

@@ -1,7 +1,7 @@
 """From selected senders to the rows that a receiver averages: votes, weights from votes, a server's step.
 
-Votes and weights are numbers beside a list of voters: pairs (receiver, row), rows being nodes and then whoever else may
-speak.
+Votes and weights are numbers beside a list of voters: pairs (receiver, row), rows being nodes and then what else may be
+mixed.
 """
 
 from __future__ import annotations
@@ -55,18 +55,18 @@ def count_votes(
         raise ValueError(f"{rows} rows cannot hold a row for each of {n} clients")
     if ((stand_in < -1) | (stand_in >= rows)).any():
         raise ValueError(f"a stand-in must be -1 or one of the {rows} rows")
-    spoken = stand_in >= 0
-    silent = selected.sum(~spoken)
-    present = selected.between(receivers=silent > 0, senders=active)
-    split = silent.double() / present.count.clamp(min=1)
+    known = stand_in >= 0
+    absent = selected.sum(~known)
+    present = selected.between(receivers=absent > 0, senders=active)
+    split = absent.double() / present.count.clamp(min=1)
     own = torch.nonzero(receivers | include_self).squeeze(1)
     parts = (
-        (selected.receivers[spoken], stand_in[spoken], torch.ones(int(spoken.sum()), dtype=torch.float64)),
+        (selected.receivers[known], stand_in[known], torch.ones(int(known.sum()), dtype=torch.float64)),
         (present.receivers, present.senders, split[present.receivers]),
         (own, own, include_self[own].double()),
     )
-    listeners, spoken_by, numbers = (torch.cat(several) for several in zip(*parts, strict=True))
-    codes, places = (listeners * rows + spoken_by).unique(return_inverse=True)
+    receiving, voted_for, numbers = (torch.cat(several) for several in zip(*parts, strict=True))
+    codes, places = (receiving * rows + voted_for).unique(return_inverse=True)
     votes = torch.zeros(len(codes), dtype=torch.float64).index_add_(0, places, numbers)
     return Links.coded(codes, n, rows), votes
 
@@ -76,7 +76,7 @@ def uniform_weights(votes: Tensor, voters: Links) -> Tensor:
 
     Args:
         votes: votes >= 0, [E].
-        voters: receivers and the rows that may speak to them.
+        voters: receivers and the rows that they may mix.
 
     Returns:
         float64 [E]; they sum to 1 for each receiver, or are 0 without votes.
@@ -99,7 +99,7 @@ def metropolis_weights(votes: Tensor, voters: Links, owners: Tensor | None = Non
 
     Args:
         votes: votes >= 0, [E]; d_i is the number of i's votes for others, its vote for itself not counted.
-        voters: receivers and the rows that may speak to them; among these the own row of every receiver with votes.
+        voters: receivers and the rows that they may mix; among these the own row of every receiver with votes.
         owners: whose model or update each row is, long [P]; default: row j is that of node j.
 
     Returns:
@@ -132,7 +132,7 @@ def exchange_weights(weights: Tensor, voters: Links) -> Tensor:
 
     Args:
         weights: row-stochastic weights, [E]; of a pair with two different weights the smaller one counts.
-        voters: receivers and nodes that speak to them; among these the own row of every receiver with weights.
+        voters: receivers and the nodes that they mix; among these the own row of every receiver with weights.
 
     Returns:
         float64 [E], the same for a pair both ways; they sum to 0 for each receiver and for each sender, so that what is
@@ -164,7 +164,7 @@ def server_step(weights: Tensor, voters: Links, servers: Tensor, step_size: floa
 
     Args:
         weights: row-stochastic weights, [E].
-        voters: receivers and the rows that may speak to them; among these the own row of every server with weights.
+        voters: receivers and the rows that they may mix; among these the own row of every server with weights.
         servers: who is a server, bool [n].
         step_size: eta > 0; 1 takes the average itself.
 
@@ -195,5 +195,5 @@ def _own_rows(voters: Links, needed: Tensor) -> Tensor:
     """Which voters are receivers themselves, bool [E]; a ValueError where one of those `needed`, bool [n], is not."""
     own = voters.receivers == voters.senders
     if bool((needed & ~voters.any(own)).any()):
-        raise ValueError("a receiver lacks its own row among those that speak to it")
+        raise ValueError("a receiver lacks its own row among those that it mixes")
     return own

@@ -21,7 +21,7 @@ class AllPairs(Links):
 
     Args:
         hears: who receives, bool [n].
-        speaks: who is heard, bool [n].
+        sends: who is heard, bool [n].
 
     Example:
         >>> everybody = AllPairs.of_nodes(100_000)
@@ -29,9 +29,9 @@ class AllPairs(Links):
         (9999900000, 500000)
     """
 
-    def __init__(self, hears: Tensor, speaks: Tensor) -> None:
+    def __init__(self, hears: Tensor, sends: Tensor) -> None:
         self.nodes = self.rows = len(hears)
-        self.hears, self.speaks = hears, speaks
+        self.hears, self.sends = hears, sends
 
     @classmethod
     def of_nodes(cls, nodes: int) -> AllPairs:
@@ -45,13 +45,13 @@ class AllPairs(Links):
 
     @cached_property
     def _ends(self) -> tuple[Tensor, Tensor]:  # type: ignore[override]
-        hearing, speaking = torch.nonzero(self.hears).squeeze(1), torch.nonzero(self.speaks).squeeze(1)
-        receivers, senders = hearing.repeat_interleave(len(speaking)), speaking.repeat(len(hearing))
+        hearing, sending = torch.nonzero(self.hears).squeeze(1), torch.nonzero(self.sends).squeeze(1)
+        receivers, senders = hearing.repeat_interleave(len(sending)), sending.repeat(len(hearing))
         other = receivers != senders
         return receivers[other], senders[other]
 
     def __len__(self) -> int:
-        return int(self.hears.sum()) * int(self.speaks.sum()) - int((self.hears & self.speaks).sum())
+        return int(self.hears.sum()) * int(self.sends.sum()) - int((self.hears & self.sends).sum())
 
     def between(self, receivers: Tensor | None = None, senders: Tensor | None = None) -> AllPairs:
         """The links of some receivers and senders; these pairs themselves, and the list of them, where that is all.
@@ -61,9 +61,9 @@ class AllPairs(Links):
             senders: bool [n]; None: all.
         """
         hears = self.hears if receivers is None else self.hears & receivers
-        speaks = self.speaks if senders is None else self.speaks & senders
-        same = torch.equal(hears, self.hears) and torch.equal(speaks, self.speaks)
-        return self if same else AllPairs(hears, speaks)
+        sends = self.sends if senders is None else self.sends & senders
+        same = torch.equal(hears, self.hears) and torch.equal(sends, self.sends)
+        return self if same else AllPairs(hears, sends)
 
     def alike(self, groups: Tensor) -> Links:
         """The links between nodes of the same group; only these are written down.
@@ -72,14 +72,14 @@ class AllPairs(Links):
             groups: of each node, long [n].
         """
         number = groups.unique(return_inverse=True)[1]
-        hearing, speaking = torch.nonzero(self.hears).squeeze(1), torch.nonzero(self.speaks).squeeze(1)
-        speaking = speaking[number[speaking].argsort(stable=True)]  # group by group
-        sizes = torch.bincount(number[speaking], minlength=self.nodes)
+        hearing, sending = torch.nonzero(self.hears).squeeze(1), torch.nonzero(self.sends).squeeze(1)
+        sending = sending[number[sending].argsort(stable=True)]  # group by group
+        sizes = torch.bincount(number[sending], minlength=self.nodes)
         starts = sizes.cumsum(0) - sizes
         heard = sizes[number[hearing]]
         receivers = hearing.repeat_interleave(heard)
         first = (starts[number[hearing]] - (heard.cumsum(0) - heard)).repeat_interleave(heard)
-        senders = speaking[first + torch.arange(len(receivers))]
+        senders = sending[first + torch.arange(len(receivers))]
         other = receivers != senders
         return Links(receivers[other], senders[other], self.nodes)
 
@@ -90,8 +90,8 @@ class AllPairs(Links):
             groups: of each node, long [n].
         """
         number = groups.unique(return_inverse=True)[1]
-        sizes = torch.bincount(number[self.speaks], minlength=self.nodes)
-        return torch.where(self.hears, sizes[number] - self.speaks.long(), 0)
+        sizes = torch.bincount(number[self.sends], minlength=self.nodes)
+        return torch.where(self.hears, sizes[number] - self.sends.long(), 0)
 
     def find(self, others: Links) -> Tensor:
         """Where each of the others is in this list, long [len(others)]; -1 where it is not."""
@@ -105,20 +105,20 @@ class AllPairs(Links):
             senders: long [e].
         """
         inside, senders = senders < self.nodes, senders.clamp(max=self.nodes - 1)
-        here = inside & self.hears[receivers] & self.speaks[senders] & (receivers != senders)
-        before = self.speaks.long().cumsum(0) - self.speaks.long()  # senders of lower ids
-        place = self.starts[receivers] + before[senders] - (self.speaks[receivers] & (receivers < senders)).long()
+        here = inside & self.hears[receivers] & self.sends[senders] & (receivers != senders)
+        before = self.sends.long().cumsum(0) - self.sends.long()  # senders of lower ids
+        place = self.starts[receivers] + before[senders] - (self.sends[receivers] & (receivers < senders)).long()
         return torch.where(here, place, -1)
 
     @cached_property
     def count(self) -> Tensor:
         """How many senders each node hears, long [n]."""
-        return torch.where(self.hears, int(self.speaks.sum()) - self.speaks.long(), 0)
+        return torch.where(self.hears, int(self.sends.sum()) - self.sends.long(), 0)
 
     @cached_property
     def heard(self) -> Tensor:
         """By how many receivers each sender is heard, long [n]."""
-        return torch.where(self.speaks, int(self.hears.sum()) - self.hears.long(), 0)
+        return torch.where(self.sends, int(self.hears.sum()) - self.hears.long(), 0)
 
     def draw(self, k: int | Tensor, seed: int) -> Links:
         """Choose k links of each receiver at random, every set of k equally likely; all where there are not more.
@@ -148,7 +148,7 @@ class AllPairs(Links):
             again = []
             for some in left.split(max(1, TRIES_AT_ONCE // tries)):
                 nodes = (uniform(some[:, None], torch.arange(tries), seed) * self.nodes).long()
-                heard = self.speaks[nodes] & (nodes != some[:, None])
+                heard = self.sends[nodes] & (nodes != some[:, None])
                 first = _first_times(nodes) & heard
                 chosen = first & (first.long().cumsum(1) <= limits[some][:, None])
                 enough = chosen.sum(1) == limits[some]

@@ -78,7 +78,7 @@ class RoundCallback(Callback):
         """Choose whom to learn from: `selected`."""
 
     def on_substitute(self, round: Round) -> None:
-        """Say who speaks for those that dropped out: `stand_in`, `substitutes`."""
+        """Say who stands in for those that dropped out: `stand_in`, `substitutes`."""
 
     def on_weigh(self, round: Round) -> None:
         """Turn votes into `weights`."""

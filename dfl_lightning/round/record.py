@@ -34,10 +34,10 @@ if TYPE_CHECKING:
 
 @dataclass
 class Substitutes:
-    """Rows beside the nodes' own that may speak for somebody.
+    """Rows beside the nodes' own that may stand in for clients.
 
     Args:
-        rows: the row set; its first m rows speak for the m clients.
+        rows: the row set; its first m rows stand in for the m clients.
         relative: whether they are updates, to be added to the receiver's own model.
     """
 
@@ -55,7 +55,7 @@ class Round:
         reachable: whom each node can hear.
         active: who is up, bool [n]; servers always are.
         available: whom a node may choose from: the reachable ones that are up, or all of them where a substitution
-            speaks for the others.
+            replaces the others.
         receivers: who mixes this round, bool [n]: the active clients, or the servers.
         jobs: where each active client's local training starts; default its own model, or its server's.
         candidates: whom a node looks at, within `available`.
@@ -68,11 +68,11 @@ class Round:
         own_scores: each node's score of itself, float64 [n], where a selection has one.
         threshold: in units of scores, float64 [n], or None.
         selected: whom a node would mix if all were up.
-        stand_in: the row that speaks for each selected sender, long [len(selected)]: its own, a friend's, one of
+        stand_in: the row that is mixed for each selected sender, long [len(selected)]: its own, a friend's, one of
             `substitutes` (from n on), or -1: the mean of the active ones that the receiver selected.
         likeness: how alike a substitution finds clients, for those links that it has compared.
-        voters: the rows that speak to each receiver; its own is there, whether it has a vote or not.
-        votes: how often each of `voters` speaks, float64 [len(voters)].
+        voters: the rows that each receiver may mix; its own is there, whether it has a vote or not.
+        votes: how often each of `voters` counts, float64 [len(voters)].
         weights: of `voters` in receivers' new models, float64 [len(voters)].
         metrics: numbers for this round's row of `metrics.csv`.
     """
@@ -263,7 +263,7 @@ class Round:
         for block in range(len(self.substitutes) + 1):
             at = torch.nonzero(self._of_block(self.voters.senders, block) & (self.votes > 0)).squeeze(1)
             if len(at):
-                references = self.spoken(self.voters.receivers[at], self.voters.senders[at])
+                references = self.references(self.voters.receivers[at], self.voters.senders[at])
                 losses[at] = self.evaluate(references, split).losses
         return losses
 
@@ -510,11 +510,11 @@ class Round:
             "read the row set 'trained' or 'sent', or run without --outgoing"
         )
 
-    def spoken(self, receivers: Tensor, rows: Tensor) -> References:
+    def references(self, receivers: Tensor, rows: Tensor) -> References:
         """References to the rows that `votes` and `weights` index: trained models, then `substitutes` block by block.
 
         Args:
-            receivers: long [J], who listens.
+            receivers: long [J], whose models they are mixed into.
             rows: long [J], all within one block of n, or m, rows.
         """
         if not len(rows) or int(rows.max()) < self.num_nodes:

@@ -62,7 +62,7 @@ def test_it_works_with_every_substitution(listed, place):
     found = properties.usual(listed, place)
     check(found, listed.of_columns)
     for seen in found.rounds:
-        if "round.votes" in seen and place == "server":  # everybody has a vote, however it is spoken
+        if "round.votes" in seen and place == "server":  # everybody has a vote, whoever stands in for it
             torch.testing.assert_close(
                 seen["round.votes"][CLIENTS].sum(), seen["round.selected"][CLIENTS].sum().double()
             )

@@ -104,7 +104,7 @@ def test_with_everybody_up_it_changes_nothing(listed, place):
 
 
 @every_substitution
-def test_who_was_never_up_speaks_with_the_mean_of_the_others(listed, place):
+def test_the_mean_of_the_others_stands_in_for_who_was_never_up(listed, place):
     def never_up():
         return cb.Bernoulli([float(i in (3, 4, 5)) for i in FEDERATION])
 
@@ -140,7 +140,7 @@ def test_personal_parts_stay_where_they_are(listed, place):
 
 
 @together
-def test_everybody_has_a_vote_and_those_that_are_up_speak(listed, place):
+def test_everybody_has_a_vote_and_those_that_are_up_are_mixed(listed, place):
     properties.chooses_whom_it_can_hear(listed, place)
     found = properties.usual(listed, place)
     assert not history(found.rounds).all()

@@ -37,7 +37,7 @@ def generator(seed=0):
     return torch.Generator().manual_seed(seed)
 
 
-def spoken_by_themselves(n):
+def standing_in_for_themselves(n):
     return torch.arange(n).repeat(n, 1)
 
 
@@ -79,19 +79,19 @@ def test_votes_agree_with_a_loop(seed, n, more):
 def test_without_dropout_everybody_has_one_vote_for_its_own_row():
     selected = everybody(4)
     up = torch.ones(4, dtype=torch.bool)
-    votes = count_votes(selected, spoken_by_themselves(4), up, ~up, 4)
+    votes = count_votes(selected, standing_in_for_themselves(4), up, ~up, 4)
     assert torch.equal(votes, selected.double())
 
 
 def test_include_self_adds_one_vote_for_the_receivers_own_row():
     up, include_self = torch.ones(3, dtype=torch.bool), torch.tensor([True, False, True])
-    votes = count_votes(torch.zeros(3, 3, dtype=torch.bool), spoken_by_themselves(3), up, include_self, 3)
+    votes = count_votes(torch.zeros(3, 3, dtype=torch.bool), standing_in_for_themselves(3), up, include_self, 3)
     assert torch.equal(votes, torch.diag(include_self.double()))
 
 
 def test_a_receiver_that_selected_nobody_votes_for_nobody():
     up = torch.ones(3, dtype=torch.bool)
-    assert not count_votes(torch.zeros(3, 3, dtype=torch.bool), spoken_by_themselves(3), up, ~up, 3).any()
+    assert not count_votes(torch.zeros(3, 3, dtype=torch.bool), standing_in_for_themselves(3), up, ~up, 3).any()
 
 
 def test_several_senders_may_speak_through_the_same_row():
@@ -110,7 +110,7 @@ def test_a_stand_in_may_be_a_row_beyond_the_clients():
 
 def test_a_vote_without_a_stand_in_is_split_over_the_active_ones_among_the_selected():
     selected = torch.tensor([[False, True, True, True, False], *[[False] * 5] * 4])
-    stand_in = spoken_by_themselves(5)
+    stand_in = standing_in_for_themselves(5)
     stand_in[0, 3] = -1
     active = torch.tensor([True, True, True, False, True])
     votes = count_votes(selected, stand_in, active, torch.zeros(5, dtype=torch.bool), 5)
@@ -128,7 +128,7 @@ def test_a_vote_without_a_stand_in_is_lost_when_nobody_selected_is_active():
 def test_no_vote_is_lost_otherwise():
     selected = everybody(6)
     active = torch.tensor([True, False, True, True, False, True])
-    stand_in = torch.where(active, spoken_by_themselves(6), torch.full((6, 6), -1))
+    stand_in = torch.where(active, standing_in_for_themselves(6), torch.full((6, 6), -1))
     votes = count_votes(selected, stand_in, active, torch.ones(6, dtype=torch.bool), 6)
     torch.testing.assert_close(votes.sum(1), torch.full((6,), 6.0, dtype=torch.float64))
 
@@ -155,7 +155,7 @@ def test_a_stand_in_that_does_not_exist_is_refused(row):
 def test_fewer_rows_than_clients_are_refused():
     up = torch.ones(3, dtype=torch.bool)
     with pytest.raises(ValueError, match="2 rows cannot hold a row for each of 3 clients"):
-        count_votes(everybody(3), spoken_by_themselves(3), up, up, 2)
+        count_votes(everybody(3), standing_in_for_themselves(3), up, up, 2)
 
 
 def test_permuting_clients_permutes_their_votes():
@@ -180,7 +180,7 @@ def test_uniform_weights_are_the_shares_of_the_votes():
 def test_averaging_only_oneself_returns_ones_model_bit_for_bit():
     models = torch.randn(5, 11, generator=generator(), dtype=torch.float64)
     up = torch.ones(5, dtype=torch.bool)
-    votes = count_votes(torch.zeros(5, 5, dtype=torch.bool), spoken_by_themselves(5), up, up, 5)
+    votes = count_votes(torch.zeros(5, 5, dtype=torch.bool), standing_in_for_themselves(5), up, up, 5)
     assert torch.equal(uniform_weights(votes) @ models, models)
 
 

@@ -45,7 +45,7 @@ def seen_as_matrices(round):
     for name in ("votes", "weights"):
         numbers = getattr(round, name)
         seen[name] = None if numbers is None else round.voters.dense(numbers, 0.0)
-    if round.stand_in is not None:  # outside of what is selected, everybody speaks for itself
+    if round.stand_in is not None:  # outside of what is selected, everybody stands in for itself
         seen["stand_in"] = torch.arange(round.num_nodes).repeat(round.num_nodes, 1)
         seen["stand_in"][round.selected.receivers, round.selected.senders] = round.stand_in
     if round.likeness is not None:

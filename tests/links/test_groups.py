@@ -16,9 +16,9 @@ def drawn(seed):
 def test_links_within_a_group_agree_with_a_matrix_written_down_or_not(seed, n, number):
     draws = drawn(seed)
     groups = 10 * torch.randint(0, number, (n,), generator=draws)
-    hears, speaks = torch.rand(2, n, generator=draws) < 0.7
-    pairs = AllPairs(hears, speaks)
-    mask = hears[:, None] & speaks & ~torch.eye(n, dtype=torch.bool) & (groups[:, None] == groups)
+    hears, sends = torch.rand(2, n, generator=draws) < 0.7
+    pairs = AllPairs(hears, sends)
+    mask = hears[:, None] & sends & ~torch.eye(n, dtype=torch.bool) & (groups[:, None] == groups)
     for links in (pairs, Links(pairs.receivers, pairs.senders, n)):
         found = links.alike(groups)
         assert torch.equal(found.mask, mask)

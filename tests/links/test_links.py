@@ -142,9 +142,9 @@ def test_every_set_of_two_is_equally_likely() -> None:
 def test_all_pairs_are_the_list_that_they_stand_for(number: int) -> None:
     generator = torch.Generator().manual_seed(number)
     n = int(torch.randint(1, 15, (), generator=generator))
-    hears, speaks = torch.rand(2, n, generator=generator) < 0.7
-    known = AllPairs(hears, speaks)
-    listed = Links.from_mask((hears[:, None] & speaks[None, :]).fill_diagonal_(False))
+    hears, sends = torch.rand(2, n, generator=generator) < 0.7
+    known = AllPairs(hears, sends)
+    listed = Links.from_mask((hears[:, None] & sends[None, :]).fill_diagonal_(False))
     others = Links.from_mask(torch.rand(n, n, generator=generator) < 0.5)
     assert len(known) == len(listed)
     assert torch.equal(known.count, listed.count)

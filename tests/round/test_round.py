@@ -246,11 +246,11 @@ def test_the_rows_that_votes_index_are_found_block_by_block(make_round):
         servers=1, substitutes=[Substitutes("stale", relative=True), Substitutes("kept", relative=False)]
     )
     receivers = torch.tensor([0, 0])
-    own = round.spoken(receivers, torch.tensor([1, 2]))
+    own = round.references(receivers, torch.tensor([1, 2]))
     assert [(term.rows, term.which.tolist()) for term in own.terms] == [("trained", [1, 2])]
-    stale = round.spoken(receivers, torch.tensor([5, 6]))
+    stale = round.references(receivers, torch.tensor([5, 6]))
     assert [(term.rows, term.which.tolist()) for term in stale.terms] == [("stale", [1, 2]), ("models", [0, 0])]
-    kept = round.spoken(receivers, torch.tensor([7, 9]))
+    kept = round.references(receivers, torch.tensor([7, 9]))
     assert [(term.rows, term.which.tolist()) for term in kept.terms] == [("kept", [0, 2])]
     assert all(references.personal == "trained" for references in (own, stale, kept))
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Uniform(Aggregation):
-    """Everybody who speaks counts the same, oneself included.
+    """All models that are mixed count the same, the receiver's own included.
 
     Args:
         server_step: eta of a server: new = (1 - eta) old + eta average (FL-FDMS eq. 4); clients are not affected.
@@ -64,7 +64,7 @@ class SampleWeighted(Uniform):
 
 
 class FromTopology(Aggregation):
-    """Weights from the `weight` attribute of the topology's edges (and self loops 1), normalised over who speaks."""
+    """Weights from the `weight` attribute of the topology's edges (and self loops 1), normalised over what is mixed."""
 
     def start(self, federation: Federation) -> None:
         """The topology's links must have weights, none of them negative; a graph without links needs none."""
@@ -85,7 +85,7 @@ class FromTopology(Aggregation):
                 )
 
     def on_weigh(self, round: Round) -> None:
-        """Votes times edge weights; a stand-in speaks with its own link's weight, or 1 where it has none."""
+        """Votes times edge weights; a stand-in has the weight of its own link, or 1 where it has none."""
         topology = round.federation.topology
         weights = topology.weights(round.index)
         assert round.voters is not None

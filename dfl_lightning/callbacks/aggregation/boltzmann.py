@@ -54,7 +54,7 @@ class Boltzmann(Aggregation):
             )
 
     def on_weigh(self, round: Round) -> None:
-        """Softmax over who speaks."""
+        """Softmax over what is mixed."""
         assert round.voters is not None
         assert round.votes is not None
         losses = round.vote_losses() if self.contribution == "cross" else self._own(round)[round.voters.senders]

@@ -13,8 +13,8 @@ from dfl_lightning.utils.errors import UserError
 class Median(Aggregation):
     """Each column is the median of what was received in it, oneself included (Yin et al. 2018, arXiv 1803.01498).
 
-    Of two rows it is the mean, of a single one that row. A row that speaks for several counts once. `weights` are equal
-    shares of those who speak: which of them a column takes is another one each time.
+    Of two rows it is the mean, of a single one that row. A row that stands in for several counts once. `weights` are
+    equal shares of the rows: which of them a column takes is another one each time.
 
     Args:
         include_self: whether the receiver's own model takes part.
@@ -38,8 +38,8 @@ class Median(Aggregation):
 class TrimmedMean(Median):
     """Each column is a mean without its highest and lowest entries (Yin et al. 2018, arXiv 1803.01498).
 
-    Of n rows int(trim * n) are left out at each end: of a few rows none, so that the mean is plain. A row that speaks
-    for several counts once.
+    Of n rows int(trim * n) are left out at each end: of a few rows none, so that the mean is plain. A row that stands
+    in for several counts once.
 
     Args:
         trim: share that is left out at each end, 0 or more and below 0.5.

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class ScoreWeighted(Aggregation):
-    """Everybody who speaks counts by the selection's score, oneself included (FedeRiCo: softmax(-L) renormalised).
+    """Models count by the selection's scores, the receiver's own too (FedeRiCo: softmax(-L) renormalised).
 
     Only for selections whose scores are weights: never negative, with the receiver's own in `own_scores`.
     """
@@ -32,7 +32,7 @@ class ScoreWeighted(Aggregation):
             )
 
     def on_weigh(self, round: Round) -> None:
-        """Votes times scores over their sum; a row that speaks for another counts as whose it is.
+        """Votes times scores over their sum; a row that stands in for another counts as its own client's.
 
         Where no score is known, or all are 0, the average is plain.
         """

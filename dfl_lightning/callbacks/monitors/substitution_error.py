@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from dfl_lightning.bank.references import Weights
-from dfl_lightning.callbacks.base import Aggregation, Monitor, Substitution, spoken_terms
+from dfl_lightning.callbacks.base import Aggregation, Monitor, Substitution, mixed_terms
 from dfl_lightning.engines.jobs import Training
 from dfl_lightning.functional import count_votes, uniform_weights
 from dfl_lightning.round.record import Round
@@ -54,7 +54,7 @@ class SubstitutionError(Monitor):
         heard = uniform_weights(round.votes, round.voters)
         heard -= voters.spread(truth * trained, round.voters, 0.0)
         bank, columns = round.bank, round.bank.layout.shared_parameters
-        terms = spoken_terms(round, heard, where)
+        terms = mixed_terms(round, heard, where)
 
         def less(counted: Tensor) -> Weights:
             counted = counted & where[voters.receivers]

@@ -1,4 +1,4 @@
-"""Substitution: who speaks for the clients that dropped out."""
+"""Substitution: what is mixed for the clients that dropped out."""
 
 from dfl_lightning.callbacks.substitution.fdms import FDMS
 from dfl_lightning.callbacks.substitution.stale import Stale

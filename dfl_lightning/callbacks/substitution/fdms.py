@@ -106,7 +106,7 @@ class FDMS(Substitution):
         round.log("similarities", len(first))
 
     def on_substitute(self, round: Round) -> None:
-        """Friends speak for the dropped ones; without a server, each receiver's own."""
+        """Friends stand in for the dropped ones; without a server, each receiver's own."""
         m = round.num_clients
         self._begin(round)
         assert self.scores is not None

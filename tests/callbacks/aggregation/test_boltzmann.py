@@ -59,12 +59,12 @@ def test_the_loss_of_who_is_down_is_the_last_one_it_had(start):
     for round in run.rounds:
         for j in torch.nonzero(round.active[:6]).squeeze(1).tolist():
             last[j] = 0.9 * run.loss(round.before[6], j) + 0.1 * run.loss(round.trained[j], j)
-        spoken = torch.nonzero(round.votes[6]).squeeze(1).tolist()
-        losses = [last[row if row < 6 else row - 7] for row in spoken]
-        votes = round.votes[6, spoken].numpy()
+        mixed = torch.nonzero(round.votes[6]).squeeze(1).tolist()
+        losses = [last[row if row < 6 else row - 7] for row in mixed]
+        votes = round.votes[6, mixed].numpy()
         weights = votes * np.exp(-np.array(losses))
-        np.testing.assert_allclose(round.weights[6, spoken].numpy(), weights / weights.sum(), atol=1e-6)
-    assert any(row > 6 for row in spoken)
+        np.testing.assert_allclose(round.weights[6, mixed].numpy(), weights / weights.sum(), atol=1e-6)
+    assert any(row > 6 for row in mixed)
 
 
 def test_stale_models_are_judged_as_they_are_mixed(start):
@@ -72,11 +72,11 @@ def test_stale_models_are_judged_as_they_are_mixed(start):
     stored_rows = 0
     for round in run.rounds:
         for i in torch.nonzero(round.receivers).squeeze(1).tolist():
-            spoken = torch.nonzero(round.votes[i]).squeeze(1).tolist()
-            stored_rows += sum(row >= 6 for row in spoken)
-            rows = [round.trained[r] if r < 6 else round.before[i] + round.sets["stale"][r - 6] for r in spoken]
-            weights = round.votes[i, spoken].numpy() * np.exp([-run.loss(row, i) for row in rows])
-            np.testing.assert_allclose(round.weights[i, spoken].numpy(), weights / weights.sum(), atol=1e-6)
+            mixed = torch.nonzero(round.votes[i]).squeeze(1).tolist()
+            stored_rows += sum(row >= 6 for row in mixed)
+            rows = [round.trained[r] if r < 6 else round.before[i] + round.sets["stale"][r - 6] for r in mixed]
+            weights = round.votes[i, mixed].numpy() * np.exp([-run.loss(row, i) for row in rows])
+            np.testing.assert_allclose(round.weights[i, mixed].numpy(), weights / weights.sum(), atol=1e-6)
     assert stored_rows
 
 

@@ -115,7 +115,7 @@ def test_with_a_full_first_round_every_friend_is_of_the_same_cluster(start):
     assert [round.metrics["friend_accuracy"] for round in run.rounds[1:]] == [1.0] * 7
 
 
-def test_a_friend_speaks_for_a_client_that_diverged(at_a_server):
+def test_a_friend_stands_in_for_a_client_that_diverged(at_a_server):
     run = at_a_server("1 1 1 1 1 1", FDMS()).go(1)
     run.module.data.images[run.module.data.train[2]] = math.inf
     with pytest.warns(UserWarning, match="training of client 2 diverged"):
@@ -310,7 +310,7 @@ def among_clients(start, tmp_path):
 
 
 def naive_receivers(run):
-    """Each receiver by itself: what it has seen of others so far, and the mean of those that speak to it."""
+    """Each receiver by itself: what it has seen of others so far, and the mean of those that it mixes."""
     m = run.clients
     models, seen = run.rounds[0].before, [{} for _ in range(m)]  # seen: receiver -> pair -> scores
     for round in run.rounds:
@@ -325,19 +325,19 @@ def naive_receivers(run):
                 continue
             neighbours = [j for j in range(m) if round.selected[i, j]]
             heard = [j for j in neighbours if round.active[j]] + [i]
-            voices = [trained[i]]
+            mixed = [trained[i]]
             for j in neighbours:
                 known = [f for f in sorted(heard) if frozenset((j, f)) in seen[i]]
                 if round.active[j]:
-                    voices.append(trained[j])
+                    mixed.append(trained[j])
                 elif known:
                     friends[i, j] = max(known, key=lambda f: np.mean(seen[i][frozenset((j, f))]))
-                    voices.append(trained[friends[i, j]])
+                    mixed.append(trained[friends[i, j]])
                 else:
                     friends[i, j] = -1
                     others = [trained[k] for k in heard if k != i]
-                    voices += [np.mean(others, axis=0)] if others else []
-            models[i] = np.mean(voices, axis=0)
+                    mixed += [np.mean(others, axis=0)] if others else []
+            models[i] = np.mean(mixed, axis=0)
             for a, b in itertools.combinations(heard, 2):
                 u, v = trained[a] - before[a], trained[b] - before[b]
                 r = 0.5 * (u @ v / np.linalg.norm(u) / np.linalg.norm(v) + 1)
@@ -402,7 +402,7 @@ def test_an_update_travels_beside_each_model_that_is_heard(among_clients):
         assert round.metrics["bytes_received"] == pytest.approx(4 * 2 * heard * parameters / 6)
 
 
-def test_a_neighbour_that_diverged_is_spoken_for(among_clients):
+def test_a_neighbour_that_diverged_is_replaced(among_clients):
     run = among_clients("1 1 1 1 1 1", FDMS()).go(1)
     run.module.data.images[run.module.data.train[2]] = math.inf
     with pytest.warns(UserWarning, match="training of client 2 diverged"):

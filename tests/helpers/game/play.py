@@ -181,7 +181,7 @@ class Game:
             assert metrics["active"] == len(diverged)
             return
 
-        # weights are shares of those who may speak
+        # weights are shares of those who may be mixed
         weights, receivers = round.voters.dense(round.weights, 0.0), round.receivers
         assert trained is not None
         assert not weights[~receivers].any()

@@ -34,7 +34,7 @@ class Names:
     def carry(self, value: Tensor) -> Tensor:
         """A tensor of the former federation as the renamed one has it.
 
-        A dimension of m, n or n + m entries has one for each client, node, or row that may speak.
+        A dimension of m, n or n + m entries has one for each client, node, or row that may be mixed.
         """
         kinds = {len(index): index for index in (self.rows, self.nodes, self.clients)}
         for dimension, length in enumerate(value.shape):
