@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -13,7 +14,7 @@ import pytest
 import yaml
 
 from dfl_lightning.cli import command as cli
-from dfl_lightning.study import cell_process
+from dfl_lightning.study import cell_process, resolve
 from dfl_lightning.study.plan import CONFIG, make_plan
 from dfl_lightning.study.resolve import config_text
 from dfl_lightning.study.study_file import read_study_file
@@ -35,6 +36,26 @@ columns:
 seeds: [0]
 accuracy: acc_last
 """
+
+
+@pytest.fixture(autouse=True, scope="session")
+def equal_words_are_resolved_once():
+    """Most studies here ask dfl-fit what the same few words mean: its answer is kept for all tests.
+
+    Not where they mean files of the working folder; and a refusal is made each time.
+    """
+    ask, kept = resolve.ask, {}
+
+    def asked(words):
+        if words[-1] != "--print_config" or any(Path(word.partition("=")[2]).is_file() for word in words):
+            return ask(words)
+        if tuple(words) not in kept:
+            kept[tuple(words)] = ask(words)
+        return kept[tuple(words)]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(resolve, "ask", asked)
+        yield
 
 
 @pytest.fixture

@@ -79,11 +79,11 @@ def test_complete_graphs_that_no_memory_holds_are_refused_at_once():
             load_topology(source, 10**6)
 
 
-def test_a_complete_graph_of_a_million_clients_needs_no_list_of_its_links():
-    topology = load_topology(of("complete"), 10**6)
-    assert len(topology.reachable(0)) == 10**6 * (10**6 - 1)
-    assert "500,000,000" not in topology.describe()
-    assert topology.describe() == "complete graph: 1000000 nodes, 499999500000 links, connected"
+def test_a_complete_graph_of_a_hundred_thousand_clients_needs_no_list_of_its_links():
+    """Which would have 80 GB."""
+    topology = load_topology(of("complete"), 10**5)
+    assert len(topology.reachable(0)) == 10**5 * (10**5 - 1)
+    assert topology.describe() == "complete graph: 100000 nodes, 4999950000 links, connected"
 
 
 ENDING = {
