@@ -121,18 +121,23 @@ class DFLCLI(LightningCLI):
 
     # --- the parser --------------------------------------------------------------------------------------------------
     _made: ClassVar[dict[str, LightningArgumentParser]] = {}
-    """Parsers that only read settings: they are the same for all command lines of a process, and slow to make."""
+    """Parsers are the same for all command lines of a process, and slow to make; those that show help are used once."""
 
     def setup_parser(
         self, add_subcommands: bool, main_kwargs: dict[str, Any], subparser_kwargs: dict[str, Any]
     ) -> None:
-        """Make the parser; one that is to print something keeps that in mind, and is used once."""
-        if not self._settings.rest and self._command in self._made:
-            self.parser = self._made[self._command]
-            return
-        super().setup_parser(add_subcommands, main_kwargs, subparser_kwargs)
+        """Take or make the parser; one that is to print something is kept only when it has."""
+        made = self._made.pop(self._command, None) if self._only_settings else None
+        if made is None:
+            super().setup_parser(add_subcommands, main_kwargs, subparser_kwargs)
+        else:
+            self.parser = made
         if not self._settings.rest:
             self._made[self._command] = self.parser
+
+    @property
+    def _only_settings(self) -> bool:
+        return all(word.startswith("--print_config") for word in self._settings.rest)
 
     def add_core_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         """Trainer, model and data; what has a top-level key of its own is left out."""
@@ -167,6 +172,10 @@ class DFLCLI(LightningCLI):
             )
         except ArgumentError as error:
             raise UserError(sentence_of(error, self._settings)) from error
+        except SystemExit:
+            if self._only_settings and not hasattr(parser, "print_config"):  # it has printed, and forgotten it
+                self._made[self._command] = parser
+            raise
         except (UserError, OSError):
             raise
         except Exception as error:  # nothing of ours has run yet: the parser met something that it did not expect

@@ -720,6 +720,25 @@ def test_an_error_in_a_users_class_outside_of_the_working_folder_is_placed(dfl, 
     assert f"{room / 'broken_parts.py'}, line 6, in on_compare: ZeroDivisionError" in done.err
 
 
+# --- one parser for all commands of a process ------------------------------------------------------------------------
+def test_resolved_configs_are_printed_by_one_parser_that_forgets_what_was_asked(dfl, monkeypatch):
+    made, make = [], cli.LightningCLI.setup_parser
+    monkeypatch.setattr(cli.DFLCLI, "_made", {})
+    monkeypatch.setattr(cli.LightningCLI, "setup_parser", lambda *args: made.append(args) or make(*args))
+    first = dfl("--config gossip --selection.k 3 --print_config", small=False)
+    dfl("--config afind --model.local_epochs 2 --print_config=skip_null", small=False)
+    assert dfl("--config gossip --selection.k 3 --print_config", small=False).out == first.out
+    assert "selection:" in first.out
+    assert len(made) == 1
+    with monkeypatch.context() as patch:
+        patch.setattr(cli.LightningArgumentParser, "dump", lambda *args, **options: 1 / 0)
+        failed = dfl("--config gossip --selection.k 3 --print_config", small=False)
+    assert (failed.code, failed.out) == (2, "")
+    explained = dfl("--config gossip --explain", small=False)
+    assert explained.code == 0
+    assert "selection:" not in explained.out
+
+
 # --- a plain run, from outside ----------------------------------------------------------------------------------------
 def test_a_plain_run_prints_our_lines_and_nothing_else(here):
     import subprocess

@@ -127,7 +127,7 @@ def test_a_link_more_changes_no_other_draw(number: int) -> None:
 
 
 def test_every_set_of_two_is_equally_likely() -> None:
-    """Each of 6 receivers draws 2 of 5, 2,000 times: each of the 10 sets 200 times, with a standard deviation of 13.4."""
+    """Each of 6 receivers draws 2 of 5, 2,000 times: each of the 10 sets 200 times, give or take 13.4."""
     links = Links.complete(6)
     for everybody in (links, AllPairs.of_nodes(6)):
         counts: Counter[tuple[int, int, int]] = Counter()
