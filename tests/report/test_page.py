@@ -1,5 +1,7 @@
 """The page of `dfl-report` in a real browser, and what it says against the files of the runs."""
 
+import base64
+import io
 import json
 import re
 
@@ -8,7 +10,12 @@ import pytest
 
 pytest.importorskip("altair", reason="the extra `report` is not installed")
 
-from dfl_lightning.report.network import MOST_ROUNDS
+from PIL import Image
+
+from dfl_lightning import read_run, report
+from dfl_lightning.report.charts.theme import LIGHT
+from dfl_lightning.report.network import MOST_ROUNDS, nodes
+from dfl_lightning.report.page.drawing import as_png
 from dfl_lightning.report.writing import write_report
 
 CLUSTERS = [0, 0, 0, 1, 1, 1, 2, 2]
@@ -87,18 +94,39 @@ def test_every_figure_stands_in_its_section_under_its_title(page, open_page):
     assert seen.page.locator("#clients figure figcaption h3").count() >= 2
 
 
-MARKS = """(name) => {
-  const found = { rule: [], rect: [], symbol: [] };
-  const walk = (item) => {
-    if (item.marktype && found[item.marktype])
-      for (const mark of item.items || [])
-        if (mark.datum && mark.datum.state !== undefined && mark.datum.receiver !== undefined)
-          found[item.marktype].push([mark.datum.receiver, mark.datum.sender, mark.datum.state]);
-    for (const inner of item.items || []) walk(inner);
-  };
-  walk(window.report.views[name].scenegraph().root);
-  return found;
+DRAWN = """(name) => {
+  const { drawn } = window.report.views[name];
+  const pairs = (links) => links.map((link) => [link.receiver, link.sender, link.state]);
+  return Object.fromEntries(Object.entries(drawn).map(([kind, links]) => [kind, pairs(links)]));
 }"""
+
+
+def pixels(seen, name):
+    """What a canvas shows, float [height, width, 3]."""
+    address = seen.page.evaluate("(name) => window.report.views[name].canvas.toDataURL('image/png')", name)
+    image = Image.open(io.BytesIO(base64.b64decode(address.partition(",")[2])))
+    return np.asarray(image.convert("RGB"), dtype=np.float64)
+
+
+def rgb(colour):
+    return np.array([int(colour[at : at + 2], 16) for at in (1, 3, 5)], dtype=np.float64)
+
+
+def on_ramp(share):
+    """The colour of a share in the light theme."""
+    stops = np.stack([rgb(colour) for colour in LIGHT["ramp"]])
+    return np.array([np.interp(share, np.linspace(0, 1, len(stops)), channel) for channel in stops.T])
+
+
+def slide(seen, step):
+    seen.page.locator("#round").evaluate(
+        "(slider, step) => { slider.value = step; slider.dispatchEvent(new Event('input')); }", step
+    )
+    for _ in range(200):
+        if seen.page.evaluate("window.report.shown") == step:
+            return
+        seen.page.wait_for_timeout(10)
+    raise AssertionError(f"step {step} is not shown")
 
 
 def expected_links(folder, at):
@@ -127,18 +155,17 @@ def by_state(marks):
 
 def test_graph_matrix_and_file_have_the_same_links_at_every_step(page, runs, open_page):
     seen = open_page(page)
-    slider = seen.page.locator("#round")
     kinds = set()
     for step in range(ROUNDS):
-        slider.evaluate("(slider, step) => { slider.value = step; slider.dispatchEvent(new Event('input')); }", step)
-        seen.page.wait_for_timeout(40)
+        slide(seen, step)
         expected = expected_links(runs["ours 0"], step)
-        graph = by_state(seen.page.evaluate(MARKS, "graph")["rule"])
-        heat = seen.page.evaluate(MARKS, "heat")
-        cells, marks = by_state(heat["rect"]), by_state(heat["symbol"])
+        graph, heat = seen.page.evaluate(DRAWN, "graph"), seen.page.evaluate(DRAWN, "heat")
+        lines, heads = by_state(graph["links"]), by_state(graph["heads"])
+        cells, marks = by_state(heat["cells"]), by_state(heat["marks"])
         assert cells.pop("own") == {(i, i) for i in range(CLIENTS)}
         for state, pairs in expected.items():
-            assert graph.get(state, set()) == pairs, (step, state)
+            assert lines.get(state, set()) == pairs, (step, state)
+            assert heads.get(state, set()) == (set() if state == "looked" else pairs)
             if state in ("kept", "new"):
                 assert cells.get(state, set()) == pairs
             if state != "kept":
@@ -151,13 +178,73 @@ def test_graph_matrix_and_file_have_the_same_links_at_every_step(page, runs, ope
     assert seen.console == []
 
 
+def test_the_pixels_of_the_matrix_are_the_file_at_every_step(page, runs, open_page):
+    """Cells by their middles and by the corners of the marks that stand on them; nothing of the page's data is used."""
+    seen = open_page(page)
+    weight = on_ramp(1 / 3)
+    assert np.sqrt(60) / 2 == pytest.approx(3.87, abs=0.01)  # half a side of the mark of a new link
+    for step in range(ROUNDS):
+        slide(seen, step)
+        image, expected = pixels(seen, "heat"), expected_links(runs["ours 0"], step)
+        states = {pair: state for state, pairs in expected.items() for pair in pairs}
+        unit = (len(image) - 5 - 22) / CLIENTS
+        for i in range(CLIENTS):
+            for j in range(CLIENTS):
+                x, y = (int(22 + (place + 0.5) * unit) for place in (j, i))  # clusters are in the order of ids
+
+                def is_near(colour, area):
+                    return np.abs(area - colour).sum(-1).min() < 60
+
+                state = "own" if i == j else states.get((i, j))
+                beside, middle = image[y + 9, x + 9], image[y - 1 : y + 2, x - 1 : x + 2].reshape(-1, 3)
+                corner = image[y - 5 : y - 2, x - 5 : x - 2].reshape(-1, 3)
+                assert is_near(weight if state in ("own", "kept", "new") else rgb(LIGHT["card"]), beside), (i, j, state)
+                assert is_near(rgb(LIGHT["looked"]), middle) == (state == "looked")
+                assert is_near(rgb(LIGHT["dropped"]), middle) == (state == "dropped")
+                assert is_near(rgb(LIGHT["new"]), corner) == (state == "new")
+
+
+@pytest.mark.parametrize("run", ["ours 0", "served"])
+def test_the_graph_and_the_matrix_look_like_the_pictures(page, runs, open_page, run):
+    """Those of Vega, which have the same size on a screen of this width."""
+    seen = open_page(page, width=538)
+    number = 0 if run == "ours 0" else seen.page.locator("#run option").count() - 1
+    seen.page.select_option("#run", index=number)
+    found, others = read_run(runs[run]), 0
+    for step in (1, 3):
+        slide(seen, step)
+        drawn, pictures = pixels(seen, "graph"), {}
+        assert drawn.shape == (480, 480, 3)
+        for round in (1, 2, 3):
+            image = as_png(report.collaboration_graph(found, round).to_dict(), 1.0)
+            pictures[round] = np.asarray(Image.open(io.BytesIO(image)).convert("RGB"), dtype=np.float64)
+        apart = {round: np.abs(picture - drawn).mean() for round, picture in pictures.items()}
+        assert apart[step] < 0.7, apart
+        others += sum(apart[round] > 5 * apart[step] for round in (1, 2, 3) if round != step)
+    assert others == 4
+
+
+@pytest.mark.parametrize("sender", [0, 1])
+def test_a_head_points_at_the_receiver(tmp_path, make_run, open_page, sender):
+    """Of two clients, one below the other: the head becomes narrower towards the receiver."""
+    links = [(r, 1 - sender, sender, 0.01, True, False) for r in (0, 1)]
+    seen = open_page(write_report([make_run(tmp_path / "run", np.full((2, 2), 0.5), links)]))
+    slide(seen, 1)
+    image = pixels(seen, "graph")
+    grey = (image.max(-1) - image.min(-1) < 50) & (image.sum(-1) < 700)
+    widths = grey.sum(1)[np.flatnonzero(grey.any(1))]
+    widths = (widths if sender == 0 else widths[::-1])[-12:]  # client 0 is above
+    widest = np.argmax(widths)
+    assert widths[widest - 1] <= 2 < widths[widest + 1] <= widths[widest] <= 8, widths
+
+
 def test_a_server_run_shows_who_stands_in_for_whom(page, open_page):
     seen = open_page(page)
     last = seen.page.locator("#run option").count() - 1
     seen.page.select_option("#run", index=last)
     seen.page.wait_for_timeout(400)
     seen.page.evaluate("window.report.move(2)")
-    found = by_state(seen.page.evaluate(MARKS, "graph")["rule"])
+    found = by_state(seen.page.evaluate(DRAWN, "graph")["links"])
     assert found["stands"] == {(2, 3)}  # client 3 stands in for client 2
     assert found["kept"] == {(4, j) for j in range(4)}
     assert seen.page.locator("#heat").is_hidden()
@@ -188,6 +275,63 @@ def test_keys_move_the_round_a_client_is_picked_and_the_theme_keeps_both(page, o
     assert seen.page.locator("figure .chart svg").first.is_visible()
     assert not seen.page.locator(".controls").is_visible()
     assert seen.console == []
+
+
+def test_steps_between_two_frames_are_drawn_as_one(page, runs, open_page):
+    seen = open_page(page)
+    drawn = seen.page.evaluate("""async () => {
+      const { graph } = window.report.views, draw = graph.draw;
+      let times = 0;
+      graph.draw = (round) => { times += 1; draw(round); };
+      await new Promise(requestAnimationFrame);
+      await Promise.all([1, 2, 3, 5].map(window.report.move));
+      return [times, window.report.shown];
+    }""")
+    assert drawn == [1, 5]
+    lines = by_state(seen.page.evaluate(DRAWN, "graph")["links"])
+    assert {state: pairs for state, pairs in expected_links(runs["ours 0"], 5).items() if pairs} == lines
+
+
+def test_a_mouse_finds_nodes_links_and_cells_and_picks_a_client(page, runs, open_page):
+    seen = open_page(page)
+    slide(seen, 2)
+    unit = (seen.page.locator("#heat canvas").bounding_box()["width"] - 27) / CLIENTS
+    receiver, sender = min(expected_links(runs["ours 0"], 2)["new"])
+    place = {"x": 22 + (sender + 0.5) * unit, "y": 22 + (receiver + 0.5) * unit}
+    seen.page.locator("#heat canvas").hover(position=place)
+    words = seen.page.locator("#tip").inner_text().split()
+    assert words[:6] == ["receiver", f"{receiver}", "sender", f"{sender}", "link", "newly"]
+    (node,) = (point for point in nodes(read_run(runs["ours 0"])) if point["id"] == 3)
+    unit = (seen.page.locator("#graph canvas").bounding_box()["width"] - 10) / (2 * 1.14)
+    place = {"x": 5 + (1.14 + node["x"]) * unit, "y": 5 + (1.14 - node["y"]) * unit}
+    seen.page.locator("#graph canvas").hover(position=place)
+    said = seen.page.locator("#tip").inner_text().split()
+    assert said == ["client", "3", "cluster", "1", "state", "down", "labels", "falsified"]
+    before = pixels(seen, "heat")
+    seen.page.locator("#graph canvas").click(position=place)
+    seen.page.evaluate("new Promise(requestAnimationFrame)")
+    assert seen.page.evaluate("window.report.now().picked") == 3
+    assert seen.page.locator("#client").input_value() == "3"
+    after, unit = pixels(seen, "heat"), (len(before) - 27) / CLIENTS
+    middles = [int(22 + (at + 0.5) * unit) + 9 for at in range(CLIENTS)]
+    faded = [at for at, place in enumerate(middles) if after[place, place].sum() > before[place, place].sum()]
+    assert faded == [0, 1, 2, 4, 5, 6, 7]  # on the diagonal
+
+
+def test_the_table_of_a_round_has_all_rows_when_the_slider_rests(tmp_path, make_run, make_links, open_page):
+    rng = np.random.default_rng(3)
+    run = make_run(tmp_path / "run", rng.uniform(0.5, 1, (3, 45)), make_links(rng, 3, 45, 2))
+    seen = open_page(write_report([run]))
+    seen.page.click("#links summary")
+    for step in (0, 1):
+        slide(seen, step)
+    seen.page.wait_for_timeout(1000)
+    rows = seen.page.locator("#links tbody tr")
+    assert [row.split()[0] for row in rows.all_inner_texts()] == [str(client) for client in range(45)]
+    expected = expected_links(run, 1)
+    cells = seen.page.locator("#links tbody td:nth-child(4)").all_inner_texts()
+    new = [set(re.findall(r"(\d+) \(", words)) for words in cells]
+    assert new == [{str(j) for i, j in expected["new"] if i == client} for client in range(45)]
 
 
 @pytest.mark.parametrize("scheme", ["light", pytest.param("dark", marks=pytest.mark.slow)])
@@ -241,13 +385,16 @@ def test_with_many_links_the_matrix_stands_alone(tmp_path, make_run, make_links,
     assert seen.console == []
     assert seen.page.locator("#graph").is_hidden()
     seen.page.evaluate("window.report.move(1)")
-    rows = seen.page.evaluate("window.report.views.heat.data('bins')")
+    rows = seen.page.evaluate("window.report.views.heat.drawn.cells")
     expected = expected_links(run, 1)
     counts = {}
     for receiver, sender in expected["kept"] | expected["new"]:
         counts[receiver // 2, sender // 2] = counts.get((receiver // 2, sender // 2), 0) + 1
     assert {(row["receiver"], row["sender"]): row["links"] for row in rows} == counts
     assert all(row["share"] == pytest.approx(row["links"] / 6) for row in rows)
+    seen_colours = {tuple(colour) for colour in pixels(seen, "heat").reshape(-1, 3)[::7]}
+    assert {tuple(np.round(on_ramp(number / 6))) for number in counts.values()} <= seen_colours
+    assert seen.page.locator("#ramp").inner_text().startswith("share of the group")
 
 
 # --- against the files

@@ -31,15 +31,14 @@ def altair() -> Any:
     return alt
 
 
-def data(rows: Sequence[Row], name: str | None = None) -> alt.Data:
+def data(rows: Sequence[Row]) -> alt.Data:
     """Rows as data inside the chart; numbers that are not finite become null.
 
     Args:
         rows: a dict each.
-        name: under which the page can replace them; None: it does not.
     """
     values = [{k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in row.items()} for row in rows]
-    found: alt.Data = _inline()(values=values, **({"name": name} if name else {}))
+    found: alt.Data = _inline()(values=values)
     return found
 
 

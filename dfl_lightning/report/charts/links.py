@@ -1,8 +1,7 @@
-"""The collaboration graph of a round, and a matrix of the same links.
+"""The collaboration graph of a round, and a matrix of the same links, as pictures.
 
-Both read the rows `links` and `nodes`, which the page replaces when its slider moves. The graph is drawn with rules,
-points and triangles: no Python package carries a library for graphs as a file, and so one specification gives the page
-and the picture.
+The page draws both on canvases (`page/linked.js`), where a step of its slider takes milliseconds; sizes, dashes and
+shapes come from here.
 """
 
 from __future__ import annotations
@@ -33,6 +32,22 @@ SPAN = 1.14
 """Half of what the graph's axes span; the nodes stand from -1 to 1."""
 
 CROSS = "M-1,-1L1,1M1,-1L-1,1"
+TRIANGLE = "M0,-1.1547L1,0.57735L-1,0.57735Z"
+
+WIDTHS = (1.1, 7)
+"""Of links with the weights 0 and 1."""
+
+ASIDE = 3.2
+"""Pixels between a link and the straight line between its ends: two clients that learn from each other have two."""
+
+HEAD, SERVER = 34, 1300
+"""Areas of an arrowhead and of a server."""
+
+AROUND = 0.62
+"""Distance of a link's end from a node, as a multiple of the root of the node's area."""
+
+NAMED, LISTED = 60, 40
+"""Up to so many nodes the graph, and the matrix, have their names."""
 
 _DASHES = {KEPT: [1, 0], NEW: [1, 0], SPOKEN: [1, 0], DROPPED: [5, 4], LOOKED: [1, 4], STANDS: [3, 2]}
 
@@ -96,7 +111,7 @@ def round_rows(run: Run, round: int | None = None) -> tuple[list[Row], list[Row]
 
 
 def link_rows(links: Sequence[Link], points: Sequence[Row], theme: dict[str, Any] = LIGHT) -> list[Row]:
-    """Rows with the places of both ends and the colour, for the graph and the matrix; the page's script makes the same.
+    """Rows with the places of both ends and the colour, for the graph and the matrix.
 
     Args:
         links: of a round.
@@ -113,6 +128,32 @@ def link_rows(links: Sequence[Link], points: Sequence[Row], theme: dict[str, Any
     return rows
 
 
+def node_area(number: int) -> float:
+    """The area of a node of the graph, in square pixels.
+
+    Args:
+        number: of nodes.
+    """
+    return max(60, min(560, 15000 / max(number, 1)))
+
+
+def mark_areas(number: int) -> dict[str, float]:
+    """The areas of the matrix's marks by state, in square pixels.
+
+    Args:
+        number: of nodes.
+    """
+    size = max(6, min(60, 9000 / max(number, 1) ** 1.35))
+    return {NEW: size, DROPPED: size * 0.8, LOOKED: max(2, size * 0.08)}
+
+
+def look() -> dict[str, Any]:
+    """What the page's own drawing has in common with the pictures."""
+    sizes = {"span": SPAN, "widths": WIDTHS, "gap": ASIDE, "around": AROUND, "head": HEAD, "server": SERVER}
+    shapes = {"shapes": SHAPES, "cross": CROSS, "triangle": TRIANGLE, "dashes": _DASHES}
+    return {**sizes, **shapes, "named": NAMED, "listed": LISTED}
+
+
 def graph_chart(rows: Sequence[Row], points: Sequence[Row], clusters: Sequence[int], number: int) -> Any:
     """Rules with arrowheads between nodes; pairs that learn from each other have two rules side by side.
 
@@ -124,17 +165,17 @@ def graph_chart(rows: Sequence[Row], points: Sequence[Row], clusters: Sequence[i
     """
     alt = altair()
     scale = alt.Scale(domain=[-SPAN, SPAN], nice=False, zero=False)
-    area = max(60, min(560, 15000 / max(number, 1)))
-    radius = f"({(area**0.5) * 0.62 + 2:.1f} * {2 * SPAN} / width)"
+    area = node_area(number)
+    radius = f"({(area**0.5) * AROUND + 2:.1f} * {2 * SPAN} / width)"
     base = (
-        alt.Chart(data(rows, "links"))
+        alt.Chart(data(rows))
         .transform_filter(f"datum.state != '{OWN}'")
         .transform_calculate(
             dx="datum.rx - datum.sx",
             dy="datum.ry - datum.sy",
             d="max(1e-6, sqrt(pow(datum.rx - datum.sx, 2) + pow(datum.ry - datum.sy, 2)))",
         )
-        .transform_calculate(ux="datum.dx / datum.d", uy="datum.dy / datum.d", off=f"{3.2 * 2 * SPAN} / width")
+        .transform_calculate(ux="datum.dx / datum.d", uy="datum.dy / datum.d", off=f"{ASIDE * 2 * SPAN} / width")
         .transform_calculate(
             x0=f"datum.sx + datum.ux * {radius} - datum.uy * datum.off",
             y0=f"datum.sy + datum.uy * {radius} + datum.ux * datum.off",
@@ -144,7 +185,7 @@ def graph_chart(rows: Sequence[Row], points: Sequence[Row], clusters: Sequence[i
         )
     )
     dash = alt.StrokeDash("state:N").scale(domain=list(_DASHES), range=list(_DASHES.values())).legend(None)
-    thick = alt.Size("weight:Q").scale(domain=[0, 1], range=[1.1, 7], clamp=True).legend(None)
+    thick = alt.Size("weight:Q").scale(domain=[0, 1], range=list(WIDTHS), clamp=True).legend(None)
     colour = alt.Color("colour:N").scale(None)
     faint = alt.condition("datum.faint", alt.value(0.07), alt.value(0.8))
     x, y = alt.X("x0:Q").axis(None).scale(scale), alt.Y("y0:Q").axis(None).scale(scale)
@@ -161,7 +202,7 @@ def graph_chart(rows: Sequence[Row], points: Sequence[Row], clusters: Sequence[i
     )  # a picture takes a canvas of its own for each mark with an `opacity`: seconds for a thousand links
     heads = (
         base.transform_filter(f"datum.state != '{LOOKED}'")
-        .mark_point(shape="triangle", filled=True, size=34)
+        .mark_point(shape="triangle", filled=True, size=HEAD)
         .encode(
             x=alt.X("x1:Q").axis(None).scale(scale),
             y=alt.Y("y1:Q").axis(None).scale(scale),
@@ -186,11 +227,11 @@ def heatmap_chart(rows: Sequence[Row], points: Sequence[Row], number: int) -> An
     x_scale = alt.Scale(domain=[-0.5, number - 0.5], nice=False, zero=False)
     y_scale = alt.Scale(domain=[-0.5, number - 0.5], nice=False, zero=False, reverse=True)
     seen = alt.condition("datum.faint", alt.value(0.12), alt.value(1))
-    gap = 0.46 if number <= 60 else 0.5
+    gap = 0.46 if number <= NAMED else 0.5
     legend = alt.Legend(
         title="weight in the new model", orient="bottom", gradientLength=160, gradientThickness=10, tickCount=3
     )
-    base = alt.Chart(data(rows, "links"))
+    base = alt.Chart(data(rows))
     cells = (
         base.transform_filter(f"indexof(['{KEPT}', '{NEW}', '{SPOKEN}', '{OWN}'], datum.state) >= 0")
         .transform_calculate(
@@ -208,9 +249,7 @@ def heatmap_chart(rows: Sequence[Row], points: Sequence[Row], number: int) -> An
             tooltip=_link_tips(),
         )
     )
-    size = max(6, min(60, 9000 / max(number, 1) ** 1.35))
-    areas = {NEW: size, DROPPED: size * 0.8, LOOKED: max(2, size * 0.08)}
-    area = f"{{{', '.join(f'{state}: {value:.1f}' for state, value in areas.items())}}}[datum.state]"
+    area = f"{{{', '.join(f'{state}: {value:.1f}' for state, value in mark_areas(number).items())}}}[datum.state]"
     shapes = {NEW: "square", DROPPED: CROSS, LOOKED: "circle"}
     marks = (
         base.transform_filter(f"indexof(['{NEW}', '{DROPPED}', '{LOOKED}'], datum.state) >= 0")
@@ -227,8 +266,8 @@ def heatmap_chart(rows: Sequence[Row], points: Sequence[Row], number: int) -> An
         )
     )
     layers = [cells, marks]
-    if number <= 40:
-        ids = alt.Chart(data(points, "nodes"))
+    if number <= LISTED:
+        ids = alt.Chart(data(points))
         at_top = alt.X("order:Q").axis(None).scale(x_scale)
         at_left = alt.Y("order:Q").axis(None).scale(y_scale)
         layers.append(ids.mark_text(style="note", fontSize=9).encode(x=at_top, y=alt.value(-8), text=alt.Text("id:N")))
@@ -240,41 +279,10 @@ def heatmap_chart(rows: Sequence[Row], points: Sequence[Row], number: int) -> An
     return finished(alt.layer(*layers).resolve_scale(color="independent", size="independent"), width=SIZE, height=SIZE)
 
 
-def cluster_heatmap(rows: Sequence[Row], names: Sequence[str]) -> Any:
-    """Chosen links between groups of clients, as shares of what a receiving group chose.
-
-    Args:
-        rows: a row a cell: `receiver` and `sender` (places of groups), `share`, `links`.
-        names: of the groups.
-    """
-    alt = altair()
-    scale = {"domain": [-0.5, len(names) - 0.5], "nice": False, "zero": False}
-    labels = "{" + ", ".join(f"'{at}': '{name}'" for at, name in enumerate(names)) + "}[datum.value]"
-    ticks = list(range(0, len(names), max(1, len(names) // 20)))
-    axis = {"values": ticks, "labelExpr": labels, "grid": False, "domain": False, "ticks": False}
-    x = alt.X("x0:Q").axis(alt.Axis(title="sender", orient="top", **axis)).scale(**scale)
-    y = alt.Y("y0:Q").axis(alt.Axis(title="receiver", **axis)).scale(reverse=True, **scale)
-    legend = alt.Legend(
-        title="share of the group's links", orient="bottom", gradientLength=160, gradientThickness=10, format=".0%"
-    )
-    colour = alt.Color("share:Q").scale(range="ramp", domain=[0, 1], clamp=True).legend(legend)
-    tips = [alt.Tooltip("from:N"), alt.Tooltip("to:N"), alt.Tooltip("share:Q", format=".0%"), alt.Tooltip("links:Q")]
-    chart = (
-        alt.Chart(data(rows, "bins"))
-        .transform_calculate(
-            **{"x0": "datum.sender - 0.5", "x1": "datum.sender + 0.5"},
-            **{"y0": "datum.receiver - 0.5", "y1": "datum.receiver + 0.5"},
-        )
-        .mark_rect()
-        .encode(x=x, x2=alt.X2("x1:Q"), y=y, y2=alt.Y2("y1:Q"), color=colour, tooltip=tips)
-    )
-    return finished(chart, width=SIZE, height=SIZE)
-
-
 def _node_layers(points: Sequence[Row], clusters: Sequence[int], number: int, scale: Any, area: float) -> list[Any]:
     """A mark a node, its shape and colour the cluster; a ring around falsified labels; a hollow one is down."""
     alt = altair()
-    base = alt.Chart(data(points, "nodes"))
+    base = alt.Chart(data(points))
     shapes = [SHAPES[at % len(SHAPES)] for at in range(len(clusters))]
     places = {"x": alt.X("x:Q").axis(None).scale(scale), "y": alt.Y("y:Q").axis(None).scale(scale)}
     colour = alt.Color("cluster:N").scale(domain=list(clusters)).legend(None)
@@ -290,7 +298,7 @@ def _node_layers(points: Sequence[Row], clusters: Sequence[int], number: int, sc
     awake = base.transform_filter("!datum.server && !datum.down").mark_point(style="frame", filled=True, size=area)
     asleep = base.transform_filter("datum.down").mark_point(style="asleep", filled=False, size=area * 0.8)
     servers = base.transform_filter("datum.server").mark_point(
-        style="strong", shape="square", filled=True, size=1300, opacity=1
+        style="strong", shape="square", filled=True, size=SERVER, opacity=1
     )
     named = base.transform_filter("datum.server").mark_text(style="id", fontSize=9)
     layers = [
@@ -300,7 +308,7 @@ def _node_layers(points: Sequence[Row], clusters: Sequence[int], number: int, sc
         servers.encode(**places, tooltip=[alt.Tooltip("id:N", title="server")]),
         named.encode(**places, text=alt.value("server")),
     ]
-    if number <= 60:
+    if number <= NAMED:
         on_fill = base.transform_filter("!datum.server && !datum.down").mark_text(style="id")
         on_card = base.transform_filter("!datum.server && datum.down").mark_text(style="note", fontSize=10)
         layers += [text.encode(**places, text=alt.Text("id:N"), opacity=seen) for text in (on_fill, on_card)]

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
 from html import escape
 from importlib.resources import files
 from typing import Any
 
 from dfl_lightning.report.charts import links as link_charts
-from dfl_lightning.report.charts.theme import DARK, LIGHT, SHAPES, config
+from dfl_lightning.report.charts.theme import DARK, LIGHT, config
 from dfl_lightning.report.methods import Method
-from dfl_lightning.report.network import STATES
 from dfl_lightning.report.page.limits import left_out, with_graphs
 from dfl_lightning.report.page.rounds import run_entry
 from dfl_lightning.report.page.scripts import packed, packed_json, vega_script
@@ -35,11 +33,10 @@ def page(methods: Sequence[Method], drawn: Sequence[Figure] | None = None) -> st
     omitted = f"<p class='note omitted'>{escape(left_out(methods))}</p>" if left_out(methods) else ""
     content = {
         "themes": {"light": config(LIGHT), "dark": config(DARK)},
-        "palettes": {"light": _states(LIGHT), "dark": _states(DARK)},
         "charts": {figure.name: spec(figure.chart) for figure in found},
-        "linked": [_linked(entry) for entry in runs],
+        "colours": {"light": LIGHT, "dark": DARK},
+        "look": link_charts.look(),
         "runs": runs,
-        "shapes": SHAPES,
     }
     read = files(__package__).joinpath
     parts = {
@@ -48,7 +45,7 @@ def page(methods: Sequence[Method], drawn: Sequence[Figure] | None = None) -> st
         "lead": _lead(methods),
         "verdict": _verdict(methods, colours),
         "style": _variables() + read("page.css").read_text(encoding="utf-8"),
-        "script": read("page.js").read_text(encoding="utf-8"),
+        "script": "".join(read(name).read_text(encoding="utf-8") for name in ("linked.js", "page.js")),
         "vega": packed(vega_script()),
         "data": packed_json(content),
         "commands": commands_table(methods),
@@ -59,11 +56,6 @@ def page(methods: Sequence[Method], drawn: Sequence[Figure] | None = None) -> st
     for section in ("learning", "bands", "clients", "cost", "why", "alike", "dropouts"):
         parts[section] = "".join(_figure(figure) for figure in found if figure.section == section)
     return _filled(read("page.html").read_text(encoding="utf-8"), parts)
-
-
-def _states(theme: dict[str, Any]) -> dict[str, str]:
-    """The colours of links by their state."""
-    return {state: theme[state] for state in STATES if state in theme}
 
 
 def title(methods: Sequence[Method]) -> str:
@@ -78,24 +70,6 @@ def spec(chart: Any) -> dict[str, Any]:
     found.pop("config", None)
     found.pop("$schema", None)
     return found
-
-
-def _linked(entry: dict[str, Any]) -> dict[str, Any]:
-    """The graph and the matrix of a run, without links and nodes: the page fills them in."""
-    if "groups" in entry:
-        return {"bins": spec(link_charts.cluster_heatmap([], entry["groups"]))}
-    points = entry["nodes"]
-    return _empty(len(points), tuple(link_charts.clusters_of(points)), any(point["server"] for point in points))
-
-
-@cache
-def _empty(number: int, clusters: tuple[int, ...], served: bool) -> dict[str, Any]:
-    """Runs with as many nodes and the same clusters have the same."""
-    charts = {"graph": spec(link_charts.graph_chart([], [], clusters, number))}
-    if not served:
-        ids = [{"id": at, "order": at} for at in range(number)]  # so that there is room for them
-        charts["heat"] = spec(link_charts.heatmap_chart([], ids, number))
-    return charts
 
 
 def _count(methods: Sequence[Method]) -> str:
@@ -170,6 +144,7 @@ def _variables() -> str:
     def rules(theme: dict[str, Any]) -> str:
         colours = [f"--m{at}:{colour}" for at, colour in enumerate(theme["category"])]
         colours += [f"--{name}:{colour}" for name, colour in theme.items() if isinstance(colour, str)]
+        colours.append(f"--ramp:linear-gradient(90deg,{','.join(theme['ramp'])})")
         return ";".join(colours)
 
     dark = f":root{{{rules(DARK)}}}"

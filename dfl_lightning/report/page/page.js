@@ -31,21 +31,16 @@
     if (shape === "square") return { ...spec, width: Math.min(width, 480), height: Math.min(width, 480) + 20 };
     return { ...spec, width };
   };
-  const square = (element, spec) => {
-    const size = Math.max(240, Math.floor(element.clientWidth));
-    return { ...spec, width: size, height: size };
-  };
-  async function draw(element, spec, sized, renderer = "svg") {
+  async function draw(element, spec) {
     if (report.views[element.id]) report.views[element.id].finalize();
-    const options = { mode: "vega-lite", actions: false, ast: true, renderer, config: data.themes[themeName()] };
-    const drawn = await window.vegaEmbed(element, structuredClone(sized(element, spec)), options);
+    const options = { mode: "vega-lite", actions: false, ast: true, renderer: "svg", config: data.themes[themeName()] };
+    const drawn = await window.vegaEmbed(element, structuredClone(plain(element, spec)), options);
     report.views[element.id] = drawn.view;
     element.style.minHeight = "";
-    return drawn.view;
   }
   async function drawAll() {
-    await drawLinked();
-    for (const [name, spec] of Object.entries(data.charts)) await draw(byId(`chart-${name}`), spec, plain);
+    drawLinked();
+    for (const [name, spec] of Object.entries(data.charts)) await draw(byId(`chart-${name}`), spec);
     report.ready = true;
     report.drawn += 1;
   }
@@ -64,12 +59,11 @@
     const made = document.createElement("table");
     const head = made.createTHead().insertRow();
     for (const name of names) head.append(cell("th", name));
-    const body = made.createTBody();
-    for (const row of rows) {
-      const line = body.insertRow();
-      row.forEach((value) => line.append(cell("td", value, Array.isArray(value) ? "list" : "")));
-    }
+    addRows(made.createTBody(), rows);
     return made;
+  }
+  function addRows(body, rows) {
+    for (const row of rows) body.insertRow().append(...row.map((value) => cell("td", value)));
   }
   const largest = (spec) => {
     const found = [];
@@ -110,7 +104,9 @@
     return (steps || []).map((value) => (total += value));
   };
   function decode(run) {
-    if (run.decoded || run.groups) return;
+    if (run.decoded) return;
+    const n = run.nodes.length;
+    const link = (pair, state, weight) => ({ receiver: Math.floor(pair / n), sender: pair % n, state, weight });
     let chosen = new Set();
     run.decoded = run.rounds.map((entry) => {
       const fresh = new Set(sums(entry.new)), gone = sums(entry.dropped);
@@ -118,40 +114,28 @@
       for (const pair of [...gone, ...sums(entry.ended)]) left.delete(pair);
       const now = [...left, ...fresh].sort((a, b) => a - b);
       chosen = new Set(now);
-      const links = now.map((pair, place) => [pair, fresh.has(pair) ? "new" : "kept", entry.weights[place] / 1000]);
+      const links = now.map((pair, place) => link(pair, fresh.has(pair) ? "new" : "kept", entry.weights[place] / 1000));
       for (const state of ["own", "spoken"]) {
         const [pairs, weights] = entry[state] || [[], []];
-        sums(pairs).forEach((pair, place) => links.push([pair, state, weights[place] / 1000]));
+        sums(pairs).forEach((pair, place) => links.push(link(pair, state, weights[place] / 1000)));
       }
-      for (const pair of gone) links.push([pair, "dropped", 0]);
-      for (const state of ["looked", "stands"]) for (const pair of sums(entry[state])) links.push([pair, state, 0]);
+      for (const pair of gone) links.push(link(pair, "dropped", 0));
+      for (const state of ["looked", "stands"]) for (const pair of sums(entry[state])) links.push(link(pair, state, 0));
       return links;
     });
   }
-  function linkRows(run, entry) {
-    const n = run.nodes.length, palette = data.palettes[themeName()];
-    return entry.map(([pair, state, weight]) => {
-      const receiver = Math.floor(pair / n), sender = pair % n;
-      const r = run.nodes[receiver], s = run.nodes[sender];
-      const faint = picked !== null && receiver !== picked && sender !== picked;
-      const colour = palette[state] || "";
-      return { receiver, sender, state, weight, faint, colour, rx: r.x, ry: r.y, sx: s.x, sy: s.y, row: r.order, column: s.order };
-    });
-  }
-  function nodeRows(run, entry, rows) {
-    const down = new Set(entry.down), near = new Set([picked]);
-    if (picked !== null) for (const row of rows) if (!row.faint) near.add(row.receiver).add(row.sender);
-    return run.nodes.map((node) => ({ ...node, down: down.has(node.id), faint: picked !== null && !near.has(node.id) }));
-  }
-  function binRows(run, entry) {
+  function cellsOf(run, entry) {
     const [to, from, links] = entry.bins;
     const totals = {};
     to.forEach((group, place) => (totals[group] = (totals[group] || 0) + links[place]));
     return to.map((group, place) => ({
       receiver: group, sender: from[place], links: links[place], share: links[place] / totals[group],
-      from: run.groups[from[place]], to: run.groups[group],
     }));
   }
+  const STATES = {
+    own: "its own model", kept: "kept", new: "newly chosen", dropped: "dropped", looked: "probed only",
+    spoken: "mixed for another", stands: "stands in for",
+  };
   const percent = (value) => `${(100 * value).toFixed(1)} %`;
   function sentence(run, entry, counts) {
     const total = (counts.kept || 0) + (counts.new || 0);
@@ -166,87 +150,120 @@
     return words.join(" · ");
   }
 
-  async function update() {
-    const run = runs[at], entry = run.rounds[step];
+  // Steps that come between two frames are drawn as one.
+  let next = null;
+  const update = () => (next ??= new Promise((done) => requestAnimationFrame(() => {
+    next = null;
+    show();
+    done();
+  })));
+  function show() {
+    const run = runs[at], entry = run.rounds[step], { graph, heat } = report.views;
     byId("round").value = step;
     byId("round").setAttribute("aria-valuetext", `round ${entry.round} of ${run.last}`);
     if (run.groups) {
       byId("state").innerHTML = sentence(run, entry, entry.kinds);
-      await report.views.heat.data("bins", binRows(run, entry)).runAsync();
-      fillTable();
-      return;
+      heat.draw({ cells: cellsOf(run, entry) });
+    } else {
+      const links = run.decoded[step], counts = {};
+      for (const link of links) counts[link.state] = (counts[link.state] || 0) + 1;
+      byId("state").innerHTML = sentence(run, entry, counts);
+      const round = { links, down: new Set(entry.down), picked };
+      graph.draw(round);
+      if (heat) heat.draw(round);
     }
-    const rows = linkRows(run, run.decoded[step]), nodes = nodeRows(run, entry, rows);
-    const counts = {};
-    for (const row of rows) counts[row.state] = (counts[row.state] || 0) + 1;
-    byId("state").innerHTML = sentence(run, entry, counts);
-    const cells = rows.filter((row) => row.state !== "stands");
-    const drawn = [report.views.graph.data("links", rows).data("nodes", nodes).runAsync()];
-    if (report.views.heat) drawn.push((nodes.length <= 40 ? report.views.heat.data("nodes", nodes) : report.views.heat).data("links", cells).runAsync());
-    await Promise.all(drawn);
+    report.shown = step;
     fillTable();
   }
+  // The rows that are seen at once; the others when the slider rests.
+  let others = null;
   function fillTable() {
     const part = byId("links");
+    clearTimeout(others);
     if (!part.open) return;
+    const slot = part.querySelector(".slot"), [names, rows] = roundTable();
+    const seen = slot.scrollTop ? rows.length : 20;
+    const made = table(names, rows.slice(0, seen));
+    made.className = "round";
+    slot.replaceChildren(made);
+    others = setTimeout(() => addRows(made.tBodies[0], rows.slice(seen)), 150);
+  }
+  function roundTable() {
     const run = runs[at], entry = run.rounds[step];
-    const slot = part.querySelector(".slot");
     if (run.groups) {
-      const rows = binRows(run, entry).map((row) => [row.to, row.from, row.links, percent(row.share)]);
-      slot.replaceChildren(table(["receivers", "senders", "links", "share"], rows));
-      return;
+      const rows = cellsOf(run, entry).map((cell) => [run.groups[cell.receiver], run.groups[cell.sender], cell.links, percent(cell.share)]);
+      return [["receivers", "senders", "links", "share"], rows];
     }
     const name = (id) => (run.nodes[id].server ? "server" : `${id}`);
     const down = new Set(entry.down), lines = new Map();
-    for (const row of linkRows(run, run.decoded[step])) {
-      if (row.faint) continue;
-      const line = lines.get(row.receiver) || { kept: [], new: [], dropped: [], looked: [], spoken: [], stands: [], own: "" };
-      if (row.state === "own") line.own = percent(row.weight);
-      else line[row.state].push(row.weight ? `${name(row.sender)} (${percent(row.weight)})` : name(row.sender));
-      lines.set(row.receiver, line);
+    for (const { receiver, sender, state, weight } of run.decoded[step]) {
+      if (picked !== null && receiver !== picked && sender !== picked) continue;
+      const line = lines.get(receiver) || { kept: [], new: [], dropped: [], looked: [], spoken: [], stands: [], own: "" };
+      if (state === "own") line.own = percent(weight);
+      else line[state].push(weight ? `${name(sender)} (${percent(weight)})` : name(sender));
+      lines.set(receiver, line);
     }
     const rows = [...lines].sort((a, b) => a[0] - b[0]).map(([id, line]) => [
       `${name(id)}${down.has(id) ? " (down)" : ""}`, line.own, line.kept.join(", "), line.new.join(", "),
       line.dropped.join(", "), line.looked.join(", "), [...line.spoken, ...line.stands].join(", "),
     ]);
-    slot.replaceChildren(table(["receiver", "itself", "kept", "newly chosen", "dropped", "probed only", "speaks for others"], rows));
+    return [["receiver", "itself", "kept", "newly chosen", "dropped", "probed only", "speaks for others"], rows];
   }
-  async function drawLinked() {
+  function drawLinked() {
     if (!runs.length) return;
-    const run = runs[at], specs = data.linked[at];
-    decode(run);
-    for (const id of ["graph", "heat"]) {
-      if (report.views[id]) report.views[id].finalize();
-      delete report.views[id];
-      byId(id).replaceChildren();
-    }
-    const both = Boolean(specs.graph && specs.heat);
-    document.querySelector(".pair").classList.toggle("one", !both);
-    byId("graph").parentElement.hidden = !specs.graph;
-    byId("heat").parentElement.hidden = !(specs.heat || specs.bins);
-    if (specs.graph) {
-      const view = await draw(byId("graph"), specs.graph, square, "canvas");
-      view.addEventListener("click", (event, item) => {
-        const id = item && item.datum ? item.datum.id : undefined;
-        pick(id === undefined || run.nodes[id].server || id === picked ? null : id);
+    const run = runs[at], served = run.nodes.some((node) => node.server), colours = data.colours[themeName()];
+    const [withGraph, withMatrix] = [!run.groups, Boolean(run.groups) || !served];
+    if (!run.groups) decode(run);
+    document.querySelector(".pair").classList.toggle("one", !(withGraph && withMatrix));
+    byId("graph").parentElement.hidden = !withGraph;
+    byId("heat").parentElement.hidden = !withMatrix;
+    delete report.views.graph;
+    delete report.views.heat;
+    if (withGraph) {
+      report.views.graph = linked.graph(byId("graph"), run, data.look, colours);
+      const found = linked.explain(report.views.graph, said);
+      report.views.graph.canvas.addEventListener("click", (event) => {
+        const { node } = found(event);
+        pick(!node || node.server || node.id === picked ? null : node.id);
       });
     }
-    if (specs.heat || specs.bins) await draw(byId("heat"), specs.heat || specs.bins, square, "canvas");
+    if (withMatrix) {
+      report.views.heat = (run.groups ? linked.bins : linked.matrix)(byId("heat"), run, data.look, colours);
+      linked.explain(report.views.heat, said);
+      byId("ramp").querySelector("span").textContent = run.groups ? "share of the group's links" : "weight in the new model";
+    }
     legend(run);
-    await update();
+    show();
+  }
+  function said({ node, link, cell }) {
+    const run = runs[at];
+    if (node && node.server) return [["server", node.id]];
+    if (node) {
+      const rows = [["client", node.id], ...(node.cluster < 0 ? [] : [["cluster", node.cluster]])];
+      if (run.rounds[step].down.includes(node.id)) rows.push(["state", "down"]);
+      if (node.falsified) rows.push(["labels", "falsified"]);
+      return rows;
+    }
+    const name = (id) => (run.nodes[id].server ? "server" : id);
+    if (link) {
+      const weight = link.weight ? [["weight", link.weight.toFixed(3)]] : [];
+      return [["receiver", name(link.receiver)], ["sender", name(link.sender)], ["link", STATES[link.state]], ...weight];
+    }
+    if (!cell) return [];
+    return [["receivers", run.groups[cell.receiver]], ["senders", run.groups[cell.sender]], ["links", cell.links], ["share", percent(cell.share)]];
   }
   function legend(run) {
     const parts = [], clients = run.nodes.filter((node) => !node.server);
     const clusters = [...new Set(clients.map((node) => node.cluster))].sort((a, b) => a - b);
     const path = (shape) => (shape === "circle" ? "M-1,0A1,1,0,1,1,1,0A1,1,0,1,1,-1,0Z" : shape === "square" ? "M-.9,-.9H.9V.9H-.9Z" : shape);
     if (clusters.length > 1)
-      clusters.forEach((cluster, place) => parts.push([`<path transform="translate(9 7) scale(5.5)" fill="var(--m${place % 6})" d="${path(data.shapes[place % data.shapes.length])}"/>`, `cluster ${cluster}`]));
+      clusters.forEach((cluster, place) => parts.push([`<path transform="translate(9 7) scale(5.5)" fill="var(--m${place % 6})" d="${path(data.look.shapes[place % data.look.shapes.length])}"/>`, `cluster ${cluster}`]));
     if (clients.some((node) => node.falsified)) parts.push(['<circle cx="9" cy="7" r="6" fill="none" stroke="var(--ink)" stroke-width="1.6"/>', "falsified labels"]);
-    const states = new Set((run.decoded || []).flatMap((links) => links.map((link) => link[1])));
+    const states = new Set((run.decoded || []).flatMap((links) => links.map((link) => link.state)));
     const line = (state, dash) => `<path d="M0,7H20" stroke="var(--${state})" stroke-width="2.4" stroke-dasharray="${dash}"/>`;
     const cell = { new: '<path d="M26,2H36V12H26Z" fill="none" stroke="var(--new)" stroke-width="1.6"/>', dropped: '<path d="M27,3L35,11M35,3L27,11" stroke="var(--dropped)" stroke-width="1.6"/>', looked: '<circle cx="31" cy="7" r="1.8" fill="var(--looked)"/>' };
-    for (const [state, dash, words] of [["kept", "none", "kept"], ["new", "none", "newly chosen"], ["dropped", "5 3", "dropped"], ["looked", "1 4", "probed only"], ["spoken", "none", "mixed for another"], ["stands", "3 2", "stands in for"]])
-      if (states.has(state)) parts.push([line(state, dash) + (cell[state] || ""), words]);
+    for (const state of ["kept", "new", "dropped", "looked", "spoken", "stands"])
+      if (states.has(state)) parts.push([line(state, data.look.dashes[state].join(" ")) + (cell[state] || ""), STATES[state]]);
     if (run.rounds.some((entry) => entry.down.length)) parts.push(['<circle cx="9" cy="7" r="5.5" fill="none" stroke="var(--soft)" stroke-dasharray="2 2" stroke-width="1.5"/>', "down"]);
     byId("legend").innerHTML = parts.map(([shape, words]) => `<li><svg width="${shape.includes("M2") || shape.includes('cx="31"') ? 40 : 22}" height="14" aria-hidden="true">${shape}</svg>${words}</li>`).join("");
   }
@@ -283,7 +300,7 @@
     byId("run").addEventListener("change", () => {
       play(false);
       choose(Number(byId("run").value));
-      waiting = waiting.then(drawLinked);
+      drawLinked();
     });
     byId("round").addEventListener("input", () => move(Number(byId("round").value)));
     byId("back").addEventListener("click", () => move(step - 1));

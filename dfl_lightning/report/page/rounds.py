@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from dfl_lightning.report.charts.links import mark_areas, node_area
 from dfl_lightning.report.methods import Method, seed_of
 from dfl_lightning.report.network import (
     DROPPED,
@@ -69,6 +70,8 @@ def run_entry(method: Method, run: Run) -> dict[str, Any] | None:
     ]
     if binned:
         entry["groups"] = groups(entry["nodes"])[1]
+    else:
+        entry |= {"area": node_area(len(entry["nodes"])), "marks": mark_areas(len(entry["nodes"]))}
     return entry
 
 
