@@ -73,6 +73,12 @@ def small_run(tmp_path):
 
 
 @pytest.fixture(scope="module")
+def read_only_run(tmp_path_factory):
+    """Make a small run that several tests of a file look at and none of them changes."""
+    return lambda *args, **options: SmallRun(tmp_path_factory.mktemp("run"), *args, **options)
+
+
+@pytest.fixture(scope="module")
 def load():
     """Import a script, or a module of one, by name."""
     with pytest.MonkeyPatch.context() as patch:

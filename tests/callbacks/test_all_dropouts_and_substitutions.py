@@ -19,17 +19,21 @@ every_dropout = pytest.mark.parametrize("listed", each("dropout"))
 every_substitution = pytest.mark.parametrize(("listed", "place"), where_they_work("substitution"))
 
 
-def pairs():
-    """Each substitution with each dropout, at all places where the substitution works."""
+def pairs(quick=None):
+    """Each substitution with each dropout, at all places where the substitution works; others than `quick` are slow."""
     found = []
     for parameters in where_they_work("substitution"):
         listed, place = parameters.values
         for other in LISTED["dropout"]:
-            found.append(pytest.param(listed.along_with(other), place, id=f"{parameters.id} and {other.name}"))
+            marks = pytest.mark.slow if quick not in (None, other.name) else []
+            name = f"{parameters.id} and {other.name}"
+            found.append(pytest.param(listed.along_with(other), place, id=name, marks=marks))
     return found
 
 
 together = pytest.mark.parametrize(("listed", "place"), pairs())
+with_memory_together = pytest.mark.parametrize(("listed", "place"), pairs("markov"))
+"""In a normal run with the dropout that remembers who was down; with a trace they are in `test_all_policies.py`."""
 
 
 def history(rounds):
@@ -158,11 +162,11 @@ def test_everybody_has_a_vote_and_those_that_are_up_are_mixed(listed, place):
         assert (votes.sum(1) < everybody + 1e-9).all()
 
 
-@together
+@with_memory_together
 def test_together_they_go_on_from_a_file(listed, place):
     properties.goes_on_from_a_file(listed, place)
 
 
-@together
+@with_memory_together
 def test_together_they_do_not_see_ids(listed, place):
     properties.does_not_see_ids(listed, place)

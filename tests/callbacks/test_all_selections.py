@@ -17,13 +17,18 @@ CLIENTS = len(FEDERATION)
 
 
 def with_substitutions():
-    """Each selection with each substitution, at all places where both work; IFCA refuses them."""
+    """Each selection with each substitution, at all places where both work; IFCA refuses them.
+
+    A selection does not ask which substitution there is: in a normal run each has one of them, by turns.
+    """
     found = []
-    for parameters in where_they_work("selection"):
+    for number, parameters in enumerate(where_they_work("selection")):
         listed, place = parameters.values
-        for other in LISTED["substitution"] if listed.make is not cb.IFCA else []:
-            if place in other.places:
-                found.append(pytest.param(listed.along_with(other), place, id=f"{parameters.id} and {other.name}"))
+        others = [other for other in LISTED["substitution"] if place in other.places and listed.make is not cb.IFCA]
+        for at, other in enumerate(others):
+            marks = [] if at == number % len(others) else pytest.mark.slow
+            name = f"{parameters.id} and {other.name}"
+            found.append(pytest.param(listed.along_with(other), place, id=name, marks=marks))
     return found
 
 

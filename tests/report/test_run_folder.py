@@ -42,9 +42,9 @@ def arrays(file):
         return {name: content[name] for name in content.files}
 
 
-@pytest.fixture
-def run(small_run):
-    return small_run(4, check_val_every_n_epoch=2).fit()
+@pytest.fixture(scope="module")
+def run(read_only_run):
+    return read_only_run(4, check_val_every_n_epoch=2).fit()
 
 
 # --- what is in it
@@ -660,9 +660,9 @@ def test_arrays_that_do_not_belong_together_are_named(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["clients.npz", "graphs.npz", "split.npz"])
-def test_a_bit_that_changes_in_the_arrays_of_a_run_is_refused_or_changes_nothing(run, name):
-    file, draw, refused = run.folder / name, random.Random(0), 0
-    content, before = file.read_bytes(), read_npz(file)
+def test_a_bit_that_changes_in_the_arrays_of_a_run_is_refused_or_changes_nothing(run, tmp_path, name):
+    file, draw, refused = tmp_path / name, random.Random(0), 0
+    content, before = (run.folder / name).read_bytes(), read_npz(run.folder / name)
     for place in draw.sample(range(8 * len(content)), 400):
         changed = bytearray(content)
         changed[place // 8] ^= 1 << place % 8

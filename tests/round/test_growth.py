@@ -79,6 +79,12 @@ class Pool(FromDataset):
         self.clients.clusters = torch.arange(self.num_clients) % 5
 
 
+@functools.cache
+def pool(clients):
+    """All runs have the same data, which are read once."""
+    return Pool(clients)
+
+
 def fit(policies, folder, topology, clients=CLIENTS, rounds=3, **model):
     trainer = DFLTrainer(
         max_rounds=rounds,
@@ -91,13 +97,14 @@ def fit(policies, folder, topology, clients=CLIENTS, rounds=3, **model):
             cb.SimulatedTime(speed=100.0, up=1e6, down=1e6),
         ],
         accelerator="cpu",
+        check_val_every_n_epoch=rounds,
         enable_progress_bar=False,
         enable_checkpointing=False,
         default_root_dir=folder,
     )
     optimizer = functools.partial(torch.optim.SGD, lr=0.1)
     module = DFLModule(MLP([4]), local_epochs=1, batch_size=2, optimizer=optimizer, **model)
-    trainer.fit(module, datamodule=Pool(clients))
+    trainer.fit(module, datamodule=pool(clients))
     return trainer
 
 

@@ -41,11 +41,11 @@ def cells(lines):
 
 def test_a_run_that_loses_a_process_or_its_disk_goes_on_as_if_nothing_had_been():
     ways = ["full disk", "SIGKILL of the other"]
-    code, lines = run_script("--moments", "3", "--seed", "4", "--ways", *ways)
+    code, lines = run_script("--devices", "2", "--moments", "2", "--seed", "4", "--ways", *ways)
     assert code == 0
     rows = cells(lines)
-    assert [row[:2] for row in rows] == [["1", ways[0]], ["2", ways[0]], ["2", ways[1]]]
-    assert [row[4] for row in rows] == ["2", "2", "2"]  # each was ended in the middle, and said so
+    assert [row[:2] for row in rows] == [["2", ways[0]], ["2", ways[1]]]
+    assert [row[4] for row in rows] == ["2", "2"]  # each was ended in the middle, and said so
     assert all(row[5] == "1 of 1" for row in rows)
     assert all(int(row[6]) <= 2 for row in rows)
 

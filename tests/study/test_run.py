@@ -57,9 +57,15 @@ def start():
         process.communicate()
 
 
-def test_a_study_runs_and_makes_its_table(study_of, tmp_path, capsys):
+def test_a_study_runs_and_makes_its_table(study_of, tmp_path, capsys, in_this_process):
+    """One of its cells was run before, the others are processes of their own."""
     wrong = {"model": {"on_divergence": "stop", "optimizer.lr": 1e30}}
-    study_of(rows={"Gossip": {}, "Local": {"selection.k": 0}, "Wrong": wrong}, columns={"IID": {}})
+    local = {"Local": {"selection.k": 0}}
+    study_of(rows=local, columns={"IID": {}})
+    with in_this_process():
+        assert main(["run", "small.yaml"]) == 0
+    said(capsys)
+    study_of(rows={"Gossip": {}, **local, "Wrong": wrong}, columns={"IID": {}})
     code = main(["run", "small.yaml", "-j", "2"])
     out, err = said(capsys)
     assert code == 2
