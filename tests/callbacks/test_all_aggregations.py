@@ -13,9 +13,14 @@ CLIENTS = len(FEDERATION)
 
 
 def with_substitutions():
-    """Each aggregation with each substitution, at all places where both work."""
+    """Each aggregation with each substitution, at all places where both work; with variants of one if slow."""
     return [
-        pytest.param(parameters.values[0].along_with(other), place, id=f"{parameters.id} and {other.name}")
+        pytest.param(
+            parameters.values[0].along_with(other),
+            place,
+            id=f"{parameters.id} and {other.name}",
+            marks=pytest.mark.slow if "," in other.name else [],
+        )
         for parameters in where_they_work("aggregation")
         for other in LISTED["substitution"]
         for place in other.places
