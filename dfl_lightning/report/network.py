@@ -160,14 +160,11 @@ def positions(run: Run, m: int, n: int) -> list[tuple[float, float]]:
     graphs = run.graphs
     if len(graphs.get("round", [])):
         picked = graphs["selected"] & (graphs["sender"] < n) & (graphs["sender"] != graphs["receiver"])
-        pairs, counts = np.unique(
-            np.sort(np.stack([graphs["receiver"][picked], graphs["sender"][picked]], 1), axis=1),
-            axis=0,
-            return_counts=True,
-        )
+        ends = np.sort(np.stack([graphs["receiver"][picked], graphs["sender"][picked]], 1).astype(np.int64), axis=1)
+        pairs, counts = np.unique(ends[:, 0] * n + ends[:, 1], return_counts=True)
         rounds = len(np.unique(graphs["round"]))
-        for (i, j), count in zip(pairs, counts, strict=True):
-            graph.add_edge(int(i), int(j), weight=(count / (2 * rounds)) ** 2 * 4)
+        ties = (counts / (2 * rounds)) ** 2 * 4
+        graph.add_weighted_edges_from(zip((pairs // n).tolist(), (pairs % n).tolist(), ties.tolist(), strict=True))
     clusters = run.split.get("clusters", np.array([]))
     if len(clusters) == m:  # a weak tie, so that scattered members of a cluster stand together
         for cluster in np.unique(clusters):
@@ -221,7 +218,7 @@ def _apart(places: list[tuple[float, float]], steps: int = 100) -> list[tuple[fl
     least = min(0.4, 1.75 / math.sqrt(len(points)))
     for _ in range(steps):
         delta = points[:, None] - points[None]
-        distance = np.sqrt((delta**2).sum(-1)) + np.eye(len(points)) * 9 + 1e-9
+        distance = np.sqrt(delta[..., 0] ** 2 + delta[..., 1] ** 2) + np.eye(len(points)) * 9 + 1e-9
         push = np.clip(least - distance, 0, None) / distance
         if not push.any():
             break

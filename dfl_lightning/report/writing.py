@@ -58,20 +58,22 @@ def write_page(named: Sequence[tuple[str, str | os.PathLike[str]]], file: Path, 
     check_report()
     from dfl_lightning.report.charts.base import unchecked
     from dfl_lightning.report.page.assemble import page
+    from dfl_lightning.report.page.helper import Helper
     from dfl_lightning.report.page.pictures import linked_figures, write_pictures
     from dfl_lightning.report.page.sections import figures
 
-    methods = find_methods([Run(folder) for _, folder in named], [name for name, _ in named])
-    with unchecked():
-        drawn = figures(methods)
-        linked = [] if pictures is None else linked_figures(methods)
-        text = page(methods, drawn)
-    try:
-        write_atomically(file, lambda open_file: open_file.write(text.encode()))
-    except OSError as error:
-        raise UserError(f"{file}: cannot be written ({error.strerror}); choose another file with --to") from error
-    if pictures is not None:
-        write_pictures([*drawn, *linked], pictures)
+    with Helper() as helper:
+        methods = find_methods([Run(folder) for _, folder in named], [name for name, _ in named])
+        with unchecked():
+            drawn = figures(methods)
+            linked = [] if pictures is None else linked_figures(methods)
+            text = page(methods, drawn, helper.script)
+        try:
+            write_atomically(file, lambda open_file: open_file.write(text.encode()))
+        except OSError as error:
+            raise UserError(f"{file}: cannot be written ({error.strerror}); choose another file with --to") from error
+        if pictures is not None:
+            write_pictures([*drawn, *linked], pictures, helper)
     return file
 
 

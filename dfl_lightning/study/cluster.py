@@ -14,8 +14,8 @@ from typing import Any
 from dfl_lightning.study.cell_process import MOST_STARTS, CellProcess, Taken
 from dfl_lightning.study.cell_state import state_of, write_failure
 from dfl_lightning.study.plan import Cell
-from dfl_lightning.study.running import cores
 from dfl_lightning.study.slurm_words import PREFIX
+from dfl_lightning.utils.cores import cores
 from dfl_lightning.utils.errors import UserError
 
 try:

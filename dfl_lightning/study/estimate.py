@@ -21,8 +21,8 @@ from dfl_lightning.study.environment import environment_of_a_cell
 from dfl_lightning.study.plan import Cell, Plan
 from dfl_lightning.study.progress import Rates
 from dfl_lightning.study.resolve import config_text
-from dfl_lightning.study.running import cores
 from dfl_lightning.study.words import about, counted
+from dfl_lightning.utils.cores import cores
 from dfl_lightning.utils.errors import UserError
 
 ENOUGH = 20.0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import time
 from collections.abc import Sequence
@@ -13,6 +12,7 @@ from dfl_lightning.study.cell_process import CellProcess, Taken
 from dfl_lightning.study.cell_state import FAILURE, state_of
 from dfl_lightning.study.plan import Cell
 from dfl_lightning.study.progress import Progress
+from dfl_lightning.utils.cores import cores
 
 PERIOD = 0.2
 """Seconds between two looks at the processes."""
@@ -113,11 +113,6 @@ class _Queue:
         """Somebody else works at it: look again later."""
         self.cells.append(cell)
         self._until[cell.folder] = time.monotonic() + PERIOD_OF_OTHERS
-
-
-def cores() -> int:
-    """The cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _time_of_failure(cell: Cell) -> float:

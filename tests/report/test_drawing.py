@@ -73,6 +73,15 @@ def test_every_line_is_still_drawn_in_its_colour_and_width(run):
     assert paths <= math.ceil(len(links) / 100) + len({line[:2] for line in links}) * 4  # four kinds of dashes
 
 
+def test_two_opacities_of_a_filled_mark_become_one(run):
+    svg = vl_convert.vegalite_to_svg(still(report.collaboration_graph(run).to_dict()))
+    assert re.search(r' opacity="0\.7"', svg)
+    assert not re.search(r' opacity="0\.7"', joined(svg))
+    assert len(re.findall(r' fill-opacity="0\.56"', joined(svg))) == len(re.findall(r' opacity="0\.7"', svg)) > 100
+    around = '<path d="M0,0" fill="#000" fill-opacity="0.8" stroke="#fff" opacity="0.5"/>'
+    assert joined(f"<svg>{around}</svg>") == f"<svg>{around}</svg>"  # the line around it has the opacity, too
+
+
 def test_only_what_a_mouse_finds_is_left_out(run):
     spec = report.client_bands(run).to_dict()
     marks = [layer["mark"] for layer in spec["layer"]]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from html import escape
 from importlib.resources import files
 from typing import Any
@@ -20,12 +20,15 @@ from dfl_lightning.report.page.verdict import lines, sentences
 _SIZES = {"wide": 300, "half": 300, "small": 200, "square": 360}
 
 
-def page(methods: Sequence[Method], drawn: Sequence[Figure] | None = None) -> str:
+def page(
+    methods: Sequence[Method], drawn: Sequence[Figure] | None = None, script: Callable[[], str] | None = None
+) -> str:
     """The report of some methods as HTML.
 
     Args:
         methods: to be compared.
         drawn: their figures, where they have been drawn already.
+        script: gives what draws the charts, packed; it is asked last, so that somebody else can prepare it meanwhile.
     """
     found = list(figures(methods) if drawn is None else drawn)
     colours = {method.name: at for at, method in enumerate(methods)}
@@ -46,7 +49,6 @@ def page(methods: Sequence[Method], drawn: Sequence[Figure] | None = None) -> st
         "verdict": _verdict(methods, colours),
         "style": _variables() + read("page.css").read_text(encoding="utf-8"),
         "script": "".join(read(name).read_text(encoding="utf-8") for name in ("linked.js", "page.js")),
-        "vega": packed(vega_script()),
         "data": packed_json(content),
         "commands": commands_table(methods),
         "versions": versions(methods),
@@ -55,6 +57,7 @@ def page(methods: Sequence[Method], drawn: Sequence[Figure] | None = None) -> st
     }
     for section in ("learning", "bands", "clients", "cost", "why", "alike", "dropouts"):
         parts[section] = "".join(_figure(figure) for figure in found if figure.section == section)
+    parts["vega"] = packed(vega_script()) if script is None else script()
     return _filled(read("page.html").read_text(encoding="utf-8"), parts)
 
 

@@ -14,6 +14,9 @@ _ROWS = ("values", "datasets")
 _TOGETHER = 100
 """Lines of a path, whose colours are not laid on twice where they cross: in a path of all they would run together."""
 
+_FILLED = re.compile(r'<path (?![^>]* stroke=")[^>]* fill-opacity="([^"]+)"[^>]* opacity="([^"]+)"')
+"""The beginning of a path without a line around it."""
+
 _START = re.compile(r"translate\(([^,]+),([^)]+)\)")
 
 
@@ -55,6 +58,12 @@ def _is_unseen(layer: Any) -> bool:
     return isinstance(mark, dict) and mark.get("opacity") == 0
 
 
+def _without_layer(found: re.Match[str]) -> str:
+    """With one opacity in the place of two: one of the whole mark takes a canvas of its own."""
+    both = f' fill-opacity="{float(found[1]) * float(found[2]):.4g}"'
+    return found[0].replace(f' fill-opacity="{found[1]}"', both).replace(f' opacity="{found[2]}"', "")
+
+
 def joined(svg: str) -> str:
     """The same picture with fewer lines: those of a mark that look the same become one path for each hundred.
 
@@ -65,6 +74,7 @@ def joined(svg: str) -> str:
         svg: as Vega writes it: a line starts at its `translate` and ends at `x2` and `y2` from there.
     """
     svg = svg.replace(' stroke-dasharray="1,0"', "")  # a solid line, which would be drawn dash by dash
+    svg = _FILLED.sub(_without_layer, svg)
     if svg.count("<line ") < _TOGETHER:
         return svg
     ElementTree.register_namespace("", _SVG)

@@ -12,7 +12,7 @@ from typing import Any, BinaryIO
 
 from dfl_lightning.report import charts
 from dfl_lightning.report.methods import Method, seed_of
-from dfl_lightning.report.page.drawing import as_png
+from dfl_lightning.report.page.helper import Helper
 from dfl_lightning.report.page.limits import detailed
 from dfl_lightning.report.page.sections import Figure
 from dfl_lightning.utils.errors import UserError
@@ -40,12 +40,13 @@ def linked_figures(methods: Sequence[Method]) -> list[Figure]:
     return found
 
 
-def write_pictures(figures: Sequence[Figure], folder: Path, scale: float = 2.0) -> list[Path]:
+def write_pictures(figures: Sequence[Figure], folder: Path, helper: Helper, scale: float = 2.0) -> list[Path]:
     """Write a PNG and a CSV of each figure, named after it.
 
     Args:
         figures: of the page.
         folder: where they go.
+        helper: draws some of them; its script has been asked for.
         scale: pixels of the PNG for one of the chart.
 
     Returns:
@@ -57,9 +58,8 @@ def write_pictures(figures: Sequence[Figure], folder: Path, scale: float = 2.0) 
     written = []
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for figure in figures:
-            spec = titled(figure)
-            image = as_png(spec, scale)
+        specs = [titled(figure) for figure in figures]
+        for figure, spec, image in zip(figures, specs, helper.draw(specs, scale), strict=True):
             picture, table = folder / f"{figure.name}.png", folder / f"{figure.name}.csv"
             write_atomically(picture, partial(_write, content=image))
             write_atomically(table, partial(_write, content=as_csv(rows_of(spec)).encode()))

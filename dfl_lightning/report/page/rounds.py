@@ -82,13 +82,13 @@ def _changes(links: list[Link], before: list[Link] | None, n: int) -> dict[str, 
     pairs in order.
     """
     flat: dict[str, list[tuple[int, float]]] = {}
-    for link in links:
-        flat.setdefault(link.state, []).append((link.receiver * n + link.sender, link.weight))
+    for receiver, sender, state, weight in links:
+        flat.setdefault(state, []).append((receiver * n + sender, weight))
     for pairs_and_weights in flat.values():
         pairs_and_weights.sort()
     chosen = sorted([*flat.get(KEPT, []), *flat.get(NEW, [])])
     entry: dict[str, Any] = {"weights": [_thousandths(w) for _, w in chosen]}
-    was = {link.receiver * n + link.sender for link in before or [] if link.state in (KEPT, NEW)}
+    was = {receiver * n + sender for receiver, sender, state, _ in before or [] if state in (KEPT, NEW)}
     ended = was - {pair for pair, _ in chosen} - {pair for pair, _ in flat.get(DROPPED, [])}
     if ended:
         entry["ended"] = _steps(sorted(ended))
