@@ -29,7 +29,7 @@ DENSE = 0.3
 
 
 def block_width(rows: int, itemsize: int, memory: int) -> int:
-    """Columns of a block of all rows that stays within a number of bytes; at least 256.
+    """Columns of a block of all rows that stays within a number of bytes; at least 64.
 
     Args:
         rows: of the block.
@@ -40,7 +40,7 @@ def block_width(rows: int, itemsize: int, memory: int) -> int:
         >>> block_width(1000, 4, 2**20), block_width(10, 4, 2**20)
         (262, 26214)
     """
-    return max(256, memory // max(1, rows * itemsize))
+    return max(64, memory // max(1, rows * itemsize))
 
 
 def mix_rows(

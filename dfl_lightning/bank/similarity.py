@@ -21,8 +21,8 @@ from dfl_lightning.utils.thread_pool import Workers, workers
 BLOCK_BYTES = 2**24
 """How much of the rows, in float64, a thread works on at once; a product wants long blocks."""
 
-MAX_WIDTH = 2048
-"""Columns per block at most; a longer block of few rows would only leave the cache."""
+LEAST_WIDTH, MAX_WIDTH = 256, 2048
+"""Columns per block; a longer block of few rows would only leave the cache."""
 
 STRIPS_BYTES = 2**28
 """Memory for the Gram matrices of the strips of columns, 4 of them at least and 16 at most."""
@@ -184,7 +184,7 @@ class _Vectors:
         count = sum(self._counts) if count is None else count
         limit = max(4, min(16, STRIPS_BYTES // max(1, 8 * count**2)))
         if self.device.type == "cpu":
-            width = min(MAX_WIDTH, block_width(count, 8, BLOCK_BYTES))
+            width = max(LEAST_WIDTH, min(MAX_WIDTH, block_width(count, 8, BLOCK_BYTES)))
         else:
             width = block_width(count, 8, GPU_BLOCK_BYTES)
         pieces = strips(list(self._columns.blocks(width)), limit)

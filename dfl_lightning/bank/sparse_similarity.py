@@ -13,8 +13,8 @@ from dfl_lightning.utils.thread_pool import Workers
 STRIP_BYTES = 2**26
 """How much of the rows, in float64, is read at once."""
 
-MAX_WIDTH = 1024
-"""Columns of a strip at most."""
+LEAST_WIDTH, MAX_WIDTH = 128, 1024
+"""Columns of a strip: rows of fewer numbers are read slowly from all over the memory."""
 
 PIECE = 2**16
 """Numbers of one side of some pairs that a thread works on at once: a few times as many stay in a core's cache."""
@@ -56,7 +56,7 @@ def compare_few(
     """
     members, firsts = _members(receivers, senders, count)
     if torch.device(device).type == "cpu":
-        width = min(MAX_WIDTH, block_width(count, 8, STRIP_BYTES))
+        width = max(LEAST_WIDTH, min(MAX_WIDTH, STRIP_BYTES // (8 * max(1, count))))
         step = PIECE // width
     else:
         width = block_width(count, 8, GPU_STRIP_BYTES)
@@ -64,6 +64,7 @@ def compare_few(
     to, of = receivers.to(device), senders.to(device)
     bags, begins = members.to(device), firsts.to(device)
     pieces = [slice(start, start + step) for start in range(0, len(receivers), step)]
+    vectors = [slice(start, start + step) for start in range(0, count, step)]
     lengths_of = [len(receivers)] * 3 + [count] * 2
 
     def sums(rows: Tensor) -> Tensor:
@@ -71,23 +72,24 @@ def compare_few(
         total = torch.zeros(sum(lengths_of), dtype=torch.float64, device=rows.device)
         inner, of_sender, apart, squared, own = total.split(lengths_of)
         strip = rows.double() if common is None else rows.double() - common(rows).double()
-        squared += strip.square().sum(1)
-        moved = strip
         centres: Tensor | None = None
         if common is not None:
             centres = torch.nn.functional.embedding_bag(bags, strip, begins, mode="mean")
-            moved = strip - centres
-            own += moved.square().sum(1)
+        for some in vectors:
+            squared[some] += strip[some].square().sum(1)
+            if centres is not None:
+                own[some] += (strip[some] - centres[some]).square_().sum(1)
 
         def add(piece: slice) -> None:
             pool.check()
-            mine, theirs = to[piece], of[piece]
-            from_sender = strip[theirs]
-            apart[piece] += (strip[mine] - from_sender).square_().sum(1)
+            of_receiver, from_sender = strip[to[piece]], strip[of[piece]]
+            apart[piece] += (of_receiver - from_sender).square_().sum(1)
             if centres is not None:
-                from_sender -= centres[mine]
+                centre = centres[to[piece]]
+                of_receiver -= centre
+                from_sender -= centre
                 of_sender[piece] += from_sender.square().sum(1)
-            inner[piece] += from_sender.mul_(moved[mine]).sum(1)
+            inner[piece] += from_sender.mul_(of_receiver).sum(1)
 
         pool.map(add, pieces)
         return total

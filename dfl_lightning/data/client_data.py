@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -10,6 +11,7 @@ import torch
 from torch import Tensor
 
 from dfl_lightning.data.augment import Augment
+from dfl_lightning.data.index_lists import IndexLists
 
 __all__ = ["ClientData"]
 
@@ -40,9 +42,9 @@ class ClientData:
 
     images: Tensor
     labels: Tensor
-    train: tuple[Tensor, ...]
-    val: tuple[Tensor, ...]
-    test: tuple[Tensor, ...]
+    train: Sequence[Tensor]
+    val: Sequence[Tensor]
+    test: Sequence[Tensor]
     global_test: Tensor | None
     clusters: Tensor | None
     num_classes: int
@@ -64,7 +66,10 @@ class ClientData:
 
     def sizes(self, split: Literal["train", "val", "test"]) -> Tensor:
         """Number of images of each client, int64 [m], on the CPU."""
-        return torch.tensor([part.shape[0] for part in getattr(self, split)])  # len() of a tensor is ten times slower
+        parts: Sequence[Tensor] = getattr(self, split)
+        if isinstance(parts, IndexLists):
+            return parts.counts
+        return torch.tensor([part.shape[0] for part in parts])  # len() of a tensor is ten times slower
 
     def batch(
         self,

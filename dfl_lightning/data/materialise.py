@@ -9,6 +9,7 @@ from torchvision.transforms import InterpolationMode
 from torchvision.transforms import functional as vision
 
 from dfl_lightning.data.client_data import Augment, ClientData
+from dfl_lightning.data.index_lists import IndexLists
 from dfl_lightning.data.source import CHUNK, Source
 from dfl_lightning.data.split import Split
 from dfl_lightning.utils.errors import UserError
@@ -77,9 +78,9 @@ def materialise(source: Source, split: Split, normalise: bool = False, augment: 
     return ClientData(
         images=images,
         labels=labels,
-        train=tuple(torch.from_numpy(part) for part in train),
-        val=tuple(torch.from_numpy(part) for part in val),
-        test=tuple(torch.from_numpy(part) for part in test),
+        train=IndexLists(train),
+        val=IndexLists(val),
+        test=IndexLists(test),
         global_test=torch.from_numpy(official) if len(official) else None,
         clusters=None if split.clusters is None else torch.from_numpy(split.clusters),
         num_classes=source.num_classes,

@@ -106,7 +106,7 @@ class Engine(ABC):
     @cached_property
     def steps(self) -> list[int]:
         """Batches of an epoch of each client."""
-        return [batches_of(len(samples), self.config.batch_size) for samples in self.data.train]
+        return [batches_of(count, self.config.batch_size) for count in self.data.sizes("train").tolist()]
 
     @property
     def threads(self) -> int:

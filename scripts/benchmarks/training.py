@@ -80,7 +80,7 @@ class BigBatch:
     def __init__(self, clients: Federation, steps: int, channels_last: bool) -> None:
         setting, data = clients.setting, clients.data
         self._batch = setting.batch_size * setting.clients
-        indices = torch.cat(data.train)[: self._batch * steps]
+        indices = torch.cat(list(data.train))[: self._batch * steps]
         self._inputs, self._labels = data.batch(indices)
         self._format = torch.channels_last if channels_last else torch.contiguous_format
         self._module = built(setting).to(self._inputs.device).train()

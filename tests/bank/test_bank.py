@@ -104,7 +104,7 @@ def test_a_mix_in_place_over_blocks_equals_the_whole_product(monkeypatch, memory
 
 def test_a_block_of_columns_fits_the_memory():
     assert block_width(100, 4, 2**20) * 100 * 4 <= 2**20
-    assert block_width(10**6, 4, 2**20) == 256
+    assert block_width(10**6, 4, 2**20) == 64
     assert block_width(0, 4, 2**20) > 0
 
 

@@ -70,7 +70,7 @@ def test_augmentation_acts_in_training_only():
 def test_normalised_images_have_mean_zero():
     data = Digits(normalise=True, test_fraction=0)
     data.setup()
-    x, _ = data.clients.batch(torch.cat(data.clients.train))
+    x, _ = data.clients.batch(torch.cat(list(data.clients.train)))
     assert abs(x.mean().item()) < 1e-5
     assert abs(x.std(correction=0).item() - 1) < 1e-5
 

@@ -63,7 +63,7 @@ def test_the_global_test_set_is_the_official_one_untransformed(toy):
 def test_without_an_official_one_the_global_test_set_is_the_union_of_the_clients():
     data = Digits(num_clients=8, partition=RotatedClusters())
     data.setup()
-    union = torch.cat(data.clients.test).sort().values
+    union = torch.cat(list(data.clients.test)).sort().values
     assert torch.equal(data.clients.global_test, union)
 
 

@@ -129,7 +129,7 @@ def test_a_client_that_rounding_leaves_without_test_images_gets_one_and_the_set_
         data = FromDataset(dataset, tests, parts=parts, seed=seed)
         data.setup()
         assert data.clients.sizes("test").min() == 1
-        assert torch.cat(data.clients.test).unique().numel() == 60
+        assert torch.cat(list(data.clients.test)).unique().numel() == 60
 
 
 def test_samples_per_client_keeps_that_many_of_each_clients_own_images():

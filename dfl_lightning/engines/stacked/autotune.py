@@ -54,7 +54,7 @@ class StepTimer:
         row = context.layout.flatten(context.network.network, context.config.dtype).to(device).expand(clients, -1)
         everybody = Staging(context.layout, lambda start, stop: row[:, start:stop]).tensors
         wanted = [everybody[entry.name].requires_grad_() for entry in context.layout.entries if entry.trainable]
-        samples = torch.cat(context.data.train)
+        samples = torch.cat(list(context.data.train))
         batch = samples.repeat(-(-clients * size // len(samples)))[: clients * size].view(clients, size)
         inputs, labels = context.data.batch(batch, dtype=context.config.dtype)
         weights = torch.full_like(labels, 1 / size, dtype=context.config.dtype)

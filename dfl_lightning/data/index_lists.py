@@ -1,0 +1,50 @@
+"""Many short lists of indices in one tensor: a tensor a client takes more memory than what is in it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import overload
+
+import numpy as np
+import torch
+from torch import Tensor
+
+
+class IndexLists(Sequence[Tensor]):
+    """A list of indices for each client, made into a tensor when it is asked for.
+
+    Args:
+        parts: per client its indices, int64.
+
+    Example:
+        >>> lists = IndexLists([np.array([4, 5]), np.array([], dtype=np.int64), np.array([0])])
+        >>> len(lists), lists[0].tolist(), lists.counts.tolist()
+        (3, [4, 5], [2, 0, 1])
+    """
+
+    def __init__(self, parts: Sequence[np.ndarray]) -> None:
+        self.counts = torch.tensor([len(part) for part in parts], dtype=torch.long)
+        self._flat = torch.from_numpy(np.concatenate([np.empty(0, dtype=np.int64), *parts]))
+        self._ends = self.counts.cumsum(0).tolist()
+
+    def __len__(self) -> int:
+        return len(self._ends)
+
+    @overload
+    def __getitem__(self, client: int) -> Tensor: ...
+
+    @overload
+    def __getitem__(self, client: slice) -> tuple[Tensor, ...]: ...
+
+    def __getitem__(self, client: int | slice) -> Tensor | tuple[Tensor, ...]:
+        if isinstance(client, slice):
+            return tuple(self[place] for place in range(*client.indices(len(self))))
+        end = self._ends[client]  # raises IndexError
+        place = client % len(self)
+        return self._flat[self._ends[place - 1] if place else 0 : end]
+
+    def __iter__(self) -> Iterator[Tensor]:
+        start = 0
+        for end in self._ends:
+            yield self._flat[start:end]
+            start = end
