@@ -13,10 +13,7 @@ compares all pairs of clients at a server, so it is quadratic by nature, and not
 from __future__ import annotations
 
 import argparse
-import json
 import math
-import os
-import subprocess
 import sys
 from collections.abc import Sequence
 from itertools import pairwise
@@ -25,11 +22,11 @@ from typing import Any
 
 from benchmarks.chart import draw_scale
 from benchmarks.rounds import VERBS
-from benchmarks.scale_job import BATCH_SIZE, SYSTEMS
+from benchmarks.scale_job import BATCH_SIZE, HIDDEN, SYSTEMS
+from benchmarks.started import run_job
 from benchmarks.tables import Table, busy_note, machine, write_json
 
 PROC = Path("/proc/self/status")
-SCRIPTS = Path(__file__).resolve().parent
 CLIENTS = (1000, 3000, 10_000, 30_000)
 MOST_OF_FDMS = 3000
 """Clients at a server whose pairs are compared in reasonable time."""
@@ -77,6 +74,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--clients", nargs="+", type=_count, default=list(CLIENTS), metavar="N", help="%(default)s")
     parser.add_argument("--degree", type=_count, default=10, metavar="N", help="neighbours of a client (%(default)s)")
     parser.add_argument("--samples", type=_count, default=24, metavar="N", help="of a client (%(default)s)")
+    parser.add_argument("--hidden", type=_count, default=HIDDEN, metavar="N", help="units of the layer (%(default)s)")
     parser.add_argument("--rounds", type=_count, default=2, metavar="N", help="rounds that count (%(default)s)")
     parser.add_argument("--threads", type=_count, default=1, metavar="N", help="of torch (%(default)s)")
     parser.add_argument("--limit", type=float, default=300.0, metavar="S", help="seconds of a cell (%(default)s)")
@@ -102,20 +100,10 @@ def cell(system: str, clients: int, words: argparse.Namespace, before: Sequence[
         return {**asked, "obstacle": f"not run: {given_up[0]['clients']:,} clients were too many already"}
     if system == "fdms" and clients > MOST_OF_FDMS:
         return {**asked, "obstacle": "not run: it compares all pairs of clients"}
-    job = {**asked, **{name: getattr(words, name) for name in ("degree", "samples", "rounds", "threads")}}
-    path = os.pathsep.join([str(SCRIPTS), str(SCRIPTS.parent), os.environ.get("PYTHONPATH", "")])
-    environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": str(words.threads)}
-    command = [sys.executable, "-m", "benchmarks.scale_job", json.dumps(job)]
-    try:
-        ended = subprocess.run(
-            command, env=environment, stdout=subprocess.PIPE, text=True, check=False, timeout=words.limit
-        )
-    except subprocess.TimeoutExpired:
-        return {**asked, "obstacle": f"not finished within {words.limit:.0f} s"}
-    if ended.returncode:
-        return {**asked, "obstacle": f"its process ended with {ended.returncode}; see above"}
-    measured: dict[str, Any] = json.loads(ended.stdout.splitlines()[-1])
-    return measured
+    names = ("degree", "samples", "hidden", "rounds", "threads")
+    job = {**asked, **{name: getattr(words, name) for name in names}, "processes": 1}
+    lines, obstacle = run_job(job, words.limit)
+    return {**asked, "obstacle": obstacle} if obstacle else lines[-1]
 
 
 def told(found: dict[str, Any]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -27,7 +27,7 @@ class ClientData:
     Attributes:
         images: all images, uint8 or float [N, ...]; a client's rotation is already applied.
         labels: their classes, int64 [N]; a client's label map is already applied.
-        train: per client the indices of its training images, int64; m of them.
+        train: per client the indices of its training images, int64; any sequence of m tensors becomes `IndexLists`.
         val: the same for validation, empty tensors where nothing is held out.
         test: the same for the test.
         global_test: indices of the test set of a global model, or None.
@@ -42,9 +42,9 @@ class ClientData:
 
     images: Tensor
     labels: Tensor
-    train: Sequence[Tensor]
-    val: Sequence[Tensor]
-    test: Sequence[Tensor]
+    train: IndexLists
+    val: IndexLists
+    test: IndexLists
     global_test: Tensor | None
     clusters: Tensor | None
     num_classes: int
@@ -53,6 +53,11 @@ class ClientData:
     augment: Augment | None = None
     adversaries: Tensor | None = None
     _affine: dict[torch.dtype, Affine] = field(default_factory=dict, init=False, repr=False)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if name in ("train", "val", "test") and not isinstance(value, IndexLists):
+            value = IndexLists(cast("Sequence[Tensor]", value))
+        object.__setattr__(self, name, value)
 
     @property
     def num_clients(self) -> int:
@@ -64,12 +69,10 @@ class ClientData:
         """Shape of one input of the network, without the batch dimension."""
         return tuple(self.images.shape[1:])
 
-    def sizes(self, split: Literal["train", "val", "test"]) -> Tensor:
-        """Number of images of each client, int64 [m], on the CPU."""
-        parts: Sequence[Tensor] = getattr(self, split)
-        if isinstance(parts, IndexLists):
-            return parts.counts
-        return torch.tensor([part.shape[0] for part in parts])  # len() of a tensor is ten times slower
+    def sizes(self, split: str) -> Tensor:
+        """Number of images of each client in `train`, `val` or `test`, int64 [m], on the CPU."""
+        found: IndexLists = getattr(self, split)
+        return found.counts
 
     def batch(
         self,

@@ -11,10 +11,13 @@ from torch import Tensor
 
 
 class IndexLists(Sequence[Tensor]):
-    """A list of indices for each client, made into a tensor when it is asked for.
+    """A list of indices for each client; a client's own is a view, made when it is asked for.
 
     Args:
         parts: per client its indices, int64.
+
+    Attributes:
+        counts: how many indices each client has, int64 [m].
 
     Example:
         >>> lists = IndexLists([np.array([4, 5]), np.array([], dtype=np.int64), np.array([0])])
@@ -22,9 +25,10 @@ class IndexLists(Sequence[Tensor]):
         (3, [4, 5], [2, 0, 1])
     """
 
-    def __init__(self, parts: Sequence[np.ndarray]) -> None:
+    def __init__(self, parts: Sequence[np.ndarray] | Sequence[Tensor]) -> None:
         self.counts = torch.tensor([len(part) for part in parts], dtype=torch.long)
         self._flat = torch.from_numpy(np.concatenate([np.empty(0, dtype=np.int64), *parts]))
+        self._starts = self.counts.cumsum(0) - self.counts
         self._ends = self.counts.cumsum(0).tolist()
 
     def __len__(self) -> int:
@@ -48,3 +52,17 @@ class IndexLists(Sequence[Tensor]):
         for end in self._ends:
             yield self._flat[start:end]
             start = end
+
+    def together(self, clients: Tensor) -> Tensor:
+        """The lists of some clients, one after the other, int64.
+
+        Args:
+            clients: whose, long; one may be there several times.
+
+        Example:
+            >>> IndexLists([np.array([4, 5]), np.array([7]), np.array([0])]).together(torch.tensor([2, 0, 2]))
+            tensor([0, 4, 5, 0])
+        """
+        counts = self.counts[clients]
+        shift = self._starts[clients] - (counts.cumsum(0) - counts)
+        return self._flat[torch.arange(int(counts.sum())) + shift.repeat_interleave(counts)]

@@ -10,7 +10,6 @@ import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -29,9 +28,6 @@ from dfl_lightning.engines.placing import set_mode
 from dfl_lightning.engines.trial import Trial, try_plain
 from dfl_lightning.utils.module_copies import copy_of
 from dfl_lightning.utils.thread_pool import Workers, workers
-
-if TYPE_CHECKING:
-    pass
 
 
 class LoopEngine(Engine):

@@ -17,6 +17,7 @@ from dfl_lightning.bank.bank import Bank
 from dfl_lightning.bank.layout import Layout
 from dfl_lightning.bank.references import References
 from dfl_lightning.data import ClientData
+from dfl_lightning.data.index_lists import IndexLists
 from dfl_lightning.engines.config import EngineConfig
 from dfl_lightning.engines.engine import Engine
 from dfl_lightning.engines.jobs import Trained, Training
@@ -116,9 +117,9 @@ def random_data(shape: Sequence[int], sizes: Sequence[int], validation: int = 0,
     data = ClientData(
         images=images,
         labels=labels,
-        train=parts[:clients],
-        val=parts[clients:],
-        test=tuple(torch.empty(0, dtype=torch.long) for _ in sizes),
+        train=IndexLists(parts[:clients]),
+        val=IndexLists(parts[clients:]),
+        test=IndexLists([torch.empty(0, dtype=torch.long) for _ in sizes]),
         global_test=None,
         clusters=None,
         num_classes=CLASSES,

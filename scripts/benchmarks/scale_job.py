@@ -12,6 +12,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -40,11 +41,15 @@ from dfl_lightning.callbacks import (
 from dfl_lightning.data import FederatedData, Source
 from dfl_lightning.models import MLP
 from dfl_lightning.report.memory_estimate import predicted_memory
+from dfl_lightning.report.tables import read_metrics
 
 HIDDEN = 32
 """Digits through 64-32-10: 2,410 parameters."""
 
 BATCH_SIZE = 8
+
+COHORTS = 16
+"""At least so many where several processes share them: numbers of processes up to it do the same work."""
 
 
 @dataclass(frozen=True)
@@ -117,8 +122,12 @@ class DrawnDigits(FederatedData):
         return Source("DrawnDigits", images[chosen], torch.from_numpy(digits.target).long()[chosen], 10, scale=1 / 16)
 
 
-def federate(words: dict[str, Any]) -> tuple[DFLModule, RoundClock]:
-    """Some rounds, with evaluation and the run folder's graphs; no checkpoints."""
+def federate(words: dict[str, Any]) -> tuple[DFLModule, RoundClock, int]:
+    """Some rounds, with evaluation and the run folder's graphs; no checkpoints.
+
+    Returns:
+        The module, the clock, and bytes that processes sent each other in the last round, as the first one knows.
+    """
     system, degree = SYSTEMS[words["system"]], words["degree"]
     regular = {"generator": "random_regular_graph", "args": {"d": degree}}
     now = time.process_time if words["threads"] == 1 else time.perf_counter
@@ -132,23 +141,27 @@ def federate(words: dict[str, Any]) -> tuple[DFLModule, RoundClock]:
             default_root_dir=folder,
             enable_progress_bar=False,
             enable_checkpointing=False,
+            devices=words["processes"],
+            cohorts=COHORTS if words["processes"] > 1 else 1,
         )
         optimizer = functools.partial(torch.optim.SGD, lr=0.05, momentum=0.9)
-        module = DFLModule(MLP([HIDDEN]), local_epochs=1, batch_size=BATCH_SIZE, optimizer=optimizer)
+        module = DFLModule(MLP([words["hidden"]]), local_epochs=1, batch_size=BATCH_SIZE, optimizer=optimizer)
         data = DrawnDigits(
             words["samples"], num_clients=words["clients"], test_fraction=0.25, val_fraction=0.25, seed=0
         )
         trainer.fit(module, datamodule=data)
-    return module, clock
+        moved = [int(read_metrics(file)[-1]["bytes_moved"]) for file in Path(folder).rglob("processes.csv")]
+    return module, clock, sum(moved)
 
 
 def main(words: dict[str, Any]) -> dict[str, Any]:
     """Seconds of a round by verb, and growth of the resident set to its peak."""
     torch.set_num_threads(words["threads"])
-    federate({**words, "clients": 16, "degree": 4})  # libraries allocate and compile on their first use
+    if words["processes"] == 1:  # others are started once
+        federate({**words, "clients": 16, "degree": 4})  # libraries allocate and compile on their first use
     settle()
     before, started, others = resident("VmRSS"), time.process_time(), Others()
-    module, clock = federate(words)
+    module, clock, moved = federate(words)
     seconds = time.process_time() - started
     medians = clock.medians()
     return {
@@ -162,6 +175,8 @@ def main(words: dict[str, Any]) -> dict[str, Any]:
         "grown": resident("VmHWM") - before,
         "predicted": predicted_memory(module),
         "others": others.share(),
+        "rank": module.bank.ranks.rank,
+        "moved": moved,
     }
 
 

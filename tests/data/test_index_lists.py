@@ -28,3 +28,9 @@ def test_another_client_has_none(place):
 def test_nobody_has_anything():
     assert list(IndexLists([])) == []
     assert [len(part) for part in IndexLists([np.empty(0, dtype=np.int64)])] == [0]
+
+
+@pytest.mark.parametrize("which", [[2, 0, 0], [1], [], [0, 1, 2, 3]])
+def test_lists_of_some_clients_come_one_after_the_other(which):
+    expected = [number for place in which for number in PARTS[place].tolist()]
+    assert IndexLists(PARTS).together(torch.tensor(which, dtype=torch.long)).tolist() == expected

@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 from functools import partial
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,6 +17,7 @@ from dfl_lightning.bank.layout import Layout
 from dfl_lightning.bank.matmul import one_blas_thread
 from dfl_lightning.bank.references import References
 from dfl_lightning.data import ClientData
+from dfl_lightning.data.index_lists import IndexLists
 from dfl_lightning.distributed.communicator import Ranks
 from dfl_lightning.engines.cohorts import cohorts_on_gpus, plan_cohorts
 from dfl_lightning.engines.config import EngineConfig
@@ -32,7 +33,7 @@ from dfl_lightning.engines.stacked.context import StackedContext
 from dfl_lightning.engines.stacked.convolution import choose_unfolded
 from dfl_lightning.engines.stacked.cost import Cost
 from dfl_lightning.engines.stacked.cuda_graphs import CudaGraphs, Recorder, Recordings, obstacle
-from dfl_lightning.engines.stacked.evaluation import Scorer, Scores, SharedModel, SharedSamples, shared_models
+from dfl_lightning.engines.stacked.evaluation import Scorer, Scores, SharedModels, SharedSamples, shared_models
 from dfl_lightning.engines.stacked.footprint import footprint_of
 from dfl_lightning.engines.stacked.loss import StackedLoss
 from dfl_lightning.engines.stacked.network import CannotStack, StackedNetwork
@@ -45,9 +46,6 @@ from dfl_lightning.utils.module_copies import copy_of
 from dfl_lightning.utils.random_streams import stream_seed
 from dfl_lightning.utils.thread_pool import Workers, workers
 
-if TYPE_CHECKING:
-    pass
-
 TRIAL_OPERATIONS = 2e7
 """Of the forward pass of the samples that clients are tried out on in float64, a twentieth of a second of trials."""
 
@@ -55,7 +53,7 @@ GLOBAL_PIECE = 2000
 """Samples of the global test set that one thread scores at a time."""
 
 
-Item = SharedSamples | list[SharedModel]
+Item = SharedSamples | SharedModels
 """Evaluation that one thread does at a time."""
 
 
@@ -269,29 +267,30 @@ class StackedEngine(Engine):
 
     def _items(self, references: References, split: str) -> list[Item]:
         """What one thread does at a time: jobs on the same samples, models of a cohort, or a piece of a global test."""
-        read, plan = self.rows_read(references), self.plan(references, split)
-        samples = [self.samples(owner, split) for owner in references.owners.tolist()]
-        items: list[Item] = [SharedSamples(tuple(jobs.tolist()), samples[int(jobs[0])]) for jobs in plan.shared_samples]
+        read, owners, plan = self.rows_read(references), references.owners, self.plan(references, split)
+        parts: IndexLists = getattr(self.data, split)
+        items: list[Item] = [
+            SharedSamples(jobs, self.samples(int(owners[jobs[0]]), split)) for jobs in plan.shared_samples
+        ]
         for jobs in plan.others:
-            if int(references.owners[jobs[0]]) < 0:
-                items += [[SharedModel((int(job),), (piece,))] for job in jobs for piece in self._pieces(samples[job])]
-            else:
-                found = shared_models(jobs.tolist(), read[jobs].tolist(), [samples[job] for job in jobs])
-                items += [found] if found else []
-        return sorted(items, key=lambda item: -(len(item) if isinstance(item, SharedSamples) else sum(map(len, item))))
+            if int(owners[jobs[0]]) < 0:
+                items += [_alone(job, piece) for job in jobs for piece in self._pieces(self.samples(-1, split))]
+                continue
+            sizes = parts.counts[owners[jobs]]
+            items.append(shared_models(jobs, read[jobs], sizes, lambda some: parts.together(owners[some])))
+        return sorted((item for item in items if len(item)), key=len, reverse=True)
 
     def shared_samples(self, references: References, split: str) -> list[Tensor]:
         """Jobs of the same client, where that pays; on a GPU it has not been tried."""
         if self.data.images.device.type != "cpu":
             return []
+        sizes, owners = self.data.sizes(split), references.owners
+        found = torch.nonzero(owners >= 0).squeeze(1)  # the global test set is cut into pieces
+        several = self._scorer.pays(sizes) & (torch.bincount(owners[found], minlength=len(sizes)) > 1)
         by_owner: dict[int, list[int]] = defaultdict(list)
-        for job, owner in enumerate(references.owners.tolist()):
-            by_owner[owner].append(job)
-        by_owner.pop(-1, None)  # the global test set is cut into pieces
-        found = (
-            self._scorer.shared_samples(jobs, self.samples(owner, split).shape[0]) for owner, jobs in by_owner.items()
-        )
-        return [jobs for several in found for jobs in several]
+        for job in found[several[owners[found]]].tolist():
+            by_owner[int(owners[job])].append(job)
+        return [jobs for owner, own in by_owner.items() for jobs in self._scorer.shared_samples(own, int(sizes[owner]))]
 
     @property
     def composed_at_once(self) -> int:
@@ -303,6 +302,11 @@ class StackedEngine(Engine):
         if not len(samples):
             return []
         return [samples] if self.config.metrics else list(samples.split(GLOBAL_PIECE))
+
+
+def _alone(job: Tensor, samples: Tensor) -> SharedModels:
+    """A job, a number, that is tried on samples, long, of its own."""
+    return SharedModels(job[None], torch.tensor([len(samples)]), torch.ones(1, dtype=torch.long), lambda _: samples)
 
 
 def _mask_key(seed: int, client: int) -> Tensor:

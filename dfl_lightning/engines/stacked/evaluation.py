@@ -1,14 +1,13 @@
 """Scores of many models on many clients' samples, without gradients; a few models at a time, side by side.
 
 There are two ways to go about it. Jobs that read the same model are done together, so that it is staged once, whatever
-the number of clients whose data it is tried on: a `SharedModel`. Or jobs of the same owner are, so that its images are
-prepared once, and a first convolution is a single ordinary one for all models: a `SharedSamples`.
+the number of clients whose data it is tried on: `SharedModels`. Or jobs of the same owner are, so that its images are
+prepared once, and a first convolution is a single ordinary one for all models: `SharedSamples`.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -43,24 +42,41 @@ GPU_SHARE = 0.25
 
 
 @dataclass(frozen=True)
-class SharedModel:
-    """One model and everything it is tried on.
+class SharedModels:
+    """Models, and everything that each is tried on.
 
     Args:
-        jobs: positions of the jobs that read it; the first one's reference is the model.
-        samples: for each job, indices of its images.
+        jobs: positions of the jobs, one model's after the other's, long [j]; a model is its first job's reference.
+        sizes: how many samples each job has, long [j].
+        counts: how many jobs each model has, long [k].
+        samples_of: positions of jobs -> indices of their images, one job's after the other's, long.
     """
 
-    jobs: tuple[int, ...]
-    samples: tuple[Tensor, ...]
-
-    @cached_property
-    def sizes(self) -> list[int]:
-        """Number of samples of each job."""
-        return [samples.shape[0] for samples in self.samples]  # len() of a tensor is ten times slower
+    jobs: Tensor
+    sizes: Tensor
+    counts: Tensor
+    samples_of: Callable[[Tensor], Tensor]
 
     def __len__(self) -> int:
-        return sum(self.sizes)
+        return int(self.sizes.sum())
+
+    @cached_property
+    def totals(self) -> Tensor:
+        """Samples of each model, long [k]."""
+        models = torch.arange(len(self.counts)).repeat_interleave(self.counts)
+        return torch.zeros_like(self.counts).index_add_(0, models, self.sizes)
+
+    @property
+    def models(self) -> Tensor:
+        """Positions of the jobs whose references are the models, long [k]."""
+        return self.jobs[self.counts.cumsum(0) - self.counts]
+
+    def split(self, width: int) -> Iterator[SharedModels]:
+        """The same, at most so many models at a time."""
+        of_models = self.counts.split(width)
+        of_jobs = [int(counts.sum()) for counts in of_models]
+        for parts in zip(self.jobs.split(of_jobs), self.sizes.split(of_jobs), of_models, strict=True):
+            yield SharedModels(*parts, self.samples_of)
 
 
 @dataclass(frozen=True)
@@ -68,11 +84,11 @@ class SharedSamples:
     """Models side by side and the samples that all of them are tried on.
 
     Args:
-        jobs: positions of the jobs, each with a model of its own.
+        jobs: positions of the jobs, each with a model of its own, long [j].
         samples: indices of the images, the same for all jobs.
     """
 
-    jobs: tuple[int, ...]
+    jobs: Tensor
     samples: Tensor
 
     def __len__(self) -> int:
@@ -96,20 +112,36 @@ class Scores:
     metrics: dict[str, Tensor]
 
 
-def shared_models(jobs: Sequence[int], rows: Sequence[int], samples: Sequence[Tensor]) -> list[SharedModel]:
-    """Group jobs by the model that they read; those with most samples first.
+def shared_models(jobs: Tensor, rows: Tensor, sizes: Tensor, samples_of: Callable[[Tensor], Tensor]) -> SharedModels:
+    """Group jobs by the model that they read; those with most samples first, of equals the one that is read first.
 
     Args:
-        jobs: positions of the jobs.
-        rows: equal numbers read the same model; negative ones are alone.
-        samples: of each job; jobs without any are left out.
+        jobs: positions of the jobs, long [j].
+        rows: equal numbers read the same model, long [j]; negative ones are alone.
+        sizes: samples of each job, long [j]; jobs without any are left out.
+        samples_of: see `SharedModels`.
     """
-    groups: dict[tuple[int, int], list[int]] = defaultdict(list)
-    for place, (job, row) in enumerate(zip(jobs, rows, strict=True)):
-        if samples[place].shape[0]:
-            groups[(row, job if row < 0 else 0)].append(place)
-    found = [SharedModel(tuple(jobs[p] for p in ps), tuple(samples[p] for p in ps)) for ps in groups.values()]
-    return sorted(found, key=len, reverse=True)
+    jobs, rows, sizes = jobs[sizes > 0], rows[sizes > 0], sizes[sizes > 0]
+    places = torch.arange(len(jobs))
+    names, group = torch.where(rows < 0, -1 - places, rows).unique(return_inverse=True)
+    totals = torch.zeros(len(names), dtype=torch.long).index_add_(0, group, sizes)
+    first = torch.full_like(names, len(jobs)).scatter_reduce_(0, group, places, "amin")
+    order = first.argsort()
+    order = order[totals[order].argsort(descending=True, stable=True)]
+    rank = order.argsort()[group]
+    by_model = rank.argsort(stable=True)
+    return SharedModels(jobs[by_model], sizes[by_model], torch.bincount(rank, minlength=len(names)), samples_of)
+
+
+def pays(samples: Tensor | int, activations: int, width: int) -> Tensor | bool:
+    """Whether to stage a model for every job is little work beside samples that make more numbers than a model has.
+
+    Args:
+        samples: how many.
+        activations: numbers that one of them makes.
+        width: of a model.
+    """
+    return samples * activations >= width
 
 
 class Scorer:
@@ -151,11 +183,19 @@ class Scorer:
         countable = LARGEST_TENSOR // (max(self._activations, patches) * models)
         return int(max(1, min(fitting, countable)))
 
-    def shared_samples(self, jobs: Sequence[int], samples: int) -> list[Tensor]:
-        """An owner's jobs on the same samples in groups of equal width; none where `SharedModel` is the better way.
+    def pays(self, samples: Tensor) -> Tensor:
+        """Which owners' jobs may be faster on the same samples; see `shared_samples`.
 
-        A group stages a model for every job: little work beside samples that make more numbers than a model has.
-        Some of the groups, as a whole, are cut into the same ones again.
+        Args:
+            samples: how many each owner has, long [m].
+        """
+        return torch.as_tensor(pays(samples, self._activations, self._context.layout.width))
+
+    def shared_samples(self, jobs: Sequence[int], samples: int) -> list[Tensor]:
+        """An owner's jobs on the same samples in groups of equal width; none where `SharedModels` are the better way.
+
+        A group stages a model for every job; see `pays`. Some of the groups, as a whole, are cut into the same ones
+        again.
 
         Args:
             jobs: positions of the owner's jobs.
@@ -164,7 +204,7 @@ class Scorer:
         Returns:
             The positions in each group, long.
         """
-        if samples * self._activations < self._context.layout.width:
+        if not pays(samples, self._activations, self._context.layout.width):
             return []
         parts = torch.tensor(jobs).tensor_split(-(-len(jobs) // self.width))
         return [part for part in parts if len(part) > 1]
@@ -186,9 +226,10 @@ class Scorer:
             inputs, labels = self._context.data.batch(samples.unsqueeze(0), dtype=self._context.config.dtype)
             pieces.append(self._judged(staging.tensors, inputs, labels.expand(len(group.jobs), -1)))
         found = [torch.cat(several, dim=1) for several in zip(*pieces, strict=True)]
-        return self._means(group.jobs, [len(group.samples)] * len(group.jobs), [t.flatten(0, 1) for t in found])
+        sizes = torch.full_like(group.jobs, len(group.samples))
+        return self._means(group.jobs, sizes, [tensor.flatten(0, 1) for tensor in found])
 
-    def score(self, bank: Bank, references: References, shared: Sequence[SharedModel], pool: Workers) -> list[Scores]:
+    def score(self, bank: Bank, references: References, shared: SharedModels, pool: Workers) -> list[Scores]:
         """Mean loss, accuracy and metrics of the models' jobs, a few models at a time.
 
         Args:
@@ -198,35 +239,31 @@ class Scorer:
             pool: asked now and then whether the work is still wanted.
         """
         found = []
-        for first in range(0, len(shared), self.width):
-            side_by_side = shared[first : first + self.width]
-            staging = self._staged(bank, references, [model.jobs[0] for model in side_by_side])
-            jobs = [job for model in side_by_side for job in model.jobs]
-            sizes = [size for model in side_by_side for size in model.sizes]
-            found.append(self._means(jobs, sizes, self._pass(staging, side_by_side, pool)))
+        for side_by_side in shared.split(self.width):
+            staging = self._staged(bank, references, side_by_side.models)
+            found.append(self._means(side_by_side.jobs, side_by_side.sizes, self._pass(staging, side_by_side, pool)))
         return found
 
-    def _pass(self, staging: Staging, shared: Sequence[SharedModel], pool: Workers) -> list[Tensor]:
+    def _pass(self, staging: Staging, shared: SharedModels, pool: Workers) -> list[Tensor]:
         """What `_judged` returns for all samples, one model after the other."""
-        counts = [len(model) for model in shared]
-        indices = [torch.cat(model.samples) for model in shared]
-        length = _equal(counts[0], self.length(len(shared)))
-        parts: list[list[list[Tensor]]] = [[] for _ in shared]  # of each model, a stretch after the other
-        for start in range(0, counts[0], length):
+        totals = shared.totals[:, None]
+        samples, begins = shared.samples_of(shared.jobs), totals.cumsum(0) - totals
+        most = int(totals[0])
+        length = _equal(most, self.length(len(totals)))
+        stretches = []
+        for start in range(0, most, length):
             pool.check()
-            active = sum(count > start for count in counts)
-            sizes = [min(length, count - start) for count in counts[:active]]
-            stretch = torch.stack([_stretch(own, start, sizes[0]) for own in indices[:active]])
-            inputs, labels = self._context.data.batch(stretch, dtype=self._context.config.dtype)
+            active = int((totals > start).sum())
+            at = torch.arange(start, min(start + length, most))
+            at = torch.where(at < totals[:active], at, 0)  # a model's first sample again where it has no more
+            inputs, labels = self._context.data.batch(samples[begins[:active] + at], dtype=self._context.config.dtype)
             tensors = {name: tensor[:active] for name, tensor in staging.tensors.items()}
-            judged = self._judged(tensors, inputs, labels)
-            for place, size in enumerate(sizes):
-                parts[place].append([tensor[place, :size] for tensor in judged])
-        return [torch.cat(pieces) for pieces in zip(*(part for own in parts for part in own), strict=True)]
+            stretches.append(self._judged(tensors, inputs, labels))
+        return [_in_order(parts, totals, length) for parts in zip(*stretches, strict=True)]
 
     # --- what both have in common -------------------------------------------------------------------------------------
-    def _staged(self, bank: Bank, references: References, jobs: Sequence[int]) -> Staging:
-        return Staging(self._context.layout, bank.reader(references.take(torch.tensor(jobs))))
+    def _staged(self, bank: Bank, references: References, jobs: Tensor) -> Staging:
+        return Staging(self._context.layout, bank.reader(references.take(jobs)))
 
     def _judged(self, tensors: dict[str, Tensor], inputs: Tensor, labels: Tensor) -> list[Tensor]:
         """Losses [k, B], whether answers are right [k, B], and scores and labels if somebody wants them.
@@ -247,21 +284,21 @@ class Scorer:
         wants_scores = bool(context.config.metrics) or not context.loss.is_cross_entropy
         return [losses, right, scores, labels] if wants_scores else [losses, right]
 
-    def _means(self, jobs: Sequence[int], sizes: Sequence[int], judged: Sequence[Tensor]) -> Scores:
+    def _means(self, jobs: Tensor, counts: Tensor, judged: Sequence[Tensor]) -> Scores:
         """Means over each job's samples, and its metrics.
 
         Args:
-            jobs: their positions.
-            sizes: samples of each.
+            jobs: their positions, long [j].
+            counts: samples of each, long [j].
             judged: what `_judged` returns for these samples, one job after the other.
         """
         losses, right, *kept = judged
         numbers = torch.stack([losses.double(), right.double()], dim=1).cpu()  # a GPU is waited for once
-        counts = torch.tensor(sizes)
         means, accuracies = torch.segment_reduce(numbers, "mean", lengths=counts).unbind(1)
         if not kept:
-            return Scores(torch.tensor(jobs), counts, means, {"acc": accuracies})
-        several = zip(*(tensor.split(list(sizes)) for tensor in kept), strict=True)
+            return Scores(jobs, counts, means, {"acc": accuracies})
+        sizes = counts.tolist()
+        several = zip(*(tensor.split(sizes) for tensor in kept), strict=True)
         metrics: Sequence[Tensor] = ()
         if self._context.config.metrics:
             found = torch.stack(
@@ -269,10 +306,10 @@ class Scorer:
             ).cpu()  # one wait, too
             metrics = found.view(len(jobs), -1).unbind(1)
         if not self._context.loss.is_cross_entropy:
-            own = self._context.loss.means(kept[0].split(list(sizes)), kept[1].split(list(sizes)), EVALUATION_BATCH)
+            own = self._context.loss.means(kept[0].split(sizes), kept[1].split(sizes), EVALUATION_BATCH)
             means = own.cpu()
         names = ("acc", *self._context.config.metrics)
-        return Scores(torch.tensor(jobs), counts, means, dict(zip(names, (accuracies, *metrics), strict=True)))
+        return Scores(jobs, counts, means, dict(zip(names, (accuracies, *metrics), strict=True)))
 
     def _from_scores(self, scores: Tensor, labels: Tensor) -> list[Tensor]:
         """One job's chosen metrics; float64 [] each."""
@@ -285,11 +322,25 @@ class Scorer:
         return [value.reshape(()).to(scores.device) for value in computed]
 
 
-def _stretch(indices: Tensor, start: int, length: int) -> Tensor:
-    """[start, start + length) of a model's samples; its own first one again where there are no more."""
-    part = indices[start : start + length]
-    missing = length - len(part)
-    return torch.cat([part, indices[:1].expand(missing)]) if missing else part
+def _in_order(parts: Sequence[Tensor], totals: Tensor, length: int) -> Tensor:
+    """What belongs to samples, one model's after the other's.
+
+    Args:
+        parts: of each stretch of samples, [models that have so many, length, ...].
+        totals: samples of each model, long [k, 1].
+        length: of a stretch; the last one may be shorter.
+    """
+    if len(parts) == 1:
+        inside = torch.arange(parts[0].shape[1]) < totals
+        index = torch.nonzero(inside.flatten()).squeeze(1).to(parts[0].device)
+        return parts[0].flatten(0, 1).index_select(0, index)
+    of_model = [
+        part[model, : max(0, int(total) - place * length)]
+        for model, total in enumerate(totals)
+        for place, part in enumerate(parts)
+        if model < len(part)
+    ]
+    return torch.cat(of_model)
 
 
 def _equal(count: int, longest: int) -> int:

@@ -65,11 +65,19 @@ def width(request, monkeypatch):
 
 # --- grouping ---------------------------------------------------------------------------------------------------------
 def test_jobs_that_read_a_row_share_a_model():
-    samples = [torch.arange(n) for n in (3, 5, 0, 2, 4, 1)]
-    found = shared_models([10, 11, 12, 13, 14, 15], [7, 8, 7, 7, -1, -1], samples)
-    assert [model.jobs for model in found] == [(10, 13), (11,), (14,), (15,)]
-    assert [len(model) for model in found] == [5, 5, 4, 1]
-    assert [tuple(map(len, model.samples)) for model in found] == [(3, 2), (5,), (4,), (1,)]
+    jobs, sizes = torch.arange(10, 16), torch.tensor([3, 5, 0, 2, 4, 1])
+    found = shared_models(jobs, torch.tensor([7, 8, 7, 7, -1, -1]), sizes, lambda jobs: jobs)
+    assert [job.tolist() for job in found.jobs.split(found.counts.tolist())] == [[10, 13], [11], [14], [15]]
+    assert found.models.tolist() == [10, 11, 14, 15]
+    assert found.totals.tolist() == [5, 5, 4, 1]
+    assert found.sizes.tolist() == [3, 2, 5, 4, 1]
+    assert len(found) == 15
+
+
+def test_models_are_taken_a_few_at_a_time():
+    models = shared_models(torch.arange(6), torch.tensor([1, 2, 1, 3, 2, 0]), torch.full((6,), 2), lambda jobs: jobs)
+    assert [few.jobs.tolist() for few in models.split(3)] == [[0, 2, 1, 4, 3], [5]]
+    assert [few.totals.tolist() for few in models.split(3)] == [[4, 4, 2], [2]]
 
 
 @pytest.mark.parametrize(("way", "times"), [("models", 1), ("owners", CLIENTS)])
