@@ -322,3 +322,12 @@ def test_both_ways_give_the_same_scores(federation, monkeypatch):
     torch.testing.assert_close(found[0].losses, found[1].losses, rtol=1e-10, atol=1e-12)
     for name, values in found[0].metrics.items():
         torch.testing.assert_close(values, found[1].metrics[name], rtol=1e-6, atol=1e-6)
+
+
+def test_stretches_of_samples_come_back_in_the_order_of_the_models():
+    totals, length = torch.tensor([[5], [4], [1]]), 2
+    numbered = torch.arange(15).view(3, 5)  # of each model and sample
+    stretches = [numbered[: int((totals > start).sum()), start : start + length] for start in range(0, 5, length)]
+    expected = [0, 1, 2, 3, 4, 5, 6, 7, 8, 10]
+    assert scoring._in_order(stretches, totals, length).tolist() == expected
+    assert scoring._in_order([numbered], totals, 5).tolist() == expected

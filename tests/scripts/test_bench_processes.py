@@ -1,0 +1,33 @@
+"""The benchmark of several processes on tiny federations."""
+
+import doctest
+import sys
+
+import pytest
+
+pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="measured in Linux's /proc")
+
+
+@pytest.fixture(scope="module")
+def bench(load):
+    return load("bench_processes")
+
+
+@pytest.mark.slow
+def test_each_number_of_processes_is_a_row(bench, capsys):
+    assert bench.main(["--clients", "32", "--degree=4", "--samples=8", "--processes", "1", "2"]) == 0
+    one, two = [line.split("|")[1:-1] for line in capsys.readouterr().out.splitlines() if line.startswith("| ")][1:]
+    assert [cell.strip() for cell in one][0::2] == ["1", "", "0"]
+    assert two[0].strip() == "2"
+    assert float(two[2]) > 0
+
+
+def test_what_takes_too_long_is_told(bench, capsys):
+    assert bench.main(["--clients", "32", "--degree=4", "--processes", "1", "--limit=0.01"]) == 1
+    assert "not finished within 0 s" in capsys.readouterr().out
+
+
+def test_examples_in_docstrings_hold(bench):
+    found = doctest.testmod(bench)
+    assert found.attempted > 0
+    assert found.failed == 0
