@@ -104,6 +104,18 @@ def pytest_collection_modifyitems(items):
             item.add_marker(pytest.mark.skip(reason=f"is about the CPU, and DFL_TEST_ACCELERATOR is {ACCELERATOR}"))
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    """File by file; tests over gloo go to one worker, since each that has some starts processes for them."""
+    from xdist.scheduler import LoadFileScheduling
+
+    class OneWorkerForGloo(LoadFileScheduling):
+        def _split_scope(self, nodeid):
+            return "distributed" if "/distributed/" in nodeid else super()._split_scope(nodeid)
+
+    return OneWorkerForGloo(config, log) if config.getoption("dist") == "loadfile" else None
+
+
 @pytest.fixture(autouse=True, scope="session")
 def pretended_gpu():
     """With DFL_TEST_ACCELERATOR=pretended, every run of the tests' own process has its models and data on it."""
