@@ -1,11 +1,13 @@
-"""How long a report takes to make, and how large its page is.
+"""How long a report takes to make, how large its page is, and how long a step of its slider takes.
 
     python scripts/bench_report.py                                           # 6 runs, 100 rounds, 100 clients
+    python scripts/bench_report.py --methods 1 --links 10 --only-page        # 10 neighbours of each client
     python scripts/bench_report.py --methods 30 --seeds 3 --rounds 300       # a large study
 
 The runs are made up and written by the library's own writers into a folder that is removed: 5 links and 5 looked-at
-models a client and round, four hidden clusters, similarities of all pairs. Nothing is trained. Each report is made by
-`dfl-report` in a process of its own, so that its start is counted.
+models a client and round, drawn anew in each, four hidden clusters, similarities of all pairs. Nothing is trained. Each
+report is made by `dfl-report` in a process of its own, so that its start is counted. A step is timed in Chromium, from
+the move of the slider until the next frame has been painted; that needs playwright and a Chromium on the path.
 """
 
 from __future__ import annotations
@@ -13,11 +15,13 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -27,34 +31,74 @@ from dfl_lightning.report.by_round import Comparisons, Entries, stacked
 from dfl_lightning.report.tables import as_csv, as_text
 from dfl_lightning.utils.files import write_npz
 
-LINKS = 5
-"""Links of a client in a round, and as many models that it only looks at."""
+STEPS = 40
+"""Steps of the slider that are timed."""
+
+STEP = """async (step) => {
+  await new Promise((done) => requestAnimationFrame(() => setTimeout(done, 0)));
+  const begun = performance.now();
+  await window.report.move(step);
+  await new Promise((done) => requestAnimationFrame(() => {
+    const { port1, port2 } = new MessageChannel();
+    port1.onmessage = done;
+    port2.postMessage(0);
+  }));
+  return performance.now() - begun;
+}"""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Make the runs and the report; returns the exit code."""
-    parser = argparse.ArgumentParser(description="How long a report takes to make, and how large its page is.")
+    parser = argparse.ArgumentParser(description="How long a report and its slider take.")
     parser.add_argument("--methods", type=int, default=6, help="default 6")
     parser.add_argument("--seeds", type=int, default=1, help="runs of each method; default 1")
     parser.add_argument("--rounds", type=int, default=100, help="default 100")
     parser.add_argument("--clients", type=int, default=100, help="default 100")
+    parser.add_argument("--links", type=int, default=5, help="of a client in a round, and as many looks; default 5")
+    parser.add_argument("--only-page", action="store_true", help="no pictures")
     parser.add_argument("--to", metavar="FILE", help="keep the page")
     words = parser.parse_args(argv)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         runs = [
-            f"method {method}={write_run(folder / f'{method}-{seed}', method, seed, words.rounds, words.clients)}"
+            f"method {method}={write_run(folder / f'{method}-{seed}', method, seed, words)}"
             for method in range(words.methods)
             for seed in range(words.seeds)
         ]
         file = Path(words.to) if words.to else folder / "page.html"
         page = timed([*runs, "--to", str(file)])
-        both = timed([*runs, "--to", str(file), "--png", str(folder / "pictures")])
-        pictures = len(list((folder / "pictures").glob("*.png")))
-        what = f"{len(runs)} runs, {words.rounds} rounds, {words.clients} clients"
         size = file.stat().st_size / 1e6
-    print(f"{what}: page {size:.2f} MB in {page}, with {pictures} pictures {both}")
+        what = f"{len(runs)} runs, {words.rounds} rounds, {words.clients} clients, {words.links} links of each"
+        print(f"{what}: page {size:.2f} MB in {page}", flush=True)
+        if not words.only_page:
+            both = timed([*runs, "--to", str(file), "--png", str(folder / "pictures")])
+            print(f"with {len(list((folder / 'pictures').glob('*.png')))} pictures {both}", flush=True)
+        for name, with_table in (("graph and matrix", False), ("and with the table of the round", True)):
+            print(f"a step of the slider, {name}: {step_of_slider(file, with_table)}", flush=True)
+    print(f"load while this ran: {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
     return 0
+
+
+def step_of_slider(page: Path, with_table: bool) -> str:
+    """Median milliseconds of a step until it has been painted, and the least."""
+    path = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    if path is None or find_spec("playwright") is None:
+        return "not timed (no Chromium or no playwright)"
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=path, args=["--no-sandbox", "--disable-gpu"])
+        tab = browser.new_page(viewport={"width": 1440, "height": 900})
+        tab.goto(page.resolve().as_uri())
+        while not tab.evaluate("Boolean(window.report && window.report.ready)"):
+            tab.wait_for_timeout(100)
+        tab.evaluate("document.getElementById('who').scrollIntoView()")
+        if with_table:
+            tab.click("#links summary")
+        steps = int(tab.evaluate("Number(document.getElementById('round').max) + 1"))
+        times = [float(tab.evaluate(STEP, at % steps)) for at in range(STEPS + 5)][5:]
+        browser.close()
+    return f"median {np.median(times):.0f} ms, least {min(times):.0f} ms"
 
 
 def timed(words: Sequence[str]) -> str:
@@ -71,8 +115,9 @@ def spent_by_children() -> float:
     return times.children_user + times.children_system
 
 
-def write_run(folder: Path, method: int, seed: int, rounds: int, clients: int) -> Path:
+def write_run(folder: Path, method: int, seed: int, words: argparse.Namespace) -> Path:
     """A run folder with everything that the page shows."""
+    rounds, clients, links = words.rounds, words.clients, words.links
     rng = np.random.default_rng([method, seed])
     folder.mkdir(parents=True)
     clusters = np.arange(clients) % 4
@@ -87,16 +132,16 @@ def write_run(folder: Path, method: int, seed: int, rounds: int, clients: int) -
         numbers |= {"neighbour_precision": min(1.0, 0.25 + r / 50), "neighbour_recall": min(1.0, r / 50)}
         rows.append({"round": str(r), **{key: as_text(value) for key, value in numbers.items()}})
         order = rng.random((clients, clients)).argsort(1)
-        order = np.stack([row[row != i] for i, row in enumerate(order)])[:, : 2 * LINKS]
+        order = np.stack([row[row != i] for i, row in enumerate(order)])[:, : 2 * links]
         own = np.arange(clients)[:, None]
         sender = np.concatenate([own, order], axis=1).ravel()
-        chosen = np.tile([False] + [True] * LINKS + [False] * LINKS, clients)
-        looked = np.tile([False] * (1 + LINKS) + [True] * LINKS, clients)
+        chosen = np.tile([False] + [True] * links + [False] * links, clients)
+        looked = np.tile([False] * (1 + links) + [True] * links, clients)
         graphs.add(
             r,
-            receiver=np.repeat(np.arange(clients, dtype=np.int32), 1 + 2 * LINKS),
+            receiver=np.repeat(np.arange(clients, dtype=np.int32), 1 + 2 * links),
             sender=sender.astype(np.int32),
-            weight=np.where(looked, 0, 1 / (1 + LINKS)).astype(np.float32),
+            weight=np.where(looked, 0, 1 / (1 + links)).astype(np.float32),
             selected=chosen,
             probed=looked,
         )

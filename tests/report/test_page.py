@@ -80,6 +80,8 @@ def test_a_page_asks_for_nothing_complains_of_nothing_and_fits_the_screen(page, 
     assert seen.requests == [page.resolve().as_uri()]
     assert seen.console == []
     assert seen.page.evaluate("document.documentElement.scrollWidth") <= width
+    ends = "[...document.querySelectorAll('caption span')].map((words) => words.getBoundingClientRect().right)"
+    assert all(end <= width - 12 for end in seen.page.evaluate(ends))  # tables may scroll, their captions stay
     figures = seen.page.locator("figure .chart")
     assert figures.count() == seen.page.locator("figure .chart svg").count() > 8
     assert seen.page.locator("#graph canvas").count() == seen.page.locator("#heat canvas").count() == 1

@@ -70,7 +70,7 @@ def config(theme: dict[str, Any]) -> dict[str, Any]:
             **{"labelFontSize": 12, "titleFontSize": 12, "titleFontWeight": "normal", "titlePadding": 8},
             **{"domain": False, "ticks": False, "labelPadding": 6},
         },
-        "axisX": {"grid": False, "domain": True, "ticks": True, "tickSize": 4},
+        "axisX": {"grid": False, "domain": True, "ticks": True, "tickSize": 4, "labelSeparation": 8},
         "legend": {"labelColor": soft, "titleColor": soft, "titleFontWeight": "normal", "labelFontSize": 12},
         "title": {"color": ink, "subtitleColor": soft, "anchor": "start", "fontSize": 15, "subtitleFontSize": 12},
         "range": {"category": theme["category"], "ramp": theme["ramp"], "heatmap": theme["ramp"]},

@@ -41,7 +41,7 @@ def verdict_table(lines: Sequence[Line], colours: dict[str, int], caption: str, 
     return (
         f"<div class='scroll' tabindex='0' role='region' aria-label=\"{escape(label, quote=True)}\">"
         "<table class='verdict'>"
-        f"<caption>{escape(caption)}</caption><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>"
+        f"<caption><span>{escape(caption)}</span></caption><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>"
     )
 
 
