@@ -361,7 +361,7 @@ def _first(wrong: Tensor, values: Tensor, links: Links | None = None) -> str:
         values: of the same shape.
         links: beside which they stand; None: over receivers.
 
-    Example:
+    Examples:
         >>> two = Links.of(torch.tensor([0, 1]), torch.tensor([1, 0]), nodes=2)
         >>> _first(torch.tensor([False, True]), torch.tensor([0.5, torch.nan]), two)
         'receiver 1 has nan for row 0'

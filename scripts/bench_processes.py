@@ -44,7 +44,7 @@ def row(found: Sequence[dict[str, Any]]) -> list[str]:
     Args:
         found: of each process, the first one first.
 
-    Example:
+    Examples:
         >>> cell = {"grown": 5e6, "seconds": {"wall": 2.0}, "moved": 3e6}
         >>> row([cell, {**cell, "grown": 4e6, "moved": 0}])
         ['2', '5', '4', '2', '3']

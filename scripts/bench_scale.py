@@ -85,7 +85,7 @@ def make_parser() -> argparse.ArgumentParser:
 def guess(clients: int, rounds: int) -> float:
     """Seconds of a cell on a quiet core, more or less: loading, and a part a client.
 
-    Example:
+    Examples:
         >>> round(guess(100, 2)), round(guess(10_000, 2))
         (13, 72)
     """
@@ -116,7 +116,7 @@ def told(found: dict[str, Any]) -> str:
 def exponent(before: tuple[float, float], now: tuple[float, float]) -> float:
     """How something grows between two sizes, (size, number) each: 1 is linear, 2 quadratic; NaN if either is not > 0.
 
-    Example:
+    Examples:
         >>> exponent((100, 3.0), (1000, 300.0))
         2.0
     """

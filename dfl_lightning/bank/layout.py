@@ -36,7 +36,7 @@ class Entry:
 class Columns:
     """A set of columns as sorted, disjoint ranges; adjacent ranges are merged.
 
-    Example:
+    Examples:
         >>> Columns([(4, 6), (0, 2), (2, 3)]).ranges
         ((0, 3), (4, 6))
     """

@@ -36,7 +36,7 @@ def block_width(rows: int, itemsize: int, memory: int) -> int:
         itemsize: bytes of a number.
         memory: bytes.
 
-    Example:
+    Examples:
         >>> block_width(1000, 4, 2**20), block_width(10, 4, 2**20)
         (262, 26214)
     """
@@ -179,7 +179,7 @@ def strips(blocks: list[tuple[int, int]], count: int) -> list[list[tuple[int, in
         blocks: [start, stop) each, in order.
         count: of the runs, 1 or more.
 
-    Example:
+    Examples:
         >>> strips([(0, 4), (4, 8), (8, 10)], 2)
         [[(0, 4)], [(4, 8), (8, 10)]]
     """

@@ -23,7 +23,7 @@ class Weights:
         shares: how much, float64 [k].
         shape: (J, number of rows).
 
-    Example:
+    Examples:
         >>> Weights.of_dense(torch.tensor([[0.5, 0.0, 0.5], [0.0, 1.0, 0.0]])).rows
         tensor([0, 2, 1])
     """
@@ -143,7 +143,7 @@ class References:
             owners: whose data and personal columns it uses, long [J]; default: the row's own client.
             personal: the row set of the personal columns; default: `name`.
 
-        Example:
+        Examples:
             >>> own = References.rows("models", torch.arange(3))
             >>> theirs_on_mine = References.rows("trained", torch.tensor([1, 2]), owners=torch.tensor([0, 0]))
         """

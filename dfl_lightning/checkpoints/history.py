@@ -104,7 +104,7 @@ def changes(former: dict[str, Any], here: dict[str, Any]) -> dict[str, list[Any]
         former: about the earlier run: `settings` (YAML) and `topology` (its identity).
         here: about this one.
 
-    Example:
+    Examples:
         >>> changes({"settings": "model: {local_epochs: 5}"}, {"settings": "model: {local_epochs: 1}"})
         {'model.local_epochs': [5, 1]}
     """
@@ -122,7 +122,7 @@ def changes(former: dict[str, Any], here: dict[str, Any]) -> dict[str, list[Any]
 def in_words(changed: dict[str, list[Any]]) -> str:
     """Changed settings for people.
 
-    Example:
+    Examples:
         >>> in_words({"model.local_epochs": [5, 1]})
         'model.local_epochs from 5 to 1'
     """

@@ -37,7 +37,7 @@ class Place(NamedTuple):
 def place_of(annotation: Any) -> Place:
     """What an argument of some type takes.
 
-    Example:
+    Examples:
         >>> from torch import nn
         >>> place_of(list[nn.Module] | None)
         Place(bases=(<class 'torch.nn.modules.module.Module'>,), called=False, made=(), unknown=False)
@@ -82,7 +82,7 @@ def evaluated(annotation: Any, function: Callable[..., Any]) -> Any:
         annotation: of an argument, or what a function returns.
         function: whose module the names are looked up in.
 
-    Example:
+    Examples:
         >>> evaluated("list[int] | None", place_of)
         list[int] | None
         >>> evaluated("NotThere", place_of) is NOT_SAID
@@ -104,7 +104,7 @@ def returns(function: Callable[..., Any], bases: tuple[type, ...]) -> bool:
         function: any.
         bases: the classes.
 
-    Example:
+    Examples:
         >>> returns(place_of, (tuple,))
         True
         >>> returns(len, (int,))

@@ -83,7 +83,7 @@ def take_flag(argv: list[str], flag: str) -> tuple[list[str], bool]:
         argv: of the command line.
         flag: `--explain` for example.
 
-    Example:
+    Examples:
         >>> take_flag(["--config", "afind", "--explain"], "--explain")
         (['--config', 'afind'], True)
     """
@@ -94,7 +94,7 @@ def take_flag(argv: list[str], flag: str) -> tuple[list[str], bool]:
 def split(argv: Sequence[str]) -> list[Word]:
     """Options with their values.
 
-    Example:
+    Examples:
         >>> [(word.option, word.value) for word in split(["-c", "afind", "--a.init_args.b=-1", "--fork", "x"])]
         [('config', 'afind'), ('a.b', '-1'), ('fork', 'x')]
     """
@@ -132,7 +132,7 @@ def _config(name: str | None) -> Word:
 def run_name(configs: Sequence[str]) -> str:
     """How runs are called: like the last config; like the run itself where that config is a run's own.
 
-    Example:
+    Examples:
         >>> run_name(["configs/afind.yaml"])
         'afind'
     """

@@ -88,7 +88,7 @@ def _mentioned(value: Any, folder: Path) -> Iterator[str]:
 def _modules(text: str) -> set[str]:
     """The first parts of the import paths in a text.
 
-    Example:
+    Examples:
         >>> sorted(_modules('{"class_path": "mine.Best", "init_args": {"net": parts.nets.Wide, "lr": 0.1}}'))
         ['mine', 'parts']
     """

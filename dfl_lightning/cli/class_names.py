@@ -15,7 +15,7 @@ def class_names(base: str) -> dict[str, str]:
     Args:
         base: the package and the class, for example `callbacks.Selection`.
 
-    Example:
+    Examples:
         >>> list(class_names("callbacks.Dropout"))
         ['Bernoulli', 'ExactCount', 'GroupedCount', 'Markov', 'Trace']
     """

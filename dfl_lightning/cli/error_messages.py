@@ -100,7 +100,7 @@ def sentence_of(error: BaseException, settings: Settings | None = None) -> str:
         error: what was raised.
         settings: what the words said, to find the option that a refused value was given for.
 
-    Example:
+    Examples:
         >>> sentence_of(ValueError("width 3 is odd"))
         'an argument is refused: width 3 is odd'
     """

@@ -173,7 +173,7 @@ def _options(prefix: str, parameters: Mapping[str, inspect.Parameter], made: Any
 def kind_of(annotation: Any) -> str:
     """What an argument takes, in a few words.
 
-    Example:
+    Examples:
         >>> kind_of(int | Literal["all"] | None)
         'whole number|all|null'
         >>> kind_of(list[int])

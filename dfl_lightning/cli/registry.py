@@ -99,7 +99,7 @@ def names_of(group: str) -> list[str]:
 def listed(group: str) -> str:
     """The choices of a group as part of a sentence.
 
-    Example:
+    Examples:
         >>> listed("threshold")
         'thresholds are: AdaptiveThreshold'
     """
@@ -170,7 +170,7 @@ def parameters_of(made: Any) -> Mapping[str, inspect.Parameter]:
     Returns:
         Their defaults and types; a type is `NOT_SAID` where its text names what the module does not have.
 
-    Example:
+    Examples:
         >>> {name: parameter.default for name, parameter in parameters_of(callbacks.AdaptiveThreshold).items()}
         {'tau': 0.5, 'rule': 'ratio'}
     """

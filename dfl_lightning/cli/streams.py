@@ -67,7 +67,7 @@ def drop_output() -> None:
 def _as_ascii(error: UnicodeError) -> tuple[str, int]:
     """What stands for characters that a stream's encoding lacks.
 
-    Example:
+    Examples:
         >>> codecs.register_error("doctest", _as_ascii)
         >>> "6 clients · 1×2 é €".encode("ascii", "doctest")
         b'6 clients - 1x2 e ?'

@@ -37,7 +37,7 @@ class Augment(Protocol):
 class CropFlip:
     """Random crop after padding with zeros, then a horizontal flip of every other image; the usual of CIFAR.
 
-    Example:
+    Examples:
         >>> batch, augment = torch.ones(2, 1, 4, 4), CropFlip(padding=0)
         >>> augment.apply(batch, augment.draw(2, torch.Generator().manual_seed(0))).equal(batch)
         True

@@ -82,7 +82,7 @@ def not_finite(images: Tensor, dtype: torch.dtype = torch.float64) -> Tensor:
         images: [N, ...].
         dtype: the type in which they are used; a value beyond its range counts as infinite.
 
-    Example:
+    Examples:
         >>> not_finite(torch.tensor([[0.0, 1.0], [torch.nan, 0.0], [torch.inf, 0.0]]))
         tensor([1, 2])
     """

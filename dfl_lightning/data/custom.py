@@ -35,7 +35,7 @@ class FromDataset(FederatedData):
         partition: how the images are divided; null means `parts`, or IID without parts.
         **kwargs: everything else of `FederatedData`.
 
-    Example:
+    Examples:
         >>> pairs = torch.utils.data.TensorDataset(torch.rand(8, 3), torch.tensor([0, 1] * 4))
         >>> data = FromDataset(pairs, parts=[[0, 1, 2, 3], [4, 5, 6, 7]])
         >>> data.setup()

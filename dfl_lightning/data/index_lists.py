@@ -19,7 +19,7 @@ class IndexLists(Sequence[Tensor]):
     Attributes:
         counts: how many indices each client has, int64 [m].
 
-    Example:
+    Examples:
         >>> lists = IndexLists([np.array([4, 5]), np.array([], dtype=np.int64), np.array([0])])
         >>> len(lists), lists[0].tolist(), lists.counts.tolist()
         (3, [4, 5], [2, 0, 1])
@@ -59,7 +59,7 @@ class IndexLists(Sequence[Tensor]):
         Args:
             clients: whose, long; one may be there several times.
 
-        Example:
+        Examples:
             >>> IndexLists([np.array([4, 5]), np.array([7]), np.array([0])]).together(torch.tensor([2, 0, 2]))
             tensor([0, 4, 5, 0])
         """

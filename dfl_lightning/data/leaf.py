@@ -67,7 +67,7 @@ def read_leaf_file(path: Path) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
 def as_bytes(pixels: np.ndarray) -> np.ndarray | None:
     """Grey values k / 255 as the bytes k, uint8; None where that would change them by more than float32 does.
 
-    Example:
+    Examples:
         >>> as_bytes(np.array([0.0, 1.0, 0.6])), as_bytes(np.array([0.123]))
         (array([  0, 255, 153], dtype=uint8), None)
     """

@@ -26,7 +26,7 @@ def rotate(images: Tensor, degrees: float) -> Tensor:
         images: [..., H, W].
         degrees: any angle; 90 is a quarter turn.
 
-    Example:
+    Examples:
         >>> rotate(torch.tensor([[[1, 2], [3, 4]]]), 90)
         tensor([[[2, 4],
                  [1, 3]]])

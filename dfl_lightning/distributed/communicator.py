@@ -314,7 +314,7 @@ def owners_of(cohorts: Sequence[Tensor], nodes: int, count: int) -> Tensor:
     Raises:
         UserError: more processes than cohorts.
 
-    Example:
+    Examples:
         >>> owners_of([torch.tensor([0, 3]), torch.tensor([1]), torch.tensor([2])], nodes=5, count=2)
         tensor([0, 1, 0, 0, 0])
     """

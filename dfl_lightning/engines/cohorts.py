@@ -24,7 +24,7 @@ def plan_cohorts(steps: Sequence[int], narrowest: int = 1, widest: int = 16, few
         widest: most clients of a block.
         fewest: so many blocks at least, if there are as many clients.
 
-    Example:
+    Examples:
         >>> [cohort.tolist() for cohort in plan_cohorts([1, 4, 2, 1], widest=2)]
         [[1], [2], [0, 3]]
     """
@@ -55,7 +55,7 @@ def cohorts_on_gpus(
         widest: most clients of a cohort; None: any number.
         fewest: so many cohorts at least, in all processes together, if there are as many clients.
 
-    Example:
+    Examples:
         >>> [cohort.tolist() for cohort in cohorts_on_gpus([1, 4, 2, 1, 1], processes=2, widest=2)]
         [[1, 2], [3], [0], [4]]
     """

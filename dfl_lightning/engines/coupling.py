@@ -54,7 +54,7 @@ def place_matters(run: Run, inputs: Tensor) -> bool:
 def halves(count: int) -> list[Tensor]:
     """Ways to cut `count` samples in two, bool [count] each.
 
-    Example:
+    Examples:
         >>> [half.int().tolist() for half in halves(4)]
         [[0, 1, 0, 1], [0, 0, 1, 1]]
         >>> [int(half.sum()) for half in halves(100)]

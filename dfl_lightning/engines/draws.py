@@ -75,7 +75,7 @@ def batches_of(samples: int, batch_size: int) -> int:
         samples: of the client.
         batch_size: B.
 
-    Example:
+    Examples:
         >>> batches_of(33, 16), batches_of(0, 16)
         (3, 0)
     """

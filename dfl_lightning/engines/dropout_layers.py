@@ -43,7 +43,7 @@ def keep_mask(keys: Tensor, call: int, shape: Sequence[int], p: float) -> Tensor
     Returns:
         Bool [k, *shape].
 
-    Example:
+    Examples:
         >>> keep_mask(mask_key(1).unsqueeze(0), 0, (8,), 0.5).int()
         tensor([[0, 1, 0, 0, 0, 0, 1, 0]], dtype=torch.int32)
     """

@@ -427,7 +427,7 @@ def right_answers(scores: Tensor, labels: Tensor, classes: int) -> Tensor:
         labels: as many as answers.
         classes: which dimension.
 
-    Example:
+    Examples:
         >>> right_answers(torch.tensor([[0.1, 0.9], [torch.nan, 0.0]]), torch.tensor([1, 0]), classes=1)
         tensor([ True, False])
     """

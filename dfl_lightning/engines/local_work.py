@@ -161,7 +161,7 @@ class Duration:
             size: samples of the client.
             batch_size: B.
 
-        Example:
+        Examples:
             >>> Duration(2).samples(10, 4), Duration(2, steps=4).samples(10, 4)
             (20, 14)
         """

@@ -38,7 +38,7 @@ def selection_probabilities(cosines: Tensor, links: Links, nu: float) -> Tensor:
         Probabilities p_ij, float64 [E]; exactly 0 where unknown. They sum to 1 for each receiver, or to 0 where no
         similarity is known.
 
-    Example:
+    Examples:
         >>> links = Links.from_mask(torch.ones(1, 3, dtype=torch.bool))  # one receiver, three senders
         >>> selection_probabilities(torch.tensor([0.9, 0.5, 0.0]), links, nu=0.5)
         tensor([0.6193, 0.2783, 0.1024], dtype=torch.float64)
@@ -60,7 +60,7 @@ def participation_ratio(cosines: Tensor, links: Links, nu: float) -> Tensor:
     Returns:
         Ratios >= 0, float64 [E], with mean 1 over the known neighbours of a receiver; exactly 0 where unknown.
 
-    Example:
+    Examples:
         >>> links = Links.from_mask(torch.ones(1, 3, dtype=torch.bool))
         >>> participation_ratio(torch.tensor([0.9, 0.5, 0.0]), links, nu=0.1)
         tensor([2.9457e+00, 5.3952e-02, 3.6353e-04], dtype=torch.float64)
@@ -85,7 +85,7 @@ def updated_probabilities(previous: Tensor, cosines: Tensor, selected: Tensor, l
         Probabilities p_ij, float64 [E]; everything outside `selected`, and so those of a receiver with an empty
         selection, are as in `previous`. If `previous` sums to 1 for a receiver, so does the result.
 
-    Example:
+    Examples:
         >>> links = Links.from_mask(torch.ones(1, 4, dtype=torch.bool))
         >>> previous, cosines = torch.full((4,), 0.25), torch.tensor([0.8, 0.4, 0.0, 0.0])
         >>> updated_probabilities(previous, cosines, torch.tensor([True, True, False, False]), links, nu=0.5)
@@ -110,7 +110,7 @@ def normalised_entropy(cosines: Tensor) -> Tensor:
     Returns:
         float64, same shape: 0 at cosine 1, 1 at cosine -0.2642 and below.
 
-    Example:
+    Examples:
         >>> normalised_entropy(torch.tensor([-1.0, 0.0, 0.5, 0.9, 1.0]))
         tensor([1.0000, 0.9421, 0.5865, 0.1325, 0.0000], dtype=torch.float64)
     """
@@ -128,7 +128,7 @@ def entropy_sum(cosines: Tensor, links: Links) -> Tensor:
     Returns:
         h_i >= 0 in nats, float64 [n]; 0 for an empty selection.
 
-    Example:
+    Examples:
         >>> entropy_sum(torch.tensor([0.9, 0.5, 0.0]), Links.from_mask(torch.ones(1, 3, dtype=torch.bool)))
         tensor([0.6111], dtype=torch.float64)
     """
@@ -149,7 +149,7 @@ def adaptive_threshold(cosines: Tensor, links: Links, tau: float) -> Tensor:
     Returns:
         theta_i in [0, tau], in units of `participation_ratio`, float64 [n]; 0 where no similarity is known.
 
-    Example:
+    Examples:
         >>> links = Links.from_mask(torch.ones(1, 3, dtype=torch.bool))
         >>> adaptive_threshold(torch.tensor([0.9, 0.5, 0.0]), links, tau=0.5)
         tensor([0.2768], dtype=torch.float64)
@@ -170,7 +170,7 @@ def literal_threshold(cosines: Tensor, links: Links, tau: float) -> Tensor:
     Returns:
         theta_i in (0, tau / 2], in units of `selection_probabilities`, float64 [n]; tau / 2 for an empty selection.
 
-    Example:
+    Examples:
         >>> links = Links.from_mask(torch.ones(1, 3, dtype=torch.bool))
         >>> literal_threshold(torch.tensor([0.9, 0.5, 0.0]), links, tau=0.5)
         tensor([0.1759], dtype=torch.float64)
@@ -190,7 +190,7 @@ def smoothed_loss(before: Tensor, after: Tensor, gamma: float) -> Tensor:
     Returns:
         float64, same shape.
 
-    Example:
+    Examples:
         >>> smoothed_loss(torch.tensor([2.0]), torch.tensor([1.0]), gamma=0.9)
         tensor([1.9000], dtype=torch.float64)
     """
@@ -212,7 +212,7 @@ def boltzmann_weights(losses: Tensor, votes: Tensor, voters: Links, temperature:
         float64 [E]; they sum to 1 for each receiver; exactly 0 where there are no votes. If no loss of a receiver is
         finite, its weights are the plain shares of the votes.
 
-    Example:
+    Examples:
         >>> losses, voters = torch.tensor([0.5, 1.0, 2.0]), Links.from_mask(torch.ones(1, 3, dtype=torch.bool))
         >>> boltzmann_weights(losses, torch.ones(3), voters)
         tensor([0.5465, 0.3315, 0.1220], dtype=torch.float64)

@@ -88,7 +88,7 @@ def marginal_gain(before: Tensor, after: Tensor, tolerance: float = 1e-6) -> Ten
     Returns:
         Gains >= 0, float64, same shape.
 
-    Example:
+    Examples:
         >>> marginal_gain(torch.tensor([1.0, 1.0, 1.0]), torch.tensor([0.25, 2.0, 0.9999999]))
         tensor([0.7500, 0.0000, 0.0000], dtype=torch.float64)
     """
@@ -108,7 +108,7 @@ def adding_probability(adding: Tensor, removing: Tensor) -> Tensor:
     Returns:
         float64, same shape.
 
-    Example:
+    Examples:
         >>> adding_probability(torch.tensor([0.19, 0.5, 0.0, 0.0]), torch.tensor([0.652847, 0.5, 0.1, 0.0]))
         tensor([0.2254, 0.5000, 0.0000, 1.0000], dtype=torch.float64)
     """
@@ -130,7 +130,7 @@ def candidates_in_order(draws: Tensor, links: Links, receivers: Tensor) -> Tenso
     Returns:
         long [r, s], s the largest number of candidates of any of them; -1 after a receiver's last one.
 
-    Example:
+    Examples:
         >>> links = Links.of(torch.tensor([0, 0, 2]), torch.tensor([1, 2, 0]), nodes=3)
         >>> places = candidates_in_order(torch.tensor([0.7, 0.2, 0.9]), links, torch.tensor([0, 2]))
         >>> places
@@ -173,7 +173,7 @@ def ggc(
         tolerance: see `marginal_gain`.
         literal: the test of the budget is where the paper prints it, after the last candidate: it stops nothing.
 
-    Example:
+    Examples:
         Models 0, 2, -3 and 1.5; client 0's optimum is a model of 1. It adds the 2 and no other.
 
         >>> models = torch.tensor([0, 2, -3, 1.5], dtype=torch.float64)

@@ -26,7 +26,7 @@ def neighbour_precision_recall(selected: Links, clusters: Tensor, reachable: Lin
         selected a client), and recall, the share of the reachable members of that cluster that are selected (mean over
         the receivers that can reach one), both in [0, 1]. NaN where there is no such receiver.
 
-    Example:
+    Examples:
         >>> clusters = torch.tensor([0, 0, 1])
         >>> selected = Links.of(torch.tensor([0, 0, 1]), torch.tensor([1, 2, 0]), nodes=3)
         >>> neighbour_precision_recall(selected, clusters, Links.complete(3))
@@ -49,7 +49,7 @@ def friend_accuracy(friends: Tensor, clusters: Tensor, clients: Tensor) -> float
     Returns:
         Share of the cases, in [0, 1]; NaN if there is none.
 
-    Example:
+    Examples:
         >>> friend_accuracy(torch.tensor([1, 2]), torch.tensor([0, 0, 1]), clients=torch.tensor([0, 1]))
         0.5
     """
@@ -65,7 +65,7 @@ def worst_decile_mean(values: Tensor) -> float:
     Returns:
         Mean of the ceil(m / 10) lowest values, in their unit; NaN without any.
 
-    Example:
+    Examples:
         >>> worst_decile_mean(torch.tensor([0.9, 0.1, 0.8, 0.9, 0.9, 0.9, 0.9, 0.9, 0.9, 0.9, 0.3]))
         0.2...
     """
@@ -87,7 +87,7 @@ def accuracy_summary(history: Tensor, validation: Tensor | None = None) -> dict[
         test images); `acc_best_val` at each client's best validation accuracy, the latest among equals, or None
         without validation.
 
-    Example:
+    Examples:
         >>> history = torch.tensor([[0.5, 0.25], [0.25, 0.75], [0.5, 0.25]])
         >>> accuracy_summary(history, validation=torch.tensor([[0.5, 0.5], [0.5, 0.25], [0.25, 0.5]]))
         {'acc_last': 0.375, 'acc_best_round': 0.5, 'acc_best_per_client': 0.625, 'acc_best_val': 0.25}

@@ -26,7 +26,7 @@ def similarity_scores(cosines: Tensor) -> Tensor:
     Returns:
         Scores in [0, 1], float64, same shape; NaN stays NaN.
 
-    Example:
+    Examples:
         >>> similarity_scores(torch.tensor([1.0, 0.5, 0.0, -0.5, -1.0]))
         tensor([1.0000, 0.7500, 0.5000, 0.2500, 0.0000], dtype=torch.float64)
     """
@@ -44,7 +44,7 @@ def running_mean(scores: Tensor, counts: Tensor, observed: Tensor) -> tuple[Tens
     Returns:
         The new means (float64) and the new counts (the dtype they had), both [..., m, m]; arguments stay.
 
-    Example:
+    Examples:
         >>> scores, counts = torch.zeros(2, 2), torch.zeros(2, 2, dtype=torch.long)
         >>> for score in (0.9, 0.3, torch.nan):
         ...     scores, counts = running_mean(scores, counts, torch.full((2, 2), score))
@@ -73,7 +73,7 @@ def friends(scores: Tensor, counts: Tensor, active: Tensor, candidates: Tensor |
     Returns:
         The friend of each client k, never k itself, long [..., m]; among equals the lowest id; -1 where there is none.
 
-    Example:
+    Examples:
         >>> scores = torch.tensor([[0.0, 0.2, 0.9], [0.2, 0.0, 0.4], [0.9, 0.4, 0.0]])
         >>> friends(scores, torch.ones(3, 3), torch.tensor([True, True, False]))
         tensor([1, 0, 0])
@@ -111,7 +111,7 @@ def elimination_threshold(
     Returns:
         Theta_t, in units of scores, which differ by 1 at most.
 
-    Example:
+    Examples:
         >>> [round(elimination_threshold(t, 20, 500, 3, 0.25), 4) for t in (1, 50, 500)]
         [11.6597, 1.6489, 0.5214]
     """
@@ -130,7 +130,7 @@ def observed_share(counts: Tensor, compared: Tensor, index: int) -> float:
     Returns:
         In (0, 1]; 0 where no pair was observed.
 
-    Example:
+    Examples:
         >>> counts = torch.tensor([[0, 3, 1], [3, 0, 0], [1, 0, 0]])
         >>> observed_share(counts, torch.ones(3, 3, dtype=torch.bool), 4)
         0.25
@@ -154,7 +154,7 @@ def remaining_candidates(scores: Tensor, counts: Tensor, candidates: Tensor, thr
     Returns:
         The candidates of the next round, bool [m, m], within `candidates`.
 
-    Example:
+    Examples:
         >>> scores = torch.tensor([[0.0, 0.9, 0.4], [0.9, 0.0, 0.5], [0.4, 0.5, 0.0]])
         >>> others = ~torch.eye(3, dtype=torch.bool)
         >>> remaining_candidates(scores, torch.ones(3, 3), others, 0.45)

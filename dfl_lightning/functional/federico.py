@@ -24,7 +24,7 @@ def averaged_losses(averages: Tensor, losses: Tensor, beta: float = 0.6) -> Tens
     Returns:
         float64, same shape; the first loss is the first average, also the first after an infinite one.
 
-    Example:
+    Examples:
         >>> averaged_losses(torch.tensor([1.0, 1.0, torch.nan]), torch.tensor([2.0, torch.nan, 3.0]), beta=0.6)
         tensor([1.6000, 1.0000, 3.0000], dtype=torch.float64)
     """
@@ -43,7 +43,7 @@ def collaborator_weights(averages: Tensor, links: Links) -> Tensor:
     Returns:
         float64 [E] in units of an average one of those seen: w_ij times their number; NaN stays NaN.
 
-    Example:
+    Examples:
         >>> links = Links.from_mask(torch.ones(1, 4, dtype=torch.bool))  # one receiver, four senders
         >>> collaborator_weights(torch.tensor([0.5, 1.0, torch.nan, 2.0]), links)
         tensor([1.6396, 0.9945,    nan, 0.3659], dtype=torch.float64)

@@ -17,7 +17,7 @@ def best_server(losses: Tensor) -> Tensor:
     Returns:
         long [J]; among equal ones the first.
 
-    Example:
+    Examples:
         >>> best_server(torch.tensor([[0.5, 0.2, 0.2], [torch.nan, 3.0, 4.0]]))
         tensor([1, 1])
     """

@@ -39,7 +39,7 @@ def count_votes(
     Raises:
         ValueError: a stand-in that is no row, or fewer rows than nodes.
 
-    Example:
+    Examples:
         Client 2 has dropped out. Receiver 0 mixes its friend 1 instead; receiver 1 has only client 0 left.
 
         >>> selected = Links.of(torch.tensor([0, 0, 1, 1]), torch.tensor([1, 2, 0, 2]), nodes=3)
@@ -81,7 +81,7 @@ def uniform_weights(votes: Tensor, voters: Links) -> Tensor:
     Returns:
         float64 [E]; they sum to 1 for each receiver, or are 0 without votes.
 
-    Example:
+    Examples:
         >>> voters = Links.from_mask(torch.tensor([[True, True, True], [True, False, False]]))
         >>> uniform_weights(torch.tensor([1, 2, 1, 0]), voters)
         tensor([0.2500, 0.5000, 0.2500, 0.0000], dtype=torch.float64)
@@ -108,7 +108,7 @@ def metropolis_weights(votes: Tensor, voters: Links, owners: Tensor | None = Non
     Raises:
         ValueError: a receiver with votes lacks its own row.
 
-    Example:
+    Examples:
         A path of three clients: the one in the middle has two neighbours.
 
         >>> voters = Links.from_mask(torch.tensor([[1, 1, 0], [1, 1, 1], [0, 1, 1]]) > 0)
@@ -141,7 +141,7 @@ def exchange_weights(weights: Tensor, voters: Links) -> Tensor:
     Raises:
         ValueError: a receiver with weights lacks its own row.
 
-    Example:
+    Examples:
         >>> matrix = torch.tensor([[0.5, 0.5, 0.0], [0.25, 0.5, 0.25], [0.0, 0.0, 1.0]])
         >>> voters = Links.from_mask(matrix > 0)
         >>> voters.dense(exchange_weights(matrix[matrix > 0], voters), 0)
@@ -175,7 +175,7 @@ def server_step(weights: Tensor, voters: Links, servers: Tensor, step_size: floa
     Raises:
         ValueError: a server with weights lacks its own row.
 
-    Example:
+    Examples:
         >>> matrix = torch.tensor([[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.5, 0.5, 0.0]])
         >>> voters = Links.from_mask(torch.ones(3, 3, dtype=torch.bool))
         >>> servers = torch.tensor([False, False, True])

@@ -18,7 +18,7 @@ def clipped(updates: Tensor, longest: float) -> Tensor:
     Returns:
         A new [k, width].
 
-    Example:
+    Examples:
         >>> clipped(torch.tensor([[3.0, 4.0], [0.6, 0.8], [0.0, 0.0]]), 2.0)
         tensor([[1.2000, 1.6000],
                 [0.6000, 0.8000],
@@ -35,7 +35,7 @@ def entries_kept(share: float, width: int) -> int:
         share: 0 to 1.
         width: number of entries.
 
-    Example:
+    Examples:
         >>> entries_kept(0.01, 1000), entries_kept(0.01, 10), entries_kept(0.5, 0)
         (10, 1, 0)
     """
@@ -52,7 +52,7 @@ def largest_entries(rows: Tensor, count: int) -> Tensor:
     Returns:
         A new [k, width].
 
-    Example:
+    Examples:
         >>> largest_entries(torch.tensor([[1.0, -3.0, 2.0], [1.0, -1.0, 1.0]]), 2)
         tensor([[ 0., -3.,  2.],
                 [ 1., -1.,  0.]])

@@ -38,7 +38,7 @@ def loss_similarity(losses: Tensor) -> Tensor:
     Returns:
         float64, same shape, at most 1e12; NaN stays NaN.
 
-    Example:
+    Examples:
         >>> loss_similarity(torch.tensor([0.5, 2.0, torch.inf]))
         tensor([2.0000, 0.5000, 0.0000], dtype=torch.float64)
     """
@@ -56,7 +56,7 @@ def gradient_similarity(updates: Tensor, accumulated: Tensor, alpha: float = 0.5
     Returns:
         float64, same shape; NaN where either is.
 
-    Example:
+    Examples:
         >>> gradient_similarity(torch.tensor(0.5), torch.tensor(0.774597), alpha=0.5)
         tensor(0.6373, dtype=torch.float64)
     """
@@ -91,7 +91,7 @@ def same_cluster(
     Returns:
         Which of those compared are of the receiver's cluster H_i, bool [E].
 
-    Example:
+    Examples:
         >>> similarity = torch.tensor([0.80, 0.75, 0.82, 0.20, 0.79, 0.15, 0.10, 0.77])
         >>> links = Links.from_mask(torch.ones(1, 8, dtype=torch.bool))  # one receiver, eight senders
         >>> same_cluster(similarity, links, sampled=torch.arange(8) < 4)
@@ -126,7 +126,7 @@ def rematched_neighbours(neighbours: Links, sampled: Links, matched: Links) -> L
     Returns:
         The new lists; one that would end empty stays as it was.
 
-    Example:
+    Examples:
         >>> neighbours = Links.of(torch.tensor([0, 0, 1, 1]), torch.tensor([1, 2, 0, 2]), nodes=4)
         >>> sampled = Links.of(torch.tensor([0, 1, 1]), torch.tensor([1, 0, 2]), nodes=4)
         >>> matched = Links.of(torch.tensor([0]), torch.tensor([3]), nodes=4)

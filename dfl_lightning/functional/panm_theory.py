@@ -37,7 +37,7 @@ def initialisation_probabilities(
     Raises:
         ValueError: l is below k, or fewer than k others exist, so that the list is not full after the first round.
 
-    Example:
+    Examples:
         >>> [round(p, 4) for p in initialisation_probabilities(n=100, a=25, l=10, k=5, rounds=3)]
         [0.0592, 0.5383, 0.8807]
     """
@@ -73,7 +73,7 @@ def literal_initialisation_probabilities(n: int, a: int, l: int, k: int, rounds:
     Returns:
         P^1(k), P^2(k), ..., one for each round. PENS' probability is the first one in every round (eq. 11).
 
-    Example:
+    Examples:
         >>> [round(p, 4) for p in literal_initialisation_probabilities(n=100, a=25, l=10, k=5, rounds=3)]
         [0.0592, 0.5605, 0.8969]
     """
@@ -102,7 +102,7 @@ def panm_models_received(l: int, k: int, stage_one: int, stage_two: int, tau: in
     Returns:
         l + (T1 - 1)(l + k) + (T2 - T2 / tau) k + (T2 / tau) 2 l.
 
-    Example:
+    Examples:
         >>> panm_models_received(l=4, k=2, stage_one=100, stage_two=200, tau=10)
         1118.0
     """
@@ -120,7 +120,7 @@ def panm_models_in_round(number: int, l: int, k: int, stage_one: int, tau: int) 
         stage_one: rounds of confident neighbour initialisation, T1.
         tau: rounds between two matchings.
 
-    Example:
+    Examples:
         >>> [panm_models_in_round(t, l=4, k=2, stage_one=3, tau=2) for t in (1, 2, 3, 4, 5, 6)]
         [4, 6, 6, 8, 2, 8]
     """

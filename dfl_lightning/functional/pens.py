@@ -38,7 +38,7 @@ def more_often_than_expected(
     Returns:
         bool [E].
 
-    Example:
+    Examples:
         >>> import torch
         >>> counts, sent = torch.tensor([5, 1, 0, 3]), torch.tensor([10, 10, 10, 15])
         >>> more_often_than_expected(counts, counts, sent, "sent", nodes=5, sampled=10, top=2, rounds=20)

@@ -23,7 +23,7 @@ def column_medians(rows: Tensor) -> Tensor:
     Returns:
         [..., columns].
 
-    Example:
+    Examples:
         >>> import torch
         >>> column_medians(torch.tensor([[1.0, 5.0], [2.0, -9.0], [100.0, 6.0]]))
         tensor([2., 5.])
@@ -45,7 +45,7 @@ def trimmed_means(rows: Tensor, trim: float) -> Tensor:
     Returns:
         [..., columns].
 
-    Example:
+    Examples:
         >>> import torch
         >>> trimmed_means(torch.tensor([[1.0], [2.0], [4.0], [100.0]]), 0.25)
         tensor([3.])

@@ -20,7 +20,7 @@ def above_threshold(scores: Tensor, links: Links, threshold: Tensor) -> Tensor:
     Returns:
         bool [E].
 
-    Example:
+    Examples:
         >>> import torch
         >>> links = Links.from_mask(torch.ones(1, 3, dtype=torch.bool))
         >>> above_threshold(torch.tensor([2.9457, 0.0540, 0.0004]), links, torch.tensor([0.2768]))

@@ -28,7 +28,7 @@ def cosines_from_gram(gram: Tensor) -> Tensor:
         Cosines in [-1, 1], float64 [m, m]. A zero vector has cosine 0 with everything, itself included; the diagonal
         of the others is exactly 1. Pairs with a vector that is not finite are NaN.
 
-    Example:
+    Examples:
         >>> vectors = torch.tensor([[3.0, 0.0], [4.0, 3.0], [0.0, 0.0]])
         >>> cosines_from_gram(vectors @ vectors.T)
         tensor([[1.0000, 0.8000, 0.0000],
@@ -59,7 +59,7 @@ def centred_cosines(gram: Tensor, seen: Tensor) -> Tensor:
         Cosines in [-1, 1], float64 [m, m], also for pairs outside `seen`, which are the caller's to mask. NaN where a
         vector that is not finite takes part; one that i does not see leaves the rest of row i alone.
 
-    Example:
+    Examples:
         >>> proxies = torch.tensor([[7.0, 1, 0], [7, 0, 1], [6, -1, 0], [5, -1, 1]], dtype=torch.float64)
         >>> all_pairs = torch.ones(4, 4, dtype=torch.bool)
         >>> centred_cosines(proxies @ proxies.T, all_pairs)[0]
@@ -98,7 +98,7 @@ def distances_from_gram(gram: Tensor) -> Tensor:
     Returns:
         Distances in the unit of the vectors, float64 [m, m], exactly 0 on the diagonal.
 
-    Example:
+    Examples:
         >>> vectors = torch.tensor([[0.0, 0.0], [3.0, 4.0]])
         >>> distances_from_gram(vectors @ vectors.T)
         tensor([[0., 5.],

@@ -34,7 +34,7 @@ def transfer_seconds(
     Returns:
         float64 [m].
 
-    Example:
+    Examples:
         >>> up, down = torch.tensor([10.0, 20.0]).double(), torch.tensor([40.0, 5.0]).double()
         >>> one, latency = torch.tensor([1]), torch.tensor([0.5, 0.25]).double()
         >>> transfer_seconds(torch.tensor([0]), torch.tensor([1]), one, 100 * one, up, down, latency)

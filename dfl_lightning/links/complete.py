@@ -23,7 +23,7 @@ class AllPairs(Links):
         hears: who receives, bool [n].
         sends: who is heard, bool [n].
 
-    Example:
+    Examples:
         >>> everybody = AllPairs.of_nodes(100_000)
         >>> len(everybody), len(everybody.draw(5, seed=0))
         (9999900000, 500000)

@@ -19,7 +19,7 @@ def uniform(receivers: Tensor, others: Tensor, seed: int) -> Tensor:
         others: a sender, or the number of a try; long, 0 to 2^32 - 1; of a shape that goes with that of `receivers`.
         seed: 63 bits.
 
-    Example:
+    Examples:
         >>> import torch
         >>> draws = uniform(torch.tensor([0, 0, 1]), torch.tensor([1, 2, 0]), seed=7)
         >>> bool(torch.equal(draws[2], uniform(torch.tensor(1), torch.tensor(0), seed=7)))

@@ -26,7 +26,7 @@ class Links:
         nodes: n, how many receive.
         rows: P, how many may be heard; default n.
 
-    Example:
+    Examples:
         >>> links = Links.complete(3)
         >>> links.receivers.tolist(), links.senders.tolist()
         ([0, 0, 1, 1, 2, 2], [1, 2, 0, 2, 0, 1])
@@ -91,7 +91,7 @@ class Links:
         Args:
             nodes: which, bool [n].
 
-        Example:
+        Examples:
             >>> Links.loops(torch.tensor([True, False, True])).senders.tolist()
             [0, 2]
         """
@@ -155,7 +155,7 @@ class Links:
         Args:
             groups: of each node, long [n].
 
-        Example:
+        Examples:
             >>> Links.complete(4).alike(torch.tensor([0, 1, 0, 0])).heard_by(2).tolist()
             [0, 3]
         """
@@ -234,7 +234,7 @@ class Links:
             senders: long [e].
             fill: for what is not here.
 
-        Example:
+        Examples:
             >>> links = Links.complete(3)
             >>> links.look_up(torch.arange(6.0), links.senders, links.receivers)  # the same pairs the other way round
             tensor([2., 4., 0., 5., 1., 3.])

@@ -15,7 +15,7 @@ class LinkMemory:
         links: those with a number.
         values: float64 or long [E].
 
-    Example:
+    Examples:
         >>> memory = LinkMemory.empty(3)
         >>> memory.write(Links.complete(3), torch.arange(6.0))
         >>> memory.read(Links.of(torch.tensor([2, 0]), torch.tensor([1, 0]), nodes=3))
@@ -51,7 +51,7 @@ class LinkMemory:
             links: which.
             default: where nothing is.
 
-        Example:
+        Examples:
             >>> memory, pair = LinkMemory.empty(3), Links.of(torch.tensor([2]), torch.tensor([0]), nodes=3)
             >>> memory.write(pair, torch.tensor([0.5]))
             >>> memory.read_back(Links.complete(3), default=0)

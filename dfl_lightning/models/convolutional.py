@@ -46,7 +46,7 @@ class LeNet(_Images):
     Raises:
         UserError: inputs that are no images of at least 16x16.
 
-    Example:
+    Examples:
         >>> sum(p.numel() for p in LeNet(input_shape=(3, 32, 32), num_classes=10).parameters())
         62006
     """
@@ -86,7 +86,7 @@ class MNISTCNN(_Images):
     Raises:
         UserError: a probability outside 0 to 1, or inputs that are no images of at least 16x16.
 
-    Example:
+    Examples:
         >>> sum(p.numel() for p in MNISTCNN(input_shape=(1, 28, 28), num_classes=10).parameters())
         21840
     """
@@ -172,7 +172,7 @@ class PENSCNN(_Images):
     Raises:
         UserError: inputs that are no images of at least 22x22.
 
-    Example:
+    Examples:
         >>> sum(p.numel() for p in PENSCNN(input_shape=(3, 32, 32), num_classes=10).parameters())
         73418
     """
@@ -215,7 +215,7 @@ class FEMNISTCNN(_Images):
     Raises:
         UserError: inputs that are no images of at least 16x16.
 
-    Example:
+    Examples:
         >>> sum(p.numel() for p in FEMNISTCNN(input_shape=(1, 28, 28), num_classes=10).parameters())
         37586
     """

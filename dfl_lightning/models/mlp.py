@@ -24,7 +24,7 @@ class MLP(Network):
     Raises:
         UserError: a width below 1.
 
-    Example:
+    Examples:
         >>> sum(p.numel() for p in MLP(input_shape=(1, 28, 28), num_classes=10).parameters())
         199210
     """

@@ -94,7 +94,7 @@ class Network(nn.Module):
 def show(shape: Sequence[int]) -> str:
     """A shape as people write it.
 
-    Example:
+    Examples:
         >>> show((3, 32, 32))
         '3x32x32'
     """

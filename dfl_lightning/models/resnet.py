@@ -63,7 +63,7 @@ class ResNet18(Network):
         UserError: another normalisation, groups that do not divide 64, groups of BatchNorm, or inputs that are no
             images of at least 2x2.
 
-    Example:
+    Examples:
         >>> sum(p.numel() for p in ResNet18(input_shape=(3, 32, 32), num_classes=100).parameters())
         11220132
     """

@@ -143,7 +143,7 @@ def spacing(last: int, most: int) -> int:
         last: the largest number.
         most: multiples that are allowed.
 
-    Example:
+    Examples:
         >>> spacing(63, 64), spacing(64, 64), spacing(200, 64)
         (1, 2, 4)
     """

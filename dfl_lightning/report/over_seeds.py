@@ -47,7 +47,7 @@ class Difference:
 def spread(values: list[float]) -> Spread:
     """Mean and standard deviation of what is known.
 
-    Example:
+    Examples:
         >>> spread([1.0, 2.0, 3.0])
         Spread(mean=2.0, sd=1.0, count=3)
     """
@@ -61,7 +61,7 @@ def spread(values: list[float]) -> Spread:
 def difference(pairs: list[tuple[float, float]]) -> Difference | None:
     """Of the first less the second of each pair; None without pairs.
 
-    Example:
+    Examples:
         >>> difference([(3.0, 1.0), (4.0, 2.0)])
         Difference(mean=2.0, low=2.0, high=2.0, count=2)
     """
@@ -130,7 +130,7 @@ def thinned(length: int, most: int = MOST_POINTS) -> np.ndarray:
         length: points of the curve.
         most: points to keep.
 
-    Example:
+    Examples:
         >>> thinned(5, 3)
         array([0, 2, 4])
     """

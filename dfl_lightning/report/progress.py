@@ -28,7 +28,7 @@ def fitting(parts: Sequence[str], width: int) -> str:
         parts: in order of importance.
         width: columns of the line.
 
-    Example:
+    Examples:
         >>> fitting(["0:19 left", "1.4 s/round", "test acc 0.921"], 25)
         '0:19 left · 1.4 s/round'
     """

@@ -168,7 +168,7 @@ def read_run(folder: str | os.PathLike[str]) -> Run:
     Raises:
         UserError: there is no run in the folder.
 
-    Example:
+    Examples:
         >>> read_run("runs/nowhere")
         Traceback (most recent call last):
         ...

@@ -153,7 +153,7 @@ def _times(diverged: dict[str, np.ndarray]) -> dict[str, int]:
 def _divergence(times: dict[str, int], rounds: int, most: int = 5) -> str:
     """The clients that diverged, in one line.
 
-    Example:
+    Examples:
         >>> _divergence({"3": 12, "0": 1}, rounds=30)
         'training diverged: client 3 in 12 of 30 rounds, client 0 in 1'
     """

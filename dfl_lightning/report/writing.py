@@ -91,7 +91,7 @@ def check_report() -> None:
 def _named(word: str) -> tuple[str, str]:
     """A name, or nothing, and the run folder.
 
-    Example:
+    Examples:
         >>> _named("AFIND+ = 0.2=runs/afind/1")
         ('AFIND+ = 0.2', 'runs/afind/1')
     """

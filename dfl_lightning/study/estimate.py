@@ -114,7 +114,7 @@ def estimated(row: str, column: str, rates: Mapping[tuple[str, str], float | Non
         column: of the table.
         rates: seconds a round of the places that were timed; None: not known.
 
-    Example:
+    Examples:
         >>> rates = {("a", "x"): 2.0, ("b", "x"): 6.0, ("a", "y"): 1.0}
         >>> estimated("b", "y", rates), estimated("a", "y", rates)
         ((3.0, '~'), (1.0, ''))

@@ -78,7 +78,7 @@ def _cell(
 def number(place: Place) -> str:
     """Mean and standard deviation; empty where there is none.
 
-    Example:
+    Examples:
         >>> number(Place({0: 80.0, 1: 82.0}, None)), number(Place({}, None))
         ('81.00 ± 1.41', '')
     """
@@ -131,7 +131,7 @@ _TEX = {
 def _tex(text: str) -> str:
     r"""A text with what LaTeX takes for commands written out.
 
-    Example:
+    Examples:
         >>> print(_tex("50 % ± 1_a"))
         50 \% $\pm$ 1\_a
     """

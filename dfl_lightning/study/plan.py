@@ -146,7 +146,7 @@ def scaled(config: dict[str, Any], scale: float) -> dict[str, Any]:
         config: resolved.
         scale: factor, 0 to 1.
 
-    Example:
+    Examples:
         >>> scaled({"trainer": {"max_rounds": 30}, "selection": {"init_args": {"stage_one": 4}}}, 0.1)
         {'trainer': {'max_rounds': 3}, 'selection': {'init_args': {'stage_one': 1}}}
     """

@@ -157,7 +157,7 @@ def read_study(folder: str | os.PathLike[str]) -> StudyResults:
     Raises:
         UserError: no study has been run in the folder.
 
-    Example:
+    Examples:
         >>> read_study("studies/nowhere")
         Traceback (most recent call last):
         ...

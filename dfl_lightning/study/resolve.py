@@ -129,7 +129,7 @@ def disagreement(kept: Any, now: Any, where: str = "") -> str:
         now: the present one.
         where: dotted name of the part that the two are; empty: the whole.
 
-    Example:
+    Examples:
         >>> disagreement({"a": {"b": 1}}, {"a": {"b": 2, "c": 3}})
         'a.b was 1 and is 2'
     """

@@ -46,7 +46,7 @@ def options_in(layer: Mapping[str, Any], below: str = "") -> Iterator[tuple[str,
         layer: settings.
         below: prefix of the names.
 
-    Example:
+    Examples:
         >>> list(options_in({"trainer": {"max_rounds": 3}, "selection.k": 5, "topology": {"generator": "partial"}}))
         [('trainer.max_rounds', 3), ('selection.k', 5), ('topology', {'generator': 'partial'})]
         >>> list(options_in({"data": {"partition": {"class_path": "IID"}}}))
@@ -65,7 +65,7 @@ def options_in(layer: Mapping[str, Any], below: str = "") -> Iterator[tuple[str,
 def as_words(values: Mapping[str, Any]) -> list[str]:
     """Options and their values as words of `dfl-fit`.
 
-    Example:
+    Examples:
         >>> as_words({"selection.init_args.k": 5, "topology": None})
         ['--selection.k=5', '--topology=null']
     """
@@ -75,7 +75,7 @@ def as_words(values: Mapping[str, Any]) -> list[str]:
 def as_word(value: Any) -> str:
     """A value as the command line takes it.
 
-    Example:
+    Examples:
         >>> as_word("all"), as_word(None), as_word([0, 180]), as_word({"class_path": "IID"})
         ('all', 'null', '[0, 180]', '{"class_path": "IID"}')
     """
@@ -85,7 +85,7 @@ def as_word(value: Any) -> str:
 def slug(names: Iterable[str]) -> str:
     """A readable part of a folder's name.
 
-    Example:
+    Examples:
         >>> slug(["AFIND+ (ours)", "Dir(0.1)"])
         'AFIND-ours_Dir-0.1'
     """

@@ -18,7 +18,7 @@ def split_options(words: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
     Raises:
         UserError: an option without a value.
 
-    Example:
+    Examples:
         >>> split_options(["run", "mine", "--slurm.timeout_min", "240", "-j", "8", "--slurm.partition=gpu"])
         (['run', 'mine', '-j', '8'], {'timeout_min': 240, 'partition': 'gpu'})
     """

@@ -52,7 +52,7 @@ class Difference:
 def mean_and_sd(values: Sequence[float]) -> tuple[float, float | None]:
     """Mean, and standard deviation with n - 1; none of one value.
 
-    Example:
+    Examples:
         >>> mean_and_sd([1.0, 2.0, 3.0]), mean_and_sd([1.0])
         ((2.0, 1.0), (1.0, None))
     """
@@ -62,7 +62,7 @@ def mean_and_sd(values: Sequence[float]) -> tuple[float, float | None]:
 def t_interval(values: Sequence[float]) -> tuple[float, float] | None:
     """The 95 % confidence interval of a mean, by Student's t; None with fewer than two values.
 
-    Example:
+    Examples:
         >>> t_interval([1.0, 2.0, 3.0])
         (-0.484..., 4.484...)
     """
@@ -76,7 +76,7 @@ def t_interval(values: Sequence[float]) -> tuple[float, float] | None:
 def sign_flip_p(differences: Sequence[float]) -> float:
     """Two-sided p of the exact sign-flip test: all 2^n signs are equally likely where there is no difference.
 
-    Example:
+    Examples:
         >>> sign_flip_p([1.0, 2.0, 3.0]), sign_flip_p([1.0, 1.0, 1.0, 1.0, 1.0])
         (0.25, 0.0625)
     """
@@ -116,7 +116,7 @@ def seeds_needed(mean: float, sd: float, most: int = 1000) -> int | None:
         sd: their standard deviation.
         most: seeds to consider.
 
-    Example:
+    Examples:
         >>> seeds_needed(1.0, 1.0), seeds_needed(5.0, 1.0), seeds_needed(0.0, 1.0)
         (7, 6, None)
     """
@@ -129,7 +129,7 @@ def seeds_needed(mean: float, sd: float, most: int = 1000) -> int | None:
 def holm(values: Sequence[float]) -> list[float]:
     """Holm's adjusted p of several tests, in their order.
 
-    Example:
+    Examples:
         >>> holm([0.01, 0.04, 0.03])
         [0.03, 0.06, 0.06]
     """

@@ -44,7 +44,7 @@ class Range:
     def grid(self) -> list[Any]:
         """All values; empty where there are too many to count.
 
-        Example:
+        Examples:
             >>> Range(low=0.1, high=0.3, step=0.1).grid(), Range(low=1, high=3).grid(), Range(low=0.0, high=1.0).grid()
             ([0.1, 0.2, 0.3], [1, 2, 3], [])
         """

@@ -10,7 +10,7 @@ def counted(number: int, what: str) -> str:
         number: how many there are.
         what: one of them, a noun in the singular.
 
-    Example:
+    Examples:
         >>> counted(1, "cell"), counted(2, "cell")
         ('1 cell', '2 cells')
     """
@@ -20,7 +20,7 @@ def counted(number: int, what: str) -> str:
 def as_time(seconds: float) -> str:
     """Seconds for people.
 
-    Example:
+    Examples:
         >>> as_time(75), as_time(3 * 3600 + 120), as_time(100 * 3600)
         ('1:15', '3:02:00', '4 days 4:00:00')
     """
@@ -34,7 +34,7 @@ def as_time(seconds: float) -> str:
 def about(seconds: float) -> str:
     """A time that is only estimated, in the unit that suits it.
 
-    Example:
+    Examples:
         >>> about(0.3), about(48), about(300), about(2 * 3600 + 1800)
         ('0.3 s', '48 s', '5.0 minutes', '2.5 hours')
     """

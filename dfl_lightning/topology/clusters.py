@@ -13,7 +13,7 @@ def same_groups(first: Tensor, second: Tensor) -> bool:
         first: labels.
         second: of the same clients.
 
-    Example:
+    Examples:
         >>> same_groups(torch.tensor([0, 0, 1]), torch.tensor([5, 5, 3]))
         True
     """
@@ -27,7 +27,7 @@ def differing_pair(first: Tensor, second: Tensor) -> tuple[int, int] | None:
         first: labels, long [m].
         second: of the same clients.
 
-    Example:
+    Examples:
         >>> differing_pair(torch.tensor([0, 0, 1]), torch.tensor([0, 1, 1]))
         (0, 1)
     """

@@ -154,7 +154,7 @@ def partial(m: int, fraction: float, seed: int) -> nx.Graph:
         fraction: of the other clients that each client is linked to, 0 to 1.
         seed: of the draw.
 
-    Example:
+    Examples:
         >>> sorted(dict(partial(8, 0.5, seed=0).degree()).values())
         [4, 4, 4, 4, 4, 4, 4, 4]
     """

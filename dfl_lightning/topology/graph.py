@@ -28,7 +28,7 @@ def spectral_gap(links: Links) -> float:
     Args:
         links: of n >= 2 nodes, few enough for a matrix.
 
-    Example:
+    Examples:
         >>> round(spectral_gap(AllPairs.of_nodes(24)), 2)
         1.04
     """
@@ -157,7 +157,7 @@ class Topology:
         A degree is the number of clients that a client receives from; degrees are left out in a complete graph. The
         spectral gap (`spectral_gap`) is left out above 2,000 nodes. All of them count every link, up or down.
 
-        Example:
+        Examples:
             >>> Topology(nx.cycle_graph(8), list(range(8)), name="ring").describe()
             'ring graph: 8 nodes, 8 links, degree 2, connected, spectral gap 0.293'
         """

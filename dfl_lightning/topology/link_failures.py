@@ -46,7 +46,7 @@ class LinkFailures:
     def describe(self) -> str:
         """The process in words; empty where all links are up all the time.
 
-        Example:
+        Examples:
             >>> LinkFailures(up=0.9).describe()
             'each link up with probability 0.9'
             >>> LinkFailures(share=0.8).describe()
@@ -63,7 +63,7 @@ class LinkFailures:
         Args:
             degrees: number of links of each receiver, long [n].
 
-        Example:
+        Examples:
             >>> LinkFailures(share=0.5).numbers(torch.tensor([0, 1, 2, 3, 12]))
             tensor([0, 1, 1, 2, 6])
         """

@@ -33,7 +33,7 @@ def load_topology(
     Raises:
         UserError: any source that is missing, malformed or of another size, in one sentence that names it.
 
-    Example:
+    Examples:
         >>> load_topology({"generator": "complete"}, num_clients=24).describe()
         'complete graph: 24 nodes, 276 links, connected, spectral gap 1.04'
     """
@@ -57,7 +57,7 @@ def load_topology(
 def _with_numbers(value: Any) -> Any:
     """What words of a command line mean: `--topology.args.servers 2` arrives as a text.
 
-    Example:
+    Examples:
         >>> _with_numbers({"args": {"k": "4", "p": "0.1"}, "generator": "small"})
         {'args': {'k': 4, 'p': 0.1}, 'generator': 'small'}
     """

@@ -33,7 +33,7 @@ def reach(topology: Topology, rounds: int) -> Reach:
         topology: of the run.
         rounds: of the run, which starts with round 0.
 
-    Example:
+    Examples:
         >>> import networkx as nx
         >>> reach(Topology(nx.path_graph(4), list(range(4))), rounds=30)
         Reach(mean=1.5, least=1, most=2, rounds=1)

@@ -33,7 +33,7 @@ def wrong_size(where: str, nodes: int, num_clients: int) -> UserError:
 def natural(label: Hashable) -> tuple[tuple[int, str], ...]:
     """A sorting key that reads numbers inside labels as numbers.
 
-    Example:
+    Examples:
         >>> sorted(["c10", "c2", "b"], key=natural)
         ['b', 'c2', 'c10']
     """

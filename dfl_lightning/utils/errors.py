@@ -27,7 +27,7 @@ class UserError(Exception):
 def one_line(text: str) -> str:
     r"""A text on one line that steers no terminal, whatever a file or a name brought into it.
 
-    Example:
+    Examples:
         >>> one_line("a" + chr(10) + "b" + chr(27))
         'a b\\x1b'
     """
@@ -37,7 +37,7 @@ def one_line(text: str) -> str:
 def is_out_of_memory(error: BaseException) -> bool:
     """Whether memory was not enough: this says nothing about the network, say, that asked for it.
 
-    Example:
+    Examples:
         >>> is_out_of_memory(RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"))
         True
         >>> is_out_of_memory(UserError("out of memory"))
@@ -53,7 +53,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 def is_gpu_failure(error: BaseException) -> bool:
     """Whether a GPU has failed, possibly in a much earlier operation; usually it stays unusable.
 
-    Example:
+    Examples:
         >>> is_gpu_failure(RuntimeError("CUDA error: an illegal memory access was encountered"))
         True
         >>> is_gpu_failure(RuntimeError("CUDA error: out of memory"))
@@ -65,7 +65,7 @@ def is_gpu_failure(error: BaseException) -> bool:
 def reason(error: BaseException) -> str:
     """What another library's error says, short enough for one sentence: its first line, a long one without its middle.
 
-    Example:
+    Examples:
         >>> reason(ValueError("no such thing." + chr(10) + "a long story"))
         'no such thing'
         >>> reason(KeyError())
@@ -83,7 +83,7 @@ def shortened(text: str, most: int) -> str:
         text: any.
         most: characters, 3 or more.
 
-    Example:
+    Examples:
         >>> shortened("0123456789", 7)
         '012…789'
     """
@@ -98,7 +98,7 @@ def nearest(word: str, choices: Iterable[str]) -> str:
         word: as the user wrote it.
         choices: the words that are allowed.
 
-    Example:
+    Examples:
         >>> nearest("Gosip", ["Gossip", "AFIND"])
         "; did you mean 'Gossip'?"
         >>> nearest("zzz", ["Gossip"])

@@ -24,7 +24,7 @@ def unique_pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     Raises:
         ValueError: a key is there twice.
 
-    Example:
+    Examples:
         >>> import json
         >>> json.loads('{"a": 1, "b": 2}', object_pairs_hook=unique_pairs)
         {'a': 1, 'b': 2}
@@ -116,7 +116,7 @@ def read_bounded(path: Path, most: int) -> bytes:
 def megabytes(size: int) -> str:
     """A number of bytes for a sentence.
 
-    Example:
+    Examples:
         >>> megabytes(20 * 2**30), megabytes(3)
         ('20,480 MB', '0.1 MB')
     """

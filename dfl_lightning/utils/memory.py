@@ -16,7 +16,7 @@ def machine_memory() -> int | None:
 def size(number: float) -> str:
     """Bytes for people, powers of 1000.
 
-    Example:
+    Examples:
         >>> size(14_400_000)
         '14.4 MB'
     """

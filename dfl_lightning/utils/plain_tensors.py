@@ -11,7 +11,7 @@ from dfl_lightning.utils.errors import UserError
 def unusual(tensor: Tensor) -> str:
     """What keeps a tensor from being numbers in a row, as an adjective; empty where nothing does.
 
-    Example:
+    Examples:
         >>> unusual(torch.zeros(2, dtype=torch.complex64)), unusual(torch.zeros(2))
         ('complex', '')
     """

@@ -22,7 +22,7 @@ def stream_seed(seed: int, purpose: str, *words: int) -> int:
         purpose: what is drawn, for example `"batches"`.
         words: further coordinates, by convention round, client, step.
 
-    Example:
+    Examples:
         >>> stream_seed(0, "batches", 3, 1) == stream_seed(0, "batches", 3, 1)
         True
         >>> stream_seed(0, "batches", 3, 1) == stream_seed(0, "batches", 1, 3)

@@ -120,7 +120,7 @@ def _unfolded(node: yaml.Node, sizes: dict[int, int]) -> int:
 def as_yaml(value: Any) -> str:
     """A value as a word of YAML on one line that is read back as just this value.
 
-    Example:
+    Examples:
         >>> as_yaml({"class_path": "Gossip", "init_args": {"k": 3}})
         '{"class_path": "Gossip", "init_args": {"k": !!int "3"}}'
     """

@@ -90,7 +90,7 @@ SETTINGS = (
 def log_normal_sizes(clients: int, samples: int, smallest: int = 4) -> list[int]:
     """Sizes of clients as different as in practice: log-normal with sigma 1, `samples` on average.
 
-    Example:
+    Examples:
         >>> sizes = log_normal_sizes(100, 500)
         >>> min(sizes), max(sizes)
         (28, 2148)

@@ -34,7 +34,7 @@ class Table:
     def markdown(self) -> str:
         """As Markdown, the columns of equal width so that it can be read in a terminal too.
 
-        Example:
+        Examples:
             >>> print(Table("Sizes", ["what", "MB"], [["rows", "248"]]).markdown())
             ### Sizes
             <BLANKLINE>
@@ -55,7 +55,7 @@ class Table:
 def microseconds(seconds: float, spread: float | None = None) -> str:
     """For a table, with the spread of the repetitions.
 
-    Example:
+    Examples:
         >>> microseconds(39.4e-6, 0.031)
         '39.4 ±2 %'
     """
@@ -67,7 +67,7 @@ def microseconds(seconds: float, spread: float | None = None) -> str:
 def times(ratio: tuple[float, float, float]) -> str:
     """A ratio with the lowest and the highest of the repetitions.
 
-    Example:
+    Examples:
         >>> times((3.62, 3.5, 3.7))
         '3.62 (3.50 to 3.70)'
     """

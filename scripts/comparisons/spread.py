@@ -9,7 +9,7 @@ from collections.abc import Sequence
 def spread(values: Sequence[float | None], digits: int = 2) -> str:
     """Mean and standard deviation over seeds, in percent.
 
-    Example:
+    Examples:
         >>> spread([0.5, 0.7])
         '60.00 ± 14.14'
     """

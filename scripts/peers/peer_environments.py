@@ -110,7 +110,7 @@ def _reason(log: Path) -> str:
 def short(text: str, length: int = 160) -> str:
     """A sentence of bounded length.
 
-    Example:
+    Examples:
         >>> short("No matching  distribution", 12)
         'No matching…'
     """

@@ -113,7 +113,7 @@ def arrays(path: str) -> dict[str, np.ndarray]:
 def build_network(name: str, shape: tuple[int, ...], classes: int) -> nn.Module:
     """A network by name: `lenet` (conv5x5 6 and 16, 120, 84) or `mlp` (one hidden layer of 64).
 
-    Example:
+    Examples:
         >>> sum(p.numel() for p in build_network("lenet", (1, 28, 28), 10).parameters())
         44426
     """

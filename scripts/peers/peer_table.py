@@ -37,7 +37,7 @@ class Line:
 def seconds_per_round(run: Run, kind: str = "seconds") -> float:
     """The median round of a run (wall clock, or `cpu_seconds`), without the first one, which warms up.
 
-    Example:
+    Examples:
         >>> seconds_per_round({"seconds": [9.0, 1.0, 2.0, 4.0]})
         2.0
     """
@@ -49,7 +49,7 @@ def ratios(line: Line, ours: Line, kind: str = "seconds") -> list[float]:
 
     Repeats in which one of them has no such number are left out.
 
-    Example:
+    Examples:
         >>> peer = Peer("peer", {"fedavg": "the work"})
         >>> slow = Line(peer, {0: {"seconds": [9, 4]}, 1: {"seconds": [9, 8]}})
         >>> ratios(slow, Line(peer, {0: {"seconds": [9, 2]}, 1: {"seconds": [9, 2]}, 2: {"seconds": [9, 2]}}))

@@ -227,7 +227,7 @@ def test_functions_and_fields_exist(page):
 def slug(heading):
     """The anchor that GitHub makes of a heading.
 
-    Example:
+    Examples:
         >>> slug("The accuracies in summary.json")
         'the-accuracies-in-summaryjson'
     """

@@ -19,7 +19,7 @@ def site(tmp_path_factory):
     """A page of the site, as text, by its name."""
     folder = tmp_path_factory.mktemp("site")
     done = subprocess.run(
-        [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(folder)],
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)],
         cwd=ROOT,
         capture_output=True,
         text=True,
@@ -53,6 +53,12 @@ def test_the_reference_of_python_has_every_public_policy_and_function(site):
         explained = re.findall(r'<h2 id="[\w.]*\.(\w+)"', site(f"reference/{page}"))
         assert set(explained) == set(names)
         assert len(explained) == len(names)
+
+
+def test_examples_are_code_and_not_quotations(site):
+    page = site("reference/functional")
+    assert "<blockquote>" not in page
+    assert page.count('class="highlight"') > 20
 
 
 def test_nothing_is_loaded_from_elsewhere(site):

@@ -115,7 +115,7 @@ def contiguous_clusters(num_clients: int, num_clusters: int, name: str) -> np.nd
     Raises:
         UserError: there are more clusters than clients.
 
-    Example:
+    Examples:
         >>> contiguous_clusters(5, 2, "RotatedClusters").tolist()
         [0, 0, 0, 1, 1]
     """

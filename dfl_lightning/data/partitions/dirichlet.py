@@ -115,7 +115,7 @@ def divide(total: int, share: np.ndarray) -> np.ndarray:
     Returns:
         int64 [m].
 
-    Example:
+    Examples:
         >>> divide(10, np.array([1.0, 0.0, 2.0])).tolist()
         [3, 0, 7]
     """

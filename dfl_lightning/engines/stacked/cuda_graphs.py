@@ -99,7 +99,7 @@ def obstacle(context: StackedContext, example: Tensor) -> str:
 def buckets_of(clients: int) -> list[int]:
     """Numbers of clients that steps are recorded for, ascending.
 
-    Example:
+    Examples:
         >>> buckets_of(100), buckets_of(3), buckets_of(1)
         ([2, 4, 7, 13, 25, 50, 75, 100], [1, 2, 3], [1])
     """

@@ -121,7 +121,7 @@ def bounds(values: Sequence[float], low: float = 0.0, high: float = 100.0, margi
         high: largest bound.
         margin: share of the values' range that is added at each end.
 
-    Example:
+    Examples:
         >>> bounds([62.0, 91.0])
         [60, 95]
     """
@@ -142,7 +142,7 @@ def spread_out(positions: Sequence[float], gap: float, low: float, high: float) 
         low: end of the axis.
         high: other end of the axis.
 
-    Example:
+    Examples:
         >>> spread_out([10.0, 10.0, 50.0], 4.0, 0.0, 100.0)
         [8.0, 12.0, 50.0]
     """

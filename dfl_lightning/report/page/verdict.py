@@ -118,7 +118,7 @@ def _points(share: float) -> str:
 def interval(value: Difference) -> str:
     """The 95 % interval in points; empty with one pair.
 
-    Example:
+    Examples:
         >>> interval(Difference(0.02, 0.01, 0.03, 3))
         '95 % interval +1.0 to +3.0'
     """
