@@ -59,21 +59,22 @@ def write_page(named: Sequence[tuple[str, str | os.PathLike[str]]], file: Path, 
     from dfl_lightning.report.charts.base import unchecked
     from dfl_lightning.report.page.assemble import page
     from dfl_lightning.report.page.helper import Helper
-    from dfl_lightning.report.page.pictures import linked_figures, write_pictures
+    from dfl_lightning.report.page.pictures import SCALE, linked_figures, titled, write_pictures
     from dfl_lightning.report.page.sections import figures
 
     with Helper() as helper:
         methods = find_methods([Run(folder) for _, folder in named], [name for name, _ in named])
         with unchecked():
             drawn = figures(methods)
-            linked = [] if pictures is None else linked_figures(methods)
+            shown = [] if pictures is None else [*drawn, *linked_figures(methods)]
+            helper.offer([titled(figure) for figure in shown], SCALE)
             text = page(methods, drawn, helper.script)
         try:
             write_atomically(file, lambda open_file: open_file.write(text.encode()))
         except OSError as error:
             raise UserError(f"{file}: cannot be written ({error.strerror}); choose another file with --to") from error
         if pictures is not None:
-            write_pictures([*drawn, *linked], pictures, helper)
+            write_pictures(shown, helper.draw(), pictures)
     return file
 
 

@@ -1,9 +1,13 @@
 """The charts as data: what they draw is what the files say. How they look is tested in test_page.py."""
 
+from xml.etree import ElementTree
+
 import numpy as np
 import pytest
 
 pytest.importorskip("altair", reason="the extra `report` is not installed")
+
+import vl_convert
 
 from dfl_lightning import UserError, read_run, report
 from dfl_lightning.report.charts.base import spread_out
@@ -75,6 +79,32 @@ def test_cost_is_added_up_and_who_receives_nothing_is_a_level(runs):
     assert [row["cost"] for row in rows_of(chart)] == [2, 4, 6, 8]
     assert "Local" in str(chart)
     assert ", 0 MB'" in str(chart)
+
+
+def test_similarities_are_a_row_of_the_table_for_each_client(tmp_path, make_run):
+    """And the matrix has a tile at each place, in the order of the clusters."""
+    folder = make_run(tmp_path / "run", np.full((2, 3), 0.5), clusters=[1, 0, 1])
+    values = np.array([[1, 0.25, 0.5], [0.125, 1, np.nan], [0.75, 0.0625, 1]])
+    np.savez(folder / "comparisons.npz", rounds=[0, 1], similarity=[values * 0, values], threshold=np.zeros((2, 3)))
+    spec = report.similarities(read_run(folder)).to_dict()
+    rows = rows_of(spec)
+    assert [row["client"] for row in rows] == [0, 1, 2]
+    assert rows[1] == {"client": 1, "similarity 0": 0.125, "similarity 1": 1, "similarity 2": None}
+    drawn = ElementTree.fromstring(vl_convert.vegalite_to_svg(spec))
+    tiles = [part for part in drawn.iter() if part.get("aria-roledescription") == "rect mark"]
+    places = np.array([[float(x) for x in tile.get("d")[1:].split("h")[0].split(",")] for tile in tiles])
+    columns, rows = (np.unique(places[:, axis].round(3), return_inverse=True)[1] for axis in (0, 1))
+    found = {}
+    for tile, row, column in zip(tiles, rows, columns, strict=True):
+        said = dict(part.split(": ") for part in tile.get("aria-label").split("; "))
+        found[row, column] = int(said["client"]), int(said["other"]), float(said["similarity"])
+    order = [1, 0, 2]
+    assert found == {
+        (row, column): (client, other, values[client, other])
+        for row, client in enumerate(order)
+        for column, other in enumerate(order)
+        if not np.isnan(values[client, other])
+    }
 
 
 def test_a_chart_of_what_is_not_there_is_a_sentence(runs, tmp_path, make_run):

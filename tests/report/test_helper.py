@@ -51,7 +51,8 @@ def test_each_picture_is_drawn_once_and_both_draw(specs, monkeypatch):
     monkeypatch.setattr(helper, "as_png", slowly)
     with helper.Helper() as work:
         assert work.script() == packed(vega_script())
-        pictures = work.draw(specs, 1.0)
+        work.offer(specs, 1.0)
+        pictures = work.draw()
     assert drawn == specs[:1]
     assert pictures == [as_png(spec, 1.0) for spec in specs]
 
@@ -65,7 +66,8 @@ def test_what_it_does_not_do_is_done_here(specs, monkeypatch, killed):
         assert work.script() == packed(vega_script())
         work._process.kill()
         work._process.wait()
-        assert work.draw(specs, 1.0) == [as_png(spec, 1.0) for spec in specs]
+        work.offer(specs, 1.0)
+        assert work.draw() == [as_png(spec, 1.0) for spec in specs]
         folder = work._folder.name
     assert not os.path.exists(folder)
 
@@ -73,7 +75,7 @@ def test_what_it_does_not_do_is_done_here(specs, monkeypatch, killed):
 def test_an_error_of_a_picture_is_raised_here(specs, monkeypatch):
     monkeypatch.setattr(helper, "cores", lambda: 2)
     with helper.Helper() as work:
-        work.script()
+        work.offer([*specs, {"mark": "nothing", "encoding": {}}], 1.0)
         with pytest.raises(ValueError, match="conversion failed"):
-            work.draw([*specs, {"mark": "nothing", "encoding": {}}], 1.0)
+            work.draw()
     assert work._process.poll() is not None

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 Row = dict[str, Any]
 WIDTH, HEIGHT = 560, 300
 
+TILES = "tiles"
+"""Name of a chart, or of a layer, whose rectangles cover an area without gaps."""
+
 
 def altair() -> Any:
     """The library that draws, where it is installed.

@@ -91,7 +91,7 @@ def client_bands(run: Run | Method, column: str = "test_acc") -> Any:
     rows, known = [], ~np.isnan(values).all(1)
     for i in keep[known[keep]]:
         numbers = np.sort(values[i][~np.isnan(values[i])]) * 100
-        low, q1, middle, q3, high = (round(float(np.percentile(numbers, s)), 3) for s in shares)
+        low, q1, middle, q3, high = np.percentile(numbers, shares).round(3).tolist()
         worst = round(float(numbers[: math.ceil(len(numbers) / 10)].mean()), 3)
         quantiles = {"p10": low, "p25": q1, "median": middle, "p75": q3, "p90": high, "worst tenth": worst}
         rows.append({"method": label, "round": int(first.clients["rounds"][i]), **quantiles})

@@ -64,8 +64,7 @@ def collaboration_graph(run: Run, round: int | None = None) -> Any:
     Raises:
         UserError: that round was not recorded.
     """
-    rows, points = round_rows(run, round)
-    return graph_chart(rows, points, clusters_of(points), len(points))
+    return graph_chart(*round_rows(run, round))
 
 
 def link_heatmap(run: Run, round: int | None = None) -> Any:
@@ -78,8 +77,7 @@ def link_heatmap(run: Run, round: int | None = None) -> Any:
     Raises:
         UserError: that round was not recorded.
     """
-    rows, points = round_rows(run, round)
-    return heatmap_chart([row for row in rows if row["state"] != STANDS], points, len(points))
+    return heatmap_chart(*round_rows(run, round))
 
 
 def clusters_of(points: Sequence[Row]) -> list[int]:
@@ -106,7 +104,7 @@ def round_rows(run: Run, round: int | None = None) -> tuple[list[Row], list[Row]
     place = recorded.index(wanted)
     links = links_by_round(run, recorded[max(0, place - 1) : place + 1])[wanted]
     down = set(run.dropouts["client"][run.dropouts["round"] == wanted].tolist()) if run.dropouts else set()
-    points = [{**node, "down": node["id"] in down, "faint": False} for node in nodes(run)]
+    points = [{**node, "down": node["id"] in down} for node in nodes(run)]
     return link_rows(links, points), points
 
 
@@ -124,7 +122,7 @@ def link_rows(links: Sequence[Link], points: Sequence[Row], theme: dict[str, Any
         r, s = at[link.receiver], at[link.sender]
         ends = {"rx": r["x"], "ry": r["y"], "sx": s["x"], "sy": s["y"], "row": r["order"], "column": s["order"]}
         about = {"receiver": link.receiver, "sender": link.sender, "state": link.state, "weight": round(link.weight, 4)}
-        rows.append({**about, "faint": False, "colour": theme.get(link.state, ""), **ends})
+        rows.append({**about, "colour": theme.get(link.state, ""), **ends})
     return rows
 
 
@@ -154,16 +152,14 @@ def look() -> dict[str, Any]:
     return {**sizes, **shapes, "named": NAMED, "listed": LISTED}
 
 
-def graph_chart(rows: Sequence[Row], points: Sequence[Row], clusters: Sequence[int], number: int) -> Any:
+def graph_chart(rows: Sequence[Row], points: Sequence[Row]) -> Any:
     """Rules with arrowheads between nodes; pairs that learn from each other have two rules side by side.
 
     Args:
         rows: the links.
         points: the nodes.
-        clusters: the hidden clusters that there are.
-        number: of nodes.
     """
-    alt = altair()
+    alt, number = altair(), len(points)
     scale = alt.Scale(domain=[-SPAN, SPAN], nice=False, zero=False)
     area = node_area(number)
     radius = f"({(area**0.5) * AROUND + 2:.1f} * {2 * SPAN} / width)"
@@ -187,9 +183,8 @@ def graph_chart(rows: Sequence[Row], points: Sequence[Row], clusters: Sequence[i
     dash = alt.StrokeDash("state:N").scale(domain=list(_DASHES), range=list(_DASHES.values())).legend(None)
     thick = alt.Size("weight:Q").scale(domain=[0, 1], range=list(WIDTHS), clamp=True).legend(None)
     colour = alt.Color("colour:N").scale(None)
-    faint = alt.condition("datum.faint", alt.value(0.07), alt.value(0.8))
     x, y = alt.X("x0:Q").axis(None).scale(scale), alt.Y("y0:Q").axis(None).scale(scale)
-    rules = base.mark_rule().encode(
+    rules = base.mark_rule(strokeOpacity=0.8).encode(
         x=x,
         y=y,
         x2=alt.X2("x1:Q"),
@@ -197,41 +192,37 @@ def graph_chart(rows: Sequence[Row], points: Sequence[Row], clusters: Sequence[i
         color=colour,
         strokeDash=dash,
         size=thick,
-        strokeOpacity=faint,
         tooltip=_link_tips(),
     )  # a picture takes a canvas of its own for each mark with an `opacity`: seconds for a thousand links
     heads = (
         base.transform_filter(f"datum.state != '{LOOKED}'")
-        .mark_point(shape="triangle", filled=True, size=HEAD)
+        .mark_point(shape="triangle", filled=True, size=HEAD, opacity=1, fillOpacity=0.56)
         .encode(
             x=alt.X("x1:Q").axis(None).scale(scale),
             y=alt.Y("y1:Q").axis(None).scale(scale),
             angle=alt.Angle("angle:Q").scale(domain=[0, 360], range=[0, 360]),
             color=colour,
-            fillOpacity=faint,
         )
     )
-    layers = [rules, heads, *_node_layers(points, clusters, number, scale, area)]
+    layers = [rules, heads, *_node_layers(points, scale, area)]
     return finished(alt.layer(*layers).resolve_scale(color="independent", size="independent"), width=SIZE, height=SIZE)
 
 
-def heatmap_chart(rows: Sequence[Row], points: Sequence[Row], number: int) -> Any:
+def heatmap_chart(rows: Sequence[Row], points: Sequence[Row]) -> Any:
     """A cell a link: its colour is the weight; new, dropped and looked-at links have marks of their own.
 
     Args:
         rows: the links.
         points: the nodes.
-        number: of nodes.
     """
-    alt = altair()
+    alt, number = altair(), len(points)
     x_scale = alt.Scale(domain=[-0.5, number - 0.5], nice=False, zero=False)
     y_scale = alt.Scale(domain=[-0.5, number - 0.5], nice=False, zero=False, reverse=True)
-    seen = alt.condition("datum.faint", alt.value(0.12), alt.value(1))
     gap = 0.46 if number <= NAMED else 0.5
     legend = alt.Legend(
         title="weight in the new model", orient="bottom", gradientLength=160, gradientThickness=10, tickCount=3
     )
-    base = alt.Chart(data(rows))
+    base = alt.Chart(data([row for row in rows if row["state"] != STANDS]))
     cells = (
         base.transform_filter(f"indexof(['{KEPT}', '{NEW}', '{SPOKEN}', '{OWN}'], datum.state) >= 0")
         .transform_calculate(
@@ -245,7 +236,6 @@ def heatmap_chart(rows: Sequence[Row], points: Sequence[Row], number: int) -> An
             y=alt.Y("y0:Q").axis(None).scale(y_scale),
             y2=alt.Y2("y1:Q"),
             color=alt.Color("weight:Q").scale(range="ramp", domain=[0, 1], clamp=True).legend(legend),
-            opacity=seen,
             tooltip=_link_tips(),
         )
     )
@@ -254,14 +244,13 @@ def heatmap_chart(rows: Sequence[Row], points: Sequence[Row], number: int) -> An
     marks = (
         base.transform_filter(f"indexof(['{NEW}', '{DROPPED}', '{LOOKED}'], datum.state) >= 0")
         .transform_calculate(area=area)
-        .mark_point(filled=False, strokeWidth=1.6)
+        .mark_point(filled=False, strokeWidth=1.6, opacity=1)
         .encode(
             x=alt.X("column:Q").axis(None).scale(x_scale),
             y=alt.Y("row:Q").axis(None).scale(y_scale),
             shape=alt.Shape("state:N").scale(domain=list(shapes), range=list(shapes.values())).legend(None),
             size=alt.Size("area:Q").scale(None),
             color=alt.Color("colour:N").scale(None),
-            opacity=seen,
             tooltip=_link_tips(),
         )
     )
@@ -279,39 +268,42 @@ def heatmap_chart(rows: Sequence[Row], points: Sequence[Row], number: int) -> An
     return finished(alt.layer(*layers).resolve_scale(color="independent", size="independent"), width=SIZE, height=SIZE)
 
 
-def _node_layers(points: Sequence[Row], clusters: Sequence[int], number: int, scale: Any, area: float) -> list[Any]:
+def _node_layers(points: Sequence[Row], scale: Any, area: float) -> list[Any]:
     """A mark a node, its shape and colour the cluster; a ring around falsified labels; a hollow one is down."""
-    alt = altair()
+    alt, clusters = altair(), clusters_of(points)
     base = alt.Chart(data(points))
     shapes = [SHAPES[at % len(SHAPES)] for at in range(len(clusters))]
     places = {"x": alt.X("x:Q").axis(None).scale(scale), "y": alt.Y("y:Q").axis(None).scale(scale)}
     colour = alt.Color("cluster:N").scale(domain=list(clusters)).legend(None)
     shape = alt.Shape("cluster:N").scale(domain=list(clusters), range=shapes).legend(None)
-    seen = alt.condition("datum.faint", alt.value(0.25), alt.value(1))
     tips = [
         alt.Tooltip("id:N", title="client"),
         alt.Tooltip("cluster:N"),
         alt.Tooltip("down:N"),
         alt.Tooltip("falsified:N"),
     ]
-    ring = base.transform_filter("datum.falsified").mark_point(style="falsified", shape="circle", size=area * 2.1)
-    awake = base.transform_filter("!datum.server && !datum.down").mark_point(style="frame", filled=True, size=area)
-    asleep = base.transform_filter("datum.down").mark_point(style="asleep", filled=False, size=area * 0.8)
+    ring = base.transform_filter("datum.falsified").mark_point(
+        style="falsified", shape="circle", size=area * 2.1, opacity=1
+    )
+    awake = base.transform_filter("!datum.server && !datum.down").mark_point(
+        style="frame", filled=True, size=area, opacity=1
+    )
+    asleep = base.transform_filter("datum.down").mark_point(style="asleep", filled=False, size=area * 0.8, opacity=1)
     servers = base.transform_filter("datum.server").mark_point(
         style="strong", shape="square", filled=True, size=SERVER, opacity=1
     )
     named = base.transform_filter("datum.server").mark_text(style="id", fontSize=9)
     layers = [
-        ring.encode(**places, opacity=seen),
-        awake.encode(**places, color=colour, shape=shape, opacity=seen, tooltip=tips),
-        asleep.encode(**places, shape=shape, opacity=seen, tooltip=tips),
+        ring.encode(**places),
+        awake.encode(**places, color=colour, shape=shape, tooltip=tips),
+        asleep.encode(**places, shape=shape, tooltip=tips),
         servers.encode(**places, tooltip=[alt.Tooltip("id:N", title="server")]),
         named.encode(**places, text=alt.value("server")),
     ]
-    if number <= NAMED:
+    if len(points) <= NAMED:
         on_fill = base.transform_filter("!datum.server && !datum.down").mark_text(style="id")
         on_card = base.transform_filter("!datum.server && datum.down").mark_text(style="note", fontSize=10)
-        layers += [text.encode(**places, text=alt.Text("id:N"), opacity=seen) for text in (on_fill, on_card)]
+        layers += [text.encode(**places, text=alt.Text("id:N")) for text in (on_fill, on_card)]
     return layers
 
 

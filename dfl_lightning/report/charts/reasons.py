@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from dfl_lightning.report.charts.base import (
+    TILES,
     Row,
     altair,
     data,
@@ -25,6 +26,9 @@ from dfl_lightning.utils.errors import UserError
 
 MOST_CLIENTS = 200
 """Above this number of clients a matrix of all pairs is not drawn."""
+
+LISTED = 30
+"""Up to so many clients a matrix of all pairs has their ids at its sides."""
 
 MOST_COLUMNS = 100
 """Rounds that the chart of dropouts shows at most."""
@@ -92,45 +96,27 @@ def similarities(run: Run, round: int | None = None) -> Any:
     if number > MOST_CLIENTS:
         raise UserError(f"{run.path} has {number} clients; a matrix of all pairs is drawn for {MOST_CLIENTS} at most")
     matrix, order = array[known[-1]], client_order(run, number)
-    place = {client: at for at, client in enumerate(order)}
-    rows = [
-        {"client": i, "other": j, "x": place[j], "y": place[i], "similarity": float(f"{value:.3g}")}
+    rows: list[Row] = [
+        {"client": i, "similarity": [float(f"{value:.3g}") if math.isfinite(value) else None for value in values]}
         for i, values in enumerate(matrix[:number, :number].tolist())
-        for j, value in enumerate(values)
-        if math.isfinite(value)
-    ]
-    edge = {"domain": [-0.5, number - 0.5], "nice": False}
+    ]  # a row a client: with one for each of 10,000 pairs a page is slow
+    look = {"domain": False, "ticks": False, "labelAngle": 0, "labelFontSize": 9, "labelPadding": 4, "title": None}
+    at_top, at_left = ((alt.Axis(orient=side, **look) if number <= LISTED else None) for side in ("top", "left"))
     cells = (
         alt.Chart(data(rows))
-        .transform_calculate(x0="datum.x - 0.5", x1="datum.x + 0.5", y0="datum.y - 0.5", y1="datum.y + 0.5")
+        .transform_flatten(["similarity"])
+        .transform_window([{"op": "row_number", "as": "place"}], groupby=["client"])
+        .transform_calculate(other="datum.place - 1")
+        .transform_filter("isValid(datum.similarity)")
         .mark_rect()
         .encode(
-            x=alt.X("x0:Q").axis(None).scale(**edge),
-            x2=alt.X2("x1:Q"),
-            y=alt.Y("y0:Q").axis(None).scale(reverse=True, **edge),
-            y2=alt.Y2("y1:Q"),
+            x=alt.X("other:N").axis(at_top).scale(domain=order),
+            y=alt.Y("client:N").axis(at_left).scale(domain=order),
             color=alt.Color("similarity:Q").scale(range="ramp").legend(_ramp_legend("similarity")),
-            tooltip=[alt.Tooltip("client:Q"), alt.Tooltip("other:Q"), alt.Tooltip("similarity:Q", format=".3f")],
+            tooltip=[alt.Tooltip("client:N"), alt.Tooltip("other:N"), alt.Tooltip("similarity:Q", format=".3f")],
         )
     )
-    ids = [{"client": client, "at": at} for at, client in enumerate(order)] if number <= 30 else []
-    layers = [cells]
-    if ids:
-        base = alt.Chart(data(ids))
-        layers.append(
-            base.mark_text(style="note", fontSize=9).encode(x=x_at(number), y=alt.value(-7), text=alt.Text("client:Q"))
-        )
-        layers.append(
-            base.mark_text(style="note", fontSize=9, align="right").encode(
-                y=alt.Y("at:Q").axis(None).scale(reverse=True, **edge), x=alt.value(-5), text=alt.Text("client:Q")
-            )
-        )
-    return finished(alt.layer(*layers), width=380, height=380)
-
-
-def x_at(number: int) -> Any:
-    """The place of a client in a matrix, from left to right."""
-    return altair().X("at:Q").axis(None).scale(domain=[-0.5, number - 0.5], nice=False)
+    return finished(cells.properties(name=TILES), width=380, height=380)
 
 
 def dropouts(run: Run) -> Any:

@@ -29,6 +29,8 @@ class Helper:
     def __init__(self) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="dfl-report-")
         self._process: subprocess.Popen[str] | None = None
+        self._offered: list[dict[str, Any]] = []
+        self._scale = 1.0
         if cores() > 1:
             pipe, quiet = subprocess.PIPE, subprocess.DEVNULL
             command = [sys.executable, "-m", "dfl_lightning.report.page.helper", self._folder.name]
@@ -52,18 +54,22 @@ class Helper:
             self._process.stdout.readline()  # when it is written, or nothing where the process has ended
         return file.read_text(encoding="ascii") if file.exists() else packed(vega_script())
 
-    def draw(self, specs: Sequence[dict[str, Any]], scale: float) -> list[bytes]:
-        """PNGs of charts, in their order; `script` comes before it.
+    def offer(self, specs: Sequence[dict[str, Any]], scale: float) -> None:
+        """Name the pictures; the second process begins with them as soon as it has made the script.
 
         Args:
             specs: of Vega-Lite.
             scale: pixels for one of a chart.
         """
-        folder = Path(self._folder.name)
+        self._offered, self._scale = list(specs), scale
         if self._process is not None:
             for at, spec in enumerate(specs):
-                (folder / f"{at}.json").write_text(json.dumps(spec), encoding="utf-8")
+                (Path(self._folder.name) / f"{at}.json").write_text(json.dumps(spec), encoding="utf-8")
             self._tell(f"{len(specs)} {scale!r}\n")
+
+    def draw(self) -> list[bytes]:
+        """PNGs of the charts that were offered, in their order."""
+        folder, specs, scale = Path(self._folder.name), self._offered, self._scale
         drawn = {at: as_png(spec, scale) for at, spec in enumerate(specs) if _take(folder, at)}
         if self._process is not None:
             self._process.communicate()
@@ -80,7 +86,7 @@ class Helper:
             self._process.stdin.write(words)
             self._process.stdin.flush()
         except BrokenPipeError:
-            self._process.wait()  # it has ended, and all pictures are drawn here
+            self._process.wait()  # it has ended; the script and all pictures are made here
 
 
 def _take(folder: Path, at: int) -> bool:

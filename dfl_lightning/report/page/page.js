@@ -65,6 +65,7 @@
   function addRows(body, rows) {
     for (const row of rows) body.insertRow().append(...row.map((value) => cell("td", value)));
   }
+  const numbered = ([name, value]) => (Array.isArray(value) ? value.map((inner, place) => [`${name} ${place}`, inner]) : [[name, value]]);
   const largest = (spec) => {
     const found = [];
     JSON.stringify(spec, (key, value) => {
@@ -72,7 +73,8 @@
       return value;
     });
     const inDatasets = Object.values(spec.datasets || {});
-    return [...found, ...inDatasets].sort((a, b) => b.length - a.length)[0] || [];
+    const rows = [...found, ...inDatasets].sort((a, b) => b.length - a.length)[0] || [];
+    return rows.map((row) => Object.fromEntries(Object.entries(row).flatMap(numbered)));
   };
   for (const part of document.querySelectorAll("details.numbers")) {
     part.addEventListener("toggle", () => {

@@ -10,13 +10,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from dfl_lightning.report import charts
+from dfl_lightning.report.charts.links import graph_chart, heatmap_chart, round_rows
 from dfl_lightning.report.methods import Method, seed_of
-from dfl_lightning.report.page.helper import Helper
 from dfl_lightning.report.page.limits import detailed
 from dfl_lightning.report.page.sections import Figure
 from dfl_lightning.utils.errors import UserError
 from dfl_lightning.utils.files import write_atomically
+
+SCALE = 2.0
+"""Pixels of a picture for one of its chart."""
 
 _CHARACTERS = 88
 """Of a title's line."""
@@ -27,27 +29,27 @@ def linked_figures(methods: Sequence[Method]) -> list[Figure]:
     found = []
     for number, method in enumerate(detailed(methods)):
         run = method.runs[0]
+        try:
+            rows, points = round_rows(run)
+        except UserError:
+            continue
+        words = f"Last recorded round, seed {seed_of(run)}"
         for name, make, what in (
-            ("graph", charts.collaboration_graph, "who learns from whom"),
-            ("matrix", charts.link_heatmap, "weights of the senders, receivers in rows"),
+            ("graph", graph_chart, "who learns from whom"),
+            ("matrix", heatmap_chart, "weights of the senders, receivers in rows"),
         ):
-            try:
-                chart = make(run)
-            except UserError:
-                continue
-            words = f"Last recorded round, seed {seed_of(run)}"
+            chart = make(rows, points)
             found.append(Figure(f"{name}-{number + 1}", f"{method.name}: {what}", words, chart, "square", "who"))
     return found
 
 
-def write_pictures(figures: Sequence[Figure], folder: Path, helper: Helper, scale: float = 2.0) -> list[Path]:
+def write_pictures(figures: Sequence[Figure], images: Sequence[bytes], folder: Path) -> list[Path]:
     """Write a PNG and a CSV of each figure, named after it.
 
     Args:
         figures: of the page.
+        images: their PNGs.
         folder: where they go.
-        helper: draws some of them; its script has been asked for.
-        scale: pixels of the PNG for one of the chart.
 
     Returns:
         The files.
@@ -58,11 +60,10 @@ def write_pictures(figures: Sequence[Figure], folder: Path, helper: Helper, scal
     written = []
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        specs = [titled(figure) for figure in figures]
-        for figure, spec, image in zip(figures, specs, helper.draw(specs, scale), strict=True):
+        for figure, image in zip(figures, images, strict=True):
             picture, table = folder / f"{figure.name}.png", folder / f"{figure.name}.csv"
             write_atomically(picture, partial(_write, content=image))
-            write_atomically(table, partial(_write, content=as_csv(rows_of(spec)).encode()))
+            write_atomically(table, partial(_write, content=as_csv(rows_of(figure.spec)).encode()))
             written += [picture, table]
     except OSError as error:
         raise UserError(f"{folder}: pictures cannot be written ({error.strerror}); choose another folder") from error
@@ -75,18 +76,24 @@ def _write(file: BinaryIO, content: bytes) -> None:
 
 def titled(figure: Figure) -> dict[str, Any]:
     """The chart's specification, in the light theme, with its words above it."""
-    spec: dict[str, Any] = figure.chart.to_dict(validate=False)
     words = textwrap.wrap(figure.note, _CHARACTERS)
-    spec["title"] = {"text": textwrap.wrap(figure.title, _CHARACTERS - 20), "subtitle": words, "offset": 14}
-    spec["padding"] = 12
-    spec.pop("autosize", None)  # a picture may be larger than its plot
-    return spec
+    title = {"text": textwrap.wrap(figure.title, _CHARACTERS - 20), "subtitle": words, "offset": 14}
+    spec = {key: value for key, value in figure.spec.items() if key != "autosize"}  # it may be larger than its plot
+    return {**spec, "title": title, "padding": 12}
 
 
 def rows_of(spec: Any) -> list[dict[str, Any]]:
-    """The longest list of rows that a chart or one of its layers holds."""
+    """The longest list of rows that a chart or one of its layers holds; a list in a row becomes numbered columns."""
     held = [part.get("data", {}).get("values", []) for part in [spec, *spec.get("layer", [])]]
-    return max([*held, *spec.get("datasets", {}).values()], key=len)
+    rows: list[dict[str, Any]] = max([*held, *spec.get("datasets", {}).values()], key=len)
+    return [_without_lists(row) for row in rows]
+
+
+def _without_lists(row: dict[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, value in row.items():
+        found |= {f"{name} {at}": inner for at, inner in enumerate(value)} if isinstance(value, list) else {name: value}
+    return found
 
 
 def as_csv(rows: Sequence[dict[str, Any]]) -> str:

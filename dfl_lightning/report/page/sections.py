@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 from dfl_lightning.report import charts
@@ -33,6 +33,12 @@ class Figure:
     chart: Any
     shape: str
     section: str
+
+    @cached_property
+    def spec(self) -> dict[str, Any]:
+        """The chart as Vega-Lite, in the light theme; it is made once, so do not change it."""
+        found: dict[str, Any] = self.chart.to_dict(validate=False)
+        return found
 
 
 @dataclass
