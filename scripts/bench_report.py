@@ -4,7 +4,7 @@
     python scripts/bench_report.py --methods 1 --links 10 --only-page        # 10 neighbours of each client
     python scripts/bench_report.py --methods 30 --seeds 3 --rounds 300       # a large study
 
-The runs are made up and written by the library's own writers into a folder that is removed: 5 links and 5 looked-at
+The runs are made up and written by the library's own writers into a folder that is removed: 5 links and 5 probed
 models a client and round, drawn anew in each, four hidden clusters, similarities of all pairs. Nothing is trained. Each
 report is made by `dfl-report` in a process of its own, so that its start is counted. A step is timed in Chromium, from
 the move of the slider until the next frame has been painted; that needs playwright and a Chromium on the path.
@@ -54,7 +54,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--seeds", type=int, default=1, help="runs of each method; default 1")
     parser.add_argument("--rounds", type=int, default=100, help="default 100")
     parser.add_argument("--clients", type=int, default=100, help="default 100")
-    parser.add_argument("--links", type=int, default=5, help="of a client in a round, and as many looks; default 5")
+    parser.add_argument("--links", type=int, default=5, help="of a client in a round, and as many probes; default 5")
     parser.add_argument("--only-page", action="store_true", help="no pictures")
     parser.add_argument("--to", metavar="FILE", help="keep the page")
     words = parser.parse_args(argv)

@@ -12,12 +12,11 @@ import numpy as np
 from dfl_lightning.report.over_seeds import thinned
 from dfl_lightning.report.reading import Run
 
-KEPT, NEW, SPOKEN, DROPPED, LOOKED, OWN, STANDS = "kept", "new", "spoken", "dropped", "looked", "own", "stands"
-"""States of a link: chosen as in the round shown before, chosen anew, mixed without being chosen (it speaks for
-somebody), not chosen any more, looked at only; the receiver's own model; and, under a server, who stands in for whom.
+KEPT, NEW, DROPPED, PROBED, OWN = "kept", "new", "dropped", "probed", "own"
+SUBSTITUTE, STANDS_IN = "substitute", "stands_in"
+"""States of a link: chosen as in the round shown before, chosen anew, mixed without being chosen (in place of a client
+that is down), not chosen any more, probed only; the receiver's own model; and, under a server, who stands in for whom.
 """
-
-STATES = (KEPT, NEW, SPOKEN, DROPPED, LOOKED, OWN, STANDS)
 
 MOST_ROUNDS = 50
 """Rounds that the page holds at most."""
@@ -73,18 +72,18 @@ def links_by_round(run: Run, rounds: list[int]) -> dict[int, list[Link]]:
         columns = (graphs[name][here].tolist() for name in ("receiver", "sender", "weight", "selected", "probed"))
         for i, j, w, selected, probed in zip(*columns, strict=True):
             if j >= n:
-                others.append(Link(i, j - n if j - n < m else j, SPOKEN, w))  # a stored update of that client
+                others.append(Link(i, j - n if j - n < m else j, SUBSTITUTE, w))  # a stored update of that client
             elif i == j:
                 others.append(Link(i, j, OWN, w))
             elif selected:
                 chosen[i, j] = w
             elif w:
-                others.append(Link(i, j, SPOKEN, w))
+                others.append(Link(i, j, SUBSTITUTE, w))
             elif probed:
-                others.append(Link(i, j, LOOKED, 0.0))
-        mixed = {(link.receiver, link.sender) for link in others if link.state == SPOKEN}
+                others.append(Link(i, j, PROBED, 0.0))
+        mixed = {(link.receiver, link.sender) for link in others if link.state == SUBSTITUTE}
         gone = before - set(chosen) - mixed
-        others = [link for link in others if link.state != LOOKED or (link.receiver, link.sender) not in gone]
+        others = [link for link in others if link.state != PROBED or (link.receiver, link.sender) not in gone]
         others += _stand_ins(run, round) if n > m else []
         links = [Link(i, j, KEPT if (i, j) in before else NEW, w) for (i, j), w in chosen.items()]
         found[round] = [*links, *others, *(Link(i, j, DROPPED, 0.0) for i, j in sorted(gone))]
@@ -100,7 +99,7 @@ def _stand_ins(run: Run, round: int) -> list[Link]:
     m = number_of_nodes(run)[0]
     here = columns["round"] == round
     pairs = {(int(c), int(s)) for c, s in zip(columns["client"][here], columns["stand_in"][here], strict=True)}
-    return [Link(client, friend, STANDS, 0.0) for client, friend in sorted(pairs) if 0 <= friend < m]
+    return [Link(client, friend, STANDS_IN, 0.0) for client, friend in sorted(pairs) if 0 <= friend < m]
 
 
 def links_shown(links: list[Link]) -> int:

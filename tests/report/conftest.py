@@ -96,7 +96,7 @@ def write_run(
 
 
 def drawn_links(rng, rounds, m, k, probes=0, every=1):
-    """k random senders for each receiver and round, and as many that are looked at only."""
+    """k random senders for each receiver and round, and as many that are only probed."""
     found = []
     for r in range(rounds):
         if (r + 1) % every:

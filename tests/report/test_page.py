@@ -144,7 +144,7 @@ def expected_links(folder, at):
         here = (graphs["round"] == rounds[at]) & graphs["probed"]
         looked = set(zip(graphs["receiver"][here].tolist(), graphs["sender"][here].tolist(), strict=True))
     gone = before - now
-    return {"kept": now & before, "new": now - before, "dropped": gone, "looked": looked - gone}
+    return {"kept": now & before, "new": now - before, "dropped": gone, "probed": looked - gone}
 
 
 def by_state(marks):
@@ -167,7 +167,7 @@ def test_graph_matrix_and_file_have_the_same_links_at_every_step(page, runs, ope
         assert cells.pop("own") == {(i, i) for i in range(CLIENTS)}
         for state, pairs in expected.items():
             assert lines.get(state, set()) == pairs, (step, state)
-            assert heads.get(state, set()) == (set() if state == "looked" else pairs)
+            assert heads.get(state, set()) == (set() if state == "probed" else pairs)
             if state in ("kept", "new"):
                 assert cells.get(state, set()) == pairs
             if state != "kept":
@@ -176,7 +176,7 @@ def test_graph_matrix_and_file_have_the_same_links_at_every_step(page, runs, ope
         words = seen.page.locator("#state").inner_text()
         total = len(expected["kept"] | expected["new"])
         assert f"Round {step} of {ROUNDS - 1} · {total} links chosen, {len(expected['new'])} of them new" in words
-    assert kinds == {"kept", "new", "dropped", "looked"}
+    assert kinds == {"kept", "new", "dropped", "probed"}
     assert seen.console == []
 
 
@@ -201,7 +201,7 @@ def test_the_pixels_of_the_matrix_are_the_file_at_every_step(page, runs, open_pa
                 beside, middle = image[y + 9, x + 9], image[y - 1 : y + 2, x - 1 : x + 2].reshape(-1, 3)
                 corner = image[y - 5 : y - 2, x - 5 : x - 2].reshape(-1, 3)
                 assert is_near(weight if state in ("own", "kept", "new") else rgb(LIGHT["card"]), beside), (i, j, state)
-                assert is_near(rgb(LIGHT["looked"]), middle) == (state == "looked")
+                assert is_near(rgb(LIGHT["probed"]), middle) == (state == "probed")
                 assert is_near(rgb(LIGHT["dropped"]), middle) == (state == "dropped")
                 assert is_near(rgb(LIGHT["new"]), corner) == (state == "new")
 
@@ -247,10 +247,10 @@ def test_a_server_run_shows_who_stands_in_for_whom(page, open_page):
     seen.page.wait_for_timeout(400)
     seen.page.evaluate("window.report.move(2)")
     found = by_state(seen.page.evaluate(DRAWN, "graph")["links"])
-    assert found["stands"] == {(2, 3)}  # client 3 stands in for client 2
+    assert found["stands_in"] == {(2, 3)}  # client 3 stands in for client 2
     assert found["kept"] == {(4, j) for j in range(4)}
     assert seen.page.locator("#heat").is_hidden()
-    assert "1 clients down, 1 with a stand-in" in seen.page.locator("#state").inner_text()
+    assert "1 client down, 1 with a stand-in" in seen.page.locator("#state").inner_text()
     assert seen.console == []
 
 

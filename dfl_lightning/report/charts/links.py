@@ -14,11 +14,11 @@ from dfl_lightning.report.charts.theme import LIGHT, SHAPES
 from dfl_lightning.report.network import (
     DROPPED,
     KEPT,
-    LOOKED,
     NEW,
     OWN,
-    SPOKEN,
-    STANDS,
+    PROBED,
+    STANDS_IN,
+    SUBSTITUTE,
     Link,
     links_by_round,
     nodes,
@@ -49,7 +49,7 @@ AROUND = 0.62
 NAMED, LISTED = 60, 40
 """Up to so many nodes the graph, and the matrix, have their names."""
 
-_DASHES = {KEPT: [1, 0], NEW: [1, 0], SPOKEN: [1, 0], DROPPED: [5, 4], LOOKED: [1, 4], STANDS: [3, 2]}
+_DASHES = {KEPT: [1, 0], NEW: [1, 0], SUBSTITUTE: [1, 0], DROPPED: [5, 4], PROBED: [1, 4], STANDS_IN: [3, 2]}
 
 Row = dict[str, Any]
 
@@ -142,7 +142,7 @@ def mark_areas(number: int) -> dict[str, float]:
         number: of nodes.
     """
     size = max(6, min(60, 9000 / max(number, 1) ** 1.35))
-    return {NEW: size, DROPPED: size * 0.8, LOOKED: max(2, size * 0.08)}
+    return {NEW: size, DROPPED: size * 0.8, PROBED: max(2, size * 0.08)}
 
 
 def look() -> dict[str, Any]:
@@ -195,7 +195,7 @@ def graph_chart(rows: Sequence[Row], points: Sequence[Row]) -> Any:
         tooltip=_link_tips(),
     )  # a picture takes a canvas of its own for each mark with an `opacity`: seconds for a thousand links
     heads = (
-        base.transform_filter(f"datum.state != '{LOOKED}'")
+        base.transform_filter(f"datum.state != '{PROBED}'")
         .mark_point(shape="triangle", filled=True, size=HEAD, opacity=1, fillOpacity=0.56)
         .encode(
             x=alt.X("x1:Q").axis(None).scale(scale),
@@ -209,7 +209,7 @@ def graph_chart(rows: Sequence[Row], points: Sequence[Row]) -> Any:
 
 
 def heatmap_chart(rows: Sequence[Row], points: Sequence[Row]) -> Any:
-    """A cell a link: its colour is the weight; new, dropped and looked-at links have marks of their own.
+    """A cell a link: its colour is the weight; new, dropped and only probed links have marks of their own.
 
     Args:
         rows: the links.
@@ -222,9 +222,9 @@ def heatmap_chart(rows: Sequence[Row], points: Sequence[Row]) -> Any:
     legend = alt.Legend(
         title="weight in the new model", orient="bottom", gradientLength=160, gradientThickness=10, tickCount=3
     )
-    base = alt.Chart(data([row for row in rows if row["state"] != STANDS]))
+    base = alt.Chart(data([row for row in rows if row["state"] != STANDS_IN]))
     cells = (
-        base.transform_filter(f"indexof(['{KEPT}', '{NEW}', '{SPOKEN}', '{OWN}'], datum.state) >= 0")
+        base.transform_filter(f"indexof(['{KEPT}', '{NEW}', '{SUBSTITUTE}', '{OWN}'], datum.state) >= 0")
         .transform_calculate(
             **{"x0": f"datum.column - {gap}", "x1": f"datum.column + {gap}"},
             **{"y0": f"datum.row - {gap}", "y1": f"datum.row + {gap}"},
@@ -240,9 +240,9 @@ def heatmap_chart(rows: Sequence[Row], points: Sequence[Row]) -> Any:
         )
     )
     area = f"{{{', '.join(f'{state}: {value:.1f}' for state, value in mark_areas(number).items())}}}[datum.state]"
-    shapes = {NEW: "square", DROPPED: CROSS, LOOKED: "circle"}
+    shapes = {NEW: "square", DROPPED: CROSS, PROBED: "circle"}
     marks = (
-        base.transform_filter(f"indexof(['{NEW}', '{DROPPED}', '{LOOKED}'], datum.state) >= 0")
+        base.transform_filter(f"indexof(['{NEW}', '{DROPPED}', '{PROBED}'], datum.state) >= 0")
         .transform_calculate(area=area)
         .mark_point(filled=False, strokeWidth=1.6, opacity=1)
         .encode(

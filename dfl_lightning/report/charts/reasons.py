@@ -134,7 +134,7 @@ def dropouts(run: Run) -> Any:
     shown = rounds[thinned(len(rounds), MOST_COLUMNS)]
     order = client_order(run, number)
     place = {client: at for at, client in enumerate(order)}
-    spoke = speaking(stood)
+    stood_in = replaced_by(stood)
     column = {int(r): at for at, r in enumerate(shown)}
     rows: list[Row] = [
         {"round": int(r), "client": int(c), "state": "down", "for": 0}
@@ -142,8 +142,8 @@ def dropouts(run: Run) -> Any:
         if int(r) in column
     ]
     rows += [
-        {"round": r, "client": c, "state": "speaks for others", "for": len(others)}
-        for (r, c), others in spoke.items()
+        {"round": r, "client": c, "state": "stands in", "for": len(others)}
+        for (r, c), others in stood_in.items()
         if r in column and c < number
     ]
     for row in rows:
@@ -170,7 +170,7 @@ def dropouts(run: Run) -> Any:
     tips = [alt.Tooltip("round:Q"), alt.Tooltip("client:Q"), alt.Tooltip("state:N")]
     asleep = base.transform_filter("datum.state == 'down'").mark_rect(style="down").encode(**places, tooltip=tips)
     layers = [asleep]
-    if spoke:
+    if stood_in:
         colour = alt.Color("for:Q").scale(range="ramp", domainMin=0).legend(_ramp_legend("clients it stands in for"))
         tips = [*tips, alt.Tooltip("for:Q", title="clients it stands in for")]
         layers.append(
@@ -179,8 +179,8 @@ def dropouts(run: Run) -> Any:
     return finished(alt.layer(*layers), width=620, height=max(120, min(420, 15 * number)))
 
 
-def speaking(stood: dict[str, np.ndarray]) -> dict[tuple[int, int], set[int]]:
-    """For which clients each client stood in, by round and client; stored updates and means are not counted."""
+def replaced_by(stood: dict[str, np.ndarray]) -> dict[tuple[int, int], set[int]]:
+    """The clients for which each client stood in, by round and client; stored updates and means are not counted."""
     found: dict[tuple[int, int], set[int]] = {}
     columns = (stood.get(name, np.array([], dtype=np.int64)) for name in ("round", "client", "stand_in"))
     for round, client, friend in zip(*columns, strict=True):

@@ -18,9 +18,9 @@ LIGHT = {
     "kept": "#7b8696",
     "new": "#0b57d0",
     "dropped": "#b3261e",
-    "looked": "#6d7685",
-    "spoken": "#7a3fa8",
-    "stands": "#7a3fa8",
+    "probed": "#6d7685",
+    "substitute": "#7a3fa8",
+    "stands_in": "#7a3fa8",
     "down": "#c9d0d9",
 }
 DARK = {
@@ -33,9 +33,9 @@ DARK = {
     "kept": "#8994a5",
     "new": "#7db0ff",
     "dropped": "#ff8a7a",
-    "looked": "#8f99a8",
-    "spoken": "#cfa2f5",
-    "stands": "#cfa2f5",
+    "probed": "#8f99a8",
+    "substitute": "#cfa2f5",
+    "stands_in": "#cfa2f5",
     "down": "#434c5a",
 }
 
@@ -60,7 +60,6 @@ FONT = 'system-ui, -apple-system, "Segoe UI", Roboto, "Liberation Sans", sans-se
 def config(theme: dict[str, Any]) -> dict[str, Any]:
     """A theme as Vega-Lite's `config`."""
     ink, soft, line, card = theme["ink"], theme["soft"], theme["line"], theme["card"]
-    states = {name: {"color": theme[name]} for name in ("kept", "new", "dropped", "looked", "spoken", "stands", "down")}
     return {
         "background": card,
         "font": FONT,
@@ -77,15 +76,12 @@ def config(theme: dict[str, Any]) -> dict[str, Any]:
         "style": {
             "note": {"color": soft, "fill": soft, "fontSize": 12},
             "strong": {"color": ink, "fill": ink, "fontSize": 12, "fontWeight": 600},
-            "rule": {"color": soft},
             "zero": {"color": ink},
-            "cursor": {"color": theme["new"]},
-            "cell": {"color": theme["new"]},
             "frame": {"stroke": card, "strokeWidth": 1.5},
             "id": {"color": card, "fill": card, "fontSize": 10.5, "fontWeight": 700},
             "falsified": {"stroke": ink, "strokeWidth": 1.5, "fill": "transparent"},
             "asleep": {"color": theme["soft"], "strokeDash": [2, 2]},
             "wash": {"color": theme["soft"], "opacity": 0.12},
-            **states,
+            "down": {"color": theme["down"]},
         },
     }

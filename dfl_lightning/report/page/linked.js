@@ -139,9 +139,9 @@ const linked = (() => {
       }));
       pen.putImageData(lined(canvas.width, colours.card, lines), 0, 0);
       for (const link of shown) if (!faint(link)) near.add(link.receiver).add(link.sender);
-      const heads = shown.filter((link) => link.state !== "looked");
+      const heads = shown.filter((link) => link.state !== "probed");
       shown.forEach((link, index) => {
-        if (link.state === "looked") return;
+        if (link.state === "probed") return;
         const [, , x1, y1, x, y] = ends[index];
         pen.globalAlpha = 0.7 * (faint(link) ? 0.07 : 0.8);
         pen.fillStyle = colours[link.state];
@@ -212,7 +212,7 @@ const linked = (() => {
     const { canvas, pen, size, clear } = paper(element, colours), number = run.nodes.length, named = number <= look.listed;
     const left = named ? 22 : MARGIN, top = left, unit = (size - MARGIN - left) / number;
     const edge = number <= look.named ? 0.46 : 0.5, colour = ramp(colours.ramp);
-    const marks = { new: symbol("square", run.marks.new), dropped: symbol(look.cross, run.marks.dropped), looked: symbol("circle", run.marks.looked) };
+    const marks = { new: symbol("square", run.marks.new), dropped: symbol(look.cross, run.marks.dropped), probed: symbol("circle", run.marks.probed) };
     const view = { canvas, drawn: { cells: [], marks: [] }, draw, under };
     const middle = (place) => left + (place + 0.5) * unit;
     let found = new Map();
@@ -221,7 +221,7 @@ const linked = (() => {
       clear();
       const opacity = (link) => (picked !== null && link.receiver !== picked && link.sender !== picked ? 0.12 : 1);
       const of = (link) => [middle(run.nodes[link.sender].order), middle(run.nodes[link.receiver].order)];
-      const cells = links.filter((link) => ["kept", "new", "spoken", "own"].includes(link.state));
+      const cells = links.filter((link) => ["kept", "new", "substitute", "own"].includes(link.state));
       for (const link of cells) {
         const [x, y] = of(link);
         pen.globalAlpha = opacity(link);

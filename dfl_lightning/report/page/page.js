@@ -117,12 +117,12 @@
       const now = [...left, ...fresh].sort((a, b) => a - b);
       chosen = new Set(now);
       const links = now.map((pair, place) => link(pair, fresh.has(pair) ? "new" : "kept", entry.weights[place] / 1000));
-      for (const state of ["own", "spoken"]) {
+      for (const state of ["own", "substitute"]) {
         const [pairs, weights] = entry[state] || [[], []];
         sums(pairs).forEach((pair, place) => links.push(link(pair, state, weights[place] / 1000)));
       }
       for (const pair of gone) links.push(link(pair, "dropped", 0));
-      for (const state of ["looked", "stands"]) for (const pair of sums(entry[state])) links.push(link(pair, state, 0));
+      for (const state of ["probed", "stands_in"]) for (const pair of sums(entry[state])) links.push(link(pair, state, 0));
       return links;
     });
   }
@@ -135,18 +135,19 @@
     }));
   }
   const STATES = {
-    own: "its own model", kept: "kept", new: "newly chosen", dropped: "dropped", looked: "probed only",
-    spoken: "mixed for another", stands: "stands in for",
+    own: "its own model", kept: "kept", new: "newly chosen", dropped: "dropped", probed: "probed only",
+    substitute: "mixed in place of another", stands_in: "stands in for",
   };
   const percent = (value) => `${(100 * value).toFixed(1)} %`;
+  const number = (count, word) => `${count} ${word}${count === 1 ? "" : "s"}`;
   function sentence(run, entry, counts) {
     const total = (counts.kept || 0) + (counts.new || 0);
     const servers = run.nodes.some((node) => node.server);
-    const words = [`<b>Round ${entry.round}</b> of ${run.last}`, `<b>${total}</b> links chosen, ${counts.new || 0} of them new`];
+    const words = [`<b>Round ${entry.round}</b> of ${run.last}`, `<b>${total}</b> ${total === 1 ? "link" : "links"} chosen, ${counts.new || 0} of them new`];
     if (counts.dropped) words.push(`${counts.dropped} dropped`);
-    if (counts.looked) words.push(`${counts.looked} looked at only`);
-    if (counts.spoken) words.push(`${counts.spoken} mixed for others that are down`);
-    if (entry.down.length) words.push(`${entry.down.length} clients down${servers && counts.stands ? `, ${counts.stands} with a stand-in` : ""}`);
+    if (counts.probed) words.push(`${counts.probed} probed only`);
+    if (counts.substitute) words.push(`${counts.substitute} mixed in place of others`);
+    if (entry.down.length) words.push(`${number(entry.down.length, "client")} down${servers && counts.stands_in ? `, ${counts.stands_in} with a stand-in` : ""}`);
     const names = { test_acc: "test accuracy", neighbour_precision: "precision", neighbour_recall: "recall", friend_accuracy: "stand-ins of the right cluster" };
     for (const [name, word] of Object.entries(names)) if (name in entry.numbers) words.push(`${word} ${percent(entry.numbers[name])}`);
     return words.join(" · ");
@@ -200,16 +201,16 @@
     const down = new Set(entry.down), lines = new Map();
     for (const { receiver, sender, state, weight } of run.decoded[step]) {
       if (picked !== null && receiver !== picked && sender !== picked) continue;
-      const line = lines.get(receiver) || { kept: [], new: [], dropped: [], looked: [], spoken: [], stands: [], own: "" };
+      const line = lines.get(receiver) || { kept: [], new: [], dropped: [], probed: [], substitute: [], stands_in: [], own: "" };
       if (state === "own") line.own = percent(weight);
       else line[state].push(weight ? `${name(sender)} (${percent(weight)})` : name(sender));
       lines.set(receiver, line);
     }
     const rows = [...lines].sort((a, b) => a[0] - b[0]).map(([id, line]) => [
       `${name(id)}${down.has(id) ? " (down)" : ""}`, line.own, line.kept.join(", "), line.new.join(", "),
-      line.dropped.join(", "), line.looked.join(", "), [...line.spoken, ...line.stands].join(", "),
+      line.dropped.join(", "), line.probed.join(", "), [...line.substitute, ...line.stands_in].join(", "),
     ]);
-    return [["receiver", "itself", "kept", "newly chosen", "dropped", "probed only", "speaks for others"], rows];
+    return [["receiver", "itself", "kept", "newly chosen", "dropped", "probed only", "stand-ins"], rows];
   }
   function drawLinked() {
     if (!runs.length) return;
@@ -263,8 +264,8 @@
     if (clients.some((node) => node.falsified)) parts.push(['<circle cx="9" cy="7" r="6" fill="none" stroke="var(--ink)" stroke-width="1.6"/>', "falsified labels"]);
     const states = new Set((run.decoded || []).flatMap((links) => links.map((link) => link.state)));
     const line = (state, dash) => `<path d="M0,7H20" stroke="var(--${state})" stroke-width="2.4" stroke-dasharray="${dash}"/>`;
-    const cell = { new: '<path d="M26,2H36V12H26Z" fill="none" stroke="var(--new)" stroke-width="1.6"/>', dropped: '<path d="M27,3L35,11M35,3L27,11" stroke="var(--dropped)" stroke-width="1.6"/>', looked: '<circle cx="31" cy="7" r="1.8" fill="var(--looked)"/>' };
-    for (const state of ["kept", "new", "dropped", "looked", "spoken", "stands"])
+    const cell = { new: '<path d="M26,2H36V12H26Z" fill="none" stroke="var(--new)" stroke-width="1.6"/>', dropped: '<path d="M27,3L35,11M35,3L27,11" stroke="var(--dropped)" stroke-width="1.6"/>', probed: '<circle cx="31" cy="7" r="1.8" fill="var(--probed)"/>' };
+    for (const state of ["kept", "new", "dropped", "probed", "substitute", "stands_in"])
       if (states.has(state)) parts.push([line(state, data.look.dashes[state].join(" ")) + (cell[state] || ""), STATES[state]]);
     if (run.rounds.some((entry) => entry.down.length)) parts.push(['<circle cx="9" cy="7" r="5.5" fill="none" stroke="var(--soft)" stroke-dasharray="2 2" stroke-width="1.5"/>', "down"]);
     byId("legend").innerHTML = parts.map(([shape, words]) => `<li><svg width="${shape.includes("M2") || shape.includes('cx="31"') ? 40 : 22}" height="14" aria-hidden="true">${shape}</svg>${words}</li>`).join("");

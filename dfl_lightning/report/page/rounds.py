@@ -12,11 +12,11 @@ from dfl_lightning.report.methods import Method, seed_of
 from dfl_lightning.report.network import (
     DROPPED,
     KEPT,
-    LOOKED,
     NEW,
     OWN,
-    SPOKEN,
-    STANDS,
+    PROBED,
+    STANDS_IN,
+    SUBSTITUTE,
     Link,
     links_by_round,
     links_shown,
@@ -92,10 +92,10 @@ def _changes(links: list[Link], before: list[Link] | None, n: int) -> dict[str, 
     ended = was - {pair for pair, _ in chosen} - {pair for pair, _ in flat.get(DROPPED, [])}
     if ended:
         entry["ended"] = _steps(sorted(ended))
-    for state in (NEW, DROPPED, LOOKED, STANDS):
+    for state in (NEW, DROPPED, PROBED, STANDS_IN):
         if flat.get(state):
             entry[state] = _steps([pair for pair, _ in flat[state]])
-    for state in (OWN, SPOKEN):
+    for state in (OWN, SUBSTITUTE):
         if flat.get(state):
             entry[state] = [_steps([pair for pair, _ in flat[state]]), [_thousandths(w) for _, w in flat[state]]]
     return entry
