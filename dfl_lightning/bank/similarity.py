@@ -36,7 +36,7 @@ GPU_BLOCK_BYTES = 2**28
 
 FEW = 0.01
 """The share of all pairs up to which each pair is computed by itself. A Gram matrix costs a product for every pair, and
-centring it a sum over all vectors for every pair, which is cubic: with 10 neighbours the two are equally fast at about
+centring it a sum over all vectors for every pair, which is cubic: with 10 neighbours the two are equally fast at 500 to
 1,000 vectors."""
 
 Read = Callable[[int, int], Tensor]

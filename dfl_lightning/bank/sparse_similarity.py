@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor
@@ -10,14 +10,15 @@ from torch import Tensor
 from dfl_lightning.bank.mixing import block_width
 from dfl_lightning.utils.thread_pool import Workers
 
-STRIP_BYTES = 2**26
-"""How much of the rows, in float64, is read at once."""
+STRIP_BYTES = 2**28
+"""How much of the rows, in float32, makes a strip: what several processes send each other at once."""
 
 LEAST_WIDTH, MAX_WIDTH = 128, 1024
 """Columns of a strip: rows of fewer numbers are read slowly from all over the memory."""
 
-PIECE = 2**16
-"""Numbers of one side of some pairs that a thread works on at once: a few times as many stay in a core's cache."""
+PIECE = 2**18
+"""Numbers of the senders of some receivers that a thread works on at once: few enough to stay in a cache, enough that
+the calls themselves take little."""
 
 GPU_STRIP_BYTES, GPU_PIECE = 2**28, 2**25
 """The same on a GPU, which shares the work out itself: few launches of long operations."""
@@ -41,8 +42,8 @@ def compare_few(
 ) -> tuple[Tensor, Tensor]:
     """Cosines and distances, float64 [k] each on the CPU, as `compare_rows` defines them.
 
-    Sums go over the pairs' own differences, so that neighbouring vectors keep all their digits. Who computes a pair,
-    and with which other pairs, changes nothing in it.
+    Sums go over the pairs' own differences, and a receiver's centre is found relative to itself, so that neighbouring
+    vectors keep all their digits. Who computes a pair, and with which other receivers, changes nothing in it.
 
     Args:
         pool: shares the pairs out.
@@ -50,48 +51,51 @@ def compare_few(
         receivers: of each pair, long [k], in ascending order.
         senders: of each pair, long [k].
         count: number of vectors m.
-        common: what is subtracted from all vectors of a block, [columns], before each receiver subtracts the mean of
-            itself and its senders; None: nothing is subtracted, ever.
+        common: what is subtracted from all vectors of a block, [columns], before their squared lengths are summed,
+            which tell whether a vector is zero once each receiver has subtracted the mean of itself and its senders;
+            None: nothing is subtracted, ever.
         device: where the vectors are.
     """
-    members, firsts = _members(receivers, senders, count)
     if torch.device(device).type == "cpu":
-        width = max(LEAST_WIDTH, min(MAX_WIDTH, STRIP_BYTES // (8 * max(1, count))))
-        step = PIECE // width
+        width, numbers = max(LEAST_WIDTH, min(MAX_WIDTH, STRIP_BYTES // (4 * max(1, count)))), PIECE
     else:
-        width = block_width(count, 8, GPU_STRIP_BYTES)
-        step = max(1, GPU_PIECE // width)
-    to, of = receivers.to(device), senders.to(device)
-    bags, begins = members.to(device), firsts.to(device)
-    pieces = [slice(start, start + step) for start in range(0, len(receivers), step)]
-    vectors = [slice(start, start + step) for start in range(0, count, step)]
+        width, numbers = block_width(count, 8, GPU_STRIP_BYTES), GPU_PIECE
+    others = torch.nonzero(receivers != senders).squeeze(1)
+    pieces = list(_pieces(receivers[others], count, numbers // width))
+    to, of, pairs = receivers.to(device), senders.to(device), others.to(device)
+    vectors = [slice(start, start + numbers // width) for start in range(0, count, numbers // width)]
     lengths_of = [len(receivers)] * 3 + [count] * 2
 
     def sums(rows: Tensor) -> Tensor:
         """Of a strip [m, columns]: inner products, squares of senders and of differences; of vectors, of moved ones."""
         total = torch.zeros(sum(lengths_of), dtype=torch.float64, device=rows.device)
         inner, of_sender, apart, squared, own = total.split(lengths_of)
-        strip = rows.double() if common is None else rows.double() - common(rows).double()
-        centres: Tensor | None = None
-        if common is not None:
-            centres = torch.nn.functional.embedding_bag(bags, strip, begins, mode="mean")
-        for some in vectors:
-            squared[some] += strip[some].square().sum(1)
-            if centres is not None:
-                own[some] += (strip[some] - centres[some]).square_().sum(1)
+        usual = None if common is None else common(rows).double()
 
-        def add(piece: slice) -> None:
+        def add_lengths(some: slice) -> None:
+            vector = rows[some].double()
+            squared[some] = (vector if usual is None else vector.sub_(usual)).square_().sum(1)
+
+        def add_pairs(piece: Tensor) -> None:
             pool.check()
-            of_receiver, from_sender = strip[to[piece]], strip[of[piece]]
-            apart[piece] += (of_receiver - from_sender).square_().sum(1)
-            if centres is not None:
-                centre = centres[to[piece]]
-                of_receiver -= centre
-                from_sender -= centre
-                of_sender[piece] += from_sender.square().sum(1)
-            inner[piece] += from_sender.mul_(of_receiver).sum(1)
+            pair = pairs[piece.to(rows.device)]
+            own_row = to[pair[:, 0]]
+            receiver = rows.index_select(0, own_row).double().unsqueeze(1)
+            sender = rows.index_select(0, of[pair].flatten()).double().unflatten(0, pair.shape)
+            if common is None:
+                inner[pair] = (sender * receiver).sum(2)
+                apart[pair] = sender.sub_(receiver).square_().sum(2)
+                return
+            sender -= receiver
+            apart[pair] = sender.square().sum(2)
+            centre = sender.sum(1, keepdim=True).div_(pair.shape[1] + 1)  # relative to the receiver, which is in it
+            own[own_row] = centre.square().sum(2).squeeze(1)
+            sender -= centre
+            inner[pair] = (sender * centre).sum(2).neg_()
+            of_sender[pair] = sender.square_().sum(2)
 
-        pool.map(add, pieces)
+        pool.map(add_lengths, vectors)
+        pool.map(add_pairs, pieces)
         return total
 
     inner, of_sender, apart, squared, own = summed(width, sums).cpu().split(lengths_of)
@@ -104,12 +108,12 @@ def compare_few(
         unknown = broken[receivers] | broken[senders]
     else:
         lengths = own[receivers].sqrt() * of_sender.sqrt()
-        heard = firsts.diff(append=torch.tensor([len(members)]))
-        whose = torch.arange(count).repeat_interleave(heard)
-        least = TOLERANCE * torch.zeros(count, dtype=torch.float64).index_add_(0, whose, squared[members]) / heard
+        whose, members = receivers[others], senders[others]
+        heard = torch.bincount(whose, minlength=count) + 1
+        least = TOLERANCE * squared.index_add(0, whose, squared[members]) / heard
         zero = ~((own > least)[receivers] & (of_sender > least[receivers]))
         itself = (own > least).double()
-        sees_broken = torch.zeros(count).index_add_(0, whose, broken[members].float()) > 0
+        sees_broken = broken.float().index_add(0, whose, broken[members].float()) > 0
         unknown = sees_broken[receivers] | broken[senders]
     cosines = (inner / lengths).masked_fill(zero, 0).clamp(-1, 1)
     cosines = torch.where(apart == 0, itself[receivers], cosines)  # equal vectors: as with oneself
@@ -117,11 +121,18 @@ def compare_few(
     return cosines.masked_fill(unknown, torch.nan), distances.masked_fill(unlike, torch.nan)
 
 
-def _members(receivers: Tensor, senders: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """Each receiver and its senders, without repeating itself: all of them one after the other, and firsts, [m]."""
-    others = receivers != senders
-    everybody = torch.arange(count)
-    who, whose = torch.cat([everybody, senders[others]]), torch.cat([everybody, receivers[others]])
-    order = whose.argsort(stable=True)
-    sizes = torch.bincount(whose, minlength=count)
-    return who[order], sizes.cumsum(0) - sizes
+def _pieces(receivers: Tensor, count: int, numbers: int) -> Iterator[Tensor]:
+    """Places of pairs, long [receivers, senders of each] a piece: of receivers that have equally many senders.
+
+    Args:
+        receivers: of each pair, long [k], in ascending order.
+        count: number of vectors m.
+        numbers: how many pairs a piece has at most; all of a receiver's in any case.
+    """
+    sizes = torch.bincount(receivers, minlength=count)
+    firsts = sizes.cumsum(0) - sizes
+    order = sizes.argsort(stable=True)
+    for size, some in zip(*torch.unique(sizes, return_counts=True), strict=True):
+        alike, order = order[:some], order[some:]
+        if size > 0:
+            yield from (firsts[alike][:, None] + torch.arange(int(size))).split(max(1, numbers // int(size)))
