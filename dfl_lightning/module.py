@@ -180,7 +180,7 @@ class DFLModule(LightningModule):
         return cast("DFLTrainer", self.trainer)
 
     def setup(self, stage: str) -> None:
-        """Data, topology, network and layout; refuses what does not fit together before anything is trained."""
+        """Data, topology, network, engine and rows; refuses what does not fit together before anything is trained."""
         self.federation = self._make_federation(stage)
         self.federation.start()
         trainer = self.dfl_trainer
@@ -190,6 +190,7 @@ class DFLModule(LightningModule):
             raise UserError("no client has validation data to evaluate; set data.val_fraction, or use dfl-test")
         elif stage == "test" and not int(self.data.sizes("test").sum()) and self.data.global_test is None:
             raise UserError("no client has test data to evaluate; set data.test_fraction above 0, or use dfl-validate")
+        self._make_rows()
 
     def _make_federation(self, stage: str) -> Federation:
         """From the data to the topology, the network and its layout, and how it is trained."""
@@ -229,13 +230,16 @@ class DFLModule(LightningModule):
             remarks=trainer.remarks,
         )
 
-    def configure_model(self) -> None:
-        """The engine; the bank, with a row for each node of this process and the sets that policies asked for."""
-        with torch.device("cpu"):  # Lightning would make every new tensor on the run's device
-            if self.bank is None:
-                self._refuse_broken_start(self._starts([0]))  # an engine tries the network out
-            self._make_engine()
-            self._make_bank()
+    def _make_rows(self) -> None:
+        """The engine; the bank, with a row for each node of this process and the sets that policies asked for.
+
+        Not in `configure_model`: Lightning sees every call of torch in that hook, which costs a small network as much
+        time as its trials do, and makes every new tensor on the run's device.
+        """
+        if self.bank is None:
+            self._refuse_broken_start(self._starts([0]))  # an engine tries the network out
+        self._make_engine()
+        self._make_bank()
 
     def on_fit_start(self) -> None:
         """The first models of all clients are numbers."""

@@ -449,7 +449,6 @@ class DFLTrainer(Trainer):
         datamodule.setup("fit")
         with one_sentence(), gpu_failures(), self._arithmetic:
             module.setup("fit")
-            module.configure_model()
 
 
 def _checkpoint(path: str | Path | None) -> str | Path | None:

@@ -1,4 +1,7 @@
-"""A run that takes a tenth of a second, for tests of everything around the rounds; the scripts, imported."""
+"""Small runs; the scripts, imported; the order of tests.
+
+What is tested is imported where it is used: xdist's first process only hands out tests, and the others wait for it.
+"""
 
 import functools
 import importlib
@@ -7,16 +10,7 @@ import signal
 import sys
 from pathlib import Path
 
-import lightning.pytorch as L
 import pytest
-import torch
-from lightning.fabric.utilities import registry
-
-from dfl_lightning import DFLModule, DFLTrainer
-from dfl_lightning import callbacks as families
-from dfl_lightning.data import Digits
-from dfl_lightning.data.partitions import RotatedClusters
-from dfl_lightning.models import MLP
 
 ACCELERATOR = os.environ.get("DFL_TEST_ACCELERATOR", "cpu")
 """Where small runs and the tester of policies compute: `cpu`, `gpu`, or `pretended`, a GPU that is not there."""
@@ -24,57 +18,19 @@ ACCELERATOR = os.environ.get("DFL_TEST_ACCELERATOR", "cpu")
 SCRIPTS = Path(__file__).resolve().parent.parent / "scripts"
 
 
-class SmallRun:
-    """Trainer, module and data of six clients on digits, AFIND+ by default."""
-
-    def __init__(self, root, rounds=6, callbacks=(), policies=None, module=(), data=(), **options):
-        L.seed_everything(0, verbose=False)
-        if policies is None:
-            policies = [families.AFIND(), families.AdaptiveThreshold(), families.Boltzmann(), families.Bernoulli(0.3)]
-        settings = {
-            "enable_progress_bar": False,
-            "accelerator": "gpu" if ACCELERATOR == "gpu" else "cpu",
-            "default_root_dir": root,
-            "defaults": False,
-            **options,
-        }
-        self.trainer = DFLTrainer(max_rounds=rounds, callbacks=[*policies, *callbacks], **settings)
-        schedule = {"lr_scheduler": lambda optimizer: torch.optim.lr_scheduler.StepLR(optimizer, 2, gamma=0.5)}
-        self.module = DFLModule(
-            **{
-                "network": MLP(hidden=[8]),
-                "local_epochs": 1,
-                "batch_size": 16,
-                "optimizer": lambda parameters: torch.optim.SGD(parameters, lr=0.1, momentum=0.9),
-                **schedule,
-                **dict(module),
-            },
-        )
-        sizes = {"num_clients": 6, "samples_per_client": 40, "val_fraction": 0.2}
-        self.data = Digits(partition=RotatedClusters([0, 90]), **{**sizes, **dict(data)})
-
-    def fit(self, checkpoint=None, **options):
-        self.trainer.fit(self.module, datamodule=self.data, ckpt_path=checkpoint, **options)
-        return self
-
-    @property
-    def folder(self) -> Path:
-        return self.trainer.run.path
-
-    @property
-    def rows(self):
-        return self.module.bank.boundary.rows["models"]
-
-
 @pytest.fixture
 def small_run(tmp_path):
     """Make a small run below the test's own folder."""
+    from small_run import SmallRun
+
     return lambda *args, root=tmp_path, **options: SmallRun(root, *args, **options)
 
 
 @pytest.fixture(scope="module")
 def read_only_run(tmp_path_factory):
     """Make a small run that several tests of a file look at and none of them changes."""
+    from small_run import SmallRun
+
     return lambda *args, **options: SmallRun(tmp_path_factory.mktemp("run"), *args, **options)
 
 
@@ -152,6 +108,8 @@ def no_seed_is_left_over():
 @pytest.fixture(autouse=True, scope="session")
 def installed_packages_are_read_once():
     """Every trainer asks all installed packages for callbacks of theirs, and gets the same answer."""
+    from lightning.fabric.utilities import registry
+
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(registry, "entry_points", functools.cache(registry.entry_points))
         yield

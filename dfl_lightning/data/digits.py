@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
+import numpy as np
 import torch
 from sklearn.datasets import load_digits
 
@@ -26,6 +28,12 @@ class Digits(FederatedData):
 
     def load(self) -> Source:
         """Images uint8 [1797, 1, 8, 8] with values 0 to 16, scaled by 1/16."""
-        digits = load_digits()
-        images = torch.from_numpy(digits.images).to(torch.uint8).unsqueeze(1)
-        return Source("Digits", images, torch.from_numpy(digits.target).long(), num_classes=10, scale=1 / 16)
+        images, labels = (torch.tensor(numbers) for numbers in _digits())
+        return Source("Digits", images.unsqueeze(1), labels, num_classes=10, scale=1 / 16)
+
+
+@functools.cache  # scikit-learn reads a compressed table of text, which takes as long as a few rounds
+def _digits() -> tuple[np.ndarray, np.ndarray]:
+    """Images uint8 [1797, 8, 8] and classes int64 [1797], to be copied."""
+    digits = load_digits()
+    return digits.images.astype(np.uint8), digits.target.astype(np.int64)

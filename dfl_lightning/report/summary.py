@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import platform
 from importlib.metadata import version
@@ -82,10 +83,15 @@ def summarise(trainer: RunTrainer, module: RunModule, status: str, reason: str =
             "versions": {
                 "python": platform.python_version(),
                 "dfl_lightning": dfl_lightning.__version__,
-                **{name: version(name) for name in PACKAGES},
+                **_versions(),
             },
         }
     )
+
+
+@functools.cache  # reads a file of each package
+def _versions() -> dict[str, str]:
+    return {name: version(name) for name in PACKAGES}
 
 
 def describe_engine(module: RunModule) -> dict[str, Any] | None:

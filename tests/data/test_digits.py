@@ -16,6 +16,15 @@ def test_the_digits_are_scikit_learns_scaled_to_one():
     assert data.clients.num_classes == 10
 
 
+def test_they_are_read_once_and_nobody_can_spoil_them_for_others():
+    mine, yours = (Digits(num_clients=3) for _ in range(2))
+    for tensor in (mine.load().images, mine.load().labels):
+        tensor.zero_()
+    yours.setup()
+    assert torch.equal(yours.source.labels, torch.from_numpy(load_digits().target))
+    assert yours.source.images.max() == 16
+
+
 def test_a_quarter_of_each_clients_images_is_held_out_also_where_null_is_asked_for():
     for fraction in (0.25, None):
         data = Digits(num_clients=3, test_fraction=fraction)

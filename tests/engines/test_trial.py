@@ -2,6 +2,7 @@
 
 import functools
 import warnings
+from typing import ClassVar
 
 import pytest
 import torch
@@ -48,6 +49,26 @@ def quietly(function, *args):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return function(*args)
+
+
+# --- what a trial costs -----------------------------------------------------------------------------------------------
+class Watchers(nn.Flatten):
+    """Counts in each pass the modes that see torch's calls: each takes as long as a call."""
+
+    seen: ClassVar = []  # of all copies
+
+    def forward(self, x):
+        self.seen.append(torch._C._len_torch_function_stack())
+        return super().forward(x)
+
+
+@pytest.mark.parametrize("choice", ["auto", "loop"])
+def test_nobody_watches_torchs_calls_in_a_trial(small_run, monkeypatch, choice):
+    monkeypatch.setattr(Watchers, "seen", [])
+    small_run(
+        rounds=1, engine=choice, module={"network": nn.Sequential(Watchers(), nn.Linear(64, 8), nn.Linear(8, 10))}
+    ).fit()
+    assert set(Watchers.seen) == {0}
 
 
 # --- what works, as by hand -------------------------------------------------------------------------------------------
