@@ -2,6 +2,7 @@
 
     python scripts/bench_scale.py                               # 1,000 to 30,000 clients; prints how long it will take
     python scripts/bench_scale.py --systems gossip afind --clients 100 1000 --out runs/benchmarks
+    python scripts/bench_scale.py --femnist DATA --clients 3596 --degree 20 --systems gossip afind --limit 3600
 
 A small network (digits, 64-32-10, 2,410 parameters) with few samples a client, on a random regular graph. Each cell
 runs in a fresh process. Seconds are those on the processor with one thread, comparable on a machine that is not quiet;
@@ -46,7 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             file=sys.stderr,
         )
         return 2
-    seconds = sum(min(words.limit, guess(m, words.rounds)) for m in clients) * len(words.systems)
+    seconds = sum(min(words.limit, guess(m, words.rounds, bool(words.femnist))) for m in clients) * len(words.systems)
     print(f"about {seconds:.0f} s on a quiet core; at most {words.limit:.0f} s a cell", flush=True)
     found: list[dict[str, Any]] = []
     tables: dict[str, Table] = {}
@@ -75,6 +76,12 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--degree", type=_count, default=10, metavar="N", help="neighbours of a client (%(default)s)")
     parser.add_argument("--samples", type=_count, default=24, metavar="N", help="of a client (%(default)s)")
     parser.add_argument("--hidden", type=_count, default=HIDDEN, metavar="N", help="units of the layer (%(default)s)")
+    parser.add_argument(
+        "--femnist",
+        type=_folder,
+        metavar="ROOT",
+        help="LeNet and the writers of FEMNIST there, each as often as needed",
+    )
     parser.add_argument("--rounds", type=_count, default=2, metavar="N", help="rounds that count (%(default)s)")
     parser.add_argument("--threads", type=_count, default=1, metavar="N", help="of torch (%(default)s)")
     parser.add_argument("--limit", type=float, default=300.0, metavar="S", help="seconds of a cell (%(default)s)")
@@ -82,14 +89,14 @@ def make_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def guess(clients: int, rounds: int) -> float:
+def guess(clients: int, rounds: int, lenet: bool = False) -> float:
     """Seconds of a cell on a quiet core, more or less: loading, and a part a client.
 
     Examples:
         >>> round(guess(100, 2)), round(guess(10_000, 2))
         (13, 72)
     """
-    return 12 + (1 + rounds) * 2e-3 * clients
+    return 12 + (1 + rounds) * (0.03 if lenet else 2e-3) * clients
 
 
 def cell(system: str, clients: int, words: argparse.Namespace, before: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -100,7 +107,7 @@ def cell(system: str, clients: int, words: argparse.Namespace, before: Sequence[
         return {**asked, "obstacle": f"not run: {given_up[0]['clients']:,} clients were too many already"}
     if system == "fdms" and clients > MOST_OF_FDMS:
         return {**asked, "obstacle": "not run: it compares all pairs of clients"}
-    names = ("degree", "samples", "hidden", "rounds", "threads")
+    names = ("degree", "samples", "hidden", "femnist", "rounds", "threads")
     job = {**asked, **{name: getattr(words, name) for name in names}, "processes": 1}
     lines, obstacle = run_job(job, words.limit)
     return {**asked, "obstacle": obstacle} if obstacle else lines[-1]
@@ -195,13 +202,20 @@ def save(folder: Path, words: argparse.Namespace, tables: dict[str, Table]) -> N
     folder.mkdir(parents=True, exist_ok=True)
     where = machine("cpu")
     head = f"# Scale benchmark\n\n{where['processor']}, {where['cores']} cores, torch {where['torch']}. "
-    head += f"{words.degree} neighbours, {words.samples} samples a client. Made by `python scripts/bench_scale.py`.\n\n"
+    pool = "LeNet and FEMNIST's writers" if words.femnist else f"{words.samples} samples a client"
+    head += f"{words.degree} neighbours, {pool}. Made by `python scripts/bench_scale.py`.\n\n"
     text = head + "\n\n".join(table.markdown() for table in tables.values()) + "\n"
     if draw_scale(tables["scale"].numbers, folder / "scale.png"):
         text += "\n![Seconds and memory of a round by the number of clients](scale.png)\n"
     (folder / "scale.md").write_text(text, encoding="utf-8")
     asked = {name: str(value) if isinstance(value, Path) else value for name, value in vars(words).items()}
     write_json(folder / "scale.json", {"machine": where, "asked": asked}, {"scale": tables["scale"]})
+
+
+def _folder(text: str) -> str:
+    if not Path(text).is_dir():
+        raise argparse.ArgumentTypeError(f"there is no folder {text}")
+    return str(Path(text).resolve())
 
 
 def _count(text: str) -> int:

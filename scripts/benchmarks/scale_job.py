@@ -17,8 +17,8 @@ from typing import Any
 
 import torch
 from lightning.pytorch import Callback
-from sklearn.datasets import load_digits
 
+from benchmarks.pools import make_pool
 from benchmarks.resident import resident, settle
 from benchmarks.rounds import VERBS, RoundClock, quietly
 from benchmarks.timing import Others
@@ -38,8 +38,6 @@ from dfl_lightning.callbacks import (
     ScoreWeighted,
     Uniform,
 )
-from dfl_lightning.data import FederatedData, Source
-from dfl_lightning.models import MLP
 from dfl_lightning.report.memory_estimate import predicted_memory
 from dfl_lightning.report.tables import read_metrics
 
@@ -101,27 +99,6 @@ SYSTEMS = {
 }
 
 
-class DrawnDigits(FederatedData):
-    """Scikit-learn's digits drawn with replacement, as many as the clients ask for.
-
-    Args:
-        images_per_client: training, validation and test images of each client.
-        **kwargs: everything else of `FederatedData`.
-    """
-
-    def __init__(self, images_per_client: int, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.images_per_client = images_per_client
-
-    def load(self) -> Source:
-        """Draw them, always the same."""
-        digits = load_digits()
-        count = self.num_clients * self.images_per_client
-        chosen = torch.randint(0, len(digits.target), (count,), generator=torch.Generator().manual_seed(0))
-        images = torch.from_numpy(digits.images).to(torch.uint8).unsqueeze(1)
-        return Source("DrawnDigits", images[chosen], torch.from_numpy(digits.target).long()[chosen], 10, scale=1 / 16)
-
-
 def federate(words: dict[str, Any]) -> tuple[DFLModule, RoundClock, int]:
     """Some rounds, with evaluation and the run folder's graphs; no checkpoints.
 
@@ -145,10 +122,8 @@ def federate(words: dict[str, Any]) -> tuple[DFLModule, RoundClock, int]:
             cohorts=COHORTS if words["processes"] > 1 else 1,
         )
         optimizer = functools.partial(torch.optim.SGD, lr=0.05, momentum=0.9)
-        module = DFLModule(MLP([words["hidden"]]), local_epochs=1, batch_size=BATCH_SIZE, optimizer=optimizer)
-        data = DrawnDigits(
-            words["samples"], num_clients=words["clients"], test_fraction=0.25, val_fraction=0.25, seed=0
-        )
+        network, data = make_pool(words)
+        module = DFLModule(network, local_epochs=1, batch_size=BATCH_SIZE, optimizer=optimizer)
         trainer.fit(module, datamodule=data)
         moved = [int(read_metrics(file)[-1]["bytes_moved"]) for file in Path(folder).rglob("processes.csv")]
     return module, clock, sum(moved)

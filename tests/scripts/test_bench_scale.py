@@ -6,7 +6,9 @@ import math
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 
 PARTS = ["train", "evaluate", "compare", "mix", "rest"]
 CLIENTS = (16, 24)
@@ -116,3 +118,21 @@ def test_examples_in_docstrings_hold(bench):
     found = doctest.testmod(bench)
     assert found.attempted > 0
     assert found.failed == 0
+
+
+def test_a_pool_of_writers_repeats_them_until_each_client_has_one(bench, tmp_path):
+    from benchmarks.pools import make_pool
+
+    writers = np.array([0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 2, 2, 2, 2])
+    images = np.arange(len(writers), dtype=np.uint8)[:, None, None] * np.ones((1, 28, 28), np.uint8)
+    is_test = np.array([0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 1, 0, 0, 0, 1], bool)
+    names, labels = np.array(["a", "b", "c"]), writers.astype(np.int64)
+    np.savez(tmp_path / "femnist.npz", images=images, labels=labels, writers=writers, writer_ids=names, is_test=is_test)
+    _, data = make_pool({"clients": 7, "femnist": str(tmp_path)})
+    data.prepare_data()
+    data.setup("fit")
+    source = data.load()
+    assert source.images[:, 0, 0, 0].tolist() == [0, 1, 2, 3, 5, 6, 7, 8, 9, 11, 12, 13] * 2 + [0, 1, 2, 3]
+    assert torch.bincount(source.writers).tolist() == [4, 5, 3, 4, 5, 3, 4]
+    assert source.test_images[:, 0, 0, 0].tolist() == [4, 10, 14] * 2 + [4]
+    assert [len(data.clients.train[i]) + len(data.clients.val[i]) for i in range(7)] == [4, 5, 3, 4, 5, 3, 4]
