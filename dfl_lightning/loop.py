@@ -13,13 +13,16 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Self, cast
 
+import torch
 from lightning.pytorch.callbacks import EarlyStopping
 from lightning.pytorch.loops.fit_loop import _FitLoop
 from lightning.pytorch.loops.training_epoch_loop import _TrainingEpochLoop
+from lightning.pytorch.trainer.connectors.logger_connector.result import _ResultCollection, _ResultMetric
 from lightning.pytorch.trainer.connectors.signal_connector import _SignalConnector
 from lightning.pytorch.trainer.states import TrainerFn
+from torch import Tensor
 
 from dfl_lightning.distributed.communicator import StoppedElsewhere
 from dfl_lightning.distributed.strategy import look_for_the_others
@@ -61,12 +64,41 @@ class EarlySignals(_SignalConnector):
         self.received_sigterm = True
 
 
+class LoggedNumber(_ResultMetric):
+    """A number that is logged in each round.
+
+    Lightning moves it to the device of each new value, by way of copies of everything that it holds: for the dozen
+    numbers of a round, that takes longer than a small network takes to train.
+    """
+
+    def to(self, *args: Any, **kwargs: Any) -> Self:
+        """Only where something is elsewhere."""
+        if len(args) == 1 and torch.device(args[0]).type == "cpu":
+            tensors = (value for value in vars(self).values() if isinstance(value, Tensor))
+            if self.is_tensor and all(tensor.device.type == "cpu" for tensor in tensors):
+                return self
+        return cast("Self", super().to(*args, **kwargs))
+
+
+class LoggedNumbers(_ResultCollection):
+    """What the rounds log, by name."""
+
+    def __setitem__(self, key: str, value: _ResultMetric) -> None:
+        value.__class__ = LoggedNumber
+        super().__setitem__(key, value)
+
+
 class LocalWork(_TrainingEpochLoop):
     """The one batch of a round: `training_step` is the engine call. Step numbers are derived, never counted."""
 
     done = property(lambda self: self._is_training_done)  # the base also leaves on should_stop
     global_step = property(lambda self: self.trainer.fit_loop.rounds_committed)
     _batches_that_stepped = property(lambda self: self.trainer.current_epoch, lambda self, value: None)
+
+    def __init__(self, trainer: Any, min_steps: int | None = None, max_steps: int = -1) -> None:
+        super().__init__(trainer, min_steps, max_steps)
+        self._results = LoggedNumbers(training=True)
+        self.val_loop._results = LoggedNumbers(training=False)
 
     def _should_check_val_fx(self, data_fetcher: Any) -> bool:
         return False  # RoundLoop evaluates, after mixing

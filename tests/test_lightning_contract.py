@@ -23,14 +23,15 @@ from lightning.pytorch.loops.training_epoch_loop import _TrainingEpochLoop
 from lightning.pytorch.strategies import DDPStrategy, Strategy
 from lightning.pytorch.strategies.launchers.subprocess_script import _SubprocessScriptLauncher
 from lightning.pytorch.trainer import call
+from lightning.pytorch.trainer.connectors.logger_connector.result import _ResultCollection, _ResultMetric
 from lightning.pytorch.trainer.connectors.signal_connector import _SignalConnector
 
 import dfl_lightning
 from dfl_lightning import DFLTrainer
 from dfl_lightning.distributed.launcher import Launcher
-from dfl_lightning.loop import EarlySignals, LocalWork, RoundLoop
+from dfl_lightning.loop import EarlySignals, LocalWork, LoggedNumber, LoggedNumbers, RoundLoop
 
-KNOWN = {"2.6": "b5312d0bfd944ac5"}
+KNOWN = {"2.6": "d5141f002637e540"}
 """Digest of `RELIED_ON` by Lightning series."""
 
 OVERRIDDEN = {
@@ -44,6 +45,8 @@ OVERRIDDEN = {
         "skip",
     ],
     LocalWork: ["_batches_that_stepped", "_broadcast_sigterm_tensor", "_should_check_val_fx", "done", "global_step"],
+    LoggedNumber: ["to"],
+    LoggedNumbers: ["__setitem__"],
     EarlySignals: ["register_signal_handlers", "_sigterm_notifier_fn"],
     Launcher: ["launch", "_call_children_scripts"],
 }
@@ -89,6 +92,13 @@ RELIED_ON = {
         "on_iteration_done": "self",
     },
     _EvaluationLoop: {"run": "self, args, kwargs", "reset": "self", "on_run_start": "self", "on_run_end": "self"},
+    _ResultCollection: {
+        "__init__": "self, training",
+        "log": "self, fx, name, value, prog_bar, logger, on_step, on_epoch, reduce_fx, enable_graph, sync_dist, "
+        "sync_dist_fn, sync_dist_group, add_dataloader_idx, batch_size, metric_attribute, rank_zero_only",
+        "to": "self, args, kwargs",
+    },
+    _ResultMetric: {"__init__": "self, metadata, is_tensor", "to": "self, args, kwargs"},
     _Progress: {"increment_ready": "self", "increment_started": "self"},
     _BatchProgress: {"reset_on_run": "self"},
     DDPStrategy: {
@@ -169,6 +179,8 @@ def test_every_override_takes_the_parameters_of_what_it_overrides():
 def test_what_the_loop_reads_and_assigns_is_there():
     trainer = DFLTrainer(accelerator="cpu")
     for path in (
+        "fit_loop.epoch_loop._results",
+        "fit_loop.epoch_loop.val_loop._results",
         "fit_loop.epoch_loop.val_loop.run",
         "fit_loop.epoch_loop.batch_progress.reset_on_run",
         "fit_loop.epoch_loop.val_loop.batch_progress.reset",
@@ -189,7 +201,8 @@ def test_what_the_loop_reads_and_assigns_is_there():
 
 
 def test_private_names_of_lightning_are_used_in_the_loop_only():
-    private = r"\b_(FitLoop|TrainingEpochLoop|EvaluationLoop|(logger|checkpoint|signal)_connector|active_loop)\b"
+    classes = r"FitLoop|TrainingEpochLoop|EvaluationLoop|Result(Metric|Collection)"
+    private = rf"\b_({classes}|(logger|checkpoint|signal)_connector|active_loop)\b"
     package = Path(dfl_lightning.__file__).parent
     users = {p.name for p in package.rglob("*.py") if re.search(private, p.read_text(encoding="utf-8"))}
     assert users == {"loop.py"}

@@ -6,6 +6,7 @@ import pytest
 import yaml
 from lightning.pytorch.callbacks import EarlyStopping, LearningRateMonitor, ModelCheckpoint
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
+from lightning.pytorch.trainer.connectors.logger_connector.result import _ResultMetric
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from dfl_lightning.cli.command import run as command
@@ -43,6 +44,18 @@ def test_a_second_fit_of_a_trainer_has_its_own_folder_of_models(small_run):
     first.trainer.fit(second.module, datamodule=second.data)
     assert first.folder != folder
     assert best.dirpath == str(first.folder / "checkpoints")
+
+
+@pytest.mark.cpu_bits
+def test_what_callbacks_may_monitor_is_the_rounds_own_and_is_moved_nowhere(small_run, monkeypatch):
+    moved = []
+    monkeypatch.setattr(_ResultMetric, "to", lambda number, *where: moved.append(number.meta.name) or number)
+    run = small_run(rounds=3).fit()
+    monitored = run.trainer.callback_metrics
+    assert {"train_loss", "models_received", "test_acc", "val_loss"} <= monitored.keys()
+    for name, value in monitored.items():
+        assert value == pytest.approx(run.trainer.run.metrics[name][-1], rel=1e-12, nan_ok=True), name
+    assert moved == []
 
 
 def test_loggers_write_where_they_were_told_a_value_a_round(small_run, tmp_path):
