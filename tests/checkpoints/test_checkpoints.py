@@ -23,6 +23,12 @@ def saved(small_run):
     return small_run(4, checkpoint_every=3).fit()
 
 
+@pytest.fixture(scope="module")
+def kept(read_only_run):
+    """The same for tests that leave it as it is."""
+    return read_only_run(4, checkpoint_every=3).fit()
+
+
 ABOUT = {
     **{"format": FORMAT, "metrics": {}, "network": {}, "clients": 2, "nodes": 2, "seed": 0, "data": "", "rows": ""},
     **{"row sets": ["models"], "reported": "models", "policies": {}, "config": {}},
@@ -110,9 +116,9 @@ def test_other_files_have_no_predecessor(tmp_path):
     assert [f.name for f in tmp_path.iterdir()] == ["best.ckpt"]
 
 
-def test_a_run_saves_every_so_many_rounds_and_at_its_end(saved):
-    assert rounds_in(last(saved)) == 4
-    assert rounds_in(last(saved).with_name("previous.ckpt")) == 3
+def test_a_run_saves_every_so_many_rounds_and_at_its_end(kept):
+    assert rounds_in(last(kept)) == 4
+    assert rounds_in(last(kept).with_name("previous.ckpt")) == 3
 
 
 def test_a_checkpoint_that_cannot_be_written_is_one_sentence_with_what_is_saved(small_run, monkeypatch):
@@ -136,8 +142,8 @@ def test_a_checkpoint_that_cannot_be_written_is_one_sentence_with_what_is_saved(
 # --- reading
 
 
-def test_a_checkpoint_is_plain_tensors_and_numbers(saved):
-    content = torch.load(last(saved), weights_only=True)
+def test_a_checkpoint_is_plain_tensors_and_numbers(kept):
+    content = torch.load(last(kept), weights_only=True)
     assert content["state_dict"]["bank.progress"].tolist() == [4, 1]
     assert content["global_step"] == content["epoch"] == 4
 
@@ -245,18 +251,18 @@ OTHER_RUNS = {
 
 
 @pytest.mark.parametrize("what", [*OTHER_MODELS, *OTHER_RUNS])
-def test_a_checkpoint_of_another_run_is_refused_naming_what_differs(saved, small_run, what):
+def test_a_checkpoint_of_another_run_is_refused_naming_what_differs(kept, small_run, what):
     options, sentence = {**OTHER_MODELS, **OTHER_RUNS}[what]
-    before = contents(saved.folder)
+    before = contents(kept.folder)
     with pytest.raises(UserError, match=sentence) as refusal:
-        make(small_run, options).fit(last(saved))
-    assert str(refusal.value).startswith(f"{last(saved)}: ")
+        make(small_run, options, kept).fit(last(kept))
+    assert str(refusal.value).startswith(f"{last(kept)}: ")
     assert ("--fork" in str(refusal.value)) == (what in OTHER_RUNS)
-    assert contents(saved.folder) == before
+    assert contents(kept.folder) == before
 
 
-def make(small_run, options):
-    options = {"policies": policies(), **options}
+def make(small_run, options, beside):
+    options = {"policies": policies(), "root": beside.folder.parents[1], **options}
     network = dict(options.get("module", {})).get("network")
     run = small_run(6, **{k: v for k, v in options.items() if k != "module"})
     if network is not None:
@@ -278,21 +284,21 @@ def test_another_seed_is_refused_and_allowed_in_a_fork(saved, small_run, monkeyp
 
 
 @pytest.mark.parametrize("what", OTHER_RUNS)
-def test_a_fork_may_change_policies_and_leaves_the_old_run_untouched(saved, small_run, what):
-    before = contents(saved.folder)
-    run = make(small_run, OTHER_RUNS[what][0])
-    run.fit(last(saved), fork=True)
-    assert run.folder != saved.folder
-    assert contents(saved.folder) == before
+def test_a_fork_may_change_policies_and_leaves_the_old_run_untouched(kept, small_run, what):
+    before = contents(kept.folder)
+    run = make(small_run, OTHER_RUNS[what][0], kept)
+    run.fit(last(kept), fork=True)
+    assert run.folder != kept.folder
+    assert contents(kept.folder) == before
     assert list(run.trainer.run.metrics["round"]) == [0, 1, 2, 3, 4, 5]
     assert not (run.folder / "superseded").exists()
 
 
 @pytest.mark.parametrize("what", OTHER_MODELS)
-def test_a_fork_needs_the_same_models_too(saved, small_run, what):
+def test_a_fork_needs_the_same_models_too(kept, small_run, what):
     options, sentence = OTHER_MODELS[what]
     with pytest.raises(UserError, match=sentence):
-        make(small_run, options).fit(last(saved), fork=True)
+        make(small_run, options, kept).fit(last(kept), fork=True)
 
 
 def test_a_fork_from_the_middle_takes_the_rows_up_to_there(saved, small_run):

@@ -12,10 +12,10 @@ from dfl_lightning.data import FromDataset
 from dfl_lightning.models import MLP
 from dfl_lightning.objectives import GradientTracking
 
-CLIENTS, DEGREE = 600, 4
+CLIENTS, DEGREE = 400, 4
 LINKS = CLIENTS * DEGREE
 MOST = 60 * (LINKS + CLIENTS)
-"""Numbers of a tensor, at most: 180,000. A matrix of pairs would have 360,000."""
+"""Numbers of a tensor, at most: 120,000. A matrix of pairs would have 160,000."""
 
 POLICIES = {
     "gossip": lambda: [cb.Gossip(k=3), cb.Uniform()],
@@ -135,4 +135,4 @@ def test_a_list_that_no_memory_holds_is_refused_before_training(tmp_path, monkey
     monkeypatch.setattr("dfl_lightning.round.federation.machine_memory", lambda: 10**8)
     sentence = r"AFIND looks at every link, and 600 clients that all hear each other have 359,400 links.* 143\.8 MB"
     with pytest.raises(UserError, match=sentence):
-        fit(POLICIES["AFIND+"](), tmp_path, "complete")
+        fit(POLICIES["AFIND+"](), tmp_path, "complete", clients=600)

@@ -209,9 +209,11 @@ def test_values_are_numbers_lists_or_words():
 
 
 # --- what a job does --------------------------------------------------------------------------------------------------
-def test_a_preempted_job_saves_is_requeued_and_ends_with_the_same_bits(one_cell, cluster, job_of, differences):
+def test_a_preempted_job_saves_is_requeued_and_ends_with_the_same_bits(
+    one_cell, cluster, job_of, differences, in_this_process
+):
     """In a job of four tasks, all of whose processes get the signal; a second job leaves the cell alone meanwhile."""
-    plan = one_cell(300)
+    plan = one_cell(200)
     cell = plan()
     for _ in range(2):
         assert main(["run", "small.yaml", *SLURM]) == 0
@@ -227,13 +229,14 @@ def test_a_preempted_job_saves_is_requeued_and_ends_with_the_same_bits(one_cell,
     assert (cluster / "scontrol.txt").read_text() == "requeue 4711\n", out
     state = state_of(cell)
     assert (state.word, state.summary["rounds"]) == ("stopped", state.rounds)
-    assert 10 < state.rounds < 300
+    assert 10 < state.rounds < 200
     again = job_of(4711)
     out, _ = again.communicate(timeout=300)
     assert again.returncode == 0, out
     assert "Gossip, IID, seed 0: done" in out
     assert len(list((cell.folder / "run").iterdir())) == 1
-    assert main(["run", "small.yaml", "--to", "alone"]) == 0
+    with in_this_process():
+        assert main(["run", "small.yaml", "--to", "alone"]) == 0
     assert differences(cell, plan("alone")) == []
 
 

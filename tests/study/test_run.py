@@ -1,5 +1,6 @@
 """`dfl-study` from its words to its exit code, with real runs."""
 
+import contextlib
 import json
 import signal
 import subprocess
@@ -57,8 +58,9 @@ def start():
         process.communicate()
 
 
-def test_a_study_runs_and_makes_its_table(study_of, tmp_path, capsys, in_this_process):
-    """One of its cells was run before, the others are processes of their own."""
+@pytest.mark.parametrize("where", ["here", pytest.param("in processes of their own", marks=pytest.mark.slow)])
+def test_a_study_runs_and_makes_its_table(study_of, tmp_path, capsys, in_this_process, where):
+    """One of its cells was run before; `test_cluster.py` has one that is a process."""
     wrong = {"model": {"on_divergence": "stop", "optimizer.lr": 1e30}}
     local = {"Local": {"selection.k": 0}}
     study_of(rows=local, columns={"IID": {}})
@@ -66,7 +68,8 @@ def test_a_study_runs_and_makes_its_table(study_of, tmp_path, capsys, in_this_pr
         assert main(["run", "small.yaml"]) == 0
     said(capsys)
     study_of(rows={"Gossip": {}, **local, "Wrong": wrong}, columns={"IID": {}})
-    code = main(["run", "small.yaml", "-j", "2"])
+    with in_this_process() if where == "here" else contextlib.nullcontext():
+        code = main(["run", "small.yaml", "-j", "2"])
     out, err = said(capsys)
     assert code == 2
     assert "2/3 cells done · 0 running · 1 failed" in out
