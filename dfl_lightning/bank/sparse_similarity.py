@@ -10,7 +10,7 @@ from torch import Tensor
 from dfl_lightning.bank.mixing import block_width
 from dfl_lightning.utils.thread_pool import Workers
 
-STRIP_BYTES = 2**28
+STRIP_BYTES = 2**27
 """How much of the rows, in float32, makes a strip: what several processes send each other at once."""
 
 LEAST_WIDTH, MAX_WIDTH = 128, 1024
