@@ -13,8 +13,11 @@ from dfl_lightning.checkpoints.history import CHANGED, FORKED, settings_text
 from dfl_lightning.checkpoints.history import changes as changes_of
 from dfl_lightning.report.reading import Run
 
-_MOST_WORDS = 3
-"""Settings that a method's name may list."""
+_LONGEST = 40
+"""Letters of a name with all settings that differ; if one is longer, names have only those that tell them apart."""
+
+_FIRST = ("topology", "selection", "threshold", "substitution", "aggregation", "dropout", "outgoing", "objective")
+"""Settings that come first in a name; those of training and data follow, and those that change no model come last."""
 
 
 @dataclass
@@ -37,8 +40,8 @@ class Method:
 
     @property
     def is_local(self) -> bool:
-        """Whether no client received anything."""
-        return all(not np.nansum(run.metrics.get("bytes_received", np.array([1.0]))) for run in self.runs)
+        """Whether clients train alone."""
+        return all(_is_local(run) for run in self.runs)
 
     @property
     def seeds(self) -> list[Any]:
@@ -104,7 +107,7 @@ def names_for_colours(methods: Sequence[Method]) -> list[str]:
 
 def base_name(run: Run) -> str:
     """What the run's method is called, from its policies."""
-    if not np.nansum(run.metrics.get("bytes_received", np.array([1.0]))):
+    if _is_local(run):
         return "Local"
     chosen = {key: _class_name(run.config.get(key)) for key in ("selection", "threshold", "substitution", "objective")}
     policies = set(run.summary.get("policies", [])) | set(chosen.values())
@@ -115,6 +118,15 @@ def base_name(run: Run) -> str:
     if server and chosen["selection"] in ("", "Gossip"):
         return "FedAvg"
     return chosen["selection"] or next(iter(run.summary.get("policies", [])), "") or run.path.parent.name or "run"
+
+
+def _is_local(run: Run) -> bool:
+    """Whether no client received anything, for another reason than that all others had diverged."""
+    if np.nansum(run.metrics.get("bytes_received", np.array([1.0]))):
+        return False
+    selection = run.config.get("selection")
+    none_wanted = isinstance(selection, dict) and (selection.get("init_args") or {}).get("k") == 0
+    return none_wanted or not run.diverged.get("client", np.array([])).size
 
 
 _NAMES = (
@@ -179,21 +191,52 @@ def _tell_apart(methods: list[Method]) -> None:
         same = [method for method in methods if method.name == name]
         if len(same) < 2:
             continue
-        settings = [{"settings": settings_text(_settings(m.runs[0]))} for m in same]
-        differing: dict[str, None] = {}
-        for other in settings[1:]:
-            differing.update(dict.fromkeys(changes_of(settings[0], other)))
-        for number, method in enumerate(same):
-            other = settings[1] if number == 0 else settings[0]
-            values = changes_of(settings[number], other)
-            words = [f"{key.rpartition('.')[2]} = {_short(values[key][0])}" for key in differing if key in values]
+        for method, words in zip(same, _differences([settings_text(_settings(m.runs[0])) for m in same]), strict=True):
             if words:
-                method.name = f"{name} ({', '.join(words[:_MOST_WORDS])})"
+                method.name = f"{name} ({words})"
     seen: dict[str, int] = {}
     for method in methods:
         seen[method.name] = seen.get(method.name, 0) + 1
         if seen[method.name] > 1:
             method.name = f"{method.name} ({seen[method.name]})"
+
+
+def _differences(texts: Sequence[str]) -> list[str]:
+    """The settings of each method in which some of them differ, in words: as many as its name has room for.
+
+    Args:
+        texts: the settings of at least two methods.
+    """
+    settings = [{"settings": text} for text in texts]
+    values: list[dict[str, Any]] = [{} for _ in texts]
+    for number, other in enumerate(settings[1:], 1):
+        for key, (here, first) in changes_of(other, settings[0]).items():
+            values[number][key] = here
+            for before in values:
+                before.setdefault(key, first)
+    keys = [key for key in values[0] if key.rpartition(".")[0] not in values[0]]  # arguments go with their class
+    keys.sort(key=lambda key: _place(key.partition(".")[0]))
+    keys = [key for key in keys if _place(key.partition(".")[0]) <= len(_FIRST)] or keys
+    shown = [", ".join(_word(key, of_method[key]) for key in keys) for of_method in values]
+    if max(map(len, shown)) <= _LONGEST:
+        return shown
+    telling: list[str] = []
+    while _number_of_kinds(values, telling) < _number_of_kinds(values, keys):
+        telling.append(max(keys, key=lambda key: _number_of_kinds(values, [*telling, key])))
+    more = ", …" if len(telling) < len(keys) else ""
+    return [", ".join(_word(key, of_method[key]) for key in telling) + more for of_method in values]
+
+
+def _place(group: str) -> int:
+    return _FIRST.index(group) if group in _FIRST else len(_FIRST) + (group not in ("model", "data", "trainer"))
+
+
+def _number_of_kinds(values: Sequence[dict[str, Any]], keys: Sequence[str]) -> int:
+    return len({tuple(repr(of_method[key]) for key in keys) for of_method in values})
+
+
+def _word(key: str, value: Any) -> str:
+    return f"{key.rpartition('.')[2]} = {_short(value)}"
 
 
 def _short(value: Any) -> str:

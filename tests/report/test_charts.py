@@ -1,5 +1,6 @@
 """The charts as data: what they draw is what the files say. How they look is tested in test_page.py."""
 
+import re
 from xml.etree import ElementTree
 
 import numpy as np
@@ -17,6 +18,15 @@ from dfl_lightning.report.page.pictures import rows_of
 
 def named(name, **more):
     return {"selection": {"class_path": name}, **more}
+
+
+def texts_of(spec):
+    """All words of a picture."""
+    return [
+        part.text
+        for part in ElementTree.fromstring(vl_convert.vegalite_to_svg(spec)).iter()
+        if part.tag.endswith("text")
+    ]
 
 
 @pytest.fixture
@@ -69,8 +79,10 @@ def test_simulated_time_is_added_up_already(tmp_path, make_run):
         rows = [f"{line},{number!r}" for line, number in zip(lines, seconds, strict=True)]
         (folder / "metrics.csv").write_text("\n".join([f"{head},simulated_seconds", *rows]) + "\n")
         found.append(read_run(folder))
-    rows = rows_of(report.accuracy_by_time(found).to_dict())
+    spec = report.accuracy_by_time(found).to_dict()
+    rows = rows_of(spec)
     assert [row["cost"] for row in rows] == [2, 3, 7.5, 8]
+    assert {"2", "4", "6", "8"} <= set(texts_of(spec))
     assert [row["accuracy"] for row in rows] == [10, 20, 30, 40]
 
 
@@ -105,6 +117,52 @@ def test_similarities_are_a_row_of_the_table_for_each_client(tmp_path, make_run)
         for column, other in enumerate(order)
         if not np.isnan(values[client, other])
     }
+
+
+@pytest.mark.parametrize("seconds", [20.0, 2e5])
+def test_the_marks_of_an_axis_are_plain_numbers(tmp_path, make_run, seconds):
+    folder = make_run(tmp_path / "run", [[0.1], [0.2], [0.3]], config=named("Ours"), received=1e10 * seconds)
+    head, *lines = (folder / "metrics.csv").read_text().splitlines()
+    rows = [f"{line},{seconds * (number + 1)!r}" for number, line in enumerate(lines)]
+    (folder / "metrics.csv").write_text("\n".join([f"{head},simulated_seconds", *rows]) + "\n")
+    for chart in (report.accuracy_by_time, report.accuracy_by_bytes):
+        assert not [text for text in texts_of(chart([read_run(folder)]).to_dict()) if re.fullmatch(r"[\d.]+e.*", text)]
+
+
+def test_a_long_name_leaves_room_for_the_lines(tmp_path, make_run):
+    name = "A method whose name has more letters than a chart has room for"
+    runs = [read_run(make_run(tmp_path / str(i), [[0.4, 0.6]] * (3 + i), config=named(f"M{i}"))) for i in (0, 1)]
+    methods = find_methods(runs, [name, "B"])
+    spec = report.learning_curves(methods).to_dict()
+    assert [text for text in texts_of(spec) if text.startswith("A method")] == ["A method whose name has…  50.0"] * 2
+    backgrounds = re.findall(r'class="background"[^>]* d="M[^h]*h([\d.]+)', vl_convert.vegalite_to_svg(spec))
+    plot = max(float(width) for width in backgrounds)
+    assert 250 < plot < 500
+    assert name in str(rows_of(spec))
+
+
+def test_a_stored_update_is_no_client_that_stands_in(tmp_path, make_run):
+    """Of client 1; the entry 3 + 1 is its stored update, as `Stale` mixes it."""
+    stored, other = [(1, 3, 1, 4 + 1)], [(1, 3, 1, 2)]
+    specs = []
+    for number, stand_ins in enumerate((stored, other)):
+        folder = make_run(tmp_path / str(number), [[0.5] * 3] * 3, dropouts=[(1, 1)], stand_ins=stand_ins)
+        specs.append(report.dropouts(read_run(folder)).to_dict())
+    assert [{row["state"] for row in rows_of(spec)} for spec in specs] == [{"down"}, {"down", "stands in"}]
+    assert ["clients it stands in for" in texts_of(spec) for spec in specs] == [False, True]
+
+
+def test_an_arrow_ends_beside_a_server(tmp_path, make_run):
+    """Not under the square, whose sides are 18 pixels from its middle."""
+    links = [(r, 5, j, 0.2, True, False) for r in (0, 1) for j in range(5)]
+    run = read_run(make_run(tmp_path / "run", [[0.5] * 5] * 2, links))
+    svg = vl_convert.vegalite_to_svg(report.collaboration_graph(run).to_dict())
+    heads = re.findall(r"translate\(([\d.]+),([\d.]+)\) rotate", svg)
+    places = np.array([[float(x) for x in head] for head in heads])
+    assert len(places) == 5
+    apart = np.abs(places - 240 * (475 / 480)).max(1)
+    assert (apart > 18 + 2).all()
+    assert (apart < 18 + 12).all()
 
 
 def test_a_chart_of_what_is_not_there_is_a_sentence(runs, tmp_path, make_run):

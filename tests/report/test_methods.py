@@ -29,6 +29,25 @@ def test_methods_of_one_name_are_told_apart_by_their_settings(tmp_path, make_run
     assert [m.name for m in find_methods([*runs, runs[0]], ["", "a", ""])] == ["AFIND+", "a"]
 
 
+def test_a_name_has_the_class_that_differs_and_not_its_arguments(tmp_path, make_run):
+    server = {"topology": "server", "selection": {"class_path": "Gossip", "init_args": {"k": "all"}}}
+    dropout = {"class_path": "x.GroupedCount", "init_args": {"rate": 0.5, "full_first_round": True}}
+    configs = ({**server, "dropout": dropout}, {**server, "dropout": None, "monitors": ["Fairness"]})
+    runs = [read_run(make_run(tmp_path / str(i), [[0.5, 0.6]], config=c)) for i, c in enumerate(configs)]
+    assert [m.name for m in find_methods(runs)] == ["FedAvg (dropout = GroupedCount)", "FedAvg (dropout = none)"]
+
+
+def test_a_name_of_many_settings_has_those_that_tell_methods_apart(tmp_path, make_run):
+    model = {"local_epochs": 5, "batch_size": 16, "finetune_epochs": 1}
+    other, last = ({"local_epochs": epochs, "batch_size": 5, "finetune_epochs": 0} for epochs in (2, 3))
+    configs = [{**AFIND, "model": found} for found in (model, other, last)]
+    runs = [read_run(make_run(tmp_path / str(i), [[0.5, 0.6]], config=c)) for i, c in enumerate(configs)]
+    assert [m.name for m in find_methods(runs)] == [f"AFIND+ (local_epochs = {n}, …)" for n in (5, 2, 3)]
+    pair = [{**AFIND, "topology": "ring", "model": model}, {**AFIND, "topology": "complete", "model": other}]
+    runs = [read_run(make_run(tmp_path / f"p{i}", [[0.5, 0.6]], config=c)) for i, c in enumerate(pair)]
+    assert [m.name for m in find_methods(runs)] == ["AFIND+ (topology = ring, …)", "AFIND+ (topology = complete, …)"]
+
+
 def test_runs_without_configs_and_names_get_numbers(tmp_path, make_run):
     runs = [read_run(make_run(tmp_path / str(i), [[0.5] * (4 + i)], policies=["Gossip"])) for i in (0, 1)]
     assert [m.name for m in find_methods(runs)] == ["Gossip", "Gossip (2)"]
@@ -38,6 +57,18 @@ def test_who_receives_nothing_trains_alone(tmp_path, make_run):
     run = read_run(make_run(tmp_path / "run", [[0.5, 0.6]], received=0.0, config=AFIND))
     (method,) = find_methods([run])
     assert (method.name, method.is_local) == ("Local", True)
+
+
+def test_a_method_whose_clients_have_all_diverged_is_no_training_alone(tmp_path, make_run):
+    """They received nothing, but another method is not compared with them as with a baseline."""
+    both = [(r, i) for r in range(2) for i in range(2)]
+    found = []
+    for k in (0, 5):
+        config = {"selection": {"class_path": "Gossip", "init_args": {"k": k}}}
+        folder = make_run(tmp_path / str(k), [[0.1, 0.1]] * 2, received=0.0, config=config, diverged=both)
+        found += find_methods([read_run(folder)])
+    assert [(method.name, method.is_local) for method in found] == [("Local", True), ("Gossip", False)]
+    assert found[1].notes == ["seed 0: the training of 2 clients diverged"]
 
 
 def test_pairs_have_the_same_seed_and_the_same_test_images(tmp_path, make_run):
@@ -86,7 +117,7 @@ def test_a_clear_difference_is_said_and_an_unclear_one_is_not(tmp_path, make_run
     words = verdict(tmp_path, make_run, Best=[0.9, 0.91, 0.92], Clear=[0.8, 0.812, 0.818], Near=[0.95, 0.8, 0.9])
     assert words.startswith("Best ends at 91.0 ± 1.0 % test accuracy (3 seeds).")
     assert "Clear is 10.0 points lower" in words
-    assert "The seeds do not tell it from Near (3 common seeds, 95 % interval" in words
+    assert "The seeds show no clear difference to Near (3 common seeds, 95 % interval" in words
 
 
 def test_the_gain_over_training_alone_is_said(tmp_path, make_run):

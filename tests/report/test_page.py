@@ -4,6 +4,7 @@ import base64
 import io
 import json
 import re
+import shutil
 
 import numpy as np
 import pytest
@@ -252,6 +253,75 @@ def test_a_server_run_shows_who_stands_in_for_whom(page, open_page):
     assert seen.page.locator("#heat").is_hidden()
     assert "1 client down, 1 with a stand-in" in seen.page.locator("#state").inner_text()
     assert seen.console == []
+
+
+CUT = """[...document.querySelectorAll('figure .chart svg')].flatMap((svg) => {
+  const { left, right } = svg.getBoundingClientRect();
+  return [...svg.querySelectorAll('text')].filter((text) => {
+    const box = text.getBoundingClientRect();
+    return box.width && (box.left < left - 1 || box.right > right + 1);
+  }).map((text) => text.textContent);
+})"""
+PLOTS = """[...document.querySelectorAll('figure:not(.square) .chart svg')].map((svg) => {
+  const widths = [...svg.querySelectorAll('.background')].map((path) => path.getBoundingClientRect().width);
+  return Math.max(...widths) / svg.getBoundingClientRect().width;
+})"""
+
+
+@pytest.mark.parametrize("width", [1440, 390])
+def test_long_names_are_not_cut_by_the_side_and_leave_room_for_the_lines(runs, tmp_path, make_run, open_page, width):
+    """Also where a line ends before the others."""
+    name = "A method whose name has more letters than a chart has room for"
+    config = {"selection": {"class_path": "mine.Brief"}}
+    with np.load(runs["ours 0"] / "split.npz") as split:
+        images = split["test_indices"]
+    short = make_run(tmp_path / "short", np.full((5, 8), 0.5), test_images=images, config=config, clusters=CLUSTERS)
+    for folder in (runs["ours 0"], short):
+        found = tmp_path / f"{folder.name} with columns"
+        shutil.copytree(folder, found)
+        head, *lines = (found / "metrics.csv").read_text().splitlines()
+        rows = [f"{line},{0.2 + 0.01 * number},{0.1 / (1 + number)}" for number, line in enumerate(lines)]
+        (found / "metrics.csv").write_text("\n".join([f"{head},neighbour_recall,test_acc_variance", *rows]) + "\n")
+    named = [f"{name}={tmp_path / '0 with columns'}", f"{name[2:]}={tmp_path / 'short with columns'}"]
+    seen = open_page(write_report([*named, runs["alone 0"]], tmp_path / "page.html"), width)
+    assert seen.page.locator("#why figure .chart svg").count() >= 3
+    assert seen.page.evaluate(CUT) == []
+    assert min(seen.page.evaluate(PLOTS)) > 0.4
+    assert "5 rounds: method whose name" in seen.page.locator("#verdict caption").first.inner_text()
+    assert seen.console == []
+
+
+def test_servers_have_numbers_where_there_are_several(tmp_path, make_run, open_page):
+    links = [(r, 4 + i % 2, i, 0.5, True, False) for r in (0, 1) for i in range(4)]
+    seen = open_page(write_report([make_run(tmp_path / "run", np.full((2, 4), 0.5), links)]))
+    seen.page.click("#links summary")
+    rows = seen.page.locator("#links tbody tr")
+    assert [rows.nth(i).locator("td").first.inner_text() for i in range(rows.count())] == ["server 0", "server 1"]
+    assert "S: servers" in seen.page.locator("#legend").inner_text()
+    assert seen.page.locator("#reading").inner_text() == "Arrows lead from the sender to the receiver."
+
+
+def test_the_numbers_of_similarities_are_a_matrix(tmp_path, make_run, open_page):
+    folder = make_run(tmp_path / "run", np.full((2, 3), 0.5))
+    values = np.array([[[1, 0.5, 0.25], [0.5, 1, np.nan], [0.25, 0.75, 1]]])
+    np.savez(folder / "comparisons.npz", rounds=[1], similarity=values, threshold=np.zeros((1, 3)))
+    seen = open_page(write_report([folder]))
+    part = seen.page.locator("details[data-of=similarities-1]")
+    part.locator("summary").click()
+    cells = part.locator("tr").evaluate_all("rows => rows.map((row) => [...row.cells].map((cell) => cell.textContent))")
+    assert cells[0] == ["client", "similarity 0", "similarity 1", "similarity 2"]
+    assert cells[1:] == [["0", "1", "0.5", "0.25"], ["1", "0.5", "1", ""], ["2", "0.25", "0.75", "1"]]
+    assert seen.console == []
+
+
+def test_lines_of_a_command_do_not_end_within_an_option(tmp_path, make_run, open_page):
+    command = "dfl-fit --config mine --selection.nu=0.4 " + " ".join(f"--monitors.option_{n} {n}" for n in range(20))
+    folder = make_run(tmp_path / "run", np.full((2, 3), 0.5), commands=[(0, command)])
+    seen = open_page(write_report([folder]), 390)
+    options = seen.page.locator(".typed code span")
+    assert options.all_inner_texts() == [word.partition("=")[0] for word in command.split() if word.startswith("--")]
+    assert set(options.evaluate_all("spans => spans.map((span) => span.getClientRects().length)")) == {1}
+    assert seen.page.locator(".typed code").inner_text() == command
 
 
 def test_keys_move_the_round_a_client_is_picked_and_the_theme_keeps_both(page, open_page, redrawn):

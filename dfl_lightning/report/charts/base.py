@@ -168,29 +168,75 @@ def spread_out(positions: Sequence[float], gap: float, low: float, high: float) 
 
 
 def end_labels(
-    rows: Sequence[Row], names: Sequence[str], y: str, domain: Sequence[float], x: str, height: int = HEIGHT
-) -> Any:
-    """Names at the ends of lines, in their colours, spread so that none covers another.
+    rows: Sequence[Row],
+    names: Sequence[str],
+    y: str,
+    domain: Sequence[float],
+    x: str,
+    height: int = HEIGHT,
+    letters: int = 24,
+    ends: Sequence[float] | None = None,
+) -> list[Any]:
+    """Names at the ends of lines, in their colours, spread so that none covers another, with a rim around each letter.
+
+    A name for which the chart has no room after the end of its line stands at the side of the chart.
 
     Args:
-        rows: a row a line: `method`, `text`, and where the line ends.
+        rows: a row a line: `method`, where the line ends, and where wanted what stands `after` its name.
         names: of all methods.
         y: the field of the end.
         domain: of the axis.
         x: the field of the end's other coordinate.
         height: of the chart.
+        letters: of a name; the others are left out.
+        ends: both ends of the other axis, which is logarithmic; default: 0 and the last end of a line.
     """
     alt = altair()
     gap = (domain[1] - domain[0]) * 16 / (height - 50)
     places = spread_out([row[y] for row in rows], gap, domain[0], domain[1])
-    placed = [{**row, "label_y": place} for row, place in zip(rows, places, strict=True)]
-    return (
-        alt.Chart(data(placed))
-        .mark_text(align="left", dx=8, fontSize=12, fontWeight=600, clip=False)
-        .encode(
-            x=alt.X(f"{x}:Q"),
-            y=alt.Y("label_y:Q").scale(domain=list(domain)),
-            text=alt.Text("text:N"),
-            color=method_colour(names),
-        )
+    most = ends[1] if ends else max((row[x] for row in rows), default=0)
+    placed = []
+    for row, place in zip(rows, places, strict=True):
+        after = row.get("after", "")
+        label, brief = (f"{short(row['method'], most_letters)}{after}" for most_letters in (letters, _BRIEF))
+        part = math.log(row[x] / ends[0]) / math.log(most / ends[0]) if ends else row[x] / (most or 1)
+        at = row[x] if (1 - part) * _NARROW > len(label) * _LETTER else most
+        placed.append({"method": row["method"], "label": label, "brief": brief, "label_x": at, "label_y": place})
+    base = alt.Chart(data(placed)).encode(
+        x=alt.X("label_x:Q"), y=alt.Y("label_y:Q").scale(domain=list(domain)), text=alt.Text("label:N")
     )
+    return with_rim(base, {"color": method_colour(names)}, align="left", dx=8, fontSize=12, fontWeight=600, clip=False)
+
+
+_BRIEF = 12
+"""Letters of a name on a phone: the page shows the field `brief` there."""
+
+_NARROW, _LETTER = 300, 7.5
+"""The least width of a chart beside its labels, and that of a letter, in pixels."""
+
+
+def with_rim(base: Any, encoding: dict[str, Any], **look: Any) -> list[Any]:
+    """Text that stays legible where lines run under it: a layer in the background's colour, and the text.
+
+    Args:
+        base: a chart with the places and texts.
+        encoding: of the text alone.
+        look: of both.
+    """
+    style = look.pop("style", None)
+    text = base.mark_text(style=style, **look) if style else base.mark_text(**look)
+    return [base.mark_text(style="rim", **look), text.encode(**encoding)]
+
+
+def short(name: str, letters: int) -> str:
+    """A name of at most so many letters.
+
+    Args:
+        name: any.
+        letters: 2 or more.
+
+    Examples:
+        >>> short("Gossip (k = 5, within = cluster)", 16)
+        'Gossip (k = 5…'
+    """
+    return name if len(name) <= letters else f"{name[: letters - 1].rstrip(' ,=(')}…"

@@ -18,6 +18,7 @@ from dfl_lightning.report.charts.base import (
     method_colour,
     method_dash,
     per_cent_axis,
+    with_rim,
 )
 from dfl_lightning.report.methods import Method, as_methods, names_for_colours, seed_of
 from dfl_lightning.report.over_seeds import last_of_clients, paired, thinned
@@ -44,7 +45,7 @@ def sorted_clients(runs: Sequence[Run | Method]) -> Any:
         most = max(most, count)
         for rank in thinned(count):
             rows.append({"method": method.name, "rank": int(rank) + 1, "accuracy": round(float(ranks[rank]), 3)})
-        ends.append({**rows[-1], "text": method.name})
+        ends.append(rows[-1])
     if not rows:
         raise UserError("no run was evaluated on test data")
     domain = bounds([row["accuracy"] for row in rows])
@@ -60,7 +61,8 @@ def sorted_clients(runs: Sequence[Run | Method]) -> Any:
     )
     tips = [alt.Tooltip("method:N"), alt.Tooltip("rank:Q", title="place"), alt.Tooltip("accuracy:Q", format=".1f")]
     spots = base.mark_point(opacity=0, size=90, filled=True).encode(x=x, y=y, tooltip=tips)
-    return finished(alt.layer(shade, line, spots, end_labels(ends, names, "accuracy", domain, "rank")))
+    labels = end_labels(ends, names, "accuracy", domain, "rank")
+    return finished(alt.layer(shade, line, spots, *labels))
 
 
 def gain_over_local(runs: Sequence[Run | Method], local: Run | Method | None = None) -> Any:
@@ -83,8 +85,8 @@ def gain_over_local(runs: Sequence[Run | Method], local: Run | Method | None = N
     names = names_for_colours(methods)
     shown = [name for name in names if any(row["method"] == name for row in rows)]
     base = alt.Chart(data(_piles(rows)))
-    y = alt.Y("method:N").scale(domain=shown).axis(title=None, labelFontSize=12, labelLimit=150)
-    x = alt.X("gain:Q").axis(title="points of test accuracy above training alone", grid=True, tickCount=7)
+    y = alt.Y("method:N").scale(domain=shown).axis(title=None, labelFontSize=12)
+    x = alt.X("gain:Q").axis(title="points above training alone", grid=True, tickCount=7)
     tips = [alt.Tooltip("method:N"), alt.Tooltip("gain:Q", format="+.1f"), alt.Tooltip("number:Q", title="clients")]
     size = alt.Size("number:Q").scale(type="linear", domainMin=0, range=[0, 460]).legend(None)
     dots = base.mark_point(filled=True, opacity=0.6).encode(
@@ -99,8 +101,8 @@ def gain_over_local(runs: Sequence[Run | Method], local: Run | Method | None = N
         means.append({"method": name, "gain": float(np.mean(of_method)), "text": f"{np.mean(of_method):+.1f}{worse}"})
     mean = alt.Chart(data(means))
     ticks = mean.mark_tick(style="zero", thickness=2.5, size=34).encode(x=x, y=y)
-    texts = mean.mark_text(style="strong", dy=-24).encode(x=x, y=y, text=alt.Text("text:N"))
-    return finished(alt.layer(zero, dots, ticks, texts), height=max(120, 76 * len(shown)))
+    texts = with_rim(mean.encode(x=x, y=y, text=alt.Text("text:N")), {}, style="strong", dy=-24)
+    return finished(alt.layer(zero, dots, ticks, *texts), height=max(120, 76 * len(shown)))
 
 
 def gains(methods: Sequence[Method], alone: Method) -> list[dict[str, Any]]:

@@ -58,9 +58,9 @@ def _accuracy_by(runs: Sequence[Run | Method], column: str, unit: float, title: 
         last = curve[-1]
         if last["cost"] > 0:
             rows += [row for row in curve if row["cost"] > 0 or not log]
-            ends.append({**last, "text": f"{method.name}  {last['accuracy']:.1f}"})
+            ends.append({**last, "after": f"  {last['accuracy']:.1f}"})
         else:
-            flat.append({**last, "text": f"{method.name}  {last['accuracy']:.1f}, 0 MB"})
+            flat.append({**last, "after": f"  {last['accuracy']:.1f}, 0 MB"})
     if not rows and not flat:
         raise UserError("no run was evaluated on test data")
     least = min((row["cost"] for row in rows), default=0.1 if log else 0.0)
@@ -71,7 +71,11 @@ def _accuracy_by(runs: Sequence[Run | Method], column: str, unit: float, title: 
     values = [row["accuracy"] for row in rows]
     domain = bounds([*sorted(values)[len(values) // 25 :], *(row["accuracy"] for row in flat)])
     scale = {"type": "log", "base": 10} if log else {}
-    x = alt.X("cost:Q").axis(title=title, tickCount=5, format="~g").scale(domain=domain_x, nice=False, **scale)
+    x = (
+        alt.X("cost:Q")
+        .axis(title=title, tickCount=5, format=",~r" if log else ",f")
+        .scale(domain=domain_x, nice=False, **scale)
+    )
     y = alt.Y("accuracy:Q").axis(per_cent_axis()).scale(domain=domain)
     colour = method_colour(names)
     tips = [
@@ -91,7 +95,7 @@ def _accuracy_by(runs: Sequence[Run | Method], column: str, unit: float, title: 
         start = alt.X("from:Q").scale(domain=domain_x, nice=False, **scale)
         rule = alt.Chart(data(flat)).mark_rule(strokeWidth=2, strokeDash=[6, 4])
         layers.append(rule.encode(x=start, x2=alt.X2("cost:Q"), y=y, color=colour))
-    layers.append(end_labels([*ends, *flat], names, "accuracy", domain, "cost"))
+    layers += end_labels([*ends, *flat], names, "accuracy", domain, "cost", ends=domain_x if log else None)
     return finished(alt.layer(*layers))
 
 

@@ -42,7 +42,7 @@ def learning_curves(runs: Sequence[Run | Method], column: str = "test_acc") -> A
             rows.append({"method": method.name, "round": int(r), "mean": round(mean, 3), "sd": _rounded(sd)})
         if len(curve["round"]):
             last = {"method": method.name, "round": int(curve["round"][-1]), "mean": float(curve["mean"][-1] * 100)}
-            ends.append({**last, "text": f"{method.name}  {last['mean']:.1f}"})
+            ends.append({**last, "after": f"  {last['mean']:.1f}"})
     if not rows:
         raise UserError(f"no run has numbers in the column {column}")
     for row in rows:
@@ -67,7 +67,7 @@ def learning_curves(runs: Sequence[Run | Method], column: str = "test_acc") -> A
     )
     line = base.mark_line(strokeWidth=2, clip=True).encode(x=x, y=y, color=colour, strokeDash=method_dash(names))
     spots = base.mark_point(opacity=0, size=90, filled=True, clip=True).encode(x=x, y=y, tooltip=tooltip)
-    layers = [line, spots, end_labels(ends, names, "mean", domain, "round")]
+    layers = [line, spots, *end_labels(ends, names, "mean", domain, "round")]
     return finished(alt.layer(*([band] if with_band else []), *layers))
 
 

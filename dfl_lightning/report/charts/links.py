@@ -44,7 +44,10 @@ HEAD, SERVER = 34, 1300
 """Areas of an arrowhead and of a server."""
 
 AROUND = 0.62
-"""Distance of a link's end from a node, as a multiple of the root of the node's area."""
+"""Distance of a link's end from a client, as a multiple of the root of its area."""
+
+BESIDE = 5
+"""Pixels between a link's end and a server, a square."""
 
 NAMED, LISTED = 60, 40
 """Up to so many nodes the graph, and the matrix, have their names."""
@@ -147,7 +150,15 @@ def mark_areas(number: int) -> dict[str, float]:
 
 def look() -> dict[str, Any]:
     """What the page's own drawing has in common with the pictures."""
-    sizes = {"span": SPAN, "widths": WIDTHS, "gap": ASIDE, "around": AROUND, "head": HEAD, "server": SERVER}
+    sizes = {
+        "span": SPAN,
+        "widths": WIDTHS,
+        "gap": ASIDE,
+        "around": AROUND,
+        "beside": BESIDE,
+        "head": HEAD,
+        "server": SERVER,
+    }
     shapes = {"shapes": SHAPES, "cross": CROSS, "triangle": TRIANGLE, "dashes": _DASHES}
     return {**sizes, **shapes, "named": NAMED, "listed": LISTED}
 
@@ -162,7 +173,12 @@ def graph_chart(rows: Sequence[Row], points: Sequence[Row]) -> Any:
     alt, number = altair(), len(points)
     scale = alt.Scale(domain=[-SPAN, SPAN], nice=False, zero=False)
     area = node_area(number)
-    radius = f"({(area**0.5) * AROUND + 2:.1f} * {2 * SPAN} / width)"
+    unit, clients = f"{2 * SPAN} / width", sum(not point["server"] for point in points)
+    around, server = (
+        f"{(area**0.5) * AROUND + 2:.1f}",
+        f"({SERVER**0.5 / 2 + BESIDE:.1f} / max(abs(datum.ux), abs(datum.uy)))",
+    )
+    start, end = (f"((datum.{node} < {clients} ? {around} : {server}) * {unit})" for node in ("sender", "receiver"))
     base = (
         alt.Chart(data(rows))
         .transform_filter(f"datum.state != '{OWN}'")
@@ -171,12 +187,12 @@ def graph_chart(rows: Sequence[Row], points: Sequence[Row]) -> Any:
             dy="datum.ry - datum.sy",
             d="max(1e-6, sqrt(pow(datum.rx - datum.sx, 2) + pow(datum.ry - datum.sy, 2)))",
         )
-        .transform_calculate(ux="datum.dx / datum.d", uy="datum.dy / datum.d", off=f"{ASIDE * 2 * SPAN} / width")
+        .transform_calculate(ux="datum.dx / datum.d", uy="datum.dy / datum.d", off=f"{ASIDE} * {unit}")
         .transform_calculate(
-            x0=f"datum.sx + datum.ux * {radius} - datum.uy * datum.off",
-            y0=f"datum.sy + datum.uy * {radius} + datum.ux * datum.off",
-            x1=f"datum.rx - datum.ux * {radius} - datum.uy * datum.off",
-            y1=f"datum.ry - datum.uy * {radius} + datum.ux * datum.off",
+            x0=f"datum.sx + datum.ux * {start} - datum.uy * datum.off",
+            y0=f"datum.sy + datum.uy * {start} + datum.ux * datum.off",
+            x1=f"datum.rx - datum.ux * {end} - datum.uy * datum.off",
+            y1=f"datum.ry - datum.uy * {end} + datum.ux * datum.off",
             angle="90 - atan2(datum.uy, datum.ux) * 180 / PI",
         )
     )
@@ -292,13 +308,15 @@ def _node_layers(points: Sequence[Row], scale: Any, area: float) -> list[Any]:
     servers = base.transform_filter("datum.server").mark_point(
         style="strong", shape="square", filled=True, size=SERVER, opacity=1
     )
-    named = base.transform_filter("datum.server").mark_text(style="id", fontSize=9)
+    clients = sum(not point["server"] for point in points)
+    word = "'server'" if len(points) == clients + 1 else f"'S' + (datum.id - {clients})"
+    named = base.transform_filter("datum.server").transform_calculate(word=word).mark_text(style="id", fontSize=9)
     layers = [
         ring.encode(**places),
         awake.encode(**places, color=colour, shape=shape, tooltip=tips),
         asleep.encode(**places, shape=shape, tooltip=tips),
         servers.encode(**places, tooltip=[alt.Tooltip("id:N", title="server")]),
-        named.encode(**places, text=alt.value("server")),
+        named.encode(**places, text=alt.Text("word:N")),
     ]
     if len(points) <= NAMED:
         on_fill = base.transform_filter("!datum.server && !datum.down").mark_text(style="id")

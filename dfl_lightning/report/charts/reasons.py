@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from dfl_lightning.report.charts.base import (
     per_cent_axis,
 )
 from dfl_lightning.report.methods import Method, as_methods, names_for_colours
+from dfl_lightning.report.network import number_of_nodes
 from dfl_lightning.report.over_seeds import over_seeds, thinned
 from dfl_lightning.report.reading import Run
 from dfl_lightning.utils.errors import UserError
@@ -59,7 +61,7 @@ def found_over_rounds(runs: Sequence[Run | Method], column: str, title: str, sha
         ]
         rows += of_method
         if of_method:
-            ends.append({**of_method[-1], "text": method.name})
+            ends.append(of_method[-1])
     if not rows:
         raise UserError(f"no run has numbers in the column {column}")
     numbers = [float(row["value"]) for row in rows]
@@ -71,8 +73,8 @@ def found_over_rounds(runs: Sequence[Run | Method], column: str, title: str, sha
     line = base.mark_line(strokeWidth=2).encode(x=x, y=y, color=method_colour(names), strokeDash=method_dash(names))
     tips = [alt.Tooltip("method:N"), alt.Tooltip("round:Q"), alt.Tooltip("value:Q", format=".3~g", title=title)]
     spots = base.mark_point(opacity=0, size=90, filled=True).encode(x=x, y=y, tooltip=tips)
-    labels = end_labels(ends, names, "value", domain, "round", 200)
-    return finished(alt.layer(line, spots, labels), width=340, height=200)
+    labels = end_labels(ends, names, "value", domain, "round", 200, letters=18)
+    return finished(alt.layer(line, spots, *labels), width=340, height=200)
 
 
 def similarities(run: Run, round: int | None = None) -> Any:
@@ -126,15 +128,14 @@ def dropouts(run: Run) -> Any:
         UserError: no client was ever down.
     """
     alt = altair()
-    down, stood = run.dropouts, run.stand_ins
+    down, stood_in = run.dropouts, stood_in_for(run)
     if not len(down.get("round", [])):
         raise UserError(f"no client was down in {run.path}")
-    number = run.summary.get("clients") or int(down["client"].max()) + 1
+    number = number_of_nodes(run)[0]
     rounds = run.metrics["round"].astype(np.int64)
     shown = rounds[thinned(len(rounds), MOST_COLUMNS)]
     order = client_order(run, number)
     place = {client: at for at, client in enumerate(order)}
-    stood_in = replaced_by(stood)
     column = {int(r): at for at, r in enumerate(shown)}
     rows: list[Row] = [
         {"round": int(r), "client": int(c), "state": "down", "for": 0}
@@ -144,14 +145,15 @@ def dropouts(run: Run) -> Any:
     rows += [
         {"round": r, "client": c, "state": "stands in", "for": len(others)}
         for (r, c), others in stood_in.items()
-        if r in column and c < number
+        if r in column
     ]
     for row in rows:
         row["x"], row["y"] = column[row["round"]], place.get(row["client"], row["client"])
     scale_y = {"domain": [-0.5, number - 0.5], "nice": False, "reverse": True}
     scale_x = {"domain": [-0.5, len(shown) - 0.5], "nice": False}
     labels = {str(at): int(r) for r, at in column.items()}
-    ticks = sorted({int(i) for i in np.linspace(0, len(shown) - 1, min(len(shown), 7))})
+    step = next(step for step in _steps() if rounds[-1] <= 8 * step)
+    ticks = sorted({int(np.abs(shown - r).argmin()) for r in range(0, int(rounds[-1]) + 1, step)})
     axis_x = alt.Axis(title="round", values=ticks, labelExpr=f"{{{_pairs(labels, ticks)}}}[datum.value]", domain=False)
     clients = {str(at): int(client) for at, client in enumerate(order)}
     every = list(range(0, number, max(1, number // 24)))
@@ -179,14 +181,19 @@ def dropouts(run: Run) -> Any:
     return finished(alt.layer(*layers), width=620, height=max(120, min(420, 15 * number)))
 
 
-def replaced_by(stood: dict[str, np.ndarray]) -> dict[tuple[int, int], set[int]]:
+def stood_in_for(run: Run) -> dict[tuple[int, int], set[int]]:
     """The clients for which each client stood in, by round and client; stored updates and means are not counted."""
     found: dict[tuple[int, int], set[int]] = {}
-    columns = (stood.get(name, np.array([], dtype=np.int64)) for name in ("round", "client", "stand_in"))
+    columns = (run.stand_ins.get(name, np.array([], dtype=np.int64)) for name in ("round", "client", "stand_in"))
     for round, client, friend in zip(*columns, strict=True):
-        if friend >= 0:
+        if 0 <= friend < number_of_nodes(run)[0]:
             found.setdefault((int(round), int(friend)), set()).add(int(client))
     return found
+
+
+def _steps() -> Iterator[int]:
+    """1, 2, 5, 10, 20, 50 and so on: rounds between two marks of an axis."""
+    return (factor * 10**power for power in count() for factor in (1, 2, 5))
 
 
 def client_order(run: Run, number: int) -> list[int]:

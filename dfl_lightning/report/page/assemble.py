@@ -106,7 +106,7 @@ def _verdict(methods: Sequence[Method], colours: dict[str, int]) -> str:
 
 
 def _caption(methods: Sequence[Method]) -> str:
-    """What the methods are tested on; what they are trained on where that differs."""
+    """What the methods are tested and trained on, and their rounds where these differ."""
     run = methods[0].runs[0]
     offsets = run.split.get("test_offsets")
     tested = ""
@@ -121,6 +121,11 @@ def _caption(methods: Sequence[Method]) -> str:
         more = f", {next(iter(trained)):,} training images"
     else:
         more = "".join(f"; training images of {', '.join(names)}: {n:,}" for n, names in trained.items())
+    rounds: dict[int, list[str]] = {}
+    for method in methods:
+        rounds.setdefault(max(len(run.metrics["round"]) for run in method.runs), []).append(method.name)
+    if len(rounds) > 1:
+        more += "".join(f"; {number} rounds: {', '.join(names)}" for number, names in sorted(rounds.items()))
     return f"{tested}{more}".lstrip(",; ")
 
 

@@ -110,6 +110,7 @@ const linked = (() => {
   function graph(element, run, look, colours) {
     const { canvas, pen, size, sharp } = paper(element, colours);
     const unit = (size - 2 * MARGIN) / (2 * look.span), around = look.around * Math.sqrt(run.area) + 2;
+    const beside = Math.sqrt(look.server) / 2 + look.beside;
     const places = run.nodes.map((node) => [MARGIN + (look.span + node.x) * unit, MARGIN + (look.span - node.y) * unit]);
     const clusters = [...new Set(run.nodes.filter((node) => !node.server).map((node) => node.cluster))].sort((a, b) => a - b);
     const place = new Map(clusters.map((cluster, index) => [cluster, index]));
@@ -128,7 +129,8 @@ const linked = (() => {
         const [sx, sy] = places[link.sender], [rx, ry] = places[link.receiver];
         const length = Math.max(1e-6, Math.hypot(rx - sx, ry - sy)), x = (rx - sx) / length, y = (ry - sy) / length;
         const aside = [y * look.gap, -x * look.gap];  // two clients that learn from each other have two lines
-        return [sx + x * around + aside[0], sy + y * around + aside[1], rx - x * around + aside[0], ry - y * around + aside[1], x, y];
+        const [from, to] = [link.sender, link.receiver].map((id) => (run.nodes[id].server ? beside / Math.max(Math.abs(x), Math.abs(y)) : around));
+        return [sx + x * from + aside[0], sy + y * from + aside[1], rx - x * to + aside[0], ry - y * to + aside[1], x, y];
       });
       const lines = shown.map((link, index) => ({
         ends: ends[index].slice(0, 4).map((number) => number * sharp),
@@ -182,7 +184,7 @@ const linked = (() => {
       for (const node of run.nodes.filter((node) => node.server)) {
         pen.fillStyle = colours.ink;
         at(pen, ...places[node.id], () => pen.fill(server));
-        write(pen, "server", ...places[node.id], 9, 700, colours.card);
+        write(pen, run.nodes.length === clients.length + 1 ? "server" : `S${node.id - clients.length}`, ...places[node.id], 9, 700, colours.card);
       }
       if (run.nodes.length > look.named) return;
       for (const node of clients) {

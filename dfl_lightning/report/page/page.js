@@ -25,15 +25,20 @@
   }
 
   // --- charts ---
+  const NARROW = 420; // pixels of a chart in which names are shorter
+  const brief = (layer) => (layer.encoding?.text?.field === "label" ? { ...layer, encoding: { ...layer.encoding, text: { ...layer.encoding.text, field: "brief" } } } : layer);
   const plain = (element, spec) => {
     const width = Math.max(220, Math.floor(element.clientWidth));
+    if (width < NARROW && spec.layer) spec = { ...spec, layer: spec.layer.map(brief) };
     const shape = element.parentElement.className;
     if (shape === "square") return { ...spec, width: Math.min(width, 480), height: Math.min(width, 480) + 20 };
     return { ...spec, width };
   };
   async function draw(element, spec) {
     if (report.views[element.id]) report.views[element.id].finalize();
-    const options = { mode: "vega-lite", actions: false, ast: true, renderer: "svg", config: data.themes[themeName()] };
+    const theme = data.themes[themeName()];
+    const config = element.clientWidth < NARROW ? { ...theme, axisY: { labelLimit: 90 } } : theme;
+    const options = { mode: "vega-lite", actions: false, ast: true, renderer: "svg", config };
     const drawn = await window.vegaEmbed(element, structuredClone(plain(element, spec)), options);
     report.views[element.id] = drawn.view;
     element.style.minHeight = "";
@@ -191,13 +196,17 @@
     slot.replaceChildren(made);
     others = setTimeout(() => addRows(made.tBodies[0], rows.slice(seen)), 150);
   }
+  function named(run, id) {
+    const clients = run.nodes.filter((node) => !node.server).length;
+    return id < clients ? `${id}` : run.nodes.length === clients + 1 ? "server" : `server ${id - clients}`;
+  }
   function roundTable() {
     const run = runs[at], entry = run.rounds[step];
     if (run.groups) {
       const rows = cellsOf(run, entry).map((cell) => [run.groups[cell.receiver], run.groups[cell.sender], cell.links, percent(cell.share)]);
       return [["receivers", "senders", "links", "share"], rows];
     }
-    const name = (id) => (run.nodes[id].server ? "server" : `${id}`);
+    const name = (id) => named(run, id);
     const down = new Set(entry.down), lines = new Map();
     for (const { receiver, sender, state, weight } of run.decoded[step]) {
       if (picked !== null && receiver !== picked && sender !== picked) continue;
@@ -220,6 +229,8 @@
     document.querySelector(".pair").classList.toggle("one", !(withGraph && withMatrix));
     byId("graph").parentElement.hidden = !withGraph;
     byId("heat").parentElement.hidden = !withMatrix;
+    const arrows = withGraph ? "Arrows lead from the sender to the receiver. " : "";
+    byId("reading").textContent = arrows + (withMatrix ? "In the matrix, rows are receivers and columns are senders." : "");
     delete report.views.graph;
     delete report.views.heat;
     if (withGraph) {
@@ -240,14 +251,14 @@
   }
   function said({ node, link, cell }) {
     const run = runs[at];
-    if (node && node.server) return [["server", node.id]];
+    if (node && node.server) return [["node", named(run, node.id)]];
     if (node) {
       const rows = [["client", node.id], ...(node.cluster < 0 ? [] : [["cluster", node.cluster]])];
       if (run.rounds[step].down.includes(node.id)) rows.push(["state", "down"]);
       if (node.falsified) rows.push(["labels", "falsified"]);
       return rows;
     }
-    const name = (id) => (run.nodes[id].server ? "server" : id);
+    const name = (id) => named(run, id);
     if (link) {
       const weight = link.weight ? [["weight", link.weight.toFixed(3)]] : [];
       return [["receiver", name(link.receiver)], ["sender", name(link.sender)], ["link", STATES[link.state]], ...weight];
@@ -261,6 +272,7 @@
     const path = (shape) => (shape === "circle" ? "M-1,0A1,1,0,1,1,1,0A1,1,0,1,1,-1,0Z" : shape === "square" ? "M-.9,-.9H.9V.9H-.9Z" : shape);
     if (clusters.length > 1)
       clusters.forEach((cluster, place) => parts.push([`<path transform="translate(9 7) scale(5.5)" fill="var(--m${place % 6})" d="${path(data.look.shapes[place % data.look.shapes.length])}"/>`, `cluster ${cluster}`]));
+    if (run.nodes.length > clients.length + 1) parts.push(['<rect x="2" width="14" height="14" fill="var(--ink)"/>', "S: servers"]);
     if (clients.some((node) => node.falsified)) parts.push(['<circle cx="9" cy="7" r="6" fill="none" stroke="var(--ink)" stroke-width="1.6"/>', "falsified labels"]);
     const states = new Set((run.decoded || []).flatMap((links) => links.map((link) => link.state)));
     const line = (state, dash) => `<path d="M0,7H20" stroke="var(--${state})" stroke-width="2.4" stroke-dasharray="${dash}"/>`;

@@ -9,6 +9,7 @@ from typing import Any
 
 from dfl_lightning.report import charts
 from dfl_lightning.report.charts.cost import SIMULATED
+from dfl_lightning.report.charts.reasons import stood_in_for
 from dfl_lightning.report.methods import Method, seed_of
 from dfl_lightning.report.page.limits import detailed
 from dfl_lightning.utils.errors import UserError
@@ -124,7 +125,7 @@ def _of_task(found: Collected, methods: list[Method], tail: str, where: str) -> 
             "cost",
             f"accuracy-by-time{tail}",
             f"Test accuracy against simulated time{where}",
-            "Seconds of computing and of transfer, as the run simulated them.",
+            "Seconds of training and transfer on devices of the given speeds.",
             "wide",
             lambda: charts.accuracy_by_time(methods),
         )
@@ -134,6 +135,7 @@ def _of_task(found: Collected, methods: list[Method], tail: str, where: str) -> 
         ("threshold", "threshold", "Participation threshold", "threshold", False),
         ("friend_accuracy", "stand-in-accuracy", "Stand-ins of the right cluster", "share, %", True),
         ("substitution_error", "substitution-error", "Substitution error", "squared length", False),
+        ("test_acc_variance", "fairness", "Variance over clients", "variance of test accuracy", False),
     ):
         found.add(
             "why",
@@ -148,14 +150,16 @@ def _of_task(found: Collected, methods: list[Method], tail: str, where: str) -> 
 _WORDS = {
     "neighbour_precision": "Share of the chosen neighbours that are of the receiver's own hidden cluster.",
     "neighbour_recall": "Share of the receiver's own hidden cluster that it chose.",
-    "threshold": "Mean over clients of the score that is enough to be learned from.",
+    "threshold": "The least score with which a neighbour is chosen, mean over clients.",
     "friend_accuracy": "Share of the dropped clients that a client of their own cluster stood in for.",
-    "substitution_error": "Of the average update, against the one without dropouts.",
+    "substitution_error": "Squared length of the average update minus the one without dropouts.",
+    "test_acc_variance": "Of their test accuracies, as shares from 0 to 1: the lower, the fairer.",
 }
 
 
 def _of_method(found: Collected, method: Method, number: int) -> None:
     run = method.runs[0]
+    stood_in = stood_in_for(run)
     seed = f"seed {seed_of(run)}"
     found.add(
         "bands",
@@ -176,8 +180,8 @@ def _of_method(found: Collected, method: Method, number: int) -> None:
     found.add(
         "dropouts",
         f"dropouts-{number + 1}",
-        f"{method.name}: which clients were down, and which stood in",
-        f"Grey cells are down. {seed[0].upper()}{seed[1:]}.",
+        f"{method.name}: which clients were down{', and which stood in' if stood_in else ''}",
+        f"Grey: down.{' Blue: up, and standing in for clients that are down.' if stood_in else ''} S{seed[1:]}.",
         "wide",
         lambda: charts.dropouts(run),
     )

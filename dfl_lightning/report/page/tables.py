@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from html import escape
 
@@ -147,10 +148,15 @@ def commands_table(methods: Sequence[Method]) -> str:
 
 def _typed(run: Run) -> str:
     if run.commands:
-        return "<br>".join(f"<code>{escape(command)}</code>" for command in run.commands)
+        return "<br>".join(f"<code>{_options_whole(command)}</code>" for command in run.commands)
     if run.config:
         return f"<code>dfl-fit --config {escape(str(run.path / 'config.yaml'))}</code> <i>(repeats it)</i>"
     return "<i>from Python</i>"
+
+
+def _options_whole(command: str) -> str:
+    """A command as HTML whose lines do not end within the name of an option."""
+    return re.sub(r"(?<!\S)--[^\s=]+", lambda option: f"<span>{option[0]}</span>", escape(command))
 
 
 def versions(methods: Sequence[Method]) -> str:

@@ -81,7 +81,7 @@ def sentences(found: Sequence[Line]) -> list[str]:
     if lower:
         words.append(f"{'; '.join(lower)}.")
     if undecided:
-        words.append(f"The seeds do not tell it from {_and(undecided)}.")
+        words.append(f"The seeds show no clear difference to {_and(undecided)}.")
     if single:
         words.append(f"With one common seed there is no verdict on the difference to {_and(single)}.")
     if unpaired:
@@ -96,7 +96,7 @@ def _against_local(line: Line) -> list[str]:
     if gain.count < 2:
         return ["With one common seed there is no verdict on the difference to training alone."]
     if not gain.is_clear:
-        return [f"The seeds do not tell it from training alone ({interval(gain)})."]
+        return [f"The seeds show no clear difference to training alone ({interval(gain)})."]
     where = "above" if gain.mean > 0 else "below"
     return [f"That is {_points(abs(gain.mean))} {where} training alone ({interval(gain)})."]
 
