@@ -4,6 +4,7 @@ What is tested is imported where it is used: xdist's first process only hands ou
 """
 
 import functools
+import gc
 import importlib
 import os
 import signal
@@ -47,6 +48,22 @@ LONG = ("cli", "study", "scripts", "report", "distributed", "docs")
 
 By itself xdist would begin with the files of many tests, and end with the few that take half a minute each:
 `--no-loadscope-reorder` in pyproject.toml."""
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection():
+    """What is imported and collected stays for good: nobody looks through it for garbage, now or in the tests."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
+def pytest_unconfigure():
+    """At the end it may go."""
+    gc.unfreeze()
 
 
 def pytest_collection_modifyitems(items):
