@@ -8,6 +8,7 @@ own model" are the same kind of thing.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -66,11 +67,19 @@ class Weights:
 
     def take(self, index: Tensor) -> Weights:
         """The weights of some of the sums, long [j], in this order."""
-        count = torch.bincount(self.jobs, minlength=len(self))
-        starts, count = (count.cumsum(0) - count)[index], count[index]
+        starts, count = (each[index] for each in self._parts)
         jobs = torch.arange(len(index)).repeat_interleave(count)
         at = starts[jobs] + torch.arange(len(jobs)) - (count.cumsum(0) - count)[jobs]
         return Weights(jobs, self.rows[at], self.shares[at], (len(index), self.shape[1]))
+
+    @cached_property
+    def _parts(self) -> tuple[Tensor, Tensor]:
+        """Where the weights of each sum begin, and how many they are, long [J] each.
+
+        Kept, for evaluations take a few sums at a time out of those of all clients.
+        """
+        count = torch.bincount(self.jobs, minlength=len(self))
+        return count.cumsum(0) - count, count
 
     def scaled(self, factors: Tensor) -> Weights:
         """Each sum times a factor, [J]."""
