@@ -11,7 +11,7 @@ from dfl_lightning.round.hosts import RunModule
 EDGE_BYTES = 275
 """What networkx needs for an edge, as measured."""
 
-CLIENT_BYTES = 8_000
+CLIENT_BYTES = 5_000
 """What Python keeps and draws for a client in a round (its lists of samples, jobs, generators), as measured."""
 
 PAIR_MATRICES = 6
