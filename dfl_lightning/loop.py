@@ -89,7 +89,13 @@ class LoggedNumbers(_ResultCollection):
 
 
 class LocalWork(_TrainingEpochLoop):
-    """The one batch of a round: `training_step` is the engine call. Step numbers are derived, never counted."""
+    """The one batch of a round: `training_step` is the engine call. Step numbers are derived, never counted.
+
+    Args:
+        trainer: of the run.
+        min_steps: least number of steps, as Lightning's loop takes it; a run has rounds instead.
+        max_steps: most steps, likewise.
+    """
 
     done = property(lambda self: self._is_training_done)  # the base also leaves on should_stop
     global_step = property(lambda self: self.trainer.fit_loop.rounds_committed)
