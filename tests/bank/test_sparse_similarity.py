@@ -66,7 +66,7 @@ def test_identical_rows_have_centred_cosine_0(compare):
 
 
 @pytest.mark.parametrize("centre", [False, True])
-def test_a_pair_does_not_depend_on_threads_nor_on_how_columns_are_cut(compare, centre, monkeypatch):
+def test_a_pair_does_not_depend_on_threads_pieces_nor_on_how_columns_are_cut(compare, centre, monkeypatch):
     rows, pairs = federation()
     one = compare(rows, pairs, True, centre)
     threads = torch.get_num_threads()
@@ -77,8 +77,14 @@ def test_a_pair_does_not_depend_on_threads_nor_on_how_columns_are_cut(compare, c
         torch.set_num_threads(threads)
     assert torch.equal(one.cosines.nan_to_num(9), other.cosines.nan_to_num(9))
     assert torch.equal(one.distances.nan_to_num(9), other.distances.nan_to_num(9))
-    monkeypatch.setattr(sparse_similarity, "MAX_WIDTH", 16)
+    monkeypatch.setattr(sparse_similarity, "PIECE", 1024)  # a receiver or a few of them at a time
+    pieces = compare(rows, pairs, True, centre)
+    assert torch.equal(one.cosines.nan_to_num(9), pieces.cosines.nan_to_num(9))
+    assert torch.equal(one.distances.nan_to_num(9), pieces.distances.nan_to_num(9))
+    for name in ("LEAST_WIDTH", "MAX_WIDTH"):
+        monkeypatch.setattr(sparse_similarity, name, 16)
     cut = compare(rows, pairs, True, centre)
+    assert not torch.equal(one.distances.nan_to_num(9), cut.distances.nan_to_num(9))  # sums in another order
     torch.testing.assert_close(cut.cosines, one.cosines, rtol=0, atol=1e-13, equal_nan=True)
 
 

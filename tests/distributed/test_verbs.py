@@ -21,7 +21,12 @@ from dfl_lightning.objectives import Objective
 from dfl_lightning.utils.errors import UserError
 
 PIECES = [
-    *((similarity, "MAX_WIDTH", 50), (sparse_similarity, "MAX_WIDTH", 50), (mixing, "BLOCK_BYTES", 1)),
+    *(
+        (similarity, "MAX_WIDTH", 50),
+        (sparse_similarity, "LEAST_WIDTH", 50),
+        (sparse_similarity, "MAX_WIDTH", 50),
+        (mixing, "BLOCK_BYTES", 1),
+    ),
     *((mixing, "EXCHANGE_BYTES", 1), (bank_engine, "COMPOSED_AT_ONCE", 5), (bank_engine, "GUEST_BYTES", 1)),
 ]
 SIZES = (9, 4, 14, 7, 5, 12, 3, 8, 6, 10, 4)
