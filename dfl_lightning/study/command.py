@@ -24,14 +24,15 @@ from dfl_lightning.utils.shipped_files import shipped
 
 EPILOG = """\
 A study file names rows (methods), columns (tasks) and seeds; docs/studies.md says how.
-FILE is a path or the name of a shipped study: dfl-study list. Everything lies in
-studies/<name>/, or where --to says. Cells go on where they were stopped or killed.
+FILE is a path or the name of a shipped study (dfl-study list names them). All files of a
+study are in studies/<name>/, or in the folder of --to. Cells that were stopped or killed
+resume from their last checkpoint.
 
-  dfl-study run digits_small --explain     how many cells, how long and how much memory
-  dfl-study run digits_small -j 2          train what is not done yet, two at a time
-  dfl-study run digits_small --slurm --slurm.timeout_min 60    the same as jobs of a cluster
-  dfl-study table digits_small             what is there so far, as Markdown
-  dfl-study report digits_small            its curves, clients and links as a page
+  dfl-study run digits_small --explain     cells, hours and memory, estimated from a few rounds
+  dfl-study run digits_small -j 2          train the cells that are not done, two at a time
+  dfl-study run digits_small --slurm --slurm.timeout_min 60    the same as jobs on a cluster
+  dfl-study table digits_small             the table of the cells that are done, as Markdown
+  dfl-study report digits_small            a page with their curves, clients and links
 """
 
 
@@ -52,18 +53,18 @@ def main(argv: Sequence[str] | None = None) -> int:
 def make_parser() -> argparse.ArgumentParser:
     """The words that the command takes."""
     parser = OneSentenceParser(
-        prog="dfl-study", description="A paper's table as one file, its cells as resumable runs.",
+        prog="dfl-study", description="Train a table of methods, tasks and seeds from one file, as resumable runs.",
         epilog=EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip
     parser.add_version()
     commands = parser.add_subparsers(metavar="COMMAND", required=True, parser_class=OneSentenceParser)
     for name, do, about in (
-        ("run", run, "train the cells that are not done yet"),
-        ("tune", tune_only, "look for the options that the file's `tune` names, and train nothing else"),
-        ("status", status, "how far each cell is"),
-        ("table", table, "the numbers, with their spread and what the paper says"),
-        ("report", report, "a page about the runs of the cells that are done"),
-        ("add-seeds", more_seeds, "add N further seeds to a study, for `run` to train"),
+        ("run", run, "train the cells that are not done"),
+        ("tune", tune_only, "run only the trials of a file with `tune`"),
+        ("status", status, "the state of each cell"),
+        ("table", table, "mean and standard deviation of each cell, beside the published numbers"),
+        ("report", report, "a page with curves, clients and links of the cells that are done"),
+        ("add-seeds", more_seeds, "add N further seeds to a study; `run` trains them"),
         ("list", list_studies, "the shipped studies"),
     ):
         one = commands.add_parser(name, help=about, description=f"{about[0].upper()}{about[1:]}.")
@@ -75,22 +76,26 @@ def make_parser() -> argparse.ArgumentParser:
             one.add_argument("number", metavar="N", type=int, help="how many")
         one.add_argument("--to", metavar="DIR", help="the study's folder; default studies/<name>")
         if name != "add-seeds":
-            help = "a part of the rounds only, for example 0.1; such cells are others, and tables say so"
+            help = "a part of the rounds, for example 0.1: separate cells, marked in every table"
             one.add_argument("--scale", metavar="S", type=float, default=1.0, help=help)
         if name in ("run", "tune"):
-            help = "cells at a time; default 1, with --slurm as many as the cluster lets"
+            help = "cells at a time; default 1, with --slurm no limit"
             one.add_argument("-j", "--jobs", metavar="N", type=int, help=help)
         if name == "run":
-            one.add_argument("--explain", action="store_true", help="cells, time and memory; times a few rounds")
+            one.add_argument(
+                "--explain",
+                action="store_true",
+                help="estimate time and memory from a few rounds, and train nothing else",
+            )
             one.add_argument("--slurm", action="store_true", help="submit the cells as jobs, and return")
-            help = "an option of the jobs: timeout_min, partition, gpus_per_node, cpus_per_task, mem_gb, ..."
+            help = "options of the jobs: timeout_min, partition, gpus_per_node, cpus_per_task, mem_gb, ..."
             one.add_argument("--slurm.NAME", metavar="VALUE", help=help)
         if name == "table":
             formats = ("markdown", "csv", "latex", "png")
             one.add_argument("--format", choices=formats, default="markdown", help="default markdown")
             one.add_argument("--accuracy", metavar="NAME", help=f"one of {', '.join(ACCURACIES)}")
             one.add_argument(
-                "--out", metavar="FILE", help="where to; default the terminal, and for png the study's folder"
+                "--out", metavar="FILE", help="output file; default the terminal, for png the study's folder"
             )
         if name == "report":
             one.add_argument("--out", metavar="FILE", help="the page; default report.html in the study's folder")
@@ -98,7 +103,7 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def run(words: argparse.Namespace) -> int:
-    """Train what is not done yet; then the table."""
+    """Train the cells that are not done; then print the table."""
     from dfl_lightning.study.checking import check
     from dfl_lightning.study.progress import Progress
     from dfl_lightning.study.running import Stops, run_cells

@@ -202,10 +202,10 @@ def _run_command(command: str, words: Sequence[str]) -> NoReturn:
     leave(getattr(main, command))
 
 
-def print_into(output: int) -> None:
+def print_into(output: int, errors: int | None = None) -> None:
     """Standard output and error of a fork; new ones, since a file may have been what is a pipe now."""
-    for descriptor, name in ((1, "stdout"), (2, "stderr")):
-        os.dup2(output, descriptor)
+    for descriptor, name, target in ((1, "stdout", output), (2, "stderr", output if errors is None else errors)):
+        os.dup2(target, descriptor)
         setattr(sys, name, open(descriptor, "w", closefd=False))  # noqa: SIM115
 
 

@@ -3,15 +3,18 @@
 Everything runs in one process of its own, since a class that exists once is seen by every parser after it.
 """
 
+import contextlib
+import importlib
+import io
 import json
 import os
-import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import yaml
+from forked import Forked
 
+from dfl_lightning.cli import command as cli
 from dfl_lightning.cli.registry import GROUPS, LIBRARY_GROUPS, NESTED_GROUPS, shipped_classes
 from dfl_lightning.utils.shipped_files import shipped
 
@@ -26,19 +29,21 @@ for group in (*GROUPS, *LIBRARY_GROUPS):
         vars()[name] = type(name, (shipped,), {"__module__": __name__, "__doc__": "My own."})
 '''
 
-MAIN = """
-import contextlib, io, json, sys
-from dfl_lightning.cli import command as cli
-import own
 
-def told(words):
+def say_all():
+    """All commands, in a process in which every shipped class has a namesake; prints what each said."""
+    os.environ["DFL_DEBUG"] = ""
+    sys.path.insert(0, os.getcwd())
+    importlib.import_module("own")
+    print(json.dumps([said(words) for words in COMMANDS.values()]))
+
+
+def said(words):
     out, err = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         code = cli.run("fit", words)
     return code, out.getvalue(), err.getvalue()
 
-print(json.dumps([told(words) for words in json.load(sys.stdin)]))
-"""
 
 CONFIGS = sorted(shipped("configs"))
 CPU = ["--trainer.accelerator", "cpu"]
@@ -76,24 +81,14 @@ def told(tmp_path_factory):
     """What each command said in a process where every shipped class has a namesake."""
     folder = tmp_path_factory.mktemp("names")
     (folder / "own.py").write_text(OWN)
-    (folder / "main.py").write_text(MAIN)
     (folder / "nested.yaml").write_text(NESTED)
     (folder / "own.yaml").write_text(
         "data: own.Digits\nmodel: {network: own.MLP}\nselection: {class_path: own.Gossip, init_args: {k: 3}}\n"
     )
-    root = str(Path(__file__).parents[2])
-    done = subprocess.run(
-        [sys.executable, "main.py"],
-        cwd=folder,
-        input=json.dumps(list(COMMANDS.values())),
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([root, *sys.path[1:]]), "DFL_DEBUG": ""},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=600,
-    )
-    assert done.returncode == 0, done.stderr
-    return dict(zip(COMMANDS, json.loads(done.stdout), strict=True))
+    forked = Forked(f"{__file__}:say_all", ["dfl-fit"], folder)
+    out, err = forked.communicate(timeout=600)
+    assert forked.returncode == 0, err
+    return dict(zip(COMMANDS, json.loads(out), strict=True))
 
 
 def class_paths(value):

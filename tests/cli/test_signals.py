@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from forked import Forked
 
 from dfl_lightning.checkpoints.io import read_checkpoint
 from dfl_lightning.cli import command as cli
@@ -37,18 +38,14 @@ def config(tmp_path):
 
 
 @pytest.fixture
-def command(tmp_path):
+def command(tmp_path, monkeypatch):
     """Start `dfl-fit` in an empty folder."""
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
     started = []
 
     def command(*words):
-        code = "from dfl_lightning.cli.main import fit; fit()"
-        words = [sys.executable, "-c", code, "--config", "small.yaml", *words]
-        pipe = subprocess.PIPE
-        process = subprocess.Popen(words, cwd=tmp_path, env=environment, stdout=pipe, stderr=pipe, text=True)
-        started.append(process)
-        return process
+        started.append(Forked("dfl_lightning.cli.main:fit", ["dfl-fit", "--config", "small.yaml", *words], tmp_path))
+        return started[-1]
 
     yield command
     for process in started:

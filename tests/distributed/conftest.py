@@ -2,11 +2,9 @@
 
 import contextlib
 import csv
-import importlib.util
 import io
 import os
 import socket
-import sys
 import traceback
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,11 +13,10 @@ import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
+from forked import context, function_of
 
 from dfl_lightning.cli import command as cli
 
-PRELOADED = ["dfl_lightning.cli.command", "dfl_lightning.engines.stacked"]
 TORCHRUN = ("RANK", "LOCAL_RANK", "GROUP_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
@@ -30,7 +27,7 @@ def _work(number, tasks, answers):
     for file, name, count, port, args in iter(tasks.get, None):
         try:
             _join(number, count, port)
-            answers.put((number, True, _function(file, name)(*args)))
+            answers.put((number, True, function_of(f"{file}:{name}")(*args)))
         except BaseException:
             answers.put((number, False, traceback.format_exc()))
         finally:
@@ -50,20 +47,11 @@ def _join(number, count, port):
     dist.init_process_group("gloo", rank=number, world_size=count)
 
 
-def _function(file, name):
-    spec = importlib.util.spec_from_file_location("on_ranks", file)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["on_ranks"] = module
-    spec.loader.exec_module(module)
-    return getattr(module, name)
-
-
 class Pool:
     """Runs a function of a test file in several processes at once."""
 
     def __init__(self):
-        self._context = mp.get_context("forkserver")
-        self._context.set_forkserver_preload(PRELOADED)
+        self._context = context()
         self._answers = self._context.Queue()
         self._tasks, self._processes = [], []
 

@@ -2,11 +2,10 @@
 
 import html
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from forked import Forked
 
 from dfl_lightning import callbacks, functional
 from dfl_lightning.cli.registry import GROUPS, parameters_of, shipped_classes
@@ -18,14 +17,9 @@ ROOT = Path(__file__).parents[2]
 def site(tmp_path_factory):
     """A page of the site, as text, by its name."""
     folder = tmp_path_factory.mktemp("site")
-    done = subprocess.run(
-        [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+    done = Forked("mkdocs.__main__:cli", ["mkdocs", "build", "--strict", "--site-dir", str(folder)], ROOT, logs=folder)
+    _, err = done.communicate(timeout=600)
+    assert done.returncode == 0, err
     return lambda name: html.unescape((folder / name / "index.html").read_text(encoding="utf-8"))
 
 

@@ -5,13 +5,15 @@ from xml.etree import ElementTree
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 pytest.importorskip("altair", reason="the extra `report` is not installed")
 
 import vl_convert
 
 from dfl_lightning import UserError, read_run, report
-from dfl_lightning.report.charts.base import spread_out
+from dfl_lightning.report.charts.base import short_names, spread_out
 from dfl_lightning.report.methods import find_methods
 from dfl_lightning.report.page.pictures import rows_of
 
@@ -198,3 +200,11 @@ def test_labels_are_spread_in_order_and_no_further_than_they_must():
         assert min(placed) >= -1e-9
         assert max(placed) <= 100 + 1e-9
     assert spread_out([10.0, 50.0], 5.0, 0.0, 100.0) == [10.0, 50.0]
+
+
+@given(st.text("ab", max_size=40), st.sets(st.text("ab", max_size=40), min_size=2, max_size=2), st.integers(8, 24))
+def test_two_short_names_fit_and_differ(beginning, ends, letters):
+    found = short_names([beginning + end for end in ends], letters)
+    assert len(set(found.values())) == 2
+    for name, brief in found.items():
+        assert brief == name if len(name) <= letters else len(brief) <= letters

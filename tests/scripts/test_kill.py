@@ -1,16 +1,12 @@
 """Real runs that are killed: `scripts/kill_test.py` on a few moments, and its judgement."""
 
-import os
 import re
-import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-
-SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
+from forked import Forked
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks at processes in Linux's /proc")
 
@@ -25,13 +21,18 @@ def results(load):
     return load("killing.results")
 
 
-def run_script(*words):
+@pytest.fixture
+def run_script(tmp_path, monkeypatch):
     """The script in a process of its own, since it forks: its exit code and lines."""
-    command = [sys.executable, str(SCRIPTS / "kill_test.py"), *words]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=3600)
-    print(done.stdout, done.stderr)
-    return done.returncode, done.stdout.splitlines()
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+
+    def run_script(*words):
+        script = Forked("kill_test:main", ["kill_test.py", *words], tmp_path)
+        out, err = script.communicate(timeout=3600)
+        print(out, err)
+        return script.returncode, out.splitlines()
+
+    return run_script
 
 
 def cells(lines):
@@ -39,7 +40,7 @@ def cells(lines):
     return [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines if re.match(r"\| \d", line)]
 
 
-def test_a_run_that_loses_a_process_or_its_disk_goes_on_as_if_nothing_had_been():
+def test_a_run_that_loses_a_process_or_its_disk_goes_on_as_if_nothing_had_been(run_script):
     ways = ["full disk", "SIGKILL of the other"]
     code, lines = run_script("--devices", "2", "--moments", "2", "--seed", "4", "--ways", *ways)
     assert code == 0
@@ -51,14 +52,14 @@ def test_a_run_that_loses_a_process_or_its_disk_goes_on_as_if_nothing_had_been()
 
 
 @pytest.mark.slow
-def test_fifty_runs_ended_at_random_moments_go_on_as_if_nothing_had_been():
+def test_fifty_runs_ended_at_random_moments_go_on_as_if_nothing_had_been(run_script):
     code, lines = run_script("--moments", "50", "--seed", "1")
     assert code == 0
     assert sum(int(row[2]) for row in cells(lines)) == 50
 
 
 @pytest.mark.slow
-def test_the_same_holds_for_processes_that_start_from_nothing():
+def test_the_same_holds_for_processes_that_start_from_nothing(run_script):
     assert run_script("--moments", "10", "--seed", "2", "--cold")[0] == 0
 
 

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 import yaml
 
 from dfl_lightning.cli import command as cli
@@ -97,7 +98,10 @@ class CellHere:
         with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
             for name in env.keys() - os.environ.keys():
                 patch.setenv(name, env[name])
+            before = torch.get_num_threads()
+            torch.set_num_threads(1)  # as forks have
             self.returncode = cli.run("fit", command[3:])
+            torch.set_num_threads(before)
         said.detach()
         self.stdin, self.pid = io.BytesIO(), os.getpid()
 

@@ -10,6 +10,8 @@ import time
 from pathlib import Path
 
 import pytest
+from forked import Forked
+from killing.cells import fork_cells
 
 import dfl_lightning.study
 from dfl_lightning.study.cell_process import MOST_STARTS
@@ -21,6 +23,7 @@ from dfl_lightning.study.study_file import read_study_file
 from dfl_lightning.utils.locks import FolderLock
 
 submitit = pytest.importorskip("submitit")
+submitit_main = pytest.importorskip("submitit.core.submission").submitit_main
 
 SLURM = ["--slurm", "--slurm.timeout_min", "240"]
 BASE = {
@@ -62,23 +65,29 @@ def cluster(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def job_of():
+def job_of(tmp_path):
     """Start what SLURM starts for a job; it is gone when the test is."""
     begun = []
 
     def job_of(number):
-        tasks = {"SLURM_NTASKS": "4", "SLURM_NTASKS_PER_NODE": "4", "SLURM_NNODES": "1", "SLURM_JOB_NAME": "dfl-small"}
-        place = {"SLURM_PROCID": "0", "SLURM_LOCALID": "0", "SLURM_NODEID": "0", "SLURM_JOB_NUM_NODES": "1"}
-        own = {**tasks, **place, "SLURM_JOB_ID": str(number), "SUBMITIT_EXECUTOR": "slurm"}
-        command = [sys.executable, "-u", "-m", "submitit.core._submit", str(Path("studies/small/jobs").absolute())]
-        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
-        begun.append(subprocess.Popen(command, env={**os.environ, "OMP_NUM_THREADS": "1", **own}, **pipes))
+        words = ["submitit.core._submit", str(Path("studies/small/jobs").absolute())]
+        logs = tmp_path / f"job-{len(begun)}"
+        begun.append(Forked(f"{__file__}:work", words, tmp_path, logs, args=(number,)))
         return begun[-1]
 
     yield job_of
     for process in begun:
         process.kill()
         process.communicate()
+
+
+def work(number):
+    """What a job's process does, in the midst of SLURM's variables; its cells are forks of it."""
+    tasks = {"SLURM_NTASKS": "4", "SLURM_NTASKS_PER_NODE": "4", "SLURM_NNODES": "1", "SLURM_JOB_NAME": "dfl-small"}
+    place = {"SLURM_PROCID": "0", "SLURM_LOCALID": "0", "SLURM_NODEID": "0", "SLURM_JOB_NUM_NODES": "1"}
+    os.environ.update({**tasks, **place, "SLURM_JOB_ID": str(number), "SUBMITIT_EXECUTOR": "slurm"})
+    fork_cells()
+    submitit_main()
 
 
 def until(true, seconds=300):
@@ -209,7 +218,9 @@ def test_values_are_numbers_lists_or_words():
 
 
 # --- what a job does --------------------------------------------------------------------------------------------------
-def test_a_preempted_job_saves_is_requeued_and_ends_with_the_same_bits(one_cell, cluster, job_of, differences):
+def test_a_preempted_job_saves_is_requeued_and_ends_with_the_same_bits(
+    one_cell, cluster, job_of, differences, in_this_process
+):
     """In a job of four tasks, all of whose processes get the signal; a second job leaves the cell alone meanwhile."""
     plan = one_cell(100)
     cell = plan()
@@ -227,18 +238,19 @@ def test_a_preempted_job_saves_is_requeued_and_ends_with_the_same_bits(one_cell,
     first.send_signal(signal.SIGUSR2)
     for child in run:
         os.kill(child, signal.SIGCONT)
-    out, _ = first.communicate(timeout=300)
+    out = "".join(first.communicate(timeout=300))
     assert "this job is preempted" in out
     assert (cluster / "scontrol.txt").read_text() == "requeue 4711\n", out
     state = state_of(cell)
     assert (state.word, state.summary["rounds"]) == ("stopped", state.rounds)
     assert 10 < state.rounds < 100
     again = job_of(4711)
-    out, _ = again.communicate(timeout=300)
+    out = "".join(again.communicate(timeout=300))
     assert again.returncode == 0, out
     assert "Gossip, IID, seed 0: done" in out
     assert len(list((cell.folder / "run").iterdir())) == 1
-    assert main(["run", "small.yaml", "--to", "alone"]) == 0  # in a process that has all threads, as the job's
+    with in_this_process():
+        assert main(["run", "small.yaml", "--to", "alone"]) == 0
     assert differences(cell, plan("alone")) == []
 
 
@@ -248,7 +260,7 @@ def test_a_cell_that_fails_says_so_and_its_job_fails(study_of, cluster, job_of, 
     study_of(base=base_of(4), rows={"Wrong": wrong}, columns={"IID": {}})
     assert main(["run", "small.yaml", *SLURM]) == 0
     job = job_of(4711)
-    out, _ = job.communicate(timeout=300)
+    out = "".join(job.communicate(timeout=300))
     assert job.returncode != 0, out
     capsys.readouterr()
     assert main(["status", "small.yaml"]) == 0

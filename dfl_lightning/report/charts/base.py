@@ -195,10 +195,11 @@ def end_labels(
     gap = (domain[1] - domain[0]) * 16 / (height - 50)
     places = spread_out([row[y] for row in rows], gap, domain[0], domain[1])
     most = ends[1] if ends else max((row[x] for row in rows), default=0)
+    lengths = [short_names([row["method"] for row in rows], most_letters) for most_letters in (letters, _BRIEF)]
     placed = []
     for row, place in zip(rows, places, strict=True):
         after = row.get("after", "")
-        label, brief = (f"{short(row['method'], most_letters)}{after}" for most_letters in (letters, _BRIEF))
+        label, brief = (f"{shown[row['method']]}{after}" for shown in lengths)
         part = math.log(row[x] / ends[0]) / math.log(most / ends[0]) if ends else row[x] / (most or 1)
         at = row[x] if (1 - part) * _NARROW > len(label) * _LETTER else most
         placed.append({"method": row["method"], "label": label, "brief": brief, "label_x": at, "label_y": place})
@@ -228,15 +229,33 @@ def with_rim(base: Any, encoding: dict[str, Any], **look: Any) -> list[Any]:
     return [base.mark_text(style="rim", **look), text.encode(**encoding)]
 
 
-def short(name: str, letters: int) -> str:
-    """A name of at most so many letters.
+def short_names(names: Sequence[str], letters: int) -> dict[str, str]:
+    """Names of at most so many letters; those that begin alike keep the part in which they differ.
 
     Args:
-        name: any.
-        letters: 2 or more.
+        names: that stand in one chart.
+        letters: 8 or more.
 
     Examples:
-        >>> short("Gossip (k = 5, within = cluster)", 16)
-        'Gossip (k = 5…'
+        >>> list(short_names(["PANM", "Gossip (k = 5, within = cluster)"], 16).values())
+        ['PANM', 'Gossip (k = 5…']
+        >>> list(short_names(["Gossip (k = 5, within = cluster)", "Gossip (k = 5, loss = Focal)"], 16).values())
+        ['Gossi…within = c', 'Gossi…loss = Foc']
     """
+    found = {name: _short(name, letters) for name in names}
+    for name in found:
+        alike = [other for other in found if other != name and _short(other, letters) == _short(name, letters)]
+        if alike:
+            same = max(_letters_in_common(name, other) for other in alike)
+            rest = name[min(same, len(name) - 1) :][: letters - letters // 3 - 1]
+            found[name] = f"{name[: letters - len(rest) - 1].rstrip(' ,=(')}…{rest.rstrip()}"
+    return found
+
+
+def _short(name: str, letters: int) -> str:
     return name if len(name) <= letters else f"{name[: letters - 1].rstrip(' ,=(')}…"
+
+
+def _letters_in_common(a: str, b: str) -> int:
+    """How many letters two names begin with alike."""
+    return next((i for i, (one, other) in enumerate(zip(a, b, strict=False)) if one != other), min(len(a), len(b)))
