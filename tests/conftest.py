@@ -46,6 +46,10 @@ By itself xdist would begin with the files of many tests, and end with the few t
 `--no-loadscope-reorder` in pyproject.toml."""
 
 
+FORKING = ("/distributed/", "test_cluster.py", "test_kill.py", "test_same_names.py", "test_signals.py", "test_site.py")
+"""Tests whose processes are forks of one that has loaded everything: tests/helpers/forked.py."""
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_collection():
     """What is imported and collected stays for good: nobody looks through it for garbage, now or in the tests."""
@@ -75,14 +79,14 @@ def pytest_collection_modifyitems(items):
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config, log):
-    """File by file; tests over gloo go to one worker, since each that has some starts processes for them."""
+    """File by file; those with forks go to one worker, since each that has some loads everything for them once more."""
     from xdist.scheduler import LoadFileScheduling
 
-    class OneWorkerForGloo(LoadFileScheduling):
+    class OneWorkerForForks(LoadFileScheduling):
         def _split_scope(self, nodeid):
-            return "distributed" if "/distributed/" in nodeid else super()._split_scope(nodeid)
+            return "forks" if any(part in nodeid for part in FORKING) else super()._split_scope(nodeid)
 
-    return OneWorkerForGloo(config, log) if config.getoption("dist") == "loadfile" else None
+    return OneWorkerForForks(config, log) if config.getoption("dist") == "loadfile" else None
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -6,6 +6,7 @@ import math
 import os
 import random
 import resource
+import shutil
 import signal
 import zipfile
 from contextlib import nullcontext
@@ -600,6 +601,12 @@ DAMAGES = {
 FORKS = ("a row twice", "two rows short")
 
 
+@pytest.fixture(scope="module")
+def four_rounds(read_only_run):
+    """The folder of a run of four rounds."""
+    return read_only_run(4).fit().folder
+
+
 @pytest.mark.parametrize(
     ("damage", "fork"),
     [
@@ -607,19 +614,22 @@ FORKS = ("a row twice", "two rows short")
         *(pytest.param(damage, True, marks=[] if damage in FORKS else pytest.mark.slow) for damage in DAMAGES),
     ],
 )
-def test_a_table_that_no_run_writes_is_refused_before_anything_is_written(small_run, damage, fork):
-    run = small_run(4).fit()
-    last, file = run.folder / "checkpoints" / "last.ckpt", run.folder / "metrics.csv"
+def test_a_table_that_no_run_writes_is_refused_before_anything_is_written(
+    four_rounds, small_run, tmp_path, damage, fork
+):
+    folder = tmp_path / four_rounds.relative_to(four_rounds.parents[2])
+    shutil.copytree(four_rounds, folder)
+    last, file = folder / "checkpoints" / "last.ckpt", folder / "metrics.csv"
     whole = file.read_text()
     file.write_text("".join(f"{line}\n" for line in DAMAGES[damage](whole.splitlines())))
-    before = contents(run.folder.parent)
+    before = contents(folder.parent)
     with pytest.raises(UserError, match=r"metrics\.csv: damaged \(.*\); restore it, or move it away"):
         small_run(5).fit(last, fork=fork)
-    assert contents(run.folder.parent) == before
+    assert contents(folder.parent) == before
     file.unlink()
     resumed = small_run(5).fit(last)
-    assert resumed.folder == run.folder
-    assert [row["round"] for row in rows(run.folder)] == ["3", "4"]
+    assert resumed.folder == folder
+    assert [row["round"] for row in rows(folder)] == ["3", "4"]
 
 
 def test_rounds_may_be_missing_only_where_that_is_said(tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
@@ -249,6 +250,11 @@ def short_names(names: Sequence[str], letters: int) -> dict[str, str]:
             same = max(_letters_in_common(name, other) for other in alike)
             rest = name[min(same, len(name) - 1) :][: letters - letters // 3 - 1]
             found[name] = f"{name[: letters - len(rest) - 1].rstrip(' ,=(')}…{rest.rstrip()}"
+    for brief in [brief for brief, number in Counter(found.values()).items() if number > 1]:
+        for number, name in enumerate(
+            [name for name in found if found[name] == brief], 1
+        ):  # they differ in length only
+            found[name] = f"{name[: letters - 1 - len(str(number))]}…{number}"
     return found
 
 
