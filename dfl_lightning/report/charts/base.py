@@ -251,9 +251,8 @@ def short_names(names: Sequence[str], letters: int) -> dict[str, str]:
             rest = name[min(same, len(name) - 1) :][: letters - letters // 3 - 1]
             found[name] = f"{name[: letters - len(rest) - 1].rstrip(' ,=(')}…{rest.rstrip()}"
     for brief in [brief for brief, number in Counter(found.values()).items() if number > 1]:
-        for number, name in enumerate(
-            [name for name in found if found[name] == brief], 1
-        ):  # they differ in length only
+        alike = [name for name in found if found[name] == brief]  # they differ in their lengths only
+        for number, name in enumerate(alike, 1):
             found[name] = f"{name[: letters - 1 - len(str(number))]}…{number}"
     return found
 
