@@ -149,7 +149,7 @@ def make_table(plan: Plan, accuracy: str | None = None) -> Table:
     agreements = _agreements(plan, places)
     overall = _overall(places, plan)
     notes = [*_caption(plan, accuracy, done), *apart, *_of_agreement(plan, agreements), *_of_overall(overall)]
-    notes += _unfinished(list(states.values()), places)
+    notes += [*_diverged(done), *_unfinished(list(states.values()), places)]
     return Table(plan, accuracy, places, best, rivals, agreements, overall, notes, list(states.values()), _made(done))
 
 
@@ -265,6 +265,14 @@ def _of_overall(overall: Overall | None) -> Iterator[str]:
     yield f"{overall.best} against the others over these columns (Wilcoxon's signed-rank test, Holm): p = {pairs}"
     if overall.columns < LEAST_COLUMNS + 1:
         yield "with 5 columns Wilcoxon's test cannot go below p = 0.062"
+
+
+def _diverged(done: list[CellState]) -> Iterator[str]:
+    """In which cells clients have diverged, whose accuracies are in the means as they are."""
+    cells = {s.cell.folder: s for s in done if s.summary.get("diverged")}.values()
+    if cells:
+        parts = [f"{s.cell.label} ({len(s.summary['diverged'])} of {s.summary['clients']} clients)" for s in cells]
+        yield f"training diverged in {', '.join(parts)}; these numbers are in the means"
 
 
 def _unfinished(states: list[CellState], places: Mapping[tuple[str, str], Place]) -> Iterator[str]:

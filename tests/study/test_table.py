@@ -117,6 +117,14 @@ def test_a_place_without_a_number_says_why(filled, pretend):
     assert "- not in the library yet: APFL" in text
 
 
+def test_cells_whose_clients_diverged_are_named_below(filled, pretend):
+    plan = filled(ACCURACIES)
+    assert "diverged" not in formats.markdown(make_table(plan))
+    pretend(plan.cells["Local", "IID", 1], 0.1, clients=6, diverged={"0": 3, "4": 2})
+    sentence = "- training diverged in Local, IID, seed 1 (2 of 6 clients); these numbers are in the means\n"
+    assert sentence in formats.markdown(make_table(plan))
+
+
 def test_over_five_columns_rows_are_ranked(filled):
     columns = {f"c{n}": {"data.num_clients": 5 + n} for n in range(5)}
     values = {("Gossip", c): [0.8] for c in columns} | {("Local", c): [0.7 - n / 100] for n, c in enumerate(columns)}
