@@ -245,8 +245,9 @@ _SHOWN = ("python", "dfl_lightning", "torch", "lightning", "numpy")
 
 
 def _made(done: list[CellState]) -> str:
-    seconds = sum({s.cell.folder: s.seconds or 0.0 for s in done}.values())
-    return f"{time.strftime('%Y-%m-%d %H:%M')}, {counted(len(done), 'cell')} in {as_time(seconds)} of training"
+    seconds = {s.cell.folder: s.seconds or 0.0 for s in done}  # one cell may have several places
+    trained = f"{counted(len(seconds), 'cell')} in {as_time(sum(seconds.values()))} of training"
+    return f"{time.strftime('%Y-%m-%d %H:%M')}, {trained}"
 
 
 def _of_agreement(plan: Plan, agreements: Mapping[str, Agreement]) -> Iterator[str]:
