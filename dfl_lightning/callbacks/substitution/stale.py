@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import torch
 from torch import Tensor
 
@@ -15,33 +17,39 @@ class Stale(Substitution):
 
     A client that has never taken part is replaced by the mean of the active ones (FL-FDMS section 6.1.3). A server
     has the updates that were uploaded to it; between clients every use of a stored update is charged as a model.
+
+    Args:
+        stored: `update`, the paper's words, or `model`: the last model that the client sent stands in as it is, which
+            is what the authors' public code averages.
     """
 
     state = ("seen",)
     row_sets = {"stale": "zeros"}
 
-    def __init__(self) -> None:
+    def __init__(self, stored: Literal["update", "model"] = "update") -> None:
+        self.stored = stored
         self.seen: Tensor | None = None  # who has ever taken part, bool [m]
 
     def on_trained(self, round: Round) -> None:
-        """Store the updates of the clients that took part."""
+        """Store what the clients that took part have sent."""
         m = round.num_clients
         took_part = round.participants
         started = round.jobs.take(torch.nonzero(took_part[round.jobs.owners]).squeeze(1))
         owners, n = started.owners, round.num_nodes
-        update = [(Weights.of_rows(owners, n), "sent")]
-        update += [(-term.weights(n), term.rows) for term in started.terms]
-        round.mix(update, into="stale", where=owners)
+        sent = [(Weights.of_rows(owners, n), "sent")]
+        if self.stored == "update":
+            sent += [(-term.weights(n), term.rows) for term in started.terms]
+        round.mix(sent, into="stale", where=owners)
         before = torch.zeros(m, dtype=torch.bool) if self.seen is None else self.seen
         self.seen = before | took_part
 
     def on_substitute(self, round: Round) -> None:
-        """The stored update replaces a dropped client, the mean of the active ones a client without an update."""
+        """What a dropped client sent last replaces it; the mean of the active ones, a client that never sent."""
         m, n = round.num_clients, round.num_nodes
         assert self.seen is not None
         assert round.selected is not None
         assert round.stand_in is not None
-        round.substitutes.append(Substitutes("stale", relative=True))
+        round.substitutes.append(Substitutes("stale", relative=self.stored == "update"))
         stored = torch.where(self.seen, n + torch.arange(m), -1)
         missing = torch.nonzero(round.selected.senders < m).squeeze(1)
         missing = missing[round.dropped[round.selected.senders[missing]]]

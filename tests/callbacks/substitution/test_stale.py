@@ -6,10 +6,10 @@ from dfl_lightning.callbacks import Gossip, Stale, Trace, Uniform
 
 @pytest.fixture
 def go(start, make_data, tmp_path):
-    def _go(*lines, eta=1.0, topology="server", k="all", **settings):
+    def _go(*lines, eta=1.0, topology="server", k="all", stored="update", **settings):
         file = tmp_path / "trace.txt"
         file.write_text("\n".join(lines))
-        policies = Gossip(k=k), Uniform(server_step=eta), Trace(str(file)), Stale()
+        policies = Gossip(k=k), Uniform(server_step=eta), Trace(str(file)), Stale(stored)
         rounds, clients = len(lines), len(lines[0].split())
         data = make_data(clients)
         run = start(*policies, topology=topology, clients=clients, data=data, rounds=rounds, **settings)
@@ -55,4 +55,23 @@ def test_between_clients_the_update_is_added_to_the_receivers_own_model(go):
     for i, other in ((0, 2), (2, 0)):
         expected = (second.trained[i] + second.trained[other] + second.before[i] + update) / 3
         torch.testing.assert_close(second.after[i], expected)
+    assert torch.equal(second.after[1], second.before[1])
+
+
+def test_a_stored_model_stands_in_as_it_is(go):
+    first, second, third = go("1 1 1", "1 0 1", "0 0 1", stored="model")
+    torch.testing.assert_close(second.after[3], (second.trained[0] + first.trained[1] + second.trained[2]) / 3)
+    torch.testing.assert_close(third.after[3], (second.trained[0] + first.trained[1] + third.trained[2]) / 3)
+
+
+def test_who_never_sent_a_model_counts_as_the_mean_of_the_active_ones(go):
+    first, second = go("1 1 0", "1 0 0", stored="model")
+    torch.testing.assert_close(first.after[3], first.trained[:2].mean(0))
+    torch.testing.assert_close(second.after[3], (2 * second.trained[0] + first.trained[1]) / 3)
+
+
+def test_between_clients_a_stored_model_is_averaged_with_the_others(go):
+    first, second = go("1 1 1", "1 0 1", topology="complete", stored="model")
+    expected = (second.trained[0] + second.trained[2] + first.trained[1]) / 3
+    torch.testing.assert_close(second.after[[0, 2]], expected.expand(2, -1))
     assert torch.equal(second.after[1], second.before[1])

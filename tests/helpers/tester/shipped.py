@@ -165,6 +165,7 @@ LISTED: dict[str, list[Listed]] = {
         Listed("fdms", cb.FDMS, places=EITHER),
         Listed("fdms, fewer candidates", lambda: cb.FDMS(theta_scale=0.01), (everybody,), places=("server",)),
         Listed("stale", cb.Stale, places=EITHER),
+        Listed("stale, models", lambda: cb.Stale("model"), places=EITHER),
     ],
     "aggregation": [
         Listed("uniform", cb.Uniform, places=EITHER),
