@@ -362,6 +362,8 @@ class Links:
             k: the number, or one for each node, long [n].
             seed: as `stream_seed` gives it.
         """
+        if bool((self.count <= k).all()):
+            return self  # a server hears everybody
         return self.keep(self.top(-self.uniform(seed), k))
 
     # --- matrices -----------------------------------------------------------------------------------------------------
