@@ -16,7 +16,7 @@ from dfl_lightning.bank.layout import Columns, Layout
 from dfl_lightning.bank.mixing import mix_rows, weighted_sums
 from dfl_lightning.bank.reducing import Received, Reduce, reduce_rows
 from dfl_lightning.bank.references import References, Weights
-from dfl_lightning.bank.similarity import Comparison, compare_rows, compare_two_sets
+from dfl_lightning.bank.similarity import Comparison, compare_rows, compare_sets
 from dfl_lightning.distributed.communicator import Ranks
 from dfl_lightning.links import Links
 from dfl_lightning.utils.thread_pool import workers
@@ -310,6 +310,7 @@ class Bank:
         relative_to: str | None = None,
         centre: bool = False,
         to: str | None = None,
+        own: str | None = None,
     ) -> Comparison:
         """Cosines and distances between clients' rows, one of each a link.
 
@@ -320,14 +321,20 @@ class Bank:
             relative_to: nothing, `start` (each job's reference) or a row set: what is subtracted from the rows; of a
                 sender, by the sender itself.
             centre: see `compare_rows`.
-            to: `sent`: the senders' rows are those of this set, while a receiver's own, and whom it compares with
-                itself, are of `rows`.
+            to: `sent`: the rows of senders are those of this set, but for the row of who compares it with itself.
+            own: the row set of the receivers' own rows; default: `rows`.
         """
-        own = self.ranks.own[self.ranks.own < self.num_clients]
-        sources = [(self.rows(rows) if isinstance(rows, str) else rows)[: len(own)]]
+        mine = self.ranks.own[self.ranks.own < self.num_clients]
+        sets: list[str | Tensor] = [rows]
+        which, told = torch.zeros(len(links), dtype=torch.long), torch.ones(self.num_clients, dtype=torch.bool)
         changed = self._work.changed if to == "sent" else None
         if changed is not None:
-            sources.append(self.rows("sent")[: len(own)])
+            sets, changed = [rows, "sent"], changed[: self.num_clients]
+            which += changed[links.senders] & (links.receivers != links.senders)
+            told = torch.cat([~changed, told])
+        if own is not None:
+            sets, which, told = [own, *sets], which + 1, torch.cat([torch.zeros(self.num_clients).bool(), told])
+        sources = [(self.rows(one) if isinstance(one, str) else one)[: len(mine)] for one in sets]
         source = sources[0]
         started = self._work.started
         moving = None
@@ -335,7 +342,7 @@ class Bank:
             assert started is not None
             moving = started.take(torch.nonzero(self.ranks.at_home(started.owners)).squeeze(1))
             moved = self.ranks.place[moving.owners].to(source.device)
-            idle = torch.ones(len(own), dtype=torch.bool, device=source.device)
+            idle = torch.ones(len(mine), dtype=torch.bool, device=source.device)
             idle[moved] = False
 
         def moved_by(source: Tensor, start: int, stop: int) -> Tensor:
@@ -345,7 +352,7 @@ class Bank:
                 block[moved] -= self.materialise(moving, start, stop)
                 block[idle] = 0  # who did not train has no update
             elif relative_to is not None:
-                block = block - self.rows(relative_to)[: len(own), start:stop]
+                block = block - self.rows(relative_to)[: len(mine), start:stop]
             return block
 
         def read(start: int, stop: int) -> Tensor:
@@ -354,10 +361,10 @@ class Bank:
 
         columns = self.layout.shared_parameters if columns is None else columns
         with self.timed("compare"), one_sentence(), nullcontext() if moving is None else self.brought(moving):
-            if changed is None:
+            if len(sets) == 1:
                 return compare_rows(read, self.num_clients, links, columns, centre, self.ranks)
-            with self.ranks.doubled(self.num_clients) as ranks:
-                return compare_two_sets(read, links, changed[: self.num_clients], columns, centre, ranks)
+            with self.ranks.repeated(self.num_clients, len(sets)) as ranks:
+                return compare_sets(read, self.num_clients, links, which, told, columns, centre, ranks)
 
     def mix(
         self, terms: Sequence[tuple[Weights | Tensor, str]], into: str, where: Tensor, columns: Columns | None = None

@@ -117,29 +117,27 @@ def compare_rows(
     return Comparison(cosines[receivers, senders], distances[receivers, senders])
 
 
-def compare_two_sets(
-    read: Read, links: Links, differs: Tensor, columns: Columns, centre: bool, ranks: Ranks
+def compare_sets(
+    read: Read, count: int, links: Links, which: Tensor, told: Tensor, columns: Columns, centre: bool, ranks: Ranks
 ) -> Comparison:
-    """Cosines and distances between receivers' vectors of one set and senders' of another one, as `compare_rows` does.
+    """Cosines and distances between receivers' vectors of a first set and senders' of any, as `compare_rows` does.
 
-    A receiver compares itself with itself in the first set. To centre, its own vector of the first set and its senders'
-    of the second are averaged.
+    To centre, a receiver's own vector of the first set and those that it compares it with are averaged.
 
     Args:
-        read: columns `[start, stop)` of this process' vectors, all of the first set, then all of the second.
+        read: columns `[start, stop)` of this process' vectors, all of the first set, then all of the second, and so on.
+        count: number of vectors m of a set.
         links: whom each receiver compares itself with.
-        differs: whose vectors are not the same in both sets, bool [m].
+        which: the set of each link's sender, long [E].
+        told: which vectors others may know, bool [sets * m].
         columns: which columns count.
         centre: compare after subtracting, for receiver i, the mean of i and of those it may see.
-        ranks: who owns which of the 2m vectors.
+        ranks: who owns which vectors of all sets.
     """
-    m = len(differs)
-    second = differs[links.senders] & (links.receivers != links.senders)
-    senders = links.senders + m * second.long()
-    order = (links.receivers * 2 * m + senders).argsort()
-    among = Links(links.receivers[order], senders[order], 2 * m)
-    told = torch.cat([~differs, torch.ones_like(differs)])
-    found = compare_rows(read, 2 * m, among, columns, centre, ranks, told)
+    senders = links.senders + count * which
+    order = (links.receivers * len(told) + senders).argsort()
+    among = Links(links.receivers[order], senders[order], len(told))
+    found = compare_rows(read, len(told), among, columns, centre, ranks, told)
     back = order.argsort()
     return Comparison(found.cosines[back], found.distances[back])
 

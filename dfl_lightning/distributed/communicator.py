@@ -72,12 +72,16 @@ class Ranks:
         return (self.owner[nodes] == self.rank) & (nodes >= 0) | (nodes < 0) & torch.tensor(self.rank == 0)
 
     @contextmanager
-    def doubled(self, count: int) -> Iterator[Ranks]:
-        """Inside, the same processes with two rows for each of the first `count` nodes.
+    def repeated(self, count: int, times: int) -> Iterator[Ranks]:
+        """Inside, the same processes with several rows for each of the first `count` nodes.
 
-        The second row of node i is that of node `count` + i, and comes after all first ones in each process.
+        The second row of node i is that of node `count` + i, and comes after all first ones in each process, and so on.
+
+        Args:
+            count: nodes that have them.
+            times: rows of each.
         """
-        ranks = Ranks(torch.cat([self.owner[:count]] * 2), self.rank, self.count)
+        ranks = Ranks(torch.cat([self.owner[:count]] * times), self.rank, self.count)
         ranks.apart = self.apart
         try:
             yield ranks

@@ -279,11 +279,14 @@ class Round:
         columns: Columns | None = None,
         relative_to: str | None = None,
         centre: bool = False,
+        own: str | None = None,
     ) -> Comparison:
         """Similarities between clients, one a link, NaN where the sender is down; charged as `charge_comparison` says.
 
         A receiver compares its own trained row with what the senders sent; servers, which have rows of nobody else,
-        compare what was sent on both sides. What is subtracted from a sender's row is the sender's.
+        compare what was sent on both sides. What is subtracted from a sender's row is the sender's. With `own="models"`
+        a receiver compares the model that it had before the round's training (FedFomo's distances); a link to itself
+        then compares that with its own row of `rows`.
 
         Args:
             rows: a row set's name, or a matrix such as `gradients` returns.
@@ -291,10 +294,13 @@ class Round:
             columns: which columns; default the shared parameters.
             relative_to: `start`, a row set, or nothing: what is subtracted from the rows.
             centre: subtract the mean of a receiver's neighbourhood; see `bank.similarity`.
+            own: the row set of the receivers' own rows; default: that of `rows`.
 
         Raises:
-            UserError: there are Outgoing policies, and they have changed nothing of these rows.
+            UserError: there are Outgoing policies, and they have changed nothing of these rows; or `own` under servers.
         """
+        if own is not None and self.num_servers:
+            raise UserError(f"round {self.index}: under a server no client compares others with its own {own!r}")
         up = links.between(senders=self.active)
         self.charge_comparison(rows, up, columns, relative_to)
         passed = isinstance(rows, str) and rows != "models"
@@ -304,7 +310,7 @@ class Round:
         to = "sent" if isinstance(rows, str) and rows == "trained" else None
         if to is not None and self.num_servers:
             rows, to = "sent", None
-        found = self.bank.compare(rows, up, columns, relative_to, centre, to)
+        found = self.bank.compare(rows, up, columns, relative_to, centre, to, own)
         if len(up) == len(links):
             return found
         return Comparison(up.spread(found.cosines, links), up.spread(found.distances, links))

@@ -142,11 +142,12 @@ class Verbs(cb.Gossip):
         self.pairs, self.up = links.mask, round.active.clone()
         self.losses = links.dense(round.loss_of(links))
         self.found = {
-            (origin, centre): as_matrices(
-                round.compare("trained", links, relative_to=origin, centre=centre), self.pairs
+            (origin, centre, own): as_matrices(
+                round.compare("trained", links, relative_to=origin, centre=centre, own=own), self.pairs
             )
             for origin in (None, "start", "models")
             for centre in (False, True)
+            for own in (None, "models")
         }
         halves = torch.full((n, n), 1 / n, dtype=torch.float64)
         owners = torch.arange(round.num_clients)
@@ -203,21 +204,24 @@ def test_gradients_are_at_what_was_received(verbs):
         torch.testing.assert_close(policy.gradients[i], row.grad, rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.parametrize("own", [None, "models"])
 @pytest.mark.parametrize("centre", [False, True])
 @pytest.mark.parametrize("origin", [None, "start", "models"])
-def test_comparisons_are_of_ones_own_row_with_what_others_sent(verbs, origin, centre):
+def test_comparisons_are_of_ones_own_row_with_what_others_sent(verbs, origin, centre, own):
     policy, _ = verbs
-    found = policy.found[origin, centre]
+    found = policy.found[origin, centre, own]
     base = torch.zeros_like(policy.models) if origin is None else policy.models
     down = (policy.trained == policy.models).all(1)
     for i, j in torch.nonzero(policy.pairs).tolist():
-        own, theirs = policy.trained[i] - base[i], heard(policy, i, j) - base[j]
-        distance = torch.linalg.vector_norm(own - theirs)
+        mine = policy.trained[i] if own is None else policy.models[i]
+        first, second = mine - base[i], heard(policy, i, j) - base[j]
+        distance = torch.linalg.vector_norm(first - second)
         if centre:
             seen = [heard(policy, i, k) - base[k] for k in torch.nonzero(policy.pairs[i]).flatten().tolist()]
+            seen += [first] if own else []  # without, it is what the link to itself leads to
             middle = torch.stack(seen).mean(0)
-            own, theirs = own - middle, theirs - middle
-        cosine = torch.nn.functional.cosine_similarity(own, theirs, dim=0, eps=1e-30)
+            first, second = first - middle, second - middle
+        cosine = torch.nn.functional.cosine_similarity(first, second, dim=0, eps=1e-30)
         if down[i] or down[j]:
             continue
         assert float(found.distances[i, j]) == pytest.approx(float(distance), rel=1e-6, abs=1e-9)

@@ -117,7 +117,10 @@ def every_verb(count, engine_name, kind):
     gradients = [f.engine.gradients(references, f.training()) for f in (whole, shared)]
     equal(gradients[0][own], gradients[1])
     pairs = weights(m, m, 3, 0.7) > 0
-    ways = ({}, {"centre": True}, {"relative_to": "start"}, {"relative_to": "other", "centre": True})
+    ways = (
+        *({}, {"centre": True}, {"relative_to": "start"}, {"relative_to": "other", "centre": True}),
+        *({"own": "models"}, {"own": "other", "relative_to": "start", "centre": True}),
+    )
     for few, options in itertools.product((similarity.FEW, 1.0), ways):
         with mock.patch.object(similarity, "FEW", few):  # one Gram matrix, or pair by pair
             a, b = (compare_pairs(f.bank, "trained", pairs, **options) for f in (whole, shared))
