@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import hashlib
 import importlib
 import inspect
@@ -55,7 +56,10 @@ def ask_about(config: dict[str, Any]) -> str:
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "cell.yaml"
         file.write_text(config_text(config), encoding="utf-8")
-        return ask([f"--config={file}", "--explain"])
+        try:
+            return ask([f"--config={file}", "--explain"])
+        finally:
+            gc.collect()  # a trainer and its module hold each other, and with them the images and models of this config
 
 
 def config_text(config: dict[str, Any]) -> str:

@@ -1,6 +1,7 @@
 """`dfl-study` from its words to its exit code, with real runs."""
 
 import contextlib
+import gc
 import json
 import signal
 import subprocess
@@ -10,9 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from dfl_lightning.bank.bank import Bank
 from dfl_lightning.study.cell_state import state_of
 from dfl_lightning.study.command import main
 from dfl_lightning.study.plan import make_plan
+from dfl_lightning.study.resolve import ask_about
 from dfl_lightning.study.study_file import read_study_file
 from dfl_lightning.utils.locks import FolderLock
 
@@ -39,6 +42,22 @@ def until(true, study, seconds=300):
         assert study.poll() in (None, -signal.SIGKILL), study.communicate()
         assert time.monotonic() < end
         time.sleep(0.05)
+
+
+def test_a_check_keeps_nothing_of_what_it_set_up():
+    """Else the process that starts the cells holds the images and models of every row, here as Python is slow to look."""
+
+    def held():
+        return sum(isinstance(one, Bank) for one in gc.get_objects())
+
+    gc.collect()
+    before = held()
+    gc.disable()
+    try:
+        assert "6 clients" in ask_about(LONG)
+        assert held() == before
+    finally:
+        gc.enable()
 
 
 @pytest.fixture
