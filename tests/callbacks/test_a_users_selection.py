@@ -8,16 +8,17 @@ from tester import properties
 from tester.scenes import CLUSTERS, FEDERATION, HEARS_NOBODY, ROUNDS, UP, start
 from tester.shipped import Listed
 
-from dfl_lightning import LinkMemory, Links, callbacks
+from dfl_lightning import LinkMemory, Links
 from dfl_lightning import callbacks as cb
+from dfl_lightning.utils.errors import UserError
 
 CLIENTS, K = len(CLUSTERS), 2
 
 
-class FedFomo(callbacks.Selection):
-    """Models count by how much better they do on my validation data than mine did, per distance from it (eq. 4).
+class FedFomo(cb.Selection):
+    """Models count by how much better they do on my validation data than mine did, per distance from it (eq. 3).
 
-    The best so far by the sum of these weights are asked, or with probability `epsilon` some at random (section 3.2).
+    The best so far by the sum of these weights are asked, or with probability `epsilon` some at random.
     """
 
     supports_servers, scores_are_weights, state = False, True, ("history",)
@@ -135,3 +136,17 @@ def test_it_keeps_what_every_policy_promises(holds):
 
 def test_it_is_refused_under_a_server():
     properties.refuses_where_it_cannot_work(listed(0.5), "server")
+
+
+class OwnModels(cb.Gossip):
+    """Compares clients as if they heard each other."""
+
+    def on_compare(self, round):
+        links = Links.loops(round.clients_only)
+        round.compare("trained", links, own="models")
+
+
+def test_under_a_server_nobody_compares_others_with_its_own_model():
+    run = start(Listed("own models", lambda: OwnModels(k="all")), "server")
+    with pytest.raises(UserError, match=r"round 0: under a server no client compares others with its own 'models'"):
+        run.go()

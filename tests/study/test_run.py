@@ -45,7 +45,7 @@ def until(true, study, seconds=300):
 
 
 def test_a_check_keeps_nothing_of_what_it_set_up():
-    """Else the process that starts the cells holds the images and models of every row, here as Python is slow to look."""
+    """Otherwise the process that starts cells holds the images and models of every row, until Python collects them."""
 
     def held():
         return sum(isinstance(one, Bank) for one in gc.get_objects())
