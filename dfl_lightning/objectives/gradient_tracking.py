@@ -12,6 +12,7 @@ from dfl_lightning.engines.local_work import JobContext
 from dfl_lightning.functional import exchange_weights
 from dfl_lightning.links import Links
 from dfl_lightning.objectives.plain import Plain
+from dfl_lightning.objectives.plain_steps import steps_are_plain
 from dfl_lightning.utils.errors import UserError
 
 if TYPE_CHECKING:
@@ -42,14 +43,12 @@ class GradientTracking(Plain):
     def start(self, federation: Federation) -> None:
         """Only plain SGD without clipping leaves the sum of gradients in the models."""
         local = federation.local
-        optimizer = local.optimizer
-        plain = optimizer.elementwise and optimizer.kind is torch.optim.SGD and "momentum" not in local.scheduled
-        if not plain or any(options["momentum"] or options["maximize"] for options in optimizer.groups):
+        if not steps_are_plain(local):
             raise UserError(
                 "objective GradientTracking reads mean gradients from what a round changed, which only plain steps "
                 "allow; set model.optimizer to SGD without momentum"
             )
-        if len(optimizer.groups) > 1:
+        if len(local.optimizer.groups) > 1:
             raise UserError(
                 "objective GradientTracking divides what a round changed by one learning rate; give model.optimizer a "
                 "single group of parameters"

@@ -10,7 +10,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import dfl_lightning
 from dfl_lightning import callbacks as cb
-from dfl_lightning.objectives import FedProx, GradientTracking
+from dfl_lightning.objectives import FedProx, GradientTracking, LocalMomentum
 
 PACKAGE = Path(dfl_lightning.__file__).parent
 ARITHMETIC = {"add", "sub", "mul", "div", "mean", "log", "exp", "mm", "bmm", "addmm", "softmax", "where"}
@@ -70,14 +70,14 @@ def test_policies_compute_in_float64(name, start, make_data):
 
 
 @pytest.mark.parametrize("engine", ["loop", "stacked"])
-@pytest.mark.parametrize("objective", [GradientTracking, FedProx])
+@pytest.mark.parametrize("objective", [GradientTracking, FedProx, LocalMomentum])
 def test_objectives_and_engines_compute_in_float64(objective, engine, start, make_data):
     run = start(
         cb.Gossip(k="all"),
         cb.Metropolis(),
         data=make_data(6, sizes=[3, 6, 9, 3, 6, 9]),
         objective=objective(),
-        optimizer=functools.partial(torch.optim.SGD, lr=0.1, weight_decay=0.01),
+        optimizer=functools.partial(torch.optim.SGD, lr=0.1, weight_decay=0.0 if objective is LocalMomentum else 0.01),
         trainer={"precision": "64-true", "engine": engine},
     )
     with Watch() as watch:

@@ -17,7 +17,7 @@ from dfl_lightning.bank.references import References
 from dfl_lightning.engines.loop_engine import LoopEngine
 from dfl_lightning.engines.stacked import StackedEngine
 from dfl_lightning.models import MLP
-from dfl_lightning.objectives import FedProx, GradientTracking, Objective, Plain
+from dfl_lightning.objectives import FedProx, GradientTracking, LocalMomentum, Objective, Plain
 from dfl_lightning.utils.global_generators import changed, states
 
 SIZES = (9, 4, 14, 12, 5)
@@ -26,6 +26,7 @@ LISTED = {
     "Plain": Plain,
     "FedProx": functools.partial(FedProx, mu=0.5),
     "GradientTracking": GradientTracking,
+    "LocalMomentum": LocalMomentum,
     **{name: getattr(rules, name) for name in ("Ditto", "APFL", "PerFedAvg", "FedSAM", "MOON", "FedProto")},
 }
 """A rule by its name, and how to make it."""

@@ -7,39 +7,75 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from dfl_lightning.data.partitions.base import Assignment, Partition, contiguous_clusters, deal
+from dfl_lightning.data.partitions.base import Assignment, Partition, contiguous_clusters, deal, split_by_counts
 from dfl_lightning.utils.errors import UserError
 from dfl_lightning.utils.random_streams import numpy_stream
 
 __all__ = ["LabelClusters", "RotatedClusters", "SwappedLabelClusters"]
 
 
-class RotatedClusters(Partition):
+class _Transformed(Partition):
+    """The same images for all clusters, but for what each makes of them.
+
+    Args:
+        per_class: images of each class that a client gets; None: all images are dealt evenly, whatever their classes.
+    """
+
+    def __init__(self, per_class: int | None) -> None:
+        if per_class is not None and per_class < 1:
+            raise UserError(
+                f"data.partition {type(self).__name__}: per_class must be at least 1, or null for all images, "
+                f"not {per_class}"
+            )
+        self.per_class = per_class
+
+    def _parts(self, labels: np.ndarray, num_classes: int, num_clients: int, seed: int) -> list[np.ndarray]:
+        rng = numpy_stream(seed, "partition")
+        if self.per_class is None:
+            return deal(np.arange(len(labels)), num_clients, rng)
+        there = np.bincount(labels, minlength=num_classes)
+        if there.min() < num_clients * self.per_class:
+            raise UserError(
+                f"data.partition {self.describe()}: {num_clients} clients with {self.per_class} images of each class "
+                f"need {num_clients * self.per_class}, but class {there.argmin()} has {there.min()}; lower num_clients "
+                f"or per_class"
+            )
+        return split_by_counts(np.full((num_clients, num_classes), self.per_class), labels, num_classes, rng)
+
+    def _described(self, clusters: list[str]) -> str:
+        each = "" if self.per_class is None else f"; {self.per_class} per class"
+        return f"{type(self).__name__}{{{','.join(clusters)}{each}}}"
+
+
+class RotatedClusters(_Transformed):
     """IID images; each cluster sees them rotated by its own angle (PANM, section 4.1).
 
     Clusters are blocks of consecutive clients, as even as possible.
 
     Args:
         degrees: counter-clockwise angle of each cluster in degrees. Multiples of 90 are exact, others bilinear.
+        per_class: images of each class that a client gets (PANM's clients have 20 or 10); null: all images are dealt
+            evenly, whatever their classes.
     """
 
-    def __init__(self, degrees: Sequence[float] = (0, 90, 180, 270)) -> None:
+    def __init__(self, degrees: Sequence[float] = (0, 90, 180, 270), per_class: int | None = None) -> None:
         if not degrees or not all(math.isfinite(angle) for angle in degrees):
             raise UserError(f"data.partition RotatedClusters: degrees must be a list of numbers, not {degrees!r}")
+        super().__init__(per_class)
         self.degrees = [float(angle) for angle in degrees]
 
     def describe(self) -> str:
-        """For example `RotatedClusters{0,90,180,270}`."""
-        return f"RotatedClusters{{{','.join(f'{angle:g}' for angle in self.degrees)}}}"
+        """For example `RotatedClusters{0,90,180,270}`, or `RotatedClusters{0,180; 20 per class}`."""
+        return self._described([f"{angle:g}" for angle in self.degrees])
 
     def assign(self, labels: np.ndarray, num_classes: int, num_clients: int, seed: int) -> Assignment:
-        """See `Partition.assign`; every image belongs to one client."""
+        """See `Partition.assign`; without `per_class` every image belongs to one client."""
         clusters = contiguous_clusters(num_clients, len(self.degrees), self.describe())
-        parts = deal(np.arange(len(labels)), num_clients, numpy_stream(seed, "partition"))
+        parts = self._parts(labels, num_classes, num_clients, seed)
         return Assignment(parts, clusters, rotation=np.array(self.degrees)[clusters])
 
 
-class SwappedLabelClusters(Partition):
+class SwappedLabelClusters(_Transformed):
     """IID images; each cluster exchanges some labels (PANM, section 4.1).
 
     Clusters are blocks of consecutive clients, as even as possible.
@@ -48,9 +84,12 @@ class SwappedLabelClusters(Partition):
         swaps: for each cluster a list of cycles of labels: `[0, 1]` swaps two, `[0, 1, 2]` calls 0 1, 1 2 and 2 0, and
             `[]` in place of the list leaves a cluster as it is. Null means PANM's two clusters, `[[[0, 1]], [[6, 7]]]`;
             its four are `[[[0, 1]], [[2, 3]], [[4, 5]], [[6, 7]]]`.
+        per_class: images of each class that a client gets (PANM's clients have 20 or 10); null: all images are dealt
+            evenly, whatever their classes.
     """
 
-    def __init__(self, swaps: list[list[list[int]]] | None = None) -> None:
+    def __init__(self, swaps: list[list[list[int]]] | None = None, per_class: int | None = None) -> None:
+        super().__init__(per_class)
         self.swaps: list[list[list[int]]] = [[[0, 1]], [[6, 7]]] if swaps is None else swaps
         if not self.swaps:
             raise UserError("data.partition SwappedLabelClusters: swaps has no cluster; give a list of cycles for each")
@@ -65,10 +104,10 @@ class SwappedLabelClusters(Partition):
     def describe(self) -> str:
         """For example `SwappedLabelClusters{(0 1),(6 7)}`."""
         names = ["".join(f"({' '.join(map(str, cycle))})" for cycle in cycles) or "-" for cycles in self.swaps]
-        return f"SwappedLabelClusters{{{','.join(names)}}}"
+        return self._described(names)
 
     def assign(self, labels: np.ndarray, num_classes: int, num_clients: int, seed: int) -> Assignment:
-        """See `Partition.assign`; every image belongs to one client."""
+        """See `Partition.assign`; without `per_class` every image belongs to one client."""
         clusters = contiguous_clusters(num_clients, len(self.swaps), self.describe())
         maps = np.tile(np.arange(num_classes), (len(self.swaps), 1))
         for cluster, cycles in enumerate(self.swaps):
@@ -79,7 +118,7 @@ class SwappedLabelClusters(Partition):
                         f"have {num_classes} classes, 0 to {num_classes - 1}; change swaps"
                     )
                 maps[cluster, cycle] = np.roll(cycle, -1)
-        parts = deal(np.arange(len(labels)), num_clients, numpy_stream(seed, "partition"))
+        parts = self._parts(labels, num_classes, num_clients, seed)
         return Assignment(parts, clusters, label_map=maps[clusters])
 
 

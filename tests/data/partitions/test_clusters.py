@@ -14,6 +14,17 @@ def test_rotated_clusters_are_blocks_of_consecutive_clients():
     assert RotatedClusters([0, 22.5]).describe() == "RotatedClusters{0,22.5}"
 
 
+@pytest.mark.parametrize("kind", [RotatedClusters, SwappedLabelClusters])
+def test_clients_may_have_equally_many_images_of_each_class(kind):
+    """As PANM says of its clients, and their shares of the official test set follow."""
+    labels = np.random.default_rng(0).permutation(np.repeat(np.arange(10), np.arange(80, 180, 10)))
+    parts = kind(per_class=9).assign(labels, 10, 8, seed=0).train
+    assert [np.bincount(labels[part]).tolist() for part in parts] == [[9] * 10] * 8
+    assert len(np.unique(np.concatenate(parts))) == 8 * 90
+    assert kind(per_class=9).describe().endswith("; 9 per class}")
+    assert any(len(set(np.bincount(labels[part]))) > 1 for part in kind().assign(labels, 10, 8, seed=0).train)
+
+
 def test_the_default_swaps_are_those_of_panm():
     assignment = SwappedLabelClusters().assign(LABELS, 10, 4, seed=0)
     assert assignment.clusters.tolist() == [0, 0, 1, 1]
@@ -55,6 +66,9 @@ def test_the_toy_of_afind_has_two_clients_of_four_labels_and_one_of_the_four_oth
         (lambda: LabelClusters(labels=[[1], [2, 1]]), "must give each cluster labels of its own"),
         (lambda: LabelClusters(labels=[[1], [10]]).assign(LABELS, 10, 4, 0), "label 10 does not exist, .* 0 to 9"),
         (lambda: RotatedClusters([]), "degrees must be a list of numbers"),
+        (lambda: RotatedClusters(per_class=0), "RotatedClusters: per_class must be at least 1, or null for all images"),
+        (lambda: SwappedLabelClusters(per_class=0), "SwappedLabelClusters: per_class must be at least 1"),
+        (lambda: RotatedClusters(per_class=26).assign(LABELS, 10, 4, 0), "need 104, but class 0 has 100; lower"),
         (lambda: SwappedLabelClusters([]), "has no cluster"),
         (lambda: SwappedLabelClusters([[[0, 1], [1, 2]]]), "cluster 0 names a label twice"),
         (lambda: SwappedLabelClusters([[[0, 10]]]).assign(LABELS, 10, 4, 0), "10 classes, 0 to 9"),
