@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 class LocalMomentum(Plain):
     """SGD with heavy-ball momentum that lasts over rounds (the DSGDm of Lin et al. 2021, arXiv 2102.04761).
 
-    `v = momentum * v + gradient` and `w = w - lr * v`, as `torch.optim.SGD` has it. Each client keeps its v, which
-    starts at 0, while models are exchanged and mixed; the optimizer of `Plain` has a new one in every round, of which
-    few local steps see little. v is not sent. Fine-tuning before an evaluation is done by the optimizer alone.
+    `v = momentum * v + gradient` and `w = w - lr * v`, as in `torch.optim.SGD`. Each client keeps its v, which starts
+    at 0, while models are exchanged and mixed. With `Plain` an optimizer starts anew in every round, and its momentum
+    hardly builds up in a few local steps. v is not sent. Fine-tuning before an evaluation does not use it.
 
     Args:
         momentum: weight of v in the next step, at least 0 and below 1; `model.optimizer` must be SGD without momentum.
@@ -37,7 +37,7 @@ class LocalMomentum(Plain):
         self.momentum = momentum
 
     def start(self, federation: Federation) -> None:
-        """Only plain SGD without clipping and weight decay makes `update` a step along v alone."""
+        """Only SGD without momentum, weight decay and clipping steps along v alone."""
         local = federation.local
         if not steps_are_plain(local):
             raise UserError(

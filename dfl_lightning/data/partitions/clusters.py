@@ -15,7 +15,7 @@ __all__ = ["LabelClusters", "RotatedClusters", "SwappedLabelClusters"]
 
 
 class _Transformed(Partition):
-    """The same images for all clusters, but for what each makes of them.
+    """Clients draw their images alike; then their cluster transforms these.
 
     Args:
         per_class: images of each class that a client gets; None: all images are dealt evenly, whatever their classes.
