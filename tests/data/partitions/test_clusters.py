@@ -16,7 +16,7 @@ def test_rotated_clusters_are_blocks_of_consecutive_clients():
 
 @pytest.mark.parametrize("kind", [RotatedClusters, SwappedLabelClusters])
 def test_clients_may_have_equally_many_images_of_each_class(kind):
-    """As PANM says of its clients, and their shares of the official test set follow."""
+    """As PANM says of its clients (section 4.1)."""
     labels = np.random.default_rng(0).permutation(np.repeat(np.arange(10), np.arange(80, 180, 10)))
     parts = kind(per_class=9).assign(labels, 10, 8, seed=0).train
     assert [np.bincount(labels[part]).tolist() for part in parts] == [[9] * 10] * 8
