@@ -17,6 +17,7 @@ import torch
 from lightning.fabric.plugins.io.torch_io import TorchCheckpointIO
 from lightning.pytorch.callbacks import Checkpoint
 
+from dfl_lightning.checkpoints.names import FOLDER, LAST, PREVIOUS
 from dfl_lightning.checkpoints.sharded import META, ShardedRows, read_shards, write_shards
 from dfl_lightning.distributed.strategy import RowsCheckpointIO
 from dfl_lightning.round.callback import RoundCallback
@@ -28,7 +29,6 @@ from dfl_lightning.utils.files import sync_folder, write_atomically
 if TYPE_CHECKING:
     from dfl_lightning.bank.bank import Bank
 
-FOLDER, LAST, PREVIOUS = "checkpoints", "last.ckpt", "previous.ckpt"
 ABOUT = {
     **{"metrics": dict, "network": dict, "clients": int, "nodes": int, "seed": int, "data": str, "rows": str},
     **{"row sets": list, "reported": str, "policies": dict, "config": dict},

@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dfl_lightning.checkpoints.io import FOLDER, LAST, checkpoint_of, is_checkpoint, read_checkpoint
+from dfl_lightning.checkpoints.io import checkpoint_of, is_checkpoint, read_checkpoint
+from dfl_lightning.checkpoints.names import FOLDER, LAST
 from dfl_lightning.utils.errors import UserError
 
 

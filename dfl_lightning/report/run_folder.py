@@ -16,7 +16,8 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 
 from dfl_lightning.callbacks import Substitution
 from dfl_lightning.checkpoints.history import CHANGED, config_text
-from dfl_lightning.checkpoints.io import FOLDER, rounds_in, run_of
+from dfl_lightning.checkpoints.io import rounds_in, run_of
+from dfl_lightning.checkpoints.names import FOLDER
 from dfl_lightning.functional import worst_decile_mean
 from dfl_lightning.report.by_round import MOST_CLIENTS, Comparisons, Entries, similarity_of, stacked
 from dfl_lightning.report.links import links_of, stand_ins_of

@@ -9,8 +9,10 @@ import sys
 from pathlib import Path
 
 import dfl_lightning
+from dfl_lightning.checkpoints.names import FOLDER, PREVIOUS
 from dfl_lightning.study.cell_state import FAILURE, rows_of, runs_of, state_of, write_failure
 from dfl_lightning.study.commit import commit_now
+from dfl_lightning.study.disk import give_back
 from dfl_lightning.study.environment import environment_of_a_cell
 from dfl_lightning.study.plan import CONFIG, Cell
 from dfl_lightning.study.resolve import config_text
@@ -64,9 +66,8 @@ class CellProcess:
         """Start it, from the last checkpoint where there is one."""
         state = state_of(self.cell)
         (self.cell.folder / FAILURE).unlink(missing_ok=True)
-        name = "previous.ckpt" if self._previous else "last.ckpt"
         if state.run is not None:
-            words = ["--ckpt_path", str(state.run / "checkpoints" / name if self._previous else state.run)]
+            words = ["--ckpt_path", str(state.run / FOLDER / PREVIOUS if self._previous else state.run)]
         else:
             for run in runs_of(self.cell):
                 shutil.rmtree(run)  # it has no checkpoint: its rounds are done again
@@ -107,7 +108,9 @@ class CellProcess:
             return False
         assert self._process.stdin is not None
         self._process.stdin.close()
-        if not stopping and code != 0 and not state_of(self.cell).is_done:
+        state = state_of(self.cell)
+        give_back(state, self.cell.keeps_models)
+        if not stopping and code != 0 and not state.is_done:
             why = self._why(code)
             if not why:
                 self._start()
@@ -120,7 +123,7 @@ class CellProcess:
         """Why it has ended for good; empty where it may go on."""
         if code > 0 and code not in STOPPED:
             sentence = last_sentence(self.cell.folder / LOG, self._began)
-            if "previous.ckpt" in sentence and not self._previous:
+            if PREVIOUS in sentence and not self._previous:
                 self._previous = True
                 return ""
             return sentence or f"dfl-fit leaves with {code}; {self.cell.folder / LOG} may say why"

@@ -8,6 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from dfl_lightning.checkpoints.names import FOLDER, LAST
 from dfl_lightning.study.plan import Cell
 from dfl_lightning.utils.errors import one_line
 from dfl_lightning.utils.files import write_atomically
@@ -82,7 +83,7 @@ def state_of(cell: Cell) -> CellState:
         summary = read_json(run / "summary.json")
         if summary.get("status") == "finished":
             return CellState(cell, run, summary)
-    going = next((run for run in runs if (run / "checkpoints" / "last.ckpt").exists()), None)
+    going = next((run for run in runs if (run / FOLDER / LAST).exists()), None)
     failure = read_json(cell.folder / FAILURE)
     summary = {} if going is None else read_json(going / "summary.json")
     return CellState(cell, going, summary, one_line(str(failure.get("why", ""))), bool(failure.get("lacks_data")))

@@ -8,12 +8,14 @@ import signal
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from dfl_lightning.cli.outcome import OneSentenceParser, end, say
 from dfl_lightning.study.cell_state import state_of
 from dfl_lightning.study.cells_file import write_cells
+from dfl_lightning.study.disk import give_back
 from dfl_lightning.study.plan import Cell, Plan, add_seeds, contradictions, make_plan
 from dfl_lightning.study.slurm_words import PREFIX, split_options
 from dfl_lightning.study.study_file import ACCURACIES, KIND, Study, check_accuracy, read_study_file
@@ -28,7 +30,7 @@ FILE is a path or the name of a shipped study (dfl-study list names them). All f
 study are in studies/<name>/, or in the folder of --to. Cells that were stopped or killed
 resume from their last checkpoint.
 
-  dfl-study run digits_small --explain     cells, hours and memory, estimated from a few rounds
+  dfl-study run digits_small --explain     cells, hours, memory, disk, estimated from a few rounds
   dfl-study run digits_small -j 2          train the cells that are not done, two at a time
   dfl-study run digits_small --slurm --slurm.timeout_min 60    the same as jobs on a cluster
   dfl-study table digits_small             the table of the cells that are done, as Markdown
@@ -85,8 +87,10 @@ def make_parser() -> argparse.ArgumentParser:
             one.add_argument(
                 "--explain",
                 action="store_true",
-                help="estimate time and memory from a few rounds, and train nothing else",
+                help="estimate time, memory and disk from a few rounds, and train nothing else",
             )
+            help = "keep the numbers of a cell that is done, but no checkpoint; dfl-test and dfl-export need one"
+            one.add_argument("--discard-models", action="store_true", help=help)
             one.add_argument("--slurm", action="store_true", help="submit the cells as jobs, and return")
             help = "options of the jobs: timeout_min, partition, gpus_per_node, cpus_per_task, mem_gb, ..."
             one.add_argument("--slurm.NAME", metavar="VALUE", help=help)
@@ -141,7 +145,10 @@ def run(words: argparse.Namespace) -> int:
             print(line, flush=True)
         return 0
     _make_folder(plan)
-    todo = check(plan)
+    todo = [replace(cell, keeps_models=not words.discard_models) for cell in check(plan)]
+    if words.discard_models:
+        for cell in plan.distinct():
+            give_back(state_of(cell), keep_models=False)
     if on_cluster:
         _submit(words, plan, todo, cluster)
         return 0
@@ -244,7 +251,9 @@ def _again(words: argparse.Namespace, command: str) -> str:
     """A command about the same study."""
     part = getattr(words, "scale", 1.0)  # add-seeds has none
     scale = ["--scale", f"{part:g}"] if part < 1 else []
-    return shlex.join(["dfl-study", command, words.file, *(["--to", words.to] if words.to else []), *scale])
+    discard = ["--discard-models"] * (command == "run" and getattr(words, "discard_models", False))
+    to = ["--to", words.to] if words.to else []
+    return shlex.join(["dfl-study", command, words.file, *to, *scale, *discard])
 
 
 def status(words: argparse.Namespace) -> int:

@@ -1,4 +1,4 @@
-"""`dfl-study run --explain`: how many cells, how long and how much memory, from a few rounds that are timed."""
+"""`dfl-study run --explain`: how many cells, how long, how much memory and disk, from a few rounds that are timed."""
 
 from __future__ import annotations
 
@@ -8,20 +8,22 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from csv import DictReader
 from dataclasses import dataclass
 from pathlib import Path
 
+from dfl_lightning.checkpoints.names import FOLDER, LAST
 from dfl_lightning.study.cell_process import last_sentence
-from dfl_lightning.study.cell_state import state_of
+from dfl_lightning.study.cell_state import CellState, rows_of, state_of
 from dfl_lightning.study.checking import lacking_data
+from dfl_lightning.study.disk import Space, bytes_in, free_in, space_of
 from dfl_lightning.study.environment import environment_of_a_cell
-from dfl_lightning.study.plan import Cell, Plan
+from dfl_lightning.study.plan import Cell, Place, Plan
 from dfl_lightning.study.progress import Rates
 from dfl_lightning.study.resolve import config_text
-from dfl_lightning.study.words import about, counted
+from dfl_lightning.study.words import about, as_size, counted
 from dfl_lightning.utils.cores import cores
 from dfl_lightning.utils.errors import UserError
 
@@ -41,11 +43,13 @@ class Timing:
         seconds: of the last round that was timed, evaluation included; None: none has ended within `PATIENCE`.
         spent: processor seconds of that round, which other programs do not change; None where it is not known.
         memory: the most bytes that the process had, the libraries' included; None where the system does not say.
+        space: on the disk, of the finished cell; None: the run was stopped before its first checkpoint.
     """
 
     seconds: float | None
     spent: float | None = None
     memory: int | None = None
+    space: Space | None = None
 
 
 def explain(plan: Plan, jobs: int) -> Iterator[str]:
@@ -102,9 +106,44 @@ def explain(plan: Plan, jobs: int) -> Iterator[str]:
     memory = max((timing.memory or 0 for timing in timings.values()), default=0)
     if memory:
         yield f"memory of a cell: up to {memory / 2**30:.2f} GiB, the libraries included; {jobs} at a time"
+    if not all(states[cell.folder].is_done for cell in here):
+        yield disk_needed([states[cell.folder] for cell in here], timings, jobs, plan.folder)
 
 
-def estimated(row: str, column: str, rates: Mapping[tuple[str, str], float | None]) -> tuple[float | None, str]:
+def disk_needed(states: Sequence[CellState], timings: Mapping[Place, Timing], jobs: int, folder: Path) -> str:
+    """A sentence about the disk that the cells which are not done will take.
+
+    Args:
+        states: of the cells whose data are at hand.
+        timings: by row and column.
+        jobs: cells that run at the same time.
+        folder: of the study.
+    """
+    spaces = {place: timing.space for place, timing in timings.items() if timing.space}
+    for state in states:
+        if state.run is not None and (space := space_of(state.run, state.rounds, state.cell.rounds)):
+            spaces[state.cell.row, state.cell.column] = space
+    if not spaces:
+        return "disk: not known, since no timed run came to a checkpoint"
+    models = {place: float(space.models) for place, space in spaces.items()}
+    tables = {place: float(space.tables) for place, space in spaces.items()}
+    needed = without = largest = 0.0
+    for state in states:
+        if state.is_done:
+            continue
+        of_models, of_tables = (estimated(state.cell.row, state.cell.column, of)[0] or 0.0 for of in (models, tables))
+        there = 0 if state.run is None else bytes_in(state.run)
+        needed += max(0.0, of_models + of_tables - there)
+        without += max(0.0, of_tables - there)
+        largest = max(largest, of_models)
+    running = 2 * largest * jobs  # a cell that runs has two checkpoints
+    free = free_in(folder)
+    short = "; that is too little" if needed + running / 2 > free else ""
+    small = f"{as_size(without + running)} with --discard-models"
+    return f"disk: {as_size(needed + running / 2)}, {small}; {as_size(free)} are free in {folder}{short}"
+
+
+def estimated(row: str, column: str, rates: Mapping[Place, float | None]) -> tuple[float | None, str]:
     """Estimated seconds a round of a row and column, and `~` unless they were timed.
 
     A row is taken to cost the same multiple of another row in every column.
@@ -129,7 +168,7 @@ def estimated(row: str, column: str, rates: Mapping[tuple[str, str], float | Non
     return (sum(known) / len(known) if known else None), "~"
 
 
-def time_rounds(cells: list[Cell], known: Rates, threads: int) -> dict[tuple[str, str], Timing]:
+def time_rounds(cells: list[Cell], known: Rates, threads: int) -> dict[Place, Timing]:
     """Seconds a round of every row in one column and of one row in every other column, at least.
 
     Args:
@@ -137,7 +176,7 @@ def time_rounds(cells: list[Cell], known: Rates, threads: int) -> dict[tuple[str
         known: what runs have shown already, which is not timed again.
         threads: of a cell.
     """
-    found: dict[tuple[str, str], Timing] = {}
+    found: dict[Place, Timing] = {}
     first = cells[0].column
     rows, columns = set(), set()
     for cell in sorted(cells, key=lambda cell: cell.column != first):  # the first column first, with all rows
@@ -164,8 +203,8 @@ def time_cell(cell: Cell, threads: int) -> Timing:
     Raises:
         UserError: dfl-fit fails.
     """
-    trainer = {**cell.config["trainer"], "max_rounds": min(2, cell.rounds), "max_epochs": None}
-    config = {**cell.config, "trainer": {**trainer, "enable_checkpointing": False, "callbacks": None}}
+    few = {"max_rounds": min(2, cell.rounds), "max_epochs": None, "checkpoint_every": 1, "callbacks": None}
+    config = {**cell.config, "trainer": {**cell.config["trainer"], **few}}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "cell.yaml").write_text(config_text(config), encoding="utf-8")
@@ -183,7 +222,8 @@ def time_cell(cell: Cell, threads: int) -> Timing:
         if watched.code and not seconds:
             why = last_sentence(folder / "log.txt", 0) or "dfl-fit fails"
             raise UserError(f"{cell.label}: {why}")
-    return Timing(seconds[-1] if seconds else None, watched.spent, watched.memory)
+        spaces = [space_of(run, rows_of(run), cell.rounds) for run in folder.glob("cell/*")]
+    return Timing(seconds[-1] if seconds else None, watched.spent, watched.memory, next(iter(spaces), None))
 
 
 @dataclass
@@ -204,7 +244,7 @@ class Watched:
 def _watch(process: subprocess.Popen[bytes], folder: Path) -> Watched:
     """Wait until a process ends or has shown enough."""
     watched, until = Watched(), time.monotonic() + PATIENCE
-    rows, before, now = -1, 0.0, 0.0
+    rows, before, now, saved = -1, 0.0, 0.0, False
     while process.poll() is None:
         with suppress(OSError, IndexError, ValueError):  # no /proc here, or it has just ended
             about = Path(f"/proc/{process.pid}")
@@ -215,7 +255,9 @@ def _watch(process: subprocess.Popen[bytes], folder: Path) -> Watched:
         done = _rows(folder)
         if done > rows:
             watched.spent, before, rows = (now - before if done > 0 else None), now, done
-        if time.monotonic() > until or sum(_seconds(folder)[:1]) > ENOUGH:
+        if not saved and any(folder.glob(f"cell/*/{FOLDER}/{LAST}")):
+            saved, before = True, now  # the first checkpoint is no part of the second round
+        if time.monotonic() > until or (saved and sum(_seconds(folder)[:1]) > ENOUGH):
             return watched
         time.sleep(PERIOD)
     if _rows(folder) > rows:

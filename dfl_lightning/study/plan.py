@@ -24,6 +24,9 @@ ROUND_COUNTS = (
 CONFIG = "run.yaml"
 """The resolved config in a cell's folder; its runs are in the folder `run` next to it."""
 
+Place = tuple[str, str]
+"""A row and a column of the table."""
+
 
 @dataclass(frozen=True)
 class Cell:
@@ -35,6 +38,7 @@ class Cell:
         seed: of models, data and draws.
         config: resolved.
         folder: of all its files.
+        keeps_models: whether its last checkpoint stays when it is done.
     """
 
     row: str
@@ -42,6 +46,7 @@ class Cell:
     seed: int
     config: dict[str, Any]
     folder: Path
+    keeps_models: bool = True
 
     @property
     def rounds(self) -> int:

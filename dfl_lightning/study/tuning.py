@@ -20,7 +20,7 @@ import yaml
 
 from dfl_lightning.report.reading import Run
 from dfl_lightning.study.cell_state import state_of
-from dfl_lightning.study.plan import Cell, added_seeds, contradictions, scaled
+from dfl_lightning.study.plan import Cell, Place, added_seeds, contradictions, scaled
 from dfl_lightning.study.resolve import Resolver, ask_about, identity
 from dfl_lightning.study.settings import as_words, slug, words_of
 from dfl_lightning.study.study_file import Study
@@ -37,9 +37,6 @@ HAS_VALIDATION = re.compile(r"\d validation\b")
 
 Values = dict[str, Any]
 """Values by option."""
-
-Place = tuple[str, str]
-"""Row and column."""
 
 
 @dataclass(frozen=True)
@@ -231,7 +228,8 @@ class Tuning:
         name = identity(config)
         there = sorted((self.folder / TRIALS).glob(f"*-{name}"))  # also where the row had another name then
         folder = there[0] if there else self.folder / TRIALS / f"{slug(place)}-{name}"
-        return Cell(f"trial of {place[0]}", place[1], self.tune.run_seed, config, folder)
+        label = f"trial of {place[0]}"
+        return Cell(label, place[1], self.tune.run_seed, config, folder, keeps_models=False)
 
     def _config(self, place: Place, values: Values) -> dict[str, Any]:
         rounds = {} if self.tune.rounds is None else {"trainer.max_rounds": self.tune.rounds}

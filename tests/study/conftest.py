@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -48,7 +47,7 @@ def equal_words_are_resolved_once():
     ask, kept = resolve.ask, {}
 
     def asked(words):
-        if words[-1] != "--print_config" or any(Path(word.partition("=")[2]).is_file() for word in words):
+        if words[-1] != "--print_config" or any(os.path.isfile(word.partition("=")[2]) for word in words):
             return ask(words)
         if tuple(words) not in kept:
             kept[tuple(words)] = ask(words)

@@ -33,9 +33,10 @@ def test_every_row_is_timed_once_and_every_column(planned, timed):
     assert table["C", "IID"] == "2 4 40.00 5.3 minutes 32 s"  # 8 rounds
     assert table["C", "rotated"] == "2 4 ~120.00 16.0 minutes 32 s"
     # (1 + 2 + 4) times (10 + 30) seconds, 4 rounds, 2 seeds; of a core, (1 + 2 + 4) times 2
-    assert lines[-2].startswith("together 37.3 minutes with one cell at a time on ")
-    assert lines[-2].endswith("; 1.9 minutes of one core, which do not depend on what else the machine does")
-    assert lines[-1] == "memory of a cell: up to 1.00 GiB, the libraries included; 1 at a time"
+    assert lines[-3].startswith("together 37.3 minutes with one cell at a time on ")
+    assert lines[-3].endswith("; 1.9 minutes of one core, which do not depend on what else the machine does")
+    assert lines[-2] == "memory of a cell: up to 1.00 GiB, the libraries included; 1 at a time"
+    assert lines[-1] == "disk: not known, since no timed run came to a checkpoint"
     assert lines[1] == "12 cells of 3 rows, 2 columns, 2 seeds: 12 waiting"
 
 
@@ -53,8 +54,9 @@ def test_a_time_has_the_unit_that_suits_it(planned, timed, monkeypatch, rate, ro
     lines = list(estimate.explain(planned(rows=ROWS, columns={"IID": {}}, seeds=[0, 1]), jobs=2))
     of_row = next(line for line in lines if line.startswith("A "))  # 2 seeds of 4 rounds; there are 3 rows
     assert " ".join(of_row.split()[5:]) == f"{row} {row}"
-    assert lines[-1].startswith(f"together {alone} with one cell at a time on ")
-    assert f", {by_two} with -j 2; {alone} of one core, " in lines[-1]
+    (together,) = (line for line in lines if line.startswith("together "))
+    assert together.startswith(f"together {alone} with one cell at a time on ")
+    assert f", {by_two} with -j 2; {alone} of one core, " in together
 
 
 def test_what_is_done_is_neither_timed_nor_counted(planned, timed, pretend):
