@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -12,14 +13,34 @@ import numpy as np
 from dfl_lightning.study.cell_state import CellState
 
 
-def unpaired(states: Sequence[CellState], rows: Sequence[str]) -> Iterator[str]:
-    """Sentences about rows whose cells have another split, or other first models, than the others of their column.
+@dataclass(frozen=True)
+class Unlike:
+    """A row that differs from the others of its columns in more than its method.
+
+    Attributes:
+        row: its name.
+        columns: in which it does.
+        in_split: whether its clients have other images, so that it is not compared; else its first models differ.
+    """
+
+    row: str
+    columns: list[str]
+    in_split: bool
+
+    def __str__(self) -> str:
+        what = "another split of the data" if self.in_split else "other first models"
+        so = "no paired differences" if self.in_split else "its differences are paired by the split only"
+        return f"{self.row} has {what} than the other rows of {', '.join(self.columns)}: {so}"
+
+
+def unlike(states: Sequence[CellState], rows: Sequence[str]) -> Iterator[Unlike]:
+    """Rows whose cells have another split, or other first models, than the others of their column.
 
     Args:
         states: of the cells that are done.
         rows: in the order of the table; what most of the rows have is what the others differ from.
     """
-    for what, mark in (("another split of the data", split_of), ("other first models", start_of)):
+    for mark in (split_of, start_of):
         differing: dict[str, list[str]] = {}
         for column in dict.fromkeys(state.cell.column for state in states):
             for seed in dict.fromkeys(state.cell.seed for state in states):
@@ -29,9 +50,7 @@ def unpaired(states: Sequence[CellState], rows: Sequence[str]) -> Iterator[str]:
                 for row in found:
                     if found[row] != common and column not in differing.setdefault(row, []):
                         differing[row].append(column)
-        for row in rows:
-            if differing.get(row):
-                yield f"{row} has {what} than the other rows of {', '.join(differing[row])}: no paired differences"
+        yield from (Unlike(row, differing[row], mark is split_of) for row in rows if differing.get(row))
 
 
 def split_of(state: CellState) -> str:

@@ -11,7 +11,7 @@ from functools import cached_property
 from dfl_lightning.study import tuning
 from dfl_lightning.study.cell_state import CellState, state_of
 from dfl_lightning.study.commit import commit_of
-from dfl_lightning.study.pairing import unpaired
+from dfl_lightning.study.pairing import Unlike, unlike
 from dfl_lightning.study.plan import Plan
 from dfl_lightning.study.statistics import (
     LEAST_COLUMNS,
@@ -143,12 +143,12 @@ def make_table(plan: Plan, accuracy: str | None = None) -> Table:
         for row in plan.study.rows
         for column in plan.study.columns
     }
-    apart = list(unpaired(done, list(plan.study.rows)))
+    apart = list(unlike(done, list(plan.study.rows)))
     best = _best(plan, places)
     rivals = {key: rival for column in best for key, rival in _rivals(column, best[column], places, apart).items()}
     agreements = _agreements(plan, places)
     overall = _overall(places, plan)
-    notes = [*_caption(plan, accuracy, done), *apart, *_of_agreement(plan, agreements), *_of_overall(overall)]
+    notes = [*_caption(plan, accuracy, done), *map(str, apart), *_of_agreement(plan, agreements), *_of_overall(overall)]
     notes += [*_diverged(done), *_unfinished(list(states.values()), places)]
     return Table(plan, accuracy, places, best, rivals, agreements, overall, notes, list(states.values()), _made(done))
 
@@ -180,12 +180,12 @@ def _best(plan: Plan, places: Mapping[tuple[str, str], Place]) -> dict[str, str]
 
 
 def _rivals(
-    column: str, best: str, places: Mapping[tuple[str, str], Place], apart: list[str]
+    column: str, best: str, places: Mapping[tuple[str, str], Place], apart: list[Unlike]
 ) -> dict[tuple[str, str], Rival]:
     found: dict[tuple[str, str], Difference | None] = {}
     for (row, where), place in places.items():
         if where == column and row != best and place.values:
-            broken = any(note.startswith((f"{row} has ", f"{best} has ")) and column in note for note in apart)
+            broken = any(u.in_split and u.row in (row, best) and column in u.columns for u in apart)
             found[row, column] = None if broken else paired_difference(places[best, column].values, place.values)
     tested = [key for key, difference in found.items() if difference is not None and difference.p is not None]
     adjusted = holm([found[key].p for key in tested])  # type: ignore[union-attr,misc]

@@ -81,17 +81,19 @@ def test_rows_with_another_split_have_no_paired_differences(filled, pretend):
     assert "≈" not in formats.markdown(table).partition("Paired")[0].partition("- acc")[0]
 
 
-def test_rows_with_other_first_models_have_no_paired_differences(filled):
+def test_rows_with_other_first_models_are_paired_by_the_split(filled):
     rows = {
         "Gossip": {},
         "Local": {"selection.k": 0},
         "Wide": {"model.network": {"class_path": "MLP", "init_args": {"hidden": [9]}}},
     }
-    values = {(row, "IID"): [0.8, 0.81] for row in rows}
+    values = {(row, "IID"): [0.8, 0.81] for row in rows} | {("Wide", "IID"): [0.9, 0.93]}
     table = make_table(filled(values, rows=rows))
-    assert [note for note in table.notes if "first models" in note and "no paired" in note] == [
-        "Wide has other first models than the other rows of IID: no paired differences"
+    assert [note for note in table.notes if "first models than" in note] == [
+        "Wide has other first models than the other rows of IID: its differences are paired by the split only"
     ]
+    assert table.best == {"IID": "Wide"}
+    assert table.rivals["Local", "IID"].difference.mean == pytest.approx(11.0)
 
 
 def test_a_place_without_a_number_says_why(filled, pretend):
