@@ -122,7 +122,7 @@ def test_open_cells_become_one_array_with_the_options_that_were_given(study_of, 
     lock.take(cells[1].folder)  # somebody works at it
     given = {"partition": "gpu", "gpus_per_node": 1, "cpus_per_task": 4, "mem_gb": 16, "reservation": "mine"}
     words = [word for name, value in given.items() for word in (f"--slurm.{name}", str(value))]
-    assert main(["run", "small.yaml", *SLURM, *words, "-j", "1"]) == 0
+    assert main(["run", "small.yaml", "--discard-models", *SLURM, *words, "-j", "1"]) == 0
     lock.release()
     batch = (cluster / "batch.sh").read_text()
     for line in (
@@ -136,8 +136,11 @@ def test_open_cells_become_one_array_with_the_options_that_were_given(study_of, 
     assert "logs: studies/small/jobs, and log.txt in the folder of each cell" in out
     assert "dfl-study status small.yaml\n" in out
     assert "dfl-study table small.yaml\n" in out
-    assert re.search(r"dfl-study run small.yaml -j 1 --slurm --slurm.timeout_min 240 --slurm.partition gpu ", out)
+    assert re.search(
+        r"dfl-study run small.yaml --discard-models -j 1 --slurm --slurm.timeout_min 240 --slurm.partition gpu ", out
+    )
     submitted = [submitit.SlurmJob("studies/small/jobs", f"4711_{n}").submission().function.cell for n in range(2)]
+    assert not any(cell.keeps_models for cell in submitted)
     assert [cell.folder for cell in submitted] == [cell.folder.absolute() for cell in cells[2:]]
 
 
