@@ -75,9 +75,14 @@ def test_an_error_comes_out_and_what_has_not_begun_stays_undone(threads, where):
 
 
 def test_between_is_asked_while_a_long_piece_is_under_way():
-    asked = []
-    Workers(2).map(lambda _: time.sleep(0.35), range(2), between=lambda: asked.append(time.monotonic()))
-    assert len(asked) >= 3
+    asked, often = [], threading.Event()
+
+    def between():
+        asked.append(True)
+        if len(asked) == 3:
+            often.set()
+
+    assert Workers(2).map(lambda _: often.wait(60), range(2), between=between) == [True, True]
 
 
 @pytest.mark.parametrize("count", [2, 3])
