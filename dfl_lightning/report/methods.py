@@ -25,9 +25,10 @@ class Method:
     """Runs of the same settings with different seeds.
 
     Attributes:
-        name: for people, the same in all charts and tables; no two methods have the same.
+        name: for people, the same in all charts and tables; no two methods of a task have the same.
         runs: by seed.
         task: methods with the same number are tested on the same images.
+        column: of a study, if all methods of the task are of this one; empty otherwise.
         among: the names of all methods that it was found with, in their order: it has its colour by its place there.
         notes: what a reader must know about its runs.
     """
@@ -35,8 +36,14 @@ class Method:
     name: str
     runs: list[Run]
     task: int = 0
+    column: str = ""
     among: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+
+    @property
+    def full_name(self) -> str:
+        """With the column; no two methods have the same."""
+        return f"{self.name}, {self.column}" if self.column else self.name
 
     @property
     def is_local(self) -> bool:
@@ -70,26 +77,31 @@ def tested_on(run: Run) -> str:
     return digest.hexdigest()
 
 
-def find_methods(runs: Sequence[Run], names: Sequence[str] | None = None) -> list[Method]:
+def find_methods(
+    runs: Sequence[Run], names: Sequence[str] | None = None, columns: Sequence[str] | None = None
+) -> list[Method]:
     """Group runs.
 
     Args:
         runs: in any order.
-        names: a name for each run, empty where none was given; runs of one name are one method.
+        names: a name for each run, empty where none was given; runs of one name and column are one method.
+        columns: of a study, for each run.
 
     Returns:
         The methods in the order of their first run, with names that differ. Of two runs of a method with one seed
         the later folder is taken, and the method has a note.
     """
     given = list(names) if names is not None else [""] * len(runs)
-    groups: dict[Any, list[tuple[Run, str]]] = {}
-    for run, name in zip(runs, given, strict=True):
-        groups.setdefault(("name", name) if name else _settings_key(run), []).append((run, name))
-    methods = [_method([run for run, _ in group], group[0][1]) for group in groups.values()]
-    _tell_apart(methods)
+    places = list(columns) if columns is not None else [""] * len(runs)
+    groups: dict[Any, list[Run]] = {}
+    for run, name, column in zip(runs, given, places, strict=True):
+        groups.setdefault((name, column) if name else (_settings_key(run), name, column), []).append(run)
+    methods = [_method(group, *key[-2:]) for key, group in groups.items()]
     _number_tasks(methods)
+    _name_columns(methods)
+    _tell_apart(methods)
     for method in methods:
-        method.among = [other.name for other in methods]
+        method.among = list(dict.fromkeys(other.name for other in methods))
     return methods
 
 
@@ -160,7 +172,7 @@ def _settings_key(run: Run) -> str:
     return repr(about) if run.summary else str(run.path)
 
 
-def _method(runs: list[Run], name: str) -> Method:
+def _method(runs: list[Run], name: str, column: str) -> Method:
     """One of a seed each, and what there is to say of them."""
     by_seed: dict[Any, Run] = {}
     notes = []
@@ -182,23 +194,32 @@ def _method(runs: list[Run], name: str) -> Method:
             notes.append(f"seed {seed}: settings were changed when the run was resumed")
         if run.config.get(FORKED):
             notes.append(f"seed {seed}: forked from {run.config[FORKED].get('checkpoint')}")
-    return Method(name or base_name(kept[0]), kept, notes=list(dict.fromkeys(notes)))
+    return Method(name or base_name(kept[0]), kept, column=column, notes=list(dict.fromkeys(notes)))
+
+
+def _name_columns(methods: list[Method]) -> None:
+    """Where columns are tested on the same images, their methods stand in one table: names say the column there."""
+    for task in {method.task for method in methods}:
+        of_task = [method for method in methods if method.task == task]
+        if len({method.column for method in of_task}) > 1:
+            for method in of_task:
+                method.name, method.column = method.full_name, ""
 
 
 def _tell_apart(methods: list[Method]) -> None:
     """Methods of one name get the settings that differ, or else their folder, or a number, as a part of it."""
-    for name in dict.fromkeys(method.name for method in methods):
-        same = [method for method in methods if method.name == name]
+    for full_name in dict.fromkeys(method.full_name for method in methods):
+        same = [method for method in methods if method.full_name == full_name]
         if len(same) < 2:
             continue
         for method, words in zip(same, _differences([settings_text(_settings(m.runs[0])) for m in same]), strict=True):
             if words:
-                method.name = f"{name} ({words})"
+                method.name = f"{method.name} ({words})"
     seen: dict[str, int] = {}
     for method in methods:
-        seen[method.name] = seen.get(method.name, 0) + 1
-        if seen[method.name] > 1:
-            method.name = f"{method.name} ({seen[method.name]})"
+        seen[method.full_name] = number = seen.get(method.full_name, 0) + 1
+        if number > 1:
+            method.name = f"{method.name} ({number})"
 
 
 def _differences(texts: Sequence[str]) -> list[str]:

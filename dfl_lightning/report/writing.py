@@ -41,13 +41,23 @@ def write_report(
     return write_page(named, file, None if pictures is None else Path(pictures))
 
 
-def write_page(named: Sequence[tuple[str, str | os.PathLike[str]]], file: Path, pictures: Path | None = None) -> Path:
+def write_page(
+    named: Sequence[tuple[str, str | os.PathLike[str]]],
+    file: Path,
+    pictures: Path | None = None,
+    columns: Sequence[str] | None = None,
+    study: str = "",
+    command: str = "",
+) -> Path:
     """Make the page of runs with names.
 
     Args:
         named: a name, empty where there is none, and the run folder, of each run.
         file: the page's.
         pictures: a folder for a PNG and a CSV of each chart.
+        columns: of a study, for each run.
+        study: its title.
+        command: that trains it.
 
     Returns:
         The page's file.
@@ -63,12 +73,12 @@ def write_page(named: Sequence[tuple[str, str | os.PathLike[str]]], file: Path, 
     from dfl_lightning.report.page.sections import figures
 
     with Helper() as helper:
-        methods = find_methods([Run(folder) for _, folder in named], [name for name, _ in named])
+        methods = find_methods([Run(folder) for _, folder in named], [name for name, _ in named], columns)
         with unchecked():
             drawn = figures(methods)
             shown = [] if pictures is None else [*drawn, *linked_figures(methods)]
             helper.offer([titled(figure) for figure in shown], SCALE)
-            text = page(methods, drawn, helper.script)
+            text = page(methods, drawn, helper.script, study, command)
         try:
             write_atomically(file, lambda open_file: open_file.write(text.encode()))
         except OSError as error:

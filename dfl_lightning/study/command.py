@@ -288,16 +288,21 @@ def table(words: argparse.Namespace) -> int:
 
 
 def report(words: argparse.Namespace) -> int:
-    """The page of dfl-report, with a method for each place of the table."""
+    """The page of dfl-report: a method for each row of the table, compared within each column."""
     from dfl_lightning.report.writing import PAGE, write_page
 
     study, plan = _plan(words)
     done = [state for cell in plan.cells.values() if (state := state_of(cell)).is_done]
     if not done:
         raise UserError(f"{plan.folder}: no cell is done yet; train them with: {_again(words, 'run')}")
-    columns = len(study.columns) > 1
-    named = [(f"{s.cell.row}, {s.cell.column}" if columns else s.cell.row, s.run) for s in done if s.run is not None]
-    file = write_page(named, Path(words.out) if words.out else plan.folder / PAGE)
+    found = [(state.cell, state.run) for state in done if state.run is not None]
+    file = write_page(
+        [(cell.row, run) for cell, run in found],
+        Path(words.out) if words.out else plan.folder / PAGE,
+        columns=[cell.column for cell, _ in found] if len(study.columns) > 1 else None,
+        study=plan.title,
+        command=_again(words, "run"),
+    )
     print(f"{file} ({file.stat().st_size / 1e6:.1f} MB), {len(done)} of {len(plan.cells)} cells")
     return 0
 

@@ -88,6 +88,12 @@ class Plan:
     cells: dict[tuple[str, str, int], Cell]
     missing: dict[tuple[str, str], str]
 
+    @property
+    def title(self) -> str:
+        """Of the table and the page: one line, which says that rounds are scaled."""
+        scale = f" (rounds times {self.scale:g}: no number of the paper's setting)" if self.scale < 1 else ""
+        return f"{self.study.title or self.study.name}{scale}"
+
     def of(self, row: str, column: str) -> list[Cell]:
         """The cells of a row and column, by seed.
 

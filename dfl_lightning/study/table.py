@@ -122,8 +122,7 @@ class Table:
     @property
     def title(self) -> str:
         """One line."""
-        scale = f" (rounds times {self.plan.scale:g}: no number of the paper's setting)" if self.plan.scale < 1 else ""
-        return f"{self.plan.study.title or self.plan.study.name}{scale}"
+        return self.plan.title
 
 
 def make_table(plan: Plan, accuracy: str | None = None) -> Table:

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from dfl_lightning.report.methods import find_methods
+from dfl_lightning.report.charts.theme import DARK, DASHES, LIGHT
+from dfl_lightning.report.methods import find_methods, names_for_colours
 from dfl_lightning.report.over_seeds import difference, over_seeds, paired, thinned
 from dfl_lightning.report.page.verdict import lines, sentences
 from dfl_lightning.report.reading import read_run
@@ -91,6 +92,35 @@ def test_tasks_are_what_is_tested_on_the_same_images(tmp_path, make_run):
         config = {"selection": {"class_path": name}}
         made.append(make_run(tmp_path / name, [[0.5, 0.6]], config=config, test_images=np.arange(20) + images))
     assert [m.task for m in find_methods([read_run(folder) for folder in made])] == [0, 1, 0]
+
+
+def in_columns(tmp_path, make_run, images):
+    """A run for each of two methods and two columns, tested on the given images."""
+    made = []
+    for name in ("A", "B"):
+        for column, first in images.items():
+            folder = tmp_path / f"{name}{column}"
+            made.append(make_run(folder, [[0.5, 0.6]], test_images=np.arange(20) + first))
+    runs = [read_run(folder) for folder in made]
+    return find_methods(runs, ["A", "A", "B", "B"], [*images, *images])
+
+
+def test_a_method_of_several_columns_has_one_name_and_colour(tmp_path, make_run):
+    found = in_columns(tmp_path, make_run, {"x": 0, "y": 20})
+    assert [(m.name, m.column, m.task) for m in found] == [("A", "x", 0), ("A", "y", 1), ("B", "x", 0), ("B", "y", 1)]
+    assert [m.full_name for m in found] == ["A, x", "A, y", "B, x", "B, y"]
+    assert names_for_colours(found) == ["A", "B"]
+
+
+def test_columns_that_are_tested_on_the_same_images_are_told_apart_by_name(tmp_path, make_run):
+    found = in_columns(tmp_path, make_run, {"x": 0, "y": 0})
+    assert [(m.name, m.column, m.task) for m in found] == [(f"{n}, {c}", "", 0) for n in "AB" for c in "xy"]
+
+
+def test_thirty_methods_have_lines_of_their_own():
+    colours = len(LIGHT["category"])
+    assert colours == len(DARK["category"])
+    assert len({(at % colours, str(DASHES[at % len(DASHES)])) for at in range(30)}) == 30
 
 
 def test_a_difference_has_students_interval():

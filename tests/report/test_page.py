@@ -17,7 +17,7 @@ from dfl_lightning import read_run, report
 from dfl_lightning.report.charts.theme import LIGHT
 from dfl_lightning.report.network import MOST_ROUNDS, nodes
 from dfl_lightning.report.page.drawing import as_png
-from dfl_lightning.report.writing import write_report
+from dfl_lightning.report.writing import write_page, write_report
 
 CLUSTERS = [0, 0, 0, 1, 1, 1, 2, 2]
 ROUNDS, CLIENTS = 7, 8
@@ -296,6 +296,27 @@ def test_long_names_are_not_cut_by_the_side_and_leave_room_for_the_lines(runs, t
     assert seen.console == []
 
 
+def test_a_page_of_a_study_has_columns_as_headings_and_begins_with_clients_that_learn(runs, tmp_path, open_page):
+    """A server's run and training alone come before it in the list."""
+    rows = ["server", "alone", "ours", "alone", "ours"]
+    names = ["served", "alone 0", "ours 0", "alone 1", "ours 1"]
+    named = [(row, runs[name]) for row, name in zip(rows, names, strict=True)]
+    columns = ["third", "first", "first", "second", "second"]
+    file = write_page(named, tmp_path / "page.html", columns=columns, study="A study", command="dfl-study run it")
+    seen = open_page(file)
+    assert seen.page.locator("h1").inner_text() == seen.page.title() == "A study"
+    assert seen.page.locator(".kind").inner_text() == "dfl_lightning · 5 runs, 3 methods"
+    assert seen.page.locator("#verdict h3").all_inner_texts() == ["third", "first", "second"]
+    keys = "rows => rows.map(row => row.dataset.method + row.querySelector('.key').outerHTML)"
+    lines = seen.page.locator("#verdict tr[data-method]").evaluate_all(keys)
+    assert len(lines) == 5
+    assert len(set(lines)) == 3  # a method has one line in all columns
+    assert seen.page.evaluate("window.report.now().run") == 2
+    assert seen.page.locator("#run option:checked").inner_text() == "ours, first, seed 0"
+    assert seen.page.locator("#how code").first.inner_text() == "dfl-study run it"
+    assert seen.console == []
+
+
 def test_servers_have_numbers_where_there_are_several(tmp_path, make_run, open_page):
     links = [(r, 4 + i % 2, i, 0.5, True, False) for r in (0, 1) for i in range(4)]
     seen = open_page(write_report([make_run(tmp_path / "run", np.full((2, 4), 0.5), links)]))
@@ -554,12 +575,18 @@ def test_a_page_of_many_methods_shows_some_in_detail_and_says_which_it_leaves_ou
             names.append(f"method {number}")
     file = write_report([f"{name}={run}" for name, run in zip(names, runs, strict=True)], tmp_path / "page.html")
     text = file.read_text(encoding="utf-8")
-    assert text.count("first 8 of 10 methods; tables and all other charts are of all.") == 2
-    assert "Not among them: method 8, method 9." in text
-    assert text.count("Graphs are of the first seed of each method.") == 2
     methods = find_methods([read_run(run) for run in runs], names)
+    means = {m.name: np.mean([run.clients["test_acc"][-1].mean() for run in m.runs]) for m in methods}
+    kept = [name for name in means if name not in sorted(means, key=means.get)[:2]]
+    assert text.count("best 16 of 18 methods; tables and all other charts are of all.") == 2
+    assert f"Not among them: {', '.join(name for name in means if name not in kept)}." in text
+    assert (
+        "<details><summary>36 runs</summary><div class='scroll' tabindex='0' role='region' aria-label='Commands'>"
+        in text
+    )
+    assert text.count("Graphs are of the first seed of each method.") == 2
     assert [(method.name, run.path.name) for method, run in with_graphs(methods)] == [
-        (f"method {number}", f"{number}-0") for number in range(MOST_METHODS)
+        (name, f"{name.removeprefix('method ')}-0") for name in kept
     ]
     drawn = [figure.name for figure in [*figures(methods), *linked_figures(methods)]]
     for name in ("bands", "graph", "matrix"):

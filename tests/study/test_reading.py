@@ -147,6 +147,8 @@ def test_the_page_of_a_study_is_made_of_its_runs(trained, tmp_path, capsys, monk
     assert capsys.readouterr().out.startswith("studies/small/report.html (0.")
     text = page.read_text(encoding="utf-8")
     assert "Gossip" in text
+    assert "<h1>small</h1>" in text
+    assert "<code>dfl-study run small.yaml</code>" in text
     mean = np.mean([s["test_accuracy"]["acc_last"] for s in by_hand(trained).values()])
     assert f"{100 * mean:.1f}" in text
     assert main(["report", "small.yaml", "--out", str(tmp_path / "page.html")]) == 0
@@ -177,10 +179,13 @@ def test_places_of_several_columns_are_told_apart(planned, tmp_path, monkeypatch
         run = cell.folder / "run" / "1"
         run.mkdir(parents=True)
         (run / "summary.json").write_text(json.dumps({"status": "finished"}))
-    found = []
-    monkeypatch.setattr(writing, "write_page", lambda named, file: found.extend(named) or _written(file))
+    found, about = [], {}
+    monkeypatch.setattr(
+        writing, "write_page", lambda named, file, **more: found.extend(named) or about.update(more) or _written(file)
+    )
     assert main(["report", "small.yaml"]) == 0
-    assert [name for name, _ in found] == ["Gossip, IID", "Gossip, rotated", "Local, IID", "Local, rotated"]
+    assert [name for name, _ in found] == ["Gossip", "Gossip", "Local", "Local"]
+    assert about == {"columns": 2 * ["IID", "rotated"], "study": plan.title, "command": "dfl-study run small.yaml"}
     assert [path.parents[1] for _, path in found] == [cell.folder.relative_to(tmp_path) for cell in plan.cells.values()]
 
 

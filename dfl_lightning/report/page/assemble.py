@@ -9,11 +9,11 @@ from typing import Any
 
 from dfl_lightning.report.charts import links as link_charts
 from dfl_lightning.report.charts.theme import DARK, LIGHT, config
-from dfl_lightning.report.methods import Method
+from dfl_lightning.report.methods import Method, names_for_colours
 from dfl_lightning.report.page.limits import left_out, with_graphs
 from dfl_lightning.report.page.rounds import run_entry
 from dfl_lightning.report.page.scripts import packed, packed_json, vega_script
-from dfl_lightning.report.page.sections import Figure, described, figures
+from dfl_lightning.report.page.sections import Figure, described, figures, heading
 from dfl_lightning.report.page.tables import commands_table, verdict_table, versions
 from dfl_lightning.report.page.verdict import lines, sentences
 
@@ -21,7 +21,11 @@ _SIZES = {"wide": 300, "half": 300, "small": 200, "square": 360}
 
 
 def page(
-    methods: Sequence[Method], drawn: Sequence[Figure] | None = None, script: Callable[[], str] | None = None
+    methods: Sequence[Method],
+    drawn: Sequence[Figure] | None = None,
+    script: Callable[[], str] | None = None,
+    study: str = "",
+    command: str = "",
 ) -> str:
     """The report of some methods as HTML.
 
@@ -29,36 +33,46 @@ def page(
         methods: to be compared.
         drawn: their figures, where they have been drawn already.
         script: gives what draws the charts, packed; it is asked last, so that somebody else can prepare it meanwhile.
+        study: the title of the study that the runs are of; otherwise the page is named after their data.
+        command: that trains the study.
     """
     found = list(figures(methods) if drawn is None else drawn)
-    colours = {method.name: at for at, method in enumerate(methods)}
-    runs = [entry for method, run in with_graphs(methods) if (entry := run_entry(method, run)) is not None]
+    colours = {name: at for at, name in enumerate(names_for_colours(methods))}
+    linked = [(m, entry) for m, run in with_graphs(methods) if (entry := run_entry(m, run)) is not None]
     omitted = f"<p class='note omitted'>{escape(left_out(methods))}</p>" if left_out(methods) else ""
     content = {
         "themes": {"light": config(LIGHT), "dark": config(DARK)},
         "charts": {figure.name: unthemed(figure.spec) for figure in found},
         "colours": {"light": LIGHT, "dark": DARK},
         "look": link_charts.look(),
-        "runs": runs,
+        "runs": [entry for _, entry in linked],
+        "first": _first(linked),
     }
     read = files(__package__).joinpath
     parts = {
-        "title": escape(title(methods)),
+        "title": escape(study or title(methods)),
         "count": _count(methods),
         "lead": _lead(methods),
         "verdict": _verdict(methods, colours),
         "style": _variables() + read("page.css").read_text(encoding="utf-8"),
         "script": "".join(read(name).read_text(encoding="utf-8") for name in ("linked.js", "page.js")),
         "data": packed_json(content),
-        "commands": commands_table(methods),
+        "commands": f"<p class='note'><code>{escape(command)}</code></p>" * bool(command) + commands_table(methods),
         "versions": versions(methods),
-        "who": omitted + (read("who.html").read_text(encoding="utf-8") if runs else "<p>No run recorded links.</p>"),
+        "who": omitted + (read("who.html").read_text(encoding="utf-8") if linked else "<p>No run recorded links.</p>"),
         "omitted": omitted,
     }
     for section in ("learning", "bands", "clients", "cost", "why", "alike", "dropouts"):
         parts[section] = "".join(_figure(figure) for figure in found if figure.section == section)
     parts["vega"] = packed(vega_script()) if script is None else script()
     return _filled(read("page.html").read_text(encoding="utf-8"), parts)
+
+
+def _first(linked: Sequence[tuple[Method, dict[str, Any]]]) -> int:
+    """The number of the run that is shown first: clients that learn from each other, then any that learn."""
+    without_server = [not any(node["server"] for node in entry["nodes"]) for _, entry in linked]
+    order = sorted(range(len(linked)), key=lambda at: (linked[at][0].is_local, not without_server[at]))
+    return order[0] if order else 0
 
 
 def title(methods: Sequence[Method]) -> str:
@@ -73,26 +87,27 @@ def unthemed(spec: dict[str, Any]) -> dict[str, Any]:
 
 
 def _count(methods: Sequence[Method]) -> str:
-    number = sum(len(method.runs) for method in methods)
-    return f"{number} run{'s' * (number > 1)}, {len(methods)} method{'s' * (len(methods) > 1)}"
+    number, names = sum(len(method.runs) for method in methods), len({method.name for method in methods})
+    return f"{number} run{'s' * (number > 1)}, {names} method{'s' * (names > 1)}"
 
 
 def _lead(methods: Sequence[Method]) -> str:
     main = [method for method in methods if method.task == methods[0].task]
     first, *rest = sentences(lines(main))
-    return f"<strong>{escape(first)}</strong> {escape(' '.join(rest))}"
+    where = f"{heading(main, methods)}: " if methods[0].column else ""
+    return f"<strong>{escape(where + first)}</strong> {escape(' '.join(rest))}"
 
 
 def _verdict(methods: Sequence[Method], colours: dict[str, int]) -> str:
     parts, tasks = [], sorted({method.task for method in methods})
     for task in tasks:
         of_task = [method for method in methods if method.task == task]
-        found = lines(of_task)
+        found, where = lines(of_task), heading(of_task, methods)
         if len(tasks) > 1:
-            parts.append(f"<h3>{escape(described(of_task[0]))}</h3>")
+            parts.append(f"<h3>{escape(where)}</h3>")
             if task != methods[0].task:
                 parts.append(f"<p class='say'>{escape(' '.join(sentences(found)))}</p>")
-        parts.append(verdict_table(found, colours, _caption(of_task), f"Verdict: {described(of_task[0])}, {task + 1}"))
+        parts.append(verdict_table(found, colours, _caption(of_task), f"Verdict: {where}, {task + 1}"))
     several = any(len(method.runs) > 1 for method in methods)
     words = "Mean over clients at the last evaluation. "
     if several:
@@ -126,7 +141,8 @@ def _caption(methods: Sequence[Method]) -> str:
         rounds.setdefault(max(len(run.metrics["round"]) for run in method.runs), []).append(method.name)
     if len(rounds) > 1:
         more += "".join(f"; {number} rounds: {', '.join(names)}" for number, names in sorted(rounds.items()))
-    return f"{tested}{more}".lstrip(",; ")
+    data = f"{described(methods[0])}: " if methods[0].column else ""
+    return f"{data}{f'{tested}{more}'.lstrip(',; ')}"
 
 
 def _figure(figure: Figure) -> str:

@@ -310,8 +310,9 @@
   }
   if (runs.length) {
     runs.forEach((run, index) => byId("run").append(new Option(run.seed === null ? run.method : `${run.method}, seed ${run.seed}`, index)));
-    step = Math.min(4, runs[0].rounds.length - 1);
-    choose(0);
+    step = Math.min(4, runs[data.first].rounds.length - 1);
+    byId("run").value = data.first;
+    choose(data.first);
     byId("run").addEventListener("change", () => {
       play(false);
       choose(Number(byId("run").value));

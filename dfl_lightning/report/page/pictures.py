@@ -39,7 +39,7 @@ def linked_figures(methods: Sequence[Method]) -> list[Figure]:
             ("matrix", heatmap_chart, "weights of the senders, receivers in rows"),
         ):
             chart = make(rows, points)
-            found.append(Figure(f"{name}-{number + 1}", f"{method.name}: {what}", words, chart, "square", "who"))
+            found.append(Figure(f"{name}-{number + 1}", f"{method.full_name}: {what}", words, chart, "square", "who"))
     return found
 
 

@@ -46,7 +46,7 @@ def run_entry(method: Method, run: Run) -> dict[str, Any] | None:
     by_round = links_by_round(run, rounds)
     n = number_of_nodes(run)[1]
     entry: dict[str, Any] = {
-        "method": method.name,
+        "method": method.full_name,
         "seed": seed_of(run),
         "last": int(run.metrics["round"][-1]),
         "nodes": nodes(run),

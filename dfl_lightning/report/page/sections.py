@@ -73,11 +73,25 @@ def figures(methods: Sequence[Method]) -> list[Figure]:
     for task in tasks:
         of_task = [m for m in methods if m.task == task]
         tail = f"-{task + 1}" if len(tasks) > 1 else ""
-        where = f": {described(of_task[0])}" if len(tasks) > 1 else ""
+        where = f": {heading(of_task, methods)}" if len(tasks) > 1 else ""
         _of_task(found, of_task, tail, where)
     for number, method in enumerate(detailed(methods)):
         _of_method(found, method, number)
     return found.figures
+
+
+def heading(of_task: Sequence[Method], methods: Sequence[Method]) -> str:
+    """What tells a task from the others: its column, or its data where columns do not.
+
+    Args:
+        of_task: the task's methods.
+        methods: all of them.
+    """
+    column, task = of_task[0].column, of_task[0].task
+    if not column:
+        return described(of_task[0])
+    alone = all(method.task == task for method in methods if method.column == column)
+    return column if alone else f"{column}, {described(of_task[0])}"
 
 
 def described(method: Method) -> str:
@@ -164,7 +178,7 @@ def _of_method(found: Collected, method: Method, number: int) -> None:
     found.add(
         "bands",
         f"bands-{number + 1}",
-        method.name,
+        method.full_name,
         seed,
         "small",
         lambda: charts.client_bands(method),
@@ -172,7 +186,7 @@ def _of_method(found: Collected, method: Method, number: int) -> None:
     found.add(
         "alike",
         f"similarities-{number + 1}",
-        f"{method.name}: how alike clients are",
+        f"{method.full_name}: how alike clients are",
         f"Similarity in the last recorded round, {seed}; clients in the order of their clusters where those are known.",
         "square",
         lambda: charts.similarities(run),
@@ -180,7 +194,7 @@ def _of_method(found: Collected, method: Method, number: int) -> None:
     found.add(
         "dropouts",
         f"dropouts-{number + 1}",
-        f"{method.name}: which clients were down{', and which stood in' if stood_in else ''}",
+        f"{method.full_name}: which clients were down{', and which stood in' if stood_in else ''}",
         f"Grey: down.{' Blue: up, and standing in for clients that are down.' if stood_in else ''} S{seed[1:]}.",
         "wide",
         lambda: charts.dropouts(run),

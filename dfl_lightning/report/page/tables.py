@@ -12,6 +12,7 @@ import numpy as np
 from dfl_lightning.report.charts.theme import DASHES
 from dfl_lightning.report.methods import Method, seed_of
 from dfl_lightning.report.over_seeds import Difference, Spread
+from dfl_lightning.report.page.limits import MOST_RUNS
 from dfl_lightning.report.page.verdict import Line, interval
 from dfl_lightning.report.reading import Run
 
@@ -123,7 +124,7 @@ def _difference(value: Difference | None) -> str:
 
 
 def commands_table(methods: Sequence[Method]) -> str:
-    """What was typed, a row a run, with the seconds it took."""
+    """What was typed, a row a run, with the seconds it took; folded where there are many."""
     rows = ""
     for method in methods:
         for run in method.runs:
@@ -132,7 +133,7 @@ def commands_table(methods: Sequence[Method]) -> str:
             longest = sorted(phases.items(), key=lambda phase: -phase[1])[:3]
             most = ", ".join(f"{name} {seconds:,.1f}" for name, seconds in longest)
             rows += (
-                f"<tr><th scope='row'>{escape(method.name)}</th><td>{escape(str(seed_of(run)))}</td>"
+                f"<tr><th scope='row'>{escape(method.full_name)}</th><td>{escape(str(seed_of(run)))}</td>"
                 f"<td class='typed'>{_typed(run)}</td><td>{len(run.metrics['round'])}</td>"
                 f"<td>{spent.get('rounds', float('nan')):,.1f}</td><td class='typed'>{escape(most) or '–'}</td></tr>"
             ).replace("nan", "–")
@@ -140,10 +141,12 @@ def commands_table(methods: Sequence[Method]) -> str:
         f"<th scope='col'>{words}</th>"
         for words in ("method", "seed", "command as typed", "rounds", "seconds", "of these, most in")
     )
-    return (
+    table = (
         "<div class='scroll' tabindex='0' role='region' aria-label='Commands'><table class='commands'>"
         f"<thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>"
     )
+    number = sum(len(method.runs) for method in methods)
+    return f"<details><summary>{number} runs</summary>{table}</details>" if number > MOST_RUNS else table
 
 
 def _typed(run: Run) -> str:
@@ -166,7 +169,7 @@ def versions(methods: Sequence[Method]) -> str:
         for run in method.runs:
             known = run.summary.get("versions", {})
             text = " · ".join(f"{name} {version}" for name, version in known.items()) or "versions unknown"
-            found.setdefault(text, []).append(f"{method.name}, seed {seed_of(run)}")
+            found.setdefault(text, []).append(f"{method.full_name}, seed {seed_of(run)}")
     if len(found) == 1:
         return f"<p class='note'>{escape(next(iter(found)))}</p>"
     return "".join(f"<p class='note'>{escape('; '.join(who))}: {escape(text)}</p>" for text, who in found.items())

@@ -34,10 +34,16 @@ class Line:
     is_best: bool
 
 
+def best_first(methods: Sequence[Method]) -> list[Method]:
+    """The methods of a task from best to worst; those without an accuracy last."""
+    means = {m.name: spread([accuracy(run) for run in m.runs]).mean for m in methods}
+    return sorted(methods, key=lambda m: -means[m.name] if math.isfinite(means[m.name]) else math.inf)
+
+
 def lines(methods: Sequence[Method]) -> list[Line]:
     """The methods of a task from best to worst; those without an accuracy last."""
     means = {m.name: spread([accuracy(run) for run in m.runs]) for m in methods}
-    order = sorted(methods, key=lambda m: -means[m.name].mean if math.isfinite(means[m.name].mean) else math.inf)
+    order = best_first(methods)
     best = order[0] if order and math.isfinite(means[order[0].name].mean) else None
     local = next((m for m in methods if m.is_local), None)
     return [
