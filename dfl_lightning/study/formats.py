@@ -18,7 +18,7 @@ def markdown(table: Table) -> str:
     if rows:
         head = ["column", "best − row", "mean", "95 % interval", "p (Holm)", "seeds", "seeds needed"]
         lines += ["", "Paired differences to the best:", "", _line(head), _line(["---"] * len(head)), *map(_line, rows)]
-    return "\n".join([*lines, "", *(f"- {note}" for note in table.notes), f"- made: {table.made}", ""])
+    return "\n".join([*lines, "", *(f"- {note}" for note in [*table.signs, *table.notes]), f"- made: {table.made}", ""])
 
 
 def as_csv(table: Table) -> str:
@@ -48,7 +48,7 @@ def latex(table: Table) -> str:
     for row in table.rows:
         cells = [_cell(table, row, column, bold=_tex_bold, plain=_tex) for column in table.columns]
         lines.append(rf"{' & '.join([_tex(row), *cells])} \\")
-    caption = " ".join(f"{_tex(note)}." for note in [table.title, *table.notes, f"Made: {table.made}"])
+    caption = " ".join(f"{_tex(note)}." for note in [table.title, *table.signs, *table.notes, f"Made: {table.made}"])
     lines += [r"\bottomrule", r"\end{tabular}", rf"\caption{{{caption}}}", rf"\label{{tab:{table.plan.study.name}}}"]
     return "\n".join([*lines, r"\end{table}", ""])
 

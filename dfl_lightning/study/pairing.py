@@ -27,11 +27,6 @@ class Unlike:
     columns: list[str]
     in_split: bool
 
-    def __str__(self) -> str:
-        what = "another split of the data" if self.in_split else "other first models"
-        so = "no paired differences" if self.in_split else "its differences are paired by the split only"
-        return f"{self.row} has {what} than the other rows of {', '.join(self.columns)}: {so}"
-
 
 def unlike(states: Sequence[CellState], rows: Sequence[str]) -> Iterator[Unlike]:
     """Rows whose cells have another split, or other first models, than the others of their column.
@@ -51,6 +46,19 @@ def unlike(states: Sequence[CellState], rows: Sequence[str]) -> Iterator[Unlike]
                     if found[row] != common and column not in differing.setdefault(row, []):
                         differing[row].append(column)
         yield from (Unlike(row, differing[row], mark is split_of) for row in rows if differing.get(row))
+
+
+def sentences(apart: Sequence[Unlike]) -> Iterator[str]:
+    """What to say below a table, once for the rows of which it is the same.
+
+    Args:
+        apart: rows that differ in more than their method.
+    """
+    for columns, in_split in dict.fromkeys((tuple(u.columns), u.in_split) for u in apart):
+        rows = [u.row for u in apart if (tuple(u.columns), u.in_split) == (columns, in_split)]
+        what = "another split of the data" if in_split else "other first models"
+        so = "no paired differences" if in_split else "differences to them are paired by the split only"
+        yield f"{what} than the other rows of {', '.join(columns)}: {', '.join(rows)}; {so}"
 
 
 def split_of(state: CellState) -> str:

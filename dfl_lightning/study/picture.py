@@ -23,7 +23,13 @@ def draw(table: Table, file: Path) -> Path:
     from matplotlib.figure import Figure
 
     columns = [c for c in table.columns if any(table.places[row, c].remark != "–" for row in table.rows)]
-    figure = Figure(figsize=(2.2 + 2.2 * len(columns), 1.6 + 0.3 * len(table.rows) + 0.16 * len(table.notes)), dpi=150)
+    width = 2.2 + 2.2 * len(columns)
+    signs = "dots: mean over seeds with its 95 % t-interval, large: the best of its column"
+    if any(place.published is not None for place in table.places.values()):
+        signs += "; diamonds: published"
+    text = "\n".join(_wrapped(note, int(28 * width)) for note in [signs, *table.notes, f"made: {table.made}"])
+    lines = text.count("\n") + 1
+    figure = Figure(figsize=(width, 1.3 + 0.3 * len(table.rows) + 0.09 * lines), dpi=150)
     canvas = FigureCanvasAgg(figure)
     axes = figure.subplots(1, len(columns), sharey=True, squeeze=False)[0]
     for axis, column in zip(axes, columns, strict=True):
@@ -31,8 +37,6 @@ def draw(table: Table, file: Path) -> Path:
     axes[0].set_yticks(range(len(table.rows)), table.rows)
     axes[0].set_ylim(len(table.rows) - 0.5, -0.5)
     figure.suptitle(_wrapped(table.title, 20 + 24 * len(columns)), fontsize=9)
-    said = [f"dots: mean over seeds with its 95 % t-interval; diamonds: published; {table.accuracy}", *table.notes]
-    text = "\n".join(_wrapped(note, 30 + 36 * len(columns)) for note in [*said, f"made: {table.made}"])
     figure.supxlabel(text, fontsize=5, ha="left", x=0.02)
     figure.set_layout_engine("constrained")
     file.parent.mkdir(parents=True, exist_ok=True)

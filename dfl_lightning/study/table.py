@@ -11,7 +11,7 @@ from functools import cached_property
 from dfl_lightning.study import tuning
 from dfl_lightning.study.cell_state import CellState, state_of
 from dfl_lightning.study.commit import commit_of
-from dfl_lightning.study.pairing import Unlike, unlike
+from dfl_lightning.study.pairing import Unlike, sentences, unlike
 from dfl_lightning.study.plan import Plan
 from dfl_lightning.study.statistics import (
     LEAST_COLUMNS,
@@ -93,7 +93,8 @@ class Table:
         rivals: the other rows of each column, by row and column.
         agreements: with the published order, by column.
         overall: over all columns.
-        notes: sentences for below the table.
+        signs: what the signs in the table mean.
+        notes: further sentences for below it.
         states: of all cells.
         made: when, and how long the cells took: what differs between two makings of one table.
     """
@@ -105,6 +106,7 @@ class Table:
     rivals: dict[tuple[str, str], Rival]
     agreements: dict[str, Agreement]
     overall: Overall | None
+    signs: list[str]
     notes: list[str]
     states: list[CellState] = field(repr=False)
     made: str = ""
@@ -147,9 +149,18 @@ def make_table(plan: Plan, accuracy: str | None = None) -> Table:
     rivals = {key: rival for column in best for key, rival in _rivals(column, best[column], places, apart).items()}
     agreements = _agreements(plan, places)
     overall = _overall(places, plan)
-    notes = [*_caption(plan, accuracy, done), *map(str, apart), *_of_agreement(plan, agreements), *_of_overall(overall)]
-    notes += [*_diverged(done), *_unfinished(list(states.values()), places)]
-    return Table(plan, accuracy, places, best, rivals, agreements, overall, notes, list(states.values()), _made(done))
+    notes = [
+        *_caption(plan, accuracy, done),
+        *sentences(apart),
+        *_of_agreement(plan, agreements),
+        *_of_overall(overall),
+        *_diverged(done),
+        *_unfinished(list(states.values()), places),
+    ]
+    signs = list(_signs(plan, done))
+    return Table(
+        plan, accuracy, places, best, rivals, agreements, overall, signs, notes, list(states.values()), _made(done)
+    )
 
 
 def _place(plan: Plan, row: str, column: str, states: list[CellState], accuracy: str) -> Place:
@@ -215,7 +226,6 @@ def _overall(places: Mapping[tuple[str, str], Place], plan: Plan) -> Overall | N
 def _caption(plan: Plan, accuracy: str, done: list[CellState]) -> Iterator[str]:
     seeds = ", ".join(map(str, plan.seeds))
     over = f"mean ± standard deviation over seeds {seeds}" if len(plan.seeds) > 1 else f"of seed {seeds} alone"
-    least = [len(plan.seeds)] if not done else sorted(Counter((s.cell.row, s.cell.column) for s in done).values())
     yield (
         f"{accuracy}: {ACCURACIES[accuracy]}, in percent; {over} "
         f"(each a split and first models of its own, the same for all rows)"
@@ -225,19 +235,28 @@ def _caption(plan: Plan, accuracy: str, done: list[CellState]) -> Iterator[str]:
     yield from tuning.caption(plan.study, plan.folder, plan.scale)
     if plan.scale < 1:
         yield f"scaled: all counts of rounds times {plan.scale:g}"
-    if any(plan.study.published.values()):
-        yield "[published, measured − published]"
-    if least[-1] > 1:
-        yield "bold: the best of a column; ≈: not told apart from it (0 is in the 95 % t-interval of the difference)"
-    if least[-1] >= LEAST_SEEDS:
-        yield "*: exact sign-flip test of the paired differences to the best, p < 0.05 after Holm's correction"
-    elif done:
+    if done and _most_seeds(plan, done) < LEAST_SEEDS:
         yield f"no tests: below {LEAST_SEEDS} seeds none can reach p < 0.05"
     versions = {f"{name} {v}" for s in done for name, v in s.summary.get("versions", {}).items() if name in _SHOWN}
     commits = sorted({commit for s in done if (commit := commit_of(s.cell))})
     about = [*sorted(versions), *([f"commit {', '.join(commits)}"] if commits else [])]
     if about:
         yield "; ".join(about)
+
+
+def _signs(plan: Plan, done: list[CellState]) -> Iterator[str]:
+    most = _most_seeds(plan, done)
+    if any(plan.study.published.values()):
+        yield "[published, measured − published]"
+    if most > 1:
+        yield "bold: the best of a column; ≈: not told apart from it (0 is in the 95 % t-interval of the difference)"
+    if most >= LEAST_SEEDS:
+        yield "*: exact sign-flip test of the paired differences to the best, p < 0.05 after Holm's correction"
+
+
+def _most_seeds(plan: Plan, done: list[CellState]) -> int:
+    """Seeds of the place that has most; those that it will have, where no cell is done."""
+    return max(Counter((s.cell.row, s.cell.column) for s in done).values(), default=len(plan.seeds))
 
 
 _SHOWN = ("python", "dfl_lightning", "torch", "lightning", "numpy")
