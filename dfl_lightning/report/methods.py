@@ -27,8 +27,8 @@ class Method:
     Attributes:
         name: for people, the same in all charts and tables; no two methods of a task have the same.
         runs: by seed.
-        task: methods with the same number are tested on the same images.
-        column: of a study, if all methods of the task are of this one; empty otherwise.
+        task: methods with the same number are tested on the same images, and of the same column.
+        column: of a study, empty without one.
         among: the names of all methods that it was found with, in their order: it has its colour by its place there.
         notes: what a reader must know about its runs.
     """
@@ -98,7 +98,6 @@ def find_methods(
         groups.setdefault((name, column) if name else (_settings_key(run), name, column), []).append(run)
     methods = [_method(group, *key[-2:]) for key, group in groups.items()]
     _number_tasks(methods)
-    _name_columns(methods)
     _tell_apart(methods)
     for method in methods:
         method.among = list(dict.fromkeys(other.name for other in methods))
@@ -197,15 +196,6 @@ def _method(runs: list[Run], name: str, column: str) -> Method:
     return Method(name or base_name(kept[0]), kept, column=column, notes=list(dict.fromkeys(notes)))
 
 
-def _name_columns(methods: list[Method]) -> None:
-    """Where columns are tested on the same images, their methods stand in one table: names say the column there."""
-    for task in {method.task for method in methods}:
-        of_task = [method for method in methods if method.task == task]
-        if len({method.column for method in of_task}) > 1:
-            for method in of_task:
-                method.name, method.column = method.full_name, ""
-
-
 def _tell_apart(methods: list[Method]) -> None:
     """Methods of one name get the settings that differ, or else their folder, or a number, as a part of it."""
     for full_name in dict.fromkeys(method.full_name for method in methods):
@@ -266,8 +256,8 @@ def _short(value: Any) -> str:
 
 
 def _number_tasks(methods: list[Method]) -> None:
-    """Methods of which two runs are tested on the same images are of one task."""
-    words = [{tested_on(run) or str(run.path) for run in method.runs} for method in methods]
+    """Methods of a column of which two runs are tested on the same images are of one task."""
+    words = [{(method.column, tested_on(run) or str(run.path)) for run in method.runs} for method in methods]
     number = 0
     for at, method in enumerate(methods):
         before = [other.task for other, word in zip(methods[:at], words, strict=False) if word & words[at]]

@@ -303,7 +303,8 @@ def report(words: argparse.Namespace) -> int:
         study=plan.title,
         command=_again(words, "run"),
     )
-    print(f"{file} ({file.stat().st_size / 1e6:.1f} MB), {len(done)} of {len(plan.cells)} cells")
+    trained = len({state.cell.folder for state in done})  # one may have several places
+    print(f"{file} ({file.stat().st_size / 1e6:.1f} MB), {trained} of {len(plan.distinct())} cells")
     return 0
 
 

@@ -7,7 +7,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+
 from dfl_lightning.checkpoints.names import FOLDER, LAST, PREVIOUS
+from dfl_lightning.report.tables import read_npz
 from dfl_lightning.study.cell_state import CellState
 
 
@@ -31,16 +34,23 @@ def space_of(run: Path, done: int, rounds: int) -> Space | None:
 
     Args:
         run: its folder.
-        done: rounds that it has done, 1 or more.
+        done: rounds in its metrics.csv, 1 or more.
         rounds: that it is to have.
     """
     last = run / FOLDER / LAST
     if not last.exists() or done < 1:
         return None
-    growing = [file for file in (*run.glob("*.npz"), run / "metrics.csv") if file.name != "split.npz"]
-    growth = sum(bytes_in(file) for file in growing)
+    saved = _rounds_in_arrays(run) or done
+    arrays = sum(bytes_in(file) for file in run.glob("*.npz") if file.name != "split.npz")
+    growth = bytes_in(run / "metrics.csv") * (rounds - done) / done + arrays * (rounds - saved) / saved
     now = bytes_in(run) - bytes_in(run / FOLDER)
-    return Space(bytes_in(last), now + round(growth * (rounds - done) / done))
+    return Space(bytes_in(last), now + round(growth))
+
+
+def _rounds_in_arrays(run: Path) -> int:
+    """Those of the last checkpoint, while metrics.csv may have later ones already; 0 where no links are recorded."""
+    rounds = read_npz(run / "graphs.npz").get("round", np.empty(0))
+    return int(rounds.max()) + 1 if rounds.size else 0
 
 
 def give_back(state: CellState, keep_models: bool = True) -> None:

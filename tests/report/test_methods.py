@@ -94,27 +94,12 @@ def test_tasks_are_what_is_tested_on_the_same_images(tmp_path, make_run):
     assert [m.task for m in find_methods([read_run(folder) for folder in made])] == [0, 1, 0]
 
 
-def in_columns(tmp_path, make_run, images):
-    """A run for each of two methods and two columns, tested on the given images."""
-    made = []
-    for name in ("A", "B"):
-        for column, first in images.items():
-            folder = tmp_path / f"{name}{column}"
-            made.append(make_run(folder, [[0.5, 0.6]], test_images=np.arange(20) + first))
-    runs = [read_run(folder) for folder in made]
-    return find_methods(runs, ["A", "A", "B", "B"], [*images, *images])
-
-
-def test_a_method_of_several_columns_has_one_name_and_colour(tmp_path, make_run):
-    found = in_columns(tmp_path, make_run, {"x": 0, "y": 20})
+def test_a_method_of_several_columns_has_one_name_and_colour_and_is_compared_within_each(tmp_path, make_run):
+    made = [make_run(tmp_path / name, [[0.5, 0.6]]) for name in ("Ax", "Ay", "Bx", "By")]  # all tested on the same
+    found = find_methods([read_run(folder) for folder in made], ["A", "A", "B", "B"], ["x", "y", "x", "y"])
     assert [(m.name, m.column, m.task) for m in found] == [("A", "x", 0), ("A", "y", 1), ("B", "x", 0), ("B", "y", 1)]
     assert [m.full_name for m in found] == ["A, x", "A, y", "B, x", "B, y"]
     assert names_for_colours(found) == ["A", "B"]
-
-
-def test_columns_that_are_tested_on_the_same_images_are_told_apart_by_name(tmp_path, make_run):
-    found = in_columns(tmp_path, make_run, {"x": 0, "y": 0})
-    assert [(m.name, m.column, m.task) for m in found] == [(f"{n}, {c}", "", 0) for n in "AB" for c in "xy"]
 
 
 def test_thirty_methods_have_lines_of_their_own():

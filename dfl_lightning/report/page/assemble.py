@@ -87,7 +87,8 @@ def unthemed(spec: dict[str, Any]) -> dict[str, Any]:
 
 
 def _count(methods: Sequence[Method]) -> str:
-    number, names = sum(len(method.runs) for method in methods), len({method.name for method in methods})
+    number = len({run.path for method in methods for run in method.runs})  # a study's cell may have several places
+    names = len({method.name for method in methods})
     return f"{number} run{'s' * (number > 1)}, {names} method{'s' * (names > 1)}"
 
 
@@ -116,7 +117,8 @@ def _verdict(methods: Sequence[Method], colours: dict[str, int]) -> str:
             "their 95 % interval (Student's t). "
         )
     if len(tasks) > 1:
-        words += "Methods are compared on the same test images only."
+        column = "within a column, " if methods[0].column else ""
+        words += f"Methods are compared {column}on the same test images only."
     return "".join(parts) + f"<p class='note'>{words}</p>"
 
 

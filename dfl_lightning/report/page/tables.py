@@ -125,9 +125,12 @@ def _difference(value: Difference | None) -> str:
 
 def commands_table(methods: Sequence[Method]) -> str:
     """What was typed, a row a run, with the seconds it took; folded where there are many."""
-    rows = ""
+    rows, shown = "", set()
     for method in methods:
         for run in method.runs:
+            if run.path in shown:  # a study's cell may have several places
+                continue
+            shown.add(run.path)
             spent = run.summary.get("seconds", {})
             phases = {name: seconds for name, seconds in spent.items() if name != "rounds"}
             longest = sorted(phases.items(), key=lambda phase: -phase[1])[:3]
@@ -145,7 +148,7 @@ def commands_table(methods: Sequence[Method]) -> str:
         "<div class='scroll' tabindex='0' role='region' aria-label='Commands'><table class='commands'>"
         f"<thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>"
     )
-    number = sum(len(method.runs) for method in methods)
+    number = len(shown)
     return f"<details><summary>{number} runs</summary>{table}</details>" if number > MOST_RUNS else table
 
 
