@@ -93,10 +93,10 @@ def find_methods(
     """
     given = list(names) if names is not None else [""] * len(runs)
     places = list(columns) if columns is not None else [""] * len(runs)
-    groups: dict[Any, list[Run]] = {}
+    groups: dict[tuple[str, str, str], list[Run]] = {}
     for run, name, column in zip(runs, given, places, strict=True):
-        groups.setdefault((name, column) if name else (_settings_key(run), name, column), []).append(run)
-    methods = [_method(group, *key[-2:]) for key, group in groups.items()]
+        groups.setdefault((name, column, "" if name else _settings_key(run)), []).append(run)
+    methods = [_method(group, name, column) for (name, column, _), group in groups.items()]
     _number_tasks(methods)
     _tell_apart(methods)
     for method in methods:

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from dfl_lightning.report.charts.theme import DARK, DASHES, LIGHT
-from dfl_lightning.report.methods import find_methods, names_for_colours
+from dfl_lightning.report.methods import find_methods
 from dfl_lightning.report.over_seeds import difference, over_seeds, paired, thinned
 from dfl_lightning.report.page.verdict import lines, sentences
 from dfl_lightning.report.reading import read_run
@@ -92,20 +91,6 @@ def test_tasks_are_what_is_tested_on_the_same_images(tmp_path, make_run):
         config = {"selection": {"class_path": name}}
         made.append(make_run(tmp_path / name, [[0.5, 0.6]], config=config, test_images=np.arange(20) + images))
     assert [m.task for m in find_methods([read_run(folder) for folder in made])] == [0, 1, 0]
-
-
-def test_a_method_of_several_columns_has_one_name_and_colour_and_is_compared_within_each(tmp_path, make_run):
-    made = [make_run(tmp_path / name, [[0.5, 0.6]]) for name in ("Ax", "Ay", "Bx", "By")]  # all tested on the same
-    found = find_methods([read_run(folder) for folder in made], ["A", "A", "B", "B"], ["x", "y", "x", "y"])
-    assert [(m.name, m.column, m.task) for m in found] == [("A", "x", 0), ("A", "y", 1), ("B", "x", 0), ("B", "y", 1)]
-    assert [m.full_name for m in found] == ["A, x", "A, y", "B, x", "B, y"]
-    assert names_for_colours(found) == ["A", "B"]
-
-
-def test_thirty_methods_have_lines_of_their_own():
-    colours = len(LIGHT["category"])
-    assert colours == len(DARK["category"])
-    assert len({(at % colours, str(DASHES[at % len(DASHES)])) for at in range(30)}) == 30
 
 
 def test_a_difference_has_students_interval():

@@ -17,7 +17,7 @@ from dfl_lightning import read_run, report
 from dfl_lightning.report.charts.theme import LIGHT
 from dfl_lightning.report.network import MOST_ROUNDS, nodes
 from dfl_lightning.report.page.drawing import as_png
-from dfl_lightning.report.writing import write_page, write_report
+from dfl_lightning.report.writing import write_report
 
 CLUSTERS = [0, 0, 0, 1, 1, 1, 2, 2]
 ROUNDS, CLIENTS = 7, 8
@@ -293,27 +293,6 @@ def test_long_names_are_not_cut_by_the_side_and_leave_room_for_the_lines(runs, t
     assert seen.page.evaluate(CUT) == []
     assert min(seen.page.evaluate(PLOTS)) > 0.4
     assert "5 rounds: method whose name" in seen.page.locator("#verdict caption").first.inner_text()
-    assert seen.console == []
-
-
-def test_a_page_of_a_study_has_columns_as_headings_and_begins_with_clients_that_learn(runs, tmp_path, open_page):
-    """A server's run and training alone come before it in the list."""
-    rows = ["server", "alone", "ours", "alone", "ours"]
-    names = ["served", "alone 0", "ours 0", "alone 1", "ours 1"]
-    named = [(row, runs[name]) for row, name in zip(rows, names, strict=True)]
-    columns = ["third", "first", "first", "second", "second"]
-    file = write_page(named, tmp_path / "page.html", columns=columns, study="A study", command="dfl-study run it")
-    seen = open_page(file)
-    assert seen.page.locator("h1").inner_text() == seen.page.title() == "A study"
-    assert seen.page.locator(".kind").inner_text() == "dfl_lightning · 5 runs, 3 methods"
-    assert seen.page.locator("#verdict h3").all_inner_texts() == ["third", "first", "second"]
-    keys = "rows => rows.map(row => row.dataset.method + row.querySelector('.key').outerHTML)"
-    lines = seen.page.locator("#verdict tr[data-method]").evaluate_all(keys)
-    assert len(lines) == 5
-    assert len(set(lines)) == 3  # a method has one line in all columns
-    assert seen.page.evaluate("window.report.now().run") == 2
-    assert seen.page.locator("#run option:checked").inner_text() == "ours, first, seed 0"
-    assert seen.page.locator("#how code").first.inner_text() == "dfl-study run it"
     assert seen.console == []
 
 

@@ -7,6 +7,7 @@ import pytest
 
 from dfl_lightning.study import formats
 from dfl_lightning.study.cell_state import write_failure
+from dfl_lightning.study.pairing import Unlike, sentences
 from dfl_lightning.study.picture import draw
 from dfl_lightning.study.table import make_table
 
@@ -93,6 +94,21 @@ def test_rows_with_other_first_models_are_paired_by_the_split(filled):
     assert [note for note in table.notes if "first models than" in note] == [sentence]
     assert table.best == {"IID": "Wide"}
     assert table.rivals["Local", "IID"].difference.mean == pytest.approx(11.0)
+
+
+def test_rows_that_differ_in_the_same_are_named_in_one_sentence():
+    apart = [
+        Unlike("A", ["x"], True),
+        Unlike("B", ["x", "y"], False),
+        Unlike("C", ["x"], False),
+        Unlike("D", ["x"], False),
+    ]
+    paired = "differences to them are paired by the split only"
+    assert list(sentences(apart)) == [
+        "another split of the data than the other rows of x: A; no paired differences",
+        f"other first models than the other rows of x, y: B; {paired}",
+        f"other first models than the other rows of x: C, D; {paired}",
+    ]
 
 
 def test_a_place_without_a_number_says_why(filled, pretend):

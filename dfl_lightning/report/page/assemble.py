@@ -70,9 +70,12 @@ def page(
 
 def _first(linked: Sequence[tuple[Method, dict[str, Any]]]) -> int:
     """The number of the run that is shown first: clients that learn from each other, then any that learn."""
-    without_server = [not any(node["server"] for node in entry["nodes"]) for _, entry in linked]
-    order = sorted(range(len(linked)), key=lambda at: (linked[at][0].is_local, not without_server[at]))
-    return order[0] if order else 0
+
+    def rank(at: int) -> tuple[bool, bool]:
+        method, entry = linked[at]
+        return method.is_local, any(node["server"] for node in entry["nodes"])
+
+    return min(range(len(linked)), key=rank, default=0)
 
 
 def title(methods: Sequence[Method]) -> str:

@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Sequence
 from html import escape
+from pathlib import Path
 
 import numpy as np
 
@@ -125,21 +126,21 @@ def _difference(value: Difference | None) -> str:
 
 def commands_table(methods: Sequence[Method]) -> str:
     """What was typed, a row a run, with the seconds it took; folded where there are many."""
-    rows, shown = "", set()
+    places: dict[Path, tuple[Run, list[str]]] = {}  # a study's cell may have several
     for method in methods:
         for run in method.runs:
-            if run.path in shown:  # a study's cell may have several places
-                continue
-            shown.add(run.path)
-            spent = run.summary.get("seconds", {})
-            phases = {name: seconds for name, seconds in spent.items() if name != "rounds"}
-            longest = sorted(phases.items(), key=lambda phase: -phase[1])[:3]
-            most = ", ".join(f"{name} {seconds:,.1f}" for name, seconds in longest)
-            rows += (
-                f"<tr><th scope='row'>{escape(method.full_name)}</th><td>{escape(str(seed_of(run)))}</td>"
-                f"<td class='typed'>{_typed(run)}</td><td>{len(run.metrics['round'])}</td>"
-                f"<td>{spent.get('rounds', float('nan')):,.1f}</td><td class='typed'>{escape(most) or '–'}</td></tr>"
-            ).replace("nan", "–")
+            places.setdefault(run.path, (run, []))[1].append(method.full_name)
+    rows = ""
+    for run, names in places.values():
+        spent = run.summary.get("seconds", {})
+        phases = {name: seconds for name, seconds in spent.items() if name != "rounds"}
+        longest = sorted(phases.items(), key=lambda phase: -phase[1])[:3]
+        most = ", ".join(f"{name} {seconds:,.1f}" for name, seconds in longest)
+        rows += (
+            f"<tr><th scope='row'>{'<br>'.join(map(escape, names))}</th><td>{escape(str(seed_of(run)))}</td>"
+            f"<td class='typed'>{_typed(run)}</td><td>{len(run.metrics['round'])}</td>"
+            f"<td>{spent.get('rounds', float('nan')):,.1f}</td><td class='typed'>{escape(most) or '–'}</td></tr>"
+        ).replace("nan", "–")
     head = "".join(
         f"<th scope='col'>{words}</th>"
         for words in ("method", "seed", "command as typed", "rounds", "seconds", "of these, most in")
@@ -148,8 +149,7 @@ def commands_table(methods: Sequence[Method]) -> str:
         "<div class='scroll' tabindex='0' role='region' aria-label='Commands'><table class='commands'>"
         f"<thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>"
     )
-    number = len(shown)
-    return f"<details><summary>{number} runs</summary>{table}</details>" if number > MOST_RUNS else table
+    return f"<details><summary>{len(places)} runs</summary>{table}</details>" if len(places) > MOST_RUNS else table
 
 
 def _typed(run: Run) -> str:
