@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from pairs import compare_pairs
+from threads import threads
 from torch import nn
 
 from dfl_lightning.bank.layout import Columns
@@ -113,17 +114,14 @@ def test_products_of_wide_rows_do_not_depend_on_the_number_of_threads(federation
     f = federation(network=wide, sizes=(4,) * 7, dtype=torch.float32)
     f.engine.train(References.rows("models", torch.arange(7)), f.training(epochs=0))
     weights = torch.rand(7, 7, generator=torch.Generator().manual_seed(0)).softmax(1)
-    threads, found = torch.get_num_threads(), []
-    try:
-        for count in (1, 2, 3):
-            torch.set_num_threads(count)
+    found = []
+    for count in (1, 2, 3):
+        with threads(count):
             compared = compare_pairs(f.bank, "models", torch.ones(7, 7, dtype=torch.bool))
             f.bank.mix([(weights, "models")], "models", torch.arange(7))
             found.append((f.bank.next_rows()["models"].clone(), compared.cosines, compared.distances))
             f.engine.train(References.rows("models", torch.arange(7)), f.training(epochs=0))
             assert torch.get_num_threads() == count
-    finally:
-        torch.set_num_threads(threads)
     for other in found[1:]:
         assert all(torch.equal(a, b) for a, b in zip(found[0], other, strict=True))
 

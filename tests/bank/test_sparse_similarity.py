@@ -3,6 +3,7 @@
 import pytest
 import torch
 from pairs import compare_row_pairs
+from threads import threads
 
 from dfl_lightning.bank import similarity, sparse_similarity
 from dfl_lightning.bank.layout import Columns
@@ -68,13 +69,10 @@ def test_identical_rows_have_centred_cosine_0(compare):
 @pytest.mark.parametrize("centre", [False, True])
 def test_a_pair_does_not_depend_on_threads_pieces_nor_on_how_columns_are_cut(compare, centre, monkeypatch):
     rows, pairs = federation()
-    one = compare(rows, pairs, True, centre)
-    threads = torch.get_num_threads()
-    torch.set_num_threads(3)
-    try:
+    with threads(1):
+        one = compare(rows, pairs, True, centre)
+    with threads(3):
         other = compare(rows, pairs, True, centre)
-    finally:
-        torch.set_num_threads(threads)
     assert torch.equal(one.cosines.nan_to_num(9), other.cosines.nan_to_num(9))
     assert torch.equal(one.distances.nan_to_num(9), other.distances.nan_to_num(9))
     monkeypatch.setattr(sparse_similarity, "PIECE", 1024)  # a receiver or a few of them at a time

@@ -8,6 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pairs import compare_row_pairs
+from threads import threads
 
 from dfl_lightning.bank import mixing, similarity
 from dfl_lightning.bank.layout import Columns
@@ -45,12 +46,8 @@ def path(request, monkeypatch):
 
 
 def on_threads(count, work):
-    before = torch.get_num_threads()
-    try:
-        torch.set_num_threads(count)
+    with threads(count):
         return work()
-    finally:
-        torch.set_num_threads(before)
 
 
 # --- mixing -----------------------------------------------------------------------------------------------------------

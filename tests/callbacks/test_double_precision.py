@@ -6,7 +6,7 @@ from traceback import extract_stack
 
 import pytest
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
+from threads import Watching
 
 import dfl_lightning
 from dfl_lightning import callbacks as cb
@@ -16,7 +16,7 @@ PACKAGE = Path(dfl_lightning.__file__).parent
 ARITHMETIC = {"add", "sub", "mul", "div", "mean", "log", "exp", "mm", "bmm", "addmm", "softmax", "where"}
 
 
-class Watch(TorchDispatchMode):
+class Watch(Watching):
     """Notes the lines of the package whose arithmetic has a float32 result."""
 
     def __init__(self):

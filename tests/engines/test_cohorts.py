@@ -5,6 +5,7 @@ import math
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from threads import threads
 
 from dfl_lightning.bank.references import References
 from dfl_lightning.engines.cohorts import plan_cohorts
@@ -58,15 +59,11 @@ def test_clients_without_data_are_in_a_cohort_too():
 
 
 def test_cohorts_do_not_depend_on_threads(federation):
-    before = torch.get_num_threads()
-    try:
-        plans = []
-        for count in (1, 2, 3):
-            torch.set_num_threads(count)
+    plans = []
+    for count in (1, 2, 3):
+        with threads(count):
             plans.append([cohort.tolist() for cohort in federation(sizes=(4, 9) * 20).engine.cohorts])
-        assert plans[0] == plans[1] == plans[2]
-    finally:
-        torch.set_num_threads(before)
+    assert plans[0] == plans[1] == plans[2]
 
 
 def test_jobs_run_in_their_owners_cohort(federation, monkeypatch):

@@ -9,6 +9,7 @@ import pytest
 import torch
 import torchmetrics
 from pairs import compare_pairs
+from threads import threads
 from torch import nn
 
 from dfl_lightning.bank.layout import Layout
@@ -236,10 +237,8 @@ def test_augmentation_draws_from_the_jobs_own_stream(federation, naive, make_dat
 @pytest.mark.parametrize("kind", ["batchnorm", "dropout"])
 def test_results_depend_neither_on_threads_nor_on_global_generators_and_leave_both_alone(federation, kind):
     found = []
-    threads = torch.get_num_threads()
-    try:
-        for count, seed in ((1, 0), (2, 1)):
-            torch.set_num_threads(count)
+    for count, seed in ((1, 0), (2, 1)):
+        with threads(count):
             torch.manual_seed(seed)
             np.random.seed(seed)
             random.seed(seed)
@@ -253,8 +252,6 @@ def test_results_depend_neither_on_threads_nor_on_global_generators_and_leave_bo
             assert torch.equal(torch.get_rng_state(), states[0])
             assert np.random.get_state()[1].tolist() == states[1]
             assert random.getstate() == states[2]
-    finally:
-        torch.set_num_threads(threads)
     for one, two in zip(*found, strict=True):
         assert torch.equal(one, two)
 

@@ -4,7 +4,7 @@ import functools
 
 import pytest
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
+from threads import Watching
 
 from dfl_lightning import DFLModule, DFLTrainer, UserError
 from dfl_lightning import callbacks as cb
@@ -40,17 +40,13 @@ POLICIES = {
 
 
 @pytest.fixture(autouse=True)
-def one_thread(monkeypatch):
-    """The mode below sees its own thread only; small federations have matrices for the report and a spectrum."""
+def as_large_ones(monkeypatch):
+    """Small federations would have matrices for the report and a spectrum."""
     monkeypatch.setattr("dfl_lightning.topology.graph._LARGEST_SPECTRUM", 100)
     monkeypatch.setattr("dfl_lightning.report.run_folder.MOST_CLIENTS", 100)
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
-class NoLargeTensors(TorchDispatchMode):
+class NoLargeTensors(Watching):
     """Refuses to make a tensor of more than so many numbers."""
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):

@@ -10,8 +10,8 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-import torch
 import yaml
+from threads import threads
 
 from dfl_lightning.cli import command as cli
 from dfl_lightning.study import cell_process, resolve
@@ -97,10 +97,8 @@ class CellHere:
         with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
             for name in env.keys() - os.environ.keys():
                 patch.setenv(name, env[name])
-            before = torch.get_num_threads()
-            torch.set_num_threads(1)  # as forks have
-            self.returncode = cli.run("fit", command[3:])
-            torch.set_num_threads(before)
+            with threads(1):  # as forks have
+                self.returncode = cli.run("fit", command[3:])
         said.detach()
         self.stdin, self.pid = io.BytesIO(), os.getpid()
 

@@ -7,6 +7,7 @@ import lightning.pytorch as L
 import numpy as np
 import pytest
 import torch
+from threads import threads
 from torch import nn
 from torchmetrics import Metric
 
@@ -287,17 +288,13 @@ class Writing(Plain):
 
 
 @pytest.mark.parametrize("engine", ["loop", "stacked"])
-@pytest.mark.parametrize("threads", [1, 2])
-def test_an_objective_that_draws_is_refused_in_the_first_round(small_run, engine, threads):
-    before = torch.get_num_threads()
-    torch.set_num_threads(threads)
-    try:
+@pytest.mark.parametrize("number", [1, 2])
+def test_an_objective_that_draws_is_refused_in_the_first_round(small_run, engine, number):
+    with threads(number):
         run = small_run(2, module={"objective": Shaky()}, engine=engine, cohorts=2)
         said = r"^round 0: local training draws from torch's global generator, .*\(objective .*Shaky\)"
         with pytest.raises(UserError, match=said):
             run.fit()
-    finally:
-        torch.set_num_threads(before)
     assert run.module.bank.boundary.round == 0
 
 

@@ -3,17 +3,17 @@ import time
 
 import pytest
 import torch
+from threads import Watching
+from threads import threads as set_threads
 
 from dfl_lightning.utils.thread_pool import Abandoned, Workers, workers
 
 
 @pytest.fixture(params=[1, 2, 3])
 def threads(request):
-    """Torch's number of threads, put back afterwards."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(request.param)
-    yield request.param
-    torch.set_num_threads(before)
+    """Torch's number of threads."""
+    with set_threads(request.param):
+        yield request.param
 
 
 def test_results_come_in_the_order_of_the_items(threads):
@@ -104,3 +104,23 @@ def test_giving_up_like_ctrl_c_ends_the_pieces_that_look(count):
     with pytest.raises(KeyboardInterrupt):
         pool.map(work, range(10), between=between)
     assert 1 <= len(ended) <= count
+
+
+class Seen(Watching):
+    """The names of all operations."""
+
+    def __init__(self):
+        super().__init__()
+        self.names = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.names.append(func._schema.name)
+        return func(*args, **(kwargs or {}))
+
+
+def test_what_tests_watch_operations_with_sees_those_of_all_workers(threads):
+    ones = torch.ones(2)
+    with Seen() as seen, workers() as pool:
+        pool.map(lambda item: ones.add(item), range(4))
+    assert seen.names == ["aten::add"] * 4
+    assert torch.get_num_threads() == threads

@@ -27,8 +27,5 @@ def ordered(monkeypatch):
 @pytest.fixture
 def count():
     """Counts what happens on the device in the test."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
     with Count() as mode:
         yield mode
-    torch.set_num_threads(threads)

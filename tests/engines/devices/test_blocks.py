@@ -4,7 +4,7 @@ import pytest
 import torch
 from pairs import compare_row_pairs
 from pretended import DEVICE, Elsewhere, everything_on
-from torch.utils._python_dispatch import TorchDispatchMode
+from threads import Watching
 from torch.utils._pytree import tree_leaves
 
 from dfl_lightning.bank import matmul, mixing, similarity, sparse_similarity
@@ -14,7 +14,7 @@ from dfl_lightning.cli.command import DFLCLI, read
 from dfl_lightning.utils.shipped_files import shipped
 
 
-class Largest(TorchDispatchMode):
+class Largest(Watching):
     """The largest float64 tensors on the device that operations make, views aside: numbers by operation."""
 
     def __init__(self):

@@ -5,8 +5,8 @@ from collections import Counter
 import pytest
 import torch
 import torch.nn.functional as F
+from threads import Watching
 from torch import nn
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from dfl_lightning.engines.stacked import convolution
 from dfl_lightning.engines.stacked.activation import Activation
@@ -196,7 +196,7 @@ def test_a_rule_may_be_called_by_itself():
     assert out.side_by_side() is out.tensor
 
 
-class Copies(TorchDispatchMode):
+class Copies(Watching):
     """How many numbers each operation copies as they are, largest first."""
 
     def __init__(self):

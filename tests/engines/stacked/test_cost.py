@@ -4,6 +4,7 @@ import functools
 
 import pytest
 import torch
+from threads import threads
 from torch import nn
 
 from dfl_lightning.engines.stacked import cost as costs
@@ -73,16 +74,12 @@ def test_counting_changes_nothing(federation, make_network):
 
 
 def test_memory_is_that_of_the_cohorts_under_way(federation, monkeypatch):
-    threads = torch.get_num_threads()
     monkeypatch.setattr(costs, "OVERHEAD", 1e-9)
-    try:
-        for count in (1, 2):
-            torch.set_num_threads(count)
+    for count in (1, 2):
+        with threads(count):
             engine = federation(sizes=(4,) * 10 + (8,) * 10).engine
             largest = sorted(map(len, engine.cohorts), reverse=True)[:count]
             assert engine.cohort_bytes == sum(largest) * engine.cost.bytes_per_client
-    finally:
-        torch.set_num_threads(threads)
 
 
 def test_a_network_of_one_layer_costs_its_products(federation, make_data):

@@ -8,6 +8,7 @@ import torch
 import torchmetrics
 from hypothesis import given
 from hypothesis import strategies as st
+from threads import threads
 from torch import nn
 
 from dfl_lightning.bank.references import References, Term
@@ -299,15 +300,12 @@ def test_images_may_be_integers(federation, naive, make_data):
 @pytest.mark.parametrize("way", ["models", "owners"])
 def test_no_bit_depends_on_the_number_of_threads(federation, monkeypatch, way):
     group_by(monkeypatch, way)
-    threads, found = torch.get_num_threads(), []
+    found = []
     rows, owners = everybody_on_everybody()
-    try:
-        for count in (1, 2, 3):
-            torch.set_num_threads(count)
+    for count in (1, 2, 3):
+        with threads(count):
             f = federation("batchnorm", sizes=SIZES, dtype=torch.float32)
             found.append(f.engine.evaluate(References.rows("models", rows, owners=owners), "train").losses)
-    finally:
-        torch.set_num_threads(threads)
     assert all(torch.equal(losses, found[0]) for losses in found)
 
 

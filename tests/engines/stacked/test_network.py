@@ -8,6 +8,7 @@ import warnings
 import pytest
 import torch
 import torch.nn.functional as F
+from threads import threads
 from torch import nn
 from torch.nn.utils import prune
 
@@ -493,16 +494,13 @@ def test_threads_do_not_meet_in_a_layer_without_a_rule(federation, monkeypatch):
     monkeypatch.setattr("dfl_lightning.engines.stacked.cost.OVERHEAD", 1e-9)  # several cohorts of small clients
     torch.manual_seed(0)
     network = nn.Sequential(nn.Linear(6, 8), nn.GLU(), Slow(4), nn.Linear(4, 3))
-    threads, found = torch.get_num_threads(), []
-    try:
-        for count in (1, 4):
-            torch.set_num_threads(count)
+    found = []
+    for count in (1, 4):
+        with threads(count):
             f = federation(network=network, sizes=(8,) * 24)
             assert len(f.engine.cohorts) >= 4
             f.engine.train(own(*range(24)), f.training(epochs=2))
             scores = f.engine.evaluate(References.rows("trained", torch.arange(24)), "test")
             found.append((f.bank.rows("trained").clone(), scores.losses))
-    finally:
-        torch.set_num_threads(threads)
     for one, other in zip(*found, strict=True):
         assert torch.equal(one, other)

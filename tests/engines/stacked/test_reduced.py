@@ -5,8 +5,8 @@ import functools
 
 import pytest
 import torch
+from threads import Watching
 from torch import nn
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from dfl_lightning.bank.references import References
 from dfl_lightning.engines.loop_engine import LoopEngine
@@ -17,7 +17,7 @@ from dfl_lightning.engines.stacked.network import StackedNetwork
 PRODUCTS = ("aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "aten::convolution", "aten::convolution_backward")
 
 
-class Types(TorchDispatchMode):
+class Types(Watching):
     """Of the operands of products."""
 
     def __init__(self):

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from threads import threads
 from torch import nn
 
 from dfl_lightning.bank.references import References
@@ -194,11 +195,9 @@ def train_part(module, data, owner, optimizer, naive, first, epochs):
 def test_no_bit_depends_on_the_number_of_threads(federation, monkeypatch, kind):
     monkeypatch.setattr("dfl_lightning.engines.stacked.cost.OVERHEAD", 1e-9)  # several cohorts of small clients
     found = []
-    threads = torch.get_num_threads()
     sizes = tuple(4 + 2 * (i % 7) for i in range(21))
-    try:
-        for count in (1, 2, 3):
-            torch.set_num_threads(count)
+    for count in (1, 2, 3):
+        with threads(count):
             momentum = functools.partial(torch.optim.SGD, lr=1.0, momentum=0.9)
             f = federation(kind, sizes=sizes, dtype=torch.float32, optimizer=momentum)
             assert len(f.engine.cohorts) >= 4
@@ -209,8 +208,6 @@ def test_no_bit_depends_on_the_number_of_threads(federation, monkeypatch, kind):
             scores = f.engine.evaluate(References.rows("trained", pairs[:, 0], owners=pairs[:, 1]), "test")
             whole = f.engine.evaluate(References.rows("models", torch.arange(21), owners=torch.full((21,), -1)), "test")
             found.append((f.bank.rows("trained").clone(), result.losses, gradients, scores.losses, whole.losses))
-    finally:
-        torch.set_num_threads(threads)
     for other in found[1:]:
         assert all(torch.equal(one, two) for one, two in zip(found[0], other, strict=True))
 

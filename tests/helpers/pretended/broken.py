@@ -1,7 +1,7 @@
 """A device that fails for good, at a moment of one's choice."""
 
 import pytest
-from torch.utils._python_dispatch import TorchDispatchMode
+from threads import Watching
 
 from pretended.device import Elsewhere, compute, sides
 
@@ -9,7 +9,7 @@ ILLEGAL = "CUDA error: an illegal memory access was encountered\nCUDA kernel err
 """What torch says after a kernel has read where it must not: at this operation, and at each that follows it."""
 
 
-class Broken(TorchDispatchMode):
+class Broken(Watching):
     """From the moment on at which `now` is set, every operation on the device fails, and so does saving what is there.
 
     Not in a backward pass, inside of which Python cannot raise; see `Scarce`.

@@ -3,7 +3,7 @@
 from collections import Counter
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
+from threads import Watching
 
 from pretended.device import DEVICE, Elsewhere, compute, sides
 
@@ -13,7 +13,7 @@ BY_MASK = ("aten::index", "aten::index_put_", "aten::index_put", "aten::_index_p
 ALLOCATIONS = ("aten::empty", "aten::empty_like", "aten::empty_strided", "aten::new_empty", "aten::new_empty_strided")
 
 
-class Count(TorchDispatchMode):
+class Count(Watching):
     """Counts while it is entered.
 
     Attributes:

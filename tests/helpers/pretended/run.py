@@ -3,9 +3,9 @@
 from contextlib import contextmanager
 
 import pytest
-import torch
 from lightning.pytorch.accelerators import CPUAccelerator
 from lightning.pytorch.strategies import SingleDeviceStrategy
+from threads import threads
 
 from pretended.device import DEVICE
 
@@ -13,10 +13,7 @@ from pretended.device import DEVICE
 @contextmanager
 def everything_on(device=DEVICE):
     """Runs of one process inside have their models and data on `device`; Lightning believes itself on a CPU."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    with pytest.MonkeyPatch.context() as patch:
+    with threads(1), pytest.MonkeyPatch.context() as patch:
         patch.setattr(SingleDeviceStrategy, "root_device", property(lambda strategy: device))
         patch.setattr(CPUAccelerator, "setup_device", lambda accelerator, device: None)
         yield
-    torch.set_num_threads(threads)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
+from threads import Watching
 
 import dfl_lightning
 from pretended.device import Elsewhere, compute, sides, tensors_in
@@ -14,7 +14,7 @@ from pretended.device import Elsewhere, compute, sides, tensors_in
 PACKAGE = str(Path(dfl_lightning.__file__).parent)
 
 
-class Scarce(TorchDispatchMode):
+class Scarce(Watching):
     """The n-th allocation on the device inside fails.
 
     In a backward pass the error comes at its end: Python cannot raise inside of autograd on a device that is made of

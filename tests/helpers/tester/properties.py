@@ -1,12 +1,11 @@
 """What every policy must do, whoever wrote it and whatever its family: each property for a policy and a place."""
 
-import contextlib
 import functools
-from collections.abc import Iterator
 from types import SimpleNamespace
 
 import pytest
 import torch
+from threads import threads
 
 from dfl_lightning.callbacks import Substitution
 from dfl_lightning.utils.errors import UserError
@@ -27,9 +26,10 @@ def usual(listed: Listed, place: str) -> SimpleNamespace:
     """The run that all others are compared with, and its checkpoint after `STOPPED_AFTER` rounds."""
     run = start(listed, place)
     generators = states()
-    rounds = pictures(run, STOPPED_AFTER)
-    saved = through_a_file(run.state())
-    rounds += pictures(run, ROUNDS - STOPPED_AFTER)
+    with threads(1):
+        rounds = pictures(run, STOPPED_AFTER)
+        saved = through_a_file(run.state())
+        rounds += pictures(run, ROUNDS - STOPPED_AFTER)
     return SimpleNamespace(run=run, saved=saved, rounds=rounds, drawn=changed(generators))
 
 
@@ -144,14 +144,3 @@ def refuses_where_it_cannot_work(listed: Listed, place: str) -> None:
     """At a place that is not its own it says so before anything is trained."""
     with pytest.raises(UserError):
         start(listed, place)
-
-
-@contextlib.contextmanager
-def threads(number: int) -> Iterator[None]:
-    """So many threads for the engines."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(number)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
