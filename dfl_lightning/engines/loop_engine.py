@@ -46,7 +46,7 @@ class LoopEngine(Engine):
         trial = trial or try_plain(config, data)
         super().__init__(trial.config, layout, data)
         self.optimizer = ClientOptimizer(config.optimizer, config.network).on(data.images.device)
-        self._whole = trial.couples_evaluation
+        self._whole, self._norms = trial.couples_evaluation, trial.norms
         if self._whole:
             self.details["evaluation"] = "all samples of a client in one batch, because they meet in the network"
         self._scratches: list[Scratch] = []
@@ -60,7 +60,7 @@ class LoopEngine(Engine):
         """Train the jobs of one cohort, each by itself; see `Engine.train_cohort`."""
         bank = self.bank
         losses, samples, finite = [], [], []
-        work = LoopWork(self.config, self.layout, self.data, self.optimizer, self._scratch)
+        work = LoopWork(self.config, self.layout, self.data, self.optimizer, self._scratch, self._norms)
         for index, owner in enumerate(references.owners.tolist()):
             pool.check()
             row = bank.materialise(references.take(torch.tensor([index])))[0]

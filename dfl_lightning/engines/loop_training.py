@@ -17,6 +17,7 @@ from dfl_lightning.engines.config import EngineConfig
 from dfl_lightning.engines.draws import batches_of
 from dfl_lightning.engines.jobs import Training
 from dfl_lightning.engines.local_work import TINY, Attached, LossOf, Phase
+from dfl_lightning.engines.norm_strides import NormRisk
 from dfl_lightning.engines.optimizers import ClientOptimizer
 from dfl_lightning.utils.errors import UserError
 
@@ -56,6 +57,7 @@ class LoopWork:
         data: the clients' resident data.
         optimizer: the user's, for any parameters of a client.
         scratch: lends a network that nobody else uses.
+        norms: which batches need the network's norms mended.
     """
 
     config: EngineConfig
@@ -63,6 +65,7 @@ class LoopWork:
     data: ClientData
     optimizer: ClientOptimizer
     scratch: Callable[[], AbstractContextManager[Scratch]]
+    norms: NormRisk
 
 
 class LoopModel:
@@ -112,15 +115,16 @@ class LoopModel:
         if at is not None:
             params = [a.detach().requires_grad_(p.requires_grad) for a, p in zip(at, self._parameters, strict=True)]
         wanted = [p for p in params if p.requires_grad]
-        with config.arithmetic(batch.inputs.device):
-            scores = self._forward(batch, None if at is None else params)
-            if loss is None:
-                value = config.loss(scores, batch.labels)
-            else:
-                value = loss(scores, batch, dict(self._scratch.features), *extras)
-        if value.dim():
-            raise UserError(f"a loss given to grad returns a tensor of shape {tuple(value.shape)}, not one number")
-        grads = iter(torch.autograd.grad(value, wanted, allow_unused=True) if wanted else ())
+        with job.work.norms.guard(len(batch.labels)):  # the backward pass too: a checkpoint computes layers again
+            with config.arithmetic(batch.inputs.device):
+                scores = self._forward(batch, None if at is None else params)
+                if loss is None:
+                    value = config.loss(scores, batch.labels)
+                else:
+                    value = loss(scores, batch, dict(self._scratch.features), *extras)
+            if value.dim():
+                raise UserError(f"a loss given to grad returns a tensor of shape {tuple(value.shape)}, not one number")
+            grads = iter(torch.autograd.grad(value, wanted, allow_unused=True) if wanted else ())
         if self._counts:
             job.count(value.detach(), len(batch.labels))
         found = [next(grads) if p.requires_grad else None for p in params]

@@ -16,6 +16,7 @@ from dfl_lightning.engines.coupling import close, place_matters, same, samples_m
 from dfl_lightning.engines.dropout_layers import mask_key, replace_dropout_layers
 from dfl_lightning.engines.engine import EVALUATION_BATCH
 from dfl_lightning.engines.loss_trial import on_copies, try_loss
+from dfl_lightning.engines.norm_strides import NormRisk, risk_of
 from dfl_lightning.engines.placing import placed
 from dfl_lightning.utils.errors import UserError, is_out_of_memory, reason
 from dfl_lightning.utils.module_copies import copy_of, refuse_gradient_hooks
@@ -40,12 +41,14 @@ class Trial:
         couples_training: a training pass mixes the samples of a batch, as batch norms do.
         couples_evaluation: so does an evaluation, or it depends on how samples are cut into batches.
         operations: of one sample's forward pass.
+        norms: which training batches need the norms of the plain network mended.
     """
 
     config: EngineConfig
     couples_training: bool
     couples_evaluation: bool
     operations: int
+    norms: NormRisk
 
 
 def try_plain(config: EngineConfig, data: ClientData) -> Trial:
@@ -74,6 +77,7 @@ def try_plain(config: EngineConfig, data: ClientData) -> Trial:
         plain.couples_training(operations),
         plain.couples_evaluation(operations),
         operations,
+        plain.norms,
     )
 
 
@@ -110,6 +114,7 @@ class _Plain:
         self._layers = dict(self.network.named_modules())
         self._buffers = {name: buffer.clone() for name, buffer in self.network.named_buffers()}
         self._draws = torch.get_rng_state()  # engines draw from streams, a layer of one's own may do otherwise
+        self.norms = NormRisk.NONE  # until two steps have been tried
 
     def __call__(self, inputs: Tensor, training: bool) -> list[Tensor]:
         """Outputs, and the buffers as the pass leaves them."""
@@ -245,6 +250,7 @@ class _Plain:
                         f"{self._name}: its forward pass replaces the parameter '{name}', which an optimizer would "
                         "not see; write into it (.data.copy_), or make it a buffer"
                     )
+        self.norms = risk_of(self.network, scores, partial(self, inputs, training=True))
         classes = torch.arange(self._data.num_classes).to(labels.device)
         with self._config.arithmetic(inputs.device):
             return writes | try_loss(self._config.loss, scores[:1].expand(len(classes), *scores.shape[1:]), classes)

@@ -86,7 +86,7 @@ class StackedEngine(Engine):
                 raise CannotStack(f"objective {type(phase.objective).__name__} does not say stackable = True")
         optimizer = ClientOptimizer(config.optimizer, config.network)
         try_out(optimizer, config.network)
-        stacked = StackedNetwork(network, config.features)
+        stacked = StackedNetwork(network, config.features, trial.norms)
         if trial.couples_evaluation:
             raise CannotStack(
                 "its samples meet in evaluation: scores depend on the rest of a batch, or its order or size"

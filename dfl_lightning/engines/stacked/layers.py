@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from dfl_lightning.engines import norm_strides
 from dfl_lightning.engines.dropout_layers import StreamDropout, keep_mask
 from dfl_lightning.engines.stacked.activation import Activation, holds_activation, one_by_one
 from dfl_lightning.engines.stacked.convolution import batched_product, convolution, flat
@@ -134,7 +135,7 @@ def batch_norm(layer: nn.BatchNorm2d, name: str, now: Pass, x: Activation) -> Ac
         count.add_(1)
     if use_batch and (now.shares is not None or _averages_all(layer)):
         return _masked(layer, name, now, x)
-    out = F.batch_norm(
+    out = norm_strides.batch_norm(
         x.side_by_side(),
         flat(mean),
         flat(var),
@@ -177,12 +178,25 @@ def instance_norm(layer: nn.InstanceNorm2d, name: str, now: Pass, x: Activation)
     inputs = x.side_by_side()
     weight, bias = flat(now.of(name, "weight")), flat(now.of(name, "bias"))
     if not keeps_layout(inputs):
-        out = F.instance_norm(inputs, weight=weight, bias=bias, eps=layer.eps)
+        out = norm_strides.instance_norm(inputs, weight=weight, bias=bias, eps=layer.eps)
     elif inputs[0, 0].numel() == 1:  # as torch says
         raise ValueError(f"Expected more than 1 spatial element when training, got input size {x.shape}")
     else:
         out = group_norm_in_layout(inputs, inputs.shape[1], weight, bias, layer.eps, inputs.dtype)
     return Activation(out, x.clients, channels=True)
+
+
+def _norm_function(function: Callable[..., Tensor], of_instances: bool) -> Callable[..., Activation]:
+    def rule(x: Activation, *args: Any, **kwargs: Any) -> Activation:
+        """A norm that is called as a function, by vmap; what torch may misread lies client after client."""
+        if not of_instances and 1 not in x.shape:
+            return one_by_one(function, x, *args, **kwargs)  # type: ignore[no-any-return]
+        out: Activation = one_by_one(function, Activation(x.leading().contiguous(), x.clients), *args, **kwargs)
+        if out.tensor.requires_grad:
+            out.tensor.register_hook(Tensor.contiguous)
+        return out
+
+    return rule
 
 
 def embedding(layer: nn.Embedding, name: str, now: Pass, x: Activation) -> Activation:
@@ -392,6 +406,10 @@ FUNCTIONS: dict[Callable[..., Any], Callable[..., Any]] = {
     torch.add: _arithmetic(torch.add),
     torch.mul: _arithmetic(torch.mul),
     getattr: attribute,
+    F.batch_norm: _norm_function(F.batch_norm, of_instances=False),
+    F.instance_norm: _norm_function(F.instance_norm, of_instances=True),
+    torch.batch_norm: _norm_function(torch.batch_norm, of_instances=False),
+    torch.instance_norm: _norm_function(torch.instance_norm, of_instances=True),
 }
 """Rules for functions that the network calls."""
 

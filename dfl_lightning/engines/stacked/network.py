@@ -21,6 +21,7 @@ from torch.utils._pytree import tree_leaves
 from dfl_lightning.engines.coupling import FEW, close, samples_meet
 from dfl_lightning.engines.dropout_layers import StreamDropout
 from dfl_lightning.engines.float32 import float32_arithmetic
+from dfl_lightning.engines.norm_strides import NormRisk
 from dfl_lightning.engines.stacked.activation import Activation, holds_activation, one_by_one
 from dfl_lightning.engines.stacked.convolution import can_unfold, numbers_of_patches
 from dfl_lightning.engines.stacked.layers import (
@@ -73,6 +74,7 @@ class StackedNetwork:
     Args:
         network: the plain network, after `replace_dropout_layers`; kept, never written to.
         features: layers whose inputs a pass in training keeps: an objective's names -> names of layers.
+        norms: which batches need the norms of the plain network mended, which it is compared with.
 
     Attributes:
         has_dropout: whether a training pass draws masks.
@@ -85,8 +87,10 @@ class StackedNetwork:
         CannotStack: a layer that has neither a rule nor works under `torch.vmap`.
     """
 
-    def __init__(self, network: nn.Module, features: Mapping[str, str] | None = None) -> None:
-        self.network = network
+    def __init__(
+        self, network: nn.Module, features: Mapping[str, str] | None = None, norms: NormRisk = NormRisk.ALL
+    ) -> None:
+        self.network, self.norms = network, norms
         self._wanted: dict[str, list[str]] = {}  # layer -> what an objective calls it
         for name, layer in (features or {}).items():
             self._wanted.setdefault(layer, []).append(name)
@@ -517,7 +521,8 @@ class _Comparison:
             if isinstance(module, StreamDropout):
                 module.source.begin(self._draws(client))
         try:
-            outputs = network(self._inputs[:size].clone())
+            with self._stacked.norms.guard(size):
+                outputs = network(self._inputs[:size].clone())
         except Exception as error:
             if is_out_of_memory(error):
                 raise  # which says nothing about the network
