@@ -186,14 +186,12 @@ def instance_norm(layer: nn.InstanceNorm2d, name: str, now: Pass, x: Activation)
     return Activation(out, x.clients, channels=True)
 
 
-def _norm_function(function: Callable[..., Tensor], of_instances: bool) -> Callable[..., Activation]:
+def _batch_norm(function: Callable[..., Tensor]) -> Callable[..., Activation]:
     def rule(x: Activation, *args: Any, **kwargs: Any) -> Activation:
-        """A norm that is called as a function, by vmap; what torch may misread lies client after client."""
-        if not of_instances and 1 not in x.shape:
-            return one_by_one(function, x, *args, **kwargs)  # type: ignore[no-any-return]
-        out: Activation = one_by_one(function, Activation(x.leading().contiguous(), x.clients), *args, **kwargs)
-        if out.tensor.requires_grad:
-            out.tensor.register_hook(Tensor.contiguous)
+        """A batch norm that is called as a function, by vmap, of what torch cannot misread; see `norm_strides`."""
+        if 1 in x.shape:
+            x = Activation(x.leading().contiguous(), x.clients)
+        out: Activation = one_by_one(function, x, *args, **kwargs)
         return out
 
     return rule
@@ -406,10 +404,8 @@ FUNCTIONS: dict[Callable[..., Any], Callable[..., Any]] = {
     torch.add: _arithmetic(torch.add),
     torch.mul: _arithmetic(torch.mul),
     getattr: attribute,
-    F.batch_norm: _norm_function(F.batch_norm, of_instances=False),
-    F.instance_norm: _norm_function(F.instance_norm, of_instances=True),
-    torch.batch_norm: _norm_function(torch.batch_norm, of_instances=False),
-    torch.instance_norm: _norm_function(torch.instance_norm, of_instances=True),
+    F.batch_norm: _batch_norm(F.batch_norm),
+    torch.batch_norm: _batch_norm(torch.batch_norm),
 }
 """Rules for functions that the network calls."""
 
