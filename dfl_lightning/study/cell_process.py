@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import shutil
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import dfl_lightning
@@ -16,6 +14,7 @@ from dfl_lightning.study.disk import give_back
 from dfl_lightning.study.environment import environment_of_a_cell
 from dfl_lightning.study.plan import CONFIG, Cell
 from dfl_lightning.study.resolve import config_text
+from dfl_lightning.study.starting import Start, start_python
 from dfl_lightning.utils.errors import UserError
 from dfl_lightning.utils.files import write_atomically
 from dfl_lightning.utils.locks import FolderLock
@@ -40,6 +39,7 @@ class CellProcess:
         threads: of its own.
         starts: processes before this one that have ended without a further round.
         saved: the cell's rounds when the last of them began.
+        start: starts processes of the cell.
 
     Attributes:
         starts: with this process.
@@ -49,8 +49,8 @@ class CellProcess:
         Taken: another study works at the cell.
     """
 
-    def __init__(self, cell: Cell, threads: int, starts: int = 0, saved: int = -1) -> None:
-        self.cell, self._threads = cell, threads
+    def __init__(self, cell: Cell, threads: int, starts: int = 0, saved: int = -1, start: Start = start_python) -> None:
+        self.cell, self._threads, self._start_process = cell, threads, start
         self.starts, self.saved = starts, saved
         self._previous = False
         self._lock = take(cell.folder)
@@ -79,18 +79,10 @@ class CellProcess:
         saved = 0 if state.run is None else rows_of(state.run)
         self.starts = self.starts + 1 if saved <= self.saved else 1
         self.saved = saved
-        descriptor = self._lock.descriptor
+        environment = environment_of_a_cell(self._threads)
         with open(self.cell.folder / LOG, "ab") as log:
             self._began = log.tell()
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "dfl_lightning.study.child", *words],
-                stdin=subprocess.PIPE,
-                stdout=log,
-                stderr=log,
-                env=environment_of_a_cell(self._threads),
-                pass_fds=() if descriptor is None else (descriptor,),
-                start_new_session=True,  # Ctrl-C is the study's to hear, which then stops its cells
-            )
+            self._process = self._start_process(words, log, environment, self._lock.descriptor)
 
     @property
     def pid(self) -> int:

@@ -18,6 +18,7 @@ from dfl_lightning.study.cells_file import write_cells
 from dfl_lightning.study.disk import give_back
 from dfl_lightning.study.plan import Cell, Plan, add_seeds, contradictions, make_plan
 from dfl_lightning.study.slurm_words import PREFIX, split_options
+from dfl_lightning.study.starting import Starter
 from dfl_lightning.study.study_file import ACCURACIES, KIND, Study, check_accuracy, read_study_file
 from dfl_lightning.study.tuning import TRIALS, caption, chosen_values, tuned_file
 from dfl_lightning.study.words import counted
@@ -108,6 +109,11 @@ def make_parser() -> argparse.ArgumentParser:
 
 def run(words: argparse.Namespace) -> int:
     """Train the cells that are not done; then print the table."""
+    with Starter() as starter:
+        return _run(words, starter)
+
+
+def _run(words: argparse.Namespace, starter: Starter) -> int:
     from dfl_lightning.study.checking import check
     from dfl_lightning.study.progress import Progress
     from dfl_lightning.study.running import Stops, run_cells
@@ -130,7 +136,7 @@ def run(words: argparse.Namespace) -> int:
             f"{study.path}: what is tried next depends on the trials before, so tune runs here; {_again(words, 'tune')}"
         )
     if tuned is None and not words.explain:
-        code = _tune(words, study, folder)
+        code = _tune(words, study, folder, starter)
         if code:
             return code
         tuned = chosen_values(study, folder, words.scale)
@@ -157,7 +163,7 @@ def run(words: argparse.Namespace) -> int:
     print(f"{study.name}: {progress.counts()}", flush=True)
     with Stops() as stops:
         try:
-            run_cells(todo, jobs, progress, stops)
+            run_cells(todo, jobs, progress, stops, starter)
         finally:
             progress.stop()
     states = [state_of(cell) for cell in cells]
@@ -184,7 +190,8 @@ def tune_only(words: argparse.Namespace) -> int:
     if words.jobs is not None and words.jobs < 1:
         raise UserError(f"-j {words.jobs}: it is a number of cells at a time, 1 or more")
     if chosen_values(study, folder, words.scale) is None:
-        code = _tune(words, study, folder)
+        with Starter() as starter:
+            code = _tune(words, study, folder, starter)
         if code:
             return code
     for sentence in caption(study, folder, words.scale):
@@ -193,7 +200,7 @@ def tune_only(words: argparse.Namespace) -> int:
     return 0
 
 
-def _tune(words: argparse.Namespace, study: Study, folder: Path) -> int:
+def _tune(words: argparse.Namespace, study: Study, folder: Path, starter: Starter) -> int:
     """Do the trials that are not done; 0 where all are."""
     from dfl_lightning.study.checking import lacking_data
     from dfl_lightning.study.progress import Progress
@@ -214,7 +221,7 @@ def _tune(words: argparse.Namespace, study: Study, folder: Path) -> int:
         def work(cells: Sequence[Cell]) -> bool:
             progress = Progress(cells, jobs, "")  # without an accuracy: it would be that of the test data
             try:
-                run_cells(cells, jobs, progress, stops)
+                run_cells(cells, jobs, progress, stops, starter)
             finally:
                 progress.stop()
             return not stops.signum

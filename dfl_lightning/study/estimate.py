@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 import tempfile
 import time
 from collections import Counter
@@ -23,6 +21,7 @@ from dfl_lightning.study.environment import environment_of_a_cell
 from dfl_lightning.study.plan import Cell, Place, Plan
 from dfl_lightning.study.progress import Rates
 from dfl_lightning.study.resolve import config_text
+from dfl_lightning.study.starting import Process, Start, Starter, start_python
 from dfl_lightning.study.words import about, as_size, counted
 from dfl_lightning.utils.cores import cores
 from dfl_lightning.utils.errors import UserError
@@ -179,26 +178,28 @@ def time_rounds(cells: list[Cell], known: Rates, threads: int) -> dict[Place, Ti
     found: dict[Place, Timing] = {}
     first = cells[0].column
     rows, columns = set(), set()
-    for cell in sorted(cells, key=lambda cell: cell.column != first):  # the first column first, with all rows
-        key = (cell.row, cell.column)
-        rate = known.exactly(*key)
-        if rate is not None:
-            found[key] = Timing(rate)
-        elif cell.row not in rows or cell.column not in columns:
-            found[key] = time_cell(cell, threads)
-        else:
-            continue
-        rows.add(cell.row)
-        columns.add(cell.column)
+    with Starter() as starter:
+        for cell in sorted(cells, key=lambda cell: cell.column != first):  # the first column first, with all rows
+            key = (cell.row, cell.column)
+            rate = known.exactly(*key)
+            if rate is not None:
+                found[key] = Timing(rate)
+            elif cell.row not in rows or cell.column not in columns:
+                found[key] = time_cell(cell, threads, starter.start_when_ready)
+            else:
+                continue
+            rows.add(cell.row)
+            columns.add(cell.column)
     return found
 
 
-def time_cell(cell: Cell, threads: int) -> Timing:
+def time_cell(cell: Cell, threads: int, start: Start = start_python) -> Timing:
     """Run a cell's first rounds in a temporary folder.
 
     Args:
         cell: of the study.
         threads: of the process.
+        start: starts it.
 
     Raises:
         UserError: dfl-fit fails.
@@ -210,14 +211,14 @@ def time_cell(cell: Cell, threads: int) -> Timing:
         (folder / "cell.yaml").write_text(config_text(config), encoding="utf-8")
         words = ["--config", str(folder / "cell.yaml"), f"--trainer.default_root_dir={folder}"]
         with open(folder / "log.txt", "wb") as log:
-            command = [sys.executable, "-m", "dfl_lightning.study.child", *words]
-            pipe = subprocess.PIPE
-            process = subprocess.Popen(command, stdin=pipe, stdout=log, stderr=log, env=environment_of_a_cell(threads))
+            process = start(words, log, environment_of_a_cell(threads), None)
             try:
                 watched = _watch(process, folder)
             finally:
                 process.kill()
-                process.communicate()
+                process.wait()
+                assert process.stdin is not None
+                process.stdin.close()
         seconds = _seconds(folder)
         if watched.code and not seconds:
             why = last_sentence(folder / "log.txt", 0) or "dfl-fit fails"
@@ -241,11 +242,11 @@ class Watched:
     code: int = 0
 
 
-def _watch(process: subprocess.Popen[bytes], folder: Path) -> Watched:
+def _watch(process: Process, folder: Path) -> Watched:
     """Wait until a process ends or has shown enough."""
     watched, until = Watched(), time.monotonic() + PATIENCE
     rows, before, now, saved = -1, 0.0, 0.0, False
-    while process.poll() is None:
+    while (code := process.poll()) is None:
         with suppress(OSError, IndexError, ValueError):  # no /proc here, or it has just ended
             about = Path(f"/proc/{process.pid}")
             lines = (about / "status").read_text().splitlines()
@@ -262,7 +263,7 @@ def _watch(process: subprocess.Popen[bytes], folder: Path) -> Watched:
         time.sleep(PERIOD)
     if _rows(folder) > rows:
         watched.spent = now - before
-    watched.code = process.returncode
+    watched.code = code
     return watched
 
 

@@ -10,8 +10,10 @@ from typing import Any
 
 from dfl_lightning.study.cell_process import CellProcess, Taken
 from dfl_lightning.study.cell_state import FAILURE, state_of
+from dfl_lightning.study.environment import environment_of_a_cell
 from dfl_lightning.study.plan import Cell
 from dfl_lightning.study.progress import Progress
+from dfl_lightning.study.starting import Starter
 from dfl_lightning.utils.cores import cores
 
 PERIOD = 0.2
@@ -44,7 +46,7 @@ class Stops:
         self.times += 1
 
 
-def run_cells(cells: Sequence[Cell], jobs: int, progress: Progress, stops: Stops) -> None:
+def run_cells(cells: Sequence[Cell], jobs: int, progress: Progress, stops: Stops, starter: Starter) -> None:
     """Work at cells until each is done, has failed, or is stopped.
 
     Args:
@@ -52,8 +54,10 @@ def run_cells(cells: Sequence[Cell], jobs: int, progress: Progress, stops: Stops
         jobs: processes at a time; the machine's cores are shared out among them.
         progress: is told what happens.
         stops: a first signal lets the processes save and leave, a second one ends them at once.
+        starter: starts their processes.
     """
     threads = max(1, cores() // jobs)
+    environment = environment_of_a_cell(threads)
     queue = _Queue(cells)
     working: list[CellProcess] = []
     heard = 0
@@ -67,12 +71,12 @@ def run_cells(cells: Sequence[Cell], jobs: int, progress: Progress, stops: Stops
                 if process.is_over(stopping=bool(stops.signum)):
                     working.remove(process)
                     progress.ended(state_of(process.cell))
-            while len(working) < jobs and not stops.signum:
+            while len(working) < jobs and queue.cells and not stops.signum and starter.is_ready(environment):
                 cell = queue.next(progress)
                 if cell is None:
                     break
                 try:
-                    working.append(CellProcess(cell, threads))
+                    working.append(CellProcess(cell, threads, start=starter.start))
                     progress.started(cell)
                 except Taken:
                     queue.put_off(cell)

@@ -14,23 +14,50 @@ from typing import IO, Any, NoReturn
 
 from killing.starts import PROC, Fork, leave, print_into
 
+LOG = "log.txt"
+"""The file that a cell prints into."""
+
 GONE = ("Z", "X")
 """States of processes that have ended."""
 
 
-def cells_of(study: int) -> list[int]:
-    """The processes of a study's cells that are alive: its children with a session of their own.
+def server_of(study: int) -> int | None:
+    """The process of which a study's cells are forks; None where there is none.
 
     Args:
         study: the process of `dfl-study`.
     """
+    return next((pid for pid in _children_of(study) if os.path.basename(_file(pid, 0)).startswith("socket:")), None)
+
+
+def cells_of(study: int) -> list[int]:
+    """The processes of a study's cells that are alive: children of it or of its server, which print into logs.
+
+    Args:
+        study: the process of `dfl-study`.
+    """
+    server = server_of(study)
+    found = [*_children_of(study), *([] if server is None else _children_of(server))]
+    return sorted(pid for pid in found if os.path.basename(_file(pid, 1)) == LOG)
+
+
+def _children_of(parent: int) -> list[int]:
+    """Those with a session of their own that are alive."""
     found = []
     for entry in PROC.iterdir():
         if entry.name.isdigit() and (stat := _stat(int(entry.name))):
-            state, parent, _, session = stat
-            if int(parent) == study and session == entry.name and state not in GONE:
+            state, its_parent, _, session = stat
+            if int(its_parent) == parent and session == entry.name and state not in GONE:
                 found.append(int(entry.name))
-    return sorted(found)
+    return found
+
+
+def _file(pid: int, descriptor: int) -> str:
+    """What a descriptor of a process stands for; empty where it has just ended."""
+    try:
+        return os.readlink(PROC / str(pid) / "fd" / str(descriptor))
+    except OSError:
+        return ""
 
 
 def is_alive(pid: int) -> bool:
@@ -47,17 +74,17 @@ def _stat(pid: int) -> list[str]:
         return []
 
 
-class CellFork(Fork):
+class PythonFork(Fork):
     """What a study needs of `subprocess.Popen`, for a fork that begins `python -m MODULE ...` anew.
 
     Args:
         command: a Python, `-m`, the module and its words.
-        stdin: must be `PIPE`.
+        stdin: `PIPE`, or a descriptor.
         stdout: a file for the output.
         stderr: the same one.
         env: the environment.
-        pass_fds: descriptors that it keeps; all other ones are closed.
         start_new_session: must be true.
+        pass_fds: descriptors that it keeps; all other ones are closed.
     """
 
     def __init__(
@@ -68,31 +95,31 @@ class CellFork(Fork):
         stdout: IO[bytes],
         stderr: IO[bytes],
         env: Mapping[str, str],
-        pass_fds: Sequence[int],
         start_new_session: bool,
+        pass_fds: Sequence[int] = (),
     ) -> None:
-        assert stdin == subprocess.PIPE
         assert stdout is stderr
         assert start_new_session
-        theirs, ours = os.pipe()
+        theirs, ours = os.pipe() if stdin == subprocess.PIPE else (os.dup(stdin), None)
         kept = [os.dup(descriptor) for descriptor in pass_fds]  # a fork closes the study's locks
         heard = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
-        super().__init__(lambda: _become_cell(command, env, (theirs, stdout.fileno()), kept, heard))
+        super().__init__(lambda: _become_python(command, env, (theirs, stdout.fileno()), kept, heard))
         signal.pthread_sigmask(signal.SIG_SETMASK, heard)
         for descriptor in (theirs, *kept):
             os.close(descriptor)
-        self.stdin = os.fdopen(ours, "wb")
+        self.stdin = None if ours is None else os.fdopen(ours, "wb")
 
 
 def fork_cells() -> None:
-    """From now on studies of this process fork their cells."""
-    from dfl_lightning.study import cell_process
+    """From now on studies of this process fork their cells, or the server of which these are forks."""
+    from dfl_lightning.study import forks, starting
 
-    module: Any = cell_process
-    module.subprocess = SimpleNamespace(Popen=CellFork, PIPE=subprocess.PIPE)
+    modules: list[Any] = [forks, starting]
+    for module in modules:
+        module.subprocess = SimpleNamespace(Popen=PythonFork, PIPE=subprocess.PIPE)
 
 
-def _become_cell(
+def _become_python(
     command: Sequence[str], env: Mapping[str, str], files: tuple[int, int], kept: Sequence[int], heard: set[Any]
 ) -> NoReturn:
     """What a new process would find: its own session, files and handlers, and signals that came meanwhile."""

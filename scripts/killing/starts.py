@@ -150,6 +150,12 @@ class Fork:
                     self.returncode = os.waitstatus_to_exitcode(status)
             return self.returncode
 
+    def wait(self) -> int:
+        """Its exit code, when it has one."""
+        while (code := self.poll()) is None:
+            time.sleep(0.02)
+        return code
+
     def send_signal(self, signum: int) -> None:
         """If it is there still."""
         if self.poll() is None:

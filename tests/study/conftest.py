@@ -14,7 +14,7 @@ import yaml
 from threads import threads
 
 from dfl_lightning.cli import command as cli
-from dfl_lightning.study import cell_process, resolve
+from dfl_lightning.study import resolve, starting
 from dfl_lightning.study.plan import CONFIG, make_plan
 from dfl_lightning.study.resolve import config_text
 from dfl_lightning.study.study_file import read_study_file
@@ -113,7 +113,8 @@ def in_this_process():
     @contextlib.contextmanager
     def in_this_process():
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(cell_process, "subprocess", SimpleNamespace(Popen=CellHere, PIPE=subprocess.PIPE))
+            patch.setattr(starting, "subprocess", SimpleNamespace(Popen=CellHere, PIPE=subprocess.PIPE))
+            patch.setenv(starting.FORK, "0")
             yield
 
     return in_this_process

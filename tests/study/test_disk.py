@@ -68,7 +68,7 @@ def test_a_command_that_goes_on_says_the_option_again(planned, study_of, pretend
 
     study_of()
     monkeypatch.setattr(checking, "ask_about", lambda config: "")
-    monkeypatch.setattr(running, "run_cells", lambda cells, jobs, progress, stops: stops._hear(2, None))
+    monkeypatch.setattr(running, "run_cells", lambda cells, jobs, progress, stops, starter: stops._hear(2, None))
     assert main(["run", "small.yaml", "--discard-models"]) == 130
     assert "go on with: dfl-study run small.yaml --discard-models" in capsys.readouterr().err
 
@@ -118,7 +118,7 @@ def test_what_is_said_of_the_disk(planned, pretend, monkeypatch):
     """4 cells of 2 columns; one is done, one has begun."""
     spaces = {"Gossip": Space(100 * MIB, 3 * MIB), "Local": Space(50 * MIB, MIB)}
     monkeypatch.setattr(checking, "ask_about", lambda config: "")
-    monkeypatch.setattr(estimate, "time_cell", lambda cell, threads: Timing(1.0, 1.0, None, spaces[cell.row]))
+    monkeypatch.setattr(estimate, "time_cell", lambda cell, threads, start: Timing(1.0, 1.0, None, spaces[cell.row]))
     plan = planned()
     monkeypatch.setattr(estimate, "free_in", lambda folder: 400 * MIB)
     said = list(estimate.explain(plan, jobs=2))[-1]

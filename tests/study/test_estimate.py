@@ -17,7 +17,7 @@ def timed(monkeypatch):
     timed = []
     seconds = {"A": 1.0, "B": 2.0, "C": 4.0, "IID": 10.0, "rotated": 30.0}
 
-    def time_cell(cell, threads):
+    def time_cell(cell, threads, start):
         timed.append((cell.row, cell.column))
         return Timing(seconds[cell.row] * seconds[cell.column], seconds[cell.row], 2**30)
 
@@ -50,7 +50,7 @@ def test_every_row_is_timed_once_and_every_column(planned, timed):
     ],
 )
 def test_a_time_has_the_unit_that_suits_it(planned, timed, monkeypatch, rate, row, alone, by_two):
-    monkeypatch.setattr(estimate, "time_cell", lambda cell, threads: Timing(rate, rate))
+    monkeypatch.setattr(estimate, "time_cell", lambda cell, threads, start: Timing(rate, rate))
     lines = list(estimate.explain(planned(rows=ROWS, columns={"IID": {}}, seeds=[0, 1]), jobs=2))
     of_row = next(line for line in lines if line.startswith("A "))  # 2 seeds of 4 rounds; there are 3 rows
     assert " ".join(of_row.split()[5:]) == f"{row} {row}"
@@ -70,7 +70,7 @@ def test_what_is_done_is_neither_timed_nor_counted(planned, timed, pretend):
 
 
 def test_a_round_that_never_ends_is_no_number(planned, timed, monkeypatch):
-    monkeypatch.setattr(estimate, "time_cell", lambda cell, threads: Timing(None))
+    monkeypatch.setattr(estimate, "time_cell", lambda cell, threads, start: Timing(None))
     lines = list(estimate.explain(planned(), jobs=1))
     assert "?: no round ended within 600 s, and it is not in the sum" in lines
 
