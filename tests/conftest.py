@@ -46,7 +46,10 @@ By itself xdist would begin with the files of many tests, and end with the few t
 `--no-loadscope-reorder` in pyproject.toml."""
 
 
-FORKING = ("/distributed/", "test_cluster.py", "test_kill.py", "test_same_names.py", "test_signals.py", "test_site.py")
+FORKING = (
+    *("/distributed/", "test_cluster.py", "test_forks.py", "test_kill.py", "test_same_names.py", "test_signals.py"),
+    "test_site.py",
+)
 """Tests whose processes are forks of one that has loaded everything: tests/helpers/forked.py."""
 
 

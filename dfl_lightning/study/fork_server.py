@@ -135,6 +135,7 @@ def become_cell(work: Work, printed: bytes) -> None:
         printed: what the libraries have printed when they were imported; the cell's log gets it.
     """
     import numpy
+    import torch
 
     os.setsid()
     stdin, log, *lock = work.descriptors
@@ -152,6 +153,7 @@ def become_cell(work: Work, printed: bytes) -> None:
     os.environ.update(work.environment)
     importlib.invalidate_caches()  # users' modules may have been written since
     numpy.random.seed()  # forks would draw the same, where new Pythons do not
+    torch.default_generator.seed()
     sys.argv = [work.module, *work.words]
     sys.orig_argv = [sys.executable, "-m", *sys.argv]
     runpy.run_module(work.module, run_name="__main__", alter_sys=True)

@@ -111,8 +111,15 @@ class PythonFork(Fork):
 
 
 def fork_cells() -> None:
-    """From now on studies of this process fork their cells, or the server of which these are forks."""
+    """From now on studies of this process fork their cells, or the server of which these are forks.
+
+    A study asks torch how many GPUs there are, after which a fork of it can use none; these cells do not.
+    """
+    import torch
+
     from dfl_lightning.study import forks, starting
+
+    torch.cuda._is_in_bad_fork = lambda: False
 
     modules: list[Any] = [forks, starting]
     for module in modules:
