@@ -34,7 +34,7 @@ def as_csv(table: Table) -> str:
         published = place.published
         gap = None if published is None or place.mean is None else place.mean - published.mean
         values = [row, column, table.accuracy, table.plan.scale, len(place.values), place.mean, place.sd]
-        values += [published and published.mean, published and published.sd, gap, table.best.get(column) == row]
+        values += [published and published.mean, published and published.sd, gap, table.is_best(row, column)]
         values += [d and d.mean, d and d.low, d and d.high, rival and rival.p, d and d.seeds_needed, place.remark]
         writer.writerow([*values, " ".join(f"{seed}:{value!r}" for seed, value in place.values.items())])
     return out.getvalue()
@@ -62,7 +62,7 @@ def _cell(
 ) -> str:
     place = table.places[row, column]
     text = plain(number(place) or place.remark)
-    if place.values and table.best.get(column) == row:
+    if table.is_best(row, column):
         text = bold(text)
     rival = table.rivals.get((row, column))
     if rival is not None and rival.difference is not None and rival.difference.low is not None:

@@ -26,7 +26,7 @@ def draw(table: Table, file: Path) -> Path:
     width = 2.2 + 2.2 * len(columns)
     signs = "dots: mean over seeds with its 95 % t-interval, large: the best of its column"
     if any(place.published is not None for place in table.places.values()):
-        signs += "; diamonds: published"
+        signs += "; diamonds: published, with the standard deviation"
     text = "\n".join(_wrapped(note, int(28 * width)) for note in [signs, *table.notes, f"made: {table.made}"])
     lines = text.count("\n") + 1
     figure = Figure(figsize=(width, 1.3 + 0.3 * len(table.rows) + 0.09 * lines), dpi=150)
@@ -48,12 +48,14 @@ def _panel(axis: Any, table: Table, column: str) -> None:
     for at, row in enumerate(table.rows):
         place = table.places[row, column]
         if place.published is not None:
-            axis.plot(place.published.mean, at, marker="D", markersize=5, markerfacecolor="none", color="tab:orange")
+            mean, sd = place.published.mean, place.published.sd or 0.0
+            axis.plot([mean - sd, mean + sd], [at, at], color="tab:orange", linewidth=0.8)
+            axis.plot(mean, at, marker="D", markersize=5, markerfacecolor="none", color="tab:orange")
         if place.mean is not None:
             interval = t_interval(list(place.values.values()))
             if interval is not None:
                 axis.plot(interval, [at, at], color="tab:blue", linewidth=1.5)
-            is_best = table.best.get(column) == row
+            is_best = table.is_best(row, column)
             axis.plot(place.mean, at, marker="o", markersize=7 if is_best else 5, color="tab:blue")
         elif place.remark:
             axis.text(0.5, at, place.remark, transform=axis.get_yaxis_transform(), fontsize=6, ha="center", va="center")

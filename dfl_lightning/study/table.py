@@ -11,16 +11,19 @@ from functools import cached_property
 from dfl_lightning.study import tuning
 from dfl_lightning.study.cell_state import CellState, state_of
 from dfl_lightning.study.commit import commit_of
+from dfl_lightning.study.comparable import Comparable, comparable
+from dfl_lightning.study.comparable import sentences as about_seeds
 from dfl_lightning.study.pairing import Unlike, sentences, unlike
 from dfl_lightning.study.plan import Plan
 from dfl_lightning.study.statistics import (
-    LEAST_COLUMNS,
-    LEAST_SEEDS,
+    SIGNIFICANT,
     Agreement,
     Difference,
     Overall,
     agreement,
     holm,
+    least_p,
+    least_replications,
     mean_and_sd,
     over_columns,
     paired_difference,
@@ -28,7 +31,6 @@ from dfl_lightning.study.statistics import (
 from dfl_lightning.study.study_file import ACCURACIES, Published
 from dfl_lightning.study.words import as_time, counted
 
-STAR = 0.05
 UNDONE = ("running", "not at hand", "failed", "stopped", "waiting")
 """Words for cells without a number, of which a place of the table says the first."""
 
@@ -63,8 +65,8 @@ class Rival:
     """A row beside the best of a column.
 
     Attributes:
-        difference: the best minus this row, paired by seed; None where they share no split.
-        p: of the sign-flip test, adjusted by Holm for the rows of the column; None below `LEAST_SEEDS`.
+        difference: the best minus this row, paired by seed; None where they share no split or no seed.
+        p: of the sign-flip test, adjusted by Holm for the rows of the column; None with fewer than six seeds.
     """
 
     difference: Difference | None
@@ -78,7 +80,7 @@ class Rival:
     @property
     def has_star(self) -> bool:
         """Whether the test says so too."""
-        return self.p is not None and self.p < STAR
+        return self.p is not None and self.p < SIGNIFICANT
 
 
 @dataclass(frozen=True)
@@ -89,7 +91,7 @@ class Table:
         plan: the cells.
         accuracy: which one is compared.
         places: by row and column.
-        best: the row with the highest mean, by column.
+        compared: which rows are compared over which seeds, by column.
         rivals: the other rows of each column, by row and column.
         agreements: with the published order, by column.
         overall: over all columns.
@@ -102,7 +104,7 @@ class Table:
     plan: Plan
     accuracy: str
     places: dict[tuple[str, str], Place]
-    best: dict[str, str]
+    compared: dict[str, Comparable]
     rivals: dict[tuple[str, str], Rival]
     agreements: dict[str, Agreement]
     overall: Overall | None
@@ -120,6 +122,20 @@ class Table:
     def columns(self) -> list[str]:
         """Names of the columns."""
         return list(self.plan.study.columns)
+
+    @property
+    def best(self) -> dict[str, str]:
+        """The row with the highest mean, by column; of equal ones the first."""
+        return {column: found.best for column, found in self.compared.items()}
+
+    def is_best(self, row: str, column: str) -> bool:
+        """Whether this row has the highest mean of its column, alone or with others.
+
+        Args:
+            row: of the table.
+            column: of the table.
+        """
+        return column in self.compared and self.compared[column].is_best(row)
 
     @property
     def title(self) -> str:
@@ -145,21 +161,25 @@ def make_table(plan: Plan, accuracy: str | None = None) -> Table:
         for column in plan.study.columns
     }
     apart = list(unlike(done, list(plan.study.rows)))
-    best = _best(plan, places)
-    rivals = {key: rival for column in best for key, rival in _rivals(column, best[column], places, apart).items()}
-    agreements = _agreements(plan, places)
-    overall = _overall(places, plan)
+    compared = _compared(plan, places)
+    rivals = {
+        key: rival for c, found in compared.items() for key, rival in _rivals(c, found.best, places, apart).items()
+    }
+    agreements = _agreements(plan, compared)
+    overall = _overall(plan, compared)
     notes = [
         *_caption(plan, accuracy, done),
+        *_no_stars(rivals),
         *sentences(apart),
+        *about_seeds(compared, {key: place.values for key, place in places.items()}),
         *_of_agreement(plan, agreements),
         *_of_overall(overall),
         *_diverged(done),
         *_unfinished(list(states.values()), places),
     ]
-    signs = list(_signs(plan, done))
+    signs = list(_signs(plan, done, rivals))
     return Table(
-        plan, accuracy, places, best, rivals, agreements, overall, signs, notes, list(states.values()), _made(done)
+        plan, accuracy, places, compared, rivals, agreements, overall, signs, notes, list(states.values()), _made(done)
     )
 
 
@@ -179,47 +199,43 @@ def _place(plan: Plan, row: str, column: str, states: list[CellState], accuracy:
     return Place({}, published, word)
 
 
-def _best(plan: Plan, places: Mapping[tuple[str, str], Place]) -> dict[str, str]:
-    best = {}
-    for column in plan.study.columns:
-        means = {row: places[row, column].mean for row in plan.study.rows}
-        known = {row: mean for row, mean in means.items() if mean is not None}
-        if known:
-            best[column] = max(known, key=lambda row: known[row])
-    return best
+def _compared(plan: Plan, places: Mapping[tuple[str, str], Place]) -> dict[str, Comparable]:
+    found = {c: comparable({row: places[row, c].values for row in plan.study.rows}) for c in plan.study.columns}
+    return {column: rows for column, rows in found.items() if rows is not None}
 
 
 def _rivals(
     column: str, best: str, places: Mapping[tuple[str, str], Place], apart: list[Unlike]
 ) -> dict[tuple[str, str], Rival]:
-    found: dict[tuple[str, str], Difference | None] = {}
+    pairs: dict[tuple[str, str], bool] = {}  # whether they can be paired
     for (row, where), place in places.items():
         if where == column and row != best and place.values:
             broken = any(u.in_split and u.row in (row, best) and column in u.columns for u in apart)
-            found[row, column] = None if broken else paired_difference(places[best, column].values, place.values)
-    tested = [key for key, difference in found.items() if difference is not None and difference.p is not None]
-    adjusted = holm([found[key].p for key in tested])  # type: ignore[union-attr,misc]
-    ps = dict(zip(tested, adjusted, strict=True))
+            pairs[row, column] = not broken and bool(place.values.keys() & places[best, column].values.keys())
+    found = {
+        key: paired_difference(places[best, column].values, places[key].values, sum(pairs.values())) if paired else None
+        for key, paired in pairs.items()
+    }
+    tested = {key: d.p for key, d in found.items() if d is not None and d.p is not None}
+    ps = dict(zip(tested, holm(list(tested.values())), strict=True))
     return {key: Rival(difference, ps.get(key)) for key, difference in found.items()}
 
 
-def _agreements(plan: Plan, places: Mapping[tuple[str, str], Place]) -> dict[str, Agreement]:
+def _agreements(plan: Plan, compared: Mapping[str, Comparable]) -> dict[str, Agreement]:
     found = {}
-    for column in plan.study.columns:
-        inside = {row: places[row, column] for row in plan.study.rows}
-        published = {row: place.published.mean for row, place in inside.items() if place.published is not None}
-        measured = {row: place.mean for row, place in inside.items() if place.mean is not None}
-        tau = agreement(published, measured)
+    for column, rows in compared.items():
+        inside = {row: plan.study.published.get(row, {}).get(column) for row in plan.study.rows}
+        tau = agreement({row: one.mean for row, one in inside.items() if one is not None}, rows.means)
         if tau is not None:
             found[column] = tau
     return found
 
 
-def _overall(places: Mapping[tuple[str, str], Place], plan: Plan) -> Overall | None:
-    """Over the columns in which all rows with numbers have one."""
-    rows = [row for row in plan.study.rows if any(places[row, c].mean is not None for c in plan.study.columns)]
-    columns = [c for c in plan.study.columns if rows and all(places[row, c].mean is not None for row in rows)]
-    return over_columns({row: [places[row, c].mean or 0.0 for c in columns] for row in rows})
+def _overall(plan: Plan, compared: Mapping[str, Comparable]) -> Overall | None:
+    """Over the columns in which all rows that are compared in any column are compared."""
+    rows = [row for row in plan.study.rows if any(row in found.means for found in compared.values())]
+    columns = [found for found in compared.values() if all(row in found.means for row in rows)]
+    return over_columns({row: [found.means[row] for found in columns] for row in rows})
 
 
 # --- what is said below a table ---------------------------------------------------------------------------------------
@@ -235,8 +251,6 @@ def _caption(plan: Plan, accuracy: str, done: list[CellState]) -> Iterator[str]:
     yield from tuning.caption(plan.study, plan.folder, plan.scale)
     if plan.scale < 1:
         yield f"scaled: all counts of rounds times {plan.scale:g}"
-    if done and _most_seeds(plan, done) < LEAST_SEEDS:
-        yield f"no tests: below {LEAST_SEEDS} seeds none can reach p < 0.05"
     versions = {f"{name} {v}" for s in done for name, v in s.summary.get("versions", {}).items() if name in _SHOWN}
     commits = sorted({commit for s in done if (commit := commit_of(s.cell))})
     about = [*sorted(versions), *([f"commit {', '.join(commits)}"] if commits else [])]
@@ -244,13 +258,41 @@ def _caption(plan: Plan, accuracy: str, done: list[CellState]) -> Iterator[str]:
         yield "; ".join(about)
 
 
-def _signs(plan: Plan, done: list[CellState]) -> Iterator[str]:
+def _no_stars(rivals: Mapping[tuple[str, str], Rival]) -> Iterator[str]:
+    """In which columns no row can have a star, and with how many seeds one could."""
+    poor: dict[tuple[int, int], list[str]] = {}
+    for column in dict.fromkeys(column for _, column in rivals):
+        seeds = _seeds_of_differences(rivals, column)
+        if seeds and not _stars_are_possible(rivals, column):
+            poor.setdefault((len(seeds), max(seeds)), []).append(column)
+    for (pairs, most), columns in poor.items():
+        rows = counted(pairs, "row")
+        yield (
+            f"no * is possible in {', '.join(columns)}: with {rows} beside the best, p < {SIGNIFICANT} (sign-flip "
+            f"test, Holm) takes {least_replications(pairs)} seeds or more; here {_is(most)}"
+        )
+
+
+def _is(seeds: int) -> str:
+    return f"{'is' if seeds == 1 else 'are'} {seeds}"
+
+
+def _stars_are_possible(rivals: Mapping[tuple[str, str], Rival], column: str) -> bool:
+    tested = [seeds for seeds in _seeds_of_differences(rivals, column) if seeds >= least_replications()]
+    return bool(tested) and max(tested) >= least_replications(len(tested))
+
+
+def _seeds_of_differences(rivals: Mapping[tuple[str, str], Rival], column: str) -> list[int]:
+    return [rival.difference.n for (_, c), rival in rivals.items() if c == column and rival.difference is not None]
+
+
+def _signs(plan: Plan, done: list[CellState], rivals: Mapping[tuple[str, str], Rival]) -> Iterator[str]:
     most = _most_seeds(plan, done)
     if any(plan.study.published.values()):
         yield "[published, measured − published]"
     if most > 1:
         yield "bold: the best of a column; ≈: not told apart from it (0 is in the 95 % t-interval of the difference)"
-    if most >= LEAST_SEEDS:
+    if any(_stars_are_possible(rivals, column) for _, column in rivals):
         yield "*: exact sign-flip test of the paired differences to the best, p < 0.05 after Holm's correction"
 
 
@@ -282,8 +324,11 @@ def _of_overall(overall: Overall | None) -> Iterator[str]:
     yield f"mean ranks over {overall.columns} columns: {ranks}{friedman}"
     pairs = ", ".join(f"{row} {p:.2g}" for row, p in overall.against_best.items())
     yield f"{overall.best} against the others over these columns (Wilcoxon's signed-rank test, Holm): p = {pairs}"
-    if overall.columns < LEAST_COLUMNS + 1:
-        yield "with 5 columns Wilcoxon's test cannot go below p = 0.062"
+    if (least := least_p(overall.columns, len(overall.against_best))) >= SIGNIFICANT:
+        yield (
+            f"in {overall.columns} columns none of these p can be below {least:.2g}: for p < {SIGNIFICANT} the test "
+            f"needs {least_replications(len(overall.against_best))} columns"
+        )
 
 
 def _diverged(done: list[CellState]) -> Iterator[str]:

@@ -23,6 +23,7 @@ from dfl_lightning.study.cell_state import state_of
 from dfl_lightning.study.plan import Cell, Place, added_seeds, contradictions, scaled
 from dfl_lightning.study.resolve import Resolver, ask_about, identity
 from dfl_lightning.study.settings import as_words, slug, words_of
+from dfl_lightning.study.statistics import rounded
 from dfl_lightning.study.study_file import Study
 from dfl_lightning.study.tune_block import Range
 from dfl_lightning.utils.errors import UserError
@@ -180,7 +181,7 @@ class Tuning:
         found = {}
         for place in self.places:
             accuracies = self.accuracies[place]
-            best = max(range(len(accuracies)), key=lambda number: (accuracies[number], -number))
+            best = max(range(len(accuracies)), key=lambda number: (rounded(accuracies[number]), -number))
             found[place] = Choice(self.trials[place][best][0], accuracies[best], best)
         self._write(found)
         return found

@@ -69,6 +69,56 @@ def test_there_is_no_p_below_six_seeds():
     assert ours.paired_difference(six, zero).p == pytest.approx(0.03125)
 
 
+@pytest.mark.parametrize("comparisons", range(1, 12))
+def test_so_many_comparisons_need_so_many_seeds(comparisons):
+    needed = ours.least_replications(comparisons)
+    least = lambda n: ours.holm([ours.sign_flip_p([1.0] * n)] * comparisons)[0]  # noqa: E731
+    assert least(needed) < 0.05 <= least(needed - 1)
+    assert least(needed) == pytest.approx(ours.least_p(needed, comparisons))
+
+
+def test_seeds_needed_are_enough_for_a_test_among_others():
+    zero, ten = dict.fromkeys(range(4), 0.0), {seed: 10.0 + seed / 100 for seed in range(4)}
+    assert [ours.paired_difference(ten, zero, k).seeds_needed for k in (1, 2, 4, 7)] == [6, 7, 8, 9]
+
+
+def test_differences_by_rounding_are_none():
+    hundred = {seed: 100 * value for seed, value in enumerate((0.57, 0.29, 0.58))}
+    found = ours.paired_difference(hundred, {0: 57.0, 1: 29.0, 2: 58.0})
+    assert hundred[0] != 57.0
+    assert (found.mean, found.low, found.high, found.is_clear) == (0, 0, 0, False)
+
+
+def test_equal_means_share_their_rank():
+    a, b = [100 * 0.57, 100 * 0.29, 10.0, 10.0, 10.0], [57.0, 29.0, 10.0, 10.0, 10.0]
+    found = ours.over_columns({"a": a, "b": b, "c": [1.0] * 5})
+    assert found.ranks == {"a": 1.5, "b": 1.5, "c": 3.0}
+    assert found.against_best["b"] == 1.0
+    assert ours.agreement({"x": 1.0, "y": 2.0}, {"x": 57.0, "y": 100 * 0.57}) is None
+    alike = ours.over_columns({row: [1.0] * 5 for row in "abc"})
+    assert (alike.p, alike.against_best) == (1.0, {"b": 1.0, "c": 1.0})
+
+
+def test_a_mean_does_not_depend_on_the_order_of_seeds():
+    values = [0.1, 0.2, 0.3, 0.7]
+    assert len({ours.mean_and_sd(order)[0] for order in itertools.permutations(values)}) == 1
+    assert len({sum(order) / 4 for order in itertools.permutations(values)}) > 1
+
+
+def test_wilcoxons_test_is_exact_with_equal_differences_too():
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        values = rng.integers(-2, 5, 7).astype(float)
+        kept = values[values != 0]
+        ranks = stats.rankdata(np.abs(kept))
+        seen = abs(float(np.sum(np.sign(kept) * ranks)))
+        sums = [abs(float(np.dot(signs, ranks))) for signs in itertools.product((1, -1), repeat=len(kept))]
+        assert ours.wilcoxon_p(list(values)) == pytest.approx(np.mean([one >= seen for one in sums]))
+        distinct = list(rng.normal(0.3, 1.0, 8))
+        assert ours.wilcoxon_p(distinct) == pytest.approx(stats.wilcoxon(distinct).pvalue)
+    assert ours.wilcoxon_p([1.0] * 5) == 0.0625
+
+
 @pytest.mark.parametrize("effect", [0.4, 0.8, 1.0, 1.5, 10.0])
 def test_as_many_seeds_are_named_as_the_interval_needs(effect):
     n = ours.seeds_needed(effect, 1.0)

@@ -37,7 +37,9 @@ def test_markdown_has_mean_spread_and_what_is_published(filled):
     assert "| IID | Gossip − Local | +11.00 | −1.71 to +23.71 |  | 2 | 6 |" in text
     assert "- acc_last: test accuracy of the last evaluated round, mean over clients, in percent" in text
     assert "seeds 0, 1" in text
-    assert "no tests: below 6 seeds none can reach p < 0.05" in text
+    sentence = "with 1 row beside the best, p < 0.05 (sign-flip test, Holm) takes 6 seeds or more; here are 2"
+    assert f"- no * is possible in IID: {sentence}\n" in text
+    assert "*: exact" not in text
     assert "Kendall's tau of the published and the measured order of the rows: IID 1.00 (2 rows)" in text
     assert "cells without a number: 2 waiting" in text
     assert "torch 2.9; commit abc" in text
@@ -57,12 +59,107 @@ def test_six_seeds_have_a_test_with_holms_correction(filled):
     table = make_table(filled(values, rows=rows, columns={"IID": {}}))
     assert (table.rivals["B", "IID"].p, table.rivals["C", "IID"].p) == (0.0625, 0.0625)  # 2 times 2 / 2^6
     assert not table.rivals["B", "IID"].has_star
-    assert "exact sign-flip test" in formats.markdown(table)
+    assert table.rivals["B", "IID"].difference.seeds_needed == 7
+    sentence = "with 2 rows beside the best, p < 0.05 (sign-flip test, Holm) takes 7 seeds or more; here are 6"
+    assert f"- no * is possible in IID: {sentence}\n" in formats.markdown(table)
+    assert "*: exact" not in formats.markdown(table)
+
+
+@pytest.mark.parametrize("rivals", [1, 2, 3, 4])
+@pytest.mark.parametrize("seeds", [5, 6, 7, 8])
+def test_the_note_says_that_no_star_is_possible_where_the_clearest_difference_has_none(rivals, seeds, filled):
+    rows = {f"row {n}": {"selection.k": n} for n in range(rivals + 1)}
+    values = {(row, "IID"): [0.9 - n / 10 + s / 1000 for s in range(seeds)] for n, row in enumerate(rows)}
+    table = make_table(filled(values, rows=rows, columns={"IID": {}}))
+    stars = [rival.has_star for rival in table.rivals.values()]
+    assert len(stars) == rivals
+    assert all(stars) or not any(stars)
+    assert any(stars) == any(sign.startswith("*: exact") for sign in table.signs)
+    assert any(stars) != any(note.startswith("no * is possible in IID") for note in table.notes)
 
 
 def test_six_seeds_and_two_rows_have_a_star(filled):
     values = {("Gossip", "IID"): [0.8 + s / 100 for s in range(6)], ("Local", "IID"): [0.7 + s / 200 for s in range(6)]}
     assert "| Local | 71.25 ± 0.94 * |" in formats.markdown(make_table(filled(values)))
+
+
+def test_equal_means_are_all_the_best(filled):
+    # the same mean, but not as floating-point numbers: 100 * 0.57 is below 57
+    values = {("Gossip", "IID"): [0.57, 0.29], ("Local", "IID"): [0.43, 0.43]}
+    assert 100 * 0.57 + 100 * 0.29 != 100 * 0.43 + 100 * 0.43
+    table = make_table(filled(values, published={"Gossip": {"IID": 60}, "Local": {"IID": 50}}))
+    text = formats.markdown(table)
+    assert "| Gossip | **43.00 ± 19.80** [" in text
+    assert "| Local | **43.00 ± 0.00** ≈ [" in text
+    assert table.best == {"IID": "Gossip"}
+    assert table.rivals["Local", "IID"].difference.mean == 0
+    assert not table.agreements
+    rows = csv.DictReader(io.StringIO(formats.as_csv(table)))
+    assert [row["is_best"] for row in rows if row["column"] == "IID"] == ["True", "True"]
+
+
+def test_rounding_errors_are_no_difference(filled):
+    values = {("Gossip", "IID"): [0.57, 0.56], ("Local", "IID"): [0.57 + 2e-16, 0.56 + 3e-16]}
+    rival = make_table(filled(values)).rivals["Local", "IID"]
+    assert (rival.difference.mean, rival.is_told_apart) == (0, False)
+
+
+@pytest.fixture
+def with_seeds(filled, pretend):
+    """A table of a column whose rows have accuracies by seed."""
+
+    def with_seeds(by_row):
+        rows = {row: {"selection.k": n} for n, row in enumerate(by_row)}
+        seeds = sorted({seed for values in by_row.values() for seed in values})
+        plan = filled({(row, "IID"): [] for row in rows}, rows=rows, columns={"IID": {}}, seeds=seeds)
+        for row, values in by_row.items():
+            for seed, value in values.items():
+                pretend(plan.cells[row, "IID", seed], value, split=seed)
+        return make_table(plan)
+
+    return with_seeds
+
+
+def about_seeds(table):
+    return [note for note in table.notes if "have different seeds" in note]
+
+
+def test_the_best_is_chosen_over_the_seeds_that_rows_share(with_seeds):
+    # B is ahead on each seed; over its own seeds A has the higher mean, for it lacks the hard seed 2
+    table = with_seeds({"A": {0: 0.8, 1: 0.8}, "B": {0: 0.81, 1: 0.82, 2: 0.5}})
+    assert table.places["A", "IID"].mean > table.places["B", "IID"].mean
+    assert table.best == {"IID": "B"}
+    assert (table.rivals["A", "IID"].difference.mean, table.rivals["A", "IID"].difference.n) == (1.5, 2)
+    assert "| A | 80.00 ± 0.00 ≈ (n = 2) |" in formats.markdown(table)
+    assert about_seeds(table) == [
+        "rows of IID have different seeds: the best row, tau and ranks are over the 2 seeds (0, 1) of A, B"
+    ]
+
+
+def test_a_row_that_has_just_been_started_is_not_the_best_and_is_compared_by_its_seed(with_seeds):
+    three = {"A": [0.7, 0.8, 0.9], "B": [0.6, 0.7, 0.8], "C": [0.5, 0.6, 0.7]}
+    table = with_seeds({row: dict(enumerate(values)) for row, values in three.items()} | {"D": {2: 0.95}})
+    assert table.best == {"IID": "A"}
+    assert table.rivals["D", "IID"].difference.mean == -5
+    assert not table.is_best("D", "IID")
+    assert about_seeds(table) == [
+        "rows of IID have different seeds: the best row, tau and ranks are over the 3 seeds (0, 1, 2) of A, B, C; "
+        "not among these: D"
+    ]
+
+
+def test_a_row_without_a_common_seed_is_named(with_seeds):
+    table = with_seeds({"A": {0: 0.7, 1: 0.8}, "B": {0: 0.6, 1: 0.7}, "C": {5: 0.99}})
+    assert table.best == {"IID": "A"}
+    assert table.rivals["C", "IID"].difference is None
+    assert [note.partition("; ")[2] for note in about_seeds(table)] == [
+        "not among these: C; without a seed in common with A, so without a difference: C"
+    ]
+    assert "A − C" not in formats.markdown(table)
+
+
+def test_rows_with_the_same_seeds_need_no_word(with_seeds):
+    assert not about_seeds(with_seeds({"A": {3: 0.7, 4: 0.8}, "B": {3: 0.6, 4: 0.7}}))
 
 
 def test_another_accuracy_is_one_option_away(filled, pretend):
@@ -148,6 +245,18 @@ def test_over_five_columns_rows_are_ranked(filled):
     text = formats.markdown(make_table(filled(values, columns=columns)))
     assert "mean ranks over 5 columns: Gossip 1.00, Local 2.00" in text
     assert "Gossip against the others over these columns (Wilcoxon's signed-rank test, Holm): p = Local 0.062" in text
+    sentence = "in 5 columns none of these p can be below 0.062: for p < 0.05 the test needs 6 columns"
+    assert f"- {sentence}\n" in text
+
+
+def test_six_columns_are_too_few_for_three_rows(filled):
+    columns = {f"c{n}": {"data.num_clients": 5 + n} for n in range(6)}
+    rows = {"A": {"selection.k": 1}, "B": {"selection.k": 2}, "C": {"selection.k": 3}}
+    values = {(r, c): [0.8 - i / 10 - n / 1000] for i, r in enumerate(rows) for n, c in enumerate(columns)}
+    values |= {("A", c): [0.9] for c in columns}
+    text = formats.markdown(make_table(filled(values, columns=columns, rows=rows)))
+    assert "(Wilcoxon's signed-rank test, Holm): p = B 0.062, C 0.062" in text
+    assert "in 6 columns none of these p can be below 0.062: for p < 0.05 the test needs 7 columns" in text
 
 
 def test_a_scaled_table_says_so_in_title_and_caption(filled):
