@@ -51,7 +51,7 @@ class FederatedData(L.LightningDataModule):
         val_fraction: share of each client's remaining images that is held out for validation, rounded down.
         test_size: images of each client's test part, before rounding up for each class, where they come from the
             official test set and follow the class distribution that the client was drawn with (`Dirichlet` with
-            equal sizes, `Pathological`).
+            flavour `equal_sizes`, `Pathological`) or that of its training images (flavour `image_by_image`).
         samples_per_client: images a client keeps at most, validation and own test part included, drawn at random;
             null keeps all.
         root: folder of the data sets' files; null means the environment variable DFL_DATA_ROOT, else `./data`.

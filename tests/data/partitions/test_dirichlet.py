@@ -86,7 +86,7 @@ def test_alpha_must_be_a_positive_number(alpha):
 
 
 def test_an_unknown_flavour_is_refused():
-    with pytest.raises(UserError, match="equal_sizes or per_class"):
+    with pytest.raises(UserError, match="flavour is equal_sizes, image_by_image, per_class, not 'other'"):
         Dirichlet(flavour="other")
 
 
