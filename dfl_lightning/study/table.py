@@ -168,8 +168,9 @@ def make_table(plan: Plan, accuracy: str | None = None) -> Table:
     agreements = _agreements(plan, compared)
     overall = _overall(plan, compared)
     notes = [
-        *_caption(plan, accuracy, done),
+        *_caption(plan, accuracy),
         *_no_stars(rivals),
+        *_versions(done),
         *sentences(apart),
         *about_seeds(compared, {key: place.values for key, place in places.items()}),
         *_of_agreement(plan, agreements),
@@ -239,7 +240,7 @@ def _overall(plan: Plan, compared: Mapping[str, Comparable]) -> Overall | None:
 
 
 # --- what is said below a table ---------------------------------------------------------------------------------------
-def _caption(plan: Plan, accuracy: str, done: list[CellState]) -> Iterator[str]:
+def _caption(plan: Plan, accuracy: str) -> Iterator[str]:
     seeds = ", ".join(map(str, plan.seeds))
     over = f"mean ± standard deviation over seeds {seeds}" if len(plan.seeds) > 1 else f"of seed {seeds} alone"
     yield (
@@ -251,6 +252,9 @@ def _caption(plan: Plan, accuracy: str, done: list[CellState]) -> Iterator[str]:
     yield from tuning.caption(plan.study, plan.folder, plan.scale)
     if plan.scale < 1:
         yield f"scaled: all counts of rounds times {plan.scale:g}"
+
+
+def _versions(done: list[CellState]) -> Iterator[str]:
     versions = {f"{name} {v}" for s in done for name, v in s.summary.get("versions", {}).items() if name in _SHOWN}
     commits = sorted({commit for s in done if (commit := commit_of(s.cell))})
     about = [*sorted(versions), *([f"commit {', '.join(commits)}"] if commits else [])]

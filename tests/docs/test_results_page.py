@@ -1,8 +1,12 @@
 """docs/results.md names every shipped study, and leads to every table that has been measured."""
 
+import csv
 import re
 from pathlib import Path
 
+import pytest
+
+from dfl_lightning.study.statistics import least_replications
 from dfl_lightning.study.study_file import KIND
 from dfl_lightning.utils.shipped_files import shipped
 
@@ -20,3 +24,45 @@ def test_every_table_is_linked_from_the_row_of_its_study():
     for name, link in ROWS.items():
         assert link == (f"[table](results/{name}.md)" if name in measured else "–"), name
     assert measured <= set(ROWS)
+
+
+MEASURED = sorted(path.stem for path in DOCS.glob("results/*.md"))
+
+
+def tables(page):
+    """Head and lines of each table of a page, in cells."""
+    found = []
+    for block in re.findall(r"(?:^\|.*\n)+", page, re.MULTILINE):
+        head, _, *lines = ([cell.strip() for cell in line.strip("|").split("|")] for line in block.splitlines())
+        found.append((head, lines))
+    return found
+
+
+@pytest.mark.parametrize("name", MEASURED)
+def test_every_table_has_its_numbers_as_csv_beside_it(name):
+    page = (DOCS / f"results/{name}.md").read_text(encoding="utf-8")
+    assert f"({name}.csv)" in page
+    with (DOCS / f"results/{name}.csv").open(encoding="utf-8", newline="") as file:
+        cells = {(cell["row"], cell["column"]): cell for cell in csv.DictReader(file)}
+    columns = list(dict.fromkeys(column for _, column in cells))
+    lines = next(lines for head, lines in tables(page) if head == ["", *columns])
+    assert list(cells) == [(row, column) for row, *_ in lines for column in columns]
+    for row, *texts in lines:
+        for column, text in zip(columns, texts, strict=True):
+            cell = cells[row, column]
+            if not cell["mean"]:
+                assert text == cell["remark"]
+                continue
+            mean, sd, published = cell["mean"], cell["sd"], cell["published"]
+            number = f"{float(mean):.2f}" + (f" ± {float(sd):.2f}" if sd else "")
+            assert text.startswith(f"**{number}**" if cell["is_best"] == "True" else number)
+            assert f"[{float(published):.2f}, " in text if published else "[" not in text
+
+
+@pytest.mark.parametrize("name", MEASURED)
+def test_no_page_promises_a_clear_test_with_fewer_seeds_than_its_rows_need(name):
+    for head, lines in tables((DOCS / f"results/{name}.md").read_text(encoding="utf-8")):
+        if head[-1] == "seeds needed":
+            columns = [line[0] for line in lines]
+            for column, *_, needed in lines:
+                assert not needed.isdigit() or int(needed) >= least_replications(columns.count(column))
