@@ -30,6 +30,7 @@ from dfl_lightning.protocol import RoundProtocol
 from dfl_lightning.round.callback import call_round_hook
 from dfl_lightning.round.hosts import RunModule, RunTrainer
 from dfl_lightning.round.record import Round
+from dfl_lightning.utils.errors import UserError
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
@@ -162,6 +163,7 @@ class RoundLoop(_FitLoop):
         started = time.perf_counter()
         protocol = self._protocol
         bank = protocol.bank
+        self._refuse_changed_boundary()
         try:
             if bank.boundary.closed:
                 self.round = protocol.begin()
@@ -196,6 +198,7 @@ class RoundLoop(_FitLoop):
         """Lightning's hooks (loggers, early stopping); then the boundary is closed and files are written."""
         super().on_advance_end()
         bank = self._protocol.bank
+        self._refuse_changed_boundary()
         bank.boundary = bank.boundary._replace(closed=True, callbacks=self._protocol.capture())
         call_round_hook(self.trainer, "on_boundary", self.trainer, self._protocol.module)
         if not self.done:  # a signal in the last round stops nothing any more
@@ -206,6 +209,21 @@ class RoundLoop(_FitLoop):
                 asked = stop.signum
             if asked is not None:
                 raise self._stopped(asked)
+
+    def _refuse_changed_boundary(self) -> None:
+        """Rows are written by the hooks of a round, and by nothing between two rounds.
+
+        Raises:
+            UserError: one of Lightning's hooks has written into them.
+        """
+        bank = self._protocol.bank
+        name = bank.written_in_place()
+        if name is not None:
+            raise UserError(
+                f"after {bank.boundary.round} rounds: one of Lightning's hooks (on_train_epoch_start, "
+                f"on_validation_end, on_train_epoch_end, …) writes into the rows '{name}'; work on a copy, "
+                "bank.rows(name).clone(), or write rows in a policy's hook of the round"
+            )
 
     # --- progress follows the bank ------------------------------------------------------------------------------------
     skip = False  # a finished run that is resumed trains nothing and says its numbers again

@@ -22,6 +22,7 @@ from dfl_lightning.links import AllPairs, Links
 from dfl_lightning.round.callback import call_round_hook, draws_by_name_only
 from dfl_lightning.round.hosts import RunModule, RunTrainer
 from dfl_lightning.round.record import Round
+from dfl_lightning.round.running import running
 from dfl_lightning.utils.errors import UserError
 
 if TYPE_CHECKING:
@@ -120,7 +121,10 @@ class RoundProtocol:
             self._substitute(round)
             self._weigh(round)
             objective = self.federation.objective
-            with draws_by_name_only(round.index, objective, "before_mixing"):
+            with (
+                draws_by_name_only(round.index, objective, "before_mixing"),
+                running(self.bank, objective, "before_mixing"),
+            ):
                 objective.before_mixing(round)
             call_round_hook(trainer, "on_mix", round)
             self._promise_finite(round.bank.next_rows()["models"])

@@ -429,9 +429,13 @@ class DFLTrainer(Trainer):
         return f"DFLTrainer(max_rounds={self.max_epochs}, {names}, topology={topology}, engine={self.engine})"
 
     def save_checkpoint(self, filepath: Any, weights_only: bool | None = None, storage_options: Any = None) -> None:
-        """Save the last boundary; nothing where a run ended before it began (`OnExceptionCheckpoint` asks)."""
-        begun = self.lightning_module.bank is not None and (self.run_folder is None or self.run_folder.is_open)
-        if begun or self.state.status != TrainerStatus.INTERRUPTED:
+        """Save the last boundary; nothing where a run ended before it began, or because somebody wrote into its rows.
+
+        `OnExceptionCheckpoint` asks in both cases.
+        """
+        bank = cast("RunModule", self.lightning_module).bank
+        begun = bank is not None and (self.run_folder is None or self.run_folder.is_open)
+        if (begun and bank.written_in_place() is None) or self.state.status != TrainerStatus.INTERRUPTED:
             super().save_checkpoint(filepath, weights_only, storage_options)
 
     def prepare(self, module: Any, datamodule: Any) -> None:

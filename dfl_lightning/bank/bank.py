@@ -16,9 +16,11 @@ from dfl_lightning.bank.layout import Columns, Layout
 from dfl_lightning.bank.mixing import mix_rows, weighted_sums
 from dfl_lightning.bank.reducing import Received, Reduce, reduce_rows
 from dfl_lightning.bank.references import References, Weights
+from dfl_lightning.bank.running_hook import RunningHook
 from dfl_lightning.bank.similarity import Comparison, compare_rows, compare_sets
 from dfl_lightning.distributed.communicator import Ranks
 from dfl_lightning.links import Links
+from dfl_lightning.utils.errors import UserError
 from dfl_lightning.utils.thread_pool import workers
 
 
@@ -54,6 +56,7 @@ class _Work:
     started: References | None = None
     written: dict[str, Tensor] = field(default_factory=dict)
     scratch: dict[str, Tensor] = field(default_factory=dict)
+    of_monitors: set[str] = field(default_factory=set)  # names in `scratch`
     mixed: bool = False
 
 
@@ -79,6 +82,7 @@ class Bank:
         cohorts: clients that an engine works on together, long each; products of a cohort are computed in one piece.
         device: where an engine works on rows; None: where they are.
         timed: what is done (`train`, `evaluate`, `compare`, `mix`) -> a context that takes its time.
+        hook: the hook of a policy or monitor that is running, which may not write everything; None: no such hook.
     """
 
     def __init__(
@@ -96,7 +100,9 @@ class Bank:
         self.device: torch.device | None = None
         self.boundary = Boundary(0, {"models": models, **(sets or {})}, {}, {}, {})
         self.timed: Callable[[str], AbstractContextManager[None]] = lambda verb: nullcontext()
+        self.hook: RunningHook | None = None
         self._work = _Work()
+        self._written = self._versions()
         self._spare: Tensor | None = None  # the buffer that training writes next
         self._guests: dict[str, tuple[Tensor, Tensor]] = {}  # of a row set: places [n], rows of other processes
 
@@ -107,7 +113,7 @@ class Bank:
         return len(self.ranks.owner)
 
     def rows(self, name: str) -> Tensor:
-        """A row set, [own, width]; read only. With one process, row i is node i's.
+        """A row set, [own, width]; read only, and for a monitor a copy. With one process, row i is node i's.
 
         `models` are the models before this round's training, `trained` those after it (an inactive client's row is
         its model), `sent` what of them others get to see; other sets include what this round has written.
@@ -115,6 +121,11 @@ class Bank:
         Raises:
             KeyError: no such set, or `trained` or `sent` outside of the time between training and mixing.
         """
+        rows = self.stored(name)
+        return rows if self.hook is None or name in self._work.of_monitors else self.hook.shown(rows)
+
+    def stored(self, name: str) -> Tensor:
+        """A row set itself, never a copy: what engines and the bank's own operations work with; see `rows`."""
         if name in ("trained", "sent"):
             if self._work.trained is None or self._work.mixed:
                 raise KeyError(f"'{name}' exists from the local training of a round until its mixing only")
@@ -130,15 +141,73 @@ class Bank:
         Args:
             name: of the new row set.
             dtype: of its numbers; default: that of the models.
+
+        Raises:
+            UserError: the run has a row set of this name, or a monitor takes the name of a policy's.
         """
+        watches = self.hook is not None and self.hook.watches
+        taken = name in self.boundary.rows or name in ("trained", "sent")
+        if taken or (watches and name in self._work.scratch and name not in self._work.of_monitors):
+            who = "" if self.hook is None else f"round {self.hook.round}: {self.hook.who}: "
+            raise UserError(f"{who}bank.scratch('{name}') has the name of another row set; choose one of your own")
         self.join_device()
         self._work.scratch[name] = torch.zeros_like(self.boundary.rows["models"], dtype=dtype)
+        (self._work.of_monitors.add if watches else self._work.of_monitors.discard)(name)
+
+    def sets_of_the_round(self) -> dict[str, Tensor]:
+        """Row sets that the round has made or written so far, themselves, but for those of monitors."""
+        work, own = self._work, self._work.of_monitors
+        made = {"trained": work.trained, "sent": work.sent, **work.written}
+        made |= {name: rows for name, rows in work.scratch.items() if name not in own}
+        return {name: rows for name, rows in made.items() if rows is not None}
 
     def next_of(self, name: str) -> Tensor:
-        """A persistent set as it will be after this round, [own, width], to be written into."""
+        """A persistent set as it will be after this round, [own, width], to be written into.
+
+        As `mix`, with `models` it comes last: the new models are written over those of `trained`.
+
+        Raises:
+            UserError: the hook that is running may not write it.
+            KeyError: no such set, or `models` before the local training.
+        """
+        self.check_write(f"bank.next_of('{name}')", name)
+        if name == "models":
+            if self._work.trained is None:
+                raise KeyError("new 'models' exist from the local training of a round on")
+            self._work.mixed = True
+            return self._work.trained
         if name not in self._work.written:
             self._work.written[name] = self.boundary.rows[name].clone()
         return self._work.written[name]
+
+    def check_write(self, verb: str, name: str) -> None:
+        """Refuse a write into a row set that is not the running hook's to write.
+
+        Args:
+            verb: what was called, as a user writes it.
+            name: of the row set.
+
+        Raises:
+            UserError: see `RunningHook.check_write`.
+        """
+        if self.hook is not None:
+            self.hook.check_write(verb, name, name in self._work.of_monitors)
+
+    # --- nothing is written into a boundary ---------------------------------------------------------------------------
+    def _versions(self) -> dict[str, tuple[Tensor, int]]:
+        return {name: (rows, rows._version) for name, rows in self.boundary.rows.items()}
+
+    def written_in_place(self) -> str | None:
+        """The row set of the boundary into which somebody has written since it was made; None: there is none.
+
+        torch counts the writes into each tensor, so that nothing is read for this. It does not count those through
+        `.data` and `.numpy()`.
+        """
+        for name, rows in self.boundary.rows.items():
+            known, version = self._written.get(name, (None, 0))
+            if known is rows and rows._version != version:
+                return name
+        return None
 
     # --- what is sent -------------------------------------------------------------------------------------------------
     @property
@@ -151,9 +220,13 @@ class Bank:
 
         Args:
             nodes: long, whose rows will be others than those of `trained`; the same in all processes.
+
+        Raises:
+            UserError: the hook that is running may not write it.
         """
+        self.check_write("bank.change_sent(nodes)", "sent")
         if self._work.sent is None:
-            self._work.sent = self.rows("trained").clone()
+            self._work.sent = self.stored("trained").clone()
             self._work.changed = torch.zeros(self.num_nodes, dtype=torch.bool)
         assert self._work.changed is not None
         self._work.changed[nodes] = True
@@ -212,7 +285,7 @@ class Bank:
 
     def _take(self, name: str, nodes: Tensor, start: int, stop: int) -> Tensor:
         """Columns `[start, stop)` of the nodes' rows, [len(nodes), stop - start]; a copy."""
-        rows, places = self.rows(name), self.ranks.place[nodes]
+        rows, places = self.stored(name), self.ranks.place[nodes]
         away = places < 0
         if not away.any():
             return rows[:, start:stop].index_select(0, places.to(rows.device))
@@ -225,7 +298,7 @@ class Bank:
     def _weighted(self, name: str, weights: Weights, start: int, stop: int) -> Tensor:
         """The sums weights @ rows; only rows that have a weight are read."""
         used, places = weights.rows.unique(return_inverse=True)
-        rows, shape = self.rows(name), (len(weights), len(used))
+        rows, shape = self.stored(name), (len(weights), len(used))
         here = self.ranks.count == 1 and len(used) == len(rows)
         block = rows[:, start:stop] if here else self._take(name, used, start, stop)
         receivers, shares = weights.jobs.to(block.device), weights.shares.to(block.device, block.dtype)
@@ -242,7 +315,7 @@ class Bank:
                 if exchange.any:
                     slots = torch.full((self.num_nodes,), -1)
                     slots[wanted] = torch.arange(len(wanted))
-                    self._guests[name] = (slots, exchange.bring(self.rows(name)))
+                    self._guests[name] = (slots, exchange.bring(self.stored(name)))
         try:
             yield
         finally:
@@ -265,7 +338,11 @@ class Bank:
 
         Args:
             jobs: how many nodes will be trained.
+
+        Raises:
+            UserError: a monitor asks for it.
         """
+        self.check_write("engine.train(...)", "trained")
         self.join_device()
         models = self.boundary.rows["models"]
         target = self._spare if self._spare is not None else torch.empty_like(models)
@@ -288,7 +365,7 @@ class Bank:
         places = lost[lost >= 0].to(rows["models"].device)
         for name, written in rows.items():
             if len(places):
-                written[places] = self.rows(name)[places]
+                written[places] = self.stored(name)[places]
             if name != "models":
                 self._work.written[name] = written
         self._work.started = references.take(torch.nonzero(finite).squeeze(1))
@@ -297,7 +374,7 @@ class Bank:
     def undo_training(self, references: References) -> None:
         """The owners' rows of `trained` become the references that their training started from."""
         jobs = references.take(torch.nonzero(self.ranks.at_home(references.owners)).squeeze(1))
-        trained = self.rows("trained")
+        trained = self.stored("trained")
         with self.brought(jobs):
             trained[self.ranks.place[jobs.owners].to(trained.device)] = self.materialise(jobs)
 
@@ -334,7 +411,7 @@ class Bank:
             told = torch.cat([~changed, told])
         if own is not None:
             sets, which, told = [own, *sets], which + 1, torch.cat([torch.zeros(self.num_clients).bool(), told])
-        sources = [(self.rows(one) if isinstance(one, str) else one)[: len(mine)] for one in sets]
+        sources = [(self.stored(one) if isinstance(one, str) else one)[: len(mine)] for one in sets]
         source = sources[0]
         started = self._work.started
         moving = None
@@ -352,7 +429,7 @@ class Bank:
                 block[moved] -= self.materialise(moving, start, stop)
                 block[idle] = 0  # who did not train has no update
             elif relative_to is not None:
-                block = block - self.rows(relative_to)[: len(mine), start:stop]
+                block = block - self.stored(relative_to)[: len(mine), start:stop]
             return block
 
         def read(start: int, stop: int) -> Tensor:
@@ -379,11 +456,15 @@ class Bank:
             into: a persistent set, or one made by `scratch`.
             where: bool [n] or long [w], the nodes whose rows are written; w of them.
             columns: default the shared columns.
+
+        Raises:
+            UserError: the hook that is running may not write it.
         """
+        self.check_write(f"mix(..., into='{into}')", into)
         index = torch.nonzero(where).squeeze(1) if where.dtype == torch.bool else where
-        sources = [(weights, self.rows(name)) for weights, name in terms]
+        sources = [(weights, self.stored(name)) for weights, name in terms]
         if into == "models":
-            target = self.rows("trained")
+            target = self.stored("trained")
         elif into in self._work.scratch:
             target = self._work.scratch[into]
         else:
@@ -404,13 +485,17 @@ class Bank:
                 same in all processes.
             fn: [receivers, received, columns] -> [receivers, columns].
             into: `models`, or a persistent set.
+
+        Raises:
+            UserError: the hook that is running may not write it.
         """
+        self.check_write(f"reduce(..., into='{into}')", into)
         received = [
-            Received(self.rows(name), receivers, nodes, None if added is None else self.rows(added))
+            Received(self.stored(name), receivers, nodes, None if added is None else self.stored(added))
             for name, receivers, nodes, added in entries
             if len(receivers)
         ]
-        target = self.rows("trained") if into == "models" else self.next_of(into)
+        target = self.stored("trained") if into == "models" else self.next_of(into)
         with self.timed("mix"), one_sentence():
             if received:
                 reduce_rows(received, fn, target, self.layout.shared, self.ranks, self.teams())
@@ -428,7 +513,7 @@ class Bank:
             float64 [w], the same in every process.
         """
         mine = torch.nonzero(self.ranks.at_home(where)).squeeze(1)
-        rows, ranges = self.rows(name), (self.layout.shared if columns is None else columns).ranges
+        rows, ranges = self.stored(name), (self.layout.shared if columns is None else columns).ranges
         squares = torch.zeros(len(where), dtype=torch.float64)
         if not len(mine) or not ranges:
             return self.ranks.join(mine, [squares])[0]
@@ -451,27 +536,34 @@ class Bank:
 
     # --- rounds -----------------------------------------------------------------------------------------------------
     def next_rows(self) -> dict[str, Tensor]:
-        """The row sets as they will be after this round."""
+        """The row sets as they will be after this round; for a monitor copies."""
         models = self._work.trained if self._work.trained is not None else self.boundary.rows["models"]
-        return {**self.boundary.rows, "models": models, **self._work.written}
+        rows = {**self.boundary.rows, "models": models, **self._work.written}
+        return rows if self.hook is None else {name: self.hook.shown(found) for name, found in rows.items()}
 
     def commit(self, boundary: Boundary) -> None:
         """End a round by one assignment; the former models' buffer is what training writes next."""
+        self._refuse_to_hooks("commit")
         former, spare = self.boundary.rows["models"], self._spare
         self._spare = None  # an interruption before the last line must not leave the boundary's rows as the spare
         self.boundary = boundary
         self._spare = former if boundary.rows["models"] is not former else spare
-        self._work = _Work()
+        self._work, self._written = _Work(), self._versions()
 
     def abandon(self) -> None:
         """Forget the round in progress."""
+        self._refuse_to_hooks("abandon")
         self._work = _Work()
+
+    def _refuse_to_hooks(self, verb: str) -> None:
+        if self.hook is not None:
+            raise self.hook.refusal(f"calls bank.{verb}()", "only the round itself ends a round")
 
     # --- devices and checkpoints ------------------------------------------------------------------------------------
     def apply_to_rows(self, fn: Callable[[Tensor], Tensor]) -> None:
         """Apply `fn`, a move to a device, to every row set."""
         self.boundary = self.boundary._replace(rows={name: fn(rows) for name, rows in self.boundary.rows.items()})
-        self._spare, self._work = None, _Work()
+        self._spare, self._work, self._written = None, _Work(), self._versions()
 
     def join_device(self) -> None:
         """Rows go where they are worked on: after a run Lightning takes them, with the module, to the CPU."""
@@ -500,4 +592,4 @@ class Bank:
         rows = {name: state[f"rows.{name}"][own].to(like.device, like.dtype) for name in self.boundary.rows}
         evaluation = {key.removeprefix("evaluation."): v for key, v in state.items() if key.startswith("evaluation.")}
         self.boundary = Boundary(round_, rows, {}, dict(metrics), evaluation, bool(closed))
-        self._spare, self._work = None, _Work()
+        self._spare, self._work, self._written = None, _Work(), self._versions()

@@ -220,4 +220,10 @@ def mixed_terms(round: Round, weights: Tensor, where: Tensor) -> list[tuple[Weig
 
 
 class Monitor(RoundCallback):
-    """Watches rounds and logs numbers; changes nothing and costs the simulated clients nothing."""
+    """Watches rounds and logs numbers; changes nothing and costs the simulated clients nothing.
+
+    It gets copies of the bank's rows, what it evaluates is not charged, and a hook in which it writes anything else
+    than row sets of its own (`bank.scratch`) ends the run with a sentence.
+    """
+
+    only_watches = True

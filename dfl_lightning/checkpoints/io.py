@@ -302,6 +302,8 @@ class RoundCheckpoint(Checkpoint, RoundCallback):
         bank = getattr(pl_module, "bank", None)
         if trainer.state.fn != "fit" or bank is None or not trainer.run.is_open:
             return
+        if bank.written_in_place() is not None:
+            return  # these are no longer the models of a complete round; what was saved before is
         if bank.ranks.count == 1 or bank.ranks.stopped_together:  # else the others are elsewhere, or nowhere
             self._save(trainer, pl_module)
 

@@ -161,7 +161,8 @@ class Engine(ABC):
             training: what to do.
             into: name of the row set, which gets the trained models; clients without a job keep their model.
         """
-        target = self.bank.rows(into)
+        self.bank.check_write(f"engine.rehearse(..., into='{into}')", into)
+        target = self.bank.stored(into)
         target.copy_(self.bank.boundary.rows["models"])
         return self._train(references, training, target, None)[0]
 
@@ -221,7 +222,7 @@ class Engine(ABC):
     ) -> tuple[Trained, Targets]:
         """The jobs of this process' clients, into its rows; the results of all, and rows of other sets that changed."""
         bank, ranks = self.bank, self.bank.ranks
-        targets = Targets(target, lambda name: bank.rows(name).clone())
+        targets = Targets(target, lambda name: bank.stored(name).clone())
         mine = torch.nonzero(ranks.at_home(references.owners)).squeeze(1)
         jobs = references if ranks.count == 1 else references.take(mine)
         with bank.timed("train"), bank.brought(jobs), float32_arithmetic(self.config.tf32):

@@ -245,7 +245,7 @@ class LoopJob:
             return self._main
         if name not in self.others:
             self._check(name)
-            row = self._bank.rows(name)[self._bank.ranks.place[self._owner]].clone()
+            row = self._bank.stored(name)[self._bank.ranks.place[self._owner]].clone()
             self.others[name] = LoopModel(self, self._lent.enter_context(self.work.scratch()), row, counts=False)
             self.others[name].begin(self._phase.columns)
         return self.others[name]
@@ -253,7 +253,7 @@ class LoopJob:
     def rows(self, name: str) -> list[Tensor]:
         """The owner's row of a row set, one tensor for each parameter."""
         self._check(name)
-        row = self._bank.rows(name)[self._bank.ranks.place[self._owner]]
+        row = self._bank.stored(name)[self._bank.ranks.place[self._owner]]
         return [row[e.start : e.stop].view(e.shape) for e in self.work.layout.entries if not e.is_buffer]
 
     def next_batch(self) -> LoopBatch:

@@ -11,6 +11,7 @@ import torch
 from lightning.pytorch import Callback
 
 from dfl_lightning.links import LinkMemory, Links
+from dfl_lightning.round.running import running
 from dfl_lightning.utils.errors import UserError
 from dfl_lightning.utils.global_generators import name_of, no_global_draws
 
@@ -34,6 +35,7 @@ class RoundCallback(Callback):
             models) or `zeros`.
         reports: the row set that clients are evaluated and exported by, where it is not `models`.
         supports_servers: whether it works where servers receive and mix.
+        only_watches: whether it is a monitor: its hooks get copies of rows, cost nothing, and may change nothing.
         switched_off: set by the trainer where nothing reads what this policy writes.
     """
 
@@ -43,6 +45,7 @@ class RoundCallback(Callback):
     row_sets: Mapping[str, str] = {}  # read only
     reports: str | None = None
     supports_servers: bool = True
+    only_watches: bool = False
 
     def state_dict(self) -> dict[str, Any]:
         """The attributes that `state` names."""
@@ -156,8 +159,10 @@ def call_round_hook(trainer: Any, name: str, *args: Any) -> None:
         *args: what the hook takes; the round, for most.
 
     Raises:
-        UserError: a user's own one draws from a global generator.
+        UserError: a user's own one draws from a global generator; one writes what is not its to write, see `running`.
     """
+    bank = trainer.lightning_module.bank
+    round = args[0] if args and hasattr(args[0], "ledger") else None
     for callback in trainer.callbacks:
         if not isinstance(callback, RoundCallback) or callback.switched_off:
             continue
@@ -165,7 +170,8 @@ def call_round_hook(trainer: Any, name: str, *args: Any) -> None:
             with (
                 trainer.profiler.profile(f"[RoundCallback]{callback.state_key}.{name}"),
                 torch.no_grad(),
-                draws_by_name_only(trainer.lightning_module.bank.boundary.round, callback, name),
+                draws_by_name_only(bank.boundary.round, callback, name),
+                running(bank, callback, name, callback.only_watches, round),
             ):
                 getattr(callback, name)(*args)
 

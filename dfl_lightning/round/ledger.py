@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -43,6 +45,7 @@ class Ledger:
         sizes: long [n], the bytes of a model of each sender where an Outgoing policy says so, -1 elsewhere; None: of
             nobody.
         held: long [n], how many of others' models each node had at hand at once, at most; sums are not counted.
+        counts: whether what is fetched is counted; not while a monitor looks at the round.
     """
 
     def __init__(self, nodes: int) -> None:
@@ -50,6 +53,7 @@ class Ledger:
         self.parts: dict[tuple[str, int], Links] = {}
         self.sizes: Tensor | None = None
         self.held = torch.zeros(nodes, dtype=torch.long)
+        self.counts = True
         nothing = torch.zeros(0, dtype=torch.bool)
         # beside `models`: whether it was mixed, is at hand now, is a part of a sum that can be mixed without fetching
         # it again; and how often it was fetched once more, after the receiver had forgotten it
@@ -94,6 +98,15 @@ class Ledger:
         """Links over which anything was received."""
         return self.models.union(self.proxies)
 
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Inside, nothing is counted, thrown away or resized."""
+        before, self.counts = self.counts, False
+        try:
+            yield
+        finally:
+            self.counts = before
+
     def fetch(self, receivers: Tensor, senders: Tensor, mixed: bool = False) -> None:
         """Receivers fetch the senders' models; one's own costs nothing, nor what is at hand.
 
@@ -112,7 +125,7 @@ class Ledger:
             links: between nodes.
             mixed: whether the receivers mix these models.
         """
-        if not len(links):
+        if not len(links) or not self.counts:
             return
         former = links.within(self.models)
         at = self._listed(links)
@@ -132,6 +145,8 @@ class Ledger:
             receivers: long [r], whose former sums are forgotten.
             links: of these receivers, which have fetched the models.
         """
+        if not self.counts:
+            return
         gone = torch.zeros(self.nodes, dtype=torch.bool)
         gone[receivers] = True
         self._summed = self._summed & ~gone[self.models.receivers]
@@ -139,6 +154,8 @@ class Ledger:
 
     def forget(self, receivers: Tensor) -> None:
         """The receivers, long [r], throw away the models that they have at hand."""
+        if not self.counts:
+            return
         gone = torch.zeros(self.nodes, dtype=torch.bool)
         gone[receivers] = True
         self._kept = self._kept & ~gone[self.models.receivers]
@@ -151,6 +168,8 @@ class Ledger:
             numbers: how many numbers it has.
             links: over which it comes.
         """
+        if not self.counts:
+            return
         links = links.keep(links.receivers != links.senders)
         former = self.parts.get((what, numbers))
         self.parts[what, numbers] = links if former is None else former.union(links)
@@ -162,6 +181,8 @@ class Ledger:
             senders: whose models, long [k].
             size: bytes of each.
         """
+        if not self.counts:
+            return
         if self.sizes is None:
             self.sizes = torch.full((self.nodes,), -1)
         self.sizes[senders] = size

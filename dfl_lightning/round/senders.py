@@ -38,7 +38,7 @@ class Senders:
         self.ids = ids
         self._round, self._purpose, self._draws = round, purpose, 0
         bank = round.bank
-        self._like, self._ranges = bank.rows("models"), bank.layout.shared.ranges
+        self._like, self._ranges = bank.stored("models"), bank.layout.shared.ranges
         self._places = bank.ranks.place[ids].to(self._like.device)
 
     # --- draws --------------------------------------------------------------------------------------------------------
@@ -67,7 +67,7 @@ class Senders:
     # --- memory -------------------------------------------------------------------------------------------------------
     def rows(self, name: str) -> Tensor:
         """The shared columns of the senders' rows of a set that the policy declares in `row_sets`, [k, width]."""
-        return read_columns(self._round.bank.rows(name), self._places, self._ranges)
+        return read_columns(self._round.bank.stored(name), self._places, self._ranges)
 
     def write(self, name: str, rows: Tensor) -> None:
         """Replace the shared columns of the senders' rows of a set.

@@ -19,6 +19,10 @@ class FakeBank:
 
     layout = SimpleNamespace(shared_parameters=Columns([(0, 7)]))
     sends_something_else = False
+    boundary = SimpleNamespace(round=0)
+
+    def written_in_place(self):
+        return None
 
     def compare(self, rows, links, *args):
         return Comparison(torch.zeros(len(links)), torch.zeros(len(links)))
@@ -277,7 +281,7 @@ def test_only_hooks_that_are_written_are_called_and_none_of_a_policy_that_is_swi
     trainer = SimpleNamespace(
         callbacks=[on, off, Quiet()],
         profiler=Profiler(),
-        lightning_module=SimpleNamespace(bank=SimpleNamespace(boundary=SimpleNamespace(round=0))),
+        lightning_module=SimpleNamespace(bank=FakeBank()),
     )
     call_round_hook(trainer, "on_trained", None)
     assert called == [("on", False)]
