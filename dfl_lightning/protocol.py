@@ -105,6 +105,7 @@ class RoundProtocol:
         if round.active[:m].any():
             call_round_hook(trainer, "on_outgoing", round)
             self._promise_sent()
+            self._size_messages(round)
             call_round_hook(trainer, "on_trained", round)
             call_round_hook(trainer, "on_compare", round)
             for field in ("similarity", "scores"):
@@ -200,6 +201,12 @@ class RoundProtocol:
             f"round {round.index}: training of client {{}} diverged; nobody mixes it "
             "(said once a client: diverged.npz has every round)",
         )
+
+    def _size_messages(self, round: Round) -> None:
+        """What each policy of what is sent says of the bytes, in their order; not in a hook that a user may replace."""
+        for policy in self.trainer.policies():
+            if isinstance(policy, Outgoing):
+                policy.size_messages(round)
 
     def _substitute(self, round: Round) -> None:
         n = round.num_nodes

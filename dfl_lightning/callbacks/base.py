@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from numbers import Integral
 from typing import TYPE_CHECKING, Literal
 
 import torch
@@ -63,8 +64,9 @@ class Outgoing(Policy):
     sends_updates: bool = False
 
     def start(self, federation: Federation) -> None:
-        """Senders must be clients; who adds a `start` of its own calls this one, too."""
+        """Senders must be clients, sizes whole numbers; who adds a `start` of its own calls this one, too."""
         self._senders(federation)
+        self._size(federation)
         if self.sends_updates and not federation.num_servers:
             federation.remark(
                 f"{type(self).__name__} saves no bytes without a server: neighbours do not know the models that "
@@ -92,18 +94,50 @@ class Outgoing(Policy):
         raise NotImplementedError(f"{type(self).__name__} must implement send(updates, senders)")
 
     def bytes_of(self, width: int) -> int | None:
-        """Bytes of a message of `width` shared columns; None: as before. Of several policies the last one counts."""
+        """Bytes of a message of `width` shared columns, a whole number; None: as before.
+
+        Of several policies the last one that gives a number counts. The protocol reads it in each round, after all
+        `on_outgoing`, also where a policy has one of its own.
+        """
         return None
 
     def on_outgoing(self, round: Round) -> None:
         """Send the updates of those that are up and have trained, or may be looked at."""
-        federation, m = round.federation, round.num_clients
-        may_send = round.participants | (round.active & (round.candidates.heard > 0))[:m]
-        who = torch.nonzero(self._senders(federation) & may_send).squeeze(1)
-        send_updates(round, who, self.send, type(self).__name__, tuple(self.row_sets))
+        send_updates(round, self.senders(round), self.send, type(self).__name__, tuple(self.row_sets))
+
+    def senders(self, round: Round) -> Tensor:
+        """Whose messages it changes in a round: of `who`, those that are up and have trained, or may be looked at.
+
+        Args:
+            round: after its training.
+
+        Returns:
+            Ids of clients, long [k].
+        """
+        may_send = round.participants | (round.active & (round.candidates.heard > 0))[: round.num_clients]
+        return torch.nonzero(self._senders(round.federation) & may_send).squeeze(1)
+
+    def size_messages(self, round: Round) -> None:
+        """Tell the ledger what `bytes_of` says of the senders' messages.
+
+        Args:
+            round: after all policies' `on_outgoing`.
+
+        Raises:
+            UserError: that is no number of bytes.
+        """
+        size = self._size(round.federation)
+        if size is not None and (round.federation.num_servers or not self.sends_updates):
+            round.ledger.resize(self.senders(round), size)
+
+    def _size(self, federation: Federation) -> int | None:
         size = self.bytes_of(len(federation.layout.shared))
-        if size is not None and (federation.num_servers or not self.sends_updates):
-            round.ledger.resize(who, size)
+        if size is None or (isinstance(size, Integral) and size >= 0):
+            return size
+        raise UserError(
+            f"outgoing {type(self).__name__}: bytes_of() returns {size!r}; it must be a whole number of bytes, or None "
+            "for a whole model"
+        )
 
     def _senders(self, federation: Federation) -> Tensor:
         who, m = self.who(federation), federation.num_clients

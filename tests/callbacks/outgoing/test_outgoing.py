@@ -178,6 +178,32 @@ def test_neighbours_who_do_not_know_the_start_get_whole_models(federation):
     assert bytes_of(federation([Short])) == CLIENTS * 4 * 18
 
 
+class Quarter(cb.Outgoing):
+    """Writes what is sent itself, in a hook of its own that knows nothing of bytes."""
+
+    def on_outgoing(self, round):
+        who = torch.arange(round.num_clients)
+        sent = round.bank.change_sent(who)
+        sent[: round.num_clients] = sent[: round.num_clients].round(decimals=2)
+
+    def bytes_of(self, width):
+        return width
+
+
+def test_bytes_are_those_of_bytes_of_whatever_hook_sends_the_message(federation):
+    assert bytes_of(federation([Quarter])) == CLIENTS * 4 * 18
+    assert bytes_of(federation([Quarter], topology="server")) == CLIENTS * (4 * 18 + 18)
+    assert bytes_of(federation([Quarter, TOP], topology="server")) == CLIENTS * (4 * 18 + 8 * 5)
+    assert bytes_of(federation([TOP, Quarter], topology="server")) == CLIENTS * (4 * 18 + 18)
+
+
+@pytest.mark.parametrize("size", [4.5, -1, "few"])
+def test_bytes_that_are_no_number_of_bytes_are_refused_before_the_training(federation, size):
+    wrong = type("Mine", (cb.Outgoing,), {"bytes_of": lambda self, width: size})
+    with pytest.raises(UserError, match=r"outgoing Mine: bytes_of\(\) returns .* whole number of bytes"):
+        federation([wrong])
+
+
 def test_bytes_of_links_add_up_to_those_of_the_round(federation):
     run = federation([TOP], topology="server").go()
     ledger = run.rounds[0].record.ledger
