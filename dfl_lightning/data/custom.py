@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from typing import Any
 
@@ -23,7 +24,8 @@ _MOST_GAPS = 1000  # class numbers that do not occur, beside ten for each that d
 class FromDataset(FederatedData):
     """A map-style data set of (tensor, class) pairs, from Python as an object or from YAML by its import path.
 
-    All items are read once. Float tensors are used as they are, uint8 tensors are scaled by 1/255.
+    All items are read once. Float tensors are used as they are. uint8 tensors with two dimensions or more are images,
+    whose pixels are scaled by 1/255; those with fewer (tokens, columns of a table) keep their numbers, 0 to 255.
 
     Args:
         dataset: has a length and gives (tensor, class) pairs; all tensors of one shape and type.
@@ -33,6 +35,7 @@ class FromDataset(FederatedData):
         num_classes: number of classes; null means the largest class + 1.
         num_clients: number of clients; null means the number of parts, or 20 without parts.
         partition: how the images are divided; null means `parts`, or IID without parts.
+        scale: what the tensors are multiplied with; null means 1/255 for uint8 images, and 1 for everything else.
         **kwargs: everything else of `FederatedData`.
 
     Examples:
@@ -51,8 +54,11 @@ class FromDataset(FederatedData):
         num_classes: int | None = None,
         num_clients: int | None = None,
         partition: Partition | None = None,
+        scale: float | None = None,
         **kwargs: Any,
     ) -> None:
+        if scale is not None and not 0 < scale < math.inf:
+            raise UserError(f"data.scale={scale}; it is a number above 0, or null")
         if parts is not None:
             if kwargs.get("split") is not None:
                 raise UserError("data: parts and split both say who has which image; give one of them")
@@ -69,6 +75,7 @@ class FromDataset(FederatedData):
         self.dataset = dataset
         self.test_dataset = test_dataset
         self.num_classes = num_classes
+        self.scale = scale
 
     def load(self) -> Source:
         """Read every item once."""
@@ -90,8 +97,15 @@ class FromDataset(FederatedData):
         num_classes = self.num_classes
         if num_classes is None:
             num_classes = _count_classes(labels if test_labels is None else torch.cat([labels, test_labels]), name)
-        scale = 1 / 255 if images.dtype == torch.uint8 else 1.0
+        scale = self.scale
+        if scale is None:
+            scale = 1 / 255 if images.dtype == torch.uint8 and images.ndim > 2 else 1.0
         return Source(name, images, labels, num_classes, test_images, test_labels, scale)
+
+    @property
+    def guesses_scale(self) -> bool:
+        """Whether it is only the shape of uint8 tensors that tells pixels from other numbers; after `setup`."""
+        return self.scale is None and self.source.images.dtype == torch.uint8
 
 
 def _count_classes(labels: Tensor, name: str) -> int:

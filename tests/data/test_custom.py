@@ -1,3 +1,5 @@
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -52,6 +54,35 @@ def test_bytes_are_scaled_and_floats_are_kept():
     floats = FromDataset(TensorDataset(torch.full((4, 2), 6.0), torch.zeros(4, dtype=torch.int64)), num_clients=2)
     floats.setup()
     assert floats.clients.batch(torch.tensor([0]))[0].tolist() == [[6.0, 6.0]]
+
+
+def of_bytes(shape, **options):
+    items = torch.arange(8 * math.prod(shape)).remainder(256).to(torch.uint8).view(8, *shape)
+    data = FromDataset(TensorDataset(items, torch.arange(8) % 2), num_clients=2, **options)
+    data.setup()
+    return items, data.clients.batch(torch.arange(8))[0]
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (40,)])
+def test_bytes_that_are_no_images_stay_whole_numbers(shape):
+    items, inputs = of_bytes(shape)
+    assert torch.equal(inputs.long(), items.long())
+
+
+@pytest.mark.parametrize("shape", [(5, 8), (1, 5, 8), (2, 3, 5, 8)])
+def test_bytes_of_images_are_scaled_whatever_dimensions_come_before_height_and_width(shape):
+    items, inputs = of_bytes(shape)
+    torch.testing.assert_close(inputs, items / 255)
+
+
+def test_a_scale_that_is_given_replaces_both_guesses():
+    for shape in ((40,), (1, 5, 8)):
+        for scale in (1, 1 / 255, 0.5):
+            items, inputs = of_bytes(shape, scale=scale)
+            torch.testing.assert_close(inputs, items.float() * scale)
+    for wrong in (0, -1.0, math.inf, math.nan):
+        with pytest.raises(UserError, match=r"data.scale=.*; it is a number above 0, or null"):
+            of_bytes((40,), scale=wrong)
 
 
 def test_a_test_data_set_is_the_official_test_set():
