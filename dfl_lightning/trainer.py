@@ -164,6 +164,7 @@ class DFLTrainer(Trainer):
         if checkpoint_every < 1:
             raise UserError(f"trainer.checkpoint_every={checkpoint_every}; it is a number of rounds, 1 or more")
         self.remarks: list[str] = []  # what the banner should mention
+        self.replaced_monitors: list[str] = []  # default ones in whose place a command names others
         self.phase_seconds: dict[str, float] = {}
         self.fork = False
         self.resumed_from: str | Path | None = None

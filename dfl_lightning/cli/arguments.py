@@ -28,7 +28,7 @@ from dfl_lightning.cli.registry import (
 from dfl_lightning.engines.factory import ENGINES
 from dfl_lightning.engines.optimizers import DEFAULT_OPTIMIZER
 from dfl_lightning.module import DFLModule
-from dfl_lightning.trainer import DFLTrainer
+from dfl_lightning.trainer import DFLTrainer, default_monitors
 from dfl_lightning.utils.errors import UserError, nearest
 from dfl_lightning.utils.shipped_files import find
 from dfl_lightning.utils.yaml_files import CLASS_FOLDERS, DoubledKeyError, parse, read_config
@@ -57,6 +57,9 @@ DEFAULTS: dict[str, tuple[str, dict[str, Any]]] = {
     "model.optimizer": ("SGD", DEFAULT_OPTIMIZER.keywords),
 }
 """What a group is where nobody names a class: a class, and options for it that are not its own defaults."""
+
+DEFAULT_LISTS: dict[str, list[str]] = {"monitors": [type(monitor).__name__ for monitor in default_monitors()]}
+"""The classes that a group holds where nobody names any, and to which `--GROUP+=` adds."""
 
 _PRINTED = ("skip_default", "skip_unset")
 _FLAGS = ("print_config", "help_all", "explain", "report", "list", "help", "version")
@@ -268,7 +271,19 @@ class Settings:
         """A list with something more in it."""
         if where in SECTIONS or (where in CLASSES and where not in MANY):
             raise UserError(f"--{where}+ takes one thing and adds to no list; write --{where}")
-        return [*_as_list(value_of(old)), *_as_list(self._merged(where, None, value_of(word)))]
+        held, added = _as_list(value_of(old)), _as_list(self._merged(where, None, value_of(word)))
+        if where in DEFAULT_LISTS:
+            if value_of(old) is None:  # nobody has named any yet
+                held = _default_list(where)
+            added = [choice for choice in added if choice not in held]
+        return [*held, *added]
+
+    @property
+    def replaced_monitors(self) -> list[str]:
+        """The default monitors, where others are named in their place."""
+        chosen = _as_list(self._said.get("monitors"))
+        known = any(choice in chosen for choice in _default_list("monitors"))
+        return [] if known or not chosen else DEFAULT_LISTS["monitors"]
 
     def _section(self, section: str, old: Any, new: Any) -> dict[str, Any]:
         options, new = SECTIONS[section], {new.name: new.value} if isinstance(new, Below) else self._meant(new)
@@ -350,6 +365,10 @@ class Settings:
 
 def _as_list(value: Any) -> list[Any]:
     return [] if value is None else list(value) if isinstance(value, list | tuple) else [value]
+
+
+def _default_list(group: str) -> list[Any]:
+    return [Choice(public_path(class_of(group, name))) for name in DEFAULT_LISTS[group]]
 
 
 def _written(where: str, value: Any) -> Any:

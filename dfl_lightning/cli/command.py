@@ -227,6 +227,7 @@ class DFLCLI(LightningCLI):
         if self._settings.dropped:
             dropped = ", ".join(dict.fromkeys(self._settings.dropped))
             self.trainer.remarks.append(f"options of the config that the swapped classes do not have: {dropped}")
+        self.trainer.replaced_monitors = self._settings.replaced_monitors
 
     def _instantiate_trainer(self, config: dict[str, Any], callbacks: list[Any]) -> DFLTrainer:
         monitors = self._listed("monitors")

@@ -56,6 +56,7 @@ class RunTrainer(Protocol):
     config: dict[str, Any] | None
     phase_seconds: dict[str, float]
     remarks: list[str]
+    replaced_monitors: list[str]
     fork: bool
     resumed_from: str | Path | None
     run_name: str

@@ -102,20 +102,47 @@ def test_a_class_that_replaces_another_keeps_what_was_said_and_takes(argv, said)
 @pytest.mark.parametrize(
     ("argv", "key", "value"),
     [
-        (["--monitors+=Fairness", "--monitors+=GraphSparsity"], "monitors", ["Fairness", "GraphSparsity"]),
+        (
+            *(["--monitors+=Fairness", "--monitors+=GraphSparsity"], "monitors"),
+            ["NeighbourAccuracy", "FriendAccuracy", "Fairness", "GraphSparsity"],
+        ),
+        (["--monitors+=FriendAccuracy"], "monitors", ["NeighbourAccuracy", "FriendAccuracy"]),
+        (
+            ["--monitors", "null", "--monitors+=Fairness"],
+            "monitors",
+            ["NeighbourAccuracy", "FriendAccuracy", "Fairness"],
+        ),
+        (["--monitors", "[]", "--monitors+=Fairness"], "monitors", ["Fairness"]),
+        (
+            ["--monitors+=Fairness", "--monitors", "GraphSparsity", "--monitors+=GraphSparsity"],
+            "monitors",
+            "GraphSparsity",
+        ),
         (["--monitors", "Fairness", "--monitors+=[GraphSparsity, LinkMessages]"], "monitors", None),
         (["--class_folders+=a", "--class_folders+=b"], "class_folders", ["a", "b"]),
     ],
 )
 def test_lists_get_longer(argv, key, value):
-    own = [f"dfl_lightning.callbacks.{name}" for name in value or ("Fairness", "GraphSparsity", "LinkMessages")]
+    names = [value] if isinstance(value, str) else value or ("Fairness", "GraphSparsity", "LinkMessages")
+    own = [f"dfl_lightning.callbacks.{name}" for name in names]
     assert config_of(*argv)[key] == (own if key == "monitors" else value)
+
+
+def test_default_monitors_that_a_command_replaces_are_named_and_those_that_it_knows_of_are_not():
+    def replaced(*argv):
+        return Settings(with_configs(split(argv))).replaced_monitors
+
+    defaults = ["NeighbourAccuracy", "FriendAccuracy"]
+    assert replaced("--monitors", "Fairness") == replaced("--monitors", "[Fairness, LinkMessages]") == defaults
+    assert replaced("--monitors", "Fairness", "--monitors+=GraphSparsity") == defaults
+    for argv in ([], ["--monitors+=Fairness"], ["--monitors", "[]"], ["--monitors", "FriendAccuracy"]):
+        assert replaced(*argv) == []
 
 
 def test_an_option_is_of_the_last_class_of_a_list_and_a_list_begins_with_its_default():
     config = config_of("--monitors+=Fairness", "--monitors+=SimulatedTime", "--monitors.speed", "200")
     time = {"class_path": "dfl_lightning.callbacks.SimulatedTime", "init_args": {"speed": "200"}}
-    assert config["monitors"] == ["dfl_lightning.callbacks.Fairness", time]
+    assert config["monitors"][2:] == ["dfl_lightning.callbacks.Fairness", time]
     network = config_of("--model.network", "MLP", "--model.network.hidden+=7")["model"]["network"]
     assert network["init_args"]["hidden"] == [200, 200, 7]
 

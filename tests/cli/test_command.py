@@ -306,6 +306,17 @@ def test_options_that_a_swap_drops_are_named_before_the_run(dfl):
     )
 
 
+def test_default_monitors_that_others_replace_are_named_before_the_run_where_they_would_measure_something(dfl):
+    note = (
+        "note: the monitors NeighbourAccuracy and FriendAccuracy, which are on by default, are replaced; "
+        "--monitors+=NAME adds one to them"
+    )
+    assert note in dfl("--config afind --monitors Fairness --explain").out.splitlines()
+    for words in ("--monitors+=Fairness", "--monitors []", "--monitors Fairness --data.partition IID"):
+        done = dfl(f"--config afind {words} --explain")
+        assert (done.code, "monitors" in done.out) == (0, False), done.err
+
+
 def test_a_threshold_that_nobody_reads_is_switched_off_and_named(dfl):
     done = dfl("--config afind --selection Gossip")
     assert (
@@ -334,6 +345,7 @@ def test_stock_callbacks_and_loggers_work_under_trainer(dfl, here):
         ("--config afind --monitors []", set()),
         ("--config afind --monitors NeighbourAccuracy", {"neighbour_precision", "neighbour_recall"}),
         ("--config afind --monitors [FriendAccuracy]", set()),
+        ("--config afind --monitors+=Fairness", {"neighbour_precision", "neighbour_recall"}),
         ("--config fdms --data.num_clients 10", {"friend_accuracy"}),
         ("--config fdms --data.num_clients 10 --monitors+=FriendAccuracy", {"friend_accuracy"}),
         ("--config fdms --data.num_clients 10 --monitors [NeighbourAccuracy]", set()),
