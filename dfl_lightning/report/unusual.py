@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from torch import nn
+
 from dfl_lightning.callbacks import Selection, Threshold
+from dfl_lightning.data import FromDataset
+from dfl_lightning.report.frozen_parameters import frozen_remark
 from dfl_lightning.round.hosts import RunModule, RunTrainer
 
 _FEW_NODES = 2000
@@ -12,7 +16,7 @@ _FEW_NODES = 2000
 
 
 def unusual_settings(trainer: RunTrainer, module: RunModule) -> Iterator[str]:
-    """Notes on settings that are probably mistakes: no training, no evaluation, more neighbours than there are.
+    """Notes on settings that are probably mistakes, such as no training, or more neighbours than there are.
 
     Args:
         trainer: of the run.
@@ -31,6 +35,16 @@ def unusual_settings(trainer: RunTrainer, module: RunModule) -> Iterator[str]:
     selection = module.federation.policy(Selection)
     if selection is not None:
         yield from _too_many_neighbours(trainer, module, selection)
+    frozen = frozen_remark(module.federation.layout)
+    if frozen is not None:
+        yield frozen
+    if isinstance(trainer.datamodule, FromDataset):
+        yield from _pixels_or_numbers(trainer.datamodule, module)
+    if trainer.replaced_monitors and module.federation.clusters is not None:
+        yield (
+            f"the monitors {' and '.join(trainer.replaced_monitors)}, which are on by default, are replaced; "
+            "--monitors+=NAME adds one to them"
+        )
 
 
 def _too_many_neighbours(trainer: RunTrainer, module: RunModule, selection: Selection) -> Iterator[str]:
@@ -57,3 +71,21 @@ def _most_heard(module: RunModule) -> int:
     if topology.changes or topology.num_nodes > _FEW_NODES:
         return module.federation.num_clients - 1
     return int(topology.reachable(0).count.max())
+
+
+def _pixels_or_numbers(data: FromDataset, module: RunModule) -> Iterator[str]:
+    """Whether bytes are pixels is guessed from their shape; both guesses can be wrong."""
+    if not data.guesses_scale:
+        return
+    shape = list(module.federation.data.input_shape)
+    embeds = any(isinstance(layer, nn.Embedding | nn.EmbeddingBag) for layer in module.federation.network.modules())
+    if len(shape) < 2 and not embeds:
+        yield (
+            f"uint8 data of shape {shape} are no images, and used as the numbers 0 to 255; if they are pixels, "
+            "--data.scale 0.00392157 brings them to [0, 1]; otherwise --data.scale 1 ends this note"
+        )
+    elif len(shape) == 2 and embeds:
+        yield (
+            f"uint8 data of shape {shape} count as images and are scaled by 1/255, but the network has an Embedding; "
+            "--data.scale 1 keeps whole numbers"
+        )

@@ -1,10 +1,23 @@
 """Settings that can hardly have been meant are named in the banner; those of every day are not."""
 
+import re
+import shlex
+from fnmatch import fnmatchcase
+
 import networkx as nx
 import pytest
+import torch
+from torch import nn
+from torch.utils.data import TensorDataset
 
+from dfl_lightning import DFLModule, DFLTrainer
 from dfl_lightning import callbacks as cb
+from dfl_lightning.bank.layout import Layout
+from dfl_lightning.cli.arguments import value_of
+from dfl_lightning.data import FromDataset
+from dfl_lightning.models import MLP
 from dfl_lightning.report.banner import notes
+from dfl_lightning.report.frozen_parameters import frozen_remark, shared_without
 
 
 @pytest.fixture
@@ -67,3 +80,113 @@ def test_nothing_trained_and_nothing_evaluated(said):
     assert said(check_val_every_n_epoch=6) == []
     assert said(check_val_every_n_epoch=7, limit_val_batches=0) == []
     assert said(rounds=-1, check_val_every_n_epoch=7) == []
+
+
+# --- pixels or other numbers ------------------------------------------------------------------------------------------
+class Tokens(nn.Module):
+    """A mean of embeddings, and a linear layer."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed, self.head = nn.Embedding(256, 4), nn.Linear(4, 2)
+
+    def forward(self, x):
+        return self.head(self.embed(x.long()).flatten(1, -2).mean(1))
+
+
+class Pixels(nn.Module):
+    """A linear layer."""
+
+    def __init__(self):
+        super().__init__()
+        self.head = nn.Linear(12, 2)
+
+    def forward(self, x):
+        return self.head(x.flatten(1))
+
+
+def notes_on(network, shape, dtype=torch.uint8, **options):
+    items = torch.arange(8 * 12).view(8, *shape).to(dtype)
+    trainer = DFLTrainer(max_rounds=1, accelerator="cpu", callbacks=[cb.Gossip(k=1)])
+    data = FromDataset(TensorDataset(items, torch.arange(8) % 2), num_clients=2, **options)
+    trainer.prepare(DFLModule(network), data)
+    return [note for note in notes(trainer, trainer.lightning_module) if "uint8" in note]
+
+
+def test_bytes_of_which_only_the_shape_says_whether_they_are_pixels_are_mentioned_where_the_guess_may_be_wrong():
+    (row,) = notes_on(Pixels(), (12,))
+    assert row.startswith(
+        "uint8 data of shape [12] are no images, and used as the numbers 0 to 255; if they are pixels"
+    )
+    (table,) = notes_on(Tokens(), (3, 4))
+    assert table == (
+        "uint8 data of shape [3, 4] count as images and are scaled by 1/255, but the network has an Embedding; "
+        "--data.scale 1 keeps whole numbers"
+    )
+    assert "--data.scale 0.00392157 brings them to [0, 1]" in row
+    for network, shape in ((Tokens(), (12,)), (Pixels(), (3, 4)), (Pixels(), (1, 3, 4)), (Tokens(), (1, 3, 4))):
+        assert notes_on(network, shape) == []
+    for network, shape in ((Pixels(), (12,)), (Tokens(), (3, 4))):
+        assert notes_on(network, shape, scale=1) == []
+        assert notes_on(network, shape, dtype=torch.float32) == []
+
+
+# --- frozen parameters ------------------------------------------------------------------------------------------------
+class Frozen(nn.Module):
+    """A body of linear layers and batch norms, of which some parameters are frozen, and a head."""
+
+    def __init__(self, frozen, tail=False):
+        super().__init__()
+        layers = [nn.Linear(64, 10), nn.BatchNorm1d(10), nn.Linear(10, 10), nn.BatchNorm1d(10)]
+        self.body, self.head, self.scale = nn.Sequential(*layers), nn.Linear(10, 10), nn.Parameter(torch.ones(1))
+        for name, parameter in self.named_parameters():
+            parameter.requires_grad_(not re.search(frozen, name))
+
+    def forward(self, x):
+        return self.head(self.body(x.flatten(1))) * self.scale
+
+
+@pytest.mark.parametrize("frozen", ["^body", "weight$", r"^body\.0", "bias|scale", r"^body\.\d\.weight", "^head"])
+@pytest.mark.parametrize("shared", ["*", "body.*"])
+def test_patterns_of_the_remark_share_what_is_trained_and_running_statistics_and_nothing_frozen(frozen, shared):
+    network = Frozen(frozen)
+    if shared != "*" and frozen == "^body":
+        return
+    layout = Layout(network, [shared])
+    remark = frozen_remark(layout)
+    sent = {entry.name for entry in layout.entries if layout.is_shared(entry)}
+    still = {name for name, parameter in network.named_parameters() if not parameter.requires_grad} & sent
+    if not still:
+        assert remark is None
+        return
+    numbers = sum(parameter.numel() for name, parameter in network.named_parameters() if name in still)
+    assert remark.startswith(f"{numbers:,} of the {layout.num_parameters:,} parameters are frozen")
+    words = shlex.split(remark[remark.index("--model.shared") :].removesuffix(" sends the others only"))
+    patterns = value_of(words[1])
+    after = Layout(network, patterns)
+    assert {entry.name for entry in after.entries if after.is_shared(entry)} == sent - still
+    assert frozen_remark(after) is None
+    assert len(patterns) <= 5
+
+
+def test_patterns_are_few_where_layers_are_many():
+    names = [f"body.{n}.{part}" for n in range(30) for part in ("weight", "bias", "running_mean", "running_var")]
+    excluded = [name for name in names if name.endswith(("weight", "bias"))]
+    found = shared_without([*names, "head.weight", "head.bias"], excluded)
+    assert sorted(found) == ["*.running_mean", "*.running_var", "head.*"]
+    assert not any(fnmatchcase(name, pattern) for name in excluded for pattern in found)
+
+
+def test_frozen_parameters_are_mentioned_with_their_bytes_and_the_remedy(said):
+    network = MLP(hidden=[8])
+    run_notes = said(cb.Gossip(k=2), cb.Uniform(), module={"network": network})
+    assert run_notes == []
+    frozen = MLP(hidden=[8], input_shape=(1, 8, 8), num_classes=10)
+    for parameter in frozen.features.parameters():
+        parameter.requires_grad_(False)
+    assert said(cb.Gossip(k=2), cb.Uniform(), module={"network": frozen}) == [
+        "520 of the 610 parameters are frozen (requires_grad=False), but every client stores and sends them: 2.1 kB of "
+        "the 2.4 kB of each message; --model.shared '[\"head.*\"]' sends the others only"
+    ]
+    module = {"network": frozen, "shared": ["head.*"]}
+    assert said(cb.Gossip(k=2), cb.Uniform(), module=module) == []
