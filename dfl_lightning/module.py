@@ -19,8 +19,8 @@ from torchmetrics import Metric
 from dfl_lightning.bank import card
 from dfl_lightning.bank.bank import Bank
 from dfl_lightning.bank.layout import Layout
-from dfl_lightning.bank.references import References, Term
-from dfl_lightning.callbacks.base import Outgoing, Selection
+from dfl_lightning.bank.references import References, Term, Weights
+from dfl_lightning.callbacks.base import Outgoing, Prediction, Selection
 from dfl_lightning.checkpoints.compatibility import check_fingerprint, check_rounds, fingerprint
 from dfl_lightning.checkpoints.history import settings_text, taken_up
 from dfl_lightning.data import ClientData
@@ -30,7 +30,9 @@ from dfl_lightning.engines.engine import Engine
 from dfl_lightning.engines.factory import make_engine
 from dfl_lightning.engines.jobs import Training
 from dfl_lightning.engines.optimizers import DEFAULT_OPTIMIZER, ClientOptimizer, Hyperparameters, name_of
+from dfl_lightning.engines.predicting import predict
 from dfl_lightning.engines.schedule import Schedule
+from dfl_lightning.engines.stacked.loss import is_plain_cross_entropy
 from dfl_lightning.models import Network
 from dfl_lightning.models.fitting import fit_to_data
 from dfl_lightning.models.init import fresh_parameters, load_parameters
@@ -39,6 +41,7 @@ from dfl_lightning.round.callback import draws_by_name_only
 from dfl_lightning.round.federation import Federation, LocalTraining, agreeing_clusters
 from dfl_lightning.topology import Topology, load_topology
 from dfl_lightning.utils.errors import UserError
+from dfl_lightning.utils.global_generators import name_of as name_of_object
 from dfl_lightning.utils.global_generators import no_global_draws
 
 if TYPE_CHECKING:
@@ -198,6 +201,7 @@ class DFLModule(LightningModule):
         trainer.datamodule.check_range(self._dtype_of_rows())
         topology = load_topology(trainer.topology, data.num_clients, seed)
         policies = trainer.settle_policies()
+        self._refuse_other_losses()
         if topology.num_servers > 1 and not getattr(trainer.policy(Selection), "assigns_servers", True):
             raise UserError(
                 "several servers need a selection that assigns clients to them; "
@@ -246,6 +250,7 @@ class DFLModule(LightningModule):
         with self.bank.ranks.together():
             self._refuse_broken_start(self.bank.rows("models"))
         self.engine.settle(self.bank.ranks)
+        self._try_prediction()
 
     def _make_bank(self) -> None:
         count = self.dfl_trainer.world_size
@@ -306,6 +311,7 @@ class DFLModule(LightningModule):
             cohorts=trainer.cohorts,
             room=self._room(),
             scheduled=self.scheduled,
+            prediction=self.federation.policy(Prediction),
         )
         former = None if self.bank is None else self.engine
         self.engine = make_engine(trainer.engine, config, self.layout, self.data)
@@ -359,18 +365,23 @@ class DFLModule(LightningModule):
     def evaluate(self) -> dict[str, Tensor]:
         """The reported models of the present boundary on validation and test data, fine-tuned where asked.
 
+        Clients predict as a `Prediction` policy says, if there is one.
+
         Returns:
             Arrays over clients, float64 [m]: `val_loss`, `val_acc`, `test_loss`, `test_acc` and the chosen metrics
             (splits without data are missing); `global_test_*` [1] where a single server has the model of all.
         """
         bank, data = self.bank, self.data
         references = self.judged()
+        splits = [split for split in ("val", "test") if int(data.sizes(split).sum())]
+        if self.federation.policy(Prediction) is None:
+            found = {split: self.engine.evaluate(references, split) for split in splits}
+        else:
+            found = predict(self.engine, *self._members(references), splits)[1]
         results: dict[str, Tensor] = {}
-        for split in ("val", "test"):
-            if int(data.sizes(split).sum()):
-                scores = self.engine.evaluate(references, split)
-                results |= {f"{split}_loss": scores.losses}
-                results |= {f"{split}_{name}": values for name, values in scores.metrics.items()}
+        for split, scores in found.items():
+            results |= {f"{split}_loss": scores.losses}
+            results |= {f"{split}_{name}": values for name, values in scores.metrics.items()}
         bank.abandon()
         if self.topology.num_servers == 1 and not self.layout.has_personal_parameters and data.global_test is not None:
             server = torch.tensor([self.num_clients])
@@ -391,6 +402,62 @@ class DFLModule(LightningModule):
         if not result.finite.all():
             self._judge_without_finetuning(references.take(torch.nonzero(~result.finite).squeeze(1)))
         return References.rows("trained", references.owners)
+
+    def _members(self, judged: References) -> tuple[References, Tensor]:
+        """The models that clients predict with, each client's one after the other, and their weights.
+
+        Args:
+            judged: the clients' own models, in their order.
+
+        Raises:
+            UserError: a prediction leaves a client out, or mixes clients' models under a server.
+        """
+        prediction, m = self.federation.policy(Prediction), self.num_clients
+        assert prediction is not None
+        self._restore_policies(self.bank.boundary.callbacks)
+        with draws_by_name_only(self.bank.boundary.round, prediction, "members"):
+            found = prediction.members(self.federation)
+        if found is None:
+            return judged, torch.ones(m, dtype=torch.float64)
+        links, shares = found
+        if len(shares) != len(links):
+            what, remedy = f"{len(shares)} weights for {len(links)} links", "there must be one for each"
+        elif self.topology.num_servers:
+            what, remedy = "clients under a server, whose models are not trained", "set supports_servers = False"
+        elif not bool(((links.sum(shares.double()) - 1).abs() < 1e-6).all()):
+            what, remedy = "weights that do not sum to 1 for each client", "a client's own model has a link to itself"
+        else:
+            used = links.keep(shares != 0)
+            return self._of_members(judged, used), shares[shares != 0].double()
+        raise UserError(f"prediction {type(prediction).__name__} returns as members {what}; {remedy}")
+
+    def _of_members(self, judged: References, links: Links) -> References:
+        """The senders' models with the receivers' personal columns; oneself as judged, after a fine-tuning."""
+        receivers, senders, rows = links.receivers, links.senders, self.reported_rows
+        if not self.finetune_epochs:
+            return References.rows(rows, senders, receivers)
+        own, nodes = receivers == senders, self.topology.num_nodes
+        terms = (
+            Term(rows, Weights.of_rows(senders.where(~own, -1), nodes)),
+            Term("trained", Weights.of_rows(senders.where(own, -1), nodes)),
+        )
+        return References(terms, receivers, judged.personal)
+
+    def _try_prediction(self) -> None:
+        """Let one client predict by its first model: a policy that fails should fail before anything is trained."""
+        prediction, data = self.federation.policy(Prediction), self.data
+        splits = [split for split in ("val", "test") if int(data.sizes(split).sum())]
+        if prediction is None or not splits:
+            return
+        asked = data.sizes(splits[-1]) * (1 + data.sizes("train").clamp(max=1))  # rather one that remembers something
+        client = asked.argmax()[None]
+        self._members(References.rows(self.reported_rows, torch.arange(self.num_clients)))
+        predict(
+            self.engine,
+            References.rows(self.reported_rows, self.federation.server_of(client), client),
+            torch.ones(1, dtype=torch.float64),
+            [split for split in splits if int(data.sizes(split)[client])],
+        )
 
     def validation_step(self, batch: Any, batch_idx: int) -> None:
         """Evaluate, keep the arrays at the boundary, log the means."""
@@ -469,6 +536,7 @@ class DFLModule(LightningModule):
         check_rounds(trainer, done)
         self._loaded_metrics = dict(about["metrics"])
         self.engine.take_up(about.get("engine", {}))
+        self._restore_policies(checkpoint.get("callbacks", {}))
         if trainer.state.fn == TrainerFn.FITTING and trainer.resumed_from is not None:
             self.history = taken_up(about, self._about(), trainer.resumed_from, done, trainer.fork)
         checkpoint["optimizer_states"], checkpoint["lr_schedulers"] = [], []  # the schedule is this run's own
@@ -494,6 +562,25 @@ class DFLModule(LightningModule):
         return super()._apply(fn, recurse)
 
     # --- details ------------------------------------------------------------------------------------------------
+    def _refuse_other_losses(self) -> None:
+        """A prediction gives probabilities, of which the plain cross-entropy alone is the loss."""
+        prediction, loss = self.dfl_trainer.policy(Prediction), self.loss
+        if prediction is None or is_plain_cross_entropy(loss) or loss is torch.nn.functional.cross_entropy:
+            return
+        raise UserError(
+            f"prediction {type(prediction).__name__} gives probabilities, whose loss is the plain cross-entropy, and "
+            f"model.loss is {name_of_object(loss)}; use --model.loss CrossEntropyLoss without options, or "
+            "--prediction null"
+        )
+
+    def _restore_policies(self, states: dict[str, Any]) -> None:
+        """In an evaluation without a fit, what predictions depend on is as it was at the boundary."""
+        if self.dfl_trainer.state.fn == TrainerFn.FITTING:
+            return
+        for policy in self.federation.policies:
+            if policy.state_key in states:
+                policy.load_state_dict(copy.deepcopy(states[policy.state_key]))
+
     def _refuse_broken_start(self, models: Tensor) -> None:
         """Models that are not finite before training, which no client could ever fall back to."""
         different = models if self.init == "independent" else models[:1]

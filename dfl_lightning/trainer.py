@@ -262,6 +262,7 @@ class DFLTrainer(Trainer):
             (families.Threshold, 0),
             (families.Substitution, 0),
             (families.Aggregation, 1),
+            (families.Prediction, 0),
         ):
             found = [c for c in self.callbacks if isinstance(c, family)]  # type: ignore[attr-defined]
             key = family.__name__.lower()

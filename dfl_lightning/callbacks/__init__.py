@@ -2,6 +2,7 @@
 
 from dfl_lightning.callbacks.aggregation import (
     Boltzmann,
+    FedeRiCoStep,
     FromTopology,
     Median,
     Metropolis,
@@ -16,6 +17,7 @@ from dfl_lightning.callbacks.base import (
     Monitor,
     Outgoing,
     Policy,
+    Prediction,
     Selection,
     Substitution,
     Threshold,
@@ -31,6 +33,7 @@ from dfl_lightning.callbacks.monitors import (
     SubstitutionError,
 )
 from dfl_lightning.callbacks.outgoing import GaussianNoise, SignFlip, TopK
+from dfl_lightning.callbacks.prediction import KNN, Mixture
 from dfl_lightning.callbacks.selection import AFIND, DPFL, IFCA, PANM, PENS, FedeRiCo, Gossip
 from dfl_lightning.callbacks.substitution import FDMS, Stale
 from dfl_lightning.callbacks.threshold import AdaptiveThreshold
@@ -40,6 +43,7 @@ __all__ = [
     "DPFL",
     "FDMS",
     "IFCA",
+    "KNN",
     "PANM",
     "PENS",
     "AdaptiveThreshold",
@@ -50,6 +54,7 @@ __all__ = [
     "ExactCount",
     "Fairness",
     "FedeRiCo",
+    "FedeRiCoStep",
     "FriendAccuracy",
     "FromTopology",
     "GaussianNoise",
@@ -60,10 +65,12 @@ __all__ = [
     "Markov",
     "Median",
     "Metropolis",
+    "Mixture",
     "Monitor",
     "NeighbourAccuracy",
     "Outgoing",
     "Policy",
+    "Prediction",
     "SampleWeighted",
     "ScoreWeighted",
     "Selection",

@@ -11,7 +11,9 @@ import torch
 from torch import Tensor
 
 from dfl_lightning.bank.references import Weights
+from dfl_lightning.engines.prediction_rule import LabelledOutputs, Outputs
 from dfl_lightning.functional import above_threshold
+from dfl_lightning.links import Links
 from dfl_lightning.round.callback import RoundCallback
 from dfl_lightning.round.record import Round
 from dfl_lightning.round.senders import Senders, send_updates
@@ -169,11 +171,27 @@ class Selection(Policy):
 
     def limits(self, round: Round) -> Tensor:
         """How many neighbours each node may choose, long [n]: its `budget` in the topology, else `k`."""
-        limits = torch.full((round.num_nodes,), round.num_nodes if self.k == "all" else self.k)
-        budgets = round.federation.topology.budgets
+        return self.limits_in(round.federation)
+
+    def limits_in(self, federation: Federation) -> Tensor:
+        """The same outside of a round, long [n]."""
+        limits = torch.full((federation.num_nodes,), federation.num_nodes if self.k == "all" else self.k)
+        budgets = federation.topology.budgets
         if budgets is not None:
-            limits[: round.num_clients] = budgets
+            limits[: federation.num_clients] = budgets
         return limits
+
+    def collaborators(self, federation: Federation, round: int) -> tuple[Links, Tensor] | None:
+        """Whose models each client finds useful, for `Mixture`; None: the selection does not say.
+
+        Args:
+            federation: of the run.
+            round: the round whose links count, 0-based.
+
+        Returns:
+            Links of every client, itself among the senders, and weights, float64 [E], those of a client with the sum 1.
+        """
+        return None
 
     def assign(self, federation: Federation, owners: Tensor) -> Tensor:
         """The server, counted from 0, by whose model each client is evaluated, long [J]; default: the first.
@@ -208,9 +226,12 @@ class Aggregation(Policy):
 
     Attributes:
         include_self: whether a receiver's own trained model has a vote.
+        updates_senders: whether receivers train the senders' models, as they were before the round, and send updates
+            back, in the place of averaging trained models; then links must go both ways.
     """
 
     include_self: bool = True
+    updates_senders: bool = False
 
     def shares(self, federation: Federation) -> Tensor | None:
         """How much each node counts in every average, float64 [n]; None where that depends on who listens, or when."""
@@ -251,6 +272,47 @@ def mixed_terms(round: Round, weights: Tensor, where: Tensor) -> list[tuple[Weig
             own = Weights.of_rows(torch.nonzero(where).squeeze(1), n, moved)
             terms.append((own.keep(own.shares != 0), "models"))
     return terms
+
+
+class Prediction(Policy):
+    """How clients predict where they are evaluated and reported: probabilities of classes from models' outputs.
+
+    Without one, the scores of the client's model decide. It takes no part in rounds: what policies evaluate, another's
+    model on one's own data for example, is the network alone. The run's loss must be the plain cross-entropy; reported
+    are the mean negative log-likelihood of the probabilities, their accuracy, and `model.metrics` of them.
+
+    Attributes:
+        features: layers whose inputs `predict` wants, by name; `head` is the last linear layer of a forward pass.
+        memory: which of the client's own samples `predict` wants: `train`, `val`.
+    """
+
+    features: tuple[str, ...] = ()
+    memory: tuple[str, ...] = ()
+
+    def members(self, federation: Federation) -> tuple[Links, Tensor] | None:
+        """Models that clients predict with, by the present boundary; default None: each with its own.
+
+        Returns:
+            Links of every client to the clients whose models it uses, itself for example, and weights, float64 [E], of
+            each client with the sum 1: its probabilities are the weighted sum of what `predict` makes of each model.
+        """
+        return None
+
+    def predict(self, query: Outputs, memory: Mapping[str, LabelledOutputs]) -> Tensor:
+        """Probabilities by one model of a client, or by k models with equally many samples; default: the softmax.
+
+        Called by several threads at once, for any groups of clients: it writes nothing, and treats leading dimensions
+        as a batch.
+
+        Args:
+            query: what is to be classified: `scores` float64 [..., B, C], `features["head"]` [..., B, D].
+            memory: the same model's outputs on the client's own samples by split, with `labels` int64 [..., n]; n may
+                be 0.
+
+        Returns:
+            [..., B, C]; 0 or more, of each sample with the sum 1.
+        """
+        return query.scores.softmax(-1)
 
 
 class Monitor(RoundCallback):

@@ -96,8 +96,7 @@ def _comparable(config: dict[str, Any] | None) -> dict[str, Any]:
     """
     if config is None:
         return {}
-    found = {key: value for key, value in config.items() if key not in ("trainer", "monitors")}
-    return found if found.get("outgoing") is not None else {k: v for k, v in found.items() if k != "outgoing"}
+    return {k: v for k, v in config.items() if k not in ("trainer", "monitors") and v is not None}
 
 
 def _first_difference(name: str, theirs: Any, ours: Any) -> tuple[str, Any, Any]:

@@ -33,6 +33,7 @@ KEYS = {
     "substitution": Key("which model stands in for a client that is down", "callbacks.Substitution"),
     "aggregation": Key("how the chosen models are weighed", "callbacks.Aggregation"),
     "objective": Key("the local training rule", "objectives.Objective"),
+    "prediction": Key("how clients predict in evaluations, beyond a network's scores", "callbacks.Prediction"),
     "monitors": Key("what else is measured", "callbacks.Monitor"),
     "engine": Key("how clients are trained: auto, stacked (side by side) or loop"),
 }

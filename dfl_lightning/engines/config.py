@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from dfl_lightning.engines.local_work import LocalRule
+from dfl_lightning.engines.prediction_rule import PredictionRule
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,9 @@ class EngineConfig:
         cohorts: least number of cohorts; None: as many as are fast, on a GPU as few as its memory has room for.
         room: bytes of a GPU that are free beside rows and data, the least of all processes; None: not known.
         scheduled: options of the optimizer, beside `lr`, that change from round to round.
-        features: layers whose inputs the objective wants: its names -> names of the network's layers.
+        prediction: how clients predict in the run's own evaluations; None: by the network's scores.
+        features: layers whose inputs the objective or the prediction wants: their names -> names of the network's
+            layers.
     """
 
     network: nn.Module
@@ -55,7 +58,13 @@ class EngineConfig:
     cohorts: int | None = None
     room: int | None = None
     scheduled: tuple[str, ...] = ()
+    prediction: PredictionRule | None = None
     features: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def predicted_features(self) -> tuple[str, ...]:
+        """Layers whose inputs the prediction wants, by its names."""
+        return () if self.prediction is None else tuple(self.prediction.features)
 
     def arithmetic(self, device: torch.device) -> AbstractContextManager[Any]:
         """The context of forward passes and losses in the present thread."""

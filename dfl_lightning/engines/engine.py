@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any
@@ -26,11 +26,15 @@ from dfl_lightning.engines.draws import batches_of
 from dfl_lightning.engines.float32 import float32_arithmetic
 from dfl_lightning.engines.jobs import Evaluation, Progress, Targets, Trained, Training
 from dfl_lightning.engines.placing import parts_of, set_mode
+from dfl_lightning.engines.prediction_rule import LabelledOutputs
 from dfl_lightning.utils.global_generators import name_of, no_global_draws
 from dfl_lightning.utils.thread_pool import Workers, workers
 
 EVALUATION_BATCH = 1000
 """Samples in one call of a loss or a metric in an evaluation."""
+
+ANY_SAMPLE = torch.tensor([0])
+"""Stands for the samples of a client without any, where the shapes of a network's outputs are asked for."""
 
 COMPOSED_AT_ONCE = 32
 """Models put together from several rows that are tried in one go, on a CPU."""
@@ -281,6 +285,24 @@ class Engine(ABC):
             split: `train`, `val` or `test` of each reference's owner.
         """
 
+    @abstractmethod
+    def outputs(self, references: References, splits: Sequence[str], pool: Workers) -> list[dict[str, LabelledOutputs]]:
+        """What models make of their owners' samples, in the present thread; see `predicting.predict`.
+
+        Args:
+            references: J models of clients; all rows that they read are in this process.
+            splits: which samples: `train`, `val`, `test`.
+            pool: of threads; `pool.check` is called between batches.
+
+        Returns:
+            By split for each model, float64, with the features of `config.features`.
+        """
+
+    @property
+    def predicted_at_once(self) -> int:
+        """Models whose outputs are in memory at a time, unless a client has more of them."""
+        return 1
+
     @property
     def metrics(self) -> tuple[str, ...]:
         """Names of what an evaluation computes beside losses."""
@@ -382,6 +404,7 @@ class Engine(ABC):
             "model.loss": list(parts_of(config.loss)),
             "model.metrics": list(config.metrics.values()),
             "objective": [config.objective],
+            "prediction": [config.prediction],
             "augmentation": [self.data.augment],
         }
         names = [

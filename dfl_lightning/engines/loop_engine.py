@@ -7,7 +7,7 @@ engine is tested against.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 
@@ -20,11 +20,12 @@ from dfl_lightning.bank.references import References
 from dfl_lightning.data import ClientData
 from dfl_lightning.engines.config import EngineConfig
 from dfl_lightning.engines.dropout_layers import replace_dropout_layers
-from dfl_lightning.engines.engine import EVALUATION_BATCH, Engine, right_answers
+from dfl_lightning.engines.engine import ANY_SAMPLE, EVALUATION_BATCH, Engine, right_answers
 from dfl_lightning.engines.jobs import Evaluation, Targets, Trained, Training
 from dfl_lightning.engines.loop_training import LoopJob, LoopWork
 from dfl_lightning.engines.optimizers import ClientOptimizer
 from dfl_lightning.engines.placing import set_mode
+from dfl_lightning.engines.prediction_rule import LabelledOutputs
 from dfl_lightning.engines.trial import Trial, try_plain
 from dfl_lightning.utils.module_copies import copy_of
 from dfl_lightning.utils.thread_pool import Workers, workers
@@ -103,6 +104,19 @@ class LoopEngine(Engine):
         losses, *metrics = table
         return Evaluation(losses, dict(zip(self.metrics, metrics, strict=True)))
 
+    def outputs(self, references: References, splits: Sequence[str], pool: Workers) -> list[dict[str, LabelledOutputs]]:
+        """What each model makes of its owner's samples; see `Engine.outputs`."""
+        found = []
+        with self._scratch() as scratch:
+            for job, owner in enumerate(references.owners.tolist()):
+                row = self.bank.materialise(references.take(torch.tensor([job])))[0]
+                own = {}
+                for split in splits:
+                    pool.check()
+                    own[split] = scratch.outputs(row, self.samples(owner, split))
+                found.append(own)
+        return found
+
     @contextmanager
     def _scratch(self) -> Iterator[Scratch]:
         """A scratch network that no other thread uses."""
@@ -126,7 +140,8 @@ class Scratch:
         whole: evaluate all samples of a job in one batch, however many.
 
     Attributes:
-        features: inputs of the layers that the objective names, by its names, of the last forward pass.
+        features: inputs of the layers that the objective or the prediction names, by their names, of the last forward
+            pass.
     """
 
     def __init__(self, config: EngineConfig, layout: Layout, data: ClientData, whole: bool = False) -> None:
@@ -209,3 +224,23 @@ class Scratch:
         loss = torch.where(loss.isnan(), math.inf, loss / len(samples))
         computed = (torch.as_tensor(metric.compute(), device=row.device).double() for metric in metrics.values())
         return torch.stack([loss, correct / len(samples), *(value.reshape(()) for value in computed)])
+
+    def outputs(self, row: Tensor, samples: Tensor) -> LabelledOutputs:
+        """Class scores of a model, inputs of the layers that the prediction names, and labels.
+
+        Args:
+            row: the model, [width].
+            samples: indices of images, long [s].
+        """
+        self.load(row)
+        network, names = self.network.eval(), self.config.predicted_features
+        some = samples if len(samples) else ANY_SAMPLE  # networks need not take none
+        found: list[list[Tensor]] = []
+        for part in (some,) if self._whole else some.split(EVALUATION_BATCH):
+            x, y = self.data.batch(part, dtype=self.config.dtype)
+            with self.config.arithmetic(x.device):
+                scores = network(x)
+            found.append([y, scores.double(), *(self.features[name].double() for name in names)])
+        self.features.clear()
+        labels, scores, *features = (torch.cat(parts)[: len(samples)] for parts in zip(*found, strict=True))
+        return LabelledOutputs(scores, dict(zip(names, features, strict=True)), labels)

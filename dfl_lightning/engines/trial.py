@@ -135,12 +135,14 @@ class _Plain:
         return [outputs.detach(), *(buffer.detach().clone() for _, buffer in self.network.named_buffers())]
 
     def feature_layers(self, inputs: Tensor) -> dict[str, str]:
-        """The layers whose inputs the objective wants, by its names for them: `head` is the last linear one of a pass.
+        """The layers whose inputs somebody wants, by the names for them: `head` is the last linear one of a pass.
 
         Raises:
             UserError: there is no such layer, or it takes part in no pass.
         """
-        wanted, objective = self._config.objective.features, type(self._config.objective).__name__
+        objective, prediction = self._config.objective, self._config.prediction
+        wanted = {name: f"prediction {type(prediction).__name__}" for name in prediction.features} if prediction else {}
+        wanted |= {name: f"objective {type(objective).__name__}" for name in objective.features}
         if not wanted:
             return {}
         called: list[str] = []
@@ -158,11 +160,11 @@ class _Plain:
         linear = [name for name in called if isinstance(self._layers[name], nn.Linear)]
         if "head" not in found and linear:
             found["head"] = linear[-1]
-        for name in wanted:
+        for name, who in wanted.items():
             if name not in found:
                 known = ", ".join(dict.fromkeys(called)) or "none"
                 raise UserError(
-                    f"objective {objective} wants the input of the layer '{name}', which {self._name} does not have; "
+                    f"{who} wants the input of the layer '{name}', which {self._name} does not have; "
                     f"its layers are {known}"
                 )
         return {name: found[name] for name in wanted}

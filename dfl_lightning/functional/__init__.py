@@ -32,6 +32,7 @@ from dfl_lightning.functional.fdms import (
 )
 from dfl_lightning.functional.federico import averaged_losses, collaborator_weights
 from dfl_lightning.functional.ifca import best_server
+from dfl_lightning.functional.knn import best_vote_shares, neighbour_votes
 from dfl_lightning.functional.mixing import (
     count_votes,
     exchange_weights,
@@ -65,6 +66,7 @@ __all__ = [
     "adding_probability",
     "averaged_losses",
     "best_server",
+    "best_vote_shares",
     "bggc",
     "boltzmann_weights",
     "candidates_in_order",
@@ -92,6 +94,7 @@ __all__ = [
     "metropolis_weights",
     "more_often_than_expected",
     "neighbour_precision_recall",
+    "neighbour_votes",
     "normalised_entropy",
     "observed_share",
     "panm_models_in_round",

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
 from torch import Tensor
 
-from dfl_lightning.callbacks.base import Selection
+from dfl_lightning.callbacks.base import Aggregation, Selection
 from dfl_lightning.functional import averaged_losses, collaborator_weights
 from dfl_lightning.links import LinkMemory, Links
 from dfl_lightning.round.record import Round
 from dfl_lightning.utils.errors import UserError
+
+if TYPE_CHECKING:
+    from dfl_lightning.round.federation import Federation
 
 
 class FedeRiCo(Selection):
@@ -17,9 +22,10 @@ class FedeRiCo(Selection):
 
     In each round a client fetches the models of `k` others: with probability `epsilon` random ones, else those with the
     largest weights. It averages them with its own, under `aggregation: ScoreWeighted` by weights that include this
-    round's losses. This is the paper's choice of collaborators; its gradient exchange and its ensemble of models for
-    prediction are not part of it. A client never evaluated counts as an average neighbour, and ties are broken at
-    random.
+    round's losses. This is the paper's choice of collaborators. With `aggregation: FedeRiCoStep`, the paper's exchange
+    of gradients, L is of the models as they were before the round, and collaborators are neighbours in both directions;
+    with `prediction: Mixture` clients predict with several models, as in the paper. A client never evaluated counts as
+    an average neighbour, and ties are broken at random.
 
     Args:
         k: neighbours to fetch and learn from (M).
@@ -47,6 +53,8 @@ class FedeRiCo(Selection):
         if self.averages is None:
             self.averages = LinkMemory.empty(round.num_nodes)
         up = round.available.between(senders=round.active)
+        if self._updates_senders(round.federation):
+            up = up.keep(round.reachable.places(up.senders, up.receivers) >= 0)
         everybody = Links.loops(torch.ones(round.num_nodes, dtype=torch.bool))
         explore = round.draws(everybody, "federico explore") < self.epsilon
         weights = self._weights(up, unseen=1.0).masked_fill(explore[up.receivers], 0)
@@ -59,7 +67,7 @@ class FedeRiCo(Selection):
         assert self.averages is not None
         own = Links.loops(round.candidates.count > 0)
         seen = round.candidates.union(own)
-        losses = round.loss_of(seen)
+        losses = round.loss_of(seen, "models" if self._updates_senders(round.federation) else "trained")
         self.averages.write_known(seen, averaged_losses(self.averages.read(seen), losses, self.beta))
         round.scores = self._weights(round.candidates)
         round.own_scores = self._weights(Links.loops(torch.ones(round.num_nodes, dtype=torch.bool)))
@@ -68,6 +76,30 @@ class FedeRiCo(Selection):
         """The fetched models with a finite loss."""
         assert self.averages is not None
         round.selected = round.candidates.keep(self.averages.read(round.candidates).isfinite())
+
+    def collaborators(self, federation: Federation, round: int) -> tuple[Links, Tensor]:
+        """Itself and the `k` others in reach with the lowest L, and softmax(-L) over them; see `Selection`.
+
+        Args:
+            federation: of the run.
+            round: the round whose links count, 0-based.
+        """
+        own = Links.loops(torch.ones(federation.num_nodes, dtype=torch.bool))
+        if self.averages is None:
+            return own, torch.ones(len(own), dtype=torch.float64)
+        seen = self.averages.links.keep(self.averages.values.isfinite())
+        others = seen.keep((seen.receivers != seen.senders) & seen.within(federation.topology.reachable(round)))
+        best = others.keep(others.top(-self.averages.read(others), self.limits_in(federation)))
+        links = best.union(own)
+        losses = self.averages.read(links)
+        unknown = links.sum(losses.isfinite()) == 0  # who has fetched nothing goes by its own model
+        times = losses.isfinite() | unknown[links.receivers]
+        return links, links.softmax(-losses.masked_fill(~losses.isfinite(), 0.0), times=times)
+
+    def _updates_senders(self, federation: Federation) -> bool:
+        """Whether the models of others are trained, and not averaged."""
+        aggregation = federation.policy(Aggregation)
+        return aggregation is not None and aggregation.updates_senders
 
     def _weights(self, links: Links, unseen: float = float("nan")) -> Tensor:
         """Weights of the links, float64 [E], in units of an average one of all that the receiver has ever seen."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import chain
 from typing import Any
@@ -22,11 +22,12 @@ from dfl_lightning.distributed.communicator import Ranks
 from dfl_lightning.engines.cohorts import cohorts_on_gpus, plan_cohorts
 from dfl_lightning.engines.config import EngineConfig
 from dfl_lightning.engines.dropout_layers import mask_key, replace_dropout_layers
-from dfl_lightning.engines.engine import Engine
+from dfl_lightning.engines.engine import ANY_SAMPLE, Engine
 from dfl_lightning.engines.jobs import Evaluation, Targets, Trained, Training
 from dfl_lightning.engines.local_work import Duration
 from dfl_lightning.engines.optimizers import ClientOptimizer
 from dfl_lightning.engines.placing import set_mode
+from dfl_lightning.engines.prediction_rule import LabelledOutputs
 from dfl_lightning.engines.stacked.autotune import StepTimer
 from dfl_lightning.engines.stacked.budget import Budget
 from dfl_lightning.engines.stacked.context import StackedContext
@@ -264,6 +265,25 @@ class StackedEngine(Engine):
         losses = losses / samples  # NaN where there are none
         losses = losses.masked_fill(losses.isnan() & (samples > 0), math.inf)
         return Evaluation(losses, {name: sums / samples for name, sums in metrics.items()})
+
+    @property
+    def predicted_at_once(self) -> int:
+        """As many as the scorer has side by side."""
+        return self._scorer.width
+
+    def outputs(self, references: References, splits: Sequence[str], pool: Workers) -> list[dict[str, LabelledOutputs]]:
+        """What the models make of their owners' samples, side by side; see `Engine.outputs`."""
+        found: list[dict[str, LabelledOutputs]] = [{} for _ in range(len(references))]
+        names = self.config.predicted_features
+        for split in splits:
+            parts = [self.samples(owner, split) for owner in references.owners.tolist()]
+            some = [own if len(own) else ANY_SAMPLE for own in parts]  # networks need not take none
+            for own, mine, numbers in zip(
+                found, parts, self._scorer.outputs(self.bank, references, some, pool), strict=True
+            ):
+                labels, scores, *features = (values[: len(mine)] for values in numbers)
+                own[split] = LabelledOutputs(scores, dict(zip(names, features, strict=True)), labels)
+        return found
 
     def _items(self, references: References, split: str) -> list[Item]:
         """What one thread does at a time: jobs on the same samples, models of a cohort, or a piece of a global test."""

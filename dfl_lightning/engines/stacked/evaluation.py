@@ -112,6 +112,10 @@ class Scores:
     metrics: dict[str, Tensor]
 
 
+Look = Callable[[dict[str, Tensor], Tensor, Tensor], list[Tensor]]
+"""(k models by tensor, inputs [k, B, ...], labels [k, B]) -> what is asked about each sample, [k, B, ...] each."""
+
+
 def shared_models(jobs: Tensor, rows: Tensor, sizes: Tensor, samples_of: Callable[[Tensor], Tensor]) -> SharedModels:
     """Group jobs by the model that they read; those with most samples first, of equals the one that is read first.
 
@@ -241,11 +245,35 @@ class Scorer:
         found = []
         for side_by_side in shared.split(self.width):
             staging = self._staged(bank, references, side_by_side.models)
-            found.append(self._means(side_by_side.jobs, side_by_side.sizes, self._pass(staging, side_by_side, pool)))
+            judged = self._pass(staging, side_by_side, pool, self._judged)
+            found.append(self._means(side_by_side.jobs, side_by_side.sizes, judged))
         return found
 
-    def _pass(self, staging: Staging, shared: SharedModels, pool: Workers) -> list[Tensor]:
-        """What `_judged` returns for all samples, one model after the other."""
+    def outputs(
+        self, bank: Bank, references: References, samples: Sequence[Tensor], pool: Workers
+    ) -> list[list[Tensor]]:
+        """What each model makes of its own samples: labels [s], scores [s, C], features of the prediction [s, ...].
+
+        Args:
+            bank: where models are.
+            references: the models.
+            samples: indices of images, long, at least one for each model.
+            pool: asked now and then whether the work is still wanted.
+        """
+        sizes = torch.tensor([len(own) for own in samples])
+        jobs = torch.arange(len(samples))
+        shared = shared_models(jobs, -1 - jobs, sizes, lambda some: torch.cat([samples[job] for job in some.tolist()]))
+        found: list[list[Tensor]] = [[]] * len(samples)
+        for side_by_side in shared.split(self.width):
+            staging = self._staged(bank, references, side_by_side.models)
+            parts = self._pass(staging, side_by_side, pool, self._put_out)
+            of_models = zip(*(part.split(side_by_side.sizes.tolist()) for part in parts), strict=True)
+            for job, own in zip(side_by_side.jobs.tolist(), of_models, strict=True):
+                found[job] = list(own)
+        return found
+
+    def _pass(self, staging: Staging, shared: SharedModels, pool: Workers, look: Look) -> list[Tensor]:
+        """What `look` returns for all samples, one model after the other."""
         totals = shared.totals[:, None]
         samples, begins = shared.samples_of(shared.jobs), totals.cumsum(0) - totals
         most = int(totals[0])
@@ -258,7 +286,7 @@ class Scorer:
             at = torch.where(at < totals[:active], at, 0)  # a model's first sample again where it has no more
             inputs, labels = self._context.data.batch(samples[begins[:active] + at], dtype=self._context.config.dtype)
             tensors = {name: tensor[:active] for name, tensor in staging.tensors.items()}
-            stretches.append(self._judged(tensors, inputs, labels))
+            stretches.append(look(tensors, inputs, labels))
         return [_in_order(parts, totals, length) for parts in zip(*stretches, strict=True)]
 
     # --- what both have in common -------------------------------------------------------------------------------------
@@ -283,6 +311,19 @@ class Scorer:
             losses = F.cross_entropy(scores.flatten(0, 1), labels.flatten(), reduction="none").view(labels.shape)
         wants_scores = bool(context.config.metrics) or not context.loss.is_cross_entropy
         return [losses, right, scores, labels] if wants_scores else [losses, right]
+
+    def _put_out(self, tensors: dict[str, Tensor], inputs: Tensor, labels: Tensor) -> list[Tensor]:
+        """Labels [k, B], scores [k, B, C] and the features that the prediction wants, [k, B, ...] each.
+
+        Args:
+            tensors: k models.
+            inputs: [k, B, ...].
+            labels: [k, B].
+        """
+        config, now = self._context.config, Pass(tensors, training=False, keeps_features=True)
+        with config.arithmetic(inputs.device):
+            scores = self._context.network(now, inputs)
+        return [labels, scores.double(), *(now.features[name].double() for name in config.predicted_features)]
 
     def _means(self, jobs: Tensor, counts: Tensor, judged: Sequence[Tensor]) -> Scores:
         """Means over each job's samples, and its metrics.

@@ -38,7 +38,8 @@ class Pass:
             None: nothing is padded, or it does not matter.
         unfolded: convolutions that are done by patches and a product; the network enters its own choice.
         dropped: dropout layers that the pass has been through.
-        features: inputs of the layers that the objective wants, by its names, [k, B, ...] each.
+        keeps_features: whether `features` are wanted; in training they always are.
+        features: inputs of the layers that the objective or the prediction wants, by their names, [k, B, ...] each.
     """
 
     tensors: Mapping[str, Tensor]
@@ -48,6 +49,7 @@ class Pass:
     shares: Tensor | None = None
     unfolded: frozenset[str] = frozenset()
     dropped: int = 0
+    keeps_features: bool = False
     features: dict[str, Tensor] = field(default_factory=dict)
 
     def of(self, layer: str, name: str) -> Tensor | None:

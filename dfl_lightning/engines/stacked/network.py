@@ -73,7 +73,8 @@ class StackedNetwork:
 
     Args:
         network: the plain network, after `replace_dropout_layers`; kept, never written to.
-        features: layers whose inputs a pass in training keeps: an objective's names -> names of layers.
+        features: layers whose inputs a pass keeps, see `Pass.keeps_features`: names of the objective or the prediction
+            -> names of layers.
         norms: which batches need the norms of the plain network mended, which it is compared with.
 
     Attributes:
@@ -91,7 +92,7 @@ class StackedNetwork:
         self, network: nn.Module, features: Mapping[str, str] | None = None, norms: NormRisk = NormRisk.ALL
     ) -> None:
         self.network, self.norms = network, norms
-        self._wanted: dict[str, list[str]] = {}  # layer -> what an objective calls it
+        self._wanted: dict[str, list[str]] = {}  # layer -> what others call it
         for name, layer in (features or {}).items():
             self._wanted.setdefault(layer, []).append(name)
         self.has_dropout = any(isinstance(module, StreamDropout) for module in network.modules())
@@ -110,7 +111,7 @@ class StackedNetwork:
         self._plans = {mode: self._plan(graph) for mode, graph in self._graphs.items()}
         called = {str(node.target) for node in self._graphs[True].nodes if node.op == "call_module"}
         for layer in self._wanted.keys() - called:
-            raise CannotStack(f"the objective wants the input of '{layer}', which is made of several layers")
+            raise CannotStack(f"somebody wants the input of '{layer}', which is made of several layers")
 
     def __call__(self, now: Pass, inputs: Tensor) -> Tensor:
         """Scores of k clients' inputs [k, B, ...], or of the same ones for all, [1, B, ...] -> [k, B, C]."""
@@ -134,7 +135,7 @@ class StackedNetwork:
                     args, kwargs = [values[a] if isinstance(a, fx.Node) else a for a in node.args], node.kwargs
                 else:
                     args, kwargs = fx.map_arg((node.args, node.kwargs), values.__getitem__)
-                if now.training and node.op == "call_module" and node.target in self._wanted:
+                if (now.training or now.keeps_features) and node.op == "call_module" and node.target in self._wanted:
                     for name in self._wanted[str(node.target)]:
                         now.features[name] = args[0].spread(clients).leading()
                 try:

@@ -1,0 +1,118 @@
+"""FedeRiCo's M-step: clients improve the models of others on their own data, and send the updates back."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from dfl_lightning.bank.references import References, Weights
+from dfl_lightning.callbacks.aggregation.score_weighted import ScoreWeighted
+from dfl_lightning.callbacks.base import Outgoing, Selection, Substitution
+from dfl_lightning.callbacks.selection.federico import FedeRiCo
+from dfl_lightning.engines.jobs import Training
+from dfl_lightning.links import Links
+from dfl_lightning.round.record import Round
+from dfl_lightning.utils.errors import UserError
+
+if TYPE_CHECKING:
+    from dfl_lightning.round.federation import Federation
+
+VISITING, UPDATES = "trained for others", "updates from others"
+"""Scratch row sets: by owner, a model of another one as trained on its data; by model, the sum of such updates."""
+
+
+class FedeRiCoStep(ScoreWeighted):
+    """Each model moves by the weighted updates that clients compute for it on their own data (FedeRiCo, 2210.06597).
+
+    E-step, by the selection `FedeRiCo`: w_i = softmax(-L_i) over the models phi_j that client i has fetched and its own
+    one, all as they were before the round. M-step: phi_j <- phi_j + sum_i w_ij u_ij, where u_ij is what local training
+    on i's data makes of phi_j, less phi_j. With one step of plain SGD on all data u_ij is -lr times the gradient of i's
+    loss at phi_j, as in the paper. A receiver sends w_ij u_ij back to each sender, unless its training of phi_j
+    diverged. `weights` are w, for the records. Personal columns are trained on the client's own data only.
+    """
+
+    supports_servers = False
+    updates_senders = True
+
+    def start(self, federation: Federation) -> None:
+        """Only FedeRiCo's weights, models that are sent as they are, and objectives that keep nothing."""
+        selection = federation.policy(Selection)
+        if selection is not None and not isinstance(selection, FedeRiCo):
+            raise UserError(
+                "aggregation FedeRiCoStep trains the models that FedeRiCo gives weights to, and there is "
+                f"{type(selection).__name__}; use --selection FedeRiCo, or --aggregation Uniform"
+            )
+        for family, key in ((Outgoing, "outgoing"), (Substitution, "substitution")):
+            if (policy := federation.policy(family)) is not None:
+                raise UserError(
+                    f"aggregation FedeRiCoStep sends updates back to clients that are up, which {key} "
+                    f"{type(policy).__name__} knows nothing of; use --{key} null, or --aggregation ScoreWeighted"
+                )
+        objective = federation.objective
+        if objective.row_sets:
+            raise UserError(
+                f"aggregation FedeRiCoStep trains models of others, and objective {type(objective).__name__} keeps "
+                f"{', '.join(objective.row_sets)} for each client's own; use --objective Plain"
+            )
+
+    def on_mix(self, round: Round) -> None:
+        """Train each fetched model on the receiver's data, a model of each receiver at a time; then move all models."""
+        bank, voters, weights = round.bank, round.voters, round.weights
+        assert voters is not None
+        assert weights is not None
+        n = round.num_nodes
+        used = voters.keep(weights != 0)
+        shares = weights[weights != 0].double()
+        foreign = used.receivers != used.senders
+        own = torch.zeros(n, dtype=torch.float64)
+        own[used.receivers[~foreign]] = shares[~foreign]
+        visits, shares = used.keep(foreign), shares[foreign]
+        updated = torch.zeros(n, dtype=torch.bool)
+        if len(visits):
+            bank.scratch(VISITING)
+            bank.scratch(UPDATES)
+        turns = torch.arange(len(visits)) - visits.starts[visits.receivers]
+        for turn in range(int(turns.max()) + 1 if len(visits) else 0):
+            some = visits.keep(turns == turn)
+            finite = self._train_visiting(round, some)
+            self._add_updates(round, some.keep(finite), shares[turns == turn][finite], updated)
+        index = torch.nonzero(round.receivers & (used.count > 0) | updated).squeeze(1)
+        terms = [
+            (_nonzero(Weights.of_rows(index, n, own[index])), "trained"),
+            (_nonzero(Weights.of_rows(index, n, 1 - own[index])), "models"),
+        ]
+        if updated.any():
+            terms.append((_nonzero(Weights.of_rows(index, n, updated[index].double())), UPDATES))
+        round.mix(terms, into="models", where=index)
+
+    def _train_visiting(self, round: Round, visits: Links) -> torch.Tensor:
+        """Train a sender's model on each receiver's data, for receivers that are all different; which are finite."""
+        references = References.rows("models", visits.senders, visits.receivers)
+        round.charge(references)
+        training = Training("local", round.index, round.phases, round.hyperparameters)
+        return round.federation.engine.rehearse(references, training, VISITING).finite
+
+    def _add_updates(self, round: Round, visits: Links, shares: torch.Tensor, updated: torch.Tensor) -> None:
+        """Send the updates back, and add them up."""
+        if not len(visits):
+            return
+        n = round.num_nodes
+        back = Links.of(visits.senders, visits.receivers, n)
+        round.ledger.fetch_part("weighted updates of models", len(round.bank.layout.shared), back)
+        shares = visits.look_up(shares, back.senders, back.receivers)
+        index, place = back.receivers.unique(return_inverse=True)
+        total = torch.zeros(len(index), dtype=torch.float64).index_add_(0, place, shares)
+        trained = Weights(place, back.senders, shares, (len(index), n))
+        former = index.where(updated[index], -1)
+        terms = [
+            (trained, VISITING),
+            (Weights.of_rows(index, n, -total), "models"),
+            (Weights.of_rows(former, n), UPDATES),
+        ]
+        round.mix(terms, into=UPDATES, where=index)
+        updated[index] = True
+
+
+def _nonzero(weights: Weights) -> Weights:
+    return weights.keep(weights.shares != 0)
