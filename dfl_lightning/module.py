@@ -33,6 +33,7 @@ from dfl_lightning.engines.optimizers import DEFAULT_OPTIMIZER, ClientOptimizer,
 from dfl_lightning.engines.predicting import predict
 from dfl_lightning.engines.schedule import Schedule
 from dfl_lightning.engines.stacked.loss import is_plain_cross_entropy
+from dfl_lightning.links import Links
 from dfl_lightning.models import Network
 from dfl_lightning.models.fitting import fit_to_data
 from dfl_lightning.models.init import fresh_parameters, load_parameters

@@ -17,14 +17,7 @@ _LONGEST = 40
 """Letters of a name with all settings that differ; if one is longer, names have only those that tell them apart."""
 
 _FIRST = (
-    "topology",
-    "selection",
-    "threshold",
-    "substitution",
-    "aggregation",
-    "dropout",
-    "outgoing",
-    "objective",
+    *("topology", "selection", "threshold", "substitution", "aggregation", "dropout", "outgoing", "objective"),
     "prediction",
 )
 """Settings that come first in a name; those of training and data follow, and those that change no model come last."""

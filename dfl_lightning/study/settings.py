@@ -12,15 +12,8 @@ from dfl_lightning.utils.errors import UserError
 
 GROUPS = {
     *("trainer", "model", "data", "dropout", "outgoing", "selection", "threshold", "substitution", "aggregation"),
-    *(
-        "objective",
-        "prediction",
-        "data.partition",
-        "model.network",
-        "model.optimizer",
-        "model.lr_scheduler",
-        "model.loss",
-    ),
+    *("objective", "prediction", "data.partition", "model.network", "model.optimizer", "model.lr_scheduler"),
+    "model.loss",
 }
 """Keys of a config whose value is a mapping of options; a mapping elsewhere is one value."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import torch
+from torch import Tensor
 
 from dfl_lightning.bank.references import References, Weights
 from dfl_lightning.callbacks.aggregation.score_weighted import ScoreWeighted
@@ -61,39 +62,35 @@ class FedeRiCoStep(ScoreWeighted):
         bank, voters, weights = round.bank, round.voters, round.weights
         assert voters is not None
         assert weights is not None
-        n = round.num_nodes
-        used = voters.keep(weights != 0)
-        shares = weights[weights != 0].double()
-        foreign = used.receivers != used.senders
+        n, itself = round.num_nodes, voters.receivers == voters.senders
         own = torch.zeros(n, dtype=torch.float64)
-        own[used.receivers[~foreign]] = shares[~foreign]
-        visits, shares = used.keep(foreign), shares[foreign]
+        own[voters.receivers[itself]] = weights[itself].double()
+        away = ~itself & (weights != 0)
+        visits, shares = voters.keep(away), weights[away].double()
         updated = torch.zeros(n, dtype=torch.bool)
-        if len(visits):
-            bank.scratch(VISITING)
-            bank.scratch(UPDATES)
+        bank.scratch(VISITING)
+        bank.scratch(UPDATES)
         turns = torch.arange(len(visits)) - visits.starts[visits.receivers]
-        for turn in range(int(turns.max()) + 1 if len(visits) else 0):
+        for turn in range(int(visits.count.max())):
             some = visits.keep(turns == turn)
             finite = self._train_visiting(round, some)
             self._add_updates(round, some.keep(finite), shares[turns == turn][finite], updated)
-        index = torch.nonzero(round.receivers & (used.count > 0) | updated).squeeze(1)
+        index = torch.nonzero(round.receivers & voters.any(weights != 0) | updated).squeeze(1)
         terms = [
             (_nonzero(Weights.of_rows(index, n, own[index])), "trained"),
             (_nonzero(Weights.of_rows(index, n, 1 - own[index])), "models"),
+            (_nonzero(Weights.of_rows(index, n, updated[index].double())), UPDATES),
         ]
-        if updated.any():
-            terms.append((_nonzero(Weights.of_rows(index, n, updated[index].double())), UPDATES))
         round.mix(terms, into="models", where=index)
 
-    def _train_visiting(self, round: Round, visits: Links) -> torch.Tensor:
+    def _train_visiting(self, round: Round, visits: Links) -> Tensor:
         """Train a sender's model on each receiver's data, for receivers that are all different; which are finite."""
         references = References.rows("models", visits.senders, visits.receivers)
-        round.charge(references)
+        round.charge(references)  # which are at hand: the selection has tried them
         training = Training("local", round.index, round.phases, round.hyperparameters)
         return round.federation.engine.rehearse(references, training, VISITING).finite
 
-    def _add_updates(self, round: Round, visits: Links, shares: torch.Tensor, updated: torch.Tensor) -> None:
+    def _add_updates(self, round: Round, visits: Links, shares: Tensor, updated: Tensor) -> None:
         """Send the updates back, and add them up."""
         if not len(visits):
             return
