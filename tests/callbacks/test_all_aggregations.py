@@ -7,7 +7,7 @@ import pytest
 import torch
 from tester import properties
 from tester.scenes import FEDERATION
-from tester.shipped import LISTED, where_they_work
+from tester.shipped import LISTED, aggregations_that_average
 
 CLIENTS = len(FEDERATION)
 
@@ -21,7 +21,7 @@ def with_substitutions():
             id=f"{parameters.id} and {other.name}",
             marks=pytest.mark.slow if "," in other.name else [],
         )
-        for parameters in where_they_work("aggregation")
+        for parameters in aggregations_that_average()
         for other in LISTED["substitution"]
         for place in other.places
         if place == parameters.values[1]
@@ -57,7 +57,7 @@ def check_weights(seen):
     assert not ((weights != 0) & (votes == 0) & ~own).any()
 
 
-@pytest.mark.parametrize(("listed", "place"), where_they_work("aggregation"))
+@pytest.mark.parametrize(("listed", "place"), aggregations_that_average())
 def test_models_are_mixed_by_shares_of_the_votes(listed, place):
     check(properties.usual(listed, place), listed.of_columns)
 

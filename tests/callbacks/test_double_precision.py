@@ -51,6 +51,7 @@ POLICIES = {
     "DPFL": [cb.DPFL(budget=3, initial_epochs=1), cb.SampleWeighted()],
     "PENS": [cb.PENS(k=2, sampled=3, top=2, stage_one=1), cb.Uniform()],
     "FedeRiCo": [cb.FedeRiCo(k=2), cb.ScoreWeighted()],
+    "FedeRiCo whole": [cb.FedeRiCo(k=2), cb.FedeRiCoStep(), cb.Mixture()],
     "D-SGD": [cb.Gossip(k="all"), cb.Metropolis()],
     "FDMS and Markov": [cb.Gossip(k="all"), cb.Uniform(), cb.FDMS(), cb.Markov(rate=0.3, outage=2)],
     "Stale": [cb.Gossip(k=3), cb.SampleWeighted(), cb.Stale(), cb.Bernoulli(rate=0.3)],

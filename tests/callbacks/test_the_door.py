@@ -7,7 +7,7 @@ import pytest
 import torch
 from pairs import as_matrices
 from tester.scenes import CLUSTERS, ROUNDS, picture, start
-from tester.shipped import LISTED, Listed, where_they_work
+from tester.shipped import LISTED, Listed, aggregations_that_average, where_they_work
 
 from dfl_lightning import callbacks as cb
 from dfl_lightning.bank.references import References, Term
@@ -62,7 +62,11 @@ def go(listed, place, *also):
 def policies():
     """Everything that reads models, at each place where it works; gradients are refused (see below)."""
     found = where_they_work("selection", "threshold", "substitution", "aggregation")
-    found = [p for p in found if not any(name in p.id for name in ("first batch", "as printed (clients)"))]
+    found = [
+        p
+        for p in found
+        if p.values[0].averages and not any(name in p.id for name in ("first batch", "as printed (clients)"))
+    ]
     found += [p for p in where_they_work("selection") if p.values[0].name in ("dpfl as printed", "panm as printed")]
     return [*found, pytest.param(TRACKING, "clients", id="objective: gradient tracking (clients)")]
 
@@ -111,7 +115,7 @@ class Naive(cb.Monitor):
         self.sent = round.bank.rows("sent").clone()
 
 
-@pytest.mark.parametrize(("listed", "place"), where_they_work("aggregation"))
+@pytest.mark.parametrize(("listed", "place"), aggregations_that_average())
 def test_a_receiver_averages_its_own_model_and_what_others_sent(listed, place):
     monitor = Naive()
     for _, seen in go(listed, place, lambda: monitor):

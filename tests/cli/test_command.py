@@ -179,6 +179,7 @@ def test_saved_keys_are_in_the_order_of_a_method_section(dfl):
         "substitution",
         "aggregation",
         "objective",
+        "prediction",
         "monitors",
         "engine",
     ]

@@ -67,6 +67,11 @@ OTHERS = {
     "gradient tracking": ["--config", "gradient_tracking"],
     "pens": ["--config", "pens"],
     "federico": ["--config", "federico"],
+    "federico whole": ["--config", "federico_em"],
+    "kNN-Per": ["--config", "knn_per", "--data.val_fraction", "0.2", "--prediction.weight", "validation"],
+    "kNN-Per, fine-tuned heads": [
+        *("--config", "gossip", "--prediction", "KNN", "--model.shared", "[features.*]", "--model.finetune_epochs", "1")
+    ],
     "ifca": ["--config", "ifca"],
     "fedavg": ["--config", "fedavg"],
     "fedavg with fine-tuning": ["--config", "fedavg_ft"],

@@ -12,6 +12,11 @@ def plain_run(start, tmp_path, monkeypatch):
     (tmp_path / "up.txt").write_text("\n".join(" ".join(line) for line in UP))
 
     def _run(*policies, engine="stacked", data=None, **options):
+        settings = {
+            "optimizer": lambda parameters: torch.optim.SGD(parameters, lr=LR, momentum=MOMENTUM),
+            "local_epochs": EPOCHS,
+            **options,
+        }
         run = start(
             *policies,
             clients=5,
@@ -19,10 +24,8 @@ def plain_run(start, tmp_path, monkeypatch):
             data=samples() if data is None else data,
             trainer={"precision": "64-true", "engine": engine},
             network=network(),
-            optimizer=lambda parameters: torch.optim.SGD(parameters, lr=LR, momentum=MOMENTUM),
-            local_epochs=EPOCHS,
             batch_size=100,
-            **options,
+            **settings,
         )
         return run, Plain(run)
 

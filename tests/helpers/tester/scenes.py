@@ -136,6 +136,8 @@ def picture(run: Run) -> dict[str, Any]:
         "rows": rows,
         "state": {type(policy).__name__: vars(policy) for policy in run.trainer.policies()},
     }
+    if run.trainer.policy(cb.Prediction) is not None:
+        found["evaluation"] = run.module.evaluate()
     return dict(leaves("", found))
 
 

@@ -28,6 +28,8 @@ class Listed:
         draws: what the numbers of a stream are, by its purpose, where `rand` does not draw one for each node and
             `randperm` no order of the nodes.
         all_up: of a dropout: one under which everybody is up.
+        averages: of an aggregation: whether models become averages of trained ones; otherwise it goes with neither
+            substitutions nor Outgoing.
         of_columns: of an aggregation that works column by column: what numpy makes of the received rows.
         all_down: of a dropout: one under which everybody is down; None where it leaves somebody up whatever it is told.
     """
@@ -41,6 +43,7 @@ class Listed:
     all_up: Callable[[], cb.Policy] | None = None
     all_down: Callable[[], cb.Policy] | None = None
     of_columns: Callable[[Any], Any] | None = None
+    averages: bool = True
 
     def along_with(self, other: "Listed") -> "Listed":
         """The policy in company of another one."""
@@ -96,6 +99,10 @@ def threshold_by_the_letter() -> cb.AdaptiveThreshold:
 
 def trimmed() -> cb.TrimmedMean:
     return cb.TrimmedMean(0.3)
+
+
+def federico() -> cb.FedeRiCo:
+    return cb.FedeRiCo(k=2)
 
 
 def noisy() -> cb.GaussianNoise:
@@ -177,9 +184,17 @@ LISTED: dict[str, list[Listed]] = {
         Listed("metropolis", cb.Metropolis),
         Listed("median", cb.Median, places=EITHER, of_columns=lambda rows: np.median(rows, axis=0)),
         Listed("trimmed", trimmed, places=EITHER, of_columns=lambda rows: stats.trim_mean(rows, 0.3)),
+        Listed("federico's step", cb.FedeRiCoStep, (federico,), draws={"federico": coin_first}, averages=False),
         Listed("boltzmann", cb.Boltzmann),
         Listed("boltzmann, cold, without oneself", lambda: cb.Boltzmann(temperature=0.1, include_self=False)),
         Listed("boltzmann, own losses", lambda: cb.Boltzmann(contribution="own"), places=EITHER),
+    ],
+    "prediction": [
+        Listed("knn", lambda: cb.KNN(k=2), places=EITHER),
+        Listed("knn, the paper's kernel", lambda: cb.KNN(k=3, kernel="euclidean"), places=EITHER),
+        Listed("knn, by validation", lambda: cb.KNN(weight="validation"), places=EITHER),
+        Listed("mixture", cb.Mixture, (federico,), draws={"federico": coin_first}),
+        Listed("mixture, federico whole", cb.Mixture, (federico, cb.FedeRiCoStep), draws={"federico": coin_first}),
     ],
 }
 """By family, the key of a config."""
@@ -193,6 +208,11 @@ def each(*families: str) -> list[Any]:
 def where_they_work(*families: str) -> list[Any]:
     """The policies (of these families) at each place where they work, as two parameters of a test."""
     return _at(lambda listed: listed.places, families)
+
+
+def aggregations_that_average() -> list[Any]:
+    """The aggregations that average trained models, at each place where they work."""
+    return [parameters for parameters in where_they_work("aggregation") if parameters.values[0].averages]
 
 
 def where_they_do_not(*families: str) -> list[Any]:
