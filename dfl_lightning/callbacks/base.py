@@ -161,12 +161,14 @@ class Selection(Policy):
         neighbour_counts: arguments that are numbers of neighbours, and the attributes that hold them.
         lists_candidates: whether it looks at each of its candidates, and not at a few that it draws from them.
         scores_are_weights: whether `scores` and `own_scores` are weights to average with.
+        supports_updates: whether it works with an aggregation that updates the senders' models.
     """
 
     k: int | Literal["all"] = 5
     assigns_servers: bool = False
     lists_candidates: bool = True
     scores_are_weights: bool = False
+    supports_updates: bool = False
     neighbour_counts: Mapping[str, str] = {"k": "k"}
 
     def limits(self, round: Round) -> Tensor:

@@ -13,9 +13,7 @@ from dfl_lightning.callbacks import (
     Bernoulli,
     Boltzmann,
     FedeRiCo,
-    FedeRiCoStep,
     Gossip,
-    Mixture,
     SampleWeighted,
     ScoreWeighted,
     Stale,
@@ -35,7 +33,6 @@ POLICIES = {
     "panm, gradients": lambda: [PANM(k=3, l=2, stage_one=2, tau=2), Uniform()],
     "panm, losses": lambda: [PANM("loss", k=3, l=2, stage_one=2, tau=2), Uniform()],
     "federico": lambda: [FedeRiCo(k=3), ScoreWeighted()],
-    "federico whole": lambda: [FedeRiCo(k=3), FedeRiCoStep(), Mixture()],
     "pens": lambda: [PENS(k=3, sampled=3, top=2, stage_one=2), Uniform()],
     "stale": lambda: [Gossip(k=3), Boltzmann(), Bernoulli(0.3), Stale()],
 }

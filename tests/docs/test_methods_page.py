@@ -104,7 +104,7 @@ def symbols(config, folder, metrics, index):
 def kept_row_sets(config):
     """What the policies and the objective keep in the bank from round to round beside the models themselves."""
     kept = set()
-    for group in ("dropout", "selection", "threshold", "substitution", "aggregation", "objective"):
+    for group in ("dropout", "selection", "threshold", "substitution", "aggregation", "objective", "prediction"):
         spec = config.get(group)
         if spec is None or (group == "substitution" and config.get("dropout") is None):
             continue  # with nobody down, nobody is substituted

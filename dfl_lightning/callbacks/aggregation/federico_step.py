@@ -10,7 +10,6 @@ from torch import Tensor
 from dfl_lightning.bank.references import References, Weights
 from dfl_lightning.callbacks.aggregation.score_weighted import ScoreWeighted
 from dfl_lightning.callbacks.base import Outgoing, Selection, Substitution
-from dfl_lightning.callbacks.selection.federico import FedeRiCo
 from dfl_lightning.engines.jobs import Training
 from dfl_lightning.links import Links
 from dfl_lightning.round.record import Round
@@ -39,7 +38,7 @@ class FedeRiCoStep(ScoreWeighted):
     def start(self, federation: Federation) -> None:
         """Only FedeRiCo's weights, models that are sent as they are, and objectives that keep nothing."""
         selection = federation.policy(Selection)
-        if selection is not None and not isinstance(selection, FedeRiCo):
+        if selection is not None and not (selection.scores_are_weights and selection.supports_updates):
             raise UserError(
                 "aggregation FedeRiCoStep trains the models that FedeRiCo gives weights to, and there is "
                 f"{type(selection).__name__}; use --selection FedeRiCo, or --aggregation Uniform"

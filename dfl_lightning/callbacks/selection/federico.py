@@ -36,6 +36,7 @@ class FedeRiCo(Selection):
     k: int  # a number only: with all in every round there would be no choice
     supports_servers = False
     scores_are_weights = True
+    supports_updates = True
     state = ("averages",)
 
     def __init__(self, k: int = 5, epsilon: float = 0.3, beta: float = 0.6) -> None:

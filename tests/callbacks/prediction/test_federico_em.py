@@ -175,6 +175,21 @@ def test_a_model_that_diverges_on_anothers_data_sends_no_update(plain_run, monke
     assert round.metrics["proxies_received"] == pytest.approx((20 - 4) / 5)
 
 
+@ENGINES
+def test_personal_columns_stay_with_their_clients(plain_run, engine):
+    """The head is trained on its own client's data only, and neither sent nor sent back."""
+    run, _ = plain_run(FedeRiCo(k=4), FedeRiCoStep(), Mixture(), engine=engine, shared=["0.*"])
+    layout = run.module.layout
+    personal = layout.personal.mask(layout.width)
+    for round in run.go(3).rounds:
+        assert torch.equal(round.after[:, personal], round.trained[:, personal])
+        assert not torch.equal(round.after[:, ~personal], round.trained[:, ~personal])
+        links = round.metrics["models_received"] + round.metrics["proxies_received"]
+        assert links == pytest.approx(8)
+        assert round.metrics["bytes_received"] == pytest.approx(4 * links * int((~personal).sum()))
+    assert run.module.evaluate()["test_loss"].isfinite().all()
+
+
 REFUSED = {
     "aggregation FedeRiCoStep trains the models that FedeRiCo": [Gossip(), FedeRiCoStep()],
     "which outgoing GaussianNoise knows nothing of; use --outgoing null": [
