@@ -73,7 +73,7 @@ def compare_few(
         usual = None if common is None else common(rows).double()
 
         def add_lengths(some: slice) -> None:
-            vector = rows[some].double()
+            vector = rows[some].to(torch.float64, copy=True)  # never the rows themselves, where these are float64
             squared[some] = (vector if usual is None else vector.sub_(usual)).square_().sum(1)
 
         def add_pairs(piece: Tensor) -> None:

@@ -232,6 +232,7 @@ class LoopJob:
         self._per_epoch = batches_of(len(self._samples), work.config.batch_size)
         self._lent = ExitStack()
         self.others: dict[str, LoopModel] = {}
+        self._kept: dict[str, Tensor] = {}  # copies of rows that the objective asked for
         self.loss_sum: float | Tensor = 0.0
         self.samples = 0
         self._draws = training.draws(work.config.seed)
@@ -253,7 +254,9 @@ class LoopJob:
     def rows(self, name: str) -> list[Tensor]:
         """The owner's row of a row set, one tensor for each parameter."""
         self._check(name)
-        row = self._bank.stored(name)[self._bank.ranks.place[self._owner]]
+        if name not in self._kept:
+            self._kept[name] = self._bank.stored(name)[self._bank.ranks.place[self._owner]].clone()
+        row = self._kept[name]
         return [row[e.start : e.stop].view(e.shape) for e in self.work.layout.entries if not e.is_buffer]
 
     def next_batch(self) -> LoopBatch:

@@ -102,3 +102,14 @@ def test_a_matrix_is_made_where_pairs_are_many(monkeypatch):
     few[torch.arange(30), torch.arange(30, 60)] = True
     with pytest.raises(AssertionError, match="pair by pair"):
         compare_row_pairs(lambda start, stop: rows[:, start:stop], len(rows), few, COLUMNS, True)
+
+
+@pytest.mark.parametrize("few", [False, True])
+@pytest.mark.parametrize("centre", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_rows_that_are_compared_stay_as_they_are(compare, few, centre, dtype):
+    rows, pairs = federation()
+    rows, pairs[8, 9] = rows.to(dtype), True  # everybody takes part: of some a copy would be made in any case
+    before = rows.clone()
+    compare(rows, pairs, few, centre)
+    assert torch.equal(rows.nan_to_num(9), before.nan_to_num(9))

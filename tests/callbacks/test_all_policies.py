@@ -98,6 +98,22 @@ def test_it_does_not_see_ids(listed, place):
     properties.does_not_see_ids(listed, place)
 
 
+@every_policy
+@pytest.mark.parametrize(
+    ("precision", "few", "engine"),
+    [
+        pytest.param("64-true", True, "loop", id="64, few"),
+        pytest.param("64-true", False, "stacked", id="64, many", marks=pytest.mark.slow),
+        pytest.param("32-true", True, "stacked", id="32, few", marks=pytest.mark.slow),
+        pytest.param("32-true", False, "loop", id="32, many"),
+    ],
+)
+def test_it_changes_no_rows_but_by_verbs_that_write(listed, place, precision, few, engine):
+    seen = properties.changes_no_rows_but_by_verbs_that_write(listed, place, precision, few, engine)
+    assert seen["evaluate"] >= 5
+    assert seen["on_compare"] >= 4
+
+
 @pytest.mark.parametrize(("listed", "place"), where_they_do_not())
 def test_it_refuses_where_it_cannot_work(listed, place):
     properties.refuses_where_it_cannot_work(listed, place)

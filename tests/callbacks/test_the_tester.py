@@ -142,7 +142,26 @@ class Dice(cb.Gossip):
         round.selected = round.candidates.keep(dice > 0)
 
 
+class Careless(cb.Gossip):
+    """Looks at the lengths of models in their own memory."""
+
+    def on_compare(self, round):
+        round.bank.rows("trained").double().square_()
+
+
+class Careful(cb.Gossip):
+    """Looks at the lengths of models in memory of its own."""
+
+    def on_compare(self, round):
+        round.bank.rows("trained").to(torch.float64, copy=True).square_()
+
+
+def changes_no_rows(listed, place):
+    properties.changes_no_rows_but_by_verbs_that_write(listed, place, "64-true", True, "loop")
+
+
 BROKEN = [
+    (Careless, changes_no_rows),
     (ByNumber, properties.does_not_see_ids),
     (OneStreamForAll, properties.does_not_see_ids),
     (UnnamedDraws, properties.goes_on_from_a_file),
@@ -166,6 +185,10 @@ BROKEN = [
 def test_what_is_wrong_is_found(policy, finds_out):
     with pytest.raises((AssertionError, RuntimeError, UnpicklingError)):
         finds_out(Listed("broken", policy), "clients")
+
+
+def test_a_copy_may_be_changed():
+    changes_no_rows(Listed("fine", Careful), "clients")
 
 
 def test_a_dropout_under_which_somebody_stays_up_is_found():

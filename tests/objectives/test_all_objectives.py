@@ -159,3 +159,31 @@ def test_a_run_goes_on_from_what_was_saved_with_the_same_bits(name, engine):
     resumed = run(LISTED[name](), engine).take_up(saved).go(2)
     for set_, rows in whole.bank.boundary.rows.items():
         assert torch.equal(rows, resumed.bank.boundary.rows[set_]), set_
+
+
+class Scribbler(Objective):
+    """Uses the row that it reads as memory for a sum."""
+
+    stackable = True
+    row_sets = {"kept": "models"}
+
+    def step(self, ctx):
+        model = ctx.model()
+        pulls = zip(ctx.rows("kept"), model.grad(ctx.next_batch()), strict=True)
+        model.update([kept.mul_(0.1).add_(g) for kept, g in pulls])
+
+
+@either_engine
+def test_a_rule_that_writes_into_what_it_reads_leaves_the_rows_alone(engine):
+    f = make_federation(objective=Scribbler(), engine=engine, sizes=SIZES, sets=("kept",))
+    before = f.bank.rows("kept").clone()
+    rows, _ = trained(f, range(len(SIZES)))
+    assert torch.equal(rows["kept"], before)
+
+
+def test_a_rule_that_writes_into_what_it_reads_does_the_same_in_both_engines():
+    one, other = (
+        trained(make_federation(objective=Scribbler(), engine=engine, sizes=SIZES, sets=("kept",)), [0, 1, 2])[0]
+        for engine in (LoopEngine, StackedEngine)
+    )
+    torch.testing.assert_close(one["models"], other["models"], rtol=ROUNDING, atol=ROUNDING)

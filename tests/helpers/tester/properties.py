@@ -2,11 +2,13 @@
 
 import functools
 from types import SimpleNamespace
+from unittest.mock import patch
 
 import pytest
 import torch
 from threads import threads
 
+from dfl_lightning.bank import mixing, similarity
 from dfl_lightning.callbacks import Substitution
 from dfl_lightning.utils.errors import UserError
 from dfl_lightning.utils.global_generators import changed, states
@@ -14,6 +16,7 @@ from tester.renaming import Names, renamed_draws
 from tester.rounds import through_a_file
 from tester.scenes import HEARS_NOBODY, NOBODY_IS_UP, PLACES, ROUNDS, SIZES, agree, pictures, renamed, start
 from tester.shipped import Listed
+from tester.watch import RowWatch
 
 STOPPED_AFTER = 3
 FORMER = [3, 0, 6, 5, 1, 4, 2]
@@ -138,6 +141,36 @@ def does_not_see_ids(listed: Listed, place: str) -> None:
     found, names = usual(listed, place), Names(FORMER, CLIENTS + PLACES[place])
     with renamed_draws(names, listed.draws):
         agree(renamed(found.rounds, names), pictures(start(listed, place, former=FORMER)), ROUNDING)
+
+
+def changes_no_rows_but_by_verbs_that_write(
+    listed: Listed, place: str, precision: str, few: bool, engine: str
+) -> dict[str, int]:
+    """Choosing, comparing and evaluating leave every row set as it was, bit for bit, and nothing touches the boundary.
+
+    Args:
+        listed: the policy.
+        place: of `PLACES`.
+        precision: that of the rows.
+        few: whether pairs are compared, and rows mixed, one by one, as in a large sparse graph; otherwise by products.
+        engine: see `DFLTrainer`.
+
+    Returns:
+        How often each verb and hook was watched.
+    """
+    where = "all clients" if place == "clients" else place  # rows of some are a copy of them in any case
+    run = start(listed, where, engine=engine, precision=precision)
+    watch = RowWatch(run)
+    with (
+        patch.object(similarity, "FEW", 1.0 if few else -1.0),
+        patch.object(mixing, "DENSE", 1.0 if few else -1.0),
+        watch.watching(),
+    ):
+        for _ in range(ROUNDS):
+            run.go()
+            with watch.still("the evaluation of a round"):
+                run.module.evaluate()
+    return watch.seen
 
 
 def refuses_where_it_cannot_work(listed: Listed, place: str) -> None:

@@ -22,8 +22,9 @@ from tester.renaming import Names
 from tester.rounds import Run, toy_data
 from tester.shipped import Listed, Scoring, trace
 
-PLACES = {"clients": 0, "server": 1, "three servers": 3}
-"""Where runs take place, with the number of servers; clients alone are linked in a ring that the last one is not in."""
+PLACES = {"clients": 0, "all clients": 0, "server": 1, "three servers": 3}
+"""Where runs take place, with the number of servers; clients alone are linked in a ring that the last one is not in,
+unless it is that of all clients."""
 
 UP = ["1101111", "1011011", "0000000", "0110110", "1111111"]
 """Who is up in each round, unless another dropout says it; in round 2 nobody."""
@@ -60,7 +61,8 @@ def topology(place: str, former: list[int]) -> nx.Graph | dict[str, Any]:
     graph = nx.Graph()
     graph.add_nodes_from(range(len(former)))
     if len(former) > 1:
-        graph.add_edges_from(nx.circulant_graph(HEARS_NOBODY, [1, 2]).edges)
+        linked = len(former) if place == "all clients" else HEARS_NOBODY
+        graph.add_edges_from(nx.circulant_graph(linked, [1, 2]).edges)
     for i, j in graph.edges:
         graph.edges[i, j]["weight"] = 1.0 + i + j / 10
     return nx.relabel_nodes(graph, {old: new for new, old in enumerate(former)})
@@ -83,6 +85,7 @@ def start(
     also: tuple[Callable[[], cb.Policy], ...] = (),
     former: list[int] | None = None,
     engine: str = "loop",
+    precision: str = "64-true",
     **settings: Any,
 ) -> Run:
     """A run with the policy and its company, ready for its first round.
@@ -94,6 +97,7 @@ def start(
         also: makers of further policies.
         former: the former ids of the clients; default: their own; a shorter list is a smaller federation.
         engine: see `DFLTrainer`.
+        precision: likewise.
         **settings: further options of the model.
     """
     former = FEDERATION if former is None else former
@@ -112,7 +116,7 @@ def start(
     }
     sizes = SIZES if len(former) > 1 else SIZES[: len(former)]
     data = toy_data(sizes=sizes, val_fraction=1 / 3, kind=functools.partial(Federation, former=former))
-    trainer = {"precision": "64-true", "engine": engine}
+    trainer = {"precision": precision, "engine": engine}
     return Run(policies, len(former), ROUNDS, topology(place, former), data, model, trainer)
 
 
