@@ -267,11 +267,18 @@ class DFLModule(LightningModule):
         ranks = Ranks(owner, trainer.global_rank, count)
         models = self._starts(ranks.own.tolist())
         wanted = self._row_sets()
-        begin = {"models": torch.clone, "zeros": torch.zeros_like}
+        begin = {"models": torch.clone, "zeros": self._no_updates}
         sets = {name: begin[wanted[name]](models) for name in sorted(wanted)}
         self.bank = Bank(self.layout, models, self.num_clients, sets, ranks)
         self.bank.timed = self.dfl_trainer.phase
         self._serve()
+
+    def _no_updates(self, models: Tensor) -> Tensor:
+        """Zeros in the place of parameters, [own, width]; buffers, which are no updates, are those of the models."""
+        rows = torch.zeros_like(models)
+        for start, stop in self.layout.buffers.ranges:
+            rows[:, start:stop] = models[:, start:stop]
+        return rows
 
     def _serve(self) -> None:
         self.engine.serve(self.bank)

@@ -11,11 +11,12 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from dfl_lightning.bank.averaging import averages
 from dfl_lightning.bank.card import one_sentence
 from dfl_lightning.bank.layout import Columns, Layout
 from dfl_lightning.bank.mixing import mix_rows, weighted_sums
 from dfl_lightning.bank.reducing import Received, Reduce, reduce_rows
-from dfl_lightning.bank.references import References, Weights
+from dfl_lightning.bank.references import References, Term, Weights
 from dfl_lightning.bank.running_hook import RunningHook
 from dfl_lightning.bank.similarity import Comparison, compare_rows, compare_sets
 from dfl_lightning.distributed.communicator import Ranks
@@ -216,7 +217,9 @@ class Bank:
         return self._work.sent is not None
 
     def change_sent(self, nodes: Tensor) -> Tensor:
-        """The set `sent`, [own, width], to be written into: a copy of `trained` from the first call of a round on.
+        """The parameters of the set `sent`, [own, parameters], to be written into: at first those of `trained`.
+
+        Buffers are out of reach: they are sent as they are.
 
         Args:
             nodes: long, whose rows will be others than those of `trained`; the same in all processes.
@@ -230,7 +233,7 @@ class Bank:
             self._work.changed = torch.zeros(self.num_nodes, dtype=torch.bool)
         assert self._work.changed is not None
         self._work.changed[nodes] = True
-        return self._work.sent
+        return self._work.sent[:, : self.layout.num_parameters]
 
     @contextmanager
     def starts(self) -> Iterator[Callable[[Tensor], Callable[[int, int], Tensor]]]:
@@ -263,25 +266,54 @@ class Bank:
     def materialise(self, references: References, start: int = 0, stop: int | None = None) -> Tensor:
         """The referenced models' columns `[start, stop)`, [J, stop - start]; see `References`.
 
+        Their buffers are averages, whatever their parameters are; see `bank.averaging`.
+
         Args:
             references: J models.
             start: first column.
             stop: end of the columns; default: the width of a row.
         """
         stop = self.layout.width if stop is None else stop
+        value = self._summed(references.terms, start, stop)
+        here = self.layout.shared_buffers.common(Columns([(start, stop)])).ranges
+        if here and (len(references.terms) > 1 or isinstance(references.terms[0].which, Weights)):
+            terms = [(term.weights(self.num_nodes), term.rows) for term in references.terms]
+            averaged = self._averages(terms, references.owners)
+            if averaged is not terms:
+                of_buffers = [Term(name, weights) for weights, name in averaged]
+                for low, high in here:
+                    value[:, low - start : high - start] = self._summed(of_buffers, low, high)
+        for low, high in self.layout.personal.ranges:
+            low, high = max(low, start), min(high, stop)
+            if low < high:
+                value[:, low - start : high - start] = self._take(references.personal, references.owners, low, high)
+        return value
+
+    def _summed(self, terms: Sequence[Term], start: int, stop: int) -> Tensor:
+        """Columns `[start, stop)` of the sums over terms, [J, stop - start]; in memory of their own."""
         value: Tensor | None = None
-        for term in references.terms:
+        for term in terms:
             if isinstance(term.which, Weights):
                 part = self._weighted(term.rows, term.which, start, stop)
             else:
                 part = self._take(term.rows, term.which, start, stop)
             value = part if value is None else value + part
         assert value is not None
-        for low, high in self.layout.personal.ranges:
-            low, high = max(low, start), min(high, stop)
-            if low < high:
-                value[:, low - start : high - start] = self._take(references.personal, references.owners, low, high)
         return value
+
+    def _averages(
+        self, terms: Sequence[tuple[Weights, str]], nodes: Tensor, into: str = ""
+    ) -> Sequence[tuple[Weights, str]]:
+        """The summands of buffers; `terms` itself, where they are the same.
+
+        Args:
+            terms: (weights of nodes' rows in w sums, row set) summands.
+            nodes: whose rows, or models, the sums are, long [w].
+            into: the set that they are written to; sets made by `scratch` hold plain sums.
+        """
+        if any(name in self._work.scratch for name in (into, *(name for _, name in terms))):
+            return terms
+        return averages(terms, nodes, self.num_clients)
 
     def _take(self, name: str, nodes: Tensor, start: int, stop: int) -> Tensor:
         """Columns `[start, stop)` of the nodes' rows, [len(nodes), stop - start]; a copy."""
@@ -446,7 +478,10 @@ class Bank:
     def mix(
         self, terms: Sequence[tuple[Weights | Tensor, str]], into: str, where: Tensor, columns: Columns | None = None
     ) -> None:
-        """Rows `where` of the set `into` become the sum over terms of weights @ rows.
+        """Rows `where` of the set `into` become the sum over terms of weights @ rows; of buffers, the average.
+
+        On the columns of buffers a combination is an average even where it is none on the parameters (see
+        `bank.averaging`), unless a set made by `scratch` takes part, which holds plain sums.
 
         `models` after a round are `trained` with the mixed rows written over: mixing into `models` comes last, for it
         reuses the buffer of `trained`.
@@ -462,7 +497,15 @@ class Bank:
         """
         self.check_write(f"mix(..., into='{into}')", into)
         index = torch.nonzero(where).squeeze(1) if where.dtype == torch.bool else where
-        sources = [(weights, self.stored(name)) for weights, name in terms]
+        columns = self.layout.shared if columns is None else columns
+        parts: list[tuple[Sequence[tuple[Weights, str]], Columns]] = [
+            ([(Weights.of(weights), name) for weights, name in terms], columns)
+        ]
+        buffers = columns.common(self.layout.buffers)
+        if buffers.ranges and len(index):
+            averaged = self._averages(parts[0][0], index, into)
+            if averaged is not parts[0][0]:
+                parts = [(parts[0][0], columns.common(self.layout.parameters)), (averaged, buffers)]
         if into == "models":
             target = self.stored("trained")
         elif into in self._work.scratch:
@@ -470,15 +513,16 @@ class Bank:
         else:
             target = self.next_of(into)
         with self.timed("mix"), one_sentence():
-            mix_rows(
-                sources, target, index, self.layout.shared if columns is None else columns, self.ranks, self.teams()
-            )
+            for summands, some in parts:
+                sources = [(weights, self.stored(name)) for weights, name in summands]
+                mix_rows(sources, target, index, some, self.ranks, self.teams())
         self._work.mixed |= into == "models"
 
     def reduce(self, entries: Sequence[tuple[str, Tensor, Tensor, str | None]], fn: Reduce, into: str) -> None:
         """Shared columns of receivers' rows become a function of the rows that they hear; see `reduce_rows`.
 
-        As `mix`, with `models` it comes last.
+        Of buffers the function gets those of the sets as they are: own rows are added to parameters only. As `mix`,
+        with `models` it comes last.
 
         Args:
             entries: (row set, receivers long [e], nodes long [e], a set of which the receiver's own row is added); the
@@ -498,7 +542,9 @@ class Bank:
         target = self.stored("trained") if into == "models" else self.next_of(into)
         with self.timed("mix"), one_sentence():
             if received:
-                reduce_rows(received, fn, target, self.layout.shared, self.ranks, self.teams())
+                reduce_rows(
+                    *(received, fn, target, self.layout.shared, self.ranks, self.teams()), self.layout.num_parameters
+                )
         self._work.mixed |= into == "models"
 
     def squared_lengths(self, name: str, where: Tensor, columns: Columns | None = None) -> Tensor:

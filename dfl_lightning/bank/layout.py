@@ -65,6 +65,16 @@ class Columns:
             for low in range(start, stop, width):
                 yield low, min(low + width, stop)
 
+    def common(self, other: Columns) -> Columns:
+        """The columns of both.
+
+        Examples:
+            >>> Columns([(0, 4), (6, 9)]).common(Columns([(2, 7)])).ranges
+            ((2, 4), (6, 7))
+        """
+        pairs = ((one, two) for one in self.ranges for two in other.ranges)
+        return Columns((max(one[0], two[0]), min(one[1], two[1])) for one, two in pairs)
+
     def holds(self, entry: Entry) -> bool:
         """Whether the whole entry lies in these columns."""
         return any(start <= entry.start and entry.stop <= stop for start, stop in self.ranges)
@@ -94,6 +104,11 @@ class Layout:
     Args:
         network: a plain network; names, shapes and dtypes are kept, and the values of buffers that no state dict has.
         shared: glob patterns over parameter and buffer names, for example `features.*`; what matches none is personal.
+
+    Attributes:
+        shared: the columns that are exchanged.
+        shared_parameters: those without buffers: what similarities of models and updates are computed on.
+        shared_buffers: the buffers among them, which are averaged and never anything else; see `bank.averaging`.
 
     Raises:
         UserError: nothing to train, nothing trainable to share, a pattern that matches nothing, or a tensor whose
@@ -164,6 +179,9 @@ class Layout:
             )
         self.personal = self._columns(e for e in entries if not self.is_shared(e))
         self.parameters = self._columns(e for e in entries if not e.is_buffer)
+        self.buffers = self._columns(e for e in entries if e.is_buffer)
+        self.shared_parameters = self.shared.common(self.parameters)
+        self.shared_buffers = self.shared.common(self.buffers)
         self.all = Columns([(0, at)])
 
     def _columns(self, entries: Iterable[Entry]) -> Columns:
@@ -173,11 +191,6 @@ class Layout:
     def has_personal_parameters(self) -> bool:
         """Whether some trainable parameter is never exchanged."""
         return any(e.trainable and not self.is_shared(e) for e in self.entries)
-
-    @property
-    def shared_parameters(self) -> Columns:
-        """The shared columns without buffers: what similarities of models and updates are computed on."""
-        return self._columns(e for e in self.entries if not e.is_buffer and self.is_shared(e))
 
     def is_shared(self, entry: Entry) -> bool:
         """Whether the whole entry lies in the shared columns (entries are shared as a whole)."""

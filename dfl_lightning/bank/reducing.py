@@ -37,7 +37,7 @@ class Received:
         rows: the set, [own, width].
         receivers: long [e].
         nodes: whose rows, long [e].
-        added: a set of which the receiver's own row is added, [own, width]; or None.
+        added: a set of which the parameters of the receiver's own row are added, [own, width]; or None.
     """
 
     rows: Tensor
@@ -47,7 +47,13 @@ class Received:
 
 
 def reduce_rows(
-    received: Sequence[Received], fn: Reduce, into: Tensor, columns: Columns, ranks: Ranks, teams: Tensor
+    received: Sequence[Received],
+    fn: Reduce,
+    into: Tensor,
+    columns: Columns,
+    ranks: Ranks,
+    teams: Tensor,
+    parameters: int,
 ) -> None:
     """Rows of the receivers in `into` become `fn` of what they heard, a block of columns at a time.
 
@@ -62,6 +68,7 @@ def reduce_rows(
         columns: which columns.
         ranks: who owns which nodes.
         teams: long [n], receivers with equal numbers belong to one process.
+        parameters: how many columns, the first ones, are parameters; `added` adds nothing to the others.
 
     Raises:
         UserError: `fn` returns another shape.
@@ -91,9 +98,10 @@ def reduce_rows(
     def one(block: Tensor, chunk: Tensor, start: int, stop: int) -> Tensor:
         """The new columns of a chunk's receivers; `chunk`: their entries, long [receivers, received]."""
         rows = block.index_select(0, places[chunk].reshape(-1).to(block.device)).view(*chunk.shape, stop - start)
-        if added is not None and relative[chunk].any():
-            own = added[:, start:stop].index_select(0, ranks.place[owners[chunk[:, 0]]].to(block.device))
-            rows += own[:, None] * relative[chunk].to(rows.device, rows.dtype)[:, :, None]
+        end = min(stop, parameters)
+        if added is not None and start < end and relative[chunk].any():
+            own = added[:, start:end].index_select(0, ranks.place[owners[chunk[:, 0]]].to(block.device))
+            rows[:, :, : end - start] += own[:, None] * relative[chunk].to(rows.device, rows.dtype)[:, :, None]
         found = fn(rows)
         if found.shape != (len(chunk), stop - start):
             raise UserError(

@@ -15,6 +15,7 @@ from dfl_lightning.engines.prediction_rule import LabelledOutputs, Outputs
 from dfl_lightning.functional import above_threshold
 from dfl_lightning.links import Links
 from dfl_lightning.round.callback import RoundCallback
+from dfl_lightning.round.ledger import BYTES
 from dfl_lightning.round.record import Round
 from dfl_lightning.round.senders import Senders, send_updates
 from dfl_lightning.utils.errors import UserError
@@ -56,7 +57,8 @@ class Outgoing(Policy):
     """What leaves a client: writes the row set `sent`, which is `trained` otherwise; several may follow each other.
 
     A new one usually implements `send`. What others learn of a client, in comparisons, evaluations and averages, is
-    what it sent; it goes on itself with the model that it trained. Servers send their model as it is.
+    what it sent; it goes on itself with the model that it trained. Servers send their model as it is, and everybody its
+    buffers: a running mean or variance is no update, and part of one would be none.
 
     Attributes:
         sends_updates: a message is an update, of use only to who knows the model that it starts from. Servers do; of
@@ -86,7 +88,7 @@ class Outgoing(Policy):
         arguments.
 
         Args:
-            updates: shared columns of what they would send, less the model that their training started from (less their
+            updates: shared parameters of what they would send, less the model that their training started from (less their
                 own model of before the round, where they did not train), [k, shared width]; a copy.
             senders: who they are, what they draw, and their rows of the sets that `row_sets` declares.
 
@@ -96,10 +98,10 @@ class Outgoing(Policy):
         raise NotImplementedError(f"{type(self).__name__} must implement send(updates, senders)")
 
     def bytes_of(self, width: int) -> int | None:
-        """Bytes of a message of `width` shared columns, a whole number; None: as before.
+        """Bytes of a message of `width` shared parameters, a whole number; None: as before.
 
-        Of several policies the last one that gives a number counts. The protocol reads it in each round, after all
-        `on_outgoing`, also where a policy has one of its own.
+        Buffers are sent whole and charged in addition. Of several policies the last one that gives a number counts. The
+        protocol reads it in each round, after all `on_outgoing`, also where a policy has one of its own.
         """
         return None
 
@@ -120,7 +122,7 @@ class Outgoing(Policy):
         return torch.nonzero(self._senders(round.federation) & may_send).squeeze(1)
 
     def size_messages(self, round: Round) -> None:
-        """Tell the ledger what `bytes_of` says of the senders' messages.
+        """Tell the ledger what `bytes_of` says of the senders' messages, and the buffers beside them.
 
         Args:
             round: after all policies' `on_outgoing`.
@@ -130,10 +132,10 @@ class Outgoing(Policy):
         """
         size = self._size(round.federation)
         if size is not None and (round.federation.num_servers or not self.sends_updates):
-            round.ledger.resize(self.senders(round), size)
+            round.ledger.resize(self.senders(round), size + BYTES * len(round.federation.layout.shared_buffers))
 
     def _size(self, federation: Federation) -> int | None:
-        size = self.bytes_of(len(federation.layout.shared))
+        size = self.bytes_of(len(federation.layout.shared_parameters))
         if size is None or (isinstance(size, Integral) and size >= 0):
             return size
         raise UserError(

@@ -38,7 +38,7 @@ class Senders:
         self.ids = ids
         self._round, self._purpose, self._draws = round, purpose, 0
         bank = round.bank
-        self._like, self._ranges = bank.stored("models"), bank.layout.shared.ranges
+        self._like, self._ranges = bank.stored("models"), bank.layout.shared_parameters.ranges
         self._places = bank.ranks.place[ids].to(self._like.device)
 
     # --- draws --------------------------------------------------------------------------------------------------------
@@ -66,11 +66,11 @@ class Senders:
 
     # --- memory -------------------------------------------------------------------------------------------------------
     def rows(self, name: str) -> Tensor:
-        """The shared columns of the senders' rows of a set that the policy declares in `row_sets`, [k, width]."""
+        """The shared parameters of the senders' rows of a set that the policy declares in `row_sets`, [k, width]."""
         return read_columns(self._round.bank.stored(name), self._places, self._ranges)
 
     def write(self, name: str, rows: Tensor) -> None:
-        """Replace the shared columns of the senders' rows of a set.
+        """Replace the shared parameters of the senders' rows of a set.
 
         Args:
             name: of the row set.
@@ -96,6 +96,8 @@ Send = Callable[[Tensor, Senders], Tensor]
 def send_updates(round: Round, who: Tensor, send: Send, purpose: str, remembered: Sequence[str] = ()) -> None:
     """Rows of `sent` become their start plus what `send` makes of what they are beyond it, a block at a time.
 
+    Only shared parameters do: buffers are no updates, and are sent as they are.
+
     A block holds clients of one cohort, in the order of their ids, as many as `BLOCK_BYTES` has room for: a function of
     the config and the round alone, whatever the number of processes and threads.
 
@@ -109,10 +111,11 @@ def send_updates(round: Round, who: Tensor, send: Send, purpose: str, remembered
     bank = round.bank
     if not len(who):
         return
-    sent, ranges = bank.change_sent(who), bank.layout.shared.ranges
+    sent, columns = bank.change_sent(who), bank.layout.shared_parameters
+    ranges = columns.ranges
     for name in remembered:
         bank.next_of(name)  # made here, and not by several threads
-    rows_at_once = max(1, BLOCK_BYTES // (len(bank.layout.shared) * sent.element_size()))
+    rows_at_once = max(1, BLOCK_BYTES // (len(columns) * sent.element_size()))
     blocks = list(_blocks(who[bank.ranks.at_home(who)], bank.teams(), rows_at_once))
     with (
         bank.timed("send"),
@@ -126,7 +129,7 @@ def send_updates(round: Round, who: Tensor, send: Send, purpose: str, remembered
         def work(ids: Tensor) -> None:
             places = bank.ranks.place[ids].to(sent.device)
             read = start_of(ids)
-            start = torch.cat([read(*columns) for columns in ranges], dim=1)
+            start = torch.cat([read(*few) for few in ranges], dim=1)
             found = send(read_columns(sent, places, ranges) - start, Senders(round, ids, purpose))
             if found.shape != start.shape or not found.is_floating_point():
                 got = f"{str(found.dtype)[6:]} {list(found.shape)}"

@@ -15,11 +15,12 @@ class TopK(Outgoing):
     """Only the largest entries of an update travel; the rest is kept and added to the next one (error feedback).
 
     The scheme is that of sparsified SGD with memory (Stich et al. 2018, arXiv 1809.07599), on the updates of rounds. An
-    entry costs eight bytes, its value and its position. Only who knows the model that an update starts from can use it:
+    entry costs eight bytes, its value and its position; from half of the entries on all of them, four bytes each, cost
+    less, and are charged. Only who knows the model that an update starts from can use it:
     a server does. Neighbours do not, and are sent, and charged, the whole model that these entries make.
 
     Args:
-        share: of the entries of the shared columns, above 0 and at most 1; one entry at least.
+        share: of the entries of the shared parameters, above 0 and at most 1; one entry at least.
     """
 
     row_sets = {"residual": "zeros"}
@@ -38,5 +39,5 @@ class TopK(Outgoing):
         return kept
 
     def bytes_of(self, width: int) -> int:
-        """A value and a position for each entry."""
-        return 2 * BYTES * entries_kept(self.share, width)
+        """A value and a position for each entry that is kept, or the values of all, whichever is less."""
+        return BYTES * min(2 * entries_kept(self.share, width), width)

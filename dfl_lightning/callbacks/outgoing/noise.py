@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class GaussianNoise(Outgoing):
-    """What leaves a client is its update, clipped to length `clip`, plus normal noise on every entry.
+    """What leaves a client is its update, clipped to length `clip`, plus normal noise on every parameter.
 
     The mechanism is that of DP-FedAvg (arXiv 1710.06963), with the noise added by each client itself. What privacy it
     gives is not computed here. Clients without a server average their own model as it is, and their later updates start
@@ -37,14 +37,15 @@ class GaussianNoise(Outgoing):
         self.clip, self.sigma = clip, sigma
 
     def start(self, federation: Federation) -> None:
-        """Noise may make a running variance negative, and such a network computes nothing."""
+        """Buffers leave a client as they are, which is worth a remark here."""
         super().start(federation)
         layout = federation.layout
         buffers = [entry.name for entry in layout.entries if entry.is_buffer and layout.is_shared(entry)]
-        if buffers and self.sigma:
-            raise UserError(
-                f"outgoing GaussianNoise would add noise to '{buffers[0]}', a running statistic that must stay in its "
-                "range; name what is shared by model.shared, or use a network without batch norms"
+        if buffers:
+            federation.remark(
+                f"GaussianNoise clips and hides parameters only: buffers ('{buffers[0]}'"
+                f"{', …' if len(buffers) > 1 else ''}) are sent as they are; name what is shared by model.shared to "
+                "keep them at home"
             )
 
     def send(self, updates: Tensor, senders: Senders) -> Tensor:
