@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import importlib
 import os
 import resource
 import signal
@@ -19,6 +20,8 @@ from typing import Any, NoReturn
 
 PROC = Path("/proc")
 FOLDER = Path(__file__).resolve().parent
+COMMANDS = {"fit": "dfl_lightning.cli.main", "study": "dfl_lightning.study.main"}
+"""Where the function is that a shell starts, by the command."""
 PATIENCE = 600.0
 """Seconds after which a run counts as hanging."""
 
@@ -202,10 +205,8 @@ def _become_further(words: Sequence[str], env: Mapping[str, str]) -> NoReturn:
 
 
 def _run_command(command: str, words: Sequence[str]) -> NoReturn:
-    from dfl_lightning.cli import main
-
     sys.argv = [str(FOLDER / f"{command}.py"), *words]
-    leave(getattr(main, command))
+    leave(getattr(importlib.import_module(COMMANDS[command]), command))
 
 
 def print_into(output: int, errors: int | None = None) -> None:
