@@ -269,7 +269,8 @@ class DFLModule(LightningModule):
         wanted = self._row_sets()
         begin = {"models": torch.clone, "zeros": self._no_updates}
         sets = {name: begin[wanted[name]](models) for name in sorted(wanted)}
-        self.bank = Bank(self.layout, models, self.num_clients, sets, ranks)
+        numbers = self.federation.numbers(phase.objective for phase in self.phases)
+        self.bank = Bank(self.layout, models, self.num_clients, sets, ranks, numbers)
         self.bank.timed = self.dfl_trainer.phase
         self._serve()
 
@@ -353,6 +354,8 @@ class DFLModule(LightningModule):
     def reported(self) -> References:
         """The model that each client is judged by: its own, the server's with its personal part, or what is kept."""
         owners = torch.arange(self.num_clients)
+        if self.reported_rows != "models":
+            return References.rows(self.reported_rows, owners)  # each keeps its own, under a server too
         nodes = self.federation.server_of(owners)
         if self.topology.num_servers > 1:
             selection = self.federation.policy(Selection)
@@ -403,9 +406,11 @@ class DFLModule(LightningModule):
         These are rows `trained` of the bank until `bank.abandon()`, the same whenever they are asked for after a round.
         """
         bank, references = self.bank, self.reported()
-        if not self.finetune_epochs:
+        phases = self.objective.adaptation(self.layout)
+        if self.finetune_epochs:
+            phases = (*phases, Phase(Plain(), Duration(self.finetune_epochs), self.layout.all))
+        if not phases:
             return references
-        phases = (Phase(Plain(), Duration(self.finetune_epochs), self.layout.all),)
         result = self.engine.train(references, Training("finetune", bank.boundary.round, phases, self.hyperparameters))
         if not result.finite.all():
             self._judge_without_finetuning(references.take(torch.nonzero(~result.finite).squeeze(1)))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
@@ -19,7 +20,7 @@ from dfl_lightning.callbacks.base import Aggregation, Outgoing, Selection, Subst
 from dfl_lightning.engines.jobs import Trained, Training
 from dfl_lightning.functional import count_votes
 from dfl_lightning.links import AllPairs, Links
-from dfl_lightning.round.callback import call_round_hook, draws_by_name_only
+from dfl_lightning.round.callback import RoundCallback, call_round_hook, draws_by_name_only
 from dfl_lightning.round.hosts import RunModule, RunTrainer
 from dfl_lightning.round.record import Round
 from dfl_lightning.round.running import running
@@ -35,6 +36,7 @@ class RoundProtocol:
     def __init__(self, trainer: RunTrainer) -> None:
         self.trainer = trainer
         self.module = cast("RunModule", trainer.lightning_module)
+        self._known: frozenset[str] | None = None  # callbacks of which the boundary that a fit began at has a state
 
     @property
     def federation(self) -> Federation:
@@ -56,6 +58,7 @@ class RoundProtocol:
     def take_up(self) -> None:
         """Callbacks as they were at the boundary, whatever a former fit of this process did to them after it."""
         saved = self.bank.boundary.callbacks
+        self._known = frozenset(saved)
         for callback in self.callbacks:
             if callback.state_key in saved:
                 callback.load_state_dict(copy.deepcopy(saved[callback.state_key]))
@@ -68,6 +71,7 @@ class RoundProtocol:
         trainer = self.trainer
         self.bank.abandon()  # an interrupted round may have left something behind
         round = self._new_round()
+        call_round_hook(trainer, "on_start", round, only=partial(self._begins, round.index))
         call_round_hook(trainer, "on_dropout", round)
         round.active[round.num_clients :] = True
         round.log("active", int(round.active[: round.num_clients].sum()))
@@ -129,13 +133,20 @@ class RoundProtocol:
                 objective.before_mixing(round)
             call_round_hook(trainer, "on_mix", round)
             self._promise_finite(round.bank.next_rows()["models"])
+        round.bank.end_mixing()
+        call_round_hook(trainer, "on_mixed", round)
+        with draws_by_name_only(round.index, self.federation.objective, "after_mixing"):
+            self.federation.objective.after_mixing(round)
         call_round_hook(trainer, "on_round_end", round)
 
     def commit(self, round: Round) -> None:
         """End the round: one assignment replaces the boundary."""
         bank = self.bank
+        self._known = None
         metrics = {**round.metrics, **self._costs(round)}
-        bank.commit(Boundary(round.index + 1, bank.next_rows(), self.capture(), metrics, {}, closed=False))
+        bank.commit(
+            Boundary(round.index + 1, bank.next_rows(), self.capture(), metrics, {}, False, bank.next_numbers())
+        )
 
     def capture(self) -> dict[str, Any]:
         """Copies of the state of every callback, as a checkpoint stores them."""
@@ -144,6 +155,11 @@ class RoundProtocol:
         return {key: _copied(state, before.get(key)) for key, state in states.items() if state}
 
     # --- details ------------------------------------------------------------------------------------------------------
+    def _begins(self, index: int, callback: RoundCallback) -> bool:
+        """Whether a callback has yet to start: in round 0, or in the first round of a fork that brings it in."""
+        new = self._known is not None and bool(callback.state) and callback.state_key not in self._known
+        return index == 0 or new
+
     def _new_round(self) -> Round:
         federation, index = self.federation, self.bank.boundary.round
         n, m = federation.num_nodes, federation.num_clients
@@ -268,6 +284,8 @@ class RoundProtocol:
             "bytes_received": ledger.total_bytes(len(round.bank.layout.shared)) / m,
         }
         assert round.diverged is not None
+        if ledger.messages:
+            costs["messages_received"] = ledger.num_messages / m
         if round.losses is not None and not round.losses.isnan().all():
             costs["train_loss"] = float(round.losses.nanmean())
         if round.diverged.any():

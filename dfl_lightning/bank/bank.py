@@ -37,6 +37,7 @@ class Boundary(NamedTuple):
         metrics: the last round's row of `metrics.csv`.
         evaluation: the last evaluation's arrays per client, empty when the last round had none.
         closed: whether the last round has also been evaluated (where due) and gone through all hooks.
+        numbers: the clients' numbers, float64 [m] by name, all of them in every process.
     """
 
     round: int
@@ -45,6 +46,7 @@ class Boundary(NamedTuple):
     metrics: dict[str, float]
     evaluation: dict[str, Tensor]
     closed: bool = True
+    numbers: dict[str, Tensor] = {}  # never written into
 
 
 @dataclass
@@ -56,9 +58,11 @@ class _Work:
     changed: Tensor | None = None
     started: References | None = None
     written: dict[str, Tensor] = field(default_factory=dict)
+    numbers: dict[str, Tensor] = field(default_factory=dict)
     scratch: dict[str, Tensor] = field(default_factory=dict)
     of_monitors: set[str] = field(default_factory=set)  # names in `scratch`
     mixed: bool = False
+    ended: bool = False
 
 
 class Bank:
@@ -78,6 +82,7 @@ class Bank:
         num_clients: m; nodes from m on are servers.
         sets: further row sets by name, each [own, width].
         ranks: who owns which nodes; default: this process has them all.
+        numbers: of each client, by name, and what they begin as.
 
     Attributes:
         cohorts: clients that an engine works on together, long each; products of a cohort are computed in one piece.
@@ -93,13 +98,15 @@ class Bank:
         num_clients: int,
         sets: Mapping[str, Tensor] | None = None,
         ranks: Ranks | None = None,
+        numbers: Mapping[str, float] | None = None,
     ) -> None:
         self.layout = layout
         self.num_clients = num_clients
         self.ranks = ranks or Ranks.alone(len(models))
         self.cohorts: Sequence[Tensor] = []
         self.device: torch.device | None = None
-        self.boundary = Boundary(0, {"models": models, **(sets or {})}, {}, {}, {})
+        begun = {n: torch.full((num_clients,), v, dtype=torch.float64) for n, v in (numbers or {}).items()}
+        self.boundary = Boundary(0, {"models": models, **(sets or {})}, {}, {}, {}, numbers=begun)
         self.timed: Callable[[str], AbstractContextManager[None]] = lambda verb: nullcontext()
         self.hook: RunningHook | None = None
         self._work = _Work()
@@ -117,16 +124,22 @@ class Bank:
         """A row set, [own, width]; read only, and for a monitor a copy. With one process, row i is node i's.
 
         `models` are the models before this round's training, `trained` those after it (an inactive client's row is
-        its model), `sent` what of them others get to see; other sets include what this round has written.
+        its model), `sent` what of them others get to see, `mixed` the models as they will be after this round; other
+        sets include what this round has written.
 
         Raises:
-            KeyError: no such set, or `trained` or `sent` outside of the time between training and mixing.
+            KeyError: no such set; `trained` or `sent` outside of the time between training and mixing, or `mixed`
+                before the end of mixing.
         """
         rows = self.stored(name)
         return rows if self.hook is None or name in self._work.of_monitors else self.hook.shown(rows)
 
     def stored(self, name: str) -> Tensor:
         """A row set itself, never a copy: what engines and the bank's own operations work with; see `rows`."""
+        if name == "mixed":
+            if not self._work.ended:
+                raise KeyError("'mixed' exists from the mixing of a round until its end only")
+            return self._next_models
         if name in ("trained", "sent"):
             if self._work.trained is None or self._work.mixed:
                 raise KeyError(f"'{name}' exists from the local training of a round until its mixing only")
@@ -135,6 +148,14 @@ class Bank:
             if name in written:
                 return written[name]
         return self.boundary.rows[name]
+
+    def number(self, name: str) -> Tensor:
+        """A number of each client, float64 [m]; read only. With what this round's training has made of it.
+
+        Raises:
+            KeyError: nobody declares it.
+        """
+        return self._work.numbers[name] if name in self._work.numbers else self.boundary.numbers[name]
 
     def scratch(self, name: str, dtype: torch.dtype | None = None) -> None:
         """Make a row set of zeros that lasts until the round ends, for `mix` to write into: sums, for example.
@@ -385,14 +406,23 @@ class Bank:
             target.copy_(models)
         return target
 
-    def end_training(self, rows: Mapping[str, Tensor], references: References, finite: Tensor) -> None:
+    def end_training(
+        self,
+        rows: Mapping[str, Tensor],
+        references: References,
+        finite: Tensor,
+        numbers: Mapping[str, Tensor] | None = None,
+    ) -> None:
         """The trained rows become the round's; a job that was not finite leaves its owner's former rows.
 
         Args:
             rows: by row set, [own, width]; `models` is what `begin_training` gave.
             references: where the jobs started.
             finite: bool [J].
+            numbers: of the jobs' owners, float64 [J] by name.
         """
+        for name, values in (numbers or {}).items():
+            self._work.numbers[name] = self.number(name).index_copy(0, references.owners[finite], values[finite])
         lost = self.ranks.place[references.owners[~finite]]
         places = lost[lost >= 0].to(rows["models"].device)
         for name, written in rows.items():
@@ -581,11 +611,22 @@ class Bank:
         return teams
 
     # --- rounds -----------------------------------------------------------------------------------------------------
+    def end_mixing(self) -> None:
+        """From now on the set `mixed` are the models as they will be after this round."""
+        self._work.ended = True
+
     def next_rows(self) -> dict[str, Tensor]:
         """The row sets as they will be after this round; for a monitor copies."""
-        models = self._work.trained if self._work.trained is not None else self.boundary.rows["models"]
-        rows = {**self.boundary.rows, "models": models, **self._work.written}
+        rows = {**self.boundary.rows, "models": self._next_models, **self._work.written}
         return rows if self.hook is None else {name: self.hook.shown(found) for name, found in rows.items()}
+
+    @property
+    def _next_models(self) -> Tensor:
+        return self.boundary.rows["models"] if self._work.trained is None else self._work.trained
+
+    def next_numbers(self) -> dict[str, Tensor]:
+        """The clients' numbers as they will be after this round."""
+        return {**self.boundary.numbers, **self._work.numbers}
 
     def commit(self, boundary: Boundary) -> None:
         """End a round by one assignment; the former models' buffer is what training writes next."""
@@ -622,14 +663,15 @@ class Bank:
         boundary = self.boundary
         state = {f"rows.{name}": rows for name, rows in boundary.rows.items()}
         state |= {f"evaluation.{name}": values for name, values in boundary.evaluation.items()}
+        state |= {f"numbers.{name}": values for name, values in boundary.numbers.items()}
         return {**state, "progress": torch.tensor([boundary.round, int(boundary.closed)])}
 
     def load_state_dict(self, state: Mapping[str, Tensor], metrics: Mapping[str, float]) -> None:
         """Restore a saved boundary, of all nodes; callbacks load their own state.
 
         Args:
-            state: as `state_dict` made it: `progress`, `rows.NAME` and `evaluation.NAME`, each with a row for every
-                node.
+            state: as `state_dict` made it: `progress`, `rows.NAME`, with a row for every node, `evaluation.NAME` and
+                `numbers.NAME`.
             metrics: of the last complete round, by name.
         """
         like = self.boundary.rows["models"]
@@ -637,5 +679,6 @@ class Bank:
         own = self.ranks.own
         rows = {name: state[f"rows.{name}"][own].to(like.device, like.dtype) for name in self.boundary.rows}
         evaluation = {key.removeprefix("evaluation."): v for key, v in state.items() if key.startswith("evaluation.")}
-        self.boundary = Boundary(round_, rows, {}, dict(metrics), evaluation, bool(closed))
+        numbers = {name: state[f"numbers.{name}"].double().cpu() for name in self.boundary.numbers}
+        self.boundary = Boundary(round_, rows, {}, dict(metrics), evaluation, bool(closed), numbers)
         self._spare, self._work, self._written = None, _Work(), self._versions()

@@ -154,7 +154,7 @@ class Engine(ABC):
         """
         target = self.bank.begin_training(len(references))
         result, targets = self._train(references, training, target, progress)
-        self.bank.end_training(targets.rows, references, result.finite)
+        self.bank.end_training(targets.rows, references, result.finite, result.numbers)
         return result
 
     def rehearse(self, references: References, training: Training, into: str) -> Trained:
@@ -233,8 +233,10 @@ class Engine(ABC):
             refusal = partial(self.drew, f"round {training.round}: local training")
             with ranks.together(), one_sentence(self.out_of_memory), no_global_draws(refusal):
                 done = self._train_cohorts(jobs, training, targets, progress)
-            found = [_spread(part, mine, len(references)) for part in (done.losses, done.samples, done.finite)]
-            return Trained(*ranks.join(mine, found)), targets
+            parts = (done.losses, done.samples, done.finite, *done.numbers.values())
+            found = [_spread(part, mine, len(references)) for part in parts]
+            losses, samples, finite, *numbers = ranks.join(mine, found)
+            return Trained(losses, samples, finite, dict(zip(done.numbers, numbers, strict=True))), targets
 
     def _train_cohorts(
         self, references: References, training: Training, targets: Targets, progress: Progress | None
@@ -244,6 +246,7 @@ class Engine(ABC):
         losses = torch.full((count,), float("nan"), dtype=torch.float64)
         samples = torch.zeros(count, dtype=torch.long)
         finite = torch.ones(count, dtype=torch.bool)
+        numbers = {name: losses.clone() for name in training.numbers}
         cohorts = self.by_cohort(references.owners)
         ended = 0
 
@@ -258,12 +261,14 @@ class Engine(ABC):
             ended += 1
             jobs = cohorts[index]
             losses[jobs], samples[jobs], finite[jobs] = result.losses, result.samples, result.finite
+            for name, values in result.numbers.items():
+                numbers[name][jobs] = values
             if progress is not None:
                 progress(ended, len(cohorts))
 
         with workers(self.threads) as pool, one_blas_thread():
             pool.map(work, cohorts, done, self.between_cohorts)
-        return Trained(losses, samples, finite)
+        return Trained(losses, samples, finite, numbers)
 
     @abstractmethod
     def train_cohort(self, references: References, training: Training, targets: Targets, pool: Workers) -> Trained:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from torch import Tensor
 
@@ -35,6 +35,11 @@ class Training:
     hyperparameters: Hyperparameters
     gradients: bool = False
     batches: int | None = None
+
+    @property
+    def numbers(self) -> tuple[str, ...]:
+        """Names of the clients' numbers that its steps may set."""
+        return tuple(dict.fromkeys(name for phase in self.phases for name in phase.objective.numbers))
 
     def draws(self, seed: int) -> Draws:
         """The named draws of this training."""
@@ -72,11 +77,13 @@ class Trained:
             there were none.
         samples: long [J], samples seen in the last phase, counted in every epoch.
         finite: bool [J]; a job that ended in NaN or infinity left the owner's former row in place.
+        numbers: the clients' numbers afterwards, float64 [J] by name.
     """
 
     losses: Tensor
     samples: Tensor
     finite: Tensor
+    numbers: dict[str, Tensor] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

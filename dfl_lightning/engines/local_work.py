@@ -79,6 +79,19 @@ class TrainableModel(Protocol):
             ValueError: `loss` is not given and there are extras.
         """
 
+    def hessian_product(self, batch: Any, vector: Sequence[Tensor], at: Sequence[Tensor] | None = None) -> list[Tensor]:
+        """The Hessian of the batch's mean loss times a vector, by differentiating the gradient once more.
+
+        Args:
+            batch: from `next_batch`.
+            vector: a tensor for each parameter; what it has outside of the phase's columns counts as 0.
+            at: parameters to take the Hessian at; default its own.
+
+        Raises:
+            UserError: in the stacked engine, whose layers have a first derivative only; rules that use it say
+                `stackable = False`.
+        """
+
     def features(self, batch: Any, layer: str = "head", at: Sequence[Tensor] | None = None) -> Tensor:
         """The input of a layer that the objective names in `features`, without a gradient: [B, ...] or [k, B, ...].
 
@@ -122,6 +135,36 @@ class JobContext(Protocol):
             ValueError: the row set is not declared.
         """
 
+    @property
+    def lr(self) -> float | Tensor:
+        """The learning rate of the round: that of the optimizer's first group, as a number or a scalar tensor."""
+
+    def number(self, name: str) -> Tensor:
+        """The client's number of that name, a scalar, or [k] for k clients, in the run's precision; read only.
+
+        Raises:
+            ValueError: the objective does not declare it in `numbers`.
+        """
+
+    def set_number(self, name: str, value: Tensor) -> None:
+        """Replace the client's number, which the next step, and the next round, read.
+
+        Args:
+            name: declared in `numbers`.
+            value: a scalar, or [k] for k clients.
+
+        Raises:
+            ValueError: the objective does not declare it in `numbers`.
+        """
+
+    def inner(self, a: Sequence[Tensor], b: Sequence[Tensor]) -> Tensor:
+        """The inner product over all parameters of each client: a scalar, or [k] for k clients.
+
+        Args:
+            a: a tensor for each parameter.
+            b: likewise.
+        """
+
     def next_batch(self) -> Any:
         """The next batch, to be handed to `grad`; one more epoch is drawn where all batches are taken."""
 
@@ -132,6 +175,23 @@ class JobContext(Protocol):
             scores: logits [B, C].
             batch: with the labels.
         """
+
+
+def times(number: Tensor | float, tensors: Sequence[Tensor]) -> list[Tensor]:
+    """Each client's tensors times its number, in both engines.
+
+    Args:
+        number: a scalar, or [k] for k clients.
+        tensors: [*shape], or [k, *shape], each.
+
+    Examples:
+        >>> times(torch.tensor([2.0, 3.0]), [torch.ones(2, 2)])
+        [tensor([[2., 2.],
+                [3., 3.]])]
+    """
+    if not isinstance(number, Tensor):
+        return [number * t for t in tensors]
+    return [number.view(*number.shape, *[1] * (t.dim() - number.dim())) * t for t in tensors]
 
 
 @dataclass(frozen=True)
@@ -206,12 +266,15 @@ class LocalRule(ABC):
             models) or `zeros`.
         recorded_as: steps of rules of the same name may be recorded once for all, whatever the objects; None: only
             those of the run's own object. Subclasses do not inherit it.
+        numbers: a number for each client, by name, and what it begins as; steps read and set it by `ctx.number` and
+            `ctx.set_number`, and it lasts over rounds.
         features: layers whose inputs its losses want, by name; `head` is the last linear layer of a forward pass.
     """
 
     stackable: bool = False
     recordable: bool = False
     row_sets: Mapping[str, str] = {}  # read only
+    numbers: Mapping[str, float] = {}  # read only
     recorded_as: str | None = None
     features: tuple[str, ...] = ()
 
@@ -228,6 +291,23 @@ class LocalRule(ABC):
     @abstractmethod
     def step(self, ctx: JobContext) -> None:
         """One or more batches: take them, compute gradients, update."""
+
+    def finish(self, ctx: JobContext) -> None:
+        """After the last batch of a job, once, by the rule of its last phase: assign models, set numbers.
+
+        Models may be assigned to, in the columns of that phase, but not updated, and there are no more batches. A
+        client without training data gets here, too; a run without local epochs does not.
+        """
+        return
+
+    def declares_number(self, name: str) -> str:
+        """Why steps may not use a number, in one sentence; empty where they may."""
+        if name in self.numbers:
+            return ""
+        return (
+            f"objective {type(self).__name__} uses the number '{name}', which it does not declare; "
+            f"give it numbers = {{'{name}': 0.0}}, what it begins as"
+        )
 
     def declares(self, name: str) -> str:
         """Why steps may not use a row set, in one sentence; empty where they may."""

@@ -61,6 +61,7 @@ class LoopEngine(Engine):
         """Train the jobs of one cohort, each by itself; see `Engine.train_cohort`."""
         bank = self.bank
         losses, samples, finite = [], [], []
+        numbers: dict[str, list[Tensor]] = {name: [] for name in training.numbers}
         work = LoopWork(self.config, self.layout, self.data, self.optimizer, self._scratch, self._norms)
         for index, owner in enumerate(references.owners.tolist()):
             pool.check()
@@ -74,11 +75,15 @@ class LoopEngine(Engine):
             rows = {"models": row, **{name: model.row for name, model in job.others.items()}}
             for name, trained in rows.items():
                 targets[name][place] = trained
-            finite.append(torch.stack([torch.isfinite(trained).all() for trained in rows.values()]).all())
+            ended = [*rows.values(), *job.numbers.values()]
+            finite.append(torch.stack([torch.isfinite(trained).all() for trained in ended]).all())
+            for name, value in job.numbers.items():
+                numbers[name].append(value)
             mean = job.loss_sum / job.samples if job.samples else float("nan")
             losses.append(torch.as_tensor(mean, dtype=torch.float64, device=row.device))
             samples.append(job.samples)
-        return Trained(torch.stack(losses).cpu(), torch.tensor(samples), torch.stack(finite).cpu())
+        found = {name: torch.stack(values).double().cpu() for name, values in numbers.items()}
+        return Trained(torch.stack(losses).cpu(), torch.tensor(samples), torch.stack(finite).cpu(), found)
 
     def score(self, references: References, split: str) -> Evaluation:
         """Score the jobs, each by itself; see `Engine.score`."""

@@ -130,6 +130,35 @@ class LoopModel:
         found = [next(grads) if p.requires_grad else None for p in params]
         return [torch.zeros_like(p) if g is None else g for g, p in zip(found, params, strict=True)]
 
+    def hessian_product(
+        self, batch: LoopBatch, vector: Sequence[Tensor], at: Sequence[Tensor] | None = None
+    ) -> list[Tensor]:
+        """The Hessian of the batch's mean loss times a vector, [*shape] each; see `TrainableModel.hessian_product`.
+
+        Args:
+            batch: of the client.
+            vector: a tensor for each parameter.
+            at: parameters to take the Hessian at; default: its own.
+        """
+        config = self._job.work.config
+        where = self.params if at is None else at
+        params = [a.detach().requires_grad_(p.requires_grad) for a, p in zip(where, self._parameters, strict=True)]
+        wanted = {place: p for place, p in enumerate(params) if p.requires_grad}
+        with config.arithmetic(batch.inputs.device):
+            value = config.loss(self._forward(batch, params), batch.labels)
+        first = torch.autograd.grad(value, list(wanted.values()), create_graph=True, allow_unused=True)
+        curved = [
+            (g, vector[place]) for g, place in zip(first, wanted, strict=True) if g is not None and g.requires_grad
+        ]
+        found = [torch.zeros_like(p) for p in params]
+        if curved:
+            grads, along = zip(*curved, strict=True)
+            second = torch.autograd.grad(grads, list(wanted.values()), along, allow_unused=True)
+            for place, product in zip(wanted, second, strict=True):
+                if product is not None:
+                    found[place] = product
+        return found
+
     @torch.no_grad()
     def features(self, batch: LoopBatch, layer: str = "head", at: Sequence[Tensor] | None = None) -> Tensor:
         """The input of a layer, [B, ...]; see `TrainableModel.features`.
@@ -223,6 +252,7 @@ class LoopJob:
 
     Attributes:
         others: models of other row sets that have been trained, by name.
+        numbers: the client's numbers now, scalars by name.
     """
 
     def __init__(self, work: LoopWork, bank: Bank, row: Tensor, owner: int, training: Training) -> None:
@@ -236,6 +266,7 @@ class LoopJob:
         self.loss_sum: float | Tensor = 0.0
         self.samples = 0
         self._draws = training.draws(work.config.seed)
+        self.numbers = {name: bank.number(name)[owner].to(row) for name in training.numbers}
         self._epoch, self._waiting = 0, 0  # epochs drawn; batches of them that nobody has taken yet
         self._left = 0  # batches until the phase is over
 
@@ -259,6 +290,25 @@ class LoopJob:
         row = self._kept[name]
         return [row[e.start : e.stop].view(e.shape) for e in self.work.layout.entries if not e.is_buffer]
 
+    @property
+    def lr(self) -> float | Tensor:
+        """The learning rate of the round."""
+        return cast("float | Tensor", self.training.hyperparameters[0]["lr"])
+
+    def number(self, name: str) -> Tensor:
+        """The client's number, a scalar; see `JobContext.number`."""
+        self._check_number(name)
+        return self.numbers[name]
+
+    def set_number(self, name: str, value: Tensor) -> None:
+        """Replace the client's number; see `JobContext.set_number`."""
+        self._check_number(name)
+        self.numbers[name] = value.detach().to(self.numbers[name]).reshape(())
+
+    def inner(self, a: Sequence[Tensor], b: Sequence[Tensor]) -> Tensor:
+        """The inner product over all parameters, a scalar."""
+        return torch.stack([(x * y).sum() for x, y in zip(a, b, strict=True)]).sum()
+
     def next_batch(self) -> LoopBatch:
         """The next batch; one more epoch is drawn where all are taken."""
         if not self._waiting:
@@ -280,13 +330,13 @@ class LoopJob:
         """All phases; the row holds the result."""
         with self._lent:
             self._main = LoopModel(self, self._lent.enter_context(self.work.scratch()), self._row, counts=True)
-            for phase in self.training.phases:
-                if not phase.duration.is_empty:
-                    self._run(phase)
+            phases = [phase for phase in self.training.phases if not phase.duration.is_empty]
+            for phase in phases:
+                self._run(phase, phase is phases[-1])
             for model in (self._main, *self.others.values()):
                 model.release()
 
-    def _run(self, phase: Phase) -> None:
+    def _run(self, phase: Phase, last: bool) -> None:
         self._phase = phase
         self.loss_sum, self.samples = 0.0, 0  # reported: the last phase
         for model in (self._main, *self.others.values()):
@@ -295,6 +345,8 @@ class LoopJob:
         self._left = phase.duration.batches(self._per_epoch)
         while self._left > 0:  # a step may take more than one, the last step also of one more epoch
             phase.objective.step(self)
+        if last:
+            phase.objective.finish(self)
         for model in (self._main, *self.others.values()):
             model.end()
 
@@ -328,6 +380,11 @@ class LoopJob:
 
     def _check(self, name: str) -> None:
         undeclared = self._phase.objective.declares(name)
+        if undeclared:
+            raise UserError(undeclared)
+
+    def _check_number(self, name: str) -> None:
+        undeclared = self._phase.objective.declares_number(name)
         if undeclared:
             raise UserError(undeclared)
 

@@ -368,6 +368,7 @@ class RunFolder(RoundCallback):
         if boundary.evaluation:
             arrays = {name: values.cpu().double().numpy() for name, values in boundary.evaluation.items()}
             self._evaluations[index] = {name: a for name, a in arrays.items() if not name.startswith("global_")}
+            self._evaluations[index] |= {name: values.numpy() for name, values in boundary.numbers.items()}
             numbers |= {name: float(np.nanmean(a)) if not np.isnan(a).all() else math.nan for name, a in arrays.items()}
             if "test_acc" in arrays:
                 numbers["test_acc_std"] = float(np.nanstd(arrays["test_acc"]))

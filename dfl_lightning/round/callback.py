@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
@@ -59,6 +59,13 @@ class RoundCallback(Callback):
     def start(self, federation: Federation) -> None:
         """Before a run: refuse what cannot work, with a `UserError`."""
 
+    def on_start(self, round: Round) -> None:
+        """Once, before the first round of a run, or of a fork whose checkpoint has no state of this policy.
+
+        Everybody is there: `reachable` are the links; `round.charge_message` counts what is sent. What it finds out
+        goes into attributes that `state` names.
+        """
+
     def on_dropout(self, round: Round) -> None:
         """Say who is up: `active`."""
 
@@ -88,6 +95,9 @@ class RoundCallback(Callback):
 
     def on_mix(self, round: Round) -> None:
         """Write the new models."""
+
+    def on_mixed(self, round: Round) -> None:
+        """After mixing, also where everybody has dropped out: `mixed` are the new models, `models` the former ones."""
 
     def on_round_end(self, round: Round) -> None:
         """Last change of the policies' state; `log` numbers."""
@@ -150,13 +160,16 @@ def refuse_wrong_hooks(callback: RoundCallback) -> None:
             ) from None
 
 
-def call_round_hook(trainer: Any, name: str, *args: Any) -> None:
+def call_round_hook(
+    trainer: Any, name: str, *args: Any, only: Callable[[RoundCallback], bool] = lambda callback: True
+) -> None:
     """Call a hook of all round callbacks, in their order, each under its name in the profiler.
 
     Args:
         trainer: the `DFLTrainer`, with its callbacks.
         name: of the hook.
         *args: what the hook takes; the round, for most.
+        only: which callbacks are called.
 
     Raises:
         UserError: a user's own one draws from a global generator; one writes what is not its to write, see `running`.
@@ -164,7 +177,7 @@ def call_round_hook(trainer: Any, name: str, *args: Any) -> None:
     bank = trainer.lightning_module.bank
     round = args[0] if args and hasattr(args[0], "ledger") else None
     for callback in trainer.callbacks:
-        if not isinstance(callback, RoundCallback) or callback.switched_off:
+        if not isinstance(callback, RoundCallback) or callback.switched_off or not only(callback):
             continue
         if getattr(type(callback), name) is not getattr(RoundCallback, name):
             with (

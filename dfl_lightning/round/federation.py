@@ -182,6 +182,14 @@ class Federation:
             wanted |= objective.row_sets
         return wanted
 
+    def numbers(self, objectives: Iterable[LocalRule]) -> dict[str, float]:
+        """The clients' numbers, by name, and their initial values.
+
+        Args:
+            objectives: those of the phases.
+        """
+        return {name: value for objective in objectives for name, value in objective.numbers.items()}
+
     def server_of(self, clients: Tensor) -> Tensor:
         """The node whose model each of the clients starts a round from, long: the first server, or itself."""
         return torch.full_like(clients, self.num_clients) if self.num_servers else clients

@@ -22,7 +22,7 @@ class Messages:
     Attributes:
         links: those that were used.
         models: whole models, long [E].
-        parts: other messages, long [E].
+        parts: parts of models, and other messages, long [E].
         bytes: of all of them, long [E].
     """
 
@@ -42,6 +42,7 @@ class Ledger:
         models: links over which a receiver fetched the shared parameters of a node, to look at them or to mix them.
         parts: what else was received, by what it is and how many numbers it has: the links over which it was (a layer
             of the model, an update beside it).
+        messages: what was received that is neither, by what it is: the links over which it was, and bytes, long [E].
         sizes: long [n], the bytes of a model of each sender where an Outgoing policy says so, -1 elsewhere; None: of
             nobody.
         held: long [n], how many of others' models each node had at hand at once, at most; sums are not counted.
@@ -51,6 +52,7 @@ class Ledger:
     def __init__(self, nodes: int) -> None:
         self.models = Links.none(nodes)
         self.parts: dict[tuple[str, int], Links] = {}
+        self.messages: dict[str, tuple[Links, Tensor]] = {}
         self.sizes: Tensor | None = None
         self.held = torch.zeros(nodes, dtype=torch.long)
         self.counts = True
@@ -94,9 +96,17 @@ class Ledger:
         return found
 
     @property
+    def num_messages(self) -> int:
+        """How many messages were received that are neither models nor parts of them."""
+        return sum(len(links) for links, _ in self.messages.values())
+
+    @property
     def used(self) -> Links:
         """Links over which anything was received."""
-        return self.models.union(self.proxies)
+        found = self.models.union(self.proxies)
+        for links, _ in self.messages.values():
+            found = found.union(links)
+        return found
 
     @contextmanager
     def paused(self) -> Iterator[None]:
@@ -174,6 +184,24 @@ class Ledger:
         former = self.parts.get((what, numbers))
         self.parts[what, numbers] = links if former is None else former.union(links)
 
+    def fetch_message(self, what: str, links: Links, size: Tensor | int) -> None:
+        """Receivers fetch something that is neither a model nor a part of one; the same once, one's own for nothing.
+
+        Args:
+            what: the name of the message.
+            links: over which it comes.
+            size: bytes, of all of them or long [len(links)].
+        """
+        sizes = size if isinstance(size, Tensor) else torch.full((len(links),), size)
+        foreign = links.receivers != links.senders
+        links, sizes = links.keep(foreign), sizes[foreign]
+        if what in self.messages:
+            former, known = self.messages[what]
+            both = former.union(links)
+            sizes = torch.maximum(former.spread(known, both, 0), links.spread(sizes, both, 0))
+            links = both
+        self.messages[what] = links, sizes
+
     def resize(self, senders: Tensor, size: int) -> None:
         """From now on a model of these senders has another size.
 
@@ -199,8 +227,9 @@ class Ledger:
     def total_bytes(self, numbers: int) -> int:
         """Of everything that was received; `numbers` as for `model_bytes`."""
         parts = sum(size * len(links) for (_, size), links in self.parts.items())
+        messages = sum(int(sizes.sum()) for _, sizes in self.messages.values())
         each = self.model_bytes(numbers)[self.models.senders]
-        return int((each * (1 + self._again)).sum()) + BYTES * parts
+        return int((each * (1 + self._again)).sum()) + BYTES * parts + messages
 
     def by_link(self, numbers: int) -> Messages:
         """What went over each link that was used.
@@ -214,6 +243,8 @@ class Ledger:
         for (_, size), links in self.parts.items():
             got = used.within(links).long()
             parts, sent = parts + got, sent + got * BYTES * size
+        for links, sizes in self.messages.values():
+            parts, sent = parts + used.within(links).long(), sent + links.spread(sizes, used, 0)
         return Messages(used, models, parts, sent)
 
     def _listed(self, links: Links) -> Tensor:

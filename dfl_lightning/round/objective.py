@@ -32,3 +32,20 @@ class Objective(LocalRule):
 
     def before_mixing(self, round: Round) -> None:
         """With `round.weights` known and the models not yet mixed: write the objective's own row sets."""
+
+    def after_mixing(self, round: Round) -> None:
+        """With the models mixed: write the objective's own row sets.
+
+        The row set `mixed` are the new models, `models` the former ones. In a round in which everybody has dropped out
+        nothing is mixed, and both are alike.
+        """
+
+    def adaptation(self, layout: Layout) -> tuple[Phase, ...]:
+        """What becomes of each evaluated model before an evaluation, for the evaluation only, on training data.
+
+        Fine-tuning (`model.finetune_epochs`) comes after it. Default: nothing.
+
+        Args:
+            layout: the network's columns, shared and personal.
+        """
+        return ()

@@ -419,6 +419,16 @@ class Round:
         what = f"{rows if isinstance(rows, str) else 'gradients'} less {relative_to}, columns {columns.ranges}"
         self.ledger.fetch_part(what, len(columns), links)
 
+    def charge_message(self, name: str, links: Links, size: Tensor | int) -> None:
+        """Senders send their receivers something that is no model and no part of one, a summary of data for example.
+
+        Args:
+            name: of the message; the same over a link counts once a round, one's own nothing.
+            links: over which it is sent.
+            size: bytes, of all of them or long [len(links)].
+        """
+        self.ledger.fetch_message(name, links, size)
+
     def charge(self, references: References) -> None:
         """Every foreign row in the references costs its owner a model.
 

@@ -119,6 +119,7 @@ class Recordings:
         losses: sums over samples, float64 [c].
         samples: numbers of samples, int64 [c].
         kept: row sets that the objective reads, [c, *shape] for each parameter.
+        numbers: the clients' numbers, [c] by name.
         failure: why nothing is recorded any more; empty while it is.
     """
 
@@ -133,6 +134,7 @@ class Recordings:
         self.losses = torch.zeros(clients, dtype=torch.float64, device=device)
         self.samples = torch.zeros(clients, dtype=torch.long, device=device)
         self.kept: dict[str, list[Tensor]] = {}
+        self.numbers: dict[str, Tensor] = {}
         self.failure = ""
         self._of: dict[tuple[str, Columns], Recording] = {}
 
@@ -161,6 +163,13 @@ class Recordings:
         if name not in self.kept:
             self.kept[name] = [t.new_empty_strided((self.clients, *t.shape[1:]), t.stride()).zero_() for t in tensors]
         return [still[: len(t)].copy_(t) for still, t in zip(self.kept[name], tensors, strict=True)]
+
+    def keep_number(self, name: str, values: Tensor) -> Tensor:
+        """Copy the clients' numbers, [k], to static memory, all of which is returned, [c]."""
+        if name not in self.numbers:
+            self.numbers[name] = self._zeros(self.clients)
+        self.numbers[name][: len(values)].copy_(values)
+        return self.numbers[name]
 
     def begin(self, phase: Phase, feed: Feed, hyperparameters: Hyperparameters) -> Recording | None:
         """The recorded steps of a phase that begins now; None if it has too few steps, or options that change.
@@ -339,7 +348,7 @@ class Recording:
         memory = self._memory
         states = [value for value in self._remembered() if value.dim()]
         models = [tensor for staging in memory.stagings for tensor in staging.tensors.values()]
-        return [*models, *states, memory.losses, memory.samples]
+        return [*models, *states, memory.losses, memory.samples, *memory.numbers.values()]
 
     def _remembered(self) -> list[Tensor]:
         several = (state for states in self._states.values() for state in states)

@@ -232,10 +232,12 @@ class StackedEngine(Engine):
                 self.recordings = None
             for name, staging in models.items():
                 staging.copy_into(targets[name], bank.ranks.place[references.owners[order]])
-            finite = torch.stack([staging.finite() for staging in models.values()]).all(0)
+            ended = [staging.finite() for staging in models.values()]
+            finite = torch.stack([*ended, *(values.isfinite() for values in job.numbers.values())]).all(0)
         back = torch.argsort(order)
         losses = torch.where(job.samples > 0, job.losses / job.samples, float("nan"))
-        return Trained(losses.cpu()[back], job.samples.cpu()[back], finite.cpu()[back])
+        numbers = {name: values.double().cpu()[back] for name, values in job.numbers.items()}
+        return Trained(losses.cpu()[back], job.samples.cpu()[back], finite.cpu()[back], numbers)
 
     def score(self, references: References, split: str) -> Evaluation:
         """Score the jobs, owner by owner or model by model; see `Engine.score`.

@@ -77,6 +77,16 @@ class StackedModel:
         parts = [self._gradients(batch, loss, extras, at, first, stop) for first, stop in stretches]
         return parts[0] if len(parts) == 1 else [torch.cat(several) for several in zip(*parts, strict=True)]
 
+    def hessian_product(
+        self, batch: Batch, vector: Sequence[Tensor], at: Sequence[Tensor] | None = None
+    ) -> list[Tensor]:
+        """Not here: stacked layers have a first derivative only; see `TrainableModel.hessian_product`."""
+        name = type(self._job.context.config.objective).__name__
+        raise UserError(
+            f"objective {name} takes a second derivative, which stacked layers do not have; "
+            "give it stackable = False, or use --engine loop"
+        )
+
     @torch.no_grad()
     def features(self, batch: Batch, layer: str = "head", at: Sequence[Tensor] | None = None) -> Tensor:
         """The input of a layer, [k, B, ...]; see `TrainableModel.features`.
@@ -260,6 +270,7 @@ class StackedJob:
         self.parameters = [entry for entry in context.layout.entries if not entry.is_buffer]
         self.buffers = [entry.name for entry in context.layout.entries if entry.is_buffer]
         self.trained: list[bool] = []
+        self._numbers = self._first_numbers()
         self._phase: Phase | None = None
         self.own_loss = False  # whether a step has taken the gradient of a loss of its own
 
@@ -280,6 +291,26 @@ class StackedJob:
         self._check(name)
         return self.first(self.read(name))
 
+    @property
+    def lr(self) -> float | Tensor:
+        """The learning rate of the round."""
+        rate: float | Tensor = self._hyperparameters[0]["lr"]
+        return rate
+
+    def number(self, name: str) -> Tensor:
+        """The clients' numbers, [k]; see `JobContext.number`."""
+        self._check_number(name)
+        return self._numbers[name][: self.clients]
+
+    def set_number(self, name: str, value: Tensor) -> None:
+        """Replace the clients' numbers; see `JobContext.set_number`."""
+        self._check_number(name)
+        self._numbers[name][: self.clients].copy_(value.detach())
+
+    def inner(self, a: Sequence[Tensor], b: Sequence[Tensor]) -> Tensor:
+        """The inner product over all parameters of each client, [k]."""
+        return torch.stack([(x * y).flatten(1).sum(1) for x, y in zip(a, b, strict=True)]).sum(0)
+
     def next_batch(self) -> Batch:
         """The next batch of the first k clients; one more epoch is drawn for whom all are taken."""
         return self._source.next(self.clients)
@@ -296,12 +327,12 @@ class StackedJob:
     # --- the job itself -----------------------------------------------------------------------------------------------
     def run(self) -> dict[str, Staging]:
         """All phases; the models by row set."""
-        for phase in self._training.phases:
-            if not phase.duration.is_empty:
-                self._run(phase)
+        phases = [phase for phase in self._training.phases if not phase.duration.is_empty]
+        for phase in phases:
+            self._run(phase, phase is phases[-1])
         return {name: model.staging for name, model in self.models.items()}
 
-    def _run(self, phase: Phase) -> None:
+    def _run(self, phase: Phase, last: bool) -> None:
         self._freeze(phase.columns)
         self._phase = phase
         for model in self.models.values():
@@ -319,6 +350,9 @@ class StackedJob:
         while self._narrow():
             self._pool.check()
             step(self)
+        if last:
+            self.clients = len(self._references)
+            phase.objective.finish(self)
         for model in self.models.values():
             model.end()
 
@@ -341,7 +375,7 @@ class StackedJob:
         """
         other = copy.copy(self)
         other.kept, other._source, other.clients = memory.kept, source, clients
-        other.losses, other.samples = memory.losses, memory.samples
+        other.losses, other.samples, other._numbers = memory.losses, memory.samples, memory.numbers
         other.models = {
             name: model.of_job(other, memory.staging(name), states.get(name, [])) for name, model in self.models.items()
         }
@@ -362,6 +396,12 @@ class StackedJob:
                 t[: self.clients] += g * along(batch.counts, g)
         samples = self.samples.clamp(min=1)
         return [t / along(samples, t) for t in total]
+
+    @property
+    def numbers(self) -> dict[str, Tensor]:
+        """The clients' numbers now, [c] by name."""
+        count = len(self._references)
+        return {name: values[:count] for name, values in self._numbers.items()}
 
     def first(self, tensors: list[Tensor]) -> list[Tensor]:
         """What belongs to the first k clients."""
@@ -399,6 +439,19 @@ class StackedJob:
     def _freeze(self, columns: Columns) -> None:
         """Only entries inside `columns` are trained."""
         self.trained = [entry.trainable and columns.holds(entry) for entry in self.parameters]
+
+    def _first_numbers(self) -> dict[str, Tensor]:
+        """The clients' numbers at the start of the job, where steps find them."""
+        device, dtype, found = self.context.data.images.device, self.context.config.dtype, {}
+        for name in self._training.numbers:
+            values = self._bank.number(name)[self._references.owners].to(device, dtype)
+            found[name] = values if self._recordings is None else self._recordings.keep_number(name, values)
+        return found
+
+    def _check_number(self, name: str) -> None:
+        undeclared = "" if self._phase is None else self._phase.objective.declares_number(name)
+        if undeclared:
+            raise UserError(undeclared)
 
     def _check(self, name: str) -> None:
         undeclared = "" if self._phase is None else self._phase.objective.declares(name)
