@@ -301,12 +301,22 @@ class LoopJob:
         return self.numbers[name]
 
     def set_number(self, name: str, value: Tensor) -> None:
-        """Replace the client's number; see `JobContext.set_number`."""
+        """Replace the client's number; see `JobContext.set_number`.
+
+        Args:
+            name: declared in `numbers`.
+            value: a scalar.
+        """
         self._check_number(name)
         self.numbers[name] = value.detach().to(self.numbers[name]).reshape(())
 
     def inner(self, a: Sequence[Tensor], b: Sequence[Tensor]) -> Tensor:
-        """The inner product over all parameters, a scalar."""
+        """The inner product over all parameters, a scalar.
+
+        Args:
+            a: [*shape] for each parameter.
+            b: likewise.
+        """
         return torch.stack([(x * y).sum() for x, y in zip(a, b, strict=True)]).sum()
 
     def next_batch(self) -> LoopBatch:

@@ -1,21 +1,31 @@
 """Local training rules: what a client does with its own data in a round."""
 
-from dfl_lightning.engines.local_work import Batch, Duration, JobContext, Phase, TrainableModel
+from dfl_lightning.engines.local_work import Batch, Duration, JobContext, Phase, TrainableModel, times
+from dfl_lightning.objectives.apfl import APFL
+from dfl_lightning.objectives.ditto import Ditto
 from dfl_lightning.objectives.fedprox import FedProx
 from dfl_lightning.objectives.gradient_tracking import GradientTracking
 from dfl_lightning.objectives.local_momentum import LocalMomentum
+from dfl_lightning.objectives.per_fedavg import PerFedAvg
+from dfl_lightning.objectives.personal_layers import FedPer, FedRep
 from dfl_lightning.objectives.plain import Plain
 from dfl_lightning.round.objective import Objective
 
 __all__ = [
+    "APFL",
     "Batch",
+    "Ditto",
     "Duration",
+    "FedPer",
     "FedProx",
+    "FedRep",
     "GradientTracking",
     "JobContext",
     "LocalMomentum",
     "Objective",
+    "PerFedAvg",
     "Phase",
     "Plain",
     "TrainableModel",
+    "times",
 ]

@@ -129,8 +129,9 @@ def make_federation(
     layout = Layout(network, shared)
     m = data.num_clients
     models = _models(network, m + servers, dtype)
-    bank = Bank(layout, models, m, {name: _models(network, m + servers, dtype).flip(0) for name in sets})
     objective = objective or Plain()
+    further = {name: _models(network, m + servers, dtype).flip(0) for name in sets}
+    bank = Bank(layout, models, m, further, numbers=objective.numbers)
     optimizer = optimizer or functools.partial(torch.optim.SGD, lr=77.0)  # the round's learning rate takes its place
     made = engine(
         EngineConfig(

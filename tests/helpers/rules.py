@@ -6,50 +6,6 @@ import torch.nn.functional as F
 from dfl_lightning.objectives import Objective
 
 
-class Ditto(Objective):
-    """A second model for each client, held near the one that is exchanged (Li et al. 2021, algorithm 1)."""
-
-    stackable = recordable = True
-    row_sets, reports = {"personal": "models"}, "personal"
-
-    def __init__(self, lam=0.3):
-        self.lam = lam
-
-    def step(self, ctx):
-        batch, shared, own = ctx.next_batch(), ctx.model(), ctx.model("personal")
-        shared.update(shared.grad(batch))
-        pull = zip(own.grad(batch), own.params, shared.start, strict=True)
-        own.update([g + self.lam * (p - s) for g, p, s in pull])
-
-
-class APFL(Objective):
-    """The mixture of a local and the exchanged model is what has to fit (Deng et al. 2020, eq. 5 and 6)."""
-
-    stackable = recordable = True
-    row_sets, reports = {"local": "models"}, "local"
-
-    def __init__(self, alpha=0.25):
-        self.alpha = alpha
-
-    def step(self, ctx):
-        batch, shared, local = ctx.next_batch(), ctx.model(), ctx.model("local")
-        mixed = [self.alpha * v + (1 - self.alpha) * w for v, w in zip(local.params, shared.params, strict=True)]
-        grads = local.grad(batch, at=mixed)
-        shared.update(shared.grad(batch))
-        local.update([self.alpha * g for g in grads])
-
-
-class PerFedAvg(Objective):
-    """First order: the gradient on one batch where a step on another leads (Fallah et al. 2020)."""
-
-    stackable = recordable = True
-
-    def step(self, ctx):
-        model, first, second = ctx.model(), ctx.next_batch(), ctx.next_batch()
-        ahead = [p - 0.2 * g for p, g in zip(model.params, model.grad(first), strict=True)]
-        model.update(model.grad(second, at=ahead))
-
-
 class FedSAM(Objective):
     """The gradient where the loss is worst nearby (Qu et al. 2022, eq. 4)."""
 

@@ -15,9 +15,20 @@ from dfl_lightning import callbacks as cb
 from dfl_lightning import objectives
 from dfl_lightning.bank.references import References
 from dfl_lightning.engines.loop_engine import LoopEngine
-from dfl_lightning.engines.stacked import StackedEngine
+from dfl_lightning.engines.stacked import CannotStack, StackedEngine
 from dfl_lightning.models import MLP
-from dfl_lightning.objectives import FedProx, GradientTracking, LocalMomentum, Objective, Plain
+from dfl_lightning.objectives import (
+    APFL,
+    Ditto,
+    FedPer,
+    FedProx,
+    FedRep,
+    GradientTracking,
+    LocalMomentum,
+    Objective,
+    PerFedAvg,
+    Plain,
+)
 from dfl_lightning.utils.global_generators import changed, states
 
 SIZES = (9, 4, 14, 12, 5)
@@ -27,25 +38,43 @@ LISTED = {
     "FedProx": functools.partial(FedProx, mu=0.5),
     "GradientTracking": GradientTracking,
     "LocalMomentum": LocalMomentum,
-    **{name: getattr(rules, name) for name in ("Ditto", "APFL", "PerFedAvg", "FedSAM", "MOON", "FedProto")},
+    "Ditto": Ditto,
+    "APFL": APFL,
+    "APFL round": functools.partial(APFL, 0.25, "round"),
+    "APFL fixed": functools.partial(APFL, 0.25, "never"),
+    "PerFedAvg": functools.partial(PerFedAvg, 0.2),
+    "PerFedAvg difference": functools.partial(PerFedAvg, 0.2, "difference"),
+    "PerFedAvg hessian": functools.partial(PerFedAvg, 0.2, "hessian"),
+    "FedRep": FedRep,
+    "FedPer": FedPer,
+    **{name: getattr(rules, name) for name in ("FedSAM", "MOON", "FedProto")},
 }
 """A rule by its name, and how to make it."""
 
-every_rule = pytest.mark.parametrize("name", LISTED)
-either_engine = pytest.mark.parametrize("engine", [LoopEngine, StackedEngine], ids=["loop", "stacked"])
+PERSONAL = {"FedRep": (["0.*"], ["features.*"]), "FedPer": (["2.*"], ["head.*"])}
+"""What is exchanged by a rule that wants personal parameters: of the small network, and of the run's."""
+
+STACKED = [name for name in LISTED if LISTED[name]().stackable]
+every_rule_in_either_engine = pytest.mark.parametrize(
+    ("name", "engine"),
+    [(name, LoopEngine) for name in LISTED] + [(name, StackedEngine) for name in STACKED],
+)
 
 
 def trained(f, owners, round=3):
-    """All row sets after the local training of some clients, and what it says of them."""
+    """All row sets and numbers after the local training of some clients, and what it says of them."""
     result = f.engine.train(References.rows("models", torch.tensor(owners)), f.training(lr=0.125, round=round))
     rows = {name: f.bank.rows("trained" if name == "models" else name).clone() for name in f.bank.boundary.rows}
+    rows |= {name: f.bank.number(name).clone() for name in f.bank.boundary.numbers}
     f.bank.abandon()
     return rows, result
 
 
 def federation(name, engine, **options):
     rule = LISTED[name]()
-    return make_federation(objective=rule, engine=engine, sizes=SIZES, sets=tuple(rule.row_sets), **options)
+    shared = PERSONAL.get(name, (["*"],))[0]
+    sets = tuple(rule.row_sets)
+    return make_federation(objective=rule, engine=engine, sizes=SIZES, sets=sets, shared=shared, **options)
 
 
 def test_every_shipped_rule_is_listed():
@@ -55,11 +84,16 @@ def test_every_shipped_rule_is_listed():
     assert shipped - {"Objective"} <= set(LISTED)
 
 
-@every_rule
+def test_all_but_exact_second_derivatives_are_stacked_and_those_say_so():
+    assert set(LISTED) - set(STACKED) == {"PerFedAvg hessian"}
+    with pytest.raises(CannotStack, match="PerFedAvg does not say stackable = True"):
+        federation("PerFedAvg hessian", StackedEngine)
+
+
+@pytest.mark.parametrize("name", STACKED)
 def test_engines_agree_with_steps_recorded_or_not(name, monkeypatch):
     rule = LISTED[name]()
     expected, said = trained(federation(name, LoopEngine), range(len(SIZES)))
-    assert rule.stackable
     monkeypatch.setattr("dfl_lightning.engines.stacked.cuda_graphs.FEWEST_STEPS", 1)
     for recorder in [None, TapeRecorder()] if rule.recordable else [None]:
         f = federation(name, StackedEngine)
@@ -74,8 +108,7 @@ def test_engines_agree_with_steps_recorded_or_not(name, monkeypatch):
         assert recorder is None or recorder.replayed
 
 
-@every_rule
-@either_engine
+@every_rule_in_either_engine
 def test_what_a_client_does_is_a_matter_of_its_own(name, engine):
     """Training it alone, or beside clients with other data and other models, leaves the same."""
     together, said = trained(federation(name, engine), range(len(SIZES)))
@@ -94,24 +127,24 @@ def test_what_a_client_does_is_a_matter_of_its_own(name, engine):
         torch.testing.assert_close(result.losses[place], said.losses[2], rtol=ROUNDING, atol=ROUNDING)
 
 
-@every_rule
-@either_engine
+@every_rule_in_either_engine
 def test_who_does_not_train_keeps_all_its_models(name, engine):
     f = federation(name, engine)
-    before = {set_: rows.clone() for set_, rows in f.bank.boundary.rows.items()}
+    before = {set_: rows.clone() for set_, rows in {**f.bank.boundary.rows, **f.bank.boundary.numbers}.items()}
     rows, _ = trained(f, [0, 3])
     for set_, there in rows.items():
         assert torch.equal(there[[1, 2, 4]], before[set_][[1, 2, 4]])
-    assert all(torch.equal(f.bank.boundary.rows[set_], before[set_]) for set_ in before)  # a boundary is not written
+    after = {**f.bank.boundary.rows, **f.bank.boundary.numbers}
+    assert all(torch.equal(after[set_], before[set_]) for set_ in before)  # a boundary is not written
 
 
-@every_rule
-@either_engine
+@every_rule_in_either_engine
 def test_a_client_that_diverges_keeps_all_its_models_and_harms_nobody(name, engine):
     usual, _ = trained(federation(name, engine), range(len(SIZES)))
     f = federation(name, engine)
     f.data.images[f.data.train[1]] = float("nan")
-    before = {set_: rows[1].clone() for set_, rows in f.bank.boundary.rows.items()}
+    both = {**f.bank.boundary.rows, **f.bank.boundary.numbers}
+    before = {set_: rows[1].clone() for set_, rows in both.items()}
     rows, result = trained(f, range(len(SIZES)))
     assert result.finite.tolist() == [True, False, True, True, True]
     for set_, there in rows.items():
@@ -119,8 +152,7 @@ def test_a_client_that_diverges_keeps_all_its_models_and_harms_nobody(name, engi
         torch.testing.assert_close(there[[0, 2, 3, 4]], usual[set_][[0, 2, 3, 4]], rtol=ROUNDING, atol=ROUNDING)
 
 
-@every_rule
-@either_engine
+@every_rule_in_either_engine
 def test_it_draws_by_name_only_and_does_the_same_again(name, engine):
     generators = states()
     first, _ = trained(federation(name, engine), range(len(SIZES)))
@@ -130,7 +162,8 @@ def test_it_draws_by_name_only_and_does_the_same_again(name, engine):
     assert all(torch.equal(first[set_], again[set_]) for set_ in first)
 
 
-def run(rule, engine):
+def run(name, engine):
+    rule, shared = LISTED[name](), PERSONAL.get(name, (None, None))[1]
     policies = [cb.Gossip(k=2), cb.Uniform() if not isinstance(rule, GradientTracking) else cb.Metropolis()]
     model = {
         "network": MLP(hidden=[4]),
@@ -138,6 +171,7 @@ def run(rule, engine):
         "batch_size": 4,
         "optimizer": functools.partial(torch.optim.SGD, lr=0.1),
         "objective": rule,
+        "shared": shared,
     }
     return Run(
         policies,
@@ -150,15 +184,18 @@ def run(rule, engine):
     )
 
 
-@every_rule
-@pytest.mark.parametrize("engine", ["loop", "stacked"])
+@pytest.mark.parametrize(
+    ("name", "engine"), [(name, "loop") for name in LISTED] + [(name, "stacked") for name in STACKED]
+)
 def test_a_run_goes_on_from_what_was_saved_with_the_same_bits(name, engine):
-    whole = run(LISTED[name](), engine).go(2)
+    whole = run(name, engine).go(2)
     saved = through_a_file(copy.deepcopy(whole.state()))
     whole.go(2)
-    resumed = run(LISTED[name](), engine).take_up(saved).go(2)
+    resumed = run(name, engine).take_up(saved).go(2)
     for set_, rows in whole.bank.boundary.rows.items():
         assert torch.equal(rows, resumed.bank.boundary.rows[set_]), set_
+    for number, values in whole.bank.boundary.numbers.items():
+        assert torch.equal(values, resumed.bank.boundary.numbers[number]), number
 
 
 class Scribbler(Objective):
@@ -173,7 +210,7 @@ class Scribbler(Objective):
         model.update([kept.mul_(0.1).add_(g) for kept, g in pulls])
 
 
-@either_engine
+@pytest.mark.parametrize("engine", [LoopEngine, StackedEngine], ids=["loop", "stacked"])
 def test_a_rule_that_writes_into_what_it_reads_leaves_the_rows_alone(engine):
     f = make_federation(objective=Scribbler(), engine=engine, sizes=SIZES, sets=("kept",))
     before = f.bank.rows("kept").clone()

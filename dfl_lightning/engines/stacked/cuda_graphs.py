@@ -165,7 +165,12 @@ class Recordings:
         return [still[: len(t)].copy_(t) for still, t in zip(self.kept[name], tensors, strict=True)]
 
     def keep_number(self, name: str, values: Tensor) -> Tensor:
-        """Copy the clients' numbers, [k], to static memory, all of which is returned, [c]."""
+        """Copy the clients' numbers to static memory, all of which is returned, [c].
+
+        Args:
+            name: of the number.
+            values: [k].
+        """
         if name not in self.numbers:
             self.numbers[name] = self._zeros(self.clients)
         self.numbers[name][: len(values)].copy_(values)

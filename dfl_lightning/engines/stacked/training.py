@@ -80,7 +80,16 @@ class StackedModel:
     def hessian_product(
         self, batch: Batch, vector: Sequence[Tensor], at: Sequence[Tensor] | None = None
     ) -> list[Tensor]:
-        """Not here: stacked layers have a first derivative only; see `TrainableModel.hessian_product`."""
+        """Not here: stacked layers have a first derivative only; see `TrainableModel.hessian_product`.
+
+        Args:
+            batch: of k clients.
+            vector: [k, *shape] for each parameter.
+            at: parameters to take the Hessian at.
+
+        Raises:
+            UserError: always.
+        """
         name = type(self._job.context.config.objective).__name__
         raise UserError(
             f"objective {name} takes a second derivative, which stacked layers do not have; "
@@ -303,12 +312,22 @@ class StackedJob:
         return self._numbers[name][: self.clients]
 
     def set_number(self, name: str, value: Tensor) -> None:
-        """Replace the clients' numbers; see `JobContext.set_number`."""
+        """Replace the clients' numbers; see `JobContext.set_number`.
+
+        Args:
+            name: declared in `numbers`.
+            value: [k].
+        """
         self._check_number(name)
         self._numbers[name][: self.clients].copy_(value.detach())
 
     def inner(self, a: Sequence[Tensor], b: Sequence[Tensor]) -> Tensor:
-        """The inner product over all parameters of each client, [k]."""
+        """The inner product over all parameters of each client, [k].
+
+        Args:
+            a: [k, *shape] for each parameter.
+            b: likewise.
+        """
         return torch.stack([(x * y).flatten(1).sum(1) for x, y in zip(a, b, strict=True)]).sum(0)
 
     def next_batch(self) -> Batch:

@@ -1,0 +1,76 @@
+"""APFL: each client's model is a mixture of a local model and the one that is exchanged."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+import torch
+
+from dfl_lightning.bank.references import Weights
+from dfl_lightning.engines.local_work import JobContext, times
+from dfl_lightning.round.objective import Objective
+from dfl_lightning.utils.errors import UserError
+
+if TYPE_CHECKING:
+    from dfl_lightning.round.record import Round
+
+
+class APFL(Objective):
+    """Evaluate and fit the mixture alpha v + (1 - alpha) w (Deng et al. 2020, arXiv 2003.13461, algorithm 1).
+
+    On every batch, with u = alpha v + (1 - alpha) w: `w = w - eta grad f(w)`, as with `Plain`, and
+    `v = v - eta alpha grad f(u)`; w is exchanged, v never leaves its client. A client's weight follows
+    `alpha = alpha - eta <v - w, grad f(u)>`, kept in [0, 1] (eq. 11), where eta is the learning rate of the round (of
+    the optimizer's first group). All gradients of a step are taken where the step began.
+
+    Clients are evaluated by the mixture of v and the averaged w, as in the output of the algorithm. Each model has an
+    optimizer of its own, of the same kind. The logged training loss is w's; the column `alpha` is the mean over
+    clients, and `clients.npz` has each client's.
+
+    Args:
+        alpha: weight of the local model, from 0 (the exchanged model alone) to 1 (training alone); where it is adapted,
+            what it begins as.
+        adapt: when alpha moves: `step`, on every batch; `round`, once at the end of the round's local work, by the last
+            batch; `never`.
+    """
+
+    stackable = recordable = True
+    row_sets = {"local": "models", "mixture": "models"}
+    reports = "mixture"
+
+    def __init__(self, alpha: float = 0.5, adapt: Literal["never", "step", "round"] = "step") -> None:
+        if not 0 <= alpha <= 1:
+            raise UserError(f"objective.alpha={alpha}; the weight of the local model must be between 0 and 1")
+        if adapt not in ("never", "step", "round"):
+            raise UserError(f"objective.adapt={adapt}; it is never, step or round")
+        self.alpha, self.adapt = alpha, adapt
+        self.numbers = {"alpha": alpha, **({"slope": 0.0} if adapt == "round" else {})}
+
+    def step(self, ctx: JobContext) -> None:
+        """One batch for both models, and for alpha where it moves on every batch."""
+        batch, w, v, alpha = ctx.next_batch(), ctx.model(), ctx.model("local"), ctx.number("alpha").clone()
+        mixture = [own + rest for own, rest in zip(times(alpha, v.params), times(1 - alpha, w.params), strict=True)]
+        of_mixture, of_w = v.grad(batch, at=mixture), w.grad(batch)
+        if self.adapt != "never":
+            slope = ctx.inner([own - rest for own, rest in zip(v.params, w.params, strict=True)], of_mixture)
+            if self.adapt == "step":
+                ctx.set_number("alpha", (alpha - ctx.lr * slope).clamp(0, 1))
+            else:
+                ctx.set_number("slope", slope)
+        w.update(of_w)
+        v.update(times(alpha, of_mixture))
+
+    def finish(self, ctx: JobContext) -> None:
+        """Move alpha where it moves once a round."""
+        if self.adapt == "round":
+            ctx.set_number("alpha", (ctx.number("alpha") - ctx.lr * ctx.number("slope")).clamp(0, 1))
+
+    def after_mixing(self, round: Round) -> None:
+        """The mixtures by which clients are evaluated."""
+        alpha, n = round.bank.number("alpha"), round.num_nodes
+        clients, everybody = torch.arange(round.num_clients), round.clients_only
+        layout = round.bank.layout
+        for columns, nodes in ((layout.shared, round.federation.server_of(clients)), (layout.personal, clients)):
+            terms = [(Weights.of_rows(clients, n, alpha), "local"), (Weights.of_rows(nodes, n, 1 - alpha), "mixed")]
+            round.mix(terms, into="mixture", where=everybody, columns=columns)
+        round.log("alpha", float(alpha.mean()))

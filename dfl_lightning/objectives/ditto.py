@@ -1,0 +1,38 @@
+"""Ditto: a second model for each client, held near the one that is exchanged."""
+
+from __future__ import annotations
+
+import math
+
+from dfl_lightning.engines.local_work import JobContext
+from dfl_lightning.round.objective import Objective
+from dfl_lightning.utils.errors import UserError
+
+
+class Ditto(Objective):
+    """A personal model v beside the exchanged model w, and near it (Li et al. 2021, arXiv 2012.04221, algorithm 1).
+
+    On every batch `w = w - eta grad f(w)`, as with `Plain`, and `v = v - eta (grad f(v) + lam (v - w0))`, where w0 is
+    the exchanged model at the start of the round: the server's, or without a server the client's own after mixing.
+    Clients are evaluated by v, which is never sent. Both models have an optimizer of their own, of the same kind; v's
+    gradient is clipped with the term in it. The logged training loss is w's.
+
+    Args:
+        lam: weight of the term that holds v near w0 (the paper's lambda), 0 or more; 0 is training alone.
+    """
+
+    stackable = recordable = True
+    row_sets = {"personal": "models"}
+    reports = "personal"
+
+    def __init__(self, lam: float = 0.75) -> None:
+        if not (lam >= 0 and math.isfinite(lam)):
+            raise UserError(f"objective.lam={lam}; the weight of Ditto's proximal term must be 0 or more")
+        self.lam = lam
+
+    def step(self, ctx: JobContext) -> None:
+        """One batch for both models."""
+        batch, exchanged, personal = ctx.next_batch(), ctx.model(), ctx.model("personal")
+        exchanged.update(exchanged.grad(batch))
+        pull = zip(personal.grad(batch), personal.params, exchanged.start, strict=True)
+        personal.update([g + self.lam * (p - s) for g, p, s in pull])

@@ -1,0 +1,70 @@
+"""Layers that stay with their client: fitted before the others, or together with them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from dfl_lightning.bank.layout import Layout
+from dfl_lightning.engines.local_work import Duration, Phase
+from dfl_lightning.objectives.plain import Plain
+from dfl_lightning.round.objective import Objective
+from dfl_lightning.utils.errors import UserError
+
+if TYPE_CHECKING:
+    from dfl_lightning.round.federation import Federation
+
+
+class FedRep(Plain):
+    """The head with the body frozen, then the body with the new head frozen (Collins et al. 2021, arXiv 2102.07078).
+
+    Algorithm 1: `head_epochs` on what `model.shared` does not name, then `model.local_epochs` on what it does, each
+    with a fresh optimizer; only the body is exchanged. Running statistics of norms do not move while the body is
+    frozen. It is `Plain` with the paper's number of head epochs, and it refuses a network without a head.
+
+    Args:
+        head_epochs: epochs on the personal parameters, the head; the paper has 10 for one on the body.
+    """
+
+    recorded_as = Plain.recorded_as
+
+    def __init__(self, head_epochs: int = 10) -> None:
+        if head_epochs < 0:
+            raise UserError(f"objective.head_epochs={head_epochs}; it must be 0 or more")
+        super().__init__(personal_epochs=head_epochs)
+        self.head_epochs = head_epochs
+
+    def start(self, federation: Federation) -> None:
+        """There must be a head that stays with its client."""
+        _refuse_without_personal_part(federation, self)
+
+
+class FedPer(Plain):
+    """All layers at once, of which some stay with their client (Arivazhagan et al. 2019, arXiv 1912.00818).
+
+    What `model.shared` does not name is trained with the rest, by one optimizer, and never sent: the head in FedPer,
+    the body in LG-FedAvg (arXiv 2001.01523), the norms in FedBN (arXiv 2102.07623).
+    """
+
+    recorded_as = Plain.recorded_as
+
+    def __init__(self) -> None:
+        super().__init__()
+
+    def phases(self, layout: Layout, duration: Duration, round: int) -> tuple[Phase, ...]:
+        """One phase on everything."""
+        return Objective.phases(self, layout, duration, round)
+
+    def start(self, federation: Federation) -> None:
+        """There must be a part that stays with its client."""
+        _refuse_without_personal_part(federation, self)
+
+
+def _refuse_without_personal_part(federation: Federation, objective: Objective) -> None:
+    layout = federation.layout
+    if not layout.has_personal_parameters:
+        names = [entry.name for entry in layout.entries if not entry.is_buffer]
+        raise UserError(
+            f"objective {type(objective).__name__} trains a part that is not exchanged, and all parameters are: name "
+            f"those that are exchanged in model.shared (the parameters are {', '.join(names)}; the last layer is "
+            f"'{names[-1].rpartition('.')[0]}')"
+        )

@@ -1,0 +1,368 @@
+"""Ditto, APFL, Per-FedAvg and FedRep over whole rounds, against plain modules, with some clients dropped out.
+
+The references are written from the papers; they share nothing with the library but the order in which a client takes
+its samples.
+"""
+
+import copy
+import functools
+import itertools
+
+import networkx as nx
+import pytest
+import torch
+from tester.rounds import Run, toy_data
+from torch import nn
+from torch.func import functional_call
+from torch.nn.functional import cross_entropy
+
+from dfl_lightning.callbacks import Bernoulli, Gossip, SampleWeighted, Uniform
+from dfl_lightning.models import MLP
+from dfl_lightning.objectives import APFL, Ditto, FedPer, FedRep, PerFedAvg
+from dfl_lightning.utils.errors import UserError
+from dfl_lightning.utils.random_streams import stream
+
+SIZES, RATE, EPOCHS, ROUNDS = [6, 3, 9, 2, 5], 0.2, 2, 4
+
+
+def start(rule, engine="loop", server=False, network=None, **model):
+    policies = [Gossip(k="all"), SampleWeighted() if server else Uniform(), Bernoulli(0.3)]
+    settings = {
+        "network": network or MLP(hidden=[4]),
+        "local_epochs": EPOCHS,
+        "batch_size": 4,
+        "optimizer": functools.partial(torch.optim.SGD, lr=RATE),
+        "objective": rule,
+        **model,
+    }
+    topology = "server" if server else nx.cycle_graph(len(SIZES))
+    trainer = {"precision": "64-true", "engine": engine}
+    return Run(policies, len(SIZES), 50, topology, toy_data(sizes=SIZES), settings, trainer)
+
+
+class Client:
+    """One client by hand: plain modules, and the batches that it takes."""
+
+    def __init__(self, run, owner):
+        self.data, self.samples, self.owner = run.module.data, run.module.data.train[owner], owner
+        self.network = copy.deepcopy(run.module.network).double()
+        self.w, self.v = self.copy_of(run.models[owner]), self.copy_of(run.models[owner])
+        self.alpha = torch.tensor(0.25, dtype=torch.float64)
+
+    def copy_of(self, row):
+        module = copy.deepcopy(self.network)
+        nn.utils.vector_to_parameters(row.clone(), module.parameters())
+        return module
+
+    def begin(self, number, purpose="local"):
+        def endless():
+            for epoch in itertools.count():
+                order = torch.randperm(
+                    len(self.samples), generator=stream(0, f"{purpose} batches", number, self.owner, epoch)
+                )
+                for part in self.samples[order].split(4):
+                    yield self.data.batch(part, dtype=torch.float64)
+
+        self.batches, self.taken = endless(), 0
+        self.w0 = copy.deepcopy(self.w)
+
+    def batch(self):
+        self.taken += 1
+        return next(self.batches)
+
+    def loss(self, parameters, batch):
+        names = [name for name, _ in self.network.named_parameters()]
+        return cross_entropy(
+            functional_call(self.network, dict(zip(names, parameters, strict=True)), batch[0]), batch[1]
+        )
+
+    def grad(self, parameters, batch, **options):
+        leaves = [p.detach().clone().requires_grad_() for p in parameters]
+        return torch.autograd.grad(self.loss(leaves, batch), leaves, **options)
+
+
+def step(module, grads, rate=RATE):
+    with torch.no_grad():
+        for p, g in zip(module.parameters(), grads, strict=True):
+            p -= rate * g
+
+
+def row(module):
+    return nn.utils.parameters_to_vector(module.parameters()).detach().clone()
+
+
+# --- the papers' steps ------------------------------------------------------------------------------------------------
+def ditto(c):
+    batch = c.batch()
+    step(c.w, c.grad(c.w.parameters(), batch))
+    grads = c.grad(c.v.parameters(), batch)
+    step(
+        c.v,
+        [
+            g + 0.75 * (p.detach() - s.detach())
+            for g, p, s in zip(grads, c.v.parameters(), c.w0.parameters(), strict=True)
+        ],
+    )
+
+
+def apfl(c, adapt):
+    batch = c.batch()
+    mixture = [c.alpha * v + (1 - c.alpha) * w for v, w in zip(c.v.parameters(), c.w.parameters(), strict=True)]
+    of_mixture, of_w = c.grad(mixture, batch), c.grad(c.w.parameters(), batch)
+    slope = sum(
+        ((v - w) * g).sum() for v, w, g in zip(c.v.parameters(), c.w.parameters(), of_mixture, strict=True)
+    ).detach()
+    before = c.alpha
+    if adapt == "step":
+        c.alpha = (c.alpha - RATE * slope).clamp(0, 1)
+    c.slope = slope
+    step(c.w, of_w)
+    step(c.v, [before * g for g in of_mixture])
+
+
+def per_fedavg(c, order):
+    w = [p.detach() for p in c.w.parameters()]
+    first, second = c.batch(), c.batch()
+    ahead = [p - 0.1 * g for p, g in zip(w, c.grad(w, first), strict=True)]
+    meta = c.grad(ahead, second)
+    if order != "first":
+        third = c.batch()
+        flat, sizes = torch.cat([p.flatten() for p in w]), [p.numel() for p in w]
+
+        def loss_at(vector):
+            parts = [part.view(p.shape) for part, p in zip(vector.split(sizes), w, strict=True)]
+            return c.loss(parts, third)
+
+        hessian = torch.autograd.functional.hessian(loss_at, flat)
+        product = hessian @ torch.cat([g.flatten() for g in meta])
+        meta = [g - 0.1 * h.view(g.shape) for g, h in zip(meta, product.split(sizes), strict=True)]
+    step(c.w, meta)
+
+
+def run_by_hand(run, clients, number, a_step):
+    """Local work of those that are there, then means over the ring."""
+    up = run.rounds[-1].participants.tolist()
+    for c in clients:
+        if up[c.owner]:
+            c.begin(number)
+            while c.taken < EPOCHS * -(-len(c.samples) // 4):
+                a_step(c)
+    rows = [row(c.w) for c in clients]
+    for i, c in enumerate(clients):
+        if up[i]:
+            heard = [j for j in ((i - 1) % len(SIZES), i, (i + 1) % len(SIZES)) if up[j]]
+            c.w = c.copy_of(torch.stack([rows[j] for j in heard]).mean(0))
+    return up
+
+
+def agree(found, expected, atol=1e-9):
+    torch.testing.assert_close(found, torch.stack(expected), rtol=0, atol=atol)
+
+
+@pytest.mark.parametrize("engine", ["loop", "stacked"])
+def test_ditto(engine):
+    run, down = start(Ditto(0.75), engine), 0
+    clients = [Client(run, i) for i in range(len(SIZES))]
+    for number in range(ROUNDS):
+        down += run.go(1).rounds[-1].dropped.sum()
+        run_by_hand(run, clients, number, ditto)
+        agree(run.models, [row(c.w) for c in clients])
+        agree(run.bank.boundary.rows["personal"], [row(c.v) for c in clients])
+    assert down
+    assert run.module.reported_rows == "personal"
+
+
+@pytest.mark.parametrize("adapt", ["never", "step", "round"])
+@pytest.mark.parametrize("engine", ["loop", "stacked"])
+def test_apfl(engine, adapt):
+    run = start(APFL(0.25, adapt), engine)
+    clients = [Client(run, i) for i in range(len(SIZES))]
+    for number in range(ROUNDS):
+        run.go(1)
+        up = run_by_hand(run, clients, number, functools.partial(apfl, adapt=adapt))
+        for c in clients:
+            if adapt == "round" and up[c.owner]:
+                c.alpha = (c.alpha - RATE * c.slope).clamp(0, 1)
+        agree(run.models, [row(c.w) for c in clients])
+        agree(run.bank.boundary.rows["local"], [row(c.v) for c in clients])
+        agree(run.bank.boundary.numbers["alpha"], [c.alpha for c in clients])
+        mixtures = [c.alpha * row(c.v) + (1 - c.alpha) * row(c.w) for c in clients]
+        agree(run.bank.boundary.rows["mixture"], mixtures)
+    assert ({float(c.alpha) for c in clients} == {0.25}) is (adapt == "never")
+
+
+@pytest.mark.parametrize(
+    ("order", "engine", "atol"),
+    [
+        ("first", "loop", 1e-9),
+        ("first", "stacked", 1e-9),
+        ("hessian", "loop", 1e-9),
+        ("difference", "loop", 1e-5),
+        ("difference", "stacked", 1e-5),
+    ],
+)
+def test_per_fedavg(order, engine, atol):
+    """On a smooth network: differences across a kink of ReLU say nothing of a derivative."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        network = nn.Sequential(nn.Flatten(), nn.Linear(5, 4), nn.Tanh(), nn.Linear(4, 3))
+    run = start(PerFedAvg(0.1, order), engine, network=network)
+    clients = [Client(run, i) for i in range(len(SIZES))]
+    for number in range(ROUNDS):
+        run.go(1)
+        run_by_hand(run, clients, number, functools.partial(per_fedavg, order=order))
+        agree(run.models, [row(c.w) for c in clients], atol)
+    judged = run.bank.materialise(run.module.judged())
+    adapted = []
+    for c in clients:
+        c.begin(ROUNDS, "finetune")
+        grads = c.grad(c.w.parameters(), c.batch())
+        adapted.append(row(c.w) - 0.1 * torch.cat([g.flatten() for g in grads]))
+    agree(judged, adapted, atol)
+    agree(run.models, [row(c.w) for c in clients], atol)  # the evaluation has changed nothing
+
+
+@pytest.mark.parametrize(
+    ("rule", "shared", "phases"),
+    [
+        (FedRep(3), "features.*", [("head", 3), ("body", EPOCHS)]),
+        (FedPer(), "features.*", [("both", EPOCHS)]),
+        (FedPer(), "head.*", [("both", EPOCHS)]),  # LG-FedAvg
+    ],
+)
+@pytest.mark.parametrize("engine", ["loop", "stacked"])
+def test_personal_layers(engine, rule, shared, phases):
+    run = start(rule, engine, shared=[shared])
+    clients = [Client(run, i) for i in range(len(SIZES))]
+    head = [name.startswith("head") for name, _ in run.module.network.named_parameters()]
+    sent = [is_head is (shared == "head.*") for is_head in head]
+    assert any(sent)
+    assert not all(sent)
+    for number in range(ROUNDS):
+        run.go(1)
+        up, messages = run.rounds[-1].participants.tolist(), {}
+        for c in (c for c in clients if up[c.owner]):
+            c.begin(number)
+            for part, epochs in phases:
+                trained = [part == "both" or is_head is (part == "head") for is_head in head]
+                for _ in range(epochs * -(-len(c.samples) // 4)):
+                    grads = c.grad(c.w.parameters(), c.batch())
+                    step(c.w, [g if now else torch.zeros_like(g) for g, now in zip(grads, trained, strict=True)])
+            messages[c.owner] = [p.detach().clone() for p, out in zip(c.w.parameters(), sent, strict=True) if out]
+        for i in messages:
+            heard = [messages[j] for j in ((i - 1) % len(SIZES), i, (i + 1) % len(SIZES)) if j in messages]
+            mine = [p for p, out in zip(clients[i].w.parameters(), sent, strict=True) if out]
+            with torch.no_grad():
+                for p, several in zip(mine, zip(*heard, strict=True), strict=True):
+                    p.copy_(torch.stack(several).mean(0))
+        agree(run.models, [row(c.w) for c in clients])
+
+
+def test_fedbn_is_a_pattern_norms_and_their_statistics_stay():
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        network = nn.Sequential(nn.Flatten(), nn.Linear(5, 4), nn.BatchNorm1d(4), nn.ReLU(), nn.Linear(4, 3))
+    policies = [Gossip(k="all"), Uniform()]
+    settings = {"network": network, "batch_size": 3, "objective": FedPer(), "shared": ["1.*", "4.*"]}
+    run = Run(policies, 4, 9, "complete", toy_data(sizes=[6, 3, 9, 3]), settings, {}).go(2)
+    spread = (run.models - run.models[:1]).abs().amax(0)
+    for entry in run.module.layout.entries:
+        differs = bool((spread[entry.start : entry.stop] > 1e-6).any())
+        assert differs is entry.name.startswith("2."), entry.name
+
+
+# --- what closed forms say --------------------------------------------------------------------------------------------
+class Offset(nn.Module):
+    """One parameter vector that is the scores of any input, so that a squared loss is a quadratic of it."""
+
+    def __init__(self):
+        super().__init__()
+        self.at = nn.Parameter(torch.zeros(3))
+
+    def forward(self, x):
+        return self.at.expand(len(x), 3) + 0 * x.flatten(1).sum(1, keepdim=True)
+
+
+def quadratic(scores, labels):
+    """1/2 ||at - one-hot(label)||^2, the mean over samples."""
+    return 0.5 * (scores - nn.functional.one_hot(labels, 3).to(scores)).square().sum(1).mean()
+
+
+def settled(rule, rounds=60):
+    """Clients that never mix, on a quadratic, until nothing moves; the shares of each client's classes."""
+    policies = [Gossip(k=0), Uniform()]
+    settings = {
+        "network": Offset(),
+        "local_epochs": 1,
+        "batch_size": 100,
+        "optimizer": functools.partial(torch.optim.SGD, lr=0.5),
+        "objective": rule,
+        "loss": quadratic,
+    }
+    run = Run(policies, 5, 200, "complete", toy_data(sizes=SIZES), settings, {"precision": "64-true", "engine": "loop"})
+    run.go(rounds)
+    data = run.module.data
+    classes = [nn.functional.one_hot(data.labels[part], 3).double().mean(0) for part in data.train]
+    return run, torch.stack(classes)
+
+
+def test_ditto_settles_at_the_optimum_of_the_quadratic_with_its_term():
+    """Alone, w settles at the mean c of its data, and so does v: (c + lam w) / (1 + lam)."""
+    run, optimum = settled(Ditto(0.75))
+    torch.testing.assert_close(run.models, optimum, rtol=0, atol=1e-9)
+    torch.testing.assert_close(
+        run.bank.boundary.rows["personal"], (optimum + 0.75 * run.models) / 1.75, rtol=0, atol=1e-9
+    )
+
+
+def test_apfls_mixture_settles_at_the_optimum_of_the_quadratic():
+    run, optimum = settled(APFL(0.5, "never"), rounds=250)
+    torch.testing.assert_close(run.bank.boundary.rows["mixture"], optimum, rtol=0, atol=1e-9)
+
+
+# --- under a server ---------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(("rule", "rows"), [(Ditto(0.75), "personal"), (APFL(0.25), "mixture")])
+def test_under_a_server_clients_are_evaluated_by_their_own_rows(rule, rows):
+    run = start(rule, "stacked", server=True).go(3)
+    judged = run.module.judged()
+    assert judged.owners.tolist() == list(range(len(SIZES)))
+    torch.testing.assert_close(run.bank.materialise(judged), run.bank.boundary.rows[rows][: len(SIZES)], rtol=0, atol=0)
+    losses = run.module.engine.evaluate(judged, "train").losses
+    for owner in range(len(SIZES)):
+        assert (
+            abs(float(losses[owner]) - run.loss(run.bank.boundary.rows[rows][owner], owner)) < 1e-6
+        )  # that is in float32
+
+
+def test_apfl_under_a_server_mixes_with_the_servers_model():
+    run = start(APFL(0.25, "never"), "loop", server=True).go(3)
+    rows = run.bank.boundary.rows
+    expected = 0.25 * rows["local"][: len(SIZES)] + 0.75 * run.models[len(SIZES)]
+    torch.testing.assert_close(rows["mixture"][: len(SIZES)], expected, rtol=0, atol=1e-12)
+
+
+def test_nothing_but_models_is_sent():
+    for rule in (Ditto(), APFL(), PerFedAvg()):
+        metrics = start(rule).go(2).rounds[-1].metrics
+        plain = start(None).go(2).rounds[-1].metrics
+        assert metrics["bytes_received"] == plain["bytes_received"]
+
+
+# --- what is refused --------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("make", "sentence"),
+    [
+        (lambda: Ditto(-0.1), r"objective\.lam=-0\.1; .*0 or more"),
+        (lambda: APFL(1.5), r"objective\.alpha=1\.5; .*between 0 and 1"),
+        (lambda: APFL(0.5, "sometimes"), r"objective\.adapt=sometimes; it is never, step or round"),
+        (lambda: PerFedAvg(-1.0), r"objective\.alpha=-1\.0; .*0 or more"),
+        (lambda: PerFedAvg(order="second"), r"objective\.order=second; it is first, difference or hessian"),
+        (lambda: PerFedAvg(delta=0.0), r"objective\.delta=0\.0; it must be above 0"),
+        (lambda: FedRep(-1), r"objective\.head_epochs=-1; it must be 0 or more"),
+        (lambda: start(FedRep()), r"FedRep trains a part that is not exchanged, .*model\.shared .*'head"),
+        (lambda: start(FedPer()), r"FedPer trains a part that is not exchanged, and all parameters are"),
+    ],
+)
+def test_bad_values_are_refused_in_a_sentence(make, sentence):
+    with pytest.raises(UserError, match=sentence):
+        make()
