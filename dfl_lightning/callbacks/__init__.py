@@ -3,9 +3,11 @@
 from dfl_lightning.callbacks.aggregation import (
     Boltzmann,
     FedeRiCoStep,
+    FirstOrder,
     FromTopology,
     Median,
     Metropolis,
+    PFedGraph,
     SampleWeighted,
     ScoreWeighted,
     TrimmedMean,
@@ -34,7 +36,7 @@ from dfl_lightning.callbacks.monitors import (
 )
 from dfl_lightning.callbacks.outgoing import GaussianNoise, SignFlip, TopK
 from dfl_lightning.callbacks.prediction import KNN, Mixture
-from dfl_lightning.callbacks.selection import AFIND, DPFL, IFCA, PANM, PENS, FedeRiCo, Gossip
+from dfl_lightning.callbacks.selection import AFIND, DPFL, IFCA, PACFL, PANM, PENS, FedeRiCo, FedFomo, Gossip
 from dfl_lightning.callbacks.substitution import FDMS, Stale
 from dfl_lightning.callbacks.threshold import AdaptiveThreshold
 
@@ -44,6 +46,7 @@ __all__ = [
     "FDMS",
     "IFCA",
     "KNN",
+    "PACFL",
     "PANM",
     "PENS",
     "AdaptiveThreshold",
@@ -53,8 +56,10 @@ __all__ = [
     "Dropout",
     "ExactCount",
     "Fairness",
+    "FedFomo",
     "FedeRiCo",
     "FedeRiCoStep",
+    "FirstOrder",
     "FriendAccuracy",
     "FromTopology",
     "GaussianNoise",
@@ -69,6 +74,7 @@ __all__ = [
     "Monitor",
     "NeighbourAccuracy",
     "Outgoing",
+    "PFedGraph",
     "Policy",
     "Prediction",
     "SampleWeighted",

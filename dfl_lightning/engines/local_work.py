@@ -185,6 +185,7 @@ def times(number: Tensor | float, tensors: Sequence[Tensor]) -> list[Tensor]:
         tensors: [*shape], or [k, *shape], each.
 
     Examples:
+        >>> import torch
         >>> times(torch.tensor([2.0, 3.0]), [torch.ones(2, 2)])
         [tensor([[2., 2.],
                 [3., 3.]])]

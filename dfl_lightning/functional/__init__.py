@@ -31,6 +31,7 @@ from dfl_lightning.functional.fdms import (
     similarity_scores,
 )
 from dfl_lightning.functional.federico import averaged_losses, collaborator_weights
+from dfl_lightning.functional.fedfomo import affinity_step, first_order_gain
 from dfl_lightning.functional.ifca import best_server
 from dfl_lightning.functional.knn import best_vote_shares, neighbour_votes
 from dfl_lightning.functional.mixing import (
@@ -41,6 +42,7 @@ from dfl_lightning.functional.mixing import (
     uniform_weights,
 )
 from dfl_lightning.functional.outgoing import clipped, entries_kept, largest_entries
+from dfl_lightning.functional.pacfl import class_vectors, clusters_below, proximity
 from dfl_lightning.functional.panm import (
     gradient_similarity,
     loss_similarity,
@@ -54,6 +56,7 @@ from dfl_lightning.functional.panm_theory import (
     panm_models_received,
 )
 from dfl_lightning.functional.pens import more_often_than_expected
+from dfl_lightning.functional.pfedgraph import graph_rows, nearest_on_simplex
 from dfl_lightning.functional.robust import column_medians, trimmed_means
 from dfl_lightning.functional.selection import above_threshold
 from dfl_lightning.functional.similarity import centred_cosines, cosines_from_gram, distances_from_gram
@@ -64,6 +67,7 @@ __all__ = [
     "accuracy_summary",
     "adaptive_threshold",
     "adding_probability",
+    "affinity_step",
     "averaged_losses",
     "best_server",
     "best_vote_shares",
@@ -71,7 +75,9 @@ __all__ = [
     "boltzmann_weights",
     "candidates_in_order",
     "centred_cosines",
+    "class_vectors",
     "clipped",
+    "clusters_below",
     "collaborator_weights",
     "column_medians",
     "cosines_from_gram",
@@ -81,10 +87,12 @@ __all__ = [
     "entries_kept",
     "entropy_sum",
     "exchange_weights",
+    "first_order_gain",
     "friend_accuracy",
     "friends",
     "ggc",
     "gradient_similarity",
+    "graph_rows",
     "initialisation_probabilities",
     "largest_entries",
     "literal_initialisation_probabilities",
@@ -93,6 +101,7 @@ __all__ = [
     "marginal_gain",
     "metropolis_weights",
     "more_often_than_expected",
+    "nearest_on_simplex",
     "neighbour_precision_recall",
     "neighbour_votes",
     "normalised_entropy",
@@ -100,6 +109,7 @@ __all__ = [
     "panm_models_in_round",
     "panm_models_received",
     "participation_ratio",
+    "proximity",
     "remaining_candidates",
     "rematched_neighbours",
     "running_mean",

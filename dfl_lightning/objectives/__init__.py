@@ -8,6 +8,7 @@ from dfl_lightning.objectives.gradient_tracking import GradientTracking
 from dfl_lightning.objectives.local_momentum import LocalMomentum
 from dfl_lightning.objectives.per_fedavg import PerFedAvg
 from dfl_lightning.objectives.personal_layers import FedPer, FedRep
+from dfl_lightning.objectives.pfedgraph import PFedGraph
 from dfl_lightning.objectives.plain import Plain
 from dfl_lightning.round.objective import Objective
 
@@ -23,6 +24,7 @@ __all__ = [
     "JobContext",
     "LocalMomentum",
     "Objective",
+    "PFedGraph",
     "PerFedAvg",
     "Phase",
     "Plain",

@@ -120,6 +120,22 @@ class Federation:
         """The policy of a family that takes part, or None."""
         return next((policy for policy in self.policies if isinstance(policy, family)), None)
 
+    def require_validation(self, who: str) -> None:
+        """Refuse clients without validation data.
+
+        Args:
+            who: measures models on it: a family and a name.
+
+        Raises:
+            UserError: a client has none.
+        """
+        without = torch.nonzero(self.data.sizes("val") == 0).squeeze(1).tolist()
+        if without:
+            raise UserError(
+                f"{who} evaluates models on validation data, of which client {without[0]} has none; set "
+                "data.val_fraction, for example --data.val_fraction 0.2"
+            )
+
     def remark(self, sentence: str) -> None:
         """Something that a user should know before the first round, said in the banner, once."""
         if sentence not in self.remarks:

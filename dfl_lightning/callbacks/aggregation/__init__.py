@@ -3,16 +3,20 @@
 from dfl_lightning.callbacks.aggregation.averages import FromTopology, SampleWeighted, Uniform
 from dfl_lightning.callbacks.aggregation.boltzmann import Boltzmann
 from dfl_lightning.callbacks.aggregation.federico_step import FedeRiCoStep
+from dfl_lightning.callbacks.aggregation.first_order import FirstOrder
 from dfl_lightning.callbacks.aggregation.metropolis import Metropolis
+from dfl_lightning.callbacks.aggregation.pfedgraph import PFedGraph
 from dfl_lightning.callbacks.aggregation.robust import Median, TrimmedMean
 from dfl_lightning.callbacks.aggregation.score_weighted import ScoreWeighted
 
 __all__ = [
     "Boltzmann",
     "FedeRiCoStep",
+    "FirstOrder",
     "FromTopology",
     "Median",
     "Metropolis",
+    "PFedGraph",
     "SampleWeighted",
     "ScoreWeighted",
     "TrimmedMean",

@@ -1,0 +1,75 @@
+"""FedFomo: ask for the models that have improved one's own most so far, and now and then for others."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from dfl_lightning.callbacks.base import Selection
+from dfl_lightning.callbacks.first_order import gains_of
+from dfl_lightning.functional import affinity_step
+from dfl_lightning.links import LinkMemory, Links
+from dfl_lightning.round.record import Round
+from dfl_lightning.utils.errors import UserError
+
+if TYPE_CHECKING:
+    from dfl_lightning.round.federation import Federation
+
+
+class FedFomo(Selection):
+    """The `k` neighbours of the highest affinity, the sum of what their models improved (arXiv 2012.08565, section 3).
+
+    A client fetches the models of `k` neighbours, in a round of exploration random ones. What a model w_j is worth is
+    its gain on the client's validation data per distance, `(L(w0) - L(w_j)) / ||w_j - w0||`, where w0 is the client's
+    model from before the round (eq. 4). Affinities add up these numbers, signed, over the absolute value of their sum.
+    With `aggregation: FirstOrder`, models are averaged by the positive ones. Ties are broken at random.
+
+    Args:
+        k: models to fetch (M).
+        epsilon: probability of a round of random neighbours, for each client.
+        decay: what epsilon loses in every round, down to 0.
+    """
+
+    k: int  # a number only: with all in every round there would be no choice
+    supports_servers = False
+    scores_are_first_order = True
+    state = ("affinity",)
+
+    def __init__(self, k: int = 5, epsilon: float = 0.3, decay: float = 0.05) -> None:
+        if k < 0:
+            raise UserError(f"selection.k={k}; it is a number of neighbours, 0 or more")
+        if not 0 <= epsilon <= 1:
+            raise UserError(f"selection.epsilon={epsilon}; it is a probability between 0 and 1")
+        if not decay >= 0:
+            raise UserError(f"selection.decay={decay}; it is what epsilon loses in a round, 0 or more")
+        self.k, self.epsilon, self.decay = k, epsilon, decay
+        self.affinity: LinkMemory | None = None
+
+    def start(self, federation: Federation) -> None:
+        """Gains are measured on validation data."""
+        federation.require_validation("selection FedFomo")
+        self.affinity = LinkMemory.empty(federation.num_nodes)
+
+    def on_propose(self, round: Round) -> None:
+        """The `k` of the highest affinity of those that are up, or in a round of exploration random ones."""
+        assert self.affinity is not None
+        up = round.available.between(senders=round.active)
+        chance = max(0.0, self.epsilon - self.decay * round.index)
+        explores = round.draws(Links.loops(round.clients_only), "fedfomo explores") < chance
+        affinity = self.affinity.read(up, 0.0).masked_fill(explores[up.receivers], 0)
+        shuffled = affinity.unique(return_inverse=True)[1] + round.draws(up, "fedfomo ties") / 2
+        round.candidates = up.keep(up.top(shuffled, self.limits(round)))
+
+    def on_compare(self, round: Round) -> None:
+        """Gains of the models fetched, and of the client's own."""
+        assert self.affinity is not None
+        itself = Links.loops(round.receivers & (round.candidates.count > 0))
+        seen = round.candidates.union(itself)
+        gains = gains_of(round, seen)
+        round.scores = seen.spread(gains, round.candidates)
+        round.own_scores = itself.sum(seen.spread(gains, itself).nan_to_num(nan=0.0))
+        step = affinity_step(gains, seen)
+        self.affinity.add(round.candidates, seen.spread(step, round.candidates))
+
+    def on_select(self, round: Round) -> None:
+        """All that were fetched."""
+        round.selected = round.candidates

@@ -1,0 +1,87 @@
+"""PACFL: clusters found once, before training, from what the clients' inputs look like."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+import torch
+from torch import Tensor
+
+from dfl_lightning.callbacks.base import Selection
+from dfl_lightning.functional import class_vectors, clusters_below, proximity
+from dfl_lightning.links import Links
+from dfl_lightning.round.ledger import BYTES
+from dfl_lightning.round.record import Round
+from dfl_lightning.utils.errors import UserError
+
+if TYPE_CHECKING:
+    from dfl_lightning.round.federation import Federation
+
+
+class PACFL(Selection):
+    """All neighbours of the client's own cluster of input subspaces (PACFL, arXiv 2209.10526, algorithm 1).
+
+    Before the first round each client sends all others, once, the first `vectors` left singular vectors of the inputs
+    of each of its classes. Every client then finds the same clusters by itself: agglomerative, joined while they are no
+    more than `threshold` degrees apart. The column `pacfl_clusters` counts them; clusters of one are training alone.
+
+    Args:
+        threshold: in degrees.
+        vectors: p, singular vectors of each class.
+        distance: `angles`: the smallest principal angle between the spans of two clients; `trace`: the sum of the
+            angles of vectors in the same place; `entries`: the smallest angle between any two vectors.
+        linkage: `average` or `weighted`; see `functional.clusters_below`.
+    """
+
+    supports_servers = False
+    lists_candidates = False
+    state = ("clusters",)
+    k = "all"
+
+    def __init__(
+        self,
+        threshold: float = 10.0,
+        vectors: int = 3,
+        distance: Literal["angles", "trace", "entries"] = "angles",
+        linkage: Literal["average", "weighted"] = "average",
+    ) -> None:
+        if not threshold >= 0:
+            raise UserError(f"selection.threshold={threshold}; it is an angle in degrees, 0 or more")
+        if vectors < 1:
+            raise UserError(f"selection.vectors={vectors}; it is a number of singular vectors, 1 or more")
+        for name, word, choices in (
+            ("distance", distance, ("angles", "trace", "entries")),
+            ("linkage", linkage, ("average", "weighted")),
+        ):
+            if word not in choices:
+                raise UserError(f"selection.{name}={word}; choose one of {', '.join(choices)}")
+        self.threshold, self.vectors, self.distance, self.linkage = threshold, vectors, distance, linkage
+        self.clusters: Tensor | None = None  # long [m]
+
+    def start(self, federation: Federation) -> None:
+        """Every client has inputs to summarise."""
+        without = torch.nonzero(federation.data.sizes("train") == 0).squeeze(1).tolist()
+        if without:
+            raise UserError(f"selection PACFL summarises training data, and client {without[0]} has none")
+
+    def on_start(self, round: Round) -> None:
+        """Signatures of all clients, sent once to all others, and the clusters that follow from them."""
+        data, m = round.data, round.num_clients
+        signatures = []
+        for part in data.train:
+            inputs, labels = data.batch(part.to(data.images.device), dtype=torch.float64)
+            signatures.append(class_vectors(inputs.cpu(), labels.cpu(), self.vectors))
+        sizes = torch.tensor([BYTES * signature.numel() for signature in signatures])
+        everybody = Links.complete(m)
+        round.charge_message("signature", everybody, sizes[everybody.senders])
+        self.clusters = clusters_below(proximity(signatures, self.distance), self.threshold, self.linkage)
+
+    def on_select(self, round: Round) -> None:
+        """The neighbours of the own cluster."""
+        assert self.clusters is not None
+        round.selected = round.candidates.alike(self.clusters)
+
+    def on_round_end(self, round: Round) -> None:
+        """How many clusters there are."""
+        assert self.clusters is not None
+        round.log("pacfl_clusters", int(self.clusters.max()) + 1)

@@ -1,0 +1,58 @@
+"""FedFomo (arXiv 2012.08565): how much each model received would improve one's own, per distance.
+
+The paper's round (section 3), and what does it here:
+
+1. a client asks for M models: the best by affinity P, or with probability epsilon random ones  (`FedFomo`, on_propose)
+2. w_j, received, on its validation data: `(L(w0) - L(w_j)) / ||w_j - w0||`, eq. 4              (`first_order_gain`)
+3. weights: the positive ones over their sum                                                   (`FirstOrder`)
+4. w = w0 + sum of weights (w_j - w0), eq. 3; w0 where none is positive                        (`FirstOrder`, on_mix)
+5. P_j = P_j + its signed weight                                                               (`affinity_step`)
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from dfl_lightning.links import Links
+
+__all__ = ["affinity_step", "first_order_gain"]
+
+LEAST = 1e-9
+"""Signed weights whose sum is closer to 0 than this are divided by this."""
+
+
+def first_order_gain(before: Tensor, after: Tensor, distances: Tensor) -> Tensor:
+    """Gain of a model over one's own per distance from it (FedFomo eq. 4): (L(w0) - L(w)) / ||w - w0||.
+
+    Args:
+        before: loss of the receiver's model from before the round, of any shape.
+        after: loss of the model received on the same data, same shape; NaN = not known, infinite = useless.
+        distances: Euclidean distance of the two models, same shape.
+
+    Returns:
+        float64, same shape; NaN where a loss is not known, minus infinity for a useless model, 0 for an equal one.
+
+    Examples:
+        >>> after, distances = torch.tensor([0.5, 2.0, 1.0]), torch.tensor([2.0, 4.0, 0.0])
+        >>> first_order_gain(torch.ones(3), after, distances)
+        tensor([ 0.2500, -0.2500,  0.0000], dtype=torch.float64)
+    """
+    gain = before.double() - after.double()
+    return torch.where(distances == 0, torch.where(gain.isnan(), gain, 0.0), gain / distances.double())
+
+
+def affinity_step(gains: Tensor, links: Links) -> Tensor:
+    """What a round adds to affinities: gains over the absolute value of their sum, float64 [E].
+
+    Args:
+        gains: of the models that each receiver looked at, [E]; one that is not finite counts as 0.
+        links: whom each receiver looked at.
+
+    Examples:
+        >>> links = Links.from_mask(torch.ones(1, 3, dtype=torch.bool))
+        >>> affinity_step(torch.tensor([0.5, -0.25, torch.nan]), links)
+        tensor([ 2., -1.,  0.], dtype=torch.float64)
+    """
+    known = gains.double().nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)
+    return known / links.sum(known).abs().clamp(min=LEAST)[links.receivers]

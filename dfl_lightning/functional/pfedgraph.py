@@ -1,0 +1,75 @@
+"""pFedGraph (Ye et al., ICML 2023): a collaboration graph from similarities and numbers of samples.
+
+Its round (algorithm 1), and what does it here:
+
+1. clients train on f(w) - lambda cos-like term towards the last mixture of directions  (the objective `PFedGraph`)
+2. S_ij = -cos(w_i - w0, w_j - w0), w0 the first model of all                          (the aggregation `PFedGraph`)
+3. row i of the graph: the point of the simplex nearest to p - S_i / (2 alpha)         (`graph_rows`)
+4. each client goes on with its row's average                                          (the aggregation, on_mix)
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from dfl_lightning.links import Links
+
+__all__ = ["graph_rows", "nearest_on_simplex"]
+
+
+def nearest_on_simplex(points: Tensor, links: Links) -> Tensor:
+    """The Euclidean projection of each receiver's numbers on the probability simplex, exactly, by sorting.
+
+    With numbers v in falling order, rho is the last place at which `v_r > (sum of the first r - 1) / r`; then all are
+    lowered by that threshold and cut at 0 (Held, Wolfe and Crowder 1974).
+
+    Args:
+        points: [E], finite.
+        links: whose numbers they are.
+
+    Returns:
+        float64 [E], 0 or more, with sum 1 for each receiver that has links.
+
+    Examples:
+        >>> links = Links.from_mask(torch.ones(2, 3, dtype=torch.bool))
+        >>> nearest_on_simplex(torch.tensor([0.2, 0.5, 0.3, 2.0, 0.0, 1.5]), links)
+        tensor([0.2000, 0.5000, 0.3000, 0.7500, 0.0000, 0.2500], dtype=torch.float64)
+    """
+    points = points.double()
+    by_value = points.argsort(descending=True, stable=True)
+    order = by_value[links.receivers[by_value].argsort(stable=True)]  # by receiver, then falling
+    falling = points[order]
+    starts = links.starts[:-1][links.receivers]
+    rank = torch.arange(len(links)) - starts + 1
+    sums = falling.cumsum(0)
+    before = torch.where(starts > 0, sums[(starts - 1).clamp(min=0)], 0.0)
+    threshold = (sums - before - 1) / rank
+    positive = falling > threshold
+    last = links.sum(positive)
+    chosen = threshold[(links.starts[:-1] + last - 1).clamp(min=0, max=max(0, len(links) - 1))] if len(links) else sums
+    return (points - chosen[links.receivers]).clamp(min=0) if len(links) else points
+
+
+def graph_rows(similarity: Tensor, shares: Tensor, links: Links, alpha: float = 0.8) -> Tensor:
+    """Weights of the models that each receiver averages (pFedGraph eq. 4, solved exactly).
+
+    They minimise `sum_j x_j S_j + alpha ||x - p||^2` over the simplex, with S = -cosine, so they are the point of the
+    simplex nearest to p + cosine / (2 alpha).
+
+    Args:
+        similarity: cosine of the receiver's and the sender's change since the start, [E]; 1 with oneself.
+        shares: numbers of samples, [E]; p is their share for each receiver.
+        links: the receiver itself among its senders.
+        alpha: weight of the numbers of samples, above 0.
+
+    Returns:
+        float64 [E], which sum to 1 for each receiver.
+
+    Examples:
+        >>> links = Links.from_mask(torch.ones(1, 3, dtype=torch.bool))
+        >>> graph_rows(torch.tensor([1.0, 0.8, -0.5]), torch.tensor([10, 10, 20]), links)
+        tensor([0.5625, 0.4375, 0.0000], dtype=torch.float64)
+    """
+    p = shares.double() / links.sum(shares.double())[links.receivers]
+    return nearest_on_simplex(p + similarity.double() / (2 * alpha), links)
