@@ -19,10 +19,10 @@ __all__ = ["graph_rows", "nearest_on_simplex"]
 
 
 def nearest_on_simplex(points: Tensor, links: Links) -> Tensor:
-    """The Euclidean projection of each receiver's numbers on the probability simplex, exactly, by sorting.
+    """The Euclidean projection of each receiver's numbers on the probability simplex, exactly.
 
-    With numbers v in falling order, rho is the last place at which `v_r > (sum of the first r - 1) / r`; then all are
-    lowered by that threshold and cut at 0 (Held, Wolfe and Crowder 1974).
+    All numbers are lowered by what is left of their sum above 1, those that fall below 0 drop out, and so on until none
+    does (Michelot 1986): as many steps at most as a receiver has links, few in practice.
 
     Args:
         points: [E], finite.
@@ -37,18 +37,14 @@ def nearest_on_simplex(points: Tensor, links: Links) -> Tensor:
         tensor([0.2000, 0.5000, 0.3000, 0.7500, 0.0000, 0.2500], dtype=torch.float64)
     """
     points = points.double()
-    by_value = points.argsort(descending=True, stable=True)
-    order = by_value[links.receivers[by_value].argsort(stable=True)]  # by receiver, then falling
-    falling = points[order]
-    starts = links.starts[:-1][links.receivers]
-    rank = torch.arange(len(links)) - starts + 1
-    sums = falling.cumsum(0)
-    before = torch.where(starts > 0, sums[(starts - 1).clamp(min=0)], 0.0)
-    threshold = (sums - before - 1) / rank
-    positive = falling > threshold
-    last = links.sum(positive)
-    chosen = threshold[(links.starts[:-1] + last - 1).clamp(min=0, max=max(0, len(links) - 1))] if len(links) else sums
-    return (points - chosen[links.receivers]).clamp(min=0) if len(links) else points
+    taken = torch.ones(len(links), dtype=torch.bool)
+    while True:
+        excess = (links.sum(points.masked_fill(~taken, 0)) - 1) / links.sum(taken).clamp(min=1)
+        left = points - excess[links.receivers]
+        kept = taken & (left > 0)
+        if torch.equal(kept, taken):
+            return left.masked_fill(~taken, 0)
+        taken = kept
 
 
 def graph_rows(similarity: Tensor, shares: Tensor, links: Links, alpha: float = 0.8) -> Tensor:

@@ -23,8 +23,8 @@ class FirstOrder(Aggregation):
 
     The weight of w_j is `max(0, (L(w0) - L(w_j)) / ||w_j - w0||)` over the sum of these numbers, with w0 the receiver's
     model from before the round and its own trained model among the w_j. Where no model has a positive one, the receiver
-    goes on with w0. The selection FedFomo has these numbers already; with any other they are computed here, of the
-    models that are mixed.
+    goes on with w0; a client that receives nothing trains alone. The selection FedFomo has these numbers already; with
+    any other they are computed here, of the models that are mixed.
     """
 
     supports_servers = False
@@ -38,24 +38,30 @@ class FirstOrder(Aggregation):
         voters, votes = round.voters, round.votes
         assert voters is not None
         assert votes is not None
-        positive = votes * self._gains(round, voters, votes).nan_to_num(nan=0.0).clamp(min=0)
+        others = (votes > 0) & (voters.receivers != voters.senders)
+        alone = ~voters.any(others)[voters.receivers]
+        positive = votes * self._gains(round, voters, votes, ~alone).nan_to_num(nan=0.0).clamp(min=0)
+        positive = torch.where(alone, votes, positive)
         total = voters.sum(positive)
         round.weights = positive / torch.where(total > 0, total, 1.0)[voters.receivers]
 
     def on_mix(self, round: Round) -> None:
         """Averages, and the models from before the round where nothing has improved them."""
         assert round.voters is not None
+        assert round.votes is not None
         assert round.weights is not None
         where = round.receivers
-        improved = round.voters.any(round.weights != 0)
+        improved = round.voters.any(round.weights != 0)  # a receiver without any vote keeps what it trained
+        where = where & round.voters.any(round.votes > 0)
         kept = torch.where(improved, -1, torch.arange(round.num_nodes))[where]
         terms = mixed_terms(round, round.weights, where)
         round.mix([*terms, (Weights.of_rows(kept, round.num_nodes), "models")], into="models", where=where)
 
-    def _gains(self, round: Round, voters: Links, votes: Tensor) -> Tensor:
-        """Of each row with a vote, float64 [len(voters)]; NaN where it is not known."""
+    def _gains(self, round: Round, voters: Links, votes: Tensor, wanted: Tensor) -> Tensor:
+        """Of each row that has a vote and is wanted, float64 [len(voters)]; NaN where it is not known."""
         gains = torch.full_like(votes, float("nan"))
-        of_nodes = (votes > 0) & (voters.senders < round.num_nodes)
+        wanted = wanted & (votes > 0)
+        of_nodes = wanted & (voters.senders < round.num_nodes)
         if getattr(round.federation.policy(Selection), "scores_are_first_order", False):
             assert round.scores is not None
             assert round.own_scores is not None
@@ -66,8 +72,8 @@ class FirstOrder(Aggregation):
         if missing.any():
             links = Links(voters.receivers[missing], voters.senders[missing], round.num_nodes)
             gains[missing] = gains_of(round, links)
-        if bool(((votes > 0) & ~of_nodes).any()):
-            stored = (votes > 0) & ~of_nodes
+        stored = wanted & ~of_nodes
+        if stored.any():
             losses = round.vote_losses("val")[stored]
             distances = self._distances_of_substitutes(round, voters)[stored]
             before = losses_before(round, voters.keep(stored))

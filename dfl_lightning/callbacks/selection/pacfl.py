@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal
 
 import torch
-from torch import Tensor
 
 from dfl_lightning.callbacks.base import Selection
 from dfl_lightning.functional import class_vectors, clusters_below, proximity
@@ -35,7 +34,7 @@ class PACFL(Selection):
 
     supports_servers = False
     lists_candidates = False
-    state = ("clusters",)
+    state = ("mates", "number")
     k = "all"
 
     def __init__(
@@ -56,7 +55,8 @@ class PACFL(Selection):
             if word not in choices:
                 raise UserError(f"selection.{name}={word}; choose one of {', '.join(choices)}")
         self.threshold, self.vectors, self.distance, self.linkage = threshold, vectors, distance, linkage
-        self.clusters: Tensor | None = None  # long [m]
+        self.mates: Links | None = None  # pairs of one cluster
+        self.number = 0  # of clusters
 
     def start(self, federation: Federation) -> None:
         """Every client has inputs to summarise."""
@@ -74,14 +74,14 @@ class PACFL(Selection):
         sizes = torch.tensor([BYTES * signature.numel() for signature in signatures])
         everybody = Links.complete(m)
         round.charge_message("signature", everybody, sizes[everybody.senders])
-        self.clusters = clusters_below(proximity(signatures, self.distance), self.threshold, self.linkage)
+        clusters = clusters_below(proximity(signatures, self.distance), self.threshold, self.linkage)
+        self.mates, self.number = everybody.alike(clusters), int(clusters.max()) + 1
 
     def on_select(self, round: Round) -> None:
         """The neighbours of the own cluster."""
-        assert self.clusters is not None
-        round.selected = round.candidates.alike(self.clusters)
+        assert self.mates is not None
+        round.selected = round.candidates.both(self.mates)
 
     def on_round_end(self, round: Round) -> None:
         """How many clusters there are."""
-        assert self.clusters is not None
-        round.log("pacfl_clusters", int(self.clusters.max()) + 1)
+        round.log("pacfl_clusters", self.number)

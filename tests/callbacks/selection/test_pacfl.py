@@ -107,7 +107,8 @@ def test_clients_learn_from_the_neighbours_of_their_cluster():
             angles = subspace_angles(signatures[i].numpy(), signatures[j].numpy())
             degrees[i, j] = degrees[j, i] = float(np.rad2deg(angles.min()))
     clusters = joined_by_hand(degrees, 60.0, False)
-    assert policy.clusters.tolist() == clusters.tolist()
+    assert torch.equal(policy.mates.mask, (clusters[:, None] == clusters) & ~torch.eye(CLIENTS, dtype=torch.bool))
+    assert run.rounds[0].metrics["pacfl_clusters"] == int(clusters.max()) + 1 == policy.number
     for number, round in enumerate(run.rounds):
         up = [UP[number][i] == "1" for i in FEDERATION]
         for i in FEDERATION:

@@ -28,8 +28,8 @@ class Listed:
         draws: what the numbers of a stream are, by its purpose, where `rand` does not draw one for each node and
             `randperm` no order of the nodes.
         all_up: of a dropout: one under which everybody is up.
-        averages: of an aggregation: whether models become averages of trained ones; otherwise it goes with neither
-            substitutions nor Outgoing.
+        keeps_former: of an aggregation whose receivers may go on with their models from before the round.
+        refuses: classes of substitutions that it refuses before anything is trained.
         of_columns: of an aggregation that works column by column: what numpy makes of the received rows.
         all_down: of a dropout: one under which everybody is down; None where it leaves somebody up whatever it is told.
     """
@@ -42,6 +42,8 @@ class Listed:
     draws: Mapping[str, Rule] = field(default_factory=dict)
     all_up: Callable[[], cb.Policy] | None = None
     all_down: Callable[[], cb.Policy] | None = None
+    keeps_former: bool = False
+    refuses: tuple[type[cb.Policy], ...] = ()
     of_columns: Callable[[Any], Any] | None = None
     averages: bool = True
 
@@ -189,8 +191,8 @@ LISTED: dict[str, list[Listed]] = {
         Listed("median", cb.Median, places=EITHER, of_columns=lambda rows: np.median(rows, axis=0)),
         Listed("trimmed", trimmed, places=EITHER, of_columns=lambda rows: stats.trim_mean(rows, 0.3)),
         Listed("federico's step", cb.FedeRiCoStep, (federico,), draws={"federico": coin_first}, averages=False),
-        Listed("first order", cb.FirstOrder),
-        Listed("pfedgraph", cb.PFedGraph),
+        Listed("first order", cb.FirstOrder, keeps_former=True),
+        Listed("pfedgraph", cb.PFedGraph, refuses=(cb.Stale,)),
         Listed("boltzmann", cb.Boltzmann),
         Listed("boltzmann, cold, without oneself", lambda: cb.Boltzmann(temperature=0.1, include_self=False)),
         Listed("boltzmann, own losses", lambda: cb.Boltzmann(contribution="own"), places=EITHER),
