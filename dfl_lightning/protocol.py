@@ -72,6 +72,9 @@ class RoundProtocol:
         self.bank.abandon()  # an interrupted round may have left something behind
         round = self._new_round()
         call_round_hook(trainer, "on_start", round, only=partial(self._begins, round.index))
+        if round.index == 0:
+            with draws_by_name_only(round.index, self.federation.objective, "on_start"):
+                self.federation.objective.on_start(round)
         call_round_hook(trainer, "on_dropout", round)
         round.active[round.num_clients :] = True
         round.log("active", int(round.active[: round.num_clients].sum()))
@@ -265,10 +268,29 @@ class RoundProtocol:
         self._promise(
             not idle.any(), Aggregation, lambda: f"gave weight to a row without a vote: {_first(idle, weights, voters)}"
         )
+        aggregation = self.federation.policy(Aggregation)
+        if aggregation is not None and aggregation.column_stochastic:
+            self._promise_columns(weights, voters)
+            return
         sums = voters.sum(weights.double())
         off = ((sums - 1).abs() >= 1e-6) & voters.any(weights != 0)  # below 0 a weight may be: a server's step above 1
         self._promise(
             not off.any(), Aggregation, lambda: f"wrote weights that do not sum to 1: {_first(off, sums)} as their sum"
+        )
+
+    def _promise_columns(self, weights: Tensor, voters: Links) -> None:
+        """What each sender gives away, to itself too, sums to 1."""
+        given = torch.zeros(voters.rows, dtype=torch.float64).index_add_(0, voters.senders, weights.double())
+        gives = torch.zeros(voters.rows, dtype=torch.bool)
+        gives[voters.senders[weights != 0]] = True
+        off = ((given - 1).abs() >= 1e-6) & gives
+        self._promise(
+            not off.any(),
+            Aggregation,
+            lambda: (
+                f"wrote weights of which those of sender {int(torch.nonzero(off)[0])} sum to "
+                f"{float(given[off][0]):.6g}; what a sender gives away must sum to 1"
+            ),
         )
 
     def _costs(self, round: Round) -> dict[str, float]:

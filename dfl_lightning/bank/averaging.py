@@ -18,9 +18,7 @@ NEAR_ONE = 1e-6
 """How far from 1 the weights of an average may sum: those in float32 do not sum to 1 exactly."""
 
 
-def averages(
-    terms: Sequence[tuple[Weights, str]], nodes: Tensor, num_clients: int
-) -> Sequence[tuple[Weights, str]]:
+def averages(terms: Sequence[tuple[Weights, str]], nodes: Tensor, num_clients: int) -> Sequence[tuple[Weights, str]]:
     """The summands by which buffers are combined: those of an average, for each sum.
 
     A sum whose weights are 0 or more and sum to 1 is an average already. In any other one

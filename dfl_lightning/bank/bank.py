@@ -24,6 +24,9 @@ from dfl_lightning.links import Links
 from dfl_lightning.utils.errors import UserError
 from dfl_lightning.utils.thread_pool import workers
 
+COMBINED_AT_ONCE = 4096
+"""Columns of a block whose rows are combined, entry by entry."""
+
 
 class Boundary(NamedTuple):
     """The state between two rounds, replaced by ONE assignment and never written into.
@@ -536,12 +539,7 @@ class Bank:
             averaged = self._averages(parts[0][0], index, into)
             if averaged is not parts[0][0]:
                 parts = [(parts[0][0], columns.common(self.layout.parameters)), (averaged, buffers)]
-        if into == "models":
-            target = self.stored("trained")
-        elif into in self._work.scratch:
-            target = self._work.scratch[into]
-        else:
-            target = self.next_of(into)
+        target = self._target(into)
         with self.timed("mix"), one_sentence():
             for summands, some in parts:
                 sources = [(weights, self.stored(name)) for weights, name in summands]
@@ -569,13 +567,64 @@ class Bank:
             for name, receivers, nodes, added in entries
             if len(receivers)
         ]
-        target = self.stored("trained") if into == "models" else self.next_of(into)
+        target = self._target(into)
         with self.timed("mix"), one_sentence():
             if received:
                 reduce_rows(
                     *(received, fn, target, self.layout.shared, self.ranks, self.teams()), self.layout.num_parameters
                 )
         self._work.mixed |= into == "models"
+
+    def combine(
+        self, fn: Callable[..., Tensor], sets: Sequence[str], into: str, where: Tensor, columns: Columns | None = None
+    ) -> None:
+        """Rows of nodes become a function of their own rows of several sets, entry by entry.
+
+        As `mix`, with `models` it comes last.
+
+        Args:
+            fn: a block [k, columns] of each set -> [k, columns].
+            sets: names of the row sets, in the order of the arguments of `fn`.
+            into: `models`, a persistent set, or one made by `scratch`.
+            where: bool [n] or long [w], the nodes.
+            columns: default the shared columns.
+
+        Raises:
+            UserError: the hook that is running may not write it.
+        """
+        nodes = torch.nonzero(where).squeeze(1) if where.dtype == torch.bool else where
+        places = self.ranks.place[nodes[self.ranks.at_home(nodes)]]
+        self.check_write(f"combine(..., into='{into}')", into)
+        sources = [self.stored(name) for name in sets]
+        target = self._target(into)
+        places = places.to(target.device)
+        with self.timed("mix"), one_sentence(), self.ranks.together():
+            for start, stop in (self.layout.shared if columns is None else columns).blocks(COMBINED_AT_ONCE):
+                if len(places):
+                    blocks = [source[:, start:stop].index_select(0, places) for source in sources]
+                    target[:, start:stop].index_copy_(0, places, fn(*blocks).to(target.dtype))
+        self._work.mixed |= into == "models"
+
+    def _target(self, into: str) -> Tensor:
+        """The rows that a verb writes."""
+        if into == "models":
+            return self.stored("trained")
+        return self._work.scratch[into] if into in self._work.scratch else self.next_of(into)
+
+    def mix_again(self, weights: Weights, where: Tensor) -> None:
+        """Mix the models that have been mixed already; see `mix`.
+
+        Args:
+            weights: of nodes' rows in w sums.
+            where: long [w], the nodes whose rows are written.
+
+        Raises:
+            UserError: the hook that is running may not write them.
+        """
+        self.check_write("mix_again(...)", "models")
+        models = self._next_models
+        with self.timed("mix"), one_sentence():
+            mix_rows([(weights, models)], models, where, self.layout.shared, self.ranks, self.teams())
 
     def squared_lengths(self, name: str, where: Tensor, columns: Columns | None = None) -> Tensor:
         """Squared Euclidean norms of nodes' rows.

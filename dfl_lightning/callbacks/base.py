@@ -88,8 +88,8 @@ class Outgoing(Policy):
         arguments.
 
         Args:
-            updates: shared parameters of what they would send, less the model that their training started from (less their
-                own model of before the round, where they did not train), [k, shared width]; a copy.
+            updates: shared parameters of what they would send, less the model that their training started from (less
+                their own model of before the round, where they did not train), [k, shared width]; a copy.
             senders: who they are, what they draw, and their rows of the sets that `row_sets` declares.
 
         Returns:
@@ -232,10 +232,12 @@ class Aggregation(Policy):
         include_self: whether a receiver's own trained model has a vote.
         updates_senders: whether receivers train the senders' models, as they were before the round, and send updates
             back, in the place of averaging trained models; then links must go both ways.
+        column_stochastic: that what a sender gives away sums to 1, in the place of what a receiver takes.
     """
 
     include_self: bool = True
     updates_senders: bool = False
+    column_stochastic: bool = False
 
     def shares(self, federation: Federation) -> Tensor | None:
         """How much each node counts in every average, float64 [n]; None where that depends on who listens, or when."""
@@ -276,6 +278,26 @@ def mixed_terms(round: Round, weights: Tensor, where: Tensor) -> list[tuple[Weig
             own = Weights.of_rows(torch.nonzero(where).squeeze(1), n, moved)
             terms.append((own.keep(own.shares != 0), "models"))
     return terms
+
+
+def refuse_stored_rows(federation: Federation, aggregation: Aggregation, what: str) -> None:
+    """Refuse substitutions whose rows are no client's model of the round.
+
+    Args:
+        federation: of the run.
+        aggregation: that cannot use them.
+        what: it does with the models that clients have trained in the round.
+
+    Raises:
+        UserError: there is such a substitution.
+    """
+    substitution = federation.policy(Substitution)
+    if substitution is not None and substitution.row_sets:
+        raise UserError(
+            f"aggregation {type(aggregation).__name__} {what} the models that clients have trained in the round, and "
+            f"substitution {type(substitution).__name__} mixes stored ones; use --substitution FDMS or --substitution "
+            "null"
+        )
 
 
 class Prediction(Policy):

@@ -270,6 +270,8 @@ class LocalRule(ABC):
         numbers: a number for each client, by name, and what it begins as; steps read and set it by `ctx.number` and
             `ctx.set_number`, and it lasts over rounds.
         features: layers whose inputs its losses want, by name; `head` is the last linear layer of a forward pass.
+        reports_loss: whether the losses of a phase of this rule are the round's training loss, which that of the last
+            such phase is.
     """
 
     stackable: bool = False
@@ -278,6 +280,7 @@ class LocalRule(ABC):
     numbers: Mapping[str, float] = {}  # read only
     recorded_as: str | None = None
     features: tuple[str, ...] = ()
+    reports_loss: bool = True
 
     @abstractmethod
     def phases(self, layout: Layout, duration: Duration, round: int) -> tuple[Phase, ...]:

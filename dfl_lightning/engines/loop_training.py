@@ -267,6 +267,7 @@ class LoopJob:
         self.samples = 0
         self._draws = training.draws(work.config.seed)
         self.numbers = {name: bank.number(name)[owner].to(row) for name in training.numbers}
+        self._counts = True  # whether losses of the phase are the round's
         self._epoch, self._waiting = 0, 0  # epochs drawn; batches of them that nobody has taken yet
         self._left = 0  # batches until the phase is over
 
@@ -348,7 +349,9 @@ class LoopJob:
 
     def _run(self, phase: Phase, last: bool) -> None:
         self._phase = phase
-        self.loss_sum, self.samples = 0.0, 0  # reported: the last phase
+        self._counts = phase.objective.reports_loss
+        if self._counts:
+            self.loss_sum, self.samples = 0.0, 0  # reported: the last phase
         for model in (self._main, *self.others.values()):
             model.begin(phase.columns)
         self._batches = self._draw_batches(phase.duration.epochs_drawn(self._per_epoch))
@@ -385,6 +388,8 @@ class LoopJob:
             loss: mean of the batch, a scalar.
             samples: in the batch.
         """
+        if not self._counts:
+            return
         self.loss_sum += (loss.double() if loss.is_cuda else float(loss)) * samples  # a GPU is not waited for
         self.samples += samples
 

@@ -37,7 +37,7 @@ class NormRisk(Enum):
     ALL = "all: instance norms, or maps of height or width 1"
 
     def guard(self, samples: int) -> AbstractContextManager[Any]:
-        """The context of a batch's forward and backward pass; its guard costs about a microsecond for each call of torch.
+        """The context of a batch's forward and backward pass; its guard costs a microsecond a call of torch.
 
         Args:
             samples: of the batch.

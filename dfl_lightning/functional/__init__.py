@@ -15,6 +15,7 @@ from dfl_lightning.functional.afind import (
     smoothed_loss,
     updated_probabilities,
 )
+from dfl_lightning.functional.dispfl import erk_densities, pruned_share, searched_mask
 from dfl_lightning.functional.dpfl import adding_probability, bggc, candidates_in_order, ggc, marginal_gain
 from dfl_lightning.functional.evaluation import (
     accuracy_summary,
@@ -38,6 +39,7 @@ from dfl_lightning.functional.mixing import (
     count_votes,
     exchange_weights,
     metropolis_weights,
+    push_sum_weights,
     server_step,
     uniform_weights,
 )
@@ -86,6 +88,7 @@ __all__ = [
     "elimination_threshold",
     "entries_kept",
     "entropy_sum",
+    "erk_densities",
     "exchange_weights",
     "first_order_gain",
     "friend_accuracy",
@@ -110,10 +113,13 @@ __all__ = [
     "panm_models_received",
     "participation_ratio",
     "proximity",
+    "pruned_share",
+    "push_sum_weights",
     "remaining_candidates",
     "rematched_neighbours",
     "running_mean",
     "same_cluster",
+    "searched_mask",
     "selection_probabilities",
     "server_step",
     "similarity_scores",

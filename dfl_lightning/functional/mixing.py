@@ -11,7 +11,14 @@ from torch import Tensor
 
 from dfl_lightning.links import Links
 
-__all__ = ["count_votes", "exchange_weights", "metropolis_weights", "server_step", "uniform_weights"]
+__all__ = [
+    "count_votes",
+    "exchange_weights",
+    "metropolis_weights",
+    "push_sum_weights",
+    "server_step",
+    "uniform_weights",
+]
 
 
 def count_votes(
@@ -69,6 +76,28 @@ def count_votes(
     codes, places = (receiving * rows + voted_for).unique(return_inverse=True)
     votes = torch.zeros(len(codes), dtype=torch.float64).index_add_(0, places, numbers)
     return Links.coded(codes, n, rows), votes
+
+
+def push_sum_weights(votes: Tensor, voters: Links) -> Tensor:
+    """Weights in proportion to the votes that sum to 1 for each sender: what it gives to each receiver.
+
+    Args:
+        votes: votes >= 0, [E].
+        voters: receivers and the rows that they may mix.
+
+    Returns:
+        float64 [E]; zeros for a row without votes.
+
+    Examples:
+        Client 0 is received by 1, and nobody receives from 1 but itself.
+
+        >>> voters = Links.of(torch.tensor([0, 1, 1]), torch.tensor([0, 0, 1]), nodes=2)
+        >>> push_sum_weights(torch.ones(3), voters)
+        tensor([0.5000, 0.5000, 1.0000], dtype=torch.float64)
+    """
+    votes = votes.double()
+    given = torch.zeros(voters.rows, dtype=torch.float64).index_add_(0, voters.senders, votes)
+    return votes / torch.where(given > 0, given, 1.0)[voters.senders]
 
 
 def uniform_weights(votes: Tensor, voters: Links) -> Tensor:

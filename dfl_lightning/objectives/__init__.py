@@ -2,6 +2,7 @@
 
 from dfl_lightning.engines.local_work import Batch, Duration, JobContext, Phase, TrainableModel, times
 from dfl_lightning.objectives.apfl import APFL
+from dfl_lightning.objectives.dispfl import DisPFL
 from dfl_lightning.objectives.ditto import Ditto
 from dfl_lightning.objectives.fedprox import FedProx
 from dfl_lightning.objectives.gradient_tracking import GradientTracking
@@ -15,6 +16,7 @@ from dfl_lightning.round.objective import Objective
 __all__ = [
     "APFL",
     "Batch",
+    "DisPFL",
     "Ditto",
     "Duration",
     "FedPer",

@@ -30,6 +30,9 @@ class Objective(LocalRule):
     def start(self, federation: Federation) -> None:
         """Refuse what cannot work, before training, with a `UserError`."""
 
+    def on_start(self, round: Round) -> None:
+        """Before the first round of a run: write the first rows of the objective's own sets."""
+
     def before_mixing(self, round: Round) -> None:
         """With `round.weights` known and the models not yet mixed: write the objective's own row sets."""
 

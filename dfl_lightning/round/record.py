@@ -6,7 +6,7 @@ list. Ids are 0-based. Nodes are the m clients and, in a server topology, the se
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -354,6 +354,36 @@ class Round:
                     self.ledger.fetch(index[weights.jobs[counted]], weights.rows[counted], mixed=True)
         self._refuse_mixing_starts(sparse, index)
         self.bank.mix(self.received_terms(sparse, index), into, index, columns)
+
+    def combine(
+        self, fn: Callable[..., Tensor], sets: Sequence[str], into: str, where: Tensor, columns: Columns | None = None
+    ) -> None:
+        """Rows of nodes become a function, entry by entry, of their own rows of several sets, which costs nothing.
+
+        Args:
+            fn: a block [k, columns] of each set -> [k, columns].
+            sets: names of row sets, such as sums that `mix` has written into sets made by `bank.scratch`.
+            into: `models`, or a set that a policy declared or made by `bank.scratch`.
+            where: bool [n] or long [w].
+            columns: default the shared columns.
+        """
+        self.bank.combine(fn, sets, into, where, columns)
+
+    def mix_again(self, weights: Tensor, where: Tensor) -> None:
+        """One more step of mixing, of the models that have just been mixed; each is received once more.
+
+        Args:
+            weights: float64 [len(voters)], of nodes' rows only.
+            where: the receivers, bool [n].
+        """
+        assert self.voters is not None
+        counted = (weights != 0) & where[self.voters.receivers]
+        receivers, senders = self.voters.receivers[counted], self.voters.senders[counted]
+        nodes = torch.nonzero(where).squeeze(1)
+        self.ledger.forget(nodes)
+        self.ledger.fetch(receivers, senders, mixed=True)
+        jobs = (where.cumsum(0) - 1)[receivers]
+        self.bank.mix_again(Weights(jobs, senders, weights[counted], (len(nodes), self.num_nodes)), nodes)
 
     def reduce(self, votes: Tensor, fn: Reduce, into: str = "models") -> None:
         """Rows of receivers become a function, column by column, of the rows that have a vote; charged as `mix` does.

@@ -63,6 +63,7 @@ def policies():
     """Everything that reads models, at each place where it works; gradients are refused (see below)."""
     found = [*where_they_work("selection", "threshold", "substitution"), *aggregations_that_average()]
     found = [p for p in found if not any(name in p.id for name in ("first batch", "as printed (clients)"))]
+    found = [p for p in found if cb.Outgoing not in p.values[0].refuses]
     found += [p for p in where_they_work("selection") if p.values[0].name in ("dpfl as printed", "panm as printed")]
     return [*found, pytest.param(TRACKING, "clients", id="objective: gradient tracking (clients)")]
 

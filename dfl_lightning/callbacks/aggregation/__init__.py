@@ -4,8 +4,10 @@ from dfl_lightning.callbacks.aggregation.averages import FromTopology, SampleWei
 from dfl_lightning.callbacks.aggregation.boltzmann import Boltzmann
 from dfl_lightning.callbacks.aggregation.federico_step import FedeRiCoStep
 from dfl_lightning.callbacks.aggregation.first_order import FirstOrder
+from dfl_lightning.callbacks.aggregation.masked import MaskedAverage
 from dfl_lightning.callbacks.aggregation.metropolis import Metropolis
 from dfl_lightning.callbacks.aggregation.pfedgraph import PFedGraph
+from dfl_lightning.callbacks.aggregation.push_sum import PushSum
 from dfl_lightning.callbacks.aggregation.robust import Median, TrimmedMean
 from dfl_lightning.callbacks.aggregation.score_weighted import ScoreWeighted
 
@@ -14,9 +16,11 @@ __all__ = [
     "FedeRiCoStep",
     "FirstOrder",
     "FromTopology",
+    "MaskedAverage",
     "Median",
     "Metropolis",
     "PFedGraph",
+    "PushSum",
     "SampleWeighted",
     "ScoreWeighted",
     "TrimmedMean",

@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from dfl_lightning.callbacks.base import Aggregation, Selection
+from dfl_lightning.callbacks.base import Aggregation, Outgoing, Selection, Substitution
 from dfl_lightning.functional import metropolis_weights
 from dfl_lightning.links import Links
 from dfl_lightning.round.record import Round
+from dfl_lightning.utils.errors import UserError
 
 if TYPE_CHECKING:
     from dfl_lightning.round.federation import Federation
@@ -21,12 +22,27 @@ class Metropolis(Aggregation):
     With every neighbour of an undirected graph (D-SGD) the weights are doubly stochastic in each round, whoever is
     down: the mean of all models moves by training only, and nobody counts more for being heard by many, as it does
     under `Uniform`. Where hearing is not mutual, rows still sum to 1 and columns may not; the banner says so.
+
+    Args:
+        steps: how often models are mixed in a round, by the same weights W: those of W to the power of `steps`. Each
+            step sends models again (Berahas et al. 2019, arXiv 1709.02999).
     """
 
     supports_servers = False
 
+    def __init__(self, steps: int = 1) -> None:
+        if steps < 1:
+            raise UserError(f"aggregation.steps={steps}; models are mixed 1 time or more in a round")
+        self.steps = steps
+
     def start(self, federation: Federation) -> None:
-        """Who does not hear all its neighbours is worth a remark."""
+        """Who does not hear all its neighbours is worth a remark; later steps need the clients themselves."""
+        others = [policy for policy in federation.policies if isinstance(policy, (Substitution, Outgoing))]
+        if self.steps > 1 and others:
+            raise UserError(
+                f"aggregation.steps={self.steps} sends models that have been mixed, which {type(others[0]).__name__} "
+                "neither changes nor replaces; use --aggregation.steps 1"
+            )
         selection = federation.policy(Selection)
         topology = federation.topology
         if topology.directed or getattr(selection, "k", None) != "all" or topology.budgets is not None:
@@ -54,3 +70,12 @@ class Metropolis(Aggregation):
         assert round.voters is not None
         assert round.votes is not None
         round.weights = metropolis_weights(round.votes, round.voters, round.row_owner)
+
+    def on_mix(self, round: Round) -> None:
+        """As often as there are steps."""
+        super().on_mix(round)
+        assert round.voters is not None
+        assert round.weights is not None
+        where = round.receivers & round.voters.any(round.weights != 0)
+        for _ in range(self.steps - 1):
+            round.mix_again(round.weights, where)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from dfl_lightning.callbacks.base import Aggregation, Substitution
+from dfl_lightning.callbacks.base import Aggregation, refuse_stored_rows
 from dfl_lightning.functional import graph_rows
 from dfl_lightning.links import Links
 from dfl_lightning.round.record import Round
@@ -42,12 +42,7 @@ class PFedGraph(Aggregation):
 
     def start(self, federation: Federation) -> None:
         """Rows that are no client's model of this round cannot be compared."""
-        substitution = federation.policy(Substitution)
-        if substitution is not None and substitution.row_sets:
-            raise UserError(
-                "aggregation PFedGraph compares the models that clients have trained in the round, and substitution "
-                f"{type(substitution).__name__} mixes stored ones; use --substitution FDMS or --substitution null"
-            )
+        refuse_stored_rows(federation, self, "compares")
 
     def on_weigh(self, round: Round) -> None:
         """The rows of the graph; a row that stands in for several clients has their samples."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Literal
 
 import torch
@@ -37,6 +38,10 @@ class AFIND(Selection):
         center: subtract the mean over the neighbourhood first.
         proxy_layer: another layer by name; default: the last linear or convolutional one before the head, no norm
             layer.
+        proxy_noise: sigma_2 of appendix C.4: each client adds Gaussian noise of the standard deviation
+            `sigma_2 C / L` to the proxy that it sends, C the clipping constant and L the batch size, and is compared
+            by what it has sent; 0 adds none.
+        proxy_clip: C: with noise, a longer proxy is scaled to this length first.
     """
 
     supports_servers = False
@@ -51,12 +56,19 @@ class AFIND(Selection):
         proxy: Literal["cumdelta", "delta", "weight", "grad_batch"] = "cumdelta",
         center: bool = True,
         proxy_layer: str | None = None,
+        proxy_noise: float = 0.0,
+        proxy_clip: float = 1.0,
     ) -> None:
         if nu <= 0:
             raise UserError(f"selection.nu={nu}; the temperature must be above 0")
         if k < 0:
             raise UserError(f"selection.k={k}; it is a number of neighbours, 0 or more")
+        if not (proxy_noise >= 0 and math.isfinite(proxy_noise)):
+            raise UserError(f"selection.proxy_noise={proxy_noise}; it must be 0 or more")
+        if not (proxy_clip > 0 and math.isfinite(proxy_clip)):
+            raise UserError(f"selection.proxy_clip={proxy_clip}; it must be above 0")
         self.nu, self.k, self.rule = nu, k, rule
+        self.proxy_noise, self.proxy_clip = proxy_noise, proxy_clip
         self.proxy, self.center, self.proxy_layer = proxy, center, proxy_layer
         self.similarity: LinkMemory | None = None  # last known cosines
         self.probabilities: LinkMemory | None = None  # p as printed, of all that were ever neighbours
@@ -69,8 +81,17 @@ class AFIND(Selection):
                 "selection.proxy=grad_batch sends gradients, which no Outgoing policy changes; "
                 "use another proxy, or --outgoing null"
             )
+        if self.proxy_noise and self.proxy not in ("cumdelta", "weight"):
+            raise UserError(
+                f"selection.proxy_noise is for the proxies cumdelta and weight, not for {self.proxy}; drop it, or use "
+                "--selection.proxy cumdelta"
+            )
+        if self.proxy_noise and federation.policy(Outgoing) is not None:
+            raise UserError(
+                "selection.proxy_noise sends proxies that no Outgoing policy changes; drop it, or use --outgoing null"
+            )
         # with one common start, centring removes it: no need to keep the first models
-        starts_cancel = self.center and federation.common_start
+        starts_cancel = self.center and federation.common_start and not self.proxy_noise
         self.row_sets = {"initial": "models"} if self.proxy == "cumdelta" and not starts_cancel else {}
 
     def columns(self, federation: Federation) -> Columns:
@@ -127,11 +148,31 @@ class AFIND(Selection):
         self.similarity.write_known(up, self._cosines(round, up))
         return self.similarity.read(links)
 
+    def _noisy(self, round: Round, columns: Columns) -> Tensor:
+        """The proxies that clients send, clipped and with noise, [own, width]; 0 in all other columns."""
+        bank = round.bank
+        trained, found = bank.rows("trained"), torch.zeros_like(bank.rows("trained"))
+        initial = bank.rows("initial") if self.row_sets else None
+        spread = self.proxy_noise * self.proxy_clip / round.federation.local.batch_size
+        for place, client in enumerate(bank.ranks.own.tolist()):
+            for start, stop in columns.ranges:
+                found[place, start:stop] = trained[place, start:stop]
+                if initial is not None:
+                    found[place, start:stop] -= initial[place, start:stop]
+            found[place] *= self.proxy_clip / found[place].norm().clamp(min=self.proxy_clip)
+            for number, (start, stop) in enumerate(columns.ranges):
+                draws = round.stream("afind proxy noise", client, number)
+                noise = torch.randn(stop - start, generator=draws, dtype=found.dtype)
+                found[place, start:stop] += spread * noise.to(found.device)
+        return found
+
     def _cosines(self, round: Round, links: Links) -> Tensor:
         columns = self.columns(round.federation)
         if self.proxy == "grad_batch":
             took_part = torch.nonzero(round.participants).squeeze(1)
             gradients = round.gradients(References.rows("models", took_part), batches=1)
             return round.compare(gradients, links, columns, centre=self.center).cosines
+        if self.proxy_noise:
+            return round.compare(self._noisy(round, columns), links, columns, centre=self.center).cosines
         origin = {"cumdelta": "initial" if self.row_sets else None, "delta": "start", "weight": None}[self.proxy]
         return round.compare("trained", links, columns, origin, self.center).cosines

@@ -197,7 +197,7 @@ class StackedModel:
                 losses = context.loss.own(loss, scores, samples, features, [e[first:stop] for e in extras], sizes)
         wanted = [leaf for leaf in leaves if leaf.requires_grad]
         grads = iter(torch.autograd.grad(losses, wanted, torch.ones_like(losses), allow_unused=True) if wanted else ())
-        if self.name == "models":
+        if self.name == "models" and job._counts:
             counts = batch.counts[first:stop]
             job.losses[first:stop].add_(losses.detach().double() * counts)
             job.samples[first:stop].add_(counts)
@@ -281,6 +281,7 @@ class StackedJob:
         self.trained: list[bool] = []
         self._numbers = self._first_numbers()
         self._phase: Phase | None = None
+        self._counts = True  # whether losses of the phase are the round's
         self.own_loss = False  # whether a step has taken the gradient of a loss of its own
 
     # --- what an objective sees --------------------------------------------------------------------------------------
@@ -364,8 +365,10 @@ class StackedJob:
         if recording is not None:
             self._hyperparameters = recording.take(self._hyperparameters)
         step = phase.objective.step if recording is None else recording.step
-        self.losses.zero_()  # reported: the last phase
-        self.samples.zero_()
+        self._counts = phase.objective.reports_loss
+        if self._counts:
+            self.losses.zero_()  # reported: the last phase
+            self.samples.zero_()
         while self._narrow():
             self._pool.check()
             step(self)

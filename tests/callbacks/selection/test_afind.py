@@ -334,3 +334,42 @@ def test_a_server_is_refused(start):
 def test_numbers_without_meaning_are_refused(settings, sentence):
     with pytest.raises(UserError, match=sentence):
         AFIND(**settings)
+
+
+def test_noise_on_the_proxy_is_that_of_the_appendix(start):
+    """Each client sends delta / max(1, |delta| / C) + sigma C / L N(0, I), by a draw of its own."""
+    sigma, clip, batch = 0.7, 0.05, 3
+    run = start(AFIND(k=2, proxy_noise=sigma, proxy_clip=clip, center=False), Uniform())
+    w0 = run.models.clone()
+    run.go(1)
+    seen, layout = run.rounds[0], run.module.layout
+    columns = layout.module_columns(layout.last_feature_layer())
+    sent = []
+    for i in range(run.clients):
+        delta = torch.cat([(seen.trained[i] - w0[i])[a:b] for a, b in columns.ranges])
+        delta = delta / max(1.0, float(delta.norm()) / clip)
+        noise = [
+            torch.randn(b - a, generator=seen.record.stream("afind proxy noise", i, place), dtype=delta.dtype)
+            for place, (a, b) in enumerate(columns.ranges)
+        ]
+        sent.append(delta + sigma * clip / batch * torch.cat(noise))
+    for i in range(run.clients):
+        for j in range(run.clients):
+            if i != j:
+                expected = torch.nn.functional.cosine_similarity(sent[i], sent[j], dim=0)
+                assert abs(float(seen.similarity[i, j]) - float(expected)) < 1e-5
+    quiet = start(AFIND(k=2, center=False), Uniform()).go(1).rounds[0]
+    assert not torch.allclose(quiet.similarity.nan_to_num(), seen.similarity.nan_to_num())
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"proxy_noise": -1.0}, r"selection\.proxy_noise=-1\.0; it must be 0 or more"),
+        ({"proxy_clip": 0.0}, r"selection\.proxy_clip=0\.0; it must be above 0"),
+        ({"proxy_noise": 1.0, "proxy": "delta"}, r"proxy_noise is for the proxies cumdelta and weight, not for delta"),
+    ],
+)
+def test_noise_that_cannot_be_is_refused(options, sentence, start):
+    with pytest.raises(UserError, match=sentence):
+        start(AFIND(**options), Uniform())

@@ -11,6 +11,7 @@ from scipy import stats
 
 from dfl_lightning import callbacks as cb
 from dfl_lightning.cli.registry import shipped_classes
+from dfl_lightning.objectives import DisPFL
 from tester.renaming import Rule, by_place, coin_first
 
 
@@ -29,7 +30,8 @@ class Listed:
             `randperm` no order of the nodes.
         all_up: of a dropout: one under which everybody is up.
         keeps_former: of an aggregation whose receivers may go on with their models from before the round.
-        refuses: classes of substitutions that it refuses before anything is trained.
+        refuses: classes of policies of other families that it refuses before anything is trained.
+        mixes_itself: of an aggregation whose models are not the sums over its weights: a test of its own says what.
         of_columns: of an aggregation that works column by column: what numpy makes of the received rows.
         all_down: of a dropout: one under which everybody is down; None where it leaves somebody up whatever it is told.
     """
@@ -44,8 +46,8 @@ class Listed:
     all_down: Callable[[], cb.Policy] | None = None
     keeps_former: bool = False
     refuses: tuple[type[cb.Policy], ...] = ()
+    mixes_itself: bool = False
     of_columns: Callable[[Any], Any] | None = None
-    averages: bool = True
 
     def along_with(self, other: "Listed") -> "Listed":
         """The policy in company of another one."""
@@ -118,6 +120,8 @@ def backwards() -> cb.SignFlip:
 EITHER = ("clients", "server")
 ADAPTIVE = (cb.AdaptiveThreshold,)
 APART = {"init": "independent"}
+TAKES_PART = (cb.Substitution, cb.Outgoing)
+PROXY_NOISE = {"afind proxy noise": by_place}
 NOISE = {"outgoing GaussianNoise": by_place}
 
 LISTED: dict[str, list[Listed]] = {
@@ -134,6 +138,13 @@ LISTED: dict[str, list[Listed]] = {
         Listed("afind, weights", lambda: cb.AFIND(proxy="weight", center=False), ADAPTIVE),
         Listed("afind, first batch", lambda: cb.AFIND(proxy="grad_batch"), ADAPTIVE),
         Listed("afind as printed", afind_by_the_letter, (threshold_by_the_letter,)),
+        Listed(
+            "afind, noise",
+            lambda: cb.AFIND(proxy_noise=1.0, proxy_clip=0.1),
+            ADAPTIVE,
+            draws=PROXY_NOISE,
+            refuses=(cb.Outgoing,),
+        ),
         Listed("dpfl", lambda: cb.DPFL(budget=2, initial_epochs=2)),
         Listed("dpfl, all again", lambda: cb.DPFL("all", initial_epochs=2, period=2, repeat_bggc=True)),
         Listed("dpfl as printed", lambda: cb.DPFL(budget=2, initial_epochs=2, rule="literal")),
@@ -190,8 +201,25 @@ LISTED: dict[str, list[Listed]] = {
         Listed("metropolis", cb.Metropolis),
         Listed("median", cb.Median, places=EITHER, of_columns=lambda rows: np.median(rows, axis=0)),
         Listed("trimmed", trimmed, places=EITHER, of_columns=lambda rows: stats.trim_mean(rows, 0.3)),
-        Listed("federico's step", cb.FedeRiCoStep, (federico,), draws={"federico": coin_first}, averages=False),
+        Listed(
+            "federico's step",
+            cb.FedeRiCoStep,
+            (federico,),
+            draws={"federico": coin_first},
+            refuses=TAKES_PART,
+            mixes_itself=True,
+        ),
+        Listed(
+            "masked",
+            cb.MaskedAverage,
+            settings={"objective": DisPFL(0.5)},
+            refuses=(cb.Stale,),
+            mixes_itself=True,
+            draws={"dispfl mask": by_place},
+        ),
         Listed("first order", cb.FirstOrder, keeps_former=True),
+        Listed("push-sum", cb.PushSum, refuses=(cb.Stale, cb.Outgoing), mixes_itself=True),
+        Listed("metropolis, two steps", lambda: cb.Metropolis(2), refuses=TAKES_PART, mixes_itself=True),
         Listed("pfedgraph", cb.PFedGraph, refuses=(cb.Stale,)),
         Listed("boltzmann", cb.Boltzmann),
         Listed("boltzmann, cold, without oneself", lambda: cb.Boltzmann(temperature=0.1, include_self=False)),
@@ -220,7 +248,7 @@ def where_they_work(*families: str) -> list[Any]:
 
 def aggregations_that_average() -> list[Any]:
     """The aggregations that average trained models, at each place where they work."""
-    return [parameters for parameters in where_they_work("aggregation") if parameters.values[0].averages]
+    return [parameters for parameters in where_they_work("aggregation") if not parameters.values[0].mixes_itself]
 
 
 def where_they_do_not(*families: str) -> list[Any]:

@@ -1,0 +1,74 @@
+"""Dis-PFL's average: entry by entry over the models that have the entry."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from dfl_lightning.bank.references import Weights
+from dfl_lightning.callbacks.aggregation.averages import Uniform
+from dfl_lightning.callbacks.base import refuse_stored_rows
+from dfl_lightning.round.ledger import BYTES
+from dfl_lightning.round.record import Round
+from dfl_lightning.utils.errors import UserError
+
+if TYPE_CHECKING:
+    from dfl_lightning.round.federation import Federation
+
+
+class MaskedAverage(Uniform):
+    """The mean of each entry over those whose masks hold it, where the client's own new mask does (arXiv 2206.00187).
+
+    `w_i = (sum_j w_j) / (sum_j m_j) * m_i'` over client i and those that it selects (algorithm 1, line 8): w_j are
+    models that were trained under the masks m_j, m_i' is the mask that client i has found after its training. An entry
+    that nobody has is 0. A message is the entries that the mask keeps, 4 bytes each, everything that is never masked,
+    and a bit for each entry that may be. Needs the objective `DisPFL`.
+    """
+
+    supports_servers = False
+
+    def __init__(self) -> None:
+        super().__init__()
+
+    def start(self, federation: Federation) -> None:
+        """The objective keeps the masks."""
+        if not {"mask", "next_mask"} <= set(federation.objective.row_sets):
+            raise UserError(
+                "aggregation MaskedAverage averages models where their masks hold, and objective "
+                f"{type(federation.objective).__name__} has no masks; use --objective DisPFL, or --aggregation Uniform"
+            )
+        refuse_stored_rows(federation, self, "averages")
+
+    def on_trained(self, round: Round) -> None:
+        """What a message takes, unless an Outgoing policy says it."""
+        objective, layout, ledger = round.federation.objective, round.bank.layout, round.ledger
+        kept = sum(getattr(objective, "kept", ()))
+        entries = [entry for entry in layout.entries if not entry.is_buffer]
+        possible = sum(entry.stop - entry.start for entry in entries if entry.trainable and len(entry.shape) > 1)
+        buffers = len(layout.shared) - len(layout.shared_parameters)
+        size = BYTES * (kept + buffers) + -(-possible // 8)
+        clients = torch.arange(round.num_clients)
+        unsaid = clients if ledger.sizes is None else clients[ledger.sizes[clients] < 0]
+        ledger.resize(unsaid, size)
+
+    def on_mix(self, round: Round) -> None:
+        """Sums of models over sums of masks, under the receiver's new mask."""
+        voters, weights = round.voters, round.weights
+        assert voters is not None
+        assert weights is not None
+        n, where = round.num_nodes, round.receivers & voters.any(weights != 0)
+        counted = (weights != 0) & where[voters.receivers]
+        receivers, senders = voters.receivers[counted], voters.senders[counted]
+        shape = (int(where.sum()), n)
+        sums = Weights((where.cumsum(0) - 1)[receivers], senders, weights[counted], shape)
+        round.bank.scratch("sum of models")
+        round.bank.scratch("sum of masks")
+        round.mix([(sums, "trained")], into="sum of models", where=where)
+        round.mix([(sums, "mask")], into="sum of masks", where=where)
+        round.ledger.fetch(receivers, senders, mixed=True)
+        round.combine(_masked_mean, ["sum of models", "sum of masks", "next_mask"], into="models", where=where)
+
+
+def _masked_mean(models: torch.Tensor, masks: torch.Tensor, own: torch.Tensor) -> torch.Tensor:
+    return torch.where(masks > 0, models / masks.clamp(min=1e-30), 0.0) * own

@@ -1,0 +1,70 @@
+"""Push-sum: averaging over directed links that keeps the mean of all models."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from dfl_lightning.bank.references import Weights
+from dfl_lightning.callbacks.base import Aggregation, Outgoing, refuse_stored_rows
+from dfl_lightning.functional import push_sum_weights
+from dfl_lightning.round.record import Round
+from dfl_lightning.utils.errors import UserError
+
+if TYPE_CHECKING:
+    from dfl_lightning.round.federation import Federation
+
+
+class PushSum(Aggregation):
+    """Stochastic gradient push: senders share their models out, and a number tells how much of them each client holds.
+
+    Client j gives the share `P_ij = 1 / (1 + d_j)` of its numerator x_j and of its number y_j to each of the d_j
+    clients that receive from it, and keeps as much (Assran et al. 2019, arXiv 1811.10792, algorithm 1); then
+    `z_i = x_i / y_i` is its model, at which it trains. With `x_j = y_j z_j` and what the round's local work adds to
+    z_j added to x_j, the sums over all clients of x and y change by training only, whatever the direction of the
+    links, so that without training all z approach the mean of the first models. The number, 4 bytes, is sent beside
+    each model. On undirected graphs, too, it counts clients equally, however many receive from them.
+    """
+
+    supports_servers = False
+    column_stochastic = True
+    state = ("held",)
+
+    def __init__(self) -> None:
+        self.held: Tensor | None = None  # y, float64 [n]
+
+    def start(self, federation: Federation) -> None:
+        """Shares of models are sent as they are, by clients that are there."""
+        refuse_stored_rows(federation, self, "shares out")
+        if federation.policy(Outgoing) is not None:
+            raise UserError(
+                "aggregation PushSum sends shares of numerators, which no Outgoing policy changes; "
+                "use --outgoing null, or --aggregation Metropolis"
+            )
+        self.held = torch.ones(federation.num_nodes, dtype=torch.float64)
+
+    def on_weigh(self, round: Round) -> None:
+        """The share of each sender that a receiver gets."""
+        assert round.voters is not None
+        assert round.votes is not None
+        round.weights = push_sum_weights(round.votes, round.voters)
+
+    def on_mix(self, round: Round) -> None:
+        """New numerators over new numbers: z_i = sum_j P_ij (trained_j + (y_j - 1) z_j) / y_i."""
+        voters, weights = round.voters, round.weights
+        assert voters is not None
+        assert weights is not None
+        assert self.held is not None
+        n, where = round.num_nodes, round.receivers & voters.any(weights != 0)
+        counted = (weights != 0) & where[voters.receivers]
+        receivers, senders, given = voters.receivers[counted], voters.senders[counted], weights[counted]
+        held = self.held.masked_fill(where, 0).index_add(0, receivers, given * self.held[senders])
+        shares = given / held[receivers]
+        jobs, shape = (where.cumsum(0) - 1)[receivers], (int(where.sum()), n)
+        before = Weights(jobs, senders, shares * (self.held[senders] - 1), shape)
+        round.charge_message("push-sum number", voters.keep(counted), 4)
+        terms = [(Weights(jobs, senders, shares, shape), "trained"), (before.keep(before.shares != 0), "models")]
+        round.mix(terms, into="models", where=where)
+        self.held = held

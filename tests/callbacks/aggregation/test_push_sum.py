@@ -1,0 +1,153 @@
+"""Push-sum against products of numpy's matrices and the paper's loop; several mixing steps against powers."""
+
+import copy
+import functools
+
+import networkx as nx
+import numpy as np
+import pytest
+import torch
+from tester.rounds import Run, toy_data
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+from dfl_lightning.callbacks import FDMS, Bernoulli, Gossip, Metropolis, PushSum, Stale, TopK, Uniform
+from dfl_lightning.models import MLP
+from dfl_lightning.utils.errors import UserError
+from dfl_lightning.utils.random_streams import stream
+
+SIZES, RATE = [6, 3, 9, 2, 5], 0.2
+
+
+def directed():
+    graph = nx.DiGraph([(0, 1), (1, 2), (2, 3), (3, 4), (4, 0), (0, 2), (0, 3)])
+    graph.add_nodes_from(range(5))
+    return graph
+
+
+def start(*policies, topology=None, lr=RATE, **model):
+    settings = {
+        "network": MLP(hidden=[4]),
+        "local_epochs": 1,
+        "batch_size": 100,
+        "optimizer": functools.partial(torch.optim.SGD, lr=lr),
+        **model,
+    }
+    topology = directed() if topology is None else topology
+    return Run(policies, 5, 200, topology, toy_data(sizes=SIZES), settings, {"precision": "64-true", "engine": "loop"})
+
+
+def column_stochastic(graph, up):
+    """P[i, j]: what j gives to i; nx edges lead from sender to receiver."""
+    p = np.zeros((5, 5))
+    for j in range(5):
+        if up[j]:
+            receivers = [i for i in graph.successors(j) if up[i]]
+            p[[*receivers, j], j] = 1 / (1 + len(receivers))
+        else:
+            p[j, j] = 1
+    return p
+
+
+def descended(run, number, owner, z):
+    module = copy.deepcopy(run.module.network).double()
+    nn.utils.vector_to_parameters(torch.from_numpy(z).clone(), module.parameters())
+    samples = run.module.data.train[owner]
+    order = torch.randperm(len(samples), generator=stream(0, "local batches", number, owner, 0))
+    x, y = run.module.data.batch(samples[order], dtype=torch.float64)
+    grads = torch.autograd.grad(cross_entropy(module(x), y), list(module.parameters()))
+    return RATE * torch.cat([g.flatten() for g in grads]).numpy()
+
+
+def test_each_round_is_stochastic_gradient_push():
+    run, graph = start(Gossip(k="all"), PushSum(), Bernoulli(0.3)), directed()
+    x, y, down = run.models.numpy().copy(), np.ones(5), 0
+    for number in range(8):
+        run.go(1)
+        up = run.rounds[-1].participants.tolist()
+        down += up.count(False)
+        z = x / y[:, None]
+        half = np.stack([x[j] - descended(run, number, j, z[j]) if up[j] else x[j] for j in range(5)])
+        p = column_stochastic(graph, up)
+        x, y = p @ half, p @ y
+        np.testing.assert_allclose(run.models.numpy(), x / y[:, None], rtol=0, atol=1e-9)
+    assert down
+    assert abs(y.sum() - 5) < 1e-12
+    assert np.abs(y - 1).max() > 0.1
+
+
+def test_without_training_all_reach_the_mean_and_uniform_averages_do_not():
+    """On a directed graph in which some are received by more than others."""
+
+    def spread(aggregation):
+        run = start(Gossip(k="all"), aggregation, lr=0.0, init="independent")
+        mean = run.models.mean(0)
+        run.go(80)
+        return float((run.models - run.models[0]).abs().max()), float((run.models.mean(0) - mean).abs().max())
+
+    apart, off = spread(PushSum())
+    assert apart < 1e-9
+    assert off < 1e-9
+    apart, off = spread(Uniform())
+    assert apart < 1e-9
+    assert off > 1e-3
+
+
+def test_the_number_is_sent_beside_each_model():
+    metrics = start(Gossip(k="all"), PushSum()).go(2).rounds[-1].metrics
+    width = 5 * 4 + 4 + 4 * 3 + 3
+    assert metrics["models_received"] == 7 / 5
+    assert metrics["messages_received"] == 7 / 5
+    assert metrics["bytes_received"] == pytest.approx(7 / 5 * (4 * width + 4))
+
+
+def test_a_resumed_run_knows_how_much_each_client_holds():
+    whole = start(Gossip(k="all"), PushSum()).go(3)
+    saved = whole.state()
+    resumed = start(Gossip(k="all"), PushSum()).take_up(saved).go(2)
+    assert torch.equal(resumed.models, whole.go(2).models)
+
+
+@pytest.mark.parametrize("steps", [1, 2, 5])
+def test_several_steps_are_the_power_of_the_weights_and_each_is_charged(steps):
+    graph = nx.cycle_graph(5)
+    run = start(Gossip(k="all"), Metropolis(steps), topology=graph, lr=0.0, init="independent")
+    before = run.models.clone()
+    run.go(1)
+    w = np.full((5, 5), 0.0)
+    for i, j in graph.edges:
+        w[i, j] = w[j, i] = 1 / 3
+    w += np.eye(5) / 3
+    expected = np.linalg.matrix_power(w, steps) @ before.numpy()
+    np.testing.assert_allclose(run.models.numpy(), expected, rtol=0, atol=1e-12)
+    assert run.rounds[0].metrics["models_received"] == 2 * steps
+
+
+@pytest.mark.parametrize(
+    ("make", "sentence"),
+    [
+        (lambda: Metropolis(0), r"aggregation\.steps=0; models are mixed 1 time or more"),
+        (
+            lambda: start(Gossip(k="all"), Metropolis(2), FDMS(), Bernoulli(0.2)),
+            r"steps=2 sends .* FDMS neither",
+        ),
+        (lambda: start(Gossip(k="all"), Metropolis(2), TopK()), r"steps=2 sends models .* TopK neither"),
+        (lambda: start(Gossip(k="all"), PushSum(), TopK()), r"PushSum sends shares of numerators, which no Outgoing"),
+        (lambda: start(Gossip(k="all"), PushSum(), Stale(), Bernoulli(0.2)), r"PushSum shares out the models"),
+    ],
+)
+def test_what_cannot_work_is_refused_before_training(make, sentence):
+    with pytest.raises(UserError, match=sentence):
+        make()
+
+
+class Greedy(PushSum):
+    """Gives each receiver everything."""
+
+    def on_weigh(self, round):
+        round.weights = (round.votes > 0).double()
+
+
+def test_weights_of_a_sender_must_sum_to_1():
+    with pytest.raises(UserError, match=r"Greedy wrote weights of which those of sender 0 sum to 4; what a"):
+        start(Gossip(k="all"), Greedy()).go(1)
