@@ -28,11 +28,12 @@ from dfl_lightning.distributed.communicator import Ranks, owners_of
 from dfl_lightning.engines.config import EngineConfig
 from dfl_lightning.engines.engine import Engine
 from dfl_lightning.engines.factory import make_engine
-from dfl_lightning.engines.jobs import Training
+from dfl_lightning.engines.jobs import Evaluation, Training
 from dfl_lightning.engines.optimizers import DEFAULT_OPTIMIZER, ClientOptimizer, Hyperparameters, name_of
 from dfl_lightning.engines.predicting import predict
 from dfl_lightning.engines.schedule import Schedule
 from dfl_lightning.engines.stacked.loss import is_plain_cross_entropy
+from dfl_lightning.functional import without_mean
 from dfl_lightning.links import Links
 from dfl_lightning.models import Network
 from dfl_lightning.models.fitting import fit_to_data
@@ -126,6 +127,7 @@ class DFLModule(LightningModule):
         self.engine = None  # type: ignore[assignment]
         self._said: set[str] = set()
         self._diverged: set[int] = set()  # who has been named in a warning
+        self._broken: set[int] = set()  # likewise: whose loss was not finite; -1: the server's
         self._loaded_metrics: dict[str, float] = {}
         self.history: dict[str, Any] = {}  # what the run was forked from, and what a resume changed
         self._schedule: Schedule | None = None
@@ -376,7 +378,8 @@ class DFLModule(LightningModule):
     def evaluate(self) -> dict[str, Tensor]:
         """The reported models of the present boundary on validation and test data, fine-tuned where asked.
 
-        Clients predict as a `Prediction` policy says, if there is one.
+        Clients predict as a `Prediction` policy says, if there is one. Where the loss of a model is not finite on a
+        client's data, its accuracy and metrics are NaN, and a warning names the client.
 
         Returns:
             Arrays over clients, float64 [m]: `val_loss`, `val_acc`, `test_loss`, `test_acc` and the chosen metrics
@@ -390,15 +393,35 @@ class DFLModule(LightningModule):
         else:
             found = predict(self.engine, *self._members(references), splits)[1]
         results: dict[str, Tensor] = {}
-        for split, scores in found.items():
+        for split, scores in ((split, self._without_broken(scores, split)) for split, scores in found.items()):
             results |= {f"{split}_loss": scores.losses}
             results |= {f"{split}_{name}": values for name, values in scores.metrics.items()}
         bank.abandon()
         if self.topology.num_servers == 1 and not self.layout.has_personal_parameters and data.global_test is not None:
             server = torch.tensor([self.num_clients])
             scores = self.engine.evaluate(References((Term("models", server),), torch.tensor([-1])), "test")
+            scores = self._without_broken(scores, "global test")
             results |= {"global_test_loss": scores.losses, "global_test_acc": scores.metrics["acc"]}
         return results
+
+    def _without_broken(self, scores: Evaluation, split: str) -> Evaluation:
+        """NaN in the place of accuracy and metrics where a loss is not finite; says whose."""
+        broken = scores.losses.isinf()
+        clients = torch.nonzero(broken).flatten().tolist()
+        if not clients:
+            return scores
+        owners = [-1] if split == "global test" else clients
+        new = [owner for owner in owners if owner not in self._broken]
+        self._broken |= set(new)
+        if new:
+            whose = "the server" if split == "global test" else f"client {', '.join(map(str, new))}"
+            self.warn_once(
+                f"after round {self.bank.boundary.round}: the loss of the model of {whose} is not finite on the "
+                f"{split} data; its accuracy is NaN, and so is a mean over clients (said once a client: clients.npz "
+                "has every evaluation)"
+            )
+        metrics = {name: values.masked_fill(broken, torch.nan) for name, values in scores.metrics.items()}
+        return Evaluation(scores.losses, metrics)
 
     def judged(self) -> References:
         """The models that an evaluation is of: the reported ones, or what fine-tuning makes of them.
@@ -476,7 +499,9 @@ class DFLModule(LightningModule):
         """Evaluate, keep the arrays at the boundary, log the means."""
         results = self.evaluate()
         self.bank.boundary = self.bank.boundary._replace(evaluation=results)
-        self.log_dict({name: values.nanmean() for name, values in results.items()}, batch_size=1)
+        hidden, unknown = without_mean(results), torch.tensor(torch.nan, dtype=torch.float64)
+        means = {name: unknown if name in hidden else values.nanmean() for name, values in results.items()}
+        self.log_dict(means, batch_size=1)
 
     test_step = validation_step
 

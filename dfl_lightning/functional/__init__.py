@@ -19,8 +19,11 @@ from dfl_lightning.functional.dispfl import erk_densities, pruned_share, searche
 from dfl_lightning.functional.dpfl import adding_probability, bggc, candidates_in_order, ggc, marginal_gain
 from dfl_lightning.functional.evaluation import (
     accuracy_summary,
+    client_mean,
     friend_accuracy,
     neighbour_precision_recall,
+    without_accuracy,
+    without_mean,
     worst_decile_mean,
 )
 from dfl_lightning.functional.fdms import (
@@ -78,6 +81,7 @@ __all__ = [
     "candidates_in_order",
     "centred_cosines",
     "class_vectors",
+    "client_mean",
     "clipped",
     "clusters_below",
     "collaborator_weights",
@@ -128,5 +132,7 @@ __all__ = [
     "trimmed_means",
     "uniform_weights",
     "updated_probabilities",
+    "without_accuracy",
+    "without_mean",
     "worst_decile_mean",
 ]

@@ -1,16 +1,28 @@
 """Measures of a run: precision and recall of neighbours, accuracy of stand-ins, and the accuracies of papers.
 
-NaN stands for an accuracy that does not exist (a client without test images) and is left out of every mean.
+NaN stands for an accuracy that does not exist. A client without test images has no loss either, and is left out of
+every mean. A client with a loss and without an accuracy is one whose loss is not finite: a mean over clients is NaN then,
+for one over the others would look better the more models break.
 """
 
 from __future__ import annotations
+
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor
 
 from dfl_lightning.links import Links
 
-__all__ = ["accuracy_summary", "friend_accuracy", "neighbour_precision_recall", "worst_decile_mean"]
+__all__ = [
+    "accuracy_summary",
+    "client_mean",
+    "friend_accuracy",
+    "neighbour_precision_recall",
+    "without_accuracy",
+    "without_mean",
+    "worst_decile_mean",
+]
 
 
 def neighbour_precision_recall(selected: Links, clusters: Tensor, reachable: Links) -> tuple[float, float]:
@@ -56,6 +68,57 @@ def friend_accuracy(friends: Tensor, clusters: Tensor, clients: Tensor) -> float
     return _mean(((friends >= 0) & (clusters[friends.clamp(min=0)] == clusters[clients])).double())
 
 
+def without_accuracy(losses: Tensor, accuracies: Tensor) -> Tensor:
+    """Who has data, and a model without an accuracy on them: in a reported evaluation, where the loss is not finite.
+
+    Args:
+        losses: of each client, NaN without data, [..., m].
+        accuracies: of each client, NaN without data and where the loss is not finite, [..., m].
+
+    Returns:
+        bool [..., m].
+
+    Examples:
+        >>> without_accuracy(torch.tensor([0.5, torch.inf, torch.nan]), torch.tensor([0.9, torch.nan, torch.nan]))
+        tensor([False,  True, False])
+    """
+    return accuracies.isnan() & ~losses.isnan()
+
+
+def without_mean(results: Mapping[str, Tensor]) -> set[str]:
+    """The arrays of an evaluation whose mean over clients is NaN, because a client has no accuracy.
+
+    A mean loss is infinite then.
+
+    Args:
+        results: by names such as `val_loss`, `val_acc` and `global_test_acc`, [m] each.
+
+    Examples:
+        >>> loss, accuracy = torch.tensor([0.5, torch.inf]), torch.tensor([0.9, torch.nan])
+        >>> without_mean({"val_loss": loss, "val_acc": accuracy, "test_loss": loss[:1], "test_acc": accuracy[:1]})
+        {'val_acc'}
+    """
+    splits = [name.removesuffix("_acc") for name in results if name.endswith("_acc") and f"{name[:-4]}_loss" in results]
+    broken = [s for s in splits if bool(without_accuracy(results[f"{s}_loss"], results[f"{s}_acc"]).any())]
+    return {name for name in results for split in broken if name.startswith(f"{split}_") and not name.endswith("_loss")}
+
+
+def client_mean(values: Tensor, broken: Tensor) -> float:
+    """The mean over the clients that have a number; NaN where one has none though it has data.
+
+    Args:
+        values: one number per client, NaN without data, [m].
+        broken: who has none though it has data, bool [m]; see `without_accuracy`.
+
+    Examples:
+        >>> client_mean(torch.tensor([0.5, 1.0, torch.nan]), torch.tensor([False, False, False]))
+        0.75
+        >>> client_mean(torch.tensor([0.5, 1.0, torch.nan]), torch.tensor([False, False, True]))
+        nan
+    """
+    return float("nan") if bool(broken.any()) else _mean(values)
+
+
 def worst_decile_mean(values: Tensor) -> float:
     """The mean over the worst tenth of the clients, rounded up to whole clients.
 
@@ -74,18 +137,21 @@ def worst_decile_mean(values: Tensor) -> float:
     return _mean(values.sort().values[: -(-len(values) // 10)])
 
 
-def accuracy_summary(history: Tensor, validation: Tensor | None = None) -> dict[str, float | None]:
+def accuracy_summary(
+    history: Tensor, validation: Tensor | None = None, broken: Tensor | None = None
+) -> dict[str, float | None]:
     """The four numbers that papers call "the accuracy" of a run.
 
     Args:
         history: test accuracy at every evaluation, [evaluations, clients].
         validation: validation accuracy at the same evaluations, [evaluations, clients], if there is any.
+        broken: who has test data and no accuracy, bool [evaluations, clients]; None: nobody.
 
     Returns:
         Means over clients, in the unit of `history`: `acc_last` at the last evaluation; `acc_best_round` at the
         evaluation with the best mean; `acc_best_per_client` of each client's own best (an upper bound: it looks at the
         test images); `acc_best_val` at each client's best validation accuracy, the latest among equals, or None
-        without validation.
+        without validation. NaN where a client with data has no such number.
 
     Examples:
         >>> history = torch.tensor([[0.5, 0.25], [0.25, 0.75], [0.5, 0.25]])
@@ -94,14 +160,18 @@ def accuracy_summary(history: Tensor, validation: Tensor | None = None) -> dict[
     """
     if len(history) == 0:
         raise ValueError("there is no evaluation to summarise")
-    history = history.double()
-    rounds = torch.tensor([_mean(row) for row in history], dtype=torch.float64)
+    history, broken = history.double(), torch.zeros_like(history, dtype=torch.bool) if broken is None else broken
+    means = [client_mean(row, missing) for row, missing in zip(history, broken, strict=True)]
+    rounds = torch.tensor(means, dtype=torch.float64)
+    best, seen = _best(history), broken.any(0)
     chosen = None if validation is None else _at_best_validation(history, validation.double())
+    if validation is not None:
+        seen = seen & ~validation.isnan().all(0)
     return {
         "acc_last": float(rounds[-1]),
         "acc_best_round": float(_best(rounds)),
-        "acc_best_per_client": _mean(_best(history)),
-        "acc_best_val": None if chosen is None else _mean(chosen),
+        "acc_best_per_client": client_mean(best, best.isnan() & broken.any(0)),
+        "acc_best_val": None if chosen is None else client_mean(chosen, chosen.isnan() & seen),
     }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -100,17 +101,33 @@ def last_of_clients(run: Run, name: str = "test_acc") -> np.ndarray:
     return array[-1].astype(np.float64) if array is not None and len(array) else np.array([])
 
 
+def accuracies(run: Run) -> np.ndarray:
+    """Last test accuracies of the clients with test data, float64 [k]; NaN where the loss is not finite."""
+    known, losses = last_of_clients(run), last_of_clients(run, "test_loss")
+    return known[~np.isnan(known) | ~np.isnan(losses)] if len(losses) == len(known) else known[~np.isnan(known)]
+
+
 def accuracy(run: Run) -> float:
-    """Mean test accuracy over clients at the last evaluation."""
-    known = last_of_clients(run)
-    return float(np.nanmean(known)) if len(known) and not np.isnan(known).all() else math.nan
+    """Mean test accuracy over clients at the last evaluation; NaN where a client's loss is not finite."""
+    known = accuracies(run)
+    return float(known.mean()) if len(known) else math.nan
 
 
 def worst_tenth(run: Run) -> float:
-    """Mean test accuracy of the worst tenth of the clients at the last evaluation."""
-    known = np.sort(last_of_clients(run))
-    known = known[~np.isnan(known)]
-    return float(known[: math.ceil(len(known) / 10)].mean()) if len(known) else math.nan
+    """Mean test accuracy of the worst tenth of the clients at the last evaluation; NaN as in `accuracy`."""
+    known = np.sort(accuracies(run))
+    return float(known[: math.ceil(len(known) / 10)].mean()) if len(known) and not np.isnan(known).any() else math.nan
+
+
+def over_runs(number: Callable[[Run], float], runs: Sequence[Run]) -> Spread:
+    """An accuracy over seeds; NaN where one run has none, for a loss is not finite: others alone would look better.
+
+    Args:
+        number: `accuracy` or `worst_tenth`.
+        runs: one a seed.
+    """
+    broken = any(np.isnan(accuracies(run)).any() for run in runs)
+    return Spread(math.nan, math.nan, len(runs)) if broken else spread([number(run) for run in runs])
 
 
 def received(run: Run) -> float:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 
-from dfl_lightning.functional import worst_decile_mean
+from dfl_lightning.functional import without_mean, worst_decile_mean
 from dfl_lightning.round.hosts import RunModule
 
 
@@ -21,10 +23,12 @@ def per_client_table(module: RunModule) -> list[str]:
     def row(what: str, numbers: list[float]) -> str:
         return f"{what:6}" + "".join(f"{number:14.4f}" for number in numbers)
 
-    lines.append(row("mean", [float(results[n].nanmean()) for n in names]))
+    hidden = without_mean(results)
+    lines.append(row("mean", [math.nan if n in hidden else float(results[n].nanmean()) for n in names]))
     known = {n: results[n][~results[n].isnan()] for n in names}
-    lines.append(row("std", [float(torch.std(known[n], unbiased=False)) for n in names]))
-    if "test_acc" in results:
+    stds = [math.nan if n in hidden else float(torch.std(known[n], unbiased=False)) for n in names]
+    lines.append(row("std", stds))
+    if "test_acc" in results and "test_acc" not in hidden:
         lines.append(f"worst 10 % of clients, test accuracy: {worst_decile_mean(results['test_acc']):.4f}")
     lines += [f"{name}: {float(results[name][0]):.4f}" for name in results if name.startswith("global_")]
     return lines

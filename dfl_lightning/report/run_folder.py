@@ -18,7 +18,7 @@ from dfl_lightning.callbacks import Substitution
 from dfl_lightning.checkpoints.history import CHANGED, config_text
 from dfl_lightning.checkpoints.io import rounds_in, run_of
 from dfl_lightning.checkpoints.names import FOLDER
-from dfl_lightning.functional import worst_decile_mean
+from dfl_lightning.functional import without_mean, worst_decile_mean
 from dfl_lightning.report.by_round import MOST_CLIENTS, Comparisons, Entries, similarity_of, stacked
 from dfl_lightning.report.links import links_of, stand_ins_of
 from dfl_lightning.report.summary import summarise
@@ -369,8 +369,10 @@ class RunFolder(RoundCallback):
             arrays = {name: values.cpu().double().numpy() for name, values in boundary.evaluation.items()}
             self._evaluations[index] = {name: a for name, a in arrays.items() if not name.startswith("global_")}
             self._evaluations[index] |= {name: values.numpy() for name, values in boundary.numbers.items()}
-            numbers |= {name: float(np.nanmean(a)) if not np.isnan(a).all() else math.nan for name, a in arrays.items()}
-            if "test_acc" in arrays:
+            hidden = without_mean(boundary.evaluation)
+            known = {name: a for name, a in arrays.items() if name not in hidden and not np.isnan(a).all()}
+            numbers |= {name: float(np.nanmean(known[name])) if name in known else math.nan for name in arrays}
+            if "test_acc" in known:
                 numbers["test_acc_std"] = float(np.nanstd(arrays["test_acc"]))
                 numbers["test_acc_worst10"] = worst_decile_mean(boundary.evaluation["test_acc"].cpu())
         row = {name: as_text(value) for name, value in numbers.items()}

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 import dfl_lightning
-from dfl_lightning.functional import accuracy_summary, worst_decile_mean
+from dfl_lightning.functional import accuracy_summary, without_accuracy, worst_decile_mean
 from dfl_lightning.report.memory_estimate import predicted_memory
 from dfl_lightning.round.hosts import RunModule, RunTrainer
 from dfl_lightning.utils.memory import size
@@ -34,15 +34,20 @@ def summarise(trainer: RunTrainer, module: RunModule, status: str, reason: str =
     if "test_acc" in clients:
         history = torch.from_numpy(clients["test_acc"])
         validation = torch.from_numpy(clients["val_acc"]) if "val_acc" in clients else None
+        broken = without_accuracy(torch.from_numpy(clients["test_loss"]), history)
         last = history[-1]
-        known = last[~last.isnan()]
+        known = last[~last.isnan() | broken[-1]]  # one that is not finite makes these NaN
         accuracy = {
-            **accuracy_summary(history, validation),
+            **accuracy_summary(history, validation, broken),
             "mean": float(known.mean()),
             "std": float(known.std(unbiased=False)),
-            "worst10": worst_decile_mean(known),
+            "worst10": math.nan if bool(broken[-1].any()) else worst_decile_mean(known),
             "evaluated_after_round": int(clients["rounds"][-1]),
         }
+        if bool(broken.any()):
+            accuracy["not_finite"] = {
+                str(client): int(broken[:, client].sum()) for client in torch.nonzero(broken.any(0)).flatten().tolist()
+            }
     if not np.isnan(metrics["global_test_acc"]).all():
         accuracy["global_last"] = float(metrics["global_test_acc"][~np.isnan(metrics["global_test_acc"])][-1])
         accuracy["global_mean_over_rounds"] = float(np.nanmean(metrics["global_test_acc"]))
@@ -127,7 +132,12 @@ def final_table(summary: dict[str, Any]) -> list[str]:
         row = f"{'test accuracy':16}{accuracy['mean']:6.3f}{accuracy['std']:8.3f}{accuracy['worst10']:13.3f}"
         lines.append(f"{row}{around}   {cost}")
     else:
-        lines.append(f"test accuracy unknown: no round was evaluated on test data · received per client: {cost}")
+        why = "no round was evaluated on test data"
+        if accuracy.get("not_finite"):
+            why = "not every loss of the last evaluation is finite"
+        lines.append(f"test accuracy unknown: {why} · received per client: {cost}")
+    if accuracy.get("not_finite"):
+        lines.append(_not_finite(accuracy["not_finite"]))
     if accuracy.get("global_last") is not None:
         lines.append(
             f"global model on the global test set: {accuracy['global_last']:.3f} after the last evaluated round, "
@@ -168,6 +178,20 @@ def _divergence(times: dict[str, int], rounds: int, most: int = 5) -> str:
     if len(times) > most:
         words.append(f"and {len(times) - most} more in diverged.npz")
     return f"training diverged: {', '.join(words)}"
+
+
+def _not_finite(times: dict[str, int], most: int = 5) -> str:
+    """The clients whose losses were not finite, in one line.
+
+    Examples:
+        >>> _not_finite({"3": 12, "0": 1})
+        'the loss on test data was not finite: client 3 in 12 evaluations, client 0 in 1'
+    """
+    (first, often), *others = list(times.items())[:most]
+    words = [f"client {first} in {often} evaluation{'s' * (often > 1)}", *(f"client {who} in {n}" for who, n in others)]
+    if len(times) > most:
+        words.append(f"and {len(times) - most} more in clients.npz")
+    return f"the loss on test data was not finite: {', '.join(words)}"
 
 
 def _mean(values: np.ndarray) -> float:

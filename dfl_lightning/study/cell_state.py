@@ -75,6 +75,11 @@ class CellState:
         value = self.summary.get("test_accuracy", {}).get(name) if self.is_done else None
         return None if value is None else float(value)
 
+    def is_broken(self, name: str) -> bool:
+        """Whether one of its accuracies is NaN, because a client's loss was not finite."""
+        broken = self.summary.get("test_accuracy", {}).get("not_finite") if self.is_done else None
+        return bool(broken) and self.accuracy(name) is None
+
 
 def state_of(cell: Cell) -> CellState:
     """Read a cell's folder."""

@@ -31,6 +31,9 @@ from dfl_lightning.study.statistics import (
 from dfl_lightning.study.study_file import ACCURACIES, Published
 from dfl_lightning.study.words import as_time, counted
 
+BROKEN = "NaN"
+"""In the place of a number, where a client's loss is not finite."""
+
 UNDONE = ("running", "not at hand", "failed", "stopped", "waiting")
 """Words for cells without a number, of which a place of the table says the first."""
 
@@ -176,6 +179,7 @@ def make_table(plan: Plan, accuracy: str | None = None) -> Table:
         *_of_agreement(plan, agreements),
         *_of_overall(overall),
         *_diverged(done),
+        *_broken(done, accuracy),
         *_unfinished(list(states.values()), places),
     ]
     signs = list(_signs(plan, done, rivals))
@@ -191,6 +195,8 @@ def _place(plan: Plan, row: str, column: str, states: list[CellState], accuracy:
         return Place({}, published, "–")
     if (row, column) in plan.missing:
         return Place({}, published, "not in the library")
+    if any(state.is_broken(accuracy) for state in states):
+        return Place({}, published, BROKEN)  # of the other seeds alone a mean would look better
     if values:
         return Place(values, published)
     if any(state.is_done for state in states):
@@ -341,6 +347,14 @@ def _diverged(done: list[CellState]) -> Iterator[str]:
     if cells:
         parts = [f"{s.cell.label} ({len(s.summary['diverged'])} of {s.summary['clients']} clients)" for s in cells]
         yield f"training diverged in {', '.join(parts)}; these numbers are in the means"
+
+
+def _broken(done: list[CellState], accuracy: str) -> Iterator[str]:
+    """In which cells losses are not finite, so that there is no accuracy."""
+    cells = {s.cell.folder: s for s in done if s.is_broken(accuracy)}.values()
+    if cells:
+        parts = [f"{s.cell.label} ({len(s.summary['test_accuracy']['not_finite'])} clients)" for s in cells]
+        yield f"{BROKEN}: losses on test data are not finite in {', '.join(parts)}"
 
 
 def _unfinished(states: list[CellState], places: Mapping[tuple[str, str], Place]) -> Iterator[str]:

@@ -243,7 +243,7 @@ class Tuning:
 
 
 def validation_accuracy(cell: Cell) -> float:
-    """Of a trial after its last round, mean over clients, 0 to 1; 0 where the models have diverged.
+    """Of a trial after its last round, mean over clients, 0 to 1; a model whose loss is not finite counts 0.
 
     Nothing of the test data is read.
 
@@ -253,10 +253,11 @@ def validation_accuracy(cell: Cell) -> float:
     state = state_of(cell)
     if not state.is_done or state.run is None:
         raise UserError(f"{cell.label}: the trial is {state.word}, and nothing is chosen without it: {state.why}")
-    evaluated = Run(state.run).clients.get("val_acc")
+    clients = Run(state.run).clients
+    evaluated = clients.get("val_acc")
     if evaluated is None or not len(evaluated):
         raise UserError(f"{state.run}: no validation accuracy in clients.npz")
-    known = evaluated[-1][np.isfinite(evaluated[-1])]
+    known = np.nan_to_num(evaluated[-1])[~np.isnan(clients.get("val_loss", evaluated)[-1])]
     return float(known.mean()) if len(known) else 0.0
 
 

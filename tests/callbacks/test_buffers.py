@@ -1,4 +1,4 @@
-"""Buffers are averaged and nothing else, whatever is sent, stored or extrapolated: every policy, any buffer."""
+"""Buffers are averaged and nothing else, whatever is sent, stored or extrapolated: by every policy, of any kind."""
 
 import dataclasses
 import itertools

@@ -10,6 +10,9 @@ from game.play import Case, Game
 
 from dfl_lightning import callbacks as cb
 from dfl_lightning.module import DFLModule
+from dfl_lightning.report import over_seeds
+from dfl_lightning.report.per_client import per_client_table
+from dfl_lightning.report.reading import read_run
 from dfl_lightning.report.summary import final_table
 from dfl_lightning.round.callback import RoundCallback
 from dfl_lightning.trainer import DFLTrainer
@@ -57,16 +60,56 @@ def test_nobody_who_looks_at_losses_mixes_a_model_whose_loss_is_no_number(select
 
 @pytest.mark.parametrize("engine", ["loop", "stacked"])
 @pytest.mark.parametrize("number", [math.nan, math.inf])
-def test_a_loss_that_is_no_number_is_infinite_and_such_an_answer_wrong(engine, number):
+def test_a_loss_that_is_no_number_is_infinite_and_such_an_answer_wrong_but_reported_as_none(engine, number):
     game = Game(Case([3, 3], [1, 1], [2, 0], "complete", engine=engine))
     game.models[0] = number
     game.module.data.labels.zero_()  # the first NaN is what argmax takes for the largest number
     game.module.finetune_epochs = 0
-    results = game.module.evaluate()
+    found = game.module.engine.evaluate(game.module.reported(), "test")
+    assert found.losses[0] == math.inf
+    assert found.metrics["acc"][0] == 0
+    with pytest.warns(UserWarning, match="^after round 0: the loss of the model of client 0 is not finite on the val "):
+        results = game.module.evaluate()
     assert results["test_loss"].tolist()[0] == math.inf
     assert math.isnan(results["test_loss"][1])  # no data
-    assert results["test_acc"][0] == 0
-    assert math.isnan(results["test_acc"][1])
+    assert results["test_acc"].isnan().all()
+    game.module.evaluate()  # says it once: warnings are errors
+
+
+class HugeAfter(RoundCallback):
+    """At the end of one round client 1 has a model that is too large for its scores."""
+
+    def on_round_end(self, round):
+        if round.index == 1:
+            round.bank.next_rows()["models"][1] = 3e38
+
+
+@pytest.mark.filterwarnings("ignore:round 2. training of client 1 diverged")
+def test_a_model_whose_loss_is_not_finite_has_no_accuracy_in_any_table(tmp_path, monkeypatch):
+    real = DFLTrainer._complete
+    monkeypatch.setattr(DFLTrainer, "_complete", lambda s, own, *a, **k: real(s, [*own, HugeAfter()], *a, **k))
+    with pytest.warns(UserWarning, match="^after round 2: the loss of the model of client 1 is not finite on the val "):
+        trainer = fit(tmp_path, Toy([4, 4, 4, 4], [1] * 4, [2, 2, 2, 0]))
+    run = trainer.run
+    assert run.clients["test_acc"][:, 1].tolist()[1:] == [pytest.approx(math.nan, nan_ok=True)] * 2
+    assert np.isfinite(run.clients["test_acc"][:, [0, 2]]).all()
+    assert np.isfinite(run.clients["test_acc"][0, 1])
+    for name in ("test_acc", "test_acc_std", "test_acc_worst10"):
+        assert np.isnan(run.metrics[name]).tolist() == [False, True, True], name
+    assert run.metrics["test_loss"].tolist()[1:] == [math.inf] * 2
+    accuracy = run.summary["test_accuracy"]
+    assert [accuracy[name] for name in ("mean", "std", "worst10", "acc_last")] == [None] * 4
+    assert accuracy["acc_best_round"] == pytest.approx(run.metrics["test_acc"][0])
+    assert accuracy["not_finite"] == {"1": 2}
+    lines = final_table(run.summary)
+    assert any("test accuracy unknown: not every loss of the last evaluation is" in line for line in lines)
+    assert "the loss on test data was not finite: client 1 in 2 evaluations" in lines
+    (mean,) = (line for line in per_client_table(trainer.lightning_module) if line.startswith("mean"))
+    assert mean.split()[-1] == "nan"
+    read = read_run(run.path)
+    assert math.isnan(over_seeds.accuracy(read))
+    assert math.isnan(over_seeds.worst_tenth(read))
+    assert math.isnan(over_seeds.over_runs(over_seeds.accuracy, [read]).mean)
 
 
 @pytest.mark.parametrize("engine", ["loop", "stacked"])

@@ -143,6 +143,24 @@ def test_the_four_accuracies_of_a_run():
     assert all(type(value) is float for value in summary.values())
 
 
+def test_without_the_accuracy_of_a_client_with_data_there_is_no_mean():
+    history, validation = HISTORY.clone(), torch.tensor([[0.9, 0.1, 0.2], [0.5, 0.7, 0.2], [0.6, 0.3, NAN]])
+    broken = torch.zeros_like(history, dtype=torch.bool)
+    history[2, 2], broken[2, 2] = NAN, True
+    found = accuracy_summary(history, validation, broken)
+    assert math.isnan(found.pop("acc_last"))
+    assert found == {
+        "acc_best_round": pytest.approx((0.9 + 0.2 + 0.7) / 3),
+        "acc_best_per_client": pytest.approx((0.9 + 0.6 + 0.7) / 3),
+        "acc_best_val": pytest.approx((0.5 + 0.2 + 0.7) / 3),
+    }
+    history[:, 2], broken[:, 2] = NAN, True
+    validation[2, 2] = 0.9
+    assert all(math.isnan(value) for value in accuracy_summary(history, validation, broken).values())
+    without_data = accuracy_summary(history, validation)
+    assert without_data["acc_last"] == pytest.approx((0.1 + 0.6) / 2)
+
+
 def test_among_equal_validations_the_latest_counts():
     assert accuracy_summary(HISTORY, torch.full((3, 3), 0.5))["acc_best_val"] == accuracy_summary(HISTORY)["acc_last"]
     validation = torch.tensor([[0.5, 0.5, 0.5], [0.5, 0.5, 0.5], [0.4, 0.4, 0.4]])

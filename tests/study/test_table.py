@@ -231,6 +231,19 @@ def test_a_place_without_a_number_says_why(filled, pretend):
     assert "- not in the library yet: APFL" in text
 
 
+def test_a_seed_in_which_a_loss_is_not_finite_leaves_no_mean_of_the_others(filled, pretend):
+    plan = filled(ACCURACIES)
+    before = make_table(plan)
+    assert before.places["Local", "IID"].mean is not None
+    assert "NaN" not in formats.markdown(before)
+    pretend(plan.cells["Local", "IID", 1], test_accuracy={"acc_last": None, "not_finite": {"0": 1, "4": 2}})
+    table = make_table(plan)
+    assert table.places["Local", "IID"].mean is None
+    assert table.places["Local", "IID"].remark == "NaN"
+    sentence = "- NaN: losses on test data are not finite in Local, IID, seed 1 (2 clients)\n"
+    assert sentence in formats.markdown(table)
+
+
 def test_cells_whose_clients_diverged_are_named_below(filled, pretend):
     plan = filled(ACCURACIES)
     assert "diverged" not in formats.markdown(make_table(plan))

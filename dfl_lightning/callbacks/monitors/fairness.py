@@ -7,7 +7,7 @@ from typing import Any
 from lightning.pytorch.trainer.states import TrainerFn
 
 from dfl_lightning.callbacks.base import Monitor
-from dfl_lightning.functional import worst_decile_mean
+from dfl_lightning.functional import without_mean, worst_decile_mean
 
 
 class Fairness(Monitor):
@@ -27,7 +27,7 @@ class Fairness(Monitor):
         found: dict[str, float] = {}
         for split in ("test", "val"):
             accuracy = boundary.evaluation.get(f"{split}_acc")
-            if accuracy is None or accuracy.isnan().all():
+            if accuracy is None or accuracy.isnan().all() or f"{split}_acc" in without_mean(boundary.evaluation):
                 continue
             known = accuracy[~accuracy.isnan()].double().cpu()
             found[f"{split}_acc_variance"] = float(known.var(correction=0))

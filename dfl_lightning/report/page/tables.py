@@ -12,7 +12,7 @@ import numpy as np
 
 from dfl_lightning.report.charts.theme import DASHES
 from dfl_lightning.report.methods import Method, seed_of
-from dfl_lightning.report.over_seeds import Difference, Spread
+from dfl_lightning.report.over_seeds import Difference, Spread, last_of_clients
 from dfl_lightning.report.page.limits import MOST_RUNS
 from dfl_lightning.report.page.verdict import Line, interval
 from dfl_lightning.report.reading import Run
@@ -91,7 +91,8 @@ def _honest_and_falsified(method: Method) -> str:
             known = run.clients.get("test_acc")
             if known is None or not len(known) or len(falsified) != known.shape[1] or not falsified.any():
                 return ""
-            means.append(float(np.nanmean(known[-1][falsified.astype(bool) == wanted])))
+            here = (falsified.astype(bool) == wanted) & ~np.isnan(last_of_clients(run, "test_loss"))
+            means.append(float(known[-1][here].mean()))
         rows += f"<tr class='part'><th scope='row'>{words}</th><td>{_of(means)}</td>{'<td></td>' * 6}</tr>"
     return rows
 
@@ -112,6 +113,8 @@ def spread_cell(value: Spread, unit: float, digits: int) -> str:
     """
     if not value.count:
         return "–"
+    if math.isnan(value.mean):  # a loss is not finite
+        return "NaN"
     around = f" <i>± {value.sd * unit:.{digits}f}</i>" if math.isfinite(value.sd) else ""
     return f"<b>{value.mean * unit:,.{digits}f}</b>{around}"
 

@@ -12,6 +12,7 @@ from dfl_lightning.report.over_seeds import (
     Spread,
     accuracy,
     difference,
+    over_runs,
     paired,
     received,
     seconds,
@@ -36,13 +37,13 @@ class Line:
 
 def best_first(methods: Sequence[Method]) -> list[Method]:
     """The methods of a task from best to worst; those without an accuracy last."""
-    means = {m.name: spread([accuracy(run) for run in m.runs]).mean for m in methods}
+    means = {m.name: over_runs(accuracy, m.runs).mean for m in methods}
     return sorted(methods, key=lambda m: -means[m.name] if math.isfinite(means[m.name]) else math.inf)
 
 
 def lines(methods: Sequence[Method]) -> list[Line]:
     """The methods of a task from best to worst; those without an accuracy last."""
-    means = {m.name: spread([accuracy(run) for run in m.runs]) for m in methods}
+    means = {m.name: over_runs(accuracy, m.runs) for m in methods}
     order = best_first(methods)
     best = order[0] if order and math.isfinite(means[order[0].name].mean) else None
     local = next((m for m in methods if m.is_local), None)
@@ -50,7 +51,7 @@ def lines(methods: Sequence[Method]) -> list[Line]:
         Line(
             method=m,
             accuracy=means[m.name],
-            worst=spread([worst_tenth(run) for run in m.runs]),
+            worst=over_runs(worst_tenth, m.runs),
             received=spread([received(run) for run in m.runs]),
             seconds=spread([seconds(run) for run in m.runs]),
             to_best=None if best is None or m is best else _paired(m, best),

@@ -170,6 +170,27 @@ def test_a_sparse_update_costs_a_value_and_a_position_where_the_start_is_known(f
     assert bytes_of(federation([NOISE, TOP], topology="server")) == CLIENTS * (download + upload)
 
 
+def test_more_than_half_of_the_entries_cost_no_more_than_all_of_them(federation):
+    for share, kept in ((0.4, 7), (0.5, 9), (0.6, 11), (1.0, 18)):
+        run = federation([lambda share=share: cb.TopK(share)], topology="server")
+        assert bytes_of(run) == CLIENTS * (4 * 18 + min(8 * kept, 4 * 18)), share
+
+
+def test_buffers_are_sent_and_charged_whole(federation):
+    network = nn.Sequential(nn.Linear(5, 4), nn.BatchNorm1d(4), nn.Linear(4, 3))
+    parameters, buffers = 24 + 8 + 15, 8
+    whole = parameters + buffers
+    for policies, upload in (
+        ([], 4 * whole),
+        ([TOP], 8 * round(0.3 * parameters) + 4 * buffers),
+        ([NOISE], 4 * whole),
+        ([TOP, NOISE], 4 * whole),
+        ([Short], parameters + 4 * buffers),
+    ):
+        run = federation(policies, topology="server", network=network)
+        assert bytes_of(run) == CLIENTS * (4 * whole + upload)
+
+
 def test_neighbours_who_do_not_know_the_start_get_whole_models(federation):
     run = federation([TOP])
     assert bytes_of(run) == CLIENTS * 4 * 4 * 18
@@ -279,11 +300,12 @@ def test_policies_that_would_get_into_each_others_way_are_refused(federation, po
         federation(policies)
 
 
-def test_noise_on_running_statistics_is_refused(federation):
+def test_noise_leaves_running_statistics_alone_and_says_so(federation):
     network = nn.Sequential(nn.Linear(5, 4), nn.BatchNorm1d(4), nn.Linear(4, 3))
-    with pytest.raises(UserError, match=r"would add noise to '1.running_mean', a running statistic"):
-        federation([NOISE], network=network)
-    federation([NOISE], network=network, shared=["0.*", "2.*"])
+    (remark,) = federation([NOISE], network=network).trainer.remarks
+    assert remark.startswith("GaussianNoise clips and hides parameters only: buffers ('1.running_mean', …) are sent as")
+    assert not federation([NOISE], network=network, shared=["0.*", "2.*"]).trainer.remarks
+    assert not federation([NOISE]).trainer.remarks
 
 
 # --- the adversaries --------------------------------------------------------------------------------------------------
