@@ -37,7 +37,7 @@ class NormRisk(Enum):
     ALL = "all: instance norms, or maps of height or width 1"
 
     def guard(self, samples: int) -> AbstractContextManager[Any]:
-        """The context of a batch's forward and backward pass; its guard costs a microsecond a call of torch.
+        """The context of a batch's forward and backward pass; where needed, each call of torch is looked at.
 
         Args:
             samples: of the batch.

@@ -323,7 +323,30 @@ class OwnLayer(nn.Conv2d):
         return 2 * super().forward(x)
 
 
+class CallsBatchNorm(nn.Module):
+    """A batch norm that is called as a function, of all channels or of one of them."""
+
+    def __init__(self, function, channels):
+        super().__init__()
+        self.function, self.channels = function, channels
+        self.weight = nn.Parameter(torch.ones(channels))
+        self.register_buffer("mean", torch.zeros(channels))
+        self.register_buffer("var", torch.ones(channels))
+
+    def forward(self, x):
+        return self.function(x[:, : self.channels], self.mean, self.var, weight=self.weight, training=self.training)
+
+
+def torchs_batch_norm(x, mean, var, weight, training):
+    return torch.batch_norm(x, weight, None, mean, var, training, 0.1, 1e-5, False)
+
+
 NETWORKS = [
+    *[
+        Case(f"{name} of {channels}", lambda f=function, c=channels: CallsBatchNorm(f, c), IMAGE, couples=True)
+        for name, function in {"F.batch_norm": F.batch_norm, "torch.batch_norm": torchs_batch_norm}.items()
+        for channels in (4, 1)
+    ],
     Case("free parameters", Free, IMAGE),
     Case("a buffer", Buffered, IMAGE),
     Case("tied layers", Tied, (6,)),
