@@ -1,14 +1,15 @@
-"""End studies and their cells at random moments until they are done, and compare them with a study left alone.
+"""End studies and their processes at random moments until they are done, and compare them with a study left alone.
 
     python scripts/kill_study.py                       # 30 kills of five studies or more
     python scripts/kill_study.py --kills 3 --seed 7
     python scripts/kill_study.py --cold                # every process loads the libraries: slower
 
-A small study of four cells, two at a time, is started again and again. Each time the study's process, or that of one of
-its cells, gets SIGKILL, SIGTERM or SIGINT, after a random number of rounds or of seconds; a cell that was ended is
-started again by its study. In the end the tables, and all that the runs have left but times, must be those of a study
-that nobody ended, to the last bit; no kill may cost a cell more rounds than there are between two checkpoints, and the
-study must say in one sentence why it has ended. The exit code is 1 if anything of that is not so. Needs Linux.
+A small study of four cells, two at a time, is started again and again. Each time the study's process, that of one of
+its cells, or the server of which these are forks, gets SIGKILL, SIGTERM or SIGINT, after a random number of rounds or
+of seconds. A cell that was ended is started again by its study; one whose server was ended goes on. In the end the
+tables, and all that the runs have left but times, must be those of a study that nobody ended, to the last bit; no kill
+may cost a cell more rounds than there are between two checkpoints, and the study must say in one sentence why it has
+ended. The exit code is 1 if anything of that is not so. Needs Linux.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from __future__ import annotations
 import argparse
 import os
 import random
+import re
 import shutil
 import signal
 import sys
@@ -26,7 +28,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from benchmarks.tables import Table
-from killing.cells import cells_of, fork_cells, is_alive
+from killing.cells import cells_of, fork_cells, is_alive, server_of
 from killing.results import differences, result, rounds_saved, rounds_written
 from killing.starts import PROC, Run, load, send
 
@@ -56,7 +58,7 @@ SECOND = "  rotated: {data.partition: {class_path: RotatedClusters, init_args: {
 """The second column."""
 CODES = {signal.SIGKILL: (-9,), signal.SIGTERM: (143, -15), signal.SIGINT: (130, -2)}
 """Exit codes of a study that gets a signal; the second one while it loads, when there is nothing to say yet."""
-TARGETS = ("study", "cell")
+TARGETS = ("study", "cell", "server")
 PATIENCE = 600.0
 """Seconds after which a process counts as hanging."""
 
@@ -66,7 +68,7 @@ class Kill:
     """A signal that was sent.
 
     Attributes:
-        target: `study` or `cell`.
+        target: `study`, `cell` or `server`.
         signum: which.
         lost: rounds of a cell that were done and are in no checkpoint, of the cell that has lost most.
     """
@@ -197,6 +199,9 @@ def end_again_and_again(folder: Path, draw: random.Random, most: int, setting: S
             if target == "cell":
                 found.kills += end_a_cell(study, signum, draw)
                 continue
+            if target == "server":
+                found.kills += end_the_server(study, signum)
+                continue
             send(study.pid, signum)
             study.wait(PATIENCE)
             wait_for_the_cells(folder)
@@ -251,6 +256,14 @@ def end_a_cell(study: Run, signum: signal.Signals, draw: random.Random) -> Itera
         send(study.pid, signal.SIGCONT)
 
 
+def end_the_server(study: Run, signum: signal.Signals) -> Iterator[Kill]:
+    """Send a signal to the study's server, if there is one; no round of a cell ends with it."""
+    server = server_of(study.pid)
+    if server is not None:
+        send(server, signum)
+        yield Kill("server", signum, 0)
+
+
 def log_of(pid: int) -> Path | None:
     """The file that a cell prints into; None where it has just ended, or begun."""
     try:
@@ -283,7 +296,7 @@ def judge(study: Run, signum: signal.Signals) -> Iterator[str]:
     """What is wrong with how a study has ended."""
     if study.code not in CODES[signum]:
         yield f"{signum.name}: exit code {study.code}: {study.said[-500:]}"
-    sentences = [line for line in study.said.splitlines() if line.startswith("dfl-study: ")]
+    sentences = [line for line in study.said.splitlines() if re.match("dfl-study: (?!note: )", line)]
     right = [f"dfl-study: stopped by {signum.name}; "] * ((study.code or 0) > 0)
     if len(sentences) != len(right) or any(not s.startswith(r) for s, r in zip(sentences, right, strict=True)):
         yield f"{signum.name}: it should say '{''.join(right)}' and nothing else: {study.said[-500:]}"

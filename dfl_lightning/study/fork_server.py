@@ -47,7 +47,7 @@ class Work:
 
 def main() -> None:
     """Import, say so, and serve; in a fork: be a cell."""
-    control = socket.socket(fileno=0)
+    control = socket.socket(fileno=os.dup(0))  # the study sees it closed when this process has ended, not before
     gc.disable()  # what is imported stays
     for module in PRELOADED:
         importlib.import_module(module)
@@ -58,7 +58,7 @@ def main() -> None:
     work = serve(control, obstacle())
     if work is None:
         os._exit(0)  # nothing to save or to tell
-    control.detach()  # the fork has another standard input
+    control.close()
     gc.enable()
     become_cell(work, printed)
 

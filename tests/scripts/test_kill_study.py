@@ -39,12 +39,12 @@ def test_a_study_that_was_killed_has_the_table_of_one_that_was_not():
 
 
 @pytest.mark.slow
-def test_thirty_kills_of_studies_and_their_cells_change_no_bit():
-    rows = run_script("--kills", "30", "--seed", "1")
+def test_forty_kills_of_studies_their_servers_and_cells_change_no_bit():
+    rows = run_script("--kills", "40", "--seed", "1")
     assert {tuple(row[:2]) for row in rows} == {
-        (target, name) for target in ("cell", "study") for name in ("SIGINT", "SIGKILL", "SIGTERM")
+        (target, name) for target in ("cell", "server", "study") for name in ("SIGINT", "SIGKILL", "SIGTERM")
     }
-    assert sum(int(row[2]) for row in rows) == 30
+    assert sum(int(row[2]) for row in rows) == 40
     assert all(int(row[3]) <= 5 for row in rows)
 
 
@@ -86,6 +86,7 @@ class Ended:
         (signal.SIGTERM, -15, "", None),
         (signal.SIGINT, -2, "", None),
         (signal.SIGKILL, -9, "ended: 0/4 cells done", None),
+        (signal.SIGINT, 130, "dfl-study: note: each\ndfl-study: stopped by SIGINT; 0 of 4 cells are done", None),
         (signal.SIGTERM, 143, "", "it should say"),
         (signal.SIGINT, 143, "dfl-study: stopped by SIGINT; go on", "exit code 143"),
         (signal.SIGKILL, -9, "Traceback (most recent call last):", "nobody understands"),

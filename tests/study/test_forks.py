@@ -256,6 +256,15 @@ def test_without_a_server_cells_are_new_pythons_and_a_note_says_why(false_server
     assert err.count("\n") == 1
 
 
+def test_libraries_that_cannot_be_imported_are_told_in_their_own_words(tmp_path):
+    (tmp_path / "torch.py").write_text("raise ImportError('libcudart.so is not there')")
+    server = ForkServer({**os.environ, "PYTHONPATH": str(tmp_path)})
+    until(lambda: not server.is_loading())
+    assert server.refuses
+    end = "has ended by exit code 1 (ImportError: libcudart.so is not there)"
+    assert server.why_lost == f"the process that was to start them {end}"
+
+
 def test_what_an_import_has_started_is_no_part_of_a_fork(tmp_path):
     forked = Forked(f"{__file__}:with_a_thread", ["thread"], tmp_path, tmp_path / "thread")
     out, err = forked.communicate()
@@ -348,7 +357,7 @@ def plan_of():
 
 
 LONG_CELLS = {
-    "trainer": {"max_rounds": 300, "checkpoint_every": 5, "accelerator": "cpu", "check_val_every_n_epoch": 100},
+    "trainer": {"max_rounds": 150, "checkpoint_every": 5, "accelerator": "cpu", "check_val_every_n_epoch": 50},
     "model": {"network": {"class_path": "MLP", "init_args": {"hidden": [4]}}, "local_epochs": 1},
     "data": {"class_path": "Digits", "init_args": {"num_clients": 6, "samples_per_client": 30}},
     "selection": {"class_path": "Gossip", "init_args": {"k": 2}},
