@@ -14,7 +14,7 @@ from dfl_lightning.round.record import Round
 from dfl_lightning.utils.errors import UserError
 
 PAGE = (Path(__file__).parents[2] / "docs" / "policies.md").read_text(encoding="utf-8")
-EXAMPLE, SENDING = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+EXAMPLE, SENDING, PREDICTING = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 MARGIN = 0.05
 
 
@@ -159,3 +159,20 @@ def test_the_example_of_what_is_sent_sends_a_share_of_the_entries_and_costs_as_m
     run = small_run(2, policies=[callbacks.Gossip(2), callbacks.Uniform(), scope["SomeEntries"](0.25), Look()]).fit()
     assert shares == pytest.approx([0.25] * 2, abs=0.05)
     assert run.trainer.run.metrics["bytes_received"].tolist() == [2 * run.module.layout.width] * 2
+
+
+@pytest.mark.parametrize("engine", ["loop", "stacked"])
+def test_the_prediction_counts_classes(small_run, engine):
+    """By plain networks and counts, one client after the other."""
+    scope: dict = {}
+    exec(compile(PREDICTING, "policies.md", "exec"), scope)
+    policies = [callbacks.Gossip(k=2), callbacks.Uniform(), scope["ClassPrior"](smoothing=0.5)]
+    run = small_run(2, policies=policies, precision="64-true", engine=engine).fit()
+    data, network = run.module.data, copy.deepcopy(run.module.network).double().eval()
+    for client, row in enumerate(run.rows):
+        torch.nn.utils.vector_to_parameters(row, network.parameters())
+        x, y = data.batch(data.test[client], dtype=torch.float64)
+        with torch.no_grad():
+            found = network(x).softmax(1) * (torch.bincount(data.labels[data.train[client]], minlength=10) + 0.5)
+        losses = -(found / found.sum(1, keepdim=True))[torch.arange(len(y)), y].log()
+        assert run.trainer.run.clients["test_loss"][-1][client] == pytest.approx(losses.mean().item(), rel=1e-9)

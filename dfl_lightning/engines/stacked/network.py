@@ -111,9 +111,7 @@ class StackedNetwork:
         self._plans = {mode: self._plan(graph) for mode, graph in self._graphs.items()}
         called = {str(node.target) for node in self._graphs[True].nodes if node.op == "call_module"}
         for layer in self._wanted.keys() - called:
-            raise CannotStack(
-                f"the objective or the prediction wants the input of '{layer}', which is made of several layers"
-            )
+            raise CannotStack(f"the input of '{layer}' is wanted, which is made of several layers")
 
     def __call__(self, now: Pass, inputs: Tensor) -> Tensor:
         """Scores of k clients' inputs [k, B, ...], or of the same ones for all, [1, B, ...] -> [k, B, C]."""
