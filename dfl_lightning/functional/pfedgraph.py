@@ -3,7 +3,7 @@
 Its round (algorithm 1), and what does it here:
 
 1. clients train on f(w) - lambda cos-like term towards the last mixture of directions  (the objective `PFedGraph`)
-2. S_ij = -cos(w_i - w0, w_j - w0), w0 the first model of all                          (the aggregation `PFedGraph`)
+2. S_ij = -cos(w_i - w0, w_j - w0), w0 the first model of all                          (`SimilarityWeighted`)
 3. row i of the graph: the point of the simplex nearest to p - S_i / (2 alpha)         (`graph_rows`)
 4. each client goes on with its row's average                                          (the aggregation, on_mix)
 """

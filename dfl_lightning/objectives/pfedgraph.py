@@ -24,7 +24,7 @@ class PFedGraph(Plain):
     x are the weights by which the client averaged models in the last round, and w_j the models that it received: r is
     fixed in a round and not normalised. There is no such term before the first averages. Products and norms are over
     the shared parameters; the logged training loss is the data's alone. Any aggregation has weights; the paper's are
-    those of the aggregation `PFedGraph`.
+    those of the aggregation `SimilarityWeighted`.
 
     Args:
         lam: weight of the term, 0 or more.

@@ -6,10 +6,10 @@ from dfl_lightning.callbacks.aggregation.federico_step import FedeRiCoStep
 from dfl_lightning.callbacks.aggregation.first_order import FirstOrder
 from dfl_lightning.callbacks.aggregation.masked import MaskedAverage
 from dfl_lightning.callbacks.aggregation.metropolis import Metropolis
-from dfl_lightning.callbacks.aggregation.pfedgraph import PFedGraph
 from dfl_lightning.callbacks.aggregation.push_sum import PushSum
 from dfl_lightning.callbacks.aggregation.robust import Median, TrimmedMean
 from dfl_lightning.callbacks.aggregation.score_weighted import ScoreWeighted
+from dfl_lightning.callbacks.aggregation.similarity_weighted import SimilarityWeighted
 
 __all__ = [
     "Boltzmann",
@@ -19,10 +19,10 @@ __all__ = [
     "MaskedAverage",
     "Median",
     "Metropolis",
-    "PFedGraph",
     "PushSum",
     "SampleWeighted",
     "ScoreWeighted",
+    "SimilarityWeighted",
     "TrimmedMean",
     "Uniform",
 ]

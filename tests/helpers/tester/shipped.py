@@ -220,7 +220,7 @@ LISTED: dict[str, list[Listed]] = {
         Listed("first order", cb.FirstOrder, keeps_former=True),
         Listed("push-sum", cb.PushSum, refuses=(cb.Stale, cb.Outgoing), mixes_itself=True),
         Listed("metropolis, two steps", lambda: cb.Metropolis(2), refuses=TAKES_PART, mixes_itself=True),
-        Listed("pfedgraph", cb.PFedGraph, refuses=(cb.Stale,)),
+        Listed("pfedgraph", cb.SimilarityWeighted, refuses=(cb.Stale,)),
         Listed("boltzmann", cb.Boltzmann),
         Listed("boltzmann, cold, without oneself", lambda: cb.Boltzmann(temperature=0.1, include_self=False)),
         Listed("boltzmann, own losses", lambda: cb.Boltzmann(contribution="own"), places=EITHER),

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from dfl_lightning.round.federation import Federation
 
 
-class PFedGraph(Aggregation):
+class SimilarityWeighted(Aggregation):
     """Weights nearest to shares of samples plus cosines (pFedGraph, Ye et al., ICML 2023, eq. 4).
 
     Row i of the mixing matrix minimises `sum_j x_j S_ij + alpha ||x - p||^2` over the simplex, with p the shares of

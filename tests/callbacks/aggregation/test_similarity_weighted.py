@@ -84,7 +84,7 @@ def local_work(run, number, owner, w, direction, lam):
 
 @pytest.mark.parametrize(("engine", "lam", "sign"), [("loop", 0.5, 1), ("stacked", 0.5, 1), ("stacked", 0.5, -1)])
 def test_each_round_is_that_of_the_paper(engine, lam, sign):
-    listed = Listed("pfedgraph", cb.PFedGraph, company=(partial(cb.Gossip, k="all"),))
+    listed = Listed("pfedgraph", cb.SimilarityWeighted, company=(partial(cb.Gossip, k="all"),))
     objective = PFedGraph(lam, "towards" if sign > 0 else "printed")
     run = start(listed, "clients", engine=engine, objective=objective)
     w0, directions = run.models.clone(), torch.zeros_like(run.models)
@@ -115,7 +115,7 @@ def test_each_round_is_that_of_the_paper(engine, lam, sign):
 
 
 def test_nothing_is_sent_but_models():
-    listed = Listed("pfedgraph", cb.PFedGraph, company=(partial(cb.Gossip, k="all"),))
+    listed = Listed("pfedgraph", cb.SimilarityWeighted, company=(partial(cb.Gossip, k="all"),))
     metrics = start(listed, "clients", objective=PFedGraph()).go(1).rounds[0].metrics
     assert metrics["proxies_received"] == 0
     assert metrics["models_received"] > 0
@@ -124,17 +124,17 @@ def test_nothing_is_sent_but_models():
 def test_stored_rows_are_refused_before_training_and_friends_are_not():
     company = (partial(cb.Gossip, k="all"),)
     with pytest.raises(
-        UserError, match=r"PFedGraph compares the models .* Stale mixes stored ones; use --substitution"
+        UserError, match=r"SimilarityWeighted compares the models .* Stale mixes stored ones; use --substitution"
     ):
-        start(Listed("pfedgraph", cb.PFedGraph, company=(*company, cb.Stale)), "clients")
-    start(Listed("pfedgraph", cb.PFedGraph, company=(*company, cb.FDMS)), "clients").go(ROUNDS)
+        start(Listed("pfedgraph", cb.SimilarityWeighted, company=(*company, cb.Stale)), "clients")
+    start(Listed("pfedgraph", cb.SimilarityWeighted, company=(*company, cb.FDMS)), "clients").go(ROUNDS)
 
 
 @pytest.mark.parametrize(
     ("make", "sentence"),
     [
-        (partial(cb.PFedGraph, 0.0), r"aggregation\.alpha=0\.0; it must be above 0"),
-        (partial(cb.PFedGraph, 0.8, -2.0), r"aggregation\.opposite=-2\.0; it is a cosine"),
+        (partial(cb.SimilarityWeighted, 0.0), r"aggregation\.alpha=0\.0; it must be above 0"),
+        (partial(cb.SimilarityWeighted, 0.8, -2.0), r"aggregation\.opposite=-2\.0; it is a cosine"),
         (partial(PFedGraph, -1.0), r"objective\.lam=-1\.0; .*0 or more"),
         (partial(PFedGraph, 0.1, "away"), r"objective\.sign=away; it is towards or printed"),
     ],
