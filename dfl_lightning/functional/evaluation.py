@@ -1,8 +1,8 @@
 """Measures of a run: precision and recall of neighbours, accuracy of stand-ins, and the accuracies of papers.
 
 NaN stands for an accuracy that does not exist. A client without test images has no loss either, and is left out of
-every mean. A client with a loss and without an accuracy is one whose loss is not finite: a mean over clients is NaN then,
-for one over the others would look better the more models break.
+every mean. A client with a loss and without an accuracy is one whose loss is not finite: a mean over clients is NaN
+then, for one over the others would look better the more models break.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ class RoundCallback(Callback):
         reads: names of `Round` fields of other families that this policy uses; a threshold that nobody reads is
             switched off.
         row_sets: row sets that the policy wants in the bank, by name, and what they begin as: `models` (the first
-            models) or `zeros`.
+            models) or `zeros` (with the buffers of the first models).
         reports: the row set that clients are evaluated and exported by, where it is not `models`.
         supports_servers: whether it works where servers receive and mix.
         only_watches: whether it is a monitor: its hooks get copies of rows, cost nothing, and may change nothing.

@@ -11,14 +11,17 @@ import pytest
 import yaml
 
 from dfl_lightning.cli.command import run
-from dfl_lightning.cli.registry import class_of
+from dfl_lightning.cli.registry import class_of, shipped_classes
 from dfl_lightning.topology import load_topology
 from dfl_lightning.utils.shipped_files import shipped
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE = (DOCS / "methods.md").read_text(encoding="utf-8")
 COLUMNS = set(re.findall(r"`([a-z_0-9]+)`", (DOCS / "run_folder.md").read_text(encoding="utf-8")))
-CELLS = [[cell.strip() for cell in line.strip("|").split("|")] for line in PAGE.splitlines() if line.startswith("| ")]
+CELLS, MESSAGES = (
+    [[cell.strip() for cell in line.strip("|").split("|")] for line in part.splitlines() if line.startswith("| ")]
+    for part in PAGE.split("## What a message costs")
+)
 ROWS = {row[1].strip("`").removeprefix("--config "): row for row in CELLS[1:]}
 
 CLIENTS, HIDDEN = 10, 8
@@ -122,6 +125,54 @@ class at_most:
 
     def __eq__(self, other):
         return 0 < other <= self.bound + 1e-9
+
+
+NORMED = """
+from torch import nn
+
+
+class Normed(nn.Sequential):
+    def __init__(self):
+        super().__init__(nn.Flatten(), nn.Linear(64, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 10))
+"""
+SENT = [
+    ("", 0),
+    ("SignFlip --outgoing.fraction 0.3", 0),
+    ("GaussianNoise", 0),
+    ("TopK --outgoing.share 0.1", 1),
+    ("TopK --outgoing.share 0.7", 1),
+]
+
+
+def test_every_outgoing_policy_has_a_row_of_what_its_messages_cost():
+    assert set(re.findall(r"`([A-Z]\w*)`", " ".join(row[0] for row in MESSAGES[1:]))) == set(
+        shipped_classes("outgoing")
+    )
+
+
+@pytest.mark.parametrize("place", [1, 2], ids=["neighbours", "server"])
+@pytest.mark.parametrize(("outgoing", "row"), SENT, ids=lambda value: str(value))
+def test_a_message_costs_what_the_table_says(outgoing, row, place, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "normed_network.py").write_text(NORMED)
+    small = SMALL.replace(f"--model.network.hidden [{HIDDEN}]", "--model.network normed_network.Normed")
+    config = ["gossip --selection.k 3", "fedavg"][place - 1]
+    words = f"--config {config} {small} --trainer.max_rounds 1 {outgoing and '--outgoing'} {outgoing}"
+    assert run("fit", words.split()) == 0, capsys.readouterr()
+    (folder,) = tmp_path.glob("runs/*/*")
+    with (folder / "metrics.csv").open() as file:
+        (metrics,) = csv.DictReader(file)
+    sizes = {
+        "p": MODEL + 2 * HIDDEN,
+        "b": 2 * HIDDEN,
+        "share": float(outgoing.split()[-1]) if "TopK" in outgoing else 1,
+    }
+    message, whole = (
+        eval(MESSAGES[1:][r][p].strip("`"), {"min": min, "max": max, "round": round}, sizes)
+        for r, p in ((row, place), (0, 1))
+    )
+    expected = 3 * message if place == 1 else whole + message
+    assert float(metrics["bytes_received"]) == pytest.approx(expected)
 
 
 def test_the_readme_names_every_config_and_leaves_costs_to_the_table():

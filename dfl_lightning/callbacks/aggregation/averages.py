@@ -20,7 +20,8 @@ class Uniform(Aggregation):
     """All models that are mixed count the same, the receiver's own included.
 
     Args:
-        server_step: eta of a server: new = (1 - eta) old + eta average (FL-FDMS eq. 4); clients are not affected.
+        server_step: eta of a server: new = (1 - eta) old + eta average (FL-FDMS eq. 4), of parameters: its buffers
+            become the average. Clients are not affected.
     """
 
     def __init__(self, server_step: float = 1.0) -> None:

@@ -15,8 +15,9 @@ from dfl_lightning.round.record import Round, Substitutes
 class Stale(Substitution):
     """A dropped client is replaced by the last update it sent, added to the receiver's present model.
 
-    A client that has never taken part is replaced by the mean of the active ones (FL-FDMS section 6.1.3). A server
-    has the updates that were uploaded to it; between clients every use of a stored update is charged as a model.
+    Of buffers, which are no updates, those that it sent last stand in as they are. A client that has never taken part
+    is replaced by the mean of the active ones (FL-FDMS section 6.1.3). A server has the updates that were uploaded to
+    it; between clients every use of a stored update is charged as a model.
 
     Args:
         stored: `update`, the paper's words, or `model`: the last model that the client sent stands in as it is, which
