@@ -201,6 +201,7 @@ class RoundLoop(_FitLoop):
         self._refuse_changed_boundary()
         bank.boundary = bank.boundary._replace(closed=True, callbacks=self._protocol.capture())
         call_round_hook(self.trainer, "on_boundary", self.trainer, self._protocol.module)
+        self._stop_together()
         if not self.done:  # a signal in the last round stops nothing any more
             asked = self._stop_signal  # one that comes while the processes agree is heard in the next round
             try:
@@ -225,6 +226,10 @@ class RoundLoop(_FitLoop):
                 "bank.rows(name).clone(), or write rows in a policy's hook of the round"
             )
 
+    def _stop_together(self) -> None:
+        """A callback that ends the run in one process ends it in all of them."""
+        self.trainer.should_stop = self._protocol.bank.ranks.any(self.trainer.should_stop)
+
     # --- progress follows the bank ------------------------------------------------------------------------------------
     skip = False  # a finished run that is resumed trains nothing and says its numbers again
 
@@ -243,6 +248,7 @@ class RoundLoop(_FitLoop):
         protocol.federation.engine.between_cohorts = self._look_around
         self._listen()
         super().on_run_start()
+        self._stop_together()
 
     def on_advance_start(self) -> None:
         """The round's learning rate is set before LearningRateMonitor looks; a committed round has had these hooks."""

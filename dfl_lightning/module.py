@@ -25,6 +25,7 @@ from dfl_lightning.checkpoints.compatibility import check_fingerprint, check_rou
 from dfl_lightning.checkpoints.history import settings_text, taken_up
 from dfl_lightning.data import ClientData
 from dfl_lightning.distributed.communicator import Ranks, owners_of
+from dfl_lightning.distributed.connection import is_connected
 from dfl_lightning.engines.config import EngineConfig
 from dfl_lightning.engines.engine import Engine
 from dfl_lightning.engines.factory import make_engine
@@ -345,7 +346,7 @@ class DFLModule(LightningModule):
                     "beside the data; lower data.num_clients or use a smaller network"
                 )
             free -= rows
-        count = trainer.world_size if torch.distributed.is_initialized() else 1
+        count = trainer.world_size if is_connected() else 1
         return Ranks(torch.zeros(1, dtype=torch.long), trainer.global_rank, count).least(free)
 
     def _row_sets(self) -> dict[str, str]:

@@ -32,7 +32,8 @@ from lightning.pytorch.trainer.states import TrainerFn, TrainerStatus
 from dfl_lightning import callbacks as families
 from dfl_lightning.bank.card import gpu_failures, one_sentence
 from dfl_lightning.checkpoints.io import AtomicCheckpointIO, RoundCheckpoint, ShardedCheckpointIO, checkpoint_of
-from dfl_lightning.distributed.strategy import ClientStrategy, strategy_for
+from dfl_lightning.distributed.connection import connected
+from dfl_lightning.distributed.strategy import PATIENCE, ClientStrategy, strategy_for
 from dfl_lightning.engines.factory import ENGINES
 from dfl_lightning.engines.float32 import float32_arithmetic
 from dfl_lightning.loop import LocalWork, RoundLoop
@@ -104,6 +105,7 @@ class DFLTrainer(Trainer):
         max_epochs: another name of `max_rounds`.
         fast_dev_run: one round that leaves no files.
         num_nodes: machines, started by torchrun or SLURM; each with `devices` processes.
+        process_timeout: seconds that a process waits for another one, which may be stuck, before the run ends.
         enable_checkpointing: false keeps no checkpoints: the run cannot be resumed.
         enable_model_summary: Lightning's table, which counts all clients together.
         kwargs: everything else of Lightning's Trainer.
@@ -137,6 +139,7 @@ class DFLTrainer(Trainer):
         max_epochs: int | None = None,
         fast_dev_run: bool | int = False,
         num_nodes: int = 1,
+        process_timeout: float = PATIENCE,
         enable_checkpointing: bool | None = None,
         enable_progress_bar: bool = True,
         enable_model_summary: bool = False,
@@ -152,6 +155,8 @@ class DFLTrainer(Trainer):
         self.clip_norm, self.clip_value = _clipping(gradient_clip_val, gradient_clip_algorithm)
         if engine not in ENGINES:
             raise UserError(f"engine={engine}: no such engine{nearest(engine, ENGINES)}; choose {', '.join(ENGINES)}")
+        if not process_timeout > 0:
+            raise UserError(f"trainer.process_timeout={process_timeout}; it is a number of seconds, above 0")
         if cohorts is not None and cohorts < 1:
             raise UserError(f"trainer.cohorts={cohorts}; it is a number of groups of clients, 1 or more")
         self.topology, self.engine, self.cohorts = topology, engine, cohorts
@@ -188,7 +193,7 @@ class DFLTrainer(Trainer):
                 accelerator=accelerator,
                 devices=devices,
                 num_nodes=num_nodes,
-                strategy=strategy_for(strategy, devices, num_nodes),
+                strategy=strategy_for(strategy, devices, num_nodes, process_timeout),
                 callbacks=self._complete(own, enable_progress_bar, folder=not quick, checkpoints=kept and not quick),
                 logger=False if logger is True else logger,  # see `make_logger`
                 fast_dev_run=1 if quick else False,
@@ -375,7 +380,8 @@ class DFLTrainer(Trainer):
         ckpt_path = _checkpoint(ckpt_path)
         self.fork, self.resumed_from = fork, ckpt_path
         loop = cast("RoundLoop", self.fit_loop)
-        with loop.giving_signals_back(), quiet_lightning(), one_sentence(), gpu_failures(self._saved), self._arithmetic:
+        failures = gpu_failures(self._saved)
+        with loop.giving_signals_back(), quiet_lightning(), one_sentence(), failures, self._arithmetic, connected():
             try:
                 super().fit(model, datamodule=datamodule, ckpt_path=ckpt_path)
             except SystemExit as left:  # Lightning's answer to Ctrl-C
@@ -401,7 +407,7 @@ class DFLTrainer(Trainer):
             verbose: print Lightning's table of means.
             datamodule: the clients' data.
         """
-        with quiet_lightning(), one_sentence(), gpu_failures(), self._arithmetic:
+        with quiet_lightning(), one_sentence(), gpu_failures(), self._arithmetic, connected():
             return super().validate(model, dataloaders, _checkpoint(ckpt_path), verbose, datamodule)
 
     def test(  # type: ignore[override]
@@ -413,7 +419,7 @@ class DFLTrainer(Trainer):
         datamodule: LightningDataModule | None = None,
     ) -> Any:
         """Evaluate a checkpoint's models, or the module's present ones; arguments as of `validate`."""
-        with quiet_lightning(), one_sentence(), gpu_failures(), self._arithmetic:
+        with quiet_lightning(), one_sentence(), gpu_failures(), self._arithmetic, connected():
             return super().test(model, dataloaders, _checkpoint(ckpt_path), verbose, datamodule)
 
     def make_logger(self, folder: Path) -> None:

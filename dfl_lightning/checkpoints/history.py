@@ -29,7 +29,7 @@ _DECIDE_NOTHING = {
         "checkpoints",
         "keep_comparisons",
     ),
-    *("devices", "num_nodes", "strategy", "logger", "log_every_n_steps", "profiler", "fast_dev_run"),
+    *("devices", "num_nodes", "strategy", "process_timeout", "logger", "log_every_n_steps", "profiler", "fast_dev_run"),
     *("enable_checkpointing", "enable_progress_bar", "enable_model_summary"),
 }
 """Options of the trainer that change no number of a round."""

@@ -97,9 +97,10 @@ class ShardedCheckpointIO(AtomicCheckpointIO):
         bank, target = self._bank(), Path(path)
         ranks = bank.ranks
         temporary = target.with_name(f".{target.name}.tmp")
-        if ranks.rank == 0:
-            target.parent.mkdir(parents=True, exist_ok=True)
-            _remove(temporary)
+        with ranks.together():
+            if ranks.rank == 0:
+                target.parent.mkdir(parents=True, exist_ok=True)
+                _remove(temporary)
         servers = [torch.tensor([node]) for node in range(bank.num_clients, bank.num_nodes)]
         cohorts = [*(cohort.sort().values for cohort in bank.cohorts), *servers]
         try:
@@ -108,12 +109,13 @@ class ShardedCheckpointIO(AtomicCheckpointIO):
             if ranks.rank == 0:
                 shutil.rmtree(temporary, ignore_errors=True)  # half a checkpoint, on a disk that may be full
             raise
-        if ranks.rank == 0:
-            if target.name == LAST and target.exists():
-                _keep(target, target.with_name(PREVIOUS))
-            _remove(target)
-            temporary.replace(target)
-            sync_folder(target.parent)
+        with ranks.together():
+            if ranks.rank == 0:
+                if target.name == LAST and target.exists():
+                    _keep(target, target.with_name(PREVIOUS))
+                _remove(target)
+                temporary.replace(target)
+                sync_folder(target.parent)
 
 
 def _remove(path: Path) -> None:

@@ -17,13 +17,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch import Tensor
 from torch.distributed.checkpoint import FileSystemReader, FileSystemWriter
 from torch.distributed.checkpoint.api import CheckpointException
 
 from dfl_lightning.distributed.communicator import Ranks
+from dfl_lightning.distributed.connection import shown
 from dfl_lightning.utils.checksums import Damaged, check_archive, checksum, written_with_checksums
 from dfl_lightning.utils.errors import UserError
 from dfl_lightning.utils.files import sync_folder, write_atomically
@@ -89,9 +89,9 @@ def write_shards(folder: Path, content: dict[str, Any], cohorts: Sequence[Tensor
         cohorts: of nodes, long each; a process has all of a cohort or nothing.
         ranks: the processes.
     """
-    if ranks.rank == 0:
-        folder.mkdir()
-    _wait(ranks.count)
+    with ranks.together():
+        if ranks.rank == 0:
+            folder.mkdir()
     sets = {key.removeprefix(ROWS): rows for key, rows in content["state_dict"].items() if key.startswith(ROWS)}
     keys = [_key(name, number) for name in sets for number in range(len(cohorts))]
     pieces = {
@@ -102,7 +102,7 @@ def write_shards(folder: Path, content: dict[str, Any], cohorts: Sequence[Tensor
     }
     with ThreadPoolExecutor(1) as beside:  # while the pieces are written, mostly by a disk
         sums = beside.submit(lambda: [checksum(pieces[key]) if key in pieces else 0 for key in keys])
-        with _alone():
+        with _alone(), shown():
             try:
                 dcp.save(pieces, storage_writer=FileSystemWriter(folder, sync_files=True), no_dist=ranks.count == 1)
             except CheckpointException as error:  # torch's collection of what went wrong in each process
@@ -110,19 +110,19 @@ def write_shards(folder: Path, content: dict[str, Any], cohorts: Sequence[Tensor
                 raise first if isinstance(first, OSError) else error from None
     mine = torch.tensor([number for number, key in enumerate(keys) if key in pieces], dtype=torch.long)
     [checksums] = ranks.join(mine, [torch.tensor(sums.result())])
-    if ranks.rank == 0:
-        state = {key: value for key, value in content["state_dict"].items() if not key.startswith(ROWS)}
-        about = {
-            "cohorts": list(cohorts),
-            "sets": {name: (rows.shape[1], rows.dtype) for name, rows in sets.items()},
-            "checksums": dict(zip(keys, checksums.tolist(), strict=True)),
-            "checksum": zlib.crc32((folder / ABOUT_PIECES).read_bytes()),
-        }
-        with written_with_checksums():
-            whole = {**content, "state_dict": state, "pieces": about}
-            write_atomically(folder / META, lambda file: torch.save(whole, file))
-        sync_folder(folder)
-    _wait(ranks.count)
+    with ranks.together():
+        if ranks.rank == 0:
+            state = {key: value for key, value in content["state_dict"].items() if not key.startswith(ROWS)}
+            about = {
+                "cohorts": list(cohorts),
+                "sets": {name: (rows.shape[1], rows.dtype) for name, rows in sets.items()},
+                "checksums": dict(zip(keys, checksums.tolist(), strict=True)),
+                "checksum": zlib.crc32((folder / ABOUT_PIECES).read_bytes()),
+            }
+            with written_with_checksums():
+                whole = {**content, "state_dict": state, "pieces": about}
+                write_atomically(folder / META, lambda file: torch.save(whole, file))
+            sync_folder(folder)
 
 
 def read_shards(folder: Path, map_location: Any, refusal: Callable[[Exception], UserError]) -> dict[str, Any]:
@@ -240,8 +240,3 @@ def _alone() -> Iterator[None]:
 
 def _key(name: str, number: int) -> str:
     return f"{name}/{number}"
-
-
-def _wait(processes: int) -> None:
-    if processes > 1:
-        dist.barrier()

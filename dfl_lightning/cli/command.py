@@ -47,10 +47,12 @@ from dfl_lightning.cli.registry import FAMILIES, GROUPS, MANY
 from dfl_lightning.cli.runs import command_to_go_on, config_of_run, no_run, remarks_on_history, take_run
 from dfl_lightning.cli.streams import drop_output, refused_output
 from dfl_lightning.data import FederatedData
-from dfl_lightning.distributed.communicator import LostProcess
+from dfl_lightning.distributed import notices
+from dfl_lightning.distributed.connection import LostProcess, Overdue
 from dfl_lightning.distributed.environment import check_environment
 from dfl_lightning.distributed.launcher import (
     EndAtOnce,
+    end_the_first,
     launched_by_another,
     lost_child,
     wait_for_the_first_to_leave,
@@ -328,18 +330,40 @@ def run(command: str, argv: list[str] | None = None) -> int:
         except Exception as error:
             if _debug():
                 raise
-            sentence = refused_output(error) or users_mistake(error)
-            if launched_by_another() and (isinstance(error, LostProcess) or wait_for_the_first_to_leave()):
-                return 0  # the first process has met the same, or has gone
-            if sentence == UNREACHABLE:
-                sentence = lost_child(seconds=1.0) or sentence
-            who = f"process {os.environ['LOCAL_RANK']} of the run: " if launched_by_another() else ""
-            if sentence is None:
-                about = f"{type(error).__name__}: {' '.join(str(error).split())}"
-                _say(command, f"{who}a bug of dfl_lightning: {about} (DFL_DEBUG=1 shows where)")
-                return 1
-            _say(command, f"{who}{sentence}")
-            return 2
+            return _fails(command, error)
+
+
+PATIENCE = 10.0
+"""Seconds that a process has which cannot exchange anything any more, to end by itself."""
+
+
+def _fails(command: str, error: Exception) -> int:
+    """Say what went wrong, in one of the processes of a run only; returns the exit code."""
+    sentence = refused_output(error) or users_mistake(error)
+    code = 1 if sentence is None else 2
+    if sentence is None:
+        about = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        sentence = f"a bug of dfl_lightning: {about} (DFL_DEBUG=1 shows where)"
+    late = isinstance(error, Overdue)
+    if not late and (isinstance(error, LostProcess) or sentence == UNREACHABLE):
+        if launched_by_another():
+            return 0  # the first process knows more
+        told = notices.told()
+        code, sentence = (2, lost_child(seconds=1.0) or sentence) if told is None else told
+    elif notices.all_stop() and launched_by_another():
+        return 0  # so does the first process, and says it
+    elif not notices.all_stop():
+        known = notices.tell(code, sentence, about_itself=not late)
+        if launched_by_another():
+            if known and not late:
+                return code  # the first process says it
+            if wait_for_the_first_to_leave(PATIENCE):
+                return 0  # it has said the same
+            sentence = sentence if late else f"process {os.environ['LOCAL_RANK']} of the run: {sentence}"
+    _say(command, sentence)
+    if late:
+        end_the_first()
+    return code
 
 
 def evaluate_again(checkpoint: Path, config: Path, watcher: Callback) -> None:

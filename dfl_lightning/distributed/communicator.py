@@ -17,7 +17,13 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from dfl_lightning.utils.errors import UNREACHABLE, UserError, is_gpu_failure, is_out_of_memory
+from dfl_lightning.distributed import notices
+from dfl_lightning.distributed.connection import LostProcess, exchange
+from dfl_lightning.utils.errors import UserError
+from dfl_lightning.utils.users_code import account_of, is_users
+
+BUG = 1000
+"""What a process answers that has met a bug of ours; above the numbers of all signals, which are answers too."""
 
 
 class StoppedElsewhere(BaseException):
@@ -32,8 +38,8 @@ class FailedElsewhere(UserError):
     """Another process of the run failed, and all stop with it."""
 
 
-class LostProcess(UserError):
-    """Another process of the run has ended: nothing can be exchanged any more."""
+class BugElsewhere(RuntimeError):
+    """Another process of the run has met a bug of ours, and all stop with it."""
 
 
 class Ranks:
@@ -98,6 +104,7 @@ class Ranks:
         Raises:
             StoppedElsewhere: another process was asked to stop.
             FailedElsewhere: another process failed; with its message.
+            BugElsewhere: another process failed, and no user can mend it.
         """
         if self.count == 1:
             yield
@@ -113,17 +120,21 @@ class Ranks:
 
     def _settle(self, error: BaseException | None) -> None:
         """Raise the error of this process, or go the way of another that has one."""
-        code = 0 if error is None else int(getattr(error, "signum", 1))
+        code = 0 if error is None else int(getattr(error, "signum", 1 if is_users(error) else BUG))
         codes = self._gather(torch.tensor([code]))[:, 0].tolist()
         if not any(codes):
             return
         culprit = codes.index(max(codes))
-        sentence = self._share(culprit, " ".join(str(error).split()) or type(error).__name__)
-        if error is None and codes[culprit] > 1:
+        own = "nothing" if error is None else account_of(error)
+        sentence = f"process {culprit} of the run: {self._share(culprit, own)}"
+        if error is None and codes[culprit] == BUG:
+            error = BugElsewhere(sentence)
+        elif error is None and codes[culprit] > 1:
             error = StoppedElsewhere(codes[culprit])
         elif error is None:
-            error = FailedElsewhere(f"process {culprit} of the run: {sentence}")
+            error = FailedElsewhere(sentence)
         self.stopped_together = True
+        notices.stop_all()
         raise error
 
     def agree(self, signum: int | None) -> None:
@@ -168,6 +179,10 @@ class Ranks:
     def all(self, condition: bool) -> bool:
         """Whether the condition holds in every process."""
         return condition if self.count == 1 else bool(self._gather(torch.tensor([int(condition)])).all())
+
+    def any(self, condition: bool) -> bool:
+        """Whether the condition holds in some process."""
+        return not self.all(not condition)
 
     def least(self, number: int) -> int:
         """The smallest of the processes' numbers."""
@@ -262,14 +277,10 @@ class Ranks:
         if self.apart:
             raise LostProcess("another process of the run has ended")
         try:
-            collective(tensor, *args, **kwargs)
-        except RuntimeError as error:
-            self.apart = True
-            if is_out_of_memory(error) or is_gpu_failure(error):
-                raise  # it is this process' own trouble
-            raise LostProcess(UNREACHABLE) from error
+            with exchange():
+                collective(tensor, *args, **kwargs)
         except BaseException:
-            self.apart = True  # a second Ctrl-C in the middle of an exchange
+            self.apart = True  # also a second Ctrl-C in the middle of an exchange
             raise
         return tensor
 

@@ -7,6 +7,8 @@ than seconds, wherever it waits.
 
 from __future__ import annotations
 
+import atexit
+import ctypes
 import os
 import signal
 import subprocess
@@ -14,10 +16,13 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
 from lightning.fabric.utilities.distributed import _set_num_threads_if_needed
 from lightning.pytorch.strategies.launchers.subprocess_script import _SubprocessScriptLauncher
+
+from dfl_lightning.distributed import notices
+from dfl_lightning.utils.errors import one_line
 
 FIRST = "DFL_FIRST_PROCESS"
 """Environment variable of the processes that a first one has started: its number in the system."""
@@ -29,6 +34,8 @@ GRACE = 5.0
 """Seconds that the first process has to end after another has ended: it may be writing files."""
 GRACE_OF_OTHERS = 2.0
 """The same for the others after the first one has ended: they have nothing to save without it."""
+PR_SET_PDEATHSIG = 1
+"""Of Linux's prctl: the signal that a process gets when the one that has started it ends."""
 
 
 _children: list[subprocess.Popen] = []
@@ -45,7 +52,8 @@ class Launcher(_SubprocessScriptLauncher):
         if not environment.creates_processes_externally:
             self._call_children_scripts()
             _children[:] = self.procs
-            Watch(lost_child, _leave, GRACE).start()
+            Watch(lost_child, leave, GRACE).start()
+            atexit.register(_end_children)
         watch_the_first()
         _set_num_threads_if_needed(num_processes=self.num_processes)
         return function(*args, **kwargs)
@@ -114,9 +122,14 @@ def launched_by_another() -> bool:
 
 
 def watch_the_first() -> None:
-    """In a process that another has started: end when that one has ended. May be called again."""
+    """In a process that another has started: end when that one has ended. May be called again.
+
+    Linux does it at once, also where this process is in code that lets no other thread of Python run.
+    """
     known = any(isinstance(thread, Watch) for thread in threading.enumerate())
     if launched_by_another() and not known:
+        if sys.platform == "linux":
+            ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         Watch(lost_parent, lambda how: os._exit(1), GRACE_OF_OTHERS).start()
 
 
@@ -157,10 +170,33 @@ def wait_for_the_first_to_leave(seconds: float = 5.0) -> bool:
     return False
 
 
-def _leave(how: str) -> None:
-    """End the first process, which waits for a process that has ended and cannot be interrupted."""
+def _end_children() -> None:
+    """Wait for the processes that this one has started, and kill those that do not end: nothing may stay behind."""
+    deadline = time.monotonic() + GRACE_OF_OTHERS
+    for child in _children:
+        while child.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.02)
+        if child.poll() is None:
+            child.kill()
+
+
+def end_the_first() -> None:
+    """Kill the process that has started this one, if there is one: it is stuck, and does not leave."""
+    if launched_by_another() and not lost_parent():
+        os.kill(int(os.environ[FIRST]), signal.SIGKILL)
+
+
+def leave(how: object) -> NoReturn:
+    """End this process, which waits for one that has ended, or is stuck, and cannot end by itself.
+
+    Args:
+        how: the other one has ended, in words, or its notice.
+    """
     for child in _children:
         if child.poll() is None:
             child.kill()
-    print(f"dfl_lightning: {how}, and this one, which waits for it, ends too", file=sys.stderr, flush=True)
-    os._exit(2)
+    told = notices.told()
+    if not launched_by_another():
+        what = told.sentence if told is not None else f"{how}, and this one, which waits for it, ends too"
+        print(f"dfl_lightning: {one_line(what)}", file=sys.stderr, flush=True)
+    os._exit(2 if told is None else told.code)

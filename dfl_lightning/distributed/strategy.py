@@ -6,21 +6,31 @@ process has which clients is decided in `communicator.py`.
 
 from __future__ import annotations
 
+import os
 from abc import abstractmethod
+from datetime import timedelta
 from typing import Any
 
+import torch
+import torch.distributed as dist
 from lightning.fabric.plugins import CheckpointIO
 from lightning.pytorch.strategies import DDPStrategy, Strategy, StrategyRegistry
 from torch import nn
+from torch.distributed.rendezvous import rendezvous
 
-from dfl_lightning.distributed.communicator import LostProcess, Ranks
+from dfl_lightning.distributed import notices
+from dfl_lightning.distributed.communicator import Ranks
+from dfl_lightning.distributed.connection import LostProcess, exchange, hide
 from dfl_lightning.distributed.environment import check_launch
-from dfl_lightning.distributed.launcher import Launcher, lost_child, lost_parent
+from dfl_lightning.distributed.launcher import Launcher, launched_by_another, leave, lost_child, lost_parent
 from dfl_lightning.utils.errors import UserError, nearest
 
 NAME = "clients"
 BACKENDS = "cpu:gloo,cuda:nccl"
 """What carries tensors between processes on GPUs, by where the tensors are."""
+
+PATIENCE = 1800.0
+"""Seconds that a process waits for another one, unless the user says otherwise: torch's own time-out."""
 
 SAME = ("auto", "ddp", NAME)
 """Names of the strategy: for clients they all mean the same."""
@@ -62,7 +72,42 @@ class ClientStrategy(DDPStrategy):
         """On GPUs by gloo too, for what is on the CPU; see `Ranks`."""
         if self.process_group_backend is None and self.root_device.type == "cuda":
             self._process_group_backend = BACKENDS
-        super().setup_distributed()
+        if not dist.is_initialized():
+            self.set_world_ranks()
+            self._connect()
+        super().setup_distributed()  # which finds the processes connected
+        notices.begin(None if launched_by_another() else leave)  # who has started a process ends it
+
+    def _connect(self) -> None:
+        """Find the other processes, which may load for much longer than they wait for each other afterwards.
+
+        Raises:
+            UserError: they have not all come.
+        """
+        environment, start = self.cluster_environment, max(self._patience, PATIENCE)
+        assert environment is not None
+        rank, count = environment.global_rank(), environment.world_size()
+        os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"] = environment.main_address, str(environment.main_port)
+        try:
+            store, *_ = next(rendezvous("env://", rank, count, timeout=timedelta(seconds=start)))
+        except dist.DistStoreError as error:
+            raise UserError(
+                f"not all of the {count} processes of the run have come within {start:g} seconds"
+            ) from error
+        dist.init_process_group(
+            self._get_process_group_backend(),
+            store=dist.PrefixStore("run", store),
+            rank=rank,
+            world_size=count,
+            timeout=timedelta(seconds=self._patience),
+            device_id=self.root_device if self.root_device.type != "cpu" else None,
+        )
+        notices.join(dist.PrefixStore("notices", store), rank, count)
+
+    @property
+    def _patience(self) -> float:
+        """Seconds that a process waits for another one."""
+        return PATIENCE if self._timeout is None else self._timeout.total_seconds()
 
     def setup(self, trainer: Any) -> None:
         """Without DDP's copy of the first process' models to the others."""
@@ -83,11 +128,12 @@ class ClientStrategy(DDPStrategy):
         return {**state, **whole}
 
     def save_checkpoint(self, checkpoint: dict[str, Any], filepath: Any, storage_options: Any = None) -> None:
-        """By the first process, or in pieces by all."""
+        """By the first process, or in pieces by all; what fails in one of them fails in all."""
         if self._in_pieces:
             self.checkpoint_io.save_checkpoint(checkpoint, filepath, storage_options)
         else:
-            super().save_checkpoint(checkpoint, filepath, storage_options)
+            with self._ranks.together():
+                super().save_checkpoint(checkpoint, filepath, storage_options)
 
     def load_checkpoint(self, checkpoint_path: Any, weights_only: bool | None = None) -> dict[str, Any]:
         """Verified by the first process of each machine; each reads the rows of its own clients only."""
@@ -100,6 +146,30 @@ class ClientStrategy(DDPStrategy):
         """A damaged piece, which one process reads, is refused by all."""
         with self._ranks.together():
             super().load_model_state_dict(checkpoint, strict)
+
+    # --- what Lightning exchanges ---------------------------------------------------------------------------------
+    def barrier(self, name: str | None = None) -> None:
+        """Wait for all processes. From the one after the data were prepared on, only the run has the connection."""
+        with exchange():
+            super().barrier(name)
+        if name == "pre_setup":
+            hide(self._patience)
+
+    def broadcast(self, obj: Any, src: int = 0) -> Any:
+        """What process `src` has, for all."""
+        with exchange():
+            return super().broadcast(obj, src)
+
+    def reduce(self, tensor: Any, group: Any = None, reduce_op: Any = "mean") -> Any:
+        """A number as it is: all processes log the same ones, and one that logs alone must not wait."""
+        return tensor
+
+    def reduce_boolean_decision(self, decision: bool, all: bool = True) -> bool:
+        """Whether all processes, or any, have decided so."""
+        decisions = torch.tensor(int(decision), device=self.root_device)
+        with exchange():
+            dist.all_reduce(decisions)
+        return int(decisions) == self.world_size if all else int(decisions) > 0
 
     @property
     def _in_pieces(self) -> bool:
@@ -114,13 +184,14 @@ class ClientStrategy(DDPStrategy):
 StrategyRegistry.register(NAME, ClientStrategy, description="each process has its own clients", override=True)
 
 
-def strategy_for(strategy: str | Strategy, devices: Any, num_nodes: Any) -> str | Strategy:
+def strategy_for(strategy: str | Strategy, devices: Any, num_nodes: Any, timeout: float = PATIENCE) -> str | Strategy:
     """The strategy that Lightning is given for the one that the user asked for.
 
     Args:
         strategy: a name or an object.
         devices: `trainer.devices`.
         num_nodes: `trainer.num_nodes`.
+        timeout: `trainer.process_timeout`, of a strategy that is asked for by name.
 
     Raises:
         UserError: a strategy that would synchronise clients, or processes that were not started.
@@ -134,15 +205,18 @@ def strategy_for(strategy: str | Strategy, devices: Any, num_nodes: Any) -> str 
         if isinstance(strategy, str) and strategy not in StrategyRegistry.available_strategies():
             raise UserError(f"trainer.strategy={name}: there is no such strategy{nearest(name, SAME) or remedy}")
         raise UserError(f"trainer.strategy={name} would synchronise clients{remedy}")
-    return "auto" if str(devices) == "1" and str(num_nodes) == "1" else NAME
+    if str(devices) == "1" and str(num_nodes) == "1":
+        return "auto"
+    return ClientStrategy(timeout=timedelta(seconds=timeout))
 
 
 def look_for_the_others() -> None:
     """To be called regularly during long work.
 
     Raises:
-        LostProcess: another process of the run on this machine has gone.
+        LostProcess: another process of the run has gone.
     """
-    lost = lost_child() or lost_parent()
+    told = notices.heard()
+    lost = told.sentence if told else lost_child() or lost_parent()
     if lost:
         raise LostProcess(lost)

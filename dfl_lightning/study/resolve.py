@@ -23,7 +23,8 @@ from dfl_lightning.utils.files import write_atomically
 NO_NUMBER = {
     "trainer": (
         *("default_root_dir", "checkpoint_every", "checkpoints", "devices", "num_nodes", "strategy", "logger"),
-        *("log_every_n_steps", "profiler", "enable_progress_bar", "enable_model_summary", "max_epochs"),
+        *("process_timeout", "log_every_n_steps", "profiler", "enable_progress_bar", "enable_model_summary"),
+        "max_epochs",
     ),
     "data": ("root", "download"),
 }

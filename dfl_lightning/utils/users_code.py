@@ -8,11 +8,12 @@ import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 
 import jsonargparse
 import lightning
 
-from dfl_lightning.utils.errors import UserError
+from dfl_lightning.utils.errors import UserError, is_out_of_memory
 
 _OURS = Path(__file__).parents[1]
 _PARSERS = tuple(Path(str(module.__file__)).parent for module in (jsonargparse, lightning))
@@ -30,10 +31,25 @@ def account_of(error: BaseException) -> str:
 def where_in_users_code(error: BaseException) -> str | None:
     """The innermost line of a user's code that an error came through, and the error; None where there is none."""
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
-        file = Path(frame.filename)
-        if file.is_file() and not file.is_relative_to(_OURS) and not _is_installed(file):
+        if _is_users_file(Path(frame.filename)):
             return f"{_place(frame)}: {_about(error)}"
     return None
+
+
+def place_in_users_code(frame: FrameType) -> str:
+    """Where in a user's code a thread is that has come to a frame; empty where it is in ours."""
+    for caller in traceback.StackSummary.extract(traceback.walk_stack(frame), lookup_lines=False):
+        file = Path(caller.filename)
+        if file.is_relative_to(_OURS):
+            break
+        if _is_users_file(file):
+            return _place(caller)
+    return ""
+
+
+def is_users(error: BaseException) -> bool:
+    """Whether an error is a user's to mend (a full disk, too), and no bug of ours."""
+    return isinstance(error, (UserError, OSError)) or is_out_of_memory(error) or where_in_users_code(error) is not None
 
 
 def exit_in_users_code(left: SystemExit) -> str | None:
@@ -73,6 +89,11 @@ def _is_installed(file: Path) -> bool:
     """Whether a file is of Python or of an installed package."""
     packed = {"site-packages", "dist-packages"} & set(file.parts)
     return bool(packed) or any(file.is_relative_to(room) for room in _INSTALLED)
+
+
+def _is_users_file(file: Path) -> bool:
+    """Whether code is neither ours nor of Python or of an installed package."""
+    return file.is_file() and not file.is_relative_to(_OURS) and not _is_installed(file)
 
 
 def _place(frame: traceback.FrameSummary) -> str:

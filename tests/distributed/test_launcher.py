@@ -95,7 +95,7 @@ def test_the_first_process_ends_with_the_others_and_a_sentence(child, monkeypatc
     hanging = child("import time; time.sleep(60)")
     codes = []
     monkeypatch.setattr(launcher.os, "_exit", codes.append)
-    launcher._leave("process 2 of the run has ended (signal 9)")
+    launcher.leave("process 2 of the run has ended (signal 9)")
     assert codes == [2]
     assert capsys.readouterr().err.startswith("dfl_lightning: process 2 of the run has ended (signal 9)")
     assert hanging.wait() == -signal.SIGKILL
@@ -204,7 +204,7 @@ def command(monkeypatch, capsys):
 
         monkeypatch.setattr(cli, "_run", fail)
         monkeypatch.setattr(cli, "watch_the_first", lambda: None)  # it would end the tests
-        monkeypatch.setattr(cli, "wait_for_the_first_to_leave", lambda: first_leaves)
+        monkeypatch.setattr(cli, "wait_for_the_first_to_leave", lambda seconds: first_leaves)
         return cli.run("fit", []), capsys.readouterr().err
 
     return command
