@@ -8,7 +8,8 @@ A small network (digits, 64-32-10, 2,410 parameters) with few samples a client, 
 runs in a fresh process. Seconds are those on the processor with one thread, comparable on a machine that is not quiet;
 with --threads 2 or more, by the clock on the wall. Memory is the growth of the resident set to its peak (VmHWM of
 /proc) over the loaded process. Growth between two numbers of clients is an exponent: 1 is linear, 2 quadratic. FL-FDMS
-compares all pairs of clients at a server, so it is quadratic by nature, and not measured above 3,000. Needs Linux.
+compares all pairs of clients at a server, so it is quadratic by nature, and not measured above 3,000 there (fdms);
+without a server (friends) it compares each client's neighbours. Needs Linux.
 """
 
 from __future__ import annotations

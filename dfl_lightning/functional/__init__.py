@@ -34,6 +34,7 @@ from dfl_lightning.functional.fdms import (
     running_mean,
     similarity_scores,
 )
+from dfl_lightning.functional.fdms_receivers import PairScores, count_pairs, distinct_pairs
 from dfl_lightning.functional.federico import averaged_losses, collaborator_weights
 from dfl_lightning.functional.fedfomo import affinity_step, first_order_gain
 from dfl_lightning.functional.ifca import best_server
@@ -68,6 +69,7 @@ from dfl_lightning.functional.similarity import centred_cosines, cosines_from_gr
 from dfl_lightning.functional.simulated_time import transfer_seconds
 
 __all__ = [
+    "PairScores",
     "above_threshold",
     "accuracy_summary",
     "adaptive_threshold",
@@ -87,8 +89,10 @@ __all__ = [
     "collaborator_weights",
     "column_medians",
     "cosines_from_gram",
+    "count_pairs",
     "count_votes",
     "distances_from_gram",
+    "distinct_pairs",
     "elimination_threshold",
     "entries_kept",
     "entropy_sum",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from dfl_lightning.callbacks import FDMS, Outgoing
+from dfl_lightning.callbacks.substitution.fdms import PAIR_BYTES, expected_pairs
 from dfl_lightning.round.federation import LINK_BYTES, Federation, listed_links
 from dfl_lightning.round.hosts import RunModule
 
@@ -15,7 +16,7 @@ CLIENT_BYTES = 5_000
 """What Python keeps and draws for a client in a round (its lists of samples, jobs, generators), as measured."""
 
 PAIR_MATRICES = 6
-"""Matrices of 8-byte numbers, one for each pair of clients, that FL-FDMS holds at a time."""
+"""Matrices of 8-byte numbers, one for each pair of clients, that FL-FDMS holds at a server at a time."""
 
 
 def predicted_memory(module: RunModule) -> dict[str, int]:
@@ -26,7 +27,8 @@ def predicted_memory(module: RunModule) -> dict[str, int]:
 
     Returns:
         `rows` (row sets; a second buffer for those that rounds write), `data`, `work` (a cohort in each thread) and
-        `links` (the graph, the numbers of a round's links and of its clients, and a server's scores of all pairs).
+        `links` (the graph, the numbers of a round's links and of its clients, and scores of pairs, which a server or
+        receivers without one keep).
     """
     bank = module.bank
     rows = sum(_bytes(tensor) * (1 if name == "initial" else 2) for name, tensor in bank.boundary.rows.items())
@@ -41,7 +43,9 @@ def _links(federation: Federation) -> int:
     edges = sum(one.graph.number_of_edges() for one in topology.graphs)
     listed = listed_links(federation)
     found = EDGE_BYTES * edges + CLIENT_BYTES * federation.num_clients + LINK_BYTES * listed
-    return found + (PAIR_MATRICES * 8 * n**2 if federation.policy(FDMS) is not None else 0)
+    if federation.policy(FDMS) is None:
+        return found
+    return found + (PAIR_MATRICES * 8 * n**2 if topology.num_servers else PAIR_BYTES * expected_pairs(federation))
 
 
 def _bytes(tensor: Tensor) -> int:

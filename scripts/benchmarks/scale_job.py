@@ -96,6 +96,10 @@ SYSTEMS = {
         "half of the clients down, a server compares all pairs of the others",
         server=True,
     ),
+    "friends": System(
+        lambda k: [ExactCount(0.5), Gossip(k="all"), FDMS(), Uniform()],
+        "half of the clients down, each other one compares the pairs of its neighbours that are up",
+    ),
 }
 
 

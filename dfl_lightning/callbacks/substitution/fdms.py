@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from dfl_lightning.callbacks.base import Substitution
+from dfl_lightning.callbacks.base import Selection, Substitution
 from dfl_lightning.functional import (
+    PairScores,
+    count_pairs,
+    distinct_pairs,
     elimination_threshold,
     friends,
     observed_share,
@@ -25,9 +28,6 @@ from dfl_lightning.utils.memory import machine_memory, size
 if TYPE_CHECKING:
     from dfl_lightning.round.federation import Federation
 
-MOST_CLIENTS = 256
-"""Without a server each client keeps scores of all pairs, 16 m^3 bytes in all: 268 MB, held a few times."""
-
 MOST_COMPARED = 10_000
 """At a server: clients below which all pairs may be compared in every round; from there on candidates are needed."""
 
@@ -36,6 +36,10 @@ MOST_SHOWN = 1000
 
 STATE_BYTES = 8 + 8 + 1
 """Of a pair of clients at a server: its score, its count, and whether one is a candidate of the other."""
+
+PAIR_BYTES = 80
+"""Of a pair that a receiver without a server has observed: its code, score and count, 24 bytes that are kept, three
+times while a round adds to them, and what a block of pairs needs; as measured with 32,000,000 pairs."""
 
 ROUND_BYTES = 112
 """Of m^2, while all pairs are compared, as measured with 3,000 clients: lists, inner products, new and old state."""
@@ -49,7 +53,8 @@ class FDMS(Substitution):
 
     Without a server each receiver keeps its own scores, from the rounds in which it received from both clients of a
     pair, and gives a dropped neighbour's vote to the best friend among the active ones (itself included). A neighbour
-    therefore sends its update in addition to its model, which is charged as a proxy of the same size.
+    therefore sends its update in addition to its model, which is charged as a proxy of the same size. Only observed
+    pairs are kept: at most d (d + 1) / 2 at a receiver that ever receives from d others.
 
     Args:
         theta_scale: at a server: a client whose score is Theta_t times this behind the best candidate's is no candidate
@@ -69,23 +74,22 @@ class FDMS(Substitution):
         if beta is not None and theta_scale is None:
             raise UserError("substitution.beta is a part of Theta_t; set substitution.theta_scale too, or leave it out")
         self.theta_scale, self.beta = theta_scale, beta
-        self.scores: Tensor | None = None  # R, float64 [m, m]; without a server [m, m, m], a matrix for each receiver
-        self.counts: Tensor | None = None  # rounds observed together, long, as many
+        self.scores: Tensor | None = None  # R, float64 [m, m]; at a server
+        self.counts: Tensor | None = None  # N, rounds observed together, long [m, m]; at a server
         self.candidates: Tensor | None = None  # C, bool [m, m]; at a server
+        self.observed: PairScores | None = None  # R and N of all receivers; without a server
 
     def start(self, federation: Federation) -> None:
-        """Theta_t counts the rounds of the run; candidates are a server's; scores of all receivers must fit."""
+        """Theta_t counts the rounds of the run; candidates are a server's; what is kept of pairs must fit."""
         m = federation.num_clients
         if self.theta_scale is not None and not federation.topology.num_servers:
             raise UserError("substitution.theta_scale saves a server's comparisons; use --topology server, or null")
         if self.theta_scale is not None and (federation.num_rounds is None):
             raise UserError("substitution.theta_scale needs the number of rounds; set trainer.max_rounds")
-        if not federation.topology.num_servers and m > MOST_CLIENTS:
-            raise UserError(
-                f"substitution FDMS without a server keeps scores of all pairs at each of {m} clients; "
-                f"use --topology server, or at most {MOST_CLIENTS} clients"
-            )
-        self._refuse_too_many(m)
+        if federation.topology.num_servers:
+            self._refuse_too_many(m)
+        else:
+            _refuse_too_many_pairs(expected_pairs(federation), "in its first rounds")
 
     # --- a server -----------------------------------------------------------------------------------------------------
     def on_trained(self, round: Round) -> None:
@@ -108,30 +112,30 @@ class FDMS(Substitution):
     def on_substitute(self, round: Round) -> None:
         """Friends stand in for the dropped ones; without a server, each receiver's own."""
         m = round.num_clients
-        self._begin(round)
-        assert self.scores is not None
-        assert self.counts is not None
         assert round.selected is not None
         assert round.stand_in is not None
         receivers, senders = round.selected.receivers, round.selected.senders
         missing = torch.nonzero(senders < m).squeeze(1)
         missing = missing[round.dropped[senders[missing]]]
         if round.num_servers:
-            found = friends(self.scores, self.counts, round.participants, self.candidates)
-            round.stand_in[missing] = found[senders[missing]]
+            self._begin(round)
+            assert self.scores is not None
+            assert self.counts is not None
+            friend = friends(self.scores, self.counts, round.participants, self.candidates)
+            round.stand_in[missing] = friend[senders[missing]]
             if m <= MOST_SHOWN:
                 clients, others = torch.nonzero(self.counts, as_tuple=True)
-                known = Links(clients, others, round.num_nodes)
-                round.likeness = LinkMemory(known, self.scores[clients, others])
+                observed = Links(clients, others, round.num_nodes)
+                round.likeness = LinkMemory(observed, self.scores[clients, others])
             return
-        heard = self._heard(round)
-        found = friends(self.scores, self.counts, heard)
-        round.stand_in[missing] = found[receivers[missing], senders[missing]]
-        self._overhear(round, heard)
+        heard = _heard(round)
+        known = PairScores.empty(m) if self.observed is None else self.observed
+        round.stand_in[missing] = known.friends(heard, receivers[missing], senders[missing])
+        self._overhear(round, heard, known)
 
     def on_round_end(self, round: Round) -> None:
         """Clients clearly worse than the best candidate stop being candidates from the next round on."""
-        if self.theta_scale is None or self.scores is None:
+        if self.theta_scale is None or self.scores is None:  # only a server has a theta_scale
             return
         assert self.counts is not None
         assert self.candidates is not None
@@ -145,33 +149,42 @@ class FDMS(Substitution):
         round.log("candidates", float(self.candidates.sum(1).double().mean()))
 
     # --- without a server ---------------------------------------------------------------------------------------------
-    def _heard(self, round: Round) -> Tensor:
-        """Whose model each client gets to average, its own included, bool [m, m]."""
-        assert round.selected is not None
-        return round.selected.mask & round.participants | torch.diag(round.receivers & round.participants)
-
-    def _overhear(self, round: Round, heard: Tensor) -> None:
+    def _overhear(self, round: Round, heard: Links, known: PairScores) -> None:
         """Update the running means of each receiver with the pairs of updates that it got to see."""
-        assert self.scores is not None
-        assert self.counts is not None
-        both = heard[:, :, None] & heard[:, None, :]
-        links = Links.from_mask(both.any(0))
-        cosines = links.dense(round.bank.compare("sent", links, relative_to="start").cosines)
-        seen = similarity_scores(cosines).masked_fill(~both, torch.nan)
-        links = Links.from_mask(heard)
+        pairs = distinct_pairs(heard)
+        cosines = round.bank.compare("sent", pairs, relative_to="start").cosines
+        own = None
         if round.bank.sends_something_else:  # a receiver knows what it trained itself
-            own = round.bank.compare("trained", links, relative_to="start", to="sent").cosines
-            itself = torch.eye(len(heard), dtype=torch.bool)
-            mine = links.dense(similarity_scores(own))  # [receiver, other]
-            seen = torch.where(itself[:, :, None], mine[:, None, :], seen)
-            seen = torch.where(itself[:, None, :], mine[:, :, None], seen)
-            seen = seen.masked_fill(~both, torch.nan)
-        self.scores, self.counts = running_mean(self.scores, self.counts, seen)
-        round.charge_comparison("trained", links, relative_to="start")
-        several = heard.sum(1)
-        round.log("similarities", int((several * (several - 1)).sum()) // 2)
+            own = round.bank.compare("trained", heard, relative_to="start", to="sent").cosines
+
+        def score(receivers: Tensor, first: Tensor, second: Tensor) -> Tensor:
+            found = pairs.look_up(cosines, second, first)
+            if own is not None:
+                itself = (first == receivers) | (second == receivers)
+                other = torch.where(first == receivers, second, first)
+                found[itself] = heard.look_up(own, receivers[itself], other[itself])
+            return similarity_scores(found)
+
+        self.observed = known.with_observed(heard, score)
+        _refuse_too_many_pairs(len(self.observed), f"by round {round.index}")
+        round.charge_comparison("trained", heard, relative_to="start")
+        round.log("similarities", count_pairs(heard.count))
 
     # --- state --------------------------------------------------------------------------------------------------------
+    def state_dict(self) -> dict[str, Any]:
+        """What a server knows, and what receivers without one do."""
+        return {**super().state_dict(), "observed": None if self.observed is None else dict(vars(self.observed))}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Restore; of the matrices of all pairs at each receiver, which earlier versions kept, the observed ones."""
+        super().load_state_dict(state_dict)
+        observed = state_dict.get("observed")
+        self.observed = None if observed is None else PairScores(**observed)
+        if self.scores is not None and self.scores.ndim == 3:
+            assert self.counts is not None
+            self.observed = PairScores.from_matrices(self.scores, self.counts)
+            self.scores = self.counts = self.candidates = None
+
     def _refuse_too_many(self, m: int) -> None:
         """What a server cannot hold of all pairs of m clients, or would take too long to compare."""
         pairs = m * (m - 1) // 2
@@ -190,10 +203,42 @@ class FDMS(Substitution):
             )
 
     def _begin(self, round: Round) -> None:
-        """Nothing is known before the first round."""
+        """At a server nothing is known before the first round."""
         if self.scores is None:
             m = round.num_clients
-            shape = (m, m) if round.num_servers else (m, m, m)
-            self.scores = torch.zeros(shape, dtype=torch.float64)
-            self.counts = torch.zeros(shape, dtype=torch.long)
+            self.scores = torch.zeros(m, m, dtype=torch.float64)
+            self.counts = torch.zeros(m, m, dtype=torch.long)
             self.candidates = ~torch.eye(m, dtype=torch.bool)
+
+
+def expected_pairs(federation: Federation) -> int:
+    """About how many pairs all receivers observe in a round, where nobody is down and no server mixes.
+
+    Args:
+        federation: of the run.
+    """
+    selection = federation.policy(Selection)
+    most = federation.num_nodes if selection is None or selection.k == "all" else selection.k
+    return count_pairs(federation.topology.linked(0).count.clamp(max=most) + 1)
+
+
+def _heard(round: Round) -> Links:
+    """Whose model each client gets to average, its own included."""
+    assert round.selected is not None
+    own = Links.loops(round.receivers & round.participants)
+    return round.selected.between(senders=round.participants).union(own)
+
+
+def _refuse_too_many_pairs(pairs: int, when: str) -> None:
+    """What receivers without a server cannot hold.
+
+    Raises:
+        UserError: so many pairs take more memory than the machine has.
+    """
+    memory = machine_memory()
+    if memory is not None and PAIR_BYTES * pairs > memory:
+        raise UserError(
+            f"substitution FDMS without a server holds scores of {pairs:,} pairs of neighbours {when}, about "
+            f"{size(PAIR_BYTES * pairs)}; this machine has {size(memory)}: use a sparser graph, fewer neighbours that "
+            "stay the same (--selection.redraw false), or substitution Stale, which keeps nothing of pairs"
+        )

@@ -7,10 +7,22 @@ import numpy as np
 import pytest
 import torch
 
-from dfl_lightning.callbacks import FDMS, Bernoulli, FriendAccuracy, Gossip, GroupedCount, Trace, Uniform
+from dfl_lightning.callbacks import (
+    FDMS,
+    Bernoulli,
+    FriendAccuracy,
+    GaussianNoise,
+    Gossip,
+    GroupedCount,
+    Trace,
+    Uniform,
+)
 from dfl_lightning.callbacks.substitution import fdms as fdms_policy
 from dfl_lightning.data import Digits, LabelClusters
+from dfl_lightning.functional import fdms_receivers, friends, running_mean, similarity_scores
+from dfl_lightning.links import Links
 from dfl_lightning.models import MLP
+from dfl_lightning.round.callback import RoundCallback
 from dfl_lightning.utils.errors import UserError
 
 
@@ -356,17 +368,18 @@ def test_each_receiver_gives_a_dropped_neighbours_vote_to_the_friend_it_knows(k,
     *rounds, seen = naive_receivers(run.go(12))
     assert len(rounds) == 11  # nobody is up in one
     found = 0
-    for round, models, friends, compared in rounds:
+    for round, models, friend_of, compared in rounds:
         np.testing.assert_allclose(round.after.numpy(), models, atol=1e-10)
-        assert {(i, j): int(round.stand_in[i, j]) for i, j in friends} == friends
+        assert {(i, j): int(round.stand_in[i, j]) for i, j in friend_of} == friend_of
         assert round.metrics["similarities"] == compared
-        found += sum(f >= 0 for f in friends.values())
+        found += sum(f >= 0 for f in friend_of.values())
     assert found > 10
+    means, counts = fdms.observed.matrices()
     for i, pairs in enumerate(seen):
-        assert int(fdms.counts[i].sum()) == 2 * sum(map(len, pairs.values()))
+        assert int(counts[i].sum()) == 2 * sum(map(len, pairs.values()))
         for (a, b), scores in ((tuple(pair), scores) for pair, scores in pairs.items()):
-            assert float(fdms.scores[i, a, b]) == pytest.approx(np.mean(scores), abs=1e-9)
-            assert float(fdms.scores[i, b, a]) == float(fdms.scores[i, a, b])
+            assert float(means[i, a, b]) == pytest.approx(np.mean(scores), abs=1e-9)
+            assert float(means[i, b, a]) == float(means[i, a, b])
 
 
 def test_a_receiver_knows_nothing_of_those_it_does_not_hear(among_clients):
@@ -374,7 +387,7 @@ def test_a_receiver_knows_nothing_of_those_it_does_not_hear(among_clients):
     among_clients("1 1 1 1 1 1", fdms, topology="ring").go(3)
     for i in range(6):
         around = {i, (i - 1) % 6, (i + 1) % 6}
-        known = torch.nonzero(fdms.counts[i]).tolist()
+        known = torch.nonzero(fdms.observed.matrices()[1][i]).tolist()
         assert {frozenset(pair) for pair in known} == {frozenset(p) for p in itertools.combinations(around, 2)}
 
 
@@ -413,9 +426,97 @@ def test_a_neighbour_that_diverged_is_replaced(among_clients):
     assert torch.isfinite(round.after).all()
 
 
-def test_too_many_clients_to_keep_scores_of_all_pairs_are_refused(among_clients, monkeypatch):
-    monkeypatch.setattr("dfl_lightning.callbacks.substitution.fdms.MOST_CLIENTS", 5)
-    with pytest.raises(
-        UserError, match=r"scores of all pairs at each of 6 clients; use --topology server, or at most 5"
-    ):
-        among_clients(LINES, FDMS())
+class OfMatrices(FDMS):
+    """The same with a matrix of all pairs at each receiver: the formulas of the paper, m^3 numbers."""
+
+    state = ("R", "N")
+    R = N = None
+
+    def load_state_dict(self, state_dict):
+        RoundCallback.load_state_dict(self, state_dict)
+
+    def on_substitute(self, round):
+        m = round.num_clients
+        if self.R is None:
+            self.R, self.N = torch.zeros(m, m, m, dtype=torch.float64), torch.zeros(m, m, m, dtype=torch.long)
+        heard = round.selected.mask & round.participants | torch.diag(round.receivers & round.participants)
+        friend = friends(self.R, self.N, heard)
+        receivers, senders = round.selected.receivers, round.selected.senders
+        missing = torch.nonzero(round.dropped[senders]).squeeze(1)
+        round.stand_in[missing] = friend[receivers[missing], senders[missing]]
+        both = heard[:, :, None] & heard[:, None, :]
+        links = Links.from_mask(both.any(0))
+        cosines = links.dense(round.bank.compare("sent", links, relative_to="start").cosines)
+        seen = similarity_scores(cosines).masked_fill(~both, torch.nan)
+        links = Links.from_mask(heard)
+        if round.bank.sends_something_else:
+            own = links.dense(round.bank.compare("trained", links, relative_to="start", to="sent").cosines)
+            for k in range(m):
+                seen[k, k, :] = seen[k, :, k] = similarity_scores(own[k])
+            seen = seen.masked_fill(~both, torch.nan)
+        self.R, self.N = running_mean(self.R, self.N, seen)
+        round.charge_comparison("trained", links, relative_to="start")
+        round.log("similarities", int((heard.sum(1) * (heard.sum(1) - 1)).sum()) // 2)
+
+
+@pytest.mark.parametrize("block", [1, 7, 2**20])
+@pytest.mark.parametrize("topology", ["complete", "ring", {"generator": "gnp_random_graph", "args": {"p": 0.4}}])
+@pytest.mark.parametrize("outgoing", [False, True])
+def test_lists_of_pairs_have_the_bits_of_matrices(block, topology, outgoing, start, monkeypatch):
+    monkeypatch.setattr(fdms_receivers, "BLOCK", block)
+
+    def policies():
+        more = [GaussianNoise(clip=0.5, sigma=0.1)] if outgoing else []
+        return Gossip(k=4), Uniform(), Bernoulli(0.4), *more
+
+    settings = {"clients": 9, "topology": topology, "init": "independent"}
+    lists, matrices = FDMS(), OfMatrices()
+    one, other = (start(*policies(), fdms, **settings).go(8) for fdms in (lists, matrices))
+    assert any((round.stand_in >= 0).any() for round in one.rounds)
+    for mine, theirs in zip(one.rounds, other.rounds, strict=True):
+        assert torch.equal(mine.stand_in, theirs.stand_in)
+        assert torch.equal(mine.after, theirs.after)
+        assert mine.metrics == theirs.metrics
+    scores, counts = lists.observed.matrices()
+    assert torch.equal(scores, matrices.R)
+    assert torch.equal(counts, matrices.N)
+
+
+def test_a_checkpoint_with_matrices_of_all_pairs_goes_on_as_lists(start, among_clients):
+    def policies():
+        return Gossip(k=3), Uniform(), Bernoulli(0.4)
+
+    earlier = OfMatrices()
+    start(*policies(), earlier).go(5)
+    now = FDMS()
+    start(*policies(), now).go(5)
+    m = 6
+    former = {"scores": earlier.R, "counts": earlier.N, "candidates": ~torch.eye(m, dtype=torch.bool)}
+    read = FDMS()
+    read.load_state_dict(former)
+    assert read.scores is read.counts is read.candidates is None
+    for name in ("codes", "scores", "counts"):
+        assert torch.equal(getattr(read.observed, name), getattr(now.observed, name))
+    at_a_server = FDMS(0.25)
+    former = {"scores": earlier.R[0], "counts": earlier.N[0], "candidates": ~torch.eye(m, dtype=torch.bool)}
+    at_a_server.load_state_dict(former)
+    assert torch.equal(at_a_server.scores, earlier.R[0])
+    assert at_a_server.observed is None
+
+
+def test_more_clients_than_matrices_had_room_for_keep_their_neighbours_pairs_only(start):
+    fdms, ring = FDMS(), {"generator": "circulant_graph", "args": {"offsets": [1, 2]}}
+    start(Gossip(k="all"), Uniform(), Bernoulli(0.3), fdms, clients=300, topology=ring).go(2)
+    assert 300 < len(fdms.observed) <= 300 * 10  # pairs of four neighbours and the receiver
+
+
+def test_pairs_of_neighbours_that_do_not_fit_into_memory_are_refused(among_clients, monkeypatch):
+    monkeypatch.setattr(fdms_policy, "machine_memory", lambda: fdms_policy.PAIR_BYTES * 6 * 15)
+    run = among_clients("1 1 1 1 1 1", FDMS())  # 6 receivers of 15 pairs
+    monkeypatch.setattr(fdms_policy, "machine_memory", lambda: fdms_policy.PAIR_BYTES * 6 * 15 - 1)
+    sentence = r"holds scores of 90 pairs of neighbours {}, about 7\.2 kB; this machine has 7\.2 kB: use a sparser"
+    with pytest.raises(UserError, match=sentence.format("in its first rounds")):
+        among_clients("1 1 1 1 1 1", FDMS())
+    with pytest.raises(UserError, match=sentence.format("by round 0")):
+        run.go(1)
+    among_clients("1 1 1 1 1 1", FDMS(), selection=Gossip(k=2))

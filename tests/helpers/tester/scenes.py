@@ -16,6 +16,7 @@ from torch import Tensor
 
 from dfl_lightning import callbacks as cb
 from dfl_lightning.data import FromDataset
+from dfl_lightning.functional import PairScores
 from dfl_lightning.links import LinkMemory, Links
 from dfl_lightning.models import MLP
 from tester.renaming import Names
@@ -155,6 +156,8 @@ def leaves(name: str, value: Any) -> Iterator[tuple[str, Any]]:
         yield name, value.mask
     elif isinstance(value, LinkMemory):
         yield name, value.links.dense(value.values.double())
+    elif isinstance(value, PairScores):
+        yield from leaves(name, value.matrices())
     else:
         yield name, value.clone() if isinstance(value, Tensor) else copy.deepcopy(value)
 
