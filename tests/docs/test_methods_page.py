@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
+from sklearn.datasets import load_digits
 
 from dfl_lightning.cli.command import run
 from dfl_lightning.cli.registry import class_of, shipped_classes
@@ -66,7 +67,7 @@ def test_a_run_receives_what_the_table_says(command, tmp_path, monkeypatch, caps
         metrics = [{key: float(value) for key, value in row.items() if value} for row in csv.DictReader(file)]
     assert {re.sub(r"server_\d", "server_0", column) for row in metrics for column in row} <= COLUMNS
     *_, models_cell, parts_cell, kept_cell = ROWS[command]
-    exchanged = BODY if config["model"]["shared"] == ["features.*"] else MODEL
+    exchanged = numbers_of_a_model(config)
     assert len(kept_row_sets(config)) == sum(map(int, re.findall(r"(\d+) model", kept_cell)))
     for index, (row, kind) in enumerate(zip(metrics, kinds, strict=True)):
         values = symbols(config, folder, metrics, index)
@@ -83,7 +84,42 @@ def test_a_run_receives_what_the_table_says(command, tmp_path, monkeypatch, caps
                 assert row["proxies_received"] == at_most(parts)
                 parts = row["proxies_received"]
         assert row["proxies_received"] == pytest.approx(parts)
-        assert row["bytes_received"] == pytest.approx(4 * (row["models_received"] * exchanged + parts * size))
+        expected = 4 * (row["models_received"] * exchanged + parts * size)
+        assert row["bytes_received"] == pytest.approx(expected + bytes_of_messages(config, folder, row, index))
+
+
+def numbers_of_a_model(config):
+    """Of a message that is called a model, in units of 4 bytes."""
+    if config["model"]["shared"] == ["features.*"]:
+        return BODY
+    if config["aggregation"]["class_path"].endswith(".MaskedAverage"):
+        weights = [64 * HIDDEN, HIDDEN * 10]
+        objective = DisPFL(**config["objective"]["init_args"])
+        densities = erk_densities([(HIDDEN, 64), (10, HIDDEN)], objective.density)
+        kept = sum(round(d * n) for d, n in zip(densities, weights, strict=True))
+        return kept + HIDDEN + 10 + -(-sum(weights) // 8) / 4
+    return MODEL
+
+
+def bytes_of_messages(config, folder, row, index):
+    """Of what is neither a model nor a part of one: PACFL's signatures before round 0, a number with each model."""
+    if config["selection"]["class_path"].endswith(".PACFL"):
+        assert ("messages_received" in row) is (index == 0)
+        if index:
+            return 0
+        assert row["messages_received"] == CLIENTS - 1
+        split, data = np.load(folder / "split.npz"), load_digits()
+        vectors = config["selection"]["init_args"]["vectors"]
+        ends, numbers = split["train_offsets"], 0
+        for first, stop in zip(ends, ends[1:], strict=False):
+            labels = data.target[split["train_indices"][first:stop]]
+            numbers += 64 * np.minimum(np.bincount(labels), vectors).sum()
+        return 4 * numbers * (CLIENTS - 1) / CLIENTS
+    if config["aggregation"]["class_path"].endswith(".PushSum"):
+        assert row["messages_received"] == row["models_received"]
+        return 4 * row["messages_received"]
+    assert "messages_received" not in row
+    return 0
 
 
 def symbols(config, folder, metrics, index):
@@ -101,6 +137,7 @@ def symbols(config, folder, metrics, index):
         "n": linked if up == CLIENTS else up * (up - 1) / CLIENTS,  # who is down neither hears nor is heard
         "chosen": metrics[index]["neighbours"],
         "first": metrics[0]["neighbours"],
+        "found": metrics[index]["neighbours"],
         "listed": metrics[max(index - 1, 0)].get("matched"),
         "mates": sum(int((clusters == c).sum()) - 1 for c in clusters) / CLIENTS if len(clusters) else None,
     }
