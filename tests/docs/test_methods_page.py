@@ -13,6 +13,8 @@ from sklearn.datasets import load_digits
 
 from dfl_lightning.cli.command import run
 from dfl_lightning.cli.registry import class_of, shipped_classes
+from dfl_lightning.functional import erk_densities
+from dfl_lightning.objectives import DisPFL
 from dfl_lightning.topology import load_topology
 from dfl_lightning.utils.shipped_files import shipped
 
