@@ -169,25 +169,6 @@ def all_stop() -> bool:
     return _all_stop
 
 
-def stop_all() -> None:
-    """All processes have agreed to stop, and know why: none has to tell the others."""
-    global _all_stop
-    _all_stop = True
-
-
-def all_stop() -> bool:
-    """Whether they have."""
-    return _all_stop
-
-
-def end() -> None:
-    """The run is over; what was told can be read, and more be told."""
-    global _pulse
-    if _pulse is not None:
-        _pulse.end()
-        _pulse = None
-
-
 def tell(code: int, sentence: str, about_itself: bool = True) -> bool:
     """Tell the other processes how this one ends.
 

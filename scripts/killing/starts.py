@@ -61,16 +61,7 @@ class Run:
 
     def processes(self) -> list[int]:
         """All processes of the run that are alive, the first one first."""
-        found = []
-        for entry in PROC.iterdir():
-            if entry.name.isdigit():
-                try:
-                    state, parent, _, session = (entry / "stat").read_text().rpartition(")")[2].split()[:4]
-                except OSError:
-                    continue  # it has just ended
-                if int(session) == self.pid and state not in "ZX":
-                    found.append((int(entry.name) != self.pid, int(parent) != self.pid, int(entry.name)))
-        return [pid for *_, pid in sorted(found)]
+        return processes_of(self.pid)
 
     def look(self) -> bool:
         """Whether the first process runs still; takes up what was said."""
@@ -114,6 +105,20 @@ class Run:
     def said(self) -> str:
         """What all processes have printed so far."""
         return self._text.decode(errors="replace")
+
+
+def processes_of(session: int) -> list[int]:
+    """The processes of a session that are alive, the one that began it first, then those that it has started."""
+    found = []
+    for entry in PROC.iterdir():
+        if entry.name.isdigit():
+            try:
+                state, parent, _, theirs = (entry / "stat").read_text().rpartition(")")[2].split()[:4]
+            except OSError:
+                continue  # it has just ended
+            if int(theirs) == session and state not in "ZX":
+                found.append((int(entry.name) != session, int(parent) != session, int(entry.name)))
+    return [pid for *_, pid in sorted(found)]
 
 
 def send(pid: int, signum: int) -> None:

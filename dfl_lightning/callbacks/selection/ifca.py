@@ -29,6 +29,8 @@ class IFCA(Selection):
 
     k: Literal["all"] = "all"
     assigns_servers = True
+    _known: tuple[int, Tensor, Tensor] | None = None
+    """Round and models of a boundary, and the losses of all clients' choices there; a round makes others of them."""
 
     def start(self, federation: Federation) -> None:
         """Require servers with different models, and no substitution."""
@@ -49,9 +51,14 @@ class IFCA(Selection):
     def on_propose(self, round: Round) -> None:
         """All clients that are up fetch the servers' models and start from the best; its server mixes them."""
         m, owners = round.num_clients, round.jobs.owners
+        references = self._choices(round.federation, owners)
+        known, self._known = self._known_losses(round.federation), None
+        if known is None or len(owners) < m:  # of some clients, sums may be rounded otherwise than of all
+            losses = round.evaluate(references).losses
+        else:
+            round.charge(references)
+            losses = known
         servers = torch.arange(m, round.num_nodes)
-        which, judges = servers.repeat(len(owners)), owners.repeat_interleave(len(servers))
-        losses = round.evaluate(References.rows("models", which, judges)).losses
         chosen = m + best_server(losses.view(len(owners), len(servers)))
         round.jobs = References((Term("models", chosen),), owners, "models")
         round.candidates = Links.of(chosen, owners, round.num_nodes).both(round.available)
@@ -63,8 +70,29 @@ class IFCA(Selection):
         round.selected = round.candidates
 
     def assign(self, federation: Federation, owners: Tensor) -> Tensor:
-        """The best server of each client, by the present models and the clients' training data."""
+        """The best server of each client, by the present models and the clients' training data.
+
+        Losses of all clients are kept: the next round chooses by the same models.
+        """
+        references = self._choices(federation, owners)
+        every = len(owners) == federation.num_clients
+        losses = self._known_losses(federation) if every else None
+        if losses is None:
+            losses = federation.engine.evaluate(references, "train").losses
+        if every:
+            boundary = federation.bank.boundary
+            self._known = (boundary.round, boundary.rows["models"], losses)
+        return best_server(losses.view(len(owners), -1))
+
+    @staticmethod
+    def _choices(federation: Federation, owners: Tensor) -> References:
+        """Each server's model on each client's data, one client's after the other's."""
         m, c = federation.num_clients, federation.topology.num_servers
-        which, judges = torch.arange(m, m + c).repeat(len(owners)), owners.repeat_interleave(c)
-        losses = federation.engine.evaluate(References.rows("models", which, judges), "train").losses
-        return best_server(losses.view(len(owners), c))
+        return References.rows("models", torch.arange(m, m + c).repeat(len(owners)), owners.repeat_interleave(c))
+
+    def _known_losses(self, federation: Federation) -> Tensor | None:
+        """The losses of all clients' choices at the present boundary, float64 [m * c]; None: not known yet."""
+        boundary, known = federation.bank.boundary, self._known
+        if known is None or known[0] != boundary.round or known[1] is not boundary.rows["models"]:
+            return None
+        return known[2]

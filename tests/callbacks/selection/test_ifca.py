@@ -143,6 +143,70 @@ def test_what_cannot_work_is_refused(policies, settings, sentence, federation):
         federation(*policies, **settings)
 
 
+class Forgetful(IFCA):
+    """Evaluates again whatever it has evaluated."""
+
+    _known = property(lambda self: None, lambda self, value: None)
+
+
+def left_of(run):
+    """What a run leaves, times apart."""
+    metrics = run.trainer.run.metrics
+    arrays = {**metrics, **run.trainer.run.clients, "models": run.rows.numpy()}
+    return {name: values.tobytes() for name, values in arrays.items() if name != "seconds"}
+
+
+@pytest.mark.filterwarnings("ignore:.*does not have many workers", "ignore:.*number of training batches")
+@pytest.mark.parametrize("every", [1, 2])
+@pytest.mark.parametrize("rate", [0.0, 0.5])
+def test_what_an_evaluation_has_found_out_changes_no_bit(small_run, tmp_path, every, rate):
+    """Kept losses, no kept losses, and a run that is resumed after each evaluation, which has none to begin with."""
+
+    def of(selection, place, rounds=4):
+        policies = [selection, Uniform(), *([Bernoulli(rate)] if rate else [])]
+        settings = {"module": {"init": "independent"}, "topology": servers(3), "check_val_every_n_epoch": every}
+        return small_run(rounds=rounds, policies=policies, root=tmp_path / place, **settings)
+
+    whole = of(IFCA(), "whole").fit()
+    assert left_of(of(Forgetful(), "forgetful").fit()) == left_of(whole)
+    part = of(IFCA(), "parts", every).fit()
+    for rounds in range(2 * every, 5, every):
+        part = of(IFCA(), "parts", rounds).fit(part.folder)
+    assert left_of(part) == left_of(whole)
+
+
+@pytest.mark.filterwarnings("ignore:.*does not have many workers", "ignore:.*number of training batches")
+def test_the_servers_are_tried_once_for_an_evaluation_and_the_round_after_it(small_run):
+    policies = [IFCA(), Uniform()]
+    run = small_run(rounds=1, policies=policies, module={"init": "independent"}, topology=servers(2)).fit()
+    tried, evaluate = [], run.module.engine.evaluate
+
+    def counted(references, split):
+        tried.append((run.module.bank.boundary.round, split))
+        return evaluate(references, split)
+
+    run.trainer.fit_loop.max_epochs = 4
+    make = type(run.module)._make_engine
+
+    def watched(module):
+        make(module)
+        nonlocal evaluate
+        evaluate, module.engine.evaluate = module.engine.evaluate, counted
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(type(run.module), "_make_engine", watched)
+        run.trainer.fit(run.module, datamodule=run.data)
+    assert [number for number, split in tried if split == "train"] == [2, 3, 4]
+
+
+def test_losses_of_other_models_are_not_taken_for_those_of_these(federation):
+    run, other = federation().go(2), federation(lr=0.5).go(2)
+    run.module.reported()
+    run.bank.load_state_dict(other.bank.state_dict(), {})
+    fresh = IFCA().assign(run.module.federation, torch.arange(6))
+    assert torch.equal(run.module.reported().terms[0].which, 6 + fresh)
+
+
 @pytest.mark.filterwarnings("ignore:.*does not have many workers", "ignore:.*number of training batches")
 def test_a_whole_run_is_evaluated_and_its_models_are_not_exported(small_run):
     policies = [IFCA(), Uniform()]

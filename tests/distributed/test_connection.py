@@ -1,0 +1,168 @@
+"""Inside a run, torch.distributed looks as it does in a run of one process, whatever of a user's asks it."""
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from dfl_lightning.distributed import connection
+from dfl_lightning.distributed.strategy import ClientStrategy
+
+MINE = '''
+import torch
+import torch.distributed as dist
+from lightning.pytorch import Callback
+from torch import nn
+from torchmetrics import Metric, MinMaxMetric
+from torchmetrics.classification import MulticlassF1Score
+
+from dfl_lightning import callbacks, data
+
+
+class Nested(Metric):
+    """Metrics in a list, of which one is a wrapper."""
+
+    full_state_update = False
+
+    def __init__(self):
+        super().__init__()
+        self.parts = [MulticlassF1Score(10, average="macro"), MinMaxMetric(MulticlassF1Score(10))]
+        self.add_state("seen", torch.tensor(0.0), dist_reduce_fx="sum")
+
+    def update(self, scores, labels):
+        self.seen += len(labels)
+        for part in self.parts:
+            part.update(scores, labels)
+
+    def compute(self):
+        first, second = (part.compute() for part in self.parts)
+        for part in self.parts:
+            part.reset()
+        return self.seen + first + second["raw"]
+
+
+class Synchronised(nn.Sequential):
+    def __init__(self):
+        super().__init__(nn.Flatten(), nn.Linear(64, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 10))
+        self[2] = nn.SyncBatchNorm(8)
+
+
+class Talkative(data.Digits):
+    """Waits for the others in one process only."""
+
+    def load(self):
+        if dist.is_initialized() and dist.get_rank() == 1:
+            dist.barrier()
+        return super().load()
+
+
+class Adding(callbacks.Monitor):
+    """Adds up, over processes too, what all of them know."""
+
+    def on_round_end(self, round):
+        metric = MulticlassF1Score(2, average="micro")
+        metric.update(torch.tensor([0, 1, 1]), torch.tensor([0, 1, 0]))
+        metric.compute()
+        round.log("seen", float(metric.tp.sum() + metric.fp.sum()))
+
+
+class Logging(Callback):
+    """Logs a sum over processes, and something in one of them only."""
+
+    def on_train_epoch_end(self, trainer, module):
+        module.log("sum", 1.0, sync_dist=True, reduce_fx="sum")
+        if trainer.global_rank == 1:
+            module.log("alone", 1.0, sync_dist=True)
+'''
+SMALL = ["--config", "gossip", "--data.samples_per_client", "16", "--trainer.max_rounds", "2"]
+F1 = ["--model.metrics", "[{class_path: MulticlassF1Score, init_args: {num_classes: 10, average: macro}}]"]
+
+
+@pytest.fixture
+def same(runs, tmp_path):
+    """A run is the same in one process and in two; returns what it has left."""
+
+    def same(*words):
+        for count in (1, 2):
+            folder = tmp_path / str(count)
+            folder.mkdir()
+            (folder / "mine.py").write_text(MINE)
+            runs.fit(count, folder, [*SMALL, *words])
+        found = [runs.contents(tmp_path / str(count)) for count in (1, 2)]
+        runs.same(*found)
+        return found[1]
+
+    return same
+
+
+@pytest.mark.parametrize("clients", ["8", "9"], ids=["as many of each process", "more of one process"])
+@pytest.mark.parametrize("engine", ["stacked", "loop"])
+def test_metrics_are_each_clients_own(same, engine, clients):
+    _, arrays, _ = same("--engine", engine, "--data.num_clients", clients, "--trainer.cohorts", "3", *F1)
+    assert len(set(arrays["clients.npz"]["test_f1_score"][-1])) > 1
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--model.metrics", "[mine.Nested]", "--engine", "loop"],
+        ["--model.metrics", "[mine.Nested]"],
+        ["--model.network", "mine.Synchronised"],
+        ["--data", "mine.Talkative"],
+        ["--monitors", "mine.Adding"],
+        ["--trainer.callbacks", "mine.Logging"],
+    ],
+    ids=["metrics in a metric, loop", "metrics in a metric", "SyncBatchNorm", "data set", "monitor", "callback"],
+)
+def test_what_would_talk_across_processes_does_not(same, words):
+    same("--data.num_clients", "9", "--trainer.cohorts", "3", *words)
+
+
+def looking():
+    """What is there before, inside, in an exchange, and after it; the answers of all."""
+    there = [dist.is_initialized()]
+    with connection.connected():
+        connection.hide()
+        there.append(dist.is_initialized())
+        with connection.exchange():
+            number = torch.tensor([dist.get_rank() + 1])
+            dist.all_reduce(number)
+        there.append(dist.is_initialized())
+        assert connection.is_connected()
+    return [*there, dist.is_initialized()], int(number)
+
+
+def test_the_connection_is_there_before_and_after_a_run(on_ranks):
+    assert on_ranks(2, looking) == [([True, False, False, True], 3)] * 2
+
+
+def deciding():
+    """Decisions of the processes 0 and 1 of two."""
+    strategy = ClientStrategy(parallel_devices=[torch.device("cpu")] * 2)
+    strategy.set_world_ranks = lambda: None
+    ClientStrategy.world_size, ClientStrategy.root_device = 2, torch.device("cpu")
+    mine = dist.get_rank() == 1
+    return [strategy.reduce_boolean_decision(mine, all=every) for every in (True, False)]
+
+
+def test_processes_decide_together(on_ranks):
+    assert on_ranks(2, deciding) == [[False, True]] * 2
+
+
+def losing():
+    """What an exchange raises when the other process is gone, and when it is late."""
+    connection.hide(patience=0.0)
+    found = []
+    for error in (RuntimeError("Connection closed by peer"), RuntimeError("CUDA error: out of memory")):
+        try:
+            with connection.exchange():
+                raise error
+        except RuntimeError as caught:
+            found.append(type(caught).__name__)
+        except connection.LostProcess as caught:
+            found.append(type(caught).__name__)
+    connection.show()
+    return found
+
+
+def test_an_exchange_that_fails_says_whose_trouble_it_is(on_ranks):
+    assert on_ranks(2, losing) == [["Overdue", "RuntimeError"]] * 2
