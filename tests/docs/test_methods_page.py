@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import itertools
 import re
 from pathlib import Path
 
@@ -113,7 +114,7 @@ def bytes_of_messages(config, folder, row, index):
         split, data = np.load(folder / "split.npz"), load_digits()
         vectors = config["selection"]["init_args"]["vectors"]
         ends, numbers = split["train_offsets"], 0
-        for first, stop in zip(ends, ends[1:], strict=False):
+        for first, stop in itertools.pairwise(ends):
             labels = data.target[split["train_indices"][first:stop]]
             numbers += 64 * np.minimum(np.bincount(labels), vectors).sum()
         return 4 * numbers * (CLIENTS - 1) / CLIENTS
