@@ -575,7 +575,6 @@ class DFLModule(LightningModule):
         check_rounds(trainer, done)
         self._loaded_metrics = dict(about["metrics"])
         self.engine.take_up(about.get("engine", {}))
-        self._restore_policies(checkpoint.get("callbacks", {}))
         if trainer.state.fn == TrainerFn.FITTING and trainer.resumed_from is not None:
             self.history = taken_up(about, self._about(), trainer.resumed_from, done, trainer.fork)
         checkpoint["optimizer_states"], checkpoint["lr_schedulers"] = [], []  # the schedule is this run's own

@@ -64,7 +64,7 @@ def federico(small_run, rounds=4, **options):
 
 
 def test_an_evaluation_of_a_checkpoint_predicts_as_the_run_did(small_run):
-    """The losses that weigh the models are state of the selection, which Lightning restores for a fit only."""
+    """The losses that weigh the models are state of the selection, which a checkpoint holds."""
     run = federico(small_run).fit()
     again = federico(small_run)
     again.trainer.test(again.module, datamodule=again.data, ckpt_path=str(run.folder), verbose=False)
