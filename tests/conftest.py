@@ -53,6 +53,15 @@ FORKING = (
 """Tests whose processes are forks of one that has loaded everything: tests/helpers/forked.py."""
 
 
+def pytest_configure(config):
+    """Several workers share the cores: each computes with one thread, and so does what its tests start.
+
+    What the environment says goes first. Tests that are about threads set their number: tests/helpers/threads.py.
+    """
+    if hasattr(config, "workerinput"):
+        os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_collection():
     """What is imported and collected stays for good: nobody looks through it for garbage, now or in the tests."""

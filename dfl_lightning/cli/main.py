@@ -57,7 +57,9 @@ def _run(command: str) -> NoReturn:
     if page is not None:
         leave(command, end(f"dfl-{command}", partial(_show, page)))
     from dfl_lightning.cli.command import run
+    from dfl_lightning.utils.thread_pool import keep_to_own_cores
 
+    keep_to_own_cores()
     leave(command, run(command))
 
 

@@ -18,11 +18,11 @@ import time
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-from lightning.fabric.utilities.distributed import _set_num_threads_if_needed
 from lightning.pytorch.strategies.launchers.subprocess_script import _SubprocessScriptLauncher
 
 from dfl_lightning.distributed import notices
 from dfl_lightning.utils.errors import one_line
+from dfl_lightning.utils.thread_pool import keep_to_own_cores
 
 FIRST = "DFL_FIRST_PROCESS"
 """Environment variable of the processes that a first one has started: its number in the system."""
@@ -55,7 +55,7 @@ class Launcher(_SubprocessScriptLauncher):
             Watch(lost_child, leave, GRACE).start()
             atexit.register(_end_children)
         watch_the_first()
-        _set_num_threads_if_needed(num_processes=self.num_processes)
+        keep_to_own_cores(self.num_processes)
         return function(*args, **kwargs)
 
     def _call_children_scripts(self) -> None:

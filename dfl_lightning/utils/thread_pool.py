@@ -6,6 +6,7 @@ operation, does not collapse on a busy machine, and keeps the order of every sum
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
@@ -13,6 +14,8 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import torch
+
+from dfl_lightning.utils.cores import cores
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -113,3 +116,15 @@ def workers(most: int | None = None) -> Iterator[Workers]:
         yield Workers(threads if most is None else min(threads, most))
     finally:
         torch.set_num_threads(threads)
+
+
+def keep_to_own_cores(processes: int = 1) -> None:
+    """Leave torch no more threads than this process has cores, unless OMP_NUM_THREADS says how many it is to have.
+
+    Torch's own number is that of the machine's cores, also where others use most of them.
+
+    Args:
+        processes: of the run on this machine.
+    """
+    if "OMP_NUM_THREADS" not in os.environ:
+        torch.set_num_threads(min(torch.get_num_threads(), cores(processes)))

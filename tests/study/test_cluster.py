@@ -2,7 +2,6 @@
 
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -199,9 +198,9 @@ def test_what_the_cluster_says_is_passed_on(one_cell, cluster, capsys):
     assert "invalid partition specified: gpus" in capsys.readouterr().err
 
 
-@pytest.mark.skipif(shutil.which("srun") is not None, reason="this is a cluster")
-def test_elsewhere_than_on_a_cluster_it_says_so(one_cell, capsys):
+def test_elsewhere_than_on_a_cluster_it_says_so(one_cell, capsys, monkeypatch, tmp_path):
     one_cell(1)
+    monkeypatch.setenv("PATH", str(tmp_path))  # also where this is a cluster
     assert main(["run", "small.yaml", *SLURM]) == 2
     assert "there is no srun here, so this is no machine of a SLURM cluster" in capsys.readouterr().err
 
