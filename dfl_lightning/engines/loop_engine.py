@@ -23,6 +23,7 @@ from dfl_lightning.engines.dropout_layers import replace_dropout_layers
 from dfl_lightning.engines.engine import ANY_SAMPLE, EVALUATION_BATCH, Engine, right_answers
 from dfl_lightning.engines.jobs import Evaluation, Targets, Trained, Training
 from dfl_lightning.engines.loop_training import LoopJob, LoopWork
+from dfl_lightning.engines.norm_strides import mend_instance_norms
 from dfl_lightning.engines.optimizers import ClientOptimizer
 from dfl_lightning.engines.placing import set_mode
 from dfl_lightning.engines.prediction_rule import LabelledOutputs
@@ -153,6 +154,7 @@ class Scratch:
         self.config, self.layout, self.data, self._whole = config, layout, data, whole
         self.network = copy_of(config.network).to(data.images.device, config.dtype)
         self.masks = replace_dropout_layers(self.network)
+        mend_instance_norms(self.network)
         self._parameters, self._buffers = dict(self.network.named_parameters()), dict(self.network.named_buffers())
         layers = dict(self.network.named_modules())
         split = {name: name.rpartition(".") for name in self._buffers}

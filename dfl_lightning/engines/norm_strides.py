@@ -23,18 +23,17 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
-from torch.nn.modules.instancenorm import _InstanceNorm
 from torch.overrides import TorchFunctionMode
 
 _CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
 
 
 class NormRisk(Enum):
-    """Which training batches of a plain network need its norms mended."""
+    """Which training batches of a plain network need its calls of norms mended, after `mend_instance_norms`."""
 
     NONE = "none: there are no norms"
     SINGLE = "those of one sample"
-    ALL = "all: instance norms, or maps of height or width 1"
+    ALL = "all: an instance norm is called by no layer of torch, or maps have a height or width of 1"
 
     def guard(self, samples: int) -> AbstractContextManager[Any]:
         """The context of a batch's forward and backward pass; where needed, each call of torch is looked at.
@@ -64,10 +63,25 @@ def risk_of(network: nn.Module, scores: Tensor, run: Callable[[], object]) -> No
     norms = [layer for layer in network.modules() if isinstance(layer, _NormBase)]
     if not norms and not _calls_norms(scores):
         return NormRisk.NONE
-    with _Watch() as watch:
-        run()
-    with_instances = any(isinstance(layer, _InstanceNorm) for layer in norms)
-    return NormRisk.ALL if with_instances or watch.found else NormRisk.SINGLE
+    watch = _Watch()
+    hooks = [layer.register_forward_pre_hook(watch.known) for layer in norms if type(layer) in _INSTANCE_NORMS]
+    try:
+        with watch:
+            run()
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return NormRisk.ALL if watch.unknown or watch.ambiguous else NormRisk.SINGLE
+
+
+def mend_instance_norms(network: nn.Module) -> None:
+    """Give torch's own instance norm layers of an engine's copy the gradients of their formula, by hooks.
+
+    They need it in every batch, where looking at each call of torch would take longer.
+    """
+    for layer in network.modules():
+        if type(layer) in _INSTANCE_NORMS:
+            layer.register_forward_hook(lambda layer, inputs, out: _watch_instances(out))
 
 
 def _calls_norms(scores: Tensor) -> bool:
@@ -85,16 +99,27 @@ def _calls_norms(scores: Tensor) -> bool:
 
 
 class _Watch(TorchFunctionMode):
-    """Whether a norm is called that needs mending although the batch has several samples."""
+    """Looks for norms that need mending although the batch has several samples.
+
+    Attributes:
+        unknown: how many instance norms were called otherwise than by torch's own layers.
+        ambiguous: whether a batch norm's input has dimensions of size 1.
+    """
 
     def __init__(self) -> None:
         super().__init__()
-        self.found = False
+        self.unknown, self.ambiguous = 0, False
+
+    def known(self, layer: nn.Module, inputs: Any) -> None:
+        """A layer of torch calls an instance norm now."""
+        self.unknown -= 1
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if func in _MENDED:
-            self.found |= func in _OF_INSTANCES or _is_ambiguous(args[0] if args else kwargs["input"])
+        if func in _OF_INSTANCES:
+            self.unknown += 1
+        elif func in _MENDED:
+            self.ambiguous |= _is_ambiguous(args[0] if args else kwargs["input"])
         return func(*args, **kwargs)
 
 
@@ -125,8 +150,8 @@ def _has_channels_last(x: Tensor) -> bool:
 
 def _of_instances(grad: Tensor) -> Tensor:
     """A gradient of an instance norm's output [N, C, ...], of which [1, N * C, ...] does not have its channels last."""
-    if grad.device.type == "cuda":
-        return grad  # it would be copied for nothing
+    if grad.is_contiguous() or grad.device.type == "cuda":
+        return grad  # almost always; on a GPU it would be copied for nothing
     inner = grad.flatten(0, 1).unsqueeze(0)
     return inner.contiguous().view(grad.shape) if _has_channels_last(inner) else inner.view(grad.shape)
 
@@ -144,13 +169,18 @@ def _batch_norm(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
 def _instance_norm(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
     def mended(input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         out = function(input, *args, **kwargs)
-        if out.requires_grad and out.dim() in _CHANNELS_LAST:
-            out.register_hook(_of_instances)
+        _watch_instances(out)
         return out
 
     return mended
 
 
+def _watch_instances(out: Tensor) -> None:
+    if out.requires_grad and out.dim() in _CHANNELS_LAST:
+        out.register_hook(_of_instances)
+
+
+_INSTANCE_NORMS = (nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d)
 _OF_INSTANCES = (F.instance_norm, torch.instance_norm)
 _MENDED: dict[Callable[..., Any], Callable[..., Tensor]] = {
     **{function: _batch_norm(function) for function in (F.batch_norm, torch.batch_norm)},

@@ -271,6 +271,10 @@ class Own(nn.BatchNorm2d):
     """A user's own kind of batch norm."""
 
 
+class OwnInstanceNorm(nn.InstanceNorm2d):
+    """A user's own kind of instance norm."""
+
+
 def checkpointed(net, x):
     """Computed again in the backward pass."""
     odd = x.permute(0, 2, 3, 1).contiguous().permute(0, 3, 1, 2)
@@ -306,8 +310,9 @@ def test_norms_are_looked_for_before_training():
     assert risk(Net(nn.BatchNorm2d(4), product)) is NormRisk.SINGLE
     assert risk(Net(Called(lambda x: F.batch_norm(x, None, None, None, None, True)), product)) is NormRisk.SINGLE
     assert risk(Net(nn.BatchNorm2d(4), product, 1), (1, 1, 6)) is NormRisk.ALL
-    for norm in (nn.InstanceNorm2d(4), Called(F.instance_norm)):
-        assert risk(Net(norm, product)) is NormRisk.ALL
+    assert risk(Net(nn.InstanceNorm2d(4), product)) is NormRisk.SINGLE
+    assert risk(Net(OwnInstanceNorm(4), product)) is NormRisk.ALL
+    assert risk(Net(nn.Sequential(nn.InstanceNorm2d(4), Called(F.instance_norm)), product)) is NormRisk.ALL
     unused = Net(nn.Identity(), product)
     unused.spare = nn.BatchNorm2d(4)  # a pass may come to it later
     assert risk(unused) is NormRisk.SINGLE
@@ -321,7 +326,7 @@ def test_nobody_watches_batches_of_several_samples(federation, make_data, monkey
         seen.setdefault(len(x), set()).add(torch._C._len_torch_function_stack())
         return x
 
-    network = Net(nn.Sequential(nn.BatchNorm2d(4), Called(watch)), product)
+    network = Net(nn.Sequential(nn.BatchNorm2d(4), nn.InstanceNorm2d(4), Called(watch)), product)
     f = federation(network=network, data=make_data((5, 6, 9), (1, 6, 6)), engine=LoopEngine)
     seen.clear()
     trained(f)
