@@ -1,6 +1,8 @@
 """Norms have the gradients of their formula, in whatever order their numbers lie; in both engines."""
 
 import itertools
+import re
+from pathlib import Path
 
 import pytest
 import torch
@@ -128,6 +130,14 @@ def test_what_follows_may_write_into_the_output():
         out, written = norm(leaf, "none", None, None)
         found, expected = (torch.autograd.grad(y, leaf, grad)[0] for y in (torch.relu_(out), torch.relu(written)))
         torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-10)
+
+
+def test_the_example_of_the_page_is_right_here(capsys):
+    page = (Path(__file__).parents[2] / "docs" / "faults.md").read_text(encoding="utf-8")
+    (example,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    with NormRisk.SINGLE.guard(1):
+        exec(example, {})
+    assert float(re.search(r"tensor\((.*?)\)", capsys.readouterr().out)[1]) < 1e-5
 
 
 # --- in the engines: networks with norms against the same networks with the norms written out ------------------------
