@@ -11,13 +11,13 @@ from pathlib import Path
 
 from killing.starts import leave, print_into
 
-PRELOADED = ["dfl_lightning.cli.command", "dfl_lightning.engines.stacked"]
+from dfl_lightning.study.fork_server import PRELOADED
 
 
 def context():
     """Python's own server of forks: it is clean of threads, of devices and of what this process has done."""
     found = multiprocessing.get_context("forkserver")
-    found.set_forkserver_preload(PRELOADED)
+    found.set_forkserver_preload(list(PRELOADED))
     return found
 
 
