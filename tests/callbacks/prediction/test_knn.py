@@ -246,7 +246,9 @@ def test_a_network_without_a_linear_head_is_refused(plain_run, start, engine):
 
 
 @pytest.mark.parametrize(
-    "loss", [torch.nn.CrossEntropyLoss(label_smoothing=0.1), torch.nn.functional.multi_margin_loss], ids=["smoothed", "margin"]
+    "loss",
+    [torch.nn.CrossEntropyLoss(label_smoothing=0.1), torch.nn.functional.multi_margin_loss],
+    ids=["smoothed", "margin"],
 )
 def test_another_loss_than_the_cross_entropy_is_refused(plain_run, loss):
     with pytest.raises(UserError, match="prediction KNN gives probabilities, whose loss is the plain cross-entropy"):
