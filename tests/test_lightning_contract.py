@@ -169,6 +169,7 @@ def test_this_lightning_has_been_read():
     assert digest() == KNOWN[SERIES], f"Lightning {SERIES} changed under us. {how}"
 
 
+@pytest.mark.filterwarnings("ignore:.*`srun` command is available")  # on a machine of a cluster
 @pytest.mark.parametrize(("ours", "theirs"), [(RoundLoop, _FitLoop), (LocalWork, _TrainingEpochLoop)])
 def test_the_list_of_overridden_names_is_complete(ours, theirs):
     instance = theirs(Trainer(accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False))
