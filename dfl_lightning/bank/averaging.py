@@ -47,10 +47,10 @@ def averages(terms: Sequence[tuple[Weights, str]], nodes: Tensor, num_clients: i
         tensor([[0.5000, 0.5000, 0.0000]], dtype=torch.float64)
     """
     names, size = list(dict.fromkeys(name for _, name in terms)), max(w.shape[1] for w, _ in terms)
-    codes = torch.cat([(w.jobs * len(names) + names.index(name)) * size + w.rows for w, name in terms])
+    codes = torch.cat([(w.jobs * len(names) + names.index(name)) * size + w.rows for w, name in terms]).cpu()
     codes, place = codes.unique(return_inverse=True)  # a row that occurs twice counts by the sum of its weights
     shares = torch.zeros(len(codes), dtype=torch.float64)
-    shares.index_add_(0, place, torch.cat([w.shares for w, _ in terms]).double())
+    shares.index_add_(0, place, torch.cat([w.shares for w, _ in terms]).double().cpu())
     jobs, which, rows = codes // (len(names) * size), codes // size % len(names), codes % size
 
     def total(values: Tensor) -> Tensor:

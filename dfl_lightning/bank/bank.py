@@ -531,19 +531,17 @@ class Bank:
         self.check_write(f"mix(..., into='{into}')", into)
         index = torch.nonzero(where).squeeze(1) if where.dtype == torch.bool else where
         columns = self.layout.shared if columns is None else columns
-        parts: list[tuple[Sequence[tuple[Weights, str]], Columns]] = [
-            ([(Weights.of(weights), name) for weights, name in terms], columns)
-        ]
-        buffers = columns.common(self.layout.buffers)
+        summands: Sequence[tuple[Weights, str]] = [(Weights.of(weights), name) for weights, name in terms]
+        parts, buffers = [(summands, columns)], columns.common(self.layout.buffers)
         if buffers.ranges and len(index):
-            averaged = self._averages(parts[0][0], index, into)
-            if averaged is not parts[0][0]:
-                parts = [(parts[0][0], columns.common(self.layout.parameters)), (averaged, buffers)]
+            averaged = self._averages(summands, index, into)
+            if averaged is not summands:
+                parts = [(summands, columns.common(self.layout.parameters)), (averaged, buffers)]
+        sources = [([(weights, self.stored(name)) for weights, name in several], some) for several, some in parts]
         target = self._target(into)
         with self.timed("mix"), one_sentence():
-            for summands, some in parts:
-                sources = [(weights, self.stored(name)) for weights, name in summands]
-                mix_rows(sources, target, index, some, self.ranks, self.teams())
+            for several, some in sources:
+                mix_rows(several, target, index, some, self.ranks, self.teams())
         self._work.mixed |= into == "models"
 
     def reduce(self, entries: Sequence[tuple[str, Tensor, Tensor, str | None]], fn: Reduce, into: str) -> None:

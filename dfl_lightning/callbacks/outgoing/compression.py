@@ -15,9 +15,9 @@ class TopK(Outgoing):
     """Only the largest entries of an update travel; the rest is kept and added to the next one (error feedback).
 
     The scheme is that of sparsified SGD with memory (Stich et al. 2018, arXiv 1809.07599), on the updates of rounds. An
-    entry costs eight bytes, its value and its position; from half of the entries on all of them, four bytes each, cost
-    less, and are charged. Only who knows the model that an update starts from can use it:
-    a server does. Neighbours do not, and are sent, and charged, the whole model that these entries make.
+    entry costs eight bytes, its value and its position, and a message never more than all values, of four bytes each.
+    Only who knows the model that an update starts from can use it: a server does. Neighbours do not, and are sent, and
+    charged, the whole model that these entries make.
 
     Args:
         share: of the entries of the shared parameters, above 0 and at most 1; one entry at least.
