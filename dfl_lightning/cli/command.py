@@ -436,7 +436,7 @@ def users_mistake(error: Exception) -> str | None:
 def _say(command: str, sentence: str, words: str = "") -> None:
     """A sentence, and after it words to be typed, in which every space counts."""
     with suppress(OSError):  # standard error is full: nobody can be told, and a run need not end for it
-        print(f"dfl-{command}: {' '.join(one_line(sentence).split())}{one_line(words)}", file=sys.stderr)
+        print(f"dfl-{command}: {' '.join(one_line(sentence).split())}{one_line(words)}", file=sys.stderr, flush=True)
 
 
 def _debug() -> bool:
