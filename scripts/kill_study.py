@@ -40,7 +40,9 @@ STUDY = f"""\
 # Cells that somebody ends
 name: ended
 base:
-  trainer: {{max_rounds: ROUNDS, checkpoint_every: {EVERY}, check_val_every_n_epoch: 25, accelerator: cpu}}
+  trainer:
+    {{max_rounds: ROUNDS, checkpoint_every: {EVERY}, check_val_every_n_epoch: 25, accelerator: cpu, devices: DEVICES,
+      cohorts: 2}}
   model: {{network: {{class_path: MLP, init_args: {{hidden: [4]}}}}, local_epochs: 1, batch_size: 16}}
   data: {{class_path: Digits, init_args: {{num_clients: 6, samples_per_client: 30}}}}
   dropout: {{class_path: Bernoulli, init_args: {{rate: 0.3}}}}
@@ -85,11 +87,13 @@ class Setting:
     Attributes:
         rounds: of a cell; also those of all cells between two kills, at most.
         columns: 1 or 2, of two cells each.
+        devices: processes of a cell.
         cold: whether every process loads the libraries.
     """
 
     rounds: int = 100
     columns: int = 2
+    devices: int = 1
     cold: bool = False
 
 
@@ -113,6 +117,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--each", type=int, default=6, metavar="N", help="of one study at most; default 6")
     parser.add_argument("--rounds", type=int, default=100, metavar="N", help="of each cell; default 100")
     parser.add_argument("--columns", type=int, default=2, choices=(1, 2), help="of two cells each; default 2")
+    parser.add_argument("--devices", type=int, default=1, choices=(1, 2), help="processes of a cell; default 1")
     parser.add_argument("--seed", type=int, default=0, help="of the moments; default 0")
     parser.add_argument("--cold", action="store_true", help="start new Pythons in the place of forks: slower")
     words = parser.parse_args(argv)
@@ -122,7 +127,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not words.cold:
         load_study()
     folder = Path(tempfile.mkdtemp(prefix="kill_study_"))
-    setting = Setting(words.rounds, words.columns, words.cold)
+    setting = Setting(words.rounds, words.columns, words.devices, words.cold)
     seconds = leave_alone(folder / "reference", setting)
     print(f"left alone: {seconds:.1f} s", flush=True)
     all_found: list[Found] = []
@@ -159,7 +164,8 @@ def load_study() -> None:
 def start(folder: Path, setting: Setting, *words: str) -> Run:
     """`dfl-study` in a folder."""
     folder.mkdir(exist_ok=True)
-    text = STUDY.replace("ROUNDS", str(setting.rounds)).replace("SECOND\n", f"{SECOND}\n" * (setting.columns > 1))
+    text = STUDY.replace("ROUNDS", str(setting.rounds)).replace("DEVICES", str(setting.devices))
+    text = text.replace("SECOND\n", f"{SECOND}\n" * (setting.columns > 1))
     (folder / "ended.yaml").write_text(text, encoding="utf-8")
     return Run([words[0], "ended.yaml", *words[1:]], folder, setting.cold, "study")
 

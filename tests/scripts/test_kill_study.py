@@ -39,6 +39,14 @@ def test_a_study_that_was_killed_has_the_table_of_one_that_was_not():
 
 
 @pytest.mark.slow
+def test_the_same_holds_for_cells_of_two_processes():
+    rows = run_script(
+        "--kills", "4", "--each", "2", "--rounds", "15", "--columns", "1", "--devices", "2", "--seed", "7"
+    )
+    assert sum(int(row[2]) for row in rows) == 4
+
+
+@pytest.mark.slow
 def test_forty_kills_of_studies_their_servers_and_cells_change_no_bit():
     rows = run_script("--kills", "40", "--seed", "1")
     assert {tuple(row[:2]) for row in rows} == {
