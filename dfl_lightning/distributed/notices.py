@@ -50,7 +50,12 @@ class Notices:
         self._store, self.rank, self.count = store, rank, count
 
     def tell(self, code: int, sentence: str) -> bool:
-        """Tell the others how this process ends; whether the notice could be left."""
+        """Tell the others how this process ends; whether the notice could be left.
+
+        Args:
+            code: its exit code.
+            sentence: what happened.
+        """
         return self._write("failed", json.dumps(Notice(code, sentence[:1000])))
 
     def told(self) -> Notice | None:
@@ -131,7 +136,13 @@ _all_stop = False
 
 
 def join(store: dist.Store, rank: int, count: int) -> None:
-    """From now on this process and the others can leave notices for each other; arguments as of `Notices`."""
+    """From now on this process and the others can leave notices for each other.
+
+    Args:
+        store: which all processes reach.
+        rank: this process.
+        count: number of processes.
+    """
     global _notices
     _notices = Notices(store, rank, count)
 

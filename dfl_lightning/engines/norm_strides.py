@@ -158,6 +158,13 @@ def _of_instances(grad: Tensor) -> Tensor:
 
 def _batch_norm(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
     def mended(input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        """Torch's function, with the gradients of its formula.
+
+        Args:
+            input: [N, C, ...].
+            *args: as torch's.
+            **kwargs: as torch's.
+        """
         out = function(usual_strides(input), *args, **kwargs)
         if out.requires_grad and _is_ambiguous(out):
             out.register_hook(usual_strides)
@@ -168,6 +175,13 @@ def _batch_norm(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
 def _instance_norm(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
     def mended(input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        """Torch's function, with the gradients of its formula.
+
+        Args:
+            input: [N, C, ...].
+            *args: as torch's.
+            **kwargs: as torch's.
+        """
         out = function(input, *args, **kwargs)
         _watch_instances(out)
         return out

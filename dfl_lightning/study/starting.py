@@ -97,7 +97,14 @@ class Starter:
     def start(
         self, words: Sequence[str], log: IO[bytes], environment: Mapping[str, str], lock: int | None = None
     ) -> Process:
-        """Start a cell; the arguments are those of `start_python`."""
+        """Start a cell.
+
+        Args:
+            words: of the command.
+            log: what it prints goes here.
+            environment: of the process.
+            lock: a descriptor that it inherits.
+        """
         server = self._server
         if server is not None and self._place == _place() and _same_for_imports(server.environment, environment):
             forked = server.start(words, log, environment, lock)
@@ -108,7 +115,14 @@ class Starter:
     def start_when_ready(
         self, words: Sequence[str], log: IO[bytes], environment: Mapping[str, str], lock: int | None = None
     ) -> Process:
-        """Start a cell, after the server has imported; the arguments are those of `start_python`."""
+        """Start a cell, after the server has imported.
+
+        Args:
+            words: of the command.
+            log: what it prints goes here.
+            environment: of the process.
+            lock: a descriptor that it inherits.
+        """
         while not self.is_ready(environment):
             time.sleep(PERIOD)
         return self.start(words, log, environment, lock)

@@ -98,14 +98,14 @@ FILES = {
     "trace.txt": "1 1 1\n",
 }
 
-SELECTIONS = "selections are: AFIND, DPFL, FedeRiCo, Gossip, IFCA, PANM, PENS"
+SELECTIONS = "selections are: AFIND, DPFL, FedFomo, FedeRiCo, Gossip, IFCA, PACFL, PANM, PENS"
 SHIPPED_TOPOLOGIES = f"(shipped: {', '.join(sorted(shipped('topologies')))})"
 
 # what is typed after a small AFIND+ run's words, and parts of the one sentence that answers
 REFUSED = {
     # names
     "--selection Gosip": f"selection: there is no 'Gosip'; did you mean 'Gossip'? ({SELECTIONS}; or your own by its import path)",
-    "--aggregation Gossip": "aggregation 'Gossip' is a selection; aggregations are: Boltzmann, FedeRiCoStep, FromTopology, Median, Metropolis, SampleWeighted, ScoreWeighted, TrimmedMean, Uniform",
+    "--aggregation Gossip": "aggregation 'Gossip' is a selection; aggregations are: Boltzmann, FedeRiCoStep, FirstOrder, FromTopology, MaskedAverage, Median, Metropolis, PushSum, SampleWeighted, ScoreWeighted, SimilarityWeighted, TrimmedMean, Uniform",
     "--selection Uniform": f"selection 'Uniform' is an aggregation; {SELECTIONS}",
     "--selection MLP": f"selection 'MLP' is a network; {SELECTIONS}",
     "--data MLP": "data 'MLP' is a network; data sets are: CIFAR10,",
@@ -113,7 +113,7 @@ REFUSED = {
     "--model.network MPL": "model.network: there is no 'MPL'; did you mean 'MLP'?",
     "--model.optimizer Sgd": "model.optimizer: there is no 'Sgd'; did you mean 'SGD'? (optimizers are: SGD, Adam, AdamW,",
     "--model.lr_scheduler StepLr": "model.lr_scheduler: there is no 'StepLr'; did you mean 'StepLR'?",
-    "--objective Plane": "objective: there is no 'Plane'; did you mean 'Plain'? (objectives are: FedProx, GradientTracking, LocalMomentum, Plain;",
+    "--objective Plane": "objective: there is no 'Plane'; did you mean 'Plain'? (objectives are: APFL, DisPFL, Ditto, FedPer, FedProx, FedRep, GradientTracking, LocalMomentum, PFedGraph, PerFedAvg, Plain;",
     "--objective Fedprox": "objective: there is no 'Fedprox'; did you mean 'FedProx'?",
     "--objective FedProx --objective.mu -1": "objective.mu=-1.0; the weight of the proximal term must be 0 or more",
     "--objective FedProx --objective.nu 1": "objective FedProx has no option 'nu' (its options: mu, personal_epochs)",
@@ -132,7 +132,7 @@ REFUSED = {
     "--model.network own_syntax.Net": "model.network 'own_syntax.Net': importing own_syntax failed with SyntaxError",
     "--model.network own_nets.Picky": "width 3 is not even",
     # options
-    "--selection.kk 3": "selection AFIND has no option 'kk'; did you mean 'k'? (its options: nu, k, rule, proxy, center, proxy_layer)",
+    "--selection.kk 3": "selection AFIND has no option 'kk'; did you mean 'k'? (its options: nu, k, rule, proxy, center, proxy_layer, proxy_noise, proxy_clip)",
     "--selection.nu abc": "selection.nu=abc: expected a number",
     "--selection.nu -1": "selection.nu=-1.0; the temperature must be above 0",
     "--selection.rule letter": "selection.rule=letter: expected one of 'ratio', 'literal'",

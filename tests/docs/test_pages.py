@@ -36,7 +36,10 @@ CONFIGS_OF = {  # whose options a page's switches are; the others' are any confi
     "docs/panm.md": ["panm_grad", "pens"],
     "docs/fl_fdms.md": ["fdms"],
     "docs/dpfl.md": ["dpfl"],
-    "docs/baselines.md": ["dsgd", "gradient_tracking", "pens", "federico", "fedavg_ft", "ifca"],
+    "docs/baselines.md": [
+        *("dsgd", "gradient_tracking", "pens", "federico", "federico_em", "fedavg_ft", "ifca", "knn_per"),
+        *("ditto", "apfl", "per_fedavg", "fedrep", "fedfomo", "pacfl", "pfedgraph", "dispfl", "push_sum"),
+    ],
 }
 DEPARTURES = ["docs/afind.md", "docs/panm.md", "docs/fl_fdms.md", "docs/dpfl.md", "docs/baselines.md"]
 OF_USERS = {
