@@ -73,8 +73,7 @@ class RoundProtocol:
         round = self._new_round()
         call_round_hook(trainer, "on_start", round, only=partial(self._begins, round.index))
         if round.index == 0:
-            with draws_by_name_only(round.index, self.federation.objective, "on_start"):
-                self.federation.objective.on_start(round)
+            self._call_objective("on_start", round)
         call_round_hook(trainer, "on_dropout", round)
         round.active[round.num_clients :] = True
         round.log("active", int(round.active[: round.num_clients].sum()))
@@ -128,18 +127,12 @@ class RoundProtocol:
             round.selected = round.selected.between(receivers=round.receivers)
             self._substitute(round)
             self._weigh(round)
-            objective = self.federation.objective
-            with (
-                draws_by_name_only(round.index, objective, "before_mixing"),
-                running(self.bank, objective, "before_mixing"),
-            ):
-                objective.before_mixing(round)
+            self._call_objective("before_mixing", round)
             call_round_hook(trainer, "on_mix", round)
             self._promise_finite(round.bank.next_rows()["models"])
         round.bank.end_mixing()
         call_round_hook(trainer, "on_mixed", round)
-        with draws_by_name_only(round.index, self.federation.objective, "after_mixing"):
-            self.federation.objective.after_mixing(round)
+        self._call_objective("after_mixing", round)
         call_round_hook(trainer, "on_round_end", round)
 
     def commit(self, round: Round) -> None:
@@ -162,6 +155,12 @@ class RoundProtocol:
         """Whether a callback has yet to start: in round 0, or in the first round of a fork that brings it in."""
         new = self._known is not None and bool(callback.state) and callback.state_key not in self._known
         return index == 0 or new
+
+    def _call_objective(self, hook: str, round: Round) -> None:
+        """Call a hook of the objective, which draws by name only and writes its own row sets."""
+        objective = self.federation.objective
+        with draws_by_name_only(round.index, objective, hook), running(self.bank, objective, hook):
+            getattr(objective, hook)(round)
 
     def _new_round(self) -> Round:
         federation, index = self.federation, self.bank.boundary.round

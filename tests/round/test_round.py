@@ -19,7 +19,7 @@ class FakeBank:
 
     layout = SimpleNamespace(shared_parameters=Columns([(0, 7)]))
     sends_something_else = False
-    boundary = SimpleNamespace(round=0)
+    boundary, hook = SimpleNamespace(round=0), None
 
     def written_in_place(self):
         return None
