@@ -380,7 +380,8 @@ class DFLModule(LightningModule):
         """The reported models of the present boundary on validation and test data, fine-tuned where asked.
 
         Clients predict as a `Prediction` policy says, if there is one. Where the loss of a model is not finite on a
-        client's data, its accuracy and metrics are NaN, and a warning names the client.
+        client's data, its accuracy and metrics are NaN, and a warning names the client (a prediction may well give a
+        class the probability 0).
 
         Returns:
             Arrays over clients, float64 [m]: `val_loss`, `val_acc`, `test_loss`, `test_acc` and the chosen metrics
@@ -390,11 +391,11 @@ class DFLModule(LightningModule):
         references = self.judged()
         splits = [split for split in ("val", "test") if int(data.sizes(split).sum())]
         if self.federation.policy(Prediction) is None:
-            found = {split: self.engine.evaluate(references, split) for split in splits}
+            found = {split: self._without_broken(self.engine.evaluate(references, split), split) for split in splits}
         else:
             found = predict(self.engine, *self._members(references), splits)[1]
         results: dict[str, Tensor] = {}
-        for split, scores in ((split, self._without_broken(scores, split)) for split, scores in found.items()):
+        for split, scores in found.items():
             results |= {f"{split}_loss": scores.losses}
             results |= {f"{split}_{name}": values for name, values in scores.metrics.items()}
         bank.abandon()

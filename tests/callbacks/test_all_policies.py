@@ -110,7 +110,7 @@ def test_it_does_not_see_ids(listed, place):
 )
 def test_it_changes_no_rows_but_by_verbs_that_write(listed, place, precision, few, engine):
     seen = properties.changes_no_rows_but_by_verbs_that_write(listed, place, precision, few, engine)
-    assert seen["evaluate"] >= 5
+    assert seen.get("evaluate", 0) + seen.get("outputs", 0) >= 5
     assert seen["on_compare"] >= 4
 
 

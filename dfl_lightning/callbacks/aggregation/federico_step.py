@@ -49,6 +49,11 @@ class FedeRiCoStep(ScoreWeighted):
                     f"aggregation FedeRiCoStep sends updates back to clients that are up, which {key} "
                     f"{type(policy).__name__} knows nothing of; use --{key} null, or --aggregation ScoreWeighted"
                 )
+        if len(federation.layout.shared_buffers):
+            raise UserError(
+                "aggregation FedeRiCoStep adds updates to models, of which running statistics would leave their range; "
+                "use a network without batch normalisation, or --aggregation ScoreWeighted"
+            )
         objective = federation.objective
         if objective.row_sets:
             raise UserError(

@@ -81,7 +81,7 @@ class IFCA(Selection):
             losses = federation.engine.evaluate(references, "train").losses
         if every:
             boundary = federation.bank.boundary
-            self._known = (boundary.round, boundary.rows["models"], losses)
+            self._known = (boundary.round, boundary.rows["models"], losses.view(len(owners), -1))
         return best_server(losses.view(len(owners), -1))
 
     @staticmethod
@@ -95,4 +95,4 @@ class IFCA(Selection):
         boundary, known = federation.bank.boundary, self._known
         if known is None or known[0] != boundary.round or known[1] is not boundary.rows["models"]:
             return None
-        return known[2]
+        return known[2].flatten()

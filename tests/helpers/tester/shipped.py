@@ -31,6 +31,7 @@ class Listed:
         all_up: of a dropout: one under which everybody is up.
         keeps_former: of an aggregation whose receivers may go on with their models from before the round.
         refuses: classes of policies of other families that it refuses before anything is trained.
+        trims: of an aggregation whose receivers keep a part only of what they train by themselves.
         mixes_itself: of an aggregation whose models are not the sums over its weights: a test of its own says what.
         of_columns: of an aggregation that works column by column: what numpy makes of the received rows.
         all_down: of a dropout: one under which everybody is down; None where it leaves somebody up whatever it is told.
@@ -47,6 +48,7 @@ class Listed:
     keeps_former: bool = False
     refuses: tuple[type[cb.Policy], ...] = ()
     mixes_itself: bool = False
+    trims: bool = False
     of_columns: Callable[[Any], Any] | None = None
 
     def along_with(self, other: "Listed") -> "Listed":
@@ -215,6 +217,7 @@ LISTED: dict[str, list[Listed]] = {
             settings={"objective": DisPFL(0.5)},
             refuses=(cb.Stale,),
             mixes_itself=True,
+            trims=True,
             draws={"dispfl mask": by_place},
         ),
         Listed("first order", cb.FirstOrder, keeps_former=True),

@@ -12,10 +12,13 @@ from dfl_lightning import protocol
 from dfl_lightning.utils.checksums import checksum
 from tester.rounds import Run
 
-READING = {"bank": ("compare", "squared_lengths"), "engine": ("evaluate", "gradients")}
+READING = {"bank": ("compare", "squared_lengths"), "engine": ("evaluate", "gradients", "outputs")}
 """Verbs that write nothing."""
 
-WRITING = {"bank": ("mix", "reduce", "next_of", "scratch", "change_sent"), "engine": ("rehearse",)}
+WRITING = {
+    "bank": ("mix", "mix_again", "combine", "reduce", "next_of", "scratch", "change_sent"),
+    "engine": ("rehearse",),
+}
 """Verbs that write the row set that they name."""
 
 
@@ -61,9 +64,9 @@ class RowWatch:
         owners = {"bank": self.run.bank, "engine": self.run.module.engine}
         hook = protocol.call_round_hook
 
-        def watched_hook(trainer: Any, name: str, *args: Any) -> None:
+        def watched_hook(trainer: Any, name: str, *args: Any, **options: Any) -> None:
             with self.still(name) if name != "on_engine_progress" else contextlib.nullcontext():
-                hook(trainer, name, *args)
+                hook(trainer, name, *args, **options)
 
         with contextlib.ExitStack() as stack:
             stack.enter_context(patch.object(protocol, "call_round_hook", watched_hook))
@@ -87,12 +90,12 @@ class RowWatch:
 
     def _writing(self, owner: Any, name: str) -> Any:
         verb = getattr(owner, name)
-        place = {"mix": 1, "reduce": 2, "rehearse": 2}.get(name, 0)  # of the row set among the arguments
+        place = {"mix": 1, "combine": 2, "reduce": 2, "rehearse": 2}.get(name, 0)  # of the row set among the arguments
 
         @functools.wraps(verb)
         def noted(*args: Any, **kwargs: Any) -> Any:
-            into = kwargs["into"] if "into" in kwargs else args[place]
-            self._written.add("sent" if name == "change_sent" else into)
+            always = {"change_sent": "sent", "mix_again": "models"}.get(name)
+            self._written.add(always or (kwargs["into"] if "into" in kwargs else args[place]))
             return verb(*args, **kwargs)
 
         return noted
