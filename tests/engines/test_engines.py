@@ -604,10 +604,10 @@ def test_personal_parameters_may_come_from_before_the_training(federation, naive
 def test_a_weighted_combination_is_the_averaged_module(federation, naive):
     f = federation("batchnorm", sets=["initial"])
     weights = torch.tensor([[0.5, 0.25, 0.25], [0.0, 0.9, 0.1]], dtype=torch.float64)
-    references = References((Term("models", weights), Term("initial", -weights / 10)), torch.tensor([2, 0]))
+    references = References((Term("models", 0.9 * weights), Term("initial", 0.1 * weights)), torch.tensor([2, 0]))
     found = f.engine.evaluate(references, "test")
     for r, i in enumerate((2, 0)):
-        sums = [f.bank.rows("models")[j] - 0.1 * f.bank.rows("initial")[j] for j in range(3)]
+        sums = [0.9 * f.bank.rows("models")[j] + 0.1 * f.bank.rows("initial")[j] for j in range(3)]
         row = sum(float(weights[r, j]) * sums[j] for j in range(3))
         row[-1] = 0  # num_batches_tracked is one's own
         x, y = naive.inputs(f.data, f.data.test[i], f.dtype)
