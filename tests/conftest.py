@@ -57,9 +57,14 @@ def pytest_configure(config):
     """Several workers share the cores: each computes with one thread, and so does what its tests start.
 
     What the environment says goes first. Tests that are about threads set their number: tests/helpers/threads.py.
+    Examples are the same each time and nothing is kept of them, in a folder that may be somebody else's.
     """
+    import hypothesis
+
     if hasattr(config, "workerinput"):
         os.environ.setdefault("OMP_NUM_THREADS", "1")
+    hypothesis.settings.register_profile("tests", deadline=None, derandomize=True, database=None)
+    hypothesis.settings.load_profile("tests")
 
 
 @pytest.hookimpl(wrapper=True)

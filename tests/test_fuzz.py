@@ -430,7 +430,7 @@ def forged(draw, content):
 def each(strategy, check, examples):
     """Check examples, the same ones each time."""
 
-    @settings(max_examples=examples, derandomize=True, deadline=None, database=None)
+    @settings(max_examples=examples)
     @given(strategy)
     def run(case):
         check(case)

@@ -34,7 +34,7 @@ def names(layout, columns):
 RANGES = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 60)), max_size=8)
 
 
-@settings(deadline=None, derandomize=True, database=None, max_examples=80)
+@settings(max_examples=80)
 @given(RANGES, st.integers(1, 20))
 def test_columns_are_a_set_in_sorted_disjoint_ranges(ranges, width):
     members = {c for a, b in ranges for c in range(a, b)}

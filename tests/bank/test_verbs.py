@@ -66,7 +66,7 @@ def naive_mix(terms, into, where, columns):
     return result
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(seeds, dtypes, st.integers(1, 7), st.integers(0, 7), st.booleans())
 def test_mixing_equals_the_sums_written_out(seed, dtype, m, k, second):
     rows, other = some_rows(m, 23, seed, dtype), some_rows(m + 2, 23, seed + 1, dtype)
@@ -156,7 +156,7 @@ def compare(rows, pairs=None, centre=False):
     return compare_row_pairs(lambda start, stop: rows[:, start:stop], len(rows), pairs, all_of(rows), centre)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(seeds, dtypes, st.integers(1, 8), st.sampled_from([0.0, 1.0, 1e4]), st.floats(1e-9, 1))
 def test_distances_and_cosines_are_exact_whatever_lies_in_the_rows(seed, dtype, m, offset, spread):
     draws = generator(seed)

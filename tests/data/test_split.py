@@ -45,7 +45,7 @@ def drawn(source, partition, num_clients, test_fraction=None, val_fraction=0.0, 
 BALANCED = source_of(np.arange(5000) % 10, np.arange(1000) % 10)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     num_clients=st.integers(1, 20),
     test_fraction=st.floats(0.01, 0.9),

@@ -10,7 +10,7 @@ from threads import threads
 from dfl_lightning.bank.references import References
 from dfl_lightning.engines.cohorts import plan_cohorts
 
-few = settings(deadline=None, derandomize=True, database=None, max_examples=60)
+few = settings(max_examples=60)
 steps = st.lists(st.integers(0, 400), min_size=1, max_size=300)
 
 

@@ -5,7 +5,7 @@ from xml.etree import ElementTree
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 pytest.importorskip("altair", reason="the extra `report` is not installed")
@@ -202,7 +202,6 @@ def test_labels_are_spread_in_order_and_no_further_than_they_must():
     assert spread_out([10.0, 50.0], 5.0, 0.0, 100.0) == [10.0, 50.0]
 
 
-@settings(deadline=None, derandomize=True, database=None)
 @example("aaaaaaaaa", {"", "a"}, 8)
 @given(st.text("ab", max_size=40), st.sets(st.text("ab", max_size=40), min_size=2, max_size=2), st.integers(8, 24))
 def test_two_short_names_fit_and_differ(beginning, ends, letters):

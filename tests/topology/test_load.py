@@ -643,9 +643,7 @@ EXAMPLES = {
     "edgelist": ["\n".join(nx.generate_edgelist(WEIGHTED)).encode()],
     "adjlist": ["\n".join(nx.generate_adjlist(WEIGHTED)).encode()],
 }
-patient = settings(
-    max_examples=60, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+patient = settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 @pytest.mark.parametrize("suffix", FORMATS)

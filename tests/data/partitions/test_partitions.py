@@ -83,7 +83,7 @@ def test_every_shipped_partition_is_among_those_tested_here():
 
 
 @pytest.mark.parametrize("partition", ALL, ids=names)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     num_clients=st.integers(2, 30),
     per_client=st.integers(35, 60),

@@ -108,7 +108,7 @@ CASES = {
     "loss": st.sampled_from(list(LOSSES)),
     "sizes": st.lists(st.integers(2, 10).filter(lambda size: size % 4 != 1), min_size=2, max_size=6).map(tuple),
 }
-RULES = {"deadline": None, "derandomize": True, "suppress_health_check": list(HealthCheck), "database": None}
+RULES = {"suppress_health_check": list(HealthCheck)}
 
 
 @pytest.mark.parametrize("kind", NETWORKS)

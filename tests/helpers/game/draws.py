@@ -8,7 +8,7 @@ from game.parts import AGGREGATIONS, DROPOUTS, SELECTIONS, SUBSTITUTIONS
 from game.play import ROUNDS, Case
 
 POISONS = (float("nan"), float("inf"), -float("inf"), 1e30, 3e38)
-RULES = {"deadline": None, "derandomize": True, "suppress_health_check": list(HealthCheck), "database": None}
+RULES = {"suppress_health_check": list(HealthCheck)}
 
 
 @st.composite
