@@ -15,6 +15,7 @@ from typing import Any, Literal, NamedTuple
 
 from dfl_lightning.checkpoints.history import CHANGED, FORKED
 from dfl_lightning.cli.keys import KEYS
+from dfl_lightning.cli.other_names import meant
 from dfl_lightning.cli.registry import (
     CLASSES,
     MANY,
@@ -213,7 +214,7 @@ class Settings:
             if key in (FORKED, CHANGED):
                 continue  # a note about a run, and no setting
             if key not in TOP_LEVEL:
-                hint = nearest(str(key), TOP_LEVEL)
+                hint = meant(str(key), "") or nearest(str(key), TOP_LEVEL)
                 raise UserError(f"{path}: unknown key '{key}'{hint} (keys: {', '.join(TOP_LEVEL)})")
             self._said[key] = self._merged(key, self._said.get(key), value)
         self._file, self._folder = "", Path()
@@ -302,7 +303,8 @@ class Settings:
         """Say something about an option of a section or a class, if it has that option."""
         if name not in options:
             its = "" if where in SECTIONS else f" (its options: {', '.join(options)})" if options else " (it has none)"
-            raise UserError(f"{self._file}{owner} has no option '{name}'{nearest(str(name), options)}{its}")
+            hint = nearest(str(name), options) or meant(f"{where}.{name}", "" if self._file else "--")
+            raise UserError(f"{self._file}{owner} has no option '{name}'{hint}{its}")
         if (value if self._file else value_of(value)) is None and not may_be_null(options[name]):
             raise UserError(f"{self._file}{where}.{name} is null; leave it out, or give it a value")
         held[name] = self._merged(f"{where}.{name}", held.get(name), value, options[name].default)
@@ -395,7 +397,8 @@ def no_such_option(option: str) -> UserError:
     known = [*TOP_LEVEL, "config", *CLASSES, *sections, *_FLAGS]
     if option in _FLAGS:
         return UserError(f"--{option} takes no value; write --{option}")
-    hint = nearest(option, known).replace("mean '", "mean '--")
+    same = [ours for ours in known if ours.rpartition(".")[2] == option.replace("-", "_")]  # without its section
+    hint = meant(option) or nearest(option, same or known).replace("mean '", "mean '--")
     return UserError(f"there is no option --{option}{hint}")
 
 
