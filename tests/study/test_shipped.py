@@ -61,7 +61,7 @@ def cells_of(name):
         ("panm_table5", 25, 25),
         ("panm_table6", 8, 8),
         ("dpfl_table1", 80, 80),
-        ("dpfl_table2", 6, 6),
+        ("dpfl_table2", 9, 6),
         ("dpfl_table3", 12, 12),
         ("dpfl_table4", 16, 16),
         ("dpfl_table5", 8, 8),

@@ -91,7 +91,9 @@ def _honest_and_falsified(method: Method) -> str:
             known = run.clients.get("test_acc")
             if known is None or not len(known) or len(falsified) != known.shape[1] or not falsified.any():
                 return ""
-            here = (falsified.astype(bool) == wanted) & ~np.isnan(last_of_clients(run, "test_loss"))
+            losses = last_of_clients(run, "test_loss")  # a client without test data has none
+            tested = ~np.isnan(losses if len(losses) else known[-1])
+            here = (falsified.astype(bool) == wanted) & tested
             means.append(float(known[-1][here].mean()))
         rows += f"<tr class='part'><th scope='row'>{words}</th><td>{_of(means)}</td>{'<td></td>' * 6}</tr>"
     return rows
