@@ -173,7 +173,8 @@ class FDMS(Substitution):
     # --- state --------------------------------------------------------------------------------------------------------
     def state_dict(self) -> dict[str, Any]:
         """What a server knows, and what receivers without one do."""
-        return {**super().state_dict(), "observed": None if self.observed is None else dict(vars(self.observed))}
+        observed = {} if self.observed is None else {"observed": dict(vars(self.observed))}
+        return {**super().state_dict(), **observed}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restore; of the matrices of all pairs at each receiver, which earlier versions kept, the observed ones."""

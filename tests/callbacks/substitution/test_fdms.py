@@ -502,6 +502,7 @@ def test_a_checkpoint_with_matrices_of_all_pairs_goes_on_as_lists(start, among_c
     at_a_server.load_state_dict(former)
     assert torch.equal(at_a_server.scores, earlier.R[0])
     assert at_a_server.observed is None
+    assert set(at_a_server.state_dict()) == set(former)
 
 
 def test_more_clients_than_matrices_had_room_for_keep_their_neighbours_pairs_only(start):
