@@ -135,11 +135,18 @@ def test_the_connection_is_there_before_and_after_a_run(on_ranks):
     assert on_ranks(2, looking) == [([True, False, False, True], 3)] * 2
 
 
+class OfTwo(ClientStrategy):
+    """The strategy of two connected processes, without Lightning's environment."""
+
+    world_size, root_device = 2, torch.device("cpu")
+
+    def set_world_ranks(self):
+        pass
+
+
 def deciding():
     """Decisions of the processes 0 and 1 of two."""
-    strategy = ClientStrategy(parallel_devices=[torch.device("cpu")] * 2)
-    strategy.set_world_ranks = lambda: None
-    ClientStrategy.world_size, ClientStrategy.root_device = 2, torch.device("cpu")
+    strategy = OfTwo(parallel_devices=[torch.device("cpu")] * 2)
     mine = dist.get_rank() == 1
     return [strategy.reduce_boolean_decision(mine, all=every) for every in (True, False)]
 
