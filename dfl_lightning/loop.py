@@ -169,6 +169,7 @@ class RoundLoop(_FitLoop):
                 self.round = protocol.begin()
                 super().advance()  # one batch -> training_step -> local_work
                 protocol.mix(self.round)
+                self._refuse_changed_boundary()
                 protocol.commit(self.round)
                 self.round = None
             if self.epoch_loop._should_check_val_epoch():  # evaluation only observes a committed boundary
@@ -212,7 +213,7 @@ class RoundLoop(_FitLoop):
                 raise self._stopped(asked)
 
     def _refuse_changed_boundary(self) -> None:
-        """Rows are written by the hooks of a round, and by nothing between two rounds.
+        """Refuse a boundary into whose rows other code than a round's hooks has written; those are checked one by one.
 
         Raises:
             UserError: one of Lightning's hooks has written into them.
@@ -222,7 +223,7 @@ class RoundLoop(_FitLoop):
         if name is not None:
             raise UserError(
                 f"after {bank.boundary.round} rounds: one of Lightning's hooks (on_train_epoch_start, "
-                f"on_validation_end, on_train_epoch_end, …) writes into the rows '{name}'; work on a copy, "
+                f"on_train_batch_end, on_validation_end, …) writes into the rows '{name}'; work on a copy, "
                 "bank.rows(name).clone(), or write rows in a policy's hook of the round"
             )
 

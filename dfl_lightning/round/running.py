@@ -35,15 +35,16 @@ def running(bank: Bank, who: object, hook: str, watches: bool = False, round: Ro
         round: that the hook gets, or None.
 
     Raises:
-        UserError: rows of the last boundary were written in place, or a monitor has changed something.
+        UserError: it wrote into rows of before the round, or a monitor has changed something.
     """
     former, bank.hook = bank.hook, RunningHook(bank.boundary.round, name_of(who), hook, watches)
+    written_before = bank.written_in_place()
     before = Unchanged(bank, round) if watches else None
     try:
         with nullcontext() if round is None or not watches else round.ledger.paused():
             yield
         name = bank.written_in_place()
-        if name is not None:
+        if name is not None and written_before is None:
             remedy = (
                 CHANGES_NOTHING
                 if watches

@@ -130,9 +130,11 @@ def test_the_same_at_the_end_of_a_round_where_there_is_no_record(refused):
     assert "writes into the rows 'models' of before the round in on_boundary; a monitor measures" in said
 
 
-@pytest.mark.parametrize("hook", ["on_train_epoch_end", "on_validation_end", "on_train_epoch_start"])
+@pytest.mark.parametrize(
+    "hook", ["on_train_epoch_start", "on_train_batch_start", "on_train_epoch_end", "on_validation_end"]
+)
 def test_rows_that_a_hook_of_lightnings_writes_end_the_run_before_they_are_saved(refused, hook):
-    def writes(trainer, module):
+    def writes(trainer, module, *batch):
         if module.bank.boundary.round == (2 if hook.endswith("start") else 3):
             module.bank.rows("models")[:] = 0
 

@@ -71,7 +71,6 @@ class Run:
     def go(self, rounds=1):
         protocol = RoundProtocol(self.trainer)
         for _ in range(rounds):
-            self.bank._written = self.bank._versions()  # a test may have written rows since the last round
             round = protocol.begin()
             protocol.train(round)
             self.witness.before = self.witness.trained = None
