@@ -59,22 +59,26 @@ class Round:
         receivers: who mixes this round, bool [n]: the active clients, or the servers.
         jobs: where each active client's local training starts; default its own model, or its server's.
         candidates: whom a node looks at, within `available`.
-        phases: of each client's local training.
+        phases: the parts of each client's local training.
         hyperparameters: the learning rate of each of the optimizer's groups, and what a schedule changed besides.
         losses: mean local training loss, float64 [m], NaN for who did not train.
         diverged: clients whose training ended in NaN or infinity, bool [m].
-        similarity: of each candidate to its receiver, float64 [len(candidates)], NaN = unknown.
+        similarity: how similar each candidate is to its receiver, float64 [len(candidates)], NaN = unknown.
         scores: what neighbours are chosen by, float64 [len(candidates)], NaN = unknown; 1 is an average neighbour.
         own_scores: each node's score of itself, float64 [n], where a selection has one.
-        threshold: in units of scores, float64 [n], or None.
+        threshold: what score is enough for each node, float64 [n], or None.
         selected: whom a node would mix if all were up.
         stand_in: the row that is mixed for each selected sender, long [len(selected)]: its own, a friend's, one of
             `substitutes` (from n on), or -1: the mean of the active ones that the receiver selected.
+        substitutes: row sets of a substitution, whose rows may be mixed besides the nodes' own.
         likeness: how alike a substitution finds clients, for those links that it has compared.
         voters: the rows that each receiver may mix; its own is there, whether it has a vote or not.
         votes: how often each of `voters` counts, float64 [len(voters)].
-        weights: of `voters` in receivers' new models, float64 [len(voters)].
+        weights: how much each of `voters` is of its receiver's new model, float64 [len(voters)].
         metrics: numbers for this round's row of `metrics.csv`.
+
+    Attributes:
+        ledger: who has fetched what in this round.
     """
 
     index: int

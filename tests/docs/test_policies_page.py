@@ -176,3 +176,27 @@ def test_the_prediction_counts_classes(small_run, engine):
             found = network(x).softmax(1) * (torch.bincount(data.labels[data.train[client]], minlength=10) + 0.5)
         losses = -(found / found.sum(1, keepdim=True))[torch.arange(len(y)), y].log()
         assert run.trainer.run.clients["test_loss"][-1][client] == pytest.approx(losses.mean().item(), rel=1e-9)
+
+
+def test_the_list_of_everything_on_a_round_is_todays(load):
+    """Where it is not: python scripts/list_round.py."""
+    script = load("list_round")
+    assert script.PAGE.read_text(encoding="utf-8") == PAGE == script.with_list(PAGE)
+    public = {name for name in {*dir(Round), *(f.name for f in dataclasses.fields(Round))} if not name.startswith("_")}
+    names = [re.match(r"`(\w+)", name)[1] for name in (*script.fields(), *script.values(), *script.verbs())]
+    assert sorted(names) == sorted(public)
+    for text in (*script.fields().values(), *script.values().values(), *script.verbs().values()):
+        assert len(text) > 8
+
+
+def test_the_list_changes_with_the_class(load, monkeypatch):
+    def shuffle(self, links, *, times=1):
+        """Something | new.
+
+        More of it.
+        """
+
+    script = load("list_round")
+    monkeypatch.setattr(Round, "shuffle", shuffle, raising=False)
+    assert r"| `shuffle(links, *, times=1)` | Something \| new |" in script.with_list(PAGE)
+    assert script.with_list(PAGE) != PAGE
