@@ -60,7 +60,8 @@ class DFLModule(LightningModule):
         local_epochs: passes of a client over its training data in a round.
         local_steps: batches of a client in a round, instead of `local_epochs`: the same number for all clients,
             whatever their numbers of samples. Each round begins a new epoch.
-        batch_size: samples in a local batch.
+        batch_size: samples in a local batch; `full`: all of a client's, in one batch. A number above the largest
+            client's samples means the same, and costs no more.
         optimizer: of `torch.optim`, or your own; acts on each client separately, new in every round and phase;
             default SGD with `lr=0.05` and `momentum=0.9`.
         lr_scheduler: of `torch.optim.lr_scheduler`; one step in each round. It may write any option of the optimizer's
@@ -92,7 +93,7 @@ class DFLModule(LightningModule):
         self,
         network: Network | nn.Module,
         local_epochs: int = 5,
-        batch_size: int = 32,
+        batch_size: int | Literal["full"] = 32,
         optimizer: OptimizerCallable = DEFAULT_OPTIMIZER,
         lr_scheduler: LRSchedulerCallable | None = None,
         shared: list[str] | None = None,
@@ -111,7 +112,7 @@ class DFLModule(LightningModule):
             ("finetune_epochs", finetune_epochs, 0),
             ("local_steps", local_steps, 1),
         ):
-            if value is not None and value < least:
+            if value is not None and value != "full" and value < least:
                 raise UserError(f"model.{name}={value}; it must be {least} or more")
         self.automatic_optimization = False  # the engine trains; Lightning sees one batch a round
         self._network = [network]  # in a list: Lightning must not count or move one client's scratch network
@@ -229,7 +230,7 @@ class DFLModule(LightningModule):
             objective=self.objective,
             local=LocalTraining(
                 duration=self.duration,
-                batch_size=self.batch_size,
+                batch_size=self._batch_size_for(data),
                 optimizer=self.client_optimizer,
                 scheduled=self.scheduled,
                 clipped=trainer.clip_norm is not None or trainer.clip_value is not None,
@@ -237,6 +238,11 @@ class DFLModule(LightningModule):
             policies=policies,
             remarks=trainer.remarks,
         )
+
+    def _batch_size_for(self, data: ClientData) -> int:
+        """Samples in a batch, at most those of the largest client: an engine makes room for as many."""
+        largest = max(1, int(data.sizes("train").max()))
+        return largest if self.batch_size == "full" else min(self.batch_size, largest)
 
     def _make_rows(self) -> None:
         """The engine; the bank, with a row for each node of this process and the sets that policies asked for.
@@ -311,7 +317,7 @@ class DFLModule(LightningModule):
             loss=self.loss,
             metrics=self.metrics,
             objective=self.objective,
-            batch_size=self.batch_size,
+            batch_size=self.federation.local.batch_size,
             seed=self.seed,
             dtype=self._dtype_of_rows(),
             clip_norm=trainer.clip_norm,

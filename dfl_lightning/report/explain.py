@@ -53,8 +53,8 @@ def _local_work(module: RunModule, sizes: list[int]) -> str:
         length = str(Duration(sum(duration.epochs for duration in durations)))
     steps = samples = 0
     for size_, duration in itertools.product(sizes, durations):
-        steps += duration.batches(-(-size_ // module.batch_size))
-        samples += duration.samples(size_, module.batch_size)
+        steps += duration.batches(-(-size_ // module.federation.local.batch_size))
+        samples += duration.samples(size_, module.federation.local.batch_size)
     return f"{length}, {steps:,} optimizer steps, {samples:,} samples over all clients"
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from dfl_lightning.bank.bank import Bank
 from dfl_lightning.engines.engine import Engine
@@ -25,7 +25,7 @@ class RunModule(Protocol):
     phases: tuple[Phase, ...]
     local_epochs: int
     local_steps: int | None
-    batch_size: int
+    batch_size: int | Literal["full"]
     on_divergence: Any
     history: dict[str, Any]
 

@@ -288,6 +288,8 @@ REFUSED = {
     "--data FromDataset --data.dataset nowhere_at_all.It": "data.dataset 'nowhere_at_all.It': no module named 'nowhere_at_all'; run from",
     "--data FromDataset --data.dataset torchvision.datasets.FakeDat": "has no 'FakeDat'; did you mean 'FakeData'?",
     "--data FromDataset --data.dataset torch.nn.Linear": "data.dataset=torch.nn.Linear: expected a subclass of Dataset",
+    "--model.batch_size many": "model.batch_size=many: expected a whole number or one of 'full'",
+    "--model.batch_size 0": "model.batch_size=0; it must be 1 or more",
     "--trainer.devices x": "trainer.devices: it is a number of processes, 1 or more",
     "--trainer.devices 0": "trainer.devices: it is a number of processes, 1 or more",
     "--trainer.num_nodes 0": "trainer.num_nodes=0; it is a number of machines, 1 or more",

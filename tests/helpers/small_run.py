@@ -39,8 +39,13 @@ class SmallRun:
                 **dict(module),
             },
         )
-        sizes = {"num_clients": 6, "samples_per_client": 40, "val_fraction": 0.2}
-        self.data = Digits(partition=RotatedClusters([0, 90]), **{**sizes, **dict(data)})
+        clients = {
+            "partition": RotatedClusters([0, 90]),
+            "num_clients": 6,
+            "samples_per_client": 40,
+            "val_fraction": 0.2,
+        }
+        self.data = Digits(**{**clients, **dict(data)})
 
     def fit(self, checkpoint=None, **options):
         self.trainer.fit(self.module, datamodule=self.data, ckpt_path=checkpoint, **options)

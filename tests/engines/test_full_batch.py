@@ -1,0 +1,96 @@
+"""Batches of all data of a client: by the word, and by a number above the clients' samples."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+from torch.func import functional_call
+
+from dfl_lightning import callbacks
+from dfl_lightning.cli import command as cli
+from dfl_lightning.data.partitions import Dirichlet
+from dfl_lightning.models import MLP
+from dfl_lightning.utils.errors import UserError
+
+UNEQUAL = {"partition": Dirichlet(alpha=0.5, flavour="per_class"), "num_clients": 12, "samples_per_client": None}
+ALONE = [callbacks.Gossip(k=0), callbacks.Uniform()]
+
+
+def run_of(small_run, engine, batch_size, rounds=2, **options):
+    module = {
+        "network": MLP(hidden=[8]),
+        "batch_size": batch_size,
+        "local_epochs": 3,
+        "optimizer": lambda parameters: torch.optim.SGD(parameters, lr=0.1),
+        "lr_scheduler": None,
+    }
+    options = {"engine": engine, "policies": ALONE, "precision": "64-true", **options}
+    return small_run(rounds, module=module, data=UNEQUAL, **options)
+
+
+@pytest.mark.parametrize("engine", ["loop", "stacked"])
+@pytest.mark.parametrize("batch_size", ["full", 1_000_000])
+def test_it_is_gradient_descent_on_all_data_of_a_client(small_run, engine, batch_size):
+    run = run_of(small_run, engine, batch_size).fit()
+    data, network = run.module.data, copy.deepcopy(run.module.network).double()
+    sizes = data.sizes("train").tolist()
+    assert len(set(sizes)) > 2
+    start = {name: value.detach().double() for name, value in run.module.network.named_parameters()}
+    for client, row in enumerate(run.rows):
+        x, y = data.batch(data.train[client], dtype=torch.float64)
+        model = {name: value.clone().requires_grad_() for name, value in start.items()}
+        for _ in range(2 * 3):
+            loss = nn.functional.cross_entropy(functional_call(network, model, x), y)
+            steps = torch.autograd.grad(loss, model.values())
+            model = {
+                name: (value - 0.1 * step).detach().requires_grad_()
+                for (name, value), step in zip(model.items(), steps, strict=True)
+            }
+        found = dict(zip(model, row.split([value.numel() for value in model.values()]), strict=True))
+        for name, value in model.items():
+            torch.testing.assert_close(found[name].view_as(value), value.detach(), rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("engine", ["loop", "stacked"])
+def test_an_engine_makes_room_for_no_more_than_the_largest_client_has(small_run, engine):
+    rows = []
+    for batch_size in ("full", 1_000_000, None):
+        run = run_of(small_run, engine, batch_size or largest)
+        run.fit()
+        largest = int(run.module.data.sizes("train").max())
+        assert run.module.engine.config.batch_size == run.module.federation.local.batch_size == largest
+        rows.append(run.rows)
+    assert torch.equal(rows[0], rows[1])
+    assert torch.equal(rows[0], rows[2])
+
+
+def test_a_batch_within_the_clients_data_stays_as_it_is(small_run):
+    run = run_of(small_run, "stacked", 7).fit()
+    assert run.module.engine.config.batch_size == 7
+    assert run.module.batch_size == 7
+
+
+def test_a_run_of_full_batches_is_resumed_bit_for_bit(small_run, tmp_path):
+    whole = run_of(small_run, "stacked", "full", 3, root=tmp_path / "whole").fit()
+    run_of(small_run, "stacked", "full", 2, root=tmp_path / "first").fit()
+    [last] = (tmp_path / "first").rglob("last.ckpt")
+    rest = run_of(small_run, "stacked", "full", 3, root=tmp_path / "first").fit(checkpoint=str(last))
+    assert torch.equal(whole.rows, rest.rows)
+
+
+def test_a_printed_config_has_the_word_and_a_run_from_it_says_how_many_steps_that_is(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    few = ["--data.num_clients", "8", "--data.samples_per_client", "20", "--model.local_epochs", "3"]
+    assert cli.run("fit", ["--config", "afind", *few, "--model.batch_size", "full", "--print_config"]) == 0
+    printed = capsys.readouterr().out
+    assert "\n  batch_size: full\n" in printed
+    (tmp_path / "mine.yaml").write_text(printed)
+    assert cli.run("fit", ["--config", "mine.yaml", "--explain"]) == 0
+    assert "3 epochs, 24 optimizer steps, 360 samples over all clients" in capsys.readouterr().out  # 15 train, 5 test
+
+
+@pytest.mark.parametrize(("batch_size", "said"), [(0, r"batch_size=0; it must be 1 or more"), (-3, r"1 or more")])
+def test_fewer_than_one_sample_is_refused(small_run, batch_size, said):
+    with pytest.raises(UserError, match=said):
+        run_of(small_run, "stacked", batch_size)
