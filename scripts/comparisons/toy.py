@@ -31,14 +31,25 @@ METHODS = {
     "DPFL": "dpfl --trainer.max_rounds 29",  # 10 epochs and 28 rounds of 5 are the 150 of the others
     "PENS": "pens --selection.k 5 --selection.sampled 10 --selection.top 5",
     "FedeRiCo": "federico",
+    "FedeRiCo, EM": "federico_em",
+    "FedFomo": "fedfomo",
+    "pFedGraph": "pfedgraph",
+    "PACFL": "pacfl",
+    "Dis-PFL": "dispfl",
     "IFCA, 2 servers": 'ifca --topology {"generator":"server","args":{"servers":2}}',
     "Local": "gossip --selection.k 0",
     "Gossip(5)": "gossip",
     "D-SGD": f"dsgd {FIVE_PEERS}",
     "Gradient tracking": f"gradient_tracking {FIVE_PEERS}",
+    "Push-sum": "push_sum --selection.k 5",
     "FedAvg": "fedavg",
     "FedAvg-FT": "fedavg_ft --model.finetune_epochs 2",
     "FedProx": "fedavg --objective FedProx",
+    "Ditto": "ditto",
+    "APFL": "apfl",
+    "Per-FedAvg": "per_fedavg",
+    "FedRep": "fedrep --model.local_epochs 3 --objective.head_epochs 2",  # 5 in all
+    "kNN-Per": "knn_per",
 }
 """A row's config and its options. FL-FDMS has none: while nobody drops out, nobody stands in, and it is FedAvg."""
 

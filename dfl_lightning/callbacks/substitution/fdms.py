@@ -77,7 +77,7 @@ class FDMS(Substitution):
         self.scores: Tensor | None = None  # R, float64 [m, m]; at a server
         self.counts: Tensor | None = None  # N, rounds observed together, long [m, m]; at a server
         self.candidates: Tensor | None = None  # C, bool [m, m]; at a server
-        self.observed: PairScores | None = None  # R and N of all receivers; without a server
+        self.observed = PairScores.empty(0)  # R and N of all receivers; without a server
 
     def start(self, federation: Federation) -> None:
         """Theta_t counts the rounds of the run; candidates are a server's; what is kept of pairs must fit."""
@@ -129,7 +129,7 @@ class FDMS(Substitution):
                 round.likeness = LinkMemory(observed, self.scores[clients, others])
             return
         heard = _heard(round)
-        known = PairScores.empty(m) if self.observed is None else self.observed
+        known = self.observed if self.observed.nodes else PairScores.empty(m)
         round.stand_in[missing] = known.friends(heard, receivers[missing], senders[missing])
         self._overhear(round, heard, known)
 
@@ -173,14 +173,14 @@ class FDMS(Substitution):
     # --- state --------------------------------------------------------------------------------------------------------
     def state_dict(self) -> dict[str, Any]:
         """What a server knows, and what receivers without one do."""
-        observed = {} if self.observed is None else {"observed": dict(vars(self.observed))}
+        observed = {"observed": dict(vars(self.observed))} if self.observed.nodes else {}
         return {**super().state_dict(), **observed}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restore; of the matrices of all pairs at each receiver, which earlier versions kept, the observed ones."""
         super().load_state_dict(state_dict)
         observed = state_dict.get("observed")
-        self.observed = None if observed is None else PairScores(**observed)
+        self.observed = PairScores.empty(0) if observed is None else PairScores(**observed)
         if self.scores is not None and self.scores.ndim == 3:
             assert self.counts is not None
             self.observed = PairScores.from_matrices(self.scores, self.counts)

@@ -501,7 +501,7 @@ def test_a_checkpoint_with_matrices_of_all_pairs_goes_on_as_lists(start, among_c
     former = {"scores": earlier.R[0], "counts": earlier.N[0], "candidates": ~torch.eye(m, dtype=torch.bool)}
     at_a_server.load_state_dict(former)
     assert torch.equal(at_a_server.scores, earlier.R[0])
-    assert at_a_server.observed is None
+    assert not len(at_a_server.observed)
     assert set(at_a_server.state_dict()) == set(former)
 
 

@@ -160,10 +160,10 @@ def test_weighted_references_are_put_together_for_each_job(federation, naive, wi
     weights = torch.rand(9, CLIENTS, generator=generator, dtype=torch.float64)
     weights /= weights.sum(1, keepdim=True)
     owners = torch.randint(0, CLIENTS, (9,), generator=generator)
-    terms = (Term("models", weights), Term("initial", 0.1 * weights.flip(0)))
+    terms = (Term("models", 0.9 * weights), Term("initial", 0.1 * weights.flip(0)))
     found = f.engine.evaluate(References(terms, owners), "test")
     for job, owner in enumerate(owners.tolist()):
-        row = weights[job] @ f.bank.rows("models") + 0.1 * weights[8 - job] @ f.bank.rows("initial")
+        row = 0.9 * weights[job] @ f.bank.rows("models") + 0.1 * weights[8 - job] @ f.bank.rows("initial")
         loss, accuracy, *_ = plain(naive, f, row, f.data.test[owner])
         assert float(found.losses[job]) == pytest.approx(loss, rel=1e-9)
         assert float(found.metrics["acc"][job]) == pytest.approx(accuracy)
