@@ -30,40 +30,41 @@ class APFL(Objective):
     Args:
         alpha: weight of the local model, from 0 (the exchanged model alone) to 1 (training alone); where it is adapted,
             what it begins as.
-        adapt: when alpha moves: `step`, on every batch; `round`, once at the end of the round's local work, by the last
-            batch; `never`.
+        adapt: when alpha moves: `round`, on the first batch of the round, where w is the model that was exchanged;
+            `step`, on every batch, where w has fitted the client too, so that alpha may fall to 0 and stay there;
+            `never`.
     """
 
     stackable = recordable = True
     row_sets = {"local": "models", "mixture": "models"}
     reports = "mixture"
 
-    def __init__(self, alpha: float = 0.5, adapt: Literal["never", "step", "round"] = "step") -> None:
+    def __init__(self, alpha: float = 0.5, adapt: Literal["never", "step", "round"] = "round") -> None:
         if not 0 <= alpha <= 1:
             raise UserError(f"objective.alpha={alpha}; the weight of the local model must be between 0 and 1")
         if adapt not in ("never", "step", "round"):
             raise UserError(f"objective.adapt={adapt}; it is never, step or round")
         self.alpha, self.adapt = alpha, adapt
-        self.numbers = {"alpha": alpha, **({"slope": 0.0} if adapt == "round" else {})}
+        self.numbers = {"alpha": alpha, **({"may_move": 1.0} if adapt == "round" else {})}
 
     def step(self, ctx: JobContext) -> None:
-        """One batch for both models, and for alpha where it moves on every batch."""
+        """One batch for both models, and for alpha where it moves."""
         batch, w, v, alpha = ctx.next_batch(), ctx.model(), ctx.model("local"), ctx.number("alpha").clone()
         mixture = [own + rest for own, rest in zip(times(alpha, v.params), times(1 - alpha, w.params), strict=True)]
         of_mixture, of_w = v.grad(batch, at=mixture), w.grad(batch)
         if self.adapt != "never":
             slope = ctx.inner([own - rest for own, rest in zip(v.params, w.params, strict=True)], of_mixture)
-            if self.adapt == "step":
-                ctx.set_number("alpha", (alpha - ctx.lr * slope).clamp(0, 1))
-            else:
-                ctx.set_number("slope", slope)
+            if self.adapt == "round":
+                slope = ctx.number("may_move") * slope
+                ctx.set_number("may_move", torch.zeros_like(alpha))
+            ctx.set_number("alpha", (alpha - ctx.lr * slope).clamp(0, 1))
         w.update(of_w)
         v.update(times(alpha, of_mixture))
 
     def finish(self, ctx: JobContext) -> None:
-        """Move alpha where it moves once a round."""
+        """Where alpha moves once a round, it may move again in the next one."""
         if self.adapt == "round":
-            ctx.set_number("alpha", (ctx.number("alpha") - ctx.lr * ctx.number("slope")).clamp(0, 1))
+            ctx.set_number("may_move", torch.ones_like(ctx.number("alpha")))
 
     def after_mixing(self, round: Round) -> None:
         """The mixtures by which clients are evaluated."""
