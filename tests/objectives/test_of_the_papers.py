@@ -113,7 +113,7 @@ def apfl(c, adapt):
         ((v - w) * g).sum() for v, w, g in zip(c.v.parameters(), c.w.parameters(), of_mixture, strict=True)
     ).detach()
     before = c.alpha
-    if adapt == "step" or adapt == "round" and not c.moved:
+    if adapt == "step" or (adapt == "round" and not c.moved):
         c.alpha = (c.alpha - RATE * slope).clamp(0, 1)
     c.moved = True
     step(c.w, of_w)
