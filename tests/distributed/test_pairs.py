@@ -167,6 +167,12 @@ def play_my_part(number, processes):
         return module.bank.ranks.own, module.bank.boundary.rows["models"]
 
 
+def put_together(on_ranks, number):
+    """The same in two processes."""
+    owned, rows = (torch.cat(parts) for parts in zip(*on_ranks(2, play_my_part, number, 2), strict=True))
+    return rows[owned.argsort()]
+
+
 def apart(a, b):
     """The largest difference, relative to the largest entry; both NaN is no difference."""
     assert torch.equal(a.isfinite(), b.isfinite())
@@ -187,15 +193,7 @@ def judge(numbers, on_ranks=None):
     for number in numbers:
         others = {"stacked": partial(play, number, "stacked"), "recorded": partial(play, number, "stacked", True)}
         if on_ranks is not None:
-
-            def in_two():
-                whole = None
-                for own, rows in on_ranks(2, play_my_part, number, 2):
-                    whole = torch.zeros(len(rows) and 64, rows.shape[1], dtype=rows.dtype) if whole is None else whole
-                    whole[own] = rows
-                return whole[: len(play(number, "loop"))]
-
-            others = {"two processes": in_two}
+            others = {"two processes": partial(put_together, on_ranks, number)}
         try:
             found, control = compare(number, others)
         except UserError as refused:
