@@ -13,6 +13,8 @@ from dfl_lightning.report.reading import Run
 
 MOST_POINTS = 200
 """Points of a curve: more cannot be seen."""
+ROUNDING = 1e-12
+"""By how much of themselves two equal numbers may differ."""
 
 
 @dataclass(frozen=True)
@@ -62,13 +64,18 @@ def spread(values: list[float]) -> Spread:
 def difference(pairs: list[tuple[float, float]]) -> Difference | None:
     """Of the first less the second of each pair; None without pairs.
 
+    Two means of the same accuracies may differ by rounding, which is no difference.
+
     Examples:
         >>> difference([(3.0, 1.0), (4.0, 2.0)])
         Difference(mean=2.0, low=2.0, high=2.0, count=2)
+        >>> difference([(0.1 + 0.2, 0.3), (0.7 + 0.1, 0.8)]).is_clear
+        False
     """
     from scipy.special import stdtrit  # the quantile of scipy.stats.t, whose import takes a second
 
-    deltas = np.array([a - b for a, b in pairs if math.isfinite(a) and math.isfinite(b)])
+    known = [(a, b) for a, b in pairs if math.isfinite(a) and math.isfinite(b)]
+    deltas = np.array([0.0 if math.isclose(a, b, rel_tol=ROUNDING) else a - b for a, b in known])
     if not len(deltas):
         return None
     mean, n = float(deltas.mean()), len(deltas)
