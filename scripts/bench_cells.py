@@ -109,7 +109,7 @@ def run(cells: Sequence[Cell], jobs: int, way: str) -> Taken:
         while not starter.is_ready(environment_of_a_cell(max(1, cores() // jobs))):
             time.sleep(0.01)
         server = sum(map(_spent_by, _children()))
-        run_cells(cells[1:], jobs, Progress(cells[1:], jobs, ""), stops, starter)
+        run_cells(cells[1:], jobs, Progress(cells[1:], jobs, None), stops, starter)
         wall = time.perf_counter() - begun
         first = until_the_first_round(CellProcess(cells[0], max(1, cores() // jobs), start=starter.start))
     taken = Taken(wall, _spent_by_children() - spent, server, first)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from dfl_lightning.checkpoints.names import FOLDER, LAST
+from dfl_lightning.study.measure import Measure
 from dfl_lightning.study.plan import Cell
 from dfl_lightning.utils.errors import one_line
 from dfl_lightning.utils.files import write_atomically
@@ -70,15 +71,14 @@ class CellState:
         seconds = self.summary.get("seconds", {}).get("rounds") if self.is_done else None
         return None if seconds is None else float(seconds)
 
-    def accuracy(self, name: str) -> float | None:
-        """One of its accuracies, 0 to 1; None where it is not done or has none."""
-        value = self.summary.get("test_accuracy", {}).get(name) if self.is_done else None
-        return None if value is None else float(value)
+    def number(self, measure: Measure) -> float | None:
+        """What a table compares, in its unit; None where the cell is not done or has none."""
+        return measure.of(self.summary, self.run) if self.is_done else None
 
-    def is_broken(self, name: str) -> bool:
+    def is_broken(self, measure: Measure) -> bool:
         """Whether one of its accuracies is NaN, because a client's loss was not finite."""
         broken = self.summary.get("test_accuracy", {}).get("not_finite") if self.is_done else None
-        return bool(broken) and self.accuracy(name) is None
+        return bool(broken) and self.number(measure) is None
 
 
 def state_of(cell: Cell) -> CellState:

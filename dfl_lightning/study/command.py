@@ -16,10 +16,11 @@ from dfl_lightning.cli.outcome import OneSentenceParser, end, say
 from dfl_lightning.study.cell_state import state_of
 from dfl_lightning.study.cells_file import write_cells
 from dfl_lightning.study.disk import give_back
+from dfl_lightning.study.measure import ACCURACIES, Measure, accuracy
 from dfl_lightning.study.plan import Cell, Plan, add_seeds, contradictions, make_plan
 from dfl_lightning.study.slurm_words import PREFIX, split_options
 from dfl_lightning.study.starting import Starter
-from dfl_lightning.study.study_file import ACCURACIES, KIND, Study, check_accuracy, read_study_file
+from dfl_lightning.study.study_file import KIND, Study, read_study_file
 from dfl_lightning.study.tuning import TRIALS, caption, chosen_values, tuned_file
 from dfl_lightning.study.words import counted
 from dfl_lightning.utils.errors import UserError
@@ -159,7 +160,7 @@ def _run(words: argparse.Namespace, starter: Starter) -> int:
         _submit(words, plan, todo, cluster)
         return 0
     cells = plan.distinct()
-    progress = Progress(cells, jobs, study.accuracy)
+    progress = Progress(cells, jobs, study.measure)
     print(f"{study.name}: {progress.counts()}", flush=True)
     with Stops() as stops:
         try:
@@ -219,7 +220,7 @@ def _tune(words: argparse.Namespace, study: Study, folder: Path, starter: Starte
     with Stops() as stops:
 
         def work(cells: Sequence[Cell]) -> bool:
-            progress = Progress(cells, jobs, "")  # without an accuracy: it would be that of the test data
+            progress = Progress(cells, jobs, None)  # without an accuracy: it would be that of the test data
             try:
                 run_cells(cells, jobs, progress, stops, starter)
             finally:
@@ -287,10 +288,9 @@ def status(words: argparse.Namespace) -> int:
 
 def table(words: argparse.Namespace) -> int:
     """The table in one of the formats."""
-    if words.accuracy is not None:
-        check_accuracy(words.accuracy, "--accuracy")
+    measure = None if words.accuracy is None else accuracy(words.accuracy, "--accuracy")
     _, plan = _plan(words)
-    _print_table(plan, words.accuracy, words.format, words.out)
+    _print_table(plan, measure, words.format, words.out)
     return 0
 
 
@@ -374,11 +374,11 @@ def _make_trials_folder(folder: Path) -> None:
         ) from error
 
 
-def _print_table(plan: Plan, accuracy: str | None, format: str = "markdown", out: str | None = None) -> None:
+def _print_table(plan: Plan, measure: Measure | None, format: str = "markdown", out: str | None = None) -> None:
     from dfl_lightning.study import formats
     from dfl_lightning.study.table import make_table
 
-    made = make_table(plan, accuracy)
+    made = make_table(plan, measure)
     if format == "png":
         from dfl_lightning.study.picture import draw
 

@@ -14,24 +14,27 @@ class Comparable:
     """Rows of a column that all have the same seeds.
 
     Attributes:
-        means: of each row over these seeds, in percent.
+        means: of each row over these seeds.
         seeds: that all these rows have.
         others: rows that have numbers, but not all these seeds; none of them can be the best.
         same_seeds: whether all rows have these seeds and no others.
+        lower_is_better: the best row has the lowest mean.
     """
 
     means: dict[str, float]
     seeds: list[int]
     others: list[str]
     same_seeds: bool
+    lower_is_better: bool = False
 
     @property
     def best(self) -> str:
-        """The row with the highest mean; the first of equal ones."""
-        return max(self.means, key=lambda row: rounded(self.means[row]))
+        """The row with the best mean; the first of equal ones."""
+        sign = -1 if self.lower_is_better else 1
+        return max(self.means, key=lambda row: sign * rounded(self.means[row]))
 
     def is_best(self, row: str) -> bool:
-        """Whether a row's mean is the highest one, alone or with others.
+        """Whether a row's mean is the best one, alone or with others.
 
         Args:
             row: of the table.
@@ -39,14 +42,15 @@ class Comparable:
         return row in self.means and rounded(self.means[row]) == rounded(self.means[self.best])
 
 
-def comparable(values: Mapping[str, Mapping[int, float]]) -> Comparable | None:
+def comparable(values: Mapping[str, Mapping[int, float]], lower_is_better: bool = False) -> Comparable | None:
     """The rows and seeds of a column that use most of its cells; None of a column without numbers.
 
     Rows are added from the one with most seeds to the one with fewest; of the seeds that all of them have, and of all
     rows that have these, the choice with most cells is taken.
 
     Args:
-        values: accuracy in percent by row and seed.
+        values: numbers by row and seed.
+        lower_is_better: as of a variance.
 
     Examples:
         >>> found = comparable({"A": {0: 80.0, 1: 82.0}, "B": {0: 70.0, 1: 71.0}, "C": {7: 99.0}})
@@ -64,7 +68,8 @@ def comparable(values: Mapping[str, Mapping[int, float]]) -> Comparable | None:
     rows, seeds = max((choice for choice in choices if choice[1]), key=lambda choice: len(choice[0]) * len(choice[1]))
     means = {row: mean_and_sd([known[row][seed] for seed in seeds])[0] for row in rows}
     others = [row for row in known if row not in means]
-    return Comparable(means, seeds, others, all(len(of) == len(seeds) for of in known.values()) and not others)
+    same_seeds = all(len(of) == len(seeds) for of in known.values()) and not others
+    return Comparable(means, seeds, others, same_seeds, lower_is_better)
 
 
 def sentences(

@@ -6,6 +6,7 @@ import csv
 import io
 from collections.abc import Callable, Sequence
 
+from dfl_lightning.study.measure import Measure
 from dfl_lightning.study.statistics import Difference
 from dfl_lightning.study.table import Place, Table
 
@@ -24,7 +25,7 @@ def markdown(table: Table) -> str:
 def as_csv(table: Table) -> str:
     """A line a row and column, numbers in full."""
     out = io.StringIO()
-    names = ["row", "column", "accuracy", "scale", "n", "mean", "sd", "published", "published_sd", "difference"]
+    names = ["row", "column", "measure", "scale", "n", "mean", "sd", "published", "published_sd", "difference"]
     names += ["is_best", "best_minus_row", "interval_low", "interval_high", "p_holm", "seeds_needed", "remark", "seeds"]
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(names)
@@ -33,7 +34,7 @@ def as_csv(table: Table) -> str:
         d = rival.difference if rival else None
         published = place.published
         gap = None if published is None or place.mean is None else place.mean - published.mean
-        values = [row, column, table.accuracy, table.plan.scale, len(place.values), place.mean, place.sd]
+        values = [row, column, table.measure.name, table.plan.scale, len(place.values), place.mean, place.sd]
         values += [published and published.mean, published and published.sd, gap, table.is_best(row, column)]
         values += [d and d.mean, d and d.low, d and d.high, rival and rival.p, d and d.seeds_needed, place.remark]
         writer.writerow([*values, " ".join(f"{seed}:{value!r}" for seed, value in place.values.items())])
@@ -61,7 +62,7 @@ def _cell(
     plain: Callable[[str], str] = str,
 ) -> str:
     place = table.places[row, column]
-    text = plain(number(place) or place.remark)
+    text = plain(number(place, table.measure) or place.remark)
     if table.is_best(row, column):
         text = bold(text)
     rival = table.rivals.get((row, column))
@@ -70,50 +71,49 @@ def _cell(
     if place.values and len(place.values) < len(table.plan.seeds):
         text += f" (n = {len(place.values)})"
     if place.published is not None:
-        gap = "" if place.mean is None else f", {_signed(place.mean - place.published.mean)}"
-        text += plain(f" [{_short(place.published.mean)}{gap}]")
+        gap = "" if place.mean is None else f", {_signed(place.mean - place.published.mean, table.measure)}"
+        text += plain(f" [{table.measure.text(place.published.mean)}{gap}]")
     return text
 
 
-def number(place: Place) -> str:
+def number(place: Place, measure: Measure) -> str:
     """Mean and standard deviation; empty where there is none.
 
     Examples:
-        >>> number(Place({0: 80.0, 1: 82.0}, None)), number(Place({}, None))
+        >>> accuracy = Measure("acc_last")
+        >>> number(Place({0: 80.0, 1: 82.0}, None), accuracy), number(Place({}, None), accuracy)
         ('81.00 ± 1.41', '')
     """
     if place.mean is None:
         return ""
-    return f"{place.mean:.2f}" if place.sd is None else f"{place.mean:.2f} ± {place.sd:.2f}"
+    mean = measure.text(place.mean)
+    return mean if place.sd is None else f"{mean} ± {measure.text(place.sd)}"
 
 
 def _differences(table: Table) -> list[list[str]]:
-    rows = []
+    rows, measure = [], table.measure
     for (row, column), rival in table.rivals.items():
         d = rival.difference
         if d is not None:
             p = "" if rival.p is None else f"{rival.p:.3f}"
-            rows.append(
-                [column, f"{table.best[column]} − {row}", _signed(d.mean), _interval(d), p, str(d.n), _needed(d)]
-            )
+            pair = f"{table.best[column]} − {row}"
+            rows.append([column, pair, _signed(d.mean, measure), _interval(d, measure), p, str(d.n), _needed(d)])
     return rows
 
 
-def _interval(d: Difference) -> str:
-    return "one seed: none" if d.low is None or d.high is None else f"{_signed(d.low)} to {_signed(d.high)}"
+def _interval(d: Difference, measure: Measure) -> str:
+    if d.low is None or d.high is None:
+        return "one seed: none"
+    return f"{_signed(d.low, measure)} to {_signed(d.high, measure)}"
 
 
 def _needed(d: Difference) -> str:
     return "more than 1000" if d.seeds_needed is None and d.n > 1 else str(d.seeds_needed or "")
 
 
-def _signed(value: float) -> str:
-    text = f"{value:+.2f}"
-    return text.replace("-", "−") if float(text) else "0.00"
-
-
-def _short(value: float) -> str:
-    return f"{value:.2f}"
+def _signed(value: float, measure: Measure) -> str:
+    text = measure.text(value)
+    return f"{'−' if value < 0 else '+'}{text.lstrip('-')}" if float(text) else text.lstrip("-")
 
 
 def _line(cells: Sequence[str]) -> str:

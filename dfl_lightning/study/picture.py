@@ -62,7 +62,7 @@ def _panel(axis: Any, table: Table, column: str) -> None:
     axis.set_title(column, fontsize=8)
     axis.grid(axis="x", linewidth=0.3)
     axis.tick_params(labelsize=7)
-    axis.set_xlabel("%", fontsize=7)
+    axis.set_xlabel("%" if table.measure.is_accuracy else table.measure.name, fontsize=7)
 
 
 def _wrapped(text: str, width: int) -> str:

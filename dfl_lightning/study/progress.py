@@ -12,6 +12,7 @@ from rich.progress import BarColumn, TextColumn
 from rich.progress import Progress as Bar
 
 from dfl_lightning.study.cell_state import CellState, state_of
+from dfl_lightning.study.measure import Measure
 from dfl_lightning.study.plan import Cell
 from dfl_lightning.study.words import as_time, counted
 
@@ -25,11 +26,11 @@ class Progress:
     Args:
         cells: of the study, one for each folder.
         jobs: processes at a time.
-        accuracy: what is said about a cell that is done.
+        measure: what is said about a cell that is done; None: no number.
     """
 
-    def __init__(self, cells: Sequence[Cell], jobs: int, accuracy: str) -> None:
-        self._jobs, self._accuracy, self._total = jobs, accuracy, len(cells)
+    def __init__(self, cells: Sequence[Cell], jobs: int, measure: Measure | None) -> None:
+        self._jobs, self._measure, self._total = jobs, measure, len(cells)
         self._states = {cell.folder: state_of(cell) for cell in cells}
         self._rates = Rates(self._states.values())
         self._begun: dict[Path, tuple[float, int]] = {}
@@ -95,8 +96,10 @@ class Progress:
         if not state.is_done:
             after = f" after {counted(state.rounds, 'round')}" if state.rounds else ""
             return f"{state.word}{after}{f': {state.why}' if state.why else ''}"
-        accuracy = state.accuracy(self._accuracy)
-        return "done" if accuracy is None else f"done, {100 * accuracy:.2f} %"
+        number = None if self._measure is None else state.number(self._measure)
+        if self._measure is None or number is None:
+            return "done"
+        return f"done, {self._measure.text(number)}{' %' * self._measure.is_accuracy}"
 
     def _left(self) -> float | None:
         rates = self._rates.with_running(

@@ -12,8 +12,8 @@ import numpy as np
 from dfl_lightning.report.reading import Run
 from dfl_lightning.study.cell_state import CellState, state_of
 from dfl_lightning.study.cells_file import Entry, read_cells
+from dfl_lightning.study.measure import ACCURACIES, Measure
 from dfl_lightning.study.plan import Cell
-from dfl_lightning.study.study_file import ACCURACIES
 from dfl_lightning.utils.errors import UserError
 
 
@@ -62,7 +62,8 @@ class StudyCell:
 
     def accuracy(self, name: str = "acc_last") -> float | None:
         """One of its accuracies, 0 to 1; None where it is not done or has none."""
-        return self._found.accuracy(name)
+        value = self._found.number(Measure(name))
+        return None if value is None else value / 100
 
     @cached_property
     def run(self) -> Run:

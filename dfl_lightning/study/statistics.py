@@ -239,17 +239,18 @@ class Overall:
     columns: int
 
 
-def over_columns(means: Mapping[str, Sequence[float]]) -> Overall | None:
+def over_columns(means: Mapping[str, Sequence[float]], lower_is_better: bool = False) -> Overall | None:
     """Compare rows over columns; None of fewer than two rows or `LEAST_COLUMNS` columns.
 
     Args:
         means: each row's mean in each column, the same columns for all.
+        lower_is_better: as of a variance.
     """
     rows = list(means)
     table = np.array([[rounded(mean) for mean in means[row]] for row in rows], dtype=np.float64)
     if len(rows) < 2 or table.shape[1] < LEAST_COLUMNS:
         return None
-    ranks = stats.rankdata(-table, axis=0).mean(axis=1)
+    ranks = stats.rankdata(table if lower_is_better else -table, axis=0).mean(axis=1)
     best = int(np.argmin(ranks))
     others = [at for at in range(len(rows)) if at != best]
     pairs = [wilcoxon_p([rounded(d) for d in table[best] - table[at]]) for at in others]

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from dfl_lightning.study.measure import Measure, read_measure
 from dfl_lightning.study.tune_block import Tune, read_tune
 from dfl_lightning.utils.errors import UserError, nearest
 from dfl_lightning.utils.shipped_files import find
@@ -16,17 +17,7 @@ from dfl_lightning.utils.yaml_files import read_config
 KIND = "configs/studies"
 """Where the shipped study files are."""
 
-ACCURACIES = {
-    "acc_last": "test accuracy of the last evaluated round, mean over clients",
-    "acc_best_round": "test accuracy, mean over clients, of the round in which this is best",
-    "acc_best_per_client": "test accuracy of each client's own best round, mean over clients",
-    "acc_best_val": "test accuracy of each client's best round on validation data, mean over clients",
-    "global_last": "test accuracy of the server's model in the last evaluated round",
-    "global_mean_over_rounds": "test accuracy of the server's model, mean over the evaluated rounds",
-}
-"""The accuracies of a run's summary.json that a table can compare, in words."""
-
-KEYS = ("name", "base", "rows", "columns", "cells", "seeds", "accuracy", "published", "note", "tune")
+KEYS = ("name", "base", "rows", "columns", "cells", "seeds", "accuracy", "number", "published", "note", "tune")
 MISSING = "not_in_library"
 """Key of a row or column that the library has no method or data for: what is missing."""
 
@@ -36,7 +27,7 @@ Layer = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Published:
-    """A number that a paper prints, in percent.
+    """A number that a paper prints; an accuracy in percent.
 
     Attributes:
         mean: the number.
@@ -60,7 +51,7 @@ class Study:
         columns: settings of each task.
         cells: settings of single cells, by row and column; None: there is no such cell.
         seeds: the replications.
-        accuracy: which of `ACCURACIES` is compared.
+        measure: what is compared.
         published: by row and column.
         note: a sentence for every caption.
         tune: options that are looked for before the table is made; None: all are given.
@@ -74,7 +65,7 @@ class Study:
     columns: dict[str, Layer]
     cells: dict[str, dict[str, Layer | None]]
     seeds: list[int]
-    accuracy: str
+    measure: Measure
     published: dict[str, dict[str, Published]] = field(default_factory=dict)
     note: str = ""
     tune: Tune | None = None
@@ -137,31 +128,11 @@ def read_study_file(name: str | Path) -> Study:
         columns=columns,
         cells=_cells(path, content.get("cells") or {}, rows, columns),
         seeds=seeds,
-        accuracy=check_accuracy(content.get("accuracy", "acc_best_round"), f"{path}: accuracy"),
+        measure=read_measure(content, str(path)),
         published=_published(path, content.get("published") or {}, rows, columns),
         note=str(content.get("note") or ""),
         tune=read_tune(path, content.get("tune"), rows, columns, seeds),
     )
-
-
-def check_accuracy(name: Any, where: str) -> str:
-    """Check the name of an accuracy.
-
-    Args:
-        name: one of `ACCURACIES`.
-        where: the place in the file, for the message.
-
-    Returns:
-        The name.
-
-    Raises:
-        UserError: there is no such accuracy.
-    """
-    if name not in ACCURACIES:
-        raise UserError(
-            f"{where}: there is no '{name}'{nearest(str(name), ACCURACIES)} (it is {', '.join(ACCURACIES)})"
-        )
-    return str(name)
 
 
 def _name(path: Path, name: Any) -> str:
@@ -207,7 +178,7 @@ def _published(
         right = all(isinstance(number, (int, float)) and not isinstance(number, bool) for number in numbers)
         if not right or len(numbers) not in (1, 2):
             raise UserError(
-                f"{path}: published: {row}: {column}: {value!r} is no accuracy in percent; give 84.3, or "
+                f"{path}: published: {row}: {column}: {value!r} is no number (accuracies: in percent); give 84.3, or "
                 "[84.3, 0.4] with its standard deviation"
             )
         found.setdefault(row, {})[column] = Published(*(float(number) for number in numbers))

@@ -13,6 +13,7 @@ from dfl_lightning.study.cell_state import CellState, state_of
 from dfl_lightning.study.commit import commit_of
 from dfl_lightning.study.comparable import Comparable, comparable
 from dfl_lightning.study.comparable import sentences as about_seeds
+from dfl_lightning.study.measure import Measure
 from dfl_lightning.study.pairing import Unlike, sentences, unlike
 from dfl_lightning.study.plan import Plan
 from dfl_lightning.study.statistics import (
@@ -28,7 +29,7 @@ from dfl_lightning.study.statistics import (
     over_columns,
     paired_difference,
 )
-from dfl_lightning.study.study_file import ACCURACIES, Published
+from dfl_lightning.study.study_file import Published
 from dfl_lightning.study.words import as_time, counted
 
 BROKEN = "NaN"
@@ -43,7 +44,7 @@ class Place:
     """A row and a column.
 
     Attributes:
-        values: accuracy in percent by seed, of the cells that are done.
+        values: the number by seed, of the cells that are done; an accuracy in percent.
         published: the paper's number.
         remark: why there is no number.
     """
@@ -92,7 +93,7 @@ class Table:
 
     Attributes:
         plan: the cells.
-        accuracy: which one is compared.
+        measure: what is compared.
         places: by row and column.
         compared: which rows are compared over which seeds, by column.
         rivals: the other rows of each column, by row and column.
@@ -105,7 +106,7 @@ class Table:
     """
 
     plan: Plan
-    accuracy: str
+    measure: Measure
     places: dict[tuple[str, str], Place]
     compared: dict[str, Comparable]
     rivals: dict[tuple[str, str], Rival]
@@ -128,11 +129,11 @@ class Table:
 
     @property
     def best(self) -> dict[str, str]:
-        """The row with the highest mean, by column; of equal ones the first."""
+        """The row with the best mean, by column; of equal ones the first."""
         return {column: found.best for column, found in self.compared.items()}
 
     def is_best(self, row: str, column: str) -> bool:
-        """Whether this row has the highest mean of its column, alone or with others.
+        """Whether this row has the best mean of its column, alone or with others.
 
         Args:
             row: of the table.
@@ -146,32 +147,32 @@ class Table:
         return self.plan.title
 
 
-def make_table(plan: Plan, accuracy: str | None = None) -> Table:
+def make_table(plan: Plan, measure: Measure | None = None) -> Table:
     """Read all cells and compare.
 
     Args:
         plan: the cells.
-        accuracy: one of `ACCURACIES`; None: the study's.
+        measure: what is compared; None: what the study says.
     """
-    accuracy = accuracy or plan.study.accuracy
+    measure = measure or plan.study.measure
     states = {key: state_of(cell) for key, cell in plan.cells.items()}
     done = [state for state in states.values() if state.is_done]
     places = {
         (row, column): _place(
-            plan, row, column, [states[c.row, c.column, c.seed] for c in plan.of(row, column)], accuracy
+            plan, row, column, [states[c.row, c.column, c.seed] for c in plan.of(row, column)], measure
         )
         for row in plan.study.rows
         for column in plan.study.columns
     }
     apart = list(unlike(done, list(plan.study.rows)))
-    compared = _compared(plan, places)
+    compared = _compared(plan, places, measure)
     rivals = {
         key: rival for c, found in compared.items() for key, rival in _rivals(c, found.best, places, apart).items()
     }
     agreements = _agreements(plan, compared)
-    overall = _overall(plan, compared)
+    overall = _overall(plan, compared, measure)
     notes = [
-        *_caption(plan, accuracy),
+        *_caption(plan, measure),
         *_no_stars(rivals),
         *_versions(done),
         *sentences(apart),
@@ -179,35 +180,36 @@ def make_table(plan: Plan, accuracy: str | None = None) -> Table:
         *_of_agreement(plan, agreements),
         *_of_overall(overall),
         *_diverged(done),
-        *_broken(done, accuracy),
+        *_broken(done, measure),
         *_unfinished(list(states.values()), places),
     ]
     signs = list(_signs(plan, done, rivals))
     return Table(
-        plan, accuracy, places, compared, rivals, agreements, overall, signs, notes, list(states.values()), _made(done)
+        plan, measure, places, compared, rivals, agreements, overall, signs, notes, list(states.values()), _made(done)
     )
 
 
-def _place(plan: Plan, row: str, column: str, states: list[CellState], accuracy: str) -> Place:
+def _place(plan: Plan, row: str, column: str, states: list[CellState], measure: Measure) -> Place:
     published = plan.study.published.get(row, {}).get(column)
-    values = {s.cell.seed: 100 * value for s in states if (value := s.accuracy(accuracy)) is not None}
+    values = {s.cell.seed: value for s in states if (value := s.number(measure)) is not None}
     if plan.study.is_left_out(row, column):
         return Place({}, published, "–")
     if (row, column) in plan.missing:
         return Place({}, published, "not in the library")
-    if any(state.is_broken(accuracy) for state in states):
+    if any(state.is_broken(measure) for state in states):
         return Place({}, published, BROKEN)  # of the other seeds alone a mean would look better
     if values:
         return Place(values, published)
     if any(state.is_done for state in states):
-        return Place({}, published, f"no {accuracy}")
+        return Place({}, published, f"no {measure.name}")
     words = Counter(state.word for state in states)
     word = next((w for w in UNDONE if words[w]), "waiting")
     return Place({}, published, word)
 
 
-def _compared(plan: Plan, places: Mapping[tuple[str, str], Place]) -> dict[str, Comparable]:
-    found = {c: comparable({row: places[row, c].values for row in plan.study.rows}) for c in plan.study.columns}
+def _compared(plan: Plan, places: Mapping[tuple[str, str], Place], measure: Measure) -> dict[str, Comparable]:
+    values = {c: {row: places[row, c].values for row in plan.study.rows} for c in plan.study.columns}
+    found = {c: comparable(of_rows, measure.lower_is_better) for c, of_rows in values.items()}
     return {column: rows for column, rows in found.items() if rows is not None}
 
 
@@ -238,21 +240,19 @@ def _agreements(plan: Plan, compared: Mapping[str, Comparable]) -> dict[str, Agr
     return found
 
 
-def _overall(plan: Plan, compared: Mapping[str, Comparable]) -> Overall | None:
+def _overall(plan: Plan, compared: Mapping[str, Comparable], measure: Measure) -> Overall | None:
     """Over the columns in which all rows that are compared in any column are compared."""
     rows = [row for row in plan.study.rows if any(row in found.means for found in compared.values())]
     columns = [found for found in compared.values() if all(row in found.means for row in rows)]
-    return over_columns({row: [found.means[row] for found in columns] for row in rows})
+    means = {row: [found.means[row] for found in columns] for row in rows}
+    return over_columns(means, measure.lower_is_better)
 
 
 # --- what is said below a table ---------------------------------------------------------------------------------------
-def _caption(plan: Plan, accuracy: str) -> Iterator[str]:
+def _caption(plan: Plan, measure: Measure) -> Iterator[str]:
     seeds = ", ".join(map(str, plan.seeds))
     over = f"mean ± standard deviation over seeds {seeds}" if len(plan.seeds) > 1 else f"of seed {seeds} alone"
-    yield (
-        f"{accuracy}: {ACCURACIES[accuracy]}, in percent; {over} "
-        f"(each a split and first models of its own, the same for all rows)"
-    )
+    yield (f"{measure.name}: {measure.about}; {over} (each a split and first models of its own, the same for all rows)")
     if plan.study.note:
         yield plan.study.note
     yield from tuning.caption(plan.study, plan.folder, plan.scale)
@@ -349,9 +349,9 @@ def _diverged(done: list[CellState]) -> Iterator[str]:
         yield f"training diverged in {', '.join(parts)}; these numbers are in the means"
 
 
-def _broken(done: list[CellState], accuracy: str) -> Iterator[str]:
+def _broken(done: list[CellState], measure: Measure) -> Iterator[str]:
     """In which cells losses are not finite, so that there is no accuracy."""
-    cells = {s.cell.folder: s for s in done if s.is_broken(accuracy)}.values()
+    cells = {s.cell.folder: s for s in done if s.is_broken(measure)}.values()
     if cells:
         parts = [f"{s.cell.label} ({len(s.summary['test_accuracy']['not_finite'])} clients)" for s in cells]
         yield f"{BROKEN}: losses on test data are not finite in {', '.join(parts)}"

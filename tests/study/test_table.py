@@ -7,6 +7,7 @@ import pytest
 
 from dfl_lightning.study import formats
 from dfl_lightning.study.cell_state import write_failure
+from dfl_lightning.study.measure import Measure
 from dfl_lightning.study.pairing import Unlike, sentences
 from dfl_lightning.study.picture import draw
 from dfl_lightning.study.table import make_table
@@ -164,7 +165,7 @@ def test_rows_with_the_same_seeds_need_no_word(with_seeds):
 
 def test_another_accuracy_is_one_option_away(filled, pretend):
     plan = filled(ACCURACIES)
-    table = make_table(plan, "acc_best_val")
+    table = make_table(plan, Measure("acc_best_val"))
     assert {table.places[place].remark for place in ACCURACIES} == {"no acc_best_val"}
     assert "- acc_best_val: test accuracy of each client's best round on validation" in formats.markdown(table)
 

@@ -1,0 +1,134 @@
+"""What a table compares: one of a run's accuracies, or any number of its metrics.csv."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dfl_lightning.report.tables import read_metrics
+from dfl_lightning.utils.errors import UserError, nearest
+
+ACCURACIES = {
+    "acc_last": "test accuracy of the last evaluated round, mean over clients",
+    "acc_best_round": "test accuracy, mean over clients, of the round in which this is best",
+    "acc_best_per_client": "test accuracy of each client's own best round, mean over clients",
+    "acc_best_val": "test accuracy of each client's best round on validation data, mean over clients",
+    "global_last": "test accuracy of the server's model in the last evaluated round",
+    "global_mean_over_rounds": "test accuracy of the server's model, mean over the evaluated rounds",
+}
+"""The accuracies of a run's summary.json that a table can compare, in words."""
+
+OVER_ROUNDS: dict[str, tuple[Callable[[Any], Any], str]] = {
+    "last": (lambda values: values[-1], "in the last round that has it"),
+    "mean": (np.mean, "mean over the rounds that have it"),
+    "sum": (np.sum, "sum over the rounds"),
+}
+"""How the rounds' numbers become one, and what a caption says of it."""
+BETTER = ("higher", "lower")
+KEYS = ("column", "over_rounds", "better")
+
+
+@dataclass(frozen=True)
+class Measure:
+    """A number of a run.
+
+    Attributes:
+        name: one of `ACCURACIES`, or a column of metrics.csv.
+        over_rounds: of a column, one of `OVER_ROUNDS`; empty of an accuracy.
+        lower_is_better: whether the best row is the one with the lowest mean.
+    """
+
+    name: str
+    over_rounds: str = ""
+    lower_is_better: bool = False
+
+    @property
+    def is_accuracy(self) -> bool:
+        """Whether it is an accuracy, which tables print in percent."""
+        return not self.over_rounds
+
+    @property
+    def about(self) -> str:
+        """What a caption says."""
+        if self.is_accuracy:
+            return f"{ACCURACIES[self.name]}, in percent"
+        better = "; the lowest is the best" if self.lower_is_better else ""
+        return f"column of metrics.csv, {OVER_ROUNDS[self.over_rounds][1]}{better}"
+
+    def of(self, summary: Mapping[str, Any], run: Path | None) -> float | None:
+        """The number of a run that is done, in the table's unit; None where it has none.
+
+        Args:
+            summary: the run's summary.json.
+            run: its folder.
+        """
+        if self.is_accuracy:
+            accuracy = summary.get("test_accuracy", {}).get(self.name)
+            return None if accuracy is None else 100 * float(accuracy)
+        rows = [] if run is None else read_metrics(run / "metrics.csv")
+        known = [value for row in rows if math.isfinite(value := float(row.get(self.name) or math.nan))]
+        return float(OVER_ROUNDS[self.over_rounds][0](known)) if known else None
+
+    def text(self, value: float) -> str:
+        """A number as a table prints it: an accuracy with two decimals, others with three digits or more.
+
+        Examples:
+            >>> Measure("acc_last").text(81.0), Measure("test_acc_var", "last").text(0.00123456)
+            ('81.00', '0.00123')
+            >>> Measure("bytes_received", "sum").text(1234567.0)
+            '1234567'
+        """
+        if self.is_accuracy:
+            return f"{value:.2f}"
+        digits = 2 - math.floor(math.log10(abs(value))) if value else 2
+        return f"{value:.{min(8, max(0, digits))}f}"
+
+
+def read_measure(content: Mapping[str, Any], where: str) -> Measure:
+    """The keys `accuracy` and `number` of a study file, of which it has one at most.
+
+    Args:
+        content: of the file.
+        where: the file, for the message.
+
+    Raises:
+        UserError: both, an unknown accuracy or key, or a value that is not as it must be.
+    """
+    number = content.get("number")
+    if number is None:
+        return accuracy(content.get("accuracy", "acc_best_round"), f"{where}: accuracy")
+    if "accuracy" in content:
+        raise UserError(f"{where}: a table compares accuracy or number, not both")
+    if isinstance(number, str):
+        number = {"column": number}
+    if not isinstance(number, Mapping) or not isinstance(number.get("column"), str):
+        raise UserError(f"{where}: number needs a column of metrics.csv, for example {{column: test_acc_var}}")
+    for key in number:
+        if key not in KEYS:
+            raise UserError(f"{where}: number: unknown key '{key}'{nearest(str(key), KEYS)} (keys: {', '.join(KEYS)})")
+    for key, among in (("over_rounds", tuple(OVER_ROUNDS)), ("better", BETTER)):
+        if number.get(key, among[0]) not in among:
+            raise UserError(f"{where}: number.{key}: {number[key]!r} is none of {', '.join(among)}")
+    return Measure(number["column"], number.get("over_rounds", "last"), number.get("better") == "lower")
+
+
+def accuracy(name: Any, where: str) -> Measure:
+    """An accuracy by its name.
+
+    Args:
+        name: one of `ACCURACIES`.
+        where: the place in the file, for the message.
+
+    Raises:
+        UserError: there is no such accuracy.
+    """
+    if name not in ACCURACIES:
+        raise UserError(
+            f"{where}: there is no '{name}'{nearest(str(name), ACCURACIES)} (it is {', '.join(ACCURACIES)})"
+        )
+    return Measure(str(name))

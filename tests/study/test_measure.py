@@ -1,0 +1,92 @@
+"""A table of any number that a run has: read from real runs, with the lowest row as the best where that is better."""
+
+import csv
+import io
+
+import numpy as np
+import pytest
+
+from dfl_lightning import UserError
+from dfl_lightning.study import command, formats
+from dfl_lightning.study.comparable import comparable
+from dfl_lightning.study.measure import Measure, read_measure
+from dfl_lightning.study.plan import make_plan
+from dfl_lightning.study.statistics import over_columns
+from dfl_lightning.study.study_file import read_study_file
+from dfl_lightning.study.table import make_table
+
+RUN = "round,test_acc,test_acc_var,bytes_received\n0,,,100\n1,0.5,0.02,150\n2,,,150\n3,0.7,nan,100\n4,0.8,0.01,100\n"
+
+
+@pytest.mark.parametrize(
+    ("measure", "expected"),
+    [
+        (Measure("test_acc_var", "last"), 0.01),
+        (Measure("test_acc_var", "mean"), 0.015),
+        (Measure("bytes_received", "sum"), 600.0),
+        (Measure("test_acc", "last"), 0.8),
+        (Measure("nowhere", "last"), None),
+    ],
+)
+def test_rounds_become_one_number(tmp_path, measure, expected):
+    (tmp_path / "metrics.csv").write_text(RUN)
+    assert measure.of({}, tmp_path) == (None if expected is None else pytest.approx(expected, rel=1e-12))
+    assert measure.of({}, None) is None
+
+
+def test_an_accuracy_is_the_summarys_in_percent(tmp_path):
+    assert Measure("acc_last").of({"test_accuracy": {"acc_last": 0.75}}, tmp_path) == 75.0
+    assert Measure("acc_best_val").of({"test_accuracy": {"acc_last": 0.75}}, tmp_path) is None
+
+
+def test_the_lowest_is_the_best_where_that_is_better():
+    values = {"A": {0: 0.3, 1: 0.1}, "B": {0: 0.1, 1: 0.1}, "C": {0: 0.2, 1: 0.3}}
+    assert comparable(values).best == "C"
+    assert comparable(values, lower_is_better=True).best == "B"
+    means = {"A": [3.0, 3.0, 3.0, 3.0, 3.0], "B": [1.0, 1.0, 1.0, 1.0, 1.0]}
+    assert over_columns(means).ranks == {"A": 1.0, "B": 2.0}
+    assert over_columns(means, lower_is_better=True).ranks == {"A": 2.0, "B": 1.0}
+
+
+def test_a_table_of_a_column(study_of, in_this_process, capsys, tmp_path):
+    file = study_of(
+        seeds=[0, 1],
+        base={"config": "gossip", "trainer.max_rounds": 2, "data.num_clients": 4},
+        rows={"Gossip": {"selection.k": 1}, "Local": {"selection.k": 0}},
+        columns={"IID": {}},
+        accuracy=None,
+        number={"column": "bytes_received", "over_rounds": "sum", "better": "lower"},
+    )
+    with in_this_process():
+        assert command.main(["run", str(file)]) == 0
+    said = capsys.readouterr().out
+    plan = make_plan(read_study_file(file), tmp_path / "studies" / "small", 1.0)
+    table = make_table(plan)
+    assert table.best == {"IID": "Local"}
+    for seed in (0, 1):
+        [metrics] = plan.cells["Gossip", "IID", seed].folder.glob("run/*/metrics.csv")
+        sent = [float(row["bytes_received"]) for row in csv.DictReader(metrics.read_text().splitlines())]
+        assert table.places["Gossip", "IID"].values[seed] == np.sum(sent) > 0
+        assert f"Gossip, IID, seed {seed}: done, {np.sum(sent):.0f} ·" in said
+    text = formats.markdown(table)
+    assert "- bytes_received: column of metrics.csv, sum over the rounds; the lowest is the best; mean ±" in text
+    assert "%" not in text.split("Paired differences")[0]
+    [first, *_] = csv.DictReader(io.StringIO(formats.as_csv(table)))
+    assert first["measure"] == "bytes_received"
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        ({"number": "x", "accuracy": "acc_last"}, "a table compares accuracy or number, not both"),
+        ({"number": 3}, "number needs a column of metrics.csv"),
+        ({"number": {"over_rounds": "last"}}, "number needs a column of metrics.csv"),
+        ({"number": {"column": "x", "bettr": "lower"}}, "number: unknown key 'bettr'; did you mean 'better'"),
+        ({"number": {"column": "x", "better": "small"}}, "number.better: 'small' is none of higher, lower"),
+        ({"number": {"column": "x", "over_rounds": "max"}}, "number.over_rounds: 'max' is none of last, mean, sum"),
+    ],
+)
+def test_a_mistake_is_answered_by_a_sentence(content, sentence):
+    with pytest.raises(UserError, match=sentence):
+        read_measure(content, "mine.yaml")
+    assert read_measure({"number": "test_acc_var"}, "mine.yaml") == Measure("test_acc_var", "last")
