@@ -78,7 +78,7 @@ class Measure:
         """A number as a table prints it: an accuracy with two decimals, others with three digits or more.
 
         Examples:
-            >>> Measure("acc_last").text(81.0), Measure("test_acc_var", "last").text(0.00123456)
+            >>> Measure("acc_last").text(81.0), Measure("test_acc_variance", "last").text(0.00123456)
             ('81.00', '0.00123')
             >>> Measure("bytes_received", "sum").text(1234567.0)
             '1234567'
@@ -107,7 +107,7 @@ def read_measure(content: Mapping[str, Any], where: str) -> Measure:
     if isinstance(number, str):
         number = {"column": number}
     if not isinstance(number, Mapping) or not isinstance(number.get("column"), str):
-        raise UserError(f"{where}: number needs a column of metrics.csv, for example {{column: test_acc_var}}")
+        raise UserError(f"{where}: number needs a column of metrics.csv, for example {{column: test_acc_variance}}")
     for key in number:
         if key not in KEYS:
             raise UserError(f"{where}: number: unknown key '{key}'{nearest(str(key), KEYS)} (keys: {', '.join(KEYS)})")
@@ -115,6 +115,29 @@ def read_measure(content: Mapping[str, Any], where: str) -> Measure:
         if number.get(key, among[0]) not in among:
             raise UserError(f"{where}: number.{key}: {number[key]!r} is none of {', '.join(among)}")
     return Measure(number["column"], number.get("over_rounds", "last"), number.get("better") == "lower")
+
+
+def measure_of(
+    name: str | None, column: str | None, over_rounds: str | None = None, better: str | None = None
+) -> Measure | None:
+    """What the options of `dfl-study table` name; None: what the study compares.
+
+    Args:
+        name: `--accuracy`.
+        column: `--number`.
+        over_rounds: `--over-rounds`, of a column.
+        better: `--better`, of a column.
+
+    Raises:
+        UserError: an accuracy and a number, an option of a column without one, or an unknown accuracy.
+    """
+    if column is None and (over_rounds or better):
+        raise UserError("--over-rounds and --better say something about a column; name one with --number")
+    if column is None:
+        return None if name is None else accuracy(name, "--accuracy")
+    if name is not None:
+        raise UserError("a table compares --accuracy or --number, not both")
+    return Measure(column, over_rounds or "last", better == "lower")
 
 
 def accuracy(name: Any, where: str) -> Measure:

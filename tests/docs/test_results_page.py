@@ -2,10 +2,12 @@
 
 import csv
 import re
+import shlex
 from pathlib import Path
 
 import pytest
 
+from dfl_lightning.study.command import make_parser
 from dfl_lightning.study.statistics import least_replications
 from dfl_lightning.study.study_file import KIND
 from dfl_lightning.utils.shipped_files import shipped
@@ -66,3 +68,40 @@ def test_no_page_promises_a_clear_test_with_fewer_seeds_than_its_rows_need(name)
             columns = [line[0] for line in lines]
             for column, *_, needed in lines:
                 assert not needed.isdigit() or int(needed) >= least_replications(columns.count(column))
+
+
+# --- the map of the papers --------------------------------------------------------------------------------------------
+PAPERS = {
+    "AFIND+": {"figure": 8, "table": 4},
+    "PANM": {"figure": 8, "table": 6},
+    "FL-FDMS": {"figure": 9, "table": 0},
+    "DPFL": {"figure": 15, "table": 6},
+}
+SECTIONS = dict(re.findall(r"^### ([\w+-]+) \(.*?\)\n(.*?)(?=^##)", PAGE, re.MULTILINE | re.DOTALL))
+
+
+def numbers_of(cell):
+    """`figures 8 to 11` as ("figure", [8, 9, 10, 11])."""
+    kind, first, last = re.fullmatch(r"(figure|table)s? (\d+)(?: (?:to|and) (\d+))?", cell).groups()
+    return kind, range(int(first), int(last or first) + 1)
+
+
+@pytest.mark.parametrize("paper", PAPERS)
+def test_every_table_and_figure_of_a_paper_has_a_row(paper):
+    [(head, lines)] = tables(SECTIONS[paper])
+    assert head == ["in the paper", "what it shows", "here"]
+    found = {"figure": [], "table": []}
+    for where, _, _ in lines:
+        kind, numbers = numbers_of(where)
+        found[kind] += numbers
+    assert found == {kind: list(range(1, most + 1)) for kind, most in PAPERS[paper].items()}
+
+
+@pytest.mark.parametrize("paper", PAPERS)
+def test_every_command_of_the_map_is_one(paper):
+    [(_, lines)] = tables(SECTIONS[paper])
+    for where, _, here in lines:
+        if here != "illustration only":
+            name, *words = shlex.split(here.strip("`"))
+            assert name == "dfl-study", where
+            assert make_parser().parse_args(words).file in shipped(KIND), where

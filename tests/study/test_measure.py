@@ -9,7 +9,7 @@ import pytest
 from dfl_lightning import UserError
 from dfl_lightning.study import command, formats
 from dfl_lightning.study.comparable import comparable
-from dfl_lightning.study.measure import Measure, read_measure
+from dfl_lightning.study.measure import Measure, measure_of, read_measure
 from dfl_lightning.study.plan import make_plan
 from dfl_lightning.study.statistics import over_columns
 from dfl_lightning.study.study_file import read_study_file
@@ -71,8 +71,28 @@ def test_a_table_of_a_column(study_of, in_this_process, capsys, tmp_path):
     text = formats.markdown(table)
     assert "- bytes_received: column of metrics.csv, sum over the rounds; the lowest is the best; mean ±" in text
     assert "%" not in text.split("Paired differences")[0]
+    assert (
+        command.main(["table", str(file), "--number", "neighbours", "--over-rounds", "mean", "--better", "lower"]) == 0
+    )
+    said = capsys.readouterr().out
+    assert "- neighbours: column of metrics.csv, mean over the rounds that have it; the lowest is the best" in said
+    assert "| Gossip | 1.00 ± 0.00 |" in said
     [first, *_] = csv.DictReader(io.StringIO(formats.as_csv(table)))
     assert first["measure"] == "bytes_received"
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ({"name": "acc_last", "column": "x"}, "--accuracy or --number, not both"),
+        ({"name": None, "column": None, "better": "lower"}, "name one with --number"),
+        ({"name": "acc_lst", "column": None}, "--accuracy: there is no 'acc_lst'; did you mean 'acc_last'"),
+    ],
+)
+def test_options_that_do_not_fit_are_answered_by_a_sentence(words, sentence):
+    with pytest.raises(UserError, match=sentence):
+        measure_of(**words)
+    assert measure_of(None, None) is None
 
 
 @pytest.mark.parametrize(
