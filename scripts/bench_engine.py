@@ -22,6 +22,7 @@ from benchmarks.chart import draw
 from benchmarks.federations import SETTINGS, Setting
 from benchmarks.losses import losses_table
 from benchmarks.rounds import lightning_table, systems_table
+from benchmarks.rules import rules_table
 from benchmarks.tables import Table, busy_note, machine, times, write_json
 from benchmarks.timing import Candidate, Machine, alternate, one_thread
 from benchmarks.training import skew_table, train_table
@@ -31,6 +32,7 @@ from dfl_lightning.utils.shipped_files import shipped
 SECTIONS = {
     "train": "local training of a round: both engines, the plain loop, and the bound of one big batch",
     "skew": "log-normal sizes of clients: samples computed for each useful one, and time",
+    "rules": "local training by the rules of the papers: both engines, and in units of FedAvg's",
     "rows": "mixing in units of a copy, comparing in units of the bare product",
     "losses": "losses of others' models, against load_state_dict and a forward pass for every pair",
     "lightning": "what Lightning and the round loop add to the four verbs",
@@ -122,10 +124,12 @@ def make_plan(words: argparse.Namespace) -> dict[str, tuple[Callable[[], Table],
         return runs * sum(part * s.seconds * n for s, n in zip(settings, turns, strict=True))
 
     everything, skewed, paired = chosen([s.name for s in SETTINGS]), chosen(SKEWED), chosen(PAIRED)
+    ruled = [s.resized(None, words.samples or 96) for s in chosen(("LeNet", "MLP"))]
     repeats, samples, rounds = words.repeats, words.samples, words.rounds
     plan: dict[str, tuple[Callable[[], Table], float]] = {
         "train": (lambda: train_table(everything, machines, repeats), seconds(everything, 1.0)),
         "skew": (lambda: skew_table(skewed, machines, repeats), seconds(skewed, 0.6)),
+        "rules": (lambda: rules_table(ruled, machines, repeats), runs * 12.0 * (1 + (repeats or 3)) * share),
         "rows": (lambda: rows_table(words), 20.0 * (1 + (repeats or 5)) / 6 * (share if words.clients else 1)),
         "losses": (lambda: losses_table(paired, machines, repeats), runs * 4.0 * (1 + (repeats or 5)) * share),
         "lightning": (

@@ -9,7 +9,7 @@ import math
 import pytest
 import torch
 
-SECTIONS = ["train", "skew", "rows", "losses", "lightning", "systems"]
+SECTIONS = ["train", "skew", "rules", "rows", "losses", "lightning", "systems"]
 CLIENTS, SAMPLES = 5, 12
 TINY = [f"--clients={CLIENTS}", f"--samples={SAMPLES}", "--repeats=2", "--rounds=1", "--parameters=300"]
 BATCH = {"MLP": 32, "MNISTCNN": 5}
@@ -67,7 +67,7 @@ def test_engines_that_are_compared_arrive_at_the_same_rows(numbers):
 
 
 def test_times_of_all_repetitions_are_kept(numbers):
-    for section, unit in (("train", "sample"), ("skew", "sample"), ("losses", "pair")):
+    for section, unit in (("train", "sample"), ("skew", "sample"), ("rules", "sample"), ("losses", "pair")):
         for row in numbers[section]:
             assert all(len(seconds) == 2 and min(seconds) > 0 for seconds in row[f"seconds_per_{unit}"].values())
 
