@@ -33,9 +33,12 @@ from dfl_lightning.callbacks import (
     Boltzmann,
     ExactCount,
     FedeRiCo,
+    FedFomo,
+    FirstOrder,
     Gossip,
     SampleWeighted,
     ScoreWeighted,
+    SimilarityWeighted,
     Uniform,
 )
 from dfl_lightning.report.memory_estimate import predicted_memory
@@ -86,6 +89,14 @@ SYSTEMS = {
     "federico": System(
         lambda k: [FedeRiCo(k=k // 2), ScoreWeighted()],
         "losses of half of the neighbours, weighted by their averages",
+    ),
+    "fedfomo": System(
+        lambda k: [FedFomo(k=k), FirstOrder()],
+        "validation losses of all neighbours, and their distances",
+    ),
+    "pfedgraph": System(
+        lambda k: [Gossip(k="all"), SimilarityWeighted()],
+        "updates of all neighbours compared, weights projected on the simplex",
     ),
     "dpfl": System(
         lambda k: [DPFL(budget=3, initial_epochs=1), SampleWeighted(count="train_and_val")],
