@@ -79,6 +79,10 @@ def _cell(
 def number(place: Place, measure: Measure) -> str:
     """Mean and standard deviation; empty where there is none.
 
+    Args:
+        place: of the table.
+        measure: what is compared.
+
     Examples:
         >>> accuracy = Measure("acc_last")
         >>> number(Place({0: 80.0, 1: 82.0}, None), accuracy), number(Place({}, None), accuracy)

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from dfl_lightning.study.command import make_parser
+from dfl_lightning.study.measure import ACCURACIES, Measure
 from dfl_lightning.study.statistics import least_replications
 from dfl_lightning.study.study_file import KIND
 from dfl_lightning.utils.shipped_files import shipped
@@ -56,7 +57,8 @@ def test_every_table_has_its_numbers_as_csv_beside_it(name):
                 assert text == cell["remark"]
                 continue
             mean, sd, published = cell["mean"], cell["sd"], cell["published"]
-            number = f"{float(mean):.2f}" + (f" ± {float(sd):.2f}" if sd else "")
+            measure = Measure(cell["measure"], "" if cell["measure"] in ACCURACIES else "last")
+            number = measure.text(float(mean)) + (f" ± {measure.text(float(sd))}" if sd else "")
             assert text.startswith(f"**{number}**" if cell["is_best"] == "True" else number)
             assert f"[{float(published):.2f}, " in text if published else "[" not in text
 

@@ -398,6 +398,7 @@ def test_nothing_is_left_of_a_study_that_was_stopped_or_killed(study_of, start, 
     process.send_signal(signum)
     _, err = process.communicate(timeout=300)
     until(lambda: not any(map(is_alive, begun)))
+    until(lambda: not any(state_of(cell).is_running for cell in cells))  # threads outlive the first
     if signum == signal.SIGINT:
         assert process.returncode == 130
         again = "0 of 2 cells are done; go on with: dfl-study run small.yaml"

@@ -106,7 +106,7 @@ def test_a_study_runs_and_makes_its_table(study_of, tmp_path, capsys, in_this_pr
     assert "3 cells in studies/small: 2 done, 1 failed" in said(capsys).out
     before = {state.run: state.run.stat().st_mtime_ns for state in states.values() if state.is_done}
     assert main(["table", "small.yaml", "--format", "csv"]) == 0
-    assert said(capsys).out.startswith("row,column,accuracy")
+    assert said(capsys).out.startswith("row,column,measure")
     assert {run: run.stat().st_mtime_ns for run in before} == before
 
 
