@@ -182,12 +182,14 @@ class FurtherFork(Fork):
 
 
 def load() -> None:
-    """Load what forks will use."""
+    """Load what forks will use, which compute with one thread: a fork hangs in a pool of threads that it lacks."""
+    import torch
     from lightning.pytorch.strategies.launchers import subprocess_script
 
     import dfl_lightning.cli.command
 
     assert dfl_lightning.cli.command
+    torch.set_num_threads(1)
     launcher: Any = subprocess_script
     launcher.subprocess = SimpleNamespace(Popen=FurtherFork)
     if threading.active_count() > 1:
