@@ -12,7 +12,7 @@ import numpy as np
 from dfl_lightning.report.reading import Run
 from dfl_lightning.study.cell_state import CellState, state_of
 from dfl_lightning.study.cells_file import Entry, read_cells
-from dfl_lightning.study.measure import ACCURACIES, Measure
+from dfl_lightning.study.measure import ACCURACIES
 from dfl_lightning.study.plan import Cell
 from dfl_lightning.utils.errors import UserError
 
@@ -62,8 +62,8 @@ class StudyCell:
 
     def accuracy(self, name: str = "acc_last") -> float | None:
         """One of its accuracies, 0 to 1; None where it is not done or has none."""
-        value = self._found.number(Measure(name))
-        return None if value is None else value / 100
+        value = self.summary.get("test_accuracy", {}).get(name) if self._found.is_done else None
+        return None if value is None else float(value)
 
     @cached_property
     def run(self) -> Run:

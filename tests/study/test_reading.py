@@ -100,15 +100,15 @@ def test_what_is_not_done_has_a_state_and_no_numbers(planned, pretend, tmp_path)
 def test_a_scaled_study_is_told_from_a_whole_one(planned, pretend, tmp_path):
     whole, half = planned(), planned(0.5)
     (tmp_path / "studies" / "small" / "cells").mkdir(parents=True)
-    for plan, accuracy in ((half, 0.25), (whole, 0.75)):
-        for cell in plan.distinct():
+    for plan, accuracy in ((half, 0.013), (whole, 0.75)):
+        for cell in plan.distinct():  # 100 * 0.013 / 100 is another number
             pretend(cell, accuracy)
         words = ["status", "small.yaml"] + (["--scale", "0.5"] if plan is half else [])
         assert main(words) == 0
     table = read_study(tmp_path / "studies" / "small").table
     assert table["scale"].tolist() == [1.0] * 4 + [0.5] * 4
-    assert table["acc_last"].tolist() == [0.75] * 4 + [0.25] * 4
-    assert read_study(tmp_path / "studies" / "small").cell("Local", "IID", 0, 0.5).accuracy() == 0.25
+    assert table["acc_last"].tolist() == [0.75] * 4 + [0.013] * 4
+    assert read_study(tmp_path / "studies" / "small").cell("Local", "IID", 0, 0.5).accuracy() == 0.013
 
 
 def test_a_frame_is_the_table_or_a_sentence_where_pandas_is_missing(planned, pretend, tmp_path, monkeypatch):
