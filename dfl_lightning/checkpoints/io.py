@@ -23,7 +23,7 @@ from dfl_lightning.distributed.strategy import RowsCheckpointIO
 from dfl_lightning.round.callback import RoundCallback
 from dfl_lightning.round.hosts import RunModule, RunTrainer
 from dfl_lightning.utils.checksums import Damaged, check_archive, written_with_checksums
-from dfl_lightning.utils.errors import UserError
+from dfl_lightning.utils.errors import DamagedCheckpoint, UserError
 from dfl_lightning.utils.files import sync_folder, write_atomically
 
 if TYPE_CHECKING:
@@ -167,7 +167,7 @@ def read_checkpoint(
     file = Path(path)
     if not is_checkpoint(file):
         what = "no checkpoint; give a run folder or a checkpoint" if file.is_dir() else "no such checkpoint"
-        raise UserError(f"{path}: {what}{_predecessor(file)}")
+        raise _unusable(file, f"{path}: {what}")
     try:
         if file.is_dir():
             content = read_shards(file, map_location, lambda error: _not_whole(file, error))
@@ -200,25 +200,33 @@ def look_at_checkpoint(path: str | os.PathLike[str]) -> dict[str, Any]:
     return read_checkpoint(path, mmap=True, verify=False)
 
 
-def _not_whole(file: Path, error: Exception) -> UserError:
+def _not_whole(file: Path, error: Exception) -> DamagedCheckpoint:
     """The sentence about a damaged checkpoint."""
     why = str(error) if isinstance(error, Damaged) else type(error).__name__
-    return UserError(f"{file}: not a whole checkpoint ({why}){_predecessor(file)}")
+    return _unusable(file, f"{file}: not a whole checkpoint ({why})")
 
 
-def _predecessor(file: Path) -> str:
-    """Where the checkpoint before this one is, to end a sentence with; it has been read to be sure."""
+def _unusable(file: Path, sentence: str) -> DamagedCheckpoint:
+    previous, is_whole = _predecessor(file)
+    hint = "" if previous is None else f"; the one before it is {previous}"
+    if previous is not None and not is_whole:
+        hint = f"; the one before it, {previous}, is not whole either"
+    return DamagedCheckpoint(sentence + hint, previous if is_whole else None)
+
+
+def _predecessor(file: Path) -> tuple[Path | None, bool]:
+    """The checkpoint before this one, if there is one, and whether it is whole: it is read to be sure."""
     previous = file.with_name(PREVIOUS)
     if file.name != LAST or not is_checkpoint(previous):
-        return ""
+        return None, False
     try:
         content = read_checkpoint(previous, mmap=True)
         for rows in content["state_dict"].values():
             if isinstance(rows, ShardedRows):
                 rows.check()
     except UserError:
-        return f"; the one before it, {previous}, is not whole either"
-    return f"; the one before it is {previous}"
+        return previous, False
+    return previous, True
 
 
 def _missing(content: dict[str, Any]) -> str:

@@ -14,7 +14,7 @@ import warnings
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import yaml
 from jsonargparse import ArgumentError
@@ -39,7 +39,8 @@ from dfl_lightning.cli.arguments import (
 )
 from dfl_lightning.cli.class_folders import find_class_folders
 from dfl_lightning.cli.config_objects import check_objects
-from dfl_lightning.cli.error_messages import lightnings_sentence, sentence_of
+from dfl_lightning.cli.ending import write_ending
+from dfl_lightning.cli.error_messages import is_unreachable, lightnings_sentence, sentence_of
 from dfl_lightning.cli.help import page_without_torch
 from dfl_lightning.cli.keys import KEYS
 from dfl_lightning.cli.options import options_page
@@ -65,7 +66,7 @@ from dfl_lightning.report.explain import explain
 from dfl_lightning.report.per_client import per_client_table
 from dfl_lightning.report.writing import check_report, write_report
 from dfl_lightning.trainer import DFLTrainer, default_monitors
-from dfl_lightning.utils.errors import UNREACHABLE, UserError, is_out_of_memory, one_line
+from dfl_lightning.utils.errors import UserError, is_out_of_memory, one_line
 from dfl_lightning.utils.lightning_warnings import quiet_lightning
 from dfl_lightning.utils.users_code import exits_refused, where_in_users_code
 from dfl_lightning.utils.yaml_files import CLASS_FOLDERS, as_yaml
@@ -88,7 +89,7 @@ class DFLCLI(LightningCLI):
     Args:
         command: `fit`, `validate` or `test`.
         settings: what the command line says; its last config names the run folder.
-        explain_only: say what would run instead of running it.
+        stop_at: `config`: read the words only; `objects`: make the trainer, the module and the data too; `end`: run.
         watcher: another callback, of somebody who wants something else than the table of an evaluation.
         typed: the words as they were typed.
         report: make the page of `dfl-report` when the run is over.
@@ -100,12 +101,12 @@ class DFLCLI(LightningCLI):
         self,
         command: str,
         settings: Settings,
-        explain_only: bool = False,
+        stop_at: Literal["config", "objects", "end"] = "end",
         watcher: Callback | None = None,
         typed: Sequence[str] = (),
         report: bool = False,
     ) -> None:
-        self._command, self._settings, self._explain_only, self._watcher = command, settings, explain_only, watcher
+        self._command, self._settings, self._stop_at, self._watcher = command, settings, stop_at, watcher
         self._typed, self._report = typed, report
         super().__init__(
             DFLModule,
@@ -119,7 +120,8 @@ class DFLCLI(LightningCLI):
             parser_kwargs={"prog": f"dfl-{command}", "exit_on_error": False},
             run=False,
         )
-        self._run()
+        if stop_at == "end":
+            self._run()
 
     # --- the parser --------------------------------------------------------------------------------------------------
     _made: ClassVar[dict[str, LightningArgumentParser]] = {}
@@ -200,7 +202,7 @@ class DFLCLI(LightningCLI):
         if options.get("ckpt_path") is not None:
             options["ckpt_path"] = str(checkpoint_of(options["ckpt_path"]))
             look_at_checkpoint(options["ckpt_path"])
-        elif self._command != "fit" and not self._explain_only:
+        elif self._command != "fit" and self._stop_at == "end":
             raise no_run(self._command)
         elif options.get("fork"):
             raise UserError("--fork starts a new run from another one; name that by --ckpt_path RUN")
@@ -208,6 +210,8 @@ class DFLCLI(LightningCLI):
     # --- what it makes -----------------------------------------------------------------------------------------------
     def instantiate_classes(self) -> None:
         """Everything, then the parts that live outside their class's own arguments."""
+        if self._stop_at == "config":
+            return
         check_config(vars(self.config))
         try:
             super().instantiate_classes()
@@ -258,10 +262,6 @@ class DFLCLI(LightningCLI):
         return [*dropout, *(self._listed("outgoing") or []), *others]
 
     def _run(self) -> None:
-        if self._explain_only:
-            for line in explain(self.trainer, self.model, self.datamodule):
-                print(line)
-            return
         about: dict[str, Any] = {"datamodule": self.datamodule, "ckpt_path": self.config["ckpt_path"]}
         if self._command == "fit":
             self.trainer.fit(self.model, **about, fork=self.config["fork"])
@@ -300,6 +300,7 @@ def run(command: str, argv: list[str] | None = None) -> int:
         try:
             check_environment()
         except UserError as error:
+            write_ending(2, str(error), error)
             _say(command, str(error))
             return 2
         if launched_by_another():
@@ -345,7 +346,7 @@ def _fails(command: str, error: Exception) -> int:
         about = f"{type(error).__name__}: {' '.join(str(error).split())}"
         sentence = f"a bug of dfl_lightning: {about} (DFL_DEBUG=1 shows where)"
     late = isinstance(error, Overdue)
-    if not late and (isinstance(error, LostProcess) or sentence == UNREACHABLE):
+    if not late and (isinstance(error, LostProcess) or is_unreachable(error)):
         if launched_by_another():
             return 0  # the first process knows more
         told = notices.told()
@@ -360,6 +361,7 @@ def _fails(command: str, error: Exception) -> int:
             if wait_for_the_first_to_leave(PATIENCE):
                 return 0  # it has said the same
             sentence = sentence if late else f"process {os.environ['LOCAL_RANK']} of the run: {sentence}"
+    write_ending(code, sentence, error)
     _say(command, sentence)
     if late:
         end_the_first()
@@ -376,7 +378,7 @@ def evaluate_again(checkpoint: Path, config: Path, watcher: Callback) -> None:
     """
     quiet = ["--trainer.devices=1", "--trainer.num_nodes=1", "--trainer.logger=false"]
     words = [f"--config={config}", f"--ckpt_path={checkpoint}", "--trainer.enable_progress_bar=false", *quiet]
-    _find_users_classes()
+    find_users_classes()
     with exits_refused():
         DFLCLI("test", read(split(words)), watcher=watcher)
 
@@ -386,7 +388,7 @@ def read(words: Sequence[Word]) -> Settings:
     return Settings(find_class_folders(with_configs(words)))
 
 
-def _find_users_classes() -> None:
+def find_users_classes() -> None:
     """A user's own classes, by import path, from the folder they work in."""
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
@@ -397,7 +399,7 @@ def _run(command: str, argv: list[str]) -> int:
     if page is not None:
         print(page)
         return 0
-    _find_users_classes()
+    find_users_classes()
     page = options_page(argv)
     if page is not None:
         print(page)
@@ -417,7 +419,10 @@ def _run(command: str, argv: list[str]) -> int:
 def _build_and_run(command: str, argv: list[str], explain_only: bool, report: bool, typed: list[str]) -> None:
     words = take_run(command, split(argv))
     settings = read([*config_of_run(words), *words])
-    DFLCLI(command, settings, explain_only, typed=typed, report=report)
+    cli = DFLCLI(command, settings, stop_at="objects" if explain_only else "end", typed=typed, report=report)
+    if explain_only:
+        for line in explain(cli.trainer, cli.model, cli.datamodule):
+            print(line)
 
 
 def users_mistake(error: Exception) -> str | None:

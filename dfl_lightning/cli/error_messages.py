@@ -36,6 +36,9 @@ _MAKERS = (
 _PARSERS_OWN = ("Expected ", "Import path ", "Does not validate", "Problem with", "Parser key", "Not a valid")
 """How lines begin that the parser adds to the reason of a class's own refusal."""
 
+_CONNECTION = r"Connection (?:closed|reset) by peer|gloo|NCCL|ProcessGroup"
+"""What torch says where a process cannot reach another one."""
+
 _LIGHTNINGS = (
     (
         r"No supported gpu backend found",
@@ -70,7 +73,7 @@ _LIGHTNINGS = (
         r"trainer.callbacks \1 needs a logger; add one, for example --trainer.logger true",
     ),
     (
-        r"Connection (?:closed|reset) by peer|gloo|NCCL|ProcessGroup",
+        _CONNECTION,
         UNREACHABLE,
     ),
     (
@@ -142,6 +145,11 @@ def lightnings_sentence(text: str) -> str | None:
         if found:
             return found.expand(sentence)
     return None
+
+
+def is_unreachable(error: BaseException) -> bool:
+    """Whether torch could not reach another process of the run."""
+    return _refusal(error) is None and bool(re.search(_CONNECTION, str(error)))
 
 
 def _refusal(error: BaseException) -> str | None:

@@ -11,6 +11,7 @@ import sys
 from functools import partial
 from typing import NoReturn
 
+from dfl_lightning.cli.ending import write_ending
 from dfl_lightning.cli.streams import prepare_streams, refused_output
 
 
@@ -73,8 +74,7 @@ def start(command: str) -> None:
     _end_at_once()
     refusal = prepare_streams()
     if refusal is not None:
-        print(f"dfl-{command}: {refusal}", file=sys.stderr)
-        sys.exit(2)
+        _refuse(command, refusal)
 
 
 def leave(command: str, code: int) -> NoReturn:
@@ -86,8 +86,14 @@ def leave(command: str, code: int) -> NoReturn:
     """
     refusal = refused_output()
     if refusal is not None:
-        print(f"dfl-{command}: {refusal}", file=sys.stderr)
-    sys.exit(code if refusal is None else 2)
+        _refuse(command, refusal)
+    sys.exit(code)
+
+
+def _refuse(command: str, sentence: str) -> NoReturn:
+    write_ending(2, sentence)
+    print(f"dfl-{command}: {sentence}", file=sys.stderr)
+    sys.exit(2)
 
 
 def _end_at_once() -> None:

@@ -11,7 +11,7 @@ from PIL import Image, UnidentifiedImageError
 
 from dfl_lightning.data.datamodule import ROOT_VARIABLE, FederatedData
 from dfl_lightning.data.source import Source
-from dfl_lightning.utils.errors import UserError, reason
+from dfl_lightning.utils.errors import MissingData, UserError, reason
 
 __all__ = ["CINIC10"]
 
@@ -61,7 +61,7 @@ class CINIC10(FederatedData):
             if (folder / "train").is_dir():
                 return folder
         where = f"root '{self.root}' has no {FOLDERS[0]}/train" if self.path is None else f"{self.path} has no train"
-        raise UserError(
+        raise MissingData(
             f"data CINIC10: {where}; unpack the archive of doi.org/10.7488/ds/2448 there, or name the folder with "
             f"train, valid and test by data.path, or its parent by data.root or the environment variable "
             f"{ROOT_VARIABLE}"

@@ -14,7 +14,7 @@ from dfl_lightning.data.datamodule import ROOT_VARIABLE, FederatedData
 from dfl_lightning.data.leaf import as_bytes, read_leaf_file
 from dfl_lightning.data.partitions import ByWriter, Partition
 from dfl_lightning.data.source import Source
-from dfl_lightning.utils.errors import UserError, reason
+from dfl_lightning.utils.errors import MissingData, UserError, reason
 from dfl_lightning.utils.files import read_npz, write_npz
 
 __all__ = ["FEMNIST"]
@@ -115,7 +115,7 @@ class FEMNIST(FederatedData):
         if self.path is not None:
             path = Path(self.path)
             if not (path.is_file() or (path / "train").is_dir()):
-                raise UserError(
+                raise MissingData(
                     f"data.path: {path} is neither an npz file nor a folder with LEAF's train and test; {HOW}"
                 )
             return path
@@ -127,7 +127,7 @@ class FEMNIST(FederatedData):
                 f"data.path"
             )
         if not found:
-            raise UserError(
+            raise MissingData(
                 f"data FEMNIST: there is no folder femnist/train and no femnist*.npz in root '{self.root}'; {HOW} and "
                 f"name the folder with train and test by data.path, or its parent by data.root or the environment "
                 f"variable {ROOT_VARIABLE}"

@@ -8,7 +8,7 @@ import numpy as np
 from torchvision.datasets import QMNIST
 from torchvision.datasets.utils import download_and_extract_archive
 
-from dfl_lightning.utils.errors import UserError, reason
+from dfl_lightning.utils.errors import MissingData, UserError, reason
 from dfl_lightning.utils.files import read_bounded, read_npz
 
 __all__ = ["download_writers", "read_writers"]
@@ -64,7 +64,7 @@ def read_writers(
     elif all((root / file).is_file() for file in LABELS):
         found = [_of_qmnist(root / file, own) for file, own in zip(LABELS, (labels, test_labels), strict=True)]
     else:
-        raise UserError(
+        raise MissingData(
             f"data MNIST: partition ByWriter needs to know the writers, but root '{root}' has neither {NPZ} nor "
             f"{LABELS[0]} and the same for the test; set data.download: true, or use another partition"
         )

@@ -12,7 +12,7 @@ from torch import Tensor
 from dfl_lightning.data.datamodule import ROOT_VARIABLE, FederatedData
 from dfl_lightning.data.mnist_writers import download_writers, read_writers
 from dfl_lightning.data.source import Source
-from dfl_lightning.utils.errors import UserError, reason
+from dfl_lightning.utils.errors import MissingData, reason
 
 __all__ = ["CIFAR10", "CIFAR100", "MNIST", "FashionMNIST"]
 
@@ -62,7 +62,7 @@ class TorchvisionData(FederatedData):
                 how = "are missing or damaged; call prepare_data() first to download them"
             else:
                 how = "are missing or damaged, and data.download is false; set it to true"
-            raise UserError(
+            raise MissingData(
                 f"data {name}: its files are not in root '{self.root}' and {how}, or name the folder that has them by "
                 f"data.root or the environment variable {ROOT_VARIABLE}"
             ) from error

@@ -7,7 +7,7 @@ import signal
 from pathlib import Path
 
 import dfl_lightning
-from dfl_lightning.checkpoints.names import FOLDER, PREVIOUS
+from dfl_lightning.cli.ending import ENDING, MISSING_DATA, Ending, read_ending
 from dfl_lightning.study.cell_state import FAILURE, rows_of, runs_of, state_of, write_failure
 from dfl_lightning.study.commit import commit_now
 from dfl_lightning.study.disk import give_back
@@ -24,6 +24,9 @@ MOST_STARTS = 5
 
 LOG = "log.txt"
 """What the processes of a cell have printed."""
+
+ENDED = "ending.json"
+"""Why its last process has failed."""
 
 STOPPED = (130, 143, -signal.SIGINT, -signal.SIGTERM)
 """Exit codes of a process that was asked to stop."""
@@ -52,7 +55,7 @@ class CellProcess:
     def __init__(self, cell: Cell, threads: int, starts: int = 0, saved: int = -1, start: Start = start_python) -> None:
         self.cell, self._threads, self._start_process = cell, threads, start
         self.starts, self.saved = starts, saved
-        self._previous = False
+        self._checkpoint: Path | None = None  # one to start from in the place of the run's last
         self._lock = take(cell.folder)
         try:
             if state_of(cell).is_done:  # by somebody who has just let go of it
@@ -65,9 +68,10 @@ class CellProcess:
     def _start(self) -> None:
         """Start it, from the last checkpoint where there is one."""
         state = state_of(self.cell)
-        (self.cell.folder / FAILURE).unlink(missing_ok=True)
+        for file in (FAILURE, ENDED):
+            (self.cell.folder / file).unlink(missing_ok=True)
         if state.run is not None:
-            words = ["--ckpt_path", str(state.run / FOLDER / PREVIOUS if self._previous else state.run)]
+            words = ["--ckpt_path", str(self._checkpoint or state.run)]
         else:
             for run in runs_of(self.cell):
                 shutil.rmtree(run)  # it has no checkpoint: its rounds are done again
@@ -79,9 +83,8 @@ class CellProcess:
         saved = 0 if state.run is None else rows_of(state.run)
         self.starts = self.starts + 1 if saved <= self.saved else 1
         self.saved = saved
-        environment = environment_of_a_cell(self._threads)
+        environment = {**environment_of_a_cell(self._threads), ENDING: str(self.cell.folder / ENDED)}
         with open(self.cell.folder / LOG, "ab") as log:
-            self._began = log.tell()
             self._process = self._start_process(words, log, environment, self._lock.descriptor)
 
     @property
@@ -103,27 +106,29 @@ class CellProcess:
         state = state_of(self.cell)
         give_back(state, self.cell.keeps_models)
         if not stopping and code != 0 and not state.is_done:
-            why = self._why(code)
-            if not why:
+            ending = self._ending(code)
+            if ending is None:
                 self._start()
                 return False
-            write_failure(self.cell, why)
+            write_failure(self.cell, ending.sentence, lacks_data=ending.kind == MISSING_DATA)
         self._lock.release()
         return True
 
-    def _why(self, code: int) -> str:
-        """Why it has ended for good; empty where it may go on."""
+    def _ending(self, code: int) -> Ending | None:
+        """Why it has ended for good; None where it may go on."""
         if code > 0 and code not in STOPPED:
-            sentence = last_sentence(self.cell.folder / LOG, self._began)
-            if PREVIOUS in sentence and not self._previous:
-                self._previous = True
-                return ""
-            return sentence or f"dfl-fit leaves with {code}; {self.cell.folder / LOG} may say why"
+            ending = read_ending(self.cell.folder / ENDED)
+            if ending is None:
+                return Ending(code, f"dfl-fit leaves with {code}; {self.cell.folder / LOG} may say why")
+            if ending.previous is not None and self._checkpoint is None:
+                self._checkpoint = Path(ending.previous)
+                return None
+            return ending
         if self.starts < MOST_STARTS:
-            return ""
+            return None
         name = signal.Signals(-code).name if code < 0 else f"exit code {code}"
         hint = " (is the memory too small?)" if code == -signal.SIGKILL else ""
-        return f"its process was ended by {name} {self.starts} times without a further round{hint}"
+        return Ending(code, f"its process was ended by {name} {self.starts} times without a further round{hint}")
 
     def stop(self) -> None:
         """Ask it to save and leave."""
@@ -157,20 +162,3 @@ def take(folder: Path) -> FolderLock:
             raise
         raise Taken from None
     return lock
-
-
-def last_sentence(log: Path, began: int) -> str:
-    """The last sentence of `dfl-fit` in a log, without the command's name; empty if there is none.
-
-    Args:
-        log: standard error of the cell's runs.
-        began: position in bytes at which the present run's part begins.
-    """
-    try:
-        with open(log, "rb") as file:
-            file.seek(began)
-            lines = file.read().decode(errors="replace").splitlines()
-    except OSError:
-        return ""
-    said = [line.removeprefix("dfl-fit: ") for line in lines if line.startswith("dfl-fit: ")]
-    return next((line for line in reversed(said) if not line.startswith("warning: ")), "")

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import re
-
 from dfl_lightning.study.cell_process import Taken, take
 from dfl_lightning.study.cell_state import CellState, state_of, write_failure
 from dfl_lightning.study.plan import Cell, Plan
-from dfl_lightning.study.resolve import ask_about
-from dfl_lightning.utils.errors import UserError
-
-NOT_AT_HAND = re.compile(r"data \w+: .*\broot '")
-"""How the library's sentences about missing files begin."""
+from dfl_lightning.study.resolve import samples_of
+from dfl_lightning.utils.errors import MissingData, UserError
 
 
 def check(plan: Plan) -> list[Cell]:
@@ -46,12 +41,12 @@ def lacking_data(plan: Plan) -> dict[str, str]:
             continue
         if state.run is None:
             try:
-                ask_about(cell.config)
-            except UserError as error:
-                if not NOT_AT_HAND.match(str(error)):
-                    raise UserError(f"{plan.study.path}: {cell.row}, {cell.column}: {error}") from error
+                samples_of(cell.config)
+            except MissingData as error:
                 lacking[cell.data] = str(error)
                 continue
+            except UserError as error:
+                raise UserError(f"{plan.study.path}: {cell.row}, {cell.column}: {error}") from error
         rows.add(cell.row)
         columns.add(cell.column)
     return lacking

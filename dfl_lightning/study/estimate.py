@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dfl_lightning.checkpoints.names import FOLDER, LAST
-from dfl_lightning.study.cell_process import last_sentence
+from dfl_lightning.cli.ending import ENDING, read_ending
 from dfl_lightning.study.cell_state import CellState, rows_of, state_of
 from dfl_lightning.study.checking import lacking_data
 from dfl_lightning.study.disk import Space, bytes_in, free_in, space_of
@@ -211,7 +211,8 @@ def time_cell(cell: Cell, threads: int, start: Start = start_python) -> Timing:
         (folder / "cell.yaml").write_text(config_text(config), encoding="utf-8")
         words = ["--config", str(folder / "cell.yaml"), f"--trainer.default_root_dir={folder}"]
         with open(folder / "log.txt", "wb") as log:
-            process = start(words, log, environment_of_a_cell(threads), None)
+            environment = {**environment_of_a_cell(threads), ENDING: str(folder / "ending.json")}
+            process = start(words, log, environment, None)
             try:
                 watched = _watch(process, folder)
             finally:
@@ -221,8 +222,8 @@ def time_cell(cell: Cell, threads: int, start: Start = start_python) -> Timing:
                 process.stdin.close()
         seconds = _seconds(folder)
         if watched.code and not seconds:
-            why = last_sentence(folder / "log.txt", 0) or "dfl-fit fails"
-            raise UserError(f"{cell.label}: {why}")
+            ending = read_ending(folder / "ending.json")
+            raise UserError(f"{cell.label}: {'dfl-fit fails' if ending is None else ending.sentence}")
         spaces = [space_of(run, rows_of(run), cell.rounds) for run in folder.glob("cell/*")]
     return Timing(seconds[-1] if seconds else None, watched.spent, watched.memory, next(iter(spaces), None))
 

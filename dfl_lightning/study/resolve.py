@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import gc
 import hashlib
 import importlib
 import inspect
-import io
 import json
 import tempfile
 from collections.abc import Sequence
@@ -17,7 +15,6 @@ from typing import Any
 import yaml
 
 from dfl_lightning.study.environment import without_slurm
-from dfl_lightning.utils.errors import UserError
 from dfl_lightning.utils.files import write_atomically
 
 NO_NUMBER = {
@@ -31,36 +28,34 @@ NO_NUMBER = {
 """Options that change no number of a run: where files are, how they are kept, what is printed, who computes."""
 
 
-def ask(words: Sequence[str]) -> str:
-    """What `dfl-fit` prints for words with which it trains nothing.
+def resolved(words: Sequence[str]) -> dict[str, Any]:
+    """The config that words of `dfl-fit` mean, all defaults included.
 
     Raises:
-        UserError: its sentence, where it refuses them.
+        UserError: they are refused.
     """
-    from dfl_lightning.cli.command import run  # it loads all of the library
+    from dfl_lightning.cli.resolve import resolve  # it loads all of the library
 
-    printed, said = io.StringIO(), io.StringIO()
-    with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(said), without_slurm():
-        code = run("fit", list(words))
-    if code:
-        lines = [line for line in said.getvalue().splitlines() if line.startswith("dfl-fit: ")]
-        raise UserError(lines[-1].removeprefix("dfl-fit: ") if lines else f"dfl-fit leaves with {code}")
-    return printed.getvalue()
+    with without_slurm():
+        return resolve(words)
 
 
-def ask_about(config: dict[str, Any]) -> str:
-    """What `dfl-fit --explain` says about a resolved config.
+def samples_of(config: dict[str, Any]) -> dict[str, int]:
+    """The samples of the run that a resolved config describes, which is set up as far as possible without training.
+
+    Returns:
+        `train`, `val` and `test`, of all clients together.
 
     Raises:
-        UserError: its sentence, where it refuses it.
+        MissingData: files of the data are missing.
+        UserError: the run is refused for another reason.
     """
-    with tempfile.TemporaryDirectory() as folder:
+    from dfl_lightning.cli.resolve import set_up  # it loads all of the library
+
+    with tempfile.TemporaryDirectory() as folder, without_slurm():
         file = Path(folder) / "cell.yaml"
         file.write_text(config_text(config), encoding="utf-8")
-        try:
-            return ask([f"--config={file}", "--explain"])
-        finally:
-            gc.collect()  # a trainer and its module hold each other, and with them the images and models of this config
+        return set_up([f"--config={file}"])
 
 
 def config_text(config: dict[str, Any]) -> str:
@@ -94,11 +89,11 @@ class Resolver:
         """
         key = hashlib.sha256(json.dumps([self._stamp, list(words), _contents(words)]).encode()).hexdigest()
         if key not in self._kept:
-            self._kept[key] = yaml.safe_load(ask([*words, "--print_config"]))
+            self._kept[key] = resolved(words)
             self._new = True
         self._used[key] = self._kept[key]
-        resolved: dict[str, Any] = json.loads(json.dumps(self._kept[key]))
-        return resolved
+        copied: dict[str, Any] = json.loads(json.dumps(self._kept[key]))
+        return copied
 
     def save(self) -> None:
         """Keep what was used."""

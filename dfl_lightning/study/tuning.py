@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,7 +20,7 @@ import yaml
 from dfl_lightning.report.reading import Run
 from dfl_lightning.study.cell_state import state_of
 from dfl_lightning.study.plan import Cell, Place, added_seeds, contradictions, scaled
-from dfl_lightning.study.resolve import Resolver, ask_about, identity
+from dfl_lightning.study.resolve import Resolver, identity, samples_of
 from dfl_lightning.study.settings import as_words, slug, words_of
 from dfl_lightning.study.statistics import rounded
 from dfl_lightning.study.study_file import Study
@@ -32,9 +31,6 @@ from dfl_lightning.utils.yaml_files import read_config
 
 TRIALS = "trials"
 """The folder in a study's where the trials are."""
-
-HAS_VALIDATION = re.compile(r"\d validation\b")
-"""What `dfl-fit --explain` says of data with a validation part."""
 
 Values = dict[str, Any]
 """Values by option."""
@@ -147,7 +143,7 @@ class Tuning:
             if key in seen:
                 continue
             seen.add(key)
-            if not HAS_VALIDATION.search(ask_about(config)):
+            if not samples_of(config)["val"]:
                 raise UserError(
                     f"{self.study.path}: {row}, {column}: tune chooses by validation accuracy, and there are no "
                     "validation data; set data.val_fraction, for example 0.2, in base"

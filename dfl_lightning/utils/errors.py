@@ -1,9 +1,10 @@
-"""The one exception for a user's mistake."""
+"""A user's mistake, and its kinds that a program can do something about."""
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from pathlib import Path
 
 UNREACHABLE = "another process of the run has ended or cannot be reached; its own message, if there is one, says why"
 
@@ -22,6 +23,23 @@ class UserError(Exception):
 
     def __init__(self, sentence: str) -> None:
         super().__init__(one_line(sentence))
+
+
+class MissingData(UserError):
+    """Files of a data set that are not there, or are damaged."""
+
+
+class DamagedCheckpoint(UserError):
+    """A checkpoint that cannot be used.
+
+    Args:
+        sentence: what is wrong with it.
+        previous: the checkpoint before it, if that is whole.
+    """
+
+    def __init__(self, sentence: str, previous: Path | None = None) -> None:
+        super().__init__(sentence)
+        self.previous = previous
 
 
 def one_line(text: str) -> str:

@@ -22,7 +22,7 @@ def timed(monkeypatch):
         return Timing(seconds[cell.row] * seconds[cell.column], seconds[cell.row], 2**30)
 
     monkeypatch.setattr(estimate, "time_cell", time_cell)
-    monkeypatch.setattr(checking, "ask_about", lambda config: "")
+    monkeypatch.setattr(checking, "samples_of", lambda config: {})
     return timed
 
 

@@ -16,8 +16,8 @@ from forked import Forked
 from killing.cells import cells_of, fork_cells, is_alive, server_of
 from killing.results import differences, result
 
+from dfl_lightning.cli.ending import ENDING, read_ending
 from dfl_lightning.study import forks, starting
-from dfl_lightning.study.cell_process import last_sentence
 from dfl_lightning.study.cell_state import state_of
 from dfl_lightning.study.environment import environment_of_a_cell
 from dfl_lightning.study.forks import ForkedCell, ForkServer
@@ -111,14 +111,19 @@ def test_a_fork_has_the_bits_and_the_process_of_a_new_python(server, tmp_path, e
 
 
 def test_a_fork_ends_with_the_codes_and_sentences_of_a_new_python(server, tmp_path):
-    wrong = {**CONFIG, "model": {**CONFIG["model"], "on_divergence": "stop", "optimizer": {"lr": 1e30}}}
+    too_fast = {"class_path": "SGD", "init_args": {"lr": 1e30}}
+    wrong = {**CONFIG, "model": {**CONFIG["model"], "on_divergence": "stop", "optimizer": too_fast}}
     forked = [
-        Cell(server.start, tmp_path / "mistake", {**CONFIG, "topology": "ring_of_rings"}),
-        Cell(server.start, tmp_path / "diverged", wrong),
+        Cell(start, tmp_path / f"{name}-{kind}", config, **{ENDING: str(tmp_path / f"{name}-{kind}.json")})
+        for kind, start in (("fork", server.start), ("new", start_python))
+        for name, config in (("mistake", {**CONFIG, "topology": "ring_of_rings"}), ("diverged", wrong))
     ]
-    assert [cell.wait() for cell in forked] == [2, 2]
-    for cell in forked:
-        assert last_sentence(cell.folder / "log.txt", 0), cell.said
+    assert [cell.wait() for cell in forked] == [2, 2, 2, 2]
+    for name, part in (("mistake", "ring_of_rings"), ("diverged", "training of client 0, 1, 2 diverged")):
+        fork, new = (read_ending(tmp_path / f"{name}-{kind}.json") for kind in ("fork", "new"))
+        assert fork == new
+        assert fork.code == 2
+        assert part in fork.sentence
     several = [Cell(server.start, tmp_path / f"long-{number}", LONG) for number in range(4)]
     until(lambda: all(cell.rounds() > 1 for cell in several))
     terminated, interrupted, killed, left = several

@@ -7,7 +7,7 @@ from dfl_lightning.study import checking
 from dfl_lightning.study.command import main
 from dfl_lightning.study.settings import words_of
 from dfl_lightning.study.study_file import KIND, read_study_file
-from dfl_lightning.utils.errors import UserError
+from dfl_lightning.utils.errors import MissingData
 from dfl_lightning.utils.shipped_files import shipped
 
 STUDIES = list(shipped(KIND))
@@ -29,10 +29,10 @@ def test_every_shipped_study_can_be_explained(name, tmp_path, monkeypatch, capsy
     """Without data: all cells are resolved by dfl-fit, and what is missing is said."""
 
     def nothing(config):
-        raise UserError(f"data {config['data']['class_path'].rpartition('.')[2]}: its files are not in root 'nothing'")
+        raise MissingData(f"{config['data']['class_path']}: nothing is there")
 
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(checking, "ask_about", nothing)
+    monkeypatch.setattr(checking, "samples_of", nothing)
     assert main(["run", name, "--explain"]) == 0
     lines = capsys.readouterr().out.splitlines()
     study = read_study_file(name)

@@ -70,7 +70,7 @@ def test_a_cell_wins_over_its_row_and_that_over_its_column_and_that_over_the_bas
 
 def test_a_config_beside_the_study_file_is_found(study_of, tmp_path, monkeypatch):
     file = study_of(base={"config": "mine.yaml"})
-    (tmp_path / "mine.yaml").write_text("data: Digits\n")
+    (tmp_path / "mine.yaml").write_text("data: Digits\nmodel: {network: MLP}\n")
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
     assert words_of(read_study_file(file), "Gossip", "IID")[0] == f"--config={tmp_path / 'mine.yaml'}"
@@ -142,10 +142,10 @@ def test_resolved_configs_are_kept_until_something_changes(planned, study_of, tm
     from dfl_lightning.study import resolve
 
     (tmp_path / "studies" / "small").mkdir(parents=True)
-    (tmp_path / "mine.yaml").write_text("data: Digits\n")
+    (tmp_path / "mine.yaml").write_text("data: Digits\nmodel: {network: MLP}\n")
     first = planned(base={"config": "mine.yaml"})
     asked = []
-    monkeypatch.setattr(resolve, "ask", lambda words: asked.append(words) or "seed_everything: 0")
+    monkeypatch.setattr(resolve, "resolved", lambda words: asked.append(words) or {"seed_everything": 0})
     again = planned(base={"config": "mine.yaml"})
     assert {cell.folder for cell in again.distinct()} == {cell.folder for cell in first.distinct()}
     assert asked == []

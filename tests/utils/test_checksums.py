@@ -251,6 +251,7 @@ def test_a_run_does_not_go_on_from_a_damaged_checkpoint(small_run, checkpoints):
     assert torch.equal(resumed.rows, run.rows)
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # of torch's writers, Python 3.13
 def test_a_full_disk_leaves_the_pieces_that_were_there_and_nothing_else(tmp_path):
     folder = tmp_path / "last.ckpt"
     in_pieces().save_checkpoint(a_checkpoint(1), folder)

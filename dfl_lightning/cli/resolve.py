@@ -1,0 +1,76 @@
+"""What words of `dfl-fit` mean, and whether the run that they describe could begin: for programs, without printing."""
+
+from __future__ import annotations
+
+import gc
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import yaml
+
+from dfl_lightning.cli.arguments import split
+from dfl_lightning.cli.command import DFLCLI, find_users_classes, read, users_mistake
+from dfl_lightning.distributed.environment import check_environment
+from dfl_lightning.utils.errors import UserError
+from dfl_lightning.utils.lightning_warnings import quiet_lightning
+from dfl_lightning.utils.users_code import exits_refused
+
+
+def resolve(words: Sequence[str]) -> dict[str, Any]:
+    """The config that words mean, all defaults included, as `--print_config` prints it.
+
+    Args:
+        words: of the command line, without the command.
+
+    Raises:
+        UserError: they are refused.
+    """
+    with _as_a_command():
+        cli = DFLCLI("fit", read(split(list(words))), stop_at="config")
+        text = cli.parser.dump(cli.config, format="yaml", skip_unset=False)
+    config: dict[str, Any] = yaml.safe_load(text)
+    return config
+
+
+def set_up(words: Sequence[str]) -> dict[str, int]:
+    """Set a run up as far as possible without training.
+
+    Args:
+        words: of the command line, without the command.
+
+    Returns:
+        The numbers of samples of all clients together: `train`, `val` and `test`.
+
+    Raises:
+        MissingData: files of the data are missing.
+        UserError: the run is refused for another reason.
+    """
+    with _as_a_command():
+        cli = DFLCLI("fit", read(split(list(words))), stop_at="objects")
+        cli.trainer.prepare(cli.model, cli.datamodule)
+        data = cli.model.federation.data
+        sizes = {split_: int(data.sizes(split_).sum()) for split_ in ("train", "val", "test")}
+        del cli, data
+    gc.collect()  # a trainer and its module hold each other, and with them the images and models of this config
+    return sizes
+
+
+@contextmanager
+def _as_a_command() -> Iterator[None]:
+    """Errors become a user's mistakes where the command would say so; warnings are for those who run it."""
+    with quiet_lightning(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        check_environment()
+        find_users_classes()
+        try:
+            with exits_refused():
+                yield
+        except UserError:
+            raise
+        except Exception as error:
+            sentence = users_mistake(error)
+            if sentence is None:
+                raise
+            raise UserError(sentence) from error

@@ -1,0 +1,41 @@
+"""The meaning of words, asked for by programs."""
+
+import pytest
+import yaml
+
+from dfl_lightning.cli.command import run
+from dfl_lightning.cli.resolve import resolve, set_up
+from dfl_lightning.utils.errors import MissingData, UserError
+from dfl_lightning.utils.shipped_files import shipped
+
+SMALL = ["--data.num_clients=5", "--data.samples_per_client=30", "--data.val_fraction=0.2"]
+
+
+@pytest.mark.parametrize("name", [*shipped("configs")][::4])
+def test_a_config_is_the_one_that_is_printed(name, capsys):
+    words = [f"--config={name}", *SMALL, "--seed_everything=3"]
+    resolved = resolve(words)
+    assert capsys.readouterr() == ("", "")
+    assert run("fit", [*words, "--print_config"]) == 0
+    assert resolved == yaml.safe_load(capsys.readouterr().out)
+
+
+def test_words_are_refused_without_being_printed(capsys):
+    with pytest.raises(UserError, match="ring_of_rings"):
+        set_up(["--config=afind", "--topology=ring_of_rings"])
+    with pytest.raises(UserError, match=r"Gosip.*did you mean 'Gossip'"):
+        resolve(["--config=afind", "--selection=Gosip"])
+    assert capsys.readouterr() == ("", "")
+
+
+def test_the_sizes_are_those_of_the_data():
+    words = ["--config=afind", "--data.num_clients=5", "--data.val_fraction=0.2", "--data.partition=IID"]
+    sizes = set_up(words)
+    assert sum(sizes.values()) == 1797  # scikit-learn's digits
+    assert sizes["val"] == pytest.approx(0.2 * (sizes["train"] + sizes["val"]), abs=5)
+    assert set_up(["--config=afind", "--data.val_fraction=0"])["val"] == 0
+
+
+def test_missing_data_keep_their_type(tmp_path):
+    with pytest.raises(MissingData):
+        set_up(["--config=afind", "--data=MNIST", f"--data.root={tmp_path}"])
