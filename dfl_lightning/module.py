@@ -199,6 +199,8 @@ class DFLModule(LightningModule):
         elif stage == "test" and not int(self.data.sizes("test").sum()) and self.data.global_test is None:
             raise UserError("no client has test data to evaluate; set data.test_fraction above 0, or use dfl-validate")
         self._make_rows()
+        if stage != "fit":  # what policies know after a fit of this process is still known
+            self._restore_policies(self.bank.boundary.callbacks)
 
     def _make_federation(self, stage: str) -> Federation:
         """From the data to the topology, the network and its layout, and how it is trained."""
@@ -367,8 +369,7 @@ class DFLModule(LightningModule):
             return References.rows(self.reported_rows, owners)  # each keeps its own, under a server too
         nodes = self.federation.server_of(owners)
         if self.topology.num_servers > 1:
-            selection = self.federation.policy(Selection)
-            assert selection is not None
+            selection = self.federation.require(Selection)
             with draws_by_name_only(self.bank.boundary.round, selection, "assign"):
                 nodes = self.num_clients + selection.assign(self.federation, owners)
         return References.rows(self.reported_rows, nodes, owners)
@@ -458,7 +459,8 @@ class DFLModule(LightningModule):
         """
         prediction, m = self.federation.policy(Prediction), self.num_clients
         assert prediction is not None
-        self._restore_policies(self.bank.boundary.callbacks)
+        if self.dfl_trainer.state.fn != TrainerFn.FITTING:
+            self._restore_policies(self.bank.boundary.callbacks)
         with draws_by_name_only(self.bank.boundary.round, prediction, "members"):
             found = prediction.members(self.federation)
         if found is None:
@@ -619,9 +621,7 @@ class DFLModule(LightningModule):
         )
 
     def _restore_policies(self, states: dict[str, Any]) -> None:
-        """In an evaluation without a fit, what predictions depend on is as it was at the boundary."""
-        if self.dfl_trainer.state.fn == TrainerFn.FITTING:
-            return
+        """What policies know is as it was at the boundary."""
         for policy in self.federation.policies:
             if policy.state_key in states:
                 policy.load_state_dict(copy.deepcopy(states[policy.state_key]))

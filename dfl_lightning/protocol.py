@@ -120,8 +120,7 @@ class RoundProtocol:
             call_round_hook(trainer, "on_threshold", round)
             self._promise_type(round.threshold, float, (round.num_nodes,), Threshold, "threshold")
             call_round_hook(trainer, "on_select", round)
-            self._promise(round.selected is not None, Selection, "selected nothing; write round.selected")
-            assert round.selected is not None
+            self._promise(round.has("selected"), Selection, "selected nothing; write round.selected")
             self._promise_links(round, round.selected, Selection, "selected")
             self._promise_reach(round, round.selected, "selected")
             round.selected = round.selected.between(receivers=round.receivers)
@@ -206,8 +205,6 @@ class RoundProtocol:
                 f"round {round.index}: training of client {names} diverged (NaN or infinity); "
                 "lower model.optimizer.lr, set trainer.gradient_clip_val, or use --model.on_divergence quarantine"
             )
-        assert round.diverged is not None
-        assert round.losses is not None
         round.diverged[bad] = True
         round.active[bad] = False
         round.losses[bad] = float("nan")
@@ -228,11 +225,9 @@ class RoundProtocol:
 
     def _substitute(self, round: Round) -> None:
         n = round.num_nodes
-        assert round.selected is not None
         round.stand_in = round.selected.senders.clone()
         call_round_hook(self.trainer, "on_substitute", round)
-        aggregation = self.federation.policy(Aggregation)
-        assert aggregation is not None
+        aggregation = self.federation.require(Aggregation)
         rows = n + round.num_clients * len(round.substitutes)
         selected = round.selected
         self._promise_type(round.stand_in, int, (len(selected),), Substitution, "stand_in", "as many as are selected")
@@ -252,11 +247,8 @@ class RoundProtocol:
 
     def _weigh(self, round: Round) -> None:
         call_round_hook(self.trainer, "on_weigh", round)
+        self._promise(round.has("weights"), Aggregation, "wrote no weights; write round.weights in on_weigh")
         weights, votes, voters = round.weights, round.votes, round.voters
-        assert votes is not None
-        assert voters is not None
-        self._promise(weights is not None, Aggregation, "wrote no weights; write round.weights in on_weigh")
-        assert weights is not None
         got, asked = list(weights.shape), list(votes.shape)
         self._promise(got == asked, Aggregation, f"wrote weights {got}; they must be {asked}, as round.votes is")
         wrong = ~weights.isfinite()
@@ -267,8 +259,7 @@ class RoundProtocol:
         self._promise(
             not idle.any(), Aggregation, lambda: f"gave weight to a row without a vote: {_first(idle, weights, voters)}"
         )
-        aggregation = self.federation.policy(Aggregation)
-        if aggregation is not None and aggregation.column_stochastic:
+        if self.federation.require(Aggregation).column_stochastic:
             self._promise_columns(weights, voters)
             return
         sums = voters.sum(weights.double())
@@ -304,10 +295,9 @@ class RoundProtocol:
             "proxies_received": proxies / m,
             "bytes_received": ledger.total_bytes(len(round.bank.layout.shared)) / m,
         }
-        assert round.diverged is not None
         if ledger.messages:
             costs["messages_received"] = ledger.num_messages / m
-        if round.losses is not None and not round.losses.isnan().all():
+        if round.has("losses") and not round.losses.isnan().all():
             costs["train_loss"] = float(round.losses.nanmean())
         if round.diverged.any():
             costs["diverged"] = float(round.diverged.sum())
@@ -342,7 +332,7 @@ class RoundProtocol:
 
     def _promise_reach(self, round: Round, links: Links, did: str) -> None:
         """Receivers look at, and learn from, those only that they can hear."""
-        if links is round.available or (links is round.candidates and links is round.selected):
+        if links is round.available or (links is round.candidates and did == "selected"):
             return  # these have been looked at
         wrong = ~links.within(round.available)
 

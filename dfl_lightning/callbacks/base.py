@@ -248,8 +248,6 @@ class Aggregation(Policy):
 
         A substitute's update is added to the receiver's own model, which therefore gets the weight of all such updates.
         """
-        assert round.voters is not None
-        assert round.weights is not None
         where = round.receivers & round.voters.any(round.weights != 0)
         round.mix(mixed_terms(round, round.weights, where), into="models", where=where)
 
@@ -262,7 +260,6 @@ def mixed_terms(round: Round, weights: Tensor, where: Tensor) -> list[tuple[Weig
         weights: float64 [len(voters)], beside `round.voters`.
         where: the receivers that are written, bool [n].
     """
-    assert round.voters is not None
     n, m = round.num_nodes, round.num_clients
     counted = (weights != 0) & where[round.voters.receivers]
     place, shape = where.cumsum(0) - 1, (int(where.sum()), n)

@@ -67,8 +67,6 @@ class GradientTracking(Plain):
 
     def before_mixing(self, round: Round) -> None:
         """Exchange of the mean steps between those that mix and trained."""
-        assert round.voters is not None
-        assert round.weights is not None
         took_part, n = round.participants, round.num_nodes
         if not took_part.any() or round.lr == 0:
             return

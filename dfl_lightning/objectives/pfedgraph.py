@@ -74,8 +74,6 @@ class PFedGraph(Plain):
 
     def before_mixing(self, round: Round) -> None:
         """The direction of the next round, from the models that are averaged now."""
-        assert round.voters is not None
-        assert round.weights is not None
         n, layout = round.num_nodes, round.bank.layout
         counted = (round.weights != 0) & (round.voters.senders < n)
         receivers, senders = round.voters.receivers[counted], round.voters.senders[counted]

@@ -18,9 +18,6 @@ def links_of(round: Round) -> dict[str, np.ndarray]:
 
     A sender from n on is a stored update of a client.
     """
-    assert round.weights is not None
-    assert round.voters is not None
-    assert round.selected is not None
     n, rows = round.num_nodes, round.voters.rows
     ledger = round.ledger
     probed = ledger.models.without(ledger.mixed).without(_downloads(round))
@@ -38,8 +35,6 @@ def links_of(round: Round) -> dict[str, np.ndarray]:
 
 def stand_ins_of(round: Round) -> dict[str, np.ndarray]:
     """Which rows were mixed in place of selected clients' own: `receiver`, `client`, `stand_in`."""
-    assert round.selected is not None
-    assert round.stand_in is not None
     replaced = round.stand_in != round.selected.senders
     return {
         "receiver": round.selected.receivers[replaced].numpy().astype(np.int32),

@@ -255,7 +255,6 @@ class RunFolder(RoundCallback):
     # --- write --------------------------------------------------------------------------------------------------------
     def on_round_end(self, round: Round) -> None:
         """Keep who diverged and who was down; of an evaluated round also its graph, stand-ins and comparisons."""
-        assert round.diverged is not None
         if round.diverged.any():
             self._diverged.add(round.index, client=_who(round.diverged))
         down = round.dropped & ~round.diverged
@@ -265,7 +264,7 @@ class RunFolder(RoundCallback):
         if trainer is None:
             return  # rounds outside of a fit have no folder
         every = trainer.check_val_every_n_epoch or 1
-        if round.weights is None or round.selected is None or (round.index + 1) % every or not trainer.is_global_zero:
+        if not round.has("weights") or (round.index + 1) % every or not trainer.is_global_zero:
             return
         self._graphs.add(round.index, **links_of(round))
         if round.federation.policy(Substitution) is not None:

@@ -49,12 +49,13 @@ class RoundCallback(Callback):
 
     def state_dict(self) -> dict[str, Any]:
         """The attributes that `state` names."""
-        return {name: _stored(getattr(self, name)) for name in self.state}
+        return {name: _stored(getattr(self, name, None)) for name in self.state}  # None: it was never started
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restore what `state_dict` returned."""
         for name in self.state:
-            setattr(self, name, _restored(state_dict[name]))
+            if state_dict[name] is not None:  # as earlier versions kept what had not begun
+                setattr(self, name, _restored(state_dict[name]))
 
     def start(self, federation: Federation) -> None:
         """Before a run: refuse what cannot work, with a `UserError`."""

@@ -120,6 +120,10 @@ class Federation:
         """The policy of a family that takes part, or None."""
         return next((policy for policy in self.policies if isinstance(policy, family)), None)
 
+    def require(self, family: type[P]) -> P:
+        """The policy of a family that every run has: its `Selection` and its `Aggregation`."""
+        return next(policy for policy in self.policies if isinstance(policy, family))
+
     def require_validation(self, who: str) -> None:
         """Refuse clients without validation data.
 

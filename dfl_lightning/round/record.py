@@ -24,6 +24,7 @@ from dfl_lightning.engines.optimizers import Hyperparameters
 from dfl_lightning.links import LinkMemory, Links
 from dfl_lightning.round.callback import RoundCallback
 from dfl_lightning.round.ledger import Ledger
+from dfl_lightning.round.written import Written
 from dfl_lightning.utils.errors import UserError
 from dfl_lightning.utils.random_streams import stream, stream_seed
 
@@ -91,24 +92,32 @@ class Round:
     candidates: Links
     phases: tuple[Phase, ...]
     hyperparameters: Hyperparameters
-    losses: Tensor | None = None
-    diverged: Tensor | None = None
+    losses: Written[Tensor] = Written("local training")
+    diverged: Written[Tensor] = Written("local training")
     similarity: Tensor | None = None
     scores: Tensor | None = None
     own_scores: Tensor | None = None
     threshold: Tensor | None = None
-    selected: Links | None = None
-    stand_in: Tensor | None = None
+    selected: Written[Links] = Written("on_select")
+    stand_in: Written[Tensor] = Written("the round after on_select")
     substitutes: list[Substitutes] = field(default_factory=list)
     likeness: LinkMemory | None = None
-    voters: Links | None = None
-    votes: Tensor | None = None
-    weights: Tensor | None = None
+    voters: Written[Links] = Written("the round after on_substitute")
+    votes: Written[Tensor] = Written("the round after on_substitute")
+    weights: Written[Tensor] = Written("on_weigh")
     metrics: dict[str, float] = field(default_factory=dict)
     ledger: Ledger = field(init=False)
 
     def __post_init__(self) -> None:
         self.ledger = Ledger(self.num_nodes)
+
+    def has(self, field: str) -> bool:
+        """Whether a field has a value: not yet, where a hook that writes it is still to come (or was left out).
+
+        Args:
+            field: its name.
+        """
+        return vars(self).get(field) is not None
 
     # --- small helpers -----------------------------------------------------------------------------------------------
     @property
@@ -261,8 +270,6 @@ class Round:
         Args:
             split: `train` or `val`.
         """
-        assert self.voters is not None
-        assert self.votes is not None
         losses = torch.full_like(self.votes, float("nan"))
         for block in range(len(self.substitutes) + 1):
             at = torch.nonzero(self._of_block(self.voters.senders, block) & (self.votes > 0)).squeeze(1)
@@ -380,7 +387,6 @@ class Round:
             weights: float64 [len(voters)], of nodes' rows only.
             where: the receivers, bool [n].
         """
-        assert self.voters is not None
         counted = (weights != 0) & where[self.voters.receivers]
         receivers, senders = self.voters.receivers[counted], self.voters.senders[counted]
         nodes = torch.nonzero(where).squeeze(1)
@@ -401,7 +407,6 @@ class Round:
                 block of columns at a time, in several threads.
             into: `models`, or a set that a policy declared.
         """
-        assert self.voters is not None
         n, m = self.num_nodes, self.num_clients
         counted = votes != 0
         hearing, rows = self.voters.receivers[counted], self.voters.senders[counted]

@@ -81,8 +81,9 @@ class Unchanged:
         found = {f"the row set '{name}'": _seen(rows) for name, rows in self._bank.sets_of_the_round().items()}
         if self._round is None:
             return found
-        names = [one.name for one in fields(self._round) if one.name not in UNWATCHED]
-        found |= {f"round.{name}": _seen(getattr(self._round, name)) for name in names}
+        held = vars(self._round)
+        names = [one.name for one in fields(self._round) if one.name in held and one.name not in UNWATCHED]
+        found |= {f"round.{name}": _seen(held[name]) for name in names}
         data = self._round.data
         return found | {f"round.data.{name}": _seen(getattr(data, name)) for name in ("images", "labels")}
 

@@ -96,7 +96,7 @@ class NeverAlone(cb.Uniform):
     """Who hears nobody gets the mean of all."""
 
     def on_round_end(self, round):
-        if round.votes is not None:
+        if round.has("votes"):
             models = round.bank.next_rows()["models"]
             models[round.receivers & (round.voters.sum(round.votes) < 2)] = models.mean(0) / 2
 

@@ -37,15 +37,15 @@ def remembered(memory, fill=float("nan")):
 
 def seen_as_matrices(round):
     """The lists of a round, and the numbers beside them, as matrices by name: receiver by sender, NaN = unknown."""
-    seen = {name: getattr(round, name) for name in ("reachable", "available", "candidates", "selected")}
+    seen = {name: vars(round).get(name) for name in ("reachable", "available", "candidates", "selected")}
     seen = {name: None if links is None else links.mask for name, links in seen.items()}
     for name, links in (("similarity", round.candidates), ("scores", round.candidates)):
         numbers = getattr(round, name)
         seen[name] = None if numbers is None else links.dense(numbers)
     for name in ("votes", "weights"):
-        numbers = getattr(round, name)
+        numbers = vars(round).get(name)
         seen[name] = None if numbers is None else round.voters.dense(numbers, 0.0)
-    if round.stand_in is not None:  # outside of what is selected, everybody stands in for itself
+    if round.has("stand_in"):  # outside of what is selected, everybody stands in for itself
         seen["stand_in"] = torch.arange(round.num_nodes).repeat(round.num_nodes, 1)
         seen["stand_in"][round.selected.receivers, round.selected.senders] = round.stand_in
     if round.likeness is not None:

@@ -31,8 +31,6 @@ class Uniform(Aggregation):
 
     def on_weigh(self, round: Round) -> None:
         """Votes over their sum, then the server's step."""
-        assert round.voters is not None
-        assert round.votes is not None
         shares = self.shares(round.federation)[round.row_owner]
         round.weights = uniform_weights(round.votes * shares[round.voters.senders], round.voters)
         if self.server_step != 1:
@@ -89,8 +87,6 @@ class FromTopology(Aggregation):
         """Votes times edge weights; a stand-in has the weight of its own link, or 1 where it has none."""
         topology = round.federation.topology
         weights = topology.weights(round.index)
-        assert round.voters is not None
-        assert round.votes is not None
         votes = round.votes
         if weights is not None:  # a graph without links has none
             votes = votes * topology.linked(round.index).spread(weights, round.voters, fill=1.0)

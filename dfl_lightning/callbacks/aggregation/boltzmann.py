@@ -55,8 +55,6 @@ class Boltzmann(Aggregation):
 
     def on_weigh(self, round: Round) -> None:
         """Softmax over what is mixed."""
-        assert round.voters is not None
-        assert round.votes is not None
         losses = round.vote_losses() if self.contribution == "cross" else self._own(round)[round.voters.senders]
         round.weights = boltzmann_weights(losses, round.votes, round.voters, self.temperature)
 

@@ -64,8 +64,6 @@ class FedeRiCoStep(ScoreWeighted):
     def on_mix(self, round: Round) -> None:
         """Train each fetched model on the receiver's data, a model of each receiver at a time; then move all models."""
         bank, voters, weights = round.bank, round.voters, round.weights
-        assert voters is not None
-        assert weights is not None
         n, itself = round.num_nodes, voters.receivers == voters.senders
         own = torch.zeros(n, dtype=torch.float64)
         own[voters.receivers[itself]] = weights[itself].double()

@@ -36,8 +36,6 @@ class FirstOrder(Aggregation):
     def on_weigh(self, round: Round) -> None:
         """The positive gains over their sum; zeros where there is none."""
         voters, votes = round.voters, round.votes
-        assert voters is not None
-        assert votes is not None
         others = (votes > 0) & (voters.receivers != voters.senders)
         alone = ~voters.any(others)[voters.receivers]
         positive = votes * self._gains(round, voters, votes, ~alone).nan_to_num(nan=0.0).clamp(min=0)
@@ -47,9 +45,6 @@ class FirstOrder(Aggregation):
 
     def on_mix(self, round: Round) -> None:
         """Averages, and the models from before the round where nothing has improved them."""
-        assert round.voters is not None
-        assert round.votes is not None
-        assert round.weights is not None
         where = round.receivers
         improved = round.voters.any(round.weights != 0)  # a receiver without any vote keeps what it trained
         where = where & round.voters.any(round.votes > 0)

@@ -55,8 +55,6 @@ class MaskedAverage(Uniform):
     def on_mix(self, round: Round) -> None:
         """Sums of models over sums of masks, under the receiver's new mask."""
         voters, weights = round.voters, round.weights
-        assert voters is not None
-        assert weights is not None
         n, where = round.num_nodes, round.receivers & voters.any(weights != 0)
         counted = (weights != 0) & where[voters.receivers]
         receivers, senders = voters.receivers[counted], voters.senders[counted]

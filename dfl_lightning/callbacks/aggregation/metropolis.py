@@ -67,15 +67,11 @@ class Metropolis(Aggregation):
 
     def on_weigh(self, round: Round) -> None:
         """Weights from this round's votes; an update counts with the number of neighbours of whose it is."""
-        assert round.voters is not None
-        assert round.votes is not None
         round.weights = metropolis_weights(round.votes, round.voters, round.row_owner)
 
     def on_mix(self, round: Round) -> None:
         """As often as there are steps."""
         super().on_mix(round)
-        assert round.voters is not None
-        assert round.weights is not None
         where = round.receivers & round.voters.any(round.weights != 0)
         for _ in range(self.steps - 1):
             round.mix_again(round.weights, where)

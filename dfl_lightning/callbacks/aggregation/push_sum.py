@@ -33,7 +33,7 @@ class PushSum(Aggregation):
     state = ("held",)
 
     def __init__(self) -> None:
-        self.held: Tensor | None = None  # y, float64 [n]
+        self.held: Tensor  # y, float64 [n]
 
     def start(self, federation: Federation) -> None:
         """Shares of models are sent as they are, by clients that are there."""
@@ -47,16 +47,11 @@ class PushSum(Aggregation):
 
     def on_weigh(self, round: Round) -> None:
         """The share of each sender that a receiver gets."""
-        assert round.voters is not None
-        assert round.votes is not None
         round.weights = push_sum_weights(round.votes, round.voters)
 
     def on_mix(self, round: Round) -> None:
         """New numerators over new numbers: z_i = sum_j P_ij (trained_j + (y_j - 1) z_j) / y_i."""
         voters, weights = round.voters, round.weights
-        assert voters is not None
-        assert weights is not None
-        assert self.held is not None
         n, where = round.num_nodes, round.receivers & voters.any(weights != 0)
         counted = (weights != 0) & where[voters.receivers]
         receivers, senders, given = voters.receivers[counted], voters.senders[counted], weights[counted]

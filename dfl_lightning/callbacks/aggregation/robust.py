@@ -25,13 +25,10 @@ class Median(Aggregation):
 
     def on_weigh(self, round: Round) -> None:
         """Equal shares, for the records."""
-        assert round.voters is not None
-        assert round.votes is not None
         round.weights = uniform_weights(round.votes > 0, round.voters)
 
     def on_mix(self, round: Round) -> None:
         """Medians of all rows that have a vote."""
-        assert round.votes is not None
         round.reduce(round.votes, column_medians)
 
 
@@ -54,5 +51,4 @@ class TrimmedMean(Median):
 
     def on_mix(self, round: Round) -> None:
         """Trimmed means of all rows that have a vote."""
-        assert round.votes is not None
         round.reduce(round.votes, partial(trimmed_means, trim=self.trim))

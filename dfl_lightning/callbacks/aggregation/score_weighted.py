@@ -37,8 +37,6 @@ class ScoreWeighted(Aggregation):
         Where no score is known, or all are 0, the average is plain.
         """
         voters, votes = round.voters, round.votes
-        assert voters is not None
-        assert votes is not None
         assert round.scores is not None
         whose = round.row_owner[voters.senders]
         scores = round.candidates.look_up(round.scores, voters.receivers, whose)

@@ -46,8 +46,6 @@ class SimilarityWeighted(Aggregation):
 
     def on_weigh(self, round: Round) -> None:
         """The rows of the graph; a row that stands in for several clients has their samples."""
-        assert round.voters is not None
-        assert round.votes is not None
         voted = round.votes > 0
         links = Links(round.voters.receivers[voted], round.voters.senders[voted], round.num_nodes)
         cosines = round.compare("trained", links, relative_to="initial").cosines

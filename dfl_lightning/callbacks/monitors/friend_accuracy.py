@@ -18,12 +18,11 @@ class FriendAccuracy(Monitor):
         """Compare the stand-ins with the clusters."""
         if (
             round.clusters is None
-            or round.stand_in is None
+            or not round.has("stand_in")
             or round.federation.policy(Substitution) is None
             or round.substitutes
         ):
             return
-        assert round.selected is not None
         missed = ~round.active[round.selected.senders]
         if missed.any():
             found = friend_accuracy(round.stand_in[missed], round.clusters, round.selected.senders[missed])

@@ -16,7 +16,7 @@ class NeighbourAccuracy(Monitor):
 
     def on_round_end(self, round: Round) -> None:
         """Compare the selection with the clusters."""
-        if round.clusters is None or round.selected is None or round.num_servers:
+        if round.clusters is None or not round.has("selected") or round.num_servers:
             return
         precision, recall = neighbour_precision_recall(round.selected, round.clusters, round.available)
         round.log("neighbour_precision", precision)

@@ -28,12 +28,7 @@ class SubstitutionError(Monitor):
     def on_weigh(self, round: Round) -> None:
         """Train the dropped clients on the side and compare the two averages."""
         n, m = round.num_nodes, round.num_clients
-        aggregation = round.federation.policy(Aggregation)
-        assert aggregation is not None
-        assert round.selected is not None
-        assert round.voters is not None
-        assert round.votes is not None
-        assert round.diverged is not None
+        aggregation = round.federation.require(Aggregation)
         if round.diverged.any():
             return
         down = torch.zeros(n, dtype=torch.bool)

@@ -28,8 +28,8 @@ class Mixture(Prediction):
 
     def start(self, federation: Federation) -> None:
         """The selection must know which models are of use."""
-        selection = federation.policy(Selection)
-        if selection is not None and selection.collaborators(federation, 0) is None:
+        selection = federation.require(Selection)
+        if type(selection).collaborators is Selection.collaborators:
             raise UserError(
                 f"prediction Mixture averages by how useful a selection finds models, and {type(selection).__name__} "
                 "does not say; use --selection FedeRiCo"
@@ -37,6 +37,4 @@ class Mixture(Prediction):
 
     def members(self, federation: Federation) -> tuple[Links, Tensor] | None:
         """The selection's collaborators, and their weights."""
-        selection = federation.policy(Selection)
-        assert selection is not None
-        return selection.collaborators(federation, max(0, federation.bank.boundary.round - 1))
+        return federation.require(Selection).collaborators(federation, max(0, federation.bank.boundary.round - 1))

@@ -123,7 +123,6 @@ class AFIND(Selection):
         """Threshold or k best; as printed, it compares the selected ones' proxies now, for the next round."""
         super().on_select(round)
         if self.rule == "literal":
-            assert round.selected is not None
             cosines = self._look_at(round, round.selected)
             round.similarity = round.selected.spread(cosines, round.candidates)
             linked, former = round.federation.topology.linked(round.index), self._met(round)

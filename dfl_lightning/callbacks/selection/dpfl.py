@@ -70,10 +70,10 @@ class DPFL(Selection):
         self.k = budget
         self.initial_epochs, self.period, self.repeat_bggc, self.rule = initial_epochs, period, repeat_bggc, rule
         self.adversaries_choose = adversaries_choose
-        self.first: Links | None = None  # Omega
-        self.has_first: Tensor | None = None  # who has made its first choice, bool [n]
-        self.chosen: Links | None = None  # C of the last choice
-        self.best: Tensor | None = None  # highest validation accuracy so far, float64 [m]
+        self.first: Links  # Omega
+        self.has_first: Tensor  # who has made its first choice, bool [n]
+        self.chosen: Links  # C of the last choice
+        self.best: Tensor  # highest validation accuracy so far, float64 [m]
 
     def start(self, federation: Federation) -> None:
         """Clients without servers, each with validation data, and averages that can be known beforehand."""
@@ -88,19 +88,18 @@ class DPFL(Selection):
                 "selection.adversaries_choose=false, but no client has falsified labels; "
                 "use data.partition FlippedLabels"
             )
-        aggregation = federation.policy(Aggregation)
-        assert aggregation is not None
+        aggregation = federation.require(Aggregation)
         if aggregation.shares(federation) is None or not aggregation.include_self:
             raise UserError(
                 "selection DPFL evaluates averages before they are mixed, the client's own model included, and needs "
                 f"fixed weights; aggregation {type(aggregation).__name__} decides later: use SampleWeighted or Uniform"
             )
+        self.first = self.chosen = Links.none(federation.num_nodes)
+        self.has_first = torch.zeros(federation.num_nodes, dtype=torch.bool)
+        self.best = torch.full((federation.num_clients,), -torch.inf, dtype=torch.float64)
 
     def on_propose(self, round: Round) -> None:
         """Longer training in round 0; candidates are all neighbours, or the first choice."""
-        if self.first is None or self.has_first is None or self.chosen is None:
-            self.first = self.chosen = Links.none(round.num_nodes)
-            self.has_first = torch.zeros(round.num_nodes, dtype=torch.bool)
         if round.index == 0:
             federation = round.federation
             round.phases = federation.objective.phases(federation.layout, Duration(self.initial_epochs), 0)
@@ -112,8 +111,6 @@ class DPFL(Selection):
 
     def on_trained(self, round: Round) -> None:
         """Keep the trained models that are the best so far on validation data, the latest among equals."""
-        if self.best is None:
-            self.best = torch.full((round.num_clients,), -torch.inf, dtype=torch.float64)
         owners = torch.nonzero(round.participants).squeeze(1)
         accuracies = round.evaluate(References.rows("trained", owners), "val").metrics["acc"]
         better = accuracies >= self.best[owners]
@@ -124,9 +121,6 @@ class DPFL(Selection):
 
     def on_select(self, round: Round) -> None:
         """The greedy choice of all clients together, among those that are up."""
-        assert self.first is not None
-        assert self.has_first is not None
-        assert self.chosen is not None
         up = round.candidates.between(senders=round.active)
         choosing = round.receivers & (up.count > 0)
         among_all = choosing & self._among_all(round)
@@ -150,16 +144,13 @@ class DPFL(Selection):
 
     def _among_all(self, round: Round) -> Tensor:
         """The clients that choose among all their neighbours, bool [n]: those without a choice, or all again."""
-        assert self.has_first is not None
         again = self.repeat_bggc and self._is_due(round)
         return torch.ones_like(self.has_first) if again else ~self.has_first
 
     def _choice(self, round: Round, candidates: Links, batched: bool) -> Links:
         """The greedy choice of all receivers that have `candidates`, by BGGC (`batched`) or GGC."""
-        aggregation = round.federation.policy(Aggregation)
-        assert aggregation is not None
-        shares = aggregation.shares(round.federation)
-        assert shares is not None
+        shares = round.federation.require(Aggregation).shares(round.federation)
+        assert shares is not None  # as `start` has seen
         shares = shares / shares.sum()
         orders, coins = round.draws(candidates, "DPFL order"), round.draws(candidates, "DPFL coins")
         limits = self.limits(round)

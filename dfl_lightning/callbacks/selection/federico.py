@@ -47,12 +47,14 @@ class FedeRiCo(Selection):
         if not 0 < beta <= 1:
             raise UserError(f"selection.beta={beta}; it is a share above 0 and at most 1")
         self.k, self.epsilon, self.beta = k, epsilon, beta
-        self.averages: LinkMemory | None = None  # L of those seen, the receiver itself among them
+        self.averages: LinkMemory  # L of those seen, the receiver itself among them
+
+    def start(self, federation: Federation) -> None:
+        """Nobody has been evaluated."""
+        self.averages = LinkMemory.empty(federation.num_nodes)
 
     def on_propose(self, round: Round) -> None:
         """The `k` largest weights so far, or in a round of exploration random ones, of those that are up."""
-        if self.averages is None:
-            self.averages = LinkMemory.empty(round.num_nodes)
         up = round.available.between(senders=round.active)
         if self._updates_senders(round.federation):
             up = up.keep(round.reachable.places(up.senders, up.receivers) >= 0)
@@ -65,7 +67,6 @@ class FedeRiCo(Selection):
 
     def on_compare(self, round: Round) -> None:
         """Losses of the fetched models and of the client's own; `scores` are the weights computed from them."""
-        assert self.averages is not None
         own = Links.loops(round.candidates.count > 0)
         seen = round.candidates.union(own)
         losses = round.loss_of(seen, "models" if self._updates_senders(round.federation) else "trained")
@@ -75,7 +76,6 @@ class FedeRiCo(Selection):
 
     def on_select(self, round: Round) -> None:
         """The fetched models with a finite loss."""
-        assert self.averages is not None
         round.selected = round.candidates.keep(self.averages.read(round.candidates).isfinite())
 
     def collaborators(self, federation: Federation, round: int) -> tuple[Links, Tensor]:
@@ -86,7 +86,7 @@ class FedeRiCo(Selection):
             round: the round whose links count, 0-based.
         """
         own = Links.loops(torch.ones(federation.num_nodes, dtype=torch.bool))
-        if self.averages is None:
+        if not len(self.averages.links):
             return own, torch.ones(len(own), dtype=torch.float64)
         seen = self.averages.links.keep(self.averages.values.isfinite())
         others = seen.keep((seen.receivers != seen.senders) & seen.within(federation.topology.reachable(round)))
@@ -99,11 +99,9 @@ class FedeRiCo(Selection):
 
     def _updates_senders(self, federation: Federation) -> bool:
         """Whether the models of others are trained, and not averaged."""
-        aggregation = federation.policy(Aggregation)
-        return aggregation is not None and aggregation.updates_senders
+        return federation.require(Aggregation).updates_senders
 
     def _weights(self, links: Links, unseen: float = float("nan")) -> Tensor:
         """Weights of the links, float64 [E], in units of an average one of all that the receiver has ever seen."""
-        assert self.averages is not None
         seen = self.averages.links
         return seen.spread(collaborator_weights(self.averages.values, seen), links, unseen)

@@ -42,7 +42,7 @@ class FedFomo(Selection):
         if not decay >= 0:
             raise UserError(f"selection.decay={decay}; it is what epsilon loses in a round, 0 or more")
         self.k, self.epsilon, self.decay = k, epsilon, decay
-        self.affinity: LinkMemory | None = None
+        self.affinity: LinkMemory
 
     def start(self, federation: Federation) -> None:
         """Gains are measured on validation data."""
@@ -51,7 +51,6 @@ class FedFomo(Selection):
 
     def on_propose(self, round: Round) -> None:
         """The `k` of the highest affinity of those that are up, or in a round of exploration random ones."""
-        assert self.affinity is not None
         up = round.available.between(senders=round.active)
         chance = max(0.0, self.epsilon - self.decay * round.index)
         explores = round.draws(Links.loops(round.clients_only), "fedfomo explores") < chance
@@ -61,7 +60,6 @@ class FedFomo(Selection):
 
     def on_compare(self, round: Round) -> None:
         """Gains of the models fetched, and of the client's own."""
-        assert self.affinity is not None
         itself = Links.loops(round.receivers & (round.candidates.count > 0))
         seen = round.candidates.union(itself)
         gains = gains_of(round, seen)

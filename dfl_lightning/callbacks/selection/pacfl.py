@@ -55,8 +55,8 @@ class PACFL(Selection):
             if word not in choices:
                 raise UserError(f"selection.{name}={word}; choose one of {', '.join(choices)}")
         self.threshold, self.vectors, self.distance, self.linkage = threshold, vectors, distance, linkage
-        self.mates: Links | None = None  # pairs of one cluster
-        self.number = 0  # of clusters
+        self.mates: Links  # pairs of one cluster
+        self.number: int  # of clusters
 
     def start(self, federation: Federation) -> None:
         """Every client has inputs to summarise."""
@@ -79,7 +79,6 @@ class PACFL(Selection):
 
     def on_select(self, round: Round) -> None:
         """The neighbours of the own cluster."""
-        assert self.mates is not None
         round.selected = round.candidates.both(self.mates)
 
     def on_round_end(self, round: Round) -> None:

@@ -87,11 +87,12 @@ class PANM(Selection):
         self.metric, self.k, self.l, self.stage_one, self.tau = metric, k, l, stage_one, tau
         self.alpha, self.drawn_from, self.matching = alpha, candidates, matching
         self.row_sets = {"initial": "models"} if metric == "grad" and alpha < 1 else {}
-        self.neighbours: Links | None = None  # the lists N_i
-        self.similarity: LinkMemory | None = None  # as it was seen last
+        self.neighbours: Links  # the lists N_i
+        self.similarity: LinkMemory  # as it was seen last
 
     def start(self, federation: Federation) -> None:
-        """A run that ends before its first matching is worth a note."""
+        """Nobody is known; a run that ends before its first matching is worth a note."""
+        self.neighbours, self.similarity = Links.none(federation.num_nodes), LinkMemory.empty(federation.num_nodes)
         first = (self.stage_one // self.tau + 1) * self.tau
         rounds = federation.num_rounds
         if rounds is not None and 0 < rounds < first:
@@ -111,8 +112,6 @@ class PANM(Selection):
 
     def on_propose(self, round: Round) -> None:
         """The neighbours in reach, and in rounds that compare others a uniform draw of these."""
-        if self.neighbours is None:
-            self.neighbours, self.similarity = Links.none(round.num_nodes), LinkMemory.empty(round.num_nodes)
         round.candidates = self.neighbours.both(round.available)
         if self.initialises(round.index) or self.matches(round.index):
             round.candidates = round.candidates.union(self._others(round, self.neighbours))
@@ -129,8 +128,6 @@ class PANM(Selection):
 
     def on_compare(self, round: Round) -> None:
         """Similarities of those drawn, and of the neighbours: all of them in stage one, `l` in a matching."""
-        assert self.neighbours is not None
-        assert self.similarity is not None
         if not (self.initialises(round.index) or self.matches(round.index)):
             return
         compared = round.candidates.between(senders=round.active)
@@ -144,8 +141,6 @@ class PANM(Selection):
 
     def on_select(self, round: Round) -> None:
         """The `k` most similar ones in stage one, `k` random neighbours in stage two."""
-        assert self.neighbours is not None
-        assert self.similarity is not None
         limits = self.limits(round)
         if self.initialises(round.index):
             assert round.scores is not None
@@ -162,7 +157,6 @@ class PANM(Selection):
 
     def on_round_end(self, round: Round) -> None:
         """The paper's count of the round's models; the lists' mean size, and precision and recall against clusters."""
-        assert self.neighbours is not None
         formula = panm_models_in_round(round.index + 1, self.l, self.k, self.stage_one, self.tau)
         round.log("models_by_formula", formula)
         round.log("matched", len(self.neighbours) / round.num_nodes)

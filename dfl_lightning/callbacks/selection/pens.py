@@ -61,22 +61,21 @@ class PENS(Selection):
             raise UserError(f"selection.sampled={sampled}; the top={top} are chosen of them, so it is {top} or more")
         self.k, self.sampled, self.top, self.stage_one, self.rule = k, sampled, top, stage_one, rule
         self.lists_candidates = rule in ("expected", "one_less")  # these rules count who was in reach
-        self.counts: LinkMemory | None = None  # rounds in which i chose j
-        self.looks: LinkMemory | None = None  # rounds in which i evaluated j
-        self.expected: LinkMemory | None = None  # how often chance would have chosen j
+        self.counts: LinkMemory  # rounds in which i chose j
+        self.looks: LinkMemory  # rounds in which i evaluated j
+        self.expected: LinkMemory  # how often chance would have chosen j
 
     def start(self, federation: Federation) -> None:
-        """Receivers must be clients; a run without a second stage is worth a remark."""
+        """Nothing is counted yet; a run without a second stage is worth a remark."""
+        n = federation.num_nodes
+        self.counts, self.looks = LinkMemory.empty(n, torch.long), LinkMemory.empty(n, torch.long)
+        self.expected = LinkMemory.empty(n)
         if federation.num_rounds is not None and 0 < federation.num_rounds <= self.stage_one:
             remark = f"PENS stays in stage one for all {federation.num_rounds} rounds: lower selection.stage_one"
             federation.remark(remark)
 
     def on_propose(self, round: Round) -> None:
         """In stage one a uniform draw of those that are up; in stage two the peers, or all."""
-        if self.counts is None:
-            n = round.num_nodes
-            self.counts, self.looks = LinkMemory.empty(n, torch.long), LinkMemory.empty(n, torch.long)
-            self.expected = LinkMemory.empty(n)
         if round.index < self.stage_one:
             number = torch.where(self._limits(round, self.top) > 0, self.sampled, 0)
             round.candidates = round.draw(round.available.between(senders=round.active), number, "pens sampled")
@@ -97,9 +96,6 @@ class PENS(Selection):
             round.selected = round.draw(round.candidates, self._limits(round, self.k), "pens gossip")
             return
         assert round.scores is not None
-        assert self.counts is not None
-        assert self.looks is not None
-        assert self.expected is not None
         limits = self._limits(round, self.top)
         round.selected = round.candidates.keep(round.candidates.top(round.scores, limits))
         self.counts.add(round.selected, torch.ones(len(round.selected), dtype=torch.long))
@@ -115,9 +111,6 @@ class PENS(Selection):
 
     def _peers(self, round: Round) -> Links:
         """Clients chosen more often than the limit of a whole stage one."""
-        assert self.counts is not None
-        assert self.looks is not None
-        assert self.expected is not None
         links = self.counts.links
         if self.rule == "one_less":  # who was rarely in reach may be a peer without ever having been chosen
             links = links.union(self.expected.links).union(round.available)

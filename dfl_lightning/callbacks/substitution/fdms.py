@@ -74,9 +74,9 @@ class FDMS(Substitution):
         if beta is not None and theta_scale is None:
             raise UserError("substitution.beta is a part of Theta_t; set substitution.theta_scale too, or leave it out")
         self.theta_scale, self.beta = theta_scale, beta
-        self.scores: Tensor | None = None  # R, float64 [m, m]; at a server
-        self.counts: Tensor | None = None  # N, rounds observed together, long [m, m]; at a server
-        self.candidates: Tensor | None = None  # C, bool [m, m]; at a server
+        self.scores: Tensor  # R, float64 [m, m]; at a server
+        self.counts: Tensor  # N, rounds observed together, long [m, m]; at a server
+        self.candidates: Tensor  # C, bool [m, m]; at a server
         self.observed = PairScores.empty(0)  # R and N of all receivers; without a server
 
     def start(self, federation: Federation) -> None:
@@ -90,16 +90,15 @@ class FDMS(Substitution):
             self._refuse_too_many(m)
         else:
             _refuse_too_many_pairs(expected_pairs(federation), "in its first rounds")
+            m = 0  # nothing is known of pairs in general
+        self.scores, self.counts = torch.zeros(m, m, dtype=torch.float64), torch.zeros(m, m, dtype=torch.long)
+        self.candidates = ~torch.eye(m, dtype=torch.bool)
 
     # --- a server -----------------------------------------------------------------------------------------------------
     def on_trained(self, round: Round) -> None:
         """At a server: update the running means with this round's pairs of updates."""
         if not round.num_servers:
             return  # who hears whom is known later
-        self._begin(round)
-        assert self.scores is not None
-        assert self.counts is not None
-        assert self.candidates is not None
         m, took_part = round.num_clients, round.participants
         pairs = took_part[:, None] & took_part[None, :] & (self.candidates | self.candidates.T)
         first, second = torch.nonzero(pairs.triu_(1), as_tuple=True)  # each pair once
@@ -112,15 +111,10 @@ class FDMS(Substitution):
     def on_substitute(self, round: Round) -> None:
         """Friends stand in for the dropped ones; without a server, each receiver's own."""
         m = round.num_clients
-        assert round.selected is not None
-        assert round.stand_in is not None
         receivers, senders = round.selected.receivers, round.selected.senders
         missing = torch.nonzero(senders < m).squeeze(1)
         missing = missing[round.dropped[senders[missing]]]
         if round.num_servers:
-            self._begin(round)
-            assert self.scores is not None
-            assert self.counts is not None
             friend = friends(self.scores, self.counts, round.participants, self.candidates)
             round.stand_in[missing] = friend[senders[missing]]
             if m <= MOST_SHOWN:
@@ -135,10 +129,8 @@ class FDMS(Substitution):
 
     def on_round_end(self, round: Round) -> None:
         """Clients clearly worse than the best candidate stop being candidates from the next round on."""
-        if self.theta_scale is None or self.scores is None:  # only a server has a theta_scale
+        if self.theta_scale is None:
             return
-        assert self.counts is not None
-        assert self.candidates is not None
         assert round.federation.num_rounds is not None
         t, m = round.index + 1, round.num_clients
         beta = self.beta or observed_share(self.counts, self.candidates | self.candidates.T, t)
@@ -181,10 +173,10 @@ class FDMS(Substitution):
         super().load_state_dict(state_dict)
         observed = state_dict.get("observed")
         self.observed = PairScores.empty(0) if observed is None else PairScores(**observed)
-        if self.scores is not None and self.scores.ndim == 3:
-            assert self.counts is not None
+        if self.scores.ndim == 3:
             self.observed = PairScores.from_matrices(self.scores, self.counts)
-            self.scores = self.counts = self.candidates = None
+            self.scores, self.counts = self.scores[:0, :0, 0], self.counts[:0, :0, 0]
+            self.candidates = torch.zeros(0, 0, dtype=torch.bool)
 
     def _refuse_too_many(self, m: int) -> None:
         """What a server cannot hold of all pairs of m clients, or would take too long to compare."""
@@ -203,14 +195,6 @@ class FDMS(Substitution):
                 "clients, or substitution Stale, which keeps nothing of pairs"
             )
 
-    def _begin(self, round: Round) -> None:
-        """At a server nothing is known before the first round."""
-        if self.scores is None:
-            m = round.num_clients
-            self.scores = torch.zeros(m, m, dtype=torch.float64)
-            self.counts = torch.zeros(m, m, dtype=torch.long)
-            self.candidates = ~torch.eye(m, dtype=torch.bool)
-
 
 def expected_pairs(federation: Federation) -> int:
     """About how many pairs all receivers observe in a round, where nobody is down and no server mixes.
@@ -225,7 +209,6 @@ def expected_pairs(federation: Federation) -> int:
 
 def _heard(round: Round) -> Links:
     """Whose model each client gets to average, its own included."""
-    assert round.selected is not None
     own = Links.loops(round.receivers & round.participants)
     return round.selected.between(senders=round.participants).union(own)
 

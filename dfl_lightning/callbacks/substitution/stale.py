@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch import Tensor
@@ -10,6 +10,9 @@ from torch import Tensor
 from dfl_lightning.bank.references import Weights
 from dfl_lightning.callbacks.base import Substitution
 from dfl_lightning.round.record import Round, Substitutes
+
+if TYPE_CHECKING:
+    from dfl_lightning.round.federation import Federation
 
 
 class Stale(Substitution):
@@ -29,11 +32,14 @@ class Stale(Substitution):
 
     def __init__(self, stored: Literal["update", "model"] = "update") -> None:
         self.stored = stored
-        self.seen: Tensor | None = None  # who has ever taken part, bool [m]
+        self.seen: Tensor  # who has ever taken part, bool [m]
+
+    def start(self, federation: Federation) -> None:
+        """Nobody has taken part."""
+        self.seen = torch.zeros(federation.num_clients, dtype=torch.bool)
 
     def on_trained(self, round: Round) -> None:
         """Store what the clients that took part have sent."""
-        m = round.num_clients
         took_part = round.participants
         started = round.jobs.take(torch.nonzero(took_part[round.jobs.owners]).squeeze(1))
         owners, n = started.owners, round.num_nodes
@@ -41,15 +47,11 @@ class Stale(Substitution):
         if self.stored == "update":
             sent += [(-term.weights(n), term.rows) for term in started.terms]
         round.mix(sent, into="stale", where=owners)
-        before = torch.zeros(m, dtype=torch.bool) if self.seen is None else self.seen
-        self.seen = before | took_part
+        self.seen = self.seen | took_part
 
     def on_substitute(self, round: Round) -> None:
         """What a dropped client sent last replaces it; the mean of the active ones, a client that never sent."""
         m, n = round.num_clients, round.num_nodes
-        assert self.seen is not None
-        assert round.selected is not None
-        assert round.stand_in is not None
         round.substitutes.append(Substitutes("stale", relative=self.stored == "update"))
         stored = torch.where(self.seen, n + torch.arange(m), -1)
         missing = torch.nonzero(round.selected.senders < m).squeeze(1)

@@ -31,7 +31,7 @@ class AdaptiveThreshold(Threshold):
         if tau < 0:
             raise UserError(f"threshold.tau={tau}; it must be 0 or more")
         self.tau, self.rule = tau, rule
-        self.threshold: Tensor | None = None  # theta as printed for the next round, float64 [n]
+        self.threshold: Tensor  # theta as printed for the next round, float64 [n]
 
     def start(self, federation: Federation) -> None:
         """Scores and threshold must be in the same units."""
@@ -39,15 +39,15 @@ class AdaptiveThreshold(Threshold):
         theirs = getattr(selection, "rule", self.rule)
         if theirs != self.rule:
             raise UserError(f"threshold.rule={self.rule} but selection.rule={theirs}; they must be the same")
+        self.threshold = torch.zeros(federation.num_nodes, dtype=torch.float64)
 
     def on_threshold(self, round: Round) -> None:
         """From this round's similarities, or as printed from last round's."""
         if self.rule == "literal":
-            zero = torch.zeros(round.num_nodes, dtype=torch.float64)
-            round.threshold = zero if self.threshold is None else self.threshold
+            round.threshold = self.threshold
         else:
             if round.similarity is None:
-                name = type(round.federation.policy(Selection)).__name__
+                name = type(round.federation.require(Selection)).__name__
                 raise UserError(f"threshold AdaptiveThreshold reads similarities, and the selection {name} writes none")
             round.threshold = adaptive_threshold(round.similarity, round.candidates, self.tau)
 
@@ -55,8 +55,7 @@ class AdaptiveThreshold(Threshold):
         """Log the mean threshold; as printed, it computes the next one from the clients selected now."""
         if round.threshold is not None:
             round.log("threshold", float(round.threshold[round.receivers].mean()))
-        if self.rule == "literal" and round.similarity is not None and round.selected is not None:
+        if self.rule == "literal" and round.similarity is not None and round.has("selected"):
             of_selected = round.candidates.spread(round.similarity, round.selected)
             theta = literal_threshold(of_selected, round.selected, self.tau)
-            before = torch.zeros_like(theta) if self.threshold is None else self.threshold
-            self.threshold = torch.where(round.receivers, theta, before)  # who was down keeps its own
+            self.threshold = torch.where(round.receivers, theta, self.threshold)  # who was down keeps its own

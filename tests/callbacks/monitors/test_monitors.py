@@ -25,11 +25,14 @@ from dfl_lightning.links import Links
 from dfl_lightning.models import MLP
 
 
-class Written(SimpleNamespace):
+class Seen(SimpleNamespace):
     """A round with only the fields that a monitor reads."""
 
     def __init__(self, **fields):
         super().__init__(metrics={}, **fields)
+
+    def has(self, field):
+        return getattr(self, field) is not None
 
     def log(self, name, value):
         self.metrics[name] = value
@@ -48,14 +51,14 @@ def pairs(*chosen):
 
 def neighbours(selected, available=EVERYBODY, clusters=CLUSTERS, servers=0):
     selected, available = (None if mask is None else Links.from_mask(mask) for mask in (selected, available))
-    round = Written(num_clients=5, num_servers=servers, clusters=clusters, selected=selected, available=available)
+    round = Seen(num_clients=5, num_servers=servers, clusters=clusters, selected=selected, available=available)
     NeighbourAccuracy().on_round_end(round)
     return round.metrics
 
 
 def friends(stand_in, dropped, substitution=True, clusters=CLUSTERS, substitutes=()):
     dropped = torch.tensor([i in dropped for i in range(5)])
-    round = Written(
+    round = Seen(
         num_clients=5,
         clusters=clusters,
         stand_in=torch.tensor(stand_in),

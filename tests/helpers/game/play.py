@@ -178,7 +178,7 @@ class Game:
 
         if len(down) == m:  # nobody is left: nothing happens, and it is counted
             assert all(torch.equal(after[name], rows) for name, rows in before.items())
-            assert round.weights is None
+            assert not round.has("weights")
             assert "neighbours" not in metrics
             assert metrics["active"] == len(diverged)
             return

@@ -1,0 +1,54 @@
+"""Fields of a round that a hook writes: whoever reads one too early is told who writes it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast, overload
+
+from dfl_lightning.utils.errors import UserError
+
+if TYPE_CHECKING:
+    from dfl_lightning.round.record import Round
+
+T = TypeVar("T")
+
+NOT_WRITTEN: Any = object()
+"""What a field of a new round is."""
+
+
+class Written(Generic[T]):
+    """A field that has no value until a hook writes it; `round.has(name)` says whether it has one.
+
+    Args:
+        by: who writes it: a hook's name, or a step of the round.
+    """
+
+    def __init__(self, by: str) -> None:
+        self.by = by
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.name = name
+
+    @overload
+    def __get__(self, round: None, owner: type) -> T: ...
+    @overload
+    def __get__(self, round: Round, owner: type) -> T: ...
+    def __get__(self, round: Round | None, owner: type) -> T:
+        if round is None:
+            return cast("T", NOT_WRITTEN)  # the default of the dataclass
+        try:
+            return cast("T", vars(round)[self.name])
+        except KeyError:
+            raise self._too_early(round) from None
+
+    def __set__(self, round: Round, value: T) -> None:
+        if value is NOT_WRITTEN or value is None:
+            vars(round).pop(self.name, None)
+        else:
+            vars(round)[self.name] = value
+
+    def _too_early(self, round: Round) -> UserError:
+        hook = round.bank.hook
+        remedy = f"{self.by} writes it, and has not in this round; round.has('{self.name}') says whether it is there"
+        if hook is None:
+            return UserError(f"round {round.index}: round.{self.name} is read, but {remedy}")
+        return hook.refusal(f"reads round.{self.name}", remedy)
