@@ -204,7 +204,7 @@ class RoundLoop(_FitLoop):
         call_round_hook(self.trainer, "on_boundary", self.trainer, self._protocol.module)
         self._stop_together()
         if not self.done:  # a signal in the last round stops nothing any more
-            asked = self._stop_signal  # one that comes while the processes agree is heard in the next round
+            asked = self._stop_signal  # one that comes while the processes agree is acted on in the next round
             try:
                 bank.ranks.agree(asked)
             except StoppedElsewhere as stop:
@@ -240,9 +240,9 @@ class RoundLoop(_FitLoop):
         super().run()
 
     def on_run_start(self) -> None:
-        """Callbacks as they were at the boundary; from here on signals are heard."""
+        """Callbacks as they were at the boundary; from here on signals are handled."""
         protocol = self._protocol
-        protocol.take_up()
+        protocol.restore_callbacks()
         if self._stopped_early:
             self.trainer.should_stop = True  # the run had ended when it was saved
         protocol.bank.ranks.same("round", self.rounds_done)
@@ -297,7 +297,7 @@ class RoundLoop(_FitLoop):
                     signal.signal(signum, handler or signal.SIG_DFL)
 
     def _listen(self) -> None:
-        """The first Ctrl-C or SIGTERM is heard between cohorts; a second Ctrl-C at once.
+        """The first Ctrl-C or SIGTERM is handled between cohorts; a second Ctrl-C at once.
 
         Lightning would raise SIGTERM in the middle of a round and Ctrl-C inside whatever runs.
         """

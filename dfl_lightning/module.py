@@ -22,7 +22,7 @@ from dfl_lightning.bank.layout import Layout
 from dfl_lightning.bank.references import References, Term, Weights
 from dfl_lightning.callbacks.base import Outgoing, Prediction, Selection
 from dfl_lightning.checkpoints.compatibility import check_fingerprint, check_rounds, fingerprint
-from dfl_lightning.checkpoints.history import settings_text, taken_up
+from dfl_lightning.checkpoints.history import resumed_history, settings_text
 from dfl_lightning.data import ClientData
 from dfl_lightning.distributed.communicator import Ranks, owners_of
 from dfl_lightning.distributed.connection import is_connected
@@ -261,7 +261,7 @@ class DFLModule(LightningModule):
         """The first models of all clients are numbers."""
         with self.bank.ranks.together():
             self._refuse_broken_start(self.bank.rows("models"))
-        self.engine.settle(self.bank.ranks)
+        self.engine.tune_to_device(self.bank.ranks)
         self._try_prediction()
 
     def _make_bank(self) -> None:
@@ -293,7 +293,7 @@ class DFLModule(LightningModule):
         return rows
 
     def _serve(self) -> None:
-        self.engine.serve(self.bank)
+        self.engine.attach(self.bank)
         self.federation.bank, self.federation.engine = self.bank, self.engine
 
     def _starts(self, nodes: list[int]) -> Tensor:
@@ -336,7 +336,7 @@ class DFLModule(LightningModule):
         former = None if self.bank is None else self.engine
         self.engine = make_engine(trainer.engine, config, self.layout, self.data)
         if former is not None:  # a second fit continues the first
-            self.engine.take_up(former.decisions)
+            self.engine.restore_decisions(former.decisions)
 
     def _room(self) -> int | None:
         """Bytes of the GPU that rows and data leave free, the least of all processes; None: not known."""
@@ -395,7 +395,7 @@ class DFLModule(LightningModule):
             (splits without data are missing); `global_test_*` [1] where a single server has the model of all.
         """
         bank, data = self.bank, self.data
-        references = self.judged()
+        references = self.evaluated_models()
         splits = [split for split in ("val", "test") if int(data.sizes(split).sum())]
         if self.federation.policy(Prediction) is None:
             found = {split: self._without_broken(self.engine.evaluate(references, split), split) for split in splits}
@@ -432,7 +432,7 @@ class DFLModule(LightningModule):
         metrics = {name: values.masked_fill(broken, torch.nan) for name, values in scores.metrics.items()}
         return Evaluation(scores.losses, metrics)
 
-    def judged(self) -> References:
+    def evaluated_models(self) -> References:
         """The models that an evaluation is of: the reported ones, or what fine-tuning makes of them.
 
         These are rows `trained` of the bank until `bank.abandon()`, the same whenever they are asked for after a round.
@@ -445,7 +445,7 @@ class DFLModule(LightningModule):
             return references
         result = self.engine.train(references, Training("finetune", bank.boundary.round, phases, self.hyperparameters))
         if not result.finite.all():
-            self._judge_without_finetuning(references.take(torch.nonzero(~result.finite).squeeze(1)))
+            self._evaluate_without_finetuning(references.take(torch.nonzero(~result.finite).squeeze(1)))
         return References.rows("trained", references.owners)
 
     def _members(self, judged: References) -> tuple[References, Tensor]:
@@ -583,9 +583,9 @@ class DFLModule(LightningModule):
         done = int(checkpoint["state_dict"]["bank.progress"][0])
         check_rounds(trainer, done)
         self._loaded_metrics = dict(about["metrics"])
-        self.engine.take_up(about.get("engine", {}))
+        self.engine.restore_decisions(about.get("engine", {}))
         if trainer.state.fn == TrainerFn.FITTING and trainer.resumed_from is not None:
-            self.history = taken_up(about, self._about(), trainer.resumed_from, done, trainer.fork)
+            self.history = resumed_history(about, self._about(), trainer.resumed_from, done, trainer.fork)
         checkpoint["optimizer_states"], checkpoint["lr_schedulers"] = [], []  # the schedule is this run's own
         if self.trainer.fork:  # type: ignore[attr-defined]  # whose policies may be others: no state for those, no warning
             here = {callback.state_key for callback in self.trainer.callbacks}  # type: ignore[attr-defined]
@@ -643,7 +643,7 @@ class DFLModule(LightningModule):
             what, remedy = f"model.init={self.init}", "use another file"
         raise UserError(f"{what}: '{name}' holds NaN or infinity before the first round; {remedy}")
 
-    def _judge_without_finetuning(self, references: References) -> None:
+    def _evaluate_without_finetuning(self, references: References) -> None:
         """Clients whose fine-tuning diverged are judged by the model that it started from."""
         owners, after = references.owners, self.bank.boundary.round - 1
         if self.on_divergence == "stop":

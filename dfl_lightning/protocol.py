@@ -55,7 +55,7 @@ class RoundProtocol:
         return cast(Any, self.trainer).callbacks
 
     # --- where a fit starts -------------------------------------------------------------------------------------------
-    def take_up(self) -> None:
+    def restore_callbacks(self) -> None:
         """Callbacks as they were at the boundary, whatever a former fit of this process did to them after it."""
         saved = self.bank.boundary.callbacks
         self._known = frozenset(saved)
@@ -81,13 +81,13 @@ class RoundProtocol:
         round.jobs = self.federation.start_of_training(round.active)
         round.candidates = round.available
         call_round_hook(trainer, "on_propose", round)
-        self._promise_links(round, round.candidates, Selection, "candidates")
-        self._promise_reach(round, round.candidates, "proposed")
+        self._check_links(round, round.candidates, Selection, "candidates")
+        self._check_reach(round, round.candidates, "proposed")
         owners = round.jobs.owners
         twice = torch.nonzero(torch.bincount(owners, minlength=1) > 1).squeeze(1)
-        self._promise(not len(twice), Selection, lambda: f"proposed two jobs for client {int(twice[0])}")
+        self._check(not len(twice), Selection, lambda: f"proposed two jobs for client {int(twice[0])}")
         down = owners[~round.active[owners]]
-        self._promise(not len(down), Selection, lambda: f"proposed a job for client {int(down[0])}, which is down")
+        self._check(not len(down), Selection, lambda: f"proposed a job for client {int(down[0])}, which is down")
         return round
 
     def train(self, round: Round) -> None:
@@ -110,25 +110,25 @@ class RoundProtocol:
         trainer, m = self.trainer, round.num_clients
         if round.active[:m].any():
             call_round_hook(trainer, "on_outgoing", round)
-            self._promise_sent()
+            self._check_sent()
             self._size_messages(round)
             call_round_hook(trainer, "on_trained", round)
             call_round_hook(trainer, "on_compare", round)
             for field in ("similarity", "scores"):
                 beside = (len(round.candidates),) if getattr(round, field) is not None else ()
-                self._promise_type(getattr(round, field), float, beside, Selection, field, "as many as candidates")
+                self._check_type(getattr(round, field), float, beside, Selection, field, "as many as candidates")
             call_round_hook(trainer, "on_threshold", round)
-            self._promise_type(round.threshold, float, (round.num_nodes,), Threshold, "threshold")
+            self._check_type(round.threshold, float, (round.num_nodes,), Threshold, "threshold")
             call_round_hook(trainer, "on_select", round)
-            self._promise(round.has("selected"), Selection, "selected nothing; write round.selected")
-            self._promise_links(round, round.selected, Selection, "selected")
-            self._promise_reach(round, round.selected, "selected")
+            self._check(round.has("selected"), Selection, "selected nothing; write round.selected")
+            self._check_links(round, round.selected, Selection, "selected")
+            self._check_reach(round, round.selected, "selected")
             round.selected = round.selected.between(receivers=round.receivers)
             self._substitute(round)
             self._weigh(round)
             self._call_objective("before_mixing", round)
             call_round_hook(trainer, "on_mix", round)
-            self._promise_finite(round.bank.next_rows()["models"])
+            self._check_finite(round.bank.next_rows()["models"])
         round.bank.end_mixing()
         call_round_hook(trainer, "on_mixed", round)
         self._call_objective("after_mixing", round)
@@ -165,12 +165,10 @@ class RoundProtocol:
         federation, index = self.federation, self.bank.boundary.round
         n, m = federation.num_nodes, federation.num_clients
         reachable = federation.topology.reachable(index)
-        self._promise_links(None, reachable, None, "a topology's links", n)
+        self._check_links(None, reachable, None, "a topology's links", n)
         loops = _loops(reachable)
-        self._promise(
-            not len(loops), None, lambda: f"has a topology with self loops, the first at node {int(loops[0])}"
-        )
-        empty = Links.none(n)
+        self._check(not len(loops), None, lambda: f"has a topology with self loops, the first at node {int(loops[0])}")
+        empty = Links.empty(n)
         return Round(
             index=index,
             federation=federation,
@@ -213,7 +211,7 @@ class RoundProtocol:
         round.candidates = round.candidates.between(round.receivers, senders)
         self.module.warn_of_divergence(
             bad.tolist(),
-            f"round {round.index}: training of client {{}} diverged; nobody mixes it "
+            f"round {round.index}: training of client {{}} diverged; no client mixes it "
             "(said once a client: diverged.npz has every round)",
         )
 
@@ -225,56 +223,56 @@ class RoundProtocol:
 
     def _substitute(self, round: Round) -> None:
         n = round.num_nodes
-        round.stand_in = round.selected.senders.clone()
+        round.substitute = round.selected.senders.clone()
         call_round_hook(self.trainer, "on_substitute", round)
         aggregation = self.federation.require(Aggregation)
-        rows = n + round.num_clients * len(round.substitutes)
+        rows = n + round.num_clients * len(round.substitute_rows)
         selected = round.selected
-        self._promise_type(round.stand_in, int, (len(selected),), Substitution, "stand_in", "as many as are selected")
-        stand_in = round.stand_in
-        wrong = (stand_in < -1) | (stand_in >= rows)
-        self._promise(
+        self._check_type(round.substitute, int, (len(selected),), Substitution, "substitute", "as many as are selected")
+        substitute = round.substitute
+        wrong = (substitute < -1) | (substitute >= rows)
+        self._check(
             not wrong.any(),
             Substitution,
             lambda: (
-                f"names a row that does not exist: {_first(wrong, stand_in, selected)}; "
+                f"names a row that does not exist: {_first(wrong, substitute, selected)}; "
                 f"rows are 0 to {rows - 1}, or -1 for the mean"
             ),
         )
         round.log("neighbours", float(selected.count[round.receivers].double().mean()))
         include_self = round.receivers & torch.tensor(aggregation.include_self) & round.clients_only
-        round.voters, round.votes = count_votes(selected, stand_in, round.active, include_self, rows, round.receivers)
+        round.voters, round.votes = count_votes(selected, substitute, round.active, include_self, rows, round.receivers)
 
     def _weigh(self, round: Round) -> None:
         call_round_hook(self.trainer, "on_weigh", round)
-        self._promise(round.has("weights"), Aggregation, "wrote no weights; write round.weights in on_weigh")
+        self._check(round.has("weights"), Aggregation, "wrote no weights; write round.weights in on_weigh")
         weights, votes, voters = round.weights, round.votes, round.voters
         got, asked = list(weights.shape), list(votes.shape)
-        self._promise(got == asked, Aggregation, f"wrote weights {got}; they must be {asked}, as round.votes is")
+        self._check(got == asked, Aggregation, f"wrote weights {got}; they must be {asked}, as round.votes is")
         wrong = ~weights.isfinite()
-        self._promise(
+        self._check(
             not wrong.any(), Aggregation, lambda: f"wrote a weight that is no number: {_first(wrong, weights, voters)}"
         )
         idle = (weights != 0) & (votes == 0) & (voters.receivers != voters.senders)
-        self._promise(
+        self._check(
             not idle.any(), Aggregation, lambda: f"gave weight to a row without a vote: {_first(idle, weights, voters)}"
         )
         if self.federation.require(Aggregation).column_stochastic:
-            self._promise_columns(weights, voters)
+            self._check_columns(weights, voters)
             return
         sums = voters.sum(weights.double())
         off = ((sums - 1).abs() >= 1e-6) & voters.any(weights != 0)  # below 0 a weight may be: a server's step above 1
-        self._promise(
+        self._check(
             not off.any(), Aggregation, lambda: f"wrote weights that do not sum to 1: {_first(off, sums)} as their sum"
         )
 
-    def _promise_columns(self, weights: Tensor, voters: Links) -> None:
+    def _check_columns(self, weights: Tensor, voters: Links) -> None:
         """What each sender gives away, to itself too, sums to 1."""
         given = torch.zeros(voters.rows, dtype=torch.float64).index_add_(0, voters.senders, weights.double())
         gives = torch.zeros(voters.rows, dtype=torch.bool)
         gives[voters.senders[weights != 0]] = True
         off = ((given - 1).abs() >= 1e-6) & gives
-        self._promise(
+        self._check(
             not off.any(),
             Aggregation,
             lambda: (
@@ -303,35 +301,35 @@ class RoundProtocol:
             costs["diverged"] = float(round.diverged.sum())
         return costs
 
-    def _promise_type(
+    def _check_type(
         self, value: Tensor | None, kind: type, shape: tuple[int, ...], family: type, field: str, why: str = ""
     ) -> None:
         """What a hook wrote is what the next one reads: int (long) or any float, of this shape."""
         if value is None:
             return
         if not isinstance(value, Tensor):
-            self._promise(False, family, f"wrote {field} of type {type(value).__name__}; it must be a tensor")
+            self._check(False, family, f"wrote {field} of type {type(value).__name__}; it must be a tensor")
         right = value.is_floating_point() if kind is float else value.dtype == torch.long
         got = f"{str(value.dtype)[6:]} {list(value.shape)}"
         kept = right and value.shape == shape
-        self._promise(
+        self._check(
             kept, family, f"wrote {field} of type {got}; it must be {kind.__name__} {list(shape)}{why and ', '}{why}"
         )
 
-    def _promise_links(self, round: Round | None, links: object, family: type | None, field: str, n: int = 0) -> None:
+    def _check_links(self, round: Round | None, links: object, family: type | None, field: str, n: int = 0) -> None:
         """A list of links between the nodes of the run, and nothing else."""
         n = n if round is None else round.num_nodes
         if isinstance(links, Links):
             shape = (links.nodes, links.rows)
-            self._promise(shape == (n, n), family, f"wrote {field} between {shape[0]} nodes; there are {n}")
+            self._check(shape == (n, n), family, f"wrote {field} between {shape[0]} nodes; there are {n}")
             return
         matrix = isinstance(links, Tensor)
         got = f"{str(links.dtype)[6:]} {list(links.shape)}" if isinstance(links, Tensor) else type(links).__name__
         remedy = "; a matrix becomes one by Links.from_mask(matrix)" if matrix else ""
-        self._promise(False, family, f"wrote {field} of type {got}; it must be Links{remedy}")
+        self._check(False, family, f"wrote {field} of type {got}; it must be Links{remedy}")
 
-    def _promise_reach(self, round: Round, links: Links, did: str) -> None:
-        """Receivers look at, and learn from, those only that they can hear."""
+    def _check_reach(self, round: Round, links: Links, did: str) -> None:
+        """Receivers look at, and learn from, in-neighbours only."""
         if links is round.available or (links is round.candidates and did == "selected"):
             return  # these have been looked at
         wrong = ~links.within(round.available)
@@ -348,12 +346,12 @@ class RoundProtocol:
                 why = "is down" if round.receivers[receiver] else "is in its reach, but the receiver does not mix"
             return f"{did} sender {sender} for receiver {receiver}, which {why}; stay within round.available"
 
-        self._promise(not wrong.any(), Selection, broken)
+        self._check(not wrong.any(), Selection, broken)
 
-    def _promise_sent(self) -> None:
+    def _check_sent(self) -> None:
         """What is sent are numbers, in every process."""
         bank = self.bank
-        if not bank.sends_something_else or bank.ranks.all(_all_finite(bank.rows("sent"))):
+        if not bank.changes_messages or bank.ranks.all(_all_finite(bank.rows("sent"))):
             return
         bad = bank.ranks.own[~bank.rows("sent").isfinite().all(1)]
         first = bank.ranks.least(int(bad[0]) if len(bad) else bank.num_nodes)
@@ -362,16 +360,16 @@ class RoundProtocol:
         )
         raise UserError(f"round {bank.boundary.round}: outgoing {names}: what client {first} sends is not finite")
 
-    def _promise_finite(self, rows: Tensor) -> None:
+    def _check_finite(self, rows: Tensor) -> None:
         """The mixed models are numbers, in every process."""
         ranks = self.bank.ranks
         if ranks.all(_all_finite(rows)):
             return
         here = ranks.own[~rows.isfinite().all(1)]
         first = ranks.least(int(here[0]) if len(here) else self.bank.num_nodes)
-        self._promise(False, Aggregation, f"mixed a model that is not finite, for receiver {first}")
+        self._check(False, Aggregation, f"mixed a model that is not finite, for receiver {first}")
 
-    def _promise(self, kept: bool, family: type | None, broken: str | Callable[[], str]) -> None:
+    def _check(self, kept: bool, family: type | None, broken: str | Callable[[], str]) -> None:
         """Refuse what a policy has done.
 
         Args:

@@ -181,7 +181,7 @@ class DFLTrainer(Trainer):
         own += default_callbacks(own) if defaults else []
         quick = bool(fast_dev_run)
         kept = enable_checkpointing is not False
-        kwargs["num_sanity_val_steps"] = 0  # an untrained round 0 proves nothing, and nobody asked to pay for it
+        kwargs["num_sanity_val_steps"] = 0  # an untrained round 0 proves nothing, and costs time
         kwargs["use_distributed_sampler"] = False
         kwargs["inference_mode"] = False  # fine-tuning before an evaluation trains, into buffers that rounds use again
         self.runs_root = os.fspath(default_root_dir) if default_root_dir is not None else "runs"
@@ -437,7 +437,7 @@ class DFLTrainer(Trainer):
         return f"DFLTrainer(max_rounds={self.max_epochs}, {names}, topology={topology}, engine={self.engine})"
 
     def save_checkpoint(self, filepath: Any, weights_only: bool | None = None, storage_options: Any = None) -> None:
-        """Save the last boundary; nothing where a run ended before it began, or because somebody wrote into its rows.
+        """Save the last boundary; nothing where a run ended before it began, or because other code wrote into its rows.
 
         `OnExceptionCheckpoint` asks in both cases.
         """

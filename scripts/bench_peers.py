@@ -191,8 +191,8 @@ def page(words: argparse.Namespace, data: str, parts: list[Part], repeats: int) 
     tables = [
         markdown(p.work, WORKS[p.work], p.lines, p.steps, p.tolerance, p.job["classes"]) for p in parts if p.lines
     ]
-    everybody = [line for part in parts for line in part.lines]
-    return "\n".join([heading(words, data, repeats), *tables, *busy(everybody, os.cpu_count() or 1)])
+    lines = [line for part in parts for line in part.lines]
+    return "\n".join([heading(words, data, repeats), *tables, *busy(lines, os.cpu_count() or 1)])
 
 
 def keep(words: argparse.Namespace, parts: list[Part], text: str) -> None:

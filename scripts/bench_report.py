@@ -5,9 +5,10 @@
     python scripts/bench_report.py --methods 30 --seeds 3 --rounds 300       # a large study
 
 The runs are made up and written by the library's own writers into a folder that is removed: 5 links and 5 probed
-models a client and round, drawn anew in each, four hidden clusters, similarities of all pairs. Nothing is trained. Each
-report is made by `dfl-report` in a process of its own, so that its start is counted. A step is timed in Chromium, from
-the move of the slider until the next frame has been painted; that needs playwright and a Chromium on the path.
+models a client and round, drawn anew in each, four ground-truth clusters, similarities of all pairs. Nothing is
+trained. Each report is made by `dfl-report` in a process of its own, so that its start is counted. A step is timed in
+Chromium, from the move of the slider until the next frame has been painted; that needs playwright and a Chromium on
+the path.
 """
 
 from __future__ import annotations

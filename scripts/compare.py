@@ -27,16 +27,16 @@ from comparisons.spread import spread
 from dfl_lightning.cli.command import run
 
 UNIFORM = "--aggregation Uniform"
-EVERYBODY = "--selection Gossip --selection.k all --threshold null"
+ALL = "--selection Gossip --selection.k all --threshold null"
 TRAINED = "--model.finetune_epochs 5"  # judged after local training, as DPFL's models are
 VARIANTS = {
     "afind": {
         "Local": f"--selection Gossip --selection.k 0 --threshold null {UNIFORM}",
         "Gossip(5)": f"--selection Gossip --selection.k 5 --threshold null {UNIFORM}",
         "Fixed(5)": f"--selection Gossip --selection.k 5 --selection.redraw false --threshold null {UNIFORM}",
-        "All, Boltzmann": EVERYBODY,
-        "All, Boltzmann, T = 0.5": f"{EVERYBODY} --aggregation.temperature 0.5",
-        "All, Boltzmann, T = 0.25": f"{EVERYBODY} --aggregation.temperature 0.25",
+        "All, Boltzmann": ALL,
+        "All, Boltzmann, T = 0.5": f"{ALL} --aggregation.temperature 0.5",
+        "All, Boltzmann, T = 0.25": f"{ALL} --aggregation.temperature 0.25",
         "Oracle": f"--selection Gossip --selection.k all --selection.within cluster --threshold null {UNIFORM}",
         "AFIND, fixed number (5)": f"--threshold null {UNIFORM}",
         "AFIND + threshold": UNIFORM,

@@ -5,7 +5,7 @@ from torch import Tensor, nn
 
 
 class Normed(nn.Module):
-    """Batch norms, through which samples meet, group norms and dropout between convolutions."""
+    """Batch norms, through which samples interact, group norms and dropout between convolutions."""
 
     def __init__(self) -> None:
         super().__init__()

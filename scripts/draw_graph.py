@@ -1,4 +1,4 @@
-"""Draw who learned from whom in a round of a run, or who can hear whom in a round of a topology.
+"""Draw who learned from whom in a round of a run, or who may receive from whom in a round of a topology.
 
 python scripts/draw_graph.py runs/afind/2026-11-20_14-03-22 graph.png
 python scripts/draw_graph.py runs/afind/2026-11-20_14-03-22 graph.png --round 4
@@ -48,7 +48,7 @@ def draw(run: Path, picture: Path, round: int | None = None) -> None:
 
 
 def draw_topology(source: str, picture: Path, clients: int, round: int, seed: int) -> None:
-    """Who can hear whom in a round over the links that are up; lines without arrows are heard both ways."""
+    """Who may receive from whom in a round over the active links; lines without arrows go both ways."""
     topology = load_topology(source, clients, seed)
     graph = nx.DiGraph()
     graph.add_nodes_from(range(topology.num_nodes))
@@ -57,7 +57,7 @@ def draw_topology(source: str, picture: Path, clients: int, round: int, seed: in
     groups = np.zeros(topology.num_nodes, dtype=int)
     if topology.clusters is not None:
         groups[:clients] = topology.clusters.numpy()
-    title = f"{topology.at(round).name} graph: who can hear whom"
+    title = f"{topology.at(round).name} graph: who receives from whom"
     paint(graph, groups, f"{title} in round {round}" if topology.changes else title, picture)
 
 
@@ -86,7 +86,7 @@ def paint(graph: nx.DiGraph, groups: np.ndarray, title: str, picture: Path) -> N
 
 
 def layout(graph: nx.DiGraph) -> dict[int, np.ndarray]:
-    """Groups that learn from nobody outside each as a circle of their own; a single group by springs."""
+    """Groups that learn from no client outside each as a circle of their own; a single group by springs."""
     groups = [sorted(group) for group in nx.weakly_connected_components(graph)]
     if len(groups) == 1:
         return nx.spring_layout(graph.to_undirected(), seed=3, iterations=300)

@@ -7,7 +7,7 @@
 A small study of four cells, two at a time, is started again and again. Each time the study's process, that of one of
 its cells, or the server of which these are forks, gets SIGKILL, SIGTERM or SIGINT, after a random number of rounds or
 of seconds. A cell that was ended is started again by its study; one whose server was ended goes on. In the end the
-tables, and all that the runs have left but times, must be those of a study that nobody ended, to the last bit; no kill
+tables, and all that the runs have left but times, must be those of a study left alone, to the last bit; no kill
 may cost a cell more rounds than there are between two checkpoints, and the study must say in one sentence why it has
 ended. The exit code is 1 if anything of that is not so. Needs Linux.
 """
@@ -37,7 +37,7 @@ from dfl_lightning.utils.locks import is_locked
 EVERY = 5
 """Rounds between two checkpoints."""
 STUDY = f"""\
-# Cells that somebody ends
+# Cells that are killed
 name: ended
 base:
   trainer:
@@ -171,7 +171,7 @@ def start(folder: Path, setting: Setting, *words: str) -> Run:
 
 
 def leave_alone(folder: Path, setting: Setting) -> float:
-    """A study that nobody ends.
+    """A study left alone.
 
     Returns:
         Its seconds.
@@ -307,7 +307,7 @@ def judge(study: Run, signum: signal.Signals) -> Iterator[str]:
     if len(sentences) != len(right) or any(not s.startswith(r) for s, r in zip(sentences, right, strict=True)):
         yield f"{signum.name}: it should say '{''.join(right)}' and nothing else: {study.said[-500:]}"
     if any(word in study.said for word in ("Traceback", "Error", "Exception", "failed:")):
-        yield f"it says what nobody understands: {study.said[-500:]}"
+        yield f"its message is not understood: {study.said[-500:]}"
 
 
 # --- the end ----------------------------------------------------------------------------------------------------------

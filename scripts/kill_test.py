@@ -253,7 +253,7 @@ def judge(run: Run, way: Way, seconds: float) -> Iterator[str]:
         if len(sentences) != (run.code > 0) or not "".join(sentences).startswith(way.codes[run.code]):
             yield f"it should say '{way.codes[run.code]}…' and nothing else: {run.said}"
     if any(word in run.said for word in ("Traceback", "Error", "warn", "Exception")):
-        yield f"it says what nobody understands: {run.said}"
+        yield f"its message is not understood: {run.said}"
 
 
 def resume(case: Case, folder: Path, made: Path | None, cold: bool) -> Iterator[str]:

@@ -18,7 +18,7 @@ import vl_convert
 NOTEBOOK = Path(__file__).parent.parent / "docs" / "example.ipynb"
 CELLS = (
     "# AFIND+ and gossip on scikit-learn's digits\n\n"
-    "Twelve clients in two hidden clusters, whose images are turned by 0 or 90 degrees. `pip install "
+    "Twelve clients in two ground-truth clusters, whose images are turned by 0 or 90 degrees. `pip install "
     "'dfl-lightning[report]'` first. `python scripts/make_notebook.py` runs this notebook.",
     """from lightning import seed_everything
 

@@ -59,7 +59,7 @@ def federation(images: Tensor, labels: Tensor) -> list[tuple[Tensor, Tensor]]:
 
 
 def run(seed: int, lr: float, step: float, train: tuple[Tensor, Tensor], test: tuple[Tensor, Tensor]) -> str:
-    """One run of FedAvg in which everybody takes part, as a line of text."""
+    """One run of FedAvg in which all clients take part, as a line of text."""
     torch.manual_seed(seed)
     clients, server, network = federation(*train), Network(), Network()
     accuracies, exploded = [], []

@@ -207,7 +207,7 @@ def test_a_broken_promise_names_round_and_policy(what):
 
 
 @pytest.mark.parametrize(
-    ("stand_in", "sentence"),
+    ("substitute", "sentence"),
     [
         (
             lambda r: torch.full((6,), 4),
@@ -217,11 +217,11 @@ def test_a_broken_promise_names_round_and_policy(what):
             lambda r: torch.tensor([1, 2, 3, 0, 2, -2]),
             "names a row that does not exist: receiver 1 has -2 for row 3; rows are 0 to 3, or -1 for the mean",
         ),
-        (lambda r: torch.zeros(6), r"wrote stand_in of type float32 \[6\]; it must be int \[6\], as many as are"),
+        (lambda r: torch.zeros(6), r"wrote substitute of type float32 \[6\]; it must be int \[6\], as many as are"),
     ],
 )
-def test_a_substitution_must_name_rows_that_exist(stand_in, sentence, half_down):
-    broken = breaking(Substitution, on_substitute=setting(stand_in=stand_in))
+def test_a_substitution_must_name_rows_that_exist(substitute, sentence, half_down):
+    broken = breaking(Substitution, on_substitute=setting(substitute=substitute))
     with pytest.raises(UserError, match=f"^round 0: Broken {sentence}"):
         go(Gossip(k="all"), Uniform(), half_down(), broken)
 
@@ -559,7 +559,7 @@ def test_an_abandoned_round_leaves_no_trace_in_the_policies():
     protocol.mix(round)  # and then the power fails
     assert not torch.equal(selection.similarity.values, remembered)
     protocol.bank.abandon()
-    protocol.take_up()
+    protocol.restore_callbacks()
     assert torch.equal(selection.similarity.values, remembered)
 
 

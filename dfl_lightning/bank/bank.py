@@ -72,7 +72,7 @@ class Bank:
     """Row sets, and how they are compared and mixed; engines train and score them.
 
     Nodes are the m clients and, in a server topology, the servers after them. The set `models` always exists; training
-    makes `trained`, of which others see `sent`: the same, where nobody changes it. A policy or objective declares
+    makes `trained`, of which others see `sent`: the same, unless a policy changes it. A policy or objective declares
     others. Training and mixing write into a second buffer that becomes `models` when the round is committed, so the
     boundary is never half-written.
 
@@ -115,7 +115,7 @@ class Bank:
         self._work = _Work()
         self._written = self._versions()
         self._spare: Tensor | None = None  # the buffer that training writes next
-        self._guests: dict[str, tuple[Tensor, Tensor]] = {}  # of a row set: places [n], rows of other processes
+        self._remote: dict[str, tuple[Tensor, Tensor]] = {}  # of a row set: places [n], rows of other processes
 
     # --- row sets ---------------------------------------------------------------------------------------------------
     @property
@@ -156,7 +156,7 @@ class Bank:
         """A number of each client, float64 [m]; read only. With what this round's training has made of it.
 
         Raises:
-            KeyError: nobody declares it.
+            KeyError: it is not declared.
         """
         return self._work.numbers[name] if name in self._work.numbers else self.boundary.numbers[name]
 
@@ -223,7 +223,7 @@ class Bank:
         return {name: (rows, rows._version) for name, rows in self.boundary.rows.items()}
 
     def written_in_place(self) -> str | None:
-        """The row set of the boundary into which somebody has written since it was made; None: there is none.
+        """The row set of the boundary that was written into since it was made; None: there is none.
 
         torch counts the writes into each tensor, so that nothing is read for this. It does not count those through
         `.data` and `.numpy()`.
@@ -236,8 +236,8 @@ class Bank:
 
     # --- what is sent -------------------------------------------------------------------------------------------------
     @property
-    def sends_something_else(self) -> bool:
-        """Whether somebody sends in this round what it has not trained; otherwise `sent` is `trained`."""
+    def changes_messages(self) -> bool:
+        """Whether a client sends in this round what it has not trained; otherwise `sent` is `trained`."""
         return self._work.sent is not None
 
     def change_sent(self, nodes: Tensor) -> Tensor:
@@ -284,7 +284,7 @@ class Bank:
 
             return read
 
-        with self.brought(jobs):
+        with self.with_remote_rows(jobs):
             yield of
 
     def materialise(self, references: References, start: int = 0, stop: int | None = None) -> Tensor:
@@ -345,10 +345,10 @@ class Bank:
         away = places < 0
         if not away.any():
             return rows[:, start:stop].index_select(0, places.to(rows.device))
-        slots, guests = self._guests[name]
+        slots, remote = self._remote[name]
         taken = rows.new_empty(len(nodes), stop - start)
         taken[~away] = rows[:, start:stop][places[~away].to(rows.device)]
-        taken[away] = guests[:, start:stop][slots[nodes[away]].to(rows.device)]
+        taken[away] = remote[:, start:stop][slots[nodes[away]].to(rows.device)]
         return taken
 
     def _weighted(self, name: str, weights: Weights, start: int, stop: int) -> Tensor:
@@ -361,7 +361,7 @@ class Bank:
         return weighted_sums(receivers, places.to(block.device), shares, shape)(block)
 
     @contextmanager
-    def brought(self, references: References) -> Iterator[None]:
+    def with_remote_rows(self, references: References) -> Iterator[None]:
         """The rows of other processes that these references read are here; all processes do this at once."""
         if self.ranks.count > 1:
             for name in dict.fromkeys(term.rows for term in references.terms):
@@ -371,11 +371,11 @@ class Bank:
                 if exchange.any:
                     slots = torch.full((self.num_nodes,), -1)
                     slots[wanted] = torch.arange(len(wanted))
-                    self._guests[name] = (slots, exchange.bring(self.stored(name)))
+                    self._remote[name] = (slots, exchange.bring(self.stored(name)))
         try:
             yield
         finally:
-            self._guests = {}
+            self._remote = {}
 
     def reader(self, references: References) -> Callable[[int, int], Tensor]:
         """A function (start, stop) -> the referenced models' columns, in memory of their own; each is read once.
@@ -440,7 +440,7 @@ class Bank:
         """The owners' rows of `trained` become the references that their training started from."""
         jobs = references.take(torch.nonzero(self.ranks.at_home(references.owners)).squeeze(1))
         trained = self.stored("trained")
-        with self.brought(jobs):
+        with self.with_remote_rows(jobs):
             trained[self.ranks.place[jobs.owners].to(trained.device)] = self.materialise(jobs)
 
     # --- comparing and mixing ---------------------------------------------------------------------------------------
@@ -502,7 +502,7 @@ class Bank:
             return blocks[0] if len(blocks) == 1 else torch.cat(blocks)
 
         columns = self.layout.shared_parameters if columns is None else columns
-        with self.timed("compare"), one_sentence(), nullcontext() if moving is None else self.brought(moving):
+        with self.timed("compare"), one_sentence(), nullcontext() if moving is None else self.with_remote_rows(moving):
             if len(sets) == 1:
                 return compare_rows(read, self.num_clients, links, columns, centre, self.ranks)
             with self.ranks.repeated(self.num_clients, len(sets)) as ranks:
@@ -541,11 +541,11 @@ class Bank:
         target = self._target(into)
         with self.timed("mix"), one_sentence():
             for several, some in sources:
-                mix_rows(several, target, index, some, self.ranks, self.teams())
+                mix_rows(several, target, index, some, self.ranks, self.mixing_groups())
         self._work.mixed |= into == "models"
 
     def reduce(self, entries: Sequence[tuple[str, Tensor, Tensor, str | None]], fn: Reduce, into: str) -> None:
-        """Shared columns of receivers' rows become a function of the rows that they hear; see `reduce_rows`.
+        """Shared columns of receivers' rows become a function of the rows that they receive; see `reduce_rows`.
 
         Of buffers the function gets those of the sets as they are: own rows are added to parameters only. As `mix`,
         with `models` it comes last.
@@ -569,7 +569,8 @@ class Bank:
         with self.timed("mix"), one_sentence():
             if received:
                 reduce_rows(
-                    *(received, fn, target, self.layout.shared, self.ranks, self.teams()), self.layout.num_parameters
+                    *(received, fn, target, self.layout.shared, self.ranks, self.mixing_groups()),
+                    self.layout.num_parameters,
                 )
         self._work.mixed |= into == "models"
 
@@ -622,7 +623,7 @@ class Bank:
         self.check_write("mix_again(...)", "models")
         models = self._next_models
         with self.timed("mix"), one_sentence():
-            mix_rows([(weights, models)], models, where, self.layout.shared, self.ranks, self.teams())
+            mix_rows([(weights, models)], models, where, self.layout.shared, self.ranks, self.mixing_groups())
 
     def squared_lengths(self, name: str, where: Tensor, columns: Columns | None = None) -> Tensor:
         """Squared Euclidean norms of nodes' rows.
@@ -650,12 +651,12 @@ class Bank:
             squares[mine] += part
         return self.ranks.join(mine, [squares])[0]
 
-    def teams(self) -> Tensor:
+    def mixing_groups(self) -> Tensor:
         """Receivers whose products are computed in one piece, whatever the number of processes: cohorts; long [n]."""
-        teams = torch.arange(self.num_nodes)
+        mixing_groups = torch.arange(self.num_nodes)
         for cohort in self.cohorts:
-            teams[cohort] = cohort[0]
-        return teams
+            mixing_groups[cohort] = cohort[0]
+        return mixing_groups
 
     # --- rounds -----------------------------------------------------------------------------------------------------
     def end_mixing(self) -> None:

@@ -11,7 +11,7 @@ from dfl_lightning.utils.errors import UserError, is_gpu_failure, is_out_of_memo
 
 
 def free_memory(device: torch.device) -> int | None:
-    """Bytes that this process can still have on a GPU; None where nobody knows.
+    """Bytes that this process can still have on a GPU; None where that is unknown.
 
     What torch holds and does not use counts as free.
     """

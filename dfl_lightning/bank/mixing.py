@@ -49,13 +49,13 @@ def mix_rows(
     where: Tensor,
     columns: Columns,
     ranks: Ranks | None = None,
-    teams: Tensor | None = None,
+    mixing_groups: Tensor | None = None,
 ) -> None:
     """Rows `where` of `into`, in `columns`, become the sum of weights @ rows; all else stays.
 
     A block of columns is computed before it is written, so `into` may be one of the sets that are read, and no second
     copy of the rows is needed. A row takes part only where its weight is not 0: a row that is not finite spoils those
-    that listen to it and nobody else. Few neighbours are summed one after the other, in the order of the terms and
+    that receive from it and from no other. Few neighbours are summed one after the other, in the order of the terms and
     rows; many (`DENSE`) by a matrix product.
 
     Several processes mix together, each its own nodes' rows; the rows that these need come as they are needed, some
@@ -68,8 +68,8 @@ def mix_rows(
         where: long [w], the nodes whose rows are written.
         columns: which columns.
         ranks: who owns which nodes; default: this process has them all.
-        teams: long [n], receivers with equal numbers belong to one process, and are multiplied in one product; default:
-            all are.
+        mixing_groups: long [n], receivers with equal numbers belong to one process, and are multiplied in one product;
+            default: all are.
     """
     if not len(where) or not len(columns):
         return
@@ -89,16 +89,17 @@ def mix_rows(
         nodes, here = nodes[mine], mine.to(into.device)
         kept = here[receivers]
         receivers, senders, shares = (here.cumsum(0) - 1)[receivers[kept]], senders[kept], shares[kept]
-        if not dense:  # else bits of the products would depend on who is heard here
+        if not dense:  # else bits of the products would depend on whose rows are read here
             heard.zero_()[senders] = True
     sources = [
-        Source(rows, torch.nonzero(part).squeeze(1).cpu(), ranks)
+        RowSource(rows, torch.nonzero(part).squeeze(1).cpu(), ranks)
         for (_, rows), part in zip(terms, heard.split(sizes), strict=True)
     ]
-    senders = (heard.cumsum(0) - 1)[senders]  # among those that are heard
+    senders = (heard.cumsum(0) - 1)[senders]  # among those that are read
     shape = (len(nodes), int(heard.sum()))
     if dense:
-        combine = _by_product(receivers, senders, shares, shape, None if teams is None else teams[nodes])
+        groups = None if mixing_groups is None else mixing_groups[nodes]
+        combine = _by_product(receivers, senders, shares, shape, groups)
     else:
         combine = _by_sums(receivers, senders, shares, shape)
     write = _writer(into, ranks.place[nodes].to(into.device))
@@ -124,8 +125,8 @@ def mix_rows(
                     pool.map(mix, strips(some, STRIPS))
 
 
-class Source:
-    """The rows of a term that somebody listens to.
+class RowSource:
+    """The rows of a term that a receiver reads.
 
     Args:
         rows: of this process, [own, width].
@@ -141,7 +142,7 @@ class Source:
         self._here = places >= 0
         self._exchange = ranks.row_exchange(heard[~self._here.cpu()]) if ranks.count > 1 else None
         self._away = self._exchange is not None and self._exchange.any
-        self._guests: Tensor | None = None
+        self._remote: Tensor | None = None
         self._offsets: dict[int, int] = {}
 
     def bring(self, blocks: list[tuple[int, int]]) -> None:
@@ -149,7 +150,7 @@ class Source:
         if not self._away:
             return
         assert self._exchange is not None
-        self._guests = self._exchange.bring(torch.cat([self._rows[:, start:stop] for start, stop in blocks], dim=1))
+        self._remote = self._exchange.bring(torch.cat([self._rows[:, start:stop] for start, stop in blocks], dim=1))
         self._offsets, at = {}, 0
         for start, stop in blocks:
             self._offsets[start], at = at, at + stop - start
@@ -163,12 +164,12 @@ class Source:
         """
         if self._all:
             return self._rows[:, start:stop]
-        if self._guests is None or not len(self._guests):
+        if self._remote is None or not len(self._remote):
             return self._rows[:, start:stop].index_select(0, self._places)
         block = self._rows.new_empty(len(self._places), stop - start)
         block[self._here] = self._rows[:, start:stop][self._places[self._here]]
         at = self._offsets[start]
-        block[~self._here] = self._guests[:, at : at + stop - start]
+        block[~self._here] = self._remote[:, at : at + stop - start]
         return block
 
 
@@ -237,18 +238,18 @@ def weighted_sums(
 
 
 def _by_product(
-    receivers: Tensor, senders: Tensor, shares: Tensor, shape: tuple[int, int], teams: Tensor | None
+    receivers: Tensor, senders: Tensor, shares: Tensor, shape: tuple[int, int], mixing_groups: Tensor | None
 ) -> Callable[[Tensor], Tensor]:
     """The function block [rows, columns] -> weights @ block, for weights [w, rows] with these entries.
 
-    Bits of a product depend on how many rows it makes: each team, long [w], has one of its own.
+    Bits of a product depend on how many rows it makes: each group, long [w], has one of its own.
     """
     weights = shares.new_zeros(shape)
     weights[receivers, senders] = shares
-    if teams is None or len(teams.unique()) <= 1:
+    if mixing_groups is None or len(mixing_groups.unique()) <= 1:
         return lambda block: _dense(weights, block)
-    members = [torch.nonzero(teams == team).squeeze(1).to(weights.device) for team in teams.unique()]
-    parts = [weights[team] for team in members]
+    members = [torch.nonzero(mixing_groups == group).squeeze(1).to(weights.device) for group in mixing_groups.unique()]
+    parts = [weights[some] for some in members]
     order = torch.argsort(torch.cat(members))
     return lambda block: torch.cat([_dense(part, block) for part in parts]).index_select(0, order)
 

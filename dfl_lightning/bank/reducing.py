@@ -1,4 +1,4 @@
-"""Rows that become a function of the rows that their receivers heard, column by column."""
+"""Rows that become a function of the rows that receivers receive, column by column."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dfl_lightning.bank.mixing import (
     EXCHANGE_BYTES,
     GPU_BLOCK_BYTES,
     STRIPS,
-    Source,
+    RowSource,
     block_width,
     strips,
 )
@@ -31,7 +31,7 @@ Reduce = Callable[[Tensor], Tensor]
 
 @dataclass(frozen=True)
 class Received:
-    """Rows of one set that receivers hear, an entry a row and receiver.
+    """Rows of one set that receivers receive, an entry a row and receiver.
 
     Args:
         rows: the set, [own, width].
@@ -52,13 +52,13 @@ def reduce_rows(
     into: Tensor,
     columns: Columns,
     ranks: Ranks,
-    teams: Tensor,
+    mixing_groups: Tensor,
     parameters: int,
 ) -> None:
-    """Rows of the receivers in `into` become `fn` of what they heard, a block of columns at a time.
+    """Rows of the receivers in `into` become `fn` of what they receive, a block of columns at a time.
 
-    A block is computed before it is written, so `into` may be one of the sets that are read. Receivers of a team that
-    heard equally many rows go together: what is computed in one call does not depend on the number of processes.
+    A block is computed before it is written, so `into` may be one of the sets that are read. Receivers of a group that
+    receive equally many rows go together: what is computed in one call does not depend on the number of processes.
 
     Args:
         received: the same entries in every process; each receiver's rows are handed on in the order of the sets and of
@@ -67,7 +67,7 @@ def reduce_rows(
         into: [own, width], written in place.
         columns: which columns.
         ranks: who owns which nodes.
-        teams: long [n], receivers with equal numbers belong to one process.
+        mixing_groups: long [n], receivers with equal numbers belong to one process.
         parameters: how many columns, the first ones, are parameters; `added` adds nothing to the others.
 
     Raises:
@@ -76,7 +76,7 @@ def reduce_rows(
     receivers = torch.cat([part.receivers for part in received])
     if not len(receivers) or not len(columns):
         return
-    counts = torch.bincount(receivers, minlength=len(teams))
+    counts = torch.bincount(receivers, minlength=len(mixing_groups))
     memory = BLOCK_BYTES if into.device.type == "cpu" else GPU_BLOCK_BYTES
     width = block_width(max(ROWS_AT_ONCE, int(counts.max())), into.element_size(), memory)
     blocks = list(columns.blocks(width))
@@ -84,14 +84,14 @@ def reduce_rows(
     for part in received:
         here = ranks.at_home(part.receivers)
         heard, place = part.nodes[here].unique(return_inverse=True)
-        sources.append(Source(part.rows, heard, ranks))
+        sources.append(RowSource(part.rows, heard, ranks))
         entries.append((part.receivers[here], place + at, torch.full((int(here.sum()),), part.added is not None)))
         at += len(heard)
     owners, places, relative = (torch.cat(several) for several in zip(*entries, strict=True))
     order = owners.argsort(stable=True)
     owners, places, relative = owners[order], places[order], relative[order]
     added = next((part.added for part in received if part.added is not None), None)
-    chunks = _chunks(owners, counts, teams)
+    chunks = _chunks(owners, counts, mixing_groups)
     at_once = max(1, EXCHANGE_BYTES // (max(1, at) * into.element_size() * width)) if ranks.count > 1 else len(blocks)
     at_once = ranks.least(at_once)
 
@@ -132,20 +132,20 @@ def reduce_rows(
                     pool.map(work, strips(some, STRIPS))
 
 
-def _chunks(owners: Tensor, counts: Tensor, teams: Tensor) -> list[Tensor]:
+def _chunks(owners: Tensor, counts: Tensor, mixing_groups: Tensor) -> list[Tensor]:
     """Entries of receivers that go together, long [receivers, received] each.
 
     Args:
         owners: the receiver of each entry, in ascending order.
         counts: entries of each node, long [n].
-        teams: long [n].
+        mixing_groups: long [n].
     """
     found = []
     firsts = torch.cat([torch.zeros(1, dtype=torch.long), torch.nonzero(owners.diff()).squeeze(1) + 1])
     who = owners[firsts] if len(owners) else owners
-    for team in teams[who].unique() if len(who) else []:
-        for count in counts[who[teams[who] == team]].unique().tolist():
-            some = firsts[(teams[who] == team) & (counts[who] == count)]
+    for group in mixing_groups[who].unique() if len(who) else []:
+        for count in counts[who[mixing_groups[who] == group]].unique().tolist():
+            some = firsts[(mixing_groups[who] == group) & (counts[who] == count)]
             for part in some.split(max(1, ROWS_AT_ONCE // count)):
                 found.append(part[:, None] + torch.arange(count))
     return found

@@ -206,7 +206,7 @@ class _Vectors:
         return self.pool.map(strip, pieces)
 
     def _shared(self, pieces: list[list[tuple[int, int]]], add: _Adding) -> Iterator[Tensor]:
-        """Each process adds up its strips, one block of each at a time; then all hear of each other's."""
+        """Each process adds up its strips, one block of each at a time; then all exchange theirs."""
         ranks = self._ranks
         mine = range(ranks.rank, len(pieces), ranks.count)
         totals: dict[int, Tensor] = {}
@@ -328,7 +328,7 @@ def _common_part(block: Tensor) -> Tensor:
     """The mean of the rows, [columns], without those that are not finite or four times as long as is usual."""
     lengths = torch.linalg.vector_norm(block, dim=1)
     finite = lengths.isfinite()
-    if block.device.type != "cpu":  # nobody there asks for a number, which the host would wait for
+    if block.device.type != "cpu":  # nothing there asks for a number, which the host would wait for
         ordinary = lengths <= 4 * lengths.masked_fill(~finite, torch.nan).nanmedian()
         return block.masked_fill(~ordinary[:, None], 0).sum(dim=0) / ordinary.sum().clamp(min=1)
     usual = lengths[finite].median() if bool(finite.any()) else lengths.new_zeros(())
@@ -373,7 +373,7 @@ def _distances(vectors: _Vectors, gram: Tensor, wanted: Tensor, change: Change) 
         differences = _relative_to_first(_of(group, change))
         inner = wanted[group][:, group]
         products = vectors.products(None, differences, len(group))
-        exact = _distances(vectors, products, inner, differences)  # ends: a row of zeros is near to nobody
+        exact = _distances(vectors, products, inner, differences)  # ends: a row of zeros is near to none
         again = near[group][:, group]
         distances[group[:, None], group] = torch.where(again, exact, distances[group][:, group])
     return distances

@@ -32,14 +32,14 @@ class Dropout(Policy):
     """Which clients are up in a round: writes `active` in `on_dropout`.
 
     Args:
-        full_first_round: everybody takes part in round 0, whatever the process says.
+        full_first_round: all clients take part in round 0, whatever the process says.
     """
 
     def __init__(self, full_first_round: bool = False) -> None:
         self.full_first_round = full_first_round
 
     def on_dropout(self, round: Round) -> None:
-        """Everybody in a full first round, else who `draw` says."""
+        """All clients in a full first round, else those that `draw` says."""
         if round.index == 0 and self.full_first_round:
             return
         drawn, m = self.draw(round), round.num_clients
@@ -57,8 +57,8 @@ class Outgoing(Policy):
     """What leaves a client: writes the row set `sent`, which is `trained` otherwise; several may follow each other.
 
     A new one usually implements `send`. What others learn of a client, in comparisons, evaluations and averages, is
-    what it sent; it goes on itself with the model that it trained. Servers send their model as it is, and everybody its
-    buffers: a running mean or variance is no update, and part of one would be none.
+    what it sent; it goes on itself with the model that it trained. Servers send their model as it is, and all clients
+    their buffers: a running mean or variance is no update, and part of one would be none.
 
     Attributes:
         sends_updates: a message is an update, of use only to who knows the model that it starts from. Servers do; of
@@ -118,7 +118,7 @@ class Outgoing(Policy):
         Returns:
             Ids of clients, long [k].
         """
-        may_send = round.participants | (round.active & (round.candidates.heard > 0))[: round.num_clients]
+        may_send = round.participants | (round.active & (round.candidates.num_receivers > 0))[: round.num_clients]
         return torch.nonzero(self._senders(round.federation) & may_send).squeeze(1)
 
     def size_messages(self, round: Round) -> None:
@@ -222,7 +222,7 @@ class Threshold(Policy):
 
 
 class Substitution(Policy):
-    """Who stands in for the clients that dropped out: writes `stand_in` (and `substitutes`) in `on_substitute`."""
+    """Who stands in for the clients that dropped out: writes `substitute` (and `substitutes`) in `on_substitute`."""
 
 
 class Aggregation(Policy):
@@ -266,7 +266,7 @@ def mixed_terms(round: Round, weights: Tensor, where: Tensor) -> list[tuple[Weig
     jobs, rows = place[round.voters.receivers[counted]], round.voters.senders[counted]
     every = Weights(jobs, rows, weights[counted], shape)
     terms = [(every.keep(rows < n), "trained")]
-    for block, substitutes in enumerate(round.substitutes):
+    for block, substitutes in enumerate(round.substitute_rows):
         first = n + block * m
         of_block = every.keep((rows >= first) & (rows < first + m))
         terms.append((replace(of_block, rows=of_block.rows - first), substitutes.rows))

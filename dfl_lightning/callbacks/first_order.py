@@ -14,7 +14,7 @@ def gains_of(round: Round, links: Links) -> Tensor:
 
     Args:
         round: between training and mixing.
-        links: between clients; one may hear itself.
+        links: between clients; one may receive from itself.
     """
     before = losses_before(round, links)
     after = round.loss_of(links, split="val")

@@ -38,7 +38,7 @@ _WITHOUT_CONFIG = ("seed", "data", "topology", "policies")
 """What a checkpoint says about the settings of a run that no command started."""
 
 
-def taken_up(
+def resumed_history(
     former: dict[str, Any], here: dict[str, Any], checkpoint: str | os.PathLike[str], round: int, fork: bool
 ) -> dict[str, Any]:
     """The history of a run that continues from a checkpoint.

@@ -18,7 +18,7 @@ _PLAIN = (Tensor, str, bytes, int, float, complex, type(None))
 _CONTAINERS = ("builtins", "collections", "collections.abc")
 
 
-class Place(NamedTuple):
+class Accepted(NamedTuple):
     """What an argument takes.
 
     Attributes:
@@ -34,40 +34,40 @@ class Place(NamedTuple):
     unknown: bool = False
 
 
-def place_of(annotation: Any) -> Place:
+def accepted_by(annotation: Any) -> Accepted:
     """What an argument of some type takes.
 
     Examples:
         >>> from torch import nn
-        >>> place_of(list[nn.Module] | None)
-        Place(bases=(<class 'torch.nn.modules.module.Module'>,), called=False, made=(), unknown=False)
-        >>> place_of(Callable[..., nn.Module] | str)
-        Place(bases=(), called=True, made=(<class 'torch.nn.modules.module.Module'>,), unknown=False)
-        >>> place_of(dict).unknown
+        >>> accepted_by(list[nn.Module] | None)
+        Accepted(bases=(<class 'torch.nn.modules.module.Module'>,), called=False, made=(), unknown=False)
+        >>> accepted_by(Callable[..., nn.Module] | str)
+        Accepted(bases=(), called=True, made=(<class 'torch.nn.modules.module.Module'>,), unknown=False)
+        >>> accepted_by(dict).unknown
         True
     """
     if isinstance(annotation, TypeVar):
-        return place_of(annotation.__bound__)
+        return accepted_by(annotation.__bound__)
     kind, arguments = get_origin(annotation) or annotation, get_args(annotation)
     if kind is collections.abc.Callable:
-        return Place(called=True, made=place_of(arguments[-1]).bases if arguments else ())
+        return Accepted(called=True, made=accepted_by(arguments[-1]).bases if arguments else ())
     if kind in (type, Literal):
-        return Place()
+        return Accepted()
     if kind in (Union, UnionType):
         return _together(arguments)
     if not inspect.isclass(kind) or kind in (NOT_SAID, object, Any) or getattr(kind, "_is_protocol", False):
-        return Place(unknown=True)
+        return Accepted(unknown=True)
     if issubclass(kind, _PLAIN):
-        return Place()
+        return Accepted()
     if kind.__module__ in _CONTAINERS:
-        return _together(arguments) if arguments else Place(unknown=True)
-    return Place(bases=(kind,))
+        return _together(arguments) if arguments else Accepted(unknown=True)
+    return Accepted(bases=(kind,))
 
 
-def _together(annotations: tuple[Any, ...]) -> Place:
+def _together(annotations: tuple[Any, ...]) -> Accepted:
     """What is taken by any of some types; those of a tuple may end in an ellipsis."""
-    parts = [place_of(annotation) for annotation in annotations if annotation is not ...]
-    return Place(
+    parts = [accepted_by(annotation) for annotation in annotations if annotation is not ...]
+    return Accepted(
         bases=tuple(dict.fromkeys(base for part in parts for base in part.bases)),
         called=any(part.called for part in parts),
         made=tuple(dict.fromkeys(base for part in parts for base in part.made)),
@@ -83,9 +83,9 @@ def evaluated(annotation: Any, function: Callable[..., Any]) -> Any:
         function: whose module the names are looked up in.
 
     Examples:
-        >>> evaluated("list[int] | None", place_of)
+        >>> evaluated("list[int] | None", accepted_by)
         list[int] | None
-        >>> evaluated("NotThere", place_of) is NOT_SAID
+        >>> evaluated("NotThere", accepted_by) is NOT_SAID
         True
     """
     if not isinstance(annotation, str):
@@ -105,7 +105,7 @@ def returns(function: Callable[..., Any], bases: tuple[type, ...]) -> bool:
         bases: the classes.
 
     Examples:
-        >>> returns(place_of, (tuple,))
+        >>> returns(accepted_by, (tuple,))
         True
         >>> returns(len, (int,))
         False

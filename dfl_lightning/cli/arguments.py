@@ -57,10 +57,10 @@ DEFAULTS: dict[str, tuple[str, dict[str, Any]]] = {
     "aggregation": ("Uniform", {}),
     "model.optimizer": ("SGD", DEFAULT_OPTIMIZER.keywords),
 }
-"""What a group is where nobody names a class: a class, and options for it that are not its own defaults."""
+"""What a group is where no class is named: a class, and options for it that are not its own defaults."""
 
 DEFAULT_LISTS: dict[str, list[str]] = {"monitors": [type(monitor).__name__ for monitor in default_monitors()]}
-"""The classes that a group holds where nobody names any, and to which `--GROUP+=` adds."""
+"""The classes that a group holds where none is named, and to which `--GROUP+=` adds."""
 
 _PRINTED = ("skip_default", "skip_unset")
 _FLAGS = ("print_config", "help_all", "explain", "report", "list", "help", "version")
@@ -148,21 +148,21 @@ def run_name(configs: Sequence[str]) -> str:
     return path.stem.strip(".") or "run"
 
 
-class Below(NamedTuple):
+class NestedOption(NamedTuple):
     """What is said about an option of whatever stands in a place: `--selection.k 3` of `selection`."""
 
     name: str
     value: Any
 
 
-class Added(NamedTuple):
+class AddedClass(NamedTuple):
     """A word for something more in a list: `--monitors+=Fairness`."""
 
     word: str
 
 
 @dataclass
-class Choice:
+class ClassChoice:
     """A class by its import path, None for the group's default, and what was said about its options."""
 
     path: str | None
@@ -194,7 +194,7 @@ class Settings:
         self._said: dict[str, Any] = {"model": {}}
         for group in DEFAULTS:
             *above, key = group.split(".")
-            (self._said[above[0]] if above else self._said)[key] = Choice(None)
+            (self._said[above[0]] if above else self._said)[key] = ClassChoice(None)
         self._file, self._folder = "", Path()
         for word in words:
             if word.content is None:
@@ -232,9 +232,9 @@ class Settings:
         if value is None:
             raise UserError(f"--{option} needs a value")
         _refuse_doubled_keys(option, value)
-        said: Any = Added(value) if option.endswith("+") else value
+        said: Any = AddedClass(value) if option.endswith("+") else value
         for name in reversed(path):
-            said = Below(name, said)
+            said = NestedOption(name, said)
         self._said[key] = self._merged(key, self._said.get(key), said)
 
     def _ask(self, option: str, value: str | None) -> None:
@@ -255,17 +255,19 @@ class Settings:
             new: what is said.
             default: what it holds where nothing is said.
         """
-        if isinstance(new, Added):
+        if isinstance(new, AddedClass):
             return self._longer(where, default if old is None else old, new.word)
         if where in SECTIONS:
             return self._section(where, old, new)
         if where in CLASSES:
             return self._chosen(where, old, new)
-        if isinstance(new, Below):
+        if isinstance(new, NestedOption):
             return self._with_option(where, old, new)
         if isinstance(new, dict) and "class_path" in new:  # of a class that is an argument of another
-            kept = old.options if isinstance(old, Choice) and old.path == new["class_path"] else {}
-            return Choice(new["class_path"], {**kept, **(new.get("init_args") or {})}, new.get("dict_kwargs") or {})
+            kept = old.options if isinstance(old, ClassChoice) and old.path == new["class_path"] else {}
+            return ClassChoice(
+                new["class_path"], {**kept, **(new.get("init_args") or {})}, new.get("dict_kwargs") or {}
+            )
         return new
 
     def _longer(self, where: str, old: Any, word: str) -> list[Any]:
@@ -274,7 +276,7 @@ class Settings:
             raise UserError(f"--{where}+ takes one thing and adds to no list; write --{where}")
         held, added = _as_list(value_of(old)), _as_list(self._merged(where, None, value_of(word)))
         if where in DEFAULT_LISTS:
-            if value_of(old) is None:  # nobody has named any yet
+            if value_of(old) is None:  # none is named yet
                 held = _default_list(where)
             added = [choice for choice in added if choice not in held]
         return [*held, *added]
@@ -287,7 +289,7 @@ class Settings:
         return [] if known or not chosen else DEFAULT_LISTS["monitors"]
 
     def _section(self, section: str, old: Any, new: Any) -> dict[str, Any]:
-        options, new = SECTIONS[section], {new.name: new.value} if isinstance(new, Below) else self._meant(new)
+        options, new = SECTIONS[section], {new.name: new.value} if isinstance(new, NestedOption) else self._meant(new)
         if not isinstance(new, dict):
             raise UserError(f"{self._file}{section} takes options such as {next(iter(options))}, not {_shown(new)}")
         merged = dict(old or {})
@@ -311,10 +313,10 @@ class Settings:
 
     def _chosen(self, group: str, old: Any, new: Any) -> Any:
         """A group's class, or its classes, in the place of a former one."""
-        if isinstance(new, Below):
+        if isinstance(new, NestedOption):
             if isinstance(old, list) and old:  # the last one is meant
                 return [*old[:-1], self._chosen(group, old[-1], new)]
-            if not isinstance(old, Choice):
+            if not isinstance(old, ClassChoice):
                 first = f"name one with --{group}{'+=NAME' * (group in MANY)} ({', '.join(names_of(group))})"
                 raise UserError(f"--{group}.{new.name}: no {group} is chosen; {first}")
             new = {"init_args": {new.name: new.value}}
@@ -327,7 +329,7 @@ class Settings:
         if not isinstance(spec, dict) or not spec or not set(spec) <= {"class_path", "init_args", "dict_kwargs"}:
             what = "{class_path: NAME, init_args: {…}}"
             raise UserError(f"{self._file}{group} takes a class, {what}, not {_shown(new)}")
-        former = old if isinstance(old, Choice) else Choice(None)
+        former = old if isinstance(old, ClassChoice) else ClassChoice(None)
         name = spec.get("class_path", former.path or DEFAULTS.get(group, (None,))[0])
         if not isinstance(name, str):
             raise UserError(f"{self._file}{group}: class_path must name a class")
@@ -343,18 +345,18 @@ class Settings:
             else:
                 self._give(kept, group, f"{group} {made.__name__}", taken, option, value)
         path = former.path if same else name if "." in name else public_path(made)
-        return Choice(path, kept, {**former.keywords, **(spec.get("dict_kwargs") or {})})
+        return ClassChoice(path, kept, {**former.keywords, **(spec.get("dict_kwargs") or {})})
 
-    def _with_option(self, where: str, old: Any, new: Below) -> Any:
+    def _with_option(self, where: str, old: Any, new: NestedOption) -> Any:
         """What an argument holds, with an option of it: a class, perhaps said by its path alone, or a mapping."""
         held = value_of(old)
         if isinstance(held, str) and (where in PLAIN or "." not in held):
             raise UserError(f"--{where}.{new.name}: {where} is {held}, which has no options")
-        if not isinstance(held, Choice):
+        if not isinstance(held, ClassChoice):
             held = self._merged(where, None, {"class_path": held} if isinstance(held, str) else held)
-        options = dict(held.options if isinstance(held, Choice) else held if isinstance(held, dict) else {})
+        options = dict(held.options if isinstance(held, ClassChoice) else held if isinstance(held, dict) else {})
         options[new.name] = self._merged(f"{where}.{new.name}", options.get(new.name), new.value)
-        return Choice(held.path, options, held.keywords) if isinstance(held, Choice) else options
+        return ClassChoice(held.path, options, held.keywords) if isinstance(held, ClassChoice) else options
 
     def _meant(self, value: Any) -> Any:
         """What a word means; the content of a file where it names one: a part of a config in a file of its own."""
@@ -370,7 +372,7 @@ def _as_list(value: Any) -> list[Any]:
 
 
 def _default_list(group: str) -> list[Any]:
-    return [Choice(public_path(class_of(group, name))) for name in DEFAULT_LISTS[group]]
+    return [ClassChoice(public_path(class_of(group, name))) for name in DEFAULT_LISTS[group]]
 
 
 def _written(where: str, value: Any) -> Any:
@@ -379,7 +381,7 @@ def _written(where: str, value: Any) -> Any:
         return [_written(where, item) for item in value]
     if isinstance(value, dict):
         return {key: _written(f"{where}.{key}".removeprefix("."), inner) for key, inner in value.items()}
-    if not isinstance(value, Choice):
+    if not isinstance(value, ClassChoice):
         return value
     path, options = value.path, value.options
     if path is None:

@@ -90,7 +90,7 @@ class DFLCLI(LightningCLI):
         command: `fit`, `validate` or `test`.
         settings: what the command line says; its last config names the run folder.
         stop_at: `config`: read the words only; `objects`: make the trainer, the module and the data too; `end`: run.
-        watcher: another callback, of somebody who wants something else than the table of an evaluation.
+        watcher: another callback, for something else than the table of an evaluation.
         typed: the words as they were typed.
         report: make the page of `dfl-report` when the run is over.
     """
@@ -310,7 +310,7 @@ def run(command: str, argv: list[str] | None = None) -> int:
             warnings.showwarning = lambda message, *where, **more: _say(command, f"warning: {message}")
         try:
             code = _run(command, words)
-            sys.stdout.flush()  # here, not on leaving: somebody may have stopped reading
+            sys.stdout.flush()  # here, not on leaving: the output may no longer be read
             return code
         except SystemExit as left:  # the parser's --print_config and --GROUP.help
             return left.code if isinstance(left.code, int) else 0
@@ -440,7 +440,7 @@ def users_mistake(error: Exception) -> str | None:
 
 def _say(command: str, sentence: str, words: str = "") -> None:
     """A sentence, and after it words to be typed, in which every space counts."""
-    with suppress(OSError):  # standard error is full: nobody can be told, and a run need not end for it
+    with suppress(OSError):  # standard error is full: nothing can be told, and a run need not end for it
         print(f"dfl-{command}: {' '.join(one_line(sentence).split())}{one_line(words)}", file=sys.stderr, flush=True)
 
 

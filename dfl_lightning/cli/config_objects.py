@@ -24,7 +24,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import Dataset, Sampler
 
-from dfl_lightning.cli.annotations import Place, place_of, returns
+from dfl_lightning.cli.annotations import Accepted, accepted_by, returns
 from dfl_lightning.cli.registry import import_object, parameters_of, public_path, say_what_it_returns
 from dfl_lightning.data import Partition
 from dfl_lightning.objectives import Objective
@@ -65,23 +65,23 @@ def check_objects(values: Any, where: str, annotation: Any, owner: str = "") -> 
     elif isinstance(values, (dict, Namespace)):
         inside = _mapping(values)
         if isinstance(inside.get("class_path"), str):
-            _check_specification(inside, where, place_of(annotation), owner)
+            _check_specification(inside, where, accepted_by(annotation), owner)
             return
         for key, value in inside.items():
             check_objects(value, f"{where}.{key}", annotation, owner)
     elif inspect.isroutine(values) or isinstance(values, functools.partial):
-        _check_function(values, where, place_of(annotation))
+        _check_function(values, where, accepted_by(annotation))
 
 
 def _mapping(values: Any) -> Mapping[str, Any]:
     return vars(values) if isinstance(values, Namespace) else values
 
 
-def _check_specification(spec: Mapping[str, Any], where: str, place: Place, owner: str) -> None:
+def _check_specification(spec: Mapping[str, Any], where: str, accepted: Accepted, owner: str) -> None:
     """A class, and the same for each of its arguments."""
     made = import_object(where, spec["class_path"])
-    if not _may_be_made(made, place):
-        raise UserError(f"{where} '{spec['class_path']}' {_why_not(made, place, owner)}")
+    if not _may_be_made(made, accepted):
+        raise UserError(f"{where} '{spec['class_path']}' {_why_not(made, accepted, owner)}")
     parameters = parameters_of(made)
     for part in ("init_args", "dict_kwargs"):
         for option, value in _mapping(spec.get(part) or {}).items():
@@ -90,42 +90,42 @@ def _check_specification(spec: Mapping[str, Any], where: str, place: Place, owne
                 check_objects(value, f"{where}.{option}", parameter.annotation, made.__name__)
 
 
-def _may_be_made(made: Any, place: Place) -> bool:
-    bases = place.bases + (KINDS if place.unknown else ())
+def _may_be_made(made: Any, accepted: Accepted) -> bool:
+    bases = accepted.bases + (KINDS if accepted.unknown else ())
     if is_pythons_own(made) or not callable(made):
         return False
     if not inspect.isclass(made):
         return returns(made, bases)
-    return issubclass(made, bases + place.made) or ((place.called or place.unknown) and _can_be_called(made))
+    return issubclass(made, bases + accepted.made) or ((accepted.called or accepted.unknown) and _can_be_called(made))
 
 
 def _can_be_called(cls: type) -> bool:
     return any("__call__" in vars(base) for base in cls.__mro__)
 
 
-def _why_not(made: Any, place: Place, owner: str) -> str:
+def _why_not(made: Any, accepted: Accepted, owner: str) -> str:
     """What is wrong with a name in its place, and what is right."""
-    bases = place.bases + place.made
+    bases = accepted.bases + accepted.made
     names = " or ".join(map(public_path, bases))
     if is_pythons_own(made):
         return "is of Python's standard library, of which a config makes nothing" + (f"; name a {names}" * bool(names))
     if inspect.isclass(made) and bases:
         return f"is not a subclass of {names}"
-    if place.called and not inspect.isclass(made):
+    if accepted.called and not inspect.isclass(made):
         return "is a function; write its name alone, without class_path and init_args"
     if bases:
         return say_what_it_returns(bases[0])
-    if place.unknown:
+    if accepted.unknown:
         return f"cannot be made where no type says what belongs there; annotate this argument of {owner or 'yours'}"
     return "is the name of a class or a function, and none belongs there"
 
 
-def _check_function(function: Any, where: str, place: Place) -> None:
+def _check_function(function: Any, where: str, accepted: Accepted) -> None:
     """A function that is handed over as it is."""
     inner = function.func if isinstance(function, functools.partial) else function
     name = f"{inner.__module__}.{getattr(inner, '__qualname__', '')}"
-    if place.made and not returns(function, place.made):
-        raise UserError(f"{where} '{name}' {say_what_it_returns(place.made[0])}")
+    if accepted.made and not returns(function, accepted.made):
+        raise UserError(f"{where} '{name}' {say_what_it_returns(accepted.made[0])}")
     if not _only_computes(inner):
         raise UserError(
             f"{where} '{name}': a config may not have this function called; name one of torch.nn.functional or "

@@ -13,7 +13,7 @@ from typing import Any, Literal, Union, get_args, get_origin
 from jsonargparse import ArgumentError, ArgumentParser
 from torch import Tensor
 
-from dfl_lightning.cli.annotations import NOT_SAID, place_of
+from dfl_lightning.cli.annotations import NOT_SAID, accepted_by
 from dfl_lightning.cli.arguments import PLAIN, SECTIONS, Settings, value_of
 from dfl_lightning.cli.registry import CLASSES, import_object, leaves_keywords_open, parameters_of
 from dfl_lightning.utils.errors import UNREACHABLE, UserError, nearest, shortened
@@ -185,10 +185,10 @@ def _refused_value(where: str, value: Any, annotation: Any, typed: Mapping[str, 
     inside = value_of(value)
     for item in inside if isinstance(inside, list) else [inside]:
         named = isinstance(item, str) and re.fullmatch(r"[A-Za-z_]\w*(\.\w+)+", item)
-        if named and (where in CLASSES or place_of(annotation).bases):
+        if named and (where in CLASSES or accepted_by(annotation).bases):
             item = {"class_path": item}
         if isinstance(item, dict) and "." in str(item.get("class_path")):
-            yield from _refused_class(where, item, place_of(annotation).bases, typed)
+            yield from _refused_class(where, item, accepted_by(annotation).bases, typed)
     if annotation is not NOT_SAID and not _takes(annotation, value):
         word, wanted = typed.get(where), " or ".join(dict.fromkeys(_wanted(annotation))) or "another kind of value"
         if word is not None and (value in (word, value_of(word)) or str(value).endswith(f".{word}")):

@@ -95,7 +95,7 @@ class _Judged(Callback):
 
     def on_test_end(self, trainer: Any, pl_module: Any) -> None:
         """Fine-tune once more, with the same draws."""
-        references = pl_module.judged()
+        references = pl_module.evaluated_models()
         self.rows = pl_module.bank.rows("trained")[references.owners].cpu()
         pl_module.bank.abandon()
 

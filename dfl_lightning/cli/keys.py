@@ -25,7 +25,7 @@ KEYS = {
     "trainer": Key("rounds, checkpoints, precision, loggers, Lightning's callbacks"),
     "model": Key("network, local_epochs, batch_size, optimizer, lr_scheduler, …"),
     "data": Key("data set, num_clients, partition, test and validation parts", "data.FederatedData"),
-    "topology": Key("who can hear whom: a file, or the name of a shipped one"),
+    "topology": Key("the communication graph: a file, or the name of a shipped one"),
     "dropout": Key("which clients are up in a round", "callbacks.Dropout"),
     "outgoing": Key("what leaves a client: noise, compression, attacks", "callbacks.Outgoing"),
     "selection": Key("whom each client learns from", "callbacks.Selection"),

@@ -1,7 +1,7 @@
 """The commands, as a shell starts them.
 
 Nothing is worth saving while they load and when they are over: Ctrl-C then ends them at once, where Python would print
-what it was doing. In between, the round loop hears it.
+what it was doing. In between, the round loop handles it.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def _run(command: str) -> NoReturn:
 
 
 def _show(page: str) -> int:
-    print(page, flush=True)  # here, not on leaving: somebody may have stopped reading
+    print(page, flush=True)  # here, not on leaving: the output may no longer be read
     return 0
 
 

@@ -101,10 +101,10 @@ def section_page(section: str, cls: type) -> str:
 
 
 def topology_page() -> str:
-    """How to say who can hear whom."""
+    """How to name the communication graph."""
     return "\n".join(
         (
-            "--topology NAME|FILE|MAPPING: who can hear whom; the default is complete.",
+            "--topology NAME|FILE|MAPPING: the communication graph; the default is complete.",
             "",
             *textwrap.wrap(f"Shipped names: {', '.join(shipped('topologies'))}.", _WIDTH),
             "",

@@ -31,7 +31,7 @@ class ClientData:
         val: the same for validation, empty tensors where nothing is held out.
         test: the same for the test.
         global_test: indices of the test set of a global model, or None.
-        clusters: hidden cluster of each client as known from the partition, int64 [m], or None.
+        clusters: ground-truth cluster of each client as known from the partition, int64 [m], or None.
         num_classes: number of classes C.
         scale: a network's input is images * scale + shift; broadcastable over an image.
         shift: see `scale`.

@@ -10,7 +10,7 @@ from dfl_lightning.utils.errors import UserError
 
 __all__ = ["refuse_shared_images"]
 
-Place = tuple[int, str, np.ndarray]
+Located = tuple[int, str, np.ndarray]
 REMEDY = "give each image to one client, for one purpose"
 
 
@@ -56,12 +56,12 @@ def refuse_shared_images(
     _refuse_twice(places, num_samples, where)
 
 
-def _places(parts: Sequence[np.ndarray], what: str) -> Iterator[Place]:
+def _places(parts: Sequence[np.ndarray], what: str) -> Iterator[Located]:
     for client, indices in enumerate(parts):
         yield client, what, indices
 
 
-def _refuse_twice(places: list[Place], limit: int, where: str) -> None:
+def _refuse_twice(places: list[Located], limit: int, where: str) -> None:
     times = np.zeros(limit, dtype=np.int64)
     for _, _, indices in places:
         np.add.at(times, indices, 1)

@@ -29,7 +29,7 @@ class Split:
         rotation: counter-clockwise degrees, float64 [m], or None.
         label_map: what each client calls each class, int64 [m, C], or None.
         test_label_map: the same for its test images, where that differs, or None.
-        clusters: hidden clusters, int64 [m], or None.
+        clusters: ground-truth clusters, int64 [m], or None.
         adversaries: clients whose training labels were falsified, bool [m], or None.
         writers: name of the writer that each client is, str [m], or None.
         partition: the partition's own words, for the banner.

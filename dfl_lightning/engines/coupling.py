@@ -16,7 +16,7 @@ FEW = 8
 """Up to so many samples every pair is told apart; of more, two random halves: code that couples couples many pairs."""
 
 
-def samples_meet(run: Run, inputs: Tensor) -> bool:
+def samples_interact(run: Run, inputs: Tensor) -> bool:
     """Whether an output changes where other samples' inputs do, or a buffer where any do, by as little as one bit.
 
     Batches of one shape go through the same arithmetic, so that whatever changes has seen another sample.
@@ -95,7 +95,7 @@ def close(found: Tensor, expected: Tensor, tolerance: float | None = None) -> bo
 
 
 def _meet(run: Run, inputs: Tensor, others: Tensor, base: Sequence[Tensor]) -> bool:
-    """Whether somebody notices that some samples were replaced: one half of them, then the other."""
+    """Whether some output changes where some samples were replaced: one half of them, then the other."""
     for half in halves(len(inputs)):
         for replaced in (half, ~half):
             mask = replaced.to(inputs.device).view(-1, *[1] * (inputs.dim() - 1))

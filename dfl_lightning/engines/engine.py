@@ -39,12 +39,12 @@ ANY_SAMPLE = torch.tensor([0])
 COMPOSED_AT_ONCE = 32
 """Models put together from several rows that are tried in one go, on a CPU."""
 
-GUEST_BYTES = 2**28
+REMOTE_BYTES = 2**28
 """How much of the rows of other processes a process has for an evaluation at a time, about."""
 
 
 @dataclass(frozen=True)
-class Plan:
+class EvaluationPlan:
     """How the jobs of an evaluation are put together, whatever the number of processes and threads.
 
     Args:
@@ -91,7 +91,7 @@ class Engine(ABC):
         self.details: dict[str, Any] = {}
         self.between_cohorts: Callable[[], None] = lambda: None
 
-    def serve(self, bank: Bank) -> None:
+    def attach(self, bank: Bank) -> None:
         """Work on the models of this bank from now on, where the engine has its data."""
         self.bank = bank
         bank.cohorts, bank.device = self.cohorts, self.data.images.device
@@ -127,7 +127,7 @@ class Engine(ABC):
         """What a checkpoint keeps of what was found out about the device; empty where nothing was."""
         return {}
 
-    def take_up(self, decisions: Mapping[str, Any]) -> None:
+    def restore_decisions(self, decisions: Mapping[str, Any]) -> None:
         """Go on as a former part of the run did.
 
         Args:
@@ -135,7 +135,7 @@ class Engine(ABC):
         """
         return  # on a CPU everything follows from the config
 
-    def settle(self, ranks: Ranks) -> None:
+    def tune_to_device(self, ranks: Ranks) -> None:
         """Decide what is left to find out about the device before the first round; all processes decide alike."""
         return
 
@@ -212,7 +212,7 @@ class Engine(ABC):
             for wave in self.waves(plan):
                 here = wave[mine[wave]]
                 jobs = references.take(here)
-                with bank.brought(jobs), ranks.together(), one_sentence(), no_global_draws(refusal):
+                with bank.with_remote_rows(jobs), ranks.together(), one_sentence(), no_global_draws(refusal):
                     scores = self.score(jobs, split)
                 found[0, here] = scores.losses
                 for line, name in zip(found[1:], self.metrics, strict=True):
@@ -229,7 +229,7 @@ class Engine(ABC):
         targets = Targets(target, lambda name: bank.stored(name).clone())
         mine = torch.nonzero(ranks.at_home(references.owners)).squeeze(1)
         jobs = references if ranks.count == 1 else references.take(mine)
-        with bank.timed("train"), bank.brought(jobs), float32_arithmetic(self.config.tf32):
+        with bank.timed("train"), bank.with_remote_rows(jobs), float32_arithmetic(self.config.tf32):
             refusal = partial(self.drew, f"round {training.round}: local training")
             with ranks.together(), one_sentence(self.out_of_memory), no_global_draws(refusal):
                 done = self._train_cohorts(jobs, training, targets, progress)
@@ -340,7 +340,7 @@ class Engine(ABC):
         """Models put together from several rows that are tried in one go."""
         return COMPOSED_AT_ONCE
 
-    def plan(self, references: References, split: str) -> Plan:
+    def plan(self, references: References, split: str) -> EvaluationPlan:
         """Which jobs of an evaluation are done together, and in which cohort; a pure function of the jobs.
 
         A job that reads a row as it stands is done in the cohort of that row, so that rows need not be brought
@@ -360,9 +360,9 @@ class Engine(ABC):
         for jobs in (left[places] for places in self.by_cohort(home[left])):
             composed = read[jobs] < 0
             others += [jobs[~composed], *jobs[composed].split(self.composed_at_once)]
-        return Plan(home, shared_samples, [piece for piece in others if len(piece)])
+        return EvaluationPlan(home, shared_samples, [piece for piece in others if len(piece)])
 
-    def waves(self, plan: Plan) -> list[Tensor]:
+    def waves(self, plan: EvaluationPlan) -> list[Tensor]:
         """Jobs in portions of whole pieces, so that a process has few rows of others at a time.
 
         The same in all processes. Pieces of a process' cohorts are done at the same time, as far as there are threads.
@@ -370,7 +370,7 @@ class Engine(ABC):
         cohort = self.cohort_of(plan.home)
         processes = self.config.processes
         piece_bytes = self.composed_at_once * self.layout.width * self.config.dtype.itemsize
-        at_once = max(1, GUEST_BYTES // (piece_bytes * -(-len(self.cohorts) // processes)))
+        at_once = max(1, REMOTE_BYTES // (piece_bytes * -(-len(self.cohorts) // processes)))
         portions: list[list[Tensor]] = []
         turn: Counter[int] = Counter()
         for piece in (*plan.shared_samples, *plan.others):
@@ -397,7 +397,7 @@ class Engine(ABC):
         return [jobs for jobs in order.split(counts.tolist()) if len(jobs)]
 
     def drew(self, what: str, generators: str) -> str:
-        """That somebody drew from global generators during the engine's work, and who it can have been.
+        """That code drew from global generators during the engine's work, and whose it can have been.
 
         Args:
             what: the work.

@@ -137,7 +137,7 @@ class LoopEngine(Engine):
 
 
 class Scratch:
-    """A plain network that takes up any client's row.
+    """A plain network that takes any client's row.
 
     Args:
         config: see `EngineConfig`.

@@ -56,7 +56,7 @@ class LoopWork:
         layout: columns of a row.
         data: the clients' resident data.
         optimizer: the user's, for any parameters of a client.
-        scratch: lends a network that nobody else uses.
+        scratch: lends a network that is not used elsewhere.
         norms: which batches need the network's norms mended.
     """
 
@@ -220,7 +220,7 @@ class LoopModel:
         self._freeze(columns)
         self._optimizer = None
         mask = columns.mask(self._job.work.layout.width, "cpu")
-        self._frozen = torch.nonzero(~mask).squeeze(1).to(self.row.device)  # found where nobody waits for a GPU
+        self._frozen = torch.nonzero(~mask).squeeze(1).to(self.row.device)  # found where the host waits for no GPU
         self._kept = self.row[self._frozen]
 
     def end(self) -> None:
@@ -268,7 +268,7 @@ class LoopJob:
         self._draws = training.draws(work.config.seed)
         self.numbers = {name: bank.number(name)[owner].to(row) for name in training.numbers}
         self._counts = True  # whether losses of the phase are the round's
-        self._epoch, self._waiting = 0, 0  # epochs drawn; batches of them that nobody has taken yet
+        self._epoch, self._waiting = 0, 0  # epochs drawn; batches of them that are not taken yet
         self._left = 0  # batches until the phase is over
 
     # --- what an objective sees --------------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ Hyperparameters = tuple[dict[str, Any], ...]
 """For each group of parameters, the options that a round sets: its `lr`, and what a schedule has changed besides."""
 
 DEFAULT_OPTIMIZER = functools.partial(torch.optim.SGD, lr=0.05, momentum=0.9)
-"""Where nobody names an optimizer; one that is named has torch's own defaults."""
+"""Where no optimizer is named; one that is named has torch's own defaults."""
 
 TRIAL_STEPS = 2
 """Steps that an optimizer of unknown kind takes before the run, to see that it can."""
@@ -79,7 +79,7 @@ class ClientOptimizer:
         accepted = inspect.signature(self.kind.__init__).parameters
         self._arguments = {name: value for name, value in optimizer.defaults.items() if name in accepted}
         self.capturable = any(bool(options.get("capturable")) for options in self.groups)
-        self._captures = False  # where nobody said on which device, it is the CPU
+        self._captures = False  # where no device was said, it is the CPU
 
     @property
     def name(self) -> str:
@@ -137,7 +137,7 @@ class ClientOptimizer:
         return optimizer
 
     def check(self, trained: Sequence[Sequence[int]]) -> None:
-        """Refuse what cannot take steps from gradients alone, or draws numbers that nobody could draw again.
+        """Refuse what cannot take steps from gradients alone, or draws numbers that cannot be drawn again.
 
         Optimizers of torch that are known to act on every number by itself need no trial.
 

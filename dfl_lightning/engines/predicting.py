@@ -14,7 +14,7 @@ from dfl_lightning.bank.card import one_sentence
 from dfl_lightning.bank.matmul import one_blas_thread
 from dfl_lightning.bank.references import References
 from dfl_lightning.engines.config import EngineConfig
-from dfl_lightning.engines.engine import EVALUATION_BATCH, Engine, Plan, right_answers
+from dfl_lightning.engines.engine import EVALUATION_BATCH, Engine, EvaluationPlan, right_answers
 from dfl_lightning.engines.float32 import float32_arithmetic
 from dfl_lightning.engines.jobs import Evaluation
 from dfl_lightning.engines.prediction_rule import LabelledOutputs, Outputs, PredictionRule
@@ -64,12 +64,12 @@ def predict(
     refusal = partial(engine.drew, "an evaluation")
     with bank.timed("evaluate"), float32_arithmetic(config.tf32):
         # as for other evaluations, a process has few rows of others at a time
-        for wave in engine.waves(Plan(references.owners, pieces, [])):
+        for wave in engine.waves(EvaluationPlan(references.owners, pieces, [])):
             begun = torch.zeros(len(references), dtype=torch.bool)
             begun[wave] = True
             here = [piece for piece in pieces if bool(begun[piece[0]] & mine[piece[0]])]
             jobs = references.take(wave[mine[wave]])
-            with bank.brought(jobs), ranks.together(), one_sentence(), no_global_draws(refusal):
+            with bank.with_remote_rows(jobs), ranks.together(), one_sentence(), no_global_draws(refusal):
                 with workers(engine.threads) as pool, one_blas_thread():
                     done = pool.map(work, here, between=engine.between_cohorts)
                 for piece, numbers in zip(here, done, strict=True):

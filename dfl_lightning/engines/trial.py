@@ -1,4 +1,4 @@
-"""A network and a loss on a few of the run's own batches, before the first round: do they work, do samples meet?"""
+"""A network and a loss on a few of the run's own batches, before the first round: do they work, do samples interact?"""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from dfl_lightning.data import ClientData
 from dfl_lightning.engines.config import EngineConfig
-from dfl_lightning.engines.coupling import close, place_matters, same, samples_meet
+from dfl_lightning.engines.coupling import close, place_matters, same, samples_interact
 from dfl_lightning.engines.dropout_layers import mask_key, replace_dropout_layers
 from dfl_lightning.engines.engine import EVALUATION_BATCH
 from dfl_lightning.engines.loss_trial import on_copies, try_loss
@@ -135,7 +135,7 @@ class _Plain:
         return [outputs.detach(), *(buffer.detach().clone() for _, buffer in self.network.named_buffers())]
 
     def feature_layers(self, inputs: Tensor) -> dict[str, str]:
-        """The layers whose inputs somebody wants, by the names for them: `head` is the last linear one of a pass.
+        """The layers whose inputs are asked for, by the names for them: `head` is the last linear one of a pass.
 
         Raises:
             UserError: there is no such layer, or it takes part in no pass.
@@ -278,7 +278,7 @@ class _Plain:
             return True
         size = min(self._config.batch_size, int(self._data.sizes("train").max()))
         inputs = self._batch(size, TRAINING_OPERATIONS // max(1, operations))
-        return len(inputs) > 1 and samples_meet(partial(self, training=True), inputs)
+        return len(inputs) > 1 and samples_interact(partial(self, training=True), inputs)
 
     def couples_evaluation(self, operations: int) -> bool:
         """Whether an evaluation's outputs depend on what else is in a batch, on its order, or on former batches."""
@@ -287,7 +287,7 @@ class _Plain:
         inputs = self._batch(size, EVALUATION_OPERATIONS // max(1, operations))
         run = partial(self, training=False)
         writes = not all(map(same, run(inputs[:3])[1:], self._buffers.values()))
-        return writes or samples_meet(run, inputs) or place_matters(run, inputs)
+        return writes or samples_interact(run, inputs) or place_matters(run, inputs)
 
     def _batch(self, size: int, affordable: float) -> Tensor:
         affordable = min(affordable, INPUTS // self._data.images[0].numel())

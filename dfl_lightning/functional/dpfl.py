@@ -69,7 +69,7 @@ class RunningSums(Protocol):
         Args:
             chosen: whether the sum is the one over X or over Y, bool [J].
             receivers: whose sum and whose data, long [J].
-            member: whose model is added, long [J]; -1: nobody's.
+            member: whose model is added, long [J]; -1: none.
             weight: of this model, [J]; negative where it leaves the sum.
             totals: [J].
         """
@@ -169,7 +169,7 @@ def ggc(
         limits: the budget B_c: how many others may be chosen, long [r].
         shares: p, how much each client counts in an average, [n].
         losses: (members long [J, 1 + s], weights float64 [J, 1 + s]) -> the loss of the weighted sum of the members'
-            models on the validation data of the first member, the receiver, [J]; a member of -1 is nobody.
+            models on the validation data of the first member, the receiver, [J]; a member of -1 is none.
         tolerance: see `marginal_gain`.
         literal: the test of the budget is where the paper prints it, after the last candidate: it stops nothing.
 

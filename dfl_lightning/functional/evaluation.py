@@ -1,4 +1,4 @@
-"""Measures of a run: precision and recall of neighbours, accuracy of stand-ins, and the accuracies of papers.
+"""Measures of a run: precision and recall of neighbours, accuracy of substitutes, and the accuracies of papers.
 
 NaN stands for an accuracy that does not exist. A client without test images has no loss either, and is left out of
 every mean. A client with a loss and without an accuracy is one whose loss is not finite: a mean over clients is NaN
@@ -26,7 +26,7 @@ __all__ = [
 
 
 def neighbour_precision_recall(selected: Links, clusters: Tensor, reachable: Links) -> tuple[float, float]:
-    """How well the selected neighbours agree with the hidden clusters.
+    """How well the selected neighbours agree with the ground-truth clusters.
 
     Args:
         selected: whom each receiver selected.
@@ -46,15 +46,15 @@ def neighbour_precision_recall(selected: Links, clusters: Tensor, reachable: Lin
     """
     selected = selected.keep(selected.receivers != selected.senders)
     oneself = Links.loops(torch.ones(len(clusters), dtype=torch.bool)).within(reachable)
-    found, to_find = selected.alike(clusters), reachable.count_alike(clusters) - oneself.long()
-    return _mean_share(found.count, selected.count), _mean_share(found.both(reachable).count, to_find)
+    found, to_find = selected.within_groups(clusters), reachable.count_alike(clusters) - oneself.long()
+    return _mean_share(found.count, selected.count), _mean_share(found.intersection(reachable).count, to_find)
 
 
 def friend_accuracy(friends: Tensor, clusters: Tensor, clients: Tensor) -> float:
     """How often a client that dropped out is replaced by one of its own cluster.
 
     Args:
-        friends: who stood in, of each case, long [E]; -1 = nobody, which counts as wrong.
+        friends: who stood in, of each case, long [E]; -1 = none, which counts as wrong.
         clusters: the cluster of each client, long [m].
         clients: who had dropped out, of each case, long [E].
 
@@ -145,7 +145,7 @@ def accuracy_summary(
     Args:
         history: test accuracy at every evaluation, [evaluations, clients].
         validation: validation accuracy at the same evaluations, [evaluations, clients], if there is any.
-        broken: who has test data and no accuracy, bool [evaluations, clients]; None: nobody.
+        broken: who has test data and no accuracy, bool [evaluations, clients]; None: no client.
 
     Returns:
         Means over clients, in the unit of `history`: `acc_last` at the last evaluation; `acc_best_round` at the

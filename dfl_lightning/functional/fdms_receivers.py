@@ -93,15 +93,15 @@ class PairScores:
         return torch.where(self.codes[at] == codes, self.scores[at], torch.nan)
 
     def friends(self, heard: Links, receivers: Tensor, clients: Tensor) -> Tensor:
-        """The client that has been most similar to each of some clients among those that their receivers hear now.
+        """The client most similar so far to each of some clients, among those that their receivers receive from now.
 
         Args:
-            heard: whom receivers hear in this round; themselves, too, where they take part.
+            heard: from whom receivers receive in this round; themselves, too, where they take part.
             receivers: who looks for a friend, long [e].
             clients: whose friend, long [e].
 
         Returns:
-            The friends, long [e], among equals the lowest id; -1 where no pair with one that is heard was observed.
+            The friends, long [e], among equals the lowest id; -1 where no pair with one of these was observed.
         """
         found = torch.full_like(clients, -1)
         for links in _blocks(heard.count[receivers]):
@@ -116,10 +116,10 @@ class PairScores:
         return found
 
     def with_observed(self, heard: Links, score: Callable[[Tensor, Tensor, Tensor], Tensor]) -> PairScores:
-        """The running means with this round's pairs: all of those that a receiver hears.
+        """The running means with this round's pairs: all of those that a receiver receives from.
 
         Args:
-            heard: whom receivers hear in this round, themselves included.
+            heard: from whom receivers receive in this round, themselves included.
             score: (receivers, first, second), each long [e], first < second, -> scores [e] of these pairs; NaN: not
                 observed.
         """
@@ -158,10 +158,10 @@ class PairScores:
 
 
 def distinct_pairs(heard: Links) -> Links:
-    """The pairs of clients that any receiver hears both of, the larger id as receiver.
+    """The pairs of clients that some receiver receives from both, the larger id as receiver.
 
     Args:
-        heard: whom receivers hear, themselves included.
+        heard: from whom receivers receive, themselves included.
 
     Examples:
         >>> heard = Links.of(torch.tensor([0, 0, 2, 2]), torch.tensor([0, 1, 0, 1]), nodes=3)
@@ -177,10 +177,10 @@ def distinct_pairs(heard: Links) -> Links:
 
 
 def count_pairs(heard: Tensor) -> int:
-    """How many pairs receivers have that hear so many clients.
+    """How many pairs receivers of so many clients have.
 
     Args:
-        heard: by each receiver, itself included, long [n].
+        heard: number of senders of each receiver, itself included, long [n].
     """
     return int((heard * (heard - 1)).sum()) // 2
 
@@ -201,7 +201,7 @@ def _blocks(sizes: Tensor) -> Iterator[slice]:
 
 
 def _expanded(heard: Links, receivers: Tensor) -> tuple[Tensor, Tensor]:
-    """Who is heard by each of some receivers: the place of the receiver, long [e], and the client, long [e]."""
+    """The senders of each of some receivers: the place of the receiver, long [e], and the client, long [e]."""
     counts = heard.count[receivers]
     which = torch.arange(len(receivers)).repeat_interleave(counts)
     inside = torch.arange(len(which)) - (counts.cumsum(0) - counts)[which]
@@ -209,7 +209,7 @@ def _expanded(heard: Links, receivers: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _pairs(heard: Links, start: int, stop: int) -> tuple[Tensor, Tensor, Tensor]:
-    """All pairs that receivers [start, stop) hear, by ascending codes: receivers, smaller, larger ids, long [e]."""
+    """All pairs of senders of receivers [start, stop), by ascending codes: receivers, smaller, larger ids, long [e]."""
     links = slice(int(heard.starts[start]), int(heard.starts[stop]))
     receivers, senders = heard.receivers[links], heard.senders[links]
     before = torch.arange(links.start, links.stop) - heard.starts[receivers]  # senders of the receiver before this one

@@ -22,18 +22,18 @@ __all__ = [
 
 
 def count_votes(
-    selected: Links, stand_in: Tensor, active: Tensor, include_self: Tensor, rows: int, receivers: Tensor
+    selected: Links, substitute: Tensor, active: Tensor, include_self: Tensor, rows: int, receivers: Tensor
 ) -> tuple[Links, Tensor]:
     """How many votes each row has in each receiver's average.
 
-    Every selected sender has one vote, which goes to the row `stand_in` of its link: its own, the row of a friend
-    (FL-FDMS, arXiv 2205.13222, section 5.1) or one that was added to the models. A stand-in of -1 means the mean of the
+    Every selected sender has one vote, which goes to the row `substitute` of its link: its own, the row of a friend
+    (FL-FDMS, arXiv 2205.13222, section 5.1) or one that was added to the models. A substitute of -1 is the mean of the
     active ones among i's selected senders (FL-FDMS eq. 5): that vote is split evenly over them, and lost if there is
     none.
 
     Args:
         selected: the senders that each receiver would mix if all were active.
-        stand_in: the row that the receiver mixes for the sender of a link, long [E], -1 to rows - 1.
+        substitute: the row that the receiver mixes for the sender of a link, long [E], -1 to rows - 1.
         active: who takes part in this round, bool [n].
         include_self: the receivers that have a vote for their own row, bool [n].
         rows: how many rows there are to vote for, P, at least n.
@@ -44,7 +44,7 @@ def count_votes(
         without a vote.
 
     Raises:
-        ValueError: a stand-in that is no row, or fewer rows than nodes.
+        ValueError: a substitute that is no row, or fewer rows than nodes.
 
     Examples:
         Client 2 has dropped out. Receiver 0 mixes its friend 1 instead; receiver 1 has only client 0 left.
@@ -60,15 +60,15 @@ def count_votes(
     n = selected.nodes
     if rows < n:
         raise ValueError(f"{rows} rows cannot hold a row for each of {n} clients")
-    if ((stand_in < -1) | (stand_in >= rows)).any():
-        raise ValueError(f"a stand-in must be -1 or one of the {rows} rows")
-    known = stand_in >= 0
+    if ((substitute < -1) | (substitute >= rows)).any():
+        raise ValueError(f"a substitute must be -1 or one of the {rows} rows")
+    known = substitute >= 0
     absent = selected.sum(~known)
     present = selected.between(receivers=absent > 0, senders=active)
     split = absent.double() / present.count.clamp(min=1)
     own = torch.nonzero(receivers | include_self).squeeze(1)
     parts = (
-        (selected.receivers[known], stand_in[known], torch.ones(int(known.sum()), dtype=torch.float64)),
+        (selected.receivers[known], substitute[known], torch.ones(int(known.sum()), dtype=torch.float64)),
         (present.receivers, present.senders, split[present.receivers]),
         (own, own, include_self[own].double()),
     )
@@ -89,7 +89,7 @@ def push_sum_weights(votes: Tensor, voters: Links) -> Tensor:
         float64 [E]; zeros for a row without votes.
 
     Examples:
-        Client 0 is received by 1, and nobody receives from 1 but itself.
+        Client 0 is received by 1, and only client 1 receives from 1.
 
         >>> voters = Links.of(torch.tensor([0, 1, 1]), torch.tensor([0, 0, 1]), nodes=2)
         >>> push_sum_weights(torch.ones(3), voters)

@@ -134,7 +134,7 @@ def rematched_neighbours(neighbours: Links, sampled: Links, matched: Links) -> L
         >>> [updated.heard_by(receiver).tolist() for receiver in range(4)]
         [[2, 3], [0, 2], [], []]
     """
-    updated = neighbours.without(sampled).union(matched)
+    updated = neighbours.difference(sampled).union(matched)
     return updated.union(neighbours.between(receivers=updated.count == 0))
 
 

@@ -1,4 +1,4 @@
-"""Who hears whom as lists of pairs: what a round narrows, remembers, and adds up for each receiver."""
+"""Communication graphs as lists of pairs: what a round narrows, remembers, and adds up for each receiver."""
 
 from dfl_lightning.links.complete import AllPairs
 from dfl_lightning.links.links import Links

@@ -1,4 +1,4 @@
-"""Everybody hears everybody: the links are known without a list of them, which would grow with the square."""
+"""The complete graph: the links are known without a list of them, which would grow with the square."""
 
 from __future__ import annotations
 
@@ -15,43 +15,43 @@ TRIES_AT_ONCE = 2**22
 
 
 class AllPairs(Links):
-    """All pairs of some receivers and some senders, but nobody with itself.
+    """All pairs of some receivers and some senders, but none of a node with itself.
 
     The list is written down when something reads it: counting, drawing and narrowing to nodes do without.
 
     Args:
-        hears: who receives, bool [n].
-        sends: who is heard, bool [n].
+        receiving: who receives, bool [n].
+        sending: who sends, bool [n].
 
     Examples:
-        >>> everybody = AllPairs.of_nodes(100_000)
-        >>> len(everybody), len(everybody.draw(5, seed=0))
+        >>> all_nodes = AllPairs.of_nodes(100_000)
+        >>> len(all_nodes), len(all_nodes.draw(5, seed=0))
         (9999900000, 500000)
     """
 
-    def __init__(self, hears: Tensor, sends: Tensor) -> None:
-        self.nodes = self.rows = len(hears)
-        self.hears, self.sends = hears, sends
+    def __init__(self, receiving: Tensor, sending: Tensor) -> None:
+        self.nodes = self.rows = len(receiving)
+        self.receiving, self.sending = receiving, sending
 
     @classmethod
     def of_nodes(cls, nodes: int) -> AllPairs:
-        """Everybody hears everybody else.
+        """All nodes receive from all others.
 
         Args:
             nodes: n.
         """
-        everybody = torch.ones(nodes, dtype=torch.bool)
-        return cls(everybody, everybody)
+        all_nodes = torch.ones(nodes, dtype=torch.bool)
+        return cls(all_nodes, all_nodes)
 
     @cached_property
     def _ends(self) -> tuple[Tensor, Tensor]:  # type: ignore[override]
-        hearing, sending = torch.nonzero(self.hears).squeeze(1), torch.nonzero(self.sends).squeeze(1)
+        hearing, sending = torch.nonzero(self.receiving).squeeze(1), torch.nonzero(self.sending).squeeze(1)
         receivers, senders = hearing.repeat_interleave(len(sending)), sending.repeat(len(hearing))
         other = receivers != senders
         return receivers[other], senders[other]
 
     def __len__(self) -> int:
-        return int(self.hears.sum()) * int(self.sends.sum()) - int((self.hears & self.sends).sum())
+        return int(self.receiving.sum()) * int(self.sending.sum()) - int((self.receiving & self.sending).sum())
 
     def between(self, receivers: Tensor | None = None, senders: Tensor | None = None) -> AllPairs:
         """The links of some receivers and senders; these pairs themselves, and the list of them, where that is all.
@@ -60,19 +60,19 @@ class AllPairs(Links):
             receivers: bool [n]; None: all.
             senders: bool [n]; None: all.
         """
-        hears = self.hears if receivers is None else self.hears & receivers
-        sends = self.sends if senders is None else self.sends & senders
-        same = torch.equal(hears, self.hears) and torch.equal(sends, self.sends)
-        return self if same else AllPairs(hears, sends)
+        receiving = self.receiving if receivers is None else self.receiving & receivers
+        sending = self.sending if senders is None else self.sending & senders
+        same = torch.equal(receiving, self.receiving) and torch.equal(sending, self.sending)
+        return self if same else AllPairs(receiving, sending)
 
-    def alike(self, groups: Tensor) -> Links:
+    def within_groups(self, groups: Tensor) -> Links:
         """The links between nodes of the same group; only these are written down.
 
         Args:
             groups: of each node, long [n].
         """
         number = groups.unique(return_inverse=True)[1]
-        hearing, sending = torch.nonzero(self.hears).squeeze(1), torch.nonzero(self.sends).squeeze(1)
+        hearing, sending = torch.nonzero(self.receiving).squeeze(1), torch.nonzero(self.sending).squeeze(1)
         sending = sending[number[sending].argsort(stable=True)]  # group by group
         sizes = torch.bincount(number[sending], minlength=self.nodes)
         starts = sizes.cumsum(0) - sizes
@@ -84,14 +84,14 @@ class AllPairs(Links):
         return Links(receivers[other], senders[other], self.nodes)
 
     def count_alike(self, groups: Tensor) -> Tensor:
-        """How many senders of its own group each node hears, long [n].
+        """The number of senders of its own group that each node has, long [n].
 
         Args:
             groups: of each node, long [n].
         """
         number = groups.unique(return_inverse=True)[1]
-        sizes = torch.bincount(number[self.sends], minlength=self.nodes)
-        return torch.where(self.hears, sizes[number] - self.sends.long(), 0)
+        sizes = torch.bincount(number[self.sending], minlength=self.nodes)
+        return torch.where(self.receiving, sizes[number] - self.sending.long(), 0)
 
     def find(self, others: Links) -> Tensor:
         """Where each of the others is in this list, long [len(others)]; -1 where it is not."""
@@ -105,26 +105,26 @@ class AllPairs(Links):
             senders: long [e].
         """
         inside, senders = senders < self.nodes, senders.clamp(max=self.nodes - 1)
-        here = inside & self.hears[receivers] & self.sends[senders] & (receivers != senders)
-        before = self.sends.long().cumsum(0) - self.sends.long()  # senders of lower ids
-        place = self.starts[receivers] + before[senders] - (self.sends[receivers] & (receivers < senders)).long()
+        here = inside & self.receiving[receivers] & self.sending[senders] & (receivers != senders)
+        before = self.sending.long().cumsum(0) - self.sending.long()  # senders of lower ids
+        place = self.starts[receivers] + before[senders] - (self.sending[receivers] & (receivers < senders)).long()
         return torch.where(here, place, -1)
 
     @cached_property
     def count(self) -> Tensor:
-        """How many senders each node hears, long [n]."""
-        return torch.where(self.hears, int(self.sends.sum()) - self.sends.long(), 0)
+        """The number of senders of each node, long [n]."""
+        return torch.where(self.receiving, int(self.sending.sum()) - self.sending.long(), 0)
 
     @cached_property
-    def heard(self) -> Tensor:
-        """By how many receivers each sender is heard, long [n]."""
-        return torch.where(self.sends, int(self.hears.sum()) - self.hears.long(), 0)
+    def num_receivers(self) -> Tensor:
+        """The number of receivers of each sender, long [n]."""
+        return torch.where(self.sending, int(self.receiving.sum()) - self.receiving.long(), 0)
 
     def draw(self, k: int | Tensor, seed: int) -> Links:
         """Choose k links of each receiver at random, every set of k equally likely; all where there are not more.
 
-        A receiver tries nodes at random until it has k different ones that it can hear: who else there is changes
-        nothing in that. Where it wants over half of all nodes, its links are listed, and each draws a number.
+        A receiver tries nodes at random until it has k different in-neighbours: who else there is
+        changes nothing in that. Where it wants over half of all nodes, its links are listed, and each draws a number.
 
         Args:
             k: the number, or one for each node, long [n].
@@ -148,7 +148,7 @@ class AllPairs(Links):
             again = []
             for some in left.split(max(1, TRIES_AT_ONCE // tries)):
                 nodes = (uniform(some[:, None], torch.arange(tries), seed) * self.nodes).long()
-                heard = self.sends[nodes] & (nodes != some[:, None])
+                heard = self.sending[nodes] & (nodes != some[:, None])
                 first = _first_times(nodes) & heard
                 chosen = first & (first.long().cumsum(1) <= limits[some][:, None])
                 enough = chosen.sum(1) == limits[some]
@@ -157,7 +157,7 @@ class AllPairs(Links):
                 again.append(some[~enough])
             left, tries = torch.cat(again), 2 * tries
         if not found:
-            return Links.none(self.nodes)
+            return Links.empty(self.nodes)
         return Links.coded(torch.cat(found).sort().values, self.nodes)
 
 

@@ -1,4 +1,4 @@
-"""Who hears whom as a list of pairs, and what is done for each receiver: work in proportion to the links there are."""
+"""A communication graph as a list of pairs, and sums over them for each receiver: work in proportion to the links."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Links:
         receivers: long [E], ascending, 0 to n - 1.
         senders: long [E], ascending for each receiver, 0 to P - 1.
         nodes: n, how many receive.
-        rows: P, how many may be heard; default n.
+        rows: P, how many rows may be sent; default n.
 
     Examples:
         >>> links = Links.complete(3)
@@ -68,8 +68,8 @@ class Links:
         return Links(receivers, codes - receivers * width, nodes, rows)
 
     @classmethod
-    def none(cls, nodes: int, rows: int | None = None) -> Links:
-        """Nobody hears anybody.
+    def empty(cls, nodes: int, rows: int | None = None) -> Links:
+        """No links.
 
         Args:
             nodes: n.
@@ -80,13 +80,13 @@ class Links:
 
     @classmethod
     def complete(cls, nodes: int) -> Links:
-        """Everybody hears everybody else; see `AllPairs` for the same without a list."""
+        """All nodes receive from all others; see `AllPairs` for the same without a list."""
         receivers, senders = torch.arange(nodes).repeat_interleave(nodes - 1), torch.arange(nodes - 1).repeat(nodes)
         return Links(receivers, senders + (senders >= receivers), nodes)
 
     @classmethod
     def loops(cls, nodes: Tensor) -> Links:
-        """Some nodes hear themselves, and nobody else.
+        """Links of some nodes to themselves.
 
         Args:
             nodes: which, bool [n].
@@ -112,7 +112,7 @@ class Links:
 
     @property
     def senders(self) -> Tensor:
-        """Who is heard, of each link, long [E]."""
+        """The sender of each link, long [E]."""
         return self._ends[1]
 
     def __len__(self) -> int:
@@ -149,25 +149,25 @@ class Links:
             kept &= senders[self.senders]
         return self.keep(kept)
 
-    def alike(self, groups: Tensor) -> Links:
+    def within_groups(self, groups: Tensor) -> Links:
         """The links between nodes of the same group.
 
         Args:
             groups: of each node, long [n].
 
         Examples:
-            >>> Links.complete(4).alike(torch.tensor([0, 1, 0, 0])).heard_by(2).tolist()
+            >>> Links.complete(4).within_groups(torch.tensor([0, 1, 0, 0])).heard_by(2).tolist()
             [0, 3]
         """
         return self.keep(groups[self.receivers] == groups[self.senders])
 
     def count_alike(self, groups: Tensor) -> Tensor:
-        """How many senders of its own group each node hears, long [n].
+        """The number of senders of its own group that each node has, long [n].
 
         Args:
             groups: of each node, long [n].
         """
-        return self.alike(groups).count
+        return self.within_groups(groups).count
 
     def find(self, others: Links) -> Tensor:
         """Where each of the others is in this list, long [len(others)]; -1 where it is not."""
@@ -207,11 +207,11 @@ class Links:
             return others
         return Links.coded(torch.cat([self.codes, others.codes]).unique(), self.nodes, self.rows)
 
-    def both(self, others: Links) -> Links:
+    def intersection(self, others: Links) -> Links:
         """The links of both lists."""
         return self.keep(self.within(others))
 
-    def without(self, others: Links) -> Links:
+    def difference(self, others: Links) -> Links:
         """The links that are not among the others."""
         return self.keep(~self.within(others)) if len(others) else self
 
@@ -249,12 +249,12 @@ class Links:
     # --- for each receiver --------------------------------------------------------------------------------------------
     @cached_property
     def count(self) -> Tensor:
-        """How many senders each node hears, long [n]."""
+        """The number of senders of each node, long [n]."""
         return torch.bincount(self.receivers, minlength=self.nodes)
 
     @cached_property
-    def heard(self) -> Tensor:
-        """By how many receivers each sender is heard, long [P]."""
+    def num_receivers(self) -> Tensor:
+        """The number of receivers of each sender, long [P]."""
         return torch.bincount(self.senders, minlength=self.rows)
 
     @cached_property
@@ -263,11 +263,11 @@ class Links:
         return torch.cat([torch.zeros(1, dtype=torch.long), self.count.cumsum(0)])
 
     def heard_by(self, receiver: int) -> Tensor:
-        """The senders that a node hears, long."""
+        """The senders of a node, long."""
         return self.senders[self.starts[receiver] : self.starts[receiver + 1]]
 
     def sum(self, values: Tensor) -> Tensor:
-        """Of a number for each link, by receiver, [n]; 0 where a node hears nobody."""
+        """Sum over each receiver's links, [n]; 0 for a receiver without links."""
         if values.dtype == torch.bool:
             values = values.long()
         if not values.is_floating_point():
@@ -281,11 +281,11 @@ class Links:
         return found
 
     def mean(self, values: Tensor) -> Tensor:
-        """Of a number for each link, by receiver, [n]; NaN where a node hears nobody."""
+        """Mean over each receiver's links, [n]; NaN for a receiver without links."""
         return self.sum(values) / self.count
 
     def highest(self, values: Tensor) -> Tensor:
-        """Of a number for each link, by receiver, [n]; -infinity where a node hears nobody."""
+        """Largest number of each receiver's links, [n]; -infinity for a receiver without links."""
         return torch.segment_reduce(values, "max", offsets=self.starts, initial=-torch.inf)
 
     def softmax(self, values: Tensor, temperature: float = 1.0, times: Tensor | None = None) -> Tensor:
@@ -363,7 +363,7 @@ class Links:
             seed: as `stream_seed` gives it.
         """
         if bool((self.count <= k).all()):
-            return self  # a server hears everybody
+            return self  # a server receives from all clients
         return self.keep(self.top(-self.uniform(seed), k))
 
     # --- matrices -----------------------------------------------------------------------------------------------------

@@ -33,7 +33,7 @@ class LinkMemory:
             nodes: n.
             dtype: of the numbers.
         """
-        return cls(Links.none(nodes), torch.empty(0, dtype=dtype))
+        return cls(Links.empty(nodes), torch.empty(0, dtype=dtype))
 
     def read(self, links: Links, default: float = float("nan")) -> Tensor:
         """What is remembered of the links, [E].

@@ -69,9 +69,9 @@ class APFL(Objective):
     def after_mixing(self, round: Round) -> None:
         """The mixtures by which clients are evaluated."""
         alpha, n = round.bank.number("alpha"), round.num_nodes
-        clients, everybody = torch.arange(round.num_clients), round.clients_only
+        clients, clients_only = torch.arange(round.num_clients), round.clients_only
         layout = round.bank.layout
         for columns, nodes in ((layout.shared, round.federation.server_of(clients)), (layout.personal, clients)):
             terms = [(Weights.of_rows(clients, n, alpha), "local"), (Weights.of_rows(nodes, n, 1 - alpha), "mixed")]
-            round.mix(terms, into="mixture", where=everybody, columns=columns)
+            round.mix(terms, into="mixture", where=clients_only, columns=columns)
         round.log("alpha", float(alpha.mean()))

@@ -1,4 +1,4 @@
-"""What parameters that nobody trains cost, and the patterns that leave them out of messages."""
+"""What parameters that are not trained cost, and the patterns that leave them out of messages."""
 
 from __future__ import annotations
 

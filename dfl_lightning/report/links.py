@@ -1,4 +1,4 @@
-"""What a run keeps of a round's links: which models were mixed, selected and probed, and the stand-ins."""
+"""What a run keeps of a round's links: which models were mixed, selected and probed, and the substitutes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def links_of(round: Round) -> dict[str, np.ndarray]:
     """
     n, rows = round.num_nodes, round.voters.rows
     ledger = round.ledger
-    probed = ledger.models.without(ledger.mixed).without(_downloads(round))
+    probed = ledger.models.difference(ledger.mixed).difference(_downloads(round))
     mixed = round.voters.keep(round.weights != 0)
     selected, probed = (Links(part.receivers, part.senders, n, rows) for part in (round.selected, probed))
     listed = mixed.union(selected).union(probed)
@@ -33,19 +33,19 @@ def links_of(round: Round) -> dict[str, np.ndarray]:
     }
 
 
-def stand_ins_of(round: Round) -> dict[str, np.ndarray]:
-    """Which rows were mixed in place of selected clients' own: `receiver`, `client`, `stand_in`."""
-    replaced = round.stand_in != round.selected.senders
+def substitutes_of(round: Round) -> dict[str, np.ndarray]:
+    """Which rows were mixed in place of selected clients' own: `receiver`, `client`, `substitute`."""
+    replaced = round.substitute != round.selected.senders
     return {
         "receiver": round.selected.receivers[replaced].numpy().astype(np.int32),
         "client": round.selected.senders[replaced].numpy().astype(np.int32),
-        "stand_in": round.stand_in[replaced].numpy().astype(np.int32),
+        "substitute": round.substitute[replaced].numpy().astype(np.int32),
     }
 
 
 def _downloads(round: Round) -> Links:
     """Models that clients fetched to train them: under a server, its own."""
-    fetched = Links.none(round.num_nodes)
+    fetched = Links.empty(round.num_nodes)
     for term in round.jobs.terms:
         if isinstance(term.which, Tensor):
             fetched = fetched.union(Links.of(round.jobs.owners, term.which, round.num_nodes))

@@ -93,12 +93,12 @@ def links_by_round(run: Run, rounds: list[int]) -> dict[int, list[Link]]:
 
 def _stand_ins(run: Run, round: int) -> list[Link]:
     """From a client that was down to the client mixed in its place at the servers."""
-    columns = run.stand_ins
+    columns = run.substitutes
     if not columns:
         return []
     m = number_of_nodes(run)[0]
     here = columns["round"] == round
-    pairs = {(int(c), int(s)) for c, s in zip(columns["client"][here], columns["stand_in"][here], strict=True)}
+    pairs = {(int(c), int(s)) for c, s in zip(columns["client"][here], columns["substitute"][here], strict=True)}
     return [Link(client, friend, STANDS_IN, 0.0) for client, friend in sorted(pairs) if 0 <= friend < m]
 
 

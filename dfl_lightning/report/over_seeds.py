@@ -33,7 +33,7 @@ class Spread:
 
 
 @dataclass(frozen=True)
-class Difference:
+class PairedDifference:
     """The mean of paired differences, with its 95 % interval (Student's t); NaN bounds with one pair."""
 
     mean: float
@@ -61,14 +61,14 @@ def spread(values: list[float]) -> Spread:
     return Spread(float(known.mean()), sd, len(known))
 
 
-def difference(pairs: list[tuple[float, float]]) -> Difference | None:
+def difference(pairs: list[tuple[float, float]]) -> PairedDifference | None:
     """Of the first less the second of each pair; None without pairs.
 
     Two means of the same accuracies may differ by rounding, which is no difference.
 
     Examples:
         >>> difference([(3.0, 1.0), (4.0, 2.0)])
-        Difference(mean=2.0, low=2.0, high=2.0, count=2)
+        PairedDifference(mean=2.0, low=2.0, high=2.0, count=2)
         >>> difference([(0.1 + 0.2, 0.3), (0.7 + 0.1, 0.8)]).is_clear
         False
     """
@@ -80,9 +80,9 @@ def difference(pairs: list[tuple[float, float]]) -> Difference | None:
         return None
     mean, n = float(deltas.mean()), len(deltas)
     if n == 1:
-        return Difference(mean, math.nan, math.nan, 1)
+        return PairedDifference(mean, math.nan, math.nan, 1)
     half = float(stdtrit(n - 1, 0.975) * deltas.std(ddof=1) / math.sqrt(n))
-    return Difference(mean, mean - half, mean + half, n)
+    return PairedDifference(mean, mean - half, mean + half, n)
 
 
 def paired(a: Method, b: Method) -> list[tuple[Run, Run]]:

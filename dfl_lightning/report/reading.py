@@ -19,7 +19,7 @@ from dfl_lightning.utils.files import unique_pairs
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-_TABLES = ("metrics", "clients", "graphs", "diverged", "dropouts", "stand_ins", "link_messages")
+_TABLES = ("metrics", "clients", "graphs", "diverged", "dropouts", "substitutes", "link_messages")
 
 
 class Run:
@@ -73,9 +73,9 @@ class Run:
         return self._npz("dropouts.npz")
 
     @cached_property
-    def stand_ins(self) -> dict[str, np.ndarray]:
-        """stand_ins.npz, by column: `round`, `receiver`, `client`, `stand_in`."""
-        return self._npz("stand_ins.npz")
+    def substitutes(self) -> dict[str, np.ndarray]:
+        """substitutes.npz, by column: `round`, `receiver`, `client`, `substitute`."""
+        return self._npz("substitutes.npz")
 
     @cached_property
     def comparisons(self) -> dict[str, np.ndarray]:
@@ -89,7 +89,7 @@ class Run:
 
     @cached_property
     def split(self) -> dict[str, np.ndarray]:
-        """split.npz: who has which images, hidden clusters, adversaries."""
+        """split.npz: who has which images, ground-truth clusters, adversaries."""
         return self._npz("split.npz")
 
     @cached_property

@@ -20,7 +20,7 @@ from dfl_lightning.checkpoints.io import rounds_in, run_of
 from dfl_lightning.checkpoints.names import FOLDER
 from dfl_lightning.functional import without_mean, worst_decile_mean
 from dfl_lightning.report.by_round import MOST_CLIENTS, Comparisons, Entries, similarity_of, stacked
-from dfl_lightning.report.links import links_of, stand_ins_of
+from dfl_lightning.report.links import links_of, substitutes_of
 from dfl_lightning.report.summary import summarise
 from dfl_lightning.report.tables import COLUMNS, as_csv, as_text, damaged, read_metrics, read_rounds
 from dfl_lightning.report.typed import COMMANDS, read_commands, write_commands
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 OF_THE_PROCESS = (CHANGED, "engine", "seconds", "device", "versions")
 """Keys of summary.json that say how the rounds were computed, not what came of them."""
 
-ARRAYS = ("clients.npz", "graphs.npz", "diverged.npz", "dropouts.npz", "stand_ins.npz", "comparisons.npz")
+ARRAYS = ("clients.npz", "graphs.npz", "diverged.npz", "dropouts.npz", "substitutes.npz", "comparisons.npz")
 """What a run keeps of its rounds in addition to a row of metrics."""
 
 OWN_FILES = ("config.yaml", "commands.csv", "metrics.csv", "split.npz", *ARRAYS)
@@ -56,7 +56,7 @@ class RunFolder(RoundCallback):
         graphs: sparse graphs of the recorded rounds, by column.
         diverged: whose training diverged in which round, by column.
         dropouts: which clients were down in which round, by column.
-        stand_ins: the rows mixed in place of selected clients that were down, by column.
+        substitutes: the rows mixed in place of selected clients that were down, by column.
         comparisons: similarities between clients and thresholds of some of the rounds.
         summary: what summary.json holds, after the run.
     """
@@ -69,7 +69,7 @@ class RunFolder(RoundCallback):
         self._extra: list[str] = []
         self._evaluations: dict[int, dict[str, np.ndarray]] = {}
         self._graphs, self._diverged = Entries("graphs.npz", always=True), Entries("diverged.npz")
-        self._dropouts, self._stand_ins = Entries("dropouts.npz"), Entries("stand_ins.npz")
+        self._dropouts, self._stand_ins = Entries("dropouts.npz"), Entries("substitutes.npz")
         self._comparisons = Comparisons()
         self._commands: list[dict[str, str]] = []
         self._has_new_columns = False
@@ -108,8 +108,8 @@ class RunFolder(RoundCallback):
         return self._dropouts.before()
 
     @property
-    def stand_ins(self) -> dict[str, np.ndarray]:
-        """stand_ins.npz: `round`, `receiver`, `client`, `stand_in`: the row mixed in place of a selected client."""
+    def substitutes(self) -> dict[str, np.ndarray]:
+        """substitutes.npz: `round`, `receiver`, `client`, `substitute`: the row mixed in place of a selected client."""
         return self._stand_ins.before()
 
     @property
@@ -165,7 +165,7 @@ class RunFolder(RoundCallback):
         self._lock.release()
 
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
-        """Take up the rows up to the boundary, set aside what comes after it, write what describes the run."""
+        """Read the rows up to the boundary, set aside what comes after it, write what describes the run."""
         assert self.path is not None
         self.is_open = True
         if not trainer.is_global_zero:
@@ -173,7 +173,7 @@ class RunFolder(RoundCallback):
         self.is_open = False
         boundary = pl_module.bank.boundary
         try:
-            self._take_up(boundary)
+            self._read_earlier_rounds(boundary)
             last = int(self._rows[-1]["round"]) + 1 if self._rows else 0
             if boundary.closed and last < boundary.round:
                 self._add(boundary)  # the run was ended between closing the round and writing its row
@@ -217,7 +217,7 @@ class RunFolder(RoundCallback):
         """Restore what `state_dict` returned."""
         self._monitored = dict(state_dict["monitored"])
 
-    def _take_up(self, boundary: Boundary) -> None:
+    def _read_earlier_rounds(self, boundary: Boundary) -> None:
         """Read what the run wrote up to the boundary; set aside the rest, or leave it where a fork found it."""
         self._rows, self._extra, self._evaluations = [], [], {}
         for table in self._tables:
@@ -254,7 +254,7 @@ class RunFolder(RoundCallback):
 
     # --- write --------------------------------------------------------------------------------------------------------
     def on_round_end(self, round: Round) -> None:
-        """Keep who diverged and who was down; of an evaluated round also its graph, stand-ins and comparisons."""
+        """Keep who diverged and who was down; of an evaluated round also its graph, substitutes and comparisons."""
         if round.diverged.any():
             self._diverged.add(round.index, client=_who(round.diverged))
         down = round.dropped & ~round.diverged
@@ -268,7 +268,7 @@ class RunFolder(RoundCallback):
             return
         self._graphs.add(round.index, **links_of(round))
         if round.federation.policy(Substitution) is not None:
-            found = stand_ins_of(round)
+            found = substitutes_of(round)
             if len(found["client"]):
                 self._stand_ins.add(round.index, **found)
         if trainer.keep_comparisons and round.num_clients <= MOST_CLIENTS:

@@ -154,7 +154,7 @@ def final_table(summary: dict[str, Any]) -> list[str]:
         )
     if found.get("friend_accuracy") is not None:
         lines.append(
-            f"friends found: {found['friend_accuracy']:.2f} of the stand-ins are of the dropped client's cluster"
+            f"friends found: {found['friend_accuracy']:.2f} of the substitutes are of the dropped client's cluster"
         )
     return lines
 

@@ -88,11 +88,14 @@ def _check_row(row: dict[str, str], former: int | None, gaps: bool) -> None:
             raise ValueError(f"round {index} has '{cell}' for {column}") from error
 
 
-_FORMER = {"speaker": "stand_in"}  # columns of older run folders, by their present names
+_FORMER = {"speaker": "substitute", "stand_in": "substitute"}  # columns of older run folders, by their present names
+_FORMER_FILES = {"substitutes.npz": "stand_ins.npz"}
 
 
 def read_npz(path: Path) -> dict[str, np.ndarray]:
     """The arrays of an npz file, none where there is no file; runs no code of it."""
+    if not path.is_file():
+        path = path.with_name(_FORMER_FILES.get(path.name, path.name))
     if not path.is_file():
         return {}
     try:

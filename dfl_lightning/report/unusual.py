@@ -64,7 +64,7 @@ def _too_many_neighbours(trainer: RunTrainer, module: RunModule, selection: Sele
 
 
 def _most_heard(module: RunModule) -> int:
-    """The most others that a receiver can hear; in a graph that changes, or a large one, that any client could."""
+    """The most in-neighbours of a receiver; in a graph that changes, or a large one, that any client could."""
     topology = module.federation.topology
     if topology.num_servers:
         return module.federation.num_clients

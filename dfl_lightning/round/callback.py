@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class RoundCallback(Callback):
-    """A Lightning callback that also hears the hooks of a communication round, called in this order.
+    """A Lightning callback that also has the hooks of a communication round, called in this order.
 
     Each hook reads what is above it in `Round` and writes its own field. State between rounds lives in attributes that
     `state` names; only tensors, `Links`, `LinkMemory`, numbers, strings, lists and dicts, and only small things: never
@@ -29,7 +29,7 @@ class RoundCallback(Callback):
 
     Attributes:
         state: names of the attributes that a checkpoint holds.
-        reads: names of `Round` fields of other families that this policy uses; a threshold that nobody reads is
+        reads: names of `Round` fields of other families that this policy uses; a threshold that is not read is
             switched off.
         row_sets: row sets that the policy wants in the bank, by name, and what they begin as: `models` (the first
             models) or `zeros` (with the buffers of the first models).
@@ -63,7 +63,7 @@ class RoundCallback(Callback):
     def on_start(self, round: Round) -> None:
         """Once, before the first round of a run, or of a fork whose checkpoint has no state of this policy.
 
-        Everybody is there: `reachable` are the links; `round.charge_message` counts what is sent. What it finds out
+        All clients are active: `reachable` are the links; `round.charge_message` counts what is sent. What it finds out
         goes into attributes that `state` names.
         """
 
@@ -89,7 +89,7 @@ class RoundCallback(Callback):
         """Choose whom to learn from: `selected`."""
 
     def on_substitute(self, round: Round) -> None:
-        """Say who stands in for those that dropped out: `stand_in`, `substitutes`."""
+        """Say who stands in for those that dropped out: `substitute`, `substitutes`."""
 
     def on_weigh(self, round: Round) -> None:
         """Turn votes into `weights`."""
@@ -98,7 +98,7 @@ class RoundCallback(Callback):
         """Write the new models."""
 
     def on_mixed(self, round: Round) -> None:
-        """After mixing, also where everybody has dropped out: `mixed` are the new models, `models` the former ones."""
+        """After mixing, also where no client is active: `mixed` are the new models, `models` the former ones."""
 
     def on_round_end(self, round: Round) -> None:
         """Last change of the policies' state; `log` numbers."""

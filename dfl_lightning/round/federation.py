@@ -164,7 +164,7 @@ class Federation:
         if memory is not None and needed > memory:
             name = next(type(p).__name__ for p in self.policies if getattr(p, "lists_candidates", False))
             raise UserError(
-                f"selection {name} looks at every link, and {self.num_clients:,} clients that all hear each other have "
+                f"selection {name} looks at every link, and {self.num_clients:,} clients of a complete graph have "
                 f"{links:,} links, for which a round needs about {size(needed)} of memory (this machine has "
                 f"{size(memory)}); use a sparser graph, for example --topology partial, or --selection Gossip, which "
                 "draws a few"
@@ -230,8 +230,8 @@ def listed_links(federation: Federation) -> int:
     if not isinstance(links, AllPairs) or any(getattr(p, "lists_candidates", False) for p in federation.policies):
         return len(links)
     drawn = [k for p in federation.policies if isinstance(k := getattr(p, "k", 0), int)]
-    everybody = any(getattr(p, "k", 0) == "all" for p in federation.policies)
-    return len(links) if everybody else min(len(links), 2 * max(drawn, default=0) * federation.num_nodes)
+    looks_at_all = any(getattr(p, "k", 0) == "all" for p in federation.policies)
+    return len(links) if looks_at_all else min(len(links), 2 * max(drawn, default=0) * federation.num_nodes)
 
 
 def agreeing_clusters(from_data: Tensor | None, topology: Topology) -> Tensor | None:

@@ -1,6 +1,6 @@
 """What callbacks, checkpoints and reports find at the trainer and the module of a run.
 
-Lightning hands both to its hooks. They stand above everything that hears them, so that their types are said here.
+Lightning hands both to its hooks. They stand above everything that uses them, so that their types are said here.
 """
 
 from __future__ import annotations

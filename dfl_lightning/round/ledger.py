@@ -44,13 +44,13 @@ class Ledger:
             of the model, an update beside it).
         messages: what was received that is neither, by what it is: the links over which it was, and bytes, long [E].
         sizes: long [n], the bytes of a model of each sender where an Outgoing policy says so, -1 elsewhere; None: of
-            nobody.
+            none.
         held: long [n], how many of others' models each node had at hand at once, at most; sums are not counted.
         counts: whether what is fetched is counted; not while a monitor looks at the round.
     """
 
     def __init__(self, nodes: int) -> None:
-        self.models = Links.none(nodes)
+        self.models = Links.empty(nodes)
         self.parts: dict[tuple[str, int], Links] = {}
         self.messages: dict[str, tuple[Links, Tensor]] = {}
         self.sizes: Tensor | None = None
@@ -90,7 +90,7 @@ class Ledger:
     @property
     def proxies(self) -> Links:
         """Links over which something else than a model was received."""
-        found = Links.none(self.nodes)
+        found = Links.empty(self.nodes)
         for links in self.parts.values():
             found = found.union(links)
         return found

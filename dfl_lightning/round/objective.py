@@ -39,8 +39,8 @@ class Objective(LocalRule):
     def after_mixing(self, round: Round) -> None:
         """With the models mixed: write the objective's own row sets.
 
-        The row set `mixed` are the new models, `models` the former ones. In a round in which everybody has dropped out
-        nothing is mixed, and both are alike.
+        The row set `mixed` are the new models, `models` the former ones. In a round in which all clients have dropped
+        out nothing is mixed, and both are alike.
         """
 
     def adaptation(self, layout: Layout) -> tuple[Phase, ...]:

@@ -1,7 +1,8 @@
 """The record of a communication round, with the verbs that its policies use.
 
-Who hears whom is a list of links, narrowed from step to step; a number for each link stands in a tensor beside its
-list. Ids are 0-based. Nodes are the m clients and, in a server topology, the servers after them (n nodes).
+The communication graph is a list of links (an edge j -> i: i receives from j), narrowed from step to step; a number
+for each link stands in a tensor beside its list. Ids are 0-based. Nodes are the m clients and, in a server topology,
+the servers after them (n nodes).
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 
 
 @dataclass
-class Substitutes:
+class SubstituteRows:
     """Rows beside the nodes' own that may stand in for clients.
 
     Args:
@@ -53,7 +54,7 @@ class Round:
     Args:
         index: the round, 0-based.
         federation: what is fixed for the run.
-        reachable: whom each node can hear.
+        reachable: in-neighbours of each node.
         active: who is up, bool [n]; servers always are.
         available: whom a node may choose from: the reachable ones that are up, or all of them where a substitution
             replaces the others.
@@ -69,9 +70,9 @@ class Round:
         own_scores: each node's score of itself, float64 [n], where a selection has one.
         threshold: what score is enough for each node, float64 [n], or None.
         selected: whom a node would mix if all were up.
-        stand_in: the row that is mixed for each selected sender, long [len(selected)]: its own, a friend's, one of
-            `substitutes` (from n on), or -1: the mean of the active ones that the receiver selected.
-        substitutes: row sets of a substitution, whose rows may be mixed besides the nodes' own.
+        substitute: the row that is mixed for each selected sender, long [len(selected)]: its own, a substitute's, one
+            of `substitute_rows` (from n on), or -1: the mean of the active ones that the receiver selected.
+        substitute_rows: row sets of a substitution, whose rows may be mixed besides the nodes' own.
         likeness: how alike a substitution finds clients, for those links that it has compared.
         voters: the rows that each receiver may mix; its own is there, whether it has a vote or not.
         votes: how often each of `voters` counts, float64 [len(voters)].
@@ -99,8 +100,8 @@ class Round:
     own_scores: Tensor | None = None
     threshold: Tensor | None = None
     selected: Written[Links] = Written("on_select")
-    stand_in: Written[Tensor] = Written("the round after on_select")
-    substitutes: list[Substitutes] = field(default_factory=list)
+    substitute: Written[Tensor] = Written("the round after on_select")
+    substitute_rows: list[SubstituteRows] = field(default_factory=list)
     likeness: LinkMemory | None = None
     voters: Written[Links] = Written("the round after on_substitute")
     votes: Written[Tensor] = Written("the round after on_substitute")
@@ -151,7 +152,16 @@ class Round:
         return self.federation.clusters
 
     @property
-    def has_a_door(self) -> bool:
+    def stand_in(self) -> Tensor:
+        """Former name of `substitute`."""
+        return self.substitute
+
+    @stand_in.setter
+    def stand_in(self, rows: Tensor) -> None:
+        self.substitute = rows
+
+    @property
+    def has_messages(self) -> bool:
         """Whether a policy changes what clients send."""
         return any(type(policy).on_outgoing is not RoundCallback.on_outgoing for policy in self.federation.policies)
 
@@ -159,7 +169,7 @@ class Round:
     def row_owner(self) -> Tensor:
         """Whose model each row that `votes` and `weights` index is, long [P]."""
         clients = torch.arange(self.num_clients)
-        return torch.cat([torch.arange(self.num_nodes), *[clients] * len(self.substitutes)])
+        return torch.cat([torch.arange(self.num_nodes), *[clients] * len(self.substitute_rows)])
 
     @property
     def dropped(self) -> Tensor:
@@ -225,7 +235,7 @@ class Round:
         """
         self.metrics[name] = float(value)
 
-    # --- the verbs, charged to the ledger and through the door --------------------------------------------------------
+    # --- the verbs, charged to the ledger -----------------------------------------------------------------------------
     # Of `trained`, a client reads its own row; in the place of others' it reads what they have `sent`.
     def evaluate(self, references: References, split: str = "train") -> Evaluation:
         """Score references on their owners' data; every foreign row costs its owner a model.
@@ -251,7 +261,7 @@ class Round:
         """Loss of each sender's model, completed by the receiver's personal parameters, on the receiver's data.
 
         Args:
-            links: receivers are clients; one may hear itself.
+            links: receivers are clients; one may receive from itself.
             rows: `trained` (after this round's local work; of others what they sent) or `models` (before).
             split: `train` or `val`.
 
@@ -271,7 +281,7 @@ class Round:
             split: `train` or `val`.
         """
         losses = torch.full_like(self.votes, float("nan"))
-        for block in range(len(self.substitutes) + 1):
+        for block in range(len(self.substitute_rows) + 1):
             at = torch.nonzero(self._of_block(self.voters.senders, block) & (self.votes > 0)).squeeze(1)
             if len(at):
                 references = self.references(self.voters.receivers[at], self.voters.senders[at])
@@ -294,7 +304,7 @@ class Round:
     ) -> Comparison:
         """Similarities between clients, one a link, NaN where the sender is down; charged as `charge_comparison` says.
 
-        A receiver compares its own trained row with what the senders sent; servers, which have rows of nobody else,
+        A receiver compares its own trained row with what the senders sent; servers, which have no rows of others,
         compare what was sent on both sides. What is subtracted from a sender's row is the sender's. With `own="models"`
         a receiver compares the model that it had before the round's training (FedFomo's distances); a link to itself
         then compares that with its own row of `rows`.
@@ -315,7 +325,7 @@ class Round:
         up = links.between(senders=self.active)
         self.charge_comparison(rows, up, columns, relative_to)
         passed = isinstance(rows, str) and rows != "models"
-        if self.has_a_door and not passed and bool((up.receivers != up.senders).any()):
+        if self.has_messages and not passed and bool((up.receivers != up.senders).any()):
             what = "models from before the round's training" if isinstance(rows, str) else "gradients"
             self._refuse_unsent(f"compares clients by {what}")
         to = "sent" if isinstance(rows, str) and rows == "trained" else None
@@ -357,7 +367,7 @@ class Round:
         sparse = [(Weights.of(weights), name) for weights, name in terms]
         if into == "models":  # writing a policy's own memory is not a message
             for weights, name in sparse:
-                stored = any(name == substitutes.rows for substitutes in self.substitutes)
+                stored = any(name == substitutes.rows for substitutes in self.substitute_rows)
                 if name in ("trained", "sent", "models") or (
                     stored and not self.num_servers
                 ):  # a server keeps its uploads
@@ -398,12 +408,12 @@ class Round:
     def reduce(self, votes: Tensor, fn: Reduce, into: str = "models") -> None:
         """Rows of receivers become a function, column by column, of the rows that have a vote; charged as `mix` does.
 
-        A row counts once, however many votes it has. Rows of `substitutes` are received as the models that they make.
+        A row counts once, however many votes it has. Rows of `substitute_rows` are received as the models they make.
         Personal columns stay; a receiver without votes keeps its row.
 
         Args:
             votes: [len(voters)], as `round.votes`.
-            fn: [receivers, received, columns] -> [receivers, columns]: of receivers that hear equally many rows, a
+            fn: [receivers, received, columns] -> [receivers, columns]: of receivers of equally many rows, a
                 block of columns at a time, in several threads.
             into: `models`, or a set that a policy declared.
         """
@@ -418,7 +428,7 @@ class Round:
             ("sent", receivers[foreign], senders[foreign], None),
         ]
         charged = [(receivers, senders)]
-        for block, substitutes in enumerate(self.substitutes, start=1):
+        for block, substitutes in enumerate(self.substitute_rows, start=1):
             inside = self._of_block(rows, block)
             listeners, whose = hearing[inside], rows[inside] - n - (block - 1) * m
             entries.append((substitutes.rows, listeners, whose, "models" if substitutes.relative else None))
@@ -484,7 +494,7 @@ class Round:
                 receivers, senders = references.owners, term.which
             client = receivers >= 0
             receivers, senders = receivers[client], senders[client]
-            if term.rows == "models" and self.has_a_door:
+            if term.rows == "models" and self.has_messages:
                 unsent = (senders != receivers) & (senders < self.num_clients)
                 if unsent.any():
                     self._refuse_unsent(
@@ -492,7 +502,7 @@ class Round:
                     )
             self.ledger.fetch(receivers, senders)
 
-    # --- the door -----------------------------------------------------------------------------------------------------
+    # --- what others sent ---------------------------------------------------------------------------------------------
     def received_terms(self, terms: Sequence[tuple[Weights, str]], receivers: Tensor) -> list[tuple[Weights, str]]:
         """Summands of `mix` in which receivers find of `trained` their own row, and of others what these sent.
 
@@ -500,7 +510,7 @@ class Round:
             terms: (weights of rows in w sums, row set).
             receivers: long [w].
         """
-        if not self.bank.sends_something_else:
+        if not self.bank.changes_messages:
             return list(terms)
         found: list[tuple[Weights, str]] = []
         for weights, name in terms:
@@ -514,7 +524,7 @@ class Round:
     def _as_received(self, references: References) -> list[tuple[Tensor, References]]:
         """The same references with `sent` in the place of others' rows of `trained`, and which of them these are."""
         everything = torch.arange(len(references))
-        if not self.bank.sends_something_else:
+        if not self.bank.changes_messages:
             return [(everything, references)]
         terms: list[Term] = []
         own_of: list[Tensor] = []  # of each term with single rows of `trained`
@@ -542,7 +552,7 @@ class Round:
 
     def _refuse_mixing_starts(self, terms: Sequence[tuple[Weights, str]], receivers: Tensor) -> None:
         """Of another client's model from before the training only the update may be used: less what it sent."""
-        if not self.has_a_door:
+        if not self.has_messages:
             return
         m, n = self.num_clients, self.num_nodes
         read = [(weights, name) for weights, name in terms if name in ("models", "trained", "sent")]
@@ -566,7 +576,7 @@ class Round:
         )
 
     def references(self, receivers: Tensor, rows: Tensor) -> References:
-        """References to the rows that `votes` and `weights` index: trained models, then `substitutes` block by block.
+        """References to the rows that `votes` and `weights` index: trained models, then each of `substitute_rows`.
 
         Args:
             receivers: long [J], whose models they are mixed into.
@@ -575,7 +585,7 @@ class Round:
         if not len(rows) or int(rows.max()) < self.num_nodes:
             return References.rows("trained", rows, receivers, "trained")
         block = (int(rows[0]) - self.num_nodes) // self.num_clients
-        substitutes = self.substitutes[block]
+        substitutes = self.substitute_rows[block]
         which = rows - self.num_nodes - block * self.num_clients
         terms = [Term(substitutes.rows, which)]
         if substitutes.relative:

@@ -116,7 +116,7 @@ def send_updates(round: Round, who: Tensor, send: Send, purpose: str, remembered
     for name in remembered:
         bank.next_of(name)  # made here, and not by several threads
     rows_at_once = max(1, BLOCK_BYTES // (len(columns) * sent.element_size()))
-    blocks = list(_blocks(who[bank.ranks.at_home(who)], bank.teams(), rows_at_once))
+    blocks = list(_blocks(who[bank.ranks.at_home(who)], bank.mixing_groups(), rows_at_once))
     with (
         bank.timed("send"),
         bank.starts() as start_of,
@@ -143,11 +143,11 @@ def send_updates(round: Round, who: Tensor, send: Send, purpose: str, remembered
         threads.map(work, blocks)
 
 
-def _blocks(ids: Tensor, teams: Tensor, most: int) -> Iterator[Tensor]:
-    """The clients of each team in turn, at most so many at a time."""
-    of = teams[ids]
-    for team in of.unique():
-        yield from ids[of == team].split(most)
+def _blocks(ids: Tensor, mixing_groups: Tensor, most: int) -> Iterator[Tensor]:
+    """The clients of each group in turn, at most so many at a time."""
+    of = mixing_groups[ids]
+    for group in of.unique():
+        yield from ids[of == group].split(most)
 
 
 def read_columns(rows: Tensor, places: Tensor, ranges: Sequence[tuple[int, int]]) -> Tensor:

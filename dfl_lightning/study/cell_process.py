@@ -35,7 +35,7 @@ STOPPED = (130, 143, -signal.SIGINT, -signal.SIGTERM)
 class CellProcess:
     """A process that works at a cell.
 
-    The lock is the process's too: where the study is killed, nobody else begins with the cell before this has ended.
+    The lock is the process's too: where the study is killed, no other study begins with the cell before this has ended.
 
     Args:
         cell: what to work at.
@@ -58,7 +58,7 @@ class CellProcess:
         self._checkpoint: Path | None = None  # one to start from in the place of the run's last
         self._lock = take(cell.folder)
         try:
-            if state_of(cell).is_done:  # by somebody who has just let go of it
+            if state_of(cell).is_done:  # by another study, just now
                 raise Taken
             self._start()
         except BaseException:

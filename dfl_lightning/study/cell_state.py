@@ -27,7 +27,7 @@ class CellState:
         cell: whose.
         run: the folder of its newest run that can be resumed, or that is finished; None: there is none.
         summary: that run's, empty where there is none yet.
-        why: a sentence, where it has failed or its data are not at hand.
+        why: a sentence, where it has failed or its data are missing.
         lacks_data: whether the latter.
     """
 
@@ -49,13 +49,13 @@ class CellState:
 
     @property
     def word(self) -> str:
-        """One of done, running, not at hand, failed, stopped, waiting."""
+        """One of done, running, missing data, failed, stopped, waiting."""
         if self.is_done:
             return "done"
         if self.is_running:
             return "running"
         if self.why:
-            return "not at hand" if self.lacks_data else "failed"
+            return "missing data" if self.lacks_data else "failed"
         return "stopped" if self.run is not None else "waiting"
 
     @cached_property

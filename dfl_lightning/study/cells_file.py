@@ -16,7 +16,7 @@ HEAD = ("row", "column", "seed", "scale", "folder")
 
 
 @dataclass(frozen=True)
-class Entry:
+class CellEntry:
     """A line of the file.
 
     Attributes:
@@ -43,7 +43,7 @@ def write_cells(plan: Plan) -> None:
     entries = [entry for entry in before if entry.scale != plan.scale]
     for cell in plan.cells.values():
         folder = cell.folder.relative_to(plan.folder)
-        entries.append(Entry(cell.row, cell.column, cell.seed, plan.scale, folder))
+        entries.append(CellEntry(cell.row, cell.column, cell.seed, plan.scale, folder))
     entries.sort(key=lambda entry: -entry.scale)
     if entries == before:
         return
@@ -54,7 +54,7 @@ def write_cells(plan: Plan) -> None:
     write_atomically(file, lambda open_file: open_file.write(text.getvalue().encode()))
 
 
-def read_cells(folder: Path) -> list[Entry]:
+def read_cells(folder: Path) -> list[CellEntry]:
     """The cells of a study's folder.
 
     Raises:
@@ -74,6 +74,8 @@ def read_cells(folder: Path) -> list[Entry]:
     try:
         if tuple(head) != HEAD:
             raise ValueError(f"the first line is not {','.join(HEAD)}")
-        return [Entry(row, column, int(seed), float(scale), Path(place)) for row, column, seed, scale, place in lines]
+        return [
+            CellEntry(row, column, int(seed), float(scale), Path(place)) for row, column, seed, scale, place in lines
+        ]
     except ValueError as error:
         raise UserError(f"{file}: damaged ({error}); remove it, and dfl-study status FILE writes it anew") from error

@@ -10,7 +10,7 @@ from dfl_lightning.utils.errors import MissingData, UserError
 
 
 def check(plan: Plan) -> list[Cell]:
-    """The cells that are to be run; those whose data are not at hand get this as their state.
+    """The cells that are to be run; those whose data are missing get this as their state.
 
     Raises:
         UserError: dfl-fit refuses a row or a column, which the sentence names.
@@ -24,7 +24,7 @@ def check(plan: Plan) -> list[Cell]:
 
 
 def lacking_data(plan: Plan) -> dict[str, str]:
-    """What is missing of the data that are not at hand, by `Cell.data`.
+    """What is missing of the data that are missing, by `Cell.data`.
 
     Every row is set up once, and every column, as far as possible without training: what goes wrong then would go wrong
     in all cells of it. Those that have begun have passed this already.

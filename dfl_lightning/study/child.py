@@ -21,6 +21,6 @@ def _end_with_the_study() -> None:
 
 if __name__ == "__main__":
     if REQUEUE is not None:
-        signal.signal(REQUEUE, signal.SIG_IGN)  # the job's own process hears it, and asks this one to save
+        signal.signal(REQUEUE, signal.SIG_IGN)  # the job's own process handles it, and asks this one to save
     threading.Thread(target=_end_with_the_study, daemon=True).start()
     fit()

@@ -55,7 +55,7 @@ INSTEAD = {
 class CellJob(submitit.helpers.Checkpointable):
     """What a job does: work at one cell until it is done or has failed.
 
-    A job that is stopped by a signal of submitit's (its time limit is near, or somebody else gets its place) has the
+    A job that is stopped by a signal of submitit's (its time limit is near, or another job gets its place) has the
     cell saved, and submitit requeues what `checkpoint` returns.
 
     Args:

@@ -241,7 +241,7 @@ def _tune(words: argparse.Namespace, study: Study, folder: Path, starter: Starte
 
 
 def _submit(words: argparse.Namespace, plan: Plan, todo: Sequence[Cell], cluster: Any) -> None:
-    """Submit the cells that nobody works at, and say what to type next."""
+    """Submit the cells that are not being worked at, and say what to type next."""
     running = sum(state_of(cell).is_running for cell in todo)
     cells = [cell for cell in todo if not state_of(cell).is_running]
     others = f"; {running} running already" * bool(running)

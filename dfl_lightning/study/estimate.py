@@ -18,7 +18,7 @@ from dfl_lightning.study.cell_state import CellState, rows_of, state_of
 from dfl_lightning.study.checking import lacking_data
 from dfl_lightning.study.disk import Space, bytes_in, free_in, space_of
 from dfl_lightning.study.environment import environment_of_a_cell
-from dfl_lightning.study.plan import Cell, Place, Plan
+from dfl_lightning.study.plan import Cell, Pair, Plan
 from dfl_lightning.study.progress import Rates
 from dfl_lightning.study.resolve import config_text
 from dfl_lightning.study.starting import Process, Start, Starter, start_python
@@ -71,7 +71,7 @@ def explain(plan: Plan, jobs: int) -> Iterator[str]:
         yield f"not in the library yet: {', '.join(lacks)}"
     lacking = lacking_data(plan)
     for sentence in dict.fromkeys(lacking.values()):
-        yield f"not at hand: {sentence}"
+        yield f"missing data: {sentence}"
     here = [cell for cell in cells if cell.data not in lacking]
     if not here:
         yield "nothing can be run now"
@@ -109,7 +109,7 @@ def explain(plan: Plan, jobs: int) -> Iterator[str]:
         yield disk_needed([states[cell.folder] for cell in here], timings, jobs, plan.folder)
 
 
-def disk_needed(states: Sequence[CellState], timings: Mapping[Place, Timing], jobs: int, folder: Path) -> str:
+def disk_needed(states: Sequence[CellState], timings: Mapping[Pair, Timing], jobs: int, folder: Path) -> str:
     """A sentence about the disk that the cells which are not done will take.
 
     Args:
@@ -142,7 +142,7 @@ def disk_needed(states: Sequence[CellState], timings: Mapping[Place, Timing], jo
     return f"disk: {as_size(needed + running / 2)}, {small}; {as_size(free)} are free in {folder}{short}"
 
 
-def estimated(row: str, column: str, rates: Mapping[Place, float | None]) -> tuple[float | None, str]:
+def estimated(row: str, column: str, rates: Mapping[Pair, float | None]) -> tuple[float | None, str]:
     """Estimated seconds a round of a row and column, and `~` unless they were timed.
 
     A row is taken to cost the same multiple of another row in every column.
@@ -167,7 +167,7 @@ def estimated(row: str, column: str, rates: Mapping[Place, float | None]) -> tup
     return (sum(known) / len(known) if known else None), "~"
 
 
-def time_rounds(cells: list[Cell], known: Rates, threads: int) -> dict[Place, Timing]:
+def time_rounds(cells: list[Cell], known: Rates, threads: int) -> dict[Pair, Timing]:
     """Seconds a round of every row in one column and of one row in every other column, at least.
 
     Args:
@@ -175,7 +175,7 @@ def time_rounds(cells: list[Cell], known: Rates, threads: int) -> dict[Place, Ti
         known: what runs have shown already, which is not timed again.
         threads: of a cell.
     """
-    found: dict[Place, Timing] = {}
+    found: dict[Pair, Timing] = {}
     first = cells[0].column
     rows, columns = set(), set()
     with Starter() as starter:

@@ -52,7 +52,7 @@ class ForkServer:
                 stdout=self._said,
                 stderr=self._said,
                 env=self.environment,
-                start_new_session=True,  # Ctrl-C is the study's to hear
+                start_new_session=True,  # Ctrl-C is for the study
             )
 
     @property
@@ -95,7 +95,7 @@ class ForkServer:
         finally:
             os.close(theirs)
         if answer is None or "pid" not in answer:
-            stdin.close()  # a fork that nobody knows of ends by this
+            stdin.close()  # an unknown fork ends by this
             return None
         cell = ForkedCell(self, answer["pid"], stdin)
         cell.begin()
@@ -158,7 +158,7 @@ class ForkedCell:
         stdin: the study's end of its standard input.
 
     Attributes:
-        returncode: its exit code, negative for a signal; None while it works. -SIGKILL where nobody knows it.
+        returncode: its exit code, negative for a signal; None while it works. -SIGKILL where it is unknown.
     """
 
     def __init__(self, server: ForkServer, pid: int, stdin: IO[bytes]) -> None:
@@ -170,7 +170,7 @@ class ForkedCell:
 
     def begin(self) -> None:
         """Let it begin: until then it waits, for the case that its server is killed before it says what it has done."""
-        with suppress(BrokenPipeError):  # somebody has killed it
+        with suppress(BrokenPipeError):  # it was killed
             self.stdin.write(b"\n")
 
     def poll(self) -> int | None:

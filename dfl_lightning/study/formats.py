@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 from dfl_lightning.study.measure import Measure
 from dfl_lightning.study.statistics import Difference
-from dfl_lightning.study.table import Place, Table
+from dfl_lightning.study.table import Table, TableCell
 
 
 def markdown(table: Table) -> str:
@@ -76,7 +76,7 @@ def _cell(
     return text
 
 
-def number(place: Place, measure: Measure) -> str:
+def number(place: TableCell, measure: Measure) -> str:
     """Mean and standard deviation; empty where there is none.
 
     Args:
@@ -85,7 +85,7 @@ def number(place: Place, measure: Measure) -> str:
 
     Examples:
         >>> accuracy = Measure("acc_last")
-        >>> number(Place({0: 80.0, 1: 82.0}, None), accuracy), number(Place({}, None), accuracy)
+        >>> number(TableCell({0: 80.0, 1: 82.0}, None), accuracy), number(TableCell({}, None), accuracy)
         ('81.00 ± 1.41', '')
     """
     if place.mean is None:

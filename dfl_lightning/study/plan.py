@@ -24,7 +24,7 @@ ROUND_COUNTS = (
 CONFIG = "run.yaml"
 """The resolved config in a cell's folder; its runs are in the folder `run` next to it."""
 
-Place = tuple[str, str]
+Pair = tuple[str, str]
 """A row and a column of the table."""
 
 

@@ -83,7 +83,7 @@ class Progress:
         """Cells done, running, failed, and the time that is left, where it is known and a second at least."""
         counts = Counter(state.word for folder, state in self._states.items() if folder not in self._begun)
         parts = [f"{counts['done']}/{self._total} cells done", f"{len(self._begun) + counts['running']} running"]
-        parts += [f"{counts[word]} {word}" for word in ("failed", "not at hand") if counts[word] or word == "failed"]
+        parts += [f"{counts[word]} {word}" for word in ("failed", "missing data") if counts[word] or word == "failed"]
         left = self._left()
         return " · ".join([*parts, *([f"{as_time(left)} left"] if left is not None and left >= 1 else [])])
 
@@ -130,7 +130,7 @@ class Rates:
             self.learn(state)
 
     def learn(self, state: CellState) -> None:
-        """Take up a cell that is done."""
+        """Count a cell that is done."""
         if state.seconds is not None:
             self._add(state.cell, state.seconds, state.rounds)
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from dfl_lightning.report.reading import Run
 from dfl_lightning.study.cell_state import CellState, state_of
-from dfl_lightning.study.cells_file import Entry, read_cells
+from dfl_lightning.study.cells_file import CellEntry, read_cells
 from dfl_lightning.study.measure import ACCURACIES
 from dfl_lightning.study.plan import Cell
 from dfl_lightning.utils.errors import UserError
@@ -32,7 +32,7 @@ class StudyCell:
         folder: of all its files.
     """
 
-    def __init__(self, study: Path, entry: Entry) -> None:
+    def __init__(self, study: Path, entry: CellEntry) -> None:
         self.row, self.column, self.seed, self.scale = entry.row, entry.column, entry.seed, entry.scale
         self.folder = study / entry.folder
 
@@ -42,7 +42,7 @@ class StudyCell:
 
     @property
     def state(self) -> str:
-        """One of done, running, not at hand, failed, stopped, waiting."""
+        """One of done, running, missing data, failed, stopped, waiting."""
         return self._found.word
 
     @property

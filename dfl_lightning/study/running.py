@@ -23,7 +23,7 @@ PERIOD_OF_OTHERS = 3.0
 
 
 class Stops:
-    """Hears Ctrl-C and SIGTERM while cells run.
+    """Handles Ctrl-C and SIGTERM while cells run.
 
     Attributes:
         signum: the first signal that came; 0: none.
@@ -88,7 +88,7 @@ def run_cells(cells: Sequence[Cell], jobs: int, progress: Progress, stops: Stops
 
 
 class _Queue:
-    """The cells that nobody has done yet.
+    """The cells that are not done yet.
 
     Args:
         cells: all of them, in order.
@@ -114,7 +114,7 @@ class _Queue:
         return None
 
     def put_off(self, cell: Cell) -> None:
-        """Somebody else works at it: look again later."""
+        """Another process works at it: look again later."""
         self.cells.append(cell)
         self._until[cell.folder] = time.monotonic() + PERIOD_OF_OTHERS
 

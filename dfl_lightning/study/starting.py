@@ -49,7 +49,7 @@ def start_python(
         stderr=log,
         env=environment,
         pass_fds=() if lock is None else (lock,),
-        start_new_session=True,  # Ctrl-C is the study's to hear, which then stops its cells
+        start_new_session=True,  # Ctrl-C is for the study, which then stops its cells
     )
 
 

@@ -35,12 +35,12 @@ from dfl_lightning.study.words import as_time, counted
 BROKEN = "NaN"
 """In the place of a number, where a client's loss is not finite."""
 
-UNDONE = ("running", "not at hand", "failed", "stopped", "waiting")
+UNDONE = ("running", "missing data", "failed", "stopped", "waiting")
 """Words for cells without a number, of which a place of the table says the first."""
 
 
 @dataclass(frozen=True)
-class Place:
+class TableCell:
     """A row and a column.
 
     Attributes:
@@ -107,7 +107,7 @@ class Table:
 
     plan: Plan
     measure: Measure
-    places: dict[tuple[str, str], Place]
+    places: dict[tuple[str, str], TableCell]
     compared: dict[str, Comparable]
     rivals: dict[tuple[str, str], Rival]
     agreements: dict[str, Agreement]
@@ -189,32 +189,32 @@ def make_table(plan: Plan, measure: Measure | None = None) -> Table:
     )
 
 
-def _place(plan: Plan, row: str, column: str, states: list[CellState], measure: Measure) -> Place:
+def _place(plan: Plan, row: str, column: str, states: list[CellState], measure: Measure) -> TableCell:
     published = plan.study.published.get(row, {}).get(column)
     values = {s.cell.seed: value for s in states if (value := s.number(measure)) is not None}
     if plan.study.is_left_out(row, column):
-        return Place({}, published, "–")
+        return TableCell({}, published, "–")
     if (row, column) in plan.missing:
-        return Place({}, published, "not in the library")
+        return TableCell({}, published, "not in the library")
     if any(state.is_broken(measure) for state in states):
-        return Place({}, published, BROKEN)  # of the other seeds alone a mean would look better
+        return TableCell({}, published, BROKEN)  # of the other seeds alone a mean would look better
     if values:
-        return Place(values, published)
+        return TableCell(values, published)
     if any(state.is_done for state in states):
-        return Place({}, published, f"no {measure.name}")
+        return TableCell({}, published, f"no {measure.name}")
     words = Counter(state.word for state in states)
     word = next((w for w in UNDONE if words[w]), "waiting")
-    return Place({}, published, word)
+    return TableCell({}, published, word)
 
 
-def _compared(plan: Plan, places: Mapping[tuple[str, str], Place], measure: Measure) -> dict[str, Comparable]:
+def _compared(plan: Plan, places: Mapping[tuple[str, str], TableCell], measure: Measure) -> dict[str, Comparable]:
     values = {c: {row: places[row, c].values for row in plan.study.rows} for c in plan.study.columns}
     found = {c: comparable(of_rows, measure.lower_is_better) for c, of_rows in values.items()}
     return {column: rows for column, rows in found.items() if rows is not None}
 
 
 def _rivals(
-    column: str, best: str, places: Mapping[tuple[str, str], Place], apart: list[Unlike]
+    column: str, best: str, places: Mapping[tuple[str, str], TableCell], apart: list[Unlike]
 ) -> dict[tuple[str, str], Rival]:
     pairs: dict[tuple[str, str], bool] = {}  # whether they can be paired
     for (row, where), place in places.items():
@@ -357,7 +357,7 @@ def _broken(done: list[CellState], measure: Measure) -> Iterator[str]:
         yield f"{BROKEN}: losses on test data are not finite in {', '.join(parts)}"
 
 
-def _unfinished(states: list[CellState], places: Mapping[tuple[str, str], Place]) -> Iterator[str]:
+def _unfinished(states: list[CellState], places: Mapping[tuple[str, str], TableCell]) -> Iterator[str]:
     words = Counter(state.word for state in {s.cell.folder: s for s in states}.values())
     missing = [f"{words[word]} {word}" for word in UNDONE if words[word]]
     if missing:

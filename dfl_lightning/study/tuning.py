@@ -19,7 +19,7 @@ import yaml
 
 from dfl_lightning.report.reading import Run
 from dfl_lightning.study.cell_state import state_of
-from dfl_lightning.study.plan import Cell, Place, added_seeds, contradictions, scaled
+from dfl_lightning.study.plan import Cell, Pair, added_seeds, contradictions, scaled
 from dfl_lightning.study.resolve import Resolver, identity, samples_of
 from dfl_lightning.study.settings import as_words, slug, words_of
 from dfl_lightning.study.statistics import rounded
@@ -37,7 +37,7 @@ Values = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Choice:
+class BestTrial:
     """What the trials of a place have shown.
 
     Attributes:
@@ -61,7 +61,7 @@ def tuned_file(folder: Path, scale: float) -> Path:
     return folder / ("tuned.yaml" if scale == 1 else f"tuned_scale-{scale:g}.yaml")
 
 
-def chosen_values(study: Study, folder: Path, scale: float) -> dict[Place, Values] | None:
+def chosen_values(study: Study, folder: Path, scale: float) -> dict[Pair, Values] | None:
     """The chosen values by row and column; None if the file's present block `tune` has not been run.
 
     Args:
@@ -130,8 +130,8 @@ class Tuning:
             for row, column in study.pairs()
             if column in columns and not study.missing(row, column) and self.tune.space_of(row)
         ]
-        self.trials: dict[Place, list[tuple[Values, Cell]]] = {place: [] for place in self.places}
-        self.accuracies: dict[Place, list[float]] = {place: [] for place in self.places}
+        self.trials: dict[Pair, list[tuple[Values, Cell]]] = {place: [] for place in self.places}
+        self.accuracies: dict[Pair, list[float]] = {place: [] for place in self.places}
         self._searches = {place: self._search(place) for place in self.places}
 
     def check(self) -> None:
@@ -172,17 +172,17 @@ class Tuning:
                 if number + 1 < self.tune.trials:  # a grid that has come to its end has nothing to be told
                     self._searches[place].tell(asked[place], accuracy)
 
-    def choose(self) -> dict[Place, Choice]:
+    def choose(self) -> dict[Pair, BestTrial]:
         """The best trial of each place, once all are done; written into the study's folder too."""
         found = {}
         for place in self.places:
             accuracies = self.accuracies[place]
             best = max(range(len(accuracies)), key=lambda number: (rounded(accuracies[number]), -number))
-            found[place] = Choice(self.trials[place][best][0], accuracies[best], best)
+            found[place] = BestTrial(self.trials[place][best][0], accuracies[best], best)
         self._write(found)
         return found
 
-    def _write(self, found: Mapping[Place, Choice]) -> None:
+    def _write(self, found: Mapping[Pair, BestTrial]) -> None:
         entries = []
         for (row, column), choice in found.items():
             cell = self.trials[row, column][choice.trial][1]
@@ -195,7 +195,7 @@ class Tuning:
         text = head + yaml.safe_dump(content, sort_keys=False, allow_unicode=True)
         write_atomically(tuned_file(self.folder, self.scale), lambda file: file.write(text.encode()))
 
-    def _search(self, place: Place) -> Any:
+    def _search(self, place: Pair) -> Any:
         """Optuna's study of a place: in memory, since its trials are asked for again in the same order."""
         samplers = self._optuna.samplers
         seed = self.tune.seed
@@ -220,7 +220,7 @@ class Tuning:
         except ValueError as error:
             raise UserError(f"{self.study.path}: tune: {option}: {error}") from error
 
-    def _cell(self, place: Place, values: Values) -> Cell:
+    def _cell(self, place: Pair, values: Values) -> Cell:
         config = self._config(place, values)
         name = identity(config)
         there = sorted((self.folder / TRIALS).glob(f"*-{name}"))  # also where the row had another name then
@@ -228,7 +228,7 @@ class Tuning:
         label = f"trial of {place[0]}"
         return Cell(label, place[1], self.tune.run_seed, config, folder, keeps_models=False)
 
-    def _config(self, place: Place, values: Values) -> dict[str, Any]:
+    def _config(self, place: Pair, values: Values) -> dict[str, Any]:
         rounds = {} if self.tune.rounds is None else {"trainer.max_rounds": self.tune.rounds}
         words = [*words_of(self.study, *place), *as_words({**rounds, **values})]
         try:
@@ -257,7 +257,7 @@ def validation_accuracy(cell: Cell) -> float:
     return float(known.mean()) if len(known) else 0.0
 
 
-def run_trials(tuning: Tuning, work: Callable[[Sequence[Cell]], bool]) -> dict[Place, Choice] | None:
+def run_trials(tuning: Tuning, work: Callable[[Sequence[Cell]], bool]) -> dict[Pair, BestTrial] | None:
     """All trials, and what they choose; None where the work was stopped.
 
     Args:

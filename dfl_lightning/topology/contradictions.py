@@ -19,7 +19,7 @@ class ContradictionError(ValueError):
     """A graph file has contradictory or meaningless entries; the message names the place."""
 
 
-class Links:
+class EdgeList:
     """The links of a file that was read line by line; a link may come again, with the same weight."""
 
     def __init__(self) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import networkx as nx
 
-from dfl_lightning.topology.contradictions import ContradictionError, Links, check_gml, check_graphml
+from dfl_lightning.topology.contradictions import ContradictionError, EdgeList, check_gml, check_graphml
 from dfl_lightning.utils.errors import UserError, reason
 from dfl_lightning.utils.files import read_bounded, unique_pairs
 
@@ -138,7 +138,7 @@ def _lines(data: bytes, most: int = -1) -> Iterator[tuple[int, list[str]]]:
 
 def _edgelist(data: bytes) -> nx.Graph:
     """`a b`, `a b 0.5` (a weight) or `a b {'weight': 0.5}`; a label alone is a client without links."""
-    graph, links = nx.Graph(), Links()
+    graph, links = nx.Graph(), EdgeList()
     for number, (a, *rest) in _lines(data, most=2):
         graph.add_node(a)
         if rest:

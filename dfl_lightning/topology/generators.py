@@ -130,7 +130,7 @@ def _ours(name: str, args: dict[str, Any], m: int, seed: int, where: str) -> tup
     _refuse_unknown(name, args, accepted[name], where)
     args = {**accepted[name], **args}
     if name == COMPLETE:
-        return nx.empty_graph(m), 0  # everybody is linked to everybody: `Topology.complete` says so without a list
+        return nx.empty_graph(m), 0  # all nodes are linked: `Topology.complete` says so without a list
     if name == "server":
         servers = args["servers"]
         if not _is_int(servers) or servers < 1 or servers > max(m, 1):

@@ -80,7 +80,7 @@ class Topology:
         clusters: node attribute `cluster`, long [m], or None.
         budgets: node attribute `budget` (how many neighbours a client may choose), long [m], or None.
         failures: which links of the graph are up in a round.
-        complete: everybody is linked to everybody; the graph then has no links written down.
+        complete: all nodes are linked; the graph then has no links written down.
     """
 
     graph: nx.Graph

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from dfl_lightning.topology.clusters import same_groups
 from dfl_lightning.topology.graph import Topology, count
-from dfl_lightning.topology.single import KEYS_OF_A_GRAPH, Place, brief, graph_of, inside, is_count, refuse_unknown
+from dfl_lightning.topology.single import KEYS_OF_A_GRAPH, Context, brief, graph_of, inside, is_count, refuse_unknown
 from dfl_lightning.topology.time_varying import Sequence, union
 from dfl_lightning.utils.errors import UserError
 
@@ -19,7 +19,7 @@ _KEYS_OF_AN_ITEM = (*KEYS_OF_A_GRAPH, "rounds")
 _EXAMPLE = "[{graph: a.graphml, rounds: 10}, {generator: cycle_graph, rounds: 5}]"
 
 
-def sequence_of(content: Mapping[str, Any], place: Place) -> Topology:
+def sequence_of(content: Mapping[str, Any], place: Context) -> Topology:
     """The graphs of a sequence, with the rounds that each of them holds.
 
     Args:
@@ -60,7 +60,7 @@ def sequence_of(content: Mapping[str, Any], place: Place) -> Topology:
     )
 
 
-def _item(item: Mapping[str, Any], place: Place) -> tuple[Topology, int | None]:
+def _item(item: Mapping[str, Any], place: Context) -> tuple[Topology, int | None]:
     refuse_unknown(item, _KEYS_OF_AN_ITEM, place.where)
     if ("generator" in item) == ("graph" in item):
         raise UserError(f"{place.where}: exactly one of the keys generator and graph is needed.")

@@ -21,7 +21,7 @@ KEYS_OF_A_GRAPH = ("generator", "args", "seed", "graph", *_KEYS_OF_LINKS, "every
 
 
 @dataclass(frozen=True)
-class Place:
+class Context:
     """Where keys were written, and what they take from there.
 
     Attributes:
@@ -41,7 +41,7 @@ class Place:
     failures: LinkFailures = field(default_factory=LinkFailures)
 
 
-def inside(content: Mapping[str, Any], place: Place) -> Place:
+def inside(content: Mapping[str, Any], place: Context) -> Context:
     """The place with the seed and the link options that these keys set.
 
     Args:
@@ -71,7 +71,7 @@ def _failures(key: str, value: Any, where: str) -> LinkFailures:
     return LinkFailures(up=float(value), each_way=key == "arc_up")
 
 
-def graph_of(content: Mapping[str, Any], place: Place) -> Topology:
+def graph_of(content: Mapping[str, Any], place: Context) -> Topology:
     """One graph, which may be drawn anew every few rounds.
 
     Args:
@@ -87,7 +87,7 @@ def graph_of(content: Mapping[str, Any], place: Place) -> Topology:
     return _from_generator(content, every, place) if "generator" in content else _from_file(content, every, place)
 
 
-def _from_file(content: Mapping[str, Any], every: int | None, place: Place) -> Topology:
+def _from_file(content: Mapping[str, Any], every: int | None, place: Context) -> Topology:
     where = place.where
     if not isinstance(content["graph"], str) or "args" in content:
         raise UserError(f"{where}: graph takes the path of a graph file and no args.")
@@ -98,7 +98,7 @@ def _from_file(content: Mapping[str, Any], every: int | None, place: Place) -> T
     return replace(topology, failures=place.failures)
 
 
-def _from_generator(content: Mapping[str, Any], every: int | None, place: Place) -> Topology:
+def _from_generator(content: Mapping[str, Any], every: int | None, place: Context) -> Topology:
     where, generator, args = place.where, content["generator"], content.get("args")
     if not isinstance(generator, str):
         raise UserError(f"{where}: generator takes a name, not a {type(generator).__name__}.")
@@ -118,7 +118,7 @@ def _from_generator(content: Mapping[str, Any], every: int | None, place: Place)
     return Redrawn(**first, draw=draw, seed=place.seed, every=every, recipe=recipe)
 
 
-def _drawn(generator: str, args: dict[str, Any], place: Place, seed: int) -> Topology:
+def _drawn(generator: str, args: dict[str, Any], place: Context, seed: int) -> Topology:
     graph, num_servers = generate(generator, args, place.num_clients, seed, place.where)
     if num_servers and place.failures.fail:
         raise UserError(

@@ -8,7 +8,7 @@ from typing import Any
 
 from dfl_lightning.topology.graph import Topology
 from dfl_lightning.topology.sequence import sequence_of
-from dfl_lightning.topology.single import KEYS_OF_A_GRAPH, Place, graph_of, inside, refuse_unknown
+from dfl_lightning.topology.single import KEYS_OF_A_GRAPH, Context, graph_of, inside, refuse_unknown
 from dfl_lightning.utils.errors import UserError
 
 KEYS = (*KEYS_OF_A_GRAPH, "sequence", "repeat")
@@ -34,7 +34,7 @@ def from_keys(
     kinds = [key for key in ("generator", "graph", "sequence") if key in content]
     if len(kinds) != 1:
         raise UserError(f"{where}: exactly one of the keys generator, graph and sequence is needed.")
-    place = inside(content, Place(where, name, folder, num_clients, seed))
+    place = inside(content, Context(where, name, folder, num_clients, seed))
     if kinds == ["sequence"]:
         return sequence_of(content, place)
     if content.get("repeat") is not None:

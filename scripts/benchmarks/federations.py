@@ -187,7 +187,7 @@ def federation(setting: Setting, engine: str, data: ClientData) -> Federation:
         seed=0,
     )
     made = ENGINES[engine](config, layout, data)
-    made.serve(bank)
+    made.attach(bank)
     return Federation(setting, bank, made, data, network)
 
 

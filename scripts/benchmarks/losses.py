@@ -90,7 +90,7 @@ def _scoring(
 
 
 class NaivePairs:
-    """One module that takes up a state dict for every pair.
+    """One module that takes a state dict for every pair.
 
     Args:
         clients: whose models and data are taken.

@@ -54,12 +54,16 @@ def neighbour_weights(clients: int, neighbours: int) -> Tensor:
 def mixing(clients: int, parameters: int, neighbours: int = 10, device: str = "cpu") -> dict[str, Callable[[], object]]:
     """A copy of the rows, a mix with few neighbours, and with all."""
     rows = torch.randn(clients, parameters, device=device)
-    other, everybody, columns = torch.empty_like(rows), torch.arange(clients, device=device), Columns([(0, parameters)])
+    other, all_clients, columns = (
+        torch.empty_like(rows),
+        torch.arange(clients, device=device),
+        Columns([(0, parameters)]),
+    )
     few, all_ = neighbour_weights(clients, neighbours), torch.rand(clients, clients).double().softmax(dim=1)
     return {
         "copy": lambda: other.copy_(rows),
-        f"mix {neighbours} neighbours": lambda: mix_rows([(few, rows)], rows, everybody, columns),
-        "mix all": lambda: mix_rows([(all_, rows)], rows, everybody, columns),
+        f"mix {neighbours} neighbours": lambda: mix_rows([(few, rows)], rows, all_clients, columns),
+        "mix all": lambda: mix_rows([(all_, rows)], rows, all_clients, columns),
     }
 
 
@@ -71,7 +75,7 @@ def measure_mixing(
 
 
 def comparing(clients: int, parameters: int, device: str = "cpu") -> dict[str, Callable[[], object]]:
-    """The bare float32 product, and comparisons of everybody with everybody."""
+    """The bare float32 product, and comparisons of all clients with all."""
     rows = torch.randn(clients, parameters, device=device)
     pairs, columns = Links.complete(clients), Columns([(0, parameters)])
 
@@ -86,7 +90,7 @@ def comparing(clients: int, parameters: int, device: str = "cpu") -> dict[str, C
 
 
 def measure_comparing(clients: int, parameters: int, repeats: int = 5, device: str = "cpu") -> dict[str, float]:
-    """Time of comparing everybody with everybody, in bare float32 products."""
+    """Time of comparing all clients with all, in bare float32 products."""
     return ratios(comparing(clients, parameters, device), "product", repeats, _synchroniser(device))
 
 

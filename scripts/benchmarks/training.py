@@ -1,4 +1,4 @@
-"""Local training: the engines, the plain loop that everybody starts with, and a bound; skewed sizes."""
+"""Local training: the engines, the plain loop that all start with, and a bound; skewed sizes."""
 
 from __future__ import annotations
 
@@ -150,11 +150,11 @@ def measure_training(setting: Setting, machine: Machine, repeats: int) -> tuple[
     trained rows of the two engines differ at most.
     """
     data = random_data(setting.shape, [setting.samples] * setting.clients, device=machine.device)
-    everybody, some = torch.arange(setting.clients), setting.some_clients
+    all_clients, some = torch.arange(setting.clients), setting.some_clients
     stacked, loop = (federation(setting, engine, data) for engine in ("stacked", "loop"))
     plain = PlainLoop(stacked, some)
     candidates = {
-        "stacked": Candidate(lambda: int(stacked.train(everybody).samples.sum())),
+        "stacked": Candidate(lambda: int(stacked.train(all_clients).samples.sum())),
         "loop": Candidate(lambda: int(loop.train(some).samples.sum())),
         "plain": Candidate(plain.run, plain.prepare),
     }
@@ -206,7 +206,7 @@ def skew_table(settings: Sequence[Setting], machines: Sequence[Machine], repeats
             others.append(found.others)
     table.notes = [
         "computed: samples that went through the network, padding included, counted there; useful: those of the "
-        "clients; all padded: if everybody were padded to the largest client (not measured).",
+        "clients; all padded: if all clients were padded to the largest client (not measured).",
         busy_note(others),
     ]
     return table
@@ -217,14 +217,14 @@ def measure_skew(
 ) -> tuple[Times, dict[str, Count]]:
     """Seconds for a useful sample of equal and of skewed clients, and what went through the network."""
     equal = [round(sum(sizes) / len(sizes))] * len(sizes)
-    everybody = torch.arange(len(sizes))
+    all_clients = torch.arange(len(sizes))
     clients = {
         name: federation(setting, "stacked", random_data(setting.shape, given, device=machine.device))
         for name, given in (("equal", equal), ("log-normal", sizes))
     }
 
     def train(these: Federation) -> int:
-        return int(these.train(everybody).samples.sum())
+        return int(these.train(all_clients).samples.sum())
 
     candidates = {name: Candidate(functools.partial(train, these)) for name, these in clients.items()}
     return _counting(candidates, type(clients["equal"].network), repeats, machine)

@@ -51,7 +51,7 @@ METHODS = {
     "FedRep": "fedrep --model.local_epochs 3 --objective.head_epochs 2",  # 5 in all
     "kNN-Per": "knn_per",
 }
-"""A row's config and its options. FL-FDMS has none: while nobody drops out, nobody stands in, and it is FedAvg."""
+"""A row's config and its options. FL-FDMS has none: while no client drops out, it is FedAvg."""
 
 
 COLUMNS = ("last round", "best on validation", "precision", "recall", "models a round", "models", "MB")

@@ -64,7 +64,7 @@ class Run:
         return processes_of(self.pid)
 
     def look(self) -> bool:
-        """Whether the first process runs still; takes up what was said."""
+        """Whether the first process runs still; reads what was said."""
         try:
             while piece := os.read(self._pipe, 1 << 16):
                 self._text += piece

@@ -87,7 +87,7 @@ def run(job: Job) -> dict[str, Any]:
         sync=True,
     )
     for node in nodes.values():
-        node.init_model(local_train=False)  # its default would train an epoch that nobody else is asked for
+        node.init_model(local_train=False)  # its default would train an epoch more than the others
     simulator = GossipSimulator(
         nodes=nodes,
         data_dispatcher=dispatcher,

@@ -52,9 +52,9 @@ def run(job: Job) -> dict[str, Any]:
     images, labels = torch.cat([x for x, _ in clients]), torch.cat([y for _, y in clients])
     own = torch.arange(len(labels)).tensor_split(len(clients))
     fedavg = job.work == "fedavg"
-    everybody = job.participants == job.num_clients
+    all_take_part = job.participants == job.num_clients
     policies = (
-        [callbacks.Gossip(k="all" if everybody else job.participants), callbacks.SampleWeighted()]
+        [callbacks.Gossip(k="all" if all_take_part else job.participants), callbacks.SampleWeighted()]
         if fedavg
         else [callbacks.Gossip(k=1), callbacks.Uniform()]
     )
@@ -65,7 +65,7 @@ def run(job: Job) -> dict[str, Any]:
         callbacks=[*policies, watch],
         accelerator="cpu",
         default_root_dir=job.folder,
-        limit_val_batches=0,  # the accuracy is measured afterwards, as for everybody
+        limit_val_batches=0,  # the accuracy is measured afterwards, as for all
     )
     module = DFLModule(
         job.new_network(),

@@ -33,13 +33,13 @@ def average(states: list[State]) -> State:
 def run(job: Job) -> dict[str, Any]:
     """FedAvg with a server, or synchronous gossip: train, then average with one random other."""
     steps, clock, draw = Steps(), Clock(), random.Random(job.seed)
-    everybody = range(job.num_clients)
-    networks = [job.new_network() for _ in everybody]
-    loaders = [DataLoader(TensorDataset(*job.client(i)), job.batch_size, shuffle=True) for i in everybody]
+    all_clients = range(job.num_clients)
+    networks = [job.new_network() for _ in all_clients]
+    loaders = [DataLoader(TensorDataset(*job.client(i)), job.batch_size, shuffle=True) for i in all_clients]
     server = job.new_network().state_dict()
     clock.start()
     for _ in range(job.rounds):
-        chosen = sorted(draw.sample(everybody, job.participants)) if job.work == "fedavg" else list(everybody)
+        chosen = sorted(draw.sample(all_clients, job.participants)) if job.work == "fedavg" else list(all_clients)
         for i in chosen:
             if job.work == "fedavg":
                 networks[i].load_state_dict(server)
@@ -47,7 +47,7 @@ def run(job: Job) -> dict[str, Any]:
         if job.work == "fedavg":
             server = average([networks[i].state_dict() for i in chosen])
         else:
-            others = [draw.choice([j for j in everybody if j != i]) for i in everybody]
+            others = [draw.choice([j for j in all_clients if j != i]) for i in all_clients]
             mixed = [average([networks[i].state_dict(), networks[j].state_dict()]) for i, j in enumerate(others)]
             for network, state in zip(networks, mixed, strict=True):
                 network.load_state_dict(state)

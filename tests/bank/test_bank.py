@@ -14,7 +14,7 @@ from dfl_lightning.bank.layout import Columns
 from dfl_lightning.bank.mixing import block_width, mix_rows
 from dfl_lightning.bank.references import References, Term
 
-EVERYBODY = torch.ones(3, 3, dtype=torch.bool)
+ALL = torch.ones(3, 3, dtype=torch.bool)
 
 
 @pytest.fixture
@@ -393,22 +393,20 @@ def test_updates_of_models_with_personal_parts_are_relative_to_what_each_started
     starts = f.bank.rows("models")[:3].clone()
     starts[:, :35] = f.bank.rows("models")[3, :35]
     moved = f.bank.rows("trained")[:3] - starts
-    matches(
-        compare_pairs(f.bank, "trained", EVERYBODY, relative_to="start"), naive_comparison(moved[:, :35], EVERYBODY)
-    )
-    found = compare_pairs(f.bank, "trained", EVERYBODY, f.layout.all, relative_to="start")
-    matches(found, naive_comparison(moved, EVERYBODY))
+    matches(compare_pairs(f.bank, "trained", ALL, relative_to="start"), naive_comparison(moved[:, :35], ALL))
+    found = compare_pairs(f.bank, "trained", ALL, f.layout.all, relative_to="start")
+    matches(found, naive_comparison(moved, ALL))
 
 
 def test_a_matrix_can_be_compared_like_a_row_set(federation):
     f = federation(servers=1)
     gradients = f.engine.gradients(References.rows("models", torch.arange(3)), f.training(gradients=True))
-    matches(compare_pairs(f.bank, gradients, EVERYBODY), naive_comparison(gradients[:3], EVERYBODY))
+    matches(compare_pairs(f.bank, gradients, ALL), naive_comparison(gradients[:3], ALL))
 
 
 def test_comparing_no_columns_compares_nothing(federation):
     f = federation()
-    found = compare_pairs(f.bank, "models", EVERYBODY, Columns([]))
+    found = compare_pairs(f.bank, "models", ALL, Columns([]))
     assert not found.cosines.any()
     assert not found.distances.any()
 

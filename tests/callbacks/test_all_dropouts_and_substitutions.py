@@ -153,7 +153,7 @@ def test_everybody_has_a_vote_and_those_that_are_up_are_mixed(listed, place):
             continue
         active, selected, votes = (seen[f"round.{name}"] for name in ("active", "selected", "votes"))
         n, up = len(active), torch.nonzero(active).flatten()
-        assert torch.equal(seen["round.stand_in"][:, up], up.expand(n, -1))
+        assert torch.equal(seen["round.substitute"][:, up], up.expand(n, -1))
         assert not votes[:, :n][:, ~active].any()
         of_its_own = (seen["round.receivers"] & (torch.arange(n) < CLIENTS)).double()
         hears_somebody = (selected & active).any(1)

@@ -12,7 +12,7 @@ from torch import nn
 from dfl_lightning import callbacks as cb
 from dfl_lightning.bank.references import Weights
 from dfl_lightning.callbacks.base import mixed_terms
-from dfl_lightning.round.record import Substitutes
+from dfl_lightning.round.record import SubstituteRows
 
 ROUNDING = 1e-12
 CLIENTS = len(SIZES)
@@ -84,10 +84,10 @@ class Twice(cb.Substitution):
         round.mix([(own, "sent"), (-starts, "models")], into="twice", where=who)
 
     def on_substitute(self, round):
-        round.substitutes.append(Substitutes("twice", relative=True))
+        round.substitute_rows.append(SubstituteRows("twice", relative=True))
         down = round.dropped[round.selected.senders.clamp(max=round.num_clients - 1)]
         down &= round.selected.senders < round.num_clients
-        round.stand_in[down] = round.num_nodes + round.selected.senders[down]
+        round.substitute[down] = round.num_nodes + round.selected.senders[down]
 
 
 class Backwards(cb.Outgoing):

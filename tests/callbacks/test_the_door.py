@@ -23,7 +23,7 @@ OF_RECEIVERS = (
     "scores",
     "own_scores",
     "selected",
-    "stand_in",
+    "substitute",
     "votes",
     "weights",
     "threshold",

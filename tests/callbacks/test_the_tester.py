@@ -64,7 +64,7 @@ class ByCohort(cb.Gossip):
         cohorts = torch.full((round.num_nodes,), -1)
         for number, cohort in enumerate(round.federation.engine.cohorts):
             cohorts[cohort] = number
-        round.selected = round.candidates.alike(cohorts)
+        round.selected = round.candidates.within_groups(cohorts)
 
 
 class ByThreads(cb.Gossip):
@@ -122,7 +122,7 @@ class SecondBest(cb.Gossip):
 
     def on_select(self, round):
         second = round.reachable.mask.double().topk(2).indices[:, 1]
-        round.selected = Links.of(torch.arange(round.num_nodes), second, round.num_nodes).both(round.candidates)
+        round.selected = Links.of(torch.arange(round.num_nodes), second, round.num_nodes).intersection(round.candidates)
 
 
 class SomeoneIsAlwaysUp(cb.Bernoulli):

@@ -82,7 +82,7 @@ def test_every_shipped_config_runs_and_leaves_the_promised_files(dfl, name):
     assert (done.code, done.err) == (0, "")
     assert done.run.parent.name == name
     left = {file.name for file in done.run.iterdir()}
-    assert FILES <= left <= FILES | {"comparisons.npz", "dropouts.npz", "stand_ins.npz"}
+    assert FILES <= left <= FILES | {"comparisons.npz", "dropouts.npz", "substitutes.npz"}
     rows = rows_of(done.run)
     assert [row["round"] for row in rows] == ["0", "1"]
     assert list(rows[0])[:17] == [

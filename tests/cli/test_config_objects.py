@@ -13,7 +13,7 @@ import yaml
 
 from dfl_lightning import DFLModule, UserError
 from dfl_lightning.cli import command as cli
-from dfl_lightning.cli.annotations import NOT_SAID, Place, place_of, returns
+from dfl_lightning.cli.annotations import NOT_SAID, Accepted, accepted_by, returns
 from dfl_lightning.cli.config_objects import check_objects, is_pythons_own
 
 OWN = """
@@ -256,30 +256,30 @@ class Anything:
 
 A, T = Anything, TypeVar("T", bound=Anything)
 PLACES = [
-    (int | None, Place()),
-    (Literal["a", 3], Place()),
-    (type[A], Place()),
-    (list[float], Place()),
-    (A, Place(bases=(A,))),
-    (Optional[A], Place(bases=(A,))),  # noqa: UP045
-    (Union[list[A], dict[str, Path]], Place(bases=(A, Path))),  # noqa: UP007
-    (Iterable[A], Place(bases=(A,))),
-    (tuple[A, ...], Place(bases=(A,))),
-    (T, Place(bases=(A,))),
-    (Callable, Place(called=True)),
-    (Callable[[int], A] | None, Place(called=True, made=(A,))),
-    (Callable[[A], float], Place(called=True)),
-    (list, Place(unknown=True)),
-    (dict[str, Any], Place(unknown=True)),
-    (NOT_SAID, Place(unknown=True)),
-    (object, Place(unknown=True)),
-    ("A", Place(unknown=True)),
+    (int | None, Accepted()),
+    (Literal["a", 3], Accepted()),
+    (type[A], Accepted()),
+    (list[float], Accepted()),
+    (A, Accepted(bases=(A,))),
+    (Optional[A], Accepted(bases=(A,))),  # noqa: UP045
+    (Union[list[A], dict[str, Path]], Accepted(bases=(A, Path))),  # noqa: UP007
+    (Iterable[A], Accepted(bases=(A,))),
+    (tuple[A, ...], Accepted(bases=(A,))),
+    (T, Accepted(bases=(A,))),
+    (Callable, Accepted(called=True)),
+    (Callable[[int], A] | None, Accepted(called=True, made=(A,))),
+    (Callable[[A], float], Accepted(called=True)),
+    (list, Accepted(unknown=True)),
+    (dict[str, Any], Accepted(unknown=True)),
+    (NOT_SAID, Accepted(unknown=True)),
+    (object, Accepted(unknown=True)),
+    ("A", Accepted(unknown=True)),
 ]
 
 
 @pytest.mark.parametrize(("annotation", "place"), PLACES)
 def test_what_an_argument_takes_is_read_from_its_type(annotation, place):
-    assert place_of(annotation) == place
+    assert accepted_by(annotation) == place
 
 
 def test_a_function_makes_what_it_says():

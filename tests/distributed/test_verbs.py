@@ -27,7 +27,7 @@ PIECES = [
         (sparse_similarity, "MAX_WIDTH", 50),
         (mixing, "BLOCK_BYTES", 1),
     ),
-    *((mixing, "EXCHANGE_BYTES", 1), (bank_engine, "COMPOSED_AT_ONCE", 5), (bank_engine, "GUEST_BYTES", 1)),
+    *((mixing, "EXCHANGE_BYTES", 1), (bank_engine, "COMPOSED_AT_ONCE", 5), (bank_engine, "REMOTE_BYTES", 1)),
 ]
 SIZES = (9, 4, 14, 7, 5, 12, 3, 8, 6, 10, 4)
 
@@ -42,7 +42,7 @@ def federations(engine, count, **config):
     rows = {name: rows[ranks.own] for name, rows in whole.bank.boundary.rows.items()}
     models = rows.pop("models")
     bank = Bank(shared.layout, models, shared.m, rows, ranks)
-    shared.engine.serve(bank)
+    shared.engine.attach(bank)
     shared.bank = bank
     return whole, shared
 

@@ -29,7 +29,7 @@ class Judge(callbacks.Monitor):
     """Weights by the words of the example, with plain networks one after the other."""
 
     def __init__(self):
-        self.expected, self.found, self.lone, self.substitutes = [], [], 0, 0
+        self.expected, self.found, self.lone, self.substitute_rows = [], [], 0, 0
 
     def on_mix(self, round):
         network, n = copy.deepcopy(round.federation.network).eval(), round.num_nodes
@@ -46,8 +46,8 @@ class Judge(callbacks.Monitor):
             def model(p, i=i):
                 if p < n:
                     return round.bank.rows("trained")[p]
-                stored = round.bank.rows(round.substitutes[0].rows)[p - n]
-                return stored + round.bank.rows("models")[i] if round.substitutes[0].relative else stored
+                stored = round.bank.rows(round.substitute_rows[0].rows)[p - n]
+                return stored + round.bank.rows("models")[i] if round.substitute_rows[0].relative else stored
 
             heard = torch.nonzero(votes[i]).squeeze(1).tolist()
             good = [p for p in heard if loss(model(p)) <= loss(model(i)) + MARGIN]
@@ -55,7 +55,7 @@ class Judge(callbacks.Monitor):
             for p in good:
                 expected[i, p] = float(votes[i, p]) / total
             self.lone += len(good) == 1 < len(heard)
-            self.substitutes += any(p >= n for p in good)
+            self.substitute_rows += any(p >= n for p in good)
         self.expected.append(expected)
         self.found.append(round.voters.dense(round.weights, 0.0))
 
@@ -71,7 +71,7 @@ def test_the_aggregation_weighs_as_its_words_say(small_run, no_worse, down):
         torch.testing.assert_close(found, expected)
         assert found.shape == (6, 12 if down else 6)
     assert judge.lone, "somebody's neighbours should all do worse"
-    assert bool(judge.substitutes) == down
+    assert bool(judge.substitute_rows) == down
 
 
 def test_who_has_no_votes_keeps_its_row(small_run, no_worse):
@@ -124,7 +124,7 @@ def test_types_are_as_the_table_says(small_run):
     class Look(callbacks.Monitor):
         def on_round_end(self, round):
             sizes = {"m": [round.num_clients], "n": [round.num_nodes]}
-            beside = dict.fromkeys(("similarity", "scores"), round.candidates) | {"stand_in": round.selected}
+            beside = dict.fromkeys(("similarity", "scores"), round.candidates) | {"substitute": round.selected}
             for row in PAGE.split("| field | type | meaning |")[1].split("\n\n")[0].splitlines()[2:]:
                 names, kind, _ = row.strip("|").split("|")
                 for name in re.findall(r"`(\w+)`", names):

@@ -391,7 +391,7 @@ def test_a_candidate_more_leaves_the_order_of_the_others():
 def test_nobody_to_choose_from_is_nobody_chosen():
     nothing = torch.zeros(0, dtype=torch.long)
     for receivers in (nothing, torch.arange(3)):
-        order = candidates_in_order(torch.rand(0), Links.none(3), receivers)
+        order = candidates_in_order(torch.rand(0), Links.empty(3), receivers)
         choice = ggc(receivers, order, torch.rand(order.shape), torch.full((len(receivers),), 3), torch.ones(3), None)
         assert choice.chosen.shape == (len(receivers), 0)
 

@@ -270,21 +270,21 @@ def test_under_independent_dropout_the_observed_share_nears_the_chance_of_meetin
 # --- a server (the last node) that hears all clients ----------------------------------------------------------------
 
 
-def server_average(updates, active, stand_in):
+def server_average(updates, active, substitute):
     """The mean update of a server, with dropped clients replaced."""
     m = len(updates)
     selected = torch.zeros(m + 1, m + 1, dtype=torch.bool)
     selected[m, :m] = True
     rows = torch.zeros(m + 1, m + 1, dtype=torch.long)
-    rows[m, :m] = stand_in
+    rows[m, :m] = substitute
     up = torch.cat([active, torch.tensor([True])])
     nobody, links = torch.zeros(m + 1, dtype=torch.bool), Links.from_mask(selected)
     voters, votes = count_votes(links, rows[selected], up, nobody, m + 1, ~nobody)
     return voters.dense(uniform_weights(votes, voters), 0.0)[m, :m] @ updates
 
 
-def or_own(active, stand_in):
-    return torch.where(active, torch.arange(len(active)), stand_in)
+def or_own(active, substitute):
+    return torch.where(active, torch.arange(len(active)), substitute)
 
 
 def test_a_friend_counts_twice_in_the_mean_update():

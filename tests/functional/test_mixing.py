@@ -10,9 +10,9 @@ from dfl_lightning.functional import exchange_weights
 from dfl_lightning.links import Links
 
 
-def count_votes(selected, stand_in, active, include_self, rows):
+def count_votes(selected, substitute, active, include_self, rows):
     links, nobody = Links.from_mask(selected), torch.zeros_like(active)
-    voters, votes = functional.count_votes(links, stand_in[selected], active, include_self, rows, nobody)
+    voters, votes = functional.count_votes(links, substitute[selected], active, include_self, rows, nobody)
     assert (voters.codes.diff() > 0).all()
     assert (voters.nodes, voters.rows) == (len(selected), rows)
     assert (votes > 0).all()
@@ -45,7 +45,7 @@ def everybody(n):
     return ~torch.eye(n, dtype=torch.bool)
 
 
-def naive_votes(selected, stand_in, active, include_self, rows):
+def naive_votes(selected, substitute, active, include_self, rows):
     """One vote at a time."""
     n = len(selected)
     votes = [[0.0] * rows for _ in range(n)]
@@ -56,11 +56,11 @@ def naive_votes(selected, stand_in, active, include_self, rows):
         for j in range(n):
             if not selected[i][j]:
                 continue
-            if stand_in[i][j] == -1:
+            if substitute[i][j] == -1:
                 for other in present:
                     votes[i][other] += 1 / len(present)
             else:
-                votes[i][stand_in[i][j]] += 1
+                votes[i][substitute[i][j]] += 1
     return votes
 
 
@@ -68,11 +68,11 @@ def naive_votes(selected, stand_in, active, include_self, rows):
 def test_votes_agree_with_a_loop(seed, n, more):
     draws = generator(seed)
     selected = torch.rand(n, n, generator=draws) < 0.6
-    stand_in = torch.randint(-1, n + more, (n, n), generator=draws)
+    substitute = torch.randint(-1, n + more, (n, n), generator=draws)
     active = torch.rand(n, generator=draws) < 0.5
     include_self = torch.rand(n, generator=draws) < 0.5
-    expected = naive_votes(selected.tolist(), stand_in.tolist(), active.tolist(), include_self.tolist(), n + more)
-    actual = count_votes(selected, stand_in, active, include_self, n + more)
+    expected = naive_votes(selected.tolist(), substitute.tolist(), active.tolist(), include_self.tolist(), n + more)
+    actual = count_votes(selected, substitute, active, include_self, n + more)
     torch.testing.assert_close(actual, torch.tensor(expected, dtype=torch.float64), rtol=0, atol=1e-13)
 
 
@@ -96,24 +96,24 @@ def test_a_receiver_that_selected_nobody_votes_for_nobody():
 
 def test_several_senders_may_speak_through_the_same_row():
     selected = torch.tensor([[False, True, True, True], *[[False] * 4] * 3])
-    stand_in = torch.tensor([[0, 1, 1, 1], *[[0, 1, 2, 3]] * 3])
+    substitute = torch.tensor([[0, 1, 1, 1], *[[0, 1, 2, 3]] * 3])
     active = torch.tensor([True, True, False, False])
-    assert count_votes(selected, stand_in, active, active, 4)[0].tolist() == [1, 3, 0, 0]
+    assert count_votes(selected, substitute, active, active, 4)[0].tolist() == [1, 3, 0, 0]
 
 
 def test_a_stand_in_may_be_a_row_beyond_the_clients():
     selected = torch.tensor([[False, True], [False, False]])
-    stand_in = torch.tensor([[0, 3], [0, 1]])
+    substitute = torch.tensor([[0, 3], [0, 1]])
     active = torch.tensor([True, False])
-    assert count_votes(selected, stand_in, active, active, 4).tolist() == [[1, 0, 0, 1], [0, 0, 0, 0]]
+    assert count_votes(selected, substitute, active, active, 4).tolist() == [[1, 0, 0, 1], [0, 0, 0, 0]]
 
 
 def test_a_vote_without_a_stand_in_is_split_over_the_active_ones_among_the_selected():
     selected = torch.tensor([[False, True, True, True, False], *[[False] * 5] * 4])
-    stand_in = standing_in_for_themselves(5)
-    stand_in[0, 3] = -1
+    substitute = standing_in_for_themselves(5)
+    substitute[0, 3] = -1
     active = torch.tensor([True, True, True, False, True])
-    votes = count_votes(selected, stand_in, active, torch.zeros(5, dtype=torch.bool), 5)
+    votes = count_votes(selected, substitute, active, torch.zeros(5, dtype=torch.bool), 5)
     assert votes[0].tolist() == [0, 1.5, 1.5, 0, 0]
 
 
@@ -128,8 +128,8 @@ def test_a_vote_without_a_stand_in_is_lost_when_nobody_selected_is_active():
 def test_no_vote_is_lost_otherwise():
     selected = everybody(6)
     active = torch.tensor([True, False, True, True, False, True])
-    stand_in = torch.where(active, standing_in_for_themselves(6), torch.full((6, 6), -1))
-    votes = count_votes(selected, stand_in, active, torch.ones(6, dtype=torch.bool), 6)
+    substitute = torch.where(active, standing_in_for_themselves(6), torch.full((6, 6), -1))
+    votes = count_votes(selected, substitute, active, torch.ones(6, dtype=torch.bool), 6)
     torch.testing.assert_close(votes.sum(1), torch.full((6,), 6.0, dtype=torch.float64))
 
 
@@ -163,11 +163,11 @@ def test_permuting_clients_permutes_their_votes():
     n, order = 7, torch.randperm(7, generator=draws)
     place = order.argsort()
     selected = torch.rand(n, n, generator=draws) < 0.6
-    stand_in = torch.randint(-1, n, (n, n), generator=draws)
+    substitute = torch.randint(-1, n, (n, n), generator=draws)
     active, include_self = torch.rand(2, n, generator=draws) < 0.6
-    renamed = torch.where(stand_in >= 0, place[stand_in.clamp(min=0)], stand_in)[order][:, order]
+    renamed = torch.where(substitute >= 0, place[substitute.clamp(min=0)], substitute)[order][:, order]
     permuted = count_votes(selected[order][:, order], renamed, active[order], include_self[order], n)
-    votes = count_votes(selected, stand_in, active, include_self, n)
+    votes = count_votes(selected, substitute, active, include_self, n)
     torch.testing.assert_close(permuted, votes[order][:, order], rtol=0, atol=1e-14)
 
 

@@ -65,7 +65,7 @@ CASES = {
     "E": ([0.8, 0.78, 0.81, 0.79, 0.8], [0.8, 0.79, 0.81, 0.78, 0.8]),
     "F": ([0.1, 0.12, 0.09, 0.11, 0.8], [0.82, 0.1, 0.79, 0.08, 0.81]),
 }
-EVERYBODY = set(range(10))
+ALL = set(range(10))
 
 
 def looked_at(friends, strangers):
@@ -84,8 +84,8 @@ def members(mask):
         ("A", "oriented", {0, 1, 2, 3, 5, 9}),
         ("B", "oriented", {0, 1, 2, 3}),
         ("C", "oriented", {0, 3}),
-        ("D", "oriented", EVERYBODY),
-        ("E", "oriented", EVERYBODY),
+        ("D", "oriented", ALL),
+        ("E", "oriented", ALL),
         ("F", "oriented", {4, 5, 7, 9}),
         ("A", "unoriented", {0, 1, 2, 3, 5, 9}),
         ("F", "unoriented", {0, 1, 2, 3, 6, 8}),

@@ -45,9 +45,9 @@ def seen_as_matrices(round):
     for name in ("votes", "weights"):
         numbers = vars(round).get(name)
         seen[name] = None if numbers is None else round.voters.dense(numbers, 0.0)
-    if round.has("stand_in"):  # outside of what is selected, everybody stands in for itself
-        seen["stand_in"] = torch.arange(round.num_nodes).repeat(round.num_nodes, 1)
-        seen["stand_in"][round.selected.receivers, round.selected.senders] = round.stand_in
+    if round.has("substitute"):  # outside of what is selected, everybody stands in for itself
+        seen["substitute"] = torch.arange(round.num_nodes).repeat(round.num_nodes, 1)
+        seen["substitute"][round.selected.receivers, round.selected.senders] = round.substitute
     if round.likeness is not None:
         seen["likeness"] = remembered(round.likeness)
     return seen

@@ -20,7 +20,7 @@ def test_links_within_a_group_agree_with_a_matrix_written_down_or_not(seed, n, n
     pairs = AllPairs(hears, sends)
     mask = hears[:, None] & sends & ~torch.eye(n, dtype=torch.bool) & (groups[:, None] == groups)
     for links in (pairs, Links(pairs.receivers, pairs.senders, n)):
-        found = links.alike(groups)
+        found = links.within_groups(groups)
         assert torch.equal(found.mask, mask)
         assert (found.codes.diff() > 0).all()
         assert torch.equal(links.count_alike(groups), mask.sum(1))
@@ -54,10 +54,10 @@ def test_what_is_not_known_is_not_written():
 
 def test_lists_between_different_nodes_have_no_union():
     with pytest.raises(ValueError, match="3 x 3 and 3 x 6"):
-        Links.complete(3).union(Links.none(3, rows=6))
+        Links.complete(3).union(Links.empty(3, rows=6))
 
 
 def test_with_nobody_the_union_is_the_other_list_as_it_is():
     pairs = AllPairs.of_nodes(200_000)
-    assert Links.none(200_000).union(pairs) is pairs
-    assert pairs.union(Links.none(200_000)) is pairs
+    assert Links.empty(200_000).union(pairs) is pairs
+    assert pairs.union(Links.empty(200_000)) is pairs

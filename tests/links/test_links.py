@@ -56,7 +56,7 @@ def test_sums_and_softmax_agree_with_matrices(number: int) -> None:
     assert torch.equal(links.mask, mask)
     assert torch.allclose(links.sum(values), matrix.sum(1))
     assert torch.equal(links.count, mask.sum(1))
-    assert torch.equal(links.heard, mask.sum(0))
+    assert torch.equal(links.num_receivers, mask.sum(0))
     shares = links.dense(links.softmax(values, 0.3, times), 0.0)
     weights = links.dense(times, 0) * (matrix / 0.3).exp()
     expected = weights / weights.sum(1, keepdim=True).where(weights.sum(1, keepdim=True) > 0, 1.0)
@@ -70,8 +70,8 @@ def test_sets_agree_with_matrices(number: int) -> None:
     other = torch.rand(mask.shape, generator=generator) < 0.5
     others = Links.from_mask(other)
     assert torch.equal(links.union(others).mask, mask | other)
-    assert torch.equal(links.both(others).mask, mask & other)
-    assert torch.equal(links.without(others).mask, mask & ~other)
+    assert torch.equal(links.intersection(others).mask, mask & other)
+    assert torch.equal(links.difference(others).mask, mask & ~other)
     some, few = torch.rand(2, links.nodes, generator=generator) < 0.6
     assert torch.equal(links.between(some, few).mask, mask & some[:, None] & few[None, :])
     shuffled = torch.randperm(len(links), generator=generator).repeat(2)
@@ -155,7 +155,7 @@ def test_all_pairs_are_the_list_that_they_stand_for(number: int) -> None:
     others = Links.from_mask(torch.rand(n, n, generator=generator) < 0.5)
     assert len(known) == len(listed)
     assert torch.equal(known.count, listed.count)
-    assert torch.equal(known.heard, listed.heard)
+    assert torch.equal(known.num_receivers, listed.num_receivers)
     assert torch.equal(known.find(others), listed.find(others))
     assert torch.equal(others.within(known), others.within(listed))
     assert torch.equal(known.between(hears, hears).mask, listed.between(hears, hears).mask)

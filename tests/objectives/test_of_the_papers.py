@@ -211,7 +211,7 @@ def test_per_fedavg(order, engine, atol):
         run.go(1)
         run_by_hand(run, clients, number, functools.partial(per_fedavg, order=order))
         agree(run.models, [row(c.w) for c in clients], atol)
-    judged = run.bank.materialise(run.module.judged())
+    judged = run.bank.materialise(run.module.evaluated_models())
     adapted = []
     for c in clients:
         c.begin(ROUNDS, "finetune")
@@ -323,7 +323,7 @@ def test_apfls_mixture_settles_at_the_optimum_of_the_quadratic():
 @pytest.mark.parametrize(("rule", "rows"), [(Ditto(0.75), "personal"), (APFL(0.25), "mixture")])
 def test_under_a_server_clients_are_evaluated_by_their_own_rows(rule, rows):
     run = start(rule, "stacked", server=True).go(3)
-    judged = run.module.judged()
+    judged = run.module.evaluated_models()
     assert judged.owners.tolist() == list(range(len(SIZES)))
     torch.testing.assert_close(run.bank.materialise(judged), run.bank.boundary.rows[rows][: len(SIZES)], rtol=0, atol=0)
     losses = run.module.engine.evaluate(judged, "train").losses

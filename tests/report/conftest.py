@@ -41,7 +41,7 @@ def write_run(
         adversaries: marked clients.
         status: in summary.json; None: no such file.
         test_images: indices, the same number for each client.
-        arrays: further files: `dropouts=[(round, client)]`, `diverged`, `stand_ins`, `commands`.
+        arrays: further files: `dropouts=[(round, client)]`, `diverged`, `substitutes`, `commands`.
     """
     folder.mkdir(parents=True)
     accuracy = np.asarray(accuracy, dtype=np.float64)
@@ -66,7 +66,7 @@ def write_run(
     for name, keys in (
         ("dropouts", ("round", "client")),
         ("diverged", ("round", "client")),
-        ("stand_ins", ("round", "receiver", "client", "stand_in")),
+        ("substitutes", ("round", "receiver", "client", "substitute")),
     ):
         if arrays.get(name):
             found = zip(keys, zip(*arrays[name], strict=True), strict=True)

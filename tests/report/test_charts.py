@@ -147,8 +147,8 @@ def test_a_stored_update_is_no_client_that_stands_in(tmp_path, make_run):
     """Of client 1; the entry 3 + 1 is its stored update, as `Stale` mixes it."""
     stored, other = [(1, 3, 1, 4 + 1)], [(1, 3, 1, 2)]
     specs = []
-    for number, stand_ins in enumerate((stored, other)):
-        folder = make_run(tmp_path / str(number), [[0.5] * 3] * 3, dropouts=[(1, 1)], stand_ins=stand_ins)
+    for number, substitutes in enumerate((stored, other)):
+        folder = make_run(tmp_path / str(number), [[0.5] * 3] * 3, dropouts=[(1, 1)], substitutes=substitutes)
         specs.append(report.dropouts(read_run(folder)).to_dict())
     assert [{row["state"] for row in rows_of(spec)} for spec in specs] == [{"down"}, {"down", "stands in"}]
     assert ["clients it stands in for" in texts_of(spec) for spec in specs] == [False, True]

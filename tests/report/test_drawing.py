@@ -21,7 +21,7 @@ SVG = "{http://www.w3.org/2000/svg}"
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory, make_run, make_links):
-    """Three of 30 clients, with links of several weights and of all states but stand-ins, and with similarities."""
+    """Three of 30 clients, with links of several weights and of all states but substitutes, and with similarities."""
     rng, found = np.random.default_rng(0), []
     for number in range(3):
         links = [

@@ -1,4 +1,4 @@
-"""What a run folder keeps of its rounds beside a row of numbers: dropouts, stand-ins, comparisons, links, commands."""
+"""What a run folder keeps of rounds beside a row of numbers: dropouts, substitutes, comparisons, links, commands."""
 
 import csv
 
@@ -25,7 +25,7 @@ class Witness(RoundCallback):
 
     def on_round_end(self, round):
         matrices = seen_as_matrices(round)
-        seen = {name: matrices.get(name) for name in ("similarity", "stand_in", "selected")}
+        seen = {name: matrices.get(name) for name in ("similarity", "substitute", "selected")}
         seen |= {"dropped": round.dropped, "threshold": round.threshold, "models": round.ledger.models.mask}
         self.rounds.append({name: None if value is None else value.clone() for name, value in seen.items()})
 
@@ -39,7 +39,7 @@ def friends():
     return [families.Gossip("all"), families.Uniform(), families.FDMS(), families.Bernoulli(0.4)]
 
 
-# --- dropouts and stand-ins
+# --- dropouts and substitutes
 def test_dropouts_are_the_clients_that_were_down_in_every_round(small_run):
     witness = Witness()
     run = small_run(6, callbacks=[witness], check_val_every_n_epoch=2).fit()
@@ -53,24 +53,24 @@ def test_dropouts_are_the_clients_that_were_down_in_every_round(small_run):
 
 def test_a_run_in_which_everybody_is_up_has_neither_file(small_run):
     run = small_run(1, policies=[families.Gossip(2), families.Uniform()]).fit()
-    assert not {"dropouts.npz", "stand_ins.npz", "comparisons.npz", "commands.csv"} & {
+    assert not {"dropouts.npz", "substitutes.npz", "comparisons.npz", "commands.csv"} & {
         file.name for file in run.folder.iterdir()
     }
-    assert read_run(run.folder).dropouts == read_run(run.folder).stand_ins == {}
+    assert read_run(run.folder).dropouts == read_run(run.folder).substitutes == {}
 
 
 @pytest.mark.parametrize("topology", ["server", "complete"])
 def test_stand_ins_name_the_row_mixed_for_each_client_that_was_down(small_run, topology):
     witness = Witness()
     run = small_run(5, policies=friends(), callbacks=[witness], topology=topology, data={"test_fraction": 0.25}).fit()
-    kept, found = read_run(run.folder).stand_ins, 0
+    kept, found = read_run(run.folder).substitutes, 0
     for r, seen in enumerate(witness.rounds):
         expected = set()
         for i in range(len(seen["selected"])):
             for j in range(6):
                 if seen["selected"][i, j] and seen["dropped"][j]:
-                    expected.add((i, j, int(seen["stand_in"][i, j])))
-        assert pairs(kept, r, "receiver", "client", "stand_in") == expected
+                    expected.add((i, j, int(seen["substitute"][i, j])))
+        assert pairs(kept, r, "receiver", "client", "substitute") == expected
         found += len(expected)
     assert found > 5
 
@@ -191,9 +191,13 @@ def test_commands_are_kept_as_they_were_typed(tmp_path, monkeypatch):
     assert [line.count("--fork") for line in read_run(fork).commands] == [1]
 
 
-def test_stand_ins_of_an_older_run_folder_have_the_present_names(tmp_path):
+def test_substitutes_of_an_older_run_folder_have_the_present_names(tmp_path):
     columns = {
         name: np.array([value]) for name, value in (("round", 4), ("receiver", 0), ("client", 1), ("speaker", 2))
     }
+    np.savez(tmp_path / "substitutes.npz", **columns)
+    assert list(read_npz(tmp_path / "substitutes.npz")) == ["round", "receiver", "client", "substitute"]
+    columns["stand_in"] = columns.pop("speaker")
+    (tmp_path / "substitutes.npz").unlink()
     np.savez(tmp_path / "stand_ins.npz", **columns)
-    assert list(read_npz(tmp_path / "stand_ins.npz")) == ["round", "receiver", "client", "stand_in"]
+    assert list(read_npz(tmp_path / "substitutes.npz")) == ["round", "receiver", "client", "substitute"]

@@ -62,7 +62,7 @@ def runs(tmp_path_factory, make_run, make_links):
         served,
         clusters=[0, 0, 1, 1],
         dropouts=[(r, r % 4) for r in range(4)],
-        stand_ins=[(r, 4, r % 4, (r + 1) % 4) for r in range(4)],
+        substitutes=[(r, 4, r % 4, (r + 1) % 4) for r in range(4)],
         config={"substitution": {"class_path": "FDMS"}},
     )
     return found
@@ -256,7 +256,7 @@ def test_a_server_run_shows_who_stands_in_for_whom(page, open_page):
     assert found["stands_in"] == {(2, 3)}  # client 3 stands in for client 2
     assert found["kept"] == {(4, j) for j in range(4)}
     assert seen.page.locator("#heat").is_hidden()
-    assert "1 client down, 1 with a stand-in" in seen.page.locator("#state").inner_text()
+    assert "1 client down, 1 with a substitute" in seen.page.locator("#state").inner_text()
     assert seen.console == []
 
 

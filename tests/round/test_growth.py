@@ -129,6 +129,6 @@ def test_who_draws_from_a_complete_graph_lists_no_pairs(name, tmp_path):
 
 def test_a_list_that_no_memory_holds_is_refused_before_training(tmp_path, monkeypatch):
     monkeypatch.setattr("dfl_lightning.round.federation.machine_memory", lambda: 10**8)
-    sentence = r"AFIND looks at every link, and 600 clients that all hear each other have 359,400 links.* 143\.8 MB"
+    sentence = r"AFIND looks at every link, and 600 clients of a complete graph have 359,400 links.* 143\.8 MB"
     with pytest.raises(UserError, match=sentence):
         fit(POLICIES["AFIND+"](), tmp_path, "complete", clients=600)

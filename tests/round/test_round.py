@@ -11,14 +11,14 @@ from dfl_lightning.bank.similarity import Comparison
 from dfl_lightning.links import Links
 from dfl_lightning.round.callback import RoundCallback, call_round_hook
 from dfl_lightning.round.ledger import Ledger
-from dfl_lightning.round.record import Round, Substitutes
+from dfl_lightning.round.record import Round, SubstituteRows
 
 
 class FakeBank:
     """Does nothing, and remembers with what it was asked."""
 
     layout = SimpleNamespace(shared_parameters=Columns([(0, 7)]))
-    sends_something_else = False
+    changes_messages = False
     boundary, hook = SimpleNamespace(round=0), None
 
     def written_in_place(self):
@@ -43,7 +43,7 @@ def make_round():
     def _make(clients=3, servers=0, common=True, **fields):
         nodes = clients + servers
         everybody = torch.ones(nodes, dtype=torch.bool)
-        links = Links.none(nodes)
+        links = Links.empty(nodes)
         federation = SimpleNamespace(
             num_clients=clients,
             num_nodes=nodes,
@@ -247,7 +247,7 @@ def test_draws_are_named_by_round_and_purpose(make_round):
 
 def test_the_rows_that_votes_index_are_found_block_by_block(make_round):
     round = make_round(
-        servers=1, substitutes=[Substitutes("stale", relative=True), Substitutes("kept", relative=False)]
+        servers=1, substitutes=[SubstituteRows("stale", relative=True), SubstituteRows("kept", relative=False)]
     )
     receivers = torch.tensor([0, 0])
     own = round.references(receivers, torch.tensor([1, 2]))

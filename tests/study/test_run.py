@@ -122,8 +122,8 @@ def test_data_that_are_not_at_hand_fail_no_study(study_of, tmp_path, capsys, mon
     study_of(columns={"FEMNIST": {"data": {"class_path": "FEMNIST", "init_args": {"num_clients": 5}}}})
     assert main(["run", "small.yaml"]) == 0
     out = said(capsys).out
-    assert "| Gossip | not at hand |" in out
-    assert "not at hand: data FEMNIST: there is no folder femnist/train and no femnist*.npz in root" in out
+    assert "| Gossip | missing data |" in out
+    assert "missing data: data FEMNIST: there is no folder femnist/train and no femnist*.npz in root" in out
 
 
 def test_a_default_that_has_changed_is_no_silent_mixture(planned, pretend, study_of, capsys):

@@ -225,9 +225,9 @@ def test_a_place_without_a_number_says_why(filled, pretend):
     pretend(plan.cells["Gossip", "rotated", 0], status="stopped")
     text = formats.markdown(make_table(plan))
     assert "| Gossip | **80.00** | stopped | – |" in text
-    assert "| Local | not at hand | waiting | failed |" in text
+    assert "| Local | missing data | waiting | failed |" in text
     assert "| APFL | not in the library [80.96] |" in text
-    assert "- Local, IID, seed 0: not at hand: data Digits: its files are not in root 'x'" in text
+    assert "- Local, IID, seed 0: missing data: data Digits: its files are not in root 'x'" in text
     assert "- Local, none, seed 0: failed: it diverged" in text
     assert "- not in the library yet: APFL" in text
 

@@ -37,12 +37,12 @@ class Uniform(Aggregation):
             round.weights = server_step(round.weights, round.voters, ~round.clients_only, self.server_step)
 
     def shares(self, federation: Federation) -> Tensor:
-        """Everybody counts 1."""
+        """All clients count 1."""
         return torch.ones(federation.topology.num_nodes, dtype=torch.float64)
 
 
 class SampleWeighted(Uniform):
-    """Everybody counts by the number of its training samples (FedAvg, arXiv 1602.05629).
+    """Clients count by the number of its training samples (FedAvg, arXiv 1602.05629).
 
     Args:
         server_step: as in `Uniform`.
@@ -84,7 +84,7 @@ class FromTopology(Aggregation):
                 )
 
     def on_weigh(self, round: Round) -> None:
-        """Votes times edge weights; a stand-in has the weight of its own link, or 1 where it has none."""
+        """Votes times edge weights; a substitute has the weight of its own link, or 1 where it has none."""
         topology = round.federation.topology
         weights = topology.weights(round.index)
         votes = round.votes

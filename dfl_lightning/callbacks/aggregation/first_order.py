@@ -79,7 +79,7 @@ class FirstOrder(Aggregation):
         """Of rows that stand in for clients to what the receiver's model was, float64 [len(voters)]; 0 of others."""
         n, m, bank = round.num_nodes, round.num_clients, round.bank
         found = torch.zeros(len(voters), dtype=torch.float64)
-        for block, substitutes in enumerate(round.substitutes):
+        for block, substitutes in enumerate(round.substitute_rows):
             first = n + block * m
             at = torch.nonzero((voters.senders >= first) & (voters.senders < first + m)).squeeze(1)
             whose = voters.senders[at] - first

@@ -22,8 +22,8 @@ class MaskedAverage(Uniform):
 
     `w_i = (sum_j w_j) / (sum_j m_j) * m_i'` over client i and those that it selects (algorithm 1, line 8): w_j are
     models that were trained under the masks m_j, m_i' is the mask that client i has found after its training. An entry
-    that nobody has is 0. A message is the entries that the mask keeps, 4 bytes each, everything that is never masked,
-    and a bit for each entry that may be. Needs the objective `DisPFL`.
+    that no client has is 0. A message is the entries that the mask keeps, 4 bytes each, everything that is never
+    masked, and a bit for each entry that may be. Needs the objective `DisPFL`.
     """
 
     supports_servers = False

@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
 
 class Metropolis(Aggregation):
-    """A neighbour counts 1 / (1 + max(d_i, d_j)) with d the numbers of neighbours heard, oneself the rest.
+    """A neighbour counts 1 / (1 + max(d_i, d_j)) with d the numbers of neighbours received from, oneself the rest.
 
     With every neighbour of an undirected graph (D-SGD) the weights are doubly stochastic in each round, whoever is
-    down: the mean of all models moves by training only, and nobody counts more for being heard by many, as it does
-    under `Uniform`. Where hearing is not mutual, rows still sum to 1 and columns may not; the banner says so.
+    down: the mean of all models moves by training only, and no client counts more for sending to many, as it does
+    under `Uniform`. Where links are not mutual, rows still sum to 1 and columns may not; the banner says so.
 
     Args:
         steps: how often models are mixed in a round, by the same weights W: those of W to the power of `steps`. Each
@@ -36,7 +36,7 @@ class Metropolis(Aggregation):
         self.steps = steps
 
     def start(self, federation: Federation) -> None:
-        """Who does not hear all its neighbours is worth a remark; later steps need the clients themselves."""
+        """Who does not receive from all its neighbours is worth a remark; later steps need the clients themselves."""
         others = [policy for policy in federation.policies if isinstance(policy, (Substitution, Outgoing))]
         if self.steps > 1 and others:
             raise UserError(
@@ -47,19 +47,19 @@ class Metropolis(Aggregation):
         topology = federation.topology
         if topology.directed or getattr(selection, "k", None) != "all" or topology.budgets is not None:
             remark = (
-                "Metropolis keeps the mean of all models only where hearing is mutual: "
+                "Metropolis keeps the mean of all models only where links are mutual: "
                 "an undirected topology and --selection.k all"
             )
             federation.remark(remark)
 
     def second_eigenvalue(self, federation: Federation) -> float | None:
-        """|lambda_2| of the weights while everybody is up: what a round of mixing leaves of differences, at most.
+        """|lambda_2| of the mixing matrix while all clients are active: what a round leaves of differences, at most.
 
         None where the weights are not the same in all rounds, or not symmetric, or for more than 2,000 clients.
         """
         topology = federation.topology
-        everybody = getattr(federation.policy(Selection), "k", None) == "all" and topology.budgets is None
-        if not everybody or topology.changes or topology.directed or not 2 <= topology.num_nodes <= 2000:
+        selects_all = getattr(federation.policy(Selection), "k", None) == "all" and topology.budgets is None
+        if not selects_all or topology.changes or topology.directed or not 2 <= topology.num_nodes <= 2000:
             return None
         voters = topology.linked(0).union(Links.loops(torch.ones(topology.num_nodes, dtype=torch.bool)))
         weights = voters.dense(metropolis_weights(torch.ones(len(voters)), voters), 0)

@@ -15,15 +15,15 @@ class FriendAccuracy(Monitor):
     """
 
     def on_round_end(self, round: Round) -> None:
-        """Compare the stand-ins with the clusters."""
+        """Compare the substitutes with the clusters."""
         if (
             round.clusters is None
-            or not round.has("stand_in")
+            or not round.has("substitute")
             or round.federation.policy(Substitution) is None
-            or round.substitutes
+            or round.substitute_rows
         ):
             return
         missed = ~round.active[round.selected.senders]
         if missed.any():
-            found = friend_accuracy(round.stand_in[missed], round.clusters, round.selected.senders[missed])
+            found = friend_accuracy(round.substitute[missed], round.clusters, round.selected.senders[missed])
             round.log("friend_accuracy", found)

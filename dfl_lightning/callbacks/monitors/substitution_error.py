@@ -36,11 +36,11 @@ class SubstitutionError(Monitor):
         wanted = round.selected
         if round.federation.policy(Substitution) is None:
             wanted = wanted.union(round.reachable.between(round.receivers, down))
-        missing = (wanted.heard > 0) & down
+        missing = (wanted.num_receivers > 0) & down
         include_self = round.receivers & torch.tensor(aggregation.include_self)
         include_self[m:] = False
-        everybody = torch.ones(n, dtype=torch.bool)
-        voters, votes = count_votes(wanted, wanted.senders, everybody, include_self, round.voters.rows, round.receivers)
+        all_nodes = torch.ones(n, dtype=torch.bool)
+        voters, votes = count_votes(wanted, wanted.senders, all_nodes, include_self, round.voters.rows, round.receivers)
         where = round.voters.any(round.votes != 0) & voters.any(votes != 0)
         if not where.any():
             return

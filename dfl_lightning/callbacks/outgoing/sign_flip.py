@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 class SignFlip(Outgoing):
     """Adversaries send `start - scale * update` in the place of `start + update`.
 
-    They train as everybody does and keep their own model; only what they send is turned around. Accuracies count them
+    They train as all others do and keep their own model; only what they send is turned around. Accuracies count them
     like all others.
 
     Args:
@@ -61,7 +61,7 @@ class SignFlip(Outgoing):
         elif self.fraction is not None:
             number = math.floor(self.fraction * m + 0.5)
             if self.fraction > 0 and not number:
-                raise UserError(f"outgoing.fraction={self.fraction:g} of {m} clients is nobody; raise it")
+                raise UserError(f"outgoing.fraction={self.fraction:g} of {m} clients is none; raise it")
             adversaries[torch.randperm(m, generator=stream(federation.seed, "SignFlip adversaries"))[:number]] = True
         return adversaries
 

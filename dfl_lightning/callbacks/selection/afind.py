@@ -135,7 +135,7 @@ class AFIND(Selection):
         if self.probabilities is None:
             self.probabilities = LinkMemory.empty(round.num_nodes)
         linked = round.federation.topology.linked(round.index)
-        new = linked.without(self.probabilities.links)
+        new = linked.difference(self.probabilities.links)
         self.probabilities.write(new, 1 / linked.count[new.receivers].double())
         return self.probabilities
 

@@ -94,7 +94,7 @@ class DPFL(Selection):
                 "selection DPFL evaluates averages before they are mixed, the client's own model included, and needs "
                 f"fixed weights; aggregation {type(aggregation).__name__} decides later: use SampleWeighted or Uniform"
             )
-        self.first = self.chosen = Links.none(federation.num_nodes)
+        self.first = self.chosen = Links.empty(federation.num_nodes)
         self.has_first = torch.zeros(federation.num_nodes, dtype=torch.bool)
         self.best = torch.full((federation.num_clients,), -torch.inf, dtype=torch.float64)
 
@@ -106,7 +106,7 @@ class DPFL(Selection):
         if not self.adversaries_choose:
             assert round.federation.data.adversaries is not None
             round.candidates = round.candidates.between(receivers=~round.federation.data.adversaries)
-        within_first = self.first.both(round.candidates)
+        within_first = self.first.intersection(round.candidates)
         round.candidates = within_first.union(round.candidates.between(receivers=self._among_all(round)))
 
     def on_trained(self, round: Round) -> None:
@@ -132,7 +132,7 @@ class DPFL(Selection):
                     if batched:
                         self.first = self.first.between(receivers=~who).union(chosen)
         self.has_first |= among_all
-        round.selected = self.chosen.both(round.candidates)
+        round.selected = self.chosen.intersection(round.candidates)
 
     def on_round_end(self, round: Round) -> None:
         """How many models of others the client that needed most room kept at once."""

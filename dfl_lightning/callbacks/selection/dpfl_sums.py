@@ -55,7 +55,7 @@ class BankSums:
         Args:
             chosen: which sum each job takes: X (true) or Y, bool [J].
             receivers: whose sum and validation data it uses, long [J].
-            member: whose model is added, long [J]; -1: nobody's.
+            member: whose model is added, long [J]; -1: none.
             weight: of this model, [J].
             totals: divisors, [J].
         """
@@ -72,7 +72,7 @@ def weights_of(members: Tensor, weights: Tensor, rows: int) -> Weights:
     """Weights of the rows of some members in each of J sums.
 
     Args:
-        members: long [J, c], in any order; -1: nobody.
+        members: long [J, c], in any order; -1: none.
         weights: of their rows, float64 [J, c].
         rows: number of rows.
     """

@@ -50,7 +50,7 @@ class FedeRiCo(Selection):
         self.averages: LinkMemory  # L of those seen, the receiver itself among them
 
     def start(self, federation: Federation) -> None:
-        """Nobody has been evaluated."""
+        """No model has been evaluated."""
         self.averages = LinkMemory.empty(federation.num_nodes)
 
     def on_propose(self, round: Round) -> None:
@@ -58,8 +58,8 @@ class FedeRiCo(Selection):
         up = round.available.between(senders=round.active)
         if self._updates_senders(round.federation):
             up = up.keep(round.reachable.places(up.senders, up.receivers) >= 0)
-        everybody = Links.loops(torch.ones(round.num_nodes, dtype=torch.bool))
-        explore = round.draws(everybody, "federico explore") < self.epsilon
+        loops = Links.loops(torch.ones(round.num_nodes, dtype=torch.bool))
+        explore = round.draws(loops, "federico explore") < self.epsilon
         weights = self._weights(up, unseen=1.0).masked_fill(explore[up.receivers], 0)
         ranks = weights.unique(return_inverse=True)[1]
         shuffled = ranks + round.draws(up, "federico ties") / 2  # among equals the order is random

@@ -52,7 +52,7 @@ class Gossip(Selection):
         """A server draws before the training: the others do not train, and no message goes to them."""
         if round.num_servers:
             round.candidates = self._draw(round)
-            called = round.candidates.heard[round.jobs.owners] > 0
+            called = round.candidates.num_receivers[round.jobs.owners] > 0
             round.jobs = round.jobs.take(torch.nonzero(called).squeeze(1))
 
     def on_select(self, round: Round) -> None:
@@ -63,7 +63,7 @@ class Gossip(Selection):
         allowed = round.candidates if self.redraw else round.federation.topology.linked(round.index)
         if self.within:
             assert round.clusters is not None
-            allowed = allowed.alike(round.clusters)
+            allowed = allowed.within_groups(round.clusters)
         when = round.index if self.redraw else 0
         drawn = allowed.draw(self.limits(round), stream_seed(round.federation.seed, "gossip", when))
-        return drawn.both(round.candidates)
+        return drawn.intersection(round.candidates)

@@ -61,7 +61,7 @@ class IFCA(Selection):
         servers = torch.arange(m, round.num_nodes)
         chosen = m + best_server(losses.view(len(owners), len(servers)))
         round.jobs = References((Term("models", chosen),), owners, "models")
-        round.candidates = Links.of(chosen, owners, round.num_nodes).both(round.available)
+        round.candidates = Links.of(chosen, owners, round.num_nodes).intersection(round.available)
         for index, server in enumerate(servers.tolist()):
             round.log(f"server_{index}_clients", int((chosen == server).sum()))
 

@@ -72,14 +72,14 @@ class PACFL(Selection):
             inputs, labels = data.batch(part.to(data.images.device), dtype=torch.float64)
             signatures.append(class_vectors(inputs.cpu(), labels.cpu(), self.vectors))
         sizes = torch.tensor([BYTES * signature.numel() for signature in signatures])
-        everybody = Links.complete(m)
-        round.charge_message("signature", everybody, sizes[everybody.senders])
+        all_pairs = Links.complete(m)
+        round.charge_message("signature", all_pairs, sizes[all_pairs.senders])
         clusters = clusters_below(proximity(signatures, self.distance), self.threshold, self.linkage)
-        self.mates, self.number = everybody.alike(clusters), int(clusters.max()) + 1
+        self.mates, self.number = all_pairs.within_groups(clusters), int(clusters.max()) + 1
 
     def on_select(self, round: Round) -> None:
         """The neighbours of the own cluster."""
-        round.selected = round.candidates.both(self.mates)
+        round.selected = round.candidates.intersection(self.mates)
 
     def on_round_end(self, round: Round) -> None:
         """How many clusters there are."""

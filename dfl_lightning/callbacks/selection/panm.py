@@ -91,8 +91,8 @@ class PANM(Selection):
         self.similarity: LinkMemory  # as it was seen last
 
     def start(self, federation: Federation) -> None:
-        """Nobody is known; a run that ends before its first matching is worth a note."""
-        self.neighbours, self.similarity = Links.none(federation.num_nodes), LinkMemory.empty(federation.num_nodes)
+        """No neighbours are known; a run that ends before its first matching is worth a note."""
+        self.neighbours, self.similarity = Links.empty(federation.num_nodes), LinkMemory.empty(federation.num_nodes)
         first = (self.stage_one // self.tau + 1) * self.tau
         rounds = federation.num_rounds
         if rounds is not None and 0 < rounds < first:
@@ -112,7 +112,7 @@ class PANM(Selection):
 
     def on_propose(self, round: Round) -> None:
         """The neighbours in reach, and in rounds that compare others a uniform draw of these."""
-        round.candidates = self.neighbours.both(round.available)
+        round.candidates = self.neighbours.intersection(round.available)
         if self.initialises(round.index) or self.matches(round.index):
             round.candidates = round.candidates.union(self._others(round, self.neighbours))
 
@@ -124,7 +124,7 @@ class PANM(Selection):
             return round.draw(up, number, "panm candidates")
         # so many that `l` are left without the neighbours: a complete graph need not be written down
         more = round.draw(up, torch.where(number > 0, number + neighbours.count, 0), "panm candidates")
-        return round.draw(more.without(neighbours), number, "panm strangers")
+        return round.draw(more.difference(neighbours), number, "panm strangers")
 
     def on_compare(self, round: Round) -> None:
         """Similarities of those drawn, and of the neighbours: all of them in stage one, `l` in a matching."""
@@ -132,8 +132,8 @@ class PANM(Selection):
             return
         compared = round.candidates.between(senders=round.active)
         if self.matches(round.index):
-            sampled = round.draw(compared.both(self.neighbours), self.l, "panm sampled")
-            compared = compared.without(self.neighbours).union(sampled)
+            sampled = round.draw(compared.intersection(self.neighbours), self.l, "panm sampled")
+            compared = compared.difference(self.neighbours).union(sampled)
         similarity = self._similarity(round, compared)
         self.similarity.write_known(compared, similarity)
         round.similarity = compared.spread(similarity, round.candidates)
@@ -147,13 +147,13 @@ class PANM(Selection):
             useless = (round.scores == 0) & (self.metric == "loss")  # infinite loss
             best = round.candidates.top(round.scores.masked_fill(useless, torch.nan), limits)
             round.selected = round.candidates.keep(best)
-            listed = round.selected.union(self.neighbours.without(round.candidates))  # and those that are away
+            listed = round.selected.union(self.neighbours.difference(round.candidates))  # and those that are away
             self.neighbours = listed.keep(listed.top(self.similarity.read(listed), limits))
             return
         if self.matches(round.index):
             assert round.similarity is not None
             self.neighbours = self._matched(round, self.neighbours, round.similarity)
-        round.selected = round.draw(self.neighbours.both(round.candidates), limits, "panm gossip")
+        round.selected = round.draw(self.neighbours.intersection(round.candidates), limits, "panm gossip")
 
     def on_round_end(self, round: Round) -> None:
         """The paper's count of the round's models; the lists' mean size, and precision and recall against clusters."""

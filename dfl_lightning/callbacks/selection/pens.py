@@ -82,7 +82,7 @@ class PENS(Selection):
         else:
             peers = self._peers(round)
             without = round.available.between(receivers=peers.count == 0)
-            round.candidates = peers.both(round.available).union(without)
+            round.candidates = peers.intersection(round.available).union(without)
 
     def on_compare(self, round: Round) -> None:
         """Losses of the drawn models on the client's own training data; models with an infinite loss are not chosen."""

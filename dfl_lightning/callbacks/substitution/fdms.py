@@ -98,7 +98,7 @@ class FDMS(Substitution):
     def on_trained(self, round: Round) -> None:
         """At a server: update the running means with this round's pairs of updates."""
         if not round.num_servers:
-            return  # who hears whom is known later
+            return  # which clients receive from which is known later
         m, took_part = round.num_clients, round.participants
         pairs = took_part[:, None] & took_part[None, :] & (self.candidates | self.candidates.T)
         first, second = torch.nonzero(pairs.triu_(1), as_tuple=True)  # each pair once
@@ -116,7 +116,7 @@ class FDMS(Substitution):
         missing = missing[round.dropped[senders[missing]]]
         if round.num_servers:
             friend = friends(self.scores, self.counts, round.participants, self.candidates)
-            round.stand_in[missing] = friend[senders[missing]]
+            round.substitute[missing] = friend[senders[missing]]
             if m <= MOST_SHOWN:
                 clients, others = torch.nonzero(self.counts, as_tuple=True)
                 observed = Links(clients, others, round.num_nodes)
@@ -124,7 +124,7 @@ class FDMS(Substitution):
             return
         heard = _heard(round)
         known = self.observed if self.observed.nodes else PairScores.empty(m)
-        round.stand_in[missing] = known.friends(heard, receivers[missing], senders[missing])
+        round.substitute[missing] = known.friends(heard, receivers[missing], senders[missing])
         self._overhear(round, heard, known)
 
     def on_round_end(self, round: Round) -> None:
@@ -146,7 +146,7 @@ class FDMS(Substitution):
         pairs = distinct_pairs(heard)
         cosines = round.bank.compare("sent", pairs, relative_to="start").cosines
         own = None
-        if round.bank.sends_something_else:  # a receiver knows what it trained itself
+        if round.bank.changes_messages:  # a receiver knows what it trained itself
             own = round.bank.compare("trained", heard, relative_to="start", to="sent").cosines
 
         def score(receivers: Tensor, first: Tensor, second: Tensor) -> Tensor:
@@ -197,7 +197,7 @@ class FDMS(Substitution):
 
 
 def expected_pairs(federation: Federation) -> int:
-    """About how many pairs all receivers observe in a round, where nobody is down and no server mixes.
+    """About how many pairs all receivers observe in a round, where no client drops out and no server mixes.
 
     Args:
         federation: of the run.

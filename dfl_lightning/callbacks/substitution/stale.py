@@ -9,7 +9,7 @@ from torch import Tensor
 
 from dfl_lightning.bank.references import Weights
 from dfl_lightning.callbacks.base import Substitution
-from dfl_lightning.round.record import Round, Substitutes
+from dfl_lightning.round.record import Round, SubstituteRows
 
 if TYPE_CHECKING:
     from dfl_lightning.round.federation import Federation
@@ -35,7 +35,7 @@ class Stale(Substitution):
         self.seen: Tensor  # who has ever taken part, bool [m]
 
     def start(self, federation: Federation) -> None:
-        """Nobody has taken part."""
+        """No client has taken part."""
         self.seen = torch.zeros(federation.num_clients, dtype=torch.bool)
 
     def on_trained(self, round: Round) -> None:
@@ -52,8 +52,8 @@ class Stale(Substitution):
     def on_substitute(self, round: Round) -> None:
         """What a dropped client sent last replaces it; the mean of the active ones, a client that never sent."""
         m, n = round.num_clients, round.num_nodes
-        round.substitutes.append(Substitutes("stale", relative=self.stored == "update"))
+        round.substitute_rows.append(SubstituteRows("stale", relative=self.stored == "update"))
         stored = torch.where(self.seen, n + torch.arange(m), -1)
         missing = torch.nonzero(round.selected.senders < m).squeeze(1)
         missing = missing[round.dropped[round.selected.senders[missing]]]
-        round.stand_in[missing] = stored[round.selected.senders[missing]]
+        round.substitute[missing] = stored[round.selected.senders[missing]]

@@ -19,7 +19,7 @@ class Assignment:
 
     Attributes:
         train: per client the indices of its images in the source, int64, sorted; no image belongs to two clients.
-        clusters: hidden cluster of each client, int64 [m], or None.
+        clusters: ground-truth cluster of each client, int64 [m], or None.
         rotation: counter-clockwise rotation of each client's images in degrees, float64 [m], or None.
         label_map: what each client calls each class of the source, int64 [m, C], or None.
         test_label_map: the same for its test images, where that differs; None means `label_map`.

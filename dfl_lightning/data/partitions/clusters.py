@@ -1,4 +1,4 @@
-"""Hidden clusters: clients of a cluster share a transformation of images or labels, or a set of labels."""
+"""Ground-truth clusters: clients of a cluster share a transformation of images or labels, or a set of labels."""
 
 from __future__ import annotations
 

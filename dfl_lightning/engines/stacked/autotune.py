@@ -52,8 +52,8 @@ class StepTimer:
         context, clients, size = self._context, self._clients, self._context.config.batch_size
         device = context.data.images.device
         row = context.layout.flatten(context.network.network, context.config.dtype).to(device).expand(clients, -1)
-        everybody = Staging(context.layout, lambda start, stop: row[:, start:stop]).tensors
-        wanted = [everybody[entry.name].requires_grad_() for entry in context.layout.entries if entry.trainable]
+        parameters = Staging(context.layout, lambda start, stop: row[:, start:stop]).tensors
+        wanted = [parameters[entry.name].requires_grad_() for entry in context.layout.entries if entry.trainable]
         samples = torch.cat(list(context.data.train))
         batch = samples.repeat(-(-clients * size // len(samples)))[: clients * size].view(clients, size)
         inputs, labels = context.data.batch(batch, dtype=context.config.dtype)
@@ -62,7 +62,7 @@ class StepTimer:
 
         def run() -> None:
             with context.config.arithmetic(device):
-                scores = context.network(Pass(dict(everybody), True, masks), inputs)
+                scores = context.network(Pass(dict(parameters), True, masks), inputs)
                 losses: Tensor = context.loss(scores, labels, [size] * clients, weights)
             torch.autograd.grad(losses.sum(), wanted, allow_unused=True)
 

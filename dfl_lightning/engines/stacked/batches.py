@@ -17,7 +17,7 @@ from dfl_lightning.engines.stacked.loss import sample_weights
 
 
 @dataclass(frozen=True)
-class Batch(Attached):
+class StackedBatch(Attached):
     """The next batch of k clients.
 
     Args:
@@ -55,7 +55,7 @@ class Batch(Attached):
 class BatchSource(Protocol):
     """Where a job's batches come from."""
 
-    def next(self, clients: int) -> Batch:
+    def next(self, clients: int) -> StackedBatch:
         """The next batch of each of the first `clients`."""
 
 
@@ -142,7 +142,7 @@ class Feed:
             self.drawn = sent(torch.stack(whole), data.images.device)
         return self._index[step, :clients], self._counts[step, :clients], sizes
 
-    def next(self, clients: int) -> Batch:
+    def next(self, clients: int) -> StackedBatch:
         """The same with images and labels, as long as the largest."""
         context, data, step = self._context, self._context.data, self.taken
         indices, counts, sizes = self.take(clients)
@@ -150,7 +150,7 @@ class Feed:
         indices, weights = indices[:, :longest], self._weights[step, :clients, :longest]
         drawn = None if self.drawn is None else self.drawn[:, :longest]
         inputs, labels = data.batch(indices, dtype=context.config.dtype, draws=drawn)
-        return Batch(inputs, labels, sizes, counts, weights, min(sizes) < longest, self.masks[:clients])
+        return StackedBatch(inputs, labels, sizes, counts, weights, min(sizes) < longest, self.masks[:clients])
 
     def _words(self, clients: int, step: int) -> list[tuple[int, int, int]]:
         """What names the draws of a step: owner, epoch and step of the epoch."""
@@ -197,6 +197,6 @@ def sent(tensor: Tensor, device: torch.device) -> Tensor:
 
 
 def _padded(part: Tensor, length: int) -> Tensor:
-    """[b, ...] -> [length, ...], repeating the first entry: never somebody else's sample, whose NaN would spread."""
+    """[b, ...] -> [length, ...], repeating the first entry: never another client's sample, whose NaN would spread."""
     missing = length - len(part)
     return torch.cat([part, part[:1].expand(missing, *part.shape[1:])]) if missing else part

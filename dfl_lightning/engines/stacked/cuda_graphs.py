@@ -20,7 +20,7 @@ from dfl_lightning.bank.card import give_back
 from dfl_lightning.bank.layout import Columns
 from dfl_lightning.engines.local_work import Duration
 from dfl_lightning.engines.optimizers import Hyperparameters
-from dfl_lightning.engines.stacked.batches import Batch, Feed
+from dfl_lightning.engines.stacked.batches import Feed, StackedBatch
 from dfl_lightning.engines.stacked.context import StackedContext
 from dfl_lightning.engines.stacked.loss import sample_weights
 from dfl_lightning.engines.stacked.parameters import Staging
@@ -413,7 +413,7 @@ class StaticBatches:
         """Begin with the first batch again, wherever a step has ended."""
         self._next = 0
 
-    def next(self, clients: int) -> Batch:
+    def next(self, clients: int) -> StackedBatch:
         """The batches in turn, gathered inside the step."""
         turn, self._next = self._next, (self._next + 1) % self.batches
         config = self._context.config
@@ -422,4 +422,4 @@ class StaticBatches:
         counts = self._counts[turn, :clients]
         weights = sample_weights(counts, config.batch_size, config.dtype)
         sizes, masks = [config.batch_size] * clients, self._masks[turn, :clients]
-        return Batch(inputs, labels, sizes, counts, weights, self.padded, masks, exact=self.exact)
+        return StackedBatch(inputs, labels, sizes, counts, weights, self.padded, masks, exact=self.exact)

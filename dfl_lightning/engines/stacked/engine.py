@@ -90,7 +90,7 @@ class StackedEngine(Engine):
         stacked = StackedNetwork(network, config.features, trial.norms)
         if trial.couples_evaluation:
             raise CannotStack(
-                "its samples meet in evaluation: scores depend on the rest of a batch, or its order or size"
+                "its samples interact in evaluation: scores depend on the rest of a batch, or its order or size"
             )
         count = min(max(3, config.batch_size), max(3, int(TRIAL_OPERATIONS // max(1, trial.operations))))
         example, _ = examples(data, count, config.dtype)
@@ -104,7 +104,7 @@ class StackedEngine(Engine):
         self.recordings: Recordings | None = None
         self.budget: Budget | None = None
         self._recorder: Recorder | None = None
-        self._unfolded: frozenset[str] | None = None  # until somebody has decided
+        self._unfolded: frozenset[str] | None = None  # until it is decided
         if data.images.is_cuda:
             recorded = 2 + self.cost.states if config.cuda_graphs else 0  # beside a model: what lies still, and a copy
             row_sets = {name for phase in phases for name in phase.objective.row_sets}
@@ -163,8 +163,8 @@ class StackedEngine(Engine):
         found: dict[str, Any] = {"cohorts": len(self.cohorts), "processes": self.config.processes}
         return found if self._unfolded is None else {**found, "unfolded": sorted(self._unfolded)}
 
-    def take_up(self, decisions: Mapping[str, Any]) -> None:
-        """Go on as a former part of the run did, as far as there is memory for it; see `Engine.take_up`."""
+    def restore_decisions(self, decisions: Mapping[str, Any]) -> None:
+        """Go on as a former part of the run did, as far as there is memory for it; see `Engine.restore_decisions`."""
         budget, config = self.budget, self.config
         if budget is None:
             return
@@ -175,8 +175,8 @@ class StackedEngine(Engine):
             if budget.allows(names, max(map(len, self.cohorts))):
                 self._unfold(names)
 
-    def settle(self, ranks: Ranks) -> None:
-        """Time the convolutions where nobody has; see `Engine.settle`."""
+    def tune_to_device(self, ranks: Ranks) -> None:
+        """Time the convolutions where that has not been done; see `Engine.tune_to_device`."""
         budget, network = self.budget, self._context.network
         names = network.can_be_unfolded()
         if budget is None or self._unfolded is not None or not names:

@@ -294,7 +294,7 @@ class Scorer:
         return Staging(self._context.layout, bank.reader(references.take(jobs)))
 
     def _judged(self, tensors: dict[str, Tensor], inputs: Tensor, labels: Tensor) -> list[Tensor]:
-        """Losses [k, B], whether answers are right [k, B], and scores and labels if somebody wants them.
+        """Losses [k, B], whether answers are right [k, B], and scores and labels if they are asked for.
 
         Args:
             tensors: k models.

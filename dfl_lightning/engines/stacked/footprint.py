@@ -103,7 +103,7 @@ def _fake_step(stacked: StackedNetwork, example: Tensor, config: EngineConfig) -
 
 
 class Live(TorchDispatchMode):
-    """Counts the memory of what is made inside, as long as somebody holds it.
+    """Counts the memory of what is made inside, as long as it is referenced.
 
     Attributes:
         now: bytes at present.

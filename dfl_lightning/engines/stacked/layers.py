@@ -204,7 +204,7 @@ def embedding(layer: nn.Embedding, name: str, now: Pass, x: Activation) -> Activ
     weight = now.of(name, "weight")
     assert weight is not None
     index = x.leading()
-    if index.is_cuda:  # no other client's row either, and nobody waits for the answer
+    if index.is_cuda:  # no other client's row either, and the host does not wait for the answer
         torch._assert_async(((index >= 0) & (index < layer.num_embeddings)).all(), "index out of range in self")
     elif index.numel() and not 0 <= int(index.min()) <= int(index.max()) < layer.num_embeddings:
         raise IndexError("index out of range in self")  # as torch says; here it would be another client's row

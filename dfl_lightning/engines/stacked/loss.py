@@ -43,7 +43,7 @@ class StackedLoss:
             scores: of a batch.
             labels: of its samples.
             sizes: the first `sizes[i]` of client i are real.
-            weights: the same as [k, B], see `Batch`.
+            weights: the same as [k, B], see `StackedBatch`.
         """
         if self.is_cross_entropy and scores.dim() == 3:
             return WeightedCrossEntropy.apply(scores.to(weights.dtype), labels, weights)  # layers may have reduced them

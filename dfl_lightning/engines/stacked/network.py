@@ -18,7 +18,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from dfl_lightning.engines.coupling import FEW, close, samples_meet
+from dfl_lightning.engines.coupling import FEW, close, samples_interact
 from dfl_lightning.engines.dropout_layers import StreamDropout
 from dfl_lightning.engines.float32 import float32_arithmetic
 from dfl_lightning.engines.norm_strides import NormRisk
@@ -280,7 +280,7 @@ class StackedNetwork:
     def try_masks(self, inputs: Tensor, draws: Callable[[int], Tensor]) -> None:
         """Find out whether clients with unequal batches can go together: set `masks_padding`.
 
-        They can where batch norms are all that lets samples meet, and the numbers are those of plain networks.
+        They can where batch norms are all that lets samples interact, and the numbers are those of plain networks.
 
         Args:
             inputs: at least three of the data's inputs, [B, ...], better a whole batch.
@@ -422,7 +422,7 @@ _KEEPS_ITS_INPUT = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.BatchNorm1d, 
 
 
 def _may_overwrite(relu: fx.Node, layers: Mapping[str, nn.Module]) -> bool:
-    """Whether nobody else reads the relu's input, nor the backward pass of the layer that made it."""
+    """Whether nothing else reads the relu's input, nor the backward pass of the layer that made it."""
     source = relu.args[0]
     if not isinstance(source, fx.Node) or len(source.users) > 1:
         return False
@@ -603,7 +603,7 @@ class _Types(TorchDispatchMode):
 
 
 def _meet_without_norms(network: nn.Module, inputs: Tensor, draws: Callable[[int], Tensor]) -> bool:
-    """Whether samples meet in training where batch norms take their running statistics."""
+    """Whether samples interact in training where batch norms take their running statistics."""
     network = copy_of(network).train()
     dropouts = [layer for layer in network.modules() if isinstance(layer, StreamDropout)]
     for layer in network.modules():
@@ -616,7 +616,7 @@ def _meet_without_norms(network: nn.Module, inputs: Tensor, draws: Callable[[int
         return [network(inputs.clone()), *(buffer.clone() for buffer in network.buffers())]
 
     with torch.no_grad():
-        return samples_meet(run, inputs)
+        return samples_interact(run, inputs)
 
 
 def _moved(network: nn.Module) -> nn.Module:

@@ -16,7 +16,7 @@ class PrefixOptimizer:
     """One optimizer of torch for all clients that still have steps to do.
 
     Clients are sorted by their number of steps, so that those left are always the first ones; their parameters and
-    their states are views of everybody's. All clients have taken equally many steps so far, so that a step count is
+    their states are views of all clients'. All clients have taken equally many steps so far, so that a step count is
     common property. Updates are elementwise (`optimizer_trial` finds the others), hence each client's own.
 
     Args:

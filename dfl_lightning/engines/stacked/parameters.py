@@ -10,7 +10,7 @@ from torch import Tensor
 from dfl_lightning.bank.layout import Entry, Layout
 
 Read = Callable[[int, int], Tensor]
-"""Columns [start, stop) of k models, [k, stop - start]; nobody else's memory, see `Bank.reader`."""
+"""Columns [start, stop) of k models, [k, stop - start]; memory of its own, see `Bank.reader`."""
 
 
 class Staging:

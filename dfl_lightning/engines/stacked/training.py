@@ -15,7 +15,7 @@ from dfl_lightning.bank.layout import Columns
 from dfl_lightning.bank.references import References
 from dfl_lightning.engines.jobs import Training
 from dfl_lightning.engines.local_work import TINY, Duration, LossOf, Phase
-from dfl_lightning.engines.stacked.batches import Batch, BatchSource, Feed
+from dfl_lightning.engines.stacked.batches import BatchSource, Feed, StackedBatch
 from dfl_lightning.engines.stacked.context import StackedContext
 from dfl_lightning.engines.stacked.layers import Pass
 from dfl_lightning.engines.stacked.optimizer import PrefixOptimizer
@@ -58,7 +58,7 @@ class StackedModel:
         return self._job.first(self._job.read("" if self.name == "models" else self.name))
 
     def grad(
-        self, batch: Batch, loss: LossOf | None = None, *extras: Tensor, at: Sequence[Tensor] | None = None
+        self, batch: StackedBatch, loss: LossOf | None = None, *extras: Tensor, at: Sequence[Tensor] | None = None
     ) -> list[Tensor]:
         """Gradients of each client's mean loss, [k, *shape] each; see `TrainableModel.grad`.
 
@@ -78,7 +78,7 @@ class StackedModel:
         return parts[0] if len(parts) == 1 else [torch.cat(several) for several in zip(*parts, strict=True)]
 
     def hessian_product(
-        self, batch: Batch, vector: Sequence[Tensor], at: Sequence[Tensor] | None = None
+        self, batch: StackedBatch, vector: Sequence[Tensor], at: Sequence[Tensor] | None = None
     ) -> list[Tensor]:
         """Not here: stacked layers have a first derivative only; see `TrainableModel.hessian_product`.
 
@@ -97,7 +97,7 @@ class StackedModel:
         )
 
     @torch.no_grad()
-    def features(self, batch: Batch, layer: str = "head", at: Sequence[Tensor] | None = None) -> Tensor:
+    def features(self, batch: StackedBatch, layer: str = "head", at: Sequence[Tensor] | None = None) -> Tensor:
         """The input of a layer, [k, B, ...]; see `TrainableModel.features`.
 
         Args:
@@ -175,7 +175,7 @@ class StackedModel:
     # --- gradients ----------------------------------------------------------------------------------------------------
     def _gradients(
         self,
-        batch: Batch,
+        batch: StackedBatch,
         loss: LossOf | None,
         extras: Sequence[Tensor],
         at: Sequence[Tensor] | None,
@@ -205,7 +205,7 @@ class StackedModel:
         return [torch.zeros_like(leaf) if g is None else g for g, leaf in zip(found, leaves, strict=True)]
 
     def _scores(
-        self, params: Sequence[Tensor], batch: Batch, first: int, stop: int
+        self, params: Sequence[Tensor], batch: StackedBatch, first: int, stop: int
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Scores of clients [first, stop) at their parameters, and the inputs of the layers that are asked for."""
         job, context, sizes = self._job, self._job.context, batch.sizes[first:stop]
@@ -331,7 +331,7 @@ class StackedJob:
         """
         return torch.stack([(x * y).flatten(1).sum(1) for x, y in zip(a, b, strict=True)]).sum(0)
 
-    def next_batch(self) -> Batch:
+    def next_batch(self) -> StackedBatch:
         """The next batch of the first k clients; one more epoch is drawn for whom all are taken."""
         return self._source.next(self.clients)
 
@@ -437,7 +437,7 @@ class StackedJob:
             self.kept[name] = tensors if self._recordings is None else self._recordings.keep(name, tensors)
         return self.kept[name]
 
-    def stretches(self, batch: Batch) -> list[tuple[int, int]]:
+    def stretches(self, batch: StackedBatch) -> list[tuple[int, int]]:
         """Clients [first, stop) that go through the network together.
 
         All of them, unless the samples of a batch meet (batch norms) and padding would take part: then only neighbours
@@ -454,7 +454,7 @@ class StackedJob:
         return stretches
 
     def _narrow(self) -> bool:
-        """Look at the clients with batches left only; False where nobody is left."""
+        """Look at the clients with batches left only; False where none is left."""
         self.clients = self.feed.waiting()
         return bool(self.clients)
 

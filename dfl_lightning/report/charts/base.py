@@ -54,7 +54,7 @@ def _inline() -> Any:
         _class_is_valid_at_instantiation = False
 
         def __deepcopy__(self, memo: Any = None) -> Any:
-            return self  # nobody changes rows
+            return self  # rows do not change
 
         def to_dict(self, *args: Any, **options: Any) -> dict[str, Any]:
             return {key: value for key, value in self._kwds.items() if isinstance(value, (list, str))}

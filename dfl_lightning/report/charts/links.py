@@ -84,7 +84,7 @@ def link_heatmap(run: Run, round: int | None = None) -> Any:
 
 
 def clusters_of(points: Sequence[Row]) -> list[int]:
-    """The hidden clusters of the clients, -1 where they are not known."""
+    """The ground-truth clusters of the clients, -1 where they are not known."""
     return sorted({point["cluster"] for point in points if not point["server"]})
 
 

@@ -78,7 +78,7 @@ def found_over_rounds(runs: Sequence[Run | Method], column: str, title: str, sha
 
 
 def similarities(run: Run, round: int | None = None) -> Any:
-    """How alike clients are in a recorded round, clients in the order of their hidden clusters where those are known.
+    """How alike clients are in a recorded round, in the order of their ground-truth clusters where those are known.
 
     Args:
         run: the run.
@@ -184,7 +184,7 @@ def dropouts(run: Run) -> Any:
 def stood_in_for(run: Run) -> dict[tuple[int, int], set[int]]:
     """The clients for which each client stood in, by round and client; stored updates and means are not counted."""
     found: dict[tuple[int, int], set[int]] = {}
-    columns = (run.stand_ins.get(name, np.array([], dtype=np.int64)) for name in ("round", "client", "stand_in"))
+    columns = (run.substitutes.get(name, np.array([], dtype=np.int64)) for name in ("round", "client", "substitute"))
     for round, client, friend in zip(*columns, strict=True):
         if 0 <= friend < number_of_nodes(run)[0]:
             found.setdefault((int(round), int(friend)), set()).add(int(client))
@@ -197,7 +197,7 @@ def _steps() -> Iterator[int]:
 
 
 def client_order(run: Run, number: int) -> list[int]:
-    """Clients by hidden cluster where it is known, otherwise by id.
+    """Clients by ground-truth cluster where it is known, otherwise by id.
 
     Args:
         run: with a split.

@@ -32,7 +32,7 @@ def page(
     Args:
         methods: to be compared.
         drawn: their figures, where they have been drawn already.
-        script: gives what draws the charts, packed; it is asked last, so that somebody else can prepare it meanwhile.
+        script: gives what draws the charts, packed; it is asked last, so that another thread can prepare it meanwhile.
         study: the title of the study that the runs are of; otherwise the page is named after their data.
         command: that trains the study.
     """

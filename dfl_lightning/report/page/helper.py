@@ -90,7 +90,7 @@ class Helper:
 
 
 def _take(folder: Path, at: int) -> bool:
-    """Whether a picture is nobody's yet; then it is the caller's."""
+    """Whether a picture is not taken yet; then it is the caller's."""
     try:
         (folder / f"{at}.taken").touch(exist_ok=False)
     except FileExistsError:

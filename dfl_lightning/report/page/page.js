@@ -152,8 +152,8 @@
     if (counts.dropped) words.push(`${counts.dropped} dropped`);
     if (counts.probed) words.push(`${counts.probed} probed only`);
     if (counts.substitute) words.push(`${counts.substitute} mixed in place of others`);
-    if (entry.down.length) words.push(`${number(entry.down.length, "client")} down${servers && counts.stands_in ? `, ${counts.stands_in} with a stand-in` : ""}`);
-    const names = { test_acc: "test accuracy", neighbour_precision: "precision", neighbour_recall: "recall", friend_accuracy: "stand-ins of the right cluster" };
+    if (entry.down.length) words.push(`${number(entry.down.length, "client")} down${servers && counts.stands_in ? `, ${counts.stands_in} with a substitute` : ""}`);
+    const names = { test_acc: "test accuracy", neighbour_precision: "precision", neighbour_recall: "recall", friend_accuracy: "substitutes of the right cluster" };
     for (const [name, word] of Object.entries(names)) if (name in entry.numbers) words.push(`${word} ${percent(entry.numbers[name])}`);
     return words.join(" · ");
   }
@@ -219,7 +219,7 @@
       `${name(id)}${down.has(id) ? " (down)" : ""}`, line.own, line.kept.join(", "), line.new.join(", "),
       line.dropped.join(", "), line.probed.join(", "), [...line.substitute, ...line.stands_in].join(", "),
     ]);
-    return [["receiver", "itself", "kept", "newly chosen", "dropped", "probed only", "stand-ins"], rows];
+    return [["receiver", "itself", "kept", "newly chosen", "dropped", "probed only", "substitutes"], rows];
   }
   function drawLinked() {
     if (!runs.length) return;

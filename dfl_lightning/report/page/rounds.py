@@ -111,7 +111,7 @@ def _steps(values: list[int]) -> list[int]:
 
 
 def groups(points: list[dict[str, Any]]) -> tuple[list[int], list[str]]:
-    """The group of each node and the names: hidden clusters where they are known, otherwise blocks of ids."""
+    """The group of each node and the names: ground-truth clusters where they are known, otherwise blocks of ids."""
     clusters = sorted({p["cluster"] for p in points if not p["server"]})
     if len(clusters) > 1 and len(clusters) <= _FEW_GROUPS:
         place = {cluster: at for at, cluster in enumerate(clusters)}

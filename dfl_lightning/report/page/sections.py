@@ -147,7 +147,7 @@ def _of_task(found: Collected, methods: list[Method], tail: str, where: str) -> 
         ("neighbour_precision", "precision", "Precision", "precision, %", True),
         ("neighbour_recall", "recall", "Recall", "recall, %", True),
         ("threshold", "threshold", "Participation threshold", "threshold", False),
-        ("friend_accuracy", "stand-in-accuracy", "Stand-ins of the right cluster", "share, %", True),
+        ("friend_accuracy", "substitute-accuracy", "Substitutes of the right cluster", "share, %", True),
         ("substitution_error", "substitution-error", "Substitution error", "squared length", False),
         ("test_acc_variance", "fairness", "Variance over clients", "variance of test accuracy", False),
     ):
@@ -162,8 +162,8 @@ def _of_task(found: Collected, methods: list[Method], tail: str, where: str) -> 
 
 
 _WORDS = {
-    "neighbour_precision": "Share of the chosen neighbours that are of the receiver's own hidden cluster.",
-    "neighbour_recall": "Share of the receiver's own hidden cluster that it chose.",
+    "neighbour_precision": "Share of the chosen neighbours that are of the receiver's own ground-truth cluster.",
+    "neighbour_recall": "Share of the receiver's own ground-truth cluster that it chose.",
     "threshold": "The least score with which a neighbour is chosen, mean over clients.",
     "friend_accuracy": "Share of the dropped clients that a client of their own cluster stood in for.",
     "substitution_error": "Squared length of the average update minus the one without dropouts.",

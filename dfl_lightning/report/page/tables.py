@@ -12,7 +12,7 @@ import numpy as np
 
 from dfl_lightning.report.charts.theme import DASHES
 from dfl_lightning.report.methods import Method, seed_of
-from dfl_lightning.report.over_seeds import Difference, Spread, last_of_clients
+from dfl_lightning.report.over_seeds import PairedDifference, Spread, last_of_clients
 from dfl_lightning.report.page.limits import MOST_RUNS
 from dfl_lightning.report.page.verdict import Line, interval
 from dfl_lightning.report.reading import Run
@@ -121,7 +121,7 @@ def spread_cell(value: Spread, unit: float, digits: int) -> str:
     return f"<b>{value.mean * unit:,.{digits}f}</b>{around}"
 
 
-def _difference(value: Difference | None) -> str:
+def _difference(value: PairedDifference | None) -> str:
     if value is None:
         return "–"
     mean = f"{100 * value.mean:+.1f}".replace("-", "−")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from dfl_lightning.report.methods import Method
 from dfl_lightning.report.over_seeds import (
-    Difference,
+    PairedDifference,
     Spread,
     accuracy,
     difference,
@@ -30,8 +30,8 @@ class Line:
     worst: Spread
     received: Spread
     seconds: Spread
-    to_best: Difference | None
-    over_local: Difference | None
+    to_best: PairedDifference | None
+    over_local: PairedDifference | None
     is_best: bool
 
 
@@ -108,7 +108,7 @@ def _against_local(line: Line) -> list[str]:
     return [f"That is {_points(abs(gain.mean))} {where} training alone ({interval(gain)})."]
 
 
-def _paired(a: Method, b: Method) -> Difference | None:
+def _paired(a: Method, b: Method) -> PairedDifference | None:
     return difference([(accuracy(x), accuracy(y)) for x, y in paired(a, b)])
 
 
@@ -122,11 +122,11 @@ def _points(share: float) -> str:
     return f"{100 * share:.1f} points"
 
 
-def interval(value: Difference) -> str:
+def interval(value: PairedDifference) -> str:
     """The 95 % interval in points; empty with one pair.
 
     Examples:
-        >>> interval(Difference(0.02, 0.01, 0.03, 3))
+        >>> interval(PairedDifference(0.02, 0.01, 0.03, 3))
         '95 % interval +1.0 to +3.0'
     """
     if value.count < 2:

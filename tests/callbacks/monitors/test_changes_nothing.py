@@ -12,7 +12,7 @@ from dfl_lightning.checkpoints.io import read_checkpoint
 from dfl_lightning.engines.jobs import Training
 from dfl_lightning.links import LinkMemory
 from dfl_lightning.objectives import Plain
-from dfl_lightning.round.record import Substitutes
+from dfl_lightning.round.record import SubstituteRows
 from dfl_lightning.utils.errors import UserError
 
 CLIENTS = 6
@@ -99,7 +99,7 @@ WRITES = {
     "a selection": ("on_select", lambda r: setattr(r, "selected", r.selected.keep(r.selected.senders > 1)), r"round\."),
     "weights": ("on_weigh", lambda r: r.weights.fill_(0), r"changes round\.weights"),
     "a view": ("on_threshold", lambda r: r.active[1:3].logical_not_(), r"changes round\.active"),
-    "a list": ("on_substitute", lambda r: r.substitutes.append(Substitutes("x", False)), r"changes round\.substitutes"),
+    "a list": ("on_substitute", lambda r: r.substitute_rows.append(SubstituteRows("x", False)), r"changes round\.sub"),
     "learning rate": ("on_propose", lambda r: r.hyperparameters[0].update(lr=9.0), r"changes round\.hyperparameters"),
     "labels": ("on_dropout", lambda r: r.data.labels.zero_(), r"changes round\.data\.labels"),
     "ends": ("on_weigh", lambda r: r.selected.senders.zero_(), r"changes round\.selected"),

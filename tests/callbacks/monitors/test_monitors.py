@@ -39,7 +39,7 @@ class Seen(SimpleNamespace):
 
 
 CLUSTERS = torch.tensor([0, 0, 0, 1, 1])
-EVERYBODY = ~torch.eye(5, dtype=torch.bool)
+ALL = ~torch.eye(5, dtype=torch.bool)
 
 
 def pairs(*chosen):
@@ -49,20 +49,20 @@ def pairs(*chosen):
     return mask
 
 
-def neighbours(selected, available=EVERYBODY, clusters=CLUSTERS, servers=0):
+def neighbours(selected, available=ALL, clusters=CLUSTERS, servers=0):
     selected, available = (None if mask is None else Links.from_mask(mask) for mask in (selected, available))
     round = Seen(num_clients=5, num_servers=servers, clusters=clusters, selected=selected, available=available)
     NeighbourAccuracy().on_round_end(round)
     return round.metrics
 
 
-def friends(stand_in, dropped, substitution=True, clusters=CLUSTERS, substitutes=()):
+def friends(substitute, dropped, substitution=True, clusters=CLUSTERS, substitute_rows=()):
     dropped = torch.tensor([i in dropped for i in range(5)])
     round = Seen(
         num_clients=5,
         clusters=clusters,
-        stand_in=torch.tensor(stand_in),
-        substitutes=substitutes,
+        substitute=torch.tensor(substitute),
+        substitute_rows=substitute_rows,
         active=torch.cat([~dropped, torch.tensor([True])]),
         federation=SimpleNamespace(policy=lambda family: object() if substitution else None),
         selected=Links(torch.full((5,), 5), torch.arange(5), nodes=6),
@@ -79,7 +79,7 @@ def test_precision_and_recall_are_means_over_receivers():
 
 
 def test_recall_counts_only_friends_that_could_be_chosen():
-    available = EVERYBODY & ~pairs((0, 2), (4, 3))
+    available = ALL & ~pairs((0, 2), (4, 3))
     found = neighbours(pairs((0, 1)), available)
     assert found["neighbour_recall"] == pytest.approx((1 + 0 + 0 + 0) / 4)  # 4 has no friend in reach
 
@@ -101,10 +101,10 @@ def test_friend_accuracy_is_a_share_of_the_dropped():
 
 
 @pytest.mark.parametrize(
-    "fields", [{"dropped": []}, {"clusters": None}, {"substitution": False}, {"substitutes": ["stale"]}]
+    "fields", [{"dropped": []}, {"clusters": None}, {"substitution": False}, {"substitute_rows": ["stale"]}]
 )
 def test_without_friends_there_is_nothing_to_say_about_them(fields):
-    assert friends(**{"stand_in": [1, 1, 2, 3, 4], "dropped": [0], **fields}) == {}
+    assert friends(**{"substitute": [1, 1, 2, 3, 4], "dropped": [0], **fields}) == {}
 
 
 def test_every_shipped_monitor_is_tested_in_this_folder():

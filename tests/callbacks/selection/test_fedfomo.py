@@ -122,7 +122,7 @@ def test_the_average_works_with_any_selection_and_with_rows_that_stand_in(substi
         if not up:
             continue
         stale = seen.sets.get("stale")
-        relative = bool(seen.substitutes) and seen.substitutes[0].relative
+        relative = bool(seen.substitute_rows) and seen.substitute_rows[0].relative
         for i in up:
             models, values = [], []
             for row in torch.nonzero(seen.votes[i]).flatten().tolist():

@@ -78,7 +78,7 @@ def test_the_server_moves_as_the_paper_says(eta, at_a_server):
 def test_without_a_common_history_a_client_counts_as_the_mean_of_the_active_ones(at_a_server):
     lines = "1 1 1 0 0 0, 0 0 0 1 1 1, 1 1 0 0 0 0"
     run = at_a_server(lines, FDMS()).go(3)
-    assert run.rounds[1].stand_in[6, :3].tolist() == [-1, -1, -1]
+    assert run.rounds[1].substitute[6, :3].tolist() == [-1, -1, -1]
     torch.testing.assert_close(run.rounds[1].after[6], run.rounds[1].trained[3:6].mean(0))
     scores, counts = np.zeros((6, 6)), np.zeros((6, 6))
     for round in run.rounds:
@@ -133,7 +133,7 @@ def test_a_friend_stands_in_for_a_client_that_diverged(at_a_server):
     with pytest.warns(UserWarning, match="training of client 2 diverged"):
         run.go(1)
     round = run.rounds[1]
-    friend = int(round.stand_in[6, 2])
+    friend = int(round.substitute[6, 2])
     assert friend not in (2, -1)
     assert round.votes[6, friend] == 2
     assert round.votes[6, 2] == 0
@@ -192,7 +192,7 @@ def test_candidates_as_the_paper_says(theta_scale, beta, at_a_server):
         assert round.metrics["similarities"] == compared
         assert round.metrics["theta"] == pytest.approx(theta)
         assert round.metrics["candidates"] == pytest.approx(sum(map(len, left)) / 6)
-        assert {k: int(round.stand_in[6, k]) for k in friend} == friend
+        assert {k: int(round.substitute[6, k]) for k in friend} == friend
         assert mine == left
     for earlier, later in itertools.pairwise(sets):
         assert all(after <= before for before, after in zip(earlier, later, strict=True))
@@ -223,10 +223,10 @@ def test_an_eliminated_client_is_no_friend_while_a_candidate_is_up(at_a_server):
     run = at_a_server("1 1 1 1 1 1, 0 1 1 1 1 1", fdms).go(1)
     best, second = fdms.scores[0].argsort(descending=True)[:2].tolist()
     fdms.candidates[0, best] = False
-    assert run.go(1).rounds[1].stand_in[6, 0] == second
+    assert run.go(1).rounds[1].substitute[6, 0] == second
     fdms.candidates[0] = False
     run.go(1)
-    assert run.go(1).rounds[3].stand_in[6, 0] == fdms.scores[0].argmax()
+    assert run.go(1).rounds[3].substitute[6, 0] == fdms.scores[0].argmax()
 
 
 @pytest.mark.parametrize("topology", ["server", "complete"])
@@ -238,7 +238,7 @@ def test_what_is_known_goes_on_after_a_checkpoint(topology, start, go_on):
     later = go_on(run, *policies(), topology=topology, rounds=12)
     for one, other in zip(run.go(4).rounds[6:], later.go(4).rounds, strict=True):
         assert one.metrics == other.metrics
-        assert torch.equal(one.stand_in, other.stand_in)
+        assert torch.equal(one.substitute, other.substitute)
         assert torch.equal(one.after, other.after)
 
 
@@ -370,7 +370,7 @@ def test_each_receiver_gives_a_dropped_neighbours_vote_to_the_friend_it_knows(k,
     found = 0
     for round, models, friend_of, compared in rounds:
         np.testing.assert_allclose(round.after.numpy(), models, atol=1e-10)
-        assert {(i, j): int(round.stand_in[i, j]) for i, j in friend_of} == friend_of
+        assert {(i, j): int(round.substitute[i, j]) for i, j in friend_of} == friend_of
         assert round.metrics["similarities"] == compared
         found += sum(f >= 0 for f in friend_of.values())
     assert found > 10
@@ -443,13 +443,13 @@ class OfMatrices(FDMS):
         friend = friends(self.R, self.N, heard)
         receivers, senders = round.selected.receivers, round.selected.senders
         missing = torch.nonzero(round.dropped[senders]).squeeze(1)
-        round.stand_in[missing] = friend[receivers[missing], senders[missing]]
+        round.substitute[missing] = friend[receivers[missing], senders[missing]]
         both = heard[:, :, None] & heard[:, None, :]
         links = Links.from_mask(both.any(0))
         cosines = links.dense(round.bank.compare("sent", links, relative_to="start").cosines)
         seen = similarity_scores(cosines).masked_fill(~both, torch.nan)
         links = Links.from_mask(heard)
-        if round.bank.sends_something_else:
+        if round.bank.changes_messages:
             own = links.dense(round.bank.compare("trained", links, relative_to="start", to="sent").cosines)
             for k in range(m):
                 seen[k, k, :] = seen[k, :, k] = similarity_scores(own[k])
@@ -472,9 +472,9 @@ def test_lists_of_pairs_have_the_bits_of_matrices(block, topology, outgoing, sta
     settings = {"clients": 9, "topology": topology, "init": "independent"}
     lists, matrices = FDMS(), OfMatrices()
     one, other = (start(*policies(), fdms, **settings).go(8) for fdms in (lists, matrices))
-    assert any((round.stand_in >= 0).any() for round in one.rounds)
+    assert any((round.substitute >= 0).any() for round in one.rounds)
     for mine, theirs in zip(one.rounds, other.rounds, strict=True):
-        assert torch.equal(mine.stand_in, theirs.stand_in)
+        assert torch.equal(mine.substitute, theirs.substitute)
         assert torch.equal(mine.after, theirs.after)
         assert mine.metrics == theirs.metrics
     scores, counts = lists.observed.matrices()

@@ -34,7 +34,7 @@ def counted(federation):
         there.data = there.data.to(DEVICE)
         there.bank.apply_to_rows(lambda rows: rows.to(DEVICE))
         there.engine = engine(config, there.layout, there.data)
-        there.engine.serve(there.bank)
+        there.engine.attach(there.bank)
         with Count() as count:
             verb(there)
         return count.launches.total(), count.waits.total()

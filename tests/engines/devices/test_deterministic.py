@@ -58,7 +58,7 @@ def test_shipped_networks_train_in_a_fixed_order(federation, make_data, count, o
     config = federation(network=network, data=data, engine=lambda config, layout, data: config).engine
     here.bank.apply_to_rows(lambda rows: rows.to(DEVICE))
     here.engine = StackedEngine(config, here.layout, data.to(DEVICE))
-    here.engine.serve(here.bank)
+    here.engine.attach(here.bank)
     everybody = torch.arange(2)
     trained = here.engine.train(References.rows("models", everybody), here.training(epochs=1))
     assert trained.finite.all()

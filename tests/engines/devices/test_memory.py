@@ -42,7 +42,7 @@ def there(federation):
             each = StackedEngine(config, here.layout, here.data).budget.footprint.bytes()
             config = replace(config, room=int(clients * each / SHARE) + 1)
         here.engine = StackedEngine(config, here.layout, here.data)
-        here.engine.serve(here.bank)
+        here.engine.attach(here.bank)
         return here
 
     return make
@@ -265,7 +265,7 @@ def test_the_first_process_decides_for_all(there, watch):
 
     engines = [there(kind="batchnorm").engine for _ in range(2)]
     for rank, engine in enumerate(engines):
-        engine.settle(Process(rank))
+        engine.tune_to_device(Process(rank))
         assert watch.asked == 2  # in the first process only
         assert engine.decisions["unfolded"] == ["0"]
         assert engine._context.network.unfolded == {"0"}

@@ -91,7 +91,7 @@ def test_a_verb_that_fails_leaves_the_boundary_and_can_be_called_again(kind):
     f = banks.make_federation(engine=lambda config, layout, data: None, sets=("other",))
     f.bank.apply_to_rows(lambda rows: rows.to(DEVICE))
     f.engine = kind(config, f.layout, f.data.to(DEVICE))
-    f.engine.serve(f.bank)
+    f.engine.attach(f.bank)
     with Scarce() as memory:
         expected = [value.cpu() for value in verbs(f)]
     assert len(memory.places) > 60

@@ -45,7 +45,7 @@ def judged(federation, make_data, name, engine, device, dtype, **options):
     f = federation(engine=lambda config, layout, data: config, **settings)
     f.bank.apply_to_rows(lambda rows: rows.to(device))
     f.engine = ENGINES[engine](f.engine, f.layout, f.data.to(device))
-    f.engine.serve(f.bank)
+    f.engine.attach(f.bank)
     own = References.rows("models", torch.arange(2))
     gradients = f.engine.gradients(own, f.training(epochs=1))
     columns = f.layout.shared_parameters.mask(f.layout.width, "cpu")

@@ -56,7 +56,7 @@ def test_a_shipped_config_runs_on_another_device(name, tmp_path, ordered):
 
 # --- what no shipped config does --------------------------------------------------------------------------------------
 class Normed(nn.Module):
-    """Batch norms, whose samples meet, and dropout."""
+    """Batch norms, whose samples interact, and dropout."""
 
     def __init__(self):
         super().__init__()

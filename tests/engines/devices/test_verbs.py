@@ -23,7 +23,7 @@ def both(federation, engine, device, **options):
     there.data = there.data.to(device)
     there.bank.apply_to_rows(lambda rows: rows.to(device))
     there.engine = engine(here.engine.config, there.layout, there.data)
-    there.engine.serve(there.bank)
+    there.engine.attach(there.bank)
     return here, there
 
 

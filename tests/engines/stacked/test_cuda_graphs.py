@@ -61,7 +61,7 @@ def rounds(
     if device != "cpu":
         f.bank.apply_to_rows(lambda rows: rows.to(device))
         f.engine = StackedEngine(f.engine.config, f.layout, f.data.to(device))
-        f.engine.serve(f.bank)
+        f.engine.attach(f.bank)
     engine = f.engine
     engine.all_at_once(recorder)
     results = []

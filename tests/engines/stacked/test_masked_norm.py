@@ -149,7 +149,7 @@ MASKED = {
 
 
 class Meeting(nn.Module):
-    """A batch norm, and in training something else through which samples meet."""
+    """A batch norm, and in training something else through which samples interact."""
 
     def __init__(self, function):
         super().__init__()

@@ -204,7 +204,7 @@ class Game:
         # new models are what the weights say, and personal columns never move by mixing
         shared = self.bank.layout.shared.mask(self.bank.layout.width)
         assert torch.equal(models[:, ~shared], trained[:, ~shared])
-        if not round.substitutes:
+        if not round.substitute_rows:
             expected = weights[mixes].double() @ trained.double()
             scale = trained.abs().max().double()
             error = (models[mixes].double() - expected)[:, shared].abs()
@@ -213,7 +213,7 @@ class Game:
         # doubly stochastic weights keep the mean of all models
         full = weights[:, :n].clone()
         full[~mixes] = torch.eye(n, dtype=full.dtype)[~mixes]
-        if not round.substitutes and bool(((full.sum(0) - 1).abs() < 1e-9).all()):
+        if not round.substitute_rows and bool(((full.sum(0) - 1).abs() < 1e-9).all()):
             scale = trained.abs().max().double()
             drift = (models.double().mean(0) - trained.double().mean(0))[shared].abs().max()
             assert drift <= 1e-6 * scale

@@ -135,7 +135,7 @@ def picture(run: Run) -> dict[str, Any]:
         "round": {name: value for name in vars(record.record) if isinstance(value := getattr(record, name), Tensor)},
         "trained": record.trained,
         "participants": record.participants,
-        "substitutes": [substitutes.rows for substitutes in record.substitutes],
+        "substitute_rows": [some.rows for some in record.substitute_rows],
         "ledger": vars(record.ledger),
         "metrics": record.metrics,
         "rows": rows,
@@ -169,7 +169,7 @@ def renamed(one: list[dict[str, Any]], names: Names) -> list[dict[str, Any]]:
         if not isinstance(value, Tensor):
             return value
         value = names.carry(value)
-        return names.new_rows[value] if name == "round.stand_in" else value
+        return names.new_rows[value] if name == "round.substitute" else value
 
     return [{name: carried(name, value) for name, value in one_round.items()} for one_round in one]
 
