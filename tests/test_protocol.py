@@ -351,7 +351,7 @@ def test_a_dropped_client_neither_trains_nor_mixes_nor_is_mixed(half_down):
 @pytest.mark.parametrize("topology", ["complete", "server"])
 def test_a_client_that_diverges_is_left_alone(topology):
     _trainer, protocol = set_up(Gossip(k="all"), Uniform(), topology=topology, data=toy_data(1))
-    said = pytest.warns(UserWarning, match="training of client 1 diverged; nobody mixes it")
+    said = pytest.warns(UserWarning, match="training of client 1 diverged; no client mixes it")
     for once in (said, contextlib.nullcontext()):
         before = protocol.bank.boundary.rows["models"].clone()
         with once:

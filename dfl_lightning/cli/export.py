@@ -17,6 +17,7 @@ from torch import Tensor
 from dfl_lightning.checkpoints.io import checkpoint_of, run_of
 from dfl_lightning.checkpoints.state_dicts import checked_content, reported_state, state_of_row
 from dfl_lightning.cli.runs import CONFIG
+from dfl_lightning.report.reading import Run
 from dfl_lightning.utils.errors import UserError
 from dfl_lightning.utils.lightning_warnings import quiet_lightning
 
@@ -88,6 +89,13 @@ def _finetuned(checkpoint: Path) -> Tensor:
     return judged.rows
 
 
+def _prediction_of(checkpoint: Path) -> str:
+    """The class by which the clients of a run predict; empty where that is the network alone, or not known."""
+    run = run_of(checkpoint)
+    chosen = None if run is None else Run(run).config.get("prediction")
+    return str(chosen["class_path"]).rpartition(".")[2] if isinstance(chosen, dict) else ""
+
+
 class _Judged(Callback):
     """Keeps the models that an evaluation is of, [m, width] on the CPU."""
 
@@ -121,6 +129,12 @@ def export_as_asked(words: argparse.Namespace) -> int:
                 raise
             raise UserError(sentence) from error
     print(f"{len(files)} model{'s' * (len(files) > 1)} in {files[0].parent}")
+    prediction = _prediction_of(checkpoint_of(Path(words.run)))
+    if prediction:
+        print(
+            f"they are the networks alone; the run's accuracies are of its prediction {prediction}, which is not in "
+            "them"
+        )
     if not_judged:
         print(
             "as they are before fine-tuning; the run's accuracies are of the models after it, which --finetuned writes"

@@ -268,7 +268,7 @@ class LocalRule(ABC):
         recorded_as: steps of rules of the same name may be recorded once for all, whatever the objects; None: only
             those of the run's own object. Subclasses do not inherit it.
         numbers: a number for each client, by name, and what it begins as; steps read and set it by `ctx.number` and
-            `ctx.set_number`, and it lasts over rounds.
+            `ctx.set_number`, and it lasts over rounds. Run folders have those whose names do not begin with `_`.
         features: layers whose inputs its losses want, by name; `head` is the last linear layer of a forward pass.
         reports_loss: whether the losses of a phase of this rule are the round's training loss, which that of the last
             such phase is.

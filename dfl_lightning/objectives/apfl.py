@@ -45,7 +45,7 @@ class APFL(Objective):
         if adapt not in ("never", "step", "round"):
             raise UserError(f"objective.adapt={adapt}; it is never, step or round")
         self.alpha, self.adapt = alpha, adapt
-        self.numbers = {"alpha": alpha, **({"may_move": 1.0} if adapt == "round" else {})}
+        self.numbers = {"alpha": alpha, **({"_may_move": 1.0} if adapt == "round" else {})}
 
     def step(self, ctx: JobContext) -> None:
         """One batch for both models, and for alpha where it moves."""
@@ -55,8 +55,8 @@ class APFL(Objective):
         if self.adapt != "never":
             slope = ctx.inner([own - rest for own, rest in zip(v.params, w.params, strict=True)], of_mixture)
             if self.adapt == "round":
-                slope = ctx.number("may_move") * slope
-                ctx.set_number("may_move", torch.zeros_like(alpha))
+                slope = ctx.number("_may_move") * slope
+                ctx.set_number("_may_move", torch.zeros_like(alpha))
             ctx.set_number("alpha", (alpha - ctx.lr * slope).clamp(0, 1))
         w.update(of_w)
         v.update(times(alpha, of_mixture))
@@ -64,7 +64,7 @@ class APFL(Objective):
     def finish(self, ctx: JobContext) -> None:
         """Where alpha moves once a round, it may move again in the next one."""
         if self.adapt == "round":
-            ctx.set_number("may_move", torch.ones_like(ctx.number("alpha")))
+            ctx.set_number("_may_move", torch.ones_like(ctx.number("alpha")))
 
     def after_mixing(self, round: Round) -> None:
         """The mixtures by which clients are evaluated."""

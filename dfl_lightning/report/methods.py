@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,6 +16,9 @@ from dfl_lightning.report.reading import Run
 
 _LONGEST = 40
 """Letters of a name with all settings that differ; if one is longer, names have only those that tell them apart."""
+
+_NO_SETTINGS = ("seed_everything", "monitors", FORKED, CHANGED)
+"""Keys of a config in which runs of one method may differ."""
 
 _FIRST = (
     *("topology", "selection", "threshold", "substitution", "aggregation", "dropout", "outgoing", "objective"),
@@ -91,8 +95,8 @@ def find_methods(
         columns: of a study, for each run.
 
     Returns:
-        The methods in the order of their first run, with names that differ. Of two runs of a method with one seed
-        the later folder is taken, and the method has a note.
+        The methods in the order of their first run, with names that differ. Of runs of a method with one seed the one
+        with most rounds is taken, of equal ones the latest, and the method has a note.
     """
     given = list(names) if names is not None else [""] * len(runs)
     places = list(columns) if columns is not None else [""] * len(runs)
@@ -102,8 +106,10 @@ def find_methods(
     methods = [_method(group, name, column) for (name, column, _), group in groups.items()]
     _number_tasks(methods)
     _tell_apart(methods)
+    sizes = Counter(method.task for method in methods)
+    by_comparison = sorted(methods, key=lambda method: -sizes[method.task])  # those of one have neighbouring colours
     for method in methods:
-        method.among = list(dict.fromkeys(other.name for other in methods))
+        method.among = list(dict.fromkeys(other.name for other in by_comparison))
     return methods
 
 
@@ -124,13 +130,16 @@ def base_name(run: Run) -> str:
     if _is_local(run):
         return "Local"
     chosen = {key: _class_name(run.config.get(key)) for key in ("selection", "threshold", "substitution", "objective")}
+    drops_out = not run.config or bool(_class_name(run.config.get("dropout")))
+    if not drops_out:  # there is no update to replace
+        chosen["substitution"] = ""
     policies = set(run.summary.get("policies", [])) | set(chosen.values())
     server = "server" in str(run.summary.get("topology", run.config.get("topology", "")))
     for needed, name in _NAMES:
-        if needed <= policies:
+        if needed <= policies and (drops_out or not needed & _SUBSTITUTIONS):
             return name
     if server and chosen["selection"] in ("", "Gossip"):
-        return "FedAvg"
+        return "FedAvg, dropped clients left out" if run.config and drops_out else "FedAvg"
     return chosen["selection"] or next(iter(run.summary.get("policies", [])), "") or run.path.parent.name or "run"
 
 
@@ -153,18 +162,39 @@ _NAMES = (
 """Policies that make a method of a name of its own; otherwise it has its selection's."""
 
 
+_SUBSTITUTIONS = {"FDMS", "Stale"}
+
+
 def _class_name(value: Any) -> str:
     return str(value.get("class_path", "")).rpartition(".")[2] if isinstance(value, dict) else ""
 
 
 def _settings(run: Run) -> dict[str, Any]:
     """The settings without the seeds and without where the run comes from."""
-    config = {key: value for key, value in run.config.items() if key not in ("seed_everything", FORKED, CHANGED)}
+    config = {key: value for key, value in run.config.items() if key not in _NO_SETTINGS}
     data = config.get("data")
     if isinstance(data, dict):
         arguments = {k: v for k, v in (data.get("init_args") or {}).items() if k not in ("seed", "split", "root")}
         config["data"] = {**data, "init_args": arguments}
     return config
+
+
+def is_finished(run: Run) -> bool:
+    """Whether the run has ended as it was to end."""
+    return bool(run.summary.get("status") == "finished")
+
+
+def planned_rounds(run: Run) -> int:
+    """The rounds that the run was to have; of one from Python, and of one without end, those that it has."""
+    trainer = run.config.get("trainer")
+    options = trainer if isinstance(trainer, dict) else {}
+    planned = options.get("max_rounds") or options.get("max_epochs")
+    return planned if isinstance(planned, int) and planned > 0 else len(run.metrics["round"])
+
+
+def diverged_clients(run: Run) -> int:
+    """The number of clients whose training has diverged in some round."""
+    return len(np.unique(run.diverged.get("client", np.array([]))))
 
 
 def _settings_key(run: Run) -> str:
@@ -178,19 +208,22 @@ def _method(runs: list[Run], name: str, column: str) -> Method:
     """One of a seed each, and what there is to say of them."""
     by_seed: dict[Any, Run] = {}
     notes = []
-    for run in sorted(runs, key=lambda run: run.path.name):
+    for run in sorted(runs, key=lambda run: (len(run.metrics["round"]), is_finished(run), run.path.name)):
         seed = seed_of(run)
         if seed in by_seed:
-            notes.append(f"seed {seed} was run more than once; the latest run counts")
+            alike = len(by_seed[seed].metrics["round"]) == len(run.metrics["round"])
+            which = "the latest run counts" if alike else "the run with most rounds counts"
+            notes.append(f"seed {seed} was run more than once; {which}")
         by_seed[seed] = run
     kept = [by_seed[seed] for seed in sorted(by_seed, key=lambda seed: (seed is None, seed))]
     for run in kept:
         status, seed = run.summary.get("status", "not finished"), seed_of(run)
         rounds = len(run.metrics["round"])
         if status != "finished":
-            notes.append(f"seed {seed}: {status} after {rounds} rounds")
-        if run.diverged.get("client", np.array([])).size:
-            who = len(np.unique(run.diverged["client"]))
+            of = f" of {planned_rounds(run)}" if planned_rounds(run) != rounds else ""
+            notes.append(f"seed {seed}: {status} after {rounds}{of} round{'s' * (rounds != 1)}")
+        who = diverged_clients(run)
+        if who:
             notes.append(f"seed {seed}: the training of {who} client{'s' * (who > 1)} diverged")
         if run.config.get(CHANGED):
             notes.append(f"seed {seed}: settings were changed when the run was resumed")

@@ -367,7 +367,8 @@ class RunFolder(RoundCallback):
         if boundary.evaluation:
             arrays = {name: values.cpu().double().numpy() for name, values in boundary.evaluation.items()}
             self._evaluations[index] = {name: a for name, a in arrays.items() if not name.startswith("global_")}
-            self._evaluations[index] |= {name: values.numpy() for name, values in boundary.numbers.items()}
+            shown = {name: values.numpy() for name, values in boundary.numbers.items() if name[0] != "_"}
+            self._evaluations[index] |= shown
             hidden = without_mean(boundary.evaluation)
             known = {name: a for name, a in arrays.items() if name not in hidden and not np.isnan(a).all()}
             numbers |= {name: float(np.nanmean(known[name])) if name in known else math.nan for name in arrays}

@@ -29,6 +29,8 @@ OVER_ROUNDS: dict[str, tuple[Callable[[Any], Any], str]] = {
     "sum": (np.sum, "sum over the rounds"),
 }
 """How the rounds' numbers become one, and what a caption says of it."""
+EVALUATED = ("val_", "test_", "global_test_")
+"""How columns begin that an evaluation writes; evaluated rounds have all of them."""
 BETTER = ("higher", "lower")
 KEYS = ("column", "over_rounds", "better")
 
@@ -61,7 +63,7 @@ class Measure:
         return f"column of metrics.csv, {OVER_ROUNDS[self.over_rounds][1]}{better}"
 
     def of(self, summary: Mapping[str, Any], run: Path | None) -> float | None:
-        """The number of a run that is done, in the table's unit; None where it has none.
+        """The number of a run that is done, in the table's unit; None where it has none, or one that is not finite.
 
         Args:
             summary: the run's summary.json.
@@ -71,8 +73,14 @@ class Measure:
             accuracy = summary.get("test_accuracy", {}).get(self.name)
             return None if accuracy is None else 100 * float(accuracy)
         rows = [] if run is None else read_metrics(run / "metrics.csv")
-        known = [value for row in rows if math.isfinite(value := float(row.get(self.name) or math.nan))]
-        return float(OVER_ROUNDS[self.over_rounds][0](known)) if known else None
+        if self.name.startswith(EVALUATED):  # an empty cell of an evaluated round is a number that is not finite
+            rows = [row for row in rows if any(cell and name.startswith(EVALUATED) for name, cell in row.items())]
+        else:
+            rows = [row for row in rows if row.get(self.name)]
+        if not any(row.get(self.name) for row in rows):
+            return None
+        value = float(OVER_ROUNDS[self.over_rounds][0]([float(row.get(self.name) or math.nan) for row in rows]))
+        return value if math.isfinite(value) else None
 
     def text(self, value: float) -> str:
         """A number as a table prints it: an accuracy with two decimals, others with three digits or more.

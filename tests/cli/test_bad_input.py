@@ -409,7 +409,7 @@ def test_a_diverging_run_warns_in_one_line_and_goes_on(here, capsys):
     code = cli.run("fit", [*SMALL, "--model.optimizer.lr", "1e30"])
     assert code == 0
     assert capsys.readouterr().err.splitlines() == [
-        "dfl-fit: warning: round 0: training of client 0, 1, 2, 3, 4, 5 diverged; nobody mixes it "
+        "dfl-fit: warning: round 0: training of client 0, 1, 2, 3, 4, 5 diverged; no client mixes it "
         "(said once a client: diverged.npz has every round)"
     ]
 

@@ -272,3 +272,17 @@ def test_a_checkpoint_says_which_network_it_is_of(clients):
     about = read_checkpoint(clients[0].run.path / "checkpoints" / "last.ckpt")["dfl_lightning"]
     assert about["network"]["name"] == "Net"
     assert set(about["network"]["parameters"]) == set(Net().state_dict())
+
+
+def test_it_says_that_accuracies_are_of_a_prediction(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    words = ["--data.num_clients=4", "--data.samples_per_client=30", "--model.network.hidden=[4]"]
+    progress = ["--trainer.max_rounds=1", "--trainer.enable_progress_bar=false", "--trainer.accelerator=cpu"]
+    assert cli.run("fit", ["--config=knn_per", *words, *progress]) == 0
+    (run,) = tmp_path.glob("runs/*/*")
+    capsys.readouterr()
+    assert main([str(run)]) == 0
+    out = capsys.readouterr().out.splitlines()
+    assert out[-1] == (
+        "they are the networks alone; the run's accuracies are of its prediction KNN, which is not in them"
+    )

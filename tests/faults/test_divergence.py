@@ -172,7 +172,7 @@ def breaking(monkeypatch, first, client):
 
 def test_the_run_folder_knows_who_diverged_when(tmp_path, monkeypatch, capsys):
     breaking(monkeypatch, 1, 2)
-    with pytest.warns(UserWarning, match=r"^round 1: training of client 2 diverged; nobody mixes it ") as said:
+    with pytest.warns(UserWarning, match=r"^round 1: training of client 2 diverged; no client mixes it ") as said:
         trainer = fit(tmp_path, Toy([4, 4, 4], [1] * 3, [2] * 3))
     assert len(said) == 1
     run = trainer.run

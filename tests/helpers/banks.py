@@ -150,7 +150,7 @@ def make_federation(
     )
 
     if isinstance(made, Engine):
-        made.serve(bank)
+        made.attach(bank)
 
     def training(epochs=2, round=3, lr=0.05, purpose="local", groups=None, **more):
         groups = ({"lr": lr},) if groups is None else groups

@@ -6,7 +6,7 @@ from scipy import stats
 
 from dfl_lightning.report.methods import find_methods
 from dfl_lightning.report.over_seeds import difference, over_seeds, paired, thinned
-from dfl_lightning.report.page.verdict import lines, sentences
+from dfl_lightning.report.page.verdict import sentences
 from dfl_lightning.report.reading import read_run
 
 AFIND = {
@@ -34,7 +34,7 @@ def test_a_name_has_the_class_that_differs_and_not_its_arguments(tmp_path, make_
     dropout = {"class_path": "x.GroupedCount", "init_args": {"rate": 0.5, "full_first_round": True}}
     configs = ({**server, "dropout": dropout}, {**server, "dropout": None, "monitors": ["Fairness"]})
     runs = [read_run(make_run(tmp_path / str(i), [[0.5, 0.6]], config=c)) for i, c in enumerate(configs)]
-    assert [m.name for m in find_methods(runs)] == ["FedAvg (dropout = GroupedCount)", "FedAvg (dropout = none)"]
+    assert [m.name for m in find_methods(runs)] == ["FedAvg, dropped clients left out", "FedAvg"]
 
 
 def test_a_name_of_many_settings_has_those_that_tell_methods_apart(tmp_path, make_run):
@@ -110,7 +110,7 @@ def verdict(tmp_path, make_run, **levels):
             config, cost = {"selection": {"class_path": name}}, 0.0 if name == "Alone" else 1.0
             folder = make_run(tmp_path / name / str(seed), [[accuracy] * 2], seed=seed, config=config, received=cost)
             runs.append(read_run(folder))
-    return " ".join(sentences(lines(find_methods(runs))))
+    return " ".join(sentences(find_methods(runs)))
 
 
 def test_a_clear_difference_is_said_and_an_unclear_one_is_not(tmp_path, make_run):

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 Row = dict[str, Any]
 WIDTH, HEIGHT = 560, 300
 
+LOCAL = "Local"
+"""What training alone is called."""
+
 TILES = "tiles"
 """Name of a chart, or of a layer, whose rectangles cover an area without gaps."""
 
@@ -194,6 +197,7 @@ def end_labels(
     """
     alt = altair()
     gap = (domain[1] - domain[0]) * 16 / (height - 50)
+    rows = with_labels(rows, y, (height - 50) // 16)
     places = spread_out([row[y] for row in rows], gap, domain[0], domain[1])
     most = ends[1] if ends else max((row[x] for row in rows), default=0)
     lengths = [short_names([row["method"] for row in rows], most_letters) for most_letters in (letters, _BRIEF)]
@@ -203,11 +207,41 @@ def end_labels(
         label, brief = (f"{shown[row['method']]}{after}" for shown in lengths)
         part = math.log(row[x] / ends[0]) / math.log(most / ends[0]) if ends else row[x] / (most or 1)
         at = row[x] if (1 - part) * _NARROW > len(label) * _LETTER else most
-        placed.append({"method": row["method"], "label": label, "brief": brief, "label_x": at, "label_y": place})
-    base = alt.Chart(data(placed)).encode(
-        x=alt.X("label_x:Q"), y=alt.Y("label_y:Q").scale(domain=list(domain)), text=alt.Text("label:N")
-    )
-    return with_rim(base, {"color": method_colour(names)}, align="left", dx=8, fontSize=12, fontWeight=600, clip=False)
+        away = at > row[x] or abs(place - row[y]) > gap / 2
+        end = {"end_x": row[x], "end_y": row[y], "line_x": at if away else row[x], "line_y": place if away else row[y]}
+        placed.append({"method": row["method"], "label": label, "brief": brief, "label_x": at, "label_y": place, **end})
+    chart, vertical = alt.Chart(data(placed)), list(domain)
+    base = chart.encode(x=alt.X("label_x:Q"), y=alt.Y("label_y:Q").scale(domain=vertical), text=alt.Text("label:N"))
+    colour = method_colour(names)
+    end_x, end_y = alt.X("end_x:Q"), alt.Y("end_y:Q").scale(domain=vertical)
+    return [
+        chart.mark_rule(strokeWidth=1, opacity=0.45).encode(
+            x=end_x, y=end_y, x2=alt.X2("line_x:Q"), y2=alt.Y2("line_y:Q"), color=colour
+        ),
+        chart.mark_point(filled=True, opacity=1, size=36, clip=True).encode(x=end_x, y=end_y, color=colour),
+        *with_rim(base, {"color": colour}, align="left", dx=8, fontSize=12, fontWeight=600, clip=False),
+    ]
+
+
+def with_labels(rows: Sequence[Row], y: str, most: int) -> list[Row]:
+    """The lines whose names a chart has room for: the highest ones, the lowest one, and training alone.
+
+    Args:
+        rows: a row a line.
+        y: the field of the line's end.
+        most: labels, 3 or more.
+
+    Examples:
+        >>> rows = [{"method": name, "y": value} for value, name in enumerate(["Local", "A", "B", "C", "D"])]
+        >>> [row["method"] for row in with_labels(rows, "y", 3)]
+        ['Local', 'C', 'D']
+    """
+    if len(rows) <= most:
+        return list(rows)
+    order = sorted(rows, key=lambda row: -row[y])
+    needed = [order[-1], *(row for row in order[:-1] if row["method"] == LOCAL)]
+    chosen = needed + [row for row in order if row not in needed][: most - len(needed)]
+    return [row for row in rows if row in chosen]
 
 
 _BRIEF = 12

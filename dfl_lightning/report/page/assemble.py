@@ -97,7 +97,7 @@ def _count(methods: Sequence[Method]) -> str:
 
 def _lead(methods: Sequence[Method]) -> str:
     main = [method for method in methods if method.task == methods[0].task]
-    first, *rest = sentences(lines(main))
+    first, *rest = sentences(main)
     where = f"{heading(main, methods)}: " if methods[0].column else ""
     return f"<strong>{escape(where + first)}</strong> {escape(' '.join(rest))}"
 
@@ -110,7 +110,7 @@ def _verdict(methods: Sequence[Method], colours: dict[str, int]) -> str:
         if len(tasks) > 1:
             parts.append(f"<h3>{escape(where)}</h3>")
             if task != methods[0].task:
-                parts.append(f"<p class='say'>{escape(' '.join(sentences(found)))}</p>")
+                parts.append(f"<p class='say'>{escape(' '.join(sentences(of_task)))}</p>")
         parts.append(verdict_table(found, colours, _caption(of_task), f"Verdict: {where}, {task + 1}"))
     several = any(len(method.runs) > 1 for method in methods)
     words = "Mean over clients at the last evaluation. "

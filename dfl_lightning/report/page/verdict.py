@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from dfl_lightning.report.methods import Method
+from dfl_lightning.report.methods import Method, diverged_clients, is_finished, planned_rounds, seed_of
 from dfl_lightning.report.over_seeds import (
     PairedDifference,
     Spread,
@@ -19,11 +20,16 @@ from dfl_lightning.report.over_seeds import (
     spread,
     worst_tenth,
 )
+from dfl_lightning.report.reading import Run
 
 
 @dataclass(frozen=True)
 class Line:
-    """A method in the table; shares, bytes and seconds, differences in shares."""
+    """A method in the table; shares, bytes and seconds, differences in shares.
+
+    Attributes:
+        takes_part: whether the method is compared with the others.
+    """
 
     method: Method
     accuracy: Spread
@@ -33,45 +39,97 @@ class Line:
     to_best: PairedDifference | None
     over_local: PairedDifference | None
     is_best: bool
+    takes_part: bool = True
+
+
+def comparable(methods: Sequence[Method]) -> tuple[list[Method], list[str]]:
+    """The methods with those runs only that can be compared, and what is wrong with the others.
+
+    A run is left out if it is not finished, if the training of a client has diverged, or if it was to have another
+    number of rounds than most methods have.
+
+    Args:
+        methods: of one task.
+
+    Returns:
+        The methods that have such runs, and a sentence without its full stop for each that has others.
+    """
+    whole = {m.full_name: [run for run in m.runs if is_finished(run) and not diverged_clients(run)] for m in methods}
+    counts = Counter(max(map(planned_rounds, runs)) for runs in whole.values() if runs)
+    rounds = max(counts, key=lambda number: (counts[number], number), default=0)
+    found, wrong = [], []
+    for method in methods:
+        kept = [run for run in whole[method.full_name] if planned_rounds(run) == rounds]
+        if kept:
+            found.append(replace(method, runs=kept))
+        reasons = {seed_of(run): _why_not(run, rounds) for run in method.runs if run not in kept}
+        if len(reasons) == len(method.runs) and len(set(reasons.values())) == 1:
+            wrong.append(f"{method.name}: {next(iter(reasons.values()))}")
+        else:
+            wrong += [f"{method.name}, seed {seed}: {reason}" for seed, reason in reasons.items()]
+    return found, wrong
+
+
+def _why_not(run: Run, rounds: int) -> str:
+    done, planned, diverged = len(run.metrics["round"]), planned_rounds(run), diverged_clients(run)
+    if diverged:
+        clients = run.summary.get("clients")
+        return "all clients diverged" if diverged == clients else f"{diverged} of {clients} clients diverged"
+    if not is_finished(run):
+        of = f" of {planned}" if planned != done else ""
+        return f"{run.summary.get('status', 'not finished')} after {done}{of} round{'s' * (done != 1)}"
+    return f"{planned} round{'s' * (planned != 1)}, not {rounds}"
 
 
 def best_first(methods: Sequence[Method]) -> list[Method]:
-    """The methods of a task from best to worst; those without an accuracy last."""
-    means = {m.name: over_runs(accuracy, m.runs).mean for m in methods}
-    return sorted(methods, key=lambda m: -means[m.name] if math.isfinite(means[m.name]) else math.inf)
+    """The methods of a task from best to worst; those that cannot be compared, or have no accuracy, last."""
+    means = {m.full_name: over_runs(accuracy, m.runs).mean for m in comparable(methods)[0]}
+    known = {name: mean for name, mean in means.items() if math.isfinite(mean)}
+    return sorted(methods, key=lambda m: -known[m.full_name] if m.full_name in known else math.inf)
 
 
 def lines(methods: Sequence[Method]) -> list[Line]:
-    """The methods of a task from best to worst; those without an accuracy last."""
-    means = {m.name: over_runs(accuracy, m.runs) for m in methods}
-    order = best_first(methods)
-    best = order[0] if order and math.isfinite(means[order[0].name].mean) else None
-    local = next((m for m in methods if m.is_local), None)
+    """The methods of a task from best to worst; those that cannot be compared, or have no accuracy, last."""
+    compared = {m.full_name: m for m in comparable(methods)[0]}
+    order = [compared.get(m.full_name, m) for m in best_first(methods)]
+    means = {m.full_name: over_runs(accuracy, m.runs) for m in order}
+    ranked = [m for m in order if m.full_name in compared and math.isfinite(means[m.full_name].mean)]
+    best = ranked[0] if ranked else None
+    local = next((m for m in compared.values() if m.is_local), None)
+
+    def to(m: Method, other: Method | None) -> PairedDifference | None:
+        return None if other is None or m is other or m.full_name not in compared else _paired(m, other)
+
     return [
         Line(
             method=m,
-            accuracy=means[m.name],
+            accuracy=means[m.full_name],
             worst=over_runs(worst_tenth, m.runs),
             received=spread([received(run) for run in m.runs]),
             seconds=spread([seconds(run) for run in m.runs]),
-            to_best=None if best is None or m is best else _paired(m, best),
-            over_local=None if local is None or m is local else _paired(m, local),
+            to_best=to(m, best),
+            over_local=to(m, local),
             is_best=m is best,
+            takes_part=m.full_name in compared,
         )
         for m in order
     ]
 
 
-def sentences(found: Sequence[Line]) -> list[str]:
-    """The verdict on the methods of a task.
+def sentences(methods: Sequence[Method]) -> list[str]:
+    """The verdict on the methods of a task, after what takes no part in it.
 
     With one seed of a method no difference to it is judged, and no spread is given.
     """
-    known = [line for line in found if line.accuracy.count]
+    wrong, found = comparable(methods)[1], lines(methods)
+    known = [line for line in found if line.accuracy.count and line.takes_part]
+    if len(found) == 1 and not known and found[0].accuracy.count:
+        return [f"{wrong[0]}.", f"The last evaluation gives {_share(found[0].accuracy)}."]
+    words = [f"Not compared: {'; '.join(wrong)}."] if wrong else []
     if not known:
-        return ["No run was evaluated on test data, so there is no verdict."]
+        return [*words, "No run was evaluated on test data, so there is no verdict."]
     first = known[0]
-    words = [f"{first.method.name} ends at {_share(first.accuracy)}.", *_against_local(first)]
+    words += [f"{first.method.name} ends at {_share(first.accuracy)}.", *_against_local(first)]
     lower, undecided, single, unpaired = [], [], [], []
     for line in known[1:]:
         gap, name = line.to_best, line.method.name
