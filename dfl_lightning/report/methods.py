@@ -221,7 +221,7 @@ def _method(runs: list[Run], name: str, column: str) -> Method:
         rounds = len(run.metrics["round"])
         if status != "finished":
             of = f" of {planned_rounds(run)}" if planned_rounds(run) != rounds else ""
-            notes.append(f"seed {seed}: {status} after {rounds}{of} round{'s' * (rounds != 1)}")
+            notes.append(f"seed {seed}: {status} after {rounds}{of} round{'s' * (planned_rounds(run) != 1)}")
         who = diverged_clients(run)
         if who:
             notes.append(f"seed {seed}: the training of {who} client{'s' * (who > 1)} diverged")

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from dfl_lightning.report.charts.theme import DASHES, LIGHT
 from dfl_lightning.report.methods import find_methods
 from dfl_lightning.report.over_seeds import difference, over_seeds, paired, thinned
 from dfl_lightning.report.page.verdict import sentences
@@ -147,3 +148,113 @@ def test_long_curves_are_thinned_and_keep_both_ends():
     assert len(kept) == 200
     assert (kept[0], kept[-1]) == (0, 1000)
     assert np.diff(kept).max() <= 6
+
+
+# --- nothing false ----------------------------------------------------------------------------------------------------
+SERVER = {"topology": "server", "selection": {"class_path": "x.Gossip", "init_args": {"k": "all"}}}
+DOWN = {"dropout": {"class_path": "x.GroupedCount"}}
+
+
+@pytest.mark.parametrize(
+    ("config", "name"),
+    [
+        ({**SERVER, **DOWN, "substitution": {"class_path": "x.FDMS"}}, "FL-FDMS"),
+        ({**SERVER, **DOWN, "substitution": {"class_path": "x.Stale"}}, "Stale"),
+        ({**SERVER, **DOWN, "substitution": None}, "FedAvg, dropped clients left out"),
+        ({**SERVER, "dropout": None, "substitution": {"class_path": "x.FDMS"}}, "FedAvg"),
+    ],
+    ids=["FL-FDMS", "Stale", "Dropout", "Full"],
+)
+def test_the_baselines_of_fl_fdms_are_called_what_they_are(tmp_path, make_run, config, name):
+    (method,) = find_methods([read_run(make_run(tmp_path / "run", [[0.5, 0.6]], config=config))])
+    assert method.name == name
+
+
+def test_monitors_are_no_setting(tmp_path, make_run):
+    configs = [{**AFIND, "monitors": ["SimulatedTime"]}, AFIND]
+    runs = [read_run(make_run(tmp_path / str(s), [[0.5]], seed=s, config=c)) for s, c in enumerate(configs)]
+    assert [m.name for m in find_methods(runs)] == ["AFIND+"]
+
+
+def test_a_quick_try_does_not_replace_the_run(tmp_path, make_run):
+    long = make_run(tmp_path / "1", [[0.8, 0.9]] * 30, config={**AFIND, "trainer": {"max_rounds": 30}})
+    quick = make_run(tmp_path / "2", [[0.1, 0.1]], config={**AFIND, "trainer": {"max_rounds": 1}})
+    (method,) = find_methods([read_run(folder) for folder in (long, quick)])
+    assert [run.path for run in method.runs] == [long]
+    assert method.notes == ["seed 0 was run more than once; the run with most rounds counts"]
+
+
+def test_of_equal_runs_the_latest_counts(tmp_path, make_run):
+    runs = [make_run(tmp_path / name, [[0.5]], config=AFIND) for name in ("1", "2")]
+    (method,) = find_methods([read_run(folder) for folder in runs])
+    assert [run.path.name for run in method.runs] == ["2"]
+    assert method.notes == ["seed 0 was run more than once; the latest run counts"]
+
+
+def compared(tmp_path, make_run, **odd):
+    """Three methods of which C is the best, and what is said of them; C's runs are made with `odd`."""
+    runs = []
+    for name, level, more in (("A", 0.5, {}), ("B", 0.6, {}), ("C", 0.9, odd)):
+        for seed in (0, 1, 2):
+            config = {"selection": {"class_path": name}, "trainer": {"max_rounds": more.get("planned", 4)}}
+            rounds = [[level + seed / 100] * 2] * more.get("rounds", 4)
+            options = {key: value for key, value in more.items() if key not in ("planned", "rounds")}
+            runs.append(read_run(make_run(tmp_path / f"{name}{seed}", rounds, seed=seed, config=config, **options)))
+    return sentences(find_methods(runs))
+
+
+@pytest.mark.parametrize(
+    ("odd", "reason"),
+    [
+        ({"planned": 1, "rounds": 1}, "1 round, not 4"),
+        ({"planned": 4, "rounds": 2, "status": "stopped"}, "stopped after 2 of 4 rounds"),
+        ({"planned": 4, "rounds": 3, "status": None}, "not finished after 3 of 4 rounds"),
+        ({"diverged": [(0, 0), (1, 0), (1, 1)]}, "all clients diverged"),
+        ({"diverged": [(0, 1)]}, "1 of 2 clients diverged"),
+    ],
+    ids=["other rounds", "stopped", "running", "all diverged", "one diverged"],
+)
+def test_what_cannot_be_compared_is_said_first_and_takes_no_part(tmp_path, make_run, odd, reason):
+    first, second, *rest = compared(tmp_path, make_run, **odd)
+    assert first == f"Not compared: C: {reason}."
+    assert second == "B ends at 61.0 ± 1.0 % test accuracy (3 seeds)."
+    assert not any("C" in sentence for sentence in rest)
+
+
+def test_runs_that_can_be_compared_are(tmp_path, make_run):
+    assert compared(tmp_path, make_run)[0] == "C ends at 91.0 ± 1.0 % test accuracy (3 seeds)."
+
+
+def test_one_seed_that_stopped_is_left_out_of_its_method(tmp_path, make_run):
+    config = {**AFIND, "trainer": {"max_rounds": 2}}
+    folders = [make_run(tmp_path / str(s), [[0.5], [0.5 + s / 10]], seed=s, config=config) for s in (0, 1)]
+    folders.append(make_run(tmp_path / "2", [[0.1]], seed=2, config=config, status="stopped"))
+    first, second, *_ = sentences(find_methods([read_run(folder) for folder in folders]))
+    assert first == "Not compared: AFIND+, seed 2: stopped after 1 of 2 rounds."
+    assert second == "AFIND+ ends at 55.0 ± 7.1 % test accuracy (2 seeds)."
+
+
+def test_a_run_under_way_says_how_far_it_is(tmp_path, make_run):
+    config = {**AFIND, "trainer": {"max_rounds": 400}}
+    run = read_run(make_run(tmp_path / "run", [[0.9]] * 79, config=config, status=None))
+    assert sentences(find_methods([run])) == [
+        "AFIND+: not finished after 79 of 400 rounds.",
+        "The last evaluation gives 90.0 % test accuracy (one seed).",
+    ]
+
+
+def test_methods_of_a_comparison_have_colours_and_dashes_of_their_own(tmp_path, make_run):
+    """However many others there are, and in whatever order they were given."""
+    runs = []
+    for task, names in enumerate(("ab", "cdefgh", "ij")):
+        for name in names:
+            images = np.arange(20) + task
+            config = {"selection": {"class_path": f"x.{name}"}}
+            runs.append(read_run(make_run(tmp_path / name, [[0.5, 0.6]], config=config, test_images=images)))
+    order = [runs[i] for i in (0, 2, 8, 3, 4, 1, 5, 6, 9, 7)]
+    methods = find_methods(order)
+    colours = len(LIGHT["category"])
+    for task in {method.task for method in methods}:
+        places = [method.among.index(method.name) for method in methods if method.task == task]
+        assert len({place % colours for place in places}) == len(places)
+    assert len({(place % colours, place % len(DASHES)) for place in range(30)}) == 30

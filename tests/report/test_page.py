@@ -63,7 +63,7 @@ def runs(tmp_path_factory, make_run, make_links):
         clusters=[0, 0, 1, 1],
         dropouts=[(r, r % 4) for r in range(4)],
         substitutes=[(r, 4, r % 4, (r + 1) % 4) for r in range(4)],
-        config={"substitution": {"class_path": "FDMS"}},
+        config={"substitution": {"class_path": "FDMS"}, "dropout": {"class_path": "Bernoulli"}},
     )
     return found
 
@@ -273,6 +273,12 @@ PLOTS = """[...document.querySelectorAll('figure:not(.square) .chart svg')].map(
 })"""
 
 
+HEIGHTS = """[...document.querySelectorAll('figure.wide .chart svg, figure.half .chart svg')].map((svg) => {
+  const heights = [...svg.querySelectorAll('.background')].map((path) => path.getBoundingClientRect().height);
+  return Math.max(...heights) / svg.getBoundingClientRect().height;
+})"""
+
+
 @pytest.mark.parametrize("width", [1440, 390])
 def test_long_names_are_not_cut_by_the_side_and_leave_room_for_the_lines(runs, tmp_path, make_run, open_page, width):
     """Also where a line ends before the others."""
@@ -293,6 +299,20 @@ def test_long_names_are_not_cut_by_the_side_and_leave_room_for_the_lines(runs, t
     assert seen.page.evaluate(CUT) == []
     assert min(seen.page.evaluate(PLOTS)) > 0.4
     assert "5 rounds: method whose name" in seen.page.locator("#verdict caption").first.inner_text()
+    assert seen.console == []
+
+
+@pytest.mark.parametrize("methods", [8, 40])
+def test_charts_keep_their_height_with_many_methods(tmp_path, make_run, open_page, methods):
+    named = []
+    for number in range(methods):
+        level = np.full((4, 3), 0.5 + 0.4 * number / methods) + np.arange(4)[:, None] / 100
+        config = {"selection": {"class_path": f"M{number}"}}
+        named.append(f"method {number}={make_run(tmp_path / str(number), level, config=config)}")
+    seen = open_page(write_report(named, tmp_path / "page.html"))
+    heights = seen.page.evaluate(HEIGHTS)
+    assert len(heights) >= 3
+    assert min(heights) > 0.6, heights
     assert seen.console == []
 
 

@@ -247,7 +247,7 @@ def test_draws_are_named_by_round_and_purpose(make_round):
 
 def test_the_rows_that_votes_index_are_found_block_by_block(make_round):
     round = make_round(
-        servers=1, substitutes=[SubstituteRows("stale", relative=True), SubstituteRows("kept", relative=False)]
+        servers=1, substitute_rows=[SubstituteRows("stale", relative=True), SubstituteRows("kept", relative=False)]
     )
     receivers = torch.tensor([0, 0])
     own = round.references(receivers, torch.tensor([1, 2]))

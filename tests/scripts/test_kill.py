@@ -94,7 +94,7 @@ class Ended:
         ("SIGTERM", 143, "", 1, "it should say 'stopped …'"),
         ("SIGKILL", -9, "", 1, None),
         ("SIGKILL", -9, "", float("inf"), "processes are there after"),
-        ("SIGKILL", -9, "Traceback (most recent call last):", 1, "nobody understands"),
+        ("SIGKILL", -9, "Traceback (most recent call last):", 1, "is not understood"),
         ("full disk", 2, "dfl-fit: out/last.ckpt: cannot be written", 1, None),
         ("full disk", 2, "dfl-fit: one\ndfl-fit: two", 1, "and nothing else"),
         ("SIGKILL of the other", 2, "dfl-fit: process 1 of the run has ended (signal 9)", 1, None),

@@ -97,8 +97,8 @@ class Ended:
         (signal.SIGINT, 130, "dfl-study: note: each\ndfl-study: stopped by SIGINT; 0 of 4 cells are done", None),
         (signal.SIGTERM, 143, "", "it should say"),
         (signal.SIGINT, 143, "dfl-study: stopped by SIGINT; go on", "exit code 143"),
-        (signal.SIGKILL, -9, "Traceback (most recent call last):", "nobody understands"),
-        (signal.SIGKILL, -9, "Local, IID, seed 0: failed: it", "nobody understands"),
+        (signal.SIGKILL, -9, "Traceback (most recent call last):", "is not understood"),
+        (signal.SIGKILL, -9, "Local, IID, seed 0: failed: it", "is not understood"),
     ],
 )
 def test_the_end_of_a_study_is_judged(kill, signum, code, said, wrong):

@@ -77,7 +77,7 @@ def _why_not(run: Run, rounds: int) -> str:
         return "all clients diverged" if diverged == clients else f"{diverged} of {clients} clients diverged"
     if not is_finished(run):
         of = f" of {planned}" if planned != done else ""
-        return f"{run.summary.get('status', 'not finished')} after {done}{of} round{'s' * (done != 1)}"
+        return f"{run.summary.get('status', 'not finished')} after {done}{of} round{'s' * (planned != 1)}"
     return f"{planned} round{'s' * (planned != 1)}, not {rounds}"
 
 

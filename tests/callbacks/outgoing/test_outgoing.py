@@ -277,7 +277,7 @@ def test_a_policy_that_breaks_its_promise_is_named(federation, function, sentenc
         (lambda: cb.SignFlip(0.5, [1]), "outgoing.fraction and outgoing.clients both name the adversaries; keep one"),
         (lambda: cb.SignFlip(scale=0), "outgoing.scale=0; it must be above 0"),
         (cb.SignFlip, "outgoing SignFlip: the data know of no adversaries"),
-        (lambda: cb.SignFlip(0.01), "outgoing.fraction=0.01 of 5 clients is nobody"),
+        (lambda: cb.SignFlip(0.01), "outgoing.fraction=0.01 of 5 clients is none"),
         (lambda: cb.SignFlip(clients=[5]), "outgoing.clients names 5, but there are 5 clients, 0 to 4"),
         (lambda: type("Odd", (cb.TopK,), {"who": lambda self, f: torch.ones(2)})(), r"outgoing Odd: who\(\) returns"),
     ],
