@@ -222,7 +222,7 @@ class Threshold(Policy):
 
 
 class Substitution(Policy):
-    """Who stands in for the clients that dropped out: writes `substitute` (and `substitutes`) in `on_substitute`."""
+    """What replaces clients that dropped out: writes `substitute` (and `substitute_rows`) in `on_substitute`."""
 
 
 class Aggregation(Policy):

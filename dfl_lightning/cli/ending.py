@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -49,7 +50,9 @@ def write_ending(code: int, sentence: str, error: BaseException | None = None) -
         kind = MISSING_DATA
     elif isinstance(error, DamagedCheckpoint):
         kind, previous = DAMAGED_CHECKPOINT, None if error.previous is None else str(error.previous)
-    Path(file).write_text(json.dumps(asdict(Ending(code, sentence, kind, previous))) + "\n", encoding="utf-8")
+    text = json.dumps(asdict(Ending(code, sentence, kind, previous))) + "\n"
+    with suppress(OSError):  # what failed is said on standard error all the same; whoever reads the file finds none
+        Path(file).write_text(text, encoding="utf-8")
 
 
 def read_ending(file: Path) -> Ending | None:

@@ -47,14 +47,17 @@ def set_up(words: Sequence[str]) -> dict[str, int]:
         MissingData: files of the data are missing.
         UserError: the run is refused for another reason.
     """
-    with _as_a_command():
-        cli = DFLCLI("fit", read(split(list(words))), stop_at="objects")
-        cli.trainer.prepare(cli.model, cli.datamodule)
-        data = cli.model.federation.data
-        sizes = {split_: int(data.sizes(split_).sum()) for split_ in ("train", "val", "test")}
-        del cli, data
-    gc.collect()  # a trainer and its module hold each other, and with them the images and models of this config
-    return sizes
+    try:
+        with _as_a_command():
+            return _sizes(DFLCLI("fit", read(split(list(words))), stop_at="objects"))
+    finally:
+        gc.collect()  # a trainer and its module hold each other, and with them the images and models of this config
+
+
+def _sizes(cli: DFLCLI) -> dict[str, int]:
+    cli.trainer.prepare(cli.model, cli.datamodule)
+    data = cli.model.federation.data
+    return {part: int(data.sizes(part).sum()) for part in ("train", "val", "test")}
 
 
 @contextmanager

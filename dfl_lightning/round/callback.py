@@ -89,7 +89,7 @@ class RoundCallback(Callback):
         """Choose whom to learn from: `selected`."""
 
     def on_substitute(self, round: Round) -> None:
-        """Say who stands in for those that dropped out: `substitute`, `substitutes`."""
+        """Say who stands in for those that dropped out: `substitute`, `substitute_rows`."""
 
     def on_weigh(self, round: Round) -> None:
         """Turn votes into `weights`."""

@@ -47,7 +47,7 @@ class SubstituteRows:
     relative: bool
 
 
-@dataclass
+@dataclass(repr=False, eq=False)
 class Round:
     """One communication round: created by the protocol, filled by the hooks from top to bottom, then thrown away.
 
@@ -111,6 +111,11 @@ class Round:
 
     def __post_init__(self) -> None:
         self.ledger = Ledger(self.num_nodes)
+
+    def __repr__(self) -> str:
+        """Which round, and the fields that have a value so far."""
+        known = ", ".join(name for name in vars(self) if self.has(name) and name not in ("index", "federation"))
+        return f"Round({self.index}: {known})"
 
     def has(self, field: str) -> bool:
         """Whether a field has a value: not yet, where a hook that writes it is still to come (or was left out).

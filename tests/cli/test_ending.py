@@ -69,6 +69,13 @@ def test_a_damaged_checkpoint_is_recorded_with_its_predecessor_if_that_is_whole(
     assert ending.previous == (str(previous) if whole else None)
 
 
+def test_a_record_that_cannot_be_written_hides_nothing(ended, monkeypatch, tmp_path):
+    monkeypatch.setenv(ENDING, str(tmp_path / "nowhere" / "ending.json"))
+    code, ending, printed = ended(*FIT, "--topology=ring_of_rings")
+    assert (code, ending) == (2, None)
+    assert "ring_of_rings" in printed
+
+
 def test_what_is_no_record_is_none(tmp_path):
     file = tmp_path / "ending.json"
     for text in ("", "{", "[]", json.dumps({"code": 2}), json.dumps({"code": 2, "sentence": "", "other": 1})):

@@ -42,7 +42,7 @@ class Uniform(Aggregation):
 
 
 class SampleWeighted(Uniform):
-    """Clients count by the number of its training samples (FedAvg, arXiv 1602.05629).
+    """Clients count by the number of their training samples (FedAvg, arXiv 1602.05629).
 
     Args:
         server_step: as in `Uniform`.

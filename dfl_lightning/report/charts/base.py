@@ -181,7 +181,8 @@ def end_labels(
     letters: int = 24,
     ends: Sequence[float] | None = None,
 ) -> list[Any]:
-    """Names at the ends of lines, in their colours, spread so that none covers another, with a rim around each letter.
+    """Names at the ends of lines, in their colours, spread so that none covers another, with a rim around each letter,
+    and a dot and a thin line from each end to its name.
 
     A name for which the chart has no room after the end of its line stands at the side of the chart.
 
@@ -198,28 +199,31 @@ def end_labels(
     alt = altair()
     gap = (domain[1] - domain[0]) * 16 / (height - 50)
     rows = with_labels(rows, y, (height - 50) // 16)
-    places = spread_out([row[y] for row in rows], gap, domain[0], domain[1])
     most = ends[1] if ends else max((row[x] for row in rows), default=0)
     lengths = [short_names([row["method"] for row in rows], most_letters) for most_letters in (letters, _BRIEF)]
     placed = []
-    for row, place in zip(rows, places, strict=True):
+    for row in rows:
         after = row.get("after", "")
         label, brief = (f"{shown[row['method']]}{after}" for shown in lengths)
         part = math.log(row[x] / ends[0]) / math.log(most / ends[0]) if ends else row[x] / (most or 1)
         at = row[x] if (1 - part) * _NARROW > len(label) * _LETTER else most
-        away = at > row[x] or abs(place - row[y]) > gap / 2
-        end = {"end_x": row[x], "end_y": row[y], "line_x": at if away else row[x], "line_y": place if away else row[y]}
-        placed.append({"method": row["method"], "label": label, "brief": brief, "label_x": at, "label_y": place, **end})
+        end = {"end_x": row[x], "end_y": row[y], "inside": bool(domain[0] <= row[y] <= domain[1])}
+        placed.append({"method": row["method"], "label": label, "brief": brief, "label_x": at, **end})
+    for side in (True, False):  # names within the chart and at its side do not meet
+        group = [one for one in placed if (one["label_x"] == most) == side]
+        for one, place in zip(group, spread_out([one["end_y"] for one in group], gap, *domain), strict=True):
+            one["label_y"] = place
     chart, vertical = alt.Chart(data(placed)), list(domain)
+    ended = chart.transform_filter("datum.inside")
     base = chart.encode(x=alt.X("label_x:Q"), y=alt.Y("label_y:Q").scale(domain=vertical), text=alt.Text("label:N"))
     colour = method_colour(names)
     end_x, end_y = alt.X("end_x:Q"), alt.Y("end_y:Q").scale(domain=vertical)
     return [
-        chart.mark_rule(strokeWidth=1, opacity=0.45).encode(
-            x=end_x, y=end_y, x2=alt.X2("line_x:Q"), y2=alt.Y2("line_y:Q"), color=colour
+        ended.mark_rule(strokeWidth=1, opacity=0.45, x2Offset=_ROOM - 2).encode(
+            x=end_x, y=end_y, x2=alt.X2("label_x:Q"), y2=alt.Y2("label_y:Q"), color=colour
         ),
-        chart.mark_point(filled=True, opacity=1, size=36, clip=True).encode(x=end_x, y=end_y, color=colour),
-        *with_rim(base, {"color": colour}, align="left", dx=8, fontSize=12, fontWeight=600, clip=False),
+        ended.mark_point(filled=True, opacity=1, size=36).encode(x=end_x, y=end_y, color=colour),
+        *with_rim(base, {"color": colour}, align="left", dx=_ROOM, fontSize=12, fontWeight=600, clip=False),
     ]
 
 
@@ -246,6 +250,9 @@ def with_labels(rows: Sequence[Row], y: str, most: int) -> list[Row]:
 
 _BRIEF = 12
 """Letters of a name on a phone: the page shows the field `brief` there."""
+
+_ROOM = 12
+"""Pixels between the end of a line and its label, over which a thin line leads from the one to the other."""
 
 _NARROW, _LETTER = 300, 7.5
 """The least width of a chart beside its labels, and that of a letter, in pixels."""
