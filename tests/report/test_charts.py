@@ -13,7 +13,7 @@ pytest.importorskip("altair", reason="the extra `report` is not installed")
 import vl_convert
 
 from dfl_lightning import UserError, read_run, report
-from dfl_lightning.report.charts.base import short_names, spread_out
+from dfl_lightning.report.charts.base import end_labels, short_names, spread_out
 from dfl_lightning.report.methods import find_methods
 from dfl_lightning.report.page.pictures import rows_of
 
@@ -209,3 +209,25 @@ def test_two_short_names_fit_and_differ(beginning, ends, letters):
     assert len(set(found.values())) == 2
     for name, brief in found.items():
         assert brief == name if len(name) <= letters else len(brief) <= letters
+
+
+def test_a_name_stands_at_the_end_of_its_line_or_a_line_leads_there():
+    """One within the chart keeps its height, whatever stands at the side; ends that an axis cuts off have no dot."""
+    rows = [{"method": "early", "x": 1.0, "y": 50.0}]
+    rows += [{"method": f"late {i}", "x": 10.0, "y": 50.0} for i in range(5)]
+    rows.append({"method": "below", "x": 10.0, "y": 10.0})
+    layers = end_labels(rows, [row["method"] for row in rows], "y", [40.0, 100.0], "x")
+    rule, dot, _, text = (layer.to_dict() for layer in layers)
+    placed = {row["method"]: row for row in text["data"]["values"]} if "values" in text["data"] else {}
+    placed = placed or {row["method"]: row for row in next(iter(text["datasets"].values()))}
+    assert (placed["early"]["label_x"], placed["early"]["label_y"]) == (1.0, 50.0)
+    side = sorted(placed[f"late {i}"]["label_y"] for i in range(5))
+    assert min(b - a for a, b in zip(side, side[1:], strict=False)) == pytest.approx(60 * 16 / 250)
+    assert all(
+        (row["end_x"], row["end_y"]) == (own["x"], own["y"]) for row, own in zip(placed.values(), rows, strict=True)
+    )
+    assert [name for name, row in placed.items() if not row["inside"]] == ["below"]
+    for layer in (rule, dot):
+        assert layer["transform"] == [{"filter": "datum.inside"}]
+    ends = rule["encoding"]
+    assert [ends[axis]["field"] for axis in ("x", "y", "x2", "y2")] == ["end_x", "end_y", "label_x", "label_y"]
