@@ -222,7 +222,7 @@ def test_a_name_stands_at_the_end_of_its_line_or_a_line_leads_there():
     placed = placed or {row["method"]: row for row in next(iter(text["datasets"].values()))}
     assert (placed["early"]["label_x"], placed["early"]["label_y"]) == (1.0, 50.0)
     side = sorted(placed[f"late {i}"]["label_y"] for i in range(5))
-    assert min(b - a for a, b in zip(side, side[1:], strict=False)) == pytest.approx(60 * 16 / 250)
+    assert np.diff(side).min() == pytest.approx(60 * 16 / 250)
     assert all(
         (row["end_x"], row["end_y"]) == (own["x"], own["y"]) for row, own in zip(placed.values(), rows, strict=True)
     )
