@@ -18,7 +18,8 @@ def gains_of(round: Round, links: Links) -> Tensor:
     """
     before = losses_before(round, links)
     after = round.loss_of(links, split="val")
-    return first_order_gain(before, after, round.compare("trained", links, own="models").distances)
+    distances = round.compare("trained", links, own="models").distances
+    return first_order_gain(before, after, distances, round.bank.rows("models").dtype)
 
 
 def losses_before(round: Round, links: Links) -> Tensor:

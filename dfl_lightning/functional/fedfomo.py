@@ -22,13 +22,21 @@ LEAST = 1e-9
 """Signed weights whose sum is closer to 0 than this are divided by this."""
 
 
-def first_order_gain(before: Tensor, after: Tensor, distances: Tensor) -> Tensor:
+ROUNDING = 16
+"""A loss is known to so many of the smallest relative differences of the models' precision."""
+
+
+def first_order_gain(
+    before: Tensor, after: Tensor, distances: Tensor, precision: torch.dtype = torch.float64
+) -> Tensor:
     """Gain of a model over one's own per distance from it (FedFomo eq. 4): (L(w0) - L(w)) / ||w - w0||.
 
     Args:
         before: loss of the receiver's model from before the round, of any shape.
         after: loss of the model received on the same data, same shape; NaN = not known, infinite = useless.
         distances: Euclidean distance of the two models, same shape.
+        precision: of the models. A difference of losses within its rounding is 0: two models that are equal but for
+            their last digits would otherwise be worth the quotient of two rounding errors, a number of any size.
 
     Returns:
         float64, same shape; NaN where a loss is not known, minus infinity for a useless model, 0 for an equal one.
@@ -38,7 +46,10 @@ def first_order_gain(before: Tensor, after: Tensor, distances: Tensor) -> Tensor
         >>> first_order_gain(torch.ones(3), after, distances)
         tensor([ 0.2500, -0.2500,  0.0000], dtype=torch.float64)
     """
-    gain = before.double() - after.double()
+    before, after = before.double(), after.double()
+    gain = before - after
+    rounding = ROUNDING * torch.finfo(precision).eps * torch.maximum(before.abs(), after.abs())
+    gain = torch.where((gain.abs() <= rounding) & after.isfinite() & before.isfinite(), 0.0, gain)
     return torch.where(distances == 0, torch.where(gain.isnan(), gain, 0.0), gain / distances.double())
 
 

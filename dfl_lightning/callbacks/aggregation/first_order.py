@@ -72,7 +72,7 @@ class FirstOrder(Aggregation):
             losses = round.vote_losses("val")[stored]
             distances = self._distances_of_substitutes(round, voters)[stored]
             before = losses_before(round, voters.keep(stored))
-            gains[stored] = first_order_gain(before, losses, distances)
+            gains[stored] = first_order_gain(before, losses, distances, round.bank.rows("models").dtype)
         return gains
 
     def _distances_of_substitutes(self, round: Round, voters: Links) -> Tensor:
