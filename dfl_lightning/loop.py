@@ -137,7 +137,7 @@ class RoundLoop(_FitLoop):
     def rounds_committed(self) -> int:
         """Rounds whose models a checkpoint would hold now."""
         module = cast("RunModule | None", self.trainer.lightning_module)
-        return 0 if module is None or module.bank is None else module.bank.boundary.round
+        return 0 if module is None or not module.is_set_up else module.bank.boundary.round
 
     @property
     def rounds_done(self) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import os
 import warnings
 from collections.abc import Callable
 from functools import partial
@@ -16,35 +15,27 @@ from lightning.pytorch.trainer.states import TrainerFn
 from torch import Tensor, nn
 from torchmetrics import Metric
 
-from dfl_lightning.bank import card
 from dfl_lightning.bank.bank import Bank
 from dfl_lightning.bank.layout import Layout
 from dfl_lightning.bank.references import References, Term, Weights
-from dfl_lightning.callbacks.base import Outgoing, Prediction, Selection
+from dfl_lightning.build import RunParts, build_run, refuse_broken_start, schedule_draws
+from dfl_lightning.callbacks.base import Prediction, Selection
 from dfl_lightning.checkpoints.compatibility import check_fingerprint, check_rounds, fingerprint
 from dfl_lightning.checkpoints.history import resumed_history, settings_text
 from dfl_lightning.data import ClientData
-from dfl_lightning.distributed.communicator import Ranks, owners_of
-from dfl_lightning.distributed.connection import is_connected
-from dfl_lightning.engines.config import EngineConfig
 from dfl_lightning.engines.engine import Engine
-from dfl_lightning.engines.factory import make_engine
 from dfl_lightning.engines.jobs import Evaluation, Training
 from dfl_lightning.engines.optimizers import DEFAULT_OPTIMIZER, ClientOptimizer, Hyperparameters, name_of
 from dfl_lightning.engines.predicting import predict
 from dfl_lightning.engines.schedule import Schedule
-from dfl_lightning.engines.stacked.loss import is_plain_cross_entropy
 from dfl_lightning.functional import without_mean
 from dfl_lightning.links import Links
 from dfl_lightning.models import Network
-from dfl_lightning.models.fitting import fit_to_data
-from dfl_lightning.models.init import fresh_parameters, load_parameters
 from dfl_lightning.objectives import Duration, Objective, Phase, Plain
 from dfl_lightning.round.callback import draws_by_name_only
-from dfl_lightning.round.federation import Federation, LocalTraining, agreeing_clusters
-from dfl_lightning.topology import Topology, load_topology
+from dfl_lightning.round.federation import Federation
+from dfl_lightning.topology import Topology
 from dfl_lightning.utils.errors import UserError
-from dfl_lightning.utils.global_generators import name_of as name_of_object
 from dfl_lightning.utils.global_generators import no_global_draws
 
 if TYPE_CHECKING:
@@ -77,14 +68,8 @@ class DFLModule(LightningModule):
             part in the round; `stop`: end the run.
     """
 
-    bank: Bank
-    """The clients' models; None until a run is set up."""
-
-    engine: Engine
-    """What trains and scores them; None until a run is set up."""
-
-    client_optimizer: ClientOptimizer
-    """The optimizer of one client; set when a run is set up."""
+    parts: RunParts
+    """What a run consists of; there once it is set up."""
 
     loss: Callable[[Tensor, Tensor], Tensor]
     """Mean loss of a batch; the user's own object, which is neither moved nor converted."""
@@ -125,14 +110,11 @@ class DFLModule(LightningModule):
         self.metrics = {_column_name(metric): metric for metric in metrics or []}
         self.objective = Plain() if objective is None else objective
         self.on_divergence = on_divergence
-        self.bank = None  # type: ignore[assignment]
-        self.engine = None  # type: ignore[assignment]
         self._said: set[str] = set()
         self._diverged: set[int] = set()  # who has been named in a warning
         self._broken: set[int] = set()  # likewise: whose loss was not finite; -1: the server's
         self._loaded_metrics: dict[str, float] = {}
         self.history: dict[str, Any] = {}  # what the run was forked from, and what a resume changed
-        self._schedule: Schedule | None = None
 
     def __repr__(self) -> str:
         """The network, and how clients train."""
@@ -187,179 +169,59 @@ class DFLModule(LightningModule):
         """The trainer, by its real type."""
         return cast("DFLTrainer", self.trainer)
 
+    @property
+    def is_set_up(self) -> bool:
+        """Whether there is a run, with an engine and the clients' models."""
+        return "parts" in self.__dict__
+
+    @property
+    def federation(self) -> Federation:
+        """What is fixed for the run."""
+        return self.parts.federation
+
+    @property
+    def bank(self) -> Bank:
+        """The clients' models."""
+        return self.parts.bank
+
+    @property
+    def engine(self) -> Engine:
+        """What trains and scores them."""
+        return self.parts.engine
+
+    @property
+    def phases(self) -> tuple[Phase, ...]:
+        """The local work of the first round."""
+        return self.parts.phases
+
+    @property
+    def client_optimizer(self) -> ClientOptimizer:
+        """The optimizer of one client."""
+        return self.parts.optimizer
+
+    def __getattr__(self, name: str) -> Any:
+        """Parameters and modules, by Lightning.
+
+        Raises:
+            AttributeError: there is none of this name, or not before a run is set up.
+        """
+        if name in ("parts", "federation", "bank", "engine", "phases", "client_optimizer"):
+            raise AttributeError(f"module.{name} is there once trainer.fit or trainer.prepare has set a run up")
+        return super().__getattr__(name)
+
     def setup(self, stage: str) -> None:
         """Data, topology, network, engine and rows; refuses what does not fit together before anything is trained."""
-        self.federation = self._make_federation(stage)
-        self.federation.start()
-        trainer = self.dfl_trainer
-        if stage == "fit":
-            trainer.check_monitors(self)
-        elif stage == "validate" and not int(self.data.sizes("val").sum()):
-            raise UserError("no client has validation data to evaluate; set data.val_fraction, or use dfl-test")
-        elif stage == "test" and not int(self.data.sizes("test").sum()) and self.data.global_test is None:
-            raise UserError("no client has test data to evaluate; set data.test_fraction above 0, or use dfl-validate")
-        self._make_rows()
+        self.parts = build_run(self, self.dfl_trainer, stage, self.parts if self.is_set_up else None)
+        self._schedule = self.parts.schedule
         if stage != "fit":  # what policies know after a fit of this process is still known
             self._restore_policies(self.bank.boundary.callbacks)
-
-    def _make_federation(self, stage: str) -> Federation:
-        """From the data to the topology, the network and its layout, and how it is trained."""
-        trainer, data, seed = self.dfl_trainer, self.dfl_trainer.datamodule.clients, run_seed()
-        trainer.datamodule.check_range(self._dtype_of_rows())
-        topology = load_topology(trainer.topology, data.num_clients, seed)
-        policies = trainer.settle_policies()
-        self._refuse_other_losses()
-        if topology.num_servers > 1 and not getattr(trainer.policy(Selection), "assigns_servers", True):
-            raise UserError(
-                "several servers need a selection that assigns clients to them; "
-                "use --selection IFCA, or set servers: 1 in the topology"
-            )
-        clusters = agreeing_clusters(data.clusters, topology)
-        fit_to_data(self.network, data, self.loss, self.metrics, seed)
-        layout = Layout(self.network, self.shared_patterns)
-        self.phases: tuple[Phase, ...] = self.objective.phases(layout, self.duration, 0)
-        self._settle_optimizer(stage, layout)
-        rounds = trainer.max_epochs
-        return Federation(
-            data=data,
-            topology=topology,
-            network=self.network,
-            layout=layout,
-            clusters=clusters,
-            seed=seed,
-            init=self.init,
-            num_rounds=rounds if rounds is not None and rounds >= 0 else None,
-            objective=self.objective,
-            local=LocalTraining(
-                duration=self.duration,
-                batch_size=self._batch_size_for(data),
-                optimizer=self.client_optimizer,
-                scheduled=self.scheduled,
-                clipped=trainer.clip_norm is not None or trainer.clip_value is not None,
-            ),
-            policies=policies,
-            remarks=trainer.remarks,
-        )
-
-    def _batch_size_for(self, data: ClientData) -> int:
-        """Samples in a batch, at most those of the largest client: an engine makes room for as many."""
-        largest = max(1, int(data.sizes("train").max()))
-        return largest if self.batch_size == "full" else min(self.batch_size, largest)
-
-    def _make_rows(self) -> None:
-        """The engine; the bank, with a row for each node of this process and the sets that policies asked for.
-
-        Not in `configure_model`: Lightning sees every call of torch in that hook, which costs a small network as much
-        time as its trials do, and makes every new tensor on the run's device.
-        """
-        if self.bank is None:
-            self._refuse_broken_start(self._starts([0]))  # an engine tries the network out
-        self._make_engine()
-        self._make_bank()
 
     def on_fit_start(self) -> None:
         """The first models of all clients are numbers."""
         with self.bank.ranks.together():
-            self._refuse_broken_start(self.bank.rows("models"))
+            refuse_broken_start(self.federation, self.bank.rows("models"))
         self.engine.tune_to_device(self.bank.ranks)
         self._try_prediction()
-
-    def _make_bank(self) -> None:
-        count = self.dfl_trainer.world_size
-        owner = owners_of(self.engine.cohorts, self.topology.num_nodes, count)
-        if self.bank is not None:
-            if not torch.equal(owner, self.bank.ranks.owner):
-                raise UserError(
-                    "the module has the clients of another number of processes; make a new one and give fit a ckpt_path"
-                )
-            self._serve()
-            return
-        trainer = self.dfl_trainer
-        ranks = Ranks(owner, trainer.global_rank, count)
-        models = self._starts(ranks.own.tolist())
-        wanted = self._row_sets()
-        begin = {"models": torch.clone, "zeros": self._no_updates}
-        sets = {name: begin[wanted[name]](models) for name in sorted(wanted)}
-        numbers = self.federation.numbers(phase.objective for phase in self.phases)
-        self.bank = Bank(self.layout, models, self.num_clients, sets, ranks, numbers)
-        self.bank.timed = self.dfl_trainer.phase
-        self._serve()
-
-    def _no_updates(self, models: Tensor) -> Tensor:
-        """Zeros in the place of parameters, [own, width]; buffers, which are no updates, are those of the models."""
-        rows = torch.zeros_like(models)
-        for start, stop in self.layout.buffers.ranges:
-            rows[:, start:stop] = models[:, start:stop]
-        return rows
-
-    def _serve(self) -> None:
-        self.engine.attach(self.bank)
-        self.federation.bank, self.federation.engine = self.bank, self.engine
-
-    def _starts(self, nodes: list[int]) -> Tensor:
-        """The first models of the nodes, [len(nodes), width]."""
-        dtype, network = self._dtype_of_rows(), self.network
-        if self.init == "common":
-            return self.layout.flatten(network, dtype).repeat(len(nodes), 1)
-        if self.init == "independent":
-            return torch.stack([self.layout.flatten(fresh_parameters(network, self.seed, i), dtype) for i in nodes])
-        state = load_parameters(self.init)
-        try:
-            return self.layout.row(state, dtype).repeat(len(nodes), 1)
-        except UserError as error:
-            raise UserError(f"model.init={self.init}: {error}") from None
-
-    def _make_engine(self) -> None:
-        """The engine, with the data on the run's device; it says which clients go together, and to which process."""
-        trainer = self.dfl_trainer
-        self.federation.data = self.data.to(trainer.strategy.root_device)
-        config = EngineConfig(
-            network=self.network,
-            optimizer=self.optimizer_factory,
-            loss=self.loss,
-            metrics=self.metrics,
-            objective=self.objective,
-            batch_size=self.federation.local.batch_size,
-            seed=self.seed,
-            dtype=self._dtype_of_rows(),
-            clip_norm=trainer.clip_norm,
-            clip_value=trainer.clip_value,
-            reduced=torch.bfloat16 if trainer.precision == "bf16-mixed" else None,
-            tf32=trainer.precision == "tf32",
-            cuda_graphs=trainer.cuda_graphs,
-            processes=trainer.world_size,
-            cohorts=trainer.cohorts,
-            room=self._room(),
-            scheduled=self.scheduled,
-            prediction=self.federation.policy(Prediction),
-        )
-        former = None if self.bank is None else self.engine
-        self.engine = make_engine(trainer.engine, config, self.layout, self.data)
-        if former is not None:  # a second fit continues the first
-            self.engine.restore_decisions(former.decisions)
-
-    def _room(self) -> int | None:
-        """Bytes of the GPU that rows and data leave free, the least of all processes; None: not known."""
-        trainer = self.dfl_trainer
-        free = card.free_memory(trainer.strategy.root_device)
-        if free is None:
-            return None
-        if self.bank is None:  # else its rows are there already
-            nodes = -(-self.topology.num_nodes // trainer.world_size)
-            sets = 2 * (1 + len(self._row_sets())) + (self.federation.policy(Outgoing) is not None)  # and what is sent
-            rows = sets * nodes * self.layout.width * self._dtype_of_rows().itemsize
-            if rows >= free:
-                raise UserError(
-                    f"the models of {nodes} nodes take {rows / 1e9:.2f} GB, and the GPU has {free / 1e9:.2f} GB free "
-                    "beside the data; lower data.num_clients or use a smaller network"
-                )
-            free -= rows
-        count = trainer.world_size if is_connected() else 1
-        return Ranks(torch.zeros(1, dtype=torch.long), trainer.global_rank, count).least(free)
-
-    def _row_sets(self) -> dict[str, str]:
-        """Row sets of policies and objectives in addition to `models`, with their initial values."""
-        return self.federation.row_sets(phase.objective for phase in self.phases)
 
     # --- rounds -----------------------------------------------------------------------------------------------------
     def reported(self) -> References:
@@ -457,8 +319,7 @@ class DFLModule(LightningModule):
         Raises:
             UserError: a prediction leaves a client out, or mixes clients' models under a server.
         """
-        prediction, m = self.federation.policy(Prediction), self.num_clients
-        assert prediction is not None
+        prediction, m = self.federation.require(Prediction), self.num_clients
         if self.dfl_trainer.state.fn != TrainerFn.FITTING:
             self._restore_policies(self.bank.boundary.callbacks)
         with draws_by_name_only(self.bank.boundary.round, prediction, "members"):
@@ -521,24 +382,6 @@ class DFLModule(LightningModule):
         self.log_dict({name: torch.tensor(value, dtype=torch.float64) for name, value in numbers.items()}, batch_size=1)
 
     # --- optimizer and schedule: a pure function of the round ---------------------------------------------------------
-    def _settle_optimizer(self, stage: str, layout: Layout) -> None:
-        """The optimizer's groups and the schedule of all rounds; refuses what would fail in the middle of a run."""
-        self.client_optimizer = ClientOptimizer(self.optimizer_factory, self.network)
-        entries = [entry for entry in layout.entries if not entry.is_buffer]
-        trained = [
-            [place for place, entry in enumerate(entries) if entry.trainable and phase.columns.holds(entry)]
-            for phase in self.phases
-        ]
-        self.client_optimizer.check(trained)
-        if self.client_optimizer.capturable and self.dfl_trainer.strategy.root_device.type == "cpu":
-            remark = f"model.optimizer {self.client_optimizer.name}: capturable=True is for GPUs, and left out on a CPU"
-            self.dfl_trainer.remarks += [] if remark in self.dfl_trainer.remarks else [remark]
-        self._schedule = Schedule(self.client_optimizer, self.scheduler_factory)
-        rounds = (self.dfl_trainer.max_epochs or 0) if stage == "fit" else 0
-        last = rounds - (not self.finetune_epochs)  # an evaluation fine-tunes with what the next round would have
-        with no_global_draws(partial(_schedule_draws, self._schedule.scheduler)):
-            self.scheduled = self._schedule.check(max(0, last))
-
     @property
     def hyperparameters(self) -> Hyperparameters:
         """What the optimizer's groups are in the round after the present boundary."""
@@ -546,9 +389,8 @@ class DFLModule(LightningModule):
 
     def catch_up_schedule(self) -> Hyperparameters:
         """Bring the schedule to the bank's round; returns what the optimizer's groups are in it."""
-        assert self._schedule is not None
-        with no_global_draws(partial(_schedule_draws, self._schedule.scheduler)):
-            return self._schedule.at(0 if self.bank is None else self.bank.boundary.round)
+        with no_global_draws(partial(schedule_draws, self._schedule.scheduler)):
+            return self._schedule.at(self.bank.boundary.round)
 
     def configure_optimizers(self) -> Any:
         """The stub, so that LearningRateMonitor knows the schedule."""
@@ -594,7 +436,7 @@ class DFLModule(LightningModule):
     def state_dict(self, *args: Any, destination: Any = None, prefix: str = "", keep_vars: bool = False) -> Any:
         """The bank's boundary."""
         state = {} if destination is None else destination
-        if self.bank is not None:
+        if self.is_set_up:
             state |= {f"{prefix}bank.{name}": value for name, value in self.bank.state_dict().items()}
         return state
 
@@ -604,44 +446,16 @@ class DFLModule(LightningModule):
         self.bank.load_state_dict(state, self._loaded_metrics)
 
     def _apply(self, fn: Any, recurse: bool = True) -> Any:
-        if self.bank is not None:
+        if self.is_set_up:
             self.bank.apply_to_rows(fn)
         return super()._apply(fn, recurse)
 
     # --- details ------------------------------------------------------------------------------------------------
-    def _refuse_other_losses(self) -> None:
-        """A prediction gives probabilities, of which the plain cross-entropy alone is the loss."""
-        prediction, loss = self.dfl_trainer.policy(Prediction), self.loss
-        if prediction is None or is_plain_cross_entropy(loss) or loss is torch.nn.functional.cross_entropy:
-            return
-        raise UserError(
-            f"prediction {type(prediction).__name__} gives probabilities, whose loss is the plain cross-entropy, and "
-            f"model.loss is {name_of_object(loss)}; use --model.loss CrossEntropyLoss without options, or "
-            "--prediction null"
-        )
-
     def _restore_policies(self, states: dict[str, Any]) -> None:
         """What policies know is as it was at the boundary."""
         for policy in self.federation.policies:
             if policy.state_key in states:
                 policy.load_state_dict(copy.deepcopy(states[policy.state_key]))
-
-    def _refuse_broken_start(self, models: Tensor) -> None:
-        """Models that are not finite before training, which no client could ever fall back to."""
-        different = models if self.init == "independent" else models[:1]
-        if bool(different.sum().isfinite()):  # makes no copy; a sum that only overflows is looked into
-            return
-        broken = next(
-            (column for row in different for column in torch.nonzero(~row.isfinite()).flatten().tolist()), None
-        )
-        if broken is None:
-            return
-        name = next(entry.name for entry in self.layout.entries if broken < entry.stop)
-        if self.init in ("common", "independent"):
-            what, remedy = f"model.network {type(self.network).__name__}", "initialise it (torch.empty does not)"
-        else:
-            what, remedy = f"model.init={self.init}", "use another file"
-        raise UserError(f"{what}: '{name}' holds NaN or infinity before the first round; {remedy}")
 
     def _evaluate_without_finetuning(self, references: References) -> None:
         """Clients whose fine-tuning diverged are judged by the model that it started from."""
@@ -674,21 +488,6 @@ class DFLModule(LightningModule):
         if sentence not in self._said:
             self._said.add(sentence)
             warnings.warn(sentence, UserWarning, stacklevel=2)
-
-    def _dtype_of_rows(self) -> torch.dtype:
-        return torch.float64 if self.dfl_trainer.precision == "64-true" else torch.float32
-
-
-def run_seed() -> int:
-    """The run's seed: what `seed_everything` was called with, else 0."""
-    return int(os.environ.get("PL_GLOBAL_SEED", 0))
-
-
-def _schedule_draws(scheduler: object, generators: str) -> str:
-    return (
-        f"model.lr_scheduler {type(scheduler).__name__} draws from {generators}, so that a resumed run would differ; "
-        "a schedule is a function of the round number only"
-    )
 
 
 def _column_name(metric: Metric) -> str:

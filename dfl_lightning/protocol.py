@@ -46,7 +46,6 @@ class RoundProtocol:
     @property
     def bank(self) -> Bank:
         """The bank, which exists from the set-up of the run on."""
-        assert self.module.bank is not None
         return self.module.bank
 
     @property

@@ -45,6 +45,7 @@ from dfl_lightning.utils.errors import UserError, nearest
 from dfl_lightning.utils.lightning_warnings import quiet_lightning
 
 if TYPE_CHECKING:
+    from dfl_lightning.data import ClientData
     from dfl_lightning.round.hosts import RunModule
 
 NO_MEANING: dict[str, tuple[tuple[Any, ...], str]] = {
@@ -290,13 +291,16 @@ class DFLTrainer(Trainer):
                 taking_part.append(callback)
         return tuple(taking_part)
 
-    def check_monitors(self, module: RunModule) -> None:
+    def check_monitors(self, data: ClientData) -> None:
         """Refuse callbacks that need validation data or a logger where there is none.
+
+        Args:
+            data: of the clients.
 
         Raises:
             UserError: which callback, and what to set.
         """
-        has_validation = bool(module.federation.data.sizes("val").sum())
+        has_validation = bool(data.sizes("val").sum())
         for callback in self.callbacks:  # type: ignore[attr-defined]
             name, monitor = type(callback).__name__, str(getattr(callback, "monitor", None))
             if monitor.startswith("val_") and not has_validation:
@@ -441,9 +445,9 @@ class DFLTrainer(Trainer):
 
         `OnExceptionCheckpoint` asks in both cases.
         """
-        bank = cast("RunModule", self.lightning_module).bank
-        begun = bank is not None and (self.run_folder is None or self.run_folder.is_open)
-        if (begun and bank.written_in_place() is None) or self.state.status != TrainerStatus.INTERRUPTED:
+        module = cast("RunModule", self.lightning_module)
+        begun = module.is_set_up and (self.run_folder is None or self.run_folder.is_open)
+        if (begun and module.bank.written_in_place() is None) or self.state.status != TrainerStatus.INTERRUPTED:
             super().save_checkpoint(filepath, weights_only, storage_options)
 
     def prepare(self, module: Any, datamodule: Any) -> None:

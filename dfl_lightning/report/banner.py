@@ -56,13 +56,13 @@ def notes(trainer: RunTrainer, module: RunModule) -> list[str]:
         module: set up.
     """
     found = [*trainer.remarks, *unusual_settings(trainer, module)]
-    if module.engine is not None and module.engine.reason:
+    if module.engine.reason:
         found.append(f"{module.engine.reason}; clients train one after the other")
-    if module.engine is not None and "not recorded" in module.engine.details.get("graphs", ""):
+    if "not recorded" in module.engine.details.get("graphs", ""):
         found.append(f"cuda_graphs: steps are {module.engine.details['graphs']}")
-    if module.engine is not None and "trial" in module.engine.details:
+    if "trial" in module.engine.details:
         found.append(f"stacked clients were compared with plain networks {module.engine.details['trial']}")
-    if module.engine is not None and "evaluation" in module.engine.details:
+    if "evaluation" in module.engine.details:
         found.append(f"evaluation takes {module.engine.details['evaluation']}")
     for callback in trainer.callbacks:  # type: ignore[attr-defined]
         if isinstance(callback, Policy) and callback.switched_off:

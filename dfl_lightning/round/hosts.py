@@ -19,15 +19,31 @@ from dfl_lightning.round.federation import Federation
 class RunModule(Protocol):
     """The LightningModule of a run; see `DFLModule`."""
 
-    bank: Bank
-    engine: Engine
-    federation: Federation
-    phases: tuple[Phase, ...]
     local_epochs: int
     local_steps: int | None
     batch_size: int | Literal["full"]
     on_divergence: Any
     history: dict[str, Any]
+
+    @property
+    def federation(self) -> Federation:
+        """What is fixed for the run."""
+
+    @property
+    def bank(self) -> Bank:
+        """The clients' models."""
+
+    @property
+    def engine(self) -> Engine:
+        """What trains and scores them."""
+
+    @property
+    def phases(self) -> tuple[Phase, ...]:
+        """The local work of the first round."""
+
+    @property
+    def is_set_up(self) -> bool:
+        """Whether there is a run, with an engine and the clients' models."""
 
     @property
     def hyperparameters(self) -> Hyperparameters:

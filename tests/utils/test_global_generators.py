@@ -354,4 +354,4 @@ def test_shipped_networks_of_random_first_parameters_pass(small_run):
     before = states()
     prepare(run)
     assert changed(before) == []
-    assert run.module.bank is not None
+    assert run.module.is_set_up

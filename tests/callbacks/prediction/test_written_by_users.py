@@ -50,7 +50,7 @@ def test_what_is_wrong_is_said_before_anything_is_trained(small_run, wrong):
     run = small_run(2, policies=[Gossip(k=2), Uniform(), wrong()])
     with pytest.raises(UserError, match=WRONG[wrong]):
         run.fit()
-    assert run.module.bank is None or run.module.bank.boundary.round == 0
+    assert not run.module.is_set_up or run.module.bank.boundary.round == 0
 
 
 def test_members_under_a_server_are_refused(small_run):

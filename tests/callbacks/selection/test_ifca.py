@@ -186,15 +186,15 @@ def test_the_servers_are_tried_once_for_an_evaluation_and_the_round_after_it(sma
         return evaluate(references, split)
 
     run.trainer.fit_loop.max_epochs = 4
-    make = type(run.module)._make_engine
+    set_up = type(run.module).setup
 
-    def watched(module):
-        make(module)
+    def watched(module, stage):
+        set_up(module, stage)
         nonlocal evaluate
         evaluate, module.engine.evaluate = module.engine.evaluate, counted
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(type(run.module), "_make_engine", watched)
+        patch.setattr(type(run.module), "setup", watched)
         run.trainer.fit(run.module, datamodule=run.data)
     assert [number for number, split in tried if split == "train"] == [2, 3, 4]
 

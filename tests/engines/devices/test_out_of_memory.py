@@ -150,7 +150,7 @@ class Resumed:
                 run.fit(folder / "checkpoints" / "last.ckpt")
             except UserError as refused:
                 said = str(refused)
-        return said, None if run.module.bank is None else run.rows.cpu(), memory
+        return said, run.rows.cpu() if run.module.is_set_up else None, memory
 
     def fail(self, n, for_good, where):
         """Fail at the n-th allocation, and look at what is left; whether the run has gone on."""

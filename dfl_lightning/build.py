@@ -1,0 +1,368 @@
+"""Setting a run up, in one direction: data, topology, network and layout, federation, engine, bank."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Literal, Protocol
+
+import torch
+from lightning.pytorch.cli import LRSchedulerCallable, OptimizerCallable
+from torch import Tensor, nn
+from torchmetrics import Metric
+
+from dfl_lightning.bank import card
+from dfl_lightning.bank.bank import Bank
+from dfl_lightning.bank.layout import Layout
+from dfl_lightning.callbacks.base import Outgoing, Prediction, Selection
+from dfl_lightning.data import ClientData
+from dfl_lightning.distributed.communicator import Ranks, owners_of
+from dfl_lightning.distributed.connection import is_connected
+from dfl_lightning.engines.config import EngineConfig
+from dfl_lightning.engines.engine import Engine
+from dfl_lightning.engines.factory import make_engine
+from dfl_lightning.engines.optimizers import ClientOptimizer
+from dfl_lightning.engines.schedule import Schedule
+from dfl_lightning.engines.stacked.loss import is_plain_cross_entropy
+from dfl_lightning.models.fitting import fit_to_data
+from dfl_lightning.models.init import fresh_parameters, load_parameters
+from dfl_lightning.objectives import Duration, Objective, Phase
+from dfl_lightning.round.federation import Federation, LocalTraining, agreeing_clusters
+from dfl_lightning.topology import load_topology
+from dfl_lightning.utils.errors import UserError
+from dfl_lightning.utils.global_generators import name_of, no_global_draws
+
+if TYPE_CHECKING:
+    from dfl_lightning.trainer import DFLTrainer
+
+
+class ModuleOptions(Protocol):
+    """What users say about the network and local training; see `DFLModule`."""
+
+    init: str
+    batch_size: int | Literal["full"]
+    shared_patterns: list[str]
+    optimizer_factory: OptimizerCallable
+    scheduler_factory: LRSchedulerCallable | None
+    finetune_epochs: int
+    loss: Callable[[Tensor, Tensor], Tensor]
+    metrics: dict[str, Metric]
+    objective: Objective
+
+    @property
+    def network(self) -> nn.Module:
+        """The plain network."""
+
+    @property
+    def duration(self) -> Duration:
+        """A client's local work in a round."""
+
+
+@dataclass(frozen=True)
+class RunParts:
+    """What a run consists of.
+
+    Args:
+        federation: what is fixed: data, topology, network, layout and policies.
+        phases: the local work of the first round.
+        optimizer: the optimizer of one client.
+        schedule: of its options, over the rounds.
+        scheduled: options of the optimizer, beside `lr`, that change from round to round.
+        engine: what trains and scores models.
+        bank: the clients' models.
+    """
+
+    federation: Federation
+    phases: tuple[Phase, ...]
+    optimizer: ClientOptimizer
+    schedule: Schedule
+    scheduled: tuple[str, ...]
+    engine: Engine
+    bank: Bank
+
+
+def build_run(module: ModuleOptions, trainer: DFLTrainer, stage: str, former: RunParts | None) -> RunParts:
+    """Build a run, and refuse what does not fit together before anything is trained.
+
+    Not to be called in `configure_model`: Lightning sees every call of torch in that hook, which costs a small network
+    as much time as its trials do, and makes every new tensor on the run's device.
+
+    Args:
+        module: what users say about the network and local training.
+        trainer: topology, policies, precision, device and processes.
+        stage: of Lightning: `fit`, `validate` or `test`.
+        former: a run of the same module, which this one continues: its bank stays.
+
+    Raises:
+        UserError: what does not fit, and what to do about it.
+    """
+    data, seed = trainer.datamodule.clients, run_seed()
+    trainer.datamodule.check_range(dtype_of_rows(trainer))
+    topology = load_topology(trainer.topology, data.num_clients, seed)
+    policies = trainer.settle_policies()
+    _refuse_other_losses(trainer.policy(Prediction), module.loss)
+    if topology.num_servers > 1 and not getattr(trainer.policy(Selection), "assigns_servers", True):
+        raise UserError(
+            "several servers need a selection that assigns clients to them; "
+            "use --selection IFCA, or set servers: 1 in the topology"
+        )
+    clusters = agreeing_clusters(data.clusters, topology)
+
+    fit_to_data(module.network, data, module.loss, module.metrics, seed)
+    layout = Layout(module.network, module.shared_patterns)
+    phases = module.objective.phases(layout, module.duration, 0)
+    optimizer, schedule, scheduled = _optimization(module, trainer, stage, layout, phases)
+
+    rounds = trainer.max_epochs
+    federation = Federation(
+        data=data,
+        topology=topology,
+        network=module.network,
+        layout=layout,
+        clusters=clusters,
+        seed=seed,
+        init=module.init,
+        num_rounds=rounds if rounds is not None and rounds >= 0 else None,
+        objective=module.objective,
+        local=LocalTraining(
+            duration=module.duration,
+            batch_size=_batch_size(module.batch_size, data),
+            optimizer=optimizer,
+            scheduled=scheduled,
+            clipped=trainer.clip_norm is not None or trainer.clip_value is not None,
+        ),
+        policies=policies,
+        remarks=trainer.remarks,
+    )
+    federation.start()
+    _refuse_missing_data(trainer, data, stage)
+
+    if former is None:
+        refuse_broken_start(federation, _first_models(federation, [0], dtype_of_rows(trainer)))  # an engine tries it
+    engine = _engine(module, trainer, federation, phases, former)
+    if former is None:
+        bank = _bank(trainer, federation, phases, engine)
+    else:
+        bank = _former_bank(trainer, federation, engine, former)
+    engine.attach(bank)
+    federation.bank, federation.engine = bank, engine
+    return RunParts(federation, phases, optimizer, schedule, scheduled, engine, bank)
+
+
+def run_seed() -> int:
+    """The run's seed: what `seed_everything` was called with, else 0."""
+    return int(os.environ.get("PL_GLOBAL_SEED", 0))
+
+
+def dtype_of_rows(trainer: DFLTrainer) -> torch.dtype:
+    """The precision of the clients' models."""
+    return torch.float64 if trainer.precision == "64-true" else torch.float32
+
+
+# --- what users ask for, and cannot have --------------------------------------------------------------------------
+def _refuse_other_losses(prediction: Prediction | None, loss: Callable[[Tensor, Tensor], Tensor]) -> None:
+    """A prediction gives probabilities, of which the plain cross-entropy alone is the loss."""
+    if prediction is None or is_plain_cross_entropy(loss) or loss is nn.functional.cross_entropy:
+        return
+    raise UserError(
+        f"prediction {type(prediction).__name__} gives probabilities, whose loss is the plain cross-entropy, and "
+        f"model.loss is {name_of(loss)}; use --model.loss CrossEntropyLoss without options, or "
+        "--prediction null"
+    )
+
+
+def _refuse_missing_data(trainer: DFLTrainer, data: ClientData, stage: str) -> None:
+    if stage == "fit":
+        trainer.check_monitors(data)
+    elif stage == "validate" and not int(data.sizes("val").sum()):
+        raise UserError("no client has validation data to evaluate; set data.val_fraction, or use dfl-test")
+    elif stage == "test" and not int(data.sizes("test").sum()) and data.global_test is None:
+        raise UserError("no client has test data to evaluate; set data.test_fraction above 0, or use dfl-validate")
+
+
+def refuse_broken_start(federation: Federation, models: Tensor) -> None:
+    """Refuse models that are not finite before training, which no client could ever fall back to.
+
+    Args:
+        federation: of the run.
+        models: the clients' first models, [k, width].
+
+    Raises:
+        UserError: which parameter, and what to do.
+    """
+    init, layout = federation.init, federation.layout
+    different = models if init == "independent" else models[:1]
+    if bool(different.sum().isfinite()):  # makes no copy; a sum that only overflows is looked into
+        return
+    broken = next((column for row in different for column in torch.nonzero(~row.isfinite()).flatten().tolist()), None)
+    if broken is None:
+        return
+    name = next(entry.name for entry in layout.entries if broken < entry.stop)
+    if init in ("common", "independent"):
+        what, remedy = f"model.network {type(federation.network).__name__}", "initialise it (torch.empty does not)"
+    else:
+        what, remedy = f"model.init={init}", "use another file"
+    raise UserError(f"{what}: '{name}' holds NaN or infinity before the first round; {remedy}")
+
+
+# --- optimizer and schedule ---------------------------------------------------------------------------------------
+def _optimization(
+    module: ModuleOptions, trainer: DFLTrainer, stage: str, layout: Layout, phases: tuple[Phase, ...]
+) -> tuple[ClientOptimizer, Schedule, tuple[str, ...]]:
+    """The optimizer's groups and the schedule of all rounds; refuses what would fail in the middle of a run."""
+    optimizer = ClientOptimizer(module.optimizer_factory, module.network)
+    entries = [entry for entry in layout.entries if not entry.is_buffer]
+    optimizer.check(
+        [
+            [place for place, entry in enumerate(entries) if entry.trainable and phase.columns.holds(entry)]
+            for phase in phases
+        ]
+    )
+    if optimizer.capturable and trainer.strategy.root_device.type == "cpu":
+        remark = f"model.optimizer {optimizer.name}: capturable=True is for GPUs, and left out on a CPU"
+        trainer.remarks += [] if remark in trainer.remarks else [remark]
+    schedule = Schedule(optimizer, module.scheduler_factory)
+    rounds = (trainer.max_epochs or 0) if stage == "fit" else 0
+    last = rounds - (not module.finetune_epochs)  # an evaluation fine-tunes with what the next round would have
+    with no_global_draws(partial(schedule_draws, schedule.scheduler)):
+        return optimizer, schedule, schedule.check(max(0, last))
+
+
+def schedule_draws(scheduler: object, generators: str) -> str:
+    """Say that a schedule must not draw.
+
+    Args:
+        scheduler: the user's.
+        generators: those it has drawn from.
+    """
+    return (
+        f"model.lr_scheduler {type(scheduler).__name__} draws from {generators}, so that a resumed run would differ; "
+        "a schedule is a function of the round number only"
+    )
+
+
+def _batch_size(wanted: int | str, data: ClientData) -> int:
+    """Samples in a batch, at most those of the largest client: an engine makes room for as many."""
+    largest = max(1, int(data.sizes("train").max()))
+    return min(wanted, largest) if isinstance(wanted, int) else largest
+
+
+# --- engine and bank ----------------------------------------------------------------------------------------------
+def _engine(
+    module: ModuleOptions,
+    trainer: DFLTrainer,
+    federation: Federation,
+    phases: tuple[Phase, ...],
+    former: RunParts | None,
+) -> Engine:
+    """The engine, with the data on the run's device; it says which clients go together, and to which process."""
+    federation.data = federation.data.to(trainer.strategy.root_device)
+    config = EngineConfig(
+        network=module.network,
+        optimizer=module.optimizer_factory,
+        loss=module.loss,
+        metrics=module.metrics,
+        objective=module.objective,
+        batch_size=federation.local.batch_size,
+        seed=federation.seed,
+        dtype=dtype_of_rows(trainer),
+        clip_norm=trainer.clip_norm,
+        clip_value=trainer.clip_value,
+        reduced=torch.bfloat16 if trainer.precision == "bf16-mixed" else None,
+        tf32=trainer.precision == "tf32",
+        cuda_graphs=trainer.cuda_graphs,
+        processes=trainer.world_size,
+        cohorts=trainer.cohorts,
+        room=_room(trainer, federation, None if former is not None else len(_row_sets(federation, phases))),
+        scheduled=federation.local.scheduled,
+        prediction=federation.policy(Prediction),
+    )
+    engine = make_engine(trainer.engine, config, federation.layout, federation.data)
+    if former is not None:  # a second fit continues the first
+        engine.restore_decisions(former.engine.decisions)
+    return engine
+
+
+def _bank(trainer: DFLTrainer, federation: Federation, phases: tuple[Phase, ...], engine: Engine) -> Bank:
+    """The bank, with a row for each node of this process and the sets that policies asked for."""
+    ranks = Ranks(_owners(trainer, federation, engine), trainer.global_rank, trainer.world_size)
+    models = _first_models(federation, ranks.own.tolist(), dtype_of_rows(trainer))
+    wanted = _row_sets(federation, phases)
+    begin = {"models": lambda: models.clone(), "zeros": lambda: _no_updates(federation.layout, models)}
+    sets = {name: begin[wanted[name]]() for name in sorted(wanted)}
+    numbers = federation.numbers(phase.objective for phase in phases)
+    bank = Bank(federation.layout, models, federation.num_clients, sets, ranks, numbers)
+    bank.timed = trainer.phase
+    return bank
+
+
+def _former_bank(trainer: DFLTrainer, federation: Federation, engine: Engine, former: RunParts) -> Bank:
+    """The bank of the run that this one continues.
+
+    Raises:
+        UserError: it was spread over another number of processes.
+    """
+    if not torch.equal(_owners(trainer, federation, engine), former.bank.ranks.owner):
+        raise UserError(
+            "the module has the clients of another number of processes; make a new one and give fit a ckpt_path"
+        )
+    return former.bank
+
+
+def _owners(trainer: DFLTrainer, federation: Federation, engine: Engine) -> Tensor:
+    """Whose process each node belongs to, long [n]."""
+    return owners_of(engine.cohorts, federation.num_nodes, trainer.world_size)
+
+
+def _row_sets(federation: Federation, phases: tuple[Phase, ...]) -> dict[str, str]:
+    """Row sets of policies and objectives in addition to `models`, with their initial values."""
+    return federation.row_sets(phase.objective for phase in phases)
+
+
+def _first_models(federation: Federation, nodes: list[int], dtype: torch.dtype) -> Tensor:
+    """The first models of the nodes, [len(nodes), width]."""
+    layout, network, init = federation.layout, federation.network, federation.init
+    if init == "common":
+        return layout.flatten(network, dtype).repeat(len(nodes), 1)
+    if init == "independent":
+        return torch.stack([layout.flatten(fresh_parameters(network, federation.seed, i), dtype) for i in nodes])
+    state = load_parameters(init)
+    try:
+        return layout.row(state, dtype).repeat(len(nodes), 1)
+    except UserError as error:
+        raise UserError(f"model.init={init}: {error}") from None
+
+
+def _no_updates(layout: Layout, models: Tensor) -> Tensor:
+    """Zeros in the place of parameters, [own, width]; buffers, which are no updates, are those of the models."""
+    rows = torch.zeros_like(models)
+    for start, stop in layout.buffers.ranges:
+        rows[:, start:stop] = models[:, start:stop]
+    return rows
+
+
+def _room(trainer: DFLTrainer, federation: Federation, row_sets: int | None) -> int | None:
+    """Bytes of the GPU that rows and data leave free, the least of all processes; None: not known.
+
+    Args:
+        trainer: of the run.
+        federation: of the run.
+        row_sets: those still to be made, beside `models`; None: all rows are there already.
+    """
+    free = card.free_memory(trainer.strategy.root_device)
+    if free is None:
+        return None
+    if row_sets is not None:
+        nodes = -(-federation.num_nodes // trainer.world_size)
+        sets = 2 * (1 + row_sets) + (federation.policy(Outgoing) is not None)  # and what is sent
+        rows = sets * nodes * federation.layout.width * dtype_of_rows(trainer).itemsize
+        if rows >= free:
+            raise UserError(
+                f"the models of {nodes} nodes take {rows / 1e9:.2f} GB, and the GPU has {free / 1e9:.2f} GB free "
+                "beside the data; lower data.num_clients or use a smaller network"
+            )
+        free -= rows
+    count = trainer.world_size if is_connected() else 1
+    return Ranks(torch.zeros(1, dtype=torch.long), trainer.global_rank, count).least(free)
