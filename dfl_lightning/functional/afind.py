@@ -1,5 +1,15 @@
 """AFIND+ (arXiv 2407.04460): who is likely to help, how many to take, and how much each of them counts.
 
+A round of the paper (algorithm 1), and what does it here:
+
+1. local training on the client's own data                                       (`model.local_epochs`, the objective)
+2. each client sends one layer of its model, the proxy, to its neighbours        (`AFIND`, on_compare; `proxy`)
+3. cosines of the proxies, and p_ij = softmax(cosines / nu), eq. 7 to 9          (`participation_ratio`; `rule`)
+4. a threshold that falls where neighbours are similar, eq. 10 to 13             (`adaptive_threshold`; `threshold.tau`)
+5. friends: the neighbours at or above the threshold; they send their models     (`AFIND`, on_select)
+6. weights: softmax(-losses / T) of friends and oneself, eq. 14 to 16            (`boltzmann_weights`; `Boltzmann`)
+7. the client goes on with the weighted average                                  (the aggregation, on_mix)
+
 Numbers of links are plain tensors beside a list of them. A cosine that is NaN is unknown: its sender is treated as if
 it were not there.
 """

@@ -1,5 +1,14 @@
 """DPFL (*Decentralized Personalized Federated Learning*, AISTATS 2025): collaborators chosen greedily.
 
+The paper's algorithms 1 to 3, and what does them here:
+
+1. first round: longer local training, then all neighbours send their models     (`DPFL`, on_propose; `initial_epochs`)
+2. BGGC: choose collaborators among all, fetched in batches of the budget B_c     (`bggc`)
+3. later rounds: local training, then the collaborators of step 2 send models     (`DPFL`, on_propose)
+4. GGC: choose among these anew, every P rounds                                   (`ggc`; `budget`, `period`)
+5. the client goes on with the average over those chosen, by numbers of samples   (`SampleWeighted`)
+6. it is judged by the model that was best on its validation data                 (`DPFL`, the row set `best`)
+
 A receiver k goes through its candidates in a random order with two sets: X, which begins as {k} and gains candidates
 that help, and Y, which begins as all of them and loses those that do not. The value of a set is minus the loss, on k's
 validation data, of the weighted mean of its models. All receivers do their s-th step together: one call judges two

@@ -1,4 +1,17 @@
-"""FL-FDMS (arXiv 2205.13222): how similar clients have been so far, and which one replaces a dropped client."""
+"""FL-FDMS (arXiv 2205.13222): how similar clients have been so far, and which one replaces a dropped client.
+
+A round of the paper (algorithm 1), and what does it here:
+
+1. some clients drop out; the active ones train and send their updates           (`dropout`, the objective)
+2. scores of pairs of active clients, r = (cos + 1) / 2 of their updates         (`similarity_scores`, on_trained)
+3. R_ij: the running mean of these scores over N_ij rounds                        (`running_mean`)
+4. a dropped client's friend: the active one with the highest R_ij               (`friends`; `FDMS`, on_substitute)
+5. the server averages the updates, a friend's in the place of a dropped one     (the aggregation, on_mix)
+6. optional, section 5.3: pairs that fall behind by Theta_t are no candidates    (`elimination_threshold`,
+   any more, and are not compared                                                `remaining_candidates`; `theta_scale`)
+
+Without a server each receiver does 2 to 5 for the clients that it receives from (`functional.fdms_receivers`).
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,14 @@
 """FedeRiCo (arXiv 2210.06597): how useful another's model is, from its losses on the client's own data.
 
-The paper is *Find Your Friends: Personalized Federated Learning with the Right Collaborators*.
+The paper is *Find Your Friends: Personalized Federated Learning with the Right Collaborators*. Its round (algorithm 1),
+and what does it here:
+
+1. a client asks M others for their models phi_j: with probability epsilon       (`FedeRiCo`, on_propose)
+   random ones, else those with the largest weights
+2. L_ij: the running mean of phi_j's losses on client i's data                   (`averaged_losses`; `beta`)
+3. E-step: w_ij = softmax(-L_ij)                                                 (`collaborator_weights`)
+4. M-step: phi_j moves by the sum over i of w_ij times i's update of phi_j       (`FedeRiCoStep`, on_mix)
+5. prediction: the mixture of the models' outputs with weights w_ij              (the prediction `Mixture`)
 """
 
 from __future__ import annotations

@@ -1,4 +1,12 @@
-"""IFCA (arXiv 2006.04088, *An Efficient Framework for Clustered Federated Learning*): estimating cluster identities."""
+"""IFCA (arXiv 2006.04088, *An Efficient Framework for Clustered Federated Learning*): estimating cluster identities.
+
+A round of algorithm 1 (model averaging), and what does it here:
+
+1. the servers' k models, which start apart, go to all active clients            (`IFCA`, on_propose)
+2. each client's cluster: the model with the lowest loss on its training data    (`best_server`)
+3. it trains that model and sends it back                                        (`IFCA`, on_select)
+4. each server goes on with the average of the clients that chose it             (the aggregation, on_mix)
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,13 @@
 """kNN-Per (arXiv 2111.09360): the labels of the nearest stored features vote for classes.
 
 The paper is *Personalized Federated Learning through Local Memorization* (Marfoq, Neglia, Kameni and Vidal, ICML 2022).
+What it does, and what does it here:
+
+1. a network is trained by federated averaging, or by any other method           (selection, aggregation, objective)
+2. each client stores the features phi(x) of its own training samples            (the prediction `KNN`)
+3. the k samples with the nearest features vote by exp(-distance / scale)        (`neighbour_votes`; `kernel`)
+4. p = weight * votes + (1 - weight) * softmax(scores)                           (`KNN`, predict)
+5. the weight: given, or the best on the client's validation data                (`best_vote_shares`; `weight`)
 """
 
 from __future__ import annotations

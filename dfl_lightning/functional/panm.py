@@ -1,7 +1,16 @@
 """PANM (arXiv 2203.12285): how similar two clients are, and which of a few clients are of the client's own cluster.
 
 The paper is *Mining Latent Relationships among Clients: Peer-to-peer Federated Learning with Adaptive Neighbor
-Matching*.
+Matching*. Its round (algorithms 1 to 3), and what does it here:
+
+1. local training                                                                (the objective)
+2. stage one: l random others and the present neighbours are compared            (`PANM`, on_propose; `l`, `stage_one`)
+3. similarity, from losses (eq. 3) or updates (eq. 6)                            (`loss_similarity`,
+                                                                                 `gradient_similarity`; `metric`)
+4. the k most similar become the neighbours (CNI)                                (`PANM`, on_select; `k`)
+5. stage two, every tau rounds: l neighbours and l strangers are compared, and   (`same_cluster`,
+   a mixture of two Gaussians tells who is of the own cluster (HNM)              `rematched_neighbours`; `matching`)
+6. the client averages its own and k neighbours' models                          (the aggregation, on_mix)
 """
 
 from __future__ import annotations

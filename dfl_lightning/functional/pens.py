@@ -1,7 +1,14 @@
 """PENS (arXiv 2107.08517): which peers were chosen more often than chance would have it.
 
 The paper is *Decentralized federated learning of deep neural networks on non-iid data* (performance-based neighbour
-selection).
+selection). Its round, and what does it here:
+
+1. local training                                                                (the objective)
+2. stage one: n_s random peers send their models                                 (`PENS`, on_propose; `sampled`)
+3. the m with the lowest loss on the client's training data are averaged         (`PENS`, on_select; `top`)
+4. they are counted, round by round                                              (`PENS`, on_round_end)
+5. after stage one: peers chosen more often than expected become neighbours      (`more_often_than_expected`; `rule`)
+6. stage two: gossip with k random neighbours                                    (`PENS`, on_propose; `k`)
 """
 
 from __future__ import annotations
