@@ -178,7 +178,8 @@ class FurtherFork(Fork):
     """A further process of a run, as Lightning's launcher starts it: the same command anew."""
 
     def __init__(self, command: Sequence[str], env: Mapping[str, str], cwd: str | None = None) -> None:
-        super().__init__(lambda: _become_further(list(command[2:]), env))
+        words = command[3:] if command[1] == "-m" else command[2:]  # a cell of a study is a module
+        super().__init__(lambda: _become_further(list(words), env))
 
 
 def load() -> None:
