@@ -18,6 +18,7 @@ lint:
 docs:
 	$(PYTHON) scripts/make_pictures.py
 	$(PYTHON) scripts/draw_house.py
+	$(PYTHON) scripts/draw_round.py
 	$(PYTHON) scripts/list_round.py
 
 site:

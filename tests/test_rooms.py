@@ -1,14 +1,19 @@
 """Imports go down the list of rooms, those for types included, and the picture of it is of today."""
 
 import ast
+import dataclasses
 import re
 import runpy
 from pathlib import Path
 
 import dfl_lightning
+from dfl_lightning.cli.keys import KEYS
+from dfl_lightning.round.callback import RoundCallback
+from dfl_lightning.round.record import Round
 
 PACKAGE = Path(dfl_lightning.__file__).parent
 DRAWING = runpy.run_path(str(PACKAGE.parent / "scripts" / "draw_house.py"))
+ROUND = runpy.run_path(str(PACKAGE.parent / "scripts" / "draw_round.py"))
 ORDER = DRAWING["ORDER"]
 
 
@@ -52,6 +57,18 @@ def test_the_picture_is_of_todays_imports():
     drawn = (PACKAGE.parent / "docs" / "images" / "house.svg").read_text(encoding="utf-8")
     assert drawn == DRAWING["picture"](), "draw it again: python scripts/draw_house.py"
     assert {tuple(pair) for pair in re.findall(r"<title>(\w+) imports (\w+): ", drawn)} == set(arrows())
+
+
+def test_the_figure_of_a_round_has_the_hooks_and_fields_of_the_code():
+    drawn = (PACKAGE.parent / "docs" / "images" / "round.svg").read_text(encoding="utf-8")
+    assert drawn == ROUND["picture"](), "draw it again: python scripts/draw_round.py"
+    hooks = [name for name in vars(RoundCallback) if name.startswith("on_")]
+    own = [name for panel in ROUND["PANELS"] for name in panel.hooks if name.startswith("on_")]
+    assert own == sorted(own, key=hooks.index)
+    assert set(hooks) - set(own) == {"on_start", "on_mixed", "on_round_end", "on_engine_progress", "on_boundary"}
+    writes = {name for panel in ROUND["PANELS"] for name in panel.writes.split(", ")}
+    assert writes - {"trained", "sent", "models"} <= {field.name for field in dataclasses.fields(Round)}
+    assert {key for panel in ROUND["PANELS"] for key in panel.key.split(", ")} <= set(KEYS)
 
 
 def test_pure_mathematics_imports_nothing_of_ours_but_links_and_utils():
