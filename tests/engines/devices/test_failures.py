@@ -5,7 +5,7 @@ import torch
 from pretended import DEVICE, Broken, everything_on
 from pretended.broken import ILLEGAL
 
-from dfl_lightning import module
+from dfl_lightning import build
 from dfl_lightning.bank.card import gpu_failures
 from dfl_lightning.callbacks import Monitor
 from dfl_lightning.checkpoints.io import read_checkpoint
@@ -50,7 +50,7 @@ class AtEvaluation(Monitor):
 @pytest.fixture
 def recorded(small_run, monkeypatch):
     """A run whose steps are recorded, on the device: the run, and what it says where it ends too early."""
-    make_engine = module.make_engine
+    make_engine = build.make_engine
 
     def fit(recorder, callbacks=(), broken=None):
         def make(*args):
@@ -59,7 +59,7 @@ def recorded(small_run, monkeypatch):
             return engine
 
         with monkeypatch.context() as patch, everything_on(DEVICE), broken or Broken():
-            patch.setattr(module, "make_engine", make)
+            patch.setattr(build, "make_engine", make)
             run = small_run(ROUNDS, callbacks, checkpoint_every=2, **SMALL)
             try:
                 run.fit()
