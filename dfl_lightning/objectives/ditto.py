@@ -35,4 +35,4 @@ class Ditto(Objective):
         batch, exchanged, personal = ctx.next_batch(), ctx.model(), ctx.model("personal")
         exchanged.update(exchanged.grad(batch))
         pull = zip(personal.grad(batch), personal.params, exchanged.start, strict=True)
-        personal.update([g + self.lam * (p - s) for g, p, s in pull])
+        personal.update([(p - s).mul_(self.lam).add_(g) for g, p, s in pull])  # one new tensor each, not three
