@@ -227,7 +227,7 @@ class DFLTrainer(Trainer):
                 )
             monitor = getattr(callback, "monitor", None)
             if isinstance(callback, (EarlyStopping, ModelCheckpoint)) and str(monitor).startswith(
-                ("test_", "global_test_")
+                ("test_", "global_test_", "merged_test_")
             ):
                 raise UserError(
                     f"{type(callback).__name__}(monitor={monitor}) would choose by test data; "

@@ -28,10 +28,12 @@ from dfl_lightning.callbacks.base import (
 )
 from dfl_lightning.callbacks.dropout import Bernoulli, ExactCount, GroupedCount, Markov, Trace
 from dfl_lightning.callbacks.monitors import (
+    ConsensusDistance,
     Fairness,
     FriendAccuracy,
     GraphSparsity,
     LinkMessages,
+    MergedModel,
     NeighbourAccuracy,
     SimulatedTime,
     SubstitutionError,
@@ -55,6 +57,7 @@ __all__ = [
     "Aggregation",
     "Bernoulli",
     "Boltzmann",
+    "ConsensusDistance",
     "Dropout",
     "ExactCount",
     "Fairness",
@@ -72,6 +75,7 @@ __all__ = [
     "Markov",
     "MaskedAverage",
     "Median",
+    "MergedModel",
     "Metropolis",
     "Mixture",
     "Monitor",

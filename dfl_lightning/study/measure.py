@@ -29,7 +29,7 @@ OVER_ROUNDS: dict[str, tuple[Callable[[Any], Any], str]] = {
     "sum": (np.sum, "sum over the rounds"),
 }
 """How the rounds' numbers become one, and what a caption says of it."""
-EVALUATED = ("val_", "test_", "global_test_")
+EVALUATED = ("val_", "test_", "global_test_", "merged_test_")
 """How columns begin that an evaluation writes; evaluated rounds have all of them."""
 BETTER = ("higher", "lower")
 KEYS = ("column", "over_rounds", "better")

@@ -117,7 +117,7 @@ REFUSED = {
     "--objective Fedprox": "objective: there is no 'Fedprox'; did you mean 'FedProx'?",
     "--objective FedProx --objective.mu -1": "objective.mu=-1.0; the weight of the proximal term must be 0 or more",
     "--objective FedProx --objective.nu 1": "objective FedProx has no option 'nu' (its options: mu, personal_epochs)",
-    "--monitors [Nothing]": "monitors: there is no 'Nothing' (monitors are: Fairness, FriendAccuracy, GraphSparsity, LinkMessages, NeighbourAccuracy, SimulatedTime, SubstitutionError;",
+    "--monitors [Nothing]": "monitors: there is no 'Nothing' (monitors are: ConsensusDistance, Fairness, FriendAccuracy, GraphSparsity, LinkMessages, MergedModel, NeighbourAccuracy, SimulatedTime, SubstitutionError;",
     "--monitors [Uniform]": "monitors 'Uniform' is an aggregation; monitors are:",
     "--selection.help AFINDD": "selection: there is no 'AFINDD'; did you mean 'AFIND'?",
     "--trainer.callbacks+=EarlyStoppin": "trainer.callbacks: there is no 'EarlyStoppin'; did you mean 'EarlyStopping'? (callbacks are: ",

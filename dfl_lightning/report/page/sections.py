@@ -150,6 +150,8 @@ def _of_task(found: Collected, methods: list[Method], tail: str, where: str) -> 
         ("friend_accuracy", "substitute-accuracy", "Substitutes of the right cluster", "share, %", True),
         ("substitution_error", "substitution-error", "Substitution error", "squared length", False),
         ("test_acc_variance", "fairness", "Variance over clients", "variance of test accuracy", False),
+        ("merged_test_acc", "merged-model", "Mean of all models", "test accuracy, %", True),
+        ("consensus_distance_relative", "consensus", "Consensus distance", "relative squared distance", False),
     ):
         found.add(
             "why",
@@ -167,6 +169,8 @@ _WORDS = {
     "threshold": "The least score with which a neighbour is chosen, mean over clients.",
     "friend_accuracy": "Share of the dropped clients that a client of their own cluster stood in for.",
     "substitution_error": "Squared length of the average update minus the one without dropouts.",
+    "merged_test_acc": "Accuracy of the mean of all models on the test data of all clients together.",
+    "consensus_distance_relative": "Squared distance of the models from their mean, divided by its squared length.",
     "test_acc_variance": "Of their test accuracies, as shares from 0 to 1: the lower, the fairer.",
 }
 

@@ -114,6 +114,7 @@ def test_every_shipped_monitor_is_tested_in_this_folder():
         FriendAccuracy,
         SubstitutionError,
         *(callbacks.Fairness, callbacks.GraphSparsity, callbacks.LinkMessages, callbacks.SimulatedTime),  # test_costs
+        *(callbacks.ConsensusDistance, callbacks.MergedModel),  # test_consensus
     }
 
 

@@ -1,0 +1,69 @@
+"""How good is the mean of all models?"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from lightning.pytorch.trainer.states import TrainerFn
+from torch import Tensor
+
+from dfl_lightning.bank.references import References, Term, Weights
+from dfl_lightning.callbacks.base import Monitor
+
+if TYPE_CHECKING:
+    from dfl_lightning.round.federation import Federation
+
+MERGED = "merged model"
+
+
+class MergedModel(Monitor):
+    """Loss and accuracy of the mean of all models, on the test data of all clients together.
+
+    Logs `merged_test_loss` and `merged_test_acc` in rounds with an evaluation: means over all test samples, so that a
+    client counts by how many it has. The models are merged after mixing, with equal weights, those of clients that are
+    down included; under a server they are those of the servers, with one its own model. Merged are shared parameters
+    and buffers, of the row set `models`: personal ones (`model.shared`) remain those of the client whose samples are
+    classified, and what a method keeps for itself (Ditto's personal models) does not count. There is no fine-tuning and
+    no `prediction`. Where the loss is not finite, there is no accuracy.
+    """
+
+    def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
+        """Add to the round that was just evaluated."""
+        if trainer.state.fn != TrainerFn.FITTING or not int(pl_module.data.sizes("test").sum()):
+            return
+        federation, bank = pl_module.federation, pl_module.bank
+        nodes = merged_nodes(federation)
+        bank.scratch(MERGED)
+        bank.mix([(equal_weights(nodes, federation.num_nodes), "models")], into=MERGED, where=nodes[:1])
+        found = _on_all_samples(pl_module, int(nodes[0]))
+        bank.abandon()
+        bank.boundary = bank.boundary._replace(metrics={**bank.boundary.metrics, **found})
+
+
+def merged_nodes(federation: Federation) -> Tensor:
+    """The nodes whose models are averaged with each other: the clients, or the servers where there are any; long."""
+    return torch.arange(federation.num_clients if federation.num_servers else 0, federation.num_nodes)
+
+
+def equal_weights(nodes: Tensor, rows: int) -> Weights:
+    """The mean of the nodes' rows, as the weights of one sum.
+
+    Args:
+        nodes: long [k].
+        rows: number of rows.
+    """
+    shares = torch.full((len(nodes),), 1 / len(nodes), dtype=torch.float64)
+    return Weights(torch.zeros_like(nodes), nodes, shares, (1, rows))
+
+
+def _on_all_samples(module: Any, row: int) -> dict[str, float]:
+    """Loss and accuracy of one row of `MERGED`, with each client's personal part on its own samples."""
+    sizes = module.data.sizes("test").double()
+    owners = torch.nonzero(sizes).squeeze(1)
+    references = References((Term(MERGED, torch.full_like(owners, row)),), owners, "models")
+    scores = module.engine.evaluate(references, "test")
+    shares = sizes[owners] / sizes.sum()
+    loss, accuracy = (float(values @ shares) for values in (scores.losses, scores.metrics["acc"]))
+    finite = bool(scores.losses.isfinite().all())
+    return {"merged_test_loss": loss, "merged_test_acc": accuracy if finite else torch.nan}
