@@ -4,85 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from dfl_lightning.report.methods import Method, seed_of, tested_on
 from dfl_lightning.report.reading import Run
+from dfl_lightning.report.statistics import Spread, spread, spread_of_all
 
 MOST_POINTS = 200
 """Points of a curve: more cannot be seen."""
-ROUNDING = 1e-12
-"""By how much of themselves two equal numbers may differ."""
-
-
-@dataclass(frozen=True)
-class Spread:
-    """A mean over seeds.
-
-    Attributes:
-        mean: NaN where nothing is known.
-        sd: standard deviation (n - 1); NaN with one seed.
-        count: seeds.
-    """
-
-    mean: float
-    sd: float
-    count: int
-
-
-@dataclass(frozen=True)
-class PairedDifference:
-    """The mean of paired differences, with its 95 % interval (Student's t); NaN bounds with one pair."""
-
-    mean: float
-    low: float
-    high: float
-    count: int
-
-    @property
-    def is_clear(self) -> bool:
-        """Whether the interval leaves out 0."""
-        return self.count > 1 and (self.low > 0 or self.high < 0)
-
-
-def spread(values: list[float]) -> Spread:
-    """Mean and standard deviation of what is known.
-
-    Examples:
-        >>> spread([1.0, 2.0, 3.0])
-        Spread(mean=2.0, sd=1.0, count=3)
-    """
-    known = np.array([value for value in values if math.isfinite(value)])
-    if not len(known):
-        return Spread(math.nan, math.nan, 0)
-    sd = float(known.std(ddof=1)) if len(known) > 1 else math.nan
-    return Spread(float(known.mean()), sd, len(known))
-
-
-def difference(pairs: list[tuple[float, float]]) -> PairedDifference | None:
-    """Of the first less the second of each pair; None without pairs.
-
-    Two means of the same accuracies may differ by rounding, which is no difference.
-
-    Examples:
-        >>> difference([(3.0, 1.0), (4.0, 2.0)])
-        PairedDifference(mean=2.0, low=2.0, high=2.0, count=2)
-        >>> difference([(0.1 + 0.2, 0.3), (0.7 + 0.1, 0.8)]).is_clear
-        False
-    """
-    from scipy.special import stdtrit  # the quantile of scipy.stats.t, whose import takes a second
-
-    known = [(a, b) for a, b in pairs if math.isfinite(a) and math.isfinite(b)]
-    deltas = np.array([0.0 if math.isclose(a, b, rel_tol=ROUNDING) else a - b for a, b in known])
-    if not len(deltas):
-        return None
-    mean, n = float(deltas.mean()), len(deltas)
-    if n == 1:
-        return PairedDifference(mean, math.nan, math.nan, 1)
-    half = float(stdtrit(n - 1, 0.975) * deltas.std(ddof=1) / math.sqrt(n))
-    return PairedDifference(mean, mean - half, mean + half, n)
 
 
 def paired(a: Method, b: Method) -> list[tuple[Run, Run]]:
@@ -127,14 +57,13 @@ def worst_tenth(run: Run) -> float:
 
 
 def over_runs(number: Callable[[Run], float], runs: Sequence[Run]) -> Spread:
-    """An accuracy over seeds; NaN where one run has none, for a loss is not finite: others alone would look better.
+    """An accuracy over those runs that have test data; NaN where a client's loss is not finite.
 
     Args:
         number: `accuracy` or `worst_tenth`.
         runs: one a seed.
     """
-    broken = any(np.isnan(accuracies(run)).any() for run in runs)
-    return Spread(math.nan, math.nan, len(runs)) if broken else spread([number(run) for run in runs])
+    return spread_of_all([number(run) for run in runs if len(accuracies(run))])
 
 
 def received(run: Run) -> float:
@@ -176,12 +105,12 @@ def over_seeds(method: Method, column: str) -> dict[str, np.ndarray]:
     series = [_known(run, column) for run in method.runs]
     rounds = sorted({int(r) for known in series for r in known})
     rounds = [rounds[i] for i in thinned(len(rounds))]
-    cells = [[known[r] for known in series if r in known] for r in rounds]
+    spreads = [spread([known[r] for known in series if r in known]) for r in rounds]
     return {
         "round": np.array(rounds, dtype=np.int64),
-        "mean": np.array([np.mean(c) for c in cells]),
-        "sd": np.array([np.std(c, ddof=1) if len(c) > 1 else math.nan for c in cells]),
-        "count": np.array([len(c) for c in cells]),
+        "mean": np.array([each.mean for each in spreads]),
+        "sd": np.array([each.sd for each in spreads], dtype=np.float64),
+        "count": np.array([each.count for each in spreads]),
     }
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from dfl_lightning.study.statistics import mean_and_sd, rounded
+from dfl_lightning.report.statistics import rounded, spread
 from dfl_lightning.study.words import counted
 
 
@@ -66,7 +66,7 @@ def comparable(values: Mapping[str, Mapping[int, float]], lower_is_better: bool 
         common = [seed for seed in known[row] if common is None or seed in common]
         choices.append(([row for row in known if all(seed in known[row] for seed in common)], common))
     rows, seeds = max((choice for choice in choices if choice[1]), key=lambda choice: len(choice[0]) * len(choice[1]))
-    means = {row: mean_and_sd([known[row][seed] for seed in seeds])[0] for row in rows}
+    means = {row: spread([known[row][seed] for seed in seeds]).mean for row in rows}
     others = [row for row in known if row not in means]
     same_seeds = all(len(of) == len(seeds) for of in known.values()) and not others
     return Comparable(means, seeds, others, same_seeds, lower_is_better)

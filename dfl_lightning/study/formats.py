@@ -6,8 +6,8 @@ import csv
 import io
 from collections.abc import Callable, Sequence
 
+from dfl_lightning.report.statistics import Difference
 from dfl_lightning.study.measure import Measure
-from dfl_lightning.study.statistics import Difference
 from dfl_lightning.study.table import Table, TableCell
 
 
@@ -101,7 +101,7 @@ def _differences(table: Table) -> list[list[str]]:
         if d is not None:
             p = "" if rival.p is None else f"{rival.p:.3f}"
             pair = f"{table.best[column]} − {row}"
-            rows.append([column, pair, _signed(d.mean, measure), _interval(d, measure), p, str(d.n), _needed(d)])
+            rows.append([column, pair, _signed(d.mean, measure), _interval(d, measure), p, str(d.count), _needed(d)])
     return rows
 
 
@@ -112,7 +112,7 @@ def _interval(d: Difference, measure: Measure) -> str:
 
 
 def _needed(d: Difference) -> str:
-    return "more than 1000" if d.seeds_needed is None and d.n > 1 else str(d.seeds_needed or "")
+    return "more than 1000" if d.seeds_needed is None and d.count > 1 else str(d.seeds_needed or "")
 
 
 def _signed(value: float, measure: Measure) -> str:

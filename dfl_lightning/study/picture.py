@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from dfl_lightning.study.statistics import t_interval
+from dfl_lightning.report.statistics import t_interval
 from dfl_lightning.study.table import Table
 
 

@@ -8,15 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from dfl_lightning.study import tuning
-from dfl_lightning.study.cell_state import CellState, state_of
-from dfl_lightning.study.commit import commit_of
-from dfl_lightning.study.comparable import Comparable, comparable
-from dfl_lightning.study.comparable import sentences as about_seeds
-from dfl_lightning.study.measure import Measure
-from dfl_lightning.study.pairing import Unlike, sentences, unlike
-from dfl_lightning.study.plan import Plan
-from dfl_lightning.study.statistics import (
+from dfl_lightning.report.statistics import (
     SIGNIFICANT,
     Agreement,
     Difference,
@@ -25,10 +17,18 @@ from dfl_lightning.study.statistics import (
     holm,
     least_p,
     least_replications,
-    mean_and_sd,
     over_columns,
     paired_difference,
+    spread,
 )
+from dfl_lightning.study import tuning
+from dfl_lightning.study.cell_state import CellState, state_of
+from dfl_lightning.study.commit import commit_of
+from dfl_lightning.study.comparable import Comparable, comparable
+from dfl_lightning.study.comparable import sentences as about_seeds
+from dfl_lightning.study.measure import Measure
+from dfl_lightning.study.pairing import Unlike, sentences, unlike
+from dfl_lightning.study.plan import Plan
 from dfl_lightning.study.study_file import Published
 from dfl_lightning.study.words import as_time, counted
 
@@ -56,12 +56,12 @@ class TableCell:
     @cached_property
     def mean(self) -> float | None:
         """Over seeds."""
-        return mean_and_sd(list(self.values.values()))[0] if self.values else None
+        return spread(list(self.values.values())).mean if self.values else None
 
     @cached_property
     def sd(self) -> float | None:
         """Over seeds, with n - 1."""
-        return mean_and_sd(list(self.values.values()))[1] if self.values else None
+        return spread(list(self.values.values())).sd
 
 
 @dataclass(frozen=True)
@@ -293,7 +293,7 @@ def _stars_are_possible(rivals: Mapping[tuple[str, str], Rival], column: str) ->
 
 
 def _seeds_of_differences(rivals: Mapping[tuple[str, str], Rival], column: str) -> list[int]:
-    return [rival.difference.n for (_, c), rival in rivals.items() if c == column and rival.difference is not None]
+    return [rival.difference.count for (_, c), rival in rivals.items() if c == column and rival.difference is not None]
 
 
 def _signs(plan: Plan, done: list[CellState], rivals: Mapping[tuple[str, str], Rival]) -> Iterator[str]:

@@ -18,11 +18,11 @@ import numpy as np
 import yaml
 
 from dfl_lightning.report.reading import Run
+from dfl_lightning.report.statistics import rounded
 from dfl_lightning.study.cell_state import state_of
 from dfl_lightning.study.plan import Cell, Pair, added_seeds, contradictions, scaled
 from dfl_lightning.study.resolve import Resolver, identity, samples_of
 from dfl_lightning.study.settings import as_words, slug, words_of
-from dfl_lightning.study.statistics import rounded
 from dfl_lightning.study.study_file import Study
 from dfl_lightning.study.tune_block import Range
 from dfl_lightning.utils.errors import UserError

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from dfl_lightning.report.statistics import least_replications
 from dfl_lightning.study.command import make_parser
 from dfl_lightning.study.measure import ACCURACIES, Measure
-from dfl_lightning.study.statistics import least_replications
 from dfl_lightning.study.study_file import KIND
 from dfl_lightning.utils.shipped_files import shipped
 

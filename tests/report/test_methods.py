@@ -6,9 +6,10 @@ from scipy import stats
 
 from dfl_lightning.report.charts.theme import DASHES, LIGHT
 from dfl_lightning.report.methods import find_methods
-from dfl_lightning.report.over_seeds import difference, over_seeds, paired, thinned
+from dfl_lightning.report.over_seeds import over_seeds, paired, thinned
 from dfl_lightning.report.page.verdict import sentences
 from dfl_lightning.report.reading import read_run
+from dfl_lightning.report.statistics import paired_interval
 
 AFIND = {
     "selection": {"class_path": "x.AFIND", "init_args": {"nu": 0.2}},
@@ -97,7 +98,7 @@ def test_tasks_are_what_is_tested_on_the_same_images(tmp_path, make_run):
 def test_a_difference_has_students_interval():
     rng = np.random.default_rng(0)
     a, b = rng.normal(size=(2, 6))
-    found = difference(list(zip(a, b, strict=True)))
+    found = paired_interval(list(zip(a, b, strict=True)))
     low, high = stats.ttest_rel(a, b).confidence_interval(0.95)
     assert (found.mean, found.low, found.high) == pytest.approx((np.mean(a - b), low, high))
     assert found.is_clear == (low > 0 or high < 0)

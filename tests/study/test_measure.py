@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 from dfl_lightning import UserError
+from dfl_lightning.report.statistics import over_columns
 from dfl_lightning.study import command, formats
 from dfl_lightning.study.comparable import comparable
 from dfl_lightning.study.measure import Measure, measure_of, read_measure
 from dfl_lightning.study.plan import make_plan
-from dfl_lightning.study.statistics import over_columns
 from dfl_lightning.study.study_file import read_study_file
 from dfl_lightning.study.table import make_table
 

@@ -130,7 +130,7 @@ def test_the_best_is_chosen_over_the_seeds_that_rows_share(with_seeds):
     table = with_seeds({"A": {0: 0.8, 1: 0.8}, "B": {0: 0.81, 1: 0.82, 2: 0.5}})
     assert table.places["A", "IID"].mean > table.places["B", "IID"].mean
     assert table.best == {"IID": "B"}
-    assert (table.rivals["A", "IID"].difference.mean, table.rivals["A", "IID"].difference.n) == (1.5, 2)
+    assert (table.rivals["A", "IID"].difference.mean, table.rivals["A", "IID"].difference.count) == (1.5, 2)
     assert "| A | 80.00 ± 0.00 ≈ (n = 2) |" in formats.markdown(table)
     assert about_seeds(table) == [
         "rows of IID have different seeds: the best row, tau and ranks are over the 2 seeds (0, 1) of A, B"

@@ -12,10 +12,11 @@ import numpy as np
 
 from dfl_lightning.report.charts.theme import DASHES
 from dfl_lightning.report.methods import Method, seed_of
-from dfl_lightning.report.over_seeds import PairedDifference, Spread, last_of_clients
+from dfl_lightning.report.over_seeds import last_of_clients
 from dfl_lightning.report.page.limits import MOST_RUNS
 from dfl_lightning.report.page.verdict import Line, interval
 from dfl_lightning.report.reading import Run
+from dfl_lightning.report.statistics import Interval, Spread, spread_of_all
 
 
 def verdict_table(lines: Sequence[Line], colours: dict[str, int], caption: str, label: str) -> str:
@@ -95,14 +96,9 @@ def _honest_and_falsified(method: Method) -> str:
             tested = ~np.isnan(losses if len(losses) else known[-1])
             here = (falsified.astype(bool) == wanted) & tested
             means.append(float(known[-1][here].mean()))
-        rows += f"<tr class='part'><th scope='row'>{words}</th><td>{_of(means)}</td>{'<td></td>' * 6}</tr>"
+        cell = spread_cell(spread_of_all(means), 100, 1)
+        rows += f"<tr class='part'><th scope='row'>{words}</th><td>{cell}</td>{'<td></td>' * 6}</tr>"
     return rows
-
-
-def _of(means: list[float]) -> str:
-    known = np.array(means)
-    sd = float(known.std(ddof=1)) if len(known) > 1 else math.nan
-    return spread_cell(Spread(float(known.mean()), sd, len(known)), 100, 1)
 
 
 def spread_cell(value: Spread, unit: float, digits: int) -> str:
@@ -117,11 +113,11 @@ def spread_cell(value: Spread, unit: float, digits: int) -> str:
         return "–"
     if math.isnan(value.mean):  # a loss is not finite
         return "NaN"
-    around = f" <i>± {value.sd * unit:.{digits}f}</i>" if math.isfinite(value.sd) else ""
+    around = "" if value.sd is None else f" <i>± {value.sd * unit:.{digits}f}</i>"
     return f"<b>{value.mean * unit:,.{digits}f}</b>{around}"
 
 
-def _difference(value: PairedDifference | None) -> str:
+def _difference(value: Interval | None) -> str:
     if value is None:
         return "–"
     mean = f"{100 * value.mean:+.1f}".replace("-", "−")

@@ -9,18 +9,15 @@ from dataclasses import dataclass, replace
 
 from dfl_lightning.report.methods import Method, diverged_clients, is_finished, planned_rounds, seed_of
 from dfl_lightning.report.over_seeds import (
-    PairedDifference,
-    Spread,
     accuracy,
-    difference,
     over_runs,
     paired,
     received,
     seconds,
-    spread,
     worst_tenth,
 )
 from dfl_lightning.report.reading import Run
+from dfl_lightning.report.statistics import Interval, Spread, paired_interval, spread
 
 
 @dataclass(frozen=True)
@@ -36,8 +33,8 @@ class Line:
     worst: Spread
     received: Spread
     seconds: Spread
-    to_best: PairedDifference | None
-    over_local: PairedDifference | None
+    to_best: Interval | None
+    over_local: Interval | None
     is_best: bool
     takes_part: bool = True
 
@@ -97,7 +94,7 @@ def lines(methods: Sequence[Method]) -> list[Line]:
     best = ranked[0] if ranked else None
     local = next((m for m in compared.values() if m.is_local), None)
 
-    def to(m: Method, other: Method | None) -> PairedDifference | None:
+    def to(m: Method, other: Method | None) -> Interval | None:
         return None if other is None or m is other or m.full_name not in compared else _paired(m, other)
 
     return [
@@ -166,12 +163,12 @@ def _against_local(line: Line) -> list[str]:
     return [f"That is {_points(abs(gain.mean))} {where} training alone ({interval(gain)})."]
 
 
-def _paired(a: Method, b: Method) -> PairedDifference | None:
-    return difference([(accuracy(x), accuracy(y)) for x, y in paired(a, b)])
+def _paired(a: Method, b: Method) -> Interval | None:
+    return paired_interval([(accuracy(x), accuracy(y)) for x, y in paired(a, b)])
 
 
 def _share(value: Spread) -> str:
-    around = f" ± {100 * value.sd:.1f}" if math.isfinite(value.sd) else ""
+    around = "" if value.sd is None else f" ± {100 * value.sd:.1f}"
     seeds = f"{value.count} seeds" if value.count > 1 else "one seed"
     return f"{100 * value.mean:.1f}{around} % test accuracy ({seeds})"
 
@@ -180,14 +177,14 @@ def _points(share: float) -> str:
     return f"{100 * share:.1f} points"
 
 
-def interval(value: PairedDifference) -> str:
+def interval(value: Interval) -> str:
     """The 95 % interval in points; empty with one pair.
 
     Examples:
-        >>> interval(PairedDifference(0.02, 0.01, 0.03, 3))
+        >>> interval(Interval(0.02, 0.01, 0.03, 3))
         '95 % interval +1.0 to +3.0'
     """
-    if value.count < 2:
+    if value.low is None or value.high is None:
         return ""
     return f"95 % interval {100 * value.low:+.1f} to {100 * value.high:+.1f}".replace("-", "−")
 

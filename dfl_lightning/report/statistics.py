@@ -1,6 +1,7 @@
-"""The statistics of a table: seeds are the replications, never clients, and differences are paired by seed.
+"""The statistics of tables and of the report: seeds are the replications, never clients, and differences are paired.
 
-Pure functions of lists of accuracies; scipy has the distributions.
+Pure functions of lists of accuracies; scipy has the distributions and the tests. `scipy.stats` takes a second to
+import, therefore the functions that need it import it themselves.
 """
 
 from __future__ import annotations
@@ -11,40 +12,50 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import stats
+from scipy.special import stdtrit
 
 SIGNIFICANT = 0.05
 """An adjusted p below this is marked."""
 DECIMALS = 9
-"""Of a percent, to which accuracies are compared: what differs by less differs by rounding errors."""
+"""To which accuracies are compared, in percent or as shares: what differs by less differs by rounding errors."""
 LEAST_COLUMNS = 5
 """Tasks from which on methods are compared over all of them."""
-MOST_EXACT = 16
-"""Seeds up to which all signs are tried; of more, as many as are enough are drawn."""
+MOST_SIGNS = 2**16
+"""Choices of signs that the sign-flip test tries: all of them up to 16 seeds, of more seeds as many drawn ones."""
 LEVEL = 0.95
 """Of the intervals."""
 
 
 @dataclass(frozen=True)
-class Difference:
-    """A paired difference of two methods.
+class Spread:
+    """A mean over seeds.
+
+    Attributes:
+        mean: NaN where nothing is known.
+        sd: standard deviation (n - 1); None with fewer than two seeds.
+        count: seeds.
+    """
+
+    mean: float
+    sd: float | None
+    count: int
+
+
+@dataclass(frozen=True)
+class Interval:
+    """The mean of paired differences of two methods, and its 95 % confidence interval by Student's t.
 
     Attributes:
         mean: over seeds.
-        low: end of the t-interval; None with one seed.
+        low: end of the interval; None with one seed.
         high: the other end.
-        p: of the exact sign-flip test; None with too few seeds for any p below `SIGNIFICANT`, even of a single test.
-        n: seeds that both have.
-        seeds_needed: seeds with which the interval would leave out 0, if mean and spread stayed, and the test could be
-            significant among as many as there are; None: not known.
+        count: seeds that both have.
     """
 
     mean: float
     low: float | None
     high: float | None
-    p: float | None
-    n: int
-    seeds_needed: int | None
+    count: int
 
     @property
     def is_clear(self) -> bool:
@@ -52,18 +63,49 @@ class Difference:
         return self.low is not None and self.high is not None and (self.low > 0 or self.high < 0)
 
 
-def mean_and_sd(values: Sequence[float]) -> tuple[float, float | None]:
-    """Mean, and standard deviation with n - 1; none of one value.
+@dataclass(frozen=True)
+class Difference(Interval):
+    """An interval with a test.
+
+    Attributes:
+        p: of the exact sign-flip test; None with too few seeds for any p below `SIGNIFICANT`, even of a single test.
+        seeds_needed: seeds with which the interval would leave out 0, if mean and spread stayed, and the test could be
+            significant among as many as there are; None: not known.
+    """
+
+    p: float | None
+    seeds_needed: int | None
+
+
+def spread(values: Sequence[float]) -> Spread:
+    """Mean and standard deviation of the finite numbers among the values.
 
     Examples:
-        >>> mean_and_sd([1.0, 2.0, 3.0]), mean_and_sd([1.0])
-        ((2.0, 1.0), (1.0, None))
+        >>> spread([1.0, 2.0, 3.0]), spread([1.0, math.nan])
+        (Spread(mean=2.0, sd=1.0, count=3), Spread(mean=1.0, sd=None, count=1))
     """
-    return math.fsum(values) / len(values), float(np.std(values, ddof=1)) if len(values) > 1 else None
+    known = [float(value) for value in values if math.isfinite(value)]
+    if not known:
+        return Spread(math.nan, None, 0)
+    sd = float(np.std(known, ddof=1)) if len(known) > 1 else None
+    return Spread(math.fsum(known) / len(known), sd, len(known))
+
+
+def spread_of_all(values: Sequence[float]) -> Spread:
+    """Mean and standard deviation; NaN where a value is NaN, for a mean of the others alone would look better.
+
+    Args:
+        values: a mean over clients of each seed, NaN where a client's loss is not finite.
+
+    Examples:
+        >>> spread_of_all([1.0, math.nan])
+        Spread(mean=nan, sd=None, count=2)
+    """
+    return Spread(math.nan, None, len(values)) if any(map(math.isnan, values)) else spread(values)
 
 
 def rounded(value: float) -> float:
-    """An accuracy, or a difference of two, in percent, without what rounding errors add; see `DECIMALS`.
+    """An accuracy, or a difference of two, without what rounding errors add; see `DECIMALS`.
 
     Examples:
         >>> 100 * 0.57 == 57, rounded(100 * 0.57) == 57
@@ -109,11 +151,16 @@ def t_interval(values: Sequence[float]) -> tuple[float, float] | None:
         >>> t_interval([1.0, 2.0, 3.0])
         (-0.484..., 4.484...)
     """
-    mean, sd = mean_and_sd(values)
-    if sd is None:
+    found = spread(values)
+    if found.sd is None:
         return None
-    half = float(stats.t.ppf((1 + LEVEL) / 2, len(values) - 1)) * sd / math.sqrt(len(values))
-    return mean - half, mean + half
+    half = _half_width(found.sd, found.count)
+    return found.mean - half, found.mean + half
+
+
+def _half_width(sd: float, count: int) -> float:
+    """Half of the width of the confidence interval of a mean."""
+    return float(stdtrit(count - 1, (1 + LEVEL) / 2)) * sd / math.sqrt(count)
 
 
 def sign_flip_p(differences: Sequence[float]) -> float:
@@ -123,15 +170,34 @@ def sign_flip_p(differences: Sequence[float]) -> float:
         >>> sign_flip_p([1.0, 2.0, 3.0]), sign_flip_p([1.0, 1.0, 1.0, 1.0, 1.0])
         (0.25, 0.0625)
     """
-    values = np.abs(np.asarray(differences, dtype=np.float64))
-    seen = abs(float(np.sum(differences)))
-    slack = 1e-12 * float(values.sum())
-    if len(values) <= MOST_EXACT:
-        signs = np.array(list(itertools.product((1.0, -1.0), repeat=len(values))))
-    else:  # drawn, and the seen one with them
-        draws = np.random.default_rng(0).choice((1.0, -1.0), size=(99_999, len(values)))
-        signs = np.vstack([np.sign(differences), draws])
-    return float(np.mean(np.abs(signs @ values) >= seen - slack))
+    from scipy.stats import permutation_test
+
+    if len(differences) < 2:
+        return 1.0
+    sample = (np.asarray(differences, dtype=np.float64),)
+    found = permutation_test(
+        sample, np.sum, permutation_type="samples", n_resamples=MOST_SIGNS, batch=4096, random_state=0
+    )
+    return float(found.pvalue)
+
+
+def paired_interval(pairs: Sequence[tuple[float, float]]) -> Interval | None:
+    """First minus second of each pair, with the interval of the mean; None without a pair of finite numbers.
+
+    Args:
+        pairs: accuracies of two methods, a pair a seed.
+
+    Examples:
+        >>> paired_interval([(3.0, 1.0), (4.0, 2.0)])
+        Interval(mean=2.0, low=2.0, high=2.0, count=2)
+        >>> paired_interval([(0.1 + 0.2, 0.3), (0.7 + 0.1, 0.8)]).is_clear
+        False
+    """
+    values = [rounded(a - b) for a, b in pairs if math.isfinite(a) and math.isfinite(b)]
+    if not values:
+        return None
+    low, high = t_interval(values) or (None, None)
+    return Interval(spread(values).mean, low, high, len(values))
 
 
 def paired_difference(
@@ -144,15 +210,15 @@ def paired_difference(
         second: likewise.
         comparisons: differences that are tested together.
     """
-    seeds = [seed for seed in first if seed in second]
-    if not seeds:
+    pairs = [(first[seed], second[seed]) for seed in first if seed in second]
+    found = paired_interval(pairs)
+    if found is None:
         return None
-    values = [rounded(first[seed] - second[seed]) for seed in seeds]
-    mean, sd = mean_and_sd(values)
-    low, high = t_interval(values) or (None, None)
+    values = [rounded(a - b) for a, b in pairs]
+    sd = spread(values).sd
     p = sign_flip_p(values) if len(values) >= least_replications() else None
-    needed = None if sd is None else seeds_needed(mean, sd, comparisons)
-    return Difference(mean, low, high, p, len(values), needed)
+    needed = None if sd is None else seeds_needed(found.mean, sd, comparisons)
+    return Difference(**vars(found), p=p, seeds_needed=needed)
 
 
 def seeds_needed(mean: float, sd: float, comparisons: int = 1, most: int = 1000) -> int | None:
@@ -171,7 +237,7 @@ def seeds_needed(mean: float, sd: float, comparisons: int = 1, most: int = 1000)
         None
     """
     for n in range(least_replications(comparisons), most + 1):
-        if float(stats.t.ppf((1 + LEVEL) / 2, n - 1)) * sd / math.sqrt(n) < abs(mean):
+        if _half_width(sd, n) < abs(mean):
             return n
     return None
 
@@ -211,13 +277,15 @@ def agreement(published: Mapping[str, float], measured: Mapping[str, float]) -> 
         published: accuracy by row.
         measured: accuracy by row.
     """
+    from scipy.stats import kendalltau
+
     rows = [row for row in published if row in measured]
     if len(rows) < 2:
         return None
     ours, theirs = [rounded(measured[row]) for row in rows], [rounded(published[row]) for row in rows]
     if len(set(ours)) == 1 or len(set(theirs)) == 1:
         return None
-    return Agreement(float(stats.kendalltau(theirs, ours).statistic), len(rows))
+    return Agreement(float(kendalltau(theirs, ours).statistic), len(rows))
 
 
 @dataclass(frozen=True)
@@ -246,11 +314,13 @@ def over_columns(means: Mapping[str, Sequence[float]], lower_is_better: bool = F
         means: each row's mean in each column, the same columns for all.
         lower_is_better: as of a variance.
     """
+    from scipy.stats import rankdata
+
     rows = list(means)
     table = np.array([[rounded(mean) for mean in means[row]] for row in rows], dtype=np.float64)
     if len(rows) < 2 or table.shape[1] < LEAST_COLUMNS:
         return None
-    ranks = stats.rankdata(table if lower_is_better else -table, axis=0).mean(axis=1)
+    ranks = rankdata(table if lower_is_better else -table, axis=0).mean(axis=1)
     best = int(np.argmin(ranks))
     others = [at for at in range(len(rows)) if at != best]
     pairs = [wilcoxon_p([rounded(d) for d in table[best] - table[at]]) for at in others]
@@ -269,12 +339,16 @@ def wilcoxon_p(differences: Sequence[float]) -> float:
         >>> wilcoxon_p([1.0, 1.0, 1.0, 1.0, 1.0]), wilcoxon_p([0.0, 0.0])
         (0.0625, 1.0)
     """
+    from scipy.stats import rankdata
+
     values = np.array([value for value in differences if value])
     if not len(values):
         return 1.0
-    return sign_flip_p(list(np.sign(values) * stats.rankdata(np.abs(values))))
+    return sign_flip_p(list(np.sign(values) * rankdata(np.abs(values))))
 
 
 def _friedman_p(table: np.ndarray) -> float:
     """Of rows [rows, columns]; 1 where all rows are equal in each column, of which the statistic is 0 / 0."""
-    return float(stats.friedmanchisquare(*table).pvalue) if (table != table[0]).any() else 1.0
+    from scipy.stats import friedmanchisquare
+
+    return float(friedmanchisquare(*table).pvalue) if (table != table[0]).any() else 1.0

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from dfl_lightning.study import statistics as ours
+from dfl_lightning.report import statistics as ours
 
 
 def test_the_interval_of_a_paired_difference_is_that_of_a_paired_t_test():
@@ -18,12 +18,12 @@ def test_the_interval_of_a_paired_difference_is_that_of_a_paired_t_test():
     expected = stats.ttest_rel(first, second).confidence_interval(0.95)
     assert (found.low, found.high) == pytest.approx((expected.low, expected.high))
     assert found.mean == pytest.approx(1.675)
-    assert found.n == 4
+    assert found.count == 4
 
 
 def test_only_seeds_that_both_have_are_paired():
     found = ours.paired_difference({0: 1.0, 1: 5.0, 2: 9.0}, {2: 4.0, 1: 4.0, 7: 100.0})
-    assert (found.mean, found.n) == (3.0, 2)
+    assert (found.mean, found.count) == (3.0, 2)
     # two differences 1 and 5: half the width is t(1) times their sd over sqrt(2) = 12.7062 * 2
     assert (found.low, found.high) == pytest.approx((3 - 25.41241, 3 + 25.41241), rel=1e-6)
     assert ours.paired_difference({0: 1.0}, {1: 1.0}) is None
@@ -103,7 +103,7 @@ def test_equal_means_share_their_rank():
 
 def test_a_mean_does_not_depend_on_the_order_of_seeds():
     values = [0.1, 0.2, 0.3, 0.7]
-    assert len({ours.mean_and_sd(order)[0] for order in itertools.permutations(values)}) == 1
+    assert len({ours.spread(order).mean for order in itertools.permutations(values)}) == 1
     assert len({functools.reduce(operator.add, order) for order in itertools.permutations(values)}) > 1
 
 
@@ -164,4 +164,4 @@ def test_two_rows_have_wilcoxons_test_only():
 
 
 def test_the_spread_has_n_minus_one():
-    assert ours.mean_and_sd([1.0, 2.0, 4.0]) == (pytest.approx(7 / 3), pytest.approx(math.sqrt(7 / 3)))
+    assert ours.spread([1.0, 2.0, 4.0]) == ours.Spread(pytest.approx(7 / 3), pytest.approx(math.sqrt(7 / 3)), 3)
