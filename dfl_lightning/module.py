@@ -28,7 +28,7 @@ from dfl_lightning.engines.jobs import Evaluation, Training
 from dfl_lightning.engines.optimizers import DEFAULT_OPTIMIZER, ClientOptimizer, Hyperparameters, name_of
 from dfl_lightning.engines.predicting import predict
 from dfl_lightning.engines.schedule import Schedule
-from dfl_lightning.functional import without_mean
+from dfl_lightning.functional import over_clients, without_mean
 from dfl_lightning.links import Links
 from dfl_lightning.models import Network
 from dfl_lightning.objectives import Duration, Objective, Phase, Plain
@@ -370,9 +370,9 @@ class DFLModule(LightningModule):
         """Evaluate, keep the arrays at the boundary, log the means."""
         results = self.evaluate()
         self.bank.boundary = self.bank.boundary._replace(evaluation=results)
-        hidden, unknown = without_mean(results), torch.tensor(torch.nan, dtype=torch.float64)
-        means = {name: unknown if name in hidden else values.nanmean() for name, values in results.items()}
-        self.log_dict(means, batch_size=1)
+        hidden = without_mean(results)
+        means = {name: over_clients(values, name in hidden).mean for name, values in results.items()}
+        self.log_dict({name: torch.tensor(mean, dtype=torch.float64) for name, mean in means.items()}, batch_size=1)
 
     test_step = validation_step
 

@@ -18,10 +18,12 @@ from dfl_lightning.functional.afind import (
 from dfl_lightning.functional.dispfl import erk_densities, pruned_share, searched_mask
 from dfl_lightning.functional.dpfl import adding_probability, bggc, candidates_in_order, ggc, marginal_gain
 from dfl_lightning.functional.evaluation import (
+    OverClients,
     accuracy_summary,
     client_mean,
     friend_accuracy,
     neighbour_precision_recall,
+    over_clients,
     without_accuracy,
     without_mean,
     worst_decile_mean,
@@ -69,6 +71,7 @@ from dfl_lightning.functional.similarity import centred_cosines, cosines_from_gr
 from dfl_lightning.functional.simulated_time import transfer_seconds
 
 __all__ = [
+    "OverClients",
     "PairScores",
     "above_threshold",
     "accuracy_summary",
@@ -117,6 +120,7 @@ __all__ = [
     "neighbour_votes",
     "normalised_entropy",
     "observed_share",
+    "over_clients",
     "panm_models_in_round",
     "panm_models_received",
     "participation_ratio",

@@ -8,17 +8,21 @@ then, for one over the others would look better the more models break.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from dfl_lightning.links import Links
 
 __all__ = [
+    "OverClients",
     "accuracy_summary",
     "client_mean",
     "friend_accuracy",
     "neighbour_precision_recall",
+    "over_clients",
     "without_accuracy",
     "without_mean",
     "worst_decile_mean",
@@ -137,6 +141,42 @@ def worst_decile_mean(values: Tensor) -> float:
     return _mean(values.sort().values[: -(-len(values) // 10)])
 
 
+@dataclass(frozen=True)
+class OverClients:
+    """A measure over the clients that have it.
+
+    Attributes:
+        mean: over clients.
+        std: standard deviation, with n in its denominator.
+        worst10: mean of the worst tenth, for a measure of which more is better; see `worst_decile_mean`.
+    """
+
+    mean: float
+    std: float
+    worst10: float
+
+
+def over_clients(values: Tensor, broken: bool = False) -> OverClients:
+    """Mean, standard deviation and worst tenth of a measure over clients.
+
+    Every number of them that a run writes, prints or draws is from here.
+
+    Args:
+        values: one number per client, NaN without data, [m].
+        broken: whether a client with data has no number; see `without_mean`. All three are NaN then.
+
+    Examples:
+        >>> over_clients(torch.tensor([0.25, 0.75, torch.nan]))
+        OverClients(mean=0.5, std=0.25, worst10=0.25)
+    """
+    known = values[~values.isnan()].double()
+    if broken or not len(known):
+        return OverClients(torch.nan, torch.nan, torch.nan)
+    with np.errstate(invalid="ignore"):  # the standard deviation of losses is NaN where one is infinite
+        std = float(np.nanstd(values.double().cpu().numpy()))
+    return OverClients(_mean(values), std, worst_decile_mean(known))
+
+
 def accuracy_summary(
     history: Tensor, validation: Tensor | None = None, broken: Tensor | None = None
 ) -> dict[str, float | None]:
@@ -176,8 +216,9 @@ def accuracy_summary(
 
 
 def _mean(values: Tensor) -> float:
-    """The mean of what is not NaN; NaN of nothing."""
-    return float(values.nanmean())
+    """The mean of what is not NaN, in double precision; NaN of nothing."""
+    numbers = values.double().cpu().numpy()
+    return float(np.nanmean(numbers)) if not np.isnan(numbers).all() else torch.nan
 
 
 def _mean_share(part: Tensor, whole: Tensor) -> float:

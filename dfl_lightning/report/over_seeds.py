@@ -6,7 +6,9 @@ import math
 from collections.abc import Callable, Sequence
 
 import numpy as np
+import torch
 
+from dfl_lightning.functional import OverClients, over_clients
 from dfl_lightning.report.methods import Method, seed_of, tested_on
 from dfl_lightning.report.reading import Run
 from dfl_lightning.report.statistics import Spread, spread, spread_of_all
@@ -46,14 +48,17 @@ def accuracies(run: Run) -> np.ndarray:
 
 def accuracy(run: Run) -> float:
     """Mean test accuracy over clients at the last evaluation; NaN where a client's loss is not finite."""
-    known = accuracies(run)
-    return float(known.mean()) if len(known) else math.nan
+    return _over_clients(run).mean
 
 
 def worst_tenth(run: Run) -> float:
     """Mean test accuracy of the worst tenth of the clients at the last evaluation; NaN as in `accuracy`."""
-    known = np.sort(accuracies(run))
-    return float(known[: math.ceil(len(known) / 10)].mean()) if len(known) and not np.isnan(known).any() else math.nan
+    return _over_clients(run).worst10
+
+
+def _over_clients(run: Run) -> OverClients:
+    known = torch.from_numpy(accuracies(run))
+    return over_clients(known, broken=bool(known.isnan().any()))
 
 
 def over_runs(number: Callable[[Run], float], runs: Sequence[Run]) -> Spread:

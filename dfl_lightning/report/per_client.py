@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import math
-
-import torch
-
-from dfl_lightning.functional import without_mean, worst_decile_mean
+from dfl_lightning.functional import over_clients, without_mean
 from dfl_lightning.round.hosts import RunModule
 
 
@@ -24,11 +20,10 @@ def per_client_table(module: RunModule) -> list[str]:
         return f"{what:6}" + "".join(f"{number:14.4f}" for number in numbers)
 
     hidden = without_mean(results)
-    lines.append(row("mean", [math.nan if n in hidden else float(results[n].nanmean()) for n in names]))
-    known = {n: results[n][~results[n].isnan()] for n in names}
-    stds = [math.nan if n in hidden else float(torch.std(known[n], unbiased=False)) for n in names]
-    lines.append(row("std", stds))
-    if "test_acc" in results and "test_acc" not in hidden:
-        lines.append(f"worst 10 % of clients, test accuracy: {worst_decile_mean(results['test_acc']):.4f}")
+    found = {name: over_clients(results[name], name in hidden) for name in names}
+    lines.append(row("mean", [found[name].mean for name in names]))
+    lines.append(row("std", [found[name].std for name in names]))
+    if "test_acc" in found and "test_acc" not in hidden:
+        lines.append(f"worst 10 % of clients, test accuracy: {found['test_acc'].worst10:.4f}")
     lines += [f"{name}: {float(results[name][0]):.4f}" for name in results if name.startswith("global_")]
     return lines

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import shutil
 import time
 from contextlib import suppress
@@ -18,7 +17,7 @@ from dfl_lightning.callbacks import Substitution
 from dfl_lightning.checkpoints.history import CHANGED, config_text
 from dfl_lightning.checkpoints.io import rounds_in, run_of
 from dfl_lightning.checkpoints.names import FOLDER
-from dfl_lightning.functional import without_mean, worst_decile_mean
+from dfl_lightning.functional import over_clients, without_mean
 from dfl_lightning.report.by_round import MOST_CLIENTS, Comparisons, Entries, similarity_of, stacked
 from dfl_lightning.report.links import links_of, substitutes_of
 from dfl_lightning.report.summary import summarise
@@ -370,11 +369,10 @@ class RunFolder(RoundCallback):
             shown = {name: values.numpy() for name, values in boundary.numbers.items() if name[0] != "_"}
             self._evaluations[index] |= shown
             hidden = without_mean(boundary.evaluation)
-            known = {name: a for name, a in arrays.items() if name not in hidden and not np.isnan(a).all()}
-            numbers |= {name: float(np.nanmean(known[name])) if name in known else math.nan for name in arrays}
-            if "test_acc" in known:
-                numbers["test_acc_std"] = float(np.nanstd(arrays["test_acc"]))
-                numbers["test_acc_worst10"] = worst_decile_mean(boundary.evaluation["test_acc"].cpu())
+            found = {name: over_clients(values, name in hidden) for name, values in boundary.evaluation.items()}
+            numbers |= {name: over.mean for name, over in found.items()}
+            if "test_acc" in found:
+                numbers |= {f"test_acc_{name}": getattr(found["test_acc"], name) for name in ("std", "worst10")}
         row = {name: as_text(value) for name, value in numbers.items()}
         extra = sorted({*self._extra, *(set(row) - set(COLUMNS))})
         self._has_new_columns, self._extra = extra != self._extra, extra

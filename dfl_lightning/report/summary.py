@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 import dfl_lightning
-from dfl_lightning.functional import accuracy_summary, without_accuracy, worst_decile_mean
+from dfl_lightning.functional import accuracy_summary, over_clients, without_accuracy
 from dfl_lightning.report.memory_estimate import predicted_memory
 from dfl_lightning.round.hosts import RunModule, RunTrainer
 from dfl_lightning.utils.memory import size
@@ -35,13 +35,9 @@ def summarise(trainer: RunTrainer, module: RunModule, status: str, reason: str =
         history = torch.from_numpy(clients["test_acc"])
         validation = torch.from_numpy(clients["val_acc"]) if "val_acc" in clients else None
         broken = without_accuracy(torch.from_numpy(clients["test_loss"]), history)
-        last = history[-1]
-        known = last[~last.isnan() | broken[-1]]  # one that is not finite makes these NaN
         accuracy = {
             **accuracy_summary(history, validation, broken),
-            "mean": float(known.mean()),
-            "std": float(known.std(unbiased=False)),
-            "worst10": math.nan if bool(broken[-1].any()) else worst_decile_mean(known),
+            **vars(over_clients(history[-1], bool(broken[-1].any()))),
             "evaluated_after_round": int(clients["rounds"][-1]),
         }
         if bool(broken.any()):

@@ -1,4 +1,5 @@
 import math
+import statistics
 
 import pytest
 import torch
@@ -9,6 +10,7 @@ from dfl_lightning.functional import (
     accuracy_summary,
     friend_accuracy,
     neighbour_precision_recall,
+    over_clients,
     worst_decile_mean,
 )
 from dfl_lightning.links import AllPairs, Links
@@ -124,6 +126,19 @@ def test_how_many_clients_are_the_worst_decile(m, expected):
 def test_a_client_without_an_accuracy_is_not_among_the_worst():
     assert worst_decile_mean(torch.tensor([NAN, 0.25, *[0.5] * 9])) == 0.25
     assert math.isnan(worst_decile_mean(torch.tensor([NAN])))
+
+
+@given(st.lists(st.one_of(st.floats(0, 1, width=32), st.just(NAN)), max_size=45))
+def test_statistics_over_clients_are_of_those_with_a_number(values):
+    known = sorted(value for value in values if value == value)
+    found = over_clients(torch.tensor(values, dtype=torch.float32))
+    if not known:
+        expected = (NAN, NAN, NAN)
+    else:
+        worst = known[: math.ceil(len(known) / 10)]
+        expected = (statistics.fmean(known), statistics.pstdev(known), statistics.fmean(worst))
+    assert (found.mean, found.std, found.worst10) == pytest.approx(expected, abs=1e-12, nan_ok=True)
+    assert all(map(math.isnan, vars(over_clients(torch.tensor(values), broken=True)).values()))
 
 
 # --- the four accuracies --------------------------------------------------------------------------------------------

@@ -2,7 +2,6 @@
 
 import csv
 import json
-import math
 import os
 import random
 import resource
@@ -19,7 +18,6 @@ from lightning.pytorch.callbacks import EarlyStopping, OnExceptionCheckpoint
 from dfl_lightning import callbacks as families
 from dfl_lightning.callbacks import Monitor
 from dfl_lightning.checkpoints.io import rounds_in
-from dfl_lightning.functional import worst_decile_mean
 from dfl_lightning.loop import RunStopped
 from dfl_lightning.report import tables
 from dfl_lightning.report.tables import COLUMNS
@@ -577,12 +575,6 @@ def test_a_limit_on_file_sizes_is_one_sentence_and_leaves_whole_files(small_run)
     assert [row["round"] for row in rows(small_run(4).fit(run.folder / "checkpoints" / "last.ckpt").folder)] == list(
         "0123"
     )
-
-
-def test_the_worst_decile_is_of_known_clients():
-    import torch
-
-    assert worst_decile_mean(torch.tensor([0.5, math.nan, 0.25])) == 0.25
 
 
 DAMAGES = {

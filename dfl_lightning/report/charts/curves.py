@@ -7,7 +7,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import torch
 
+from dfl_lightning.functional import over_clients
 from dfl_lightning.report.charts.base import (
     altair,
     bounds,
@@ -90,9 +92,9 @@ def client_bands(run: Run | Method, column: str = "test_acc") -> Any:
     keep, shares = thinned(len(values)), (10, 25, 50, 75, 90)
     rows, known = [], ~np.isnan(values).all(1)
     for i in keep[known[keep]]:
-        numbers = np.sort(values[i][~np.isnan(values[i])]) * 100
+        numbers = values[i][~np.isnan(values[i])] * 100
         low, q1, middle, q3, high = np.percentile(numbers, shares).round(3).tolist()
-        worst = round(float(numbers[: math.ceil(len(numbers) / 10)].mean()), 3)
+        worst = round(over_clients(torch.from_numpy(numbers)).worst10, 3)
         quantiles = {"p10": low, "p25": q1, "median": middle, "p75": q3, "p90": high, "worst tenth": worst}
         rows.append({"method": label, "round": int(first.clients["rounds"][i]), **quantiles})
     if not rows:
