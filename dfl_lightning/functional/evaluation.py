@@ -223,7 +223,7 @@ def _mean(values: Tensor) -> float:
 
 def _mean_share(part: Tensor, whole: Tensor) -> float:
     """The mean of part / whole, long [n] each, over the receivers where `whole` is not 0."""
-    return _mean(part.double() / whole.double())
+    return float((part.double() / whole.double()).nanmean())
 
 
 def _best(values: Tensor) -> Tensor:
