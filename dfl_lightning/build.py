@@ -33,6 +33,7 @@ from dfl_lightning.round.federation import Federation, LocalTraining, agreeing_c
 from dfl_lightning.topology import load_topology
 from dfl_lightning.utils.errors import UserError
 from dfl_lightning.utils.global_generators import name_of, no_global_draws
+from dfl_lightning.utils.memory import size
 
 if TYPE_CHECKING:
     from dfl_lightning.trainer import DFLTrainer
@@ -360,7 +361,7 @@ def _room(trainer: DFLTrainer, federation: Federation, row_sets: int | None) -> 
         rows = sets * nodes * federation.layout.width * dtype_of_rows(trainer).itemsize
         if rows >= free:
             raise UserError(
-                f"the models of {nodes} nodes take {rows / 1e9:.2f} GB, and the GPU has {free / 1e9:.2f} GB free "
+                f"the models of {nodes} nodes take {size(rows)}, and the GPU has {size(free)} free "
                 "beside the data; lower data.num_clients or use a smaller network"
             )
         free -= rows

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from dfl_lightning.cli.outcome import OneSentenceParser, end
 from dfl_lightning.report.writing import write_report
+from dfl_lightning.utils.memory import size
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -19,7 +20,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.add_version()
         words = parser.parse_args(argv)
         file = write_report(words.runs, words.to, words.png)
-        print(f"{file} ({file.stat().st_size / 1e6:.1f} MB)")
+        print(f"{file} ({size(file.stat().st_size)})")
         return 0
 
     return end("dfl-report", work)

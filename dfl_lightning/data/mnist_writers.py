@@ -16,7 +16,7 @@ __all__ = ["download_writers", "read_writers"]
 NPZ = "mnist_writers.npz"
 LABELS = ("QMNIST/raw/qmnist-train-labels-idx2-int", "QMNIST/raw/qmnist-test-labels-idx2-int")
 IDX_INT_2D = bytes([0, 0, 0x0C, 2])  # magic number of an idx file: integers, two dimensions
-_MOST_BYTES = 64 * 2**20
+_MOST_BYTES = 64 * 10**6
 CLASS_COLUMN, WRITER_COLUMN = 0, 2
 
 

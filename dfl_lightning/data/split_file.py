@@ -25,7 +25,7 @@ KINDS = {
     "writers": "U",
 }
 OPTIONAL = tuple(KINDS)
-_MOST_BYTES = 64 * 2**20  # beside what the data themselves ask for
+_MOST_BYTES = 64 * 10**6  # beside what the data themselves ask for
 
 
 def write_split(path: str | Path, split: Split, source: Source) -> None:

@@ -24,6 +24,7 @@ from dfl_lightning.study.study_file import KIND, Study, read_study_file
 from dfl_lightning.study.tuning import TRIALS, caption, chosen_values, tuned_file
 from dfl_lightning.study.words import counted
 from dfl_lightning.utils.errors import UserError
+from dfl_lightning.utils.memory import size
 from dfl_lightning.utils.shipped_files import shipped
 
 EPILOG = """\
@@ -314,7 +315,7 @@ def report(words: argparse.Namespace) -> int:
         command=_again(words, "run"),
     )
     trained = len({state.cell.folder for state in done})  # one may have several places
-    print(f"{file} ({file.stat().st_size / 1e6:.1f} MB), {trained} of {len(plan.distinct())} cells")
+    print(f"{file} ({size(file.stat().st_size)}), {trained} of {len(plan.distinct())} cells")
     return 0
 
 

@@ -22,9 +22,10 @@ from dfl_lightning.study.plan import Cell, Pair, Plan
 from dfl_lightning.study.progress import Rates
 from dfl_lightning.study.resolve import config_text
 from dfl_lightning.study.starting import Process, Start, Starter, start_python
-from dfl_lightning.study.words import about, as_size, counted
+from dfl_lightning.study.words import about, counted
 from dfl_lightning.utils.cores import cores
 from dfl_lightning.utils.errors import UserError
+from dfl_lightning.utils.memory import size
 
 ENOUGH = 20.0
 """Seconds of a first round after which no second one is timed."""
@@ -63,9 +64,9 @@ def explain(plan: Plan, jobs: int) -> Iterator[str]:
     words = Counter(state.word for state in states.values())
     at = ", ".join(f"{number} {word}" for word, number in words.items())
     sizes = {"row": study.rows, "column": study.columns, "seed": plan.seeds}
-    size = ", ".join(counted(len(found), what) for what, found in sizes.items())
+    by = ", ".join(counted(len(found), what) for what, found in sizes.items())
     yield f"{study.name}: {study.title}"
-    yield f"{counted(len(cells), 'cell')} of {size}" + (f": {at}" if at else "")
+    yield f"{counted(len(cells), 'cell')} of {by}" + (f": {at}" if at else "")
     if plan.missing:
         lacks = dict.fromkeys(plan.missing.values())
         yield f"not in the library yet: {', '.join(lacks)}"
@@ -104,7 +105,7 @@ def explain(plan: Plan, jobs: int) -> Iterator[str]:
     yield f"{alone}{several}; {about(spent)} of one core, which do not depend on what else the machine does"
     memory = max((timing.memory or 0 for timing in timings.values()), default=0)
     if memory:
-        yield f"memory of a cell: up to {memory / 2**30:.2f} GiB, the libraries included; {jobs} at a time"
+        yield f"memory of a cell: up to {size(memory)}, the libraries included; {jobs} at a time"
     if not all(states[cell.folder].is_done for cell in here):
         yield disk_needed([states[cell.folder] for cell in here], timings, jobs, plan.folder)
 
@@ -138,8 +139,8 @@ def disk_needed(states: Sequence[CellState], timings: Mapping[Pair, Timing], job
     running = 2 * largest * jobs  # a cell that runs has two checkpoints
     free = free_in(folder)
     short = "; that is too little" if needed + running / 2 > free else ""
-    small = f"{as_size(without + running)} with --discard-models"
-    return f"disk: {as_size(needed + running / 2)}, {small}; {as_size(free)} are free in {folder}{short}"
+    small = f"{size(without + running)} with --discard-models"
+    return f"disk: {size(needed + running / 2)}, {small}; {size(free)} are free in {folder}{short}"
 
 
 def estimated(row: str, column: str, rates: Mapping[Pair, float | None]) -> tuple[float | None, str]:

@@ -31,16 +31,6 @@ def as_time(seconds: float) -> str:
     return f"{days} day{'s' * (days > 1)} {clock}" if days else clock
 
 
-def as_size(size: float) -> str:
-    """Bytes for people.
-
-    Examples:
-        >>> as_size(3_000_000), as_size(50 * 2**30)
-        ('2.9 MiB', '50.0 GiB')
-    """
-    return f"{size / 2**30:.1f} GiB" if size >= 2**30 else f"{size / 2**20:.1f} MiB"
-
-
 def about(seconds: float) -> str:
     """A time that is only estimated, in the unit that suits it.
 

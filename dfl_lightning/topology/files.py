@@ -20,7 +20,7 @@ from dfl_lightning.utils.files import read_bounded, unique_pairs
 _LONGEST_LITERAL = 2000
 
 # Bytes that are read of a graph file: editors of GraphML write about a thousand for a link.
-_LEAST_BOUND = 8 * 2**20
+_LEAST_BOUND = 8 * 10**6
 _A_PAIR = 1024
 
 

@@ -13,6 +13,7 @@ import numpy as np
 
 from dfl_lightning.utils.checksums import check_directory
 from dfl_lightning.utils.errors import reason
+from dfl_lightning.utils.memory import size
 
 _UNPACKED = 100
 _SMALL = 64 * 2**20
@@ -106,21 +107,11 @@ def read_bounded(path: Path, most: int) -> bytes:
         ValueError: it is larger.
     """
     with open(path, "rb") as file:
-        size = os.fstat(file.fileno()).st_size
-        content = file.read(most + 1) if size <= most else b""
-    if size > most or len(content) > most:  # also of a file that grows, or that has no size
-        raise ValueError(f"it has {megabytes(max(size, len(content)))}, and at most {megabytes(most)} are read")
+        length = os.fstat(file.fileno()).st_size
+        content = file.read(most + 1) if length <= most else b""
+    if length > most or len(content) > most:  # also of a file that grows, or that has no size
+        raise ValueError(f"it has {size(max(length, len(content)))}, and at most {size(most)} are read")
     return content
-
-
-def megabytes(size: int) -> str:
-    """A number of bytes for a sentence.
-
-    Examples:
-        >>> megabytes(20 * 2**30), megabytes(3)
-        ('20,480 MB', '0.1 MB')
-    """
-    return f"{size / 2**20:,.0f} MB" if size >= 10 * 2**20 else f"{max(size / 2**20, 0.1):,.1f} MB"
 
 
 def read_npz(path: Path, names: Iterable[str] | None = None, most: int | None = None) -> dict[str, np.ndarray]:
@@ -149,9 +140,9 @@ def read_npz(path: Path, names: Iterable[str] | None = None, most: int | None = 
                 members[name] = info
             total = sum(info.file_size for info in members.values())
             if total > max(_UNPACKED * path.stat().st_size, _SMALL):
-                raise ValueError(f"it would unpack to {total / 2**20:,.0f} MB")
+                raise ValueError(f"it would unpack to {size(total)}")
             if most is not None and total > most:
-                raise ValueError(f"it has {megabytes(total)} of arrays, and at most {megabytes(most)} are read")
+                raise ValueError(f"it has {size(total)} of arrays, and at most {size(most)} are read")
             return {name: _array(archive, members, name) for name in (members if names is None else names)}
     except (OSError, ValueError):
         raise

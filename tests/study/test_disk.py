@@ -13,7 +13,7 @@ from dfl_lightning.study.estimate import Timing, time_cell
 from dfl_lightning.study.plan import make_plan
 from dfl_lightning.study.study_file import read_study_file
 
-MIB = 2**20
+MB = 10**6
 
 
 def checkpoints(folder):
@@ -116,21 +116,21 @@ def test_one_round_or_two_tell_what_a_finished_cell_takes(study_of, tmp_path, in
 
 def test_what_is_said_of_the_disk(planned, pretend, monkeypatch):
     """4 cells of 2 columns; one is done, one has begun."""
-    spaces = {"Gossip": Space(100 * MIB, 3 * MIB), "Local": Space(50 * MIB, MIB)}
+    spaces = {"Gossip": Space(100 * MB, 3 * MB), "Local": Space(50 * MB, MB)}
     monkeypatch.setattr(checking, "samples_of", lambda config: {})
     monkeypatch.setattr(estimate, "time_cell", lambda cell, threads, start: Timing(1.0, 1.0, None, spaces[cell.row]))
     plan = planned()
-    monkeypatch.setattr(estimate, "free_in", lambda folder: 400 * MIB)
+    monkeypatch.setattr(estimate, "free_in", lambda folder: 400 * MB)
     said = list(estimate.explain(plan, jobs=2))[-1]
     # 2 (103 + 51) and 2 second checkpoints; with the option 2 (3 + 1) and the checkpoints of 2 cells that run
-    where = f"400.0 MiB are free in {plan.folder}"
-    assert said == f"disk: 508.0 MiB, 408.0 MiB with --discard-models; {where}; that is too little"
-    monkeypatch.setattr(estimate, "free_in", lambda folder: 600 * MIB)
-    assert list(estimate.explain(plan, jobs=2))[-1].endswith(f"600.0 MiB are free in {plan.folder}")
+    where = f"400.0 MB are free in {plan.folder}"
+    assert said == f"disk: 508.0 MB, 408.0 MB with --discard-models; {where}; that is too little"
+    monkeypatch.setattr(estimate, "free_in", lambda folder: 600 * MB)
+    assert list(estimate.explain(plan, jobs=2))[-1].endswith(f"600.0 MB are free in {plan.folder}")
     run = pretend(plan.cells["Gossip", "IID", 0], 0.8)
-    (run / "checkpoints" / "last.ckpt").write_bytes(bytes(100 * MIB))
+    (run / "checkpoints" / "last.ckpt").write_bytes(bytes(100 * MB))
     run = pretend(plan.cells["Local", "rotated", 0], status="stopped")
-    (run / "checkpoints" / "last.ckpt").write_bytes(bytes(50 * MIB))
+    (run / "checkpoints" / "last.ckpt").write_bytes(bytes(50 * MB))
     said = list(estimate.explain(plan, jobs=1))[-1]
     assert said.startswith("disk: 254.")  # Gossip, rotated: 100 and less than 1; Local, IID: 51; the other is there
 

@@ -19,7 +19,7 @@ def timed(monkeypatch):
 
     def time_cell(cell, threads, start):
         timed.append((cell.row, cell.column))
-        return Timing(seconds[cell.row] * seconds[cell.column], seconds[cell.row], 2**30)
+        return Timing(seconds[cell.row] * seconds[cell.column], seconds[cell.row], 10**9)
 
     monkeypatch.setattr(estimate, "time_cell", time_cell)
     monkeypatch.setattr(checking, "samples_of", lambda config: {})
@@ -35,7 +35,7 @@ def test_every_row_is_timed_once_and_every_column(planned, timed):
     # (1 + 2 + 4) times (10 + 30) seconds, 4 rounds, 2 seeds; of a core, (1 + 2 + 4) times 2
     assert lines[-3].startswith("together 37.3 minutes with one cell at a time on ")
     assert lines[-3].endswith("; 1.9 minutes of one core, which do not depend on what else the machine does")
-    assert lines[-2] == "memory of a cell: up to 1.00 GiB, the libraries included; 1 at a time"
+    assert lines[-2] == "memory of a cell: up to 1.0 GB, the libraries included; 1 at a time"
     assert lines[-1] == "disk: not known, since no timed run came to a checkpoint"
     assert lines[1] == "12 cells of 3 rows, 2 columns, 2 seeds: 12 waiting"
 

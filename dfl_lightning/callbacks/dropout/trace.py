@@ -11,12 +11,12 @@ from torch import Tensor
 from dfl_lightning.callbacks.base import Dropout
 from dfl_lightning.round.record import Round
 from dfl_lightning.utils.errors import UserError
-from dfl_lightning.utils.files import megabytes
+from dfl_lightning.utils.memory import size
 
 if TYPE_CHECKING:
     from dfl_lightning.round.federation import Federation
 
-_MOST_BYTES = 64 * 2**20  # 10,000 clients for 3,000 rounds
+_MOST_BYTES = 64 * 10**6  # 10,000 clients for 3,000 rounds
 
 
 class Trace(Dropout):
@@ -62,9 +62,9 @@ def read_trace(file: str | Path) -> Tensor:
         if Path(file).exists() and not Path(file).is_file():
             raise OSError("a folder or a pipe")
         if Path(file).stat().st_size > _MOST_BYTES:
-            size = megabytes(Path(file).stat().st_size)
+            length = size(Path(file).stat().st_size)
             raise UserError(
-                f"{file}: a dropout trace of {size}, and at most {megabytes(_MOST_BYTES)} are read; give fewer lines, "
+                f"{file}: a dropout trace of {length}, and at most {size(_MOST_BYTES)} are read; give fewer lines, "
                 "and dropout.repeat=true if they should start again"
             )
         lines = Path(file).read_text(encoding="utf-8").splitlines()

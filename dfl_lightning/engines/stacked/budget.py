@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from dfl_lightning.engines.stacked.footprint import Footprint
+from dfl_lightning.utils.memory import size
 
 SHARE = 0.8
 """Of the free memory: a cohort may take so much. The rest is for work spaces of libraries, for memory in pieces and for
@@ -55,6 +56,6 @@ class Budget:
             unfolded: names of the convolutions computed by patches.
             clients: in the cohort.
         """
-        needed = f"{clients * self.footprint.bytes(unfolded) / 1e9:.2f} GB predicted for the widest cohort"
-        free = "" if self.room is None else f" of {self.room / 1e9:.2f} GB free beside rows and data"
+        needed = f"{size(clients * self.footprint.bytes(unfolded))} predicted for the widest cohort"
+        free = "" if self.room is None else f" of {size(self.room)} free beside rows and data"
         return needed + free + (f" ({self.footprint.note})" if self.footprint.note else "")
