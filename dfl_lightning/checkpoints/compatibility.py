@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from dfl_lightning.callbacks import Policy
+from dfl_lightning.checkpoints.history import deciding
 from dfl_lightning.checkpoints.io import FORMAT
 from dfl_lightning.round.hosts import RunModule, RunTrainer
 from dfl_lightning.utils.errors import UserError
@@ -50,6 +51,7 @@ def check_fingerprint(trainer: RunTrainer, module: RunModule, saved: dict[str, A
     if not saved or saved.get("format") != FORMAT:
         raise UserError(f"{where}: not a checkpoint of dfl_lightning")
     here = fingerprint(trainer, module)
+    saved = {**saved, "config": _comparable(saved["config"])}  # an earlier version has kept more of it
     must = ["network", "clients", "nodes", "rows", "row sets"]
     if trainer.state.fn == "fit" and not trainer.fork:
         must += ["seed", "data", "policies"] + (["config"] if saved["config"] and here["config"] else [])
@@ -90,13 +92,13 @@ def _plain(policy: Policy) -> dict[str, Any]:
 
 
 def _comparable(config: dict[str, Any] | None) -> dict[str, Any]:
-    """The part of a configuration that decides what is computed: not how long, where to, or how often it is saved.
+    """The part of a configuration, except the trainer's, that decides what is computed.
 
     A key of a family that did not exist yet means the same as null.
     """
     if config is None:
         return {}
-    return {k: v for k, v in config.items() if k not in ("trainer", "monitors") and v is not None}
+    return {k: v for k, v in deciding(config).items() if k != "trainer" and v is not None}
 
 
 def _first_difference(name: str, theirs: Any, ours: Any) -> tuple[str, Any, Any]:

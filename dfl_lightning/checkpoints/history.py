@@ -19,20 +19,15 @@ from dfl_lightning.utils.yaml_files import CLASS_FOLDERS
 FORKED, CHANGED = "forked_from", "changed_on_resume"
 """Keys of a history: `{checkpoint, round, changed}`, and a list of `{round, changed}`."""
 
-_DECIDE_NOTHING = {
-    *(
-        "max_rounds",
-        "max_epochs",
-        "max_time",
-        "default_root_dir",
-        "checkpoint_every",
-        "checkpoints",
-        "keep_comparisons",
-    ),
-    *("devices", "num_nodes", "strategy", "process_timeout", "logger", "log_every_n_steps", "profiler", "fast_dev_run"),
-    *("enable_checkpointing", "enable_progress_bar", "enable_model_summary"),
+_WHAT_IS_SEEN = ("monitors", CLASS_FOLDERS, FORKED, CHANGED)
+"""Keys of a config that change no number of a round."""
+
+_HOW_IT_RUNS = {
+    *("max_rounds", "max_epochs", "max_time", "fast_dev_run", "accelerator", "devices", "num_nodes", "strategy"),
+    *("process_timeout", "default_root_dir", "checkpoint_every", "checkpoints", "keep_comparisons", "logger"),
+    *("log_every_n_steps", "profiler", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"),
 }
-"""Options of the trainer that change no number of a round."""
+"""Options of the trainer that change no number of a round, but for rounding on another accelerator."""
 
 _WITHOUT_CONFIG = ("seed", "data", "topology", "policies")
 """What a checkpoint says about the settings of a run that no command started."""
@@ -64,6 +59,20 @@ def config_text(config: dict[str, Any]) -> str:
     return yaml.safe_dump(config, sort_keys=False, allow_unicode=True)
 
 
+def deciding(config: dict[str, Any]) -> dict[str, Any]:
+    """The part of a configuration that decides the numbers of a round: without how long, where and on what it runs.
+
+    Args:
+        config: resolved.
+
+    Examples:
+        >>> deciding({"trainer": {"max_rounds": 5, "precision": "16-mixed"}, "monitors": ["Fairness"]})
+        {'trainer': {'precision': '16-mixed'}}
+    """
+    trainer = {key: value for key, value in (config.get("trainer") or {}).items() if key not in _HOW_IT_RUNS}
+    return {**{key: value for key, value in config.items() if key not in _WHAT_IS_SEEN}, "trainer": trainer}
+
+
 def settings_text(config: dict[str, Any] | None) -> str:
     """What a checkpoint keeps of a configuration: all that decides the numbers; empty where there is none.
 
@@ -71,10 +80,7 @@ def settings_text(config: dict[str, Any] | None) -> str:
     """
     if config is None:
         return ""
-    trainer = config.get("trainer") or {}
-    decides = {key: value for key, value in trainer.items() if key not in _DECIDE_NOTHING}
-    rest = {key: value for key, value in config.items() if key != CLASS_FOLDERS}  # where classes are decides nothing
-    return config_text({**rest, "trainer": decides})
+    return config_text(deciding(config))
 
 
 def check_history(path: str, content: dict[str, Any]) -> None:
@@ -134,8 +140,7 @@ def _settings(about: dict[str, Any], known: bool) -> dict[str, Any]:
     """The part of a run's settings that decides its numbers."""
     if not known:
         return {key: about.get(key) for key in _WITHOUT_CONFIG}
-    settings: dict[str, Any] = yaml.safe_load(about["settings"])
-    return settings
+    return deciding(yaml.safe_load(about["settings"]))  # again, for those that an earlier version has kept
 
 
 def _plain(value: Any) -> Any:

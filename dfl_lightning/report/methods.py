@@ -10,15 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from dfl_lightning.checkpoints.history import CHANGED, FORKED, settings_text
+from dfl_lightning.checkpoints.history import CHANGED, FORKED, config_text, deciding
 from dfl_lightning.checkpoints.history import changes as changes_of
 from dfl_lightning.report.reading import Run
 
 _LONGEST = 40
 """Letters of a name with all settings that differ; if one is longer, names have only those that tell them apart."""
-
-_NO_SETTINGS = ("seed_everything", "monitors", FORKED, CHANGED)
-"""Keys of a config in which runs of one method may differ."""
 
 _FIRST = (
     *("topology", "selection", "threshold", "substitution", "aggregation", "dropout", "outgoing", "objective"),
@@ -170,8 +167,8 @@ def _class_name(value: Any) -> str:
 
 
 def _settings(run: Run) -> dict[str, Any]:
-    """The settings without the seeds and without where the run comes from."""
-    config = {key: value for key, value in run.config.items() if key not in _NO_SETTINGS}
+    """The settings that decide the numbers, without the seeds."""
+    config = {key: value for key, value in deciding(run.config).items() if key != "seed_everything"}
     data = config.get("data")
     if isinstance(data, dict):
         arguments = {k: v for k, v in (data.get("init_args") or {}).items() if k not in ("seed", "split", "root")}
@@ -199,7 +196,7 @@ def diverged_clients(run: Run) -> int:
 
 def _settings_key(run: Run) -> str:
     if run.config:
-        return settings_text(_settings(run))
+        return config_text(_settings(run))
     about = {key: run.summary.get(key) for key in ("policies", "network", "clients", "topology", "data")}
     return repr(about) if run.summary else str(run.path)
 
@@ -238,7 +235,7 @@ def _tell_apart(methods: list[Method]) -> None:
         same = [method for method in methods if method.full_name == full_name]
         if len(same) < 2:
             continue
-        for method, words in zip(same, _differences([settings_text(_settings(m.runs[0])) for m in same]), strict=True):
+        for method, words in zip(same, _differences([config_text(_settings(m.runs[0])) for m in same]), strict=True):
             if words:
                 method.name = f"{method.name} ({words})"
     seen: dict[str, int] = {}

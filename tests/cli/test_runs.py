@@ -318,7 +318,10 @@ def test_a_run_from_python_says_where_it_comes_from_too(small_run):
 def test_changes_are_named_by_their_options():
     old = {"class_path": "A", "init_args": {"k": 1, "inner": {"class_path": "B", "init_args": {}}}}
     new = {"class_path": "A", "init_args": {"k": 1, "inner": {"class_path": "C", "init_args": {"z": [1]}}}}
-    trainers = [{"max_rounds": 1, "precision": "32"}, {"max_rounds": 2, "precision": "bf16-mixed"}]
+    trainers = [
+        {"max_rounds": 1, "precision": "32", "accelerator": "cpu"},
+        {"max_rounds": 2, "precision": "bf16-mixed", "accelerator": "gpu"},
+    ]
     settings = [{"selection": s, "trainer": t} for s, t in zip((old, new), trainers, strict=True)]
     former, here = ({"settings": settings_text(s), "topology": "one graph"} for s in settings)
     expected = {

@@ -18,7 +18,8 @@ AFIND = {
 
 
 def test_runs_that_differ_in_their_seed_only_are_a_method(tmp_path, make_run):
-    runs = [read_run(make_run(tmp_path / f"{s}", [[0.5, 0.6]], seed=s, config=AFIND)) for s in (2, 0, 1)]
+    how = {2: {}, 0: {"trainer": {"accelerator": "gpu", "max_rounds": 1}}, 1: {"monitors": ["Fairness"]}}
+    runs = [read_run(make_run(tmp_path / f"{s}", [[0.5, 0.6]], seed=s, config={**AFIND, **how[s]})) for s in how]
     (method,) = find_methods(runs)
     assert (method.name, method.seeds) == ("AFIND+", [0, 1, 2])
 
