@@ -419,9 +419,8 @@ class DFLModule(LightningModule):
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Refuse another network's, client count's or config's checkpoint, and one with more rounds than are wanted."""
-        trainer, about = self.dfl_trainer, checkpoint.get("dfl_lightning")
-        check_fingerprint(trainer, self, about)
-        assert about is not None
+        trainer = self.dfl_trainer
+        about = check_fingerprint(trainer, self, checkpoint.get("dfl_lightning"))
         done = int(checkpoint["state_dict"]["bank.progress"][0])
         check_rounds(trainer, done)
         self._loaded_metrics = dict(about["metrics"])

@@ -114,8 +114,9 @@ class RoundProtocol:
             call_round_hook(trainer, "on_trained", round)
             call_round_hook(trainer, "on_compare", round)
             for field in ("similarity", "scores"):
-                beside = (len(round.candidates),) if getattr(round, field) is not None else ()
-                self._check_type(getattr(round, field), float, beside, Selection, field, "as many as candidates")
+                if round.has(field):
+                    beside = (len(round.candidates),)
+                    self._check_type(getattr(round, field), float, beside, Selection, field, "as many as candidates")
             call_round_hook(trainer, "on_threshold", round)
             self._check_type(round.threshold, float, (round.num_nodes,), Threshold, "threshold")
             call_round_hook(trainer, "on_select", round)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
-from functools import partial
+from functools import partial, reduce
 from typing import Any, NamedTuple
 
 import torch
@@ -259,6 +259,13 @@ class Bank:
         self._work.changed[nodes] = True
         return self._work.sent[:, : self.layout.num_parameters]
 
+    def _starts_here(self) -> References:
+        """Where this process's nodes started the round's training from; empty where none did."""
+        started = self._work.started
+        if started is None:
+            return References.rows("models", torch.empty(0, dtype=torch.long))
+        return started.take(torch.nonzero(self.ranks.at_home(started.owners)).squeeze(1))
+
     @contextmanager
     def starts(self) -> Iterator[Callable[[Tensor], Callable[[int, int], Tensor]]]:
         """Inside, a function: nodes of this process, long [k] -> (start, stop) -> columns of their starts, [k, c].
@@ -266,9 +273,7 @@ class Bank:
         A node's start is the reference that its training of this round started from, its row of `models` where it did
         not train. All processes enter at once.
         """
-        started = self._work.started
-        assert started is not None
-        jobs = started.take(torch.nonzero(self.ranks.at_home(started.owners)).squeeze(1))
+        jobs = self._starts_here()
         job_of = torch.full((self.num_nodes,), -1)
         job_of[jobs.owners] = torch.arange(len(jobs))
 
@@ -315,15 +320,13 @@ class Bank:
 
     def _summed(self, terms: Sequence[Term], start: int, stop: int) -> Tensor:
         """Columns `[start, stop)` of the sums over terms, [J, stop - start]; in memory of their own."""
-        value: Tensor | None = None
-        for term in terms:
+
+        def part(term: Term) -> Tensor:
             if isinstance(term.which, Weights):
-                part = self._weighted(term.rows, term.which, start, stop)
-            else:
-                part = self._take(term.rows, term.which, start, stop)
-            value = part if value is None else value + part
-        assert value is not None
-        return value
+                return self._weighted(term.rows, term.which, start, stop)
+            return self._take(term.rows, term.which, start, stop)
+
+        return reduce(torch.add, map(part, terms))
 
     def _averages(
         self, terms: Sequence[tuple[Weights, str]], nodes: Tensor, into: str = ""
@@ -478,11 +481,9 @@ class Bank:
             sets, which, told = [own, *sets], which + 1, torch.cat([torch.zeros(self.num_clients).bool(), told])
         sources = [(self.stored(one) if isinstance(one, str) else one)[: len(mine)] for one in sets]
         source = sources[0]
-        started = self._work.started
         moving = None
         if relative_to == "start":
-            assert started is not None
-            moving = started.take(torch.nonzero(self.ranks.at_home(started.owners)).squeeze(1))
+            moving = self._starts_here()
             moved = self.ranks.place[moving.owners].to(source.device)
             idle = torch.ones(len(mine), dtype=torch.bool, device=source.device)
             idle[moved] = False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -281,11 +282,7 @@ class _Vectors:
 
 def _added(parts: Iterable[Tensor]) -> Tensor:
     """Their sum, from the first to the last."""
-    total: Tensor | None = None
-    for part in parts:
-        total = part if total is None else total.add_(part)
-    assert total is not None
-    return total
+    return functools.reduce(torch.Tensor.add_, parts)
 
 
 class _Adding:

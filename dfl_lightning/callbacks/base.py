@@ -208,7 +208,7 @@ class Selection(Policy):
 
     def on_select(self, round: Round) -> None:
         """Who reaches the threshold; without one, the `k` best scores, ties to the lowest id."""
-        if round.scores is None:
+        if not round.has("scores"):
             return  # the protocol says that nothing was selected
         if round.threshold is not None and "threshold" in self.reads:
             chosen = above_threshold(round.scores, round.candidates, round.threshold)

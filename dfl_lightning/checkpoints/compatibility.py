@@ -35,13 +35,16 @@ def fingerprint(trainer: RunTrainer, module: RunModule) -> dict[str, Any]:
     }
 
 
-def check_fingerprint(trainer: RunTrainer, module: RunModule, saved: dict[str, Any] | None) -> None:
+def check_fingerprint(trainer: RunTrainer, module: RunModule, saved: dict[str, Any] | None) -> dict[str, Any]:
     """Refuse a checkpoint that is not of this run, naming what differs.
 
     Args:
         trainer: of the run that resumes.
         module: set up, with its federation and bank.
         saved: the checkpoint's fingerprint; None: it has none.
+
+    Returns:
+        The checkpoint's fingerprint.
 
     Raises:
         UserError: not a checkpoint of this library, or another network, number of clients, topology, seed, data or
@@ -62,6 +65,7 @@ def check_fingerprint(trainer: RunTrainer, module: RunModule, saved: dict[str, A
             may_fork = key in ("seed", "data", "policies", "config", "topology")
             hint = "; --fork starts a new run from it" if may_fork else ""
             raise UserError(f"{where}: {name} is {theirs} in the checkpoint and {ours} in this run{hint}")
+    return saved
 
 
 def check_rounds(trainer: RunTrainer, rounds: int) -> None:

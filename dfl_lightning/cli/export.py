@@ -85,7 +85,6 @@ def _finetuned(checkpoint: Path) -> Tensor:
     finally:  # what the process had seeded before is its own
         os.environ.pop("PL_GLOBAL_SEED", None)
         os.environ |= {} if seed is None else {"PL_GLOBAL_SEED": seed}
-    assert judged.rows is not None
     return judged.rows
 
 
@@ -99,7 +98,7 @@ def _prediction_of(checkpoint: Path) -> str:
 class _Judged(Callback):
     """Keeps the models that an evaluation is of, [m, width] on the CPU."""
 
-    rows: Tensor | None = None
+    rows: Tensor
 
     def on_test_end(self, trainer: Any, pl_module: Any) -> None:
         """Fine-tune once more, with the same draws."""

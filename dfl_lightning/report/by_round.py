@@ -131,7 +131,7 @@ class Comparisons:
 
 def similarity_of(round: Round) -> Tensor | None:
     """How alike clients are found in a round, by its selection or its substitution: float64 [n, n], NaN = unknown."""
-    if round.similarity is not None:
+    if round.has("similarity"):
         return round.candidates.dense(round.similarity)
     return None if round.likeness is None else round.likeness.links.dense(round.likeness.values)
 

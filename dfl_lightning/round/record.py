@@ -95,9 +95,9 @@ class Round:
     hyperparameters: Hyperparameters
     losses: Written[Tensor] = Written("local training")
     diverged: Written[Tensor] = Written("local training")
-    similarity: Tensor | None = None
-    scores: Tensor | None = None
-    own_scores: Tensor | None = None
+    similarity: Written[Tensor] = Written("on_compare")
+    scores: Written[Tensor] = Written("on_compare")
+    own_scores: Written[Tensor] = Written("on_compare")
     threshold: Tensor | None = None
     selected: Written[Links] = Written("on_select")
     substitute: Written[Tensor] = Written("the round after on_select")

@@ -190,8 +190,7 @@ def tune_only(words: argparse.Namespace) -> int:
     """The trials, and the values that they choose."""
     study = read_study_file(words.file)
     folder = _folder(study, words.to)
-    if study.tune is None:
-        raise UserError(f"{study.path}: there is no block tune in it; docs/studies.md says what it may hold")
+    study.require_tune()
     if words.jobs is not None and words.jobs < 1:
         raise UserError(f"-j {words.jobs}: it is a number of cells at a time, 1 or more")
     if chosen_values(study, folder, words.scale) is None:
@@ -218,8 +217,7 @@ def _tune(words: argparse.Namespace, study: Study, folder: Path, starter: Starte
     )  # rows and columns that have nothing to be tuned are checked too
     tuning.check()
     _make_trials_folder(folder)
-    assert study.tune is not None
-    size = f"{counted(len(tuning.places), 'place')} of the table, {counted(study.tune.trials, 'trial')} each"
+    size = f"{counted(len(tuning.places), 'place')} of the table, {counted(tuning.tune.trials, 'trial')} each"
     print(f"{study.name}: tune, {size}", flush=True)
     with Stops() as stops:
 

@@ -74,6 +74,16 @@ class Study:
         """Row and column of every place of the table that has cells."""
         return [(row, column) for row in self.rows for column in self.columns if not self.is_left_out(row, column)]
 
+    def require_tune(self) -> Tune:
+        """The block `tune`.
+
+        Raises:
+            UserError: the file has none.
+        """
+        if self.tune is None:
+            raise UserError(f"{self.path}: there is no block tune in it; docs/studies.md says what it may hold")
+        return self.tune
+
     def is_left_out(self, row: str, column: str) -> bool:
         """Whether the file excludes this cell.
 

@@ -118,8 +118,7 @@ class Tuning:
     """
 
     def __init__(self, study: Study, folder: Path, scale: float) -> None:
-        assert study.tune is not None
-        self.study, self.folder, self.scale, self.tune = study, folder, scale, study.tune
+        self.study, self.folder, self.scale, self.tune = study, folder, scale, study.require_tune()
         if self.tune.run_seed in added_seeds(folder):
             raise UserError(f"{study.path}: tune: run_seed {self.tune.run_seed} is a seed of the table; take another")
         self._optuna = _optuna()
@@ -273,9 +272,8 @@ def run_trials(tuning: Tuning, work: Callable[[Sequence[Cell]], bool]) -> dict[P
 
 def _digest(study: Study, scale: float) -> str:
     """What the choice depends on: the block, and all settings of rows and columns."""
-    assert study.tune is not None
     words = [words_of(study, row, column) for row, column in study.pairs() if not study.missing(row, column)]
-    text = json.dumps([study.tune.content, words, scale], sort_keys=True, default=str)
+    text = json.dumps([study.require_tune().content, words, scale], sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 

@@ -40,7 +40,7 @@ def seen_as_matrices(round):
     seen = {name: vars(round).get(name) for name in ("reachable", "available", "candidates", "selected")}
     seen = {name: None if links is None else links.mask for name, links in seen.items()}
     for name, links in (("similarity", round.candidates), ("scores", round.candidates)):
-        numbers = getattr(round, name)
+        numbers = vars(round).get(name)
         seen[name] = None if numbers is None else links.dense(numbers)
     for name in ("votes", "weights"):
         numbers = vars(round).get(name)

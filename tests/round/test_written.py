@@ -37,6 +37,7 @@ class Reads(callbacks.Monitor):
     ("field", "writer"),
     [
         ("losses", "local training"),
+        ("scores", "on_compare"),
         ("selected", "on_select"),
         ("substitute", "the round after on_select"),
         ("stand_in", "the round after on_select"),

@@ -58,8 +58,6 @@ class FirstOrder(Aggregation):
         wanted = wanted & (votes > 0)
         of_nodes = wanted & (voters.senders < round.num_nodes)
         if getattr(round.federation.policy(Selection), "scores_are_first_order", False):
-            assert round.scores is not None
-            assert round.own_scores is not None
             known = round.candidates.look_up(round.scores, voters.receivers, voters.senders)
             itself = (voters.receivers == voters.senders) & (round.candidates.count > 0)[voters.receivers]
             gains = torch.where(of_nodes, torch.where(itself, round.own_scores[voters.receivers], known), gains)

@@ -37,10 +37,9 @@ class ScoreWeighted(Aggregation):
         Where no score is known, or all are 0, the average is plain.
         """
         voters, votes = round.voters, round.votes
-        assert round.scores is not None
         whose = round.row_owner[voters.senders]
         scores = round.candidates.look_up(round.scores, voters.receivers, whose)
-        if round.own_scores is not None:
+        if round.has("own_scores"):
             scores = torch.where(whose == voters.receivers, round.own_scores[voters.receivers], scores)
         weighted = votes * scores.nan_to_num(nan=1.0)  # unknown: an average neighbour
         useless = voters.sum(weighted) == 0

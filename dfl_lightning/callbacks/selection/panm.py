@@ -143,7 +143,6 @@ class PANM(Selection):
         """The `k` most similar ones in stage one, `k` random neighbours in stage two."""
         limits = self.limits(round)
         if self.initialises(round.index):
-            assert round.scores is not None
             useless = (round.scores == 0) & (self.metric == "loss")  # infinite loss
             best = round.candidates.top(round.scores.masked_fill(useless, torch.nan), limits)
             round.selected = round.candidates.keep(best)
@@ -151,7 +150,6 @@ class PANM(Selection):
             self.neighbours = listed.keep(listed.top(self.similarity.read(listed), limits))
             return
         if self.matches(round.index):
-            assert round.similarity is not None
             self.neighbours = self._matched(round, self.neighbours, round.similarity)
         round.selected = round.draw(self.neighbours.intersection(round.candidates), limits, "panm gossip")
 

@@ -95,7 +95,6 @@ class PENS(Selection):
         if round.index >= self.stage_one:
             round.selected = round.draw(round.candidates, self._limits(round, self.k), "pens gossip")
             return
-        assert round.scores is not None
         limits = self._limits(round, self.top)
         round.selected = round.candidates.keep(round.candidates.top(round.scores, limits))
         self.counts.add(round.selected, torch.ones(len(round.selected), dtype=torch.long))

@@ -46,7 +46,7 @@ class AdaptiveThreshold(Threshold):
         if self.rule == "literal":
             round.threshold = self.threshold
         else:
-            if round.similarity is None:
+            if not round.has("similarity"):
                 name = type(round.federation.require(Selection)).__name__
                 raise UserError(f"threshold AdaptiveThreshold reads similarities, and the selection {name} writes none")
             round.threshold = adaptive_threshold(round.similarity, round.candidates, self.tau)
@@ -55,7 +55,7 @@ class AdaptiveThreshold(Threshold):
         """Log the mean threshold; as printed, it computes the next one from the clients selected now."""
         if round.threshold is not None:
             round.log("threshold", float(round.threshold[round.receivers].mean()))
-        if self.rule == "literal" and round.similarity is not None and round.has("selected"):
+        if self.rule == "literal" and round.has("similarity") and round.has("selected"):
             of_selected = round.candidates.spread(round.similarity, round.selected)
             theta = literal_threshold(of_selected, round.selected, self.tau)
             self.threshold = torch.where(round.receivers, theta, self.threshold)  # who was down keeps its own

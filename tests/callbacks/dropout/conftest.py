@@ -1,4 +1,4 @@
-from dataclasses import replace
+import copy
 from types import SimpleNamespace
 
 import pytest
@@ -17,7 +17,12 @@ def draws(start):
         federation = SimpleNamespace(
             num_clients=clients, num_nodes=clients, clusters=clusters, seed=round.federation.seed
         )
-        rounds = [replace(round, index=t, federation=federation) for t in range(first, rounds)]
-        return torch.stack([dropout.draw(r) for r in rounds])
+
+        def at(index):
+            other = copy.copy(round)
+            other.index, other.federation = index, federation
+            return other
+
+        return torch.stack([dropout.draw(at(index)) for index in range(first, rounds)])
 
     return _draws
