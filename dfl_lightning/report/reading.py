@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import yaml
 
+from dfl_lightning.report.run_tables import RunTables
 from dfl_lightning.report.tables import damaged, read_metrics, read_npz
 from dfl_lightning.report.typed import COMMANDS, read_commands
 from dfl_lightning.utils.errors import UserError, reason
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 _TABLES = ("metrics", "clients", "graphs", "diverged", "dropouts", "substitutes", "link_messages")
 
 
-class Run:
+class Run(RunTables):
     """A finished, stopped or still running run, read from its folder when something is asked for.
 
     Args:
@@ -37,6 +38,7 @@ class Run:
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
         self.path = Path(folder)
+        self._read: dict[str, dict[str, np.ndarray]] = {}
         if not (self.path / "metrics.csv").is_file():
             raise UserError(f"{folder}: no metrics.csv in there; give a run folder, as in runs/afind/<time>")
 
@@ -45,52 +47,25 @@ class Run:
         return f"Run({str(self.path)!r}, {len(self.metrics['round'])} rounds)"
 
     # --- tables -------------------------------------------------------------------------------------------------------
-    @cached_property
-    def metrics(self) -> dict[str, np.ndarray]:
-        """metrics.csv by column, float64 [rounds], NaN where a cell is empty."""
+    def _table(self, name: str) -> dict[str, np.ndarray]:
+        if name not in self._read:
+            self._read[name] = self._metrics() if name == "metrics" else read_npz(self.path / f"{name}.npz")
+        return self._read[name]
+
+    def _metrics(self) -> dict[str, np.ndarray]:
         rows = read_metrics(self.path / "metrics.csv")
         names = dict.fromkeys(name for row in rows for name in row)
         return {name: np.array([float(row.get(name) or "nan") for row in rows]) for name in names or ["round"]}
 
-    @cached_property
-    def clients(self) -> dict[str, np.ndarray]:
-        """clients.npz: arrays [evaluations, clients], and `rounds` [evaluations]."""
-        return self._npz("clients.npz")
-
-    @cached_property
-    def graphs(self) -> dict[str, np.ndarray]:
-        """graphs.npz, by column: `round`, `receiver`, `sender`, `weight`, `selected`, `probed`."""
-        return self._npz("graphs.npz")
-
-    @cached_property
-    def diverged(self) -> dict[str, np.ndarray]:
-        """diverged.npz, by column: `round`, `client`."""
-        return self._npz("diverged.npz")
-
-    @cached_property
-    def dropouts(self) -> dict[str, np.ndarray]:
-        """dropouts.npz, by column: `round`, `client`."""
-        return self._npz("dropouts.npz")
-
-    @cached_property
-    def substitutes(self) -> dict[str, np.ndarray]:
-        """substitutes.npz, by column: `round`, `receiver`, `client`, `substitute`."""
-        return self._npz("substitutes.npz")
-
-    @cached_property
-    def comparisons(self) -> dict[str, np.ndarray]:
-        """comparisons.npz: `rounds` [k], `similarity` [k, n, n], `threshold` [k, n]."""
-        return self._npz("comparisons.npz")
-
-    @cached_property
+    @property
     def link_messages(self) -> dict[str, np.ndarray]:
         """link_messages.npz, by column: `receiver`, `sender`, `models`, `parts`, `bytes`; with `LinkMessages` only."""
-        return self._npz("link_messages.npz")
+        return self._table("link_messages")
 
-    @cached_property
+    @property
     def split(self) -> dict[str, np.ndarray]:
         """split.npz: who has which images, ground-truth clusters, adversaries."""
-        return self._npz("split.npz")
+        return self._table("split")
 
     @cached_property
     def config(self) -> dict[str, Any]:
@@ -157,9 +132,6 @@ class Run:
         except RuntimeError as error:
             raise UserError(f"{type(network).__name__} is not the network of {self.path} ({reason(error)})") from error
         return network
-
-    def _npz(self, name: str) -> dict[str, np.ndarray]:
-        return read_npz(self.path / name)
 
 
 def read_run(folder: str | os.PathLike[str]) -> Run:

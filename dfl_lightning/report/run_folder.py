@@ -20,6 +20,7 @@ from dfl_lightning.checkpoints.names import FOLDER
 from dfl_lightning.functional import over_clients, without_mean
 from dfl_lightning.report.by_round import MOST_CLIENTS, Comparisons, Entries, similarity_of, stacked
 from dfl_lightning.report.links import links_of, substitutes_of
+from dfl_lightning.report.run_tables import RunTables
 from dfl_lightning.report.summary import summarise
 from dfl_lightning.report.tables import COLUMNS, as_csv, as_text, damaged, read_metrics, read_rounds
 from dfl_lightning.report.typed import COMMANDS, read_commands, write_commands
@@ -45,18 +46,11 @@ OWN_FILES = ("config.yaml", "commands.csv", "metrics.csv", "split.npz", *ARRAYS)
 """What a run writes before its first round is complete, and whenever it saves."""
 
 
-class RunFolder(RoundCallback):
+class RunFolder(RunTables, RoundCallback):
     """Writes `runs/<name>/<time>/` and offers the same as arrays; a run has its folder for itself while it writes.
 
     Attributes:
         path: the folder, or None before the run.
-        metrics: rows of metrics.csv, by column.
-        clients: arrays [evaluations, clients] by name, and `rounds` [evaluations].
-        graphs: sparse graphs of the recorded rounds, by column.
-        diverged: whose training diverged in which round, by column.
-        dropouts: which clients were down in which round, by column.
-        substitutes: the rows mixed in place of selected clients that were down, by column.
-        comparisons: similarities between clients and thresholds of some of the rounds.
         summary: what summary.json holds, after the run.
     """
 
@@ -68,8 +62,10 @@ class RunFolder(RoundCallback):
         self._extra: list[str] = []
         self._evaluations: dict[int, dict[str, np.ndarray]] = {}
         self._graphs, self._diverged = Entries("graphs.npz", always=True), Entries("diverged.npz")
-        self._dropouts, self._stand_ins = Entries("dropouts.npz"), Entries("substitutes.npz")
+        self._dropouts, self._substitutes = Entries("dropouts.npz"), Entries("substitutes.npz")
         self._comparisons = Comparisons()
+        tables = (self._graphs, self._diverged, self._dropouts, self._substitutes, self._comparisons)
+        self._kept: dict[str, Entries | Comparisons] = {table.file.removesuffix(".npz"): table for table in tables}
         self._commands: list[dict[str, str]] = []
         self._has_new_columns = False
         self._source: Path | None = None  # the run folder that this fit goes on from
@@ -80,41 +76,10 @@ class RunFolder(RoundCallback):
         self._monitored: dict[str, torch.Tensor] = {}
         self._placed: list[ModelCheckpoint] = []  # whose files go into the run folder
 
-    # --- as arrays ----------------------------------------------------------------------------------------------------
-    @property
-    def metrics(self) -> dict[str, np.ndarray]:
-        """metrics.csv by column, NaN where a cell is empty."""
-        return {c: np.array([float(row.get(c) or "nan") for row in self._rows]) for c in [*COLUMNS, *self._extra]}
-
-    @property
-    def clients(self) -> dict[str, np.ndarray]:
-        """clients.npz: arrays [evaluations, clients] and `rounds`."""
-        return stacked(self._evaluations)
-
-    @property
-    def graphs(self) -> dict[str, np.ndarray]:
-        """graphs.npz: `round`, `receiver`, `sender`, `weight`, `selected`, `probed`, an entry an edge."""
-        return self._graphs.before()
-
-    @property
-    def diverged(self) -> dict[str, np.ndarray]:
-        """diverged.npz: `round` and `client`, an entry each time that a client's training diverged."""
-        return self._diverged.before()
-
-    @property
-    def dropouts(self) -> dict[str, np.ndarray]:
-        """dropouts.npz: `round` and `client`, an entry each time that a client was down."""
-        return self._dropouts.before()
-
-    @property
-    def substitutes(self) -> dict[str, np.ndarray]:
-        """substitutes.npz: `round`, `receiver`, `client`, `substitute`: the row mixed in place of a selected client."""
-        return self._stand_ins.before()
-
-    @property
-    def comparisons(self) -> dict[str, np.ndarray]:
-        """comparisons.npz: `rounds` [k], `similarity` [k, n, n], `threshold` [k, n]."""
-        return self._comparisons.before()
+    def _table(self, name: str) -> dict[str, np.ndarray]:
+        if name == "metrics":
+            return {c: np.array([float(row.get(c) or "nan") for row in self._rows]) for c in [*COLUMNS, *self._extra]}
+        return stacked(self._evaluations) if name == "clients" else self._kept[name].before()
 
     # --- open ---------------------------------------------------------------------------------------------------------
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
@@ -219,7 +184,7 @@ class RunFolder(RoundCallback):
     def _read_earlier_rounds(self, boundary: Boundary) -> None:
         """Read what the run wrote up to the boundary; set aside the rest, or leave it where a fork found it."""
         self._rows, self._extra, self._evaluations = [], [], {}
-        for table in self._tables:
+        for table in self._kept.values():
             table.rounds = {}
         self._commands = []
         if self._source is None:
@@ -231,7 +196,7 @@ class RunFolder(RoundCallback):
         _refuse_lost_rows(self._source / "metrics.csv", self._rows, boundary.round)
         evaluations = read_rounds(self._source / "clients.npz", "rounds")
         self._evaluations = {r: {k: v[0] for k, v in e.items()} for r, e in evaluations.items() if r < done}
-        for table in self._tables:
+        for table in self._kept.values():
             table.read(self._source, boundary.round)
         if self._source == self.path:
             self._commands = read_commands(self.path / COMMANDS, boundary.round)
@@ -269,7 +234,7 @@ class RunFolder(RoundCallback):
         if round.federation.policy(Substitution) is not None:
             found = substitutes_of(round)
             if len(found["client"]):
-                self._stand_ins.add(round.index, **found)
+                self._substitutes.add(round.index, **found)
         if trainer.keep_comparisons and round.num_clients <= MOST_CLIENTS:
             arrays = (None if tensor is None else tensor.numpy() for tensor in (similarity_of(round), round.threshold))
             self._comparisons.add(round.index // every, every, *arrays)
@@ -334,12 +299,8 @@ class RunFolder(RoundCallback):
 
     def _write_arrays(self, done: int) -> None:
         write_npz(self._file("clients.npz"), self.clients)
-        for table in self._tables:
+        for table in self._kept.values():
             table.write(self._file(""), done)
-
-    @property
-    def _tables(self) -> tuple[Entries | Comparisons, ...]:
-        return self._graphs, self._diverged, self._dropouts, self._stand_ins, self._comparisons
 
     def _summarise(self, trainer: RunTrainer, module: RunModule, status: str, reason: str = "") -> None:
         boundary = module.bank.boundary

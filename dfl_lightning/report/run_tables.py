@@ -1,0 +1,57 @@
+"""The tables of a run as arrays: the same names while it runs (`trainer.run`) and later (`read_run`)."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+import numpy as np
+
+
+class RunTables(ABC):
+    """What a run keeps of its rounds, by table and column."""
+
+    @abstractmethod
+    def _table(self, name: str) -> dict[str, np.ndarray]:
+        """The columns or arrays of one table.
+
+        Args:
+            name: of the file, without its suffix.
+        """
+
+    @property
+    def metrics(self) -> dict[str, np.ndarray]:
+        """metrics.csv by column, float64 [rounds], NaN where a cell is empty."""
+        return self._table("metrics")
+
+    @property
+    def clients(self) -> dict[str, np.ndarray]:
+        """clients.npz: arrays [evaluations, clients], and `rounds` [evaluations]."""
+        return self._table("clients")
+
+    @property
+    def graphs(self) -> dict[str, np.ndarray]:
+        """graphs.npz, an entry an edge, by column: `round`, `receiver`, `sender`, `weight`, `selected`, `probed`."""
+        return self._table("graphs")
+
+    @property
+    def diverged(self) -> dict[str, np.ndarray]:
+        """diverged.npz, an entry each time that a client's training diverged, by column: `round`, `client`."""
+        return self._table("diverged")
+
+    @property
+    def dropouts(self) -> dict[str, np.ndarray]:
+        """dropouts.npz, an entry each time that a client was dropped out, by column: `round`, `client`."""
+        return self._table("dropouts")
+
+    @property
+    def substitutes(self) -> dict[str, np.ndarray]:
+        """substitutes.npz, the rows mixed in place of selected clients, by column.
+
+        `round`, `receiver`, `client` (selected, and dropped out) and `substitute`.
+        """
+        return self._table("substitutes")
+
+    @property
+    def comparisons(self) -> dict[str, np.ndarray]:
+        """comparisons.npz: `rounds` [k], `similarity` [k, n, n], `threshold` [k, n]."""
+        return self._table("comparisons")
