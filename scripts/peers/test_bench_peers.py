@@ -14,12 +14,15 @@ import pytest
 import torch
 from torch import nn
 
-SCRIPT = Path(__file__).parents[2] / "scripts" / "bench_peers.py"
+FOLDER = Path(__file__).parent
+SCRIPT = FOLDER / "bench_peers.py"
 
 
 @pytest.fixture(scope="module")
-def bench(load):
-    return load("bench_peers")
+def bench():
+    sys.path.insert(0, str(FOLDER))
+    yield importlib.import_module("bench_peers")
+    sys.path.remove(str(FOLDER))
 
 
 @pytest.fixture
@@ -155,7 +158,7 @@ def test_a_peer_does_not_see_this_library(monkeypatch, bench):
     monkeypatch.setenv("PYTHONPATH", "/somewhere")
     assert "PYTHONPATH" not in clean_environment()
     for peer in bench.PEERS:
-        text = (SCRIPT.parent / "peers" / f"run_{peer.name}.py").read_text(encoding="utf-8")
+        text = (FOLDER / f"run_{peer.name}.py").read_text(encoding="utf-8")
         assert ("import dfl_lightning" in text) == (peer.name == "ours")
 
 

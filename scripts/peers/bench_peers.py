@@ -1,7 +1,7 @@
 """How long do other simulators of federated learning take for the same work?
 
-    python scripts/bench_peers.py --data-root FOLDER_WITH_MNIST
-    python scripts/bench_peers.py --data Digits --runners plain ours --clients 10 --rounds 4 --repeats 1
+    python scripts/peers/bench_peers.py --data-root FOLDER_WITH_MNIST
+    python scripts/peers/bench_peers.py --data Digits --runners plain ours --clients 10 --rounds 4 --repeats 1
 
 Runs the same images, network, initial weights, batch size, learning rate and number of SGD steps in Apple's pfl,
 Flower's simulation engine, FedLab, fluke and gossipy, in the loop that people write first (`plain`: a module, a
@@ -43,8 +43,8 @@ from typing import Any, NoReturn
 
 import torch
 
-ROOT = Path(__file__).resolve().parent.parent
-RUNNERS = Path(__file__).resolve().parent / "peers"
+RUNNERS = Path(__file__).resolve().parent
+ROOT = RUNNERS.parent.parent
 sys.path.insert(0, str(RUNNERS))
 
 from peer_environments import NotInstalled, clean_environment, default_folder, python_of, short  # noqa: E402
