@@ -9,7 +9,6 @@ imports, those for types included. All dots lie right of the diagonal, because i
 from __future__ import annotations
 
 import ast
-from collections import Counter
 from pathlib import Path
 from xml.sax.saxutils import escape
 
@@ -26,11 +25,12 @@ ROW, LEFT, TOP, STEP = 26, 480, 120, 26
 """Height of a row, where the dots begin, and how far they are apart, in pixels."""
 
 
-def imports(package: Path = PACKAGE) -> Counter[tuple[str, str]]:
-    """How many imports lead from a room to another."""
-    found: Counter[tuple[str, str]] = Counter()
+def imports(package: Path = PACKAGE) -> dict[tuple[str, str], list[str]]:
+    """The imports that lead from a room to another: by (importing, imported), sentences `FILE imports MODULE`."""
+    found: dict[tuple[str, str], list[str]] = {}
     for path in sorted(package.rglob("*.py")):
-        room = path.relative_to(package).parts[0].removesuffix(".py")
+        file = path.relative_to(package)
+        room = file.parts[0].removesuffix(".py")
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.ImportFrom):
                 plain = node.module == "dfl_lightning"
@@ -41,7 +41,7 @@ def imports(package: Path = PACKAGE) -> Counter[tuple[str, str]]:
                 first, _, rest = module.partition(".")
                 to = rest.partition(".")[0]
                 if first == package.name and to and "__init__" not in (room, to) and to != room:
-                    found[room, to] += 1
+                    found.setdefault((room, to), []).append(f"{file} imports {module}")
     return found
 
 
@@ -81,7 +81,8 @@ def picture(package: Path = PACKAGE) -> str:
             f'<text x="115" y="{y + 4}" fill="#444444">{escape(_short(what(package, room)))}</text>',
             f'<rect x="{x - 5}" y="{y - 5}" width="10" height="10" fill="#9aa5b1"/>',
         ]
-    for (start, to), count in sorted(arrows.items()):
+    for (start, to), sentences in sorted(arrows.items()):
+        count = len(sentences)
         x, y = LEFT + STEP * order.index(to) + STEP // 2, TOP + ROW * order.index(start) + ROW // 2
         colour = "#0b6e99" if order.index(to) > order.index(start) else "#c0392b"
         parts.append(
@@ -99,7 +100,9 @@ def main() -> None:
     """Write the picture, and say how the house stands."""
     PICTURE.write_text(picture(), encoding="utf-8")
     arrows = imports()
-    print(f"{PICTURE.relative_to(PACKAGE.parent)}: {len(arrows)} pairs of rooms, {sum(arrows.values())} imports")
+    print(
+        f"{PICTURE.relative_to(PACKAGE.parent)}: {len(arrows)} pairs of rooms, {sum(map(len, arrows.values()))} imports"
+    )
 
 
 if __name__ == "__main__":

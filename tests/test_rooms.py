@@ -15,32 +15,7 @@ PACKAGE = Path(dfl_lightning.__file__).parent
 DRAWING = runpy.run_path(str(PACKAGE.parent / "scripts" / "draw_house.py"))
 ROUND = runpy.run_path(str(PACKAGE.parent / "scripts" / "draw_round.py"))
 ORDER = DRAWING["ORDER"]
-
-
-def rooms(path, module):
-    """The room of an imported module; None for the package itself."""
-    parts = module.split(".")
-    return parts[1] if len(parts) > 1 and parts[0] == "dfl_lightning" else None
-
-
-def arrows():
-    """Pairs of rooms (importing, imported), with an example."""
-    found = {}
-    for path in PACKAGE.rglob("*.py"):
-        relative = path.relative_to(PACKAGE)
-        room = relative.parts[0].removesuffix(".py")
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            modules = []
-            if isinstance(node, ast.Import):
-                modules = [alias.name for alias in node.names]
-            elif isinstance(node, ast.ImportFrom) and node.module is not None:
-                plain = node.module == "dfl_lightning"
-                modules = [f"{node.module}.{alias.name}" for alias in node.names] if plain else [node.module]
-            for module in modules:
-                to = rooms(path, module)
-                if to is not None and to != room and "__init__" not in room:
-                    found.setdefault((room, to), f"{relative} imports {module}")
-    return found
+IMPORTS = DRAWING["imports"]()
 
 
 def test_every_room_is_in_the_list():
@@ -50,13 +25,13 @@ def test_every_room_is_in_the_list():
 
 def test_imports_go_down():
     height = {room: -place for place, room in enumerate(ORDER)}
-    assert {pair: example for pair, example in arrows().items() if height[pair[1]] > height[pair[0]]} == {}
+    assert {pair: lines for pair, lines in IMPORTS.items() if height[pair[1]] > height[pair[0]]} == {}
 
 
 def test_the_picture_is_of_todays_imports():
     drawn = (PACKAGE.parent / "docs" / "images" / "house.svg").read_text(encoding="utf-8")
     assert drawn == DRAWING["picture"](), "draw it again: python scripts/draw_house.py"
-    assert {tuple(pair) for pair in re.findall(r"<title>(\w+) imports (\w+): ", drawn)} == set(arrows())
+    assert {tuple(pair) for pair in re.findall(r"<title>(\w+) imports (\w+): ", drawn)} == set(IMPORTS)
 
 
 def test_the_figure_of_a_round_has_the_hooks_and_fields_of_the_code():
@@ -72,7 +47,7 @@ def test_the_figure_of_a_round_has_the_hooks_and_fields_of_the_code():
 
 
 def test_pure_mathematics_imports_nothing_of_ours_but_links_and_utils():
-    assert {to for (room, to) in arrows() if room == "functional"} <= {"links", "utils"}
+    assert {to for (room, to) in IMPORTS if room == "functional"} <= {"links", "utils"}
 
 
 def test_families_of_callbacks_do_not_import_each_other():
