@@ -121,9 +121,9 @@ def test_what_the_runners_do_is_fedavg_as_the_paper_has_it(bench, name, tmp_path
 
 
 def test_a_runner_that_fails_is_a_sentence_in_the_table(bench, words, tmp_path):
-    peer = dataclasses.replace(bench.PEERS[0], name="nobody")
+    peer = dataclasses.replace(bench.PEERS[0], name="missing")
     found = bench.one(peer, Path(sys.executable), {"folder": str(tmp_path / "runs")}, 60.0, None)
-    assert "run_nobody.py" in found
+    assert "run_missing.py" in found
     line = dataclasses.replace(words.line("pfl"), reason=f"failed: {found}")
     from peer_table import COLUMNS, markdown
 
