@@ -160,16 +160,6 @@ def no_file_waits_for_the_disk():
 
 
 @pytest.fixture(autouse=True, scope="session")
-def pages_are_made_in_one_process():
-    """A second process would unpack the page's script anew for each page; `tests/report/test_helper.py` is about it."""
-    from dfl_lightning.report.page import helper
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(helper, "cores", lambda: 1)
-        yield
-
-
-@pytest.fixture(autouse=True, scope="session")
 def ctrl_c_is_heard():
     """Whoever starts a program in the background has it ignored."""
     signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -68,23 +68,19 @@ def write_page(
     check_report()
     from dfl_lightning.report.charts.base import unchecked
     from dfl_lightning.report.page.assemble import page
-    from dfl_lightning.report.page.helper import Helper
-    from dfl_lightning.report.page.pictures import SCALE, linked_figures, titled, write_pictures
+    from dfl_lightning.report.page.pictures import linked_figures, write_pictures
     from dfl_lightning.report.page.sections import figures
 
-    with Helper() as helper:
-        methods = find_methods([Run(folder) for _, folder in named], [name for name, _ in named], columns)
-        with unchecked():
-            drawn = figures(methods)
-            shown = [] if pictures is None else [*drawn, *linked_figures(methods)]
-            helper.offer([titled(figure) for figure in shown], SCALE)
-            text = page(methods, drawn, helper.script, study, command)
+    methods = find_methods([Run(folder) for _, folder in named], [name for name, _ in named], columns)
+    with unchecked():
+        drawn = figures(methods)
+        text = page(methods, drawn, study, command)
         try:
             write_atomically(file, lambda open_file: open_file.write(text.encode()))
         except OSError as error:
             raise UserError(f"{file}: cannot be written ({error.strerror}); choose another file with --to") from error
         if pictures is not None:
-            write_pictures(shown, helper.draw(), pictures)
+            write_pictures([*drawn, *linked_figures(methods)], pictures)
     return file
 
 

@@ -66,8 +66,8 @@ def _cell(
     if table.is_best(row, column):
         text = bold(text)
     rival = table.rivals.get((row, column))
-    if rival is not None and rival.difference is not None and rival.difference.low is not None:
-        text += plain(" *" if rival.has_star else "" if rival.is_told_apart else " ≈")
+    if rival is not None and rival.sign:
+        text += plain(f" {rival.sign}")
     if place.values and len(place.values) < len(table.plan.seeds):
         text += f" (n = {len(place.values)})"
     if place.published is not None:

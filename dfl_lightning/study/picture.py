@@ -2,11 +2,26 @@
 
 from __future__ import annotations
 
+import textwrap
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from dfl_lightning.report.charts.base import altair, data, method_colour, with_rim
+from dfl_lightning.report.charts.theme import LIGHT, config
+from dfl_lightning.report.rendering import rendered
 from dfl_lightning.report.statistics import t_interval
+from dfl_lightning.report.writing import check_report
 from dfl_lightning.study.table import Table
+
+_WIDTH, _ROW = 230, 24
+"""Pixels: the width of a panel's plot, and the height of each row in it."""
+
+_BESIDE = 4
+"""Panels in a line."""
+
+_NAMES, _LETTER = 120, 5.6
+"""Pixels: the width of the rows' names, and of a letter of the notes, on average."""
 
 
 def draw(table: Table, file: Path) -> Path:
@@ -18,54 +33,107 @@ def draw(table: Table, file: Path) -> Path:
 
     Returns:
         The file.
-    """
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
 
-    columns = [c for c in table.columns if any(table.places[row, c].remark != "–" for row in table.rows)]
-    width = 2.2 + 2.2 * len(columns)
-    signs = "dots: mean over seeds with its 95 % t-interval, large: the best of its column"
-    if any(place.published is not None for place in table.places.values()):
-        signs += "; diamonds: published, with the standard deviation"
-    text = "\n".join(_wrapped(note, int(28 * width)) for note in [signs, *table.notes, f"made: {table.made}"])
-    lines = text.count("\n") + 1
-    figure = Figure(figsize=(width, 1.3 + 0.3 * len(table.rows) + 0.09 * lines), dpi=150)
-    canvas = FigureCanvasAgg(figure)
-    axes = figure.subplots(1, len(columns), sharey=True, squeeze=False)[0]
-    for axis, column in zip(axes, columns, strict=True):
-        _panel(axis, table, column)
-    axes[0].set_yticks(range(len(table.rows)), table.rows)
-    axes[0].set_ylim(len(table.rows) - 0.5, -0.5)
-    figure.suptitle(_wrapped(table.title, 20 + 24 * len(columns)), fontsize=9)
-    figure.supxlabel(text, fontsize=5, ha="left", x=0.02)
-    figure.set_layout_engine("constrained")
+    Raises:
+        UserError: Altair or vl-convert is not installed.
+    """
+    check_report()
+    image = rendered(whole(table).to_dict())
     file.parent.mkdir(parents=True, exist_ok=True)
-    canvas.print_png(str(file))
+    file.write_bytes(image)
     return file
 
 
-def _panel(axis: Any, table: Table, column: str) -> None:
-    for at, row in enumerate(table.rows):
-        place = table.places[row, column]
-        if place.published is not None:
-            mean, sd = place.published.mean, place.published.sd or 0.0
-            axis.plot([mean - sd, mean + sd], [at, at], color="tab:orange", linewidth=0.8)
-            axis.plot(mean, at, marker="D", markersize=5, markerfacecolor="none", color="tab:orange")
-        if place.mean is not None:
-            interval = t_interval(list(place.values.values()))
-            if interval is not None:
-                axis.plot(interval, [at, at], color="tab:blue", linewidth=1.5)
-            is_best = table.is_best(row, column)
-            axis.plot(place.mean, at, marker="o", markersize=7 if is_best else 5, color="tab:blue")
-        elif place.remark:
-            axis.text(0.5, at, place.remark, transform=axis.get_yaxis_transform(), fontsize=6, ha="center", va="center")
-    axis.set_title(column, fontsize=8)
-    axis.grid(axis="x", linewidth=0.3)
-    axis.tick_params(labelsize=7)
-    axis.set_xlabel("%" if table.measure.is_accuracy else table.measure.name, fontsize=7)
+def whole(table: Table) -> Any:
+    """The panels side by side, with the title above and the notes below, as an Altair chart.
+
+    Args:
+        table: means and intervals over seeds.
+    """
+    alt, columns = altair(), drawn_columns(table)
+    above = {"anchor": "start", "frame": "group", "fontSize": 13}
+    panels = [
+        panel(table, column, table.rows, named=at % _BESIDE == 0).properties(
+            title=alt.TitleParams(text=textwrap.wrap(column, _WIDTH // 8), **above), width=_WIDTH
+        )
+        for at, column in enumerate(columns)
+    ]
+    letters = int((_WIDTH * min(len(columns), _BESIDE) + _NAMES) / _LETTER)
+    notes = [line for note in [*table.notes, f"made: {table.made}"] for line in textwrap.wrap(note, letters)]
+    small = {"fontSize": 11, "fontWeight": "normal", "color": LIGHT["soft"]}
+    below = alt.TitleParams(text=notes, orient="bottom", anchor="start", offset=24, lineHeight=15, **small)
+    title = alt.TitleParams(
+        text=textwrap.wrap(table.title, letters * 2 // 3), subtitle=textwrap.wrap(signs(table), letters), offset=16
+    )
+    lines = [alt.hconcat(*panels[at : at + _BESIDE], spacing=18) for at in range(0, len(panels), _BESIDE)]
+    return alt.vconcat(alt.vconcat(*lines, title=below), title=title, padding=14, config=config(LIGHT))
 
 
-def _wrapped(text: str, width: int) -> str:
-    import textwrap
+def drawn_columns(table: Table) -> list[str]:
+    """The columns in which a row has a place."""
+    return [c for c in table.columns if any(table.places[row, c].remark != "–" for row in table.rows)]
 
-    return "\n".join(textwrap.wrap(text, width))
+
+def signs(table: Table) -> str:
+    """What the marks of the panels mean, in a sentence."""
+    several = any(place.sd is not None for place in table.places.values())
+    said = "Dots: mean over seeds, with its 95 % t-interval" if several else "Dots: measured"
+    if len(table.rows) > 1:
+        said += "; the large ones are the best of their columns"
+    if any(rival.sign == "≈" for rival in table.rivals.values()):
+        said += "; ≈: not told apart from it, by the differences of equal seeds"
+    if any(rival.sign == "*" for rival in table.rivals.values()):
+        said += "; *: p < 0.05"
+    if any(place.published is not None for place in table.places.values()):
+        said += "; diamonds: published, with the standard deviation where there is one"
+    return f"{said}."
+
+
+def panel(table: Table, column: str, names: Sequence[str], named: bool = True) -> Any:
+    """One column: rows from above to below in the table's order, as an Altair chart.
+
+    Args:
+        table: means and intervals over seeds.
+        column: of the table.
+        names: of all methods, by whose order rows have their colours.
+        named: whether the rows' names stand beside it.
+    """
+    alt = altair()
+    chart = alt.Chart(data([_row(table, row, column) for row in table.rows]))
+    y = alt.Y("row:N").sort(table.rows).axis(alt.Axis(title=None, grid=True, labelLimit=170) if named else None)
+    unit = "%" if table.measure.is_accuracy else table.measure.name
+    x = alt.X("measured:Q").scale(zero=False, padding=20).axis(title=unit, grid=True, tickCount=5)
+    colour = method_colour(names, "row")
+    known = chart.transform_filter("isValid(datum.measured)")
+    printed = chart.transform_filter("isValid(datum.published)")
+    tips = [alt.Tooltip(f"{name}:N") for name in ("row", "mean ± sd", "as published", "seeds")]
+    layers = [
+        printed.mark_rule(style="note").encode(x="published_low:Q", x2="published_high:Q", y=y),
+        printed.mark_point(shape="diamond", size=75, filled=False, strokeWidth=1.4, style="note", opacity=1).encode(
+            x="published:Q", y=y, tooltip=tips
+        ),
+        known.mark_rule(strokeWidth=2.5, opacity=0.55).encode(x="low:Q", x2="high:Q", y=y, color=colour),
+        known.mark_point(filled=True, opacity=1).encode(
+            x=x, y=y, color=colour, size=alt.Size("size:Q").scale(None), tooltip=tips
+        ),
+        known.mark_text(align="left", dx=8, style="strong").encode(x="right:Q", y=y, text="sign:N"),
+        *with_rim(chart.encode(x=alt.value(4), y=y, text="remark:N"), {}, align="left", style="note"),
+    ]
+    return alt.layer(*layers).properties(height=_ROW * len(table.rows))
+
+
+def _row(table: Table, row: str, column: str) -> dict[str, Any]:
+    place, rival, text = table.places[row, column], table.rivals.get((row, column)), table.measure.text
+    found: dict[str, Any] = {"row": row, "remark": "" if place.mean is not None else place.remark}
+    if place.mean is not None:
+        low, high = t_interval(list(place.values.values())) or (place.mean, place.mean)
+        around = "" if place.sd is None else f" ± {text(place.sd)}"
+        found |= {"measured": place.mean, "low": low, "high": high, "mean ± sd": f"{text(place.mean)}{around}"}
+        found |= {"size": 150 if table.is_best(row, column) else 65, "seeds": ", ".join(map(str, place.values))}
+        found["sign"] = "" if rival is None else rival.sign
+    if place.published is not None:
+        mean, sd = place.published.mean, place.published.sd
+        found |= {"published": mean, "published_low": mean - (sd or 0.0), "published_high": mean + (sd or 0.0)}
+        found["as published"] = text(mean) + ("" if sd is None else f" ± {text(sd)}")
+    ends = [found[name] for name in ("high", "published_high") if name in found]
+    return {**found, "right": max(ends, default=None)}

@@ -77,14 +77,19 @@ class Rival:
     p: float | None
 
     @property
-    def is_told_apart(self) -> bool:
-        """Whether the interval of the difference leaves out 0."""
-        return self.difference is not None and self.difference.is_clear
+    def is_undecided(self) -> bool:
+        """Whether there is an interval and 0 is in it: the seeds do not tell this row from the best."""
+        return self.difference is not None and self.difference.low is not None and not self.difference.is_clear
 
     @property
     def has_star(self) -> bool:
         """Whether the test says so too."""
         return self.p is not None and self.p < SIGNIFICANT
+
+    @property
+    def sign(self) -> str:
+        """What a table puts behind its number; `Table.signs` says what it means."""
+        return "*" if self.has_star else "≈" if self.is_undecided else ""
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from PIL import Image
 from dfl_lightning import read_run, report
 from dfl_lightning.report.charts.theme import LIGHT
 from dfl_lightning.report.network import MOST_ROUNDS, nodes
-from dfl_lightning.report.page.drawing import as_png
+from dfl_lightning.report.rendering import rendered
 from dfl_lightning.report.writing import write_report
 
 CLUSTERS = [0, 0, 0, 1, 1, 1, 2, 2]
@@ -225,7 +225,7 @@ def test_the_graph_and_the_matrix_look_like_the_pictures(page, runs, open_page, 
         drawn, pictures = pixels(seen, "graph"), {}
         assert drawn.shape == (480, 480, 3)
         for round in (1, 2, 3):
-            image = as_png(report.collaboration_graph(found, round).to_dict(), 1.0)
+            image = rendered(report.collaboration_graph(found, round).to_dict(), density=72)
             pictures[round] = np.asarray(Image.open(io.BytesIO(image)).convert("RGB"), dtype=np.float64)
         apart = {round: np.abs(picture - drawn).mean() for round, picture in pictures.items()}
         assert apart[step] < 0.7, apart

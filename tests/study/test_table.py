@@ -3,13 +3,15 @@
 import csv
 import io
 
+import numpy as np
 import pytest
+from scipy import stats
 
 from dfl_lightning.study import formats
 from dfl_lightning.study.cell_state import write_failure
 from dfl_lightning.study.measure import Measure
 from dfl_lightning.study.pairing import Unlike, sentences
-from dfl_lightning.study.picture import draw
+from dfl_lightning.study.picture import draw, whole
 from dfl_lightning.study.table import make_table
 
 ACCURACIES = {("Gossip", "IID"): [0.8, 0.84], ("Local", "IID"): [0.7, 0.72], ("Gossip", "rotated"): [0.5, 0.6]}
@@ -49,7 +51,7 @@ def test_markdown_has_mean_spread_and_what_is_published(filled):
 
 def test_a_clear_difference_has_no_mark_and_few_seeds_no_star(filled):
     table = make_table(filled({("Gossip", "IID"): [0.8, 0.81, 0.82], ("Local", "IID"): [0.7, 0.71, 0.7201]}))
-    assert table.rivals["Local", "IID"].is_told_apart
+    assert table.rivals["Local", "IID"].sign == ""
     assert "| Local | 71.00 ± 1.01 |" in formats.markdown(table)
 
 
@@ -102,7 +104,7 @@ def test_equal_means_are_all_the_best(filled):
 def test_rounding_errors_are_no_difference(filled):
     values = {("Gossip", "IID"): [0.57, 0.56], ("Local", "IID"): [0.57 + 2e-16, 0.56 + 3e-16]}
     rival = make_table(filled(values)).rivals["Local", "IID"]
-    assert (rival.difference.mean, rival.is_told_apart) == (0, False)
+    assert (rival.difference.mean, rival.sign) == (0, "≈")
 
 
 @pytest.fixture
@@ -304,9 +306,27 @@ def test_latex_is_booktabs_with_everything_written_out(filled):
     assert text.count("{") == text.count("}")
 
 
-def test_the_picture_is_a_png(filled, tmp_path):
-    made = draw(make_table(filled(ACCURACIES, published={"Local": {"IID": 75}})), tmp_path / "made" / "small.png")
+def test_the_picture_shows_means_intervals_and_what_is_published(filled, tmp_path):
+    pytest.importorskip("altair", reason="the extra `report` is not installed")
+    rows = {"Gossip": {}, "Local": {"selection.k": 0}, "Other": {"not_in_library": "x"}}
+    published = {"Gossip": {"IID": [81, 0.4]}, "Other": {"IID": 88}}
+    table = make_table(filled(ACCURACIES, rows=rows, published=published))
+    made = draw(table, tmp_path / "made" / "small.png")
     assert made.read_bytes().startswith(b"\x89PNG")
+    spec = whole(table).to_dict()
+    panels = {panel["title"]["text"][0]: panel for line in spec["vconcat"][0]["vconcat"] for panel in line["hconcat"]}
+    assert list(panels) == ["IID", "rotated"]
+    gossip, local, other = spec["datasets"][panels["IID"]["data"]["name"]]
+    assert gossip["measured"] == pytest.approx(np.mean([80, 84]))
+    interval = stats.t.interval(0.95, 1, loc=82, scale=stats.sem([80, 84]))
+    assert (gossip["low"], gossip["high"]) == pytest.approx(interval)
+    assert (gossip["published"], gossip["published_low"], gossip["published_high"]) == (81, 80.6, 81.4)
+    assert gossip["size"] > local["size"]
+    assert (gossip["sign"], local["sign"]) == ("", "≈")  # its interval is -1.7 to 23.7
+    assert (other["remark"], other["published"]) == ("not in the library", 88)
+    assert "measured" not in other
+    below = " ".join(spec["vconcat"][0]["title"]["text"])
+    assert all(word in below for note in table.notes for word in note.split())
 
 
 def test_one_seed_is_called_no_deviation(planned):

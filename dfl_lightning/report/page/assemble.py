@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from html import escape
 from importlib.resources import files
 from typing import Any
@@ -23,7 +23,6 @@ _SIZES = {"wide": 300, "half": 300, "small": 200, "square": 360}
 def page(
     methods: Sequence[Method],
     drawn: Sequence[Figure] | None = None,
-    script: Callable[[], str] | None = None,
     study: str = "",
     command: str = "",
 ) -> str:
@@ -32,7 +31,6 @@ def page(
     Args:
         methods: to be compared.
         drawn: their figures, where they have been drawn already.
-        script: gives what draws the charts, packed; it is asked last, so that another thread can prepare it meanwhile.
         study: the title of the study that the runs are of; otherwise the page is named after their data.
         command: that trains the study.
     """
@@ -64,7 +62,7 @@ def page(
     }
     for section in ("learning", "bands", "clients", "cost", "why", "alike", "dropouts"):
         parts[section] = "".join(_figure(figure) for figure in found if figure.section == section)
-    parts["vega"] = packed(vega_script()) if script is None else script()
+    parts["vega"] = packed(vega_script())
     return _filled(read("page.html").read_text(encoding="utf-8"), parts)
 
 

@@ -14,11 +14,9 @@ from dfl_lightning.report.charts.links import graph_chart, heatmap_chart, round_
 from dfl_lightning.report.methods import Method, seed_of
 from dfl_lightning.report.page.limits import detailed
 from dfl_lightning.report.page.sections import Figure
+from dfl_lightning.report.rendering import rendered
 from dfl_lightning.utils.errors import UserError
 from dfl_lightning.utils.files import write_atomically
-
-SCALE = 2.0
-"""Pixels of a picture for one of its chart."""
 
 _CHARACTERS = 88
 """Of a title's line."""
@@ -43,12 +41,11 @@ def linked_figures(methods: Sequence[Method]) -> list[Figure]:
     return found
 
 
-def write_pictures(figures: Sequence[Figure], images: Sequence[bytes], folder: Path) -> list[Path]:
+def write_pictures(figures: Sequence[Figure], folder: Path) -> list[Path]:
     """Write a PNG and a CSV of each figure, named after it.
 
     Args:
         figures: of the page.
-        images: their PNGs.
         folder: where they go.
 
     Returns:
@@ -60,9 +57,9 @@ def write_pictures(figures: Sequence[Figure], images: Sequence[bytes], folder: P
     written = []
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for figure, image in zip(figures, images, strict=True):
+        for figure in figures:
             picture, table = folder / f"{figure.name}.png", folder / f"{figure.name}.csv"
-            write_atomically(picture, partial(_write, content=image))
+            write_atomically(picture, partial(_write, content=rendered(titled(figure))))
             write_atomically(table, partial(_write, content=as_csv(rows_of(figure.spec)).encode()))
             written += [picture, table]
     except OSError as error:
