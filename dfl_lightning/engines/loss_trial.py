@@ -11,7 +11,7 @@ from torch import Tensor
 from dfl_lightning.engines.coupling import same
 from dfl_lightning.engines.optimizers import name_of
 from dfl_lightning.engines.placing import Loss
-from dfl_lightning.utils.errors import UserError, is_out_of_memory, reason
+from dfl_lightning.utils.errors import UserError, reason, reported_as
 
 
 def try_loss(loss: Loss, scores: Tensor, labels: Tensor) -> bool:
@@ -35,16 +35,11 @@ def try_loss(loss: Loss, scores: Tensor, labels: Tensor) -> bool:
         given = leaf * 1  # a leaf cannot be written into, the scores of a network can
         # torch's way to say that it compares each score with each label of the batch
         warnings.filterwarnings("error", message="Using a target size", category=UserWarning)
-        try:
+        elsewhere = scores.device.type != "cpu"
+        where = f" on {scores.device}; a module's buffers and a partial's tensors are moved there" * elsewhere
+        given_is = f"it is given class scores and class numbers{where}"
+        with reported_as(lambda error: UserError(f"{name} fails on {of} ({reason(error)}); {given_is}")):
             value = loss(given, classes)
-        except Exception as error:  # whatever a user's loss can raise
-            if is_out_of_memory(error):
-                raise  # which says nothing about the loss
-            elsewhere = scores.device.type != "cpu"
-            hint = f" on {scores.device}; a module's buffers and a partial's tensors are moved there" * elsewhere
-            raise UserError(
-                f"{name} fails on {of} ({reason(error)}); it is given class scores and class numbers{hint}"
-            ) from error
     if not isinstance(value, Tensor) or value.dim() != 0:
         got = f"a tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else f"{type(value).__name__}"
         hint = ", for example by reduction='mean'" if isinstance(value, Tensor) else ""
@@ -54,12 +49,8 @@ def try_loss(loss: Loss, scores: Tensor, labels: Tensor) -> bool:
             f"{name} returns a number without a gradient ({str(value.dtype).removeprefix('torch.')}); "
             "it must be computed from the scores by differentiable operations of torch"
         )
-    try:
+    with reported_as(lambda error: UserError(f"{name} has no gradient on {of} ({reason(error)})"), RuntimeError):
         torch.autograd.grad(value, leaf, allow_unused=True)
-    except RuntimeError as error:
-        if is_out_of_memory(error):
-            raise  # which says nothing about the loss
-        raise UserError(f"{name} has no gradient on {of} ({reason(error)})") from error
     return not (same(given.detach(), scores.detach()) and torch.equal(classes, labels))
 
 

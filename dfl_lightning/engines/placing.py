@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from dfl_lightning.engines.optimizers import name_of
-from dfl_lightning.utils.errors import UserError, is_out_of_memory, reason
+from dfl_lightning.utils.errors import UserError, reason, reported_as
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 
@@ -30,16 +30,10 @@ def placed(loss: Loss, device: torch.device, dtype: torch.dtype) -> Loss:
     Raises:
         UserError: the loss has to be copied, and cannot be.
     """
-    try:
+    what = f"model.loss {name_of(loss)} cannot be copied to {device} in {str(dtype).removeprefix('torch.')}"
+    with reported_as(lambda error: UserError(f"{what} ({reason(error)}); make what it keeps copyable")):
         placed_loss: Loss = _placed(loss, device, dtype)
-    except Exception as error:  # whatever copying a user's object can raise
-        if is_out_of_memory(error):
-            raise  # which says nothing about the loss
-        raise UserError(
-            f"model.loss {name_of(loss)} cannot be copied to {device} in {str(dtype).removeprefix('torch.')} "
-            f"({reason(error)}); make what it keeps copyable"
-        ) from error
-    return placed_loss
+        return placed_loss
 
 
 def parts_of(loss: Any) -> Iterator[Any]:

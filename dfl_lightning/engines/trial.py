@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -18,7 +19,7 @@ from dfl_lightning.engines.engine import EVALUATION_BATCH
 from dfl_lightning.engines.loss_trial import on_copies, try_loss
 from dfl_lightning.engines.norm_strides import NormRisk, risk_of
 from dfl_lightning.engines.placing import placed
-from dfl_lightning.utils.errors import UserError, is_out_of_memory, reason
+from dfl_lightning.utils.errors import UserError, reason, reported_as
 from dfl_lightning.utils.module_copies import copy_of, refuse_gradient_hooks
 from dfl_lightning.utils.random_streams import stream_seed
 
@@ -120,19 +121,18 @@ class _Plain:
         """Outputs, and the buffers as the pass leaves them."""
         self._put_back()
         self.network.train(training)
+        mode = "training" if training else "evaluation"
         try:
-            with torch.set_grad_enabled(training):
+            with self._reported(inputs, f" in {mode}"), torch.set_grad_enabled(training):
                 outputs = self.network(inputs.clone())  # which layers may write into
-        except Exception as error:  # whatever a user's network can raise
-            if is_out_of_memory(error):
-                raise  # which says nothing about the network
-            mode = "training" if training else "evaluation"
-            raise UserError(
-                f"{self._name} fails on a batch of {len(inputs)} samples in {mode} ({reason(error)})"
-            ) from error
         finally:
             torch.set_rng_state(self._draws)
         return [outputs.detach(), *(buffer.detach().clone() for _, buffer in self.network.named_buffers())]
+
+    def _reported(self, inputs: Tensor, where: str = "") -> AbstractContextManager[None]:
+        """Around a pass: whatever the user's network can raise, as one sentence."""
+        fails = f"{self._name} fails on a batch of {len(inputs)} samples{where}"
+        return reported_as(lambda error: UserError(f"{fails} ({reason(error)})"))
 
     def feature_layers(self, inputs: Tensor) -> dict[str, str]:
         """The layers whose inputs are asked for, by the names for them: `head` is the last linear one of a pass.
@@ -212,12 +212,8 @@ class _Plain:
         writes = False
         for _ in range(2):  # what a pass leaves behind shows in the next one
             try:
-                with torch.enable_grad(), self._config.arithmetic(inputs.device):
+                with self._reported(inputs), torch.enable_grad(), self._config.arithmetic(inputs.device):
                     scores = self.network(inputs.clone())
-            except Exception as error:  # whatever a user's network can raise
-                if is_out_of_memory(error):
-                    raise  # which says nothing about the network
-                raise UserError(f"{self._name} fails on a batch of {len(inputs)} samples ({reason(error)})") from error
             finally:
                 torch.set_rng_state(self._draws)
             if not scores.requires_grad:
@@ -227,13 +223,9 @@ class _Plain:
                 )
             with self._config.arithmetic(inputs.device):
                 writes |= try_loss(self._config.loss, scores, labels)
-            try:
+            with reported_as(lambda error: UserError(f"{self._name} has no gradient ({reason(error)})"), RuntimeError):
                 ones = torch.ones_like(scores)
                 torch.autograd.grad(scores, list(parameters.values()), ones, allow_unused=True)
-            except RuntimeError as error:
-                if is_out_of_memory(error):
-                    raise  # which says nothing about the network
-                raise UserError(f"{self._name} has no gradient ({reason(error)})") from error
             now = dict(self.network.named_buffers())
             for name, shape in shapes.items():
                 if name not in now or now[name].shape != shape:

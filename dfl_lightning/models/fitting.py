@@ -16,7 +16,7 @@ from dfl_lightning.engines.loss_trial import try_loss
 from dfl_lightning.engines.optimizers import name_of as called
 from dfl_lightning.engines.placing import placed, refuse_untrained
 from dfl_lightning.models.network import Network
-from dfl_lightning.utils.errors import UserError, is_out_of_memory, reason
+from dfl_lightning.utils.errors import UserError, reason, reported_as
 from dfl_lightning.utils.global_generators import name_of, no_global_draws
 from dfl_lightning.utils.module_copies import copy_of
 from dfl_lightning.utils.plain_tensors import refuse_unusual
@@ -63,20 +63,17 @@ def fit_to_data(
     with no_global_draws(partial(_draws, f"model.loss {called(loss)}", "of scores and labels")):
         try_loss(placed(loss, outputs.device, outputs.dtype), outputs, labels)
     for column, metric in metrics.items():
-        try:
-            trial = metric.clone().to(outputs.device)
-            with no_global_draws(partial(_draws, f"model.metrics {type(metric).__name__}", "of scores and labels")):
-                trial.update(outputs, labels)
-                float(trial.compute())
-        except UserError:
-            raise
-        except Exception as error:
-            if is_out_of_memory(error):
-                raise  # which says nothing about the metric
-            raise UserError(
-                f"model.metrics {type(metric).__name__} ({column}) fails on scores [B, {classes}] and labels [B]: "
-                f"{reason(error)}"
-            ) from error
+        _try_metric(column, metric, outputs, labels, classes)
+
+
+def _try_metric(column: str, metric: Metric, outputs: Tensor, labels: Tensor, classes: int) -> None:
+    what = f"model.metrics {type(metric).__name__}"
+    fails = f"{what} ({column}) fails on scores [B, {classes}] and labels [B]"
+    with reported_as(lambda error: UserError(f"{fails}: {reason(error)}")):
+        trial = metric.clone().to(outputs.device)
+        with no_global_draws(partial(_draws, what, "of scores and labels")):
+            trial.update(outputs, labels)
+            float(trial.compute())
 
 
 def _two_samples(data: ClientData, seed: int) -> tuple[Tensor, Tensor]:
@@ -98,15 +95,8 @@ def _draws(who: str, of_what: str, generators: str) -> str:
 def _outputs(network: nn.Module, inputs: Tensor, name: str, shape: tuple[int, ...]) -> object:
     trial = copy_of(network).to(inputs.device)
     replace_dropout_layers(trial)
-    try:
+    wants = f"{name} does not take inputs of shape {shape} as the data has them"
+    with reported_as(lambda error: UserError(f"{wants} ({reason(error)})")):
         check_no_global_draws(trial, inputs)
         with torch.no_grad():
             return trial.eval()(inputs)
-    except UserError:
-        raise
-    except Exception as error:  # whatever a user's network can raise
-        if is_out_of_memory(error):
-            raise  # which says nothing about the network
-        raise UserError(
-            f"{name} does not take inputs of shape {shape} as the data has them ({reason(error)})"
-        ) from error

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 UNREACHABLE = "another process of the run has ended or cannot be reached; its own message, if there is one, says why"
@@ -78,6 +79,34 @@ def is_gpu_failure(error: BaseException) -> bool:
         False
     """
     return isinstance(error, RuntimeError) and str(error).startswith(FAILURES) and not is_out_of_memory(error)
+
+
+@contextmanager
+def reported_as(ours: Callable[[Exception], Exception], kinds: type[Exception] = Exception) -> Iterator[None]:
+    """Report what a user's network, loss or metric raises as an error of ours.
+
+    Two kinds pass as they are: an error of ours, and a lack of memory, which says nothing about who asked for it.
+
+    Args:
+        ours: the error to raise, from what was raised; no `UserError` is made another one, nor what `ours` makes.
+        kinds: what is reported; anything else passes.
+
+    Examples:
+        >>> with reported_as(lambda error: UserError(f"model.loss fails ({reason(error)})")):
+        ...     raise ValueError("no labels")
+        Traceback (most recent call last):
+        ...
+        dfl_lightning.utils.errors.UserError: model.loss fails (no labels)
+    """
+    try:
+        yield
+    except kinds as error:
+        if isinstance(error, UserError) or is_out_of_memory(error):
+            raise
+        told = ours(error)
+        if isinstance(error, type(told)):
+            raise
+        raise told from error
 
 
 def reason(error: BaseException) -> str:

@@ -35,7 +35,7 @@ from dfl_lightning.engines.stacked.layers import (
     with_vmap,
 )
 from dfl_lightning.engines.stacked.loss import sample_weights
-from dfl_lightning.utils.errors import is_out_of_memory, reason
+from dfl_lightning.utils.errors import reason, reported_as
 from dfl_lightning.utils.module_copies import copy_of
 
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
@@ -176,12 +176,8 @@ class StackedNetwork:
     def _trace(self, training: bool) -> fx.Graph:
         # A copy: what a forward pass assigns to a layer is no tensor while it is traced.
         traced = copy_of(self.network).train(training)
-        try:
+        with reported_as(lambda error: CannotStack(f"its forward pass cannot be traced ({reason(error)})")):
             graph = _Tracer().trace(traced)
-        except Exception as error:
-            if is_out_of_memory(error):
-                raise  # which says nothing about the network
-            raise CannotStack(f"its forward pass cannot be traced ({reason(error)})") from error
         for name, layer in traced.named_modules():
             assigned = next((own for own, buffer in layer._buffers.items() if isinstance(buffer, fx.Proxy)), None)
             if assigned is not None:
@@ -507,28 +503,21 @@ class _Comparison:
 
     def _plain(self, training: bool, sizes: Sequence[int]) -> tuple[bool, list[_Result]]:
         """The mode, and what the plain networks make of their first `sizes` samples."""
-        try:
+        with reported_as(lambda error: CannotStack(f"the plain network fails ({reason(error)})", by_failing=True)):
             return training, [self._pass(client, size, training) for client, size in enumerate(sizes)]
-        except CannotStack:
-            raise
-        except Exception as error:
-            if is_out_of_memory(error):
-                raise  # which says nothing about the network
-            raise CannotStack(f"the plain network fails ({reason(error)})", by_failing=True) from error
 
     def _pass(self, client: int, size: int, training: bool) -> _Result:
         network = copy.deepcopy(self._twins[client]).train(training)
         for module in network.modules():
             if isinstance(module, StreamDropout):
                 module.source.begin(self._draws(client))
-        try:
-            with self._stacked.norms.guard(1):  # whatever the size: a norm has the gradients of its formula
-                outputs = network(self._inputs[:size].clone())
-        except Exception as error:
-            if is_out_of_memory(error):
-                raise  # which says nothing about the network
+
+        def failed(error: Exception) -> CannotStack:
             where = _last_entered(network, self._inputs[:size])
-            raise CannotStack(f"the plain network fails{where} ({reason(error)})", by_failing=True) from error
+            return CannotStack(f"the plain network fails{where} ({reason(error)})", by_failing=True)
+
+        with reported_as(failed), self._stacked.norms.guard(1):  # 1: a norm has the gradients of its formula
+            outputs = network(self._inputs[:size].clone())
         weights = torch.linspace(0.5, 1.5, outputs.numel(), dtype=outputs.dtype, device=outputs.device)
         weights = weights.view_as(outputs)
         trained = {name: p for name, p in network.named_parameters() if p.requires_grad}
@@ -557,20 +546,12 @@ class _Comparison:
         shares = sample_weights(counts, len(self._inputs), self._inputs.dtype) if mask else None
         now = Pass(dict(tensors), training, masks.to(self._inputs.device), sizes, shares)
         inputs = self._inputs.unsqueeze(0) if common else torch.stack([self._inputs] * len(results))
-        try:
+        with reported_as(_fails_together):
             outputs = self._stacked(now, inputs.clone())
             total = sum((outputs[i, : sizes[i]] * result.weights).sum() for i, result in enumerate(results))
             found: Sequence[Tensor | None] = ()
             if torch.is_grad_enabled():
                 found = torch.autograd.grad(total, leaves, allow_unused=True)  # type: ignore[arg-type]
-        except Exception as error:
-            if is_out_of_memory(error):
-                raise  # which says nothing about the network
-            note = next(iter(getattr(error, "__notes__", [])), "")
-            where = note.removeprefix("in ") or "its forward pass"
-            raise CannotStack(
-                f"{where} fails for several clients at once ({reason(error)})", by_failing=True
-            ) from error
         alike = {"outputs": True, "gradients": True, "parameters": True, "buffers": True}
         for i, result in enumerate(results):
             alike["outputs"] &= self._close(outputs[i, : sizes[i]].detach(), result.outputs)
@@ -628,6 +609,12 @@ def _moved(network: nn.Module) -> nn.Module:
                 steps = torch.arange(tensor.numel(), dtype=tensor.dtype, device=tensor.device).view(tensor.shape)
                 tensor += 0.01 * (1 + torch.sin(steps))
     return other
+
+
+def _fails_together(error: Exception) -> CannotStack:
+    note = next(iter(getattr(error, "__notes__", [])), "")
+    where = note.removeprefix("in ") or "its forward pass"
+    return CannotStack(f"{where} fails for several clients at once ({reason(error)})", by_failing=True)
 
 
 def _last_entered(network: nn.Module, inputs: Tensor) -> str:

@@ -13,7 +13,7 @@ from dfl_lightning.engines.optimizers import ClientOptimizer
 from dfl_lightning.engines.stacked.network import CannotStack
 from dfl_lightning.engines.stacked.optimizer import PrefixOptimizer
 from dfl_lightning.engines.stacked.parameters import staged
-from dfl_lightning.utils.errors import is_out_of_memory, reason
+from dfl_lightning.utils.errors import reason, reported_as
 
 SCALES = [(1.0, 30.0), (0.1, 0.0), (3.0, 1e6), (1.0, torch.nan), (1e4,), (1.0,)]
 """Sizes of two clients' gradients, step by step: large ones that are clipped, none, NaN; then one client is done."""
@@ -47,7 +47,8 @@ def try_out(optimizer: ClientOptimizer, network: nn.Module) -> None:
     rates = tuple({"lr": RATE} for _ in optimizer.groups)
     together = [staged(tensor) for tensor in start]
     alone = [[nn.Parameter(tensor[client].clone()) for tensor in start] for client in range(2)]
-    try:
+    fails = f"optimizer {optimizer.name} fails on several clients at once"
+    with reported_as(lambda error: CannotStack(f"{fails} ({reason(error)})")):
         stacked = PrefixOptimizer(partial(optimizer.make, places=places, hyperparameters=rates))
         own = [optimizer.make(parameters, places, rates) for parameters in alone]
         for scales in SCALES:
@@ -65,12 +66,6 @@ def try_out(optimizer: ClientOptimizer, network: nn.Module) -> None:
                         f"optimizer {optimizer.name} does not update every number by itself, and clients side by side "
                         "would change each other"
                     )
-    except CannotStack:
-        raise
-    except Exception as error:
-        if is_out_of_memory(error):
-            raise  # which says nothing about the optimizer
-        raise CannotStack(f"optimizer {optimizer.name} fails on several clients at once ({reason(error)})") from error
 
 
 class _Noise:
