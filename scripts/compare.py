@@ -83,14 +83,20 @@ def parser() -> argparse.ArgumentParser:
     options.add_argument("config", choices=[*sorted(VARIANTS), "toy"], help="whose variants; or toy: every method")
     options.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     options.add_argument("--out", default="runs/compare")
+    options.add_argument("--rows", nargs="+", default=[], help="of the table; default: all", metavar="NAME")
     options.add_argument("--more", default="", help="further options for every run, in one string")
     return options
 
 
 def main() -> None:
     words = parser().parse_args()
+    rows = commands(words.config)
+    unknown = set(words.rows) - set(rows)
+    if unknown:
+        sys.exit(f"compare.py {words.config} has no row {', '.join(sorted(unknown))}; there are {', '.join(rows)}")
     describe = toy.cells if words.config == "toy" else cells
-    for number, (name, argv) in enumerate(commands(words.config).items()):
+    chosen = {name: argv for name, argv in rows.items() if name in (words.rows or rows)}
+    for number, (name, argv) in enumerate(chosen.items()):
         row = describe([one([*argv, *words.more.split()], seed, Path(words.out)) for seed in words.seeds])
         if not number:
             print(f"| {' | '.join([words.config, *row])} |\n|{'---|' * (1 + len(row))}")

@@ -2,6 +2,7 @@
 
 from dfl_lightning.engines.local_work import Batch, Duration, JobContext, Phase, TrainableModel, times
 from dfl_lightning.objectives.apfl import APFL
+from dfl_lightning.objectives.d2 import D2
 from dfl_lightning.objectives.dispfl import DisPFL
 from dfl_lightning.objectives.ditto import Ditto
 from dfl_lightning.objectives.fedprox import FedProx
@@ -15,6 +16,7 @@ from dfl_lightning.round.objective import Objective
 
 __all__ = [
     "APFL",
+    "D2",
     "Batch",
     "DisPFL",
     "Ditto",

@@ -154,6 +154,7 @@ _NAMES = (
     ({"FDMS"}, "FL-FDMS"),
     ({"Stale"}, "Stale"),
     ({"GradientTracking"}, "gradient tracking"),
+    ({"D2"}, "D2"),
     ({"Metropolis"}, "D-SGD"),
 )
 """Policies that make a method of a name of its own; otherwise it has its selection's."""

@@ -211,6 +211,6 @@ def test_a_message_costs_what_the_table_says(outgoing, row, place, tmp_path, mon
 def test_the_readme_names_every_config_and_leaves_costs_to_the_table():
     readme = (DOCS.parent / "README.md").read_text(encoding="utf-8")
     section = readme.partition("## Methods")[2].partition("\n## ")[0]
-    named = set(re.findall(r"[a-z_]+", " ".join(re.findall(r"`([^`]*)`", section))))
+    named = set(re.findall(r"[a-z_0-9]+", " ".join(re.findall(r"`([^`]*)`", section))))
     assert set(shipped("configs")) <= named
     assert "docs/methods.md" in section

@@ -37,7 +37,7 @@ CONFIGS_OF = {  # whose options a page's switches are; the others' are any confi
     "docs/fl_fdms.md": ["fdms"],
     "docs/dpfl.md": ["dpfl"],
     "docs/baselines.md": [
-        *("dsgd", "gradient_tracking", "pens", "federico", "federico_em", "fedavg_ft", "ifca", "knn_per"),
+        *("dsgd", "gradient_tracking", "d2", "pens", "federico", "federico_em", "fedavg_ft", "ifca", "knn_per"),
         *("ditto", "apfl", "per_fedavg", "fedrep", "fedfomo", "pacfl", "pfedgraph", "dispfl", "push_sum"),
     ],
 }

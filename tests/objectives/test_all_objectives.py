@@ -19,6 +19,7 @@ from dfl_lightning.engines.stacked import CannotStack, StackedEngine
 from dfl_lightning.models import MLP
 from dfl_lightning.objectives import (
     APFL,
+    D2,
     Ditto,
     FedPer,
     FedProx,
@@ -38,6 +39,7 @@ LISTED = {
     "Plain": Plain,
     "FedProx": functools.partial(FedProx, mu=0.5),
     "GradientTracking": GradientTracking,
+    "D2": D2,
     "LocalMomentum": LocalMomentum,
     "Ditto": Ditto,
     "APFL": APFL,
@@ -166,7 +168,8 @@ def test_it_draws_by_name_only_and_does_the_same_again(name, engine):
 
 def run(name, engine):
     rule, shared = LISTED[name](), PERSONAL.get(name, (None, None))[1]
-    policies = [cb.Gossip(k=2), cb.Uniform() if not isinstance(rule, GradientTracking) else cb.Metropolis()]
+    symmetric = isinstance(rule, (GradientTracking, D2))
+    policies = [cb.Gossip(k="all" if symmetric else 2), cb.Metropolis() if symmetric else cb.Uniform()]
     model = {
         "network": MLP(hidden=[4]),
         "local_epochs": 2,

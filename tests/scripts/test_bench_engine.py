@@ -202,10 +202,10 @@ def test_help_names_sections_and_networks(load):
         assert name in page
 
 
-def test_the_default_run_takes_about_a_quarter_of_an_hour(load):
+def test_the_default_run_takes_less_than_half_an_hour(load):
     bench = load("bench_engine")
     plan = bench.make_plan(bench.make_parser().parse_args([]))
-    assert 120 < sum(seconds for _, seconds in plan.values()) < 960
+    assert 120 < sum(seconds for _, seconds in plan.values()) < 1800
 
 
 @pytest.mark.parametrize("piece", ["federations", "tables"])

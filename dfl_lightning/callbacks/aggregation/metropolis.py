@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import torch
+from torch import Tensor
 
 from dfl_lightning.callbacks.base import Aggregation, Outgoing, Selection, Substitution
 from dfl_lightning.functional import metropolis_weights
@@ -26,14 +27,20 @@ class Metropolis(Aggregation):
     Args:
         steps: how often models are mixed in a round, by the same weights W: those of W to the power of `steps`. Each
             step sends models again (Berahas et al. 2019, arXiv 1709.02999).
+        laziness: share of its own model that a client keeps before it mixes, from 0 to below 1: W becomes
+            laziness I + (1 - laziness) W, whose eigenvalues are above 2 laziness - 1.
     """
 
     supports_servers = False
 
-    def __init__(self, steps: int = 1) -> None:
+    def __init__(self, steps: int = 1, laziness: float = 0.0) -> None:
         if steps < 1:
             raise UserError(f"aggregation.steps={steps}; models are mixed 1 time or more in a round")
-        self.steps = steps
+        if not 0 <= laziness < 1:
+            raise UserError(
+                f"aggregation.laziness={laziness}; the share of its own model that a client keeps is from 0 to below 1"
+            )
+        self.steps, self.laziness = steps, laziness
 
     def start(self, federation: Federation) -> None:
         """Who does not receive from all its neighbours is worth a remark; later steps need the clients themselves."""
@@ -43,31 +50,58 @@ class Metropolis(Aggregation):
                 f"aggregation.steps={self.steps} sends models that have been mixed, which {type(others[0]).__name__} "
                 "neither changes nor replaces; use --aggregation.steps 1"
             )
-        selection = federation.policy(Selection)
-        topology = federation.topology
-        if topology.directed or getattr(selection, "k", None) != "all" or topology.budgets is not None:
+        if not self.is_symmetric(federation):
             remark = (
                 "Metropolis keeps the mean of all models only where links are mutual: "
                 "an undirected topology and --selection.k all"
             )
             federation.remark(remark)
 
-    def second_eigenvalue(self, federation: Federation) -> float | None:
-        """|lambda_2| of the mixing matrix while all clients are active: what a round leaves of differences, at most.
+    def is_symmetric(self, federation: Federation) -> bool:
+        """Whether links are mutual, so that the mixing matrix is symmetric and doubly stochastic in every round.
 
-        None where the weights are not the same in all rounds, or not symmetric, or for more than 2,000 clients.
+        Args:
+            federation: of the run.
         """
         topology = federation.topology
         selects_all = getattr(federation.policy(Selection), "k", None) == "all" and topology.budgets is None
-        if not selects_all or topology.changes or topology.directed or not 2 <= topology.num_nodes <= 2000:
+        return selects_all and not topology.directed
+
+    def second_eigenvalue(self, federation: Federation) -> float | None:
+        """|lambda_2| of the mixing matrix while all clients are active: what a step leaves of differences, at most.
+
+        Args:
+            federation: of the run.
+
+        Returns:
+            None where `eigenvalues` has none.
+        """
+        found = self.eigenvalues(federation)
+        return None if found is None else float(found.abs().sort().values[-2])
+
+    def eigenvalues(self, federation: Federation) -> Tensor | None:
+        """Eigenvalues of the mixing matrix W of one step while all clients are active, float64 [n], ascending.
+
+        None where the weights are not the same in all rounds, or not symmetric, or for more than 2,000 clients.
+
+        Args:
+            federation: of the run.
+        """
+        topology = federation.topology
+        if not self.is_symmetric(federation) or topology.changes or not 2 <= topology.num_nodes <= 2000:
             return None
         voters = topology.linked(0).union(Links.loops(torch.ones(topology.num_nodes, dtype=torch.bool)))
         weights = voters.dense(metropolis_weights(torch.ones(len(voters)), voters), 0)
-        return float(torch.linalg.eigvalsh(weights).abs().sort().values[-2])
+        return self.laziness + (1 - self.laziness) * torch.linalg.eigvalsh(weights)
 
     def on_weigh(self, round: Round) -> None:
         """Weights from this round's votes; an update counts with the number of neighbours of whose it is."""
-        round.weights = metropolis_weights(round.votes, round.voters, round.row_owner)
+        weights = metropolis_weights(round.votes, round.voters, round.row_owner)
+        if self.laziness:
+            own = round.voters.receivers == round.voters.senders
+            own &= round.voters.any(weights != 0)[round.voters.receivers]  # not in a row of zeros
+            weights = (1 - self.laziness) * weights + self.laziness * own
+        round.weights = weights
 
     def on_mix(self, round: Round) -> None:
         """As often as there are steps."""
