@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from dfl_lightning.report.methods import find_methods
+from dfl_lightning.report.methods import Method, find_methods
 from dfl_lightning.report.reading import Run
 from dfl_lightning.utils.errors import UserError
 from dfl_lightning.utils.files import write_atomically
+
+if TYPE_CHECKING:
+    from dfl_lightning.report.page.opening import Opening
 
 PAGE = "report.html"
 """The page's file in a run folder."""
@@ -48,6 +52,7 @@ def write_page(
     columns: Sequence[str] | None = None,
     study: str = "",
     command: str = "",
+    opening: Callable[[Sequence[Method]], Opening] | None = None,
 ) -> Path:
     """Make the page of runs with names.
 
@@ -58,6 +63,7 @@ def write_page(
         columns: of a study, for each run.
         study: its title.
         command: that trains it.
+        opening: makes the first section of its page.
 
     Returns:
         The page's file.
@@ -73,8 +79,9 @@ def write_page(
 
     methods = find_methods([Run(folder) for _, folder in named], [name for name, _ in named], columns)
     with unchecked():
-        drawn = figures(methods)
-        text = page(methods, drawn, study, command)
+        first = None if opening is None else opening(methods)
+        drawn = [*(first.figures if first else []), *figures(methods)]
+        text = page(methods, drawn, study, command, first)
         try:
             write_atomically(file, lambda open_file: open_file.write(text.encode()))
         except OSError as error:

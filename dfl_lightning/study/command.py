@@ -9,6 +9,7 @@ import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -298,7 +299,11 @@ def table(words: argparse.Namespace) -> int:
 
 def report(words: argparse.Namespace) -> int:
     """The page of dfl-report: a method for each row of the table, compared within each column."""
-    from dfl_lightning.report.writing import PAGE, write_page
+    from dfl_lightning.report.writing import PAGE, check_report, write_page
+
+    check_report()
+    from dfl_lightning.study.page import opening
+    from dfl_lightning.study.table import make_table
 
     study, plan = _plan(words)
     done = [state for cell in plan.cells.values() if (state := state_of(cell)).is_done]
@@ -311,6 +316,7 @@ def report(words: argparse.Namespace) -> int:
         columns=[cell.column for cell, _ in found] if len(study.columns) > 1 else None,
         study=plan.title,
         command=_again(words, "run"),
+        opening=partial(opening, make_table(plan)),
     )
     trained = len({state.cell.folder for state in done})  # one may have several places
     print(f"{file} ({size(file.stat().st_size)}), {trained} of {len(plan.distinct())} cells")

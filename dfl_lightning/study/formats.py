@@ -71,7 +71,7 @@ def _cell(
     if place.values and len(place.values) < len(table.plan.seeds):
         text += f" (n = {len(place.values)})"
     if place.published is not None:
-        gap = "" if place.mean is None else f", {_signed(place.mean - place.published.mean, table.measure)}"
+        gap = "" if place.mean is None else f", {signed(place.mean - place.published.mean, table.measure)}"
         text += plain(f" [{table.measure.text(place.published.mean)}{gap}]")
     return text
 
@@ -101,21 +101,31 @@ def _differences(table: Table) -> list[list[str]]:
         if d is not None:
             p = "" if rival.p is None else f"{rival.p:.3f}"
             pair = f"{table.best[column]} − {row}"
-            rows.append([column, pair, _signed(d.mean, measure), _interval(d, measure), p, str(d.count), _needed(d)])
+            rows.append([column, pair, signed(d.mean, measure), _interval(d, measure), p, str(d.count), _needed(d)])
     return rows
 
 
 def _interval(d: Difference, measure: Measure) -> str:
     if d.low is None or d.high is None:
         return "one seed: none"
-    return f"{_signed(d.low, measure)} to {_signed(d.high, measure)}"
+    return f"{signed(d.low, measure)} to {signed(d.high, measure)}"
 
 
 def _needed(d: Difference) -> str:
     return "more than 1000" if d.seeds_needed is None and d.count > 1 else str(d.seeds_needed or "")
 
 
-def _signed(value: float, measure: Measure) -> str:
+def signed(value: float, measure: Measure) -> str:
+    """A difference with its sign; 0 has none.
+
+    Args:
+        value: in the measure's unit.
+        measure: what is compared.
+
+    Examples:
+        >>> signed(1.0, Measure("acc_last")), signed(-0.001, Measure("acc_last"))
+        ('+1.00', '0.00')
+    """
     text = measure.text(value)
     return f"{'−' if value < 0 else '+'}{text.lstrip('-')}" if float(text) else text.lstrip("-")
 

@@ -14,7 +14,7 @@ from dfl_lightning.report.statistics import t_interval
 from dfl_lightning.report.writing import check_report
 from dfl_lightning.study.table import Table
 
-_WIDTH, _ROW = 230, 24
+_WIDTH, ROW = 230, 24
 """Pixels: the width of a panel's plot, and the height of each row in it."""
 
 _BESIDE = 4
@@ -99,27 +99,35 @@ def panel(table: Table, column: str, names: Sequence[str], named: bool = True) -
         named: whether the rows' names stand beside it.
     """
     alt = altair()
-    chart = alt.Chart(data([_row(table, row, column) for row in table.rows]))
+    rows = [_row(table, row, column) for row in table.rows]
+    chart = alt.Chart(data(rows))
     y = alt.Y("row:N").sort(table.rows).axis(alt.Axis(title=None, grid=True, labelLimit=170) if named else None)
     unit = "%" if table.measure.is_accuracy else table.measure.name
-    x = alt.X("measured:Q").scale(zero=False, padding=20).axis(title=unit, grid=True, tickCount=5)
-    colour = method_colour(names, "row")
-    known = chart.transform_filter("isValid(datum.measured)")
-    printed = chart.transform_filter("isValid(datum.published)")
+    axis = {"title": unit, "grid": True, "tickCount": 5}
     tips = [alt.Tooltip(f"{name}:N") for name in ("row", "mean ± sd", "as published", "seeds")]
-    layers = [
-        printed.mark_rule(style="note").encode(x="published_low:Q", x2="published_high:Q", y=y),
-        printed.mark_point(shape="diamond", size=75, filled=False, strokeWidth=1.4, style="note", opacity=1).encode(
-            x="published:Q", y=y, tooltip=tips
-        ),
-        known.mark_rule(strokeWidth=2.5, opacity=0.55).encode(x="low:Q", x2="high:Q", y=y, color=colour),
-        known.mark_point(filled=True, opacity=1).encode(
-            x=x, y=y, color=colour, size=alt.Size("size:Q").scale(None), tooltip=tips
-        ),
-        known.mark_text(align="left", dx=8, style="strong").encode(x="right:Q", y=y, text="sign:N"),
-        *with_rim(chart.encode(x=alt.value(4), y=y, text="remark:N"), {}, align="left", style="note"),
-    ]
-    return alt.layer(*layers).properties(height=_ROW * len(table.rows))
+    layers = []
+    if any("published" in row for row in rows):
+        printed = chart.transform_filter("isValid(datum.published)")
+        x = alt.X("published:Q").scale(zero=False, padding=20).axis(**axis)
+        diamond = {"shape": "diamond", "size": 75, "filled": False, "strokeWidth": 1.4, "opacity": 1}
+        layers += [
+            printed.mark_rule(style="note").encode(x="published_low:Q", x2="published_high:Q", y=y),
+            printed.mark_point(style="note", **diamond).encode(x=x, y=y, tooltip=tips),
+        ]
+    if any("measured" in row for row in rows):
+        known = chart.transform_filter("isValid(datum.measured)")
+        beside = known.transform_calculate(right="max(datum.high, datum.published_high || datum.high)")
+        x = alt.X("measured:Q").scale(zero=False, padding=20).axis(**axis)
+        size = alt.condition("datum.best", alt.value(150), alt.value(65))
+        colour = method_colour(names, "row")
+        layers += [
+            known.mark_rule(strokeWidth=2.5, opacity=0.55).encode(x="low:Q", x2="high:Q", y=y, color=colour),
+            known.mark_point(filled=True, opacity=1).encode(x=x, y=y, color=colour, size=size, tooltip=tips),
+            beside.mark_text(align="left", dx=8, style="strong").encode(x="right:Q", y=y, text="sign:N"),
+        ]
+    remarks = chart.encode(x=alt.value(4), y=y, text="remark:N")
+    layers += with_rim(remarks, {}, align="left", style="note")
+    return alt.layer(*layers).properties(height=ROW * len(table.rows))
 
 
 def _row(table: Table, row: str, column: str) -> dict[str, Any]:
@@ -129,11 +137,10 @@ def _row(table: Table, row: str, column: str) -> dict[str, Any]:
         low, high = t_interval(list(place.values.values())) or (place.mean, place.mean)
         around = "" if place.sd is None else f" ± {text(place.sd)}"
         found |= {"measured": place.mean, "low": low, "high": high, "mean ± sd": f"{text(place.mean)}{around}"}
-        found |= {"size": 150 if table.is_best(row, column) else 65, "seeds": ", ".join(map(str, place.values))}
+        found |= {"best": table.is_best(row, column), "seeds": ", ".join(map(str, place.values))}
         found["sign"] = "" if rival is None else rival.sign
     if place.published is not None:
         mean, sd = place.published.mean, place.published.sd
         found |= {"published": mean, "published_low": mean - (sd or 0.0), "published_high": mean + (sd or 0.0)}
         found["as published"] = text(mean) + ("" if sd is None else f" ± {text(sd)}")
-    ends = [found[name] for name in ("high", "published_high") if name in found]
-    return {**found, "right": max(ends, default=None)}
+    return found

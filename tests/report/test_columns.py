@@ -5,11 +5,12 @@ import pytest
 
 pytest.importorskip("altair", reason="the extra `report` is not installed")
 
-from dfl_lightning import read_run
+from dfl_lightning import read_run, report
 from dfl_lightning.report.charts.base import method_dash
 from dfl_lightning.report.charts.theme import DARK, LIGHT
 from dfl_lightning.report.methods import find_methods, names_for_colours
-from dfl_lightning.report.page.sections import described, heading
+from dfl_lightning.report.page.opening import Opening
+from dfl_lightning.report.page.sections import Figure, described, heading
 from dfl_lightning.report.page.tables import key
 from dfl_lightning.report.writing import write_page
 
@@ -71,4 +72,20 @@ def test_columns_are_headings_and_the_first_graph_is_of_clients_that_learn(tmp_p
     assert seen.page.evaluate("window.report.now().run") == 2
     assert seen.page.locator("#run option:checked").inner_text() == "ours, a, seed 0"
     assert seen.page.locator("#how code").first.inner_text() == "dfl-study run it"
+    assert seen.console == []
+
+
+def test_a_study_opens_with_its_own_sentence_table_and_charts(tmp_path, make_run, open_page):
+    run = make_run(tmp_path / "run", [[0.5, 0.6], [0.6, 0.7]])
+
+    def opening(methods):
+        chart = report.learning_curves(methods)
+        return Opening("A & B are best.", "<p id='mine'>B</p>", [Figure("mine-1", "M", "", chart, "half", "table")])
+
+    seen = open_page(write_page([("A", run)], tmp_path / "page.html", study="S", opening=opening))
+    assert seen.page.locator("main > section").first.get_attribute("id") == "table"
+    assert seen.page.locator("nav a").first.get_attribute("href") == "#table"
+    assert seen.page.locator(".lead").inner_text() == "A & B are best."
+    assert seen.page.locator("#mine").is_visible()
+    assert seen.page.locator("#table figure svg").count() == 1
     assert seen.console == []

@@ -170,21 +170,20 @@ def test_the_command_after_further_seeds_is_about_the_same_folder(study_of, caps
     assert capsys.readouterr().out.endswith("train them with: dfl-study run small.yaml --to there\n")
 
 
-def test_places_of_several_columns_are_told_apart(planned, tmp_path, monkeypatch):
+def test_places_of_several_columns_are_told_apart(planned, pretend, tmp_path, monkeypatch):
     pytest.importorskip("altair", reason="the extra `report` is not installed")
     from dfl_lightning.report import writing
 
     plan = planned()
     for cell in plan.distinct():
-        run = cell.folder / "run" / "1"
-        run.mkdir(parents=True)
-        (run / "summary.json").write_text(json.dumps({"status": "finished"}))
+        pretend(cell, 0.5)
     found, about = [], {}
     monkeypatch.setattr(
         writing, "write_page", lambda named, file, **more: found.extend(named) or about.update(more) or _written(file)
     )
     assert main(["report", "small.yaml"]) == 0
     assert [name for name, _ in found] == ["Gossip", "Gossip", "Local", "Local"]
+    assert about.pop("opening").func.__name__ == "opening"
     assert about == {"columns": 2 * ["IID", "rotated"], "study": plan.title, "command": "dfl-study run small.yaml"}
     assert [path.parents[1] for _, path in found] == [cell.folder.relative_to(tmp_path) for cell in plan.cells.values()]
 

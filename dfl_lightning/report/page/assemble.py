@@ -11,6 +11,7 @@ from dfl_lightning.report.charts import links as link_charts
 from dfl_lightning.report.charts.theme import DARK, LIGHT, config
 from dfl_lightning.report.methods import Method, names_for_colours
 from dfl_lightning.report.page.limits import left_out, with_graphs
+from dfl_lightning.report.page.opening import Opening
 from dfl_lightning.report.page.rounds import run_entry
 from dfl_lightning.report.page.scripts import packed, packed_json, vega_script
 from dfl_lightning.report.page.sections import Figure, described, figures, heading
@@ -25,6 +26,7 @@ def page(
     drawn: Sequence[Figure] | None = None,
     study: str = "",
     command: str = "",
+    opening: Opening | None = None,
 ) -> str:
     """The report of some methods as HTML.
 
@@ -33,6 +35,7 @@ def page(
         drawn: their figures, where they have been drawn already.
         study: the title of the study that the runs are of; otherwise the page is named after their data.
         command: that trains the study.
+        opening: what the study puts before the verdict.
     """
     found = list(figures(methods) if drawn is None else drawn)
     colours = {name: at for at, name in enumerate(names_for_colours(methods))}
@@ -50,7 +53,9 @@ def page(
     parts = {
         "title": escape(study or title(methods)),
         "count": _count(methods),
-        "lead": _lead(methods),
+        "lead": _lead(methods) if opening is None else f"<strong>{escape(opening.lead)}</strong>",
+        "opening": "" if opening is None else _opening(opening),
+        "opening-link": "" if opening is None else '<a href="#table">Table</a>',
         "verdict": _verdict(methods, colours),
         "style": _variables() + read("page.css").read_text(encoding="utf-8"),
         "script": "".join(read(name).read_text(encoding="utf-8") for name in ("linked.js", "page.js")),
@@ -64,6 +69,11 @@ def page(
         parts[section] = "".join(_figure(figure) for figure in found if figure.section == section)
     parts["vega"] = packed(vega_script())
     return _filled(read("page.html").read_text(encoding="utf-8"), parts)
+
+
+def _opening(opening: Opening) -> str:
+    charts = "".join(map(_figure, opening.figures))
+    return f"<section id='table'><h2>Table</h2>{opening.body}<div class='figures'>{charts}</div></section>\n"
 
 
 def _first(linked: Sequence[tuple[Method, dict[str, Any]]]) -> int:

@@ -1,0 +1,197 @@
+"""A study's table as the opening of its page: rows × columns, what is best, what is published, and what that says."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from html import escape
+
+from dfl_lightning.report.charts.base import finished
+from dfl_lightning.report.methods import Method, names_for_colours
+from dfl_lightning.report.page.opening import Opening
+from dfl_lightning.report.page.sections import Figure
+from dfl_lightning.report.page.tables import key
+from dfl_lightning.study.formats import number, signed
+from dfl_lightning.study.picture import ROW, drawn_columns, panel, signs
+from dfl_lightning.study.table import Table
+from dfl_lightning.study.words import counted
+
+_FRAME = 50
+"""Pixels of a panel's axis and its title."""
+
+
+def opening(table: Table, methods: Sequence[Method]) -> Opening:
+    """The first section of a study's page.
+
+    Args:
+        table: of the study.
+        methods: of the page, by whose order methods have their colours.
+    """
+    names = names_for_colours(methods)
+    said = list(sentences(table))
+    about = "".join(f"<li>{escape(note)}</li>" for note in [*table.notes, f"made: {table.made}"])
+    body = (
+        f"{html(table, names)}<p class='note signs'>{escape('. '.join(_capital(sign) for sign in _signs(table)))}.</p>"
+        f"<p class='say'>{escape(' '.join(said[1:]))}</p>"
+        f"<details><summary>About this table</summary><ul>{about}</ul></details>"
+        f"<p class='note signs'>{escape(signs(table))}</p>"
+    )
+    return Opening(said[0], body, _panels(table, names))
+
+
+def sentences(table: Table) -> Iterator[str]:
+    """What the table says, over all of its columns; the first sentence names the best rows.
+
+    Args:
+        table: of the study.
+    """
+    columns = {column: found for column, found in table.compared.items() if len(found.means) > 1}
+    if not columns:
+        yield "No two rows have a number in the same column yet."
+    else:
+        yield _best_rows(table, list(columns))
+        yield from _certainty(table, list(columns))
+    yield from _against_paper(table)
+    done = [state.is_done for state in {state.cell.folder: state for state in table.states}.values()]
+    if not all(done):
+        number_of_open = done.count(False)
+        yield f"{number_of_open} of {counted(len(done), 'cell')} {'is' if number_of_open == 1 else 'are'} not done."
+
+
+def _best_rows(table: Table, columns: Sequence[str]) -> str:
+    """Which rows are best, and where: most columns first."""
+    won = {row: [c for c in columns if table.is_best(row, c)] for row in table.rows}
+    order = sorted((row for row in table.rows if won[row]), key=lambda row: -len(won[row]))
+    if len(columns) == 1:
+        place = table.places[order[0], columns[0]]
+        rows = _and(order)
+        where = f" in {columns[0]}" * (len(table.columns) > 1)
+        return f"{rows} {'is' if len(order) == 1 else 'are'} best{where}: {number(place, table.measure)}{_unit(table)}."
+    parts = []
+    for at, row in enumerate(order):
+        everywhere = len(won[row]) == len(columns)
+        where = f" ({', '.join(won[row])})" if len(columns) <= _FEW and not everywhere else ""
+        of = " columns" if everywhere else f" of {len(columns)} columns" * (not at)
+        number_of = ("both" if len(columns) == 2 else f"all {len(columns)}") if everywhere else len(won[row])
+        parts.append(f"{row} is best in {number_of}{of}{where}")
+    return f"{_and(parts)}."
+
+
+_FEW = 6
+"""Columns up to which sentences name them."""
+
+
+def _certainty(table: Table, columns: Sequence[str]) -> Iterator[str]:
+    """Where the seeds tell the best row from all others, and where they do not."""
+    intervals = {
+        c: [
+            (row, r)
+            for (row, at), r in table.rivals.items()
+            if at == c and r.difference and r.difference.low is not None
+        ]
+        for c in columns
+    }
+    judged = [c for c in columns if intervals[c]]
+    if not judged:
+        yield "With one seed there is no verdict on any difference."
+        return
+    clear = [c for c in judged if not any(rival.is_undecided for _, rival in intervals[c])]
+    several = len(table.columns) > 1
+    if len(clear) == len(judged):
+        yield f"The seeds tell the best row from every other{' of its column, in all of them' if several else ''}."
+        return
+    if len(columns) > _FEW:
+        yield f"The seeds tell the best row from every other in {len(clear)} of {len(judged)} columns."
+        return
+    for column in judged:
+        rows = [row for row, rival in intervals[column] if rival.is_undecided]
+        if rows:
+            where = f"In {column} the" if several else "The"
+            yield f"{where} seeds do not tell {_and(rows)} from the best row, {table.best[column]}."
+
+
+def _against_paper(table: Table) -> Iterator[str]:
+    gaps = [
+        abs(place.mean - place.published.mean)
+        for place in table.places.values()
+        if place.published is not None and place.mean is not None
+    ]
+    if gaps:
+        unit = " points" if table.measure.is_accuracy else ""
+        mean, places = table.measure.text(sum(gaps) / len(gaps)), counted(len(gaps), "place")
+        yield f"Measured and published numbers are {mean}{unit} apart, mean over {places}."
+
+
+def html(table: Table, names: Sequence[str]) -> str:
+    """The table, with what is published as diamonds below the measured numbers.
+
+    Args:
+        table: of the study.
+        names: of the page's methods, in the order of their colours.
+    """
+    colours = {name: at for at, name in enumerate(names)}
+    head = "".join(f"<th scope='col'>{escape(column)}</th>" for column in table.columns)
+    body = "".join(
+        f"<tr><th scope='row'>{key(row, colours) if row in colours else ''}{escape(row)}</th>"
+        f"{''.join(_cell(table, row, column) for column in table.columns)}</tr>"
+        for row in table.rows
+    )
+    caption = escape(f"{table.measure.name}: {table.measure.about}")
+    return (
+        "<div class='scroll' tabindex='0' role='region' aria-label='Table of the study'><table class='study'>"
+        f"<caption><span>{caption}</span></caption><thead><tr><th scope='col'>method</th>{head}</tr></thead>"
+        f"<tbody>{body}</tbody></table></div>"
+    )
+
+
+def _cell(table: Table, row: str, column: str) -> str:
+    place, rival, measure = table.places[row, column], table.rivals.get((row, column)), table.measure
+    if place.mean is None:
+        shown = f"<i>{escape(place.remark)}</i>"
+    else:
+        around = "" if place.sd is None else f" <i>± {measure.text(place.sd)}</i>"
+        best = table.is_best(row, column)
+        text = measure.text(place.mean)
+        sign = f" <span class='sign'>{rival.sign}</span>" if rival is not None and rival.sign else ""
+        shown = f"{f'<b>{text}</b>' if best else text}{around}{sign}"
+        if len(place.values) < len(table.plan.seeds):
+            shown += f" <i>(n = {len(place.values)})</i>"
+    if place.published is not None:
+        gap = "" if place.mean is None else f" ({signed(place.mean - place.published.mean, measure)})"
+        shown += f"<small class='published'>◇ {measure.text(place.published.mean)}{gap}</small>"
+    return f"<td>{shown}</td>"
+
+
+def _signs(table: Table) -> list[str]:
+    found = [sign for sign in table.signs if not sign.startswith("[")]
+    if any(place.published is not None for place in table.places.values()):
+        found.append("◇: published (measured − published)")
+    return found or ["bold: the best of a column"]
+
+
+def _panels(table: Table, names: Sequence[str]) -> list[Figure]:
+    with_number = [c for (_, c), place in table.places.items() if place.values or place.published]
+    columns = [column for column in drawn_columns(table) if column in with_number]
+    shape = {1: "wide", 2: "half"}.get(len(columns), "small")
+    return [
+        Figure(
+            f"table-{at + 1}",
+            column,
+            "",
+            finished(panel(table, column, names), height=ROW * len(table.rows) + _FRAME),
+            shape,
+            "table",
+        )
+        for at, column in enumerate(columns)
+    ]
+
+
+def _unit(table: Table) -> str:
+    return " %" if table.measure.is_accuracy else ""
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+def _and(parts: Sequence[str]) -> str:
+    return " and ".join([", ".join(parts[:-1]), parts[-1]] if len(parts) > 2 else parts)

@@ -1,0 +1,72 @@
+"""The opening of a study's page: its table, and sentences over all columns."""
+
+import re
+
+import pytest
+
+pytest.importorskip("altair", reason="the extra `report` is not installed")
+
+from dfl_lightning.study.page import opening, sentences
+from dfl_lightning.study.table import make_table
+
+BEST = {
+    **{("A", "x"): [0.80, 0.81, 0.82], ("B", "x"): [0.70, 0.71, 0.72]},
+    **{("A", "y"): [0.5, 0.6, 0.4], ("B", "y"): [0.6, 0.5, 0.5]},
+}
+ROWS, COLUMNS = {"A": {}, "B": {"selection.k": 1}}, {"x": {}, "y": {"data.samples_per_client": 31}}
+
+
+@pytest.fixture
+def table_of(planned, pretend):
+    def table_of(accuracies, rows=ROWS, columns=COLUMNS, **changes):
+        plan = planned(seeds=[0, 1, 2], rows=rows, columns=columns, **changes)
+        for (row, column), values in accuracies.items():
+            for seed, value in enumerate(values):
+                pretend(plan.cells[row, column, seed], value, split=seed)
+        return make_table(plan)
+
+    return table_of
+
+
+CLEAR = {key: values for key, values in BEST.items() if key[1] == "x"} | {
+    ("A", "y"): [0.9, 0.9, 0.9],
+    ("B", "y"): [0.8, 0.7, 0.75],
+}
+SPLIT = "A is best in 1 of 2 columns (x) and B is best in 1 (y)."
+TOLD = "The seeds tell the best row from every other"
+NO_VERDICT = "With one seed there is no verdict on any difference."
+ONE_SEED = {key: values[:1] for key, values in BEST.items() if key != ("B", "y")}
+
+
+@pytest.mark.parametrize(
+    ("accuracies", "lead", "others"),
+    [
+        (BEST, SPLIT, ["In y the seeds do not tell A from the best row, B."]),
+        (CLEAR, "A is best in both columns.", [f"{TOLD} of its column, in all of them."]),
+        (ONE_SEED, "A is best in x: 80.00 %.", [NO_VERDICT, "9 of 12 cells are not done."]),
+        ({("A", "x"): [0.5]}, "No two rows have a number in the same column yet.", ["11 of 12 cells are not done."]),
+    ],
+)
+def test_sentences_are_about_all_columns(table_of, accuracies, lead, others):
+    assert list(sentences(table_of(accuracies))) == [lead, *others]
+
+
+def test_the_distance_from_the_paper_is_its_mean(table_of):
+    published = {"A": {"x": 80.0}, "B": {"y": [55, 1]}, "C": {"x": 90}}  # measured: 81 and 53.33
+    rows = {**ROWS, "C": {"not_in_library": "C"}}
+    said = list(sentences(table_of(BEST, rows=rows, published=published)))
+    assert said[-1] == "Measured and published numbers are 1.33 points apart, mean over 2 places."
+
+
+def test_the_table_marks_what_is_best_undecided_and_published(table_of):
+    rows = {**ROWS, "C": {"not_in_library": "C & D"}}
+    found = opening(table_of(BEST, rows=rows, published={"A": {"x": 80.0}, "C": {"y": 90}}), [])
+    assert found.lead == SPLIT
+    cells = [re.sub("<[^>]*>", " ", cell).split() for cell in re.findall("<td>(.*?)</td>", found.body)]
+    assert [" ".join(cell) for cell in cells] == [
+        *("81.00 ± 1.00 ◇ 80.00 (+1.00)", "50.00 ± 10.00 ≈"),
+        *("71.00 ± 1.00", "53.33 ± 5.77"),
+        *("not in the library", "not in the library ◇ 90.00"),
+    ]
+    assert re.findall("<b>(.*?)</b>", found.body) == ["81.00", "53.33"]
+    assert [figure.title for figure in found.figures] == ["x", "y"]
