@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import shlex
+import shutil
 import signal
 import sys
 from collections import Counter
@@ -268,17 +269,18 @@ def _again(words: argparse.Namespace, command: str) -> str:
 
 
 def status(words: argparse.Namespace) -> int:
-    """A line a row and column, and a sentence for each cell that has failed."""
-    study, plan = _plan(words)
+    """A grid of rows and columns, a line for each cell that has begun or has failed, and the counts."""
+    from dfl_lightning.study.grid import grid
+
+    _, plan = _plan(words)
     states = {key: state_of(cell) for key, cell in plan.cells.items()}
-    for row, column in study.pairs():
-        these = [states[cell.row, cell.column, cell.seed] for cell in plan.of(row, column)]
-        counts = Counter(state.word for state in these)
-        parts = [f"{number} {word}" for word, number in counts.items()]
-        parts += [f"not in the library yet: {plan.missing[key]}" for key in [(row, column)] if key in plan.missing]
-        going = [state for state in these if state.word in ("running", "stopped")]
-        at = [f"seed {s.cell.seed} at round {s.rounds} of {s.cell.rounds}" for s in going]
-        print(f"{row}, {column}: {', '.join([*parts, *at])}")
+    for line in grid(plan, states, shutil.get_terminal_size((100, 24)).columns):
+        print(line)
+    for lack in dict.fromkeys(plan.missing.values()):
+        print(f"not in the library yet: {lack}")
+    for state in states.values():
+        if state.word in ("running", "stopped"):
+            print(f"{state.cell.label}: {state.word} at round {state.rounds} of {state.cell.rounds}")
     for state in states.values():
         if state.why and not state.is_done:
             print(f"{state.cell.label}: {state.word}: {state.why}")

@@ -34,6 +34,7 @@ class Progress:
         self._states = {cell.folder: state_of(cell) for cell in cells}
         self._rates = Rates(self._states.values())
         self._begun: dict[Path, tuple[float, int]] = {}
+        self._starts: list[float] = []
         self._looked = 0.0
         console = Console()
         self._bar: Bar | None = None
@@ -55,7 +56,9 @@ class Progress:
     def ended(self, state: CellState) -> None:
         """No process works at a cell any more."""
         self._states[state.cell.folder] = state
-        self._begun.pop(state.cell.folder, None)
+        begun, rounds = self._begun.pop(state.cell.folder, (0.0, -1))
+        if rounds == 0 and state.seconds is not None:
+            self._starts.append(max(0.0, time.monotonic() - begun - state.seconds))
         self._rates.learn(state)
         line = f"{state.cell.label}: {self._end_of(state)}"
         if self._bar is None:
@@ -102,18 +105,24 @@ class Progress:
         return f"done, {self._measure.text(number)}{' %' * self._measure.is_accuracy}"
 
     def _left(self) -> float | None:
+        """Seconds until all cells are done: their rounds, and the start of each, as cells that are done took it."""
+        start = sum(self._starts) / len(self._starts) if self._starts else 0.0
+        now = time.monotonic()
+        states = {**self._states, **{folder: state_of(self._states[folder].cell) for folder in self._begun}}
+        running = [(states[folder], now - begun, rounds) for folder, (begun, rounds) in self._begun.items()]
         rates = self._rates.with_running(
-            (self._states[folder].cell, time.monotonic() - begun, state_of(self._states[folder].cell).rounds - rounds)
-            for folder, (begun, rounds) in self._begun.items()
+            (state.cell, max(0.0, spent - (0.0 if rounds else start)), state.rounds - rounds)
+            for state, spent, rounds in running
         )
         total = 0.0
-        for folder, state in self._states.items():
+        for folder, state in states.items():
             if state.is_done or (state.why and folder not in self._begun):
                 continue
             rate = rates.of(state.cell)
             if rate is None:
                 return None
-            total += rate * max(0, state.cell.rounds - state.rounds)
+            spent = now - self._begun[folder][0] if folder in self._begun else 0.0
+            total += rate * max(0, state.cell.rounds - state.rounds) + max(0.0, start - spent)
         return total / self._jobs
 
 

@@ -1,5 +1,7 @@
 """What `--explain` times, what it concludes, and what is said about the time that is left."""
 
+import time
+
 import pytest
 
 from dfl_lightning.study import checking, estimate
@@ -111,6 +113,26 @@ def test_the_time_that_is_left_is_shared_by_the_processes(planned, pretend):
     assert (
         progress.counts() == "1/3 cells done · 0 running · 0 failed · 0:08 left"
     )  # 2 cells of 4 rounds of 2 s, by two
+
+
+def test_the_time_that_is_left_counts_the_start_of_each_cell(planned, pretend, monkeypatch):
+    plan = planned(rows=ROWS, columns={"IID": {}})
+    first, second, _ = plan.distinct()
+    clock = [100.0]
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+    progress = Progress(plan.distinct(), 1, None)
+    progress.started(first)
+    pretend(first, 0.8)  # 8 seconds of rounds, of the 14 that the process lasted
+    clock[0] += 14
+    progress.ended(state_of(first))
+    assert progress.counts().endswith("0:28 left")  # two cells of 8 seconds and a start of 6
+    progress.started(second)
+    clock[0] += 4  # of its start 2 are left
+    assert progress.counts().endswith("0:24 left")
+    run = pretend(second, status="running")
+    (run / "metrics.csv").write_text("round\n0\n")
+    clock[0] += 4  # one round in the 2 seconds after its start; 3 rounds are left
+    assert progress.counts().endswith("0:20 left")
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,9 @@ import pytest
 import yaml
 
 from dfl_lightning import UserError, read_run, read_study
-from dfl_lightning.study.cell_state import write_failure
+from dfl_lightning.study.cell_state import state_of, write_failure
 from dfl_lightning.study.command import main
+from dfl_lightning.study.grid import grid
 
 ACCURACIES = ("acc_last", "acc_best_round", "acc_best_per_client", "acc_best_val")
 SMALL = """\
@@ -95,6 +96,40 @@ def test_what_is_not_done_has_a_state_and_no_numbers(planned, pretend, tmp_path)
     assert table["rounds"].tolist() == [4, 4, 0, 0]
     for name in (*ACCURACIES, "seconds"):
         assert np.isnan(table[name][1:]).all(), name
+
+
+def test_status_is_a_grid_of_rows_and_columns(planned, pretend, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    rows = {"Gossip": {}, "Local": {"selection.k": 0}, "Other": {"not_in_library": "Other of 2026"}}
+    plan = planned(rows=rows, seeds=[0, 7], cells={"Local": {"rotated": None}})
+    pretend(plan.cells["Gossip", "IID", 0], 0.5)
+    pretend(plan.cells["Gossip", "IID", 7], status="stopped")
+    plan.cells["Local", "IID", 7].folder.mkdir()
+    write_failure(plan.cells["Local", "IID", 7], "it diverged")
+    assert main(["status", "small.yaml"]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "        IID             rotated",
+        "Gossip  ✓‖              ··",
+        "Local   ·✗              –",
+        "Other   not in library  not in library",
+        "",
+        "✓ done  ‖ stopped  ✗ failed  · waiting  (a mark a seed: 0, 7)",
+        "not in the library yet: Other of 2026",
+        "Gossip, IID, seed 7: stopped at round 4 of 4",
+        "Local, IID, seed 7: failed: it diverged",
+        "6 cells in studies/small: 1 done, 1 stopped, 3 waiting, 1 failed",
+    ]
+    monkeypatch.setenv("COLUMNS", "28")  # a column at a time
+    assert main(["status", "small.yaml"]) == 0
+    assert capsys.readouterr().out.splitlines()[4:7] == ["", "        rotated", "Gossip  ··"]
+
+
+def test_many_seeds_are_counted(planned, pretend):
+    plan = planned(seeds=list(range(10)), columns={"IID": {}})
+    for seed in range(3):
+        pretend(plan.cells["Gossip", "IID", seed], 0.5)
+    lines = list(grid(plan, {key: state_of(cell) for key, cell in plan.cells.items()}, 80))
+    assert lines == ["        IID", "Gossip  3✓ 7·", "Local   10·", "", "✓ done  · waiting"]
 
 
 def test_a_scaled_study_is_told_from_a_whole_one(planned, pretend, tmp_path):
