@@ -72,7 +72,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         what = f"{len(runs)} runs, {words.rounds} rounds, {words.clients} clients, {words.links} links of each"
         print(f"{what}: page {size:.2f} MB in {page}", flush=True)
         if not words.only_page:
-            both = timed([*runs, "--to", str(file), "--png", str(folder / "pictures")])
+            both = timed([*runs, "--to", str(file), "--figures", "png", "--figures-to", str(folder / "pictures")])
             print(f"with {len(list((folder / 'pictures').glob('*.png')))} pictures {both}", flush=True)
         for name, with_table in (("graph and matrix", False), ("and with the table of the round", True)):
             print(f"a step of the slider, {name}: {step_of_slider(file, with_table)}", flush=True)

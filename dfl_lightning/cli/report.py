@@ -16,10 +16,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser = OneSentenceParser(prog="dfl-report", description="One self-contained page about one or several runs.")
         parser.add_argument("runs", nargs="+", metavar="RUN", help="a run folder; NAME=RUN gives its method a name")
         parser.add_argument("--to", metavar="FILE", help="the page (default: RUN/report.html, of the first run)")
-        parser.add_argument("--png", metavar="DIR", help="a folder for a PNG and a CSV of each chart")
+        help = (
+            "also each chart as a file (pdf, svg or png) and its numbers as CSV, in the folder figures beside the page"
+        )
+        parser.add_argument("--figures", metavar="FORMAT", help=help)
+        parser.add_argument("--figures-to", metavar="DIR", help="another folder for the figures")
+        help = "of a figure on paper, as 3.3in, 8.4cm or 240pt: with type of 8 points, and without its title"
+        parser.add_argument("--width", help=help)
+        parser.add_argument("--font", metavar="NAME", help="of the figures: a font family that is installed")
         parser.add_version()
         words = parser.parse_args(argv)
-        file = write_report(words.runs, words.to, words.png)
+        file = write_report(words.runs, words.to, words.figures, words.figures_to, words.width, words.font)
         print(f"{file} ({size(file.stat().st_size)})")
         return 0
 

@@ -15,40 +15,60 @@ from dfl_lightning.utils.files import write_atomically
 
 if TYPE_CHECKING:
     from dfl_lightning.report.page.opening import Opening
+    from dfl_lightning.report.page.paper import Paper
 
 PAGE = "report.html"
 """The page's file in a run folder."""
+
+FIGURES = "figures"
+"""The folder of figures beside the page."""
 
 
 def write_report(
     runs: Sequence[str | os.PathLike[str]],
     to: str | os.PathLike[str] | None = None,
-    pictures: str | os.PathLike[str] | None = None,
+    figures: str | None = None,
+    figures_to: str | os.PathLike[str] | None = None,
+    width: str | None = None,
+    font: str | None = None,
 ) -> Path:
-    """Make the page.
+    """Make the page, and where asked its figures as files of their own.
 
     Args:
         runs: run folders; `NAME=RUN` gives the run's method a name.
         to: the page's file; default `report.html` in the first run's folder.
-        pictures: a folder for a PNG and a CSV of each chart.
+        figures: `pdf`, `svg` or `png`: also write each chart in this format, and its rows as CSV.
+        figures_to: their folder; default `figures` beside the page.
+        width: of a figure on paper, for example `3.3in`, `8.4cm` or `240pt`: its type has 8 points then, and the title
+            is left to the paper; default: as large as on the page, with the title.
+        font: of the figures, a family that is installed; default: the page's.
 
     Returns:
         The page's file.
 
     Raises:
-        UserError: no such run, Altair is not installed, or a file cannot be written.
+        UserError: no such run, format, width or font, Altair is not installed, or a file cannot be written.
     """
     if not runs:
         raise UserError("no run is named; give its folder: dfl-report RUN")
     named = [_named(os.fspath(word)) for word in runs]
     file = Path(to) if to is not None else Path(named[0][1]) / PAGE
-    return write_page(named, file, None if pictures is None else Path(pictures))
+    if figures is None:
+        for option, value in (("figures-to", figures_to), ("width", width), ("font", font)):
+            if value is not None:
+                raise UserError(f"--{option} is about figures; give their format too, for example --figures pdf")
+        return write_page(named, file)
+    check_report()
+    from dfl_lightning.report.page.paper import read_paper
+
+    folder = file.parent / FIGURES if figures_to is None else Path(figures_to)
+    return write_page(named, file, (folder, read_paper(figures, width, font)))
 
 
 def write_page(
     named: Sequence[tuple[str, str | os.PathLike[str]]],
     file: Path,
-    pictures: Path | None = None,
+    pictures: tuple[Path, Paper] | None = None,
     columns: Sequence[str] | None = None,
     study: str = "",
     command: str = "",
@@ -59,7 +79,7 @@ def write_page(
     Args:
         named: a name, empty where there is none, and the run folder, of each run.
         file: the page's.
-        pictures: a folder for a PNG and a CSV of each chart.
+        pictures: a folder for the charts as files of their own, and how these look.
         columns: of a study, for each run.
         study: its title.
         command: that trains it.
@@ -87,7 +107,7 @@ def write_page(
         except OSError as error:
             raise UserError(f"{file}: cannot be written ({error.strerror}); choose another file with --to") from error
         if pictures is not None:
-            write_pictures([*drawn, *linked_figures(methods)], pictures)
+            write_pictures([*drawn, *linked_figures(methods)], *pictures)
     return file
 
 

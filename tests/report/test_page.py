@@ -460,7 +460,7 @@ def test_unusual_runs_make_a_page_too(tmp_path, make_run, make_links, open_page)
     never = make_run(tmp_path / "never", np.full((2, 6), np.nan), config={"selection": {"class_path": "Never"}})
     names = ["a.b[0]", "</script><b>", "100 % 'quoted'", "never"]
     words = [f"{name}={run}" for name, run in zip(names, (plain, empty, resumed, never), strict=True)]
-    file = write_report(words, tmp_path / "odd.html", tmp_path / "pictures")
+    file = write_report(words, tmp_path / "odd.html", "png", tmp_path / "pictures")
     seen = open_page(file)
     assert seen.console == []
     shown = [seen.page.locator("tr[data-method]").nth(i).get_attribute("data-method") for i in range(4)]
@@ -472,7 +472,7 @@ def test_unusual_runs_make_a_page_too(tmp_path, make_run, make_links, open_page)
     assert "±" not in text
     options = [seen.page.locator("#run option").nth(i).inner_text() for i in range(2)]
     assert options == ["a.b[0], seed 0", "100 % 'quoted', seed 0"]
-    assert {f.suffix for f in (tmp_path / "pictures").iterdir()} == {".png", ".csv"}
+    assert {f.suffix for f in (tmp_path / "pictures").iterdir()} == {".png", ".csv", ".txt"}
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""The charts of the page as PNG files, and their rows as CSV."""
+"""The charts of the page as files of their own, and their rows as CSV."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from typing import Any, BinaryIO
 from dfl_lightning.report.charts.links import graph_chart, heatmap_chart, round_rows
 from dfl_lightning.report.methods import Method, seed_of
 from dfl_lightning.report.page.limits import detailed
+from dfl_lightning.report.page.paper import Paper, figure_bytes
 from dfl_lightning.report.page.sections import Figure
-from dfl_lightning.report.rendering import rendered
 from dfl_lightning.utils.errors import UserError
 from dfl_lightning.utils.files import write_atomically
 
@@ -41,12 +41,13 @@ def linked_figures(methods: Sequence[Method]) -> list[Figure]:
     return found
 
 
-def write_pictures(figures: Sequence[Figure], folder: Path) -> list[Path]:
-    """Write a PNG and a CSV of each figure, named after it.
+def write_pictures(figures: Sequence[Figure], folder: Path, paper: Paper) -> list[Path]:
+    """Write a picture and a CSV of each figure, named after it, and their titles as `captions.txt`.
 
     Args:
         figures: of the page.
         folder: where they go.
+        paper: how they look.
 
     Returns:
         The files.
@@ -54,17 +55,19 @@ def write_pictures(figures: Sequence[Figure], folder: Path) -> list[Path]:
     Raises:
         UserError: the folder cannot be written.
     """
-    written = []
+    contents = {}
+    for figure in figures:
+        contents[f"{figure.name}.{paper.format}"] = figure_bytes(figure, paper, titled(figure))
+        contents[f"{figure.name}.csv"] = as_csv(rows_of(figure.spec)).encode()
+    captions = "".join(f"{figure.name}: {figure.title}. {figure.note}".rstrip() + "\n" for figure in figures)
+    contents["captions.txt"] = captions.encode()
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for figure in figures:
-            picture, table = folder / f"{figure.name}.png", folder / f"{figure.name}.csv"
-            write_atomically(picture, partial(_write, content=rendered(titled(figure))))
-            write_atomically(table, partial(_write, content=as_csv(rows_of(figure.spec)).encode()))
-            written += [picture, table]
+        for name, content in contents.items():
+            write_atomically(folder / name, partial(_write, content=content))
     except OSError as error:
-        raise UserError(f"{folder}: pictures cannot be written ({error.strerror}); choose another folder") from error
-    return written
+        raise UserError(f"{folder}: figures cannot be written ({error.strerror}); choose another folder") from error
+    return [folder / name for name in contents]
 
 
 def _write(file: BinaryIO, content: bytes) -> None:
