@@ -15,7 +15,9 @@
 
   // --- themes ---
   const system = matchMedia("(prefers-color-scheme: dark)");
-  const themeName = () => document.documentElement.dataset.theme || (system.matches ? "dark" : "light");
+  let printing = false;
+  const themeName = () => (printing ? "light" : screenTheme());
+  const screenTheme = () => document.documentElement.dataset.theme || (system.matches ? "dark" : "light");
   function nameTheme() {
     const button = byId("theme");
     const dark = themeName() === "dark";
@@ -27,8 +29,10 @@
   // --- charts ---
   const NARROW = 420; // pixels of a chart in which names are shorter
   const brief = (layer) => (layer.encoding?.text?.field === "label" ? { ...layer, encoding: { ...layer.encoding, text: { ...layer.encoding.text, field: "brief" } } } : layer);
+  const PAPER = { wide: 700, half: 340, square: 340, small: 222 }; // pixels of a printed chart, of 96 to the inch
+  const widthOf = (element) => (printing ? PAPER[element.parentElement.className] : Math.max(220, Math.floor(element.clientWidth)));
   const plain = (element, spec) => {
-    const width = Math.max(220, Math.floor(element.clientWidth));
+    const width = widthOf(element);
     if (width < NARROW && spec.layer) spec = { ...spec, layer: spec.layer.map(brief) };
     const shape = element.parentElement.className;
     if (shape === "square") return { ...spec, width: Math.min(width, 480), height: Math.min(width, 480) + 20 };
@@ -37,7 +41,7 @@
   async function draw(element, spec) {
     if (report.views[element.id]) report.views[element.id].finalize();
     const theme = data.themes[themeName()];
-    const config = element.clientWidth < NARROW ? { ...theme, axisY: { labelLimit: 90 } } : theme;
+    const config = widthOf(element) < NARROW ? { ...theme, axisY: { labelLimit: 90 } } : theme;
     const options = { mode: "vega-lite", actions: false, ast: true, renderer: "svg", config };
     const drawn = await window.vegaEmbed(element, structuredClone(plain(element, spec)), options);
     report.views[element.id] = drawn.view;
@@ -339,6 +343,32 @@
   });
   system.addEventListener("change", () => {
     nameTheme();
+    redraw();
+  });
+  // --- print: light, as wide as the paper, with the commands ---
+  // What draws has no timer and loads nothing, so that all of it is done before the browser lays out the paper.
+  const opened = [];
+  addEventListener("beforeprint", () => {
+    printing = true;
+    for (const part of document.querySelectorAll("#how details:not([open]), #table details:not(.numbers, [open])")) {
+      part.open = true;
+      opened.push(part);
+    }
+    redraw().then(asImages);
+  });
+  function asImages() {
+    // Chromium prints of a canvas what pens drew, without the pixels that were put there, which are the lines.
+    for (const canvas of document.querySelectorAll(".linked canvas")) {
+      const image = new Image();
+      image.decoding = "sync";
+      image.src = canvas.toDataURL();
+      image.alt = "";
+      canvas.replaceWith(image);
+    }
+  }
+  addEventListener("afterprint", () => {
+    printing = false;
+    for (const part of opened.splice(0)) part.open = false;
     redraw();
   });
   let width = innerWidth, later = null;

@@ -1,0 +1,79 @@
+"""A page on paper: light, as wide as the paper, whole."""
+
+import numpy as np
+import pytest
+
+pytest.importorskip("altair", reason="the extra `report` is not installed")
+
+from dfl_lightning.report.charts.theme import DARK, LIGHT
+from dfl_lightning.report.writing import write_report
+
+SEEN = """() => ({
+  widths: [...document.querySelectorAll("figure .chart svg")].map((svg) =>
+    [svg.closest("figure").className, Number(svg.getAttribute("width"))]),
+  colours: document.querySelector("#learning .chart svg").outerHTML,
+  canvases: document.querySelectorAll(".linked canvas").length,
+  pictures: document.querySelectorAll(".linked img").length,
+  folded: document.querySelectorAll("#how details:not([open])").length,
+})"""
+
+
+@pytest.fixture
+def page(tmp_path, make_run, make_links, monkeypatch):
+    """Of a method, whose commands are folded."""
+    monkeypatch.setattr("dfl_lightning.report.page.tables.MOST_RUNS", 1)
+    rng = np.random.default_rng(0)
+    about = {"config": {"selection": {"class_path": "Ours"}}, "commands": [(0, "dfl-fit --config ours " * 9)]}
+    runs = [
+        make_run(tmp_path / str(seed), rng.uniform(0.4, 0.9, (3, 4)), make_links(rng, 3, 4, 2), seed=seed, **about)
+        for seed in (0, 1)
+    ]
+    return write_report(runs, tmp_path / "page.html")
+
+
+@pytest.fixture
+def printed(page, open_page):
+    """What the browser has in front of it when it lays the page out for paper, and what it shows afterwards."""
+    seen = open_page(page, scheme="dark")
+    before = seen.page.evaluate(SEEN)
+    look = f"matchMedia('print').addEventListener('change', (e) => {{ if (e.matches) window.printed = ({SEEN})(); }})"
+    seen.page.add_script_tag(content=look)
+    seen.page.pdf()
+    found = seen.page.evaluate("window.printed")
+    for _ in range(200):
+        if seen.page.evaluate("window.report.drawn >= 3"):
+            break
+        seen.page.wait_for_timeout(50)
+    assert seen.console == []
+    return before, found, seen.page.evaluate(SEEN)
+
+
+def test_charts_are_light_and_as_wide_as_their_part_of_the_paper(printed):
+    before, found, after = printed
+    assert DARK["category"][0] in before["colours"]
+    assert DARK["category"][0] not in found["colours"]
+    assert LIGHT["category"][0] in found["colours"]
+    wanted = {"wide": 700, "half": 340, "small": 222}
+    assert {shape for shape, _ in found["widths"]} == set(wanted)
+    assert len(found["widths"]) == len(before["widths"])
+    for shape, width in found["widths"]:
+        assert width == pytest.approx(wanted[shape], abs=2)
+    assert (before["canvases"], found["canvases"], found["pictures"]) == (2, 0, 2)
+    assert (before["folded"], found["folded"]) == (1, 0)
+    assert DARK["category"][0] in after["colours"]
+    names = ("widths", "canvases", "pictures", "folded")
+    assert {name: after[name] for name in names} == {name: before[name] for name in names}
+
+
+def test_no_table_is_cut_at_the_edge_of_the_paper(page, open_page):
+    seen = open_page(page, width=718)  # of an A4 with its margins
+    seen.page.emulate_media(media="print")
+    seen.page.evaluate("for (const part of document.querySelectorAll('#how details')) part.open = true")
+    tables = seen.page.locator("table:visible").evaluate_all(
+        "tables => tables.map(table => [table.className, table.getBoundingClientRect().right])"
+    )
+    assert {name for name, _ in tables} >= {"verdict", "commands"}
+    for name, right in tables:
+        assert right <= 719, name
+    assert seen.page.locator("#how details table").is_visible()
+    assert not seen.page.locator("nav").is_visible()
