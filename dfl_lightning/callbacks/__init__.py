@@ -1,7 +1,9 @@
 """Policies and monitors: the callbacks of a communication round."""
 
 from dfl_lightning.callbacks.aggregation import (
+    BALANCE,
     Boltzmann,
+    ClippedGossip,
     FedeRiCoStep,
     FirstOrder,
     FromTopology,
@@ -46,6 +48,7 @@ from dfl_lightning.callbacks.threshold import AdaptiveThreshold
 
 __all__ = [
     "AFIND",
+    "BALANCE",
     "DPFL",
     "FDMS",
     "IFCA",
@@ -57,6 +60,7 @@ __all__ = [
     "Aggregation",
     "Bernoulli",
     "Boltzmann",
+    "ClippedGossip",
     "ConsensusDistance",
     "Dropout",
     "ExactCount",

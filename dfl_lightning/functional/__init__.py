@@ -66,6 +66,12 @@ from dfl_lightning.functional.panm_theory import (
 from dfl_lightning.functional.pens import more_often_than_expected
 from dfl_lightning.functional.pfedgraph import graph_rows, nearest_on_simplex
 from dfl_lightning.functional.robust import column_medians, trimmed_means
+from dfl_lightning.functional.robust_weights import (
+    accepted_models,
+    balanced_weights,
+    clipped_weights,
+    clipping_radii,
+)
 from dfl_lightning.functional.selection import above_threshold
 from dfl_lightning.functional.similarity import centred_cosines, cosines_from_gram, distances_from_gram
 from dfl_lightning.functional.simulated_time import transfer_seconds
@@ -74,11 +80,13 @@ __all__ = [
     "OverClients",
     "PairScores",
     "above_threshold",
+    "accepted_models",
     "accuracy_summary",
     "adaptive_threshold",
     "adding_probability",
     "affinity_step",
     "averaged_losses",
+    "balanced_weights",
     "best_server",
     "best_vote_shares",
     "bggc",
@@ -88,6 +96,8 @@ __all__ = [
     "class_vectors",
     "client_mean",
     "clipped",
+    "clipped_weights",
+    "clipping_radii",
     "clusters_below",
     "collaborator_weights",
     "column_medians",

@@ -105,7 +105,7 @@ SHIPPED_TOPOLOGIES = f"(shipped: {', '.join(sorted(shipped('topologies')))})"
 REFUSED = {
     # names
     "--selection Gosip": f"selection: there is no 'Gosip'; did you mean 'Gossip'? ({SELECTIONS}; or your own by its import path)",
-    "--aggregation Gossip": "aggregation 'Gossip' is a selection; aggregations are: Boltzmann, FedeRiCoStep, FirstOrder, FromTopology, MaskedAverage, Median, Metropolis, PushSum, SampleWeighted, ScoreWeighted, SimilarityWeighted, TrimmedMean, Uniform",
+    "--aggregation Gossip": "aggregation 'Gossip' is a selection; aggregations are: BALANCE, Boltzmann, ClippedGossip, FedeRiCoStep, FirstOrder, FromTopology, MaskedAverage, Median, Metropolis, PushSum, SampleWeighted, ScoreWeighted, SimilarityWeighted, TrimmedMean, Uniform",
     "--selection Uniform": f"selection 'Uniform' is an aggregation; {SELECTIONS}",
     "--selection MLP": f"selection 'MLP' is a network; {SELECTIONS}",
     "--data MLP": "data 'MLP' is a network; data sets are: CIFAR10,",

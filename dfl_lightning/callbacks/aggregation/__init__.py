@@ -1,7 +1,9 @@
 """Aggregation: how votes become weights."""
 
 from dfl_lightning.callbacks.aggregation.averages import FromTopology, SampleWeighted, Uniform
+from dfl_lightning.callbacks.aggregation.balance import BALANCE
 from dfl_lightning.callbacks.aggregation.boltzmann import Boltzmann
+from dfl_lightning.callbacks.aggregation.clipped_gossip import ClippedGossip
 from dfl_lightning.callbacks.aggregation.federico_step import FedeRiCoStep
 from dfl_lightning.callbacks.aggregation.first_order import FirstOrder
 from dfl_lightning.callbacks.aggregation.masked import MaskedAverage
@@ -12,7 +14,9 @@ from dfl_lightning.callbacks.aggregation.score_weighted import ScoreWeighted
 from dfl_lightning.callbacks.aggregation.similarity_weighted import SimilarityWeighted
 
 __all__ = [
+    "BALANCE",
     "Boltzmann",
+    "ClippedGossip",
     "FedeRiCoStep",
     "FirstOrder",
     "FromTopology",

@@ -220,6 +220,8 @@ LISTED: dict[str, list[Listed]] = {
             trims=True,
             draws={"dispfl mask": by_place},
         ),
+        Listed("clipped gossip", cb.ClippedGossip, refuses=(cb.Stale,)),
+        Listed("balance", lambda: cb.BALANCE(gamma=1.2), refuses=(cb.Stale,)),
         Listed("first order", cb.FirstOrder, keeps_former=True),
         Listed("push-sum", cb.PushSum, refuses=(cb.Stale, cb.Outgoing), mixes_itself=True),
         Listed("metropolis, two steps", lambda: cb.Metropolis(2), refuses=TAKES_PART, mixes_itself=True),

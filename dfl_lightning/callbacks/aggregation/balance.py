@@ -1,0 +1,66 @@
+"""BALANCE: averages of models that are near the client's own."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import torch
+
+from dfl_lightning.callbacks.base import Aggregation, refuse_stored_rows
+from dfl_lightning.functional import accepted_models, balanced_weights
+from dfl_lightning.links import Links
+from dfl_lightning.round.record import Round
+from dfl_lightning.utils.errors import UserError
+
+if TYPE_CHECKING:
+    from dfl_lightning.round.federation import Federation
+
+
+class BALANCE(Aggregation):
+    """Accept neighbours within gamma exp(-kappa t / T) |w_i|, then alpha w_i + (1 - alpha) mean of the accepted
+    (Fang et al., CCS 2024, arXiv 2406.10416, eq. 3 and 4).
+
+    A client that accepts no model keeps its own. t is the round, from 0, and T the rounds of the run. Distances and
+    norms are over the shared parameters, of the client's trained model and of what was received; buffers are averaged
+    by the same weights. Logs `accepted`: the share of the received models that were accepted.
+
+    Args:
+        gamma: distance that is accepted in the first round, above 0, in units of the norm of the own model.
+        kappa: how fast it shrinks, 0 or more.
+        alpha: weight of the own model, 0 to 1.
+    """
+
+    supports_servers = False
+
+    def __init__(self, gamma: float = 0.3, kappa: float = 1.0, alpha: float = 0.5) -> None:
+        if not (gamma > 0 and math.isfinite(gamma)):
+            raise UserError(f"aggregation.gamma={gamma}; it is a distance above 0, in units of the own model's norm")
+        if not (kappa >= 0 and math.isfinite(kappa)):
+            raise UserError(f"aggregation.kappa={kappa}; it must be 0 or more")
+        if not 0 <= alpha <= 1:
+            raise UserError(f"aggregation.alpha={alpha}; the weight of the own model is from 0 to 1")
+        self.gamma, self.kappa, self.alpha = gamma, kappa, alpha
+        self.rounds = 1  # of the run
+
+    def start(self, federation: Federation) -> None:
+        """There is a last round, and models of this round are compared."""
+        refuse_stored_rows(federation, self, "compares")
+        if federation.num_rounds is None:
+            raise UserError("aggregation BALANCE accepts less and less until the run's end; set trainer.max_rounds")
+        self.rounds = max(1, federation.num_rounds)
+
+    def on_weigh(self, round: Round) -> None:
+        """Compare, accept, average."""
+        voters = round.voters
+        voted = round.votes > 0
+        links = Links(voters.receivers[voted], voters.senders[voted], round.num_nodes)
+        distances = round.compare("trained", links).distances
+        nodes = torch.arange(round.num_nodes)
+        lengths = round.bank.squared_lengths("trained", nodes, round.bank.layout.shared_parameters).sqrt()
+        accepted = accepted_models(distances, lengths, links, self.gamma, self.kappa, round.index / self.rounds)
+        round.weights = torch.zeros(len(voters), dtype=torch.float64)
+        round.weights[voted] = balanced_weights(round.votes[voted], accepted, links, self.alpha)
+        foreign = links.receivers != links.senders
+        if foreign.any():
+            round.log("accepted", float(accepted[foreign].double().mean()))

@@ -1,0 +1,62 @@
+"""ClippedGossip: averages in which no neighbour moves a client far."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import torch
+
+from dfl_lightning.callbacks.base import Aggregation, refuse_stored_rows
+from dfl_lightning.functional import clipped_weights, clipping_radii, metropolis_weights
+from dfl_lightning.links import Links
+from dfl_lightning.round.record import Round
+from dfl_lightning.utils.errors import UserError
+
+if TYPE_CHECKING:
+    from dfl_lightning.round.federation import Federation
+
+
+class ClippedGossip(Aggregation):
+    """x_i + sum_j W_ij clip(x_j - x_i, tau_i), clip(z, tau) = min(1, tau / |z|) z (He, Karimireddy and Jaggi 2022,
+    arXiv 2202.01545, eq. 3).
+
+    W are Metropolis weights. tau_i is the distance of the farthest neighbour but `outliers`, as in the authors' code
+    (with 1); the paper's theory has a radius that depends on who is an adversary, which no client knows. Distances are
+    over the shared parameters, of the client's trained model to what was received; buffers are averaged by the same
+    weights. Logs `clipped`: the share of the received models that were clipped.
+
+    Args:
+        outliers: how many of its farthest neighbours a client takes for outliers, 0 or more; with 0 nothing is clipped.
+        radius: a tau for all clients and rounds, above 0, in the place of `outliers`.
+    """
+
+    supports_servers = False
+
+    def __init__(self, outliers: int = 1, radius: float | None = None) -> None:
+        if outliers < 0:
+            raise UserError(f"aggregation.outliers={outliers}; it is a number of neighbours, 0 or more")
+        if radius is not None and not (radius > 0 and math.isfinite(radius)):
+            raise UserError(f"aggregation.radius={radius}; it is a distance above 0")
+        self.outliers, self.radius = outliers, radius
+
+    def start(self, federation: Federation) -> None:
+        """Rows that are no client's model of this round cannot be compared."""
+        refuse_stored_rows(federation, self, "compares")
+
+    def on_weigh(self, round: Round) -> None:
+        """Metropolis weights, less what is beyond the radius."""
+        voters = round.voters
+        voted = round.votes > 0
+        links = Links(voters.receivers[voted], voters.senders[voted], round.num_nodes)
+        weights = metropolis_weights(round.votes[voted], links)
+        distances = round.compare("trained", links).distances
+        if self.radius is None:
+            radii = clipping_radii(distances, links, self.outliers)
+        else:
+            radii = torch.full((round.num_nodes,), self.radius, dtype=torch.float64)
+        round.weights = torch.zeros(len(voters), dtype=torch.float64)
+        round.weights[voted] = clipped_weights(weights, distances, links, radii)
+        foreign = links.receivers != links.senders
+        if foreign.any():
+            round.log("clipped", float((distances > radii[links.receivers])[foreign].double().mean()))
