@@ -160,7 +160,7 @@ class Range:
 
 @pytest.mark.parametrize(("listed", "place", "network"), CASES)
 def test_buffers_stay_within_what_was_trained(listed, place, network):
-    for engine in ("loop", "auto"):  # the odd network cannot be stacked
+    for engine in ("loop", "auto") if network == "batch norm" else ("auto",):  # the odd network cannot be stacked
         possible, moved = None, 0.0
         for run, seen in go(listed, place, network, engine):
             layout = run.module.layout

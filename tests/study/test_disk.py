@@ -11,6 +11,7 @@ from dfl_lightning.study.command import main
 from dfl_lightning.study.disk import Space, free_in, give_back, space_of
 from dfl_lightning.study.estimate import Timing, time_cell
 from dfl_lightning.study.plan import make_plan
+from dfl_lightning.study.starting import Starter
 from dfl_lightning.study.study_file import read_study_file
 
 MB = 10**6
@@ -98,9 +99,10 @@ def test_one_round_or_two_tell_what_a_finished_cell_takes(study_of, tmp_path, in
     base = {"trainer": trainer, "model": model, "data": data, "selection": selection}
     study_of(base=base, rows={"Gossip": {}}, columns={"IID": {}})
     cell = make_plan(read_study_file("small.yaml"), tmp_path / "studies" / "small").distinct()[0]
-    found = [time_cell(cell, threads=1).space]
-    monkeypatch.setattr(estimate, "ENOUGH", 0.0)  # every round is a long one
-    found.append(time_cell(cell, threads=1).space)
+    with Starter() as starter:
+        found = [time_cell(cell, 1, starter.start_when_ready).space]
+        monkeypatch.setattr(estimate, "ENOUGH", 0.0)  # every round is a long one
+        found.append(time_cell(cell, 1, starter.start_when_ready).space)
     with in_this_process():
         assert main(["run", "small.yaml"]) == 0
     run = state_of(cell).run
