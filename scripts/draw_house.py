@@ -15,7 +15,19 @@ from xml.sax.saxutils import escape
 PACKAGE = Path(__file__).parents[1] / "dfl_lightning"
 PICTURE = PACKAGE.parent / "docs" / "images" / "house.svg"
 ORDER = [
-    *("study", "cli", "module", "build", "trainer", "loop", "protocol", "report", "checkpoints", "callbacks"),
+    *(
+        "conformance",
+        "study",
+        "cli",
+        "module",
+        "build",
+        "trainer",
+        "loop",
+        "protocol",
+        "report",
+        "checkpoints",
+        "callbacks",
+    ),
     *("objectives", "models", "round", "engines", "bank", "distributed", "data", "topology", "functional"),
     *("links", "utils"),
 ]

@@ -1,0 +1,180 @@
+"""The cases: made by references that do not know the library, in the wheel as they are made, and met by the library."""
+
+import ast
+import json
+import math
+import re
+import runpy
+import types
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dfl_lightning.conformance import own
+from dfl_lightning.conformance.__main__ import main
+from dfl_lightning.conformance.adapters import run_method
+from dfl_lightning.conformance.cases import difference, read_all
+
+ROOT = Path(__file__).parents[2]
+MAKING = runpy.run_path(str(ROOT / "scripts" / "make_conformance.py"))
+METHODS = read_all()
+WITHOUT_CASES = {
+    *("d2", "dispfl", "dsgd", "federico", "federico_em", "gossip", "gradient_tracking", "knn_per", "pacfl", "pens"),
+    *("pfedgraph", "push_sum", "fdms --topology complete"),
+    *(f"gossip --selection.{more}" for more in ("k 0", "k all", "k all --selection.within cluster", "redraw false")),
+}
+"""Methods of docs/methods.md that have no cases yet."""
+
+
+def configs_of_the_page():
+    page = (ROOT / "docs" / "methods.md").read_text(encoding="utf-8").partition("## What a message costs")[0]
+    return set(re.findall(r"^\| .*?\| `--config ([^`]+)` \|", page, re.MULTILINE))
+
+
+def test_every_method_of_the_page_has_cases_or_is_listed():
+    covered = {config for method in METHODS.values() for config in method.configs}
+    assert covered <= configs_of_the_page()
+    assert not covered & set(WITHOUT_CASES)
+    assert configs_of_the_page() - covered == set(WITHOUT_CASES)
+
+
+def test_references_and_their_script_do_not_know_the_library():
+    for file in (*sorted(MAKING["REFERENCES"].glob("*.py")), ROOT / "scripts" / "make_conformance.py"):
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            assert not {name.partition(".")[0] for name in names} & {"dfl_lightning", "torch"}, file.name
+
+
+def test_the_files_are_what_the_references_make():
+    made = MAKING["documents"]()
+    assert set(made) == set(METHODS)
+    for name, document in made.items():
+        written = json.loads((MAKING["CASES"] / f"{name}.json").read_text(encoding="utf-8"))
+        assert same(written, document), f"{name}: python scripts/make_conformance.py"
+
+
+def same(a, b):
+    """Equal but for the last digits, which depend on the machine's functions."""
+    if isinstance(a, dict):
+        return list(a) == list(b) and all(same(a[key], b[key]) for key in a)
+    if isinstance(a, list):
+        return len(a) == len(b) and all(map(same, a, b))
+    both = isinstance(a, float) and isinstance(b, float)
+    return math.isclose(a, b, rel_tol=1e-12, abs_tol=1e-12) if both else type(a) is type(b) and a == b
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_the_library_agrees(name):
+    outcome = run_method(own, METHODS[name])
+    assert outcome.agrees, [(case.case, case.failed, case.differences) for case in outcome.outcomes]
+    assert len(outcome.offered) == len(METHODS[name].cases)
+
+
+# --- what runs them ---------------------------------------------------------------------------------------------------
+def adapter(**functions):
+    return types.SimpleNamespace(**functions)
+
+
+def fedfomo(change):
+    def function(**inputs):
+        case = next(c for c in METHODS["fedfomo"].cases if c.inputs["before"] is inputs["before"])
+        return change(dict(case.outputs))
+
+    return adapter(fedfomo=function)
+
+
+def moved(outputs):
+    outputs["weights"] = outputs["weights"] + 1e-7
+    return outputs
+
+
+def test_a_difference_is_found_and_measured():
+    cases = METHODS["fedfomo"]
+    assert run_method(fedfomo(lambda outputs: outputs), cases).agrees
+    outcome = run_method(fedfomo(moved), cases)
+    assert not outcome.agrees
+    assert outcome.worst.largest == pytest.approx(1e-7)
+    assert run_method(fedfomo(moved), cases, tolerance=1e-6).agrees
+
+
+def test_outputs_may_be_left_out_and_mistakes_are_told():
+    cases = METHODS["fedfomo"]
+    some = run_method(fedfomo(lambda outputs: {"models": outputs["models"]}), cases)
+    assert some.agrees
+    assert some.outcomes[0].missing == ("asked", "worth", "weights", "affinity")
+    for returned, sentence in (
+        (None, "must return a dictionary"),
+        ({"model": 1}, "no output model; it has asked, worth"),
+    ):
+        assert sentence in run_method(fedfomo(lambda _, found=returned: found), cases).outcomes[0].failed
+    broken = run_method(fedfomo(lambda _: 1 / 0), cases)
+    assert broken.agrees is False
+    assert broken.outcomes[0].failed.startswith("ZeroDivisionError")
+    assert run_method(adapter(), cases).agrees is None
+
+
+@pytest.mark.parametrize(
+    ("expected", "found", "apart"),
+    [
+        (np.array([1.0, 2.0]), [1.0, 2.5], 0.25),
+        (np.array([np.nan]), [0.0], math.inf),
+        (np.array([0.0]), [math.inf], math.inf),
+        (np.array([1, 2]), np.array([1.0, 2.0]), 0.0),
+        (np.array([1, 2]), [1, 3], math.inf),
+        (np.array([1.0]), "many", math.inf),
+        (0.5, 0.25, 0.25),
+    ],
+)
+def test_differences(expected, found, apart):
+    assert difference(expected, found) == apart
+
+
+ADAPTER = """
+import numpy as np
+
+def fdms_dropout(model, updates, active, server_step):
+    if not active.any():
+        raise NotImplementedError("a round without clients")
+    return {"model": model + FACTOR * server_step * updates[active].mean(0)}
+"""
+
+
+@pytest.mark.parametrize(("factor", "code", "result"), [("1.0", 0, "agrees"), ("0.5", 1, "differs by 0.")])
+def test_the_command(tmp_path, capsys, factor, code, result):
+    file = tmp_path / "mine.py"
+    file.write_text(ADAPTER.replace("FACTOR", factor))
+    assert main([str(file)]) == code
+    lines = capsys.readouterr().out.splitlines()
+    (row,) = [line for line in lines if line.startswith("Dropout (of FL-FDMS")]
+    assert result in row
+    assert "of 2, 1 not offered" in row
+    assert sum("not offered" in line for line in lines) == len(METHODS)
+    assert main([str(file), "--markdown", "--methods", "fdms_dropout"]) == code
+    assert f"| {result}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["nowhere.py"], "adapter nowhere.py: there is no such file"),
+        (["no_such_module"], "adapter no_such_module: there is no such module; name an importable module, or a file"),
+        (["json"], "adapter json offers none of these methods: it has no function of the name of one"),
+        (["json", "--methods", "fedavgg"], "there are no cases of fedavgg; there are cases of afind, "),
+        (["json", "--tolerance", "-1"], "--tolerance -1.0: it must be 0 or more"),
+    ],
+)
+def test_mistakes_end_with_a_sentence(arguments, sentence, capsys):
+    assert main(arguments) == 2
+    assert sentence in capsys.readouterr().err
+
+
+def test_every_input_and_output_is_described():
+    for method in METHODS.values():
+        for case in method.cases:
+            assert list(case.inputs) == list(method.cases[0].inputs)
+            assert set(case.inputs) == set(method.inputs)
+            assert list(case.outputs) == list(method.outputs)
+        assert len({case.name for case in method.cases}) == len(method.cases)
+        assert all(set(reading) == {"question", "chosen", "why"} for reading in method.readings)

@@ -1,0 +1,72 @@
+"""What a file of cases is made of."""
+
+import random
+from dataclasses import dataclass
+
+import numpy as np
+
+
+@dataclass
+class Method:
+    """What a method computes, and examples of it; `outputs` come from `function`."""
+
+    name: str
+    configs: list
+    paper: str
+    equation: str
+    does: str
+    inputs: dict
+    outputs: dict
+    readings: list  # (question, chosen, why)
+    cases: list  # (name, inputs)
+    function: object
+    tolerance: float = 1e-9
+
+    def document(self, method):
+        """What the file of a method holds."""
+        cases = []
+        for name, inputs in self.cases:
+            assert set(inputs) == set(self.inputs), (method, name, set(inputs) ^ set(self.inputs))
+            outputs = self.function(**inputs)
+            assert list(outputs) == list(self.outputs), (method, name)
+            cases.append({"name": name, "inputs": listed(inputs), "outputs": listed(outputs)})
+        return {
+            "method": method,
+            **{
+                key: getattr(self, key) for key in ("name", "configs", "paper", "equation", "does", "inputs", "outputs")
+            },
+            "readings": [dict(zip(("question", "chosen", "why"), reading, strict=True)) for reading in self.readings],
+            "tolerance": self.tolerance,
+            "cases": cases,
+        }
+
+
+def listed(value):
+    """Arrays as lists, NaN as None."""
+    if isinstance(value, dict):
+        return {name: listed(part) for name, part in value.items()}
+    if isinstance(value, np.ndarray | np.generic):
+        return listed(value.tolist())
+    if isinstance(value, list | tuple):
+        return [listed(part) for part in value]
+    return None if isinstance(value, float) and value != value else value
+
+
+class Numbers:
+    """Sixteenths between -size and size, which every binary format holds exactly."""
+
+    def __init__(self, seed):
+        self.random = random.Random(seed)
+
+    def floats(self, *shape, size=1.0):
+        return np.array(
+            [self.random.randint(-int(16 * size), int(16 * size)) / 16 for _ in range(int(np.prod(shape)))]
+        ).reshape(shape)
+
+    def classes(self, *shape, number=2):
+        return np.array([self.random.randrange(number) for _ in range(int(np.prod(shape)))]).reshape(shape)
+
+
+def others(m):
+    """A complete graph."""
+    return ~np.eye(m, dtype=bool)

@@ -1,0 +1,23 @@
+"""All methods by the names of their files."""
+
+from plain import afind, dpfl, fdms, fedfomo, panm, served
+
+METHODS = {
+    "afind": afind.METHOD,
+    "afind_literal": afind.LITERAL,
+    "dpfl": dpfl.METHOD,
+    "fdms": fdms.METHOD,
+    "fdms_dropout": fdms.DROPOUT,
+    "fdms_stale": fdms.STALE,
+    "fedfomo": fedfomo.METHOD,
+    "apfl": served.APFL,
+    "ditto": served.DITTO,
+    "fedavg": served.FEDAVG,
+    "fedper": served.FEDPER,
+    "fedprox": served.FEDPROX,
+    "fedrep": served.FEDREP,
+    "ifca": served.IFCA,
+    "per_fedavg": served.PER_FEDAVG,
+    "panm": panm.METHOD,
+    "panm_literal": panm.LITERAL,
+}
