@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 
 class BALANCE(Aggregation):
-    """Accept neighbours within gamma exp(-kappa t / T) |w_i|, then alpha w_i + (1 - alpha) mean of the accepted
-    (Fang et al., CCS 2024, arXiv 2406.10416, eq. 3 and 4).
+    """Average only models that are near the client's own (BALANCE, Fang et al., CCS 2024, arXiv 2406.10416).
 
-    A client that accepts no model keeps its own. t is the round, from 0, and T the rounds of the run. Distances and
+    Accepted are neighbours within gamma exp(-kappa t / T) |w_i| (eq. 3), and the new model is alpha w_i + (1 - alpha)
+    times the mean of the accepted (eq. 4). A client that accepts no model keeps its own. t is the round, from 0, and T the rounds of the run. Distances and
     norms are over the shared parameters, of the client's trained model and of what was received; buffers are averaged
     by the same weights. Logs `accepted`: the share of the received models that were accepted.
 
