@@ -58,7 +58,7 @@ class Weights:
             shares: of each, float64 [J], or of all.
         """
         jobs = torch.nonzero(which >= 0).squeeze(1)
-        counted = shares[jobs] if isinstance(shares, Tensor) else torch.full((len(jobs),), shares)
+        counted = shares[jobs] if isinstance(shares, Tensor) else torch.full((len(jobs),), shares, dtype=torch.float64)
         return cls(jobs, which[jobs], counted.double(), (len(which), rows))
 
     def keep(self, where: Tensor) -> Weights:

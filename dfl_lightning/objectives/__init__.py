@@ -12,6 +12,7 @@ from dfl_lightning.objectives.per_fedavg import PerFedAvg
 from dfl_lightning.objectives.personal_layers import FedPer, FedRep
 from dfl_lightning.objectives.pfedgraph import PFedGraph
 from dfl_lightning.objectives.plain import Plain
+from dfl_lightning.objectives.qg_dsgdm import QGDSGDm
 from dfl_lightning.round.objective import Objective
 
 __all__ = [
@@ -32,6 +33,7 @@ __all__ = [
     "PerFedAvg",
     "Phase",
     "Plain",
+    "QGDSGDm",
     "TrainableModel",
     "times",
 ]

@@ -7,13 +7,11 @@ from typing import TYPE_CHECKING
 import torch
 
 from dfl_lightning.bank.references import Weights
-from dfl_lightning.engines.draws import batches_of
 from dfl_lightning.engines.local_work import JobContext
 from dfl_lightning.functional import exchange_weights
 from dfl_lightning.links import Links
 from dfl_lightning.objectives.plain import Plain
-from dfl_lightning.objectives.plain_steps import steps_are_plain
-from dfl_lightning.utils.errors import UserError
+from dfl_lightning.objectives.plain_steps import local_steps, require_change_per_step
 
 if TYPE_CHECKING:
     from dfl_lightning.round.federation import Federation
@@ -42,23 +40,7 @@ class GradientTracking(Plain):
 
     def start(self, federation: Federation) -> None:
         """Only plain SGD without clipping leaves the sum of gradients in the models."""
-        local = federation.local
-        if not steps_are_plain(local):
-            raise UserError(
-                "objective GradientTracking reads mean gradients from what a round changed, which only plain steps "
-                "allow; set model.optimizer to SGD without momentum"
-            )
-        if len(local.optimizer.groups) > 1:
-            raise UserError(
-                "objective GradientTracking divides what a round changed by one learning rate; give model.optimizer a "
-                "single group of parameters"
-            )
-        if local.clipped:
-            raise UserError(
-                "objective GradientTracking loses track of clipped gradients; drop trainer.gradient_clip_val"
-            )
-        if local.duration.is_empty:
-            raise UserError("objective GradientTracking needs local steps; set model.local_epochs to 1 or more")
+        require_change_per_step(federation, self)
 
     def step(self, ctx: JobContext) -> None:
         """One batch: its gradient plus the correction."""
@@ -74,11 +56,9 @@ class GradientTracking(Plain):
         trained = took_part[receivers] & (rows < n) & took_part[rows.clamp(max=n - 1)]
         links = Links(receivers[trained], rows[trained], n)
         exchanged = exchange_weights(round.weights[trained], links)
-        local = round.federation.local
-        sizes = round.federation.data.sizes("train").tolist()
-        travelled = [round.lr * local.duration.batches(batches_of(size, local.batch_size)) for size in sizes]
+        travelled = round.lr * local_steps(round.federation)
         jobs, who = took_part.cumsum(0) - 1, torch.nonzero(took_part).squeeze(1)
-        shares = exchanged / torch.tensor(travelled, dtype=torch.float64)[links.senders]
+        shares = exchanged / travelled[links.senders]
         change = Weights(jobs[links.receivers], links.senders, shares, (len(who), n)).keep(shares != 0)
         columns = round.bank.layout.shared_parameters
         terms = [(Weights.of_rows(who, n), "correction"), (change, "models"), (-change, "sent")]

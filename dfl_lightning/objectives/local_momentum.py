@@ -8,7 +8,7 @@ import torch
 
 from dfl_lightning.engines.local_work import JobContext
 from dfl_lightning.objectives.plain import Plain
-from dfl_lightning.objectives.plain_steps import steps_are_plain
+from dfl_lightning.objectives.plain_steps import decays_weights, steps_are_plain
 from dfl_lightning.utils.errors import UserError
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class LocalMomentum(Plain):
                 "objective LocalMomentum has the momentum itself; set model.optimizer to SGD without momentum, for "
                 "example --model.optimizer SGD --model.optimizer.lr 0.05 --model.optimizer.momentum 0"
             )
-        if "weight_decay" in local.scheduled or any(options["weight_decay"] for options in local.optimizer.groups):
+        if decays_weights(local):
             raise UserError(
                 "objective LocalMomentum: the optimizer's weight decay would bypass the momentum; set "
                 "model.optimizer.weight_decay to 0"

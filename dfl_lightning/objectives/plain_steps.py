@@ -1,13 +1,17 @@
-"""Whether a local step is the gradient times the learning rate, which some objectives count on."""
+"""Whether a local step is the gradient times the learning rate, as some objectives need it, and how many there are."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 import torch
+from torch import Tensor
+
+from dfl_lightning.engines.draws import batches_of
+from dfl_lightning.utils.errors import UserError
 
 if TYPE_CHECKING:
-    from dfl_lightning.round.federation import LocalTraining
+    from dfl_lightning.round.federation import Federation, LocalTraining
 
 
 def steps_are_plain(local: LocalTraining) -> bool:
@@ -19,3 +23,48 @@ def steps_are_plain(local: LocalTraining) -> bool:
     optimizer = local.optimizer
     descends = optimizer.elementwise and optimizer.kind is torch.optim.SGD and "momentum" not in local.scheduled
     return descends and not any(options["momentum"] or options["maximize"] for options in optimizer.groups)
+
+
+def decays_weights(local: LocalTraining) -> bool:
+    """Whether the optimizer has weight decay in some round."""
+    return "weight_decay" in local.scheduled or any(options["weight_decay"] for options in local.optimizer.groups)
+
+
+def require_change_per_step(federation: Federation, objective: object) -> None:
+    """Refuse local training whose change, divided by steps and learning rate, is not a mean of the steps' directions.
+
+    Args:
+        federation: of the run.
+        objective: that divides, for the message.
+
+    Raises:
+        UserError: the optimizer is not plain SGD with one group, gradients are clipped, or there are no local steps.
+    """
+    local, name = federation.local, f"objective {type(objective).__name__}"
+    if not steps_are_plain(local):
+        raise UserError(
+            f"{name} reads mean gradients from what a round changed, which only plain steps allow; set model.optimizer "
+            "to SGD without momentum, for example --model.optimizer SGD --model.optimizer.lr 0.05 "
+            "--model.optimizer.momentum 0"
+        )
+    if len(local.optimizer.groups) > 1:
+        raise UserError(
+            f"{name} divides what a round changed by one learning rate; give model.optimizer a single group of "
+            "parameters"
+        )
+    if local.clipped:
+        raise UserError(f"{name} loses track of clipped gradients; drop trainer.gradient_clip_val")
+    if local.duration.is_empty:
+        raise UserError(f"{name} needs local steps; set model.local_epochs to 1 or more")
+
+
+def local_steps(federation: Federation) -> Tensor:
+    """How many steps each client takes in a round on the shared parameters, float64 [m].
+
+    Args:
+        federation: of the run.
+    """
+    local = federation.local
+    sizes = federation.data.sizes("train").tolist()
+    steps = [local.duration.batches(batches_of(size, local.batch_size)) for size in sizes]
+    return torch.tensor(steps, dtype=torch.float64)

@@ -155,6 +155,7 @@ _NAMES = (
     ({"Stale"}, "Stale"),
     ({"GradientTracking"}, "gradient tracking"),
     ({"D2"}, "D2"),
+    ({"QGDSGDm"}, "QG-DSGDm"),
     ({"Metropolis"}, "D-SGD"),
 )
 """Policies that make a method of a name of its own; otherwise it has its selection's."""

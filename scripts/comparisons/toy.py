@@ -42,6 +42,7 @@ METHODS = {
     "D-SGD": f"dsgd {FIVE_PEERS}",
     "Gradient tracking": f"gradient_tracking {FIVE_PEERS}",
     "D2": f"d2 {FIVE_PEERS}",
+    "QG-DSGDm": f"qg_dsgdm {FIVE_PEERS}",
     "Push-sum": "push_sum --selection.k 5",
     "FedAvg": "fedavg",
     "FedAvg-FT": "fedavg_ft --model.finetune_epochs 2",

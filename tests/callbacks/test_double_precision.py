@@ -10,7 +10,7 @@ from threads import Watching
 
 import dfl_lightning
 from dfl_lightning import callbacks as cb
-from dfl_lightning.objectives import FedProx, GradientTracking, LocalMomentum
+from dfl_lightning.objectives import FedProx, GradientTracking, LocalMomentum, QGDSGDm
 
 PACKAGE = Path(dfl_lightning.__file__).parent
 ARITHMETIC = {"add", "sub", "mul", "div", "mean", "log", "exp", "mm", "bmm", "addmm", "softmax", "where"}
@@ -71,7 +71,7 @@ def test_policies_compute_in_float64(name, start, make_data):
 
 
 @pytest.mark.parametrize("engine", ["loop", "stacked"])
-@pytest.mark.parametrize("objective", [GradientTracking, FedProx, LocalMomentum])
+@pytest.mark.parametrize("objective", [GradientTracking, FedProx, LocalMomentum, QGDSGDm])
 def test_objectives_and_engines_compute_in_float64(objective, engine, start, make_data):
     run = start(
         cb.Gossip(k="all"),

@@ -65,6 +65,7 @@ OTHERS = {
     "everybody": ["--config", "gossip", "--selection.k", "all"],
     "dsgd": ["--config", "dsgd"],
     "gradient tracking": ["--config", "gradient_tracking"],
+    "QG-DSGDm": ["--config", "qg_dsgdm"],
     "pens": ["--config", "pens"],
     "federico": ["--config", "federico"],
     "federico whole": ["--config", "federico_em"],

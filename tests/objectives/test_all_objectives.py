@@ -30,6 +30,7 @@ from dfl_lightning.objectives import (
     PerFedAvg,
     PFedGraph,
     Plain,
+    QGDSGDm,
 )
 from dfl_lightning.utils.global_generators import changed, states
 
@@ -51,6 +52,8 @@ LISTED = {
     "FedRep": FedRep,
     "FedPer": FedPer,
     "PFedGraph": functools.partial(PFedGraph, 0.3),
+    "QGDSGDm": QGDSGDm,
+    "QGDSGDm Nesterov": functools.partial(QGDSGDm, nesterov=True),
     **{name: getattr(rules, name) for name in ("FedSAM", "MOON", "FedProto")},
 }
 """A rule by its name, and how to make it."""

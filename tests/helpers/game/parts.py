@@ -5,7 +5,7 @@ from torch import nn
 
 from dfl_lightning import callbacks as cb
 from dfl_lightning.data import ClientData, FederatedData
-from dfl_lightning.objectives import FedProx, GradientTracking, LocalMomentum, Plain
+from dfl_lightning.objectives import FedProx, GradientTracking, LocalMomentum, Plain, QGDSGDm
 
 FEATURES, CLASSES = 5, 3
 
@@ -54,7 +54,13 @@ THRESHOLDS = {
     "adaptive": lambda: cb.AdaptiveThreshold(),
     "literal": lambda: cb.AdaptiveThreshold(rule="literal"),
 }
-OBJECTIVES = {"plain": Plain, "fedprox": FedProx, "tracking": GradientTracking, "momentum": LocalMomentum}
+OBJECTIVES = {
+    "plain": Plain,
+    "fedprox": FedProx,
+    "tracking": GradientTracking,
+    "momentum": LocalMomentum,
+    "quasi-global momentum": QGDSGDm,
+}
 
 
 class Planned(cb.Dropout):
