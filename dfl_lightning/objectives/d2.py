@@ -18,12 +18,13 @@ LEAST_EIGENVALUE = -1 / 3
 class D2(Plain):
     """Add to a message what the last mixing changed in the own model (D2, Tang et al. 2018, arXiv 1803.07068).
 
-    Algorithm 1: x(1) = W (x(0) - lr g(0)), and x(t+1) = W (2 x(t) - x(t-1) - lr g(t) + lr g(t-1)). With y = x - lr g, the model after its local work, that is W (y(t) + x(t) - y(t-1)): a client adds to what it sends
-    what the last mixing changed in its own model. These changes sum to 0 over all clients, so that the mean of all
-    models moves by gradients only while all are active; with full batches and a small enough constant learning rate all
-    models reach the optimum of the clients' mean loss, which D-SGD does not. A client that is down keeps its change for
-    the next round in which it is active. y is kept, not sent. With more than one local step lr g is all that the local
-    work changed, by whatever optimizer.
+    Algorithm 1: x(1) = W (x(0) - lr g(0)), and x(t+1) = W (2 x(t) - x(t-1) - lr g(t) + lr g(t-1)). With y = x - lr g,
+    the model after its local work, that is W (y(t) + x(t) - y(t-1)): a client adds to what it sends what the last
+    mixing changed in its own model. These changes sum to 0 over all clients, so that the mean of all models moves by
+    gradients only while all are active; with full batches and a small enough constant learning rate all models reach
+    the optimum of the clients' mean loss, which D-SGD does not. A client that is down keeps its change for the next
+    round in which it is active. y is kept, not sent. With more than one local step lr g is all that the local work
+    changed, by whatever optimizer.
 
     The paper's W is symmetric and doubly stochastic, with eigenvalues above -1/3: Metropolis weights on an undirected
     graph, with a share for oneself (`aggregation.laziness`) where an eigenvalue would be lower.

@@ -21,9 +21,10 @@ class BALANCE(Aggregation):
     """Average only models that are near the client's own (BALANCE, Fang et al., CCS 2024, arXiv 2406.10416).
 
     Accepted are neighbours within gamma exp(-kappa t / T) |w_i| (eq. 3), and the new model is alpha w_i + (1 - alpha)
-    times the mean of the accepted (eq. 4). A client that accepts no model keeps its own. t is the round, from 0, and T the rounds of the run. Distances and
-    norms are over the shared parameters, of the client's trained model and of what was received; buffers are averaged
-    by the same weights. Logs `accepted`: the share of the received models that were accepted.
+    times the mean of the accepted (eq. 4). A client that accepts no model keeps its own. t is the round, from 0, and T
+    the rounds of the run. Distances and norms are over the shared parameters, of the client's trained model and of what
+    was received; buffers are averaged by the same weights. Logs `accepted`: the share of the received models that were
+    accepted.
 
     Args:
         gamma: distance that is accepted in the first round, above 0, in units of the norm of the own model.

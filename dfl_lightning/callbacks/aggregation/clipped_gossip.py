@@ -20,10 +20,11 @@ if TYPE_CHECKING:
 class ClippedGossip(Aggregation):
     """Average differences to neighbours that are clipped (He, Karimireddy and Jaggi 2022, arXiv 2202.01545).
 
-    The new model is x_i + sum_j W_ij clip(x_j - x_i, tau_i), with clip(z, tau) = min(1, tau / |z|) z (eq. 3). W are Metropolis weights. tau_i is the distance of the farthest neighbour but `outliers`, as in the authors' code
-    (with 1); the paper's theory has a radius that depends on who is an adversary, which no client knows. Distances are
-    over the shared parameters, of the client's trained model to what was received; buffers are averaged by the same
-    weights. Logs `clipped`: the share of the received models that were clipped.
+    The new model is x_i + sum_j W_ij clip(x_j - x_i, tau_i), with clip(z, tau) = min(1, tau / |z|) z (eq. 3). W are
+    Metropolis weights. tau_i is the distance of the farthest neighbour but `outliers`, as in the authors' code (with
+    1); the paper's theory has a radius that depends on who is an adversary, which no client knows. Distances are over
+    the shared parameters, of the client's trained model to what was received; buffers are averaged by the same weights.
+    Logs `clipped`: the share of the received models that were clipped.
 
     Args:
         outliers: how many of its farthest neighbours a client takes for outliers, 0 or more; with 0 nothing is clipped.
