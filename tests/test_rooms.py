@@ -6,6 +6,8 @@ import re
 import runpy
 from pathlib import Path
 
+import networkx as nx
+
 import dfl_lightning
 from dfl_lightning.cli.keys import KEYS
 from dfl_lightning.round.callback import RoundCallback
@@ -48,6 +50,19 @@ def test_the_figure_of_a_round_has_the_hooks_and_fields_of_the_code():
 
 def test_pure_mathematics_imports_nothing_of_ours_but_links_and_utils():
     assert {to for (room, to) in IMPORTS if room == "functional"} <= {"links", "utils"}
+
+
+def test_files_do_not_import_each_other_in_circles():
+    """Imports for types included; what a round, a callback and a federation are is one idea in several files."""
+    files = {".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts): path for path in PACKAGE.rglob("*.py")}
+    graph = nx.DiGraph()
+    for name, path in files.items():
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ImportFrom) and node.module:
+                targets = [f"{node.module}.{alias.name}" for alias in node.names] + [node.module]
+                graph.add_edges_from((name, target) for target in targets if target in files and target != name)
+    circles = [members for members in nx.strongly_connected_components(graph) if len(members) > 1]
+    assert [sorted(members) for members in circles if not all(".round." in member for member in members)] == []
 
 
 def test_families_of_callbacks_do_not_import_each_other():

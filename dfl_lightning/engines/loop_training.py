@@ -19,11 +19,11 @@ from dfl_lightning.engines.jobs import Training
 from dfl_lightning.engines.local_work import TINY, Attached, LossOf, Phase
 from dfl_lightning.engines.norm_strides import NormRisk
 from dfl_lightning.engines.optimizers import ClientOptimizer
+from dfl_lightning.engines.scratch import Scratch
 from dfl_lightning.utils.errors import UserError
 
 if TYPE_CHECKING:
     from dfl_lightning.bank.bank import Bank
-    from dfl_lightning.engines.loop_engine import Scratch
 
 
 @dataclass(frozen=True)

@@ -568,7 +568,7 @@ def test_evaluation_equals_a_plain_module_in_evaluation_mode(federation, naive, 
 
 
 def test_more_samples_than_a_forward_pass_takes_are_weighed_by_their_number(federation, naive, monkeypatch):
-    monkeypatch.setattr("dfl_lightning.engines.loop_engine.EVALUATION_BATCH", 5)
+    monkeypatch.setattr("dfl_lightning.engines.scratch.EVALUATION_BATCH", 5)
     monkeypatch.setattr("dfl_lightning.engines.stacked.evaluation.EVALUATION_BATCH", 5)
     f = federation()
     found = f.engine.evaluate(own(2), "train")  # 14 samples: 5, 5, 4

@@ -223,7 +223,7 @@ class Centred(Net):
 
 
 def test_a_client_is_evaluated_in_one_batch_where_its_samples_meet(federation, naive, monkeypatch):
-    monkeypatch.setattr("dfl_lightning.engines.loop_engine.EVALUATION_BATCH", 4)
+    monkeypatch.setattr("dfl_lightning.engines.scratch.EVALUATION_BATCH", 4)
     torch.manual_seed(0)
     f = federation(network=Centred(), servers=1)
     assert type(f.engine) is LoopEngine

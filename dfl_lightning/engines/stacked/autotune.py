@@ -11,12 +11,16 @@ from torch import Tensor
 from dfl_lightning.bank.card import give_back
 from dfl_lightning.engines.stacked.context import StackedContext
 from dfl_lightning.engines.stacked.cuda_graphs import Recorder
-from dfl_lightning.engines.stacked.layers import Pass
+from dfl_lightning.engines.stacked.network import StackedNetwork
 from dfl_lightning.engines.stacked.parameters import Staging
+from dfl_lightning.engines.stacked.passes import Pass
 from dfl_lightning.utils.errors import is_out_of_memory
 
 PASSES = 5
 """Of how many passes the fastest counts, after two that count for nothing."""
+
+WORTHWHILE = 0.97
+"""A layer is unfolded where a step then takes at most this share of its time: less is noise."""
 
 
 class StepTimer:
@@ -82,3 +86,32 @@ class StepTimer:
         end.record()
         end.synchronize()
         return begin.elapsed_time(end) / 1000
+
+
+def choose_unfolded(
+    network: StackedNetwork,
+    seconds: Callable[[], float],
+    allowed: Callable[[frozenset[str]], bool] = lambda names: True,
+) -> frozenset[str]:
+    """Unfold, one after the other, those convolutions that make the whole network faster.
+
+    Args:
+        network: its `unfolded` is set to the choice.
+        seconds: the time of a forward and backward pass of the network as it is set; infinite where it fails.
+        allowed: whether there is room for these layers' patches; others are not tried.
+
+    Returns:
+        Names of the layers.
+    """
+    network.unfolded = frozenset()
+    candidates = [name for name in network.can_be_unfolded() if allowed(frozenset({name}))]
+    best = seconds() if candidates else 0.0
+    for name in candidates:
+        before = network.unfolded
+        network.unfolded = before | {name}
+        found = seconds() if allowed(network.unfolded) else math.inf
+        if found < math.inf and found <= WORTHWHILE * best:
+            best = found
+        else:
+            network.unfolded = before
+    return network.unfolded

@@ -1,14 +1,13 @@
 """Convolutions of k clients: one with k times the groups, or columns of patches and a batched product.
 
 On a CPU groups are faster throughout. A GPU's grouped kernels are good for some shapes and poor for others, so that
-there `choose_unfolded` times each layer both ways.
+there `autotune.choose_unfolded` times each layer both ways.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -17,14 +16,8 @@ from torch import Tensor, nn
 from dfl_lightning.engines.stacked.activation import Activation
 from dfl_lightning.engines.stacked.kernels import BatchedLinear, as_autocast
 from dfl_lightning.engines.stacked.parameters import memory
+from dfl_lightning.engines.stacked.passes import Pass, Rule
 from dfl_lightning.engines.stacked.patches import PatchConvolution, Patches
-
-if TYPE_CHECKING:
-    from dfl_lightning.engines.stacked.layers import Pass, Rule
-    from dfl_lightning.engines.stacked.network import StackedNetwork
-
-WORTHWHILE = 0.97
-"""A layer is unfolded where a step then takes at most this share of its time: less is noise."""
 
 AWKWARD_CHANNELS = 3
 """So many input channels in each of several groups leave oneDNN without an AVX2 kernel for the gradient of the weights:
@@ -121,35 +114,6 @@ def numbers_of_patches(layer: nn.Conv2d, shape: Sequence[int]) -> int:
 def _patches(layer: nn.Conv2d, shape: Sequence[int], padding: Any) -> Patches:
     kernel, stride, dilation = (_pair(size) for size in (layer.kernel_size, layer.stride, layer.dilation))
     return Patches(shape, kernel, stride, _pair(padding), dilation)
-
-
-def choose_unfolded(
-    network: StackedNetwork,
-    seconds: Callable[[], float],
-    allowed: Callable[[frozenset[str]], bool] = lambda names: True,
-) -> frozenset[str]:
-    """Unfold, one after the other, those convolutions that make the whole network faster.
-
-    Args:
-        network: its `unfolded` is set to the choice.
-        seconds: the time of a forward and backward pass of the network as it is set; infinite where it fails.
-        allowed: whether there is room for these layers' patches; others are not tried.
-
-    Returns:
-        Names of the layers.
-    """
-    network.unfolded = frozenset()
-    candidates = [name for name in network.can_be_unfolded() if allowed(frozenset({name}))]
-    best = seconds() if candidates else 0.0
-    for name in candidates:
-        before = network.unfolded
-        network.unfolded = before | {name}
-        found = seconds() if allowed(network.unfolded) else math.inf
-        if found < math.inf and found <= WORTHWHILE * best:
-            best = found
-        else:
-            network.unfolded = before
-    return network.unfolded
 
 
 def _pair(value: int | tuple[int, ...]) -> tuple[int, int]:

@@ -28,10 +28,9 @@ from dfl_lightning.engines.local_work import Duration
 from dfl_lightning.engines.optimizers import ClientOptimizer
 from dfl_lightning.engines.placing import set_mode
 from dfl_lightning.engines.prediction_rule import LabelledOutputs
-from dfl_lightning.engines.stacked.autotune import StepTimer
+from dfl_lightning.engines.stacked.autotune import StepTimer, choose_unfolded
 from dfl_lightning.engines.stacked.budget import Budget
 from dfl_lightning.engines.stacked.context import StackedContext
-from dfl_lightning.engines.stacked.convolution import choose_unfolded
 from dfl_lightning.engines.stacked.cost import Cost
 from dfl_lightning.engines.stacked.cuda_graphs import CudaGraphs, Recorder, Recordings, obstacle
 from dfl_lightning.engines.stacked.evaluation import Scorer, Scores, SharedModels, SharedSamples, shared_models

@@ -20,8 +20,8 @@ from dfl_lightning.bank.references import References
 from dfl_lightning.engines.engine import EVALUATION_BATCH, right_answers
 from dfl_lightning.engines.stacked.budget import LARGEST_TENSOR
 from dfl_lightning.engines.stacked.context import StackedContext
-from dfl_lightning.engines.stacked.layers import Pass
 from dfl_lightning.engines.stacked.parameters import Staging
+from dfl_lightning.engines.stacked.passes import Pass
 from dfl_lightning.utils.thread_pool import Workers
 
 if TYPE_CHECKING:

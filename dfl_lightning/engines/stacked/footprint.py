@@ -15,10 +15,11 @@ from torch.utils._pytree import tree_leaves
 
 from dfl_lightning.engines.config import EngineConfig
 from dfl_lightning.engines.stacked.cost import Cost
-from dfl_lightning.engines.stacked.layers import BATCH_NORMS, Pass
+from dfl_lightning.engines.stacked.layers import BATCH_NORMS
 from dfl_lightning.engines.stacked.loss import StackedLoss
 from dfl_lightning.engines.stacked.network import StackedNetwork
 from dfl_lightning.engines.stacked.parameters import staged
+from dfl_lightning.engines.stacked.passes import Pass
 from dfl_lightning.utils.errors import is_out_of_memory, reason
 from dfl_lightning.utils.module_copies import copy_of
 

@@ -29,12 +29,12 @@ from dfl_lightning.engines.stacked.layers import (
     FUNCTIONS,
     METHODS,
     MODULES,
-    Pass,
     obstacle,
     relu_in_place,
     with_vmap,
 )
 from dfl_lightning.engines.stacked.loss import sample_weights
+from dfl_lightning.engines.stacked.passes import Pass
 from dfl_lightning.utils.errors import reason, reported_as
 from dfl_lightning.utils.module_copies import copy_of
 
@@ -82,7 +82,7 @@ class StackedNetwork:
         couples_samples: whether a training pass mixes the samples of a batch (batch norms do), so that padding would
             take part; known after `try_out`.
         masks_padding: whether its batch norms, and nothing else, do so and leave padding out; see `try_masks`.
-        unfolded: names of the convolutions that are done by patches and a product; see `choose_unfolded`.
+        unfolded: names of the convolutions that are done by patches and a product; see `autotune.choose_unfolded`.
 
     Raises:
         CannotStack: a layer that has neither a rule nor works under `torch.vmap`.

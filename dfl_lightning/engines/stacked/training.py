@@ -6,7 +6,7 @@ import copy
 from collections.abc import Sequence
 from functools import partial
 from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import Tensor
@@ -15,17 +15,48 @@ from dfl_lightning.bank.layout import Columns
 from dfl_lightning.bank.references import References
 from dfl_lightning.engines.jobs import Training
 from dfl_lightning.engines.local_work import TINY, Duration, LossOf, Phase
+from dfl_lightning.engines.optimizers import Hyperparameters
 from dfl_lightning.engines.stacked.batches import BatchSource, Feed, StackedBatch
 from dfl_lightning.engines.stacked.context import StackedContext
-from dfl_lightning.engines.stacked.layers import Pass
 from dfl_lightning.engines.stacked.optimizer import PrefixOptimizer
 from dfl_lightning.engines.stacked.parameters import Staging, unpack
+from dfl_lightning.engines.stacked.passes import Pass
 from dfl_lightning.utils.errors import UserError
 from dfl_lightning.utils.thread_pool import Workers
 
 if TYPE_CHECKING:
     from dfl_lightning.bank.bank import Bank
-    from dfl_lightning.engines.stacked.cuda_graphs import Recordings
+
+
+class RecordedPhase(Protocol):
+    """Steps of a phase that may be done over again; see `cuda_graphs.Recording`."""
+
+    def take(self, hyperparameters: Hyperparameters) -> Hyperparameters:
+        """Keep the options of the parameter groups where the recorded steps read them."""
+
+    def step(self, job: StackedJob) -> None:
+        """Do a step, by a recording where there is one."""
+
+
+class StaticMemory(Protocol):
+    """The memory of a cohort that recorded steps work on; see `cuda_graphs.Recordings`."""
+
+    losses: Tensor
+    samples: Tensor
+    kept: dict[str, list[Tensor]]
+    numbers: dict[str, Tensor]
+
+    def staging(self, name: str) -> Staging:
+        """Models of a row set."""
+
+    def keep(self, name: str, tensors: Sequence[Tensor]) -> list[Tensor]:
+        """Copy a row set's tensors there."""
+
+    def keep_number(self, name: str, values: Tensor) -> Tensor:
+        """Copy the clients' numbers there."""
+
+    def begin(self, phase: Phase, feed: Feed, hyperparameters: Hyperparameters) -> RecordedPhase | None:
+        """The recorded steps of a phase that begins now, if it has some."""
 
 
 class StackedModel:
@@ -260,7 +291,7 @@ class StackedJob:
         references: References,
         training: Training,
         pool: Workers,
-        recordings: Recordings | None = None,
+        recordings: StaticMemory | None = None,
     ) -> None:
         self.context, self._bank, self._references, self._pool = context, bank, references, pool
         self._training, self._recordings = training, recordings
@@ -385,7 +416,7 @@ class StackedJob:
         return PrefixOptimizer(partial(make, places=places, hyperparameters=self._hyperparameters))
 
     def on_buffers(
-        self, clients: int, memory: Recordings, source: BatchSource, states: dict[str, list[dict[str, Any]]]
+        self, clients: int, memory: StaticMemory, source: BatchSource, states: dict[str, list[dict[str, Any]]]
     ) -> StackedJob:
         """The same work on static memory: what a recorded step sees.
 

@@ -14,7 +14,8 @@ from dfl_lightning.data.augment import CropFlip
 from dfl_lightning.engines.loop_engine import LoopEngine
 from dfl_lightning.engines.stacked import StackedEngine
 from dfl_lightning.engines.stacked.activation import Activation
-from dfl_lightning.engines.stacked.layers import MODULES, Pass
+from dfl_lightning.engines.stacked.layers import MODULES
+from dfl_lightning.engines.stacked.passes import Pass
 
 
 @pytest.fixture

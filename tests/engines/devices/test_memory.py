@@ -14,9 +14,9 @@ from dfl_lightning.bank.references import References
 from dfl_lightning.distributed.communicator import owners_of
 from dfl_lightning.engines.cohorts import cohorts_on_gpus
 from dfl_lightning.engines.loop_engine import LoopEngine
-from dfl_lightning.engines.stacked import StackedEngine, convolution
+from dfl_lightning.engines.stacked import StackedEngine
 from dfl_lightning.engines.stacked import engine as stacked_engine
-from dfl_lightning.engines.stacked.autotune import StepTimer
+from dfl_lightning.engines.stacked.autotune import StepTimer, choose_unfolded
 from dfl_lightning.engines.stacked.budget import SHARE
 from dfl_lightning.report.explain import explain
 from dfl_lightning.utils.errors import UserError
@@ -232,7 +232,7 @@ def test_a_pass_without_enough_memory_counts_as_slower(there, monkeypatch):
     monkeypatch.setattr(watch, "_pass", fails)
     assert watch() == float("inf")
     assert given == [DEVICE]
-    assert convolution.choose_unfolded(engine._context.network, watch) == frozenset()
+    assert choose_unfolded(engine._context.network, watch) == frozenset()
 
 
 def test_training_that_runs_out_of_memory_names_the_remedy(there, monkeypatch):

@@ -10,9 +10,10 @@ from torch import nn
 
 from dfl_lightning.engines.stacked import convolution
 from dfl_lightning.engines.stacked.activation import Activation
-from dfl_lightning.engines.stacked.convolution import choose_unfolded, unfolded
-from dfl_lightning.engines.stacked.layers import Pass
+from dfl_lightning.engines.stacked.autotune import choose_unfolded
+from dfl_lightning.engines.stacked.convolution import unfolded
 from dfl_lightning.engines.stacked.network import StackedNetwork
+from dfl_lightning.engines.stacked.passes import Pass
 
 SHAPES = {
     "plain": {"kernel_size": 3},

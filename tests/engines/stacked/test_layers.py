@@ -13,7 +13,8 @@ from torch import nn
 
 from dfl_lightning.engines.stacked.activation import Activation
 from dfl_lightning.engines.stacked.kernels import BatchedLinear
-from dfl_lightning.engines.stacked.layers import FUNCTIONS, METHODS, MODULES, Pass
+from dfl_lightning.engines.stacked.layers import FUNCTIONS, METHODS, MODULES
+from dfl_lightning.engines.stacked.passes import Pass
 
 LINE, IMAGE, SOLID = (4, 9), (4, 7, 6), (4, 5, 4, 6)  # of one sample: channels first
 
