@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from dfl_lightning.bank.bank import Bank
 
 
-class RecordedPhase(Protocol):
+class _RecordedPhase(Protocol):
     """Steps of a phase that may be done over again; see `cuda_graphs.Recording`."""
 
     def take(self, hyperparameters: Hyperparameters) -> Hyperparameters:
@@ -38,7 +38,7 @@ class RecordedPhase(Protocol):
         """Do a step, by a recording where there is one."""
 
 
-class StaticMemory(Protocol):
+class _StaticMemory(Protocol):
     """The memory of a cohort that recorded steps work on; see `cuda_graphs.Recordings`."""
 
     losses: Tensor
@@ -55,7 +55,7 @@ class StaticMemory(Protocol):
     def keep_number(self, name: str, values: Tensor) -> Tensor:
         """Copy the clients' numbers there."""
 
-    def begin(self, phase: Phase, feed: Feed, hyperparameters: Hyperparameters) -> RecordedPhase | None:
+    def begin(self, phase: Phase, feed: Feed, hyperparameters: Hyperparameters) -> _RecordedPhase | None:
         """The recorded steps of a phase that begins now, if it has some."""
 
 
@@ -291,7 +291,7 @@ class StackedJob:
         references: References,
         training: Training,
         pool: Workers,
-        recordings: StaticMemory | None = None,
+        recordings: _StaticMemory | None = None,
     ) -> None:
         self.context, self._bank, self._references, self._pool = context, bank, references, pool
         self._training, self._recordings = training, recordings
@@ -416,7 +416,7 @@ class StackedJob:
         return PrefixOptimizer(partial(make, places=places, hyperparameters=self._hyperparameters))
 
     def on_buffers(
-        self, clients: int, memory: StaticMemory, source: BatchSource, states: dict[str, list[dict[str, Any]]]
+        self, clients: int, memory: _StaticMemory, source: BatchSource, states: dict[str, list[dict[str, Any]]]
     ) -> StackedJob:
         """The same work on static memory: what a recorded step sees.
 
