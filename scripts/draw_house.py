@@ -36,6 +36,9 @@ ORDER = [
 ROW, LEFT, TOP, STEP = 26, 480, 120, 26
 """Height of a row, where the dots begin, and how far they are apart, in pixels."""
 
+SIZES = ((20, "20 or more", 8.0), (5, "5 to 19", 5.5), (1, "1 to 4", 3.5))
+"""Least number of imports of a dot, what it says, and its radius: three sizes, so that the picture changes seldom."""
+
 
 def imports(package: Path = PACKAGE) -> dict[tuple[str, str], list[str]]:
     """The imports that lead from a room to another: by (importing, imported), sentences `FILE imports MODULE`."""
@@ -94,11 +97,11 @@ def picture(package: Path = PACKAGE) -> str:
             f'<rect x="{x - 5}" y="{y - 5}" width="10" height="10" fill="#9aa5b1"/>',
         ]
     for (start, to), sentences in sorted(arrows.items()):
-        count = len(sentences)
+        count, radius = next(size for least, *size in SIZES if len(sentences) >= least)
         x, y = LEFT + STEP * order.index(to) + STEP // 2, TOP + ROW * order.index(start) + ROW // 2
         colour = "#0b6e99" if order.index(to) > order.index(start) else "#c0392b"
         parts.append(
-            f'<circle cx="{x}" cy="{y}" r="{min(10.0, 2.5 + count**0.5):.1f}" fill="{colour}">'
+            f'<circle cx="{x}" cy="{y}" r="{radius}" fill="{colour}">'
             f"<title>{start} imports {to}: {count}</title></circle>"
         )
     return "\n".join([*filter(None, parts), "</svg>", ""])
