@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import importlib
 import importlib.util
 import math
@@ -85,21 +86,22 @@ def load_adapter(name: str) -> ModuleType:
     Raises:
         UserError: there is no such file or module.
     """
-    if name.endswith(".py"):
-        file = Path(name)
-        if not file.is_file():
-            raise UserError(f"adapter {name}: there is no such file")
-        spec = importlib.util.spec_from_file_location(file.stem, file)
-        assert spec is not None
-        assert spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-        return module
     try:
-        return importlib.import_module(name)
+        return _module_of(Path(name)) if name.endswith(".py") else importlib.import_module(name)
     except ModuleNotFoundError as error:
         what = "there is no such module" if error.name == name else f"it imports {error.name}, which is not installed"
         raise UserError(f"adapter {name}: {what}; name an importable module, or a file that ends with .py") from error
+
+
+def _module_of(file: Path) -> ModuleType:
+    if not file.is_file():
+        raise UserError(f"adapter {file}: there is no such file")
+    spec = importlib.util.spec_from_file_location(file.stem, file)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def run_method(adapter: ModuleType, cases: MethodCases, tolerance: float | None = None) -> MethodOutcome:
@@ -118,7 +120,7 @@ def run_method(adapter: ModuleType, cases: MethodCases, tolerance: float | None 
 
 def _run_case(function: Any, case: MethodCase) -> CaseOutcome:
     try:
-        found = function(**case.inputs)
+        found = function(**copy.deepcopy(case.inputs))  # an adapter may write into what it gets
     except NotImplementedError as error:
         return CaseOutcome(case.name, refused=str(error) or "not offered")
     except Exception as error:  # whatever another library raises is a result, which the table shows

@@ -20,11 +20,11 @@ ROOT = Path(__file__).parents[2]
 MAKING = runpy.run_path(str(ROOT / "scripts" / "make_conformance.py"))
 METHODS = read_all()
 WITHOUT_CASES = {
-    *("d2", "dispfl", "dsgd", "federico", "federico_em", "gossip", "gradient_tracking", "knn_per", "pacfl", "pens"),
-    *("pfedgraph", "push_sum", "fdms --topology complete"),
-    *(f"gossip --selection.{more}" for more in ("k 0", "k all", "k all --selection.within cluster", "redraw false")),
+    "dispfl": "not written yet: masks, their search and the masked average",
+    "federico_em": "not written yet: every client trains the models that it has fetched",
+    "fdms --topology complete": "it is this library's extension, in no paper",
 }
-"""Methods of docs/methods.md that have no cases yet."""
+"""Methods of docs/methods.md that have no cases, and why."""
 
 
 def configs_of_the_page():
@@ -32,7 +32,7 @@ def configs_of_the_page():
     return set(re.findall(r"^\| .*?\| `--config ([^`]+)` \|", page, re.MULTILINE))
 
 
-def test_every_method_of_the_page_has_cases_or_is_listed():
+def test_every_method_of_the_page_has_cases_or_a_reason():
     covered = {config for method in METHODS.values() for config in method.configs}
     assert covered <= configs_of_the_page()
     assert not covered & set(WITHOUT_CASES)
@@ -79,7 +79,7 @@ def adapter(**functions):
 
 def fedfomo(change):
     def function(**inputs):
-        case = next(c for c in METHODS["fedfomo"].cases if c.inputs["before"] is inputs["before"])
+        case = next(c for c in METHODS["fedfomo"].cases if np.array_equal(c.inputs["before"], inputs["before"]))
         return change(dict(case.outputs))
 
     return adapter(fedfomo=function)

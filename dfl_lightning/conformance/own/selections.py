@@ -18,7 +18,7 @@ from dfl_lightning.round.record import Round
 Outputs = dict[str, Any]
 
 
-def _weights(round: Round, m: int) -> np.ndarray:
+def weights_of(round: Round, m: int) -> np.ndarray:
     """[m, m]; zeros where no round took place."""
     return dense(round.voters, round.weights, 0.0)[:m, :m] if round.has("weights") else np.zeros((m, m))
 
@@ -35,7 +35,7 @@ def afind(layers, layer, before, initial, trained, x, y, graph, active, nu, tau,
     run = GivenRun(policies, x, y, layers, graph_of(graph), rows, active=active)
     round, m = run.go(), len(before)
     mixed = round.has("weights")
-    weights = _weights(round, m)
+    weights = weights_of(round, m)
     return {
         "cosines": dense(round.candidates, round.similarity) if mixed else np.full((m, m), np.nan),
         "threshold": round.threshold.numpy() * active if round.threshold is not None else np.zeros(m),
@@ -61,7 +61,7 @@ def afind_literal(
     known = Links.from_mask(torch.as_tensor(graph))
     return {
         "selected": dense(round.selected),
-        "weights": _weights(round, m),
+        "weights": weights_of(round, m),
         "models": run.rows(),
         "probabilities": dense(known, selection.probabilities.read(known), 0.0),
         "threshold": theta.threshold.numpy(),
@@ -184,7 +184,7 @@ def fedfomo(layers, before, trained, x, y, graph, affinity, k) -> Outputs:
     return {
         "asked": dense(round.candidates),
         "worth": worth,
-        "weights": _weights(round, m),
+        "weights": weights_of(round, m),
         "models": run.rows(),
         "affinity": dense(known, selection.affinity.read(known, 0.0), 0.0),
     }

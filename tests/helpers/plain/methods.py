@@ -1,6 +1,6 @@
 """All methods by the names of their files."""
 
-from plain import afind, dpfl, fdms, fedfomo, panm, served
+from plain import afind, dpfl, fdms, fedfomo, mixed, panm, served
 
 METHODS = {
     "afind": afind.METHOD,
@@ -10,6 +10,17 @@ METHODS = {
     "fdms_dropout": fdms.DROPOUT,
     "fdms_stale": fdms.STALE,
     "fedfomo": fedfomo.METHOD,
+    "d2": mixed.D2,
+    "dsgd": mixed.DSGD,
+    "qg_dsgdm": mixed.QG,
+    "federico": mixed.FEDERICO,
+    "gossip": mixed.GOSSIP,
+    "gradient_tracking": mixed.TRACKING,
+    "knn_per": mixed.KNN,
+    "pacfl": mixed.PACFL,
+    "pens": mixed.PENS,
+    "pfedgraph": mixed.PFEDGRAPH,
+    "push_sum": mixed.PUSH,
     "apfl": served.APFL,
     "ditto": served.DITTO,
     "fedavg": served.FEDAVG,

@@ -1,0 +1,167 @@
+"""Rounds of clients that average with neighbours, and predictions, on the numbers of a case."""
+
+# mypy: disallow-untyped-defs=False, disallow-incomplete-defs=False
+
+from __future__ import annotations
+
+from typing import Any
+
+import networkx as nx
+import numpy as np
+import torch
+
+from dfl_lightning import callbacks as cb
+from dfl_lightning.conformance.own.runs import BatchRun, GivenRun, dense, graph_of, memory_of, network
+from dfl_lightning.conformance.own.selections import weights_of
+from dfl_lightning.engines.prediction_rule import LabelledOutputs, Outputs
+from dfl_lightning.functional import class_vectors, proximity
+from dfl_lightning.links import LinkMemory
+from dfl_lightning.objectives import D2, GradientTracking, PFedGraph, Plain, QGDSGDm
+
+Found = dict[str, Any]
+
+
+def _without_data(m: int, width: int) -> tuple[list[np.ndarray], list[np.ndarray], list[int]]:
+    """Inputs and classes that play no part, and a network of so many parameters."""
+    inputs = width // 2 - 1
+    return [np.zeros((1, inputs))] * m, [np.zeros(1, np.int64)] * m, [inputs, 2]
+
+
+def gossip(before, trained, chosen, active) -> Found:
+    """Gossip of all neighbours in the graph of those that are chosen, and Uniform."""
+    rows = {"models": before, "given": trained}
+    run = GivenRun(
+        [cb.Gossip(k="all"), cb.Uniform()],
+        *_without_data(len(before), before.shape[1]),
+        graph_of(chosen),
+        rows,
+        active=active,
+    )
+    round = run.go()
+    return {"weights": weights_of(round, len(before)), "models": run.rows()}
+
+
+def dsgd(layers, models, x, y, graph, active, lr) -> Found:
+    """Plain training and Metropolis weights."""
+    policies = [cb.Gossip(k="all"), cb.Metropolis()]
+    run = BatchRun(policies, x, y, layers, nx.Graph(graph_of(graph)), {"models": models}, Plain(), lr, active=active)
+    round = run.go()
+    return {"weights": weights_of(round, len(models)), "models": run.rows()}
+
+
+def gradient_tracking(layers, models, correction, x, y, graph, lr, steps, rounds) -> Found:
+    """GradientTracking and Metropolis weights."""
+    policies = [cb.Gossip(k="all"), cb.Metropolis()]
+    rows = {"models": models, "correction": correction}
+    topology = nx.Graph(graph_of(graph))
+    run = BatchRun(policies, x, y, layers, topology, rows, GradientTracking(), lr, epochs=steps, rounds=rounds)
+    run.go(rounds=rounds)
+    return {"models": run.rows(), "correction": run.rows("correction")}
+
+
+def d2(layers, models, x, y, graph, lr, rounds) -> Found:
+    """D2 and Metropolis weights."""
+    policies, topology = [cb.Gossip(k="all"), cb.Metropolis()], nx.Graph(graph_of(graph))
+    rows = {"models": models, "descended": models}
+    run = BatchRun(policies, x, y, layers, topology, rows, D2(), lr, rounds=rounds)
+    run.go(rounds=rounds)
+    return {"models": run.rows()}
+
+
+def qg_dsgdm(layers, models, momentum, x, y, graph, lr, beta, mu, nesterov, rounds) -> Found:
+    """QGDSGDm and Metropolis weights."""
+    policies, topology = [cb.Gossip(k="all"), cb.Metropolis()], nx.Graph(graph_of(graph))
+    rows = {"models": models, "momentum": momentum}
+    run = BatchRun(policies, x, y, layers, topology, rows, QGDSGDm(beta, mu, nesterov), lr, rounds=rounds)
+    run.go(rounds=rounds)
+    return {"models": run.rows(), "momentum": run.rows("momentum")}
+
+
+def push_sum(models, held, trained, graph) -> Found:
+    """PushSum on directed links."""
+    average = cb.PushSum()
+    rows = {"models": models, "given": trained}
+    x, y, layers = _without_data(len(models), models.shape[1])
+    run = GivenRun([cb.Gossip(k="all"), average], x, y, layers, graph_of(graph), rows)
+    average.held = torch.as_tensor(held)
+    run.go()
+    return {"held": average.held.numpy(), "models": run.rows()}
+
+
+def pens(layers, trained, x, y, sampled, top, stage_one, counts) -> Found:
+    """The last round of stage one of PENS, and Uniform."""
+    m = len(trained)
+    selection = cb.PENS(k=1, sampled=max(top, m), top=top, stage_one=stage_one)
+    rows = {"models": trained, "given": trained}
+    last = stage_one - 1
+    run = GivenRun([selection, cb.Uniform()], x, y, layers, "complete", rows, round=last)
+    others = ~np.eye(m, dtype=bool)
+    selection.counts = LinkMemory.empty(m, torch.long)
+    known = memory_of(counts, others).links
+    selection.counts.write(known, torch.as_tensor(counts)[known.receivers, known.senders])
+    round = run.go({"pens sampled": torch.as_tensor(sampled)})
+    assert round.scores is not None
+    selection.expected.write(known, torch.full((len(known),), top * stage_one / (m - 1), dtype=torch.float64))
+    return {
+        "losses": dense(round.candidates, -round.scores),
+        "chosen": dense(round.selected),
+        "counts": dense(known, selection.counts.read(known, 0).double(), 0.0),
+        "peers": selection._peers(round).mask.numpy(),
+        "models": run.rows(),
+    }
+
+
+def federico(layers, trained, x, y, fetched, averages, beta) -> Found:
+    """FedeRiCo's choice and ScoreWeighted."""
+    m = len(trained)
+    selection = cb.FedeRiCo(k=m, epsilon=0.0, beta=beta)
+    rows = {"models": trained, "given": trained}
+    run = GivenRun([selection, cb.ScoreWeighted()], x, y, layers, graph_of(fetched), rows)
+    selection.averages = memory_of(averages, ~np.isnan(averages))
+    round = run.go()
+    found = selection.averages
+    return {
+        "averages": dense(found.links, found.values),
+        "weights": weights_of(round, m),
+        "models": run.rows(),
+    }
+
+
+def pfedgraph(layers, models, x, y, graph, alpha, lam, lr, initial, direction) -> Found:
+    """PFedGraph and SimilarityWeighted."""
+    policies = [cb.Gossip(k="all"), cb.SimilarityWeighted(alpha)]
+    rows = {"models": models, "initial": initial, "direction": direction}
+    run = BatchRun(policies, x, y, layers, graph_of(graph), rows, PFedGraph(lam), lr)
+    round = run.go()
+    return {
+        "weights": weights_of(round, len(models)),
+        "models": run.rows(),
+        "direction": run.rows("direction"),
+    }
+
+
+def pacfl(trained, x, y, vectors, threshold) -> Found:
+    """PACFL among all clients, and SampleWeighted."""
+    m = len(trained)
+    selection = cb.PACFL(threshold=threshold, vectors=vectors)
+    layers, rows = [x.shape[-1], 2], {"models": trained, "given": trained}
+    run = GivenRun([selection, cb.SampleWeighted()], x, y, layers, "complete", rows)
+    run.go()
+    signatures = [class_vectors(torch.as_tensor(a), torch.as_tensor(b), vectors) for a, b in zip(x, y, strict=True)]
+    together = selection.mates.mask.numpy() | np.eye(m, dtype=bool)
+    first = together.argmax(1)
+    clusters = np.searchsorted(np.unique(first), first)
+    return {"degrees": proximity(signatures).numpy(), "clusters": clusters, "models": run.rows()}
+
+
+def knn_per(layers, model, x, y, queries, k, scale, weight) -> Found:
+    """The prediction KNN."""
+    whole = network(layers).double()
+    torch.nn.utils.vector_to_parameters(torch.tensor(model), whole.parameters())
+    with torch.no_grad():
+        stored, asked = (whole[:-1](torch.as_tensor(part)) for part in (x, queries))
+        memory = LabelledOutputs(whole[-1](stored), {"head": stored}, torch.as_tensor(y))
+        found = cb.KNN(k=k, weight=weight, scale=scale).predict(
+            Outputs(whole[-1](asked), {"head": asked}), {"train": memory}
+        )
+    return {"probabilities": found.numpy()}
