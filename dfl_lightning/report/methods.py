@@ -155,6 +155,8 @@ _NAMES = (
     ({"Stale"}, "Stale"),
     ({"GradientTracking"}, "gradient tracking"),
     ({"D2"}, "D2"),
+    ({"DFedSAM"}, "DFedSAM"),
+    ({"MOON"}, "MOON"),
     ({"QGDSGDm"}, "QG-DSGDm"),
     ({"Metropolis"}, "D-SGD"),
 )

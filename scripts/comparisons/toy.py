@@ -43,11 +43,13 @@ METHODS = {
     "Gradient tracking": f"gradient_tracking {FIVE_PEERS}",
     "D2": f"d2 {FIVE_PEERS}",
     "QG-DSGDm": f"qg_dsgdm {FIVE_PEERS}",
+    "DFedSAM": f"dfedsam {FIVE_PEERS}",
     "Push-sum": "push_sum --selection.k 5",
     "FedAvg": "fedavg",
     "FedAvg-FT": "fedavg_ft --model.finetune_epochs 2",
     "FedProx": "fedavg --objective FedProx",
     "Ditto": "ditto",
+    "MOON": "moon",
     "APFL": "apfl",
     "Per-FedAvg": "per_fedavg",
     "FedRep": "fedrep --model.local_epochs 3 --objective.head_epochs 2",  # 5 in all

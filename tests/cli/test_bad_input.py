@@ -113,7 +113,7 @@ REFUSED = {
     "--model.network MPL": "model.network: there is no 'MPL'; did you mean 'MLP'?",
     "--model.optimizer Sgd": "model.optimizer: there is no 'Sgd'; did you mean 'SGD'? (optimizers are: SGD, Adam, AdamW,",
     "--model.lr_scheduler StepLr": "model.lr_scheduler: there is no 'StepLr'; did you mean 'StepLR'?",
-    "--objective Plane": "objective: there is no 'Plane'; did you mean 'Plain'? (objectives are: APFL, D2, DisPFL, Ditto, FedPer, FedProx, FedRep, GradientTracking, LocalMomentum, PFedGraph, PerFedAvg, Plain, QGDSGDm;",
+    "--objective Plane": "objective: there is no 'Plane'; did you mean 'Plain'? (objectives are: APFL, D2, DFedSAM, DisPFL, Ditto, FedPer, FedProx, FedRep, GradientTracking, LocalMomentum, MOON, PFedGraph, PerFedAvg, Plain, QGDSGDm;",
     "--objective Fedprox": "objective: there is no 'Fedprox'; did you mean 'FedProx'?",
     "--objective FedProx --objective.mu -1": "objective.mu=-1.0; the weight of the proximal term must be 0 or more",
     "--objective FedProx --objective.nu 1": "objective FedProx has no option 'nu' (its options: mu, personal_epochs)",

@@ -66,6 +66,8 @@ OTHERS = {
     "dsgd": ["--config", "dsgd"],
     "gradient tracking": ["--config", "gradient_tracking"],
     "QG-DSGDm": ["--config", "qg_dsgdm"],
+    "DFedSAM, several mixing steps": ["--config", "dfedsam", "--aggregation.steps", "2"],
+    "MOON": ["--config", "moon"],
     "pens": ["--config", "pens"],
     "federico": ["--config", "federico"],
     "federico whole": ["--config", "federico_em"],

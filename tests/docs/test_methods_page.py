@@ -134,6 +134,7 @@ def symbols(config, folder, metrics, index):
     clusters = np.load(folder / "split.npz")["clusters"]
     return {
         **config["selection"].get("init_args", {}),
+        "steps": config["aggregation"].get("init_args", {}).get("steps"),
         "m": CLIENTS,
         "c": topology.num_servers,
         "up": up,

@@ -39,7 +39,7 @@ CONFIGS_OF = {  # whose options a page's switches are; the others' are any confi
     "docs/baselines.md": [
         *("dsgd", "gradient_tracking", "d2", "pens", "federico", "federico_em", "fedavg_ft", "ifca", "knn_per"),
         *("ditto", "apfl", "per_fedavg", "fedrep", "fedfomo", "pacfl", "pfedgraph", "dispfl", "push_sum"),
-        *("qg_dsgdm",),
+        *("qg_dsgdm", "dfedsam", "moon"),
     ],
 }
 DEPARTURES = ["docs/afind.md", "docs/panm.md", "docs/fl_fdms.md", "docs/dpfl.md", "docs/baselines.md"]

@@ -20,6 +20,8 @@ from dfl_lightning.models import MLP
 from dfl_lightning.objectives import (
     APFL,
     D2,
+    MOON,
+    DFedSAM,
     Ditto,
     FedPer,
     FedProx,
@@ -53,8 +55,10 @@ LISTED = {
     "FedPer": FedPer,
     "PFedGraph": functools.partial(PFedGraph, 0.3),
     "QGDSGDm": QGDSGDm,
+    "DFedSAM": functools.partial(DFedSAM, 0.05),
+    "MOON": functools.partial(MOON, 0.7, 0.5),
     "QGDSGDm Nesterov": functools.partial(QGDSGDm, nesterov=True),
-    **{name: getattr(rules, name) for name in ("FedSAM", "MOON", "FedProto")},
+    **{name: getattr(rules, name) for name in ("FedProto",)},
 }
 """A rule by its name, and how to make it."""
 

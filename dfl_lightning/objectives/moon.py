@@ -1,0 +1,61 @@
+"""MOON: features that stay near those of the model received and away from those of the model trained before."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from dfl_lightning.engines.local_work import JobContext
+from dfl_lightning.round.objective import Objective
+from dfl_lightning.utils.errors import UserError
+
+
+class MOON(Objective):
+    """Descend the data's loss plus mu times a contrast of features (Li et al. 2021, arXiv 2103.16049, eq. 3).
+
+    With z, z_near and z_far the features of a sample by the model in training, by the one that the round started from
+    and by the one that the client had trained when it last took part, the contrast is the mean over the batch of
+
+        -log(exp(cos(z, z_near) / tau) / (exp(cos(z, z_near) / tau) + exp(cos(z, z_far) / tau)))
+
+    Features are the inputs of the network's last linear layer. The model at the start of the round is the server's, or
+    without a server the client's own after mixing. Before its first training a client has no earlier model: the first
+    one stands for it, near and far are alike, and the contrast has no gradient. A client that is down or diverges keeps
+    its earlier model. The earlier model is not sent. All parameters are trained at once, whether they are shared or
+    not, and the logged training loss has the contrast in it.
+
+    Args:
+        mu: weight of the contrast, 0 or more; 0 is `Plain`.
+        tau: temperature of the cosines, above 0.
+    """
+
+    stackable = recordable = True
+    row_sets = {"previous": "models"}
+    features = ("head",)
+
+    def __init__(self, mu: float = 1.0, tau: float = 0.5) -> None:
+        if not (mu >= 0 and math.isfinite(mu)):
+            raise UserError(f"objective.mu={mu}; the weight of MOON's contrast must be 0 or more")
+        if not (tau > 0 and math.isfinite(tau)):
+            raise UserError(f"objective.tau={tau}; the temperature of MOON's contrast must be above 0")
+        self.mu, self.tau = mu, tau
+
+    def step(self, ctx: JobContext) -> None:
+        """One batch: features by the two other models, then one update."""
+        model, previous, batch = ctx.model(), ctx.model("previous"), ctx.next_batch()
+        batch = batch.attach(near=model.features(batch, at=model.start), far=previous.features(batch))
+
+        def loss(scores: Tensor, batch: Any, features: dict[str, Tensor]) -> Tensor:
+            near = F.cosine_similarity(features["head"], batch.near, dim=-1) / self.tau
+            far = F.cosine_similarity(features["head"], batch.far, dim=-1) / self.tau
+            return ctx.loss(scores, batch) + self.mu * (torch.logaddexp(near, far) - near).mean()
+
+        model.update(model.grad(batch, loss))
+
+    def finish(self, ctx: JobContext) -> None:
+        """The trained model is the earlier one of the next round."""
+        ctx.model("previous").assign(ctx.model().params)
