@@ -5,6 +5,7 @@ import io
 import json
 import re
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -603,3 +604,25 @@ def test_a_large_report_is_small(tmp_path, make_run, make_links):
         runs.append(make_run(tmp_path / str(seed), level, make_links(rng, 100, 100, 5, probes=5), seed=seed))
     names = [f"method {seed}={run}" for seed, run in enumerate(runs)]
     assert write_report(names, tmp_path / "page.html").stat().st_size <= 2.5e6
+
+
+def test_a_chart_is_saved_as_numbers_and_as_pictures_in_light_colours(tmp_path, make_run, open_page):
+    run = make_run(tmp_path / "run", [[0.5, 0.6], [0.6, 0.7]], config={"selection": {"class_path": "Ours"}})
+    seen = open_page(write_report([run], figures="png"), scheme="dark")
+    content = {}
+    for format in ("csv", "svg", "png"):
+        with seen.page.expect_download() as download:
+            seen.page.click(f"[data-of=learning-curves] [data-as={format}]")
+        assert download.value.suggested_filename == f"learning-curves.{format}"
+        content[format] = Path(download.value.path()).read_bytes()
+    rows = [[cell.strip('"') for cell in line.split(",")] for line in content["csv"].decode().splitlines()]
+    written = (run / "figures" / "learning-curves.csv").read_text().splitlines()
+    assert [row[:2] for row in rows] == [line.split(",")[:2] for line in written]
+    assert [float(row[2]) for row in rows[1:]] == [55, 65]
+    svg = content["svg"].decode()
+    assert "Test accuracy over rounds" in svg
+    assert LIGHT["category"][0] in svg
+    with Image.open(io.BytesIO(content["png"])) as image:
+        assert image.getpixel((0, 0))[:3] == (255, 255, 255)
+        assert image.width > 3 * 560
+    assert seen.console == []

@@ -18,6 +18,11 @@ from dfl_lightning.report.page.sections import Figure, described, figures, headi
 from dfl_lightning.report.page.tables import commands_table, verdict_table, versions
 from dfl_lightning.report.page.verdict import lines, sentences
 
+_SAVE = "".join(
+    f"<button type='button' data-as='{format}'>{format.upper()}</button>" for format in ("csv", "svg", "png")
+)
+"""The menu of a chart."""
+
 _SIZES = {"wide": 300, "half": 300, "small": 200, "square": 360}
 
 
@@ -160,7 +165,7 @@ def _caption(methods: Sequence[Method]) -> str:
 
 def _figure(figure: Figure) -> str:
     note = f"<p>{escape(figure.note)}</p>" if figure.note else ""
-    name = escape(figure.name, quote=True)
+    name, title = escape(figure.name, quote=True), escape(figure.title, quote=True)
     height = _SIZES[figure.shape]
     label = escape(f"{figure.title}. {figure.note}", quote=True)
     return (
@@ -168,6 +173,7 @@ def _figure(figure: Figure) -> str:
         f"<div class='chart' id='chart-{name}' data-chart='{name}' role='img' aria-label=\"{label}\" "
         f"style='min-height:{height}px'></div>"
         f"<details class='numbers' data-of='{name}'><summary>Numbers</summary><div class='slot'></div></details>"
+        f"<p class='save' data-of='{name}' role='group' aria-label=\"Save: {title}\">{_SAVE}</p>"
         "</figure>"
     )
 

@@ -91,19 +91,37 @@
       if (!part.open || slot.childElementCount) return;
       const rows = largest(data.charts[part.dataset.of]);
       const names = Object.keys(rows[0] || {});
-      const save = cell("button", "Save as CSV");
-      save.type = "button";
-      save.addEventListener("click", () => {
-        const quoted = (value) => `"${String(value ?? "").replaceAll('"', '""')}"`;
-        const text = [names, ...rows.map((row) => names.map((name) => row[name]))].map((r) => r.map(quoted).join(","));
-        const link = document.createElement("a");
-        link.href = URL.createObjectURL(new Blob([text.join("\n") + "\n"], { type: "text/csv" }));
-        link.download = `${part.dataset.of}.csv`;
-        link.click();
-        setTimeout(() => URL.revokeObjectURL(link.href), 1000);
-      });
       slot.tabIndex = 0;
-      slot.append(save, table(names, rows.slice(0, 2000).map((row) => names.map((name) => row[name] ?? ""))));
+      slot.append(table(names, rows.slice(0, 2000).map((row) => names.map((name) => row[name] ?? ""))));
+    });
+  }
+
+  // --- a chart as a file: its numbers, or a picture in light colours with its title ---
+  function keep(name, address) {
+    const link = document.createElement("a");
+    [link.href, link.download] = [address, name];
+    link.click();
+    setTimeout(() => URL.revokeObjectURL(address), 1000);
+  }
+  const blob = (text, type) => URL.createObjectURL(new Blob([text], { type }));
+  function csvOf(spec) {
+    const rows = largest(spec), names = Object.keys(rows[0] || {});
+    const quoted = (value) => `"${String(value ?? "").replaceAll('"', '""')}"`;
+    return [names, ...rows.map((row) => names.map((name) => row[name]))].map((r) => r.map(quoted).join(",")).join("\n") + "\n";
+  }
+  async function picture(spec, title, format) {
+    const host = document.createElement("div"), { autosize, ...free } = structuredClone(spec);
+    const options = { mode: "vega-lite", actions: false, ast: true, renderer: "svg", config: data.themes.light };
+    const { view } = await window.vegaEmbed(host, { ...free, title, padding: 12 }, options);
+    const address = format === "svg" ? blob(await view.toSVG(), "image/svg+xml") : await view.toImageURL("png", 3);
+    view.finalize();
+    return address;
+  }
+  for (const button of document.querySelectorAll(".save button")) {
+    button.addEventListener("click", async () => {
+      const of = button.parentElement.dataset.of, as = button.dataset.as;
+      const spec = data.charts[of], title = button.closest("figure").querySelector("h3").textContent;
+      keep(`${of}.${as}`, as === "csv" ? blob(csvOf(spec), "text/csv") : await picture(spec, title, as));
     });
   }
 
