@@ -30,6 +30,7 @@ from dfl_lightning.models.fitting import fit_to_data
 from dfl_lightning.models.init import fresh_parameters, load_parameters
 from dfl_lightning.objectives import Duration, Objective, Phase
 from dfl_lightning.round.federation import Federation, LocalTraining, agreeing_clusters
+from dfl_lightning.tasks import Task
 from dfl_lightning.topology import load_topology
 from dfl_lightning.utils.errors import UserError
 from dfl_lightning.utils.global_generators import name_of, no_global_draws
@@ -51,6 +52,7 @@ class ModuleOptions(Protocol):
     loss: Callable[[Tensor, Tensor], Tensor]
     metrics: dict[str, Metric]
     objective: Objective
+    task: Task
 
     @property
     def network(self) -> nn.Module:
@@ -135,6 +137,7 @@ def build_run(module: ModuleOptions, trainer: DFLTrainer, stage: str, former: Ru
             clipped=trainer.clip_norm is not None or trainer.clip_value is not None,
         ),
         policies=policies,
+        task=module.task,
         remarks=trainer.remarks,
     )
     federation.start()
@@ -279,6 +282,7 @@ def _engine(
         room=_room(trainer, federation, None if former is not None else len(_row_sets(federation, phases))),
         scheduled=federation.local.scheduled,
         prediction=federation.policy(Prediction),
+        task=module.task,
     )
     engine = make_engine(trainer.engine, config, federation.layout, federation.data)
     if former is not None:  # a second fit continues the first

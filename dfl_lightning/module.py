@@ -34,6 +34,7 @@ from dfl_lightning.models import Network
 from dfl_lightning.objectives import Duration, Objective, Phase, Plain
 from dfl_lightning.round.callback import draws_by_name_only
 from dfl_lightning.round.federation import Federation
+from dfl_lightning.tasks import Classification, Task
 from dfl_lightning.topology import Topology
 from dfl_lightning.utils.errors import UserError
 from dfl_lightning.utils.global_generators import no_global_draws
@@ -62,7 +63,7 @@ class DFLModule(LightningModule):
             (`.safetensors`, `.pt`).
         finetune_epochs: epochs of local training before each evaluation, for the evaluation only.
         loss: mean loss of a batch from (scores, labels).
-        metrics: torchmetrics for (scores, labels), computed for each client; accuracy is always computed.
+        metrics: torchmetrics for (scores, labels), computed for each client; the task's numbers are always computed.
         objective: the local training rule; default `Plain`.
         on_divergence: `quarantine`: a client whose training ends in NaN keeps its former model and takes no further
             part in the round; `stop`: end the run.
@@ -107,6 +108,7 @@ class DFLModule(LightningModule):
         self.shared_patterns, self.init = list(shared or ["*"]), init
         # Not a layer of the module: Lightning would move the user's own object; engines work on a copy where they must.
         object.__setattr__(self, "loss", nn.CrossEntropyLoss() if loss is None else loss)
+        self.task: Task = Classification()
         self.metrics = {_column_name(metric): metric for metric in metrics or []}
         self.objective = Plain() if objective is None else objective
         self.on_divergence = on_divergence
@@ -272,7 +274,8 @@ class DFLModule(LightningModule):
             server = torch.tensor([self.num_clients])
             scores = self.engine.evaluate(References((Term("models", server),), torch.tensor([-1])), "test")
             scores = self._without_broken(scores, "global test")
-            results |= {"global_test_loss": scores.losses, "global_test_acc": scores.metrics["acc"]}
+            results |= {"global_test_loss": scores.losses}
+            results |= {f"global_test_{name}": scores.metrics[name] for name in self.task.numbers}
         return results
 
     def _without_broken(self, scores: Evaluation, split: str) -> Evaluation:

@@ -28,7 +28,7 @@ ORDER = [
         "checkpoints",
         "callbacks",
     ),
-    *("objectives", "models", "round", "engines", "bank", "distributed", "data", "topology", "functional"),
+    *("objectives", "models", "round", "engines", "bank", "distributed", "data", "tasks", "topology", "functional"),
     *("links", "utils"),
 ]
 """Rooms from the top to the ground; a room may import those below it, as tests/test_rooms.py sees to."""

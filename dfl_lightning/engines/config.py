@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from dfl_lightning.engines.local_work import LocalRule
 from dfl_lightning.engines.prediction_rule import PredictionRule
+from dfl_lightning.tasks import Classification, Task
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,7 @@ class EngineConfig:
         prediction: how clients predict in the run's own evaluations; None: by the network's scores.
         features: layers whose inputs the objective or the prediction wants: their names -> names of the network's
             layers.
+        task: what the network's outputs mean.
     """
 
     network: nn.Module
@@ -60,6 +62,7 @@ class EngineConfig:
     scheduled: tuple[str, ...] = ()
     prediction: PredictionRule | None = None
     features: Mapping[str, str] = field(default_factory=dict)
+    task: Task = field(default_factory=Classification)
 
     @property
     def predicted_features(self) -> tuple[str, ...]:

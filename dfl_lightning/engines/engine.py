@@ -310,8 +310,8 @@ class Engine(ABC):
 
     @property
     def metrics(self) -> tuple[str, ...]:
-        """Names of what an evaluation computes beside losses."""
-        return ("acc", *self.config.metrics)
+        """Names of what an evaluation computes beside losses: the task's numbers, and the chosen metrics."""
+        return (*self.config.task.numbers, *self.config.metrics)
 
     def rows_read(self, references: References) -> Tensor:
         """The row that each reference is, as it stands; -1 where it is put together from several."""
@@ -446,19 +446,3 @@ def _is_users(thing: object) -> bool:
     """Whether a part of local work is neither ours nor of the libraries that we use."""
     known = ("builtins", "dfl_lightning", "torch", "torchmetrics", "torchvision")
     return thing is not None and name_of(thing).partition(".")[0] not in known
-
-
-def right_answers(scores: Tensor, labels: Tensor, classes: int) -> Tensor:
-    """Where the class with the highest score is the label; never where that score is no number, or infinite.
-
-    Args:
-        scores: one for each class, along dimension `classes`.
-        labels: as many as answers.
-        classes: which dimension.
-
-    Examples:
-        >>> right_answers(torch.tensor([[0.1, 0.9], [torch.nan, 0.0]]), torch.tensor([1, 0]), classes=1)
-        tensor([ True, False])
-    """
-    best = scores.max(dim=classes)  # a NaN is the highest: it would answer with the class where it stands
-    return (best.indices == labels) & best.values.isfinite()

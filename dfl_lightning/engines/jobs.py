@@ -93,7 +93,7 @@ class Evaluation:
     Args:
         losses: float64 [J], mean loss per sample; NaN where the owner has no data in the split and nowhere else: a loss
             that is not a number is infinite.
-        metrics: float64 [J] by name; `acc` is always there. An answer that is not a number is a wrong one.
+        metrics: float64 [J] by name; the task's numbers are always there.
     """
 
     losses: Tensor

@@ -14,7 +14,7 @@ from dfl_lightning.bank.card import one_sentence
 from dfl_lightning.bank.matmul import one_blas_thread
 from dfl_lightning.bank.references import References
 from dfl_lightning.engines.config import EngineConfig
-from dfl_lightning.engines.engine import EVALUATION_BATCH, Engine, EvaluationPlan, right_answers
+from dfl_lightning.engines.engine import EVALUATION_BATCH, Engine, EvaluationPlan
 from dfl_lightning.engines.float32 import float32_arithmetic
 from dfl_lightning.engines.jobs import Evaluation
 from dfl_lightning.engines.prediction_rule import LabelledOutputs, Outputs, PredictionRule
@@ -176,13 +176,14 @@ def _checked(rule: PredictionRule, query: Outputs, memory: Mapping[str, Labelled
 
 
 def _scores(config: EngineConfig, probabilities: Tensor, labels: Tensor) -> Tensor:
-    """Mean negative log-likelihood (infinite if it is no number), accuracy and metrics, float64 [2 + metrics]."""
+    """Mean negative log-likelihood (infinite if it is no number), the task's numbers and metrics, float64 [1 + n]."""
     if not len(labels):
-        nothing = [math.nan] * (2 + len(config.metrics))
+        nothing = [math.nan] * (1 + len(config.task.numbers) + len(config.metrics))
         return torch.tensor(nothing, dtype=torch.float64, device=probabilities.device)
     loss = -probabilities.gather(1, labels.unsqueeze(1)).log().mean()
-    right = right_answers(probabilities, labels, classes=1).double().mean()
-    found = [loss.nan_to_num(nan=math.inf, posinf=math.inf), right]
+    statistics = config.task.statistics(probabilities, labels)
+    numbers = config.task.finish({name: values.double().mean() for name, values in statistics.items()})
+    found = [loss.nan_to_num(nan=math.inf, posinf=math.inf), *(numbers[name] for name in config.task.numbers)]
     # torchmetrics take numbers above 1, were it by rounding, for scores of a network, and would apply a softmax to them
     given = probabilities.clamp(max=1).to(config.dtype)
     for metric in config.metrics.values():

@@ -12,7 +12,7 @@ from dfl_lightning.bank.layout import Layout
 from dfl_lightning.data import ClientData
 from dfl_lightning.engines.config import EngineConfig
 from dfl_lightning.engines.dropout_layers import replace_dropout_layers
-from dfl_lightning.engines.engine import ANY_SAMPLE, EVALUATION_BATCH, right_answers
+from dfl_lightning.engines.engine import ANY_SAMPLE, EVALUATION_BATCH
 from dfl_lightning.engines.norm_strides import mend_instance_norms
 from dfl_lightning.engines.prediction_rule import LabelledOutputs
 from dfl_lightning.utils.module_copies import copy_of
@@ -82,7 +82,7 @@ class Scratch:
                 row[entry.start : entry.stop] = own.reshape(-1).to(row.dtype)
 
     def scores(self, row: Tensor, samples: Tensor) -> Tensor:
-        """Mean loss (infinite if not finite), accuracy and metrics of a model; NaN without samples.
+        """Mean loss (infinite if not finite), the task's numbers and metrics of a model; NaN without samples.
 
         The numbers stay on the row's device, so that a GPU is not waited for.
 
@@ -91,14 +91,16 @@ class Scratch:
             samples: indices of images, long [s].
 
         Returns:
-            float64 [2 + metrics].
+            float64 [1 + numbers + metrics].
         """
-        metrics = self._metrics
+        metrics, task = self._metrics, self.config.task
         if not len(samples):
-            return torch.full((2 + len(metrics),), float("nan"), dtype=torch.float64, device=row.device)
+            count = 1 + len(task.numbers) + len(metrics)
+            return torch.full((count,), float("nan"), dtype=torch.float64, device=row.device)
         self.load(row)
         network = self.network.eval()
-        loss, correct = torch.zeros(2, dtype=torch.float64, device=row.device)
+        loss, *sums = torch.zeros(1 + len(task.names), dtype=torch.float64, device=row.device)
+        weight: float | Tensor = 0.0
         for metric in metrics.values():
             metric.reset()
         for part in (samples,) if self._whole else samples.split(EVALUATION_BATCH):
@@ -106,13 +108,18 @@ class Scratch:
             with self.config.arithmetic(x.device):
                 outputs = network(x)
             outputs = outputs.to(self.config.dtype)
-            loss = loss + self.config.loss(outputs, y).double() * len(part)
-            correct = correct + right_answers(outputs, y, classes=1).sum()
+            weights, found = task.weights(y), task.statistics(outputs, y)
+            now = len(part) if weights is None else weights.sum().double()
+            loss = loss + self.config.loss(outputs, y).double() * now
+            sums = [total + found[name].sum(dtype=torch.float64) for name, total in zip(task.names, sums, strict=True)]
+            weight = weight + now
             for metric in metrics.values():
                 metric.update(outputs, y)
-        loss = torch.where(loss.isnan(), math.inf, loss / len(samples))
+        loss = torch.where(loss.isnan(), math.inf, loss / weight)
+        means = {name: total / weight for name, total in zip(task.names, sums, strict=True)}
+        numbers = task.finish(means)
         computed = (torch.as_tensor(metric.compute(), device=row.device).double() for metric in metrics.values())
-        return torch.stack([loss, correct / len(samples), *(value.reshape(()) for value in computed)])
+        return torch.stack([loss, *(numbers[name] for name in task.numbers), *(v.reshape(()) for v in computed)])
 
     def outputs(self, row: Tensor, samples: Tensor) -> LabelledOutputs:
         """Class scores of a model, inputs of the layers that the prediction names, and labels.

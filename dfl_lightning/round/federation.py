@@ -18,6 +18,7 @@ from dfl_lightning.engines.local_work import Duration, LocalRule, Phase
 from dfl_lightning.engines.optimizers import ClientOptimizer
 from dfl_lightning.links import AllPairs
 from dfl_lightning.round.objective import Objective
+from dfl_lightning.tasks import Classification, Task
 from dfl_lightning.topology import Topology
 from dfl_lightning.topology.clusters import differing_pair
 from dfl_lightning.utils.errors import UserError
@@ -75,6 +76,7 @@ class Federation:
         local: how clients train, whatever the objective.
         policies: those that take part, in their order.
         remarks: sentences for the banner.
+        task: what the network's outputs mean, and which number decides between models.
 
     Attributes:
         bank: the clients' models; there from the first round on, not yet in `start`.
@@ -93,6 +95,7 @@ class Federation:
     local: LocalTraining
     policies: tuple[RoundCallback, ...] = ()
     remarks: list[str] = field(default_factory=list)
+    task: Task = field(default_factory=Classification)
     bank: Bank = field(init=False, repr=False)
     engine: Engine = field(init=False, repr=False)
 

@@ -73,7 +73,7 @@ class DPFL(Selection):
         self.first: Links  # Omega
         self.has_first: Tensor  # who has made its first choice, bool [n]
         self.chosen: Links  # C of the last choice
-        self.best: Tensor  # highest validation accuracy so far, float64 [m]
+        self.best: Tensor  # merit of the best validation score so far, float64 [m]
 
     def start(self, federation: Federation) -> None:
         """Clients without servers, each with validation data, and averages that can be known beforehand."""
@@ -112,10 +112,11 @@ class DPFL(Selection):
     def on_trained(self, round: Round) -> None:
         """Keep the trained models that are the best so far on validation data, the latest among equals."""
         owners = torch.nonzero(round.participants).squeeze(1)
-        accuracies = round.evaluate(References.rows("trained", owners), "val").metrics["acc"]
-        better = accuracies >= self.best[owners]
-        owners, accuracies = owners[better], accuracies[better]
-        self.best[owners] = accuracies
+        task = round.federation.task
+        merits = task.merit(round.evaluate(References.rows("trained", owners), "val").metrics[task.score])
+        better = merits >= self.best[owners]
+        owners, merits = owners[better], merits[better]
+        self.best[owners] = merits
         own = Weights.of_rows(owners, round.num_nodes)
         round.mix([(own, "trained")], into="best", where=owners, columns=round.federation.layout.all)
 

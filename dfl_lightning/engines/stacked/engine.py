@@ -255,17 +255,23 @@ class StackedEngine(Engine):
 
         with workers(self.threads) as pool, one_blas_thread():
             results = pool.map(work, items, between=self.between_cohorts)
+        task = self.config.task
         samples = torch.zeros(len(references), dtype=torch.long)
-        losses, *others = torch.zeros(1 + len(self.metrics), len(references), dtype=torch.float64)
-        metrics = dict(zip(self.metrics, others, strict=True))
-        for scores in chain.from_iterable(results):  # the global test set comes in several pieces
-            samples.index_add_(0, scores.jobs, scores.samples)
-            losses.index_add_(0, scores.jobs, scores.losses * scores.samples)
-            for name, sums in metrics.items():
-                sums.index_add_(0, scores.jobs, scores.metrics[name] * scores.samples)
-        losses = losses / samples  # NaN where there are none
+        weights, losses, *others = torch.zeros(2 + len(task.names), len(references), dtype=torch.float64)
+        statistics = dict(zip(task.names, others, strict=True))
+        metrics = {name: torch.full_like(losses, math.nan) for name in self.config.metrics}
+        for scores in chain.from_iterable(results):  # the global test set comes in several pieces, unless there are
+            samples.index_add_(0, scores.jobs, scores.samples)  # metrics
+            weights.index_add_(0, scores.jobs, scores.weights.double())
+            losses.index_add_(0, scores.jobs, scores.losses * scores.weights)
+            for name, sums in statistics.items():
+                sums.index_add_(0, scores.jobs, scores.statistics[name] * scores.weights)
+            for name, values in metrics.items():
+                values[scores.jobs] = scores.metrics[name]
+        losses = losses / weights  # NaN where there are none
         losses = losses.masked_fill(losses.isnan() & (samples > 0), math.inf)
-        return Evaluation(losses, {name: sums / samples for name, sums in metrics.items()})
+        numbers = task.finish({name: sums / weights for name, sums in statistics.items()})
+        return Evaluation(losses, {**{name: numbers[name] for name in task.numbers}, **metrics})
 
     @property
     def predicted_at_once(self) -> int:

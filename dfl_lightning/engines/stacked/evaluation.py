@@ -13,11 +13,10 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from dfl_lightning.bank.references import References
-from dfl_lightning.engines.engine import EVALUATION_BATCH, right_answers
+from dfl_lightning.engines.engine import EVALUATION_BATCH
 from dfl_lightning.engines.stacked.budget import LARGEST_TENSOR
 from dfl_lightning.engines.stacked.context import StackedContext
 from dfl_lightning.engines.stacked.parameters import Staging
@@ -102,13 +101,17 @@ class Scores:
     Args:
         jobs: their positions, long [j].
         samples: how many each has, long [j].
+        weights: the sum of their weights in the task's means, [j].
         losses: float64 [j].
+        statistics: of the task, float64 [j] by name.
         metrics: float64 [j] by name.
     """
 
     jobs: Tensor
     samples: Tensor
+    weights: Tensor
     losses: Tensor
+    statistics: dict[str, Tensor]
     metrics: dict[str, Tensor]
 
 
@@ -215,7 +218,7 @@ class Scorer:
 
     # --- two ways -----------------------------------------------------------------------------------------------------
     def score_together(self, bank: Bank, references: References, group: SharedSamples, pool: Workers) -> Scores:
-        """Mean loss, accuracy and metrics of the jobs of a group.
+        """Mean loss, statistics and metrics of the jobs of a group.
 
         Args:
             bank: holds the models.
@@ -234,7 +237,7 @@ class Scorer:
         return self._means(group.jobs, sizes, [tensor.flatten(0, 1) for tensor in found])
 
     def score(self, bank: Bank, references: References, shared: SharedModels, pool: Workers) -> list[Scores]:
-        """Mean loss, accuracy and metrics of the models' jobs, a few models at a time.
+        """Mean loss, statistics and metrics of the models' jobs, a few models at a time.
 
         Args:
             bank: where models are.
@@ -294,7 +297,7 @@ class Scorer:
         return Staging(self._context.layout, bank.reader(references.take(jobs)))
 
     def _judged(self, tensors: dict[str, Tensor], inputs: Tensor, labels: Tensor) -> list[Tensor]:
-        """Losses [k, B], whether answers are right [k, B], and scores and labels if they are asked for.
+        """Weights and losses of samples, the task's statistics, [k, B] each; scores and labels if they are asked for.
 
         Args:
             tensors: k models.
@@ -305,12 +308,15 @@ class Scorer:
         with context.config.arithmetic(inputs.device):
             scores = context.network(Pass(tensors, training=False), inputs)
         scores = scores.to(context.config.dtype)
-        right = right_answers(scores, labels, classes=2)
-        losses = right  # in the place of losses, where they are computed from the scores afterwards
-        if context.loss.is_cross_entropy:
-            losses = F.cross_entropy(scores.flatten(0, 1), labels.flatten(), reduction="none").view(labels.shape)
-        wants_scores = bool(context.config.metrics) or not context.loss.is_cross_entropy
-        return [losses, right, scores, labels] if wants_scores else [losses, right]
+        task, known = context.config.task, context.loss.task
+        statistics = task.statistics(scores, labels)
+        found = [statistics[name] for name in task.names]
+        # in the place of losses, where they are computed from the scores afterwards, anything
+        losses = found[0] if known is None else known.losses(scores, labels)
+        weights = task.weights(labels)
+        weighed = [] if weights is None else [weights]
+        wants_scores = bool(context.config.metrics) or known is None
+        return [losses, *found, *weighed, *([scores, labels] if wants_scores else [])]
 
     def _put_out(self, tensors: dict[str, Tensor], inputs: Tensor, labels: Tensor) -> list[Tensor]:
         """Labels [k, B], scores [k, B, C] and the features that the prediction wants, [k, B, ...] each.
@@ -333,24 +339,28 @@ class Scorer:
             counts: samples of each, long [j].
             judged: what `_judged` returns for these samples, one job after the other.
         """
-        losses, right, *kept = judged
-        numbers = torch.stack([losses.double(), right.double()], dim=1).cpu()  # a GPU is waited for once
-        means, accuracies = torch.segment_reduce(numbers, "mean", lengths=counts).unbind(1)
+        config, loss = self._context.config, self._context.loss
+        kept = judged[-2:] if config.metrics or loss.task is None else []
+        numbers = torch.stack([column.double() for column in judged[: len(judged) - len(kept)]], dim=1)
+        numbers, names = numbers.cpu(), config.task.names  # a GPU is waited for once
+        weights = counts
+        if numbers.shape[1] == 1 + len(names):
+            means, *statistics = torch.segment_reduce(numbers, "mean", lengths=counts).unbind(1)
+        else:
+            *sums, weights = torch.segment_reduce(numbers, "sum", lengths=counts).unbind(1)
+            means, *statistics = (total / weights for total in sums)
+        found = dict(zip(names, statistics, strict=True))
         if not kept:
-            return Scores(jobs, counts, means, {"acc": accuracies})
+            return Scores(jobs, counts, weights, means, found, {})
         sizes = counts.tolist()
-        several = zip(*(tensor.split(sizes) for tensor in kept), strict=True)
+        several = list(zip(*(tensor.split(sizes) for tensor in kept), strict=True))
         metrics: Sequence[Tensor] = ()
-        if self._context.config.metrics:
-            found = torch.stack(
-                [number for own in several for number in self._from_scores(*own)]
-            ).cpu()  # one wait, too
-            metrics = found.view(len(jobs), -1).unbind(1)
-        if not self._context.loss.is_cross_entropy:
-            own = self._context.loss.means(kept[0].split(sizes), kept[1].split(sizes), EVALUATION_BATCH)
-            means = own.cpu()
-        names = ("acc", *self._context.config.metrics)
-        return Scores(jobs, counts, means, dict(zip(names, (accuracies, *metrics), strict=True)))
+        if config.metrics:
+            chosen = torch.stack([number for own in several for number in self._from_scores(*own)])
+            metrics = chosen.cpu().view(len(jobs), -1).unbind(1)  # one wait, too
+        if loss.task is None:
+            means = loss.means(kept[0].split(sizes), kept[1].split(sizes), EVALUATION_BATCH).cpu()
+        return Scores(jobs, counts, weights, means, found, dict(zip(config.metrics, metrics, strict=True)))
 
     def _from_scores(self, scores: Tensor, labels: Tensor) -> list[Tensor]:
         """One job's chosen metrics; float64 [] each."""

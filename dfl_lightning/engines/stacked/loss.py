@@ -14,26 +14,29 @@ from torch.utils._pytree import tree_map
 
 from dfl_lightning.engines.local_work import LossOf
 from dfl_lightning.engines.stacked.kernels import WeightedCrossEntropy
+from dfl_lightning.tasks import Classification, MeanLoss, Task
 from dfl_lightning.utils.errors import is_out_of_memory
 
 
 class StackedLoss:
     """Each client's mean loss over its real samples.
 
-    The plain cross-entropy is computed for all clients at once, padding included. Any other loss is written for one
-    client: `torch.vmap` applies it to all clients with equally many samples, so that it never sees padding or another
-    client; what vmap cannot do is done client by client.
+    The plain cross-entropy and the losses of a task are computed for all clients at once, padding included. Any other
+    loss is written for one client: `torch.vmap` applies it to all clients with equally many samples, so that it never
+    sees padding or another client; what vmap cannot do is done client by client.
 
     Args:
         loss: (scores [B, C], labels [B]) -> mean loss of the batch.
 
     Attributes:
         is_cross_entropy: whether it is the plain cross-entropy.
+        task: whose losses, sample by sample, it is the mean of; None: it is known as a mean only.
     """
 
     def __init__(self, loss: Callable[[Tensor, Tensor], Tensor]) -> None:
         self._loss = loss
         self.is_cross_entropy = is_plain_cross_entropy(loss)
+        self.task = Classification() if self.is_cross_entropy else loss.task if isinstance(loss, MeanLoss) else None
         self._one_by_one: set[Hashable] = set()  # losses that vmap cannot do
 
     def __call__(self, scores: Tensor, labels: Tensor, sizes: Sequence[int], weights: Tensor) -> Tensor:
@@ -47,6 +50,8 @@ class StackedLoss:
         """
         if self.is_cross_entropy and scores.dim() == 3:
             return WeightedCrossEntropy.apply(scores.to(weights.dtype), labels, weights)  # layers may have reduced them
+        if self.task is not None and not self.is_cross_entropy:
+            return _means_of(self.task, scores, labels, weights)
         return self._for_each(self._loss, (scores, labels), (), sizes)
 
     def own(
@@ -127,6 +132,16 @@ class StackedLoss:
                 self._one_by_one.add(of)
         clients = range(len(tree_first(per_sample)))
         return torch.stack([loss(*tree_map(lambda t, i=i: t[i], (*per_sample, *per_client))) for i in clients])
+
+
+def _means_of(task: Task, outputs: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
+    """Mean losses [k] of outputs [k, B, ...], where `weights` [k, B] are 0 for padding."""
+    losses, of_samples = task.losses(outputs, targets), task.weights(targets)
+    if of_samples is None:
+        return (losses.where(weights > 0, 0.0) * weights).sum(1)  # the loss of padding may be infinite
+    real = weights > 0
+    total = of_samples.where(real, torch.zeros_like(of_samples)).sum(1)
+    return losses.where(real, 0.0).sum(1) / total.clamp(min=1)
 
 
 def tree_first(tree: Any) -> Tensor:

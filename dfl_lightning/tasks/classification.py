@@ -1,0 +1,51 @@
+"""One of several classes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from dfl_lightning.tasks.task import Task
+
+__all__ = ["Classification"]
+
+
+class Classification(Task):
+    """Outputs are scores of classes [..., C], targets the classes, int64 [...]; the loss is the cross-entropy.
+
+    The score is the accuracy `acc`: the share of samples whose class has the highest score. Where that score is NaN or
+    infinite, the answer is a wrong one.
+
+    Examples:
+        >>> import torch
+        >>> outputs, targets = torch.tensor([[0.1, 0.9], [torch.nan, 0.0]]), torch.tensor([1, 0])
+        >>> Classification().statistics(outputs, targets)
+        {'acc': tensor([ True, False])}
+    """
+
+    numbers = ("acc",)
+
+    def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """The negative log-likelihood of each sample's class, [...].
+
+        Args:
+            outputs: logits [..., C].
+            targets: int64 [...].
+        """
+        return F.cross_entropy(outputs.flatten(0, -2), targets.flatten(), reduction="none").view(targets.shape)
+
+    def statistics(self, outputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
+        """Whether the class with the highest score is the target, bool [...].
+
+        Args:
+            outputs: logits, or probabilities, [..., C].
+            targets: int64 [...].
+        """
+        best = outputs.max(dim=targets.dim())  # a NaN is the highest: it would answer with the class where it stands
+        return {"acc": (best.indices == targets) & best.values.isfinite()}
+
+    def mean_loss(self) -> Callable[[Tensor, Tensor], Tensor]:
+        """`nn.CrossEntropyLoss`, which engines compute by kernels of their own."""
+        return nn.CrossEntropyLoss()

@@ -1,0 +1,110 @@
+"""What a network's outputs mean."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar
+
+from torch import Tensor
+
+__all__ = ["MeanLoss", "Task"]
+
+
+class Task(ABC):
+    """Losses and numbers of single samples, which engines add up; never a mean.
+
+    Outputs and targets have any number of leading dimensions, written `...`: [B] for a batch, [k, B] for the batches of
+    k clients, where padding may follow the real samples. Everything is computed for each sample by itself, so that both
+    engines, clients of unequal size and several processes agree. A mean is the sum over samples, divided by the sum of
+    the samples' `weights`; `finish` makes the reported numbers of the means.
+
+    Attributes:
+        numbers: names of what `finish` returns; the first one is the `score`.
+        higher_is_better: whether a higher score is the better one.
+    """
+
+    numbers: ClassVar[tuple[str, ...]]
+    higher_is_better: ClassVar[bool] = True
+
+    @property
+    def score(self) -> str:
+        """The number that decides where models are compared by one."""
+        return self.numbers[0]
+
+    def merit(self, scores: Tensor) -> Tensor:
+        """The scores, or their negatives where a lower one is better: of two merits the higher is the better one."""
+        return scores if self.higher_is_better else -scores
+
+    @abstractmethod
+    def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """The loss of each sample, [...], differentiable; what clients minimise is its mean.
+
+        Args:
+            outputs: of the network, [..., *output shape].
+            targets: [..., *target shape].
+        """
+
+    @abstractmethod
+    def statistics(self, outputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
+        """What the reported numbers are made of, by name, [...] each; the same names at every call.
+
+        Args:
+            outputs: of the network, [..., *output shape].
+            targets: [..., *target shape].
+        """
+
+    def weights(self, targets: Tensor) -> Tensor | None:
+        """How much each sample counts in a mean, [...]; None: 1 each.
+
+        Args:
+            targets: [..., *target shape].
+        """
+        return None
+
+    def finish(self, means: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The reported numbers, as `numbers` names them, from the means of the statistics.
+
+        Args:
+            means: of each of the `statistics`, float64 of any one shape.
+        """
+        return dict(means)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the statistics; those of the reported numbers, unless `finish` computes them from others."""
+        return self.numbers
+
+    def mean_loss(self) -> Callable[[Tensor, Tensor], Tensor]:
+        """The mean loss of a batch, from (outputs [B, ...], targets [B, ...])."""
+        return MeanLoss(self)
+
+
+class MeanLoss:
+    """A task's losses as one number for a batch.
+
+    Args:
+        task: whose losses.
+    """
+
+    def __init__(self, task: Task) -> None:
+        self.task = task
+
+    def __call__(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """The mean over the samples of a batch, a scalar.
+
+        Args:
+            outputs: [B, *output shape].
+            targets: [B, *target shape].
+        """
+        losses, weights = self.task.losses(outputs, targets), self.task.weights(targets)
+        if weights is None:
+            return losses.mean()
+        return losses.sum() / weights.sum().clamp(min=1)
+
+    def __eq__(self, other: Any) -> bool:
+        """Whether it is the mean loss of the same task."""
+        return isinstance(other, MeanLoss) and other.task is self.task
+
+    def __hash__(self) -> int:
+        return hash((MeanLoss, id(self.task)))
