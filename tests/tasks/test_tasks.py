@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from banks import SEED, _module, _row, make_federation
 
 from dfl_lightning.bank.references import References
-from dfl_lightning.engines import loop_engine
+from dfl_lightning.engines import scratch
 from dfl_lightning.engines.loop_engine import LoopEngine
 from dfl_lightning.engines.stacked import StackedEngine
 from dfl_lightning.engines.stacked import engine as stacked_engine
@@ -70,7 +70,7 @@ def plain_training(model, data, client, training):
 def test_any_sums_and_weights_are_trained_and_evaluated_as_by_the_formulas(engine, monkeypatch):
     """Clients of unequal size, the last batch of an epoch smaller, a global test set in pieces, clipped gradients."""
     monkeypatch.setattr(stacked_engine, "GLOBAL_PIECE", 4)
-    monkeypatch.setattr(loop_engine, "EVALUATION_BATCH", 3)
+    monkeypatch.setattr(scratch, "EVALUATION_BATCH", 3)
     task = Weighed()
     f = make_federation(engine=engine, sizes=SIZES, servers=1, loss=task.mean_loss(), task=task, clip_norm=0.5)
     training = f.training()
