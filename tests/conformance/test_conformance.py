@@ -20,9 +20,10 @@ ROOT = Path(__file__).parents[2]
 MAKING = runpy.run_path(str(ROOT / "scripts" / "make_conformance.py"))
 METHODS = read_all()
 WITHOUT_CASES = {
-    "dispfl": "not written yet: masks, their search and the masked average",
-    "federico_em": "not written yet: every client trains the models that it has fetched",
+    "dfedsam": "not written yet",
+    "dfedsam --aggregation.steps 4": "not written yet",
     "fdms --topology complete": "it is this library's extension, in no paper",
+    "moon": "not written yet",
 }
 """Methods of docs/methods.md that have no cases, and why."""
 

@@ -5,8 +5,10 @@ The arguments of a function are the inputs of its cases, which their files descr
 
 from dfl_lightning.conformance.own.mixing import (
     d2,
+    dispfl,
     dsgd,
     federico,
+    federico_em,
     gossip,
     gradient_tracking,
     knn_per,
@@ -34,6 +36,7 @@ __all__ = [
     "afind_literal",
     "apfl",
     "d2",
+    "dispfl",
     "ditto",
     "dpfl",
     "dsgd",
@@ -42,6 +45,7 @@ __all__ = [
     "fdms_stale",
     "fedavg",
     "federico",
+    "federico_em",
     "fedfomo",
     "fedper",
     "fedprox",

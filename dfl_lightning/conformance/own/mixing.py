@@ -16,7 +16,7 @@ from dfl_lightning.conformance.own.selections import weights_of
 from dfl_lightning.engines.prediction_rule import LabelledOutputs, Outputs
 from dfl_lightning.functional import class_vectors, proximity
 from dfl_lightning.links import LinkMemory
-from dfl_lightning.objectives import D2, GradientTracking, PFedGraph, Plain, QGDSGDm
+from dfl_lightning.objectives import D2, DisPFL, GradientTracking, PFedGraph, Plain, QGDSGDm
 
 Found = dict[str, Any]
 
@@ -77,6 +77,18 @@ def qg_dsgdm(layers, models, momentum, x, y, graph, lr, beta, mu, nesterov, roun
     return {"models": run.rows(), "momentum": run.rows("momentum")}
 
 
+def dispfl(layers, models, masks, x, y, graph, lr, density, prune, round, rounds) -> Found:
+    """DisPFL and MaskedAverage."""
+    policies = [cb.Gossip(k="all"), cb.MaskedAverage()]
+    rows = {"models": models, "mask": masks, "next_mask": masks}
+    last = rounds - round
+    run = BatchRun(
+        policies, x, y, layers, graph_of(graph), rows, DisPFL(density, prune), lr, rounds=last, first_round=round
+    )
+    run.go()
+    return {"masks": run.rows("mask"), "models": run.rows()}
+
+
 def push_sum(models, held, trained, graph) -> Found:
     """PushSum on directed links."""
     average = cb.PushSum()
@@ -125,6 +137,18 @@ def federico(layers, trained, x, y, fetched, averages, beta) -> Found:
         "weights": weights_of(round, m),
         "models": run.rows(),
     }
+
+
+def federico_em(layers, models, x, y, fetched, averages, beta, lr) -> Found:
+    """FedeRiCo's choice and FedeRiCoStep."""
+    m = len(models)
+    selection = cb.FedeRiCo(k=m, epsilon=0.0, beta=beta)
+    policies = [selection, cb.FedeRiCoStep()]
+    run = BatchRun(policies, x, y, layers, graph_of(fetched), {"models": models}, Plain(), lr)
+    selection.averages = memory_of(averages, ~np.isnan(averages))
+    run.go()
+    found = selection.averages
+    return {"averages": dense(found.links, found.values), "models": run.rows()}
 
 
 def pfedgraph(layers, models, x, y, graph, alpha, lam, lr, initial, direction) -> Found:

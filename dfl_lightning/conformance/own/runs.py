@@ -145,6 +145,7 @@ class BatchRun(GivenRun):
         active: who is up, [m].
         rounds: of the run.
         engine: of the run.
+        first_round: number of the first round.
         model: further options of `DFLModule`.
     """
 
@@ -162,6 +163,7 @@ class BatchRun(GivenRun):
         active: np.ndarray | None = None,
         rounds: int = 1,
         engine: str = "stacked",
+        first_round: int = 0,
         **model: Any,
     ) -> None:
         options = {
@@ -172,23 +174,12 @@ class BatchRun(GivenRun):
         }
         flat = [part.reshape(-1, part.shape[-1]) for part in x]
         labels, trainer = [part.ravel() for part in y], {"engine": engine}
-        super().__init__(
-            policies,
-            flat,
-            labels,
-            layers,
-            topology,
-            rows,
-            objective,
-            active,
-            model=options,
-            rounds=rounds,
-            trainer=trainer,
-        )
+        places = policies, flat, labels, layers, topology, rows, objective, active, first_round
+        super().__init__(*places, model=options, rounds=rounds, trainer=trainer)
         data, seed = self.module.data, self.module.federation.seed
         for client, batches in enumerate(x):
             if len(batches) > 1:  # samples lie so that the first epoch takes them in the given order
-                if epochs * rounds > 1:
+                if epochs * rounds > 1 or first_round:
                     raise NotImplementedError("several batches in several epochs, whose order is drawn anew")
                 own = data.train[client]
                 order = torch.randperm(len(own), generator=stream(seed, "local batches", 0, client, 0))
