@@ -20,6 +20,7 @@ from dfl_lightning.study.cells_file import write_cells
 from dfl_lightning.study.disk import give_back
 from dfl_lightning.study.measure import ACCURACIES, BETTER, OVER_ROUNDS, Measure, measure_of
 from dfl_lightning.study.plan import Cell, Plan, add_seeds, contradictions, make_plan
+from dfl_lightning.study.settings import overridden
 from dfl_lightning.study.slurm_words import PREFIX, split_options
 from dfl_lightning.study.starting import Starter
 from dfl_lightning.study.study_file import KIND, Study, read_study_file
@@ -148,6 +149,8 @@ def _run(words: argparse.Namespace, starter: Starter) -> int:
             return code
         tuned = chosen_values(study, folder, words.scale)
     plan = _planned(study, folder, words.scale, tuned or {})
+    for remark in overridden(study):
+        print(remark, flush=True)
     if words.explain:
         from dfl_lightning.study.estimate import explain
 

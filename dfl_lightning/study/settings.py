@@ -9,6 +9,8 @@ from typing import Any
 
 from dfl_lightning.study.study_file import MISSING, Study
 from dfl_lightning.utils.errors import UserError
+from dfl_lightning.utils.shipped_files import find
+from dfl_lightning.utils.yaml_files import read_config
 
 GROUPS = {
     *("trainer", "model", "data", "dropout", "outgoing", "selection", "threshold", "substitution", "aggregation"),
@@ -60,6 +62,37 @@ def options_in(layer: Mapping[str, Any], below: str = "") -> Iterator[tuple[str,
             inner.pop("init_args", None)
             yield from options_in(inner, f"{name}.")
         else:
+            yield name, value
+
+
+def overridden(study: Study) -> Iterator[str]:
+    """Remarks on rows whose own config sets an option that `base` sets too, to another value: `base` wins.
+
+    Args:
+        study: the file's content.
+
+    Raises:
+        UserError: there is no such config.
+    """
+    base = dict(_leaves(study.base))
+    for row, layer in study.rows.items():
+        if layer.get("config") is None:
+            continue
+        own = dict(_leaves(read_config(find("configs", _config(study, layer["config"])))))
+        again = dict(_leaves(layer))
+        differ = [option for option in base if option in own and option not in again and own[option] != base[option]]
+        if differ:
+            said = ", ".join(f"{option} is {as_word(base[option])}, not {as_word(own[option])}" for option in differ)
+            yield f"base overrides config {layer['config']} of row {row}: {said}"
+
+
+def _leaves(content: Mapping[str, Any], below: str = "") -> Iterator[tuple[str, Any]]:
+    """Dotted names of all values that are no mappings, through classes and their arguments; without `config`."""
+    for key, value in content.items():
+        name = f"{below}{key}".replace(".init_args", "")
+        if isinstance(value, dict):
+            yield from _leaves(value, f"{name}.")
+        elif name not in ("config", MISSING):
             yield name, value
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from dfl_lightning.study.plan import add_seeds, make_plan, scaled
-from dfl_lightning.study.settings import words_of
+from dfl_lightning.study.settings import overridden, words_of
 from dfl_lightning.study.study_file import read_study_file
 from dfl_lightning.utils.errors import UserError
 
@@ -152,3 +152,15 @@ def test_resolved_configs_are_kept_until_something_changes(planned, study_of, tm
     (tmp_path / "mine.yaml").write_text("data: MNIST\n")
     planned(base={"config": "mine.yaml"})
     assert len(asked) == 4
+
+
+def test_a_base_that_overrides_a_rows_own_config_is_remarked(study_of, tmp_path):
+    (tmp_path / "own.yaml").write_text("trainer: {max_rounds: 9}\nselection: {class_path: Gossip, init_args: {k: 4}}\n")
+    base = {"trainer": {"max_rounds": 3}, "selection.k": 2, "model.local_epochs": 1}
+    rows = {"A": {"config": "own.yaml"}, "B": {"config": "own.yaml", "selection.k": 5}, "C": {}}
+    assert list(overridden(read_study_file(study_of(base=base, rows=rows)))) == [
+        "base overrides config own.yaml of row A: trainer.max_rounds is 3, not 9, selection.k is 2, not 4",
+        "base overrides config own.yaml of row B: trainer.max_rounds is 3, not 9",
+    ]
+    same = {"trainer": {"max_rounds": 9}}
+    assert list(overridden(read_study_file(study_of(base=same, rows=rows)))) == []
