@@ -190,6 +190,14 @@ def test_a_method_has_one_colour_in_all_charts(runs):
         assert "'domain': ['Ours', 'Local']" in text
 
 
+def test_a_level_that_costs_nothing_has_its_methods_dash(runs):
+    layers = report.accuracy_by_bytes(runs).to_dict()["layer"]
+    rule = next(layer for layer in layers if layer["mark"]["type"] == "rule" and "x2" in layer["encoding"])
+    line = next(layer for layer in layers if layer["mark"]["type"] == "line")
+    assert "strokeDash" not in rule["mark"]
+    assert rule["encoding"]["strokeDash"] == line["encoding"]["strokeDash"]
+
+
 def test_labels_are_spread_in_order_and_no_further_than_they_must():
     rng = np.random.default_rng(0)
     for _ in range(50):

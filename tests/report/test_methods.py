@@ -227,6 +227,23 @@ def test_runs_that_can_be_compared_are(tmp_path, make_run):
     assert compared(tmp_path, make_run)[0] == "C ends at 91.0 ± 1.0 % test accuracy (3 seeds)."
 
 
+@pytest.mark.parametrize("seeds", [1, 3])
+def test_a_long_list_of_methods_names_three_and_counts_the_others(tmp_path, make_run, seeds):
+    runs = []
+    for k in range(8):
+        for seed in range(seeds):
+            config = {"selection": {"class_path": f"M{k}"}}
+            rounds = [[0.9 - k / 10 + seed / 100] * 2] * 2
+            runs.append(read_run(make_run(tmp_path / f"{k}-{seed}", rounds, seed=seed, config=config)))
+    last = sentences(find_methods(runs))[-1]
+    if seeds == 1:
+        assert last == "With one common seed there is no verdict on the difference to M1, M2, M3 and 4 others."
+    else:
+        assert last.startswith("M1 is 10.0 points lower (")
+        assert last.endswith("; 4 others are 40.0 to 70.0 points lower.")
+        assert [f"M{k} " in last for k in range(1, 8)] == [True] * 3 + [False] * 4
+
+
 def test_one_seed_that_stopped_is_left_out_of_its_method(tmp_path, make_run):
     config = {**AFIND, "trainer": {"max_rounds": 2}}
     folders = [make_run(tmp_path / str(s), [[0.5], [0.5 + s / 10]], seed=s, config=config) for s in (0, 1)]
@@ -259,4 +276,4 @@ def test_methods_of_a_comparison_have_colours_and_dashes_of_their_own(tmp_path, 
     for task in {method.task for method in methods}:
         places = [method.among.index(method.name) for method in methods if method.task == task]
         assert len({place % colours for place in places}) == len(places)
-    assert len({(place % colours, place % len(DASHES)) for place in range(30)}) == 30
+    assert len({(place % colours, place % len(DASHES)) for place in range(42)}) == 42

@@ -93,8 +93,9 @@ def _accuracy_by(runs: Sequence[Run | Method], column: str, unit: float, title: 
         layers += [line, base.mark_point(opacity=0, size=90, filled=True, clip=True).encode(x=x, y=y, tooltip=tips)]
     if flat:
         start = alt.X("from:Q").scale(domain=domain_x, nice=False, **scale)
-        rule = alt.Chart(data(flat)).mark_rule(strokeWidth=2, strokeDash=[6, 4])
-        layers.append(rule.encode(x=start, x2=alt.X2("cost:Q"), y=y, color=colour))
+        rule = alt.Chart(data(flat)).mark_rule(strokeWidth=2)
+        dash = method_dash(names)
+        layers.append(rule.encode(x=start, x2=alt.X2("cost:Q"), y=y, color=colour, strokeDash=dash))
     layers += end_labels([*ends, *flat], names, "accuracy", domain, "cost", ends=domain_x if log else None)
     return finished(alt.layer(*layers))
 

@@ -19,6 +19,9 @@ from dfl_lightning.report.over_seeds import (
 from dfl_lightning.report.reading import Run
 from dfl_lightning.report.statistics import Interval, Spread, paired_interval, spread
 
+_NAMED = 3
+"""Of a longer list of methods in a sentence, this many are named and the others are counted."""
+
 
 @dataclass(frozen=True)
 class Line:
@@ -116,7 +119,8 @@ def lines(methods: Sequence[Method]) -> list[Line]:
 def sentences(methods: Sequence[Method]) -> list[str]:
     """The verdict on the methods of a task, after what takes no part in it.
 
-    With one seed of a method no difference to it is judged, and no spread is given.
+    With one seed of a method no difference to it is judged, and no spread is given. A long list of methods in a
+    sentence names three and counts the others.
     """
     wrong, found = comparable(methods)[1], lines(methods)
     known = [line for line in found if line.accuracy.count and line.takes_part]
@@ -127,7 +131,8 @@ def sentences(methods: Sequence[Method]) -> list[str]:
         return [*words, "No run was evaluated on test data, so there is no verdict."]
     first = known[0]
     words += [f"{first.method.name} ends at {_share(first.accuracy)}.", *_against_local(first)]
-    lower, undecided, single, unpaired = [], [], [], []
+    lower: list[Line] = []
+    undecided, single, unpaired = [], [], []
     for line in known[1:]:
         gap, name = line.to_best, line.method.name
         if line.method.is_local and first.over_local is not None:
@@ -137,11 +142,11 @@ def sentences(methods: Sequence[Method]) -> list[str]:
         elif gap.count < 2:
             single.append(name)
         elif gap.is_clear:
-            lower.append(f"{name} is {_points(-gap.mean)} lower ({interval(gap)})")
+            lower.append(line)
         else:
             undecided.append(f"{name} ({gap.count} common seeds, {interval(gap)})")
     if lower:
-        words.append(f"{'; '.join(lower)}.")
+        words.append(_lower(lower))
     if undecided:
         words.append(f"The seeds show no clear difference to {_and(undecided)}.")
     if single:
@@ -161,6 +166,19 @@ def _against_local(line: Line) -> list[str]:
         return [f"The seeds show no clear difference to training alone ({interval(gain)})."]
     where = "above" if gain.mean > 0 else "below"
     return [f"That is {_points(abs(gain.mean))} {where} training alone ({interval(gain)})."]
+
+
+def _lower(found: Sequence[Line]) -> str:
+    named, gaps = [], []
+    for line in found:
+        if line.to_best is not None:
+            named.append(f"{line.method.name} is {_points(-line.to_best.mean)} lower ({interval(line.to_best)})")
+            gaps.append(-line.to_best.mean)
+    if len(named) > _NAMED + 1:
+        others = gaps[_NAMED:]
+        span = f"{100 * min(others):.1f} to {_points(max(others))}"
+        named = [*named[:_NAMED], f"{len(others)} others are {span} lower"]
+    return f"{'; '.join(named)}."
 
 
 def _paired(a: Method, b: Method) -> Interval | None:
@@ -190,4 +208,6 @@ def interval(value: Interval) -> str:
 
 
 def _and(names: Sequence[str]) -> str:
+    if len(names) > _NAMED + 1:
+        names = [*names[:_NAMED], f"{len(names) - _NAMED} others"]
     return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 2 else names)
