@@ -2,12 +2,14 @@
 
 # ruff: noqa: E501  # the table below quotes whole sentences
 
+import inspect
 import sys
 
 import pytest
 import torch
 
-from dfl_lightning import UserError
+from dfl_lightning import UserError, objectives
+from dfl_lightning import callbacks as cb
 from dfl_lightning.cli import command as cli
 from dfl_lightning.utils.shipped_files import shipped
 
@@ -98,14 +100,23 @@ FILES = {
     "trace.txt": "1 1 1\n",
 }
 
-SELECTIONS = "selections are: AFIND, DPFL, FedFomo, FedeRiCo, Gossip, IFCA, PACFL, PANM, PENS"
+
+def those(words, base):
+    """The public classes of a family, as a sentence lists them."""
+    public = {name: getattr(room, name) for room in (cb, objectives) for name in room.__all__}
+    classes = {name: found for name, found in public.items() if inspect.isclass(found) and issubclass(found, base)}
+    own = [name for name, found in classes.items() if not inspect.isabstract(found)]
+    return f"{words} are: {', '.join(sorted(set(own) - {base.__name__}))}"
+
+
+SELECTIONS = those("selections", cb.Selection)
 SHIPPED_TOPOLOGIES = f"(shipped: {', '.join(sorted(shipped('topologies')))})"
 
 # what is typed after a small AFIND+ run's words, and parts of the one sentence that answers
 REFUSED = {
     # names
     "--selection Gosip": f"selection: there is no 'Gosip'; did you mean 'Gossip'? ({SELECTIONS}; or your own by its import path)",
-    "--aggregation Gossip": "aggregation 'Gossip' is a selection; aggregations are: BALANCE, Boltzmann, ClippedGossip, FedeRiCoStep, FirstOrder, FromTopology, MaskedAverage, Median, Metropolis, PushSum, SampleWeighted, ScoreWeighted, SimilarityWeighted, TrimmedMean, Uniform",
+    "--aggregation Gossip": f"aggregation 'Gossip' is a selection; {those('aggregations', cb.Aggregation)}",
     "--selection Uniform": f"selection 'Uniform' is an aggregation; {SELECTIONS}",
     "--selection MLP": f"selection 'MLP' is a network; {SELECTIONS}",
     "--data MLP": "data 'MLP' is a network; data sets are: CIFAR10,",
@@ -113,11 +124,11 @@ REFUSED = {
     "--model.network MPL": "model.network: there is no 'MPL'; did you mean 'MLP'?",
     "--model.optimizer Sgd": "model.optimizer: there is no 'Sgd'; did you mean 'SGD'? (optimizers are: SGD, Adam, AdamW,",
     "--model.lr_scheduler StepLr": "model.lr_scheduler: there is no 'StepLr'; did you mean 'StepLR'?",
-    "--objective Plane": "objective: there is no 'Plane'; did you mean 'Plain'? (objectives are: APFL, D2, DFedSAM, DisPFL, Ditto, FedPer, FedProx, FedRep, GradientTracking, LocalMomentum, MOON, PFedGraph, PerFedAvg, Plain, QGDSGDm;",
+    "--objective Plane": f"objective: there is no 'Plane'; did you mean 'Plain'? ({those('objectives', objectives.Objective)};",
     "--objective Fedprox": "objective: there is no 'Fedprox'; did you mean 'FedProx'?",
     "--objective FedProx --objective.mu -1": "objective.mu=-1.0; the weight of the proximal term must be 0 or more",
     "--objective FedProx --objective.nu 1": "objective FedProx has no option 'nu' (its options: mu, personal_epochs)",
-    "--monitors [Nothing]": "monitors: there is no 'Nothing' (monitors are: ConsensusDistance, Fairness, FriendAccuracy, GraphSparsity, LinkMessages, MergedModel, NeighbourAccuracy, SimulatedTime, SubstitutionError;",
+    "--monitors [Nothing]": f"monitors: there is no 'Nothing' ({those('monitors', cb.Monitor)};",
     "--monitors [Uniform]": "monitors 'Uniform' is an aggregation; monitors are:",
     "--selection.help AFINDD": "selection: there is no 'AFINDD'; did you mean 'AFIND'?",
     "--trainer.callbacks+=EarlyStoppin": "trainer.callbacks: there is no 'EarlyStoppin'; did you mean 'EarlyStopping'? (callbacks are: ",
