@@ -180,6 +180,7 @@ SENT = [
     ("", 0),
     ("SignFlip --outgoing.fraction 0.3", 0),
     ("GaussianNoise", 0),
+    ("NoiseAttack --outgoing.fraction 0.3", 0),
     ("TopK --outgoing.share 0.1", 1),
     ("TopK --outgoing.share 0.7", 1),
 ]

@@ -2,6 +2,7 @@
 
 from dfl_lightning.callbacks.outgoing.compression import TopK
 from dfl_lightning.callbacks.outgoing.noise import GaussianNoise
+from dfl_lightning.callbacks.outgoing.noise_attack import NoiseAttack
 from dfl_lightning.callbacks.outgoing.sign_flip import SignFlip
 
-__all__ = ["GaussianNoise", "SignFlip", "TopK"]
+__all__ = ["GaussianNoise", "NoiseAttack", "SignFlip", "TopK"]

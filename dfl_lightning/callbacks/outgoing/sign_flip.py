@@ -4,21 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
-import torch
 from torch import Tensor
 
-from dfl_lightning.callbacks.base import Outgoing
+from dfl_lightning.callbacks.outgoing.attack import Attack
 from dfl_lightning.round.senders import Senders
 from dfl_lightning.utils.errors import UserError
-from dfl_lightning.utils.random_streams import stream
-
-if TYPE_CHECKING:
-    from dfl_lightning.round.federation import Federation
 
 
-class SignFlip(Outgoing):
+class SignFlip(Attack):
     """Adversaries send `start - scale * update` in the place of `start + update`.
 
     They train as all others do and keep their own model; only what they send is turned around. Accuracies count them
@@ -32,38 +26,10 @@ class SignFlip(Outgoing):
     """
 
     def __init__(self, fraction: float | None = None, clients: Sequence[int] | None = None, scale: float = 1.0) -> None:
-        if fraction is not None and not 0 <= fraction <= 1:
-            raise UserError(f"outgoing.fraction={fraction}; it is a share from 0 to 1")
-        if fraction is not None and clients is not None:
-            raise UserError("outgoing.fraction and outgoing.clients both name the adversaries; keep one")
+        super().__init__(fraction, clients)
         if not (scale > 0 and math.isfinite(scale)):
             raise UserError(f"outgoing.scale={scale}; it must be above 0")
-        self.fraction, self.scale = fraction, scale
-        self.clients = None if clients is None else list(clients)
-
-    def who(self, federation: Federation) -> Tensor:
-        """The adversaries, bool [m]."""
-        m = federation.num_clients
-        if self.fraction is None and self.clients is None:
-            known = federation.data.adversaries
-            if known is None:
-                raise UserError(
-                    "outgoing SignFlip: the data know of no adversaries; name them by --outgoing.fraction or "
-                    "--outgoing.clients, or use data.partition FlippedLabels"
-                )
-            return known
-        adversaries = torch.zeros(m, dtype=torch.bool)
-        if self.clients is not None:
-            outside = [client for client in self.clients if not 0 <= client < m]
-            if outside:
-                raise UserError(f"outgoing.clients names {outside[0]}, but there are {m} clients, 0 to {m - 1}")
-            adversaries[self.clients] = True
-        elif self.fraction is not None:
-            number = math.floor(self.fraction * m + 0.5)
-            if self.fraction > 0 and not number:
-                raise UserError(f"outgoing.fraction={self.fraction:g} of {m} clients is none; raise it")
-            adversaries[torch.randperm(m, generator=stream(federation.seed, "SignFlip adversaries"))[:number]] = True
-        return adversaries
+        self.scale = scale
 
     def send(self, updates: Tensor, senders: Senders) -> Tensor:
         """Backwards."""

@@ -23,7 +23,17 @@ def flip():
     return cb.SignFlip(clients=[1, 4], scale=2.0)
 
 
-POLICIES = {"noise": [NOISE], "largest": [TOP], "attack": [flip], "all": [TOP, NOISE, flip]}
+def falsify():
+    return cb.NoiseAttack(clients=[0, 3], sigma=0.2)
+
+
+POLICIES = {
+    "noise": [NOISE],
+    "largest": [TOP],
+    "attack": [flip],
+    "noise attack": [TOP, falsify],
+    "all": [TOP, NOISE, flip],
+}
 
 
 @pytest.fixture
@@ -77,7 +87,12 @@ def flipped(update, client, round, memory):
     return -2 * update if client in (1, 4) else update
 
 
-RULES = {NOISE: with_noise, TOP: largest, flip: flipped}
+def noise_alone(update, client, round, memory):
+    z = torch.randn(18, generator=stream(0, "outgoing NoiseAttack", round, client, 0), dtype=torch.float64).numpy()
+    return 0.2 * z if client in (0, 3) else update
+
+
+RULES = {NOISE: with_noise, TOP: largest, flip: flipped, falsify: noise_alone}
 
 
 def by_hand(run, policies, server=False):
@@ -276,6 +291,8 @@ def test_a_policy_that_breaks_its_promise_is_named(federation, function, sentenc
         (lambda: cb.SignFlip(1.5), "outgoing.fraction=1.5; it is a share from 0 to 1"),
         (lambda: cb.SignFlip(0.5, [1]), "outgoing.fraction and outgoing.clients both name the adversaries; keep one"),
         (lambda: cb.SignFlip(scale=0), "outgoing.scale=0; it must be above 0"),
+        (lambda: cb.NoiseAttack(sigma=0), "outgoing.sigma=0; it is a standard deviation above 0"),
+        (cb.NoiseAttack, "outgoing NoiseAttack: the data know of no adversaries"),
         (cb.SignFlip, "outgoing SignFlip: the data know of no adversaries"),
         (lambda: cb.SignFlip(0.01), "outgoing.fraction=0.01 of 5 clients is none"),
         (lambda: cb.SignFlip(clients=[5]), "outgoing.clients names 5, but there are 5 clients, 0 to 4"),
@@ -317,6 +334,7 @@ def test_adversaries_are_drawn_by_the_seed_or_known_from_the_data(federation):
     order = torch.randperm(CLIENTS, generator=stream(0, "SignFlip adversaries"))
     assert torch.nonzero(drawn).flatten().tolist() == sorted(order[:2].tolist())
     run.module.federation.data.adversaries = torch.tensor([True, False, False, True, False])
+    assert torch.equal(cb.NoiseAttack(0.4).who(run.module.federation), drawn)
     assert torch.equal(cb.SignFlip().who(run.module.federation), run.module.federation.data.adversaries)
 
 

@@ -119,6 +119,10 @@ def backwards() -> cb.SignFlip:
     return cb.SignFlip(fraction=0.5)
 
 
+def noise_only() -> cb.NoiseAttack:
+    return cb.NoiseAttack(fraction=0.5, sigma=0.1)
+
+
 EITHER = ("clients", "server")
 ADAPTIVE = (cb.AdaptiveThreshold,)
 APART = {"init": "independent"}
@@ -169,6 +173,7 @@ LISTED: dict[str, list[Listed]] = {
         Listed("noise", noisy, places=EITHER, draws=NOISE),
         Listed("largest entries", lambda: cb.TopK(share=0.3), places=EITHER),
         Listed("attack", backwards, places=EITHER),
+        Listed("noise attack", noise_only, places=EITHER, draws={"outgoing NoiseAttack": by_place}),
         Listed("noise, largest entries, attack", noisy, (cb.TopK, backwards), places=EITHER, draws=NOISE),
     ],
     "threshold": [
