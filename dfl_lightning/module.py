@@ -270,7 +270,7 @@ class DFLModule(LightningModule):
             results |= {f"{split}_loss": scores.losses}
             results |= {f"{split}_{name}": values for name, values in scores.metrics.items()}
         bank.abandon()
-        if self.topology.num_servers == 1 and not self.layout.has_personal_parameters and data.global_test is not None:
+        if self.federation.has_global_model:
             server = torch.tensor([self.num_clients])
             scores = self.engine.evaluate(References((Term("models", server),), torch.tensor([-1])), "test")
             scores = self._without_broken(scores, "global test")

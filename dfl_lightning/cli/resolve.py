@@ -6,6 +6,7 @@ import gc
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import yaml
@@ -13,9 +14,23 @@ import yaml
 from dfl_lightning.cli.arguments import split
 from dfl_lightning.cli.command import DFLCLI, find_users_classes, read, users_mistake
 from dfl_lightning.distributed.environment import check_environment
+from dfl_lightning.report.columns import expected_columns
 from dfl_lightning.utils.errors import UserError
 from dfl_lightning.utils.lightning_warnings import quiet_lightning
 from dfl_lightning.utils.users_code import exits_refused
+
+
+@dataclass(frozen=True)
+class Outline:
+    """What is known of a run before it begins.
+
+    Attributes:
+        samples: of all clients together: `train`, `val` and `test`.
+        columns: names of the numbers that its metrics.csv may have.
+    """
+
+    samples: dict[str, int]
+    columns: tuple[str, ...]
 
 
 def resolve(words: Sequence[str]) -> dict[str, Any]:
@@ -34,14 +49,11 @@ def resolve(words: Sequence[str]) -> dict[str, Any]:
     return config
 
 
-def set_up(words: Sequence[str]) -> dict[str, int]:
+def set_up(words: Sequence[str]) -> Outline:
     """Set a run up as far as possible without training.
 
     Args:
         words: of the command line, without the command.
-
-    Returns:
-        The numbers of samples of all clients together: `train`, `val` and `test`.
 
     Raises:
         MissingData: files of the data are missing.
@@ -49,15 +61,16 @@ def set_up(words: Sequence[str]) -> dict[str, int]:
     """
     try:
         with _as_a_command():
-            return _sizes(DFLCLI("fit", read(split(list(words))), stop_at="objects"))
+            return _outline(DFLCLI("fit", read(split(list(words))), stop_at="objects"))
     finally:
         gc.collect()  # a trainer and its module hold each other, and with them the images and models of this config
 
 
-def _sizes(cli: DFLCLI) -> dict[str, int]:
+def _outline(cli: DFLCLI) -> Outline:
     cli.trainer.prepare(cli.model, cli.datamodule)
     data = cli.model.federation.data
-    return {part: int(data.sizes(part).sum()) for part in ("train", "val", "test")}
+    samples = {part: int(data.sizes(part).sum()) for part in ("train", "val", "test")}
+    return Outline(samples, expected_columns(cli.model))
 
 
 @contextmanager

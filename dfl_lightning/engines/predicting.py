@@ -9,6 +9,7 @@ from functools import partial
 
 import torch
 from torch import Tensor
+from torchmetrics import Metric
 
 from dfl_lightning.bank.card import one_sentence
 from dfl_lightning.bank.matmul import one_blas_thread
@@ -17,6 +18,7 @@ from dfl_lightning.engines.config import EngineConfig
 from dfl_lightning.engines.engine import EVALUATION_BATCH, Engine, EvaluationPlan
 from dfl_lightning.engines.float32 import float32_arithmetic
 from dfl_lightning.engines.jobs import Evaluation
+from dfl_lightning.engines.mean_scores import mean_scores, no_scores, own_metrics
 from dfl_lightning.engines.prediction_rule import LabelledOutputs, Outputs, PredictionRule
 from dfl_lightning.utils.errors import UserError
 from dfl_lightning.utils.global_generators import no_global_draws
@@ -121,13 +123,14 @@ def _piece_scores(
         shares: of each model, [j].
         splits: what is predicted.
     """
+    metrics = own_metrics(config, outputs[0][splits[0]].labels.device)
     groups = torch.arange(len(owners)).split(owners.unique_consecutive(return_counts=True)[1].tolist())
     found = []
     for split in splits:
         predicted = _predicted(config, outputs, split)
         for jobs in map(Tensor.tolist, groups):
             weighted = torch.stack([float(shares[job]) * predicted[job] for job in jobs])
-            found.append(_scores(config, weighted.sum(0), outputs[jobs[0]][split].labels))
+            found.append(_scores(config, metrics, weighted.sum(0), outputs[jobs[0]][split].labels))
     numbers = torch.stack(found).cpu()  # a GPU is waited for once
     return numbers.view(len(splits), len(groups), -1).transpose(1, 2)
 
@@ -175,20 +178,18 @@ def _checked(rule: PredictionRule, query: Outputs, memory: Mapping[str, Labelled
     return found
 
 
-def _scores(config: EngineConfig, probabilities: Tensor, labels: Tensor) -> Tensor:
+def _scores(config: EngineConfig, metrics: Sequence[Metric], probabilities: Tensor, labels: Tensor) -> Tensor:
     """Mean negative log-likelihood (infinite if it is no number), the task's numbers and metrics, float64 [1 + n]."""
     if not len(labels):
-        nothing = [math.nan] * (1 + len(config.task.numbers) + len(config.metrics))
-        return torch.tensor(nothing, dtype=torch.float64, device=probabilities.device)
-    loss = -probabilities.gather(1, labels.unsqueeze(1)).log().mean()
-    statistics = config.task.statistics(probabilities, labels)
-    numbers = config.task.finish({name: values.double().mean() for name, values in statistics.items()})
-    found = [loss.nan_to_num(nan=math.inf, posinf=math.inf), *(numbers[name] for name in config.task.numbers)]
-    # torchmetrics take numbers above 1, were it by rounding, for scores of a network, and would apply a softmax to them
-    given = probabilities.clamp(max=1).to(config.dtype)
-    for metric in config.metrics.values():
-        own = metric.clone().to(labels.device)
-        for p, y in zip(given.split(EVALUATION_BATCH), labels.split(EVALUATION_BATCH), strict=True):
-            own.update(p, y)
-        found.append(torch.as_tensor(own.compute(), dtype=torch.float64, device=labels.device).reshape(()))
-    return torch.stack(found)
+        return no_scores(config, probabilities.device)
+
+    def shown(some: Tensor) -> Tensor:
+        """Not above 1, were it by rounding: torchmetrics would take it for a network's scores, and apply a softmax."""
+        return some.clamp(max=1).to(config.dtype)
+
+    batches = zip(probabilities.split(EVALUATION_BATCH), labels.split(EVALUATION_BATCH), strict=True)
+    return mean_scores(config.task, _negative_log_likelihood, metrics, batches, shown)
+
+
+def _negative_log_likelihood(probabilities: Tensor, labels: Tensor) -> Tensor:
+    return -probabilities.gather(1, labels.unsqueeze(1)).log().mean()

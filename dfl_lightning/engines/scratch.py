@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+from collections.abc import Iterator
 from functools import partial
 
 import torch
@@ -13,6 +13,7 @@ from dfl_lightning.data import ClientData
 from dfl_lightning.engines.config import EngineConfig
 from dfl_lightning.engines.dropout_layers import replace_dropout_layers
 from dfl_lightning.engines.engine import ANY_SAMPLE, EVALUATION_BATCH
+from dfl_lightning.engines.mean_scores import mean_scores, no_scores, own_metrics
 from dfl_lightning.engines.norm_strides import mend_instance_norms
 from dfl_lightning.engines.prediction_rule import LabelledOutputs
 from dfl_lightning.utils.module_copies import copy_of
@@ -44,7 +45,7 @@ class Scratch:
         self.features: dict[str, Tensor] = {}
         for name, layer in config.features.items():
             layers[layer].register_forward_pre_hook(partial(self._keep_input, name))
-        self._metrics = {name: metric.clone().to(data.images.device) for name, metric in config.metrics.items()}
+        self._metrics = own_metrics(config, data.images.device)
 
     def _keep_input(self, name: str, layer: nn.Module, inputs: tuple[Tensor, ...]) -> None:
         self.features[name] = inputs[0]
@@ -93,33 +94,20 @@ class Scratch:
         Returns:
             float64 [1 + numbers + metrics].
         """
-        metrics, task = self._metrics, self.config.task
+        config = self.config
         if not len(samples):
-            count = 1 + len(task.numbers) + len(metrics)
-            return torch.full((count,), float("nan"), dtype=torch.float64, device=row.device)
+            return no_scores(config, row.device)
         self.load(row)
         network = self.network.eval()
-        loss, *sums = torch.zeros(1 + len(task.names), dtype=torch.float64, device=row.device)
-        weight: float | Tensor = 0.0
-        for metric in metrics.values():
-            metric.reset()
-        for part in (samples,) if self._whole else samples.split(EVALUATION_BATCH):
-            x, y = self.data.batch(part, dtype=self.config.dtype)
-            with self.config.arithmetic(x.device):
-                outputs = network(x)
-            outputs = outputs.to(self.config.dtype)
-            weights, found = task.weights(y), task.statistics(outputs, y)
-            now = len(part) if weights is None else weights.sum().double()
-            loss = loss + self.config.loss(outputs, y).double() * now
-            sums = [total + found[name].sum(dtype=torch.float64) for name, total in zip(task.names, sums, strict=True)]
-            weight = weight + now
-            for metric in metrics.values():
-                metric.update(outputs, y)
-        loss = torch.where(loss.isnan(), math.inf, loss / weight)
-        means = {name: total / weight for name, total in zip(task.names, sums, strict=True)}
-        numbers = task.finish(means)
-        computed = (torch.as_tensor(metric.compute(), device=row.device).double() for metric in metrics.values())
-        return torch.stack([loss, *(numbers[name] for name in task.numbers), *(v.reshape(()) for v in computed)])
+
+        def batches() -> Iterator[tuple[Tensor, Tensor]]:
+            for part in (samples,) if self._whole else samples.split(EVALUATION_BATCH):
+                x, y = self.data.batch(part, dtype=config.dtype)
+                with config.arithmetic(x.device):
+                    outputs = network(x)
+                yield outputs.to(config.dtype), y
+
+        return mean_scores(config.task, config.loss, self._metrics, batches())
 
     def outputs(self, row: Tensor, samples: Tensor) -> LabelledOutputs:
         """Class scores of a model, inputs of the layers that the prediction names, and labels.

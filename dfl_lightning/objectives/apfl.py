@@ -38,6 +38,7 @@ class APFL(Objective):
     stackable = recordable = True
     row_sets = {"local": "models", "mixture": "models"}
     reports = "mixture"
+    logs = ("alpha",)
 
     def __init__(self, alpha: float = 0.5, adapt: Literal["never", "step", "round"] = "round") -> None:
         if not 0 <= alpha <= 1:

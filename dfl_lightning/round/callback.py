@@ -34,6 +34,8 @@ class RoundCallback(Callback):
         row_sets: row sets that the policy wants in the bank, by name, and what they begin as: `models` (the first
             models) or `zeros` (with the buffers of the first models).
         reports: the row set that clients are evaluated and exported by, where it is not `models`.
+        logs: names that it may give to `round.log`, by which a study knows them before training; `start` may set those
+            that depend on the run.
         supports_servers: whether it works where servers receive and mix.
         only_watches: whether it is a monitor: its hooks get copies of rows, cost nothing, and may change nothing.
         switched_off: set by the trainer where nothing reads what this policy writes.
@@ -44,6 +46,7 @@ class RoundCallback(Callback):
     reads: frozenset[str] = frozenset()
     row_sets: Mapping[str, str] = {}  # read only
     reports: str | None = None
+    logs: tuple[str, ...] = ()
     supports_servers: bool = True
     only_watches: bool = False
 

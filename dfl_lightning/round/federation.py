@@ -115,6 +115,12 @@ class Federation:
         return self.topology.num_servers
 
     @property
+    def has_global_model(self) -> bool:
+        """Whether one server has the model of all clients, and there are test data of all to evaluate it on."""
+        one = self.num_servers == 1 and not self.layout.has_personal_parameters
+        return one and self.data.global_test is not None
+
+    @property
     def common_start(self) -> bool:
         """Whether all clients begin the run with the same model, which all clients then know."""
         return self.init != "independent"

@@ -17,10 +17,12 @@ class Objective(LocalRule):
 
     Attributes:
         reports: the row set that clients are evaluated and exported by, where it is not `models`.
+        logs: names that it may give to `round.log`, by which a study knows them before training.
         supports_servers: whether it works where servers receive and mix.
     """
 
     reports: str | None = None
+    logs: tuple[str, ...] = ()
     supports_servers: bool = True
 
     def phases(self, layout: Layout, duration: Duration, round: int) -> tuple[Phase, ...]:

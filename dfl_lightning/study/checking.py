@@ -5,7 +5,7 @@ from __future__ import annotations
 from dfl_lightning.study.cell_process import Taken, take
 from dfl_lightning.study.cell_state import CellState, state_of, write_failure
 from dfl_lightning.study.plan import Cell, Plan
-from dfl_lightning.study.resolve import samples_of
+from dfl_lightning.study.resolve import outline_of
 from dfl_lightning.utils.errors import MissingData, UserError
 
 
@@ -30,7 +30,8 @@ def lacking_data(plan: Plan) -> dict[str, str]:
     in all cells of it. Those that have begun have passed this already.
 
     Raises:
-        UserError: dfl-fit refuses a row or a column, which the sentence names.
+        UserError: dfl-fit refuses a row or a column, which the sentence names; or its runs do not log the number that
+            the table compares.
     """
     lacking: dict[str, str] = {}
     rows: set[str] = set()
@@ -41,7 +42,7 @@ def lacking_data(plan: Plan) -> dict[str, str]:
             continue
         if state.run is None:
             try:
-                samples_of(cell.config)
+                plan.study.measure.check(outline_of(cell.config).columns)
             except MissingData as error:
                 lacking[cell.data] = str(error)
                 continue

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -81,6 +81,21 @@ class Measure:
             return None
         value = float(OVER_ROUNDS[self.over_rounds][0]([float(row.get(self.name) or math.nan) for row in rows]))
         return value if math.isfinite(value) else None
+
+    def check(self, columns: Sequence[str]) -> None:
+        """Refuse a number that a run does not have, before it is trained.
+
+        Args:
+            columns: names of the numbers that its metrics.csv may have.
+
+        Raises:
+            UserError: it is none of them.
+        """
+        if not self.is_accuracy and self.name not in columns:
+            raise UserError(
+                f"number: no policy or monitor of this run logs '{self.name}'{nearest(self.name, columns)}; it has "
+                f"{', '.join(columns)}, others come with --monitors, and a class of your own names its numbers in logs"
+            )
 
     def text(self, value: float) -> str:
         """A number as a table prints it: an accuracy with two decimals, others with three digits or more.

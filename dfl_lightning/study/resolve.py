@@ -10,12 +10,15 @@ import json
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import yaml
 
 from dfl_lightning.study.environment import without_slurm
 from dfl_lightning.utils.files import write_atomically
+
+if TYPE_CHECKING:
+    from dfl_lightning.cli.resolve import Outline
 
 NO_NUMBER = {
     "trainer": (
@@ -40,11 +43,8 @@ def resolved(words: Sequence[str]) -> dict[str, Any]:
         return resolve(words)
 
 
-def samples_of(config: dict[str, Any]) -> dict[str, int]:
-    """The samples of the run that a resolved config describes, which is set up as far as possible without training.
-
-    Returns:
-        `train`, `val` and `test`, of all clients together.
+def outline_of(config: dict[str, Any]) -> Outline:
+    """Samples and columns of the run that a resolved config describes, which is set up without training.
 
     Raises:
         MissingData: files of the data are missing.

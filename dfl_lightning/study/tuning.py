@@ -21,7 +21,7 @@ from dfl_lightning.report.reading import Run
 from dfl_lightning.report.statistics import rounded
 from dfl_lightning.study.cell_state import state_of
 from dfl_lightning.study.plan import Cell, Pair, added_seeds, contradictions, scaled
-from dfl_lightning.study.resolve import Resolver, identity, samples_of
+from dfl_lightning.study.resolve import Resolver, identity, outline_of
 from dfl_lightning.study.settings import as_words, slug, words_of
 from dfl_lightning.study.study_file import Study
 from dfl_lightning.study.tune_block import Range
@@ -142,7 +142,7 @@ class Tuning:
             if key in seen:
                 continue
             seen.add(key)
-            if not samples_of(config)["val"]:
+            if not outline_of(config).samples["val"]:
                 raise UserError(
                     f"{self.study.path}: {row}, {column}: tune chooses by validation accuracy, and there are no "
                     "validation data; set data.val_fraction, for example 0.2, in base"

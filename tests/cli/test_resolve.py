@@ -5,6 +5,7 @@ import yaml
 
 from dfl_lightning.cli.command import run
 from dfl_lightning.cli.resolve import resolve, set_up
+from dfl_lightning.report.tables import read_metrics
 from dfl_lightning.utils.errors import MissingData, UserError
 from dfl_lightning.utils.shipped_files import shipped
 
@@ -30,12 +31,33 @@ def test_words_are_refused_without_being_printed(capsys):
 
 def test_the_sizes_are_those_of_the_data():
     words = ["--config=afind", "--data.num_clients=5", "--data.val_fraction=0.2", "--data.partition=IID"]
-    sizes = set_up(words)
+    sizes = set_up(words).samples
     assert sum(sizes.values()) == 1797  # scikit-learn's digits
     assert sizes["val"] == pytest.approx(0.2 * (sizes["train"] + sizes["val"]), abs=5)
-    assert set_up(["--config=afind", "--data.val_fraction=0"])["val"] == 0
+    assert set_up(["--config=afind", "--data.val_fraction=0"]).samples["val"] == 0
 
 
 def test_missing_data_keep_their_type(tmp_path):
     with pytest.raises(MissingData):
         set_up(["--config=afind", "--data=MNIST", f"--data.root={tmp_path}"])
+
+
+@pytest.mark.parametrize(
+    ("config", "more"),
+    [
+        ("fedavg", ["--data.val_fraction=0", "--data.partition=IID"]),
+        ("ifca", ["--model.metrics+=MulticlassF1Score", "--model.metrics.num_classes=10"]),
+        ("apfl", ["--topology=ring", "--data.partition=IID"]),
+        ("panm_grad", []),
+    ],
+)
+def test_the_columns_are_those_that_the_run_then_has(config, more, tmp_path, capsys):
+    """All of them but those of rounds in which something happens that here does not."""
+    shared = ["--monitors+=Fairness", "--monitors+=MergedModel", "--trainer.max_rounds=2", "--model.local_epochs=1"]
+    words = [f"--config={config}", *SMALL, *shared, f"--trainer.default_root_dir={tmp_path}", *more]
+    expected = set_up(words).columns
+    assert run("fit", words) == 0, capsys.readouterr()
+    [file] = tmp_path.glob("**/metrics.csv")
+    found = {name for row in read_metrics(file) for name, cell in row.items() if cell} - {"round"}
+    assert set(expected) - found == {"messages_received", "diverged"}
+    assert found <= set(expected)

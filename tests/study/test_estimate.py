@@ -4,6 +4,7 @@ import time
 
 import pytest
 
+from dfl_lightning.cli.resolve import Outline
 from dfl_lightning.study import checking, estimate
 from dfl_lightning.study.cell_state import state_of, write_failure
 from dfl_lightning.study.command import main
@@ -24,7 +25,7 @@ def timed(monkeypatch):
         return Timing(seconds[cell.row] * seconds[cell.column], seconds[cell.row], 10**9)
 
     monkeypatch.setattr(estimate, "time_cell", time_cell)
-    monkeypatch.setattr(checking, "samples_of", lambda config: {})
+    monkeypatch.setattr(checking, "outline_of", lambda config: Outline({}, ()))
     return timed
 
 

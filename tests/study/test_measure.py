@@ -111,3 +111,22 @@ def test_a_mistake_is_answered_by_a_sentence(content, sentence):
     with pytest.raises(UserError, match=sentence):
         read_measure(content, "mine.yaml")
     assert read_measure({"number": "test_acc_var"}, "mine.yaml") == Measure("test_acc_var", "last")
+
+
+@pytest.mark.parametrize("words", [["run"], ["run", "--explain"]])
+def test_a_number_that_a_run_does_not_log_is_refused_before_the_first_cell(words, study_of, in_this_process, capsys):
+    file = study_of(accuracy=None, number="neighbour_precison", columns={"IID": {}, "rotated": ROTATED})
+    with in_this_process():
+        assert command.main([words[0], str(file), *words[1:]]) == 2
+        said = capsys.readouterr().err
+        assert len(said.splitlines()) == 1
+        assert "Gossip, IID: number: no policy or monitor of this run logs 'neighbour_precison'" in said
+        assert "it has train_loss, neighbours, " in said
+        assert "neighbour_precision" not in said  # without clusters
+        assert not [*file.parent.glob("studies/**/metrics.csv")]
+        file = study_of(accuracy=None, number="neighbour_precison", columns={"rotated": ROTATED})
+        assert command.main([words[0], str(file), *words[1:]]) == 2
+    assert "did you mean 'neighbour_precision'" in capsys.readouterr().err
+
+
+ROTATED = {"data": {"partition": {"class_path": "RotatedClusters", "init_args": {"degrees": [0, 90]}}}}

@@ -15,7 +15,7 @@ from dfl_lightning.bank.bank import Bank
 from dfl_lightning.study.cell_state import state_of
 from dfl_lightning.study.command import main
 from dfl_lightning.study.plan import make_plan
-from dfl_lightning.study.resolve import samples_of
+from dfl_lightning.study.resolve import outline_of
 from dfl_lightning.study.study_file import read_study_file
 from dfl_lightning.utils.locks import FolderLock
 
@@ -54,7 +54,7 @@ def test_a_check_keeps_nothing_of_what_it_set_up():
     before = held()
     gc.disable()
     try:
-        assert samples_of(LONG)["train"]
+        assert outline_of(LONG).samples["train"]
         assert held() == before
     finally:
         gc.enable()

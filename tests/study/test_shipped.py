@@ -32,7 +32,7 @@ def test_every_shipped_study_can_be_explained(name, tmp_path, monkeypatch, capsy
         raise MissingData(f"{config['data']['class_path']}: nothing is there")
 
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(checking, "samples_of", nothing)
+    monkeypatch.setattr(checking, "outline_of", nothing)
     assert main(["run", name, "--explain"]) == 0
     lines = capsys.readouterr().out.splitlines()
     study = read_study_file(name)

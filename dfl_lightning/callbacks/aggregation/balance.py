@@ -33,6 +33,7 @@ class BALANCE(Aggregation):
     """
 
     supports_servers = False
+    logs = ("accepted",)
 
     def __init__(self, gamma: float = 0.3, kappa: float = 1.0, alpha: float = 0.5) -> None:
         if not (gamma > 0 and math.isfinite(gamma)):

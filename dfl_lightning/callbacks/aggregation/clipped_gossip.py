@@ -32,6 +32,7 @@ class ClippedGossip(Aggregation):
     """
 
     supports_servers = False
+    logs = ("clipped",)
 
     def __init__(self, outliers: int = 1, radius: float | None = None) -> None:
         if outliers < 0:

@@ -21,6 +21,8 @@ class ConsensusDistance(Monitor):
     that is down counts with the model that it has. Under a server the models are those of the servers: 0 with one.
     """
 
+    logs = ("consensus_distance", "consensus_distance_relative")
+
     def on_round_end(self, round: Round) -> None:
         """Measure the models as they are after the round; computed in float64."""
         bank, columns = round.bank, round.bank.layout.shared_parameters

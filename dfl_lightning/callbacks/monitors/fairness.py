@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lightning.pytorch.trainer.states import TrainerFn
 
 from dfl_lightning.callbacks.base import Monitor
 from dfl_lightning.functional import without_mean, worst_decile_mean
+
+if TYPE_CHECKING:
+    from dfl_lightning.round.federation import Federation
 
 
 class Fairness(Monitor):
@@ -18,6 +21,12 @@ class Fairness(Monitor):
     variance has n in its denominator, and a tenth is rounded up to whole clients. Clients without such data do not
     count. Only rounds with an evaluation have these numbers. What clients gain over training alone is in the report.
     """
+
+    def start(self, federation: Federation) -> None:
+        """Accuracies are of the data that clients have, and of tasks that have one."""
+        kinds = {"test": ("variance", "best10"), "val": ("variance", "best10", "worst10")}
+        splits = [s for s in kinds if int(federation.data.sizes(s).sum()) and "acc" in federation.task.numbers]
+        self.logs = tuple(f"{split}_acc_{kind}" for split in splits for kind in kinds[split])
 
     def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
         """Add to the round that was just evaluated."""

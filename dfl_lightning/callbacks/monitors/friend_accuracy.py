@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from dfl_lightning.callbacks.base import Monitor, Substitution
 from dfl_lightning.functional import friend_accuracy
 from dfl_lightning.round.record import Round
+
+if TYPE_CHECKING:
+    from dfl_lightning.round.federation import Federation
 
 
 class FriendAccuracy(Monitor):
@@ -13,6 +18,11 @@ class FriendAccuracy(Monitor):
     Counted over all receivers and the dropped clients that they selected. Not logged if no clusters are known,
     no such client dropped, or the substitution names no friends (Stale).
     """
+
+    def start(self, federation: Federation) -> None:
+        """Nothing is logged without clusters or a substitution."""
+        silent = federation.clusters is None or federation.policy(Substitution) is None
+        self.logs = () if silent else ("friend_accuracy",)
 
     def on_round_end(self, round: Round) -> None:
         """Compare the substitutes with the clusters."""

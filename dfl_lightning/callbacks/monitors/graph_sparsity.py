@@ -14,6 +14,8 @@ class GraphSparsity(Monitor):
     where the receiver got a model, or a part of one, to mix or to evaluate: what `bytes_received` counts.
     """
 
+    logs = ("link_density", "link_symmetry")
+
     def on_round_end(self, round: Round) -> None:
         """Count the round's links."""
         used = round.ledger.used

@@ -28,6 +28,11 @@ class MergedModel(Monitor):
     not count. There is no fine-tuning and no `prediction`. Where the loss is not finite, there is no score.
     """
 
+    def start(self, federation: Federation) -> None:
+        """The score is the task's, and there are none without test data."""
+        names = ("merged_test_loss", f"merged_test_{federation.task.score}")
+        self.logs = names if int(federation.data.sizes("test").sum()) else ()
+
     def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
         """Add to the round that was just evaluated."""
         if trainer.state.fn != TrainerFn.FITTING or not int(pl_module.data.sizes("test").sum()):

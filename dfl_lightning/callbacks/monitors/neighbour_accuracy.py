@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from dfl_lightning.callbacks.base import Monitor
 from dfl_lightning.functional import neighbour_precision_recall
 from dfl_lightning.round.record import Round
+
+if TYPE_CHECKING:
+    from dfl_lightning.round.federation import Federation
 
 
 class NeighbourAccuracy(Monitor):
@@ -13,6 +18,11 @@ class NeighbourAccuracy(Monitor):
     Logs `neighbour_precision` (share of the selected that are of the receiver's cluster) and `neighbour_recall` (share
     of the available members of its cluster that were selected), as means over receivers.
     """
+
+    def start(self, federation: Federation) -> None:
+        """Nothing is logged without clusters, and nothing at servers."""
+        silent = federation.clusters is None or federation.num_servers
+        self.logs = () if silent else ("neighbour_precision", "neighbour_recall")
 
     def on_round_end(self, round: Round) -> None:
         """Compare the selection with the clusters."""

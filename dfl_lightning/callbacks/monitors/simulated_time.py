@@ -50,6 +50,7 @@ class SimulatedTime(Monitor):
     """
 
     state = ("seconds",)
+    logs = ("simulated_seconds",)
 
     def __init__(
         self,

@@ -25,6 +25,8 @@ class SubstitutionError(Monitor):
     or a client diverged: it has no true update.
     """
 
+    logs = ("substitution_error",)
+
     def on_weigh(self, round: Round) -> None:
         """Train the dropped clients on the side and compare the two averages."""
         n, m = round.num_nodes, round.num_clients

@@ -49,6 +49,7 @@ class DPFL(Selection):
     row_sets = {"best": "models"}
     reports = "best"
     state = ("first", "has_first", "chosen", "best")
+    logs = ("held",)
 
     neighbour_counts = {"budget": "k"}
 

@@ -47,6 +47,7 @@ class IFCA(Selection):
             raise UserError(
                 "selection IFCA does not know which server a client that is down would go to; use --substitution null"
             )
+        self.logs = tuple(f"server_{index}_clients" for index in range(federation.topology.num_servers))
 
     def on_propose(self, round: Round) -> None:
         """All clients that are up fetch the servers' models and start from the best; its server mixes them."""
@@ -62,8 +63,8 @@ class IFCA(Selection):
         chosen = m + best_server(losses.view(len(owners), len(servers)))
         round.jobs = References((Term("models", chosen),), owners, "models")
         round.candidates = Links.of(chosen, owners, round.num_nodes).intersection(round.available)
-        for index, server in enumerate(servers.tolist()):
-            round.log(f"server_{index}_clients", int((chosen == server).sum()))
+        for name, server in zip(self.logs, servers.tolist(), strict=True):
+            round.log(name, int((chosen == server).sum()))
 
     def on_select(self, round: Round) -> None:
         """Each server mixes the clients that chose it."""

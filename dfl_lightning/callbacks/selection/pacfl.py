@@ -35,6 +35,7 @@ class PACFL(Selection):
     supports_servers = False
     lists_candidates = False
     state = ("mates", "number")
+    logs = ("pacfl_clusters",)
     k = "all"
 
     def __init__(

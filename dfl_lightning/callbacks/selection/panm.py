@@ -92,6 +92,8 @@ class PANM(Selection):
 
     def start(self, federation: Federation) -> None:
         """No neighbours are known; a run that ends before its first matching is worth a note."""
+        of_clusters = () if federation.clusters is None else ("matched_precision", "matched_recall")
+        self.logs = ("models_by_formula", "matched", *of_clusters)
         self.neighbours, self.similarity = Links.empty(federation.num_nodes), LinkMemory.empty(federation.num_nodes)
         first = (self.stage_one // self.tau + 1) * self.tau
         rounds = federation.num_rounds

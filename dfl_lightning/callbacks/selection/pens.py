@@ -38,6 +38,7 @@ class PENS(Selection):
     k: int  # a number only: `all` would be another method
     supports_servers = False
     state = ("counts", "looks", "expected")
+    logs = ("peers",)
     neighbour_counts = {"k": "k", "sampled": "sampled"}
 
     def __init__(

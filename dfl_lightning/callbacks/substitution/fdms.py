@@ -65,6 +65,7 @@ class FDMS(Substitution):
     """
 
     state = ("scores", "counts", "candidates")
+    logs = ("similarities", "theta", "candidates")
 
     def __init__(self, theta_scale: float | None = None, beta: float | None = None) -> None:
         if theta_scale is not None and not 0 < theta_scale < float("inf"):

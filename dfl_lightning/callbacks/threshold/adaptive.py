@@ -26,6 +26,7 @@ class AdaptiveThreshold(Threshold):
     """
 
     state = ("threshold",)
+    logs = ("threshold",)
 
     def __init__(self, tau: float = 0.5, rule: Literal["ratio", "literal"] = "ratio") -> None:
         if tau < 0:

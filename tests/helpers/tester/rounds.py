@@ -12,6 +12,7 @@ from torch.utils.data import TensorDataset
 from dfl_lightning.data import FromDataset
 from dfl_lightning.module import DFLModule
 from dfl_lightning.protocol import RoundProtocol
+from dfl_lightning.report.columns import expected_columns
 from dfl_lightning.round.callback import RoundCallback
 from dfl_lightning.trainer import DFLTrainer
 
@@ -80,6 +81,8 @@ class Run:
             self.bank.boundary = boundary._replace(closed=True, callbacks=protocol.capture())
             matrices = {**seen_as_matrices(round), "ledger": LedgerMatrices(round.ledger)}
             record = SimpleNamespace(**{**vars(self.witness), **vars(round), **matrices})
+            undeclared = set(boundary.metrics) - set(expected_columns(self.module))
+            assert not undeclared, f"logged, and in nobody's `logs`: {', '.join(sorted(undeclared))}"
             record.after, record.metrics = boundary.rows["models"].cpu().clone(), boundary.metrics
             for name in ("num_clients", "num_nodes", "num_servers", "clusters", "dropped", "participants"):
                 setattr(record, name, getattr(round, name))
