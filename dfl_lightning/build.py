@@ -141,7 +141,7 @@ def build_run(module: ModuleOptions, trainer: DFLTrainer, stage: str, former: Ru
         remarks=trainer.remarks,
     )
     federation.start()
-    _refuse_missing_data(trainer, data, stage)
+    _refuse_missing_data(trainer, data, module.task, stage)
 
     if former is None:
         refuse_broken_start(federation, _first_models(federation, [0], dtype_of_rows(trainer)))  # an engine tries it
@@ -177,9 +177,9 @@ def _refuse_other_losses(prediction: Prediction | None, loss: Callable[[Tensor, 
     )
 
 
-def _refuse_missing_data(trainer: DFLTrainer, data: ClientData, stage: str) -> None:
+def _refuse_missing_data(trainer: DFLTrainer, data: ClientData, task: Task, stage: str) -> None:
     if stage == "fit":
-        trainer.check_monitors(data)
+        trainer.check_monitors(data, task)
     elif stage == "validate" and not int(data.sizes("val").sum()):
         raise UserError("no client has validation data to evaluate; set data.val_fraction, or use dfl-test")
     elif stage == "test" and not int(data.sizes("test").sum()) and data.global_test is None:

@@ -34,7 +34,7 @@ from dfl_lightning.models import Network
 from dfl_lightning.objectives import Duration, Objective, Phase, Plain
 from dfl_lightning.round.callback import draws_by_name_only
 from dfl_lightning.round.federation import Federation
-from dfl_lightning.tasks import Classification, Task
+from dfl_lightning.tasks import Classification, Score, Task
 from dfl_lightning.topology import Topology
 from dfl_lightning.utils.errors import UserError
 from dfl_lightning.utils.global_generators import no_global_draws
@@ -251,12 +251,13 @@ class DFLModule(LightningModule):
         """The reported models of the present boundary on validation and test data, fine-tuned where asked.
 
         Clients predict as a `Prediction` policy says, if there is one. Where the loss of a model is not finite on a
-        client's data, its accuracy and metrics are NaN, and a warning names the client (a prediction may well give a
-        class the probability 0).
+        client's data, the task's numbers and metrics are NaN, and a warning names the client (a prediction may well
+        give a class the probability 0).
 
         Returns:
-            Arrays over clients, float64 [m]: `val_loss`, `val_acc`, `test_loss`, `test_acc` and the chosen metrics
-            (splits without data are missing); `global_test_*` [1] where a single server has the model of all.
+            Arrays over clients, float64 [m]: `val_loss`, `test_loss`, those of the task, for classes `val_acc` and
+            `test_acc`, and the chosen metrics (splits without data are missing); `global_test_*` [1] where a single
+            server has the model of all.
         """
         bank, data = self.bank, self.data
         references = self.evaluated_models()
@@ -279,7 +280,7 @@ class DFLModule(LightningModule):
         return results
 
     def _without_broken(self, scores: Evaluation, split: str) -> Evaluation:
-        """NaN in the place of accuracy and metrics where a loss is not finite; says whose."""
+        """NaN in the place of the task's numbers and metrics where a loss is not finite; says whose."""
         broken = scores.losses.isinf()
         clients = torch.nonzero(broken).flatten().tolist()
         if not clients:
@@ -291,8 +292,8 @@ class DFLModule(LightningModule):
             whose = "the server" if split == "global test" else f"client {', '.join(map(str, new))}"
             self.warn_once(
                 f"after round {self.bank.boundary.round}: the loss of the model of {whose} is not finite on the "
-                f"{split} data; its accuracy is NaN, and so is a mean over clients (said once a client: clients.npz "
-                "has every evaluation)"
+                f"{split} data; its {Score.of(self.task).label} is NaN, and so is a mean over clients (said once a "
+                "client: clients.npz has every evaluation)"
             )
         metrics = {name: values.masked_fill(broken, torch.nan) for name, values in scores.metrics.items()}
         return Evaluation(scores.losses, metrics)
@@ -373,7 +374,7 @@ class DFLModule(LightningModule):
         """Evaluate, keep the arrays at the boundary, log the means."""
         results = self.evaluate()
         self.bank.boundary = self.bank.boundary._replace(evaluation=results)
-        hidden = without_mean(results)
+        hidden = without_mean(results, self.task.score)
         means = {name: over_clients(values, name in hidden).mean for name, values in results.items()}
         self.log_dict({name: torch.tensor(mean, dtype=torch.float64) for name, mean in means.items()}, batch_size=1)
 

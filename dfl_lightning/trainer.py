@@ -41,6 +41,7 @@ from dfl_lightning.report.progress import RoundProgress
 from dfl_lightning.report.run_folder import RunFolder
 from dfl_lightning.report.traffic import ProcessTraffic
 from dfl_lightning.round.callback import RoundCallback, refuse_wrong_hooks
+from dfl_lightning.tasks import Task
 from dfl_lightning.utils.errors import UserError, nearest
 from dfl_lightning.utils.lightning_warnings import quiet_lightning
 
@@ -291,11 +292,12 @@ class DFLTrainer(Trainer):
                 taking_part.append(callback)
         return tuple(taking_part)
 
-    def check_monitors(self, data: ClientData) -> None:
-        """Refuse callbacks that need validation data or a logger where there is none.
+    def check_monitors(self, data: ClientData, task: Task) -> None:
+        """Refuse callbacks that need validation data or a logger where there is none, or that prefer the worse models.
 
         Args:
             data: of the clients.
+            task: says which scores are better.
 
         Raises:
             UserError: which callback, and what to set.
@@ -308,6 +310,15 @@ class DFLTrainer(Trainer):
                     f"trainer.callbacks {name} monitors {monitor}, but no client has validation data; "
                     "set data.val_fraction"
                 )
+            higher = task.higher_is_better if monitor == f"val_{task.score}" else None
+            higher = False if monitor in ("val_loss", "train_loss") else higher
+            if isinstance(callback, (EarlyStopping, ModelCheckpoint)) and higher is not None:
+                wanted = "max" if higher else "min"
+                if callback.mode != wanted:
+                    raise UserError(
+                        f"trainer.callbacks {name} monitors {monitor} with mode {callback.mode}, and a "
+                        f"{'higher' if higher else 'lower'} {monitor} is better; set its mode to {wanted}"
+                    )
             if isinstance(callback, (LearningRateMonitor, DeviceStatsMonitor)) and not self.loggers:
                 raise UserError(f"trainer.callbacks {name} needs a logger; add one, for example --trainer.logger true")
 

@@ -1,8 +1,8 @@
 """Measures of a run: precision and recall of neighbours, accuracy of substitutes, and the accuracies of papers.
 
-NaN stands for an accuracy that does not exist. A client without test images has no loss either, and is left out of
-every mean. A client with a loss and without an accuracy is one whose loss is not finite: a mean over clients is NaN
-then, for one over the others would look better the more models break.
+NaN stands for an accuracy, or another score, that does not exist. A client without test data has no loss either, and is
+left out of every mean. A client with a loss and without a score is one whose loss is not finite: a mean over clients is
+NaN then, for one over the others would look better the more models break.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ __all__ = [
     "friend_accuracy",
     "neighbour_precision_recall",
     "over_clients",
+    "score_summary",
     "without_accuracy",
     "without_mean",
     "worst_decile_mean",
@@ -89,21 +90,23 @@ def without_accuracy(losses: Tensor, accuracies: Tensor) -> Tensor:
     return accuracies.isnan() & ~losses.isnan()
 
 
-def without_mean(results: Mapping[str, Tensor]) -> set[str]:
-    """The arrays of an evaluation whose mean over clients is NaN, because a client has no accuracy.
+def without_mean(results: Mapping[str, Tensor], score: str = "acc") -> set[str]:
+    """The arrays of an evaluation whose mean over clients is NaN, because a client has no score.
 
     A mean loss is infinite then.
 
     Args:
         results: by names such as `val_loss`, `val_acc` and `global_test_acc`, [m] each.
+        score: what the task calls its score.
 
     Examples:
         >>> loss, accuracy = torch.tensor([0.5, torch.inf]), torch.tensor([0.9, torch.nan])
         >>> without_mean({"val_loss": loss, "val_acc": accuracy, "test_loss": loss[:1], "test_acc": accuracy[:1]})
         {'val_acc'}
     """
-    splits = [name.removesuffix("_acc") for name in results if name.endswith("_acc") and f"{name[:-4]}_loss" in results]
-    broken = [s for s in splits if bool(without_accuracy(results[f"{s}_loss"], results[f"{s}_acc"]).any())]
+    splits = [name.removesuffix("_loss") for name in results if name.endswith("_loss")]
+    splits = [split for split in splits if f"{split}_{score}" in results]
+    broken = [s for s in splits if bool(without_accuracy(results[f"{s}_loss"], results[f"{s}_{score}"]).any())]
     return {name for name in results for split in broken if name.startswith(f"{split}_") and not name.endswith("_loss")}
 
 
@@ -148,7 +151,7 @@ class OverClients:
     Attributes:
         mean: over clients.
         std: standard deviation, with n in its denominator.
-        worst10: mean of the worst tenth, for a measure of which more is better; see `worst_decile_mean`.
+        worst10: mean of the worst tenth; see `worst_decile_mean`.
     """
 
     mean: float
@@ -156,7 +159,7 @@ class OverClients:
     worst10: float
 
 
-def over_clients(values: Tensor, broken: bool = False) -> OverClients:
+def over_clients(values: Tensor, broken: bool = False, higher_is_better: bool = True) -> OverClients:
     """Mean, standard deviation and worst tenth of a measure over clients.
 
     Every number of them that a run writes, prints or draws is from here.
@@ -164,6 +167,7 @@ def over_clients(values: Tensor, broken: bool = False) -> OverClients:
     Args:
         values: one number per client, NaN without data, [m].
         broken: whether a client with data has no number; see `without_mean`. All three are NaN then.
+        higher_is_better: whether the worst are those with the lowest numbers.
 
     Examples:
         >>> over_clients(torch.tensor([0.25, 0.75, torch.nan]))
@@ -174,7 +178,8 @@ def over_clients(values: Tensor, broken: bool = False) -> OverClients:
         return OverClients(torch.nan, torch.nan, torch.nan)
     with np.errstate(invalid="ignore"):  # the standard deviation of losses is NaN where one is infinite
         std = float(np.nanstd(values.double().cpu().numpy()))
-    return OverClients(_mean(values), std, worst_decile_mean(known))
+    worst = worst_decile_mean(known) if higher_is_better else -worst_decile_mean(-known)
+    return OverClients(_mean(values), std, worst)
 
 
 def accuracy_summary(
@@ -188,30 +193,56 @@ def accuracy_summary(
         broken: who has test data and no accuracy, bool [evaluations, clients]; None: no client.
 
     Returns:
-        Means over clients, in the unit of `history`: `acc_last` at the last evaluation; `acc_best_round` at the
-        evaluation with the best mean; `acc_best_per_client` of each client's own best (an upper bound: it looks at the
-        test images); `acc_best_val` at each client's best validation accuracy, the latest among equals, or None
-        without validation. NaN where a client with data has no such number.
+        Those of `score_summary`, by the names `acc_last`, `acc_best_round`, `acc_best_per_client` and `acc_best_val`.
 
     Examples:
         >>> history = torch.tensor([[0.5, 0.25], [0.25, 0.75], [0.5, 0.25]])
         >>> accuracy_summary(history, validation=torch.tensor([[0.5, 0.5], [0.5, 0.25], [0.25, 0.5]]))
         {'acc_last': 0.375, 'acc_best_round': 0.5, 'acc_best_per_client': 0.625, 'acc_best_val': 0.25}
     """
+    return {f"acc_{name}": value for name, value in score_summary(history, validation, broken).items()}
+
+
+def score_summary(
+    history: Tensor,
+    validation: Tensor | None = None,
+    broken: Tensor | None = None,
+    higher_is_better: bool = True,
+) -> dict[str, float | None]:
+    """Four numbers, each of which papers call "the score" of a run.
+
+    Args:
+        history: the score on test data at every evaluation, [evaluations, clients].
+        validation: on validation data at the same evaluations, [evaluations, clients], if there is any.
+        broken: who has test data and no score, bool [evaluations, clients]; None: no client.
+        higher_is_better: whether the best is the highest.
+
+    Returns:
+        Means over clients, in the unit of `history`: `last` at the last evaluation; `best_round` at the evaluation with
+        the best mean; `best_per_client` of each client's own best (an optimistic bound: it looks at the test data);
+        `best_val` at each client's best validation score, the latest among equals, or None without validation. NaN
+        where a client with data has no such number.
+
+    Examples:
+        >>> errors = torch.tensor([[2.0, 4.0], [4.0, 1.0]])
+        >>> score_summary(errors, higher_is_better=False)
+        {'last': 2.5, 'best_round': 2.5, 'best_per_client': 1.5, 'best_val': None}
+    """
     if len(history) == 0:
         raise ValueError("there is no evaluation to summarise")
+    sign = 1 if higher_is_better else -1
     history, broken = history.double(), torch.zeros_like(history, dtype=torch.bool) if broken is None else broken
     means = [client_mean(row, missing) for row, missing in zip(history, broken, strict=True)]
     rounds = torch.tensor(means, dtype=torch.float64)
-    best, seen = _best(history), broken.any(0)
-    chosen = None if validation is None else _at_best_validation(history, validation.double())
+    best, seen = sign * _best(sign * history), broken.any(0)
+    chosen = None if validation is None else _at_best_validation(history, sign * validation.double())
     if validation is not None:
         seen = seen & ~validation.isnan().all(0)
     return {
-        "acc_last": float(rounds[-1]),
-        "acc_best_round": float(_best(rounds)),
-        "acc_best_per_client": client_mean(best, best.isnan() & broken.any(0)),
-        "acc_best_val": None if chosen is None else client_mean(chosen, chosen.isnan() & seen),
+        "last": float(rounds[-1]),
+        "best_round": float(sign * _best(sign * rounds)),
+        "best_per_client": client_mean(best, best.isnan() & broken.any(0)),
+        "best_val": None if chosen is None else client_mean(chosen, chosen.isnan() & seen),
     }
 
 

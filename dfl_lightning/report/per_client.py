@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dfl_lightning.functional import over_clients, without_mean
 from dfl_lightning.round.hosts import RunModule
+from dfl_lightning.tasks import Score
 
 
 def per_client_table(module: RunModule) -> list[str]:
@@ -19,11 +20,13 @@ def per_client_table(module: RunModule) -> list[str]:
     def row(what: str, numbers: list[float]) -> str:
         return f"{what:6}" + "".join(f"{number:14.4f}" for number in numbers)
 
-    hidden = without_mean(results)
-    found = {name: over_clients(results[name], name in hidden) for name in names}
+    score = Score.of(module.federation.task)
+    hidden = without_mean(results, score.name)
+    found = {name: over_clients(results[name], name in hidden, score.higher_is_better) for name in names}
     lines.append(row("mean", [found[name].mean for name in names]))
     lines.append(row("std", [found[name].std for name in names]))
-    if "test_acc" in found and "test_acc" not in hidden:
-        lines.append(f"worst 10 % of clients, test accuracy: {found['test_acc'].worst10:.4f}")
+    tested = f"test_{score.name}"
+    if tested in found and tested not in hidden:
+        lines.append(f"worst 10 % of clients, test {score.label}: {found[tested].worst10:.4f}")
     lines += [f"{name}: {float(results[name][0]):.4f}" for name in results if name.startswith("global_")]
     return lines

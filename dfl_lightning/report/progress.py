@@ -16,6 +16,7 @@ from dfl_lightning.report.banner import banner
 from dfl_lightning.report.summary import final_table
 from dfl_lightning.round.callback import RoundCallback
 from dfl_lightning.round.hosts import RunModule, RunTrainer
+from dfl_lightning.tasks import Score
 
 BAR, SHORT_BAR = 24, 10
 """Columns of the bar, in a terminal of 80 columns or more, and in a narrower one."""
@@ -154,9 +155,11 @@ class RoundProgress(ProgressBar, RoundCallback):
                 left = int(pace * (self._total - boundary.round))
                 parts.append(f"{left // 3600}:{left // 60 % 60:02}:{left % 60:02} left")
             parts.append(f"{pace:.2g} s/round")
-        for name, words in (("val_acc", "val acc"), ("test_acc", "test acc"), ("global_test_acc", "global acc")):
-            if name in trainer.callback_metrics:
-                parts.append(f"{words} {float(trainer.callback_metrics[name]):.3f}")
+        score = Score.of(module.federation.task)
+        for split, where in (("val", "val"), ("test", "test"), ("global_test", "global")):
+            value = trainer.callback_metrics.get(f"{split}_{score.name}")
+            if value is not None:
+                parts.append(f"{where} {score.short} {score.text(float(value))}")
         if "neighbours" in boundary.metrics:
             parts.append(f"neighbours {boundary.metrics['neighbours']:.1f}")
         if boundary.metrics.get("active", module.federation.num_clients) < module.federation.num_clients:

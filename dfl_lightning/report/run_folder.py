@@ -22,11 +22,12 @@ from dfl_lightning.report.by_round import MOST_CLIENTS, Comparisons, Entries, si
 from dfl_lightning.report.links import links_of, substitutes_of
 from dfl_lightning.report.run_tables import RunTables
 from dfl_lightning.report.summary import summarise
-from dfl_lightning.report.tables import COLUMNS, as_csv, as_text, damaged, read_metrics, read_rounds
+from dfl_lightning.report.tables import as_csv, as_text, columns_of, damaged, read_metrics, read_rounds
 from dfl_lightning.report.typed import COMMANDS, read_commands, write_commands
 from dfl_lightning.round.callback import RoundCallback
 from dfl_lightning.round.hosts import RunModule, RunTrainer
 from dfl_lightning.round.record import Round
+from dfl_lightning.tasks import Score
 from dfl_lightning.utils.errors import UserError
 from dfl_lightning.utils.files import remove_unfinished, sync_file, write_atomically, write_npz
 from dfl_lightning.utils.locks import NAME as LOCK
@@ -59,7 +60,7 @@ class RunFolder(RunTables, RoundCallback):
         self.is_open = False
         self.summary: dict[str, Any] = {}
         self._rows: list[dict[str, str]] = []
-        self._extra: list[str] = []
+        self._score, self._extra = Score(), list[str]()
         self._evaluations: dict[int, dict[str, np.ndarray]] = {}
         self._graphs, self._diverged = Entries("graphs.npz", always=True), Entries("diverged.npz")
         self._dropouts, self._substitutes = Entries("dropouts.npz"), Entries("substitutes.npz")
@@ -78,8 +79,13 @@ class RunFolder(RunTables, RoundCallback):
 
     def _table(self, name: str) -> dict[str, np.ndarray]:
         if name == "metrics":
-            return {c: np.array([float(row.get(c) or "nan") for row in self._rows]) for c in [*COLUMNS, *self._extra]}
+            return {c: np.array([float(row.get(c) or "nan") for row in self._rows]) for c in self._columns}
         return stacked(self._evaluations) if name == "clients" else self._kept[name].before()
+
+    @property
+    def _columns(self) -> list[str]:
+        """Of metrics.csv."""
+        return [*columns_of(self._score.name), *self._extra]
 
     # --- open ---------------------------------------------------------------------------------------------------------
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
@@ -87,7 +93,7 @@ class RunFolder(RunTables, RoundCallback):
         if stage != "fit":
             return
         self.is_open, self.summary, self._trainer, self._monitored = False, {}, trainer, {}
-        self._made = False
+        self._made, self._score = False, Score.of(pl_module.task)
         former = self.path if getattr(pl_module, "bank", None) is not None else None
         self._source = run_of(trainer.resumed_from) or former
         chosen, refusal = "", ""
@@ -163,9 +169,10 @@ class RunFolder(RunTables, RoundCallback):
         """Where it is, how far it got, and how good."""
         if self.path is None:
             return "RunFolder(no run yet)"
-        known = self.metrics["test_acc"][~np.isnan(self.metrics["test_acc"])]
-        accuracy = f", test accuracy {known[-1]:.3f}" if len(known) else ""
-        return f"RunFolder({self.path}, {len(self._rows)} rounds{accuracy})"
+        values = self.metrics[f"test_{self._score.name}"]
+        known = values[~np.isnan(values)]
+        score = f", test {self._score.label} {self._score.text(known[-1])}" if len(known) else ""
+        return f"RunFolder({self.path}, {len(self._rows)} rounds{score})"
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         """What early stopping and checkpoints may look at before the next round has logged anything."""
@@ -191,7 +198,7 @@ class RunFolder(RunTables, RoundCallback):
             return
         done = boundary.round if boundary.closed else boundary.round - 1
         rows = read_metrics(self._source / "metrics.csv")
-        self._extra = sorted({c for row in rows for c in row} - set(COLUMNS))
+        self._extra = sorted({c for row in rows for c in row} - set(columns_of(self._score.name)))
         self._rows = [row for row in rows if int(row["round"]) < done]
         _refuse_lost_rows(self._source / "metrics.csv", self._rows, boundary.round)
         evaluations = read_rounds(self._source / "clients.npz", "rounds")
@@ -209,7 +216,7 @@ class RunFolder(RunTables, RoundCallback):
         if not rows and not checkpoints:
             return
         aside = _new_folder(self._file("superseded"))
-        write_atomically(aside / "metrics.csv", lambda file: file.write(as_csv(rows, self._extra).encode()))
+        write_atomically(aside / "metrics.csv", lambda file: file.write(as_csv(rows, self._columns).encode()))
         for name in ARRAYS:
             if self._file(name).is_file():
                 shutil.copyfile(self._file(name), aside / name)
@@ -249,7 +256,7 @@ class RunFolder(RunTables, RoundCallback):
                 self._write_metrics()
             else:
                 with open(self._file("metrics.csv"), "a", encoding="utf-8", newline="") as file:
-                    file.write(as_csv(self._rows[-1:], self._extra, header=False))
+                    file.write(as_csv(self._rows[-1:], self._columns, header=False))
         except OSError as error:
             raise UserError(
                 f"{self.path}: the run folder cannot be written ({error.strerror}); "
@@ -329,18 +336,19 @@ class RunFolder(RunTables, RoundCallback):
             self._evaluations[index] = {name: a for name, a in arrays.items() if not name.startswith("global_")}
             shown = {name: values.numpy() for name, values in boundary.numbers.items() if name[0] != "_"}
             self._evaluations[index] |= shown
-            hidden = without_mean(boundary.evaluation)
-            found = {name: over_clients(values, name in hidden) for name, values in boundary.evaluation.items()}
+            hidden, score = without_mean(boundary.evaluation, self._score.name), f"test_{self._score.name}"
+            higher = self._score.higher_is_better
+            found = {n: over_clients(values, n in hidden, higher) for n, values in boundary.evaluation.items()}
             numbers |= {name: over.mean for name, over in found.items()}
-            if "test_acc" in found:
-                numbers |= {f"test_acc_{name}": getattr(found["test_acc"], name) for name in ("std", "worst10")}
+            if score in found:
+                numbers |= {f"{score}_{name}": getattr(found[score], name) for name in ("std", "worst10")}
         row = {name: as_text(value) for name, value in numbers.items()}
-        extra = sorted({*self._extra, *(set(row) - set(COLUMNS))})
+        extra = sorted({*self._extra, *(set(row) - set(columns_of(self._score.name)))})
         self._has_new_columns, self._extra = extra != self._extra, extra
         self._rows = [r for r in self._rows if int(r["round"]) < index] + [{"round": str(index), **row}]
 
     def _write_metrics(self) -> None:
-        text = as_csv(self._rows, self._extra)
+        text = as_csv(self._rows, self._columns)
         write_atomically(self._file("metrics.csv"), lambda file: file.write(text.encode()))
 
     def _file(self, name: str) -> Path:
@@ -374,8 +382,8 @@ def _who(clients: torch.Tensor) -> np.ndarray:
 
 
 def _numbers(summary: dict[str, Any]) -> dict[str, Any]:
-    """What came of the rounds."""
-    return {key: value for key, value in summary.items() if key not in OF_THE_PROCESS}
+    """What came of the rounds; what decides between runs of a task is not among it, which older folders do not say."""
+    return {key: value for key, value in summary.items() if key not in (*OF_THE_PROCESS, "task")}
 
 
 def _refuse_lost_rows(table: Path, rows: list[dict[str, str]], done: int) -> None:

@@ -12,9 +12,10 @@ import numpy as np
 import torch
 
 import dfl_lightning
-from dfl_lightning.functional import accuracy_summary, over_clients, without_accuracy
+from dfl_lightning.functional import over_clients, score_summary, without_accuracy
 from dfl_lightning.report.memory_estimate import predicted_memory
 from dfl_lightning.round.hosts import RunModule, RunTrainer
+from dfl_lightning.tasks import Score
 from dfl_lightning.utils.memory import size
 
 PACKAGES = ("lightning", "torch", "torchvision", "torchmetrics", "networkx", "numpy")
@@ -30,23 +31,7 @@ def summarise(trainer: RunTrainer, module: RunModule, status: str, reason: str =
         reason: why it failed.
     """
     metrics, clients = trainer.run.metrics, trainer.run.clients
-    accuracy: dict[str, Any] = {}
-    if "test_acc" in clients:
-        history = torch.from_numpy(clients["test_acc"])
-        validation = torch.from_numpy(clients["val_acc"]) if "val_acc" in clients else None
-        broken = without_accuracy(torch.from_numpy(clients["test_loss"]), history)
-        accuracy = {
-            **accuracy_summary(history, validation, broken),
-            **vars(over_clients(history[-1], bool(broken[-1].any()))),
-            "evaluated_after_round": int(clients["rounds"][-1]),
-        }
-        if bool(broken.any()):
-            accuracy["not_finite"] = {
-                str(client): int(broken[:, client].sum()) for client in torch.nonzero(broken.any(0)).flatten().tolist()
-            }
-    if not np.isnan(metrics["global_test_acc"]).all():
-        accuracy["global_last"] = float(metrics["global_test_acc"][~np.isnan(metrics["global_test_acc"])][-1])
-        accuracy["global_mean_over_rounds"] = float(np.nanmean(metrics["global_test_acc"]))
+    score = Score.of(module.federation.task)
     found = {
         name: _last_number(metrics.get(name))
         for name in ("neighbour_precision", "neighbour_recall", "friend_accuracy")
@@ -66,11 +51,12 @@ def summarise(trainer: RunTrainer, module: RunModule, status: str, reason: str =
             "clients": module.federation.num_clients,
             "network": type(module.federation.network).__name__,
             "parameters_per_client": module.federation.layout.num_parameters,
+            "task": score.as_entry(),
             "data": trainer.datamodule.describe(),
             "topology": module.federation.topology.describe(),
             "policies": [type(policy).__name__ for policy in trainer.policies()],
             "engine": describe_engine(module),
-            "test_accuracy": accuracy,
+            score.block: _of_score(score, metrics, clients),
             "neighbours_mean": _mean(metrics["neighbours"]),
             "diverged": _times(trainer.run.diverged),
             "found": found,
@@ -88,6 +74,31 @@ def summarise(trainer: RunTrainer, module: RunModule, status: str, reason: str =
             },
         }
     )
+
+
+def _of_score(score: Score, metrics: dict[str, np.ndarray], clients: dict[str, np.ndarray]) -> dict[str, Any]:
+    """The task's score on test data, in the ways in which papers report one."""
+    numbers: dict[str, Any] = {}
+    tested, validated = f"test_{score.name}", f"val_{score.name}"
+    if tested in clients:
+        history = torch.from_numpy(clients[tested])
+        validation = torch.from_numpy(clients[validated]) if validated in clients else None
+        broken = without_accuracy(torch.from_numpy(clients["test_loss"]), history)
+        found = score_summary(history, validation, broken, score.higher_is_better)
+        numbers = {
+            **{score.prefix + name: value for name, value in found.items()},
+            **vars(over_clients(history[-1], bool(broken[-1].any()), score.higher_is_better)),
+            "evaluated_after_round": int(clients["rounds"][-1]),
+        }
+        if bool(broken.any()):
+            numbers["not_finite"] = {
+                str(client): int(broken[:, client].sum()) for client in torch.nonzero(broken.any(0)).flatten().tolist()
+            }
+    of_server = metrics[f"global_test_{score.name}"]
+    if not np.isnan(of_server).all():
+        numbers["global_last"] = float(of_server[~np.isnan(of_server)][-1])
+        numbers["global_mean_over_rounds"] = float(np.nanmean(of_server))
+    return numbers
 
 
 @functools.cache  # reads a file of each package
@@ -113,7 +124,8 @@ def describe_engine(module: RunModule) -> dict[str, Any] | None:
 
 def final_table(summary: dict[str, Any]) -> list[str]:
     """The lines that end a run in the terminal."""
-    accuracy, lines = summary["test_accuracy"], []
+    score, lines = Score.read(summary), []
+    numbers = score.numbers(summary)
     received = summary["received_per_client"]
     parts = [f"{received['models']:,.0f} models"]
     if "models_by_formula" in received:
@@ -122,22 +134,25 @@ def final_table(summary: dict[str, Any]) -> list[str]:
         parts.append(f"{received['proxies']:,.0f} proxies")
     cost = f"{size(received['bytes'])} ({', '.join(parts)})"
     neighbours = summary["neighbours_mean"]
-    if accuracy.get("mean") is not None:
-        lines.append(f"{'':16}{'mean':>6}{'std':>8}{'worst 10 %':>13}{'neighbours':>13}   received per client")
+    if numbers.get("mean") is not None:
+        words = [f"{score.text(numbers[name]):>{width}}" for name, width in (("mean", 6), ("std", 8), ("worst10", 13))]
+        ends = [len(word) for word in words]
+        heads = [f"{head:>{end}}" for head, end in zip(("mean", "std", "worst 10 %"), ends, strict=True)]
+        name = f"test {score.label}"
         around = f"{neighbours:13.1f}" if neighbours is not None else f"{'–':>13}"
-        row = f"{'test accuracy':16}{accuracy['mean']:6.3f}{accuracy['std']:8.3f}{accuracy['worst10']:13.3f}"
-        lines.append(f"{row}{around}   {cost}")
+        lines.append(f"{'':{max(16, len(name))}}{''.join(heads)}{'neighbours':>13}   received per client")
+        lines.append(f"{name:16}{''.join(words)}{around}   {cost}")
     else:
         why = "no round was evaluated on test data"
-        if accuracy.get("not_finite"):
+        if numbers.get("not_finite"):
             why = "not every loss of the last evaluation is finite"
-        lines.append(f"test accuracy unknown: {why} · received per client: {cost}")
-    if accuracy.get("not_finite"):
-        lines.append(_not_finite(accuracy["not_finite"]))
-    if accuracy.get("global_last") is not None:
+        lines.append(f"test {score.label} unknown: {why} · received per client: {cost}")
+    if numbers.get("not_finite"):
+        lines.append(_not_finite(numbers["not_finite"]))
+    if numbers.get("global_last") is not None:
         lines.append(
-            f"global model on the global test set: {accuracy['global_last']:.3f} after the last evaluated round, "
-            f"{accuracy['global_mean_over_rounds']:.3f} on average over rounds"
+            f"global model on the global test set: {score.text(numbers['global_last'])} after the last evaluated "
+            f"round, {score.text(numbers['global_mean_over_rounds'])} on average over rounds"
         )
     if summary["diverged"]:
         lines.append(_divergence(summary["diverged"], summary["rounds"]))

@@ -12,12 +12,23 @@ import numpy as np
 from dfl_lightning.utils import files
 from dfl_lightning.utils.errors import UserError, reason
 
-COLUMNS = [
-    *("round", "train_loss", "val_loss", "val_acc", "test_loss", "test_acc", "test_acc_std", "test_acc_worst10"),
-    *("neighbours", "active", "models_received", "probes_received", "proxies_received", "bytes_received"),
-    *("global_test_loss", "global_test_acc", "seconds"),
-]
-"""The columns that every metrics.csv has, in this order; monitors and policies add their own after them."""
+
+def columns_of(score: str) -> list[str]:
+    """The columns that every metrics.csv has, in this order; monitors and policies add their own after them.
+
+    Args:
+        score: what the task calls its score.
+    """
+    return [
+        *("round", "train_loss", "val_loss", f"val_{score}"),
+        *("test_loss", f"test_{score}", f"test_{score}_std", f"test_{score}_worst10"),
+        *("neighbours", "active", "models_received", "probes_received", "proxies_received", "bytes_received"),
+        *("global_test_loss", f"global_test_{score}", "seconds"),
+    ]
+
+
+COLUMNS = columns_of("acc")
+"""Those of a run on classes."""
 
 
 def as_text(value: float) -> str:
@@ -27,16 +38,16 @@ def as_text(value: float) -> str:
     return str(int(value)) if float(value).is_integer() and abs(value) < 1e15 else repr(float(value))
 
 
-def as_csv(rows: list[dict[str, str]], extra: list[str], header: bool = True) -> str:
-    """Rows of metrics.csv as text: the fixed columns, then the extra ones.
+def as_csv(rows: list[dict[str, str]], columns: list[str], header: bool = True) -> str:
+    """Rows of metrics.csv as text.
 
     Args:
         rows: text by column.
-        extra: names of further columns.
+        columns: their names, in order.
         header: whether the text begins with the columns' names.
     """
     text = io.StringIO()
-    writer = csv.DictWriter(text, [*COLUMNS, *extra], restval="", lineterminator="\n")
+    writer = csv.DictWriter(text, columns, restval="", lineterminator="\n")
     if header:
         writer.writeheader()
     writer.writerows(rows)

@@ -10,6 +10,7 @@ from dfl_lightning.callbacks import Selection, Threshold
 from dfl_lightning.data import FromDataset
 from dfl_lightning.report.frozen_parameters import frozen_remark
 from dfl_lightning.round.hosts import RunModule, RunTrainer
+from dfl_lightning.tasks import Score
 
 _FEW_NODES = 2000
 """Up to here the links of a topology are counted; beyond, all clients count as neighbours."""
@@ -22,7 +23,7 @@ def unusual_settings(trainer: RunTrainer, module: RunModule) -> Iterator[str]:
         trainer: of the run.
         module: set up.
     """
-    rounds, every = trainer.max_epochs, trainer.check_val_every_n_epoch
+    rounds, every, score = trainer.max_epochs, trainer.check_val_every_n_epoch, Score.of(module.federation.task)
     if rounds == 0:
         yield "trainer.max_rounds is 0: there are no rounds, nothing is trained"
     elif all(phase.duration.is_empty for phase in module.phases):
@@ -30,7 +31,7 @@ def unusual_settings(trainer: RunTrainer, module: RunModule) -> Iterator[str]:
     if rounds is not None and every is not None and 0 < rounds < every and trainer.limit_val_batches:
         yield (
             f"trainer.check_val_every_n_epoch is {every} and there are {rounds} rounds: no round is evaluated, "
-            "accuracies stay unknown"
+            f"{'accuracies stay' if score.name == 'acc' else f'the {score.label} stays'} unknown"
         )
     selection = module.federation.policy(Selection)
     if selection is not None:

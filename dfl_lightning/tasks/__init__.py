@@ -1,6 +1,7 @@
 """Tasks: what a network's outputs mean, its losses sample by sample, and the numbers that are reported of it."""
 
 from dfl_lightning.tasks.classification import Classification
+from dfl_lightning.tasks.score import Score
 from dfl_lightning.tasks.task import MeanLoss, Task
 
-__all__ = ["Classification", "MeanLoss", "Task"]
+__all__ = ["Classification", "MeanLoss", "Score", "Task"]

@@ -26,6 +26,7 @@ class Classification(Task):
     """
 
     numbers = ("acc",)
+    percent = True
 
     def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """The negative log-likelihood of each sample's class, [...].

@@ -22,10 +22,12 @@ class Task(ABC):
     Attributes:
         numbers: names of what `finish` returns; the first one is the `score`.
         higher_is_better: whether a higher score is the better one.
+        percent: whether the score is a share from 0 to 1, which tables and charts show in percent.
     """
 
     numbers: ClassVar[tuple[str, ...]]
     higher_is_better: ClassVar[bool] = True
+    percent: ClassVar[bool] = False
 
     @property
     def score(self) -> str:

@@ -1,4 +1,4 @@
-"""How evenly is accuracy spread over the clients?"""
+"""How evenly is the score, for classes the accuracy, spread over the clients?"""
 
 from __future__ import annotations
 
@@ -14,12 +14,14 @@ if TYPE_CHECKING:
 
 
 class Fairness(Monitor):
-    """Variance of the clients' accuracies, and the mean of the best tenth, of the test and of the validation data.
+    """Variance of the clients' scores, and the mean of the best tenth, of the test and of the validation data.
 
     Logs `test_acc_variance` and `test_acc_best10`, and, where clients have validation data, `val_acc_variance`,
-    `val_acc_best10` and `val_acc_worst10`; `test_acc_worst10` is a column of every run. Accuracies are from 0 to 1, the
-    variance has n in its denominator, and a tenth is rounded up to whole clients. Clients without such data do not
-    count. Only rounds with an evaluation have these numbers. What clients gain over training alone is in the report.
+    `val_acc_best10` and `val_acc_worst10`; `test_acc_worst10` is a column of every run. That is for classes, whose
+    accuracies are from 0 to 1; other tasks have columns of their own score, such as `test_rmse_variance`, and the best
+    are those with the lowest where a lower score is better. The variance has n in its denominator, and a tenth is
+    rounded up to whole clients. Clients without such data do not count. Only rounds with an evaluation have these
+    numbers. What clients gain over training alone is in the report.
     """
 
     def start(self, federation: Federation) -> None:
@@ -32,15 +34,17 @@ class Fairness(Monitor):
         """Add to the round that was just evaluated."""
         if trainer.state.fn != TrainerFn.FITTING:
             return
-        boundary = pl_module.bank.boundary
+        boundary, task = pl_module.bank.boundary, pl_module.task
         found: dict[str, float] = {}
         for split in ("test", "val"):
-            accuracy = boundary.evaluation.get(f"{split}_acc")
-            if accuracy is None or accuracy.isnan().all() or f"{split}_acc" in without_mean(boundary.evaluation):
+            name = f"{split}_{task.score}"
+            scores = boundary.evaluation.get(name)
+            if scores is None or scores.isnan().all() or name in without_mean(boundary.evaluation, task.score):
                 continue
-            known = accuracy[~accuracy.isnan()].double().cpu()
-            found[f"{split}_acc_variance"] = float(known.var(correction=0))
-            found[f"{split}_acc_best10"] = -worst_decile_mean(-known)
+            known = scores[~scores.isnan()].double().cpu()
+            sign = 1 if task.higher_is_better else -1
+            found[f"{name}_variance"] = float(known.var(correction=0))
+            found[f"{name}_best10"] = -sign * worst_decile_mean(-sign * known)
             if split == "val":  # every run has that of the test data
-                found["val_acc_worst10"] = worst_decile_mean(known)
+                found[f"{name}_worst10"] = sign * worst_decile_mean(sign * known)
         pl_module.bank.boundary = boundary._replace(metrics={**boundary.metrics, **found})

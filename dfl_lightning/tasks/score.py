@@ -1,0 +1,143 @@
+"""The number by which models are compared: its name, its direction and its unit, as a run folder says them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from dfl_lightning.tasks.task import Task
+
+__all__ = ["Score"]
+
+_WORDS = {
+    **{"acc": "accuracy", "token_acc": "token accuracy", "micro_f1": "micro-F1", "macro_f1": "macro-F1"},
+    **{"rmse": "RMSE", "mse": "MSE", "mae": "MAE", "r2": "R²", "f1": "F1"},
+}
+"""What people call numbers whose columns are named otherwise."""
+
+
+@dataclass(frozen=True)
+class Score:
+    """A task's score, as files, tables and charts write it; without arguments that of classes.
+
+    Attributes:
+        task: the task's class.
+        name: in columns, `test_<name>`.
+        higher_is_better: whether a higher score is the better one.
+        percent: whether it is a share, shown in percent.
+    """
+
+    task: str = "Classification"
+    name: str = "acc"
+    higher_is_better: bool = True
+    percent: bool = True
+
+    @classmethod
+    def of(cls, task: Task) -> Score:
+        """The score of a task.
+
+        Args:
+            task: of a run.
+        """
+        return cls(type(task).__name__, task.score, task.higher_is_better, task.percent)
+
+    @classmethod
+    def read(cls, summary: Mapping[str, Any]) -> Score:
+        """The score of a run, from its summary; that of classes where the summary does not say.
+
+        Args:
+            summary: content of summary.json.
+
+        Examples:
+            >>> Score.read({"task": {"name": "Regression", "score": "rmse", "higher_is_better": False}})
+            Score(task='Regression', name='rmse', higher_is_better=False, percent=False)
+        """
+        about = summary.get("task")
+        if not isinstance(about, Mapping) or "score" not in about:
+            return cls()
+        higher, percent = bool(about.get("higher_is_better", True)), bool(about.get("percent", False))
+        return cls(str(about.get("name", "")), str(about["score"]), higher, percent)
+
+    def as_entry(self) -> dict[str, Any]:
+        """What summary.json says of it."""
+        about = {"name": self.task, "score": self.name}
+        return {**about, "higher_is_better": self.higher_is_better, "percent": self.percent}
+
+    @property
+    def block(self) -> str:
+        """Where summary.json has the numbers of the score: `test_accuracy`, or `test_score`."""
+        return "test_accuracy" if self.name == "acc" else "test_score"
+
+    @property
+    def prefix(self) -> str:
+        """How four of the names in that block begin: `acc_last` is an accuracy, `last` another score."""
+        return "acc_" if self.name == "acc" else ""
+
+    def numbers(self, summary: Mapping[str, Any]) -> dict[str, Any]:
+        """The numbers of the score in a summary, an accuracy's too by the names without prefix.
+
+        Args:
+            summary: content of summary.json.
+
+        Examples:
+            >>> Score().numbers({"test_accuracy": {"acc_last": 0.9, "mean": 0.9}})
+            {'last': 0.9, 'mean': 0.9}
+        """
+        return {name.removeprefix(self.prefix): value for name, value in summary.get(self.block, {}).items()}
+
+    @property
+    def label(self) -> str:
+        """What people call it: `accuracy`, `RMSE`; a name without a word of its own has spaces in it."""
+        return _WORDS.get(self.name, self.name.replace("_", " "))
+
+    @property
+    def short(self) -> str:
+        """Its name, with spaces in it, for lines without room."""
+        return self.name.replace("_", " ")
+
+    @property
+    def factor(self) -> float:
+        """Times this, it has the unit of tables and charts: 100 for a share, 1 for what has a unit of its own."""
+        return 100.0 if self.percent else 1.0
+
+    @property
+    def unit(self) -> str:
+        """What follows a number times `factor`."""
+        return " %" if self.percent else ""
+
+    def merit(self, value: float) -> float:
+        """A number of which more is better: the score, or its negative."""
+        return value if self.higher_is_better else -value
+
+    def text(self, value: float) -> str:
+        """A number in a terminal: a share with three decimals, others with four significant digits.
+
+        Args:
+            value: not times `factor`.
+
+        Examples:
+            >>> Score().text(0.92149), Score("Regression", "rmse", False, False).text(54.12345)
+            ('0.921', '54.12')
+        """
+        if self.percent:
+            return f"{value:.3f}"
+        return significant(value)
+
+
+def significant(value: float, digits: int = 4) -> str:
+    """A number with so many significant digits, as a decimal fraction where that is short.
+
+    Args:
+        value: any.
+        digits: 1 or more.
+
+    Examples:
+        >>> significant(2.0), significant(1234.56), significant(0.00012345), significant(0.0)
+        ('2.000', '1235', '0.0001234', '0.000')
+    """
+    if not math.isfinite(value) or (value and not 1e-6 < abs(value) < 1e9):
+        return f"{value:.{digits}g}"
+    before = math.floor(math.log10(abs(value))) + 1 if value else 1
+    return f"{value:.{max(0, digits - before)}f}"

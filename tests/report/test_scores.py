@@ -1,0 +1,90 @@
+"""What a person reads follows the task: name, direction and unit of its score; folders that say none are of classes."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from errors_task import rmse_of, with_misses
+from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
+
+from dfl_lightning import callbacks as cb
+from dfl_lightning import read_run
+from dfl_lightning.report.per_client import per_client_table
+from dfl_lightning.report.summary import final_table
+from dfl_lightning.report.tables import COLUMNS, columns_of
+from dfl_lightning.tasks import Score
+from dfl_lightning.utils.errors import UserError
+
+
+@pytest.fixture(scope="module")
+def run(read_only_run):
+    return with_misses(read_only_run(3, [cb.Fairness()])).fit()
+
+
+def test_columns_and_numbers_are_those_of_the_task(run):
+    folder, header = read_run(run.folder), (run.folder / "metrics.csv").read_text().splitlines()[0].split(",")
+    assert header[: len(COLUMNS)] == columns_of("rmse") == [name.replace("acc", "rmse") for name in COLUMNS]
+    assert "acc" not in " ".join(header)
+    assert {"test_mae", "val_mae", "test_rmse_variance", "val_rmse_worst10"} <= set(header)
+    last, values = folder.clients["test_rmse"][-1], {n: float(v[-1]) for n, v in folder.metrics.items()}
+    for client, row in enumerate(run.rows):
+        network = run.module.network.double()
+        parts = row.double().split([p.numel() for p in network.parameters()])
+        state = {name: part.view(p.shape) for (name, p), part in zip(network.named_parameters(), parts, strict=True)}
+        x, y = run.module.data.batch(run.module.data.test[client], dtype=torch.float64)
+        with torch.no_grad():
+            outputs = torch.func.functional_call(network, state, x)
+        assert last[client] == pytest.approx(rmse_of(outputs.softmax(1), y), rel=1e-5)
+    assert values["test_rmse"] == pytest.approx(last.mean())
+    assert (values["test_rmse_worst10"], values["test_rmse_best10"]) == (last.max(), last.min())
+    assert values["val_rmse_worst10"] == folder.clients["val_rmse"][-1].max()
+    assert values["test_rmse_variance"] == pytest.approx(last.var())
+
+
+def test_the_summary_says_the_task_and_its_best_is_the_lowest(run):
+    found, clients = json.loads((run.folder / "summary.json").read_text()), read_run(run.folder).clients
+    assert found["task"] == {"name": "Misses", "score": "rmse", "higher_is_better": False, "percent": False}
+    assert "test_accuracy" not in found
+    rounds, numbers = clients["test_rmse"], found["test_score"]
+    assert numbers["best_round"] == pytest.approx(rounds.mean(1).min())
+    assert numbers["best_per_client"] == pytest.approx(rounds.min(0).mean())
+    latest = len(rounds) - 1 - clients["val_rmse"][::-1].argmin(0)
+    assert numbers["best_val"] == pytest.approx(rounds[latest, np.arange(6)].mean())
+    assert (numbers["last"], numbers["worst10"]) == (pytest.approx(rounds[-1].mean()), rounds[-1].max())
+    assert Score.read(found).numbers(found) == numbers
+
+
+def test_the_terminal_has_its_name_and_no_share_of_one(run, capsys):
+    head, row, *_ = final_table(run.trainer.run.summary)
+    mean = run.trainer.run.summary["test_score"]["mean"]
+    assert row.split()[:3] == ["test", "RMSE", f"{mean:.2f}"]
+    assert head.index("mean") + len("mean") == row.index(f"{mean:.2f}") + len(f"{mean:.2f}")
+    assert f"test RMSE {mean:.2f})" in repr(run.trainer.run)
+    worst = read_run(run.folder).clients["test_rmse"][-1].max()
+    assert per_client_table(run.module)[-1] == f"worst 10 % of clients, test RMSE: {worst:.4f}"
+    from dfl_lightning.report.progress import RoundProgress
+
+    bar = RoundProgress()
+    bar._first = 3
+    parts = bar._about(run.trainer, run.module)
+    assert f"test rmse {mean:.2f}" in parts
+    assert not any("acc" in part for part in parts)
+
+
+def test_classes_say_what_they_are_and_an_older_folder_is_of_classes(small_run):
+    summary = small_run(1).fit().trainer.run.summary
+    assert summary["task"] == {"name": "Classification", "score": "acc", "higher_is_better": True, "percent": True}
+    older = {name: value for name, value in summary.items() if name != "task"}
+    assert Score.read(older) == Score.read(summary) == Score()
+    assert Score().numbers(older)["best_round"] == summary["test_accuracy"]["acc_best_round"]
+    assert final_table(older) == final_table(summary)
+
+
+@pytest.mark.parametrize("kind", [EarlyStopping, ModelCheckpoint])
+def test_what_would_keep_the_worse_models_is_refused(kind, small_run):
+    with pytest.raises(UserError, match=f"{kind.__name__} monitors val_acc with mode min, and a higher val_acc is bet"):
+        small_run(1, [kind(monitor="val_acc", mode="min")]).fit()
+    with pytest.raises(UserError, match="monitors val_rmse with mode max, and a lower val_rmse is better; set its mod"):
+        with_misses(small_run(1, [kind(monitor="val_rmse", mode="max")])).fit()
+    with_misses(small_run(1, [kind(monitor="val_rmse", mode="min")])).fit()
