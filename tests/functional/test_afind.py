@@ -8,7 +8,7 @@ from matrices import everywhere as everybody
 from matrices import told_by_matrices
 
 from dfl_lightning import functional
-from dfl_lightning.functional import centred_cosines, cosines_from_gram, normalised_entropy, smoothed_loss
+from dfl_lightning.functional import normalised_entropy, smoothed_loss
 
 COSINES = torch.tensor([[0.9, 0.5, 0.0]], dtype=torch.float64)
 NAN = math.nan
@@ -61,14 +61,6 @@ def two_kinds(n, friends, near, far, receivers=400, spread=0.08, seed=0):
 )
 def test_selection_probabilities_are_the_softmax_of_the_cosines(nu, expected):
     close(selection_probabilities(COSINES, everybody(COSINES), nu), *expected)
-
-
-@pytest.mark.parametrize(
-    ("nu", "expected"), [(0.01, 0.6008), (0.05, 0.1678), (0.1, 0.0878), (0.2, 0.0454), (0.5, 0.0217), (1, 0.0153)]
-)
-def test_the_largest_of_99_probabilities_falls_with_the_temperature(nu, expected):
-    cosines = torch.linspace(0, 0.9, 99, dtype=torch.float64)[None]
-    close(selection_probabilities(cosines, everybody(cosines), nu).max(), expected, digits=4)
 
 
 @given(st.integers(0, 2**32), st.sampled_from([1e-300, 1e-3, 0.2, 1.0, 1e6]))
@@ -162,46 +154,13 @@ def test_probabilities_sum_to_one_every_round(seed):
 # --- entropies and thresholds ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("cosine", "expected"),
-    [
-        (0, 0.346574),
-        (0.2, 0.306495),
-        (0.4, 0.249672),
-        (0.5, 0.215762),
-        (0.6, 0.178515),
-        (0.8, 0.094824),
-        (0.9, 0.048729),
-        (0.95, 0.024685),
-        (0.99, 0.004987),
-        (1, 0),
-        (-1, 0),
-        (-0.2642, 0.367879),
-    ],
-)
-def test_the_entropy_of_one_neighbour_is_minus_e_log_e(cosine, expected):
-    close(entropy_sum(row(cosine), everybody(row(cosine))), expected)
-
-
-@pytest.mark.parametrize(
-    ("cosine", "expected"),
-    [
-        (-1, 1),
-        (-0.5, 1),
-        (-0.2643, 1),
-        (0, 0.942085),
-        (0.2, 0.833141),
-        (0.4, 0.678680),
-        (0.5, 0.586501),
-        (0.6, 0.485254),
-        (0.8, 0.257760),
-        (0.9, 0.132458),
-        (0.95, 0.067100),
-        (1, 0),
-    ],
-)
-def test_the_normalised_entropy_runs_from_one_to_zero(cosine, expected):
-    close(normalised_entropy(row(cosine)), expected)
+@pytest.mark.parametrize("cosine", [-1, -0.5, -0.2642, 0, 0.2, 0.5, 0.9, 0.99, 1])
+def test_entropies_are_minus_e_log_e_of_the_refined_cosine(cosine):
+    """The normalised one is 1 up to e = 1/exp(1), that is, a cosine of -0.2642."""
+    e = (cosine + 1) / 2
+    entropy = -e * math.log(e) if e > 0 else 0.0
+    close(entropy_sum(row(cosine), everybody(row(cosine))), entropy, digits=12)
+    close(normalised_entropy(row(cosine)), 1.0 if e < 1 / math.e else math.e * entropy, digits=12)
 
 
 def test_the_normalised_entropy_never_rises_with_the_cosine():
@@ -217,20 +176,6 @@ def test_the_printed_rule_in_numbers():
     close(torch.sigmoid(h), 0.648183425, digits=9)
     close(literal_threshold(COSINES, everybody(COSINES), 1), 0.351816575, digits=9)
     close(literal_threshold(COSINES, everybody(COSINES), 0.5), 0.175908287, digits=9)
-
-
-@pytest.mark.parametrize(("nu", "expected"), [(0.1, [0]), (0.5, [0, 1]), (1, [0, 1, 2])])
-def test_whom_the_printed_rule_selects(nu, expected):
-    probabilities = selection_probabilities(COSINES, everybody(COSINES), nu)
-    threshold = literal_threshold(COSINES, everybody(COSINES), 0.5)
-    assert above_threshold(probabilities, everybody(COSINES), threshold)[0].nonzero().flatten().tolist() == expected
-
-
-def test_whom_the_ratio_rule_selects():
-    threshold = adaptive_threshold(COSINES, everybody(COSINES), 0.5)
-    close(threshold, 0.276840592, digits=9)
-    ratio = participation_ratio(COSINES, everybody(COSINES), 0.1)
-    assert above_threshold(ratio, everybody(COSINES), threshold).tolist() == [[True, False, False]]
 
 
 def test_the_threshold_is_zero_where_nobody_is_available():
@@ -249,23 +194,6 @@ def test_only_selected_neighbours_enter_the_entropy_sum():
 def test_the_threshold_averages_over_the_available_neighbours_only():
     available = torch.tensor([[True, True, False]])
     close(adaptive_threshold(COSINES, available, 1), (0.132458 + 0.586501) / 2)
-
-
-def test_centring_the_proxies_changes_whom_the_ratio_rule_selects():
-    proxies = torch.tensor([[7, 1, 0], [7, 0, 1], [6, -1, 0], [5, -1, 1]], dtype=torch.float64)
-    gram = proxies @ proxies.T
-    neighbours = ~torch.eye(4, dtype=torch.bool)
-    expected = {
-        cosines_from_gram: ((1.138228, 0.995636, 0.866136), 0.031565, [1, 2, 3]),
-        lambda gram: centred_cosines(gram, neighbours): ((2.979717, 0.016394, 0.003889), 0.441466, [1]),
-    }
-    for compare, (ratios, theta, chosen) in expected.items():
-        cosines = compare(gram)
-        ratio = participation_ratio(cosines, neighbours, 0.2)
-        threshold = adaptive_threshold(cosines, neighbours, 0.5)
-        close(ratio[0, 1:], *ratios)
-        close(threshold[0], theta)
-        assert above_threshold(ratio, neighbours, threshold)[0].nonzero().flatten().tolist() == chosen
 
 
 # --- the two rules as processes -------------------------------------------------------------------------------------
@@ -322,54 +250,6 @@ def test_how_many_neighbours_the_printed_rule_keeps(cosines, temperatures, sizes
         assert thresholds[-1] == pytest.approx(last, rel=0.03, abs=0)
 
 
-def test_nobody_is_absorbing_for_the_printed_rule():
-    sizes, thresholds = printed_rule(LINEAR, 0.1, theta=0.25)
-    assert sizes == [0] * 8
-    assert thresholds == [0.25] * 8
-
-
-def test_the_entropy_sum_saturates_the_sigmoid_with_99_neighbours():
-    h = entropy_sum(LINEAR[None], everybody(LINEAR[None]))
-    close(h, 21.894105)
-    assert literal_threshold(LINEAR[None], everybody(LINEAR[None]), 0.5).item() == pytest.approx(
-        1.5505e-10, rel=1e-4, abs=0
-    )
-    for tau in (0.1, 0.2, 0.5, 0.8, 1, 1.5):
-        assert printed_rule(LINEAR, 0.1, tau)[0] == [99] * 8
-
-
-@pytest.mark.parametrize(
-    ("n", "tau", "flip"),
-    [
-        (99, 0.1, 0.9553),
-        (99, 0.5, 0.9200),
-        (99, 1.0, 0.9051),
-        (49, 0.1, 0.9436),
-        (49, 0.5, 0.8666),
-        (49, 1.0, 0.8350),
-        (19, 0.1, None),
-        (19, 0.5, 0.7597),
-        (19, 1.0, 0.6662),
-        (9, 0.1, None),
-        (9, 0.5, 0.6975),
-        (9, 1.0, 0.4562),
-        (5, 0.1, None),
-        (5, 0.5, 0.8304),
-        (5, 1.0, 0.3096),
-    ],
-)
-def test_the_printed_rule_drops_everybody_once_all_are_too_similar(n, tau, flip):
-    def stays(cosine):
-        sizes, _ = printed_rule(torch.full((n,), cosine, dtype=torch.float64), 0.2, tau, rounds=2)
-        return sizes == [n, n]
-
-    if flip is None:
-        assert stays(1.0)
-    else:
-        assert stays(flip - 1e-4)
-        assert not stays(flip + 1e-4)
-
-
 def ratio_rule(cosines, tau=0.5, nu=0.1):
     threshold = adaptive_threshold(cosines, everybody(cosines), tau)
     return above_threshold(participation_ratio(cosines, everybody(cosines), nu), everybody(cosines), threshold)
@@ -383,24 +263,6 @@ def test_a_higher_tau_never_adds_a_neighbour_and_never_exceeds_itself(seed, leve
     for tau, fewer, more in zip(taus[1:], chosen[1:], chosen[:-1], strict=True):
         assert (adaptive_threshold(cosines, everybody(cosines), tau) <= tau).all()
         assert not (fewer & ~more).any()
-
-
-def test_tau_zero_takes_everybody_and_a_huge_tau_nobody():
-    cosines = two_kinds(30, 10, 0.8, -0.9)
-    assert ratio_rule(cosines, tau=0, nu=1e-3).all()
-    assert not ratio_rule(cosines, tau=1e6).any()
-
-
-@pytest.mark.parametrize("n", [1, 2, 3, 49, 99])
-@pytest.mark.parametrize("tau", [0.1, 0.5, 1.0])
-def test_identical_clients_all_select_each_other(n, tau):
-    vectors = torch.ones(n + 1, 3, dtype=torch.float64) / 3
-    neighbours = ~torch.eye(n + 1, dtype=torch.bool)
-    cosines = centred_cosines(vectors @ vectors.T, neighbours)
-    threshold = adaptive_threshold(cosines, neighbours, tau)
-    assert torch.equal(
-        above_threshold(participation_ratio(cosines, neighbours, 0.2), neighbours, threshold), neighbours
-    )
 
 
 @pytest.mark.parametrize(
@@ -424,35 +286,11 @@ def test_the_threshold_falls_as_more_neighbours_are_friends_and_the_friends_are_
     assert selected[:, :friends].double().mean().item() >= 0.97
 
 
-def test_without_any_friend_the_ratio_rule_keeps_most_neighbours():
-    selected = ratio_rule(two_kinds(99, 0, 0.8, 0.1, receivers=2000))
-    assert selected.sum(1).double().mean().item() == pytest.approx(72, abs=1)
-
-
-@pytest.mark.parametrize(("tau", "size"), [(0.1, 52.1), (0.2, 50.2), (0.5, 48.3), (0.8, 44.7), (1, 41.6), (1.5, 33.6)])
-def test_how_many_neighbours_the_ratio_rule_keeps_as_tau_rises(tau, size):
-    selected = ratio_rule(two_kinds(99, 50, 0.6, 0.15, receivers=2000), tau)
-    assert selected.sum(1).double().mean().item() == pytest.approx(size, abs=0.5)
-
-
 # --- contributions --------------------------------------------------------------------------------------------------
 
 
 def test_the_smoothed_loss_mixes_before_and_after():
     close(smoothed_loss(row(2.0), row(1.0), 0.9), 1.9, digits=14)
-
-
-@pytest.mark.parametrize(
-    ("losses", "temperature", "expected"),
-    [
-        ((0.5, 1, 2), 1, (0.546549, 0.331499, 0.121952)),
-        ((0.5, 1, 2), 0.5, (0.705385, 0.259496, 0.035119)),
-        ((0.2, 0.5, 1, 2), 1, (0.424548, 0.314513, 0.190762, 0.070177)),
-        ((0.2, 0.5, 1, 2), 0.5, (0.562420, 0.308662, 0.113551, 0.015367)),
-    ],
-)
-def test_boltzmann_weights_in_numbers(losses, temperature, expected):
-    close(boltzmann_weights(row(*losses), everybody(row(*losses)), temperature), *expected)
 
 
 def naive_boltzmann(losses, votes, temperature):
@@ -494,39 +332,12 @@ def test_boltzmann_weights_agree_with_a_loop(rows, temperature):
     assert (actual[torch.tensor(votes) == 0] == 0).all()
 
 
-def test_only_differences_of_losses_matter():
-    losses, votes = row(0.5, 1, 2), row(1, 2, 1)
-    expected = boltzmann_weights(losses, votes)
-    for shift in (-1e6, 5.0, 1e6):
-        torch.testing.assert_close(boltzmann_weights(losses + shift, votes), expected, rtol=0, atol=1e-9)
-
-
 def test_a_hot_temperature_gives_the_plain_shares_of_the_votes():
     losses, votes = row(0.5, 1, 2), row(1, 2, 1)
     torch.testing.assert_close(boltzmann_weights(losses, votes, 1e12), uniform_weights(votes), rtol=0, atol=1e-11)
     assert torch.equal(boltzmann_weights(losses, votes, math.inf), uniform_weights(votes))
 
 
-def test_a_row_with_two_votes_counts_twice():
-    twice = boltzmann_weights(row(0.5, 1), row(2, 1))
-    apart = boltzmann_weights(row(0.5, 0.5, 1), row(1, 1, 1))
-    torch.testing.assert_close(twice[0, 0], apart[0, :2].sum())
-
-
 def test_votes_may_be_bool():
     votes = torch.tensor([[True, False, True]])
     assert torch.equal(boltzmann_weights(row(0.5, NAN, 2), votes), boltzmann_weights(row(0.5, 1, 2), votes.double()))
-
-
-def test_a_loss_without_votes_is_never_read():
-    weights = boltzmann_weights(row(0.5, NAN, -math.inf, 2), row(1, 0, 0, 1))
-    assert torch.equal(weights[:, [0, 3]], boltzmann_weights(row(0.5, 2), row(1, 1)))
-
-
-def test_a_diverged_model_gets_no_weight_unless_all_have_diverged():
-    close(boltzmann_weights(row(NAN, 1.0, math.inf, -math.inf), row(1, 1, 1, 1)), 0, 1, 0, 0)
-    close(boltzmann_weights(row(NAN, math.inf, 0.1), row(1, 3, 0)), 0.25, 0.75, 0)
-
-
-def test_a_receiver_without_votes_has_a_zero_row():
-    assert torch.equal(boltzmann_weights(row(0.5, NAN), row(0, 0)), row(0, 0))

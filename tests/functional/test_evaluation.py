@@ -19,53 +19,10 @@ NAN = math.nan
 CLUSTERS = torch.tensor([0, 0, 1, 1, 1])
 
 
-def pairs(n, *senders):
-    """Who selected whom, as one list of senders for each receiver."""
-    chosen = [(i, j) for i, several in enumerate(senders) for j in several]
-    receivers, whom = torch.tensor(chosen, dtype=torch.long).reshape(-1, 2).T
-    return Links.of(receivers, whom, n)
-
-
 complete = Links.complete
 
 
 # --- neighbours -----------------------------------------------------------------------------------------------------
-
-
-def test_choosing_exactly_the_own_cluster_is_perfect():
-    own = pairs(5, [1], [0], [3, 4], [2, 4], [2, 3])
-    assert neighbour_precision_recall(own, CLUSTERS, complete(5)) == (1.0, 1.0)
-
-
-def test_precision_is_a_mean_over_the_receivers_that_selected_somebody():
-    selected = pairs(5, [1, 2], [], [0, 1, 3, 4], [], [])
-    precision, _ = neighbour_precision_recall(selected, CLUSTERS, complete(5))
-    assert precision == pytest.approx((1 / 2 + 2 / 4) / 2)
-
-
-def test_recall_is_a_mean_over_the_receivers_that_can_reach_a_friend():
-    selected = pairs(5, [1], [], [3], [0], [])
-    reachable = pairs(5, [1, 2], [2, 3], [3, 4, 0], [0, 1, 4], [0])
-    _, recall = neighbour_precision_recall(selected, CLUSTERS, reachable)
-    assert recall == pytest.approx((1 + 1 / 2 + 0) / 3)
-
-
-def test_precision_is_unknown_when_nobody_selected_anybody():
-    precision, recall = neighbour_precision_recall(pairs(5), CLUSTERS, complete(5))
-    assert math.isnan(precision)
-    assert recall == 0
-
-
-def test_recall_is_unknown_when_nobody_has_a_friend():
-    precision, recall = neighbour_precision_recall(complete(3), torch.arange(3), complete(3))
-    assert precision == 0
-    assert math.isnan(recall)
-
-
-def test_oneself_is_neither_a_neighbour_nor_a_friend():
-    everything = Links.from_mask(torch.ones(5, 5, dtype=torch.bool))
-    expected = neighbour_precision_recall(complete(5), CLUSTERS, complete(5))
-    assert neighbour_precision_recall(everything, CLUSTERS, everything) == expected
 
 
 @given(st.integers(0, 2**32), st.integers(1, 12))
@@ -116,11 +73,6 @@ def test_the_worst_decile_is_the_mean_of_the_lowest_tenth_rounded_up(values):
     count = math.ceil(len(values) / 10)
     expected = math.fsum(sorted(values)[:count]) / count
     assert worst_decile_mean(torch.tensor(values, dtype=torch.float64)) == pytest.approx(expected, abs=1e-12)
-
-
-@pytest.mark.parametrize(("m", "expected"), [(1, 0), (10, 0), (11, 0.5), (20, 0.5), (21, 1)])
-def test_how_many_clients_are_the_worst_decile(m, expected):
-    assert worst_decile_mean(torch.arange(m).flip(0)) == expected
 
 
 def test_a_client_without_an_accuracy_is_not_among_the_worst():
@@ -184,15 +136,6 @@ def test_among_equal_validations_the_latest_counts():
 
 def test_without_validation_there_is_no_best_on_validation():
     assert accuracy_summary(HISTORY)["acc_best_val"] is None
-
-
-@given(st.integers(0, 2**32), st.integers(1, 6), st.integers(1, 5))
-def test_the_accuracies_are_ordered(seed, evaluations, clients):
-    draws = torch.Generator().manual_seed(seed)
-    history, validation = torch.rand(2, evaluations, clients, generator=draws, dtype=torch.float64)
-    summary = accuracy_summary(history, validation)
-    assert summary["acc_last"] <= summary["acc_best_round"] <= summary["acc_best_per_client"] + 1e-15
-    assert summary["acc_best_val"] <= summary["acc_best_per_client"] + 1e-15
 
 
 def test_a_client_without_test_images_is_left_out():

@@ -76,63 +76,6 @@ def test_votes_agree_with_a_loop(seed, n, more):
     torch.testing.assert_close(actual, torch.tensor(expected, dtype=torch.float64), rtol=0, atol=1e-13)
 
 
-def test_without_dropout_everybody_has_one_vote_for_its_own_row():
-    selected = everybody(4)
-    up = torch.ones(4, dtype=torch.bool)
-    votes = count_votes(selected, standing_in_for_themselves(4), up, ~up, 4)
-    assert torch.equal(votes, selected.double())
-
-
-def test_include_self_adds_one_vote_for_the_receivers_own_row():
-    up, include_self = torch.ones(3, dtype=torch.bool), torch.tensor([True, False, True])
-    votes = count_votes(torch.zeros(3, 3, dtype=torch.bool), standing_in_for_themselves(3), up, include_self, 3)
-    assert torch.equal(votes, torch.diag(include_self.double()))
-
-
-def test_a_receiver_that_selected_nobody_votes_for_nobody():
-    up = torch.ones(3, dtype=torch.bool)
-    assert not count_votes(torch.zeros(3, 3, dtype=torch.bool), standing_in_for_themselves(3), up, ~up, 3).any()
-
-
-def test_several_senders_may_speak_through_the_same_row():
-    selected = torch.tensor([[False, True, True, True], *[[False] * 4] * 3])
-    substitute = torch.tensor([[0, 1, 1, 1], *[[0, 1, 2, 3]] * 3])
-    active = torch.tensor([True, True, False, False])
-    assert count_votes(selected, substitute, active, active, 4)[0].tolist() == [1, 3, 0, 0]
-
-
-def test_a_stand_in_may_be_a_row_beyond_the_clients():
-    selected = torch.tensor([[False, True], [False, False]])
-    substitute = torch.tensor([[0, 3], [0, 1]])
-    active = torch.tensor([True, False])
-    assert count_votes(selected, substitute, active, active, 4).tolist() == [[1, 0, 0, 1], [0, 0, 0, 0]]
-
-
-def test_a_vote_without_a_stand_in_is_split_over_the_active_ones_among_the_selected():
-    selected = torch.tensor([[False, True, True, True, False], *[[False] * 5] * 4])
-    substitute = standing_in_for_themselves(5)
-    substitute[0, 3] = -1
-    active = torch.tensor([True, True, True, False, True])
-    votes = count_votes(selected, substitute, active, torch.zeros(5, dtype=torch.bool), 5)
-    assert votes[0].tolist() == [0, 1.5, 1.5, 0, 0]
-
-
-def test_a_vote_without_a_stand_in_is_lost_when_nobody_selected_is_active():
-    selected = torch.tensor([[False, True, True], *[[False] * 3] * 2])
-    active = torch.tensor([True, False, False])
-    votes = count_votes(selected, torch.full((3, 3), -1), active, active, 3)
-    assert votes[0].tolist() == [1, 0, 0]
-    assert votes.isfinite().all()
-
-
-def test_no_vote_is_lost_otherwise():
-    selected = everybody(6)
-    active = torch.tensor([True, False, True, True, False, True])
-    substitute = torch.where(active, standing_in_for_themselves(6), torch.full((6, 6), -1))
-    votes = count_votes(selected, substitute, active, torch.ones(6, dtype=torch.bool), 6)
-    torch.testing.assert_close(votes.sum(1), torch.full((6,), 6.0, dtype=torch.float64))
-
-
 def test_own_rows_of_receivers_are_on_the_list_with_or_without_a_vote():
     selected, active = Links.of(torch.tensor([0, 2]), torch.tensor([1, 2]), nodes=4), torch.ones(4, dtype=torch.bool)
     include_self, receivers = torch.tensor([True, False, False, False]), torch.tensor([True, True, True, False])
@@ -158,19 +101,6 @@ def test_fewer_rows_than_clients_are_refused():
         count_votes(everybody(3), standing_in_for_themselves(3), up, up, 2)
 
 
-def test_permuting_clients_permutes_their_votes():
-    draws = generator(5)
-    n, order = 7, torch.randperm(7, generator=draws)
-    place = order.argsort()
-    selected = torch.rand(n, n, generator=draws) < 0.6
-    substitute = torch.randint(-1, n, (n, n), generator=draws)
-    active, include_self = torch.rand(2, n, generator=draws) < 0.6
-    renamed = torch.where(substitute >= 0, place[substitute.clamp(min=0)], substitute)[order][:, order]
-    permuted = count_votes(selected[order][:, order], renamed, active[order], include_self[order], n)
-    votes = count_votes(selected, substitute, active, include_self, n)
-    torch.testing.assert_close(permuted, votes[order][:, order], rtol=0, atol=1e-14)
-
-
 def test_uniform_weights_are_the_shares_of_the_votes():
     weights = uniform_weights(torch.tensor([[1, 2, 1], [0, 5, 0], [0, 0, 0]]))
     assert weights.tolist() == [[0.25, 0.5, 0.25], [0, 1, 0], [0, 0, 0]]
@@ -192,26 +122,6 @@ def test_a_server_goes_a_part_of_the_way_to_the_average():
     expected = models.clone()
     expected[3] += 0.1 * (weights[3] @ models - models[3])
     torch.testing.assert_close(moved, expected)
-
-
-def test_clients_are_not_touched_by_a_servers_step_and_neither_is_the_argument():
-    weights = torch.rand(4, 4, generator=generator(), dtype=torch.float64)
-    before = weights.clone()
-    stepped = server_step(weights, slice(3, 4), 0.5)
-    assert torch.equal(stepped[:3], weights[:3])
-    assert not torch.equal(stepped[3], weights[3])
-    assert torch.equal(weights, before)
-
-
-def test_rows_still_sum_to_one_after_a_step():
-    weights = uniform_weights(torch.rand(4, 6, generator=generator(), dtype=torch.float64))
-    total = server_step(weights, slice(2, 4), 0.1).sum(1)
-    torch.testing.assert_close(total, torch.ones(4, dtype=torch.float64), rtol=0, atol=1e-14)
-
-
-def test_a_full_step_takes_the_average_itself():
-    weights = uniform_weights(torch.rand(4, 4, generator=generator(), dtype=torch.float64))
-    assert torch.equal(server_step(weights, slice(0, 4), 1.0), weights)
 
 
 def test_a_server_that_hears_nobody_keeps_a_zero_row():
@@ -242,11 +152,6 @@ def test_metropolis_weights_are_doubly_stochastic_on_any_graph_and_agree_with_a_
     torch.testing.assert_close(weights.sum(1), ones, rtol=0, atol=1e-13)
     assert torch.equal(weights, weights.T)
     assert (weights >= 0).all()
-
-
-def test_metropolis_weights_on_a_regular_graph_are_uniform():
-    votes = votes_of(nx.random_regular_graph(4, 10, seed=0))
-    torch.testing.assert_close(metropolis_weights(votes), uniform_weights(votes))
 
 
 def test_metropolis_weights_do_not_depend_on_a_vote_for_oneself():

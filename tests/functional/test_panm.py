@@ -144,17 +144,6 @@ def plain_hard_em(y, first, matching="oriented"):
     return first, iteration, found
 
 
-def test_the_first_golden_matching_step_by_step():
-    friends, strangers = CASES["A"]
-    labels, iterations, found = plain_hard_em([*friends, *strangers], [True] * 5 + [False] * 5)
-    assert [i for i, label in enumerate(labels) if label] == [0, 1, 2, 3, 5, 9]
-    assert iterations == 2
-    means, variances, shares = zip(*found, strict=True)
-    assert means == pytest.approx((0.785, 0.175))
-    assert [math.sqrt(v) for v in variances] == pytest.approx([0.022174, 0.055902], abs=5e-7)
-    assert shares == pytest.approx((0.6, 0.4))
-
-
 NUMBERS = st.lists(st.integers(-1000, 1000), min_size=2, max_size=20)
 
 

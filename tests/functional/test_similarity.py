@@ -6,8 +6,6 @@ import torch
 
 from dfl_lightning.functional import centred_cosines, cosines_from_gram, distances_from_gram
 
-PROXIES = torch.tensor([[7, 1, 0], [7, 0, 1], [6, -1, 0], [5, -1, 1]], dtype=torch.float64)
-
 
 def gram(vectors):
     return vectors @ vectors.T
@@ -95,16 +93,6 @@ def test_everything_on_pairs_is_float64_and_the_gram_matrix_is_not_changed(funct
     assert torch.equal(products, before)
 
 
-def test_raw_cosines_of_proxies_with_a_common_part_are_all_near_one():
-    expected = torch.tensor([1.0, 0.98, 0.953231, 0.925363], dtype=torch.float64)
-    torch.testing.assert_close(cosines_from_gram(gram(PROXIES))[0], expected, rtol=0, atol=5e-7)
-
-
-def test_centred_cosines_tell_the_same_proxies_apart():
-    expected = torch.tensor([1.0, 0.433555, -0.606977, -0.894737], dtype=torch.float64)
-    torch.testing.assert_close(centred_cosines(gram(PROXIES), everybody(4))[0], expected, rtol=0, atol=5e-7)
-
-
 @pytest.mark.parametrize("seed", range(5))
 def test_centred_cosines_from_the_gram_matrix_equal_those_from_the_vectors(seed):
     vectors = some_vectors(11, 7, seed)
@@ -119,12 +107,6 @@ def test_a_large_common_part_cancels():
     seen = everybody(8)
     shifted = centred_cosines(gram(vectors + 1e3), seen)
     torch.testing.assert_close(shifted, centred_cosines(gram(vectors), seen), rtol=0, atol=1e-7)
-
-
-def test_a_receiver_counts_itself_as_seen():
-    products = gram(some_vectors(6))
-    seen = ~torch.eye(6, dtype=torch.bool)
-    assert torch.equal(centred_cosines(products, seen), centred_cosines(products, everybody(6)))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -169,14 +151,6 @@ def test_a_broken_client_spoils_only_the_receivers_that_see_it():
     assert torch.equal(cosines[:3, :4], whole[:3, :4])
     assert cosines[3:].isnan().all()
     assert cosines[:, 4].isnan().all()
-
-
-def test_permuting_clients_permutes_their_centred_cosines():
-    vectors = some_vectors(8)
-    seen = torch.rand(8, 8, generator=torch.Generator().manual_seed(1)) < 0.5
-    order = torch.randperm(8, generator=torch.Generator().manual_seed(2))
-    permuted = centred_cosines(gram(vectors[order]), seen[order][:, order])
-    torch.testing.assert_close(permuted, centred_cosines(gram(vectors), seen)[order][:, order], rtol=0, atol=1e-12)
 
 
 def test_distances_agree_with_torch_and_are_exactly_zero_on_the_diagonal():

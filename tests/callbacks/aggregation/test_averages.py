@@ -4,7 +4,6 @@ import torch
 
 from dfl_lightning.callbacks import FromTopology, Gossip, SampleWeighted, Uniform
 from dfl_lightning.utils.errors import UserError
-from dfl_lightning.utils.random_streams import stream
 
 
 def weighted(links, clients=4, directed=False):
@@ -78,47 +77,3 @@ def test_a_topology_without_links_needs_no_weights(start):
 def test_a_servers_step_is_above_0():
     with pytest.raises(UserError, match=r"server_step=0"):
         Uniform(server_step=0)
-
-
-def naive_fedavg(run, data, epochs, batch_size, lr, rounds, callers):
-    """FedAvg in plain torch: the server's state after each round."""
-    network = run.module.network
-    server = {name: value.detach().clone() for name, value in network.named_parameters()}
-    history = []
-    for t in range(rounds):
-        states, sizes = [], []
-        for i in callers[t]:
-            network.load_state_dict(server)
-            optimizer = torch.optim.SGD(network.parameters(), lr=lr, momentum=0.9)
-            for epoch in range(epochs):
-                order = torch.randperm(len(data.train[i]), generator=stream(0, "local batches", t, i, epoch))
-                for batch in data.train[i][order].split(batch_size):
-                    optimizer.zero_grad()
-                    x, y = data.batch(batch)
-                    torch.nn.functional.cross_entropy(network(x), y).backward()
-                    optimizer.step()
-            states.append({name: value.detach().clone() for name, value in network.named_parameters()})
-            sizes.append(len(data.train[i]))
-        server = {
-            name: sum(size * state[name] for size, state in zip(sizes, states, strict=True)) / sum(sizes)
-            for name in server
-        }
-        history.append(torch.cat([value.reshape(-1) for value in server.values()]))
-    return history
-
-
-@pytest.mark.parametrize("k", ["all", 2])
-def test_fedavg_is_fedavg(k, start, make_data):
-    data = make_data(sizes=[6, 3, 5, 2])
-
-    def optimizer(parameters):
-        return torch.optim.SGD(parameters, lr=0.2, momentum=0.9)
-
-    run = start(
-        Gossip(k=k), SampleWeighted(), clients=4, topology="server", data=data, local_epochs=2, optimizer=optimizer
-    ).go(3)
-    callers = [round.jobs.owners.tolist() for round in run.rounds]
-    assert all(len(called) == (4 if k == "all" else 2) for called in callers)
-    expected = naive_fedavg(run, run.module.data, 2, 3, 0.2, 3, callers)
-    for round, server in zip(run.rounds, expected, strict=True):
-        torch.testing.assert_close(round.after[4], server)

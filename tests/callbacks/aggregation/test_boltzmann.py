@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from dfl_lightning.callbacks import AFIND, AdaptiveThreshold, Bernoulli, Boltzmann, Gossip, Stale, Uniform
+from dfl_lightning.callbacks import AFIND, AdaptiveThreshold, Bernoulli, Boltzmann, Gossip, Stale
 from dfl_lightning.utils.errors import UserError
 
 
@@ -78,11 +78,6 @@ def test_stale_models_are_judged_as_they_are_mixed(start):
             weights = round.votes[i, mixed].numpy() * np.exp([-run.loss(row, i) for row in rows])
             np.testing.assert_allclose(round.weights[i, mixed].numpy(), weights / weights.sum(), atol=1e-6)
     assert stored_rows
-
-
-def test_a_hot_softmax_is_an_average(start):
-    hot, flat = start(Gossip(k=3), Boltzmann(1e9)).go(2), start(Gossip(k=3), Uniform()).go(2)
-    torch.testing.assert_close(hot.models, flat.models)
 
 
 def test_judging_what_is_mixed_anyway_costs_nothing_more(start):

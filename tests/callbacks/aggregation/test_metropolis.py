@@ -1,7 +1,5 @@
 """D-SGD: averaging with all neighbours by Metropolis weights."""
 
-import copy
-
 import networkx as nx
 import numpy as np
 import pytest
@@ -12,7 +10,6 @@ from dfl_lightning.functional import metropolis_weights
 from dfl_lightning.links import Links
 from dfl_lightning.report.banner import banner
 from dfl_lightning.topology import spectral_gap
-from dfl_lightning.utils.errors import UserError
 
 DOUBLE = {"trainer": {"precision": "64-true"}}
 STILL = {**DOUBLE, "local_epochs": 0, "init": "independent"}
@@ -60,27 +57,6 @@ def test_the_mean_moves_by_training_only_whoever_is_down(start):
         torch.testing.assert_close(round.after.mean(0), round.trained.mean(0), rtol=0, atol=1e-14)
 
 
-def test_dsgd_is_dsgd(start):
-    """Against a plain loop: full-batch gradient steps of every client, then neighbours' averages."""
-    graph = uneven_graph()
-    run = start(Gossip(k="all"), Metropolis(), topology=graph, batch_size=6, init="independent", **DOUBLE)
-    rows, layout, data = run.models.clone(), run.module.layout, run.module.data
-    network = copy.deepcopy(run.module.network).double()
-    for _ in range(3):
-        trained = []
-        for i, row in enumerate(rows):
-            state = {e.name: row[e.start : e.stop].view(e.shape).clone().requires_grad_() for e in layout.entries}
-            x, y = data.batch(data.train[i], dtype=torch.float64)
-            torch.nn.functional.cross_entropy(torch.func.functional_call(network, state, x), y).backward()
-            trained.append(torch.cat([(v - 0.2 * v.grad).detach().reshape(-1) for v in state.values()]))
-        mixed = []
-        for i in range(6):
-            shares = {j: 1 / (1 + max(graph.degree[i], graph.degree[j])) for j in graph[i]}
-            mixed.append(sum(w * trained[j] for j, w in shares.items()) + (1 - sum(shares.values())) * trained[i])
-        rows = torch.stack(mixed)
-    torch.testing.assert_close(run.go(3).models, rows)
-
-
 def test_every_neighbours_model_is_received_once(start):
     run = start(Gossip(k="all"), Metropolis(), topology="ring").go()
     assert run.rounds[0].metrics["models_received"] == 2
@@ -96,11 +72,6 @@ def test_what_is_not_mutual_is_remarked(start):
     assert "undirected topology and --selection.k all" in remark
     arcs = nx.cycle_graph(6, create_using=nx.DiGraph)
     assert remarks(start(Gossip(k="all"), Metropolis(), topology=arcs)) == [remark]
-
-
-def test_a_server_is_refused(start):
-    with pytest.raises(UserError, match="Metropolis is for clients"):
-        start(Gossip(k="all"), Metropolis(), topology="server")
 
 
 def test_a_star_has_a_large_gap_and_is_slow_all_the_same(start):

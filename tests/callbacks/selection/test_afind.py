@@ -4,15 +4,12 @@ import networkx as nx
 import numpy as np
 import pytest
 import torch
-from matrices import remembered
 
 from dfl_lightning import models
 from dfl_lightning.bank.layout import Layout
-from dfl_lightning.bank.similarity import Comparison
 from dfl_lightning.callbacks import AFIND, AdaptiveThreshold, Boltzmann, Gossip, Stale, Trace, Uniform
 from dfl_lightning.cli.registry import shipped_classes
 from dfl_lightning.models import MLP
-from dfl_lightning.round.record import Round
 from dfl_lightning.utils.errors import UserError
 from dfl_lightning.utils.random_streams import stream
 
@@ -100,70 +97,6 @@ def test_identical_clients_lose_each_other_by_the_letter(start, make_data):
 
 
 # --- as printed -------------------------------------------------------------------------------------------------------
-LINEAR = np.linspace(0, 0.9, 99)
-HALF = np.repeat([0.9, 0.0], [50, 49])
-TENTH = np.repeat([0.9, 0.0], [10, 89])
-
-
-@pytest.mark.parametrize(
-    ("cosines", "nu", "sizes", "first_theta"),
-    [
-        (LINEAR, 0.01, [99, 25, 3, 2, 2], 1.5505e-10),
-        (LINEAR, 0.05, [99, 99, 99, 99, 99], 1.5505e-10),
-        (LINEAR, 1.0, [99, 99, 99, 99, 99], 1.5505e-10),
-        (HALF, 0.01, [99, 50, 0, 0, 0], 1.8e-9),
-        (HALF, 0.05, [99, 50, 0, 0, 0], 1.8e-9),
-        (HALF, 0.1, [99, 99, 99, 99, 99], 1.8e-9),
-        (TENTH, 0.01, [99, 10, 0, 0, 0], 1.2e-14),
-        (TENTH, 0.05, [99, 99, 99, 99, 99], 1.2e-14),
-        (np.full(99, 0.9), 0.1, [99, 99, 99, 99, 99], 0.00398),
-        (np.full(99, 0.99), 0.1, [99, 0, 0, 0, 0], 0.190),
-        (np.full(99, 1.0), 0.1, [99, 0, 0, 0, 0], 0.25),
-        (np.full(99, 0.0), 0.1, [99, 99, 99, 99, 99], 6.7e-16),
-    ],
-)
-def test_the_letter_takes_everybody_or_nearly_nobody(cosines, nu, sizes, first_theta, literal_run):
-    run, threshold = literal_run(cosines, nu)
-    seen, thetas = [], []
-    for _ in sizes:
-        seen.append(run.go().rounds[-1].selected.sum(1).unique().tolist())
-        thetas.append(float(threshold.threshold[0]))
-    assert seen == [[size] for size in sizes]
-    assert thetas[0] == pytest.approx(first_theta, rel=0.03)
-    if sizes[-1] == 0:
-        assert thetas[-1] == 0.25
-    if sizes[-1] == 2:
-        assert thetas[-1] == pytest.approx(0.2373, abs=5e-5)
-    for probabilities in remembered(run.selection.probabilities, 0):
-        assert probabilities.sum() == pytest.approx(1)
-
-
-def test_by_the_letter_nobody_is_for_ever(literal_run):
-    run, threshold = literal_run(LINEAR, 0.01)
-    threshold.threshold = torch.full((100,), 0.25, dtype=torch.float64)
-    assert [int(round.selected.sum()) for round in run.go(3).rounds] == [0, 0, 0]
-    assert (threshold.threshold == 0.25).all()
-
-
-@pytest.fixture
-def literal_run(start, make_data, monkeypatch):
-    """100 clients, each with the same cosines to its 99 neighbours in the order of their ids."""
-
-    def _start(cosines, nu):
-        matrix = torch.ones(100, 100, dtype=torch.float64)
-        matrix[~torch.eye(100, dtype=torch.bool)] = torch.from_numpy(cosines).repeat(100)
-
-        def compare(self, rows, links, *args, **kwargs):
-            cosines = matrix[links.receivers, links.senders]
-            return Comparison(cosines, cosines)
-
-        monkeypatch.setattr(Round, "compare", compare)
-        selection, threshold = AFIND(nu=nu, rule="literal", proxy="weight"), AdaptiveThreshold(rule="literal")
-        run = start(selection, threshold, Uniform(), clients=100, data=make_data(100, samples=1), local_epochs=0)
-        run.selection = selection
-        return run, threshold
-
-    return _start
 
 
 def test_by_the_letter_only_the_selected_ones_send_proxies(start, make_data):
@@ -323,11 +256,6 @@ def test_an_unknown_layer_is_refused(start):
 def test_a_network_without_a_featurizer_is_refused(start):
     with pytest.raises(UserError, match="no featurizer"):
         start(*afind_plus(), network=MLP(hidden=[]))
-
-
-def test_a_server_is_refused(start):
-    with pytest.raises(UserError, match="selection AFIND is for clients with neighbours"):
-        start(AFIND(), Uniform(), topology="server")
 
 
 @pytest.mark.parametrize(("settings", "sentence"), [({"nu": 0}, r"selection\.nu=0"), ({"k": -1}, r"selection\.k=-1")])

@@ -182,13 +182,6 @@ def test_a_budget_of_nobody_is_local_training_to_the_bit(dpfl, start, make_data)
     assert all(round.metrics["models_received"] == round.metrics["held"] == 0 for round in run.rounds)
 
 
-@pytest.mark.parametrize("options", [{"budget": "all"}, {"budget": 5}, {"budget": "all", "repeat_bggc": True}])
-def test_identical_clients_all_keep_each_other(options, dpfl, make_data):
-    run = dpfl(data=make_data(6, same=True, val_fraction=1 / 3), **options)
-    for round in run.rounds:
-        assert torch.equal(round.selected, round.reachable)
-
-
 # --- what is received, and kept at once -------------------------------------------------------------------------------
 @pytest.mark.parametrize("budgets", [[3] * 6, [5, 1, 2, 0, 9, 3], [1] * 6])
 @pytest.mark.parametrize("options", [{}, {"repeat_bggc": True}, {"period": 2}], ids=str)
@@ -318,27 +311,6 @@ def test_clients_are_evaluated_by_the_model_that_is_kept(dpfl):
     assert found.tolist() == pytest.approx(expected)
 
 
-def test_the_validation_accuracy_of_what_is_kept_never_falls(dpfl):
-    run = dpfl(rounds=0, model={"lr": 1.0})
-    before = torch.zeros(6, dtype=torch.float64)
-    for _ in range(6):
-        now = run.go().module.evaluate()["val_acc"]
-        assert (now >= before).all()
-        before = now
-
-
-def test_what_is_kept_survives_a_checkpoint(dpfl, go_on, make_data):
-    data = make_data(sizes=SIZES, val_fraction=1 / 3)
-    run = dpfl(rounds=4, data=data, model={"lr": 1.0})
-    policies = DPFL(budget=3, initial_epochs=2), SampleWeighted(count="train_and_val")
-    later = go_on(run, *policies, data=data, lr=1.0)
-    for one, other in zip(run.go(3).rounds[4:], later.go(3).rounds, strict=True):
-        assert torch.equal(one.sets["best"], other.sets["best"])
-        assert not torch.equal(one.sets["best"], one.trained)
-    scores = run.module.evaluate(), later.module.evaluate()
-    assert all(torch.equal(scores[0][name], scores[1][name]) for name in scores[0])
-
-
 def test_who_has_never_trained_keeps_its_first_model(dpfl, tmp_path):
     trace = tmp_path / "trace.txt"
     trace.write_text("0 1 1 1 1 1\n")
@@ -378,11 +350,6 @@ def test_clients_find_those_with_data_like_theirs(start):
 def test_numbers_that_make_no_sense_are_refused(options, sentence):
     with pytest.raises(UserError, match=sentence):
         DPFL(**options)
-
-
-def test_a_server_is_refused(start):
-    with pytest.raises(UserError, match="a server has none"):
-        start(DPFL(), Equal(), topology="server")
 
 
 def test_a_client_without_validation_data_is_named(start, make_data):

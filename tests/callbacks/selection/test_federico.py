@@ -1,7 +1,5 @@
 """FedeRiCo as a sampler: whom it fetches, and with which weights it averages."""
 
-import math
-
 import pytest
 import torch
 from matrices import remembered
@@ -15,27 +13,6 @@ OTHERS = ~torch.eye(6, dtype=torch.bool)
 
 def ids(row):
     return torch.nonzero(row).flatten().tolist()
-
-
-def test_losses_weights_and_averages_agree_with_a_loop(start):
-    """L with beta .6 over the rounds in which j was fetched; softmax(-L), renormalised over them and oneself."""
-    run = start(FedeRiCo(k=2), ScoreWeighted(), init="independent").go(6)
-    known = {}
-    for round in run.rounds:
-        for i in range(6):
-            fetched = ids(round.selected[i])
-            assert len(fetched) == 2
-            for j in [*fetched, i]:
-                loss = run.loss(round.trained[j], i)
-                known[i, j] = 0.4 * known[i, j] + 0.6 * loss if (i, j) in known else loss
-            shares = {j: math.exp(-known[i, j]) for j in [*fetched, i]}
-            expected = torch.zeros(6, dtype=torch.float64)
-            for j, share in shares.items():
-                expected[j] = share / sum(shares.values())
-            torch.testing.assert_close(round.weights[i], expected, rtol=1e-5, atol=1e-6)
-            torch.testing.assert_close(
-                round.after[i], (expected @ round.trained.double()).float(), rtol=1e-4, atol=1e-5
-            )
 
 
 def test_without_exploration_the_largest_weights_are_fetched(start):
@@ -92,11 +69,6 @@ def test_what_is_fetched_is_mixed_and_paid_once(start):
 def test_settings_that_mean_nothing_are_refused(arguments):
     with pytest.raises(UserError, match=f"selection.{next(iter(arguments))}="):
         FedeRiCo(**arguments)
-
-
-def test_a_server_is_refused(start):
-    with pytest.raises(UserError, match="FedeRiCo is for clients"):
-        start(FedeRiCo(), Uniform(), topology="server")
 
 
 def test_scores_that_are_no_weights_are_refused(start):

@@ -134,15 +134,6 @@ def test_signatures_are_sent_once_and_charged():
     assert int(ledger.by_link(width).bytes.sum()) == ledger.total_bytes(width)
 
 
-def test_a_resumed_run_knows_its_clusters_and_asks_nobody_again():
-    whole = start(listed(60.0), "clients").go(2)
-    saved = whole.state()
-    resumed = start(listed(60.0), "clients").take_up(saved).go(1)
-    whole.go(1)
-    assert torch.equal(whole.models, resumed.models)
-    assert "messages_received" not in resumed.rounds[0].metrics
-
-
 @pytest.mark.parametrize(
     ("make", "sentence"),
     [

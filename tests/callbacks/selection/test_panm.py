@@ -9,7 +9,7 @@ import torch
 from matrices import remembered, seen_as_matrices
 
 from dfl_lightning.bank.similarity import Comparison
-from dfl_lightning.callbacks import PANM, Aggregation, Gossip, SampleWeighted, Stale, Trace, Uniform
+from dfl_lightning.callbacks import PANM, Aggregation, Gossip, Stale, Trace, Uniform
 from dfl_lightning.functional import (
     initialisation_probabilities,
     literal_initialisation_probabilities,
@@ -276,20 +276,6 @@ def test_gradients_are_compared_by_this_rounds_change_and_the_change_since_the_s
         assert torch.equal(others, others.T)
 
 
-def test_in_the_first_round_both_changes_are_the_same(start):
-    rounds = [start(short(alpha=alpha)).go().rounds[0] for alpha in (0.0, 0.5, 1.0)]
-    for round in rounds[1:]:
-        torch.testing.assert_close(round.similarity, rounds[0].similarity, equal_nan=True, rtol=0, atol=1e-12)
-
-
-def test_losses_are_those_of_the_others_models_on_ones_own_training_data(start):
-    run = start(short(metric="loss", stage_one=9)).go(2)
-    assert "initial" not in run.bank.boundary.rows
-    for round in run.rounds:
-        for i, j in np.argwhere(~round.similarity.isnan().numpy()):
-            assert round.similarity[i, j].item() == pytest.approx(1 / run.loss(round.trained[j], i), rel=1e-5)
-
-
 @pytest.mark.parametrize(
     ("settings", "init", "models", "updates"),
     [  # whether whoever is looked at sends its model, and how many updates beside it
@@ -370,15 +356,6 @@ def test_the_budget_of_a_client_comes_before_k(start):
     assert run.rounds[0].similarity[0].isnan().all()  # who learns from nobody looks at nobody
 
 
-def test_other_aggregations_weigh_the_same_neighbours(start, make_data):
-    data = make_data(6, sizes=[3, 6, 9, 3, 6, 9])
-    round = start(short(), SampleWeighted(), data=data).go().rounds[0]
-    for i in range(6):
-        chosen = [i, *members(round.selected[i])]
-        weights = torch.tensor([[3, 6, 9, 3, 6, 9][j] for j in chosen], dtype=torch.float64)
-        torch.testing.assert_close(round.weights[i, chosen], weights / weights.sum())
-
-
 # --- dropout and graphs that change -----------------------------------------------------------------------------------
 def test_a_neighbour_that_is_down_is_left_out_and_not_forgotten(start, tmp_path):
     file = tmp_path / "trace.txt"
@@ -424,9 +401,6 @@ def test_who_has_lost_all_neighbours_out_of_sight_is_joined_by_the_most_similar_
 
 
 # --- refusals and remarks ---------------------------------------------------------------------------------------------
-def test_a_server_is_refused(start):
-    with pytest.raises(UserError, match="selection PANM is for clients with neighbours"):
-        start(PANM(), Uniform(), topology="server")
 
 
 @pytest.mark.parametrize(

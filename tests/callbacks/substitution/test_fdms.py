@@ -75,44 +75,12 @@ def test_the_server_moves_as_the_paper_says(eta, at_a_server):
     assert (fdms.counts.numpy() == counts).all()
 
 
-def test_without_a_common_history_a_client_counts_as_the_mean_of_the_active_ones(at_a_server):
-    lines = "1 1 1 0 0 0, 0 0 0 1 1 1, 1 1 0 0 0 0"
-    run = at_a_server(lines, FDMS()).go(3)
-    assert run.rounds[1].substitute[6, :3].tolist() == [-1, -1, -1]
-    torch.testing.assert_close(run.rounds[1].after[6], run.rounds[1].trained[3:6].mean(0))
-    scores, counts = np.zeros((6, 6)), np.zeros((6, 6))
-    for round in run.rounds:
-        before, trained = round.before.double().numpy(), round.trained.double().numpy()
-        expected = naive_server(before[6], trained[:6], round.active.tolist(), scores, counts, 1.0)
-        np.testing.assert_allclose(round.after[6].numpy(), expected, atol=2e-6)
-
-
-def test_the_servers_step_with_everybody_up(at_a_server):
-    run = at_a_server("1 1 1 1 1 1", FDMS(), eta=0.25).go(2)
-    for round in run.rounds:
-        torch.testing.assert_close(round.after[6], 0.75 * round.before[6] + 0.25 * round.trained[:6].mean(0))
-
-
 def test_clients_start_from_the_server_and_keep_no_mixture_of_their_own(at_a_server):
     run = at_a_server(LINES, FDMS(), local_epochs=0).go(2)
     for round in run.rounds:
         up = torch.nonzero(round.active[:6]).squeeze(1)
         assert torch.equal(round.trained[up], round.before[6].expand(len(up), -1))
         assert torch.equal(round.after[:6], round.trained[:6])
-
-
-def test_scores_are_means_over_the_rounds_in_whatever_order(at_a_server):
-    forth, back = FDMS(), FDMS()
-    lines = ["1 1 1 1 0 0", "1 1 1 0 1 1", "1 1 0 1 1 1"]
-    # a server that stays where it is and a batch of all samples: a client's update is the same in each round
-    settings = {"eta": 1e-12, "batch_size": 6, "trainer": {"precision": "64-true"}}
-    at_a_server(", ".join(lines), forth, **settings).go(3)
-    at_a_server(", ".join(reversed(lines)), back, **settings).go(3)
-    assert torch.equal(forth.counts, back.counts)
-    assert forth.counts.max() == 3
-    torch.testing.assert_close(forth.scores, back.scores)
-    torch.testing.assert_close(forth.scores, forth.scores.T)
-    assert ((forth.scores >= 0) & (forth.scores <= 1)).all()
 
 
 def test_with_a_full_first_round_every_friend_is_of_the_same_cluster(start):
@@ -227,19 +195,6 @@ def test_an_eliminated_client_is_no_friend_while_a_candidate_is_up(at_a_server):
     fdms.candidates[0] = False
     run.go(1)
     assert run.go(1).rounds[3].substitute[6, 0] == fdms.scores[0].argmax()
-
-
-@pytest.mark.parametrize("topology", ["server", "complete"])
-def test_what_is_known_goes_on_after_a_checkpoint(topology, start, go_on):
-    def policies():
-        return Gossip(k="all"), Uniform(), Bernoulli(0.4), FDMS(0.03 if topology == "server" else None)
-
-    run = start(*policies(), topology=topology, rounds=12).go(6)
-    later = go_on(run, *policies(), topology=topology, rounds=12)
-    for one, other in zip(run.go(4).rounds[6:], later.go(4).rounds, strict=True):
-        assert one.metrics == other.metrics
-        assert torch.equal(one.substitute, other.substitute)
-        assert torch.equal(one.after, other.after)
 
 
 @pytest.mark.parametrize(

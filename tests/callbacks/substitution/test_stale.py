@@ -41,14 +41,6 @@ def test_the_servers_step_shortens_stale_updates_too(go):
     torch.testing.assert_close(second.after[3], server + 0.5 * (fresh.sum(0) + stale) / 3)
 
 
-def test_who_was_never_seen_counts_as_the_mean_of_the_active_ones(go):
-    first, second = go("1 1 0", "1 0 0")
-    torch.testing.assert_close(first.after[3], first.trained[:2].mean(0))
-    server = second.before[3]
-    fresh, stale = second.trained[0] - server, first.trained[1] - first.before[3]
-    torch.testing.assert_close(second.after[3], server + (fresh + stale + fresh) / 3)
-
-
 def test_between_clients_the_update_is_added_to_the_receivers_own_model(go):
     first, second = go("1 1 1", "1 0 1", topology="complete")
     update = first.trained[1] - first.before[1]
@@ -62,16 +54,3 @@ def test_a_stored_model_stands_in_as_it_is(go):
     first, second, third = go("1 1 1", "1 0 1", "0 0 1", stored="model")
     torch.testing.assert_close(second.after[3], (second.trained[0] + first.trained[1] + second.trained[2]) / 3)
     torch.testing.assert_close(third.after[3], (second.trained[0] + first.trained[1] + third.trained[2]) / 3)
-
-
-def test_who_never_sent_a_model_counts_as_the_mean_of_the_active_ones(go):
-    first, second = go("1 1 0", "1 0 0", stored="model")
-    torch.testing.assert_close(first.after[3], first.trained[:2].mean(0))
-    torch.testing.assert_close(second.after[3], (2 * second.trained[0] + first.trained[1]) / 3)
-
-
-def test_between_clients_a_stored_model_is_averaged_with_the_others(go):
-    first, second = go("1 1 1", "1 0 1", topology="complete", stored="model")
-    expected = (second.trained[0] + second.trained[2] + first.trained[1]) / 3
-    torch.testing.assert_close(second.after[[0, 2]], expected.expand(2, -1))
-    assert torch.equal(second.after[1], second.before[1])
