@@ -40,8 +40,10 @@ from dfl_lightning.functional.fdms import (
 from dfl_lightning.functional.fdms_receivers import PairScores, count_pairs, distinct_pairs
 from dfl_lightning.functional.federico import averaged_losses, collaborator_weights
 from dfl_lightning.functional.fedfomo import affinity_step, first_order_gain
+from dfl_lightning.functional.geometric_median import geometric_median_weights
 from dfl_lightning.functional.ifca import best_server
 from dfl_lightning.functional.knn import best_vote_shares, neighbour_votes
+from dfl_lightning.functional.krum import krum_needs, krum_weights
 from dfl_lightning.functional.mixing import (
     count_votes,
     exchange_weights,
@@ -50,6 +52,7 @@ from dfl_lightning.functional.mixing import (
     server_step,
     uniform_weights,
 )
+from dfl_lightning.functional.neighbourhoods import Neighbourhoods, pairs_received
 from dfl_lightning.functional.outgoing import clipped, entries_kept, largest_entries
 from dfl_lightning.functional.pacfl import class_vectors, clusters_below, proximity
 from dfl_lightning.functional.panm import (
@@ -78,6 +81,7 @@ from dfl_lightning.functional.similarity import centred_cosines, cosines_from_gr
 from dfl_lightning.functional.simulated_time import transfer_seconds
 
 __all__ = [
+    "Neighbourhoods",
     "OverClients",
     "PairScores",
     "above_threshold",
@@ -115,10 +119,13 @@ __all__ = [
     "first_order_gain",
     "friend_accuracy",
     "friends",
+    "geometric_median_weights",
     "ggc",
     "gradient_similarity",
     "graph_rows",
     "initialisation_probabilities",
+    "krum_needs",
+    "krum_weights",
     "largest_entries",
     "literal_initialisation_probabilities",
     "literal_threshold",
@@ -132,6 +139,7 @@ __all__ = [
     "normalised_entropy",
     "observed_share",
     "over_clients",
+    "pairs_received",
     "panm_models_in_round",
     "panm_models_received",
     "participation_ratio",

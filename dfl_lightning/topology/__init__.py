@@ -2,6 +2,6 @@
 
 from dfl_lightning.topology.graph import Topology, spectral_gap
 from dfl_lightning.topology.load import load_topology
-from dfl_lightning.topology.neighbour_counts import Reach, reach
+from dfl_lightning.topology.neighbour_counts import Reach, most_neighbours, reach
 
-__all__ = ["Reach", "Topology", "load_topology", "reach", "spectral_gap"]
+__all__ = ["Reach", "Topology", "load_topology", "most_neighbours", "reach", "spectral_gap"]

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import torch
+from torch import Tensor
+
 from dfl_lightning.topology.graph import Topology
 
 _MOST_ROUNDS = 100
@@ -46,3 +49,19 @@ def reach(topology: Topology, rounds: int) -> Reach:
         most=max(int(row.max()) for row in heard),
         rounds=looks,
     )
+
+
+def most_neighbours(topology: Topology) -> Tensor:
+    """The most neighbours that each node has in a round, as far as that is known before the first one, long [n].
+
+    Args:
+        topology: of the run. Of a graph that is drawn anew, only the number of nodes is known.
+
+    Examples:
+        >>> import networkx as nx
+        >>> most_neighbours(Topology(nx.path_graph(4), list(range(4)))).tolist()
+        [1, 2, 2, 1]
+    """
+    if any(type(graph) is not Topology for graph in topology.graphs):
+        return torch.full((topology.num_nodes,), topology.num_nodes - 1)
+    return torch.stack([graph.linked(0).count for graph in topology.graphs]).amax(0)

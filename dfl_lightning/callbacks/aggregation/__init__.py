@@ -6,6 +6,8 @@ from dfl_lightning.callbacks.aggregation.boltzmann import Boltzmann
 from dfl_lightning.callbacks.aggregation.clipped_gossip import ClippedGossip
 from dfl_lightning.callbacks.aggregation.federico_step import FedeRiCoStep
 from dfl_lightning.callbacks.aggregation.first_order import FirstOrder
+from dfl_lightning.callbacks.aggregation.geometric_median import GeometricMedian
+from dfl_lightning.callbacks.aggregation.krum import Krum, MultiKrum
 from dfl_lightning.callbacks.aggregation.masked import MaskedAverage
 from dfl_lightning.callbacks.aggregation.metropolis import Metropolis
 from dfl_lightning.callbacks.aggregation.push_sum import PushSum
@@ -20,9 +22,12 @@ __all__ = [
     "FedeRiCoStep",
     "FirstOrder",
     "FromTopology",
+    "GeometricMedian",
+    "Krum",
     "MaskedAverage",
     "Median",
     "Metropolis",
+    "MultiKrum",
     "PushSum",
     "SampleWeighted",
     "ScoreWeighted",

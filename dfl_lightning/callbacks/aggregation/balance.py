@@ -6,8 +6,9 @@ import math
 from typing import TYPE_CHECKING
 
 import torch
+from torch import Tensor
 
-from dfl_lightning.callbacks.base import Aggregation, refuse_stored_rows
+from dfl_lightning.callbacks.aggregation.distance_weighted import DistanceWeighted, log_share
 from dfl_lightning.functional import accepted_models, balanced_weights
 from dfl_lightning.links import Links
 from dfl_lightning.round.record import Round
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from dfl_lightning.round.federation import Federation
 
 
-class BALANCE(Aggregation):
+class BALANCE(DistanceWeighted):
     """Average only models that are near the client's own (BALANCE, Fang et al., CCS 2024, arXiv 2406.10416).
 
     Accepted are neighbours within gamma exp(-kappa t / T) |w_i| (eq. 3), and the new model is alpha w_i + (1 - alpha)
@@ -47,22 +48,16 @@ class BALANCE(Aggregation):
 
     def start(self, federation: Federation) -> None:
         """There is a last round, and models of this round are compared."""
-        refuse_stored_rows(federation, self, "compares")
+        super().start(federation)
         if federation.num_rounds is None:
             raise UserError("aggregation BALANCE accepts less and less until the run's end; set trainer.max_rounds")
         self.rounds = max(1, federation.num_rounds)
 
-    def on_weigh(self, round: Round) -> None:
+    def weigh(self, round: Round, voters: Links, votes: Tensor) -> Tensor:
         """Compare, accept, average."""
-        voters = round.voters
-        voted = round.votes > 0
-        links = Links(voters.receivers[voted], voters.senders[voted], round.num_nodes)
-        distances = round.compare("trained", links).distances
+        distances = round.compare("trained", voters).distances
         nodes = torch.arange(round.num_nodes)
         lengths = round.bank.squared_lengths("trained", nodes, round.bank.layout.shared_parameters).sqrt()
-        accepted = accepted_models(distances, lengths, links, self.gamma, self.kappa, round.index / self.rounds)
-        round.weights = torch.zeros(len(voters), dtype=torch.float64)
-        round.weights[voted] = balanced_weights(round.votes[voted], accepted, links, self.alpha)
-        foreign = links.receivers != links.senders
-        if foreign.any():
-            round.log("accepted", float(accepted[foreign].double().mean()))
+        accepted = accepted_models(distances, lengths, voters, self.gamma, self.kappa, round.index / self.rounds)
+        log_share(round, "accepted", voters, accepted)
+        return balanced_weights(votes, accepted, voters, self.alpha)

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
 import torch
+from torch import Tensor
 
-from dfl_lightning.callbacks.base import Aggregation, refuse_stored_rows
+from dfl_lightning.callbacks.aggregation.distance_weighted import DistanceWeighted, log_share
 from dfl_lightning.functional import clipped_weights, clipping_radii, metropolis_weights
 from dfl_lightning.links import Links
 from dfl_lightning.round.record import Round
 from dfl_lightning.utils.errors import UserError
 
-if TYPE_CHECKING:
-    from dfl_lightning.round.federation import Federation
 
-
-class ClippedGossip(Aggregation):
+class ClippedGossip(DistanceWeighted):
     """Average differences to neighbours that are clipped (He, Karimireddy and Jaggi 2022, arXiv 2202.01545).
 
     The new model is x_i + sum_j W_ij clip(x_j - x_i, tau_i), with clip(z, tau) = min(1, tau / |z|) z (eq. 3). W are
@@ -41,23 +38,12 @@ class ClippedGossip(Aggregation):
             raise UserError(f"aggregation.radius={radius}; it is a distance above 0")
         self.outliers, self.radius = outliers, radius
 
-    def start(self, federation: Federation) -> None:
-        """Rows that are no client's model of this round cannot be compared."""
-        refuse_stored_rows(federation, self, "compares")
-
-    def on_weigh(self, round: Round) -> None:
+    def weigh(self, round: Round, voters: Links, votes: Tensor) -> Tensor:
         """Metropolis weights, less what is beyond the radius."""
-        voters = round.voters
-        voted = round.votes > 0
-        links = Links(voters.receivers[voted], voters.senders[voted], round.num_nodes)
-        weights = metropolis_weights(round.votes[voted], links)
-        distances = round.compare("trained", links).distances
+        distances = round.compare("trained", voters).distances
         if self.radius is None:
-            radii = clipping_radii(distances, links, self.outliers)
+            radii = clipping_radii(distances, voters, self.outliers)
         else:
             radii = torch.full((round.num_nodes,), self.radius, dtype=torch.float64)
-        round.weights = torch.zeros(len(voters), dtype=torch.float64)
-        round.weights[voted] = clipped_weights(weights, distances, links, radii)
-        foreign = links.receivers != links.senders
-        if foreign.any():
-            round.log("clipped", float((distances > radii[links.receivers])[foreign].double().mean()))
+        log_share(round, "clipped", voters, distances > radii[voters.receivers])
+        return clipped_weights(metropolis_weights(votes, voters), distances, voters, radii)

@@ -33,6 +33,7 @@ class Listed:
         refuses: classes of policies of other families that it refuses before anything is trained.
         trims: of an aggregation whose receivers keep a part only of what they train by themselves.
         mixes_itself: of an aggregation whose models are not the sums over its weights: a test of its own says what.
+        least: of an aggregation: how many models it needs; who receives fewer keeps its own.
         of_columns: of an aggregation that works column by column: what numpy makes of the received rows.
         all_down: of a dropout: one under which everybody is down; None where it leaves somebody up whatever it is told.
     """
@@ -49,6 +50,7 @@ class Listed:
     refuses: tuple[type[cb.Policy], ...] = ()
     mixes_itself: bool = False
     trims: bool = False
+    least: int = 1
     of_columns: Callable[[Any], Any] | None = None
 
     def along_with(self, other: "Listed") -> "Listed":
@@ -105,6 +107,10 @@ def threshold_by_the_letter() -> cb.AdaptiveThreshold:
 
 def trimmed() -> cb.TrimmedMean:
     return cb.TrimmedMean(0.3)
+
+
+def multi_krum() -> cb.MultiKrum:
+    return cb.MultiKrum(0, include_self=False)
 
 
 def federico() -> cb.FedeRiCo:
@@ -227,6 +233,9 @@ LISTED: dict[str, list[Listed]] = {
         ),
         Listed("clipped gossip", cb.ClippedGossip, refuses=(cb.Stale,)),
         Listed("balance", lambda: cb.BALANCE(gamma=1.2), refuses=(cb.Stale,)),
+        Listed("krum", cb.Krum, (everybody,), refuses=(cb.Stale,), places=EITHER, least=5),
+        Listed("multi-krum", multi_krum, (everybody,), refuses=(cb.Stale,), places=EITHER, least=3),
+        Listed("geometric median", cb.GeometricMedian, refuses=(cb.Stale,), places=EITHER),
         Listed("first order", cb.FirstOrder, keeps_former=True),
         Listed("push-sum", cb.PushSum, refuses=(cb.Stale, cb.Outgoing), mixes_itself=True),
         Listed("metropolis, two steps", lambda: cb.Metropolis(2), refuses=TAKES_PART, mixes_itself=True),
