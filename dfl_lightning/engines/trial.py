@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import islice
 
 import torch
 from torch import Tensor, nn
@@ -92,8 +93,9 @@ def examples(data: ClientData, count: int, dtype: torch.dtype) -> tuple[Tensor, 
         count: how many.
         dtype: of the inputs.
     """
-    each = max(3, -(-2 * count // len(data.train)))
-    indices = torch.cat([samples[:each] for samples in data.train])[: max(100, 2 * count)]
+    each, most = max(3, -(-2 * count // len(data.train))), max(100, 2 * count)
+    some = list(islice((samples[:each] for samples in data.train if len(samples)), most))
+    indices = torch.cat(some)[:most]
     inputs, labels = data.batch(indices, dtype=dtype)
     inputs = inputs.where(inputs.isfinite(), torch.zeros((), dtype=dtype, device=inputs.device))
     first: dict[bytes, int] = {}

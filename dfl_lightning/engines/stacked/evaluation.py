@@ -26,8 +26,9 @@ from dfl_lightning.utils.thread_pool import Workers
 if TYPE_CHECKING:
     from dfl_lightning.bank.bank import Bank
 
-MODEL_BYTES, MODELS = 4e6, 32
-"""Models side by side: as many as fit in so much memory. More would leave the cache before they are used again."""
+MODEL_BYTES, MODELS = 4e6, 512
+"""Models side by side: as many as fit in so much memory. More would leave the cache before they are used again; of tiny
+ones a few hundred pay for the overhead of each pass."""
 
 ACTIVATION_BYTES = 32e6
 """Samples of each model at a time: as many as make activations of this size. Few pay for the overhead of each pass; a
