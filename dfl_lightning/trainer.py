@@ -37,6 +37,7 @@ from dfl_lightning.distributed.strategy import PATIENCE, ClientStrategy, strateg
 from dfl_lightning.engines.factory import ENGINES
 from dfl_lightning.engines.float32 import float32_arithmetic
 from dfl_lightning.loop import LocalWork, RoundLoop
+from dfl_lightning.report.live import LivePage
 from dfl_lightning.report.progress import RoundProgress
 from dfl_lightning.report.run_folder import RunFolder
 from dfl_lightning.report.traffic import ProcessTraffic
@@ -235,10 +236,13 @@ class DFLTrainer(Trainer):
                     "monitor val_* or a training column"
                 )
         _refuse_doubles(callbacks)
+        pages = [callback for callback in callbacks if isinstance(callback, LivePage)]
+        callbacks = [callback for callback in callbacks if callback not in pages]
         if progress and not any(isinstance(c, ProgressBar) for c in callbacks):
             callbacks.append(RoundProgress())
         if folder and not any(isinstance(c, RunFolder) for c in callbacks):
             callbacks += [RunFolder(), ProcessTraffic()]
+        callbacks += pages  # of the rounds that the run folder has
         if checkpoints and not any(isinstance(c, RoundCheckpoint) for c in callbacks):
             callbacks.append(RoundCheckpoint())  # after the run folder: its files are never behind a checkpoint
         return callbacks

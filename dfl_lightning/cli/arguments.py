@@ -63,7 +63,7 @@ DEFAULT_LISTS: dict[str, list[str]] = {"monitors": [type(monitor).__name__ for m
 """The classes that a group holds where none is named, and to which `--GROUP+=` adds."""
 
 _PRINTED = ("skip_default", "skip_unset")
-_FLAGS = ("print_config", "help_all", "explain", "report", "list", "help", "version")
+_FLAGS = ("print_config", "help_all", "explain", "report", "live", "list", "help", "version")
 
 
 class Word(NamedTuple):

@@ -63,8 +63,9 @@ from dfl_lightning.loop import RunStopped
 from dfl_lightning.module import DFLModule
 from dfl_lightning.objectives import Objective
 from dfl_lightning.report.explain import explain
+from dfl_lightning.report.live import LivePage
 from dfl_lightning.report.per_client import per_client_table
-from dfl_lightning.report.writing import check_report, write_report
+from dfl_lightning.report.writing import PAGE, check_report, write_report
 from dfl_lightning.trainer import DFLTrainer, default_monitors
 from dfl_lightning.utils.errors import UserError, is_out_of_memory, one_line
 from dfl_lightning.utils.lightning_warnings import quiet_lightning
@@ -93,6 +94,7 @@ class DFLCLI(LightningCLI):
         watcher: another callback, for something else than the table of an evaluation.
         typed: the words as they were typed.
         report: make the page of `dfl-report` when the run is over.
+        live: make it while the run lasts, too.
     """
 
     trainer: DFLTrainer
@@ -105,9 +107,10 @@ class DFLCLI(LightningCLI):
         watcher: Callback | None = None,
         typed: Sequence[str] = (),
         report: bool = False,
+        live: bool = False,
     ) -> None:
         self._command, self._settings, self._stop_at, self._watcher = command, settings, stop_at, watcher
-        self._typed, self._report = typed, report
+        self._typed, self._report, self._live = typed, report, live
         super().__init__(
             DFLModule,
             FederatedData,
@@ -242,7 +245,7 @@ class DFLCLI(LightningCLI):
         stock = stock if isinstance(stock, list) else [stock]
         return DFLTrainer(
             **config,
-            callbacks=[*stock, *self._in_order(callbacks), *monitors],
+            callbacks=[*stock, *self._in_order(callbacks), *monitors, *([LivePage()] if self._live else [])],
             topology=self._get(self.config_init, "topology"),
             engine=self._get(self.config_init, "engine"),
             defaults=False,  # the parser has its own, which `null` switches off
@@ -270,8 +273,9 @@ class DFLCLI(LightningCLI):
             evaluate(self.model, **about, verbose=False)
         if not self.trainer.is_global_zero:
             return
-        if self._report and self.trainer.run.path is not None:
-            print(f"page: {write_report([self.trainer.run.path])}", flush=True)
+        if self._report and self.trainer.run.path is not None:  # a live one is there already
+            page = self.trainer.run.path / PAGE if self._live else write_report([self.trainer.run.path])
+            print(f"page: {page}", flush=True)
         if self._command != "fit" and self._watcher is None:
             for line in per_client_table(self.model):
                 print(line)
@@ -406,20 +410,23 @@ def _run(command: str, argv: list[str]) -> int:
         return 0
     typed = argv
     argv, explain_only = take_flag(argv, "--explain")
-    report = False
+    report = live = False
     if command == "fit":
         argv, report = take_flag(argv, "--report")
-        if report:
+        argv, live = take_flag(argv, "--live")
+        if report or live:
             check_report()
     with exits_refused():
-        _build_and_run(command, argv, explain_only, report, typed)
+        _build_and_run(command, argv, explain_only, typed, report or live, live)
     return 0
 
 
-def _build_and_run(command: str, argv: list[str], explain_only: bool, report: bool, typed: list[str]) -> None:
+def _build_and_run(
+    command: str, argv: list[str], explain_only: bool, typed: list[str], report: bool, live: bool
+) -> None:
     words = take_run(command, split(argv))
     settings = read([*config_of_run(words), *words])
-    cli = DFLCLI(command, settings, stop_at="objects" if explain_only else "end", typed=typed, report=report)
+    cli = DFLCLI(command, settings, stop_at="objects" if explain_only else "end", typed=typed, report=report, live=live)
     if explain_only:
         for line in explain(cli.trainer, cli.model, cli.datamodule):
             print(line)

@@ -27,6 +27,12 @@ def page_without_torch(command: str, argv: Sequence[str]) -> str | None:
     return version_line() if "--version" in argv else None
 
 
+_PAGES = (
+    "  --report              make a page about the run when it is over",
+    "  --live                make it while the run lasts, too: a browser follows",
+)
+
+
 def help_page(command: str) -> str:
     """What a command takes, by group."""
     does = {"fit": "train clients", "validate": "evaluate a run", "test": "evaluate a run"}[command]
@@ -41,7 +47,7 @@ def help_page(command: str) -> str:
         "  --ckpt_path RUN       go on with a run or checkpoint; --fork: in a new folder"
         if command == "fit"
         else "  --ckpt_path FILE      another checkpoint than the run's last one",
-        *(["  --report              make a page about the run when it is over"] if command == "fit" else []),
+        *(_PAGES if command == "fit" else []),
         "  --explain             say what would run, and run nothing",
         "  --print_config        the resolved config",
         "  --list                configs, topologies, policies, data sets, networks",

@@ -1,7 +1,7 @@
 """What a person sees of a run: its folder, the terminal's lines, the summary, charts and a page.
 
 >>> from dfl_lightning import read_run, report
->>> report.__all__[:2]
+>>> report.__all__[1:3]
 ['accuracy_by_bytes', 'accuracy_by_time']
 
 The charts need Altair: pip install 'dfl-lightning[report]'.
@@ -26,9 +26,11 @@ if TYPE_CHECKING:
         similarities,
         sorted_clients,
     )
+    from dfl_lightning.report.live import LivePage
     from dfl_lightning.report.writing import write_report
 
 __all__ = [
+    "LivePage",
     "accuracy_by_bytes",
     "accuracy_by_time",
     "client_bands",
@@ -48,7 +50,7 @@ def __getattr__(name: str) -> Any:
     # On first use: a run's own files need none of the libraries that draw.
     if name not in __all__:
         raise AttributeError(f"module 'dfl_lightning.report' has no attribute '{name}'")
-    home = "writing" if name == "write_report" else "charts"
+    home = {"write_report": "writing", "LivePage": "live"}.get(name, "charts")
     return getattr(importlib.import_module(f"dfl_lightning.report.{home}"), name)
 
 

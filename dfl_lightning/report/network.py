@@ -39,7 +39,7 @@ def number_of_nodes(run: Run) -> tuple[int, int]:
     clients = run.clients.get("test_acc", run.clients.get("val_acc"))
     graphs = run.graphs
     highest = max((int(graphs[name].max()) + 1 for name in ("receiver",) if len(graphs.get(name, []))), default=0)
-    m = run.summary.get("clients") or (clients.shape[1] if clients is not None else highest)
+    m = run.num_clients or (clients.shape[1] if clients is not None else highest)
     return int(m), max(int(m), highest)
 
 

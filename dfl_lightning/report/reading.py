@@ -88,6 +88,13 @@ class Run(RunTables):
             raise damaged(path, reason(error)) from error
         return content if isinstance(content, dict) else {}
 
+    @property
+    def num_clients(self) -> int | None:
+        """Of the summary, else of the split; None where neither is known."""
+        offsets = self.split.get("test_offsets", ())
+        known: int | None = self.summary.get("clients")
+        return known if known is not None else len(offsets) - 1 if len(offsets) else None
+
     @cached_property
     def commands(self) -> list[str]:
         """The commands as they were typed, the first and every resume; none for a run from Python."""

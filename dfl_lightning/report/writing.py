@@ -92,16 +92,45 @@ def write_page(
         UserError: no such run, Altair is not installed, or a file cannot be written.
     """
     check_report()
+    methods = find_methods([Run(folder) for _, folder in named], [name for name, _ in named], columns)
+    return write_methods(methods, file, pictures, study, command, opening)
+
+
+def write_methods(
+    methods: Sequence[Method],
+    file: Path,
+    pictures: tuple[Path, Paper] | None = None,
+    study: str = "",
+    command: str = "",
+    opening: Callable[[Sequence[Method]], Opening] | None = None,
+    following: float | None = None,
+) -> Path:
+    """Make the page of methods; arguments as of `write_page`.
+
+    Args:
+        methods: to be compared.
+        file: the page's.
+        pictures: a folder for the charts as files of their own, and how these look.
+        study: its title.
+        command: that trains it.
+        opening: makes the first section of its page.
+        following: while the run lasts, the seconds until the next page: a browser loads it then.
+
+    Returns:
+        The page's file.
+
+    Raises:
+        UserError: a file cannot be written.
+    """
     from dfl_lightning.report.charts.base import unchecked
     from dfl_lightning.report.page.assemble import page
     from dfl_lightning.report.page.pictures import linked_figures, write_pictures
     from dfl_lightning.report.page.sections import figures
 
-    methods = find_methods([Run(folder) for _, folder in named], [name for name, _ in named], columns)
     with unchecked():
         first = None if opening is None else opening(methods)
         drawn = [*(first.figures if first else []), *figures(methods)]
-        text = page(methods, drawn, study, command, first)
+        text = page(methods, drawn, study, command, first, following)
         try:
             write_atomically(file, lambda open_file: open_file.write(text.encode()))
         except OSError as error:

@@ -10,10 +10,11 @@ from typing import Any
 from dfl_lightning.report.charts import links as link_charts
 from dfl_lightning.report.charts.theme import DARK, LIGHT, config
 from dfl_lightning.report.methods import Method, names_for_colours
+from dfl_lightning.report.page.following import early_script, live_note
 from dfl_lightning.report.page.limits import left_out, with_graphs
 from dfl_lightning.report.page.opening import Opening
 from dfl_lightning.report.page.rounds import run_entry
-from dfl_lightning.report.page.scripts import packed, packed_json, vega_script
+from dfl_lightning.report.page.scripts import packed_json, packed_vega
 from dfl_lightning.report.page.sections import Figure, described, figures, heading
 from dfl_lightning.report.page.tables import commands_table, verdict_table, versions
 from dfl_lightning.report.page.verdict import lines, sentences
@@ -32,6 +33,7 @@ def page(
     study: str = "",
     command: str = "",
     opening: Opening | None = None,
+    following: float | None = None,
 ) -> str:
     """The report of some methods as HTML.
 
@@ -41,6 +43,7 @@ def page(
         study: the title of the study that the runs are of; otherwise the page is named after their data.
         command: that trains the study.
         opening: what the study puts before the verdict.
+        following: while the run lasts, the seconds until the next page.
     """
     found = list(figures(methods) if drawn is None else drawn)
     colours = {name: at for at, name in enumerate(names_for_colours(methods))}
@@ -55,7 +58,10 @@ def page(
         "first": _first(linked),
     }
     read = files(__package__).joinpath
+    scripts = ("linked.js", "address.js", *(["follow.js"] * (following is not None)), "page.js")
     parts = {
+        "early": "" if following is None else early_script(),
+        "live": "" if following is None else live_note(methods, following),
         "title": escape(study or title(methods)),
         "count": _count(methods),
         "lead": _lead(methods) if opening is None else f"<strong>{escape(opening.lead)}</strong>",
@@ -63,7 +69,7 @@ def page(
         "opening-link": "" if opening is None else '<a href="#table">Table</a>',
         "verdict": _verdict(methods, colours),
         "style": _variables() + read("page.css").read_text(encoding="utf-8"),
-        "script": "".join(read(name).read_text(encoding="utf-8") for name in ("linked.js", "page.js")),
+        "script": "".join(read(name).read_text(encoding="utf-8") for name in scripts),
         "data": packed_json(content),
         "commands": f"<p class='note'><code>{escape(command)}</code></p>" * bool(command) + commands_table(methods),
         "versions": versions(methods),
@@ -72,7 +78,7 @@ def page(
     }
     for section in ("learning", "bands", "clients", "cost", "why", "alike", "dropouts"):
         parts[section] = "".join(_figure(figure) for figure in found if figure.section == section)
-    parts["vega"] = packed(vega_script())
+    parts["vega"] = packed_vega()
     return _filled(read("page.html").read_text(encoding="utf-8"), parts)
 
 
@@ -93,7 +99,7 @@ def _first(linked: Sequence[tuple[Method, dict[str, Any]]]) -> int:
 
 def title(methods: Sequence[Method]) -> str:
     """The data that the first methods are compared on."""
-    clients = methods[0].runs[0].summary.get("clients")
+    clients = methods[0].runs[0].num_clients
     return f"{described(methods[0])}{f', {clients} clients' if clients else ''}"
 
 

@@ -307,10 +307,12 @@
   function pick(id) {
     picked = id;
     byId("client").value = id === null ? "" : String(id);
+    address.write(runs, { at, step, picked });
     return update();
   }
   function move(to) {
     step = Math.max(0, Math.min(runs[at].rounds.length - 1, to));
+    address.write(runs, { at, step, picked });
     return update();
   }
   function play(on) {
@@ -322,6 +324,7 @@
   }
   function choose(index) {
     at = index;
+    byId("run").value = at;
     const run = runs[at];
     picked = null;
     step = Math.min(step, run.rounds.length - 1);
@@ -333,14 +336,18 @@
   if (runs.length) {
     runs.forEach((run, index) => byId("run").append(new Option(run.seed === null ? run.method : `${run.method}, seed ${run.seed}`, index)));
     step = Math.min(4, runs[data.first].rounds.length - 1);
-    byId("run").value = data.first;
-    choose(data.first);
+    const kept = window.following?.kept, named = address.read(runs, kept?.who ?? location.hash);
+    choose(named ? named.at : data.first);
+    if (named) set(named);
+    if (kept?.newest) step = runs[at].rounds.length - 1;
     byId("run").addEventListener("change", () => {
       play(false);
       choose(Number(byId("run").value));
+      address.write(runs, { at, step, picked });
       drawLinked();
     });
     byId("round").addEventListener("input", () => move(Number(byId("round").value)));
+    addEventListener("hashchange", () => goTo(location.hash));
     byId("back").addEventListener("click", () => move(step - 1));
     byId("next").addEventListener("click", () => move(step + 1));
     byId("play").addEventListener("click", () => {
@@ -350,6 +357,21 @@
     byId("client").addEventListener("change", () => pick(byId("client").value === "" ? null : Number(byId("client").value)));
     byId("links").addEventListener("toggle", fillTable);
   }
+  function goTo(hash) {
+    const named = address.read(runs, hash);
+    if (!named) return;
+    play(false);
+    choose(named.at);
+    set(named);
+    drawLinked();
+    byId("who").scrollIntoView();
+  }
+  function set(named) {
+    ({ step, picked } = named);
+    byId("client").value = picked ?? "";
+  }
+  report.address = () => (runs.length ? address.text(runs, { at, step, picked }) : "");
+  report.newest = () => runs.length > 0 && step === runs[at].rounds.length - 1;
   report.now = () => ({ run: at, step, round: runs[at].rounds[step].round, picked });
   report.move = move;
 
@@ -397,4 +419,5 @@
     later = setTimeout(redraw, 200);
   });
   await redraw();
+  if (!window.following?.kept && runs.length && address.read(runs, location.hash)) byId("who").scrollIntoView({ behavior: "instant" });
 })();

@@ -18,6 +18,12 @@ def vega_script() -> str:
     return f"(function () {{\n{bundle}\n}})();"
 
 
+@cache  # a run writes a page every few rounds
+def packed_vega() -> str:
+    """The script that draws, packed."""
+    return packed(vega_script())
+
+
 def packed(text: str) -> str:
     """A text that the page unpacks with `DecompressionStream`."""
     return base64.b64encode(gzip.compress(text.encode(), 9, mtime=0)).decode()

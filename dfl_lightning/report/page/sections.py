@@ -95,8 +95,12 @@ def heading(of_task: Sequence[Method], methods: Sequence[Method]) -> str:
 
 
 def described(method: Method) -> str:
-    """The data of a method in the words of its runs."""
-    return str(method.runs[0].summary.get("data", "data unknown")).partition(":")[0]
+    """The data of a method in the words of its runs; those of an unfinished one are in its split file."""
+    run = method.runs[0]
+    if "data" in run.summary:
+        return str(run.summary["data"]).partition(":")[0]
+    known = [str(run.split[name]) for name in ("dataset", "partition") if name in run.split]
+    return ", ".join(filter(None, known)) or "data unknown"
 
 
 def _of_task(found: Collected, methods: list[Method], tail: str, where: str) -> None:

@@ -73,7 +73,7 @@ def comparable(methods: Sequence[Method]) -> tuple[list[Method], list[str]]:
 def _why_not(run: Run, rounds: int) -> str:
     done, planned, diverged = len(run.metrics["round"]), planned_rounds(run), diverged_clients(run)
     if diverged:
-        clients = run.summary.get("clients")
+        clients = run.num_clients
         return "all clients diverged" if diverged == clients else f"{diverged} of {clients} clients diverged"
     if not is_finished(run):
         of = f" of {planned}" if planned != done else ""
