@@ -49,9 +49,9 @@ class RunningRun(Run):
 class LivePage(RoundCallback):
     """Writes the run's page every few rounds, and once more when the run ends, however it ends.
 
-    A page is written after a round when pages have taken less than `SHARE` of the time since the one before. A browser
-    that has it open loads it anew and keeps its round, client, theme and place. A page that cannot be written, on a full
-    disk for example, is said once and does not end the run.
+    A page is written after a round when the last one has taken less than `SHARE` of the time since then. A browser
+    that has it open loads it anew and keeps its round, client, theme and place. If a page cannot be written, on a
+    full disk for example, that is said once and does not end the run.
 
     Attributes:
         seconds: that pages took, each.

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 pytest.importorskip("altair", reason="the extra `report` is not installed")
-Error = pytest.importorskip("playwright.sync_api", reason="playwright is not installed").Error
 
 from dfl_lightning import read_run
 from dfl_lightning.cli.command import run as command
@@ -144,11 +143,12 @@ STATE = """() => {
 
 def loaded(seen, rounds):
     """What the page shows that says so many rounds, None: that of the end, once it is drawn."""
+    from playwright.sync_api import Error
+
     for _ in range(600):
         with suppress(Error):  # it is just being loaded
-            state = seen.page.evaluate(
-                f"window.report?.drawn && window.following?.settled !== false ? ({STATE})() : null"
-            )
+            there = "window.report?.drawn && window.following?.settled !== false"
+            state = seen.page.evaluate(f"{there} ? ({STATE})() : null")
             if state and state.get("rounds") == rounds:
                 return state
         seen.page.wait_for_timeout(50)
