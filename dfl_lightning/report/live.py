@@ -24,7 +24,7 @@ SHARE = 0.05
 """Of the time, for pages at most; the first page, which loads what draws, is not counted."""
 
 LEAST_GAP = 2.0
-"""Seconds between two pages at least: nobody reads faster."""
+"""Seconds between two pages, at least."""
 
 
 class RunningRun(Run):
