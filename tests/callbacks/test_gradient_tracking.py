@@ -112,13 +112,6 @@ def test_all_reach_the_common_optimum_where_dsgd_does_not(federation):
     assert too_fast.min() > 0.1
 
 
-def test_a_continued_run_goes_on_with_its_corrections(federation, through_a_file):
-    whole, half = federation().go(4), federation().go(2)
-    later = federation()
-    later.bank.load_state_dict(through_a_file(half.bank.state_dict()), {})
-    assert torch.equal(later.go(2).models, whole.models)
-
-
 def test_trackers_are_paid_for(federation):
     metrics = federation().go().rounds[0].metrics
     assert metrics["models_received"] == metrics["proxies_received"] == 2

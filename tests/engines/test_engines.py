@@ -12,7 +12,6 @@ from pairs import compare_pairs
 from threads import threads
 from torch import nn
 
-from dfl_lightning.bank.layout import Layout
 from dfl_lightning.bank.references import References, Term
 from dfl_lightning.engines.jobs import Training
 from dfl_lightning.engines.loop_engine import LoopEngine
@@ -363,22 +362,6 @@ def test_personal_parameters_are_trained_first_and_then_the_shared_ones(federati
     assert not torch.equal(objective.seen[-1][0], start[0])
 
 
-def test_the_two_phases_equal_two_plain_trainings_of_a_part_each(federation, naive):
-    f = federation(shared=["0.*"], optimizer=functools.partial(torch.optim.Adam, lr=1.0))
-    module = naive.module(f.network, f.bank.rows("models")[2])
-    f.engine.train(own(2), f.training(epochs=1, lr=0.02))
-    data, samples = f.data, f.data.train[2]
-    for epoch, part in enumerate([module[2], module[0]]):
-        optimizer = torch.optim.Adam(part.parameters(), lr=0.02)
-        order = torch.randperm(14, generator=stream(naive.seed, "local batches", 3, 2, epoch))
-        for at in range(0, 14, 4):
-            x, y = naive.inputs(data, samples[order[at : at + 4]], f.dtype)
-            optimizer.zero_grad()
-            nn.functional.cross_entropy(module(x), y).backward()
-            optimizer.step()
-    close(f.bank.rows("trained")[2], naive.row(module, f.dtype))
-
-
 def test_without_personal_epochs_only_the_shared_parameters_move(federation):
     f = federation(shared=["0.*"], objective=Plain(personal_epochs=0))
     before = f.bank.rows("models")[0]
@@ -654,13 +637,6 @@ def test_torchmetrics_are_computed_for_each_client(federation, naive):
             assert float(found.metrics[name][r]) == pytest.approx(float(metric.clone()(outputs, y)), abs=1e-6)
 
 
-def test_evaluation_moves_no_row_and_no_buffer(federation):
-    f = federation("batchnorm")
-    before = f.bank.rows("models").clone()
-    f.engine.evaluate(own(0, 1, 2), "test")
-    assert torch.equal(f.bank.rows("models"), before)
-
-
 def test_the_configured_network_itself_is_never_touched(federation, make_network):
     network = make_network("batchnorm")
     state = copy.deepcopy(network.state_dict())
@@ -693,16 +669,3 @@ def test_a_diverged_job_from_the_servers_model_has_no_update(federation, make_da
     f.engine.train(References((Term("models", torch.full((3,), 3)),), torch.arange(3)), f.training())
     found = compare_pairs(f.bank, "trained", torch.ones(3, 3, dtype=torch.bool), relative_to="start")
     assert not found.cosines[1].any()
-
-
-# --- layouts and engines belong together ------------------------------------------------------------------------------
-def test_a_row_loads_into_the_plain_network_and_scores_alike(federation, naive):
-    f = federation("batchnorm")
-    f.engine.train(own(0), f.training())
-    row = f.bank.rows("trained")[0]
-    plain = copy.deepcopy(f.network)
-    plain.load_state_dict(Layout(f.network).state_dict(row))
-    x, y = naive.inputs(f.data, f.data.val[0], torch.float32)
-    loss = float(f.engine.evaluate(References.rows("trained", torch.tensor([0])), "val").losses)
-    assert loss == pytest.approx(naive_scores(plain, x, y)[0], rel=1e-5)
-    assert int(plain[1].num_batches_tracked) == 6

@@ -68,14 +68,6 @@ def test_a_batch_within_the_clients_data_stays_as_it_is(small_run):
     assert run.module.batch_size == 7
 
 
-def test_a_run_of_full_batches_is_resumed_bit_for_bit(small_run, tmp_path):
-    whole = run_of(small_run, "stacked", "full", 3, root=tmp_path / "whole").fit()
-    run_of(small_run, "stacked", "full", 2, root=tmp_path / "first").fit()
-    [last] = (tmp_path / "first").rglob("last.ckpt")
-    rest = run_of(small_run, "stacked", "full", 3, root=tmp_path / "first").fit(checkpoint=str(last))
-    assert torch.equal(whole.rows, rest.rows)
-
-
 def test_a_printed_config_has_the_word_and_a_run_from_it_says_how_many_steps_that_is(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     few = ["--data.num_clients", "8", "--data.samples_per_client", "20", "--model.local_epochs", "3"]

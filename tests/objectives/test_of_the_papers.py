@@ -92,17 +92,6 @@ def row(module):
 
 
 # --- the papers' steps ------------------------------------------------------------------------------------------------
-def ditto(c):
-    batch = c.batch()
-    step(c.w, c.grad(c.w.parameters(), batch))
-    grads = c.grad(c.v.parameters(), batch)
-    step(
-        c.v,
-        [
-            g + 0.75 * (p.detach() - s.detach())
-            for g, p, s in zip(grads, c.v.parameters(), c.w0.parameters(), strict=True)
-        ],
-    )
 
 
 def apfl(c, adapt):
@@ -159,19 +148,6 @@ def agree(found, expected, atol=1e-9):
     torch.testing.assert_close(found, torch.stack(expected), rtol=0, atol=atol)
 
 
-@pytest.mark.parametrize("engine", ["loop", "stacked"])
-def test_ditto(engine):
-    run, down = start(Ditto(0.75), engine), 0
-    clients = [Client(run, i) for i in range(len(SIZES))]
-    for number in range(ROUNDS):
-        down += run.go(1).rounds[-1].dropped.sum()
-        run_by_hand(run, clients, number, ditto)
-        agree(run.models, [row(c.w) for c in clients])
-        agree(run.bank.boundary.rows["personal"], [row(c.v) for c in clients])
-    assert down
-    assert run.module.reported_rows == "personal"
-
-
 @pytest.mark.parametrize("adapt", ["never", "step", "round"])
 @pytest.mark.parametrize("engine", ["loop", "stacked"])
 def test_apfl(engine, adapt):
@@ -219,42 +195,6 @@ def test_per_fedavg(order, engine, atol):
         adapted.append(row(c.w) - 0.1 * torch.cat([g.flatten() for g in grads]))
     agree(judged, adapted, atol)
     agree(run.models, [row(c.w) for c in clients], atol)  # the evaluation has changed nothing
-
-
-@pytest.mark.parametrize(
-    ("rule", "shared", "phases"),
-    [
-        (FedRep(3), "features.*", [("head", 3), ("body", EPOCHS)]),
-        (FedPer(), "features.*", [("both", EPOCHS)]),
-        (FedPer(), "head.*", [("both", EPOCHS)]),  # LG-FedAvg
-    ],
-)
-@pytest.mark.parametrize("engine", ["loop", "stacked"])
-def test_personal_layers(engine, rule, shared, phases):
-    run = start(rule, engine, shared=[shared])
-    clients = [Client(run, i) for i in range(len(SIZES))]
-    head = [name.startswith("head") for name, _ in run.module.network.named_parameters()]
-    sent = [is_head is (shared == "head.*") for is_head in head]
-    assert any(sent)
-    assert not all(sent)
-    for number in range(ROUNDS):
-        run.go(1)
-        up, messages = run.rounds[-1].participants.tolist(), {}
-        for c in (c for c in clients if up[c.owner]):
-            c.begin(number)
-            for part, epochs in phases:
-                trained = [part == "both" or is_head is (part == "head") for is_head in head]
-                for _ in range(epochs * -(-len(c.samples) // 4)):
-                    grads = c.grad(c.w.parameters(), c.batch())
-                    step(c.w, [g if now else torch.zeros_like(g) for g, now in zip(grads, trained, strict=True)])
-            messages[c.owner] = [p.detach().clone() for p, out in zip(c.w.parameters(), sent, strict=True) if out]
-        for i in messages:
-            heard = [messages[j] for j in ((i - 1) % len(SIZES), i, (i + 1) % len(SIZES)) if j in messages]
-            mine = [p for p, out in zip(clients[i].w.parameters(), sent, strict=True) if out]
-            with torch.no_grad():
-                for p, several in zip(mine, zip(*heard, strict=True), strict=True):
-                    p.copy_(torch.stack(several).mean(0))
-        agree(run.models, [row(c.w) for c in clients])
 
 
 def test_fedbn_is_a_pattern_norms_and_their_statistics_stay():

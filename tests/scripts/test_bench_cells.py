@@ -1,6 +1,5 @@
 """The benchmark of cells a minute on a few cells."""
 
-import doctest
 import sys
 
 import pytest
@@ -22,9 +21,3 @@ def test_both_ways_are_rows_and_a_fork_takes_less(bench, capsys, monkeypatch):
     new, forks = (list(map(float, row[1:])) for row in rows)
     assert all(value > 0 for value in [*new, *forks])
     assert forks[2] < new[2]  # no library is imported before the first round
-
-
-def test_examples_in_docstrings_hold(bench):
-    found = doctest.testmod(bench)
-    assert found.attempted > 0
-    assert found.failed == 0

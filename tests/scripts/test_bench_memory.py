@@ -2,7 +2,6 @@
 
 import json
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -43,12 +42,6 @@ def test_what_does_not_fit_is_left_out_with_a_sentence(bench, capsys):
     assert "- 1000000 ResNet18 clients need 89391.7 GB for their rows, and" in capsys.readouterr().out
 
 
-def test_elsewhere_than_on_linux_it_is_one_sentence(bench, monkeypatch, capsys):
-    monkeypatch.setattr(bench, "PROC", Path("/no/such/file"))
-    assert bench.main([]) == 2
-    assert capsys.readouterr().err == "bench_memory: there is no /proc here; run it on Linux\n"
-
-
 @pytest.mark.slow
 def test_a_process_that_fails_is_told(bench, capfd):
     broken = bench.Setting("NoSuchNetwork", 2, 2, 2, 1, 0)
@@ -62,8 +55,3 @@ def test_fewer_than_two_clients_are_no_federation(bench, capsys, number):
     with pytest.raises(SystemExit):
         bench.main([f"--clients={number}"])
     assert f"argument --clients: {number}; it must be 2 or more" in capsys.readouterr().err
-
-
-def test_help_names_the_settings(bench):
-    page = " ".join(bench.make_parser().format_help().split())
-    assert "lenet: 1000 LeNet of 50 samples; resnet: 100 ResNet18 of 16 samples" in page

@@ -1,6 +1,5 @@
 """The benchmark of several processes on tiny federations."""
 
-import doctest
 import sys
 
 import pytest
@@ -25,9 +24,3 @@ def test_each_number_of_processes_is_a_row(bench, capsys):
 def test_what_takes_too_long_is_told(bench, capsys):
     assert bench.main(["--clients", "32", "--degree=4", "--processes", "1", "--limit=0.01"]) == 1
     assert "not finished within 0 s" in capsys.readouterr().out
-
-
-def test_examples_in_docstrings_hold(bench):
-    found = doctest.testmod(bench)
-    assert found.attempted > 0
-    assert found.failed == 0

@@ -1,10 +1,7 @@
 """The scale benchmark on tiny federations: a process a cell, exponents of known numbers, and what is not run."""
 
-import doctest
 import json
-import math
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -39,10 +36,6 @@ def cells_of(table):
 )
 def test_an_exponent_is_a_slope_between_logarithms(bench, before, now, expected):
     assert bench.exponent(before, now) == pytest.approx(expected)
-
-
-def test_nothing_has_no_exponent(bench):
-    assert math.isnan(bench.exponent((100, 0.0), (1000, 1.0)))
 
 
 def test_growth_is_told_within_a_system_and_where_both_were_measured(bench):
@@ -100,24 +93,6 @@ def test_what_takes_too_long_is_not_run_and_told(bench, capsys):
 def test_a_graph_that_cannot_be_is_one_sentence(bench, words, capsys):
     assert bench.main(words) == 2
     assert "every number of --clients must be above --degree" in capsys.readouterr().err
-
-
-def test_elsewhere_than_on_linux_it_is_one_sentence(bench, monkeypatch, capsys):
-    monkeypatch.setattr(bench, "PROC", Path("/no/such/file"))
-    assert bench.main([]) == 2
-    assert capsys.readouterr().err == "bench_scale: there is no /proc here; run it on Linux\n"
-
-
-def test_help_names_the_systems(bench, load):
-    page = bench.make_parser().format_help()
-    for name, system in load("benchmarks.scale_job").SYSTEMS.items():
-        assert f"{name:10} {system.what}" in page
-
-
-def test_examples_in_docstrings_hold(bench):
-    found = doctest.testmod(bench)
-    assert found.attempted > 0
-    assert found.failed == 0
 
 
 def test_a_pool_of_writers_repeats_them_until_each_client_has_one(bench, tmp_path):

@@ -4,7 +4,6 @@ The slow tests train all methods with three seeds; run them with `-m slow -s` to
 """
 
 import contextlib
-import doctest
 import io
 import math
 from typing import NamedTuple
@@ -109,10 +108,6 @@ def test_nobody_selected_has_no_precision(toy, folder):
 
 def test_what_a_server_selects_is_no_neighbour(toy, folder):
     assert toy.found(folder((5, 4, 0, True), (5, 4, 3, True))) is None
-
-
-def test_the_example_of_a_cell_is_right(load):
-    assert doctest.testmod(load("comparisons.spread")) == (0, 1)
 
 
 def test_a_cell_has_the_mean_over_seeds(toy, folder):

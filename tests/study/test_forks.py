@@ -88,13 +88,12 @@ def until(true, seconds=300):
 
 # --- a fork is what a new Python is -----------------------------------------------------------------------------------
 @pytest.mark.cpu_bits
-@pytest.mark.parametrize("engine", ["loop", "stacked"])
-def test_a_fork_has_the_bits_and_the_process_of_a_new_python(server, tmp_path, engine):
+def test_a_fork_has_the_bits_and_the_process_of_a_new_python(server, tmp_path):
     """Also the second fork, after a first one that has changed whatever a process has."""
     made, noted = {}, {}
     for name, start in (("first", server.start), ("second", server.start), ("new", start_python)):
         folder = tmp_path / name
-        made[name] = Cell(start, folder, {**CONFIG, "engine": engine}, DFL_TEST_NOTES=str(tmp_path / f"{name}.json"))
+        made[name] = Cell(start, folder, CONFIG, DFL_TEST_NOTES=str(tmp_path / f"{name}.json"))
         assert made[name].wait() == 0, made[name].said
         text = (tmp_path / f"{name}.json").read_text().replace(str(folder), "FOLDER").replace(f"{name}.json", "NOTES")
         noted[name] = json.loads(re.sub(r"pipe:\[\d+\]", "pipe", text))

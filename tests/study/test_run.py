@@ -3,10 +3,8 @@
 import contextlib
 import gc
 import json
-import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -17,7 +15,6 @@ from dfl_lightning.study.command import main
 from dfl_lightning.study.plan import make_plan
 from dfl_lightning.study.resolve import outline_of
 from dfl_lightning.study.study_file import read_study_file
-from dfl_lightning.utils.locks import FolderLock
 
 LONG = {
     "trainer": {"max_rounds": 100_000, "checkpoint_every": 5, "accelerator": "cpu", "check_val_every_n_epoch": 1000},
@@ -34,14 +31,6 @@ def said(capsys):
 
 def plan_of():
     return make_plan(read_study_file("small.yaml"), Path("studies/small"))
-
-
-def until(true, study, seconds=300):
-    end = time.monotonic() + seconds
-    while not true():
-        assert study.poll() in (None, -signal.SIGKILL), study.communicate()
-        assert time.monotonic() < end
-        time.sleep(0.05)
 
 
 def test_a_check_keeps_nothing_of_what_it_set_up():
@@ -133,38 +122,6 @@ def test_a_default_that_has_changed_is_no_silent_mixture(planned, pretend, study
     file.write_text(file.read_text().replace("redraw: true", "redraw: false"))
     assert main(["table", "small.yaml"]) == 2
     assert "when a default of dfl_lightning was another one: selection.redraw was false and is true" in said(capsys).err
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("signum", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_stopped_study_saves_and_says_how_to_go_on(study_of, start, signum, code):
-    study_of(base=LONG, columns={"IID": {}})
-    study = start("run", "small.yaml", "-j", "2")
-    cells = plan_of().distinct()
-    until(lambda: all(state_of(cell).rounds > 5 for cell in cells), study)
-    study.send_signal(signum)
-    _, err = study.communicate(timeout=300)
-    assert study.returncode == code, err
-    name = signal.Signals(signum).name
-    assert err == f"dfl-study: stopped by {name}; 0 of 2 cells are done; go on with: dfl-study run small.yaml\n"
-    for cell in cells:
-        state = state_of(cell)
-        assert state.word == "stopped"
-        assert state.summary["rounds"] == state.rounds
-
-
-@pytest.mark.slow
-def test_cells_end_with_a_study_that_is_killed_and_keep_their_lock_until_then(study_of, start):
-    study_of(base=LONG, columns={"IID": {}})
-    study = start("run", "small.yaml", "-j", "1")
-    cell = plan_of().distinct()[0]
-    until(lambda: state_of(cell).rounds > 5, study)
-    assert state_of(cell).word == "running"
-    study.kill()
-    study.communicate(timeout=300)
-    until(lambda: state_of(cell).word == "stopped", study)
-    assert state_of(cell).summary["status"] == "stopped"
-    FolderLock().take(cell.folder)
 
 
 @pytest.mark.slow
