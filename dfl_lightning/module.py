@@ -212,14 +212,14 @@ class DFLModule(LightningModule):
         return super().__getattr__(name)
 
     def setup(self, stage: str) -> None:
-        """Data, topology, network, engine and rows; refuses what does not fit together before anything is trained."""
+        """Set up data, topology, network, engine and rows; refuse what does not fit together before training."""
         self.parts = build_run(self, self.dfl_trainer, stage, self.parts if self.is_set_up else None)
         self._schedule = self.parts.schedule
         if stage != "fit":  # what policies know after a fit of this process is still known
             self._restore_policies(self.bank.boundary.callbacks)
 
     def on_fit_start(self) -> None:
-        """The first models of all clients are numbers."""
+        """Check that the first models of all clients are numbers."""
         with self.bank.ranks.together():
             refuse_broken_start(self.federation, self.bank.rows("models"))
         self.engine.tune_to_device(self.bank.ranks)
@@ -227,7 +227,7 @@ class DFLModule(LightningModule):
 
     # --- rounds -----------------------------------------------------------------------------------------------------
     def reported(self) -> References:
-        """The model that each client is judged by: its own, the server's with its personal part, or what is kept."""
+        """Return the model that each client is judged by: its own, the server's with its personal part, or one kept."""
         owners = torch.arange(self.num_clients)
         if self.reported_rows != "models":
             return References.rows(self.reported_rows, owners)  # each keeps its own, under a server too
@@ -244,11 +244,11 @@ class DFLModule(LightningModule):
         return self.federation.reported_rows
 
     def training_step(self, batch: Any, batch_idx: int) -> None:
-        """The local work of a round."""
+        """Do the local work of a round."""
         self.trainer.fit_loop.local_work()  # type: ignore[attr-defined]
 
     def evaluate(self) -> dict[str, Tensor]:
-        """The reported models of the present boundary on validation and test data, fine-tuned where asked.
+        """Evaluate the reported models of the present boundary on validation and test data, fine-tuned where asked.
 
         Clients predict as a `Prediction` policy says, if there is one. Where the loss of a model is not finite on a
         client's data, the task's numbers and metrics are NaN, and a warning names the client (a prediction may well
@@ -299,7 +299,7 @@ class DFLModule(LightningModule):
         return Evaluation(scores.losses, metrics)
 
     def evaluated_models(self) -> References:
-        """The models that an evaluation is of: the reported ones, or what fine-tuning makes of them.
+        """Return the models that an evaluation is of: the reported ones, or what fine-tuning makes of them.
 
         These are rows `trained` of the bank until `bank.abandon()`, the same whenever they are asked for after a round.
         """
@@ -381,7 +381,7 @@ class DFLModule(LightningModule):
     test_step = validation_step
 
     def on_train_epoch_end(self) -> None:
-        """The round's numbers to the loggers, step = round."""
+        """Log the round's numbers, step = round."""
         numbers = {k: v for k, v in self.bank.boundary.metrics.items() if v == v}
         self.log_dict({name: torch.tensor(value, dtype=torch.float64) for name, value in numbers.items()}, batch_size=1)
 
@@ -397,14 +397,14 @@ class DFLModule(LightningModule):
             return self._schedule.at(self.bank.boundary.round)
 
     def configure_optimizers(self) -> Any:
-        """The stub, so that LearningRateMonitor knows the schedule."""
+        """Return the stub, so that LearningRateMonitor knows the schedule."""
         schedule = self._schedule = Schedule(self.client_optimizer, self.scheduler_factory)
         stub, scheduler = schedule.stub, schedule.scheduler
         return stub if scheduler is None else {"optimizer": stub, "lr_scheduler": scheduler}
 
     # --- checkpoints: a boundary each ---------------------------------------------------------------------------------
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """What a checkpoint says about callbacks is the boundary's, whatever the live objects have become since."""
+        """Save of callbacks what the boundary says, whatever the live objects have become since."""
         boundary = self.bank.boundary
         if "callbacks" in checkpoint and boundary.callbacks:
             checkpoint["callbacks"] = copy.deepcopy(boundary.callbacks)
@@ -437,7 +437,7 @@ class DFLModule(LightningModule):
             checkpoint["callbacks"] = {k: v for k, v in checkpoint["callbacks"].items() if k in here}
 
     def state_dict(self, *args: Any, destination: Any = None, prefix: str = "", keep_vars: bool = False) -> Any:
-        """The bank's boundary."""
+        """Return the bank's boundary."""
         state = {} if destination is None else destination
         if self.is_set_up:
             state |= {f"{prefix}bank.{name}": value for name, value in self.bank.state_dict().items()}
@@ -475,7 +475,7 @@ class DFLModule(LightningModule):
         )
 
     def warn_of_divergence(self, clients: list[int], sentence: str) -> None:
-        """A warning that names the clients, each of them once a run: the run folder has every round.
+        """Warn of clients that diverged, naming each of them once a run: the run folder has every round.
 
         Args:
             clients: who diverged now.
@@ -487,7 +487,7 @@ class DFLModule(LightningModule):
             self.warn_once(sentence.format(", ".join(map(str, new))))
 
     def warn_once(self, sentence: str) -> None:
-        """A warning to the user, once a run."""
+        """Warn the user, once a run."""
         if sentence not in self._said:
             self._said.add(sentence)
             warnings.warn(sentence, UserWarning, stacklevel=2)

@@ -249,17 +249,17 @@ class DFLTrainer(Trainer):
 
     # --- policies -----------------------------------------------------------------------------------------------
     def policies(self) -> Iterator[families.Policy]:
-        """The policies that take part."""
+        """Return the policies that take part."""
         for callback in self.callbacks:  # type: ignore[attr-defined]
             if isinstance(callback, families.Policy) and not callback.switched_off:
                 yield callback
 
     def policy(self, family: type[P]) -> P | None:
-        """The policy of a family that takes part, or None."""
+        """Return the policy of a family that takes part, or None."""
         return next((policy for policy in self.policies() if isinstance(policy, family)), None)
 
     def settle_policies(self) -> tuple[RoundCallback, ...]:
-        """The policies and monitors that take part: those whose results are read.
+        """Return the policies and monitors that take part: those whose results are read.
 
         There is one selection, one aggregation, any number of Outgoing, and at most one of each other family.
 
@@ -442,7 +442,7 @@ class DFLTrainer(Trainer):
             return super().test(model, dataloaders, _checkpoint(ckpt_path), verbose, datamodule)
 
     def make_logger(self, folder: Path) -> None:
-        """What `logger=True` asks for, below the run folder, whose name is known only now."""
+        """Make what `logger=True` asks for, below the run folder, whose name is known only now."""
         if self.makes_logger:
             kind = TensorBoardLogger if any(map(find_spec, ("tensorboard", "tensorboardX"))) else CSVLogger
             self.loggers = [kind(save_dir=folder, name="logs")]

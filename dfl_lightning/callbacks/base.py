@@ -39,7 +39,7 @@ class Dropout(Policy):
         self.full_first_round = full_first_round
 
     def on_dropout(self, round: Round) -> None:
-        """All clients in a full first round, else those that `draw` says."""
+        """Set the active clients: all in a full first round, else those that `draw` says."""
         if round.index == 0 and self.full_first_round:
             return
         drawn, m = self.draw(round), round.num_clients
@@ -49,7 +49,7 @@ class Dropout(Policy):
         round.active[:m] = drawn
 
     def draw(self, round: Round) -> Tensor:
-        """Who is up this round, bool [m]."""
+        """Return who is up this round, bool [m]."""
         raise NotImplementedError(f"{type(self).__name__} must implement draw(round)")
 
 
@@ -68,7 +68,7 @@ class Outgoing(Policy):
     sends_updates: bool = False
 
     def start(self, federation: Federation) -> None:
-        """Senders must be clients, sizes whole numbers; who adds a `start` of its own calls this one, too."""
+        """Require senders that are clients, and whole numbers of bytes; a class with its own `start` calls this one."""
         self._senders(federation)
         self._size(federation)
         if self.sends_updates and not federation.num_servers:
@@ -78,11 +78,11 @@ class Outgoing(Policy):
             )
 
     def who(self, federation: Federation) -> Tensor:
-        """Whose messages it changes, bool [m]; default: all clients'."""
+        """Return whose messages it changes, bool [m]; default: all clients'."""
         return torch.ones(federation.num_clients, dtype=torch.bool)
 
     def send(self, updates: Tensor, senders: Senders) -> Tensor:
-        """What some clients send in the place of their updates.
+        """Return what some clients send in the place of their updates.
 
         Called for a block of clients at a time, by several threads at once: it reads and writes nothing but its
         arguments.
@@ -98,7 +98,7 @@ class Outgoing(Policy):
         raise NotImplementedError(f"{type(self).__name__} must implement send(updates, senders)")
 
     def bytes_of(self, width: int) -> int | None:
-        """Bytes of a message of `width` shared parameters, a whole number; None: as before.
+        """Return the bytes of a message of `width` shared parameters, a whole number; None: as before.
 
         Buffers are sent whole and charged in addition. Of several policies the last one that gives a number counts. The
         protocol reads it in each round, after all `on_outgoing`, also where a policy has one of its own.
@@ -110,7 +110,7 @@ class Outgoing(Policy):
         send_updates(round, self.senders(round), self.send, type(self).__name__, tuple(self.row_sets))
 
     def senders(self, round: Round) -> Tensor:
-        """Whose messages it changes in a round: of `who`, those that are up and have trained, or may be looked at.
+        """Return whose messages it changes in a round: of `who`, the active ones that have trained or may be looked at.
 
         Args:
             round: after its training.
@@ -174,11 +174,11 @@ class Selection(Policy):
     neighbour_counts: Mapping[str, str] = {"k": "k"}
 
     def limits(self, round: Round) -> Tensor:
-        """How many neighbours each node may choose, long [n]: its `budget` in the topology, else `k`."""
+        """Return how many neighbours each node may choose, long [n]: its `budget` in the topology, else `k`."""
         return self.limits_in(round.federation)
 
     def limits_in(self, federation: Federation) -> Tensor:
-        """The same outside of a round, long [n]."""
+        """Return the same outside of a round, long [n]."""
         limits = torch.full((federation.num_nodes,), federation.num_nodes if self.k == "all" else self.k)
         budgets = federation.topology.budgets
         if budgets is not None:
@@ -186,7 +186,7 @@ class Selection(Policy):
         return limits
 
     def collaborators(self, federation: Federation, round: int) -> tuple[Links, Tensor] | None:
-        """Whose models each client finds useful, for `Mixture`; None: the selection does not say.
+        """Return whose models each client finds useful, for `Mixture`; None: the selection does not say.
 
         Args:
             federation: of the run.
@@ -198,7 +198,7 @@ class Selection(Policy):
         return None
 
     def assign(self, federation: Federation, owners: Tensor) -> Tensor:
-        """The server, counted from 0, by whose model each client is evaluated, long [J]; default: the first.
+        """Return the server, counted from 0, by whose model each client is evaluated, long [J]; default: the first.
 
         Args:
             federation: of the run.
@@ -207,7 +207,7 @@ class Selection(Policy):
         return torch.zeros_like(owners)
 
     def on_select(self, round: Round) -> None:
-        """Who reaches the threshold; without one, the `k` best scores, ties to the lowest id."""
+        """Select who reaches the threshold; without one, the `k` best scores, ties to the lowest id."""
         if not round.has("scores"):
             return  # the protocol says that nothing was selected
         if round.threshold is not None and "threshold" in self.reads:
@@ -240,11 +240,11 @@ class Aggregation(Policy):
     column_stochastic: bool = False
 
     def shares(self, federation: Federation) -> Tensor | None:
-        """How much each node counts in every average, float64 [n]; None where that depends on who listens, or when."""
+        """Return how much each node counts in every average, float64 [n]; None where that depends on the round."""
         return None
 
     def on_mix(self, round: Round) -> None:
-        """New models of receivers that have weights: weights @ trained rows, and the other substitutes' rows.
+        """Mix the models of receivers that have weights: weights @ trained rows, and the other substitutes' rows.
 
         A substitute's update is added to the receiver's own model, which therefore gets the weight of all such updates.
         """
@@ -313,7 +313,7 @@ class Prediction(Policy):
     memory: tuple[str, ...] = ()
 
     def members(self, federation: Federation) -> tuple[Links, Tensor] | None:
-        """Models that clients predict with, by the present boundary; default None: each with its own.
+        """Return models that clients predict with, by the present boundary; default None: each with its own.
 
         Returns:
             Links of every client to the clients whose models it uses, itself for example, and weights, float64 [E], of
@@ -322,7 +322,7 @@ class Prediction(Policy):
         return None
 
     def predict(self, query: Outputs, memory: Mapping[str, LabelledOutputs]) -> Tensor:
-        """Probabilities by one model of a client, or by k models with equally many samples; default: the softmax.
+        """Return probabilities by one model of a client, or by k models with equally many samples: by default softmax.
 
         Called by several threads at once, for any groups of clients: it writes nothing, and treats leading dimensions
         as a batch.

@@ -78,7 +78,7 @@ class MethodOutcome:
 
 
 def load_adapter(name: str) -> ModuleType:
-    """A module by its import path, or by its file.
+    """Load a module by its import path, or by its file.
 
     Args:
         name: `package.module`, or a path that ends with .py.

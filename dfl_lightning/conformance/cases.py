@@ -62,7 +62,7 @@ class MethodCases:
 
 
 def read_cases(file: Path) -> MethodCases:
-    """The cases of one method.
+    """Read the cases of one method.
 
     Args:
         file: of JSON.
@@ -76,12 +76,12 @@ def read_cases(file: Path) -> MethodCases:
 
 
 def read_all() -> dict[str, MethodCases]:
-    """The cases of all methods, by method, in alphabetical order."""
+    """Read the cases of all methods, by method, in alphabetical order."""
     return {file.stem: read_cases(file) for file in sorted(FOLDER.glob("*.json"))}
 
 
 def difference(expected: Any, found: Any) -> float:
-    """How far a result is from the expected one: the largest difference of an entry, over its size if that is above 1.
+    """Measure how far a result is from the expected: the largest difference of an entry, over its size if above 1.
 
     Whole numbers, true and false, and where numbers are unknown (NaN) must be equal; otherwise, and where shapes
     differ, the difference is infinite.

@@ -14,7 +14,7 @@ HEADS = ("method", "result", "cases", "where, and what was not given")
 
 
 def rich_table(outcomes: Sequence[MethodOutcome]) -> Table:
-    """A table for the terminal.
+    """Build a table for the terminal.
 
     Args:
         outcomes: one for each method.
@@ -28,7 +28,7 @@ def rich_table(outcomes: Sequence[MethodOutcome]) -> Table:
 
 
 def markdown(outcomes: Sequence[MethodOutcome]) -> str:
-    """The rows of the methods that are offered, as a table of a page, then the names of the others.
+    """Write the rows of the methods that are offered, as a table of a page, then the names of the others.
 
     Args:
         outcomes: one for each method.

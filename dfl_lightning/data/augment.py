@@ -47,7 +47,7 @@ class CropFlip:
         self.padding = padding
 
     def draw(self, size: int, generator: torch.Generator) -> Tensor:
-        """First row and first column of each crop, and whether it is flipped: int64 [size, 3].
+        """Draw first row and first column of each crop, and whether it is flipped: int64 [size, 3].
 
         Args:
             size: number of images.

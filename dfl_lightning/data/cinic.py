@@ -43,7 +43,7 @@ class CINIC10(FederatedData):
         self._find()
 
     def load(self) -> Source:
-        """Images uint8 [N, 3, 32, 32], by class and file name; those of `valid` after those of `train`."""
+        """Load images uint8 [N, 3, 32, 32], by class and file name; those of `valid` after those of `train`."""
         folder = self._find()
         parts = ["train", "valid", "test"] if self.merge_valid else ["train", "test"]
         files = [_files(folder / part) for part in parts]

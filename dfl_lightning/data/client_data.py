@@ -70,7 +70,7 @@ class ClientData:
         return tuple(self.images.shape[1:])
 
     def sizes(self, split: str) -> Tensor:
-        """Number of images of each client in `train`, `val` or `test`, int64 [m], on the CPU."""
+        """Count the images of each client in `train`, `val` or `test`, int64 [m], on the CPU."""
         found: IndexLists = getattr(self, split)
         return found.counts
 
@@ -80,7 +80,7 @@ class ClientData:
         dtype: torch.dtype = torch.float32,
         draws: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """Inputs and classes of the images at `indices`.
+        """Return inputs and classes of the images at `indices`.
 
         Args:
             indices: int64 [B], or [k, B] for the batches of k clients, on the CPU or on the device of the images.
@@ -103,7 +103,7 @@ class ClientData:
         return x.view(*indices.shape, *self.input_shape), self.labels.index_select(0, flat).view(indices.shape)
 
     def to(self, device: torch.device | str) -> ClientData:
-        """The same with images and labels on another device; nothing is copied where they are there already."""
+        """Return the same with images and labels on another device; nothing is copied where they are there already."""
         return dataclasses.replace(
             self,
             images=self.images.to(device),

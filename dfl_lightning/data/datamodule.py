@@ -168,7 +168,7 @@ class FederatedData(L.LightningDataModule):
             refuse_what_is_no_number(self.clients, self.client_split, self.source, dtype)
 
     def notes(self) -> list[str]:
-        """What a person should know before training: a partition that a split file takes the place of."""
+        """Return what a person should know before training: a partition that a split file takes the place of."""
         given, used = self.partition.describe(), self.client_split.partition
         if self.split is None or not self._partition_given or given == used:
             return []
@@ -201,7 +201,7 @@ class FederatedData(L.LightningDataModule):
         write_split(path, self.client_split, self.source)
 
     def describe(self) -> str:
-        """One line for the banner, for example `Digits, IID: 67–68 train / 22 test images a client`."""
+        """Describe the data for the banner, for example `Digits, IID: 67–68 train / 22 test images a client`."""
         sizes = [f"{_range(self.clients.sizes('train'))} train"]
         if int(self.clients.sizes("val").max()):
             sizes.append(f"{_range(self.clients.sizes('val'))} validation")
@@ -213,15 +213,15 @@ class FederatedData(L.LightningDataModule):
     # -- what Lightning calls
 
     def train_dataloader(self) -> OneSweep:
-        """One batch a round."""
+        """Return one batch a round."""
         return OneSweep()
 
     def val_dataloader(self) -> OneSweep:
-        """One batch an evaluation."""
+        """Return one batch an evaluation."""
         return OneSweep()
 
     def test_dataloader(self) -> OneSweep:
-        """One batch an evaluation."""
+        """Return one batch an evaluation."""
         return OneSweep()
 
 

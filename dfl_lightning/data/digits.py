@@ -27,7 +27,7 @@ class Digits(FederatedData):
         super().__init__(test_fraction=test_fraction, **kwargs)
 
     def load(self) -> Source:
-        """Images uint8 [1797, 1, 8, 8] with values 0 to 16, scaled by 1/16."""
+        """Load images uint8 [1797, 1, 8, 8] with values 0 to 16, scaled by 1/16."""
         images, labels = (torch.tensor(numbers) for numbers in _digits())
         return Source("Digits", images.unsqueeze(1), labels, num_classes=10, scale=1 / 16)
 

@@ -58,7 +58,7 @@ class FEMNIST(FederatedData):
         self._find()
 
     def load(self) -> Source:
-        """Images uint8 [N, 1, 28, 28], or float32 where bytes would change them; a writer's are together, by name."""
+        """Load images uint8 [N, 1, 28, 28], or float32 where bytes would change them; writer by writer, by name."""
         path = self._find()
         train, test = (_read_npz if path.is_file() else _read_leaf)(path)
         names = sorted({*train.names, *test.names})

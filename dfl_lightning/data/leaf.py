@@ -20,7 +20,7 @@ ROUNDING = 1e-7  # float32 keeps a number up to 1 to 6e-8
 
 
 def read_leaf_file(path: Path) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
-    """The users of a LEAF file (Caldas et al. 2018), in its order, never more than a few of them in memory.
+    """Read the users of a LEAF file (Caldas et al. 2018), in its order, never more than a few of them in memory.
 
     A file is `{"users": [...], "num_samples": [...], "user_data": {user: {"x": [[...], ...], "y": [...]}}}`, its keys
     in any order. Users without samples, which LEAF leaves in `user_data`, are passed over.
@@ -65,7 +65,7 @@ def read_leaf_file(path: Path) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
 
 
 def as_bytes(pixels: np.ndarray) -> np.ndarray | None:
-    """Grey values k / 255 as the bytes k, uint8; None where that would change them by more than float32 does.
+    """Turn grey values k / 255 into the bytes k, uint8; None where that would change them by more than float32 does.
 
     Examples:
         >>> as_bytes(np.array([0.0, 1.0, 0.6])), as_bytes(np.array([0.123]))

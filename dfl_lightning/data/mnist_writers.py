@@ -42,7 +42,7 @@ def download_writers(root: Path) -> None:
 def read_writers(
     root: Path, labels: np.ndarray, test_labels: np.ndarray
 ) -> tuple[tuple[str, ...], np.ndarray, np.ndarray]:
-    """The writers of MNIST's images, in torchvision's order.
+    """Read the writers of MNIST's images, in torchvision's order.
 
     They are in `mnist_writers.npz` (integer arrays `train_writer` [60000], `test_writer` [10000]: NIST's numbers), else
     in QMNIST's label files as torchvision has them; the first rows of these are MNIST's images.

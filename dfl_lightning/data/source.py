@@ -110,7 +110,7 @@ class Source:
         return 0 if self.test_labels is None else len(self.test_labels)
 
     def everything(self) -> tuple[Tensor, Tensor]:
-        """Images and labels with the official test set after the training images, [N + T, ...] and [N + T].
+        """Load images and labels with the official test set after the training images, [N + T, ...] and [N + T].
 
         Nothing is copied where the test images follow the training images in memory already.
         """
@@ -123,12 +123,12 @@ class Source:
         return torch.cat([self.images, self.test_images]), torch.cat([self.labels, self.test_labels])
 
     def fingerprint(self) -> int:
-        """CRC-32 of all labels in their order: tells another order or version of a data set apart."""
+        """Return the CRC-32 of all labels in their order: tells another order or version of a data set apart."""
         crc = zlib.crc32(self.labels.numpy().astype("<i8").tobytes())
         return crc if self.test_labels is None else zlib.crc32(self.test_labels.numpy().astype("<i8").tobytes(), crc)
 
     def affine(self, normalise: bool) -> tuple[Tensor, Tensor]:
-        """`scale` and `shift` that make an image a network's input, float64.
+        """Return `scale` and `shift` that make an image a network's input, float64.
 
         Args:
             normalise: subtract the mean and divide by the standard deviation of the training images, for each channel
@@ -155,5 +155,5 @@ class Source:
         return (scale.view(-1, 1, 1), shift.view(-1, 1, 1)) if self.images.ndim == 4 else (scale[0], shift[0])
 
     def class_counts(self, indices: np.ndarray) -> np.ndarray:
-        """How many of these training images belong to each class, int64 [C]."""
+        """Count the training images among these that belong to each class, int64 [C]."""
         return np.bincount(self.labels.numpy()[indices], minlength=self.num_classes)

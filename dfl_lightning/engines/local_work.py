@@ -34,7 +34,7 @@ class Batch(Protocol):
     labels: Tensor
 
     def attach(self, **tensors: Tensor) -> Self:
-        """The same batch with further numbers for each sample, [B, ...] or [k, B, ...], which a loss finds by name."""
+        """Return the same batch with further numbers for each sample, [B, ...] or [k, B, ...], for a loss to find."""
 
 
 class Attached:
@@ -67,7 +67,7 @@ class TrainableModel(Protocol):
     def grad(
         self, batch: Any, loss: LossOf | None = None, *extras: Tensor, at: Sequence[Tensor] | None = None
     ) -> list[Tensor]:
-        """Gradients of the batch's mean loss.
+        """Return gradients of the batch's mean loss.
 
         Args:
             batch: from `next_batch`.
@@ -80,7 +80,7 @@ class TrainableModel(Protocol):
         """
 
     def hessian_product(self, batch: Any, vector: Sequence[Tensor], at: Sequence[Tensor] | None = None) -> list[Tensor]:
-        """The Hessian of the batch's mean loss times a vector, by differentiating the gradient once more.
+        """Return the Hessian of the batch's mean loss times a vector, by differentiating the gradient once more.
 
         Args:
             batch: from `next_batch`.
@@ -93,7 +93,7 @@ class TrainableModel(Protocol):
         """
 
     def features(self, batch: Any, layer: str = "head", at: Sequence[Tensor] | None = None) -> Tensor:
-        """The input of a layer that the objective names in `features`, without a gradient: [B, ...] or [k, B, ...].
+        """Return the input of a layer that `features` names, without a gradient: [B, ...] or [k, B, ...].
 
         Buffers are updated as in any training pass.
 
@@ -104,7 +104,7 @@ class TrainableModel(Protocol):
         """
 
     def climbed(self, grads: Sequence[Tensor], length: float) -> list[Tensor]:
-        """The parameters after a step along the client's own gradient; the model itself is not changed.
+        """Return the parameters after a step along the client's own gradient; the model itself is not changed.
 
         Args:
             grads: of `grad`, one tensor for each parameter.
@@ -112,7 +112,7 @@ class TrainableModel(Protocol):
         """
 
     def update(self, grads: Sequence[Tensor]) -> None:
-        """One step of its own optimizer (gradients are clipped for each client) on the phase's columns."""
+        """Take one step of its own optimizer (gradients are clipped for each client) on the phase's columns."""
 
     def assign(self, values: Sequence[Tensor]) -> None:
         """Put parameters in the place of its own, in the phase's columns, without an optimizer."""
@@ -122,14 +122,14 @@ class JobContext(Protocol):
     """The job an objective works on: one client, or many stacked along a leading dimension."""
 
     def model(self, name: str = "models") -> TrainableModel:
-        """The client's model in a row set that the objective declares; what becomes of it is the set's new row.
+        """Return the client's model in a row set that the objective declares; what becomes of it is the set's new row.
 
         Raises:
             ValueError: the row set is not declared.
         """
 
     def rows(self, name: str) -> list[Tensor]:
-        """The client's row of a row set, one tensor for each parameter; read only.
+        """Return the client's row of a row set, one tensor for each parameter; read only.
 
         Raises:
             ValueError: the row set is not declared.
@@ -140,7 +140,7 @@ class JobContext(Protocol):
         """The learning rate of the round: that of the optimizer's first group, as a number or a scalar tensor."""
 
     def number(self, name: str) -> Tensor:
-        """The client's number of that name, a scalar, or [k] for k clients, in the run's precision; read only.
+        """Return the client's number of that name, a scalar, or [k] for k clients, in the run's precision; read only.
 
         Raises:
             ValueError: the objective does not declare it in `numbers`.
@@ -158,7 +158,7 @@ class JobContext(Protocol):
         """
 
     def inner(self, a: Sequence[Tensor], b: Sequence[Tensor]) -> Tensor:
-        """The inner product over all parameters of each client: a scalar, or [k] for k clients.
+        """Return the inner product over all parameters of each client: a scalar, or [k] for k clients.
 
         Args:
             a: a tensor for each parameter.
@@ -166,10 +166,10 @@ class JobContext(Protocol):
         """
 
     def next_batch(self) -> Any:
-        """The next batch, to be handed to `grad`; one more epoch is drawn where all batches are taken."""
+        """Return the next batch, to be handed to `grad`; one more epoch is drawn where all batches are taken."""
 
     def loss(self, scores: Tensor, batch: Any) -> Tensor:
-        """The run's own loss of one client's batch, for use in a `LossOf`: a scalar, the mean over samples.
+        """Return the run's own loss of one client's batch, for use in a `LossOf`: a scalar, the mean over samples.
 
         Args:
             scores: logits [B, C].
@@ -178,7 +178,7 @@ class JobContext(Protocol):
 
 
 def times(number: Tensor | float, tensors: Sequence[Tensor]) -> list[Tensor]:
-    """Each client's tensors times its number, in both engines.
+    """Multiply each client's tensors by its number, in both engines.
 
     Args:
         number: a scalar, or [k] for k clients.
@@ -208,15 +208,15 @@ class Duration:
     steps: int | None = None
 
     def batches(self, per_epoch: int) -> int:
-        """Batches of a client whose epoch has so many."""
+        """Count the batches of a client whose epoch has so many."""
         return self.epochs * per_epoch if self.steps is None else self.steps if per_epoch else 0
 
     def epochs_drawn(self, per_epoch: int) -> int:
-        """Epochs whose batches these are, the last of them perhaps not whole."""
+        """Count the epochs whose batches these are, the last of them perhaps not whole."""
         return self.epochs if self.steps is None else -(-self.batches(per_epoch) // max(1, per_epoch))
 
     def samples(self, size: int, batch_size: int) -> int:
-        """Number of samples that a client trains on, repeated ones included.
+        """Count the samples that a client trains on, repeated ones included.
 
         Args:
             size: samples of the client.

@@ -37,7 +37,7 @@ __all__ = [
 
 
 def selection_probabilities(cosines: Tensor, links: Links, nu: float) -> Tensor:
-    """How likely each neighbour is to help: a softmax of the similarities (AFIND+ eq. 8).
+    """Compute how likely each neighbour is to help: a softmax of the similarities (AFIND+ eq. 8).
 
     Args:
         cosines: similarity of the proxies, [E]; NaN = unknown.
@@ -57,7 +57,7 @@ def selection_probabilities(cosines: Tensor, links: Links, nu: float) -> Tensor:
 
 
 def participation_ratio(cosines: Tensor, links: Links, nu: float) -> Tensor:
-    """The probability of eq. 8 in units of the uniform one: n_i * p_ij, where 1 is an average neighbour.
+    """Compute the probability of eq. 8 in units of the uniform one: n_i * p_ij, where 1 is an average neighbour.
 
     Probabilities shrink with the number of neighbours while the threshold of eq. 13 does not; the ratio is free of
     the number n_i of available neighbours, so that one threshold serves networks of any size.
@@ -80,7 +80,7 @@ def participation_ratio(cosines: Tensor, links: Links, nu: float) -> Tensor:
 
 
 def updated_probabilities(previous: Tensor, cosines: Tensor, selected: Tensor, links: Links, nu: float) -> Tensor:
-    """The probabilities when only the selected neighbours were compared (AFIND+ eq. 9).
+    """Compute the probabilities when only the selected neighbours were compared (AFIND+ eq. 9).
 
     The selected ones share, by a softmax among themselves, whatever the other available neighbours leave of 1.
 
@@ -109,7 +109,7 @@ def updated_probabilities(previous: Tensor, cosines: Tensor, selected: Tensor, l
 
 
 def normalised_entropy(cosines: Tensor) -> Tensor:
-    """How little a similarity tells: g(e) = -e * exp(1) * ln(e) with e = (cos + 1) / 2, clipped below at 1/exp(1).
+    """Compute how little a similarity tells: g(e) = -e * exp(1) * ln(e), e = (cos + 1) / 2, at least 1/exp(1).
 
     The term -e ln(e) of eq. 10 has its maximum 1/exp(1) at e = 1/exp(1) and falls again below, so that opposite
     vectors would count as confident; the clip keeps it non-increasing in the cosine, the factor maps it to [0, 1].
@@ -129,7 +129,7 @@ def normalised_entropy(cosines: Tensor) -> Tensor:
 
 
 def entropy_sum(cosines: Tensor, links: Links) -> Tensor:
-    """The uncertainty of each receiver, h_i = -sum over C_i of e ln(e) with e = (cos + 1) / 2 (AFIND+ eq. 10).
+    """Compute the uncertainty of each receiver, h_i = -sum over C_i of e ln(e) with e = (cos + 1) / 2 (AFIND+ eq. 10).
 
     Args:
         cosines: similarity of the proxies, [E]; NaN = unknown, left out of the sum.
@@ -146,7 +146,7 @@ def entropy_sum(cosines: Tensor, links: Links) -> Tensor:
 
 
 def adaptive_threshold(cosines: Tensor, links: Links, tau: float) -> Tensor:
-    """The participation threshold theta_i = tau * (mean of `normalised_entropy` over the available neighbours).
+    """Compute the participation threshold theta_i = tau * (mean of `normalised_entropy` over the available neighbours).
 
     It goes the way of remark 3.3 of AFIND+: the more similar the neighbours, the lower the threshold; it never
     exceeds tau. (Eq. 13 as printed goes the other way: see `literal_threshold`.)
@@ -170,7 +170,7 @@ def adaptive_threshold(cosines: Tensor, links: Links, tau: float) -> Tensor:
 
 
 def literal_threshold(cosines: Tensor, links: Links, tau: float) -> Tensor:
-    """The participation threshold as printed: theta_i = tau * (1 - sigmoid(h_i)) (AFIND+ eq. 10 to 13).
+    """Compute the participation threshold as printed: theta_i = tau * (1 - sigmoid(h_i)) (AFIND+ eq. 10 to 13).
 
     Args:
         cosines: similarity of the proxies, [E]; NaN = unknown, left out.
@@ -190,7 +190,7 @@ def literal_threshold(cosines: Tensor, links: Links, tau: float) -> Tensor:
 
 
 def smoothed_loss(before: Tensor, after: Tensor, gamma: float) -> Tensor:
-    """A sender's loss, smoothed over its local training: (1 - gamma) * after + gamma * before (AFIND+ eq. 15).
+    """Compute a sender's loss, smoothed over its local training: (1 - gamma) * after + gamma * before (AFIND+ eq. 15).
 
     Args:
         before: mean loss before the local training, any shape.
@@ -208,7 +208,7 @@ def smoothed_loss(before: Tensor, after: Tensor, gamma: float) -> Tensor:
 
 
 def boltzmann_weights(losses: Tensor, votes: Tensor, voters: Links, temperature: float = 1.0) -> Tensor:
-    """Aggregation weights from losses: proportional to votes * exp(-loss / T) (AFIND+ eq. 14 and 16).
+    """Compute aggregation weights from losses: proportional to votes * exp(-loss / T) (AFIND+ eq. 14 and 16).
 
     Args:
         losses: mean loss of the row as judged by the receiver, [E]; read only where there are votes. One that is not

@@ -22,7 +22,7 @@ __all__ = ["erk_densities", "pruned_share", "searched_mask"]
 
 
 def erk_densities(shapes: Sequence[Sequence[int]], density: float) -> list[float]:
-    """Densities of layers in proportion to the sum of their dimensions over the product (Erdős-Rényi kernel).
+    """Compute densities of layers in proportion to the sum of their dimensions over the product (Erdős-Rényi kernel).
 
     The factor is such that the layers together have the density; those that would exceed 1 are dense, and the others
     share what is left (Evci et al. 2020, arXiv 1911.11134).
@@ -51,7 +51,7 @@ def erk_densities(shapes: Sequence[Sequence[int]], density: float) -> list[float
 
 
 def pruned_share(round: int, rounds: int, first: float = 0.5) -> float:
-    """Share of a layer's weights that is pruned and regrown: first / 2 (1 + cos(pi t / T)).
+    """Compute the share of a layer's weights that is pruned and regrown: first / 2 (1 + cos(pi t / T)).
 
     Args:
         round: t, from 0.
@@ -66,7 +66,7 @@ def pruned_share(round: int, rounds: int, first: float = 0.5) -> float:
 
 
 def searched_mask(mask: Tensor, weights: Tensor, grads: Tensor, kept: int, pruned: int) -> Tensor:
-    """The mask after pruning and regrowing: as many entries as before, those that left may come back.
+    """Return the mask after pruning and regrowing: as many entries as before, those that left may come back.
 
     Args:
         mask: zeros and ones, [k, size], with `kept` ones in each row.

@@ -52,7 +52,7 @@ class RunningSums(Protocol):
     """What a receiver of BGGC remembers: two weighted sums of models, and the models of one batch."""
 
     def receive(self, receivers: Tensor, senders: Tensor) -> None:
-        """Receivers fetch senders' models.
+        """Let receivers fetch senders' models.
 
         Args:
             receivers: long [e].
@@ -60,7 +60,7 @@ class RunningSums(Protocol):
         """
 
     def forget(self, receivers: Tensor) -> None:
-        """The `receivers`, long [w], throw the models of their batch away."""
+        """Let the `receivers`, long [w], throw the models of their batch away."""
 
     def add(self, chosen: bool, receivers: Tensor, members: Tensor, weights: Tensor) -> None:
         """Add weighted models to one of the receivers' two sums.
@@ -73,7 +73,7 @@ class RunningSums(Protocol):
         """
 
     def losses(self, chosen: Tensor, receivers: Tensor, member: Tensor, weight: Tensor, totals: Tensor) -> Tensor:
-        """Validation losses, float64 [J], of (sum + weight * the member's model) / total.
+        """Evaluate (sum + weight * the member's model) / total on validation data, float64 [J].
 
         Args:
             chosen: whether the sum is the one over X or over Y, bool [J].
@@ -85,7 +85,7 @@ class RunningSums(Protocol):
 
 
 def marginal_gain(before: Tensor, after: Tensor, tolerance: float = 1e-6) -> Tensor:
-    """How much lower a loss has become, max(R(after) - R(before), 0) with R = -loss (DPFL section 3.2).
+    """Compute how much lower a loss has become, max(R(after) - R(before), 0) with R = -loss (DPFL section 3.2).
 
     Differences of float32 losses are noisy: what is at most tolerance * max(1, |before|) counts as nothing.
 
@@ -108,7 +108,7 @@ def marginal_gain(before: Tensor, after: Tensor, tolerance: float = 1e-6) -> Ten
 
 
 def adding_probability(adding: Tensor, removing: Tensor) -> Tensor:
-    """With what probability a candidate is added, a / (a + b); 1 where both are 0 (DPFL algorithm 2).
+    """Compute the probability with which a candidate is added, a / (a + b); 1 where both are 0 (DPFL algorithm 2).
 
     Args:
         adding: a >= 0, the gain of adding it to X, any shape.
@@ -129,7 +129,7 @@ def adding_probability(adding: Tensor, removing: Tensor) -> Tensor:
 
 
 def candidates_in_order(draws: Tensor, links: Links, receivers: Tensor) -> Tensor:
-    """Receivers' candidates in a random order, as their places in the list of links.
+    """Return receivers' candidates in a random order, as their places in the list of links.
 
     Args:
         draws: a uniform number for each link, [E]; the lowest comes first.
@@ -167,7 +167,7 @@ def ggc(
     tolerance: float = 1e-6,
     literal: bool = False,
 ) -> Choice:
-    """Greedy graph construction (DPFL algorithm 2), with all candidates' models available.
+    """Choose by greedy graph construction (DPFL algorithm 2), with all candidates' models available.
 
     Two models are judged for each candidate, and two more at the start: what X and Y are worth is remembered.
 
@@ -235,7 +235,7 @@ def bggc(
     tolerance: float = 1e-6,
     literal: bool = False,
 ) -> Choice:
-    """Batched greedy graph construction (DPFL algorithm 3): the choice of `ggc` without ever keeping many models.
+    """Choose by batched greedy graph construction (DPFL algorithm 3): as `ggc`, without ever keeping many models.
 
     Models come in batches of at most the budget, twice: to sum up Y, then to be judged. Between batches a receiver
     keeps two sums. A receiver whose budget covers all its candidates receives them once.

@@ -31,7 +31,7 @@ __all__ = [
 
 
 def neighbour_precision_recall(selected: Links, clusters: Tensor, reachable: Links) -> tuple[float, float]:
-    """How well the selected neighbours agree with the ground-truth clusters.
+    """Compute how well the selected neighbours agree with the ground-truth clusters.
 
     Args:
         selected: whom each receiver selected.
@@ -56,7 +56,7 @@ def neighbour_precision_recall(selected: Links, clusters: Tensor, reachable: Lin
 
 
 def friend_accuracy(friends: Tensor, clusters: Tensor, clients: Tensor) -> float:
-    """How often a client that dropped out is replaced by one of its own cluster.
+    """Compute how often a client that dropped out is replaced by one of its own cluster.
 
     Args:
         friends: who stood in, of each case, long [E]; -1 = none, which counts as wrong.
@@ -74,7 +74,7 @@ def friend_accuracy(friends: Tensor, clusters: Tensor, clients: Tensor) -> float
 
 
 def without_accuracy(losses: Tensor, accuracies: Tensor) -> Tensor:
-    """Who has data, and a model without an accuracy on them: in a reported evaluation, where the loss is not finite.
+    """Return who has data, and a model without an accuracy on them: in an evaluation, one with a loss not finite.
 
     Args:
         losses: of each client, NaN without data, [..., m].
@@ -91,7 +91,7 @@ def without_accuracy(losses: Tensor, accuracies: Tensor) -> Tensor:
 
 
 def without_mean(results: Mapping[str, Tensor], score: str = "acc") -> set[str]:
-    """The arrays of an evaluation whose mean over clients is NaN, because a client has no score.
+    """Return the arrays of an evaluation whose mean over clients is NaN, because a client has no score.
 
     A mean loss is infinite then.
 
@@ -111,7 +111,7 @@ def without_mean(results: Mapping[str, Tensor], score: str = "acc") -> set[str]:
 
 
 def client_mean(values: Tensor, broken: Tensor) -> float:
-    """The mean over the clients that have a number; NaN where one has none though it has data.
+    """Compute the mean over the clients that have a number; NaN where one has none though it has data.
 
     Args:
         values: one number per client, NaN without data, [m].
@@ -127,7 +127,7 @@ def client_mean(values: Tensor, broken: Tensor) -> float:
 
 
 def worst_decile_mean(values: Tensor) -> float:
-    """The mean over the worst tenth of the clients, rounded up to whole clients.
+    """Compute the mean over the worst tenth of the clients, rounded up to whole clients.
 
     Args:
         values: one number per client, higher is better, [m].
@@ -160,7 +160,7 @@ class OverClients:
 
 
 def over_clients(values: Tensor, broken: bool = False, higher_is_better: bool = True) -> OverClients:
-    """Mean, standard deviation and worst tenth of a measure over clients.
+    """Compute mean, standard deviation and worst tenth of a measure over clients.
 
     Every number of them that a run writes, prints or draws is from here.
 
@@ -185,7 +185,7 @@ def over_clients(values: Tensor, broken: bool = False, higher_is_better: bool = 
 def accuracy_summary(
     history: Tensor, validation: Tensor | None = None, broken: Tensor | None = None
 ) -> dict[str, float | None]:
-    """The four numbers that papers call "the accuracy" of a run.
+    """Compute the four numbers that papers call "the accuracy" of a run.
 
     Args:
         history: test accuracy at every evaluation, [evaluations, clients].
@@ -209,7 +209,7 @@ def score_summary(
     broken: Tensor | None = None,
     higher_is_better: bool = True,
 ) -> dict[str, float | None]:
-    """Four numbers, each of which papers call "the score" of a run.
+    """Compute four numbers, each of which papers call "the score" of a run.
 
     Args:
         history: the score on test data at every evaluation, [evaluations, clients].

@@ -31,7 +31,7 @@ __all__ = [
 
 
 def similarity_scores(cosines: Tensor) -> Tensor:
-    """The score of a pair of updates, r = (cos + 1) / 2 (FL-FDMS eq. 14).
+    """Compute the score of a pair of updates, r = (cos + 1) / 2 (FL-FDMS eq. 14).
 
     Args:
         cosines: cosines of the clients' updates, any shape; NaN = not observed.
@@ -47,7 +47,7 @@ def similarity_scores(cosines: Tensor) -> Tensor:
 
 
 def running_mean(scores: Tensor, counts: Tensor, observed: Tensor) -> tuple[Tensor, Tensor]:
-    """The mean score of every pair over the rounds in which both were active (FL-FDMS eq. 15).
+    """Compute the mean score of every pair over the rounds in which both were active (FL-FDMS eq. 15).
 
     Args:
         scores: R, the means so far, [..., m, m]; read only where `counts` is at least 1.
@@ -74,7 +74,7 @@ def running_mean(scores: Tensor, counts: Tensor, observed: Tensor) -> tuple[Tens
 
 
 def friends(scores: Tensor, counts: Tensor, active: Tensor, candidates: Tensor | None = None) -> Tensor:
-    """The active client that has been most similar to each client: phi(k) = argmax of R_ki (FL-FDMS section 5.1).
+    """Return the active client most similar so far to each client: phi(k) = argmax of R_ki (FL-FDMS section 5.1).
 
     Args:
         scores: R, mean scores, [..., m, m].
@@ -108,7 +108,7 @@ def elimination_threshold(
     failure: float = 0.05,
     gap: float = 0.0,
 ) -> float:
-    """How far behind its best candidate a client must be to be no friend (FL-FDMS theorem 2).
+    """Compute how far behind its best candidate a client must be to be no friend (FL-FDMS theorem 2).
 
     Theta_t = sqrt((2 ln(2 K^2 T B_max) - 2 ln p) / (beta t)) + delta_f
 
@@ -133,7 +133,7 @@ def elimination_threshold(
 
 
 def observed_share(counts: Tensor, compared: Tensor, index: int) -> float:
-    """The beta that a run has shown: the least share of the rounds in which a pair was observed.
+    """Compute the beta that a run has shown: the least share of the rounds in which a pair was observed.
 
     Args:
         counts: N, in how many rounds each pair was observed, [m, m].
@@ -153,7 +153,7 @@ def observed_share(counts: Tensor, compared: Tensor, index: int) -> float:
 
 
 def remaining_candidates(scores: Tensor, counts: Tensor, candidates: Tensor, threshold: float) -> Tensor:
-    """The candidates that are not clearly worse than the best one (FL-FDMS section 5.3).
+    """Return the candidates that are not clearly worse than the best one (FL-FDMS section 5.3).
 
     Client i leaves the candidates of k where max over C_k of R_kj, less R_ki, reaches the threshold. Only pairs that
     were observed can be the best, or leave.

@@ -45,7 +45,7 @@ class PairScores:
 
     @classmethod
     def empty(cls, nodes: int) -> PairScores:
-        """Nothing is observed yet.
+        """Begin with nothing observed.
 
         Args:
             nodes: m.
@@ -55,7 +55,7 @@ class PairScores:
 
     @classmethod
     def from_matrices(cls, scores: Tensor, counts: Tensor) -> PairScores:
-        """The same from a symmetric matrix for each receiver.
+        """Build the same from a symmetric matrix for each receiver.
 
         Args:
             scores: R, [m, m, m]: receiver, client, client.
@@ -67,7 +67,7 @@ class PairScores:
         return cls((receivers * m + larger) * m + smaller, scores[where].double(), counts[where].long(), m)
 
     def matrices(self) -> tuple[Tensor, Tensor]:
-        """The same for those who think in matrices: R, float64, 0 where nothing is known, and N, both [m, m, m]."""
+        """Return the same as matrices: R, float64, 0 where nothing is known, and N, both [m, m, m]."""
         m = self.nodes
         receivers, larger, smaller = self.codes // m**2, self.codes // m % m, self.codes % m
         scores, counts = torch.zeros(m, m, m, dtype=torch.float64), torch.zeros(m, m, m, dtype=torch.long)
@@ -79,7 +79,7 @@ class PairScores:
         return len(self.codes)
 
     def read(self, receivers: Tensor, first: Tensor, second: Tensor) -> Tensor:
-        """R of pairs, float64 [e]; NaN where a receiver has not observed a pair, or first and second are one client.
+        """Return R of pairs, float64 [e]; NaN where a receiver has not observed a pair, or both are one client.
 
         Args:
             receivers: long [e].
@@ -93,7 +93,7 @@ class PairScores:
         return torch.where(self.codes[at] == codes, self.scores[at], torch.nan)
 
     def friends(self, heard: Links, receivers: Tensor, clients: Tensor) -> Tensor:
-        """The client most similar so far to each of some clients, among those that their receivers receive from now.
+        """Return the client most similar so far to each of some clients, among those with an active link now.
 
         Args:
             heard: from whom receivers receive in this round; themselves, too, where they take part.
@@ -116,7 +116,7 @@ class PairScores:
         return found
 
     def with_observed(self, heard: Links, score: Callable[[Tensor, Tensor, Tensor], Tensor]) -> PairScores:
-        """The running means with this round's pairs: all of those that a receiver receives from.
+        """Update the running means with this round's pairs: all of those that a receiver receives from.
 
         Args:
             heard: from whom receivers receive in this round, themselves included.
@@ -158,7 +158,7 @@ class PairScores:
 
 
 def distinct_pairs(heard: Links) -> Links:
-    """The pairs of clients that some receiver receives from both, the larger id as receiver.
+    """Return the pairs of clients that some receiver receives from both, the larger id as receiver.
 
     Args:
         heard: from whom receivers receive, themselves included.
@@ -177,7 +177,7 @@ def distinct_pairs(heard: Links) -> Links:
 
 
 def count_pairs(heard: Tensor) -> int:
-    """How many pairs receivers of so many clients have.
+    """Count the pairs that receivers of so many clients have.
 
     Args:
         heard: number of senders of each receiver, itself included, long [n].

@@ -22,7 +22,7 @@ __all__ = ["averaged_losses", "collaborator_weights"]
 
 
 def averaged_losses(averages: Tensor, losses: Tensor, beta: float = 0.6) -> Tensor:
-    """Exponential moving averages of losses: L = (1 - beta) L + beta loss.
+    """Compute exponential moving averages of losses: L = (1 - beta) L + beta loss.
 
     Args:
         averages: L so far, any shape; NaN where there has been no loss yet.
@@ -42,7 +42,7 @@ def averaged_losses(averages: Tensor, losses: Tensor, beta: float = 0.6) -> Tens
 
 
 def collaborator_weights(averages: Tensor, links: Links) -> Tensor:
-    """Posterior weights of the models that were seen on the client's own data, w_i = softmax(-L_i).
+    """Compute posterior weights of the models that were seen on the client's own data, w_i = softmax(-L_i).
 
     Args:
         averages: L_ij, [E]; NaN = never seen, infinity is useless.

@@ -29,7 +29,7 @@ ROUNDING = 16
 def first_order_gain(
     before: Tensor, after: Tensor, distances: Tensor, precision: torch.dtype = torch.float64
 ) -> Tensor:
-    """Gain of a model over one's own per distance from it (FedFomo eq. 4): (L(w0) - L(w)) / ||w - w0||.
+    """Compute the gain of a model over one's own per distance (FedFomo eq. 4): (L(w0) - L(w)) / ||w - w0||.
 
     Args:
         before: loss of the receiver's model from before the round, of any shape.
@@ -54,7 +54,7 @@ def first_order_gain(
 
 
 def affinity_step(gains: Tensor, links: Links) -> Tensor:
-    """What a round adds to affinities: gains over the absolute value of their sum, float64 [E].
+    """Compute what a round adds to affinities: gains over the absolute value of their sum, float64 [E].
 
     Args:
         gains: of the models that each receiver looked at, [E]; one that is not finite counts as 0.

@@ -18,7 +18,8 @@ __all__ = ["geometric_median_weights"]
 def geometric_median_weights(
     neighbourhoods: Neighbourhoods, votes: Tensor, smoothing: float = 1e-6, iterations: int = 32
 ) -> Tensor:
-    """Weights of the models in the point with the least sum of distances to them; smoothed Weiszfeld from their mean.
+    """Compute weights of the models in the point with the least sum of distances to them; smoothed Weiszfeld from their
+    mean.
 
     Args:
         neighbourhoods: distances among each receiver's models.

@@ -17,7 +17,7 @@ __all__ = ["best_server"]
 
 
 def best_server(losses: Tensor) -> Tensor:
-    """The server whose model has the lowest loss (IFCA algorithm 1, line 6).
+    """Return the server whose model has the lowest loss (IFCA algorithm 1, line 6).
 
     Args:
         losses: loss of each server's model on each client's training data, [J, c]; NaN and infinity are worst.

@@ -33,7 +33,7 @@ def neighbour_votes(
     scale: float = 1.0,
     kernel: Literal["squared", "euclidean"] = "squared",
 ) -> Tensor:
-    """Shares of classes among the k nearest stored features; a nearer one has a larger vote.
+    """Compute shares of classes among the k nearest stored features; a nearer one has a larger vote.
 
     The vote of a feature at the Euclidean distance d is exp(-d^2 / (D scale)) with `squared`, D the number of features,
     and exp(-d / scale) with `euclidean`. Votes are relative to that of the nearest one, which leaves the shares as they
@@ -73,7 +73,7 @@ def neighbour_votes(
 
 
 def best_vote_shares(votes: Tensor, probabilities: Tensor, labels: Tensor, grid: Tensor) -> Tensor:
-    """The share of the votes, beside the network's probabilities, that answers most samples rightly.
+    """Compute the share of the votes, beside the network's probabilities, that answers most samples rightly.
 
     Of equals the one with the lowest mean negative log-likelihood, then the lowest one.
 

@@ -11,7 +11,7 @@ __all__ = ["krum_needs", "krum_weights"]
 
 
 def krum_needs(adversaries: int) -> int:
-    """The fewest models among which Krum can choose: n with 2 f + 2 < n (the paper's condition).
+    """Compute the fewest models among which Krum can choose: n with 2 f + 2 < n (the paper's condition).
 
     Args:
         adversaries: f, how many of the models may be falsified.

@@ -24,7 +24,7 @@ __all__ = [
 def count_votes(
     selected: Links, substitute: Tensor, active: Tensor, include_self: Tensor, rows: int, receivers: Tensor
 ) -> tuple[Links, Tensor]:
-    """How many votes each row has in each receiver's average.
+    """Count the votes of each row in each receiver's average.
 
     Every selected sender has one vote, which goes to the row `substitute` of its link: its own, the row of a friend
     (FL-FDMS, arXiv 2205.13222, section 5.1) or one that was added to the models. A substitute of -1 is the mean of the
@@ -79,7 +79,7 @@ def count_votes(
 
 
 def push_sum_weights(votes: Tensor, voters: Links) -> Tensor:
-    """Weights in proportion to the votes that sum to 1 for each sender: what it gives to each receiver.
+    """Compute weights in proportion to the votes that sum to 1 for each sender: what it gives to each receiver.
 
     Args:
         votes: votes >= 0, [E].
@@ -101,7 +101,7 @@ def push_sum_weights(votes: Tensor, voters: Links) -> Tensor:
 
 
 def uniform_weights(votes: Tensor, voters: Links) -> Tensor:
-    """Weights in proportion to the votes: a plain average.
+    """Compute weights in proportion to the votes: a plain average.
 
     Args:
         votes: votes >= 0, [E].
@@ -121,7 +121,7 @@ def uniform_weights(votes: Tensor, voters: Links) -> Tensor:
 
 
 def metropolis_weights(votes: Tensor, voters: Links, owners: Tensor | None = None) -> Tensor:
-    """Metropolis-Hastings weights: w_ij = 1 / (1 + max(d_i, d_j)), and what is left for oneself.
+    """Compute Metropolis-Hastings weights: w_ij = 1 / (1 + max(d_i, d_j)), and what is left for oneself.
 
     Where selection is mutual the weights are symmetric and doubly stochastic: averaging keeps the mean of all models
     (Xiao, Boyd and Lall, *A scheme for robust distributed sensor fusion based on average consensus*, IPSN 2005).
@@ -157,7 +157,7 @@ def metropolis_weights(votes: Tensor, voters: Links, owners: Tensor | None = Non
 
 
 def exchange_weights(weights: Tensor, voters: Links) -> Tensor:
-    """What weights of averages move between pairs, W - I where W is symmetric.
+    """Compute what weights of averages move between pairs, W - I where W is symmetric.
 
     Args:
         weights: row-stochastic weights, [E]; of a pair with two different weights the smaller one counts.
@@ -186,7 +186,7 @@ def exchange_weights(weights: Tensor, voters: Links) -> Tensor:
 
 
 def server_step(weights: Tensor, voters: Links, servers: Tensor, step_size: float) -> Tensor:
-    """Weights of servers that go only a part of the way to the average: w + eta * (average - w).
+    """Compute weights of servers that go only a part of the way to the average: w + eta * (average - w).
 
     With a step size eta the global update of FL-FDMS (arXiv 2205.13222, eq. 4) is a weight 1 - eta on the server's own
     row and eta times the weights of the average.

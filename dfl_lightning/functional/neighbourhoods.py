@@ -41,7 +41,7 @@ class Neighbourhoods:
     apart: Tensor
 
     def blocks(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """Receivers with equally many voters, some at a time.
+        """Compute receivers with equally many voters, some at a time.
 
         Returns:
             Places of their voters in the list, long [r, w], and squared distances between these, float64 [r, w, w].
@@ -61,7 +61,7 @@ class Neighbourhoods:
 
 
 def pairs_received(voters: Links) -> Links:
-    """Pairs of different rows that some receiver received, each once, the larger id as the receiver.
+    """Compute pairs of different rows that some receiver received, each once, the larger id as the receiver.
 
     Where receivers have about as many pairs as there are at all, these are all pairs of what anybody received.
 

@@ -9,7 +9,7 @@ __all__ = ["clipped", "entries_kept", "largest_entries"]
 
 
 def clipped(updates: Tensor, longest: float) -> Tensor:
-    """Updates that are longer than `longest` are shortened to that length; the others stay as they are.
+    """Shorten updates that are longer than `longest` to that length; the others stay as they are.
 
     Args:
         updates: one a row, [k, width].
@@ -29,7 +29,7 @@ def clipped(updates: Tensor, longest: float) -> Tensor:
 
 
 def entries_kept(share: float, width: int) -> int:
-    """The number of entries in a share of them: rounded, at least 1, and 0 of none.
+    """Count the entries in a share of them: rounded, at least 1, and 0 of none.
 
     Args:
         share: 0 to 1.
@@ -43,7 +43,7 @@ def entries_kept(share: float, width: int) -> int:
 
 
 def largest_entries(rows: Tensor, count: int) -> Tensor:
-    """The `count` largest entries of each row by absolute value, of equals the first ones; zeros elsewhere.
+    """Return the `count` largest entries of each row by absolute value, of equals the first ones; zeros elsewhere.
 
     Args:
         rows: finite, [k, width].

@@ -25,7 +25,7 @@ Distance = Literal["angles", "trace", "entries"]
 
 
 def class_vectors(inputs: Tensor, labels: Tensor, vectors: int = 3) -> Tensor:
-    """The first left singular vectors of the inputs of each class, side by side (PACFL, section 3.1).
+    """Compute the first left singular vectors of the inputs of each class, side by side (PACFL, section 3.1).
 
     Of a singular vector and its negative, the one whose entry of largest absolute value is positive is taken.
 
@@ -52,7 +52,7 @@ def class_vectors(inputs: Tensor, labels: Tensor, vectors: int = 3) -> Tensor:
 
 
 def proximity(signatures: Sequence[Tensor], distance: Distance = "angles") -> Tensor:
-    """Distances of clients in degrees (PACFL eq. 2 and 3).
+    """Compute distances of clients in degrees (PACFL eq. 2 and 3).
 
     Args:
         signatures: of each client, [d, k] as `class_vectors` makes them; k may differ.
@@ -98,7 +98,7 @@ def _smallest_angle(a: Tensor, b: Tensor, products: Tensor) -> Tensor:
 
 
 def clusters_below(distances: Tensor, threshold: float, method: Literal["average", "weighted"] = "average") -> Tensor:
-    """Agglomerative clusters whose distance is at most the threshold, long [m], numbered by their first clients.
+    """Join agglomerative clusters whose distance is at most the threshold, long [m], numbered by their first clients.
 
     Args:
         distances: [m, m], symmetric with a diagonal of 0.

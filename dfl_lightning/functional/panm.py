@@ -38,7 +38,7 @@ _ROUNDING = 1e-9  # similarities that differ by less than this share of the larg
 
 
 def loss_similarity(losses: Tensor) -> Tensor:
-    """Similarity from losses: s_ij = 1 / F_i(w_j) (PANM eq. 3).
+    """Compute similarities from losses: s_ij = 1 / F_i(w_j) (PANM eq. 3).
 
     Args:
         losses: mean loss of j's model on i's training data, >= 0, any shape; infinity is as unlike as can be, NaN is
@@ -55,7 +55,7 @@ def loss_similarity(losses: Tensor) -> Tensor:
 
 
 def gradient_similarity(updates: Tensor, accumulated: Tensor, alpha: float = 0.5) -> Tensor:
-    """Similarity from two cosines: s_ij = alpha cos(theta1) + (1 - alpha) cos(theta2) (PANM eq. 4 to 6).
+    """Compute similarities from two cosines: s_ij = alpha cos(theta1) + (1 - alpha) cos(theta2) (PANM eq. 4 to 6).
 
     Args:
         updates: cosine of what i and j changed in this round's local training (eq. 4), any shape.
@@ -79,7 +79,7 @@ def same_cluster(
     matching: Matching = "oriented",
     iterations: int = 100,
 ) -> Tensor:
-    """Which of a few neighbours and a few strangers are of the receiver's cluster (PANM eq. 14 to 17).
+    """Return which of a few neighbours and a few strangers are of the receiver's cluster (PANM eq. 14 to 17).
 
     Each receiver fits a mixture of two Gaussians to its similarities by hard expectation maximization: mean, variance
     and share of each component from the present labels; then every client goes to the component where it is likelier,
@@ -125,7 +125,7 @@ def same_cluster(
 
 
 def rematched_neighbours(neighbours: Links, sampled: Links, matched: Links) -> Links:
-    """The neighbour lists after a matching, (N_i without S_i) and H_i (PANM eq. 18).
+    """Return the neighbour lists after a matching, (N_i without S_i) and H_i (PANM eq. 18).
 
     Args:
         neighbours: N_i of each receiver.

@@ -17,7 +17,7 @@ __all__ = [
 def initialisation_probabilities(
     n: int, a: int, l: int, k: int, rounds: int, candidates: Literal["new", "all"] = "new"
 ) -> list[float]:
-    """Probability that all k neighbours are of the client's own cluster, after each round of PANM's stage one.
+    """Compute the probability that all k neighbours are of the own cluster, after each round of PANM's stage one.
 
     For a similarity without error. A client holds s of its friends; a round draws l clients, of whom a hypergeometric
     number are friends that it does not hold yet; it is done when it holds k. (PANM's theorem 1 counts friends that are
@@ -57,7 +57,7 @@ def initialisation_probabilities(
 
 
 def literal_initialisation_probabilities(n: int, a: int, l: int, k: int, rounds: int) -> list[float]:
-    """The same probabilities as printed: P^t(k) of PANM's theorem 1 (eq. 10), with G(x) as in the main text.
+    """Compute the same probabilities as printed: P^t(k) of PANM's theorem 1 (eq. 10), with G(x) as in the main text.
 
     It treats the candidates of different rounds as different clients: a friend that is drawn twice counts twice. So it
     lies above what the algorithm does from the second round on (with `candidates: all`), and is above 0 even where
@@ -87,7 +87,7 @@ def literal_initialisation_probabilities(n: int, a: int, l: int, k: int, rounds:
 
 
 def panm_models_received(l: int, k: int, stage_one: int, stage_two: int, tau: int) -> float:
-    """Models that a client receives in a run of PANM (the communication costs of PANM's table 6).
+    """Count the models that a client receives in a run of PANM (the communication costs of PANM's table 6).
 
     The neighbours mixed after a matching are taken to be among the 2 l clients that were looked at for it. A run also
     counts those that were not, and counts fewer where there are fewer neighbours or strangers than l.
@@ -111,7 +111,7 @@ def panm_models_received(l: int, k: int, stage_one: int, stage_two: int, tau: in
 
 
 def panm_models_in_round(number: int, l: int, k: int, stage_one: int, tau: int) -> int:
-    """What one round adds to `panm_models_received`; the sums agree where tau divides T1 and T2.
+    """Count what one round adds to `panm_models_received`; the sums agree where tau divides T1 and T2.
 
     Args:
         number: the round, counted from 1 as in algorithm 1.

@@ -27,7 +27,7 @@ _ROUNDING = 1e-9  # sums of fractions that should be whole numbers are so close 
 def more_often_than_expected(
     counts: Tensor, expected: Tensor, sent: Tensor, rule: Rule, *, nodes: int, sampled: int, top: int, rounds: int
 ) -> Tensor:
-    """The peers of stage two: those chosen in stage one more often than a bar, which sources put at different heights.
+    """Return the peers of stage two: those chosen in stage one more often than a bar, which differs by source.
 
     Args:
         counts: in how many rounds of stage one the receiver chose the sender of a link, [E].

@@ -19,7 +19,7 @@ __all__ = ["graph_rows", "nearest_on_simplex"]
 
 
 def nearest_on_simplex(points: Tensor, links: Links) -> Tensor:
-    """The Euclidean projection of each receiver's numbers on the probability simplex, exactly.
+    """Project each receiver's numbers on the probability simplex, by Euclidean distance, exactly.
 
     All numbers are lowered by what is left of their sum above 1, those that fall below 0 drop out, and so on until none
     does (Michelot 1986): as many steps at most as a receiver has links, few in practice.
@@ -48,7 +48,7 @@ def nearest_on_simplex(points: Tensor, links: Links) -> Tensor:
 
 
 def graph_rows(similarity: Tensor, shares: Tensor, links: Links, alpha: float = 0.8) -> Tensor:
-    """Weights of the models that each receiver averages (pFedGraph eq. 4, solved exactly).
+    """Compute weights of the models that each receiver averages (pFedGraph eq. 4, solved exactly).
 
     They minimise `sum_j x_j S_j + alpha ||x - p||^2` over the simplex, with S = -cosine, so they are the point of the
     simplex nearest to p + cosine / (2 alpha).

@@ -15,7 +15,7 @@ FEW = 128
 
 
 def column_medians(rows: Tensor) -> Tensor:
-    """The median of each column, of an even number the middle two's mean (Yin et al. 2018, arXiv 1803.01498, def. 1).
+    """Compute the median of each column, of an even number the middle two's mean (Yin et al. 2018, definition 1).
 
     Args:
         rows: [..., received, columns], one row or more.
@@ -36,7 +36,7 @@ def column_medians(rows: Tensor) -> Tensor:
 
 
 def trimmed_means(rows: Tensor, trim: float) -> Tensor:
-    """The mean of each column without a share of its lowest and of its highest entries (the same paper, definition 2).
+    """Compute the mean of each column without a share of its lowest and highest entries (same paper, definition 2).
 
     Args:
         rows: [..., received, columns], one row or more.

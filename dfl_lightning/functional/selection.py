@@ -10,7 +10,7 @@ __all__ = ["above_threshold"]
 
 
 def above_threshold(scores: Tensor, links: Links, threshold: Tensor) -> Tensor:
-    """The senders whose score reaches the receiver's threshold (AFIND+, arXiv 2407.04460, algorithm 1, line 3).
+    """Select the senders whose score reaches the receiver's threshold (AFIND+, arXiv 2407.04460, algorithm 1, line 3).
 
     Args:
         scores: what the receiver thinks of each sender, [E]; NaN = unknown, never chosen.

@@ -19,7 +19,7 @@ _TOLERANCE_OF_SHORTER_FLOATS = 1e-4
 
 
 def cosines_from_gram(gram: Tensor) -> Tensor:
-    """Cosine similarity of every pair of vectors (the `sim` of AFIND+, arXiv 2407.04460, eq. 8).
+    """Compute the cosine similarity of every pair of vectors (the `sim` of AFIND+, arXiv 2407.04460, eq. 8).
 
     Args:
         gram: inner products, [m, m].
@@ -41,7 +41,7 @@ def cosines_from_gram(gram: Tensor) -> Tensor:
 
 
 def centred_cosines(gram: Tensor, seen: Tensor) -> Tensor:
-    """Cosines after each receiver has subtracted the mean of the vectors it can see.
+    """Compute cosines after each receiver has subtracted the mean of the vectors it can see.
 
     Entry (i, j) is the cosine of `x_i - c_i` and `x_j - c_i`, where `c_i` is the mean of x_i and of all x_j with
     `seen[i, j]`. What all clients have in common (a common start, a common drift) cancels. The result is not symmetric:
@@ -90,7 +90,7 @@ def centred_cosines(gram: Tensor, seen: Tensor) -> Tensor:
 
 
 def distances_from_gram(gram: Tensor) -> Tensor:
-    """Euclidean distance of every pair of vectors.
+    """Compute the Euclidean distance of every pair of vectors.
 
     Args:
         gram: inner products, [m, m].

@@ -17,7 +17,7 @@ def transfer_seconds(
     down: Tensor,
     latency: Tensor,
 ) -> Tensor:
-    """Seconds that each client spends on receiving its messages one after the other.
+    """Compute the seconds that each client spends on receiving its messages one after the other.
 
     A link is as fast as the slower of its two ends, and as late as the later one. Nodes after the m clients are servers
     without limits; what they receive is counted to the client that sends it.

@@ -35,7 +35,7 @@ class AllPairs(Links):
 
     @classmethod
     def of_nodes(cls, nodes: int) -> AllPairs:
-        """All nodes receive from all others.
+        """Let all nodes receive from all others.
 
         Args:
             nodes: n.
@@ -54,7 +54,7 @@ class AllPairs(Links):
         return int(self.receiving.sum()) * int(self.sending.sum()) - int((self.receiving & self.sending).sum())
 
     def between(self, receivers: Tensor | None = None, senders: Tensor | None = None) -> AllPairs:
-        """The links of some receivers and senders; these pairs themselves, and the list of them, where that is all.
+        """Return the links of some receivers and senders: these pairs themselves if that is all, else a list.
 
         Args:
             receivers: bool [n]; None: all.
@@ -66,7 +66,7 @@ class AllPairs(Links):
         return self if same else AllPairs(receiving, sending)
 
     def within_groups(self, groups: Tensor) -> Links:
-        """The links between nodes of the same group; only these are written down.
+        """Return the links between nodes of the same group; only these are written down.
 
         Args:
             groups: of each node, long [n].
@@ -84,7 +84,7 @@ class AllPairs(Links):
         return Links(receivers[other], senders[other], self.nodes)
 
     def count_alike(self, groups: Tensor) -> Tensor:
-        """The number of senders of its own group that each node has, long [n].
+        """Count the senders of its own group that each node has, long [n].
 
         Args:
             groups: of each node, long [n].
@@ -94,11 +94,11 @@ class AllPairs(Links):
         return torch.where(self.receiving, sizes[number] - self.sending.long(), 0)
 
     def find(self, others: Links) -> Tensor:
-        """Where each of the others is in this list, long [len(others)]; -1 where it is not."""
+        """Find where each of the others is in this list, long [len(others)]; -1 where it is not."""
         return torch.arange(len(self)) if others is self else self.places(others.receivers, others.senders)
 
     def places(self, receivers: Tensor, senders: Tensor) -> Tensor:
-        """Where pairs are in this list, long [e]; -1 where they are not.
+        """Find where pairs are in this list, long [e]; -1 where they are not.
 
         Args:
             receivers: long [e].

@@ -43,7 +43,7 @@ class Links:
     # --- how they are made --------------------------------------------------------------------------------------------
     @classmethod
     def of(cls, receivers: Tensor, senders: Tensor, nodes: int, rows: int | None = None) -> Links:
-        """Pairs in any order; a pair that is there twice counts once.
+        """Build links from pairs in any order; a pair that is there twice counts once.
 
         Args:
             receivers: long [e].
@@ -56,7 +56,7 @@ class Links:
 
     @staticmethod
     def coded(codes: Tensor, nodes: int, rows: int | None = None) -> Links:
-        """Pairs from their ascending `codes`, long [E].
+        """Build pairs from their ascending `codes`, long [E].
 
         Args:
             codes: receiver * P + sender.
@@ -69,7 +69,7 @@ class Links:
 
     @classmethod
     def empty(cls, nodes: int, rows: int | None = None) -> Links:
-        """No links.
+        """Build a list of no links.
 
         Args:
             nodes: n.
@@ -80,13 +80,13 @@ class Links:
 
     @classmethod
     def complete(cls, nodes: int) -> Links:
-        """All nodes receive from all others; see `AllPairs` for the same without a list."""
+        """Let all nodes receive from all others; see `AllPairs` for the same without a list."""
         receivers, senders = torch.arange(nodes).repeat_interleave(nodes - 1), torch.arange(nodes - 1).repeat(nodes)
         return Links(receivers, senders + (senders >= receivers), nodes)
 
     @classmethod
     def loops(cls, nodes: Tensor) -> Links:
-        """Links of some nodes to themselves.
+        """Link some nodes to themselves.
 
         Args:
             nodes: which, bool [n].
@@ -100,7 +100,7 @@ class Links:
 
     @classmethod
     def from_mask(cls, mask: Tensor) -> Links:
-        """Where a matrix holds, for those who think in matrices: bool [n, P], receiver by sender."""
+        """Build the links where a matrix holds, for those who think in matrices: bool [n, P], receiver by sender."""
         receivers, senders = mask.nonzero(as_tuple=True)
         return Links(receivers, senders, *mask.shape)
 
@@ -128,13 +128,13 @@ class Links:
 
     # --- as sets ------------------------------------------------------------------------------------------------------
     def keep(self, where: Tensor) -> Links:
-        """The links where bool [E] holds, the list itself where all of them do; or those at ascending places, long."""
+        """Return the links where bool [E] holds, the list itself where all of them do; or those at ascending places."""
         if where.dtype == torch.bool and bool(where.all()):
             return self
         return Links(self.receivers[where], self.senders[where], self.nodes, self.rows)
 
     def between(self, receivers: Tensor | None = None, senders: Tensor | None = None) -> Links:
-        """The links of some receivers and senders.
+        """Return the links of some receivers and senders.
 
         Args:
             receivers: bool [n]; None: all.
@@ -150,7 +150,7 @@ class Links:
         return self.keep(kept)
 
     def within_groups(self, groups: Tensor) -> Links:
-        """The links between nodes of the same group.
+        """Return the links between nodes of the same group.
 
         Args:
             groups: of each node, long [n].
@@ -162,7 +162,7 @@ class Links:
         return self.keep(groups[self.receivers] == groups[self.senders])
 
     def count_alike(self, groups: Tensor) -> Tensor:
-        """The number of senders of its own group that each node has, long [n].
+        """Count the senders of its own group that each node has, long [n].
 
         Args:
             groups: of each node, long [n].
@@ -170,13 +170,13 @@ class Links:
         return self.within_groups(groups).count
 
     def find(self, others: Links) -> Tensor:
-        """Where each of the others is in this list, long [len(others)]; -1 where it is not."""
+        """Find where each of the others is in this list, long [len(others)]; -1 where it is not."""
         if others is self:
             return torch.arange(len(self))
         return self.places(others.receivers, others.senders)
 
     def places(self, receivers: Tensor, senders: Tensor) -> Tensor:
-        """Where pairs are in this list, long [e]; -1 where they are not.
+        """Find where pairs are in this list, long [e]; -1 where they are not.
 
         Args:
             receivers: long [e].
@@ -189,11 +189,11 @@ class Links:
         return torch.where((self.codes[at] == codes) & (senders < self.rows), at, -1)
 
     def within(self, others: Links) -> Tensor:
-        """Which of these links are among the others, bool [E]."""
+        """Tell which of these links are among the others, bool [E]."""
         return others.find(self) >= 0
 
     def union(self, others: Links) -> Links:
-        """The links of either list.
+        """Return the links of either list.
 
         Raises:
             ValueError: the lists are of different nodes or rows.
@@ -208,15 +208,15 @@ class Links:
         return Links.coded(torch.cat([self.codes, others.codes]).unique(), self.nodes, self.rows)
 
     def intersection(self, others: Links) -> Links:
-        """The links of both lists."""
+        """Return the links of both lists."""
         return self.keep(self.within(others))
 
     def difference(self, others: Links) -> Links:
-        """The links that are not among the others."""
+        """Return the links that are not among the others."""
         return self.keep(~self.within(others)) if len(others) else self
 
     def spread(self, values: Tensor, links: Links, fill: float = float("nan")) -> Tensor:
-        """The numbers of these links beside another list: `fill` for links that this one lacks.
+        """Put the numbers of these links beside another list: `fill` for links that this one lacks.
 
         Args:
             values: [E], beside these links.
@@ -226,7 +226,7 @@ class Links:
         return self._picked(values, self.find(links), fill)
 
     def look_up(self, values: Tensor, receivers: Tensor, senders: Tensor, fill: float = float("nan")) -> Tensor:
-        """The numbers of these links for pairs in any order, [e]: `fill` for pairs that are not in this list.
+        """Return the numbers of these links for pairs in any order, [e]: `fill` for pairs that are not in this list.
 
         Args:
             values: [E], beside these links.
@@ -263,7 +263,7 @@ class Links:
         return torch.cat([torch.zeros(1, dtype=torch.long), self.count.cumsum(0)])
 
     def heard_by(self, receiver: int) -> Tensor:
-        """The senders of a node, long."""
+        """Return the senders of a node, long."""
         return self.senders[self.starts[receiver] : self.starts[receiver + 1]]
 
     def sum(self, values: Tensor) -> Tensor:
@@ -275,21 +275,21 @@ class Links:
         return torch.segment_reduce(values, "sum", offsets=self.starts, initial=0)
 
     def any(self, where: Tensor) -> Tensor:
-        """Whether bool [E] holds for any link of a receiver, bool [n]."""
+        """Tell whether bool [E] holds for any link of a receiver, bool [n]."""
         found = torch.zeros(self.nodes, dtype=torch.bool)
         found[self.receivers[where]] = True
         return found
 
     def mean(self, values: Tensor) -> Tensor:
-        """Mean over each receiver's links, [n]; NaN for a receiver without links."""
+        """Average over each receiver's links, [n]; NaN for a receiver without links."""
         return self.sum(values) / self.count
 
     def highest(self, values: Tensor) -> Tensor:
-        """Largest number of each receiver's links, [n]; -infinity for a receiver without links."""
+        """Return the largest number of each receiver's links, [n]; -infinity for a receiver without links."""
         return torch.segment_reduce(values, "max", offsets=self.starts, initial=-torch.inf)
 
     def softmax(self, values: Tensor, temperature: float = 1.0, times: Tensor | None = None) -> Tensor:
-        """Numbers in proportion to times * exp(value / temperature) that sum to 1 for each receiver, float64 [E].
+        """Scale times * exp(value / temperature) so that they sum to 1 for each receiver, float64 [E].
 
         Args:
             values: [E]; read only where `times` is above 0.
@@ -312,7 +312,7 @@ class Links:
         return shares / torch.where(total > 0, total, 1.0)[self.receivers]
 
     def top(self, values: Tensor, k: int | Tensor) -> Tensor:
-        """The k links of each receiver with the highest values, bool [E]; NaN never, equals by the lowest sender.
+        """Select each receiver's k links with the highest values, bool [E]; NaN never, equals by the lowest sender.
 
         Args:
             values: [E].
@@ -346,7 +346,7 @@ class Links:
 
     # --- draws --------------------------------------------------------------------------------------------------------
     def uniform(self, seed: int) -> Tensor:
-        """A random number for each link, float64 [E] in [0, 1), from the seed and the two ends of the link alone.
+        """Draw a number for each link, float64 [E] in [0, 1), from the seed and the two ends of the link alone.
 
         A graph with a link more draws the same for all others.
 
@@ -368,7 +368,7 @@ class Links:
 
     # --- matrices -----------------------------------------------------------------------------------------------------
     def dense(self, values: Tensor, fill: float = float("nan")) -> Tensor:
-        """A matrix [n, P], receiver by sender, `fill` where there is no link: for small federations.
+        """Return a matrix [n, P], receiver by sender, `fill` where there is no link: for small federations.
 
         Args:
             values: [E].

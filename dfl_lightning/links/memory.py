@@ -27,7 +27,7 @@ class LinkMemory:
 
     @classmethod
     def empty(cls, nodes: int, dtype: torch.dtype = torch.float64) -> LinkMemory:
-        """Nothing is known yet.
+        """Begin with nothing known.
 
         Args:
             nodes: n.
@@ -36,7 +36,7 @@ class LinkMemory:
         return cls(Links.empty(nodes), torch.empty(0, dtype=dtype))
 
     def read(self, links: Links, default: float = float("nan")) -> Tensor:
-        """What is remembered of the links, [E].
+        """Return what is remembered of the links, [E].
 
         Args:
             links: which.
@@ -45,7 +45,7 @@ class LinkMemory:
         return self.links.spread(self.values, links, default)
 
     def read_back(self, links: Links, default: float = float("nan")) -> Tensor:
-        """What is remembered of the same pairs the other way round, [E]: of their senders as receivers.
+        """Return what is remembered of the same pairs the other way round, [E]: of their senders as receivers.
 
         Args:
             links: which.

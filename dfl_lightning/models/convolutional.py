@@ -58,7 +58,7 @@ class LeNet(_Images):
         self.build_if_known(input_shape, num_classes)
 
     def convolutions(self, channels: int) -> OrderedDict[str, nn.Module]:
-        """Twice convolution, ReLU, pooling."""
+        """Build twice convolution, ReLU, pooling."""
         return OrderedDict(
             conv1=nn.Conv2d(channels, 6, 5),
             relu1=nn.ReLU(),
@@ -69,7 +69,7 @@ class LeNet(_Images):
         )
 
     def connected(self, width: int) -> OrderedDict[str, nn.Module]:
-        """120 and 84 units."""
+        """Build 120 and 84 units."""
         return OrderedDict(fc1=nn.Linear(width, 120), relu3=nn.ReLU(), fc2=nn.Linear(120, 84), relu4=nn.ReLU())
 
 
@@ -107,7 +107,7 @@ class MNISTCNN(_Images):
         self.build_if_known(input_shape, num_classes)
 
     def convolutions(self, channels: int) -> OrderedDict[str, nn.Module]:
-        """Twice convolution, pooling, ReLU; whole channels of the second are dropped."""
+        """Build twice convolution, pooling, ReLU; whole channels of the second are dropped."""
         return OrderedDict(
             conv1=nn.Conv2d(channels, 10, 5),
             pool1=nn.MaxPool2d(2),
@@ -119,7 +119,7 @@ class MNISTCNN(_Images):
         )
 
     def connected(self, width: int) -> OrderedDict[str, nn.Module]:
-        """50 units and a dropout layer."""
+        """Build 50 units and a dropout layer."""
         return OrderedDict(fc1=nn.Linear(width, 50), relu3=nn.ReLU(), dropout3=nn.Dropout(self.dropout))
 
 
@@ -144,7 +144,7 @@ class CNN4(_Images):
         self.build_if_known(input_shape, num_classes)
 
     def convolutions(self, channels: int) -> OrderedDict[str, nn.Module]:
-        """Twice convolution, ReLU, pooling; the padding keeps the size."""
+        """Build twice convolution, ReLU, pooling; the padding keeps the size."""
         return OrderedDict(
             conv1=nn.Conv2d(channels, 32, 5, padding=2),
             relu1=nn.ReLU(),
@@ -155,7 +155,7 @@ class CNN4(_Images):
         )
 
     def connected(self, width: int) -> OrderedDict[str, nn.Module]:
-        """512 units."""
+        """Build 512 units."""
         return OrderedDict(fc1=nn.Linear(width, 512), relu3=nn.ReLU())
 
 
@@ -184,7 +184,7 @@ class PENSCNN(_Images):
         self.build_if_known(input_shape, num_classes)
 
     def convolutions(self, channels: int) -> OrderedDict[str, nn.Module]:
-        """Three times convolution, ReLU, pooling."""
+        """Build three times convolution, ReLU, pooling."""
         return OrderedDict(
             conv1=nn.Conv2d(channels, 32, 3),
             relu1=nn.ReLU(),
@@ -198,7 +198,7 @@ class PENSCNN(_Images):
         )
 
     def connected(self, width: int) -> OrderedDict[str, nn.Module]:
-        """64 units."""
+        """Build 64 units."""
         return OrderedDict(fc1=nn.Linear(width, 64), relu4=nn.ReLU())
 
 
@@ -227,7 +227,7 @@ class FEMNISTCNN(_Images):
         self.build_if_known(input_shape, num_classes)
 
     def convolutions(self, channels: int) -> OrderedDict[str, nn.Module]:
-        """Twice convolution, ReLU, pooling."""
+        """Build twice convolution, ReLU, pooling."""
         return OrderedDict(
             conv1=nn.Conv2d(channels, 4, 5),
             relu1=nn.ReLU(),
@@ -238,5 +238,5 @@ class FEMNISTCNN(_Images):
         )
 
     def connected(self, width: int) -> OrderedDict[str, nn.Module]:
-        """120 and 100 units."""
+        """Build 120 and 100 units."""
         return OrderedDict(fc1=nn.Linear(width, 120), relu3=nn.ReLU(), fc2=nn.Linear(120, 100), relu4=nn.ReLU())

@@ -43,7 +43,7 @@ class MLP(Network):
         self.build_if_known(input_shape, num_classes)
 
     def layers(self, input_shape: tuple[int, ...], num_classes: int) -> tuple[nn.Module, nn.Module]:
-        """One hidden layer after the other, then the classifier."""
+        """Build one hidden layer after the other, then the classifier."""
         features: OrderedDict[str, nn.Module] = OrderedDict(flatten=nn.Flatten())
         width = 1
         for size in input_shape:

@@ -84,7 +84,7 @@ class Network(nn.Module):
         return self
 
     def forward(self, x: Tensor) -> Tensor:
-        """Logits [batch, num_classes] of inputs [batch, *input_shape]."""
+        """Compute logits [batch, num_classes] of inputs [batch, *input_shape]."""
         if self.num_classes is None:
             name = type(self).__name__
             raise UserError(f"{name}: not built yet; call build(input_shape, num_classes) or give both to {name}(...).")

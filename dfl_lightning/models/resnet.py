@@ -91,11 +91,11 @@ class ResNet18(Network):
         self.build_if_known(input_shape, num_classes)
 
     def normalisation(self, channels: int) -> nn.Module:
-        """The chosen normalisation of so many channels."""
+        """Build the chosen normalisation of so many channels."""
         return nn.GroupNorm(self.groups, channels) if self.norm == "group" else nn.BatchNorm2d(channels)
 
     def layers(self, input_shape: tuple[int, ...], num_classes: int) -> tuple[nn.Module, nn.Module]:
-        """Stem, four stages of two blocks, the mean over all pixels; classifier."""
+        """Build the stem, four stages of two blocks, the mean over all pixels; and the classifier."""
         check_images(self, input_shape, self.smallest)
         before = _STAGES[0][0]
         features: OrderedDict[str, nn.Module] = OrderedDict(

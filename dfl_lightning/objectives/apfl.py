@@ -49,7 +49,7 @@ class APFL(Objective):
         self.numbers = {"alpha": alpha, **({"_may_move": 1.0} if adapt == "round" else {})}
 
     def step(self, ctx: JobContext) -> None:
-        """One batch for both models, and for alpha where it moves."""
+        """Take one batch for both models, and for alpha where it moves."""
         batch, w, v, alpha = ctx.next_batch(), ctx.model(), ctx.model("local"), ctx.number("alpha").clone()
         mixture = [own + rest for own, rest in zip(times(alpha, v.params), times(1 - alpha, w.params), strict=True)]
         of_mixture, of_w = v.grad(batch, at=mixture), w.grad(batch)
@@ -63,12 +63,12 @@ class APFL(Objective):
         v.update(times(alpha, of_mixture))
 
     def finish(self, ctx: JobContext) -> None:
-        """Where alpha moves once a round, it may move again in the next one."""
+        """Let alpha move again in the next round, where it moves once a round."""
         if self.adapt == "round":
             ctx.set_number("_may_move", torch.ones_like(ctx.number("alpha")))
 
     def after_mixing(self, round: Round) -> None:
-        """The mixtures by which clients are evaluated."""
+        """Write the mixtures by which clients are evaluated."""
         alpha, n = round.bank.number("alpha"), round.num_nodes
         clients, clients_only = torch.arange(round.num_clients), round.clients_only
         layout = round.bank.layout

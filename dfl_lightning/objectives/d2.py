@@ -38,7 +38,7 @@ class D2(Plain):
     row_sets = {"descended": "models"}
 
     def start(self, federation: Federation) -> None:
-        """Mixing must be symmetric, and its eigenvalues above -1/3 where they are known."""
+        """Require symmetric mixing, and eigenvalues above -1/3 where they are known."""
         symmetric: list[Any] = [
             p for p in federation.policies if getattr(p, "is_symmetric", lambda of: False)(federation)
         ]

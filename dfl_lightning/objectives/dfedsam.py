@@ -33,6 +33,6 @@ class DFedSAM(Objective):
         self.rho = rho
 
     def step(self, ctx: JobContext) -> None:
-        """One batch, two gradients, one update."""
+        """Take one batch, two gradients, one update."""
         model, batch = ctx.model(), ctx.next_batch()
         model.update(model.grad(batch, at=model.climbed(model.grad(batch), self.rho)))

@@ -48,7 +48,7 @@ class DisPFL(Objective):
         self.rounds = 1  # of the run
 
     def start(self, federation: Federation) -> None:
-        """There are weights to mask, and a last round."""
+        """Require weights to mask, and a last round."""
         layout = federation.layout
         if federation.num_rounds is None:
             raise UserError("objective DisPFL prunes by a schedule that ends with the run; set trainer.max_rounds")
@@ -66,12 +66,12 @@ class DisPFL(Objective):
         ]
 
     def phases(self, layout: Layout, duration: Duration, round: int) -> tuple[Phase, ...]:
-        """The training, and a batch for the search, in which no running statistics move."""
+        """Return the training, and a batch for the search, in which no running statistics move."""
         parameters = Columns((entry.start, entry.stop) for entry in layout.entries if not entry.is_buffer)
         return (Phase(self, duration, layout.all), Phase(_Search(self, round), Duration(0, steps=1), parameters))
 
     def on_start(self, round: Round) -> None:
-        """The first masks; what is not a weight is always kept."""
+        """Draw the first masks; what is not a weight is always kept."""
         bank, seed_of = round.bank, (lambda client: 0) if self.common_masks else int
         for name in ("mask", "next_mask"):
             rows = bank.next_of(name)
@@ -87,13 +87,13 @@ class DisPFL(Objective):
                         rows[place, entry.start + drawn[kept:].to(rows.device)] = 0.0
 
     def step(self, ctx: JobContext) -> None:
-        """One batch on what the mask keeps."""
+        """Take one batch on what the mask keeps."""
         model, mask = ctx.model(), ctx.rows("mask")
         model.assign([p * m for p, m in zip(model.params, mask, strict=True)])  # the first model is dense
         model.update([g * m for g, m in zip(model.grad(ctx.next_batch()), mask, strict=True)])
 
     def after_mixing(self, round: Round) -> None:
-        """The new masks are those of the next round."""
+        """Make the new masks those of the next round."""
         clients = round.clients_only
         round.combine(lambda new: new, ["next_mask"], into="mask", where=clients, columns=round.bank.layout.all)
 

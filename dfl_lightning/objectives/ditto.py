@@ -31,7 +31,7 @@ class Ditto(Objective):
         self.lam = lam
 
     def step(self, ctx: JobContext) -> None:
-        """One batch for both models."""
+        """Take one batch for both models."""
         batch, exchanged, personal = ctx.next_batch(), ctx.model(), ctx.model("personal")
         exchanged.update(exchanged.grad(batch))
         pull = zip(personal.grad(batch), personal.params, exchanged.start, strict=True)

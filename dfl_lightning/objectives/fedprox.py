@@ -29,13 +29,13 @@ class FedProx(Plain):
         self.mu = mu
 
     def phases(self, layout: Layout, duration: Duration, round: int) -> tuple[Phase, ...]:
-        """As `Plain`, whose step trains the personal parameters."""
+        """Return the phases of `Plain`, whose step trains the personal parameters."""
         *personal, shared = super().phases(layout, duration, round)
         plain = Plain(self.personal_epochs)
         return (*(Phase(plain, phase.duration, phase.columns) for phase in personal), shared)
 
     def step(self, ctx: JobContext) -> None:
-        """One batch, one gradient, the pull towards the start, one update."""
+        """Take one batch, one gradient, the pull towards the start, one update."""
         model = ctx.model()
         pull = zip(model.grad(ctx.next_batch()), model.params, model.start, strict=True)
         model.update([g + self.mu * (p - s) for g, p, s in pull])

@@ -39,16 +39,16 @@ class GradientTracking(Plain):
     row_sets = {"correction": "zeros"}
 
     def start(self, federation: Federation) -> None:
-        """Only plain SGD without clipping leaves the sum of gradients in the models."""
+        """Require plain SGD without clipping, which alone leaves the sum of gradients in the models."""
         require_change_per_step(federation, self)
 
     def step(self, ctx: JobContext) -> None:
-        """One batch: its gradient plus the correction."""
+        """Take one batch: its gradient plus the correction."""
         model = ctx.model()
         model.update([g + c for g, c in zip(model.grad(ctx.next_batch()), ctx.rows("correction"), strict=True)])
 
     def before_mixing(self, round: Round) -> None:
-        """Exchange of the mean steps between those that mix and trained."""
+        """Exchange the mean steps between those that mix and trained."""
         took_part, n = round.participants, round.num_nodes
         if not took_part.any() or round.lr == 0:
             return

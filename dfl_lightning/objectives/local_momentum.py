@@ -37,7 +37,7 @@ class LocalMomentum(Plain):
         self.momentum = momentum
 
     def start(self, federation: Federation) -> None:
-        """Only SGD without momentum, weight decay and clipping steps along v alone."""
+        """Require SGD without momentum, weight decay and clipping, which alone steps along v."""
         local = federation.local
         if not steps_are_plain(local):
             raise UserError(
@@ -56,7 +56,7 @@ class LocalMomentum(Plain):
             )
 
     def step(self, ctx: JobContext) -> None:
-        """One batch, one gradient, one update along the momentum."""
+        """Take one batch, one gradient, one update along the momentum."""
         model, kept = ctx.model(), ctx.model("momentum")
         grads = model.grad(ctx.next_batch())
         kept.assign([torch.add(g, v, alpha=self.momentum) for g, v in zip(grads, kept.params, strict=True)])

@@ -45,7 +45,7 @@ class MOON(Objective):
         self.mu, self.tau = mu, tau
 
     def step(self, ctx: JobContext) -> None:
-        """One batch: features by the two other models, then one update."""
+        """Take one batch: features by the two other models, then one update."""
         model, previous, batch = ctx.model(), ctx.model("previous"), ctx.next_batch()
         batch = batch.attach(near=model.features(batch, at=model.start), far=previous.features(batch))
 
@@ -57,5 +57,5 @@ class MOON(Objective):
         model.update(model.grad(batch, loss))
 
     def finish(self, ctx: JobContext) -> None:
-        """The trained model is the earlier one of the next round."""
+        """Keep the trained model as the earlier one of the next round."""
         ctx.model("previous").assign(ctx.model().params)

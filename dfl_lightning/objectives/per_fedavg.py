@@ -49,7 +49,7 @@ class PerFedAvg(Objective):
         self.stackable = self.recordable = order != "hessian"  # stacked layers have a first derivative only
 
     def step(self, ctx: JobContext) -> None:
-        """Two batches, or three, and one update."""
+        """Take two batches, or three, and one update."""
         model, first, second = ctx.model(), ctx.next_batch(), ctx.next_batch()
         grads = model.grad(second, at=_moved(model.params, model.grad(first), -self.alpha))
         if self.order != "first":
@@ -57,7 +57,7 @@ class PerFedAvg(Objective):
         model.update(grads)
 
     def adaptation(self, layout: Layout) -> tuple[Phase, ...]:
-        """One step of length alpha on one batch."""
+        """Return one step of length alpha on one batch."""
         return (Phase(_InnerStep(self.alpha), Duration(0, steps=1), layout.all),)
 
     def _hessian_times(self, model: TrainableModel, batch: Any, vector: Sequence[Tensor]) -> list[Tensor]:

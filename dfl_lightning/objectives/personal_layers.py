@@ -34,7 +34,7 @@ class FedRep(Plain):
         self.head_epochs = head_epochs
 
     def start(self, federation: Federation) -> None:
-        """There must be a head that stays with its client."""
+        """Require a head that stays with its client."""
         _refuse_without_personal_part(federation, self)
 
 
@@ -51,11 +51,11 @@ class FedPer(Plain):
         super().__init__()
 
     def phases(self, layout: Layout, duration: Duration, round: int) -> tuple[Phase, ...]:
-        """One phase on everything."""
+        """Return one phase on everything."""
         return Objective.phases(self, layout, duration, round)
 
     def start(self, federation: Federation) -> None:
-        """There must be a part that stays with its client."""
+        """Require a part that stays with its client."""
         _refuse_without_personal_part(federation, self)
 
 

@@ -49,18 +49,18 @@ class PFedGraph(Plain):
         self._shared: list[bool] = []
 
     def start(self, federation: Federation) -> None:
-        """Which parameters are shared."""
+        """Read which parameters are shared."""
         layout = federation.layout
         self._shared = [layout.shared.holds(entry) for entry in layout.entries if not entry.is_buffer]
 
     def phases(self, layout: Layout, duration: Duration, round: int) -> tuple[Phase, ...]:
-        """As `Plain`, whose step trains the personal parameters."""
+        """Return the phases of `Plain`, whose step trains the personal parameters."""
         *personal, shared = super().phases(layout, duration, round)
         plain = Plain(self.personal_epochs)
         return (*(Phase(plain, phase.duration, phase.columns) for phase in personal), shared)
 
     def step(self, ctx: JobContext) -> None:
-        """One batch: its gradient, and the pull along the direction across the model."""
+        """Take one batch: its gradient, and the pull along the direction across the model."""
         model, direction = ctx.model(), ctx.rows("direction")
         grads = model.grad(ctx.next_batch())
         counts = self._shared or [True] * len(grads)
@@ -73,7 +73,7 @@ class PFedGraph(Plain):
         model.update([g - next(pull) if counted else g for g, counted in zip(grads, counts, strict=True)])
 
     def before_mixing(self, round: Round) -> None:
-        """The direction of the next round, from the models that are averaged now."""
+        """Write the direction of the next round, from the models that are averaged now."""
         n, layout = round.num_nodes, round.bank.layout
         counted = (round.weights != 0) & (round.voters.senders < n)
         receivers, senders = round.voters.receivers[counted], round.voters.senders[counted]

@@ -28,13 +28,13 @@ class Plain(Objective):
         self.personal_epochs = personal_epochs
 
     def phases(self, layout: Layout, duration: Duration, round: int) -> tuple[Phase, ...]:
-        """One phase on everything, or personal then shared."""
+        """Return one phase on everything, or personal then shared."""
         if not layout.has_personal_parameters:
             return (Phase(self, duration, layout.all),)
         first = duration if self.personal_epochs is None else Duration(self.personal_epochs)
         return (Phase(self, first, layout.personal), Phase(self, duration, layout.shared))
 
     def step(self, ctx: JobContext) -> None:
-        """One batch, one gradient, one update."""
+        """Take one batch, one gradient, one update."""
         model = ctx.model()
         model.update(model.grad(ctx.next_batch()))

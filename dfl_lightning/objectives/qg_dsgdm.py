@@ -56,7 +56,7 @@ class QGDSGDm(Plain):
         self.momentum, self.mu, self.nesterov = momentum, mu, nesterov
 
     def start(self, federation: Federation) -> None:
-        """Only plain SGD without clipping leaves the sum of the steps in the models."""
+        """Require plain SGD without clipping, which alone leaves the sum of the steps in the models."""
         require_change_per_step(federation, self)
         if self.nesterov and decays_weights(federation.local):
             raise UserError(
@@ -65,7 +65,7 @@ class QGDSGDm(Plain):
             )
 
     def step(self, ctx: JobContext) -> None:
-        """One batch: its gradient and the momentum."""
+        """Take one batch: its gradient and the momentum."""
         model, beta = ctx.model(), self.momentum
         pairs = list(zip(model.grad(ctx.next_batch()), ctx.rows("momentum"), strict=True))
         if self.nesterov:
@@ -74,7 +74,7 @@ class QGDSGDm(Plain):
             model.update([torch.add(g, m, alpha=beta) for g, m in pairs])
 
     def after_mixing(self, round: Round) -> None:
-        """The new buffers, from what the round has changed in each client's model."""
+        """Write the new buffers, from what the round has changed in each client's model."""
         steps = local_steps(round.federation)
         who, n = torch.nonzero(round.participants & (steps > 0)).squeeze(1), round.num_nodes
         if not len(who) or round.lr == 0:

@@ -64,11 +64,11 @@ class LivePage(RoundCallback):
         self._refused = False
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-        """Begin anew: the first page follows the first round."""
+        """Return begin anew: the first page follows the first round."""
         self.seconds, self._next, self._refused = [], 0.0, False
 
     def on_boundary(self, trainer: RunTrainer, module: RunModule) -> None:
-        """A round is done: write the page if it is time for one."""
+        """Return a round is done: write the page if it is time for one."""
         folder = trainer.run_folder
         if folder is None or folder.path is None or not trainer.is_global_zero or self._refused:
             return
@@ -93,11 +93,11 @@ class LivePage(RoundCallback):
         return max(LEAST_GAP, self.seconds[-1] / SHARE if len(self.seconds) > 1 else 0.0)
 
     def on_fit_end(self, trainer: Any, pl_module: Any) -> None:
-        """The last page, from the run's files."""
+        """Return the last page, from the run's files."""
         self._last(trainer)
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
-        """The page of a run that was stopped or has failed, where one was written before."""
+        """Return the page of a run that was stopped or has failed, where one was written before."""
         if self.seconds:
             self._last(trainer)
 

@@ -142,7 +142,7 @@ class Run(RunTables):
 
 
 def read_run(folder: str | os.PathLike[str]) -> Run:
-    """A run's tables as arrays, its configuration, its summary and its models.
+    """Read a run's tables as arrays, its configuration, its summary and its models.
 
     Raises:
         UserError: there is no run in the folder.

@@ -51,7 +51,7 @@ class RoundCallback(Callback):
     only_watches: bool = False
 
     def state_dict(self) -> dict[str, Any]:
-        """The attributes that `state` names."""
+        """Return the attributes that `state` names."""
         return {name: _stored(getattr(self, name, None)) for name in self.state}  # None: it was never started
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -61,10 +61,10 @@ class RoundCallback(Callback):
                 setattr(self, name, _restored(state_dict[name]))
 
     def start(self, federation: Federation) -> None:
-        """Before a run: refuse what cannot work, with a `UserError`."""
+        """Refuse what cannot work, before a run, with a `UserError`."""
 
     def on_start(self, round: Round) -> None:
-        """Once, before the first round of a run, or of a fork whose checkpoint has no state of this policy.
+        """Prepare once, before the first round of a run, or of a fork whose checkpoint has no state of this policy.
 
         All clients are active: `reachable` are the links; `round.charge_message` counts what is sent. What it finds out
         goes into attributes that `state` names.
@@ -80,7 +80,7 @@ class RoundCallback(Callback):
         """Say what clients send: the row set `sent`."""
 
     def on_trained(self, round: Round) -> None:
-        """After local training: remember, score."""
+        """Remember or score what local training has made."""
 
     def on_compare(self, round: Round) -> None:
         """Judge the candidates: `similarity`, `scores`."""
@@ -101,13 +101,13 @@ class RoundCallback(Callback):
         """Write the new models."""
 
     def on_mixed(self, round: Round) -> None:
-        """After mixing, also where no client is active: `mixed` are the new models, `models` the former ones."""
+        """Look at the mixed models, also where no client is active: `mixed` are the new, `models` the former ones."""
 
     def on_round_end(self, round: Round) -> None:
-        """Last change of the policies' state; `log` numbers."""
+        """Change the policies' state for the last time in the round; `log` numbers."""
 
     def on_engine_progress(self, done: int, total: int) -> None:
-        """After each cohort of the local training.
+        """Follow the local training, after each cohort.
 
         Args:
             done: cohorts that have ended.
@@ -115,7 +115,7 @@ class RoundCallback(Callback):
         """
 
     def on_boundary(self, trainer: Any, module: Any) -> None:
-        """The round is over, evaluated and closed: write files. As Lightning's own hooks, with trainer and module.
+        """Write files: the round is over, evaluated and closed. As Lightning's own hooks, with trainer and module.
 
         Args:
             trainer: the `DFLTrainer`.

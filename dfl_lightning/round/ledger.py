@@ -110,7 +110,7 @@ class Ledger:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Inside, nothing is counted, thrown away or resized."""
+        """Count, throw away and resize nothing inside."""
         before, self.counts = self.counts, False
         try:
             yield
@@ -118,7 +118,7 @@ class Ledger:
             self.counts = before
 
     def fetch(self, receivers: Tensor, senders: Tensor, mixed: bool = False) -> None:
-        """Receivers fetch the senders' models; one's own costs nothing, nor what is at hand.
+        """Let receivers fetch the senders' models; one's own costs nothing, nor what is at hand.
 
         Args:
             receivers: long [e].
@@ -149,7 +149,7 @@ class Ledger:
             self.held = torch.maximum(self.held, self.kept.count)
 
     def sum_up(self, receivers: Tensor, links: Links) -> None:
-        """Receivers have a sum of models at hand, of those that these links lead to.
+        """Give receivers a sum of models at hand, of those that these links lead to.
 
         Args:
             receivers: long [r], whose former sums are forgotten.
@@ -163,7 +163,7 @@ class Ledger:
         self._summed[self.models.find(links)] = True
 
     def forget(self, receivers: Tensor) -> None:
-        """The receivers, long [r], throw away the models that they have at hand."""
+        """Let the receivers, long [r], throw away the models that they have at hand."""
         if not self.counts:
             return
         gone = torch.zeros(self.nodes, dtype=torch.bool)
@@ -171,7 +171,7 @@ class Ledger:
         self._kept = self._kept & ~gone[self.models.receivers]
 
     def fetch_part(self, what: str, numbers: int, links: Links) -> None:
-        """Receivers fetch something of the senders that is no model; the same once a round, one's own for nothing.
+        """Let receivers fetch something of the senders that is no model; the same once a round, one's own for nothing.
 
         Args:
             what: the name of the part; parts of different names are different messages.
@@ -185,7 +185,7 @@ class Ledger:
         self.parts[what, numbers] = links if former is None else former.union(links)
 
     def fetch_message(self, what: str, links: Links, size: Tensor | int) -> None:
-        """Receivers fetch something that is neither a model nor a part of one; the same once, one's own for nothing.
+        """Let receivers fetch what is neither a model nor a part of one; the same once, one's own for nothing.
 
         Args:
             what: the name of the message.
@@ -203,7 +203,7 @@ class Ledger:
         self.messages[what] = links, sizes
 
     def resize(self, senders: Tensor, size: int) -> None:
-        """From now on a model of these senders has another size.
+        """Give a model of these senders another size from now on.
 
         Args:
             senders: whose models, long [k].
@@ -216,7 +216,7 @@ class Ledger:
         self.sizes[senders] = size
 
     def model_bytes(self, numbers: int) -> Tensor:
-        """Bytes of a model of each sender, long [n].
+        """Count the bytes of a model of each sender, long [n].
 
         Args:
             numbers: how many a whole model has.
@@ -225,14 +225,14 @@ class Ledger:
         return whole if self.sizes is None else torch.where(self.sizes < 0, whole, self.sizes)
 
     def total_bytes(self, numbers: int) -> int:
-        """Of everything that was received; `numbers` as for `model_bytes`."""
+        """Count the bytes of everything that was received; `numbers` as for `model_bytes`."""
         parts = sum(size * len(links) for (_, size), links in self.parts.items())
         messages = sum(int(sizes.sum()) for _, sizes in self.messages.values())
         each = self.model_bytes(numbers)[self.models.senders]
         return int((each * (1 + self._again)).sum()) + BYTES * parts + messages
 
     def by_link(self, numbers: int) -> Messages:
-        """What went over each link that was used.
+        """Return what went over each link that was used.
 
         Args:
             numbers: how many a whole model has.

@@ -26,27 +26,27 @@ class Objective(LocalRule):
     supports_servers: bool = True
 
     def phases(self, layout: Layout, duration: Duration, round: int) -> tuple[Phase, ...]:
-        """One phase on all columns; see `LocalRule.phases`."""
+        """Return one phase on all columns; see `LocalRule.phases`."""
         return (Phase(self, duration, layout.all),)
 
     def start(self, federation: Federation) -> None:
         """Refuse what cannot work, before training, with a `UserError`."""
 
     def on_start(self, round: Round) -> None:
-        """Before the first round of a run: write the first rows of the objective's own sets."""
+        """Write the first rows of the objective's own sets, before the first round of a run."""
 
     def before_mixing(self, round: Round) -> None:
-        """With `round.weights` known and the models not yet mixed: write the objective's own row sets."""
+        """Write the objective's own row sets, with `round.weights` known and the models not yet mixed."""
 
     def after_mixing(self, round: Round) -> None:
-        """With the models mixed: write the objective's own row sets.
+        """Write the objective's own row sets, with the models mixed.
 
         The row set `mixed` are the new models, `models` the former ones. In a round in which all clients have dropped
         out nothing is mixed, and both are alike.
         """
 
     def adaptation(self, layout: Layout) -> tuple[Phase, ...]:
-        """What becomes of each evaluated model before an evaluation, for the evaluation only, on training data.
+        """Return what becomes of each evaluated model before an evaluation, for the evaluation only, on training data.
 
         Fine-tuning (`model.finetune_epochs`) comes after it. Default: nothing.
 

@@ -118,7 +118,7 @@ class Round:
         return f"Round({self.index}: {known})"
 
     def has(self, field: str) -> bool:
-        """Whether a field has a value: not yet, where a hook that writes it is still to come (or was left out).
+        """Tell whether a field has a value: not yet, where a hook that writes it is still to come (or was left out).
 
         Args:
             field: its name.
@@ -194,7 +194,7 @@ class Round:
         return float(self.hyperparameters[0]["lr"])
 
     def stream(self, purpose: str, *words: int) -> torch.Generator:
-        """A generator for a named draw of this round; see `dfl_lightning.utils.random_streams`.
+        """Return a generator for a named draw of this round; see `dfl_lightning.utils.random_streams`.
 
         Args:
             purpose: what is drawn.
@@ -217,7 +217,7 @@ class Round:
         return links.draw(k, stream_seed(self.federation.seed, purpose, self.index, *words))
 
     def draws(self, links: Links, purpose: str, *words: int) -> Tensor:
-        """A random number in [0, 1) for each link, float64 [E], named as by `draw`.
+        """Draw a number in [0, 1) for each link, float64 [E], named as by `draw`.
 
         Args:
             links: that get a number.
@@ -232,7 +232,7 @@ class Round:
         return torch.arange(self.num_nodes) < self.num_clients
 
     def log(self, name: str, value: float) -> None:
-        """A number for this round's row of `metrics.csv` and the loggers.
+        """Log a number for this round's row of `metrics.csv` and the loggers.
 
         Args:
             name: of the column.
@@ -263,7 +263,7 @@ class Round:
         return Evaluation(losses, metrics)
 
     def loss_of(self, links: Links, rows: str = "trained", split: str = "train") -> Tensor:
-        """Loss of each sender's model, completed by the receiver's personal parameters, on the receiver's data.
+        """Evaluate each sender's model, completed by the receiver's personal parameters, on the receiver's data.
 
         Args:
             links: receivers are clients; one may receive from itself.
@@ -278,7 +278,7 @@ class Round:
         return found if len(up) == len(links) else up.spread(found, links)
 
     def vote_losses(self, split: str = "train") -> Tensor:
-        """Loss of each row with a vote on the receiver's data: float64 [len(voters)], NaN where there is no vote.
+        """Evaluate each row with a vote on the receiver's data: float64 [len(voters)], NaN where there is no vote.
 
         Receivers must be clients: a server has no data.
 
@@ -307,7 +307,7 @@ class Round:
         centre: bool = False,
         own: str | None = None,
     ) -> Comparison:
-        """Similarities between clients, one a link, NaN where the sender is down; charged as `charge_comparison` says.
+        """Compare clients, a similarity a link, NaN where the sender is down; charged as `charge_comparison` says.
 
         A receiver compares its own trained row with what the senders sent; servers, which have no rows of others,
         compare what was sent on both sides. What is subtracted from a sender's row is the sender's. With `own="models"`
@@ -342,7 +342,7 @@ class Round:
         return Comparison(up.spread(found.cosines, links), up.spread(found.distances, links))
 
     def gradients(self, references: References, batches: int | None = None) -> Tensor:
-        """Gradients of the mean training loss at the references, [n, width]; costs what the references cost.
+        """Compute gradients of the mean training loss at the references, [n, width]; costs what the references cost.
 
         Args:
             references: where the gradients are taken, and on whose training data.
@@ -359,7 +359,7 @@ class Round:
     def mix(
         self, terms: Sequence[tuple[Weights | Tensor, str]], into: str, where: Tensor, columns: Columns | None = None
     ) -> None:
-        """Rows `where` of `into` become the sum of weights @ rows; a foreign row costs a model.
+        """Set rows `where` of `into` to the sum of weights @ rows; a foreign row costs a model.
 
         Args:
             terms: (weights of nodes' rows in w sums, row set) summands, w = rows written; weights may be a matrix
@@ -384,7 +384,7 @@ class Round:
     def combine(
         self, fn: Callable[..., Tensor], sets: Sequence[str], into: str, where: Tensor, columns: Columns | None = None
     ) -> None:
-        """Rows of nodes become a function, entry by entry, of their own rows of several sets, which costs nothing.
+        """Make rows of nodes a function, entry by entry, of their own rows of several sets, which costs nothing.
 
         Args:
             fn: a block [k, columns] of each set -> [k, columns].
@@ -396,7 +396,7 @@ class Round:
         self.bank.combine(fn, sets, into, where, columns)
 
     def mix_again(self, weights: Tensor, where: Tensor) -> None:
-        """One more step of mixing, of the models that have just been mixed; each is received once more.
+        """Mix once more the models that have just been mixed; each is received once more.
 
         Args:
             weights: float64 [len(voters)], of nodes' rows only.
@@ -411,7 +411,7 @@ class Round:
         self.bank.mix_again(Weights(jobs, senders, weights[counted], (len(nodes), self.num_nodes)), nodes)
 
     def reduce(self, votes: Tensor, fn: Reduce, into: str = "models") -> None:
-        """Rows of receivers become a function, column by column, of the rows that have a vote; charged as `mix` does.
+        """Make rows of receivers a function, column by column, of the rows that have a vote; charged as `mix` does.
 
         A row counts once, however many votes it has. Rows of `substitute_rows` are received as the models they make.
         Personal columns stay; a receiver without votes keeps its row.
@@ -447,7 +447,7 @@ class Round:
     def charge_comparison(
         self, rows: str | Tensor, links: Links, columns: Columns | None = None, relative_to: str | None = None
     ) -> None:
-        """Each link costs what the receiver must have to compare; one to itself nothing.
+        """Charge each link for what the receiver must have to compare; one to itself costs nothing.
 
         That is the sender's model where the receiver can work out from it what is compared: whole models as they are,
         or less a start that all have in common. Anything else is sent for the purpose and charged as a part: a layer,
@@ -474,7 +474,7 @@ class Round:
         self.ledger.fetch_part(what, len(columns), links)
 
     def charge_message(self, name: str, links: Links, size: Tensor | int) -> None:
-        """Senders send their receivers something that is no model and no part of one, a summary of data for example.
+        """Send receivers something that is no model and no part of one, a summary of data for example.
 
         Args:
             name: of the message; the same over a link counts once a round, one's own nothing.
@@ -484,7 +484,7 @@ class Round:
         self.ledger.fetch_message(name, links, size)
 
     def charge(self, references: References) -> None:
-        """Every foreign row in the references costs its owner a model.
+        """Charge the owner of each foreign row in the references for a model.
 
         Raises:
             UserError: one is a client's model that no Outgoing policy has passed.
@@ -509,7 +509,7 @@ class Round:
 
     # --- what others sent ---------------------------------------------------------------------------------------------
     def received_terms(self, terms: Sequence[tuple[Weights, str]], receivers: Tensor) -> list[tuple[Weights, str]]:
-        """Summands of `mix` in which receivers find of `trained` their own row, and of others what these sent.
+        """Return summands of `mix` in which receivers find of `trained` their own row, and of others what these sent.
 
         Args:
             terms: (weights of rows in w sums, row set).
@@ -581,7 +581,7 @@ class Round:
         )
 
     def references(self, receivers: Tensor, rows: Tensor) -> References:
-        """References to the rows that `votes` and `weights` index: trained models, then each of `substitute_rows`.
+        """Refer to the rows that `votes` and `weights` index: trained models, then each of `substitute_rows`.
 
         Args:
             receivers: long [J], whose models they are mixed into.

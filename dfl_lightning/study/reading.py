@@ -153,7 +153,7 @@ class StudyResults:
 
 
 def read_study(folder: str | os.PathLike[str]) -> StudyResults:
-    """A study's cells: where each is in the table, how far it is, its accuracies, and its run.
+    """Read a study's cells: where each is in the table, how far it is, its accuracies, and its run.
 
     Raises:
         UserError: no study has been run in the folder.

@@ -29,7 +29,7 @@ class Classification(Task):
     percent = True
 
     def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """The negative log-likelihood of each sample's class, [...].
+        """Return the negative log-likelihood of each sample's class, [...].
 
         Args:
             outputs: logits [..., C].
@@ -38,7 +38,7 @@ class Classification(Task):
         return F.cross_entropy(outputs.flatten(0, -2), targets.flatten(), reduction="none").view(targets.shape)
 
     def statistics(self, outputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
-        """Whether the class with the highest score is the target, bool [...].
+        """Tell whether the class with the highest score is the target, bool [...].
 
         Args:
             outputs: logits, or probabilities, [..., C].
@@ -48,5 +48,5 @@ class Classification(Task):
         return {"acc": (best.indices == targets) & best.values.isfinite()}
 
     def mean_loss(self) -> Callable[[Tensor, Tensor], Tensor]:
-        """`nn.CrossEntropyLoss`, which engines compute by kernels of their own."""
+        """Return `nn.CrossEntropyLoss`, which engines compute by kernels of their own."""
         return nn.CrossEntropyLoss()

@@ -36,7 +36,7 @@ class Score:
 
     @classmethod
     def of(cls, task: Task) -> Score:
-        """The score of a task.
+        """Make the score of a task.
 
         Args:
             task: of a run.
@@ -45,7 +45,7 @@ class Score:
 
     @classmethod
     def read(cls, summary: Mapping[str, Any]) -> Score:
-        """The score of a run, from its summary; that of classes where the summary does not say.
+        """Read the score of a run from its summary; that of classes where the summary does not say.
 
         Args:
             summary: content of summary.json.
@@ -61,7 +61,7 @@ class Score:
         return cls(str(about.get("name", "")), str(about["score"]), higher, percent)
 
     def as_entry(self) -> dict[str, Any]:
-        """What summary.json says of it."""
+        """Return what summary.json says of it."""
         about = {"name": self.task, "score": self.name}
         return {**about, "higher_is_better": self.higher_is_better, "percent": self.percent}
 
@@ -76,7 +76,7 @@ class Score:
         return "acc_" if self.name == "acc" else ""
 
     def numbers(self, summary: Mapping[str, Any]) -> dict[str, Any]:
-        """The numbers of the score in a summary, an accuracy's too by the names without prefix.
+        """Return the numbers of the score in a summary, an accuracy's too by the names without prefix.
 
         Args:
             summary: content of summary.json.
@@ -108,11 +108,11 @@ class Score:
         return " %" if self.percent else ""
 
     def merit(self, value: float) -> float:
-        """A number of which more is better: the score, or its negative."""
+        """Return a number of which more is better: the score, or its negative."""
         return value if self.higher_is_better else -value
 
     def text(self, value: float) -> str:
-        """A number in a terminal: a share with three decimals, others with four significant digits.
+        """Write a number for a terminal: a share with three decimals, others with four significant digits.
 
         Args:
             value: not times `factor`.

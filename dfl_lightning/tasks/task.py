@@ -35,12 +35,12 @@ class Task(ABC):
         return self.numbers[0]
 
     def merit(self, scores: Tensor) -> Tensor:
-        """The scores, or their negatives where a lower one is better: of two merits the higher is the better one."""
+        """Return the scores, or their negatives where a lower one is better: of two merits the higher is the better."""
         return scores if self.higher_is_better else -scores
 
     @abstractmethod
     def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """The loss of each sample, [...], differentiable; what clients minimise is its mean.
+        """Return the loss of each sample, [...], differentiable; what clients minimise is its mean.
 
         Args:
             outputs: of the network, [..., *output shape].
@@ -49,7 +49,7 @@ class Task(ABC):
 
     @abstractmethod
     def statistics(self, outputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
-        """What the reported numbers are made of, by name, [...] each; the same names at every call.
+        """Return what the reported numbers are made of, by name, [...] each; the same names at every call.
 
         Args:
             outputs: of the network, [..., *output shape].
@@ -57,7 +57,7 @@ class Task(ABC):
         """
 
     def weights(self, targets: Tensor) -> Tensor | None:
-        """How much each sample counts in a mean, [...]; None: 1 each.
+        """Return how much each sample counts in a mean, [...]; None: 1 each.
 
         Args:
             targets: [..., *target shape].
@@ -65,7 +65,7 @@ class Task(ABC):
         return None
 
     def finish(self, means: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """The reported numbers, as `numbers` names them, from the means of the statistics.
+        """Return the reported numbers, as `numbers` names them, from the means of the statistics.
 
         Args:
             means: of each of the `statistics`, float64 of any one shape.
@@ -78,7 +78,7 @@ class Task(ABC):
         return self.numbers
 
     def mean_loss(self) -> Callable[[Tensor, Tensor], Tensor]:
-        """The mean loss of a batch, from (outputs [B, ...], targets [B, ...])."""
+        """Return the mean loss of a batch, from (outputs [B, ...], targets [B, ...])."""
         return MeanLoss(self)
 
 

@@ -19,7 +19,7 @@ _LARGEST_SPECTRUM = 2000
 
 
 def spectral_gap(links: Links) -> float:
-    """Second smallest eigenvalue of the normalised Laplacian, 0 where the graph falls apart.
+    """Compute the second smallest eigenvalue of the normalised Laplacian, 0 where the graph falls apart.
 
     It is 0 for a disconnected graph, n/(n-1) for the complete one and 1 - cos(2 pi/n) for a ring. Arcs are read as
     links, since the normalised Laplacian is symmetric; a node without links adds an eigenvalue 0. How fast models
@@ -123,11 +123,11 @@ class Topology:
         return (self,)
 
     def at(self, round: int) -> Topology:
-        """The one graph that holds in a round."""
+        """Return the one graph that holds in a round."""
         return self
 
     def linked(self, round: int) -> Links:
-        """All links of a round, up or down; none from a node to itself.
+        """Return all links of a round, up or down; none from a node to itself.
 
         Args:
             round: the communication round.
@@ -135,7 +135,7 @@ class Topology:
         return self.at(round)._links
 
     def reachable(self, round: int) -> Links:
-        """The links that are up in a round; none from a node to itself.
+        """Return the links that are up in a round; none from a node to itself.
 
         Args:
             round: the communication round.
@@ -144,7 +144,7 @@ class Topology:
         return graph.failures.that_are_up(graph._links, round, graph._of_arcs)
 
     def weights(self, round: int = 0) -> Tensor | None:
-        """Edge attribute `weight` of each of the round's links, float64 [len(linked)], or None where they have none.
+        """Return `weight` of each of the round's links, float64 [len(linked)], or None where they have none.
 
         Args:
             round: the communication round.
@@ -152,7 +152,7 @@ class Topology:
         return self.at(round)._weights
 
     def describe(self) -> str:
-        """Nodes, links, degrees, components and spectral gap in one line, and what changes over the rounds.
+        """Describe nodes, links, degrees, components and spectral gap in one line, and what changes over the rounds.
 
         A degree is the number of clients that a client receives from; degrees are left out in a complete graph. The
         spectral gap (`spectral_gap`) is left out above 2,000 nodes. All of them count every link, up or down.
@@ -164,7 +164,7 @@ class Topology:
         return f"{self.name} graph: {', '.join(self.facts())}"
 
     def facts(self) -> list[str]:
-        """The parts of the line that `describe` makes; nodes come first."""
+        """Return the parts of the line that `describe` makes; nodes come first."""
         links, n = self._links, self.num_nodes
         heard = links.count
         low, high = int(heard.min()), int(heard.max())
@@ -184,11 +184,11 @@ class Topology:
         return parts
 
     def warnings(self) -> list[str]:
-        """What a user should know before training: clients without neighbours, and a graph in several components."""
+        """Return what a user should know before training: clients without neighbours, several components."""
         return self.graph_warnings() + self.share_warnings()
 
     def graph_warnings(self, when: str = "") -> list[str]:
-        """Clients without links, and groups of clients without links between them."""
+        """Return clients without links, and groups of clients without links between them."""
         who = _without_neighbours(self._links.count == 0)
         found = [f"{self.name} graph: {who} alone{when}."] if who else []
         parts = [part for part in self._components() if len(part) > 1]
@@ -199,7 +199,7 @@ class Topology:
         return found
 
     def share_warnings(self) -> list[str]:
-        """A share of few links that, rounded, is all of them or none."""
+        """Return a share of few links that, rounded, is all of them or none."""
         degrees, share = self._links.count, self.failures.share
         kept = self.failures.numbers(degrees)
         if share == 1 or not degrees.any():
@@ -210,7 +210,7 @@ class Topology:
         return [f"{self.name} graph: link_share {share:g} of so few links is none: {who} alone."] if who else []
 
     def identity(self) -> str:
-        """What a continued run must have in common with the former one, in words; its name and labels do not count."""
+        """Return what a continued run must have in common with the former one; its name and labels do not count."""
         codes = None if isinstance(self._links, AllPairs) else self._links.codes
         tensors = (codes, self._weights, self.clusters, self.budgets)
         content = b"/".join(b"" if tensor is None else tensor.numpy().tobytes() for tensor in tensors)

@@ -22,7 +22,7 @@ from dfl_lightning.utils.yaml_files import MOST_BYTES, DoubledKeyError, UniqueKe
 def load_topology(
     source: str | os.PathLike[str] | Mapping[str, Any] | nx.Graph, num_clients: int, seed: int = 0
 ) -> Topology:
-    """The topology of a run.
+    """Load the topology of a run.
 
     Args:
         source: the path of a topology file (.yaml) or of a graph file (.graphml, .gml, .json, .edgelist, .adjlist),

@@ -30,7 +30,7 @@ class Reach(NamedTuple):
 
 
 def reach(topology: Topology, rounds: int) -> Reach:
-    """Numbers of neighbours over a run; with many rounds or nodes, evenly spaced rounds are counted.
+    """Count neighbours over a run; with many rounds or nodes, evenly spaced rounds are counted.
 
     Args:
         topology: of the run.
@@ -52,7 +52,7 @@ def reach(topology: Topology, rounds: int) -> Reach:
 
 
 def most_neighbours(topology: Topology) -> Tensor:
-    """The most neighbours that each node has in a round, as far as that is known before the first one, long [n].
+    """Return the most neighbours that each node has in a round, as far as that is known before the first one, long [n].
 
     Args:
         topology: of the run. Of a graph that is drawn anew, only the number of nodes is known.

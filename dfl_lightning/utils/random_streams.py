@@ -15,7 +15,7 @@ __all__ = ["numpy_stream", "stream", "stream_seed"]
 
 
 def stream_seed(seed: int, purpose: str, *words: int) -> int:
-    """A 63-bit seed for the draw that these words name (BLAKE2b of the words).
+    """Return a 63-bit seed for the draw that these words name (BLAKE2b of the words).
 
     Args:
         seed: the run's seed.
@@ -33,7 +33,7 @@ def stream_seed(seed: int, purpose: str, *words: int) -> int:
 
 
 def stream(seed: int, purpose: str, *words: int) -> torch.Generator:
-    """A CPU generator for one named draw; see `stream_seed`.
+    """Return a CPU generator for one named draw; see `stream_seed`.
 
     Args:
         seed: of the run.
@@ -44,7 +44,7 @@ def stream(seed: int, purpose: str, *words: int) -> torch.Generator:
 
 
 def numpy_stream(seed: int, purpose: str, *words: int) -> np.random.Generator:
-    """The same for numpy, for distributions that torch lacks (Dirichlet, permutations of index lists).
+    """Return the same for numpy, for distributions that torch lacks (Dirichlet, permutations of index lists).
 
     Args:
         seed: of the run.

@@ -1,6 +1,9 @@
 """One word for one thing: words that readers must not have to learn, and class names that mean two things."""
 
 import ast
+import importlib
+import inspect
+import pkgutil
 import re
 from collections import Counter
 from pathlib import Path
@@ -55,3 +58,38 @@ def test_no_two_classes_have_one_name():
         if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
     )
     assert {name for name, count in names.items() if count > 1} == set()
+
+
+VERBS = (
+    "Add Ask Augment Average Begin Bring Build Call Change Charge Check Choose Compare Compute Count Crop Cut "
+    "Describe Divide Do Download Draw Drop Evaluate Exchange Fetch Find Follow Give Go Join Judge Keep Lay Let Link "
+    "Load Log Look Make Measure Mix Multiply Play Prepare Project Propose Put Read Refer Refuse Remark Remember "
+    "Replace Require Restore Return Rotate Run Save Say Scale Score See Select Send Set Shorten Store Sum Take Tell "
+    "Time Train Turn Update Warn Weigh Write"
+)
+"""First words of docstrings; a verb that is missing is added here."""
+
+
+def documented():
+    """Names and docstrings of exported functions, and of the public methods of exported classes."""
+    names = [package.name for package in pkgutil.walk_packages(dfl_lightning.__path__, "dfl_lightning.")]
+    for room in map(importlib.import_module, ["dfl_lightning", *names]):
+        for name in getattr(room, "__all__", ()):
+            value = getattr(room, name)
+            own = getattr(value, "__module__", None) or ""
+            if own.startswith("dfl_lightning") and inspect.isfunction(value):
+                yield f"{own}.{name}", value.__doc__
+            elif own.startswith("dfl_lightning") and inspect.isclass(value):
+                for place, method in vars(value).items():
+                    function = getattr(method, "__func__", method)
+                    if not place.startswith("_") and inspect.isfunction(function):
+                        yield f"{own}.{name}.{place}", function.__doc__
+
+
+def test_docstrings_of_exported_functions_begin_with_a_verb():
+    others = {
+        name: text
+        for name, text in documented()
+        if text and re.split(r"[\s:;,.]", text.strip())[0] not in VERBS.split()
+    }
+    assert not others, "\n".join(f"{name}: {text.splitlines()[0]}" for name, text in others.items())

@@ -30,14 +30,14 @@ class Uniform(Aggregation):
         self.server_step = server_step
 
     def on_weigh(self, round: Round) -> None:
-        """Votes over their sum, then the server's step."""
+        """Divide votes by their sum, then take the server's step."""
         shares = self.shares(round.federation)[round.row_owner]
         round.weights = uniform_weights(round.votes * shares[round.voters.senders], round.voters)
         if self.server_step != 1:
             round.weights = server_step(round.weights, round.voters, ~round.clients_only, self.server_step)
 
     def shares(self, federation: Federation) -> Tensor:
-        """All clients count 1."""
+        """Return 1 for each client."""
         return torch.ones(federation.topology.num_nodes, dtype=torch.float64)
 
 
@@ -54,7 +54,7 @@ class SampleWeighted(Uniform):
         self.count = count
 
     def shares(self, federation: Federation) -> Tensor:
-        """Numbers of samples; a server has none."""
+        """Return numbers of samples; a server has none."""
         shares = torch.zeros(federation.topology.num_nodes, dtype=torch.float64)
         shares[: federation.num_clients] = federation.data.sizes("train").double()
         if self.count == "train_and_val":
@@ -66,7 +66,7 @@ class FromTopology(Aggregation):
     """Weights from the `weight` attribute of the topology's edges (and self loops 1), normalised over what is mixed."""
 
     def start(self, federation: Federation) -> None:
-        """The topology's links must have weights, none of them negative; a graph without links needs none."""
+        """Require weights of the topology's links, none of them negative; a graph without links needs none."""
         for graph in federation.topology.graphs:
             links = graph.linked(0)
             if not len(links):
@@ -84,7 +84,7 @@ class FromTopology(Aggregation):
                 )
 
     def on_weigh(self, round: Round) -> None:
-        """Votes times edge weights; a substitute has the weight of its own link, or 1 where it has none."""
+        """Multiply votes by edge weights; a substitute has the weight of its own link, or 1 where it has none."""
         topology = round.federation.topology
         weights = topology.weights(round.index)
         votes = round.votes

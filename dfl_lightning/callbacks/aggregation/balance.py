@@ -47,7 +47,7 @@ class BALANCE(DistanceWeighted):
         self.rounds = 1  # of the run
 
     def start(self, federation: Federation) -> None:
-        """There is a last round, and models of this round are compared."""
+        """Require a last round, and models of this round to compare."""
         super().start(federation)
         if federation.num_rounds is None:
             raise UserError("aggregation BALANCE accepts less and less until the run's end; set trainer.max_rounds")

@@ -46,7 +46,7 @@ class Boltzmann(Aggregation):
         self.own_losses: Tensor | None = None  # smoothed loss of each client when it last took part, float64 [m]
 
     def start(self, federation: Federation) -> None:
-        """A server has no data to judge models with."""
+        """Refuse servers, which have no data to judge models with."""
         if federation.topology.num_servers and self.contribution == "cross":
             raise UserError(
                 "aggregation Boltzmann with contribution=cross judges models on the receiver's data, and a server has "
@@ -54,7 +54,7 @@ class Boltzmann(Aggregation):
             )
 
     def on_weigh(self, round: Round) -> None:
-        """Softmax over what is mixed."""
+        """Write a softmax over what is mixed."""
         losses = round.vote_losses() if self.contribution == "cross" else self._own(round)[round.voters.senders]
         round.weights = boltzmann_weights(losses, round.votes, round.voters, self.temperature)
 

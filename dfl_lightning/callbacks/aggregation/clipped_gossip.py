@@ -39,7 +39,7 @@ class ClippedGossip(DistanceWeighted):
         self.outliers, self.radius = outliers, radius
 
     def weigh(self, round: Round, voters: Links, votes: Tensor) -> Tensor:
-        """Metropolis weights, less what is beyond the radius."""
+        """Return Metropolis weights, less what is beyond the radius."""
         distances = round.compare("trained", voters).distances
         if self.radius is None:
             radii = clipping_radii(distances, voters, self.outliers)

@@ -36,7 +36,7 @@ class FedeRiCoStep(ScoreWeighted):
     updates_senders = True
 
     def start(self, federation: Federation) -> None:
-        """Only FedeRiCo's weights, models that are sent as they are, and objectives that keep nothing."""
+        """Require FedeRiCo's weights, models that are sent as they are, and an objective that keeps nothing."""
         selection = federation.policy(Selection)
         if selection is not None and not (selection.scores_are_weights and selection.supports_updates):
             raise UserError(

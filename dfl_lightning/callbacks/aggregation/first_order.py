@@ -30,11 +30,11 @@ class FirstOrder(Aggregation):
     supports_servers = False
 
     def start(self, federation: Federation) -> None:
-        """Gains are measured on validation data."""
+        """Require validation data, on which gains are measured."""
         federation.require_validation("aggregation FirstOrder")
 
     def on_weigh(self, round: Round) -> None:
-        """The positive gains over their sum; zeros where there is none."""
+        """Divide the positive gains by their sum; zeros where there is none."""
         voters, votes = round.voters, round.votes
         others = (votes > 0) & (voters.receivers != voters.senders)
         alone = ~voters.any(others)[voters.receivers]
@@ -44,7 +44,7 @@ class FirstOrder(Aggregation):
         round.weights = positive / torch.where(total > 0, total, 1.0)[voters.receivers]
 
     def on_mix(self, round: Round) -> None:
-        """Averages, and the models from before the round where nothing has improved them."""
+        """Average, and put back the models from before the round where nothing has improved them."""
         where = round.receivers
         improved = round.voters.any(round.weights != 0)  # a receiver without any vote keeps what it trained
         where = where & round.voters.any(round.votes > 0)

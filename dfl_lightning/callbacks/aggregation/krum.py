@@ -40,7 +40,7 @@ class Krum(DistanceWeighted):
         self.kept: int | None = 1
 
     def start(self, federation: Federation) -> None:
-        """A node that receives models must be able to receive enough of them."""
+        """Return a node that receives models must be able to receive enough of them."""
         super().start(federation)
         needed, most = krum_needs(self.adversaries), self.most_models(federation)
         few = torch.nonzero((most > 0) & (most < needed)).squeeze(1)
@@ -54,7 +54,7 @@ class Krum(DistanceWeighted):
             )
 
     def most_models(self, federation: Federation) -> Tensor:
-        """The most models that each node can choose from in a round, as far as the graph says it, long [n].
+        """Return the most models that each node can choose from in a round, as far as the graph says it, long [n].
 
         Args:
             federation: of the run.

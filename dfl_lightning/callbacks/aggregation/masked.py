@@ -32,7 +32,7 @@ class MaskedAverage(Uniform):
         super().__init__()
 
     def start(self, federation: Federation) -> None:
-        """The objective keeps the masks."""
+        """Require an objective that keeps masks."""
         if not {"mask", "next_mask"} <= set(federation.objective.row_sets):
             raise UserError(
                 "aggregation MaskedAverage averages models where their masks hold, and objective "
@@ -41,7 +41,7 @@ class MaskedAverage(Uniform):
         refuse_stored_rows(federation, self, "averages")
 
     def on_trained(self, round: Round) -> None:
-        """What a message takes, unless an Outgoing policy says it."""
+        """Set what a message takes, unless an Outgoing policy says it."""
         objective, layout, ledger = round.federation.objective, round.bank.layout, round.ledger
         kept = sum(getattr(objective, "kept", ()))
         entries = [entry for entry in layout.entries if not entry.is_buffer]
@@ -53,7 +53,7 @@ class MaskedAverage(Uniform):
         ledger.resize(unsaid, size)
 
     def on_mix(self, round: Round) -> None:
-        """Sums of models over sums of masks, under the receiver's new mask."""
+        """Divide sums of models by sums of masks, under the receiver's new mask."""
         voters, weights = round.voters, round.weights
         n, where = round.num_nodes, round.receivers & voters.any(weights != 0)
         counted = (weights != 0) & where[voters.receivers]

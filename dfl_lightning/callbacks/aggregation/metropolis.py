@@ -43,7 +43,7 @@ class Metropolis(Aggregation):
         self.steps, self.laziness = steps, laziness
 
     def start(self, federation: Federation) -> None:
-        """Who does not receive from all its neighbours is worth a remark; later steps need the clients themselves."""
+        """Remark on clients that do not receive from all their neighbours; later steps need the clients themselves."""
         others = [policy for policy in federation.policies if isinstance(policy, (Substitution, Outgoing))]
         if self.steps > 1 and others:
             raise UserError(
@@ -58,7 +58,7 @@ class Metropolis(Aggregation):
             federation.remark(remark)
 
     def is_symmetric(self, federation: Federation) -> bool:
-        """Whether links are mutual, so that the mixing matrix is symmetric and doubly stochastic in every round.
+        """Tell whether links are mutual, so that the mixing matrix is symmetric and doubly stochastic in every round.
 
         Args:
             federation: of the run.
@@ -68,7 +68,7 @@ class Metropolis(Aggregation):
         return selects_all and not topology.directed
 
     def second_eigenvalue(self, federation: Federation) -> float | None:
-        """|lambda_2| of the mixing matrix while all clients are active: what a step leaves of differences, at most.
+        """Return |lambda_2| of the mixing matrix with all clients active: what a step leaves of differences, at most.
 
         Args:
             federation: of the run.
@@ -80,7 +80,7 @@ class Metropolis(Aggregation):
         return None if found is None else float(found.abs().sort().values[-2])
 
     def eigenvalues(self, federation: Federation) -> Tensor | None:
-        """Eigenvalues of the mixing matrix W of one step while all clients are active, float64 [n], ascending.
+        """Compute the eigenvalues of one step's mixing matrix W with all clients active, float64 [n], ascending.
 
         None where the weights are not the same in all rounds, or not symmetric, or for more than 2,000 clients.
 
@@ -95,7 +95,7 @@ class Metropolis(Aggregation):
         return self.laziness + (1 - self.laziness) * torch.linalg.eigvalsh(weights)
 
     def on_weigh(self, round: Round) -> None:
-        """Weights from this round's votes; an update counts with the number of neighbours of whose it is."""
+        """Write weights from this round's votes; an update counts with the number of neighbours of whose it is."""
         weights = metropolis_weights(round.votes, round.voters, round.row_owner)
         if self.laziness:
             own = round.voters.receivers == round.voters.senders
@@ -104,7 +104,7 @@ class Metropolis(Aggregation):
         round.weights = weights
 
     def on_mix(self, round: Round) -> None:
-        """As often as there are steps."""
+        """Mix as often as there are steps."""
         super().on_mix(round)
         where = round.receivers & round.voters.any(round.weights != 0)
         for _ in range(self.steps - 1):

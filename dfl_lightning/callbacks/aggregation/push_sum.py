@@ -36,7 +36,7 @@ class PushSum(Aggregation):
         self.held: Tensor  # y, float64 [n]
 
     def start(self, federation: Federation) -> None:
-        """Shares of models are sent as they are, by clients that are there."""
+        """Require that shares of models are sent as they are, by clients that are active."""
         refuse_stored_rows(federation, self, "shares out")
         if federation.policy(Outgoing) is not None:
             raise UserError(
@@ -46,11 +46,11 @@ class PushSum(Aggregation):
         self.held = torch.ones(federation.num_nodes, dtype=torch.float64)
 
     def on_weigh(self, round: Round) -> None:
-        """The share of each sender that a receiver gets."""
+        """Write the share of each sender that a receiver gets."""
         round.weights = push_sum_weights(round.votes, round.voters)
 
     def on_mix(self, round: Round) -> None:
-        """New numerators over new numbers: z_i = sum_j P_ij (trained_j + (y_j - 1) z_j) / y_i."""
+        """Divide new numerators by new numbers: z_i = sum_j P_ij (trained_j + (y_j - 1) z_j) / y_i."""
         voters, weights = round.voters, round.weights
         n, where = round.num_nodes, round.receivers & voters.any(weights != 0)
         counted = (weights != 0) & where[voters.receivers]

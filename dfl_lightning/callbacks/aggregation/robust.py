@@ -24,11 +24,11 @@ class Median(Aggregation):
         self.include_self = include_self
 
     def on_weigh(self, round: Round) -> None:
-        """Equal shares, for the records."""
+        """Write equal shares, for the records."""
         round.weights = uniform_weights(round.votes > 0, round.voters)
 
     def on_mix(self, round: Round) -> None:
-        """Medians of all rows that have a vote."""
+        """Mix to the medians of all rows that have a vote."""
         round.reduce(round.votes, column_medians)
 
 
@@ -50,5 +50,5 @@ class TrimmedMean(Median):
         self.trim = trim
 
     def on_mix(self, round: Round) -> None:
-        """Trimmed means of all rows that have a vote."""
+        """Mix to the trimmed means of all rows that have a vote."""
         round.reduce(round.votes, partial(trimmed_means, trim=self.trim))

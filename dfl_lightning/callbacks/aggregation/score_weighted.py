@@ -22,7 +22,7 @@ class ScoreWeighted(Aggregation):
     """
 
     def start(self, federation: Federation) -> None:
-        """The selection's scores must be weights."""
+        """Require a selection whose scores are weights."""
         selection = federation.policy(Selection)
         if selection is not None and not selection.scores_are_weights:
             name = type(selection).__name__
@@ -32,7 +32,7 @@ class ScoreWeighted(Aggregation):
             )
 
     def on_weigh(self, round: Round) -> None:
-        """Votes times scores over their sum; a row that stands in for another counts as its own client's.
+        """Multiply votes by scores and divide by the sum; a row that stands in for another counts as its own client's.
 
         Where no score is known, or all are 0, the average is plain.
         """

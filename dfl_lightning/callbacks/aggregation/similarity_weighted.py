@@ -41,11 +41,11 @@ class SimilarityWeighted(Aggregation):
         self.alpha, self.opposite = alpha, opposite
 
     def start(self, federation: Federation) -> None:
-        """Rows that are no client's model of this round cannot be compared."""
+        """Refuse rows that are no client's model of this round, which cannot be compared."""
         refuse_stored_rows(federation, self, "compares")
 
     def on_weigh(self, round: Round) -> None:
-        """The rows of the graph; a row that stands in for several clients has their samples."""
+        """Write the rows of the graph; a row that stands in for several clients has their samples."""
         voted = round.votes > 0
         links = Links(round.voters.receivers[voted], round.voters.senders[voted], round.num_nodes)
         cosines = round.compare("trained", links, relative_to="initial").cosines

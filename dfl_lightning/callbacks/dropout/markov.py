@@ -43,7 +43,7 @@ class Markov(ClientRates):
         self.at = -1
 
     def draw(self, round: Round) -> Tensor:
-        """The chains' next state; rounds without a draw (a full first one) are made up for."""
+        """Draw the chains' next state; rounds without a draw (a full first one) are made up for."""
         rates = self.rates(round.num_clients)
         if self.up is None or self.at > round.index:
             self.up, self.at = self._coins(round, 0) >= rates, 0

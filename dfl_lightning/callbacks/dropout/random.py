@@ -35,7 +35,7 @@ class Bernoulli(ClientRates):
         super().__init__(rate, full_first_round)
 
     def draw(self, round: Round) -> Tensor:
-        """One coin for each client, from its own stream."""
+        """Draw one coin for each client, from its own stream."""
         coins = [torch.rand((), generator=round.stream("dropout", i)) for i in range(round.num_clients)]
         return torch.stack(coins) >= self.rates(round.num_clients)
 
@@ -49,7 +49,7 @@ class ExactCount(_RateDropout):
     """
 
     def draw(self, round: Round) -> Tensor:
-        """The first clients of a random order are down."""
+        """Draw a random order, of which the first clients are down."""
         m = round.num_clients
         order = torch.randperm(m, generator=round.stream("dropout"))
         active = torch.ones(m, dtype=torch.bool)
@@ -68,7 +68,7 @@ class GroupedCount(_RateDropout):
     """
 
     def start(self, federation: Federation) -> None:
-        """Groups must be known, and the rate must leave room for one survivor each."""
+        """Require known groups, and a rate that leaves room for one survivor each."""
         if federation.clusters is None:
             raise UserError(
                 "dropout GroupedCount needs groups: a clustered data.partition or 'cluster' attributes in the topology"
@@ -81,7 +81,7 @@ class GroupedCount(_RateDropout):
             )
 
     def draw(self, round: Round) -> Tensor:
-        """One survivor of each group at random, the other survivors uniformly from the rest."""
+        """Draw one survivor of each group at random, the other survivors uniformly from the rest."""
         m, clusters = round.num_clients, round.clusters
         assert clusters is not None
         draws = torch.rand(m, generator=round.stream("dropout"))

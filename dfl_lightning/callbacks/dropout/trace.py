@@ -36,7 +36,7 @@ class Trace(Dropout):
         self.table = read_trace(file)
 
     def start(self, federation: Federation) -> None:
-        """The trace must have a column for each client and, unless it repeats, a line for each round."""
+        """Require a column of the trace for each client and, unless it repeats, a line for each round."""
         rounds, clients = self.table.shape
         m = federation.num_clients
         if clients != m:
@@ -48,7 +48,7 @@ class Trace(Dropout):
             )
 
     def draw(self, round: Round) -> Tensor:
-        """The round's line."""
+        """Read the round's line."""
         return self.table[round.index % len(self.table)]
 
 

@@ -25,7 +25,7 @@ class Fairness(Monitor):
     """
 
     def start(self, federation: Federation) -> None:
-        """Accuracies are of the data that clients have, and of tasks that have one."""
+        """Require data of the clients, and a task that has accuracies."""
         kinds = {"test": ("variance", "best10"), "val": ("variance", "best10", "worst10")}
         splits = [s for s in kinds if int(federation.data.sizes(s).sum()) and "acc" in federation.task.numbers]
         self.logs = tuple(f"{split}_acc_{kind}" for split in splits for kind in kinds[split])

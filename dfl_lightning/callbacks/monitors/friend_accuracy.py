@@ -20,7 +20,7 @@ class FriendAccuracy(Monitor):
     """
 
     def start(self, federation: Federation) -> None:
-        """Nothing is logged without clusters or a substitution."""
+        """Log nothing without clusters or a substitution."""
         silent = federation.clusters is None or federation.policy(Substitution) is None
         self.logs = () if silent else ("friend_accuracy",)
 

@@ -33,7 +33,7 @@ class LinkMessages(Monitor):
         self._count_from_nothing(0)
 
     def start(self, federation: Federation) -> None:
-        """No link has been used."""
+        """Begin with no link used."""
         self._count_from_nothing(federation.num_nodes)
 
     def _count_from_nothing(self, nodes: int) -> None:
@@ -46,11 +46,11 @@ class LinkMessages(Monitor):
             total.add(sent.links, more)
 
     def on_save_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> None:
-        """The file is never behind a checkpoint."""
+        """Write the file, which is never behind a checkpoint."""
         self._write(trainer, pl_module)
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
-        """Also where there are no checkpoints."""
+        """Write the file also where there are no checkpoints."""
         self._write(trainer, pl_module)
 
     def _write(self, trainer: Any, module: Any) -> None:

@@ -29,7 +29,7 @@ class MergedModel(Monitor):
     """
 
     def start(self, federation: Federation) -> None:
-        """The score is the task's, and there are none without test data."""
+        """Read the task's score; without test data there is none."""
         names = ("merged_test_loss", f"merged_test_{federation.task.score}")
         self.logs = names if int(federation.data.sizes("test").sum()) else ()
 

@@ -20,7 +20,7 @@ class NeighbourAccuracy(Monitor):
     """
 
     def start(self, federation: Federation) -> None:
-        """Nothing is logged without clusters, and nothing at servers."""
+        """Log nothing without clusters, and nothing at servers."""
         silent = federation.clusters is None or federation.num_servers
         self.logs = () if silent else ("neighbour_precision", "neighbour_recall")
 

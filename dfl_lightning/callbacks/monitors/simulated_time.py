@@ -83,7 +83,7 @@ class SimulatedTime(Monitor):
         self.seconds = 0.0
 
     def start(self, federation: Federation) -> None:
-        """Each client's numbers, as `devices`, float64 [m] by name.
+        """Draw each client's numbers, as `devices`, float64 [m] by name.
 
         Raises:
             UserError: a list or the trace is not of these clients.

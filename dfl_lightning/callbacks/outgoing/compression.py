@@ -32,12 +32,12 @@ class TopK(Outgoing):
         self.share = share
 
     def send(self, updates: Tensor, senders: Senders) -> Tensor:
-        """The largest entries of the update and what was kept so far; the rest is kept."""
+        """Send the largest entries of the update and what was kept so far; keep the rest."""
         updates = updates + senders.rows("residual")
         kept = senders.largest(updates, self.share)
         senders.write("residual", updates - kept)
         return kept
 
     def bytes_of(self, width: int) -> int:
-        """A value and a position for each entry that is kept, or the values of all, whichever is less."""
+        """Count a value and a position for each entry that is kept, or the values of all, whichever is less."""
         return BYTES * min(2 * entries_kept(self.share, width), width)

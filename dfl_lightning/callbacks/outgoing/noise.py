@@ -37,7 +37,7 @@ class GaussianNoise(Outgoing):
         self.clip, self.sigma = clip, sigma
 
     def start(self, federation: Federation) -> None:
-        """Buffers leave a client as they are, which is worth a remark here."""
+        """Remark on buffers, which leave a client as they are."""
         super().start(federation)
         layout = federation.layout
         buffers = [entry.name for entry in layout.entries if entry.is_buffer and layout.is_shared(entry)]
@@ -49,10 +49,10 @@ class GaussianNoise(Outgoing):
             )
 
     def send(self, updates: Tensor, senders: Senders) -> Tensor:
-        """Shortened to `clip`, then noise with standard deviation sigma * clip."""
+        """Shorten updates to `clip`, then add noise of standard deviation sigma * clip."""
         updates = clipped(updates, self.clip)
         return updates + self.sigma * self.clip * senders.normal(updates.shape) if self.sigma else updates
 
     def bytes_of(self, width: int) -> int | None:
-        """Every entry travels, whatever a policy before this one left out; none is added without noise."""
+        """Count every entry, whatever a policy before this one left out; none is added without noise."""
         return BYTES * width if self.sigma else None

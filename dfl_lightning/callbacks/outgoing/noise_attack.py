@@ -32,5 +32,5 @@ class NoiseAttack(Attack):
         self.sigma = sigma
 
     def send(self, updates: Tensor, senders: Senders) -> Tensor:
-        """Noise alone."""
+        """Send noise alone."""
         return self.sigma * senders.normal(updates.shape)

@@ -32,5 +32,5 @@ class SignFlip(Attack):
         self.scale = scale
 
     def send(self, updates: Tensor, senders: Senders) -> Tensor:
-        """Backwards."""
+        """Send updates backwards."""
         return -self.scale * updates

@@ -76,7 +76,7 @@ class KNN(Prediction):
             )
 
     def predict(self, query: Outputs, memory: Mapping[str, LabelledOutputs]) -> Tensor:
-        """The mixture of votes and network; the network alone where nothing is stored."""
+        """Mix votes and network; return the network alone where nothing is stored."""
         network = query.scores.softmax(-1)
         if not memory["train"].labels.shape[-1]:
             return network

@@ -27,7 +27,7 @@ class Mixture(Prediction):
     supports_servers = False
 
     def start(self, federation: Federation) -> None:
-        """The selection must know which models are of use."""
+        """Require a selection that knows which models are of use."""
         selection = federation.require(Selection)
         if type(selection).collaborators is Selection.collaborators:
             raise UserError(
@@ -36,5 +36,5 @@ class Mixture(Prediction):
             )
 
     def members(self, federation: Federation) -> tuple[Links, Tensor] | None:
-        """The selection's collaborators, and their weights."""
+        """Return the selection's collaborators, and their weights."""
         return federation.require(Selection).collaborators(federation, max(0, federation.bank.boundary.round - 1))

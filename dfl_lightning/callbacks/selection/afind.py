@@ -74,7 +74,7 @@ class AFIND(Selection):
         self.probabilities: LinkMemory | None = None  # p as printed, of all that were ever neighbours
 
     def start(self, federation: Federation) -> None:
-        """The proxy layer must exist and be shared, and be sent: gradients are not."""
+        """Require a proxy layer that exists, is shared, and is sent: gradients are not."""
         self.columns(federation)
         if self.proxy == "grad_batch" and federation.policy(Outgoing) is not None:
             raise UserError(
@@ -95,7 +95,7 @@ class AFIND(Selection):
         self.row_sets = {"initial": "models"} if self.proxy == "cumdelta" and not starts_cancel else {}
 
     def columns(self, federation: Federation) -> Columns:
-        """Columns of the proxy layer.
+        """Return the columns of the proxy layer.
 
         Raises:
             UserError: no such layer, or a layer that is not shared.
@@ -111,7 +111,7 @@ class AFIND(Selection):
         return columns
 
     def on_compare(self, round: Round) -> None:
-        """Scores of the candidates: from this round's proxies, or as printed from last round's."""
+        """Score the candidates: from this round's proxies, or as printed from last round's."""
         if self.rule == "literal":
             round.scores = self._met(round).read(round.candidates)
         else:
@@ -120,7 +120,7 @@ class AFIND(Selection):
             round.scores = torch.where(round.similarity.isnan(), 1.0, ratio)  # never seen: an average neighbour
 
     def on_select(self, round: Round) -> None:
-        """Threshold or k best; as printed, it compares the selected ones' proxies now, for the next round."""
+        """Select by threshold or the k best; as printed, compare the selected ones' proxies now, for the next round."""
         super().on_select(round)
         if self.rule == "literal":
             cosines = self._look_at(round, round.selected)

@@ -77,7 +77,7 @@ class DPFL(Selection):
         self.best: Tensor  # merit of the best validation score so far, float64 [m]
 
     def start(self, federation: Federation) -> None:
-        """Clients without servers, each with validation data, and averages that can be known beforehand."""
+        """Require clients without servers, each with validation data, and averages that can be known beforehand."""
         without = torch.nonzero(federation.data.sizes("val") == 0).squeeze(1).tolist()
         if without:
             raise UserError(
@@ -100,7 +100,7 @@ class DPFL(Selection):
         self.best = torch.full((federation.num_clients,), -torch.inf, dtype=torch.float64)
 
     def on_propose(self, round: Round) -> None:
-        """Longer training in round 0; candidates are all neighbours, or the first choice."""
+        """Train longer in round 0; propose all neighbours, or the first choice."""
         if round.index == 0:
             federation = round.federation
             round.phases = federation.objective.phases(federation.layout, Duration(self.initial_epochs), 0)
@@ -122,7 +122,7 @@ class DPFL(Selection):
         round.mix([(own, "trained")], into="best", where=owners, columns=round.federation.layout.all)
 
     def on_select(self, round: Round) -> None:
-        """The greedy choice of all clients together, among those that are up."""
+        """Choose greedily for all clients together, among those that are up."""
         up = round.candidates.between(senders=round.active)
         choosing = round.receivers & (up.count > 0)
         among_all = choosing & self._among_all(round)
@@ -137,7 +137,7 @@ class DPFL(Selection):
         round.selected = self.chosen.intersection(round.candidates)
 
     def on_round_end(self, round: Round) -> None:
-        """How many models of others the client that needed most room kept at once."""
+        """Log how many models of others the client that needed most room kept at once."""
         round.log("held", float(round.ledger.held.max()))
 
     def _is_due(self, round: Round) -> bool:

@@ -50,11 +50,11 @@ class FedeRiCo(Selection):
         self.averages: LinkMemory  # L of those seen, the receiver itself among them
 
     def start(self, federation: Federation) -> None:
-        """No model has been evaluated."""
+        """Begin with no model evaluated."""
         self.averages = LinkMemory.empty(federation.num_nodes)
 
     def on_propose(self, round: Round) -> None:
-        """The `k` largest weights so far, or in a round of exploration random ones, of those that are up."""
+        """Propose the `k` largest weights so far, or in a round of exploration random ones, of those that are up."""
         up = round.available.between(senders=round.active)
         if self._updates_senders(round.federation):
             up = up.keep(round.reachable.places(up.senders, up.receivers) >= 0)
@@ -66,7 +66,7 @@ class FedeRiCo(Selection):
         round.candidates = up.keep(up.top(shuffled, self.limits(round)))
 
     def on_compare(self, round: Round) -> None:
-        """Losses of the fetched models and of the client's own; `scores` are the weights computed from them."""
+        """Evaluate the fetched models and the client's own; `scores` are the weights computed from the losses."""
         own = Links.loops(round.candidates.count > 0)
         seen = round.candidates.union(own)
         losses = round.loss_of(seen, "models" if self._updates_senders(round.federation) else "trained")
@@ -75,11 +75,11 @@ class FedeRiCo(Selection):
         round.own_scores = self._weights(Links.loops(torch.ones(round.num_nodes, dtype=torch.bool)))
 
     def on_select(self, round: Round) -> None:
-        """The fetched models with a finite loss."""
+        """Select the fetched models with a finite loss."""
         round.selected = round.candidates.keep(self.averages.read(round.candidates).isfinite())
 
     def collaborators(self, federation: Federation, round: int) -> tuple[Links, Tensor]:
-        """Itself and the `k` others in reach with the lowest L, and softmax(-L) over them; see `Selection`.
+        """Return itself and the `k` others in reach with the lowest L, and softmax(-L) over them; see `Selection`.
 
         Args:
             federation: of the run.

@@ -45,12 +45,12 @@ class FedFomo(Selection):
         self.affinity: LinkMemory
 
     def start(self, federation: Federation) -> None:
-        """Gains are measured on validation data."""
+        """Require validation data, on which gains are measured."""
         federation.require_validation("selection FedFomo")
         self.affinity = LinkMemory.empty(federation.num_nodes)
 
     def on_propose(self, round: Round) -> None:
-        """The `k` of the highest affinity of those that are up, or in a round of exploration random ones."""
+        """Propose the `k` of the highest affinity of those that are up, or in a round of exploration random ones."""
         up = round.available.between(senders=round.active)
         chance = max(0.0, self.epsilon - self.decay * round.index)
         explores = round.draws(Links.loops(round.clients_only), "fedfomo explores") < chance
@@ -59,7 +59,7 @@ class FedFomo(Selection):
         round.candidates = up.keep(up.top(shuffled, self.limits(round)))
 
     def on_compare(self, round: Round) -> None:
-        """Gains of the models fetched, and of the client's own."""
+        """Measure the gains of the models fetched, and of the client's own."""
         itself = Links.loops(round.receivers & (round.candidates.count > 0))
         seen = round.candidates.union(itself)
         gains = gains_of(round, seen)
@@ -69,5 +69,5 @@ class FedFomo(Selection):
         self.affinity.add(round.candidates, seen.spread(step, round.candidates))
 
     def on_select(self, round: Round) -> None:
-        """All that were fetched."""
+        """Select all that were fetched."""
         round.selected = round.candidates

@@ -39,7 +39,7 @@ class Gossip(Selection):
         self.k, self.within, self.redraw = k, within, redraw
 
     def start(self, federation: Federation) -> None:
-        """`within: cluster` needs clusters."""
+        """Require clusters for `within: cluster`."""
         if self.within and federation.clusters is None:
             raise UserError(
                 "selection.within=cluster needs known clusters: "
@@ -49,14 +49,14 @@ class Gossip(Selection):
             raise UserError("selection.within=cluster: a server belongs to no cluster; use a topology without servers")
 
     def on_propose(self, round: Round) -> None:
-        """A server draws before the training: the others do not train, and no message goes to them."""
+        """Draw before the training at a server: the others do not train, and no message goes to them."""
         if round.num_servers:
             round.candidates = self._draw(round)
             called = round.candidates.num_receivers[round.jobs.owners] > 0
             round.jobs = round.jobs.take(torch.nonzero(called).squeeze(1))
 
     def on_select(self, round: Round) -> None:
-        """A uniform draw for each receiver."""
+        """Draw uniformly for each receiver."""
         round.selected = self._draw(round)
 
     def _draw(self, round: Round) -> Links:

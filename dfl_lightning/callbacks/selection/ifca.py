@@ -50,7 +50,7 @@ class IFCA(Selection):
         self.logs = tuple(f"server_{index}_clients" for index in range(federation.topology.num_servers))
 
     def on_propose(self, round: Round) -> None:
-        """All clients that are up fetch the servers' models and start from the best; its server mixes them."""
+        """Send the servers' models to all clients that are up, which start from the best; its server mixes them."""
         m, owners = round.num_clients, round.jobs.owners
         references = self._choices(round.federation, owners)
         known, self._known = self._known_losses(round.federation), None
@@ -67,11 +67,11 @@ class IFCA(Selection):
             round.log(name, int((chosen == server).sum()))
 
     def on_select(self, round: Round) -> None:
-        """Each server mixes the clients that chose it."""
+        """Select at each server the clients that chose it."""
         round.selected = round.candidates
 
     def assign(self, federation: Federation, owners: Tensor) -> Tensor:
-        """The best server of each client, by the present models and the clients' training data.
+        """Return the best server of each client, by the present models and the clients' training data.
 
         Losses of all clients are kept: the next round chooses by the same models.
         """

@@ -60,13 +60,13 @@ class PACFL(Selection):
         self.number: int  # of clusters
 
     def start(self, federation: Federation) -> None:
-        """Every client has inputs to summarise."""
+        """Require inputs of each client to summarise."""
         without = torch.nonzero(federation.data.sizes("train") == 0).squeeze(1).tolist()
         if without:
             raise UserError(f"selection PACFL summarises training data, and client {without[0]} has none")
 
     def on_start(self, round: Round) -> None:
-        """Signatures of all clients, sent once to all others, and the clusters that follow from them."""
+        """Send the signatures of all clients once to all others, and compute the clusters that follow from them."""
         data, m = round.data, round.num_clients
         signatures = []
         for part in data.train:
@@ -79,9 +79,9 @@ class PACFL(Selection):
         self.mates, self.number = all_pairs.within_groups(clusters), int(clusters.max()) + 1
 
     def on_select(self, round: Round) -> None:
-        """The neighbours of the own cluster."""
+        """Select the neighbours of the own cluster."""
         round.selected = round.candidates.intersection(self.mates)
 
     def on_round_end(self, round: Round) -> None:
-        """How many clusters there are."""
+        """Log how many clusters there are."""
         round.log("pacfl_clusters", self.number)

@@ -91,7 +91,7 @@ class PANM(Selection):
         self.similarity: LinkMemory  # as it was seen last
 
     def start(self, federation: Federation) -> None:
-        """No neighbours are known; a run that ends before its first matching is worth a note."""
+        """Begin without neighbours; note a run that ends before its first matching."""
         of_clusters = () if federation.clusters is None else ("matched_precision", "matched_recall")
         self.logs = ("models_by_formula", "matched", *of_clusters)
         self.neighbours, self.similarity = Links.empty(federation.num_nodes), LinkMemory.empty(federation.num_nodes)
@@ -105,15 +105,15 @@ class PANM(Selection):
             federation.remark(remark)
 
     def initialises(self, index: int) -> bool:
-        """Whether a round is of stage one; rounds are counted from 0."""
+        """Tell whether a round is of stage one; rounds are counted from 0."""
         return index < self.stage_one
 
     def matches(self, index: int) -> bool:
-        """Whether neighbours are matched in a round; as algorithm 1, it counts rounds from 1."""
+        """Tell whether neighbours are matched in a round; as algorithm 1, it counts rounds from 1."""
         return index >= self.stage_one and (index + 1) % self.tau == 0
 
     def on_propose(self, round: Round) -> None:
-        """The neighbours in reach, and in rounds that compare others a uniform draw of these."""
+        """Propose the neighbours in reach, and in rounds that compare others a uniform draw of these."""
         round.candidates = self.neighbours.intersection(round.available)
         if self.initialises(round.index) or self.matches(round.index):
             round.candidates = round.candidates.union(self._others(round, self.neighbours))
@@ -129,7 +129,7 @@ class PANM(Selection):
         return round.draw(more.difference(neighbours), number, "panm strangers")
 
     def on_compare(self, round: Round) -> None:
-        """Similarities of those drawn, and of the neighbours: all of them in stage one, `l` in a matching."""
+        """Compare those drawn, and the neighbours: all of them in stage one, `l` in a matching."""
         if not (self.initialises(round.index) or self.matches(round.index)):
             return
         compared = round.candidates.between(senders=round.active)
@@ -142,7 +142,7 @@ class PANM(Selection):
         round.scores = self.similarity.read(round.candidates)
 
     def on_select(self, round: Round) -> None:
-        """The `k` most similar ones in stage one, `k` random neighbours in stage two."""
+        """Select the `k` most similar ones in stage one, `k` random neighbours in stage two."""
         limits = self.limits(round)
         if self.initialises(round.index):
             useless = (round.scores == 0) & (self.metric == "loss")  # infinite loss
@@ -156,7 +156,7 @@ class PANM(Selection):
         round.selected = round.draw(self.neighbours.intersection(round.candidates), limits, "panm gossip")
 
     def on_round_end(self, round: Round) -> None:
-        """The paper's count of the round's models; the lists' mean size, and precision and recall against clusters."""
+        """Log the paper's count of models, and the lists' mean size, precision and recall against clusters."""
         formula = panm_models_in_round(round.index + 1, self.l, self.k, self.stage_one, self.tau)
         round.log("models_by_formula", formula)
         round.log("matched", len(self.neighbours) / round.num_nodes)

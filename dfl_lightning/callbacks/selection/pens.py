@@ -67,7 +67,7 @@ class PENS(Selection):
         self.expected: LinkMemory  # how often chance would have chosen j
 
     def start(self, federation: Federation) -> None:
-        """Nothing is counted yet; a run without a second stage is worth a remark."""
+        """Begin with nothing counted; remark on a run without a second stage."""
         n = federation.num_nodes
         self.counts, self.looks = LinkMemory.empty(n, torch.long), LinkMemory.empty(n, torch.long)
         self.expected = LinkMemory.empty(n)
@@ -76,7 +76,7 @@ class PENS(Selection):
             federation.remark(remark)
 
     def on_propose(self, round: Round) -> None:
-        """In stage one a uniform draw of those that are up; in stage two the peers, or all."""
+        """Propose in stage one a uniform draw of those that are up; in stage two the peers, or all."""
         if round.index < self.stage_one:
             number = torch.where(self._limits(round, self.top) > 0, self.sampled, 0)
             round.candidates = round.draw(round.available.between(senders=round.active), number, "pens sampled")
@@ -86,13 +86,13 @@ class PENS(Selection):
             round.candidates = peers.intersection(round.available).union(without)
 
     def on_compare(self, round: Round) -> None:
-        """Losses of the drawn models on the client's own training data; models with an infinite loss are not chosen."""
+        """Evaluate the drawn models on the client's own training data; models with an infinite loss are not chosen."""
         if round.index < self.stage_one:
             losses = round.loss_of(round.candidates)
             round.scores = -losses.masked_fill(~losses.isfinite(), torch.nan)
 
     def on_select(self, round: Round) -> None:
-        """The `top` lowest losses, which are counted; or `k` random peers."""
+        """Select the `top` lowest losses, which are counted; or `k` random peers."""
         if round.index >= self.stage_one:
             round.selected = round.draw(round.candidates, self._limits(round, self.k), "pens gossip")
             return
@@ -106,7 +106,7 @@ class PENS(Selection):
             self.expected.add(up, chance[up.receivers])
 
     def on_round_end(self, round: Round) -> None:
-        """The mean number of peers that would be, or are, those of stage two."""
+        """Log the mean number of peers that would be, or are, those of stage two."""
         round.log("peers", len(self._peers(round)) / round.num_nodes)
 
     def _peers(self, round: Round) -> Links:

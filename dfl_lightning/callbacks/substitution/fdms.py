@@ -81,7 +81,7 @@ class FDMS(Substitution):
         self.observed = PairScores.empty(0)  # R and N of all receivers; without a server
 
     def start(self, federation: Federation) -> None:
-        """Theta_t counts the rounds of the run; candidates are a server's; what is kept of pairs must fit."""
+        """Require an end of the run for Theta_t, a server for candidates, and memory for what is kept of pairs."""
         m = federation.num_clients
         if self.theta_scale is not None and not federation.topology.num_servers:
             raise UserError("substitution.theta_scale saves a server's comparisons; use --topology server, or null")
@@ -97,7 +97,7 @@ class FDMS(Substitution):
 
     # --- a server -----------------------------------------------------------------------------------------------------
     def on_trained(self, round: Round) -> None:
-        """At a server: update the running means with this round's pairs of updates."""
+        """Update, at a server, the running means with this round's pairs of updates."""
         if not round.num_servers:
             return  # which clients receive from which is known later
         m, took_part = round.num_clients, round.participants
@@ -110,7 +110,7 @@ class FDMS(Substitution):
         round.log("similarities", len(first))
 
     def on_substitute(self, round: Round) -> None:
-        """Friends stand in for the dropped ones; without a server, each receiver's own."""
+        """Put friends in the place of the dropped ones; without a server, each receiver's own."""
         m = round.num_clients
         receivers, senders = round.selected.receivers, round.selected.senders
         missing = torch.nonzero(senders < m).squeeze(1)
@@ -129,7 +129,7 @@ class FDMS(Substitution):
         self._overhear(round, heard, known)
 
     def on_round_end(self, round: Round) -> None:
-        """Clients clearly worse than the best candidate stop being candidates from the next round on."""
+        """Drop candidates that are clearly worse than the best one, from the next round on."""
         if self.theta_scale is None:
             return
         assert round.federation.num_rounds is not None
@@ -165,7 +165,7 @@ class FDMS(Substitution):
 
     # --- state --------------------------------------------------------------------------------------------------------
     def state_dict(self) -> dict[str, Any]:
-        """What a server knows, and what receivers without one do."""
+        """Return what a server knows, and what receivers without one do."""
         observed = {"observed": dict(vars(self.observed))} if self.observed.nodes else {}
         return {**super().state_dict(), **observed}
 

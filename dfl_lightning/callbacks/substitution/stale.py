@@ -35,7 +35,7 @@ class Stale(Substitution):
         self.seen: Tensor  # who has ever taken part, bool [m]
 
     def start(self, federation: Federation) -> None:
-        """No client has taken part."""
+        """Begin with no client that has taken part."""
         self.seen = torch.zeros(federation.num_clients, dtype=torch.bool)
 
     def on_trained(self, round: Round) -> None:
@@ -50,7 +50,7 @@ class Stale(Substitution):
         self.seen = self.seen | took_part
 
     def on_substitute(self, round: Round) -> None:
-        """What a dropped client sent last replaces it; the mean of the active ones, a client that never sent."""
+        """Replace a dropped client by what it sent last; one that never sent, by the mean of the active ones."""
         m, n = round.num_clients, round.num_nodes
         round.substitute_rows.append(SubstituteRows("stale", relative=self.stored == "update"))
         stored = torch.where(self.seen, n + torch.arange(m), -1)

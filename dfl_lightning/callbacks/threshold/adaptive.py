@@ -35,7 +35,7 @@ class AdaptiveThreshold(Threshold):
         self.threshold: Tensor  # theta as printed for the next round, float64 [n]
 
     def start(self, federation: Federation) -> None:
-        """Scores and threshold must be in the same units."""
+        """Require scores and a threshold in the same units."""
         selection = federation.policy(Selection)
         theirs = getattr(selection, "rule", self.rule)
         if theirs != self.rule:
@@ -43,7 +43,7 @@ class AdaptiveThreshold(Threshold):
         self.threshold = torch.zeros(federation.num_nodes, dtype=torch.float64)
 
     def on_threshold(self, round: Round) -> None:
-        """From this round's similarities, or as printed from last round's."""
+        """Compute the threshold from this round's similarities, or as printed from last round's."""
         if self.rule == "literal":
             round.threshold = self.threshold
         else:

@@ -28,7 +28,7 @@ def _without_data(m: int, width: int) -> tuple[list[np.ndarray], list[np.ndarray
 
 
 def gossip(before, trained, chosen, active) -> Found:
-    """Gossip of all neighbours in the graph of those that are chosen, and Uniform."""
+    """Run Gossip of all neighbours in the graph of those that are chosen, and Uniform."""
     rows = {"models": before, "given": trained}
     run = GivenRun(
         [cb.Gossip(k="all"), cb.Uniform()],
@@ -42,7 +42,7 @@ def gossip(before, trained, chosen, active) -> Found:
 
 
 def dsgd(layers, models, x, y, graph, active, lr) -> Found:
-    """Plain training and Metropolis weights."""
+    """Run plain training and Metropolis weights."""
     policies = [cb.Gossip(k="all"), cb.Metropolis()]
     run = BatchRun(policies, x, y, layers, nx.Graph(graph_of(graph)), {"models": models}, Plain(), lr, active=active)
     round = run.go()
@@ -50,7 +50,7 @@ def dsgd(layers, models, x, y, graph, active, lr) -> Found:
 
 
 def gradient_tracking(layers, models, correction, x, y, graph, lr, steps, rounds) -> Found:
-    """GradientTracking and Metropolis weights."""
+    """Run gradientTracking and Metropolis weights."""
     policies = [cb.Gossip(k="all"), cb.Metropolis()]
     rows = {"models": models, "correction": correction}
     topology = nx.Graph(graph_of(graph))
@@ -60,7 +60,7 @@ def gradient_tracking(layers, models, correction, x, y, graph, lr, steps, rounds
 
 
 def d2(layers, models, x, y, graph, lr, rounds) -> Found:
-    """D2 and Metropolis weights."""
+    """Run D2 and Metropolis weights."""
     policies, topology = [cb.Gossip(k="all"), cb.Metropolis()], nx.Graph(graph_of(graph))
     rows = {"models": models, "descended": models}
     run = BatchRun(policies, x, y, layers, topology, rows, D2(), lr, rounds=rounds)
@@ -69,7 +69,7 @@ def d2(layers, models, x, y, graph, lr, rounds) -> Found:
 
 
 def qg_dsgdm(layers, models, momentum, x, y, graph, lr, beta, mu, nesterov, rounds) -> Found:
-    """QGDSGDm and Metropolis weights."""
+    """Run QGDSGDm and Metropolis weights."""
     policies, topology = [cb.Gossip(k="all"), cb.Metropolis()], nx.Graph(graph_of(graph))
     rows = {"models": models, "momentum": momentum}
     run = BatchRun(policies, x, y, layers, topology, rows, QGDSGDm(beta, mu, nesterov), lr, rounds=rounds)
@@ -78,7 +78,7 @@ def qg_dsgdm(layers, models, momentum, x, y, graph, lr, beta, mu, nesterov, roun
 
 
 def dispfl(layers, models, masks, x, y, graph, lr, density, prune, round, rounds) -> Found:
-    """DisPFL and MaskedAverage."""
+    """Run disPFL and MaskedAverage."""
     policies = [cb.Gossip(k="all"), cb.MaskedAverage()]
     rows = {"models": models, "mask": masks, "next_mask": masks}
     last = rounds - round
@@ -90,7 +90,7 @@ def dispfl(layers, models, masks, x, y, graph, lr, density, prune, round, rounds
 
 
 def push_sum(models, held, trained, graph) -> Found:
-    """PushSum on directed links."""
+    """Run pushSum on directed links."""
     average = cb.PushSum()
     rows = {"models": models, "given": trained}
     x, y, layers = _without_data(len(models), models.shape[1])
@@ -101,7 +101,7 @@ def push_sum(models, held, trained, graph) -> Found:
 
 
 def pens(layers, trained, x, y, sampled, top, stage_one, counts) -> Found:
-    """The last round of stage one of PENS, and Uniform."""
+    """Run the last round of stage one of PENS, and Uniform."""
     m = len(trained)
     selection = cb.PENS(k=1, sampled=max(top, m), top=top, stage_one=stage_one)
     rows = {"models": trained, "given": trained}
@@ -124,7 +124,7 @@ def pens(layers, trained, x, y, sampled, top, stage_one, counts) -> Found:
 
 
 def federico(layers, trained, x, y, fetched, averages, beta) -> Found:
-    """FedeRiCo's choice and ScoreWeighted."""
+    """Run FedeRiCo's choice and ScoreWeighted."""
     m = len(trained)
     selection = cb.FedeRiCo(k=m, epsilon=0.0, beta=beta)
     rows = {"models": trained, "given": trained}
@@ -140,7 +140,7 @@ def federico(layers, trained, x, y, fetched, averages, beta) -> Found:
 
 
 def federico_em(layers, models, x, y, fetched, averages, beta, lr) -> Found:
-    """FedeRiCo's choice and FedeRiCoStep."""
+    """Run FedeRiCo's choice and FedeRiCoStep."""
     m = len(models)
     selection = cb.FedeRiCo(k=m, epsilon=0.0, beta=beta)
     policies = [selection, cb.FedeRiCoStep()]
@@ -152,7 +152,7 @@ def federico_em(layers, models, x, y, fetched, averages, beta, lr) -> Found:
 
 
 def pfedgraph(layers, models, x, y, graph, alpha, lam, lr, initial, direction) -> Found:
-    """PFedGraph and SimilarityWeighted."""
+    """Run PFedGraph and SimilarityWeighted."""
     policies = [cb.Gossip(k="all"), cb.SimilarityWeighted(alpha)]
     rows = {"models": models, "initial": initial, "direction": direction}
     run = BatchRun(policies, x, y, layers, graph_of(graph), rows, PFedGraph(lam), lr)
@@ -165,7 +165,7 @@ def pfedgraph(layers, models, x, y, graph, alpha, lam, lr, initial, direction) -
 
 
 def pacfl(trained, x, y, vectors, threshold) -> Found:
-    """PACFL among all clients, and SampleWeighted."""
+    """Run PACFL among all clients, and SampleWeighted."""
     m = len(trained)
     selection = cb.PACFL(threshold=threshold, vectors=vectors)
     layers, rows = [x.shape[-1], 2], {"models": trained, "given": trained}
@@ -179,7 +179,7 @@ def pacfl(trained, x, y, vectors, threshold) -> Found:
 
 
 def knn_per(layers, model, x, y, queries, k, scale, weight) -> Found:
-    """The prediction KNN."""
+    """Run the prediction KNN."""
     whole = network(layers).double()
     torch.nn.utils.vector_to_parameters(torch.tensor(model), whole.parameters())
     with torch.no_grad():

@@ -35,7 +35,7 @@ class GivenTraining(Objective):
     row_sets = {"given": "zeros"}
 
     def phases(self, layout: Layout, duration: Duration, round: int) -> tuple[Phase, ...]:
-        """One step on everything."""
+        """Return one step on everything."""
         return (Phase(self, Duration(0, steps=1), layout.all),)
 
     def step(self, ctx: JobContext) -> None:
@@ -109,7 +109,7 @@ class GivenRun:
         self.bank.boundary = boundary._replace(rows=kept, round=round)
 
     def go(self, draws: Mapping[str, Tensor] | None = None, rounds: int = 1) -> Round:
-        """Rounds one after the other; the record of the last one.
+        """Play rounds one after the other; return the record of the last one.
 
         Args:
             draws: matrices by purpose: numbers, or bool where links are drawn, in the place of random ones.
@@ -125,7 +125,7 @@ class GivenRun:
         return begun
 
     def rows(self, name: str = "models") -> np.ndarray:
-        """A row set after the rounds, [n, P]."""
+        """Return a row set after the rounds, [n, P]."""
         return self.bank.boundary.rows[name].numpy().copy()
 
 
@@ -187,7 +187,7 @@ class BatchRun(GivenRun):
                 data.labels[own[order]] = torch.as_tensor(y[client].ravel())
 
     def set_number(self, name: str, values: np.ndarray) -> None:
-        """Clients' numbers where the run starts.
+        """Set the clients' numbers where the run starts.
 
         Args:
             name: of the numbers.
@@ -198,7 +198,7 @@ class BatchRun(GivenRun):
         self.bank.boundary = boundary._replace(numbers=numbers)
 
     def number(self, name: str) -> np.ndarray:
-        """Clients' numbers after the rounds, [m]."""
+        """Return the clients' numbers after the rounds, [m]."""
         return self.bank.boundary.numbers[name].numpy().copy()
 
 
@@ -295,7 +295,7 @@ def network(layers: Sequence[int]) -> nn.Sequential:
 
 
 def graph_of(mask: np.ndarray) -> nx.DiGraph:
-    """A directed graph with an edge from a sender to its receiver.
+    """Build a directed graph with an edge from a sender to its receiver.
 
     Args:
         mask: bool [m, m], receiver by sender.
@@ -307,7 +307,7 @@ def graph_of(mask: np.ndarray) -> nx.DiGraph:
 
 
 def memory_of(values: np.ndarray, mask: np.ndarray) -> LinkMemory:
-    """Numbers of links as a policy remembers them.
+    """Build the numbers of links as a policy remembers them.
 
     Args:
         values: [m, m].
@@ -320,7 +320,7 @@ def memory_of(values: np.ndarray, mask: np.ndarray) -> LinkMemory:
 
 
 def dense(links: Links, values: Tensor | None = None, fill: float = float("nan")) -> np.ndarray:
-    """Links, or numbers beside them, as a matrix.
+    """Lay links, or numbers beside them, out as a matrix.
 
     Args:
         links: receiver by sender.

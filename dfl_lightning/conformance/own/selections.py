@@ -25,7 +25,7 @@ def weights_of(round: Round, m: int) -> np.ndarray:
 
 # --- AFIND+ -----------------------------------------------------------------------------------------------------------
 def afind(layers, layer, before, initial, trained, x, y, graph, active, nu, tau, temperature) -> Outputs:
-    """A round of AFIND, AdaptiveThreshold and Boltzmann."""
+    """Run a round of AFIND, AdaptiveThreshold and Boltzmann."""
     policies = [
         cb.AFIND(nu=nu, proxy_layer=str(2 * layer)),
         cb.AdaptiveThreshold(tau=tau),
@@ -48,7 +48,7 @@ def afind(layers, layer, before, initial, trained, x, y, graph, active, nu, tau,
 def afind_literal(
     layers, layer, before, trained, x, y, graph, probabilities, threshold, nu, tau, gamma, temperature
 ) -> Outputs:
-    """A round of AFIND, AdaptiveThreshold and Boltzmann as printed."""
+    """Run a round of AFIND, AdaptiveThreshold and Boltzmann as printed."""
     selection = cb.AFIND(nu=nu, rule="literal", proxy="grad_batch", center=False, proxy_layer=str(2 * layer))
     theta = cb.AdaptiveThreshold(tau=tau, rule="literal")
     average = cb.Boltzmann(temperature=temperature, contribution="own", gamma=gamma, include_self=False)
@@ -72,7 +72,7 @@ def afind_literal(
 def panm(
     layers, stage, metric, alpha, k, before, initial, trained, x, y, neighbours, sampled, strangers, literal=False
 ) -> Outputs:
-    """A round of stage one, or a matching, of PANM and Uniform."""
+    """Run a round of stage one, or a matching, of PANM and Uniform."""
     m, first = len(before), stage == "initialisation"
     most = max(1, int(strangers.sum(1).max()), int(sampled.sum(1).max()))
     selection = cb.PANM(
@@ -104,13 +104,13 @@ def panm(
 
 
 def panm_literal(**inputs: Any) -> Outputs:
-    """The same, with the labels of a matching as printed."""
+    """Run the same, with the labels of a matching as printed."""
     return panm(**inputs, literal=True)
 
 
 # --- DPFL -------------------------------------------------------------------------------------------------------------
 def dpfl(layers, trained, x, y, samples, order, coins, budget) -> Outputs:
-    """The first choice of DPFL, among all candidates (BGGC), and SampleWeighted."""
+    """Run the first choice of DPFL, among all candidates (BGGC), and SampleWeighted."""
     m = len(trained)
     candidates, place, coin = np.zeros((m, m), bool), np.zeros((m, m)), np.zeros((m, m))
     for i in range(m):
@@ -136,7 +136,7 @@ def _served(model, updates, active, server_step, substitution=None, rows=None):
 
 
 def fdms(model, updates, active, scores, counts, server_step) -> Outputs:
-    """A round of FDMS at a server, after a first one."""
+    """Run a round of FDMS at a server, after a first one."""
     substitution, m = cb.FDMS(), len(updates)
     run = _served(model, updates, active, server_step, substitution)
     substitution.scores, substitution.counts = torch.as_tensor(scores), torch.as_tensor(counts)
@@ -153,14 +153,14 @@ def fdms(model, updates, active, scores, counts, server_step) -> Outputs:
 
 
 def fdms_dropout(model, updates, active, server_step) -> Outputs:
-    """A round without a substitution."""
+    """Run a round without a substitution."""
     run = _served(model, updates, active, server_step)
     run.go()
     return {"model": run.rows()[-1]}
 
 
 def fdms_stale(model, updates, active, server_step, stored, has_stored) -> Outputs:
-    """A round of Stale."""
+    """Run a round of Stale."""
     substitution, m = cb.Stale(), len(updates)
     run = _served(model, updates, active, server_step, substitution, {"stale": stored})
     substitution.seen = torch.as_tensor(has_stored)
@@ -170,7 +170,7 @@ def fdms_stale(model, updates, active, server_step, stored, has_stored) -> Outpu
 
 # --- FedFomo ----------------------------------------------------------------------------------------------------------
 def fedfomo(layers, before, trained, x, y, graph, affinity, k) -> Outputs:
-    """A round of FedFomo and FirstOrder, without exploration."""
+    """Run a round of FedFomo and FirstOrder, without exploration."""
     selection, m = cb.FedFomo(k=k, epsilon=0.0), len(before)
     rows = {"models": before, "given": trained}
     run = GivenRun([selection, cb.FirstOrder()], x, y, layers, graph_of(graph), rows)

@@ -25,28 +25,28 @@ def _run(layers, rows, x, y, lr, objective: Objective, epochs=1, active=None, ro
 
 
 def fedavg(layers, model, x, y, active, lr, epochs) -> Outputs:
-    """Plain training and an average by samples."""
+    """Run plain training and an average by samples."""
     run = _run(layers, {"models": model}, x, y, lr, Plain(), epochs, active)
     run.go()
     return {"model": run.rows()[-1]}
 
 
 def fedprox(layers, model, x, y, lr, mu) -> Outputs:
-    """FedProx's local rule."""
+    """Run fedProx's local rule."""
     run = _run(layers, {"models": model}, x, y, lr, FedProx(mu))
     run.go()
     return {"model": run.rows()[-1]}
 
 
 def ditto(layers, model, personal, x, y, lr, lam, rounds) -> Outputs:
-    """Ditto's local rule."""
+    """Run ditto's local rule."""
     run = _run(layers, {"models": model, "personal": personal}, x, y, lr, Ditto(lam), rounds=rounds)
     run.go(rounds=rounds)
     return {"model": run.rows()[-1], "personal": run.rows("personal")[: len(x)]}
 
 
 def apfl(layers, model, local, alpha, adapt, x, y, lr, rounds) -> Outputs:
-    """APFL's local rule."""
+    """Run APFL's local rule."""
     objective = APFL(0.5, "round" if adapt else "never")
     run = _run(layers, {"models": model, "local": local}, x, y, lr, objective, rounds=rounds)
     run.set_number("alpha", alpha)
@@ -61,7 +61,7 @@ def apfl(layers, model, local, alpha, adapt, x, y, lr, rounds) -> Outputs:
 
 
 def per_fedavg(layers, model, x, y, alpha, beta, order) -> Outputs:
-    """Per-FedAvg's local rule; the loop over clients has the Hessian."""
+    """Run per-FedAvg's local rule; the loop over clients has the Hessian."""
     run = _run(layers, {"models": model}, x, y, beta, PerFedAvg(alpha, order), engine="loop")
     run.go()
     return {"model": run.rows()[-1]}
@@ -77,17 +77,17 @@ def _parted(layers, body, heads, x, y, lr, epochs, objective) -> Outputs:
 
 
 def fedrep(layers, body, heads, x, y, lr, head_epochs, body_epochs) -> Outputs:
-    """The head, then the body; only the body is sent."""
+    """Train the head, then the body; send the body only."""
     return _parted(layers, body, heads, x, y, lr, body_epochs, FedRep(head_epochs))
 
 
 def fedper(layers, body, heads, x, y, lr, epochs) -> Outputs:
-    """Head and body together; only the body is sent."""
+    """Train head and body together; send the body only."""
     return _parted(layers, body, heads, x, y, lr, epochs, FedPer())
 
 
 def ifca(layers, models, x, y, lr, epochs) -> Outputs:
-    """IFCA with one server for each cluster."""
+    """Run IFCA with one server for each cluster."""
     m, c = len(x), len(models)
     topology = {"generator": "server", "args": {"servers": c}}
     rows = {"models": np.vstack([np.zeros((m, models.shape[1])), models])}

@@ -48,7 +48,7 @@ class Assignment:
     test_groups: np.ndarray | None = None
 
     def groups_of_test(self) -> np.ndarray:
-        """Who divides the official test set with whom, int64 [m]; see `test_groups`."""
+        """Return who divides the official test set with whom, int64 [m]; see `test_groups`."""
         if self.test_groups is not None:
             return self.test_groups
         if self.clusters is not None and (self.rotation is not None or self.label_map is not None):
@@ -100,7 +100,7 @@ class Partition(ABC):
         return self.assign(source.labels.numpy(), source.num_classes, num_clients, seed)
 
     def describe(self) -> str:
-        """The partition in a word or two, for the banner."""
+        """Describe the partition in a word or two, for the banner."""
         return type(self).__name__
 
 

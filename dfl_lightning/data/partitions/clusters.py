@@ -65,7 +65,7 @@ class RotatedClusters(_Transformed):
         self.degrees = [float(angle) for angle in degrees]
 
     def describe(self) -> str:
-        """For example `RotatedClusters{0,90,180,270}`, or `RotatedClusters{0,180; 20 per class}`."""
+        """Describe the partition: `RotatedClusters{0,90,180,270}`, or `RotatedClusters{0,180; 20 per class}`."""
         return self._described([f"{angle:g}" for angle in self.degrees])
 
     def assign(self, labels: np.ndarray, num_classes: int, num_clients: int, seed: int) -> Assignment:
@@ -102,7 +102,7 @@ class SwappedLabelClusters(_Transformed):
                 )
 
     def describe(self) -> str:
-        """For example `SwappedLabelClusters{(0 1),(6 7)}`."""
+        """Describe the partition, for example `SwappedLabelClusters{(0 1),(6 7)}`."""
         names = ["".join(f"({' '.join(map(str, cycle))})" for cycle in cycles) or "-" for cycles in self.swaps]
         return self._described(names)
 
@@ -148,7 +148,7 @@ class LabelClusters(Partition):
         self.labels = labels
 
     def describe(self) -> str:
-        """For example `LabelClusters(5)` or `LabelClusters{4 5 6 7,0 1 2 3}`."""
+        """Describe the partition, for example `LabelClusters(5)` or `LabelClusters{4 5 6 7,0 1 2 3}`."""
         if self.labels is not None:
             return f"LabelClusters{{{','.join(' '.join(map(str, group)) for group in self.labels)}}}"
         return f"LabelClusters({self.clusters})"

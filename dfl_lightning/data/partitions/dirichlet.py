@@ -57,7 +57,7 @@ class Dirichlet(Partition):
         self.min_size = min_size
 
     def describe(self) -> str:
-        """For example `Dirichlet(0.1)`."""
+        """Describe the partition, for example `Dirichlet(0.1)`."""
         return f"Dirichlet({self.alpha:g}{_IN_WORDS[self.flavour]})"
 
     def assign(self, labels: np.ndarray, num_classes: int, num_clients: int, seed: int) -> Assignment:

@@ -49,7 +49,7 @@ class FlippedLabels(Partition):
         self.needs_writers = self.base.needs_writers
 
     def describe(self) -> str:
-        """For example `FlippedLabels(40% of Dirichlet(0.1))`."""
+        """Describe the partition, for example `FlippedLabels(40% of Dirichlet(0.1))`."""
         who = f"{100 * self.fraction:g}%" if self.clients is None else f"{len(self.clients)} clients"
         return f"FlippedLabels({who} of {self.base.describe()})"
 

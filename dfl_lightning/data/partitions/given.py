@@ -23,7 +23,7 @@ class GivenParts(Partition):
         self.parts = [_indices(part, client) for client, part in enumerate(parts)]
 
     def describe(self) -> str:
-        """`given parts`."""
+        """Describe the partition: `given parts`."""
         return "given parts"
 
     def assign(self, labels: np.ndarray, num_classes: int, num_clients: int, seed: int) -> Assignment:

@@ -13,7 +13,7 @@ NO_MASS = 1e-12
 
 
 def draw_image_by_image(prior: np.ndarray, available: np.ndarray, size: int, rng: np.random.Generator) -> np.ndarray:
-    """Images of each class that each client gets, where one image after the other is drawn.
+    """Draw images of each class for each client, one image after the other.
 
     A step: a client that is not full, each equally likely, draws a class from its prior over the classes that are left.
     This is that process exactly, without its loop over images. Which client draws does not depend on classes: the order

@@ -38,7 +38,7 @@ class Pathological(Partition):
         self.alpha = alpha
 
     def describe(self) -> str:
-        """For example `Pathological(2 classes)`."""
+        """Describe the partition, for example `Pathological(2 classes)`."""
         sizes = "" if self.alpha is None else f", sizes Dir({self.alpha:g})"
         return f"Pathological({self.classes} classes{sizes})"
 

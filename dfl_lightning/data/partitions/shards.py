@@ -31,7 +31,7 @@ class Shards(Partition):
         self.shards = shards
 
     def describe(self) -> str:
-        """For example `Shards(2)` or `Shards(2 of 200)`."""
+        """Describe the partition, for example `Shards(2)` or `Shards(2 of 200)`."""
         return f"Shards({self.per_client}{'' if self.shards is None else f' of {self.shards}'})"
 
     def assign(self, labels: np.ndarray, num_classes: int, num_clients: int, seed: int) -> Assignment:

@@ -38,11 +38,11 @@ class ByWriter(Partition):
         self.classes = classes
 
     def describe(self) -> str:
-        """`ByWriter`, or for example `ByWriter(5 classes)`."""
+        """Describe the partition: `ByWriter`, or for example `ByWriter(5 classes)`."""
         return "ByWriter" if self.classes is None else f"ByWriter({self.classes} classes)"
 
     def assign(self, labels: np.ndarray, num_classes: int, num_clients: int, seed: int) -> Assignment:
-        """Refused: labels do not say who wrote an image."""
+        """Refuse: labels do not say who wrote an image."""
         raise UserError(
             "data.partition ByWriter: these data do not say who wrote each image; use data FEMNIST or MNIST, or "
             "another partition"

@@ -191,7 +191,7 @@ class StackedEngine(Engine):
         self._unfold(frozenset(name for name, wanted in zip(names, chosen.tolist(), strict=True) if wanted))
 
     def out_of_memory(self, error: BaseException) -> str:
-        """With the remedy of narrower cohorts, where there are any; see `Engine.out_of_memory`."""
+        """Add the remedy of narrower cohorts, where there are any; see `Engine.out_of_memory`."""
         widest, processes = max(map(len, self.cohorts)), self.config.processes
         remedy = f"use smaller ones: --trainer.cohorts {min(2 * len(self.cohorts), self.data.num_clients)}"
         if widest == 1 or len(self.cohorts) >= self.data.num_clients // processes * processes:
@@ -279,7 +279,7 @@ class StackedEngine(Engine):
         return self._scorer.width
 
     def outputs(self, references: References, splits: Sequence[str], pool: Workers) -> list[dict[str, LabelledOutputs]]:
-        """What the models make of their owners' samples, side by side; see `Engine.outputs`."""
+        """Return what the models make of their owners' samples, side by side; see `Engine.outputs`."""
         found: list[dict[str, LabelledOutputs]] = [{} for _ in range(len(references))]
         names = self.config.predicted_features
         for split in splits:
@@ -308,7 +308,7 @@ class StackedEngine(Engine):
         return sorted((item for item in items if len(item)), key=len, reverse=True)
 
     def shared_samples(self, references: References, split: str) -> list[Tensor]:
-        """Jobs of the same client, where that pays; on a GPU it has not been tried."""
+        """Return jobs of the same client, where that pays; on a GPU it has not been tried."""
         if self.data.images.device.type != "cpu":
             return []
         sizes, owners = self.data.sizes(split), references.owners

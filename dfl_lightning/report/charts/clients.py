@@ -27,7 +27,7 @@ from dfl_lightning.utils.errors import UserError
 
 
 def sorted_clients(runs: Sequence[Run | Method]) -> Any:
-    """Clients from best to worst at the last evaluation: mean over seeds by rank; the worst tenth is shaded.
+    """Draw clients from best to worst at the last evaluation: mean over seeds by rank; the worst tenth is shaded.
 
     Raises:
         UserError: no run was evaluated on test data.
@@ -66,7 +66,7 @@ def sorted_clients(runs: Sequence[Run | Method]) -> Any:
 
 
 def gain_over_local(runs: Sequence[Run | Method], local: Run | Method | None = None) -> Any:
-    """What clients gain over training alone, paired by seed and test images; a dot's area is the number of clients.
+    """Draw what clients gain over training alone, paired by seed and test images; a dot's area counts clients.
 
     Args:
         runs: runs, or methods.

@@ -28,7 +28,7 @@ SIMULATED = "simulated_seconds"
 
 
 def accuracy_by_bytes(runs: Sequence[Run | Method]) -> Any:
-    """Test accuracy against the megabytes that a client has received until then; a run that receives nothing is a line.
+    """Draw test accuracy against the megabytes received until then; a run that receives nothing is a line.
 
     Raises:
         UserError: no run was evaluated on test data.
@@ -37,7 +37,7 @@ def accuracy_by_bytes(runs: Sequence[Run | Method]) -> Any:
 
 
 def accuracy_by_time(runs: Sequence[Run | Method]) -> Any:
-    """Test accuracy against simulated seconds.
+    """Draw test accuracy against simulated seconds.
 
     Raises:
         UserError: no run has them.

@@ -27,7 +27,7 @@ from dfl_lightning.utils.errors import UserError
 
 
 def learning_curves(runs: Sequence[Run | Method], column: str = "test_acc") -> Any:
-    """Mean test accuracy over rounds, a line a method; the band is one standard deviation over its seeds.
+    """Draw mean test accuracy over rounds, a line a method; the band is one standard deviation over its seeds.
 
     Args:
         runs: runs, or methods.
@@ -74,7 +74,7 @@ def learning_curves(runs: Sequence[Run | Method], column: str = "test_acc") -> A
 
 
 def client_bands(run: Run | Method, column: str = "test_acc") -> Any:
-    """Accuracy over rounds within one run: the median client, the middle half, the middle 80 % and the worst tenth.
+    """Draw accuracy over rounds in one run: the median client, the middle half, the middle 80 % and worst tenth.
 
     Args:
         run: the run; of a method, that of its first seed.

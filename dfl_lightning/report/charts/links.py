@@ -58,7 +58,7 @@ Row = dict[str, Any]
 
 
 def collaboration_graph(run: Run, round: int | None = None) -> Any:
-    """The links of a round between clients, drawn from the sender to the receiver.
+    """Draw the links of a round between clients, from the sender to the receiver.
 
     Args:
         run: the run.
@@ -71,7 +71,7 @@ def collaboration_graph(run: Run, round: int | None = None) -> Any:
 
 
 def link_heatmap(run: Run, round: int | None = None) -> Any:
-    """The links of a round as a matrix, receivers in rows, coloured by their weight in the receiver's new model.
+    """Draw the links of a round as a matrix, receivers in rows, coloured by their weight in the receiver's new model.
 
     Args:
         run: the run.

@@ -37,7 +37,7 @@ MOST_COLUMNS = 100
 
 
 def found_over_rounds(runs: Sequence[Run | Method], column: str, title: str, share: bool = True) -> Any:
-    """A column of metrics.csv over rounds, mean over seeds, a line a method.
+    """Draw a column of metrics.csv over rounds, mean over seeds, a line a method.
 
     Args:
         runs: runs, or methods.
@@ -78,7 +78,7 @@ def found_over_rounds(runs: Sequence[Run | Method], column: str, title: str, sha
 
 
 def similarities(run: Run, round: int | None = None) -> Any:
-    """How alike clients are in a recorded round, in the order of their ground-truth clusters where those are known.
+    """Draw how alike clients are in a recorded round, in the order of their ground-truth clusters, if known.
 
     Args:
         run: the run.
@@ -122,7 +122,7 @@ def similarities(run: Run, round: int | None = None) -> Any:
 
 
 def dropouts(run: Run) -> Any:
-    """Which clients were down in which round, and for how many clients each one stood in.
+    """Draw which clients were down in which round, and for how many clients each one stood in.
 
     Raises:
         UserError: no client was ever down.
