@@ -1,7 +1,8 @@
 """From selected senders to the rows that a receiver averages: votes, weights from votes, a server's step.
 
 Votes and weights are numbers beside a list of voters: pairs (receiver, row), rows being nodes and then what else may be
-mixed.
+mixed. Weights are the entries of a round's mixing matrix W, new model_i = sum_j W_ij row_j; votes are what an
+aggregation makes them of.
 """
 
 from __future__ import annotations
