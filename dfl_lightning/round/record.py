@@ -76,7 +76,7 @@ class Round:
         likeness: how alike a substitution finds clients, for those links that it has compared.
         voters: the rows that each receiver may mix; its own is there, whether it has a vote or not.
         votes: how often each of `voters` counts, float64 [len(voters)].
-        weights: the entries of the mixing matrix W at `voters`: shares of a receiver's new model, float64 [len(voters)].
+        weights: entries of the mixing matrix W at `voters`, shares of the new models, float64 [len(voters)].
         metrics: numbers for this round's row of `metrics.csv`.
 
     Attributes:

@@ -350,11 +350,3 @@ def test_a_write_that_fails_twice_leaves_nothing_behind(tmp_path, monkeypatch):
         AtomicCheckpointIO().save_checkpoint(minimal(2), file)
     assert {f.name for f in tmp_path.iterdir()} == {"last.ckpt", "previous.ckpt"}
     assert read_checkpoint(file)["number"] == read_checkpoint(tmp_path / "previous.ckpt")["number"] == 1
-
-
-def test_a_finished_run_that_is_resumed_keeps_what_callbacks_may_look_at(saved, small_run):
-    before = read_checkpoint(last(saved))["callbacks"]["RunFolder"]["monitored"]
-    assert "train_loss" in before
-    again = small_run(4).fit(last(saved))
-    after = read_checkpoint(last(again))["callbacks"]["RunFolder"]["monitored"]
-    assert before.keys() == after.keys()

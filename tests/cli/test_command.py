@@ -482,45 +482,6 @@ def test_help_all_has_every_option(dfl):
         assert option in done.out
 
 
-# --- checkpoints ------------------------------------------------------------------------------------------------------
-def contents(folder):
-    return {str(f.relative_to(folder)): f.read_bytes() for f in folder.rglob("*") if f.is_file()}
-
-
-@pytest.mark.parametrize("command", ["validate", "test"])
-@pytest.mark.parametrize("config", ["afind", "fedavg"])
-def test_a_checkpoint_evaluates_to_the_numbers_of_the_training(dfl, here, command, config):
-    run = dfl(f"--config {config} --data.val_fraction 0.2").run
-    before = contents(here)
-    done = dfl(
-        ["--config", str(run / "config.yaml"), "--ckpt_path", str(run / "checkpoints/last.ckpt")], command, small=False
-    )
-    assert (done.code, done.err) == (0, "")
-    assert contents(here) == before
-    lines = [line.split() for line in done.out.splitlines()]
-    assert lines[0] == ["after", "round", "2"]
-    clients, last = arrays_of(run / "clients.npz"), rows_of(run)[-1]
-    for at, name in enumerate(lines[1][1:], start=1):
-        for client in range(8):
-            assert lines[2 + client][at] == f"{clients[name][-1, client]:.4f}"
-        assert lines[10][at] == f"{float(last[name]):.4f}"
-    assert lines[11][lines[1].index("test_acc")] == f"{float(last['test_acc_std']):.4f}"
-    assert lines[12][-1] == f"{float(last['test_acc_worst10']):.4f}"
-
-
-def test_a_checkpoint_goes_on_in_its_folder_and_forks_into_a_new_one(dfl):
-    run = dfl("--config afind").run
-    checkpoint = str(run / "checkpoints/last.ckpt")
-    again = dfl(["--config", "afind", "--trainer.max_rounds", "3", "--ckpt_path", checkpoint])
-    assert again.code == 0
-    assert again.run is None
-    assert [row["round"] for row in rows_of(run)] == ["0", "1", "2"]
-    forked = dfl(["--config", "afind", "--fork", "--ckpt_path", checkpoint, "--trainer.max_rounds", "4"])
-    assert forked.code == 0
-    assert len(rows_of(forked.run)) == 4
-    assert len(rows_of(run)) == 3
-
-
 # --- seeds ------------------------------------------------------------------------------------------------------------
 def test_a_seed_gives_the_same_bits_and_another_seed_others(dfl):
     words = "--config afind --data.partition Dirichlet --dropout Bernoulli --seed_everything"

@@ -159,6 +159,9 @@ def test_a_run_is_evaluated_by_its_name_alone(dfl, here, run, command):
         column = out.splitlines()[1].split().index("test_acc")
         shown = [line.split()[column] for line in out.splitlines()[2:8]]
         assert shown == [f"{value:.4f}" for value in arrays["test_acc"][-1]]
+    table = np.genfromtxt(run / "metrics.csv", delimiter=",", names=True)
+    below = [float(line.split()[-1]) for line in out.splitlines()[8:11]]  # of the last column, the test accuracy
+    assert below == pytest.approx([table[f"test_acc{which}"][-1] for which in ("", "_std", "_worst10")], abs=5e-5)
     assert {file: file.read_bytes() for file in here.rglob("*") if file.is_file()} == before
 
 

@@ -1,13 +1,10 @@
 """Ctrl-C and SIGTERM to a real command: exit codes, a sentence, and a run that goes on as if nothing had been."""
 
-import hashlib
-import os
 import shlex
 import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -86,10 +83,6 @@ def table(folder):
     return [{k: v for k, v in zip(header, line, strict=True) if k != "seconds"} for line in lines]
 
 
-def hashes(folder):
-    return {f.relative_to(folder): hashlib.sha256(f.read_bytes()).hexdigest() for f in folder.rglob("*") if f.is_file()}
-
-
 def stopped(command, tmp_path, signum, after=2):
     process = command()
     folder = wait_for_round(process, tmp_path, after)
@@ -127,38 +120,6 @@ def test_a_signal_saves_says_one_sentence_and_the_run_can_go_on(command, here, t
     assert rows[0].equal(rows[1])
 
 
-def test_a_fork_starts_a_new_folder_and_leaves_the_old_one_alone(here, tmp_path):
-    assert here("--trainer.max_rounds", "4")[0] == 0
-    (folder,) = folders(tmp_path)
-    before, last = hashes(folder), folder / "checkpoints" / "last.ckpt"
-
-    code, _, err = here("--selection.nu", "0.5", "--ckpt_path", str(last))
-    assert code == 2
-    assert err.count("\n") == 1
-    assert "nu is 0.2 in the checkpoint and 0.5 in this run; --fork starts a new run from it" in err
-
-    code, out, err = here("--trainer.max_rounds", "6", "--selection.nu", "0.5", "--ckpt_path", str(last), "--fork")
-    assert (code, err) == (0, ""), out
-    assert hashes(folder) == before
-    (new,) = [f for f in folders(tmp_path) if f != folder]
-    assert table(new)[:4] == table(folder)
-    assert len(table(new)) == 6
-
-
-@pytest.mark.slow
-def test_a_killed_run_goes_on_from_its_last_checkpoint(command, here, tmp_path):
-    process = command("--trainer.checkpoint_every", "1")
-    folder = wait_for_round(process, tmp_path, 5)
-    process.kill()
-    process.communicate()
-    last = folder / "checkpoints" / "last.ckpt"
-    done = int(read_checkpoint(last)["state_dict"]["bank.progress"][0])
-    assert here("--trainer.max_rounds", str(done + 3), "--ckpt_path", str(last))[::2] == (0, "")
-    assert [row["round"] for row in table(folder)] == [str(r) for r in range(done + 3)]
-    with np.load(folder / "clients.npz") as arrays:
-        assert arrays["rounds"].tolist() == [r for r in range(done + 3) if r % 3 == 2]
-
-
 STOP = """
 import os, signal
 from lightning.pytorch import Callback
@@ -190,56 +151,11 @@ def test_the_sentence_after_ctrl_c_can_be_typed(here, tmp_path, capsys):
     assert list(tmp_path.glob("*/small/*")) == [folder]
 
 
-@pytest.mark.slow
-def test_the_sentence_after_ctrl_c_holds_the_whole_command_that_goes_on(command, tmp_path):
-    process = command("--trainer.default_root_dir", ODD, "--trainer.max_rounds", "60", "--model.local_epochs", "4")
-    deadline = time.monotonic() + 120
-    while not list(tmp_path.glob("my*/small/*/metrics.csv")) and time.monotonic() < deadline:
-        time.sleep(0.005)
-    (folder,) = tmp_path.glob("my*/small/*")
-    while not table(folder) and time.monotonic() < deadline:
-        time.sleep(0.005)
-    process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=120)
-    assert process.returncode == 130
-    done = len(table(folder))
-    assert 0 < done < 60
-    typed = err.rstrip("\n").partition("; go on with: ")[2]
-    program = tmp_path / "bin" / "dfl-fit"
-    program.parent.mkdir()
-    program.write_text(
-        f"#!/bin/sh\nexec '{sys.executable}' -c 'from dfl_lightning.cli.main import fit; fit()' \"$@\"\n"
-    )
-    program.chmod(0o755)
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PATH": f"{program.parent}{os.pathsep}{os.environ['PATH']}"}
-    again = subprocess.run(
-        typed, shell=True, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120
-    )
-    assert (again.returncode, again.stderr) == (0, "")
-    assert [row["round"] for row in table(folder)] == [str(r) for r in range(60)]
-    assert list(tmp_path.glob("*/small/*")) == [folder]
-
-
 def test_without_checkpoints_nothing_is_said_about_going_on(here, tmp_path):
     (tmp_path / "own.py").write_text(STOP)
     code, _, err = here("--trainer.enable_checkpointing", "false", "--trainer.callbacks", "own.Stop")
     assert code == 130
     assert err.rstrip().endswith("complete rounds; no checkpoint was kept (trainer.enable_checkpointing=false)")
-
-
-@pytest.mark.slow
-def test_two_signals_before_the_first_round_is_over_leave_the_terminal_alone(command, tmp_path):
-    process = command("--model.local_epochs", "2000")
-    deadline = time.monotonic() + 60
-    while not list(Path(tmp_path).rglob("split.npz")) and time.monotonic() < deadline:
-        time.sleep(0.01)
-    time.sleep(0.3)
-    process.send_signal(signal.SIGINT)
-    time.sleep(0.05)
-    process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=60)
-    assert process.returncode == 130
-    assert "Traceback" not in err
 
 
 def test_a_reader_who_has_seen_enough_is_no_bug_of_ours(tmp_path):
