@@ -25,8 +25,9 @@ def expected_columns(module: RunModule) -> tuple[str, ...]:
     for split in ("val", "test"):
         if int(federation.data.sizes(split).sum()):
             found += [f"{split}_{name}" for name in ("loss", *module.engine.metrics)]
-    if "test_acc" in found:
-        found += ["test_acc_std", "test_acc_worst10"]
+    tested = f"test_{federation.task.score}"
+    if tested in found:
+        found += [f"{tested}_std", f"{tested}_worst10"]
     if federation.has_global_model:
         found += [f"global_test_{name}" for name in ("loss", *federation.task.numbers)]
     logs = [user.logs for user in federation.policies] + [federation.objective.logs]

@@ -93,7 +93,7 @@ class RunFolder(RunTables, RoundCallback):
         if stage != "fit":
             return
         self.is_open, self.summary, self._trainer, self._monitored = False, {}, trainer, {}
-        self._made, self._score = False, Score.of(pl_module.task)
+        self._made = False
         former = self.path if getattr(pl_module, "bank", None) is not None else None
         self._source = run_of(trainer.resumed_from) or former
         chosen, refusal = "", ""
@@ -137,7 +137,7 @@ class RunFolder(RunTables, RoundCallback):
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
         """Read the rows up to the boundary, set aside what comes after it, write what describes the run."""
         assert self.path is not None
-        self.is_open = True
+        self.is_open, self._score = True, Score.of(pl_module.federation.task)
         if not trainer.is_global_zero:
             return  # the first process writes
         self.is_open = False

@@ -11,6 +11,7 @@ from typing import Any
 from dfl_lightning.checkpoints.names import FOLDER, LAST
 from dfl_lightning.study.measure import Measure
 from dfl_lightning.study.plan import Cell
+from dfl_lightning.tasks import Score
 from dfl_lightning.utils.errors import one_line
 from dfl_lightning.utils.files import write_atomically
 from dfl_lightning.utils.locks import is_locked
@@ -75,9 +76,14 @@ class CellState:
         """What a table compares, in its unit; None where the cell is not done or has none."""
         return measure.of(self.summary, self.run) if self.is_done else None
 
+    @property
+    def score(self) -> Score:
+        """What its run's task compares models by."""
+        return Score.read(self.summary)
+
     def is_broken(self, measure: Measure) -> bool:
-        """Whether one of its accuracies is NaN, because a client's loss was not finite."""
-        broken = self.summary.get("test_accuracy", {}).get("not_finite") if self.is_done else None
+        """Whether one of its scores is NaN, because a client's loss was not finite."""
+        broken = self.score.numbers(self.summary).get("not_finite") if self.is_done else None
         return bool(broken) and self.number(measure) is None
 
 

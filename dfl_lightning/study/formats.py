@@ -34,7 +34,7 @@ def as_csv(table: Table) -> str:
         d = rival.difference if rival else None
         published = place.published
         gap = None if published is None or place.mean is None else place.mean - published.mean
-        values = [row, column, table.measure.name, table.plan.scale, len(place.values), place.mean, place.sd]
+        values = [row, column, table.measures[column].name, table.plan.scale, len(place.values), place.mean, place.sd]
         values += [published and published.mean, published and published.sd, gap, table.is_best(row, column)]
         values += [d and d.mean, d and d.low, d and d.high, rival and rival.p, d and d.seeds_needed, place.remark]
         writer.writerow([*values, " ".join(f"{seed}:{value!r}" for seed, value in place.values.items())])
@@ -61,8 +61,8 @@ def _cell(
     bold: Callable[[str], str] = lambda text: f"**{text}**",
     plain: Callable[[str], str] = str,
 ) -> str:
-    place = table.places[row, column]
-    text = plain(number(place, table.measure) or place.remark)
+    place, measure = table.places[row, column], table.measures[column]
+    text = plain(number(place, measure) or place.remark)
     if table.is_best(row, column):
         text = bold(text)
     rival = table.rivals.get((row, column))
@@ -71,8 +71,8 @@ def _cell(
     if place.values and len(place.values) < len(table.plan.seeds):
         text += f" (n = {len(place.values)})"
     if place.published is not None:
-        gap = "" if place.mean is None else f", {signed(place.mean - place.published.mean, table.measure)}"
-        text += plain(f" [{table.measure.text(place.published.mean)}{gap}]")
+        gap = "" if place.mean is None else f", {signed(place.mean - place.published.mean, measure)}"
+        text += plain(f" [{measure.text(place.published.mean)}{gap}]")
     return text
 
 
@@ -84,7 +84,7 @@ def number(place: TableCell, measure: Measure) -> str:
         measure: what is compared.
 
     Examples:
-        >>> accuracy = Measure("acc_last")
+        >>> accuracy = Measure("last")
         >>> number(TableCell({0: 80.0, 1: 82.0}, None), accuracy), number(TableCell({}, None), accuracy)
         ('81.00 ± 1.41', '')
     """
@@ -95,9 +95,9 @@ def number(place: TableCell, measure: Measure) -> str:
 
 
 def _differences(table: Table) -> list[list[str]]:
-    rows, measure = [], table.measure
+    rows = []
     for (row, column), rival in table.rivals.items():
-        d = rival.difference
+        d, measure = rival.difference, table.measures[column]
         if d is not None:
             p = "" if rival.p is None else f"{rival.p:.3f}"
             pair = f"{table.best[column]} − {row}"
@@ -123,7 +123,7 @@ def signed(value: float, measure: Measure) -> str:
         measure: what is compared.
 
     Examples:
-        >>> signed(1.0, Measure("acc_last")), signed(-0.001, Measure("acc_last"))
+        >>> signed(1.0, Measure("last")), signed(-0.001, Measure("last"))
         ('+1.00', '0.00')
     """
     text = measure.text(value)

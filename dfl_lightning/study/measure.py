@@ -1,27 +1,31 @@
-"""What a table compares: one of a run's accuracies, or any number of its metrics.csv."""
+"""What a table compares: the score of a run's task in one of several ways, or any number of its metrics.csv."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from dfl_lightning.report.tables import read_metrics
+from dfl_lightning.tasks import Score
 from dfl_lightning.utils.errors import UserError, nearest
 
-ACCURACIES = {
-    "acc_last": "test accuracy of the last evaluated round, mean over clients",
-    "acc_best_round": "test accuracy, mean over clients, of the round in which this is best",
-    "acc_best_per_client": "test accuracy of each client's own best round, mean over clients",
-    "acc_best_val": "test accuracy of each client's best round on validation data, mean over clients",
-    "global_last": "test accuracy of the server's model in the last evaluated round",
-    "global_mean_over_rounds": "test accuracy of the server's model, mean over the evaluated rounds",
+SCORES = {
+    "last": "test {} of the last evaluated round, mean over clients",
+    "best_round": "test {}, mean over clients, of the round in which this is best",
+    "best_per_client": "test {} of each client's own best round, mean over clients",
+    "best_val": "test {} of each client's best round on validation data, mean over clients",
+    "global_last": "test {} of the server's model in the last evaluated round",
+    "global_mean_over_rounds": "test {} of the server's model, mean over the evaluated rounds",
 }
-"""The accuracies of a run's summary.json that a table can compare, in words."""
+"""The ways in which a run's summary.json has its score, in words; {} stands for what the score is called."""
+
+ACCURACIES = tuple(name if name.startswith("global_") else f"acc_{name}" for name in SCORES)
+"""The same of an accuracy, as summary.json and `accuracy` in study files name them."""
 
 OVER_ROUNDS: dict[str, tuple[Callable[[Any], Any], str]] = {
     "last": (lambda values: values[-1], "in the last round that has it"),
@@ -40,46 +44,93 @@ class Measure:
     """A number of a run.
 
     Attributes:
-        name: one of `ACCURACIES`, or a column of metrics.csv.
-        over_rounds: of a column, one of `OVER_ROUNDS`; empty of an accuracy.
-        lower_is_better: whether the best row is the one with the lowest mean.
+        key: one of `SCORES`, or a column of metrics.csv.
+        over_rounds: of a column, one of `OVER_ROUNDS`; empty of a score.
+        lower_is_better: whether the best row is the one with the lowest mean; of a score its task says that.
+        score: the score of the runs; until they say it, that of classes.
+        by_task: of a column, whether its runs' task decides which is the best, where it is a column of its score.
     """
 
-    name: str
+    key: str
     over_rounds: str = ""
     lower_is_better: bool = False
+    score: Score = field(default_factory=Score)
+    by_task: bool = False
 
     @property
-    def is_accuracy(self) -> bool:
-        """Whether it is an accuracy, which tables print in percent."""
+    def is_score(self) -> bool:
+        """Whether it is the task's score, which tables print in the unit of the task."""
         return not self.over_rounds
+
+    def of_task(self, score: Score) -> Measure:
+        """The same of runs of a task, whose name, unit and direction it has then.
+
+        Args:
+            score: of the task.
+
+        Examples:
+            >>> Measure("last").of_task(Score("Regression", "rmse", False, False)).about
+            'test RMSE of the last evaluated round, mean over clients; the lowest is the best'
+        """
+        decides = self.is_score or (self.by_task and self.key in score.columns)
+        return replace(
+            self, score=score, lower_is_better=not score.higher_is_better if decides else self.lower_is_better
+        )
+
+    @property
+    def name(self) -> str:
+        """What tables call it: a key of summary.json, or the column."""
+        return self.key if not self.is_score or self.key.startswith("global_") else self.score.prefix + self.key
+
+    @property
+    def factor(self) -> float:
+        """What numbers of runs are multiplied by: 100 for percent."""
+        return self.score.factor if self.is_score else 1.0
+
+    @property
+    def unit(self) -> str:
+        """What follows a number, a space and the percent sign or nothing."""
+        return self.score.unit if self.is_score else ""
+
+    @property
+    def points(self) -> str:
+        """What follows a difference."""
+        return " points" if self.unit else ""
+
+    @property
+    def axis(self) -> str:
+        """The title of an axis of such numbers."""
+        return self.unit.strip() or (self.score.label if self.is_score else self.name)
 
     @property
     def about(self) -> str:
         """What a caption says."""
-        if self.is_accuracy:
-            return f"{ACCURACIES[self.name]}, in percent"
         better = "; the lowest is the best" if self.lower_is_better else ""
+        if self.is_score:
+            return f"{SCORES[self.key].format(self.score.label)}{', in percent' if self.unit else ''}{better}"
         return f"column of metrics.csv, {OVER_ROUNDS[self.over_rounds][1]}{better}"
 
     def of(self, summary: Mapping[str, Any], run: Path | None) -> float | None:
         """The number of a run that is done, in the table's unit; None where it has none, or one that is not finite.
 
+        A run of another task's score has none.
+
         Args:
             summary: the run's summary.json.
             run: its folder.
         """
-        if self.is_accuracy:
-            accuracy = summary.get("test_accuracy", {}).get(self.name)
-            return None if accuracy is None else 100 * float(accuracy)
+        if self.is_score:
+            own = Score.read(summary)
+            value = own.numbers(summary).get(self.key) if own.name == self.score.name else None
+            return None if value is None else self.factor * float(value)
         rows = [] if run is None else read_metrics(run / "metrics.csv")
-        if self.name.startswith(EVALUATED):  # an empty cell of an evaluated round is a number that is not finite
+        if self.key.startswith(EVALUATED):  # an empty cell of an evaluated round is a number that is not finite
             rows = [row for row in rows if any(cell and name.startswith(EVALUATED) for name, cell in row.items())]
         else:
-            rows = [row for row in rows if row.get(self.name)]
-        if not any(row.get(self.name) for row in rows):
+            rows = [row for row in rows if row.get(self.key)]
+        if not any(row.get(self.key) for row in rows):
             return None
-        value = float(OVER_ROUNDS[self.over_rounds][0]([float(row.get(self.name) or math.nan) for row in rows]))
+        value = float(OVER_ROUNDS[self.over_rounds][0]([float(row.get(self.key) or math.nan) for row in rows]))
         return value if math.isfinite(value) else None
 
     def check(self, columns: Sequence[str]) -> None:
@@ -91,42 +142,45 @@ class Measure:
         Raises:
             UserError: it is none of them.
         """
-        if not self.is_accuracy and self.name not in columns:
+        if not self.is_score and self.key not in columns:
             raise UserError(
-                f"number: no policy or monitor of this run logs '{self.name}'{nearest(self.name, columns)}; it has "
+                f"number: no policy or monitor of this run logs '{self.key}'{nearest(self.key, columns)}; it has "
                 f"{', '.join(columns)}, others come with --monitors, and a class of your own names its numbers in logs"
             )
 
     def text(self, value: float) -> str:
-        """A number as a table prints it: an accuracy with two decimals, others with three digits or more.
+        """A number as a table prints it: one in percent with two decimals, others with three digits or more.
 
         Examples:
-            >>> Measure("acc_last").text(81.0), Measure("test_acc_variance", "last").text(0.00123456)
+            >>> Measure("last").text(81.0), Measure("test_acc_variance", "last").text(0.00123456)
             ('81.00', '0.00123')
             >>> Measure("bytes_received", "sum").text(1234567.0)
             '1234567'
         """
-        if self.is_accuracy:
+        if self.unit:
             return f"{value:.2f}"
         digits = 2 - math.floor(math.log10(abs(value))) if value else 2
         return f"{value:.{min(8, max(0, digits))}f}"
 
 
 def read_measure(content: Mapping[str, Any], where: str) -> Measure:
-    """The keys `accuracy` and `number` of a study file, of which it has one at most.
+    """The keys `score`, `accuracy` and `number` of a study file, of which it has one at most.
 
     Args:
         content: of the file.
         where: the file, for the message.
 
     Raises:
-        UserError: both, an unknown accuracy or key, or a value that is not as it must be.
+        UserError: two of them, an unknown score or key, or a value that is not as it must be.
     """
     number = content.get("number")
+    given = [key for key in ("score", "accuracy", "number") if content.get(key) is not None]
+    if len(given) > 1:
+        raise UserError(f"{where}: a table compares {' or '.join(given)}, not both")
+    if "score" in given:
+        return score(content["score"], f"{where}: score")
     if number is None:
         return accuracy(content.get("accuracy", "acc_best_round"), f"{where}: accuracy")
-    if "accuracy" in content:
-        raise UserError(f"{where}: a table compares accuracy or number, not both")
     if isinstance(number, str):
         number = {"column": number}
     if not isinstance(number, Mapping) or not isinstance(number.get("column"), str):
@@ -137,11 +191,16 @@ def read_measure(content: Mapping[str, Any], where: str) -> Measure:
     for key, among in (("over_rounds", tuple(OVER_ROUNDS)), ("better", BETTER)):
         if number.get(key, among[0]) not in among:
             raise UserError(f"{where}: number.{key}: {number[key]!r} is none of {', '.join(among)}")
-    return Measure(number["column"], number.get("over_rounds", "last"), number.get("better") == "lower")
+    better = number.get("better")
+    return Measure(number["column"], number.get("over_rounds", "last"), better == "lower", by_task=better is None)
 
 
 def measure_of(
-    name: str | None, column: str | None, over_rounds: str | None = None, better: str | None = None
+    name: str | None,
+    column: str | None,
+    over_rounds: str | None = None,
+    better: str | None = None,
+    way: str | None = None,
 ) -> Measure | None:
     """What the options of `dfl-study table` name; None: what the study compares.
 
@@ -150,21 +209,39 @@ def measure_of(
         column: `--number`.
         over_rounds: `--over-rounds`, of a column.
         better: `--better`, of a column.
+        way: `--score`.
 
     Raises:
-        UserError: an accuracy and a number, an option of a column without one, or an unknown accuracy.
+        UserError: two of score, accuracy and number, an option of a column without one, or an unknown score.
     """
+    given = {"--score": way, "--accuracy": name, "--number": column}
+    named = [option for option, value in given.items() if value is not None]
+    if len(named) > 1:
+        raise UserError(f"a table compares {' or '.join(named)}, not both")
     if column is None and (over_rounds or better):
         raise UserError("--over-rounds and --better say something about a column; name one with --number")
-    if column is None:
-        return None if name is None else accuracy(name, "--accuracy")
-    if name is not None:
-        raise UserError("a table compares --accuracy or --number, not both")
-    return Measure(column, over_rounds or "last", better == "lower")
+    if column is not None:
+        return Measure(column, over_rounds or "last", better == "lower", by_task=better is None)
+    if way is not None:
+        return score(way, "--score")
+    return None if name is None else accuracy(name, "--accuracy")
+
+
+def score(name: Any, where: str) -> Measure:
+    """The task's score in one of its ways.
+
+    Args:
+        name: one of `SCORES`.
+        where: the place in the file, for the message.
+
+    Raises:
+        UserError: there is no such way.
+    """
+    return _way(name, tuple(SCORES), where)
 
 
 def accuracy(name: Any, where: str) -> Measure:
-    """An accuracy by its name.
+    """The same by the name of an accuracy, as files of studies on classes say.
 
     Args:
         name: one of `ACCURACIES`.
@@ -173,8 +250,10 @@ def accuracy(name: Any, where: str) -> Measure:
     Raises:
         UserError: there is no such accuracy.
     """
-    if name not in ACCURACIES:
-        raise UserError(
-            f"{where}: there is no '{name}'{nearest(str(name), ACCURACIES)} (it is {', '.join(ACCURACIES)})"
-        )
-    return Measure(str(name))
+    return _way(name, ACCURACIES, where)
+
+
+def _way(name: Any, among: tuple[str, ...], where: str) -> Measure:
+    if name not in among:
+        raise UserError(f"{where}: there is no '{name}'{nearest(str(name), among)} (it is {', '.join(among)})")
+    return Measure(str(name).removeprefix("acc_"))

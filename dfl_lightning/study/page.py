@@ -62,10 +62,10 @@ def _best_rows(table: Table, columns: Sequence[str]) -> str:
     won = {row: [c for c in columns if table.is_best(row, c)] for row in table.rows}
     order = sorted((row for row in table.rows if won[row]), key=lambda row: -len(won[row]))
     if len(columns) == 1:
-        place = table.places[order[0], columns[0]]
+        place, measure = table.places[order[0], columns[0]], table.measures[columns[0]]
         rows = _and(order)
         where = f" in {columns[0]}" * (len(table.columns) > 1)
-        return f"{rows} {'is' if len(order) == 1 else 'are'} best{where}: {number(place, table.measure)}{_unit(table)}."
+        return f"{rows} {'is' if len(order) == 1 else 'are'} best{where}: {number(place, measure)}{measure.unit}."
     parts = []
     for at, row in enumerate(order):
         everywhere = len(won[row]) == len(columns)
@@ -110,13 +110,15 @@ def _certainty(table: Table, columns: Sequence[str]) -> Iterator[str]:
 
 
 def _against_paper(table: Table) -> Iterator[str]:
+    if len({measure.unit for measure in table.measures.values()}) > 1:
+        return  # no mean is taken over several units
     gaps = [
         abs(place.mean - place.published.mean)
         for place in table.places.values()
         if place.published is not None and place.mean is not None
     ]
     if gaps:
-        unit = " points" if table.measure.is_accuracy else ""
+        unit = table.measure.points
         mean, places = table.measure.text(sum(gaps) / len(gaps)), counted(len(gaps), "place")
         yield f"Measured and published numbers are {mean}{unit} apart, mean over {places}."
 
@@ -135,7 +137,7 @@ def html(table: Table, names: Sequence[str]) -> str:
         f"{''.join(_cell(table, row, column) for column in table.columns)}</tr>"
         for row in table.rows
     )
-    caption = escape(f"{table.measure.name}: {table.measure.about}")
+    caption = escape(table.about)
     return (
         "<div class='scroll' tabindex='0' role='region' aria-label='Table of the study'><table class='study'>"
         f"<caption><span>{caption}</span></caption><thead><tr><th scope='col'>method</th>{head}</tr></thead>"
@@ -144,7 +146,7 @@ def html(table: Table, names: Sequence[str]) -> str:
 
 
 def _cell(table: Table, row: str, column: str) -> str:
-    place, rival, measure = table.places[row, column], table.rivals.get((row, column)), table.measure
+    place, rival, measure = table.places[row, column], table.rivals.get((row, column)), table.measures[column]
     if place.mean is None:
         shown = f"<i>{escape(place.remark)}</i>"
     else:
@@ -183,10 +185,6 @@ def _panels(table: Table, names: Sequence[str]) -> list[Figure]:
         )
         for at, column in enumerate(columns)
     ]
-
-
-def _unit(table: Table) -> str:
-    return " %" if table.measure.is_accuracy else ""
 
 
 def _capital(text: str) -> str:

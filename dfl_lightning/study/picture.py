@@ -102,8 +102,7 @@ def panel(table: Table, column: str, names: Sequence[str], named: bool = True) -
     rows = [_row(table, row, column) for row in table.rows]
     chart = alt.Chart(data(rows))
     y = alt.Y("row:N").sort(table.rows).axis(alt.Axis(title=None, grid=True, labelLimit=170) if named else None)
-    unit = "%" if table.measure.is_accuracy else table.measure.name
-    axis = {"title": unit, "grid": True, "tickCount": 5}
+    axis = {"title": table.measures[column].axis, "grid": True, "tickCount": 5}
     tips = [alt.Tooltip(f"{name}:N") for name in ("row", "mean ± sd", "as published", "seeds")]
     layers = []
     if any("published" in row for row in rows):
@@ -131,7 +130,7 @@ def panel(table: Table, column: str, names: Sequence[str], named: bool = True) -
 
 
 def _row(table: Table, row: str, column: str) -> dict[str, Any]:
-    place, rival, text = table.places[row, column], table.rivals.get((row, column)), table.measure.text
+    place, rival, text = table.places[row, column], table.rivals.get((row, column)), table.measures[column].text
     found: dict[str, Any] = {"row": row, "remark": "" if place.mean is not None else place.remark}
     if place.mean is not None:
         low, high = t_interval(list(place.values.values())) or (place.mean, place.mean)

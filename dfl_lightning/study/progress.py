@@ -99,10 +99,11 @@ class Progress:
         if not state.is_done:
             after = f" after {counted(state.rounds, 'round')}" if state.rounds else ""
             return f"{state.word}{after}{f': {state.why}' if state.why else ''}"
-        number = None if self._measure is None else state.number(self._measure)
-        if self._measure is None or number is None:
+        measure = None if self._measure is None else self._measure.of_task(state.score)
+        number = None if measure is None else state.number(measure)
+        if measure is None or number is None:
             return "done"
-        return f"done, {self._measure.text(number)}{' %' * self._measure.is_accuracy}"
+        return f"done, {measure.text(number)}{measure.unit}"
 
     def _left(self) -> float | None:
         """Seconds until all cells are done: their rounds, and the start of each, as cells that are done took it."""

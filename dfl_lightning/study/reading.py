@@ -12,7 +12,7 @@ import numpy as np
 from dfl_lightning.report.reading import Run
 from dfl_lightning.study.cell_state import CellState, state_of
 from dfl_lightning.study.cells_file import CellEntry, read_cells
-from dfl_lightning.study.measure import ACCURACIES
+from dfl_lightning.study.measure import ACCURACIES, SCORES
 from dfl_lightning.study.plan import Cell
 from dfl_lightning.utils.errors import UserError
 
@@ -56,14 +56,27 @@ class StudyCell:
         return self._found.seconds
 
     @property
+    def score_name(self) -> str:
+        """What its task calls its score, as in the column `test_<name>`; empty where it is not done."""
+        return self._found.score.name if self._found.is_done else ""
+
+    @property
     def summary(self) -> dict[str, Any]:
         """Its run's summary.json, empty where there is none yet."""
         return self._found.summary
 
-    def accuracy(self, name: str = "acc_last") -> float | None:
-        """One of its accuracies, 0 to 1; None where it is not done or has none."""
-        value = self.summary.get("test_accuracy", {}).get(name) if self._found.is_done else None
+    def score(self, name: str = "last") -> float | None:
+        """The score of its task in one of the ways of `score` in study files, not in percent; None where it has none.
+
+        Args:
+            name: `last`, `best_round`, `best_per_client`, `best_val`, `global_last` or `global_mean_over_rounds`.
+        """
+        value = self._found.score.numbers(self.summary).get(name) if self._found.is_done else None
         return None if value is None else float(value)
+
+    def accuracy(self, name: str = "acc_last") -> float | None:
+        """One of its accuracies, 0 to 1; None where it is not done, or its task is not about classes."""
+        return self.score(name.removeprefix("acc_")) if self._found.score.name == "acc" else None
 
     @cached_property
     def run(self) -> Run:
@@ -106,9 +119,10 @@ class StudyResults:
 
     @cached_property
     def table(self) -> dict[str, np.ndarray]:
-        """A line a cell, by column: `row`, `column`, `seed`, `scale`, `state`, `rounds`, `seconds` and accuracies.
+        """A line a cell, by column: `row`, `column`, `seed`, `scale`, `state`, `rounds`, `seconds`, scores, accuracies.
 
-        Accuracies are from 0 to 1, float64, NaN where a cell has none.
+        The task's score, whose name is in `score`, has its columns `last`, `best_round` and so on, not in percent;
+        where it is an accuracy, `acc_last` and so on are the same. NaN where a cell has none; float64.
         """
         cells = self.cells
         return {
@@ -118,7 +132,9 @@ class StudyResults:
             "state": np.array([cell.state for cell in cells], str),
             "rounds": np.array([cell.rounds for cell in cells], np.int64),
             "seconds": _numbers([cell.seconds for cell in cells]),
-            **{name: _numbers([cell.accuracy(name) for cell in cells]) for name in ACCURACIES},
+            "score": np.array([cell.score_name for cell in cells], str),
+            **{name: _numbers([cell.score(name) for cell in cells]) for name in SCORES},
+            **{name: _numbers([cell.accuracy(name) for cell in cells]) for name in ACCURACIES if name not in SCORES},
         }
 
     def frame(self) -> Any:
@@ -153,7 +169,7 @@ class StudyResults:
 
 
 def read_study(folder: str | os.PathLike[str]) -> StudyResults:
-    """Read a study's cells: where each is in the table, how far it is, its accuracies, and its run.
+    """Read a study's cells: where each is in the table, how far it is, its scores, and its run.
 
     Raises:
         UserError: no study has been run in the folder.

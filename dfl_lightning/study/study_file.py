@@ -17,7 +17,7 @@ from dfl_lightning.utils.yaml_files import read_config
 KIND = "configs/studies"
 """Where the shipped study files are."""
 
-KEYS = ("name", "base", "rows", "columns", "cells", "seeds", "accuracy", "number", "published", "note", "tune")
+KEYS = ("name", "base", "rows", "columns", "cells", "seeds", "score", "accuracy", "number", "published", "note", "tune")
 MISSING = "not_in_library"
 """Key of a row or column that the library has no method or data for: what is missing."""
 
@@ -27,7 +27,7 @@ Layer = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Published:
-    """A number that a paper prints; an accuracy in percent.
+    """A number that a paper prints, in the unit of the table: an accuracy in percent.
 
     Attributes:
         mean: the number.

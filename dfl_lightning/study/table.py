@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from dfl_lightning.report.statistics import (
@@ -31,6 +31,7 @@ from dfl_lightning.study.pairing import Unlike, sentences, unlike
 from dfl_lightning.study.plan import Plan
 from dfl_lightning.study.study_file import Published
 from dfl_lightning.study.words import as_time, counted
+from dfl_lightning.tasks import Score
 
 BROKEN = "NaN"
 """In the place of a number, where a client's loss is not finite."""
@@ -44,7 +45,7 @@ class TableCell:
     """A row and a column.
 
     Attributes:
-        values: the number by seed, of the cells that are done; an accuracy in percent.
+        values: the number by seed, of the cells that are done, in the unit of the table.
         published: the paper's number.
         remark: why there is no number.
     """
@@ -98,7 +99,7 @@ class Table:
 
     Attributes:
         plan: the cells.
-        measure: what is compared.
+        measures: what is compared, by column: tasks of several kinds have scores of their own.
         places: by row and column.
         compared: which rows are compared over which seeds, by column.
         rivals: the other rows of each column, by row and column.
@@ -111,7 +112,7 @@ class Table:
     """
 
     plan: Plan
-    measure: Measure
+    measures: dict[str, Measure]
     places: dict[tuple[str, str], TableCell]
     compared: dict[str, Comparable]
     rivals: dict[tuple[str, str], Rival]
@@ -131,6 +132,16 @@ class Table:
     def columns(self) -> list[str]:
         """Names of the columns."""
         return list(self.plan.study.columns)
+
+    @property
+    def measure(self) -> Measure:
+        """What is compared, in the first column."""
+        return self.measures[self.columns[0]]
+
+    @property
+    def about(self) -> str:
+        """What is compared, in words; columns whose words differ are named."""
+        return _about(self.measures)
 
     @property
     def best(self) -> dict[str, str]:
@@ -162,22 +173,23 @@ def make_table(plan: Plan, measure: Measure | None = None) -> Table:
     measure = measure or plan.study.measure
     states = {key: state_of(cell) for key, cell in plan.cells.items()}
     done = [state for state in states.values() if state.is_done]
+    measures = _measures(plan, done, measure)
     places = {
         (row, column): _place(
-            plan, row, column, [states[c.row, c.column, c.seed] for c in plan.of(row, column)], measure
+            plan, row, column, [states[c.row, c.column, c.seed] for c in plan.of(row, column)], measures[column]
         )
         for row in plan.study.rows
         for column in plan.study.columns
     }
     apart = list(unlike(done, list(plan.study.rows)))
-    compared = _compared(plan, places, measure)
+    compared = _compared(plan, places, measures)
     rivals = {
         key: rival for c, found in compared.items() for key, rival in _rivals(c, found.best, places, apart).items()
     }
     agreements = _agreements(plan, compared)
-    overall = _overall(plan, compared, measure)
+    overall = _overall(plan, compared, measures)
     notes = [
-        *_caption(plan, measure),
+        *_caption(plan, measures),
         *_no_stars(rivals),
         *_versions(done),
         *sentences(apart),
@@ -185,13 +197,22 @@ def make_table(plan: Plan, measure: Measure | None = None) -> Table:
         *_of_agreement(plan, agreements),
         *_of_overall(overall),
         *_diverged(done),
-        *_broken(done, measure),
+        *_broken(done, measures),
         *_unfinished(list(states.values()), places),
     ]
     signs = list(_signs(plan, done, rivals))
     return Table(
-        plan, measure, places, compared, rivals, agreements, overall, signs, notes, list(states.values()), _made(done)
+        plan, measures, places, compared, rivals, agreements, overall, signs, notes, list(states.values()), _made(done)
     )
+
+
+def _measures(plan: Plan, done: list[CellState], measure: Measure) -> dict[str, Measure]:
+    """What is compared in each column, as the task of its runs says; where none is done, as in the other columns."""
+    found: dict[str, Score] = {}
+    for state in done:
+        found.setdefault(state.cell.column, state.score)
+    other = next(iter(found.values()), Score())
+    return {column: measure.of_task(found.get(column, other)) for column in plan.study.columns}
 
 
 def _place(plan: Plan, row: str, column: str, states: list[CellState], measure: Measure) -> TableCell:
@@ -212,9 +233,11 @@ def _place(plan: Plan, row: str, column: str, states: list[CellState], measure: 
     return TableCell({}, published, word)
 
 
-def _compared(plan: Plan, places: Mapping[tuple[str, str], TableCell], measure: Measure) -> dict[str, Comparable]:
+def _compared(
+    plan: Plan, places: Mapping[tuple[str, str], TableCell], measures: Mapping[str, Measure]
+) -> dict[str, Comparable]:
     values = {c: {row: places[row, c].values for row in plan.study.rows} for c in plan.study.columns}
-    found = {c: comparable(of_rows, measure.lower_is_better) for c, of_rows in values.items()}
+    found = {c: comparable(of_rows, measures[c].lower_is_better) for c, of_rows in values.items()}
     return {column: rows for column, rows in found.items() if rows is not None}
 
 
@@ -245,19 +268,34 @@ def _agreements(plan: Plan, compared: Mapping[str, Comparable]) -> dict[str, Agr
     return found
 
 
-def _overall(plan: Plan, compared: Mapping[str, Comparable], measure: Measure) -> Overall | None:
-    """Over the columns in which all rows that are compared in any column are compared."""
+def _overall(plan: Plan, compared: Mapping[str, Comparable], measures: Mapping[str, Measure]) -> Overall | None:
+    """Over the columns in which all rows that are compared in any column are compared.
+
+    Where columns have scores of several kinds, rows are compared by their ranks alone: differences have several units.
+    """
     rows = [row for row in plan.study.rows if any(row in found.means for found in compared.values())]
-    columns = [found for found in compared.values() if all(row in found.means for row in rows)]
-    means = {row: [found.means[row] for found in columns] for row in rows}
-    return over_columns(means, measure.lower_is_better)
+    columns = [column for column, found in compared.items() if all(row in found.means for row in rows)]
+    kinds = {measures[column].score.name if measures[column].is_score else "" for column in columns}
+    signs = {column: -1 if measures[column].lower_is_better else 1 for column in columns}
+    means = {row: [signs[column] * compared[column].means[row] for column in columns] for row in rows}
+    overall = over_columns(means)
+    return overall if overall is None or len(kinds) == 1 else replace(overall, against_best={})
 
 
 # --- what is said below a table ---------------------------------------------------------------------------------------
-def _caption(plan: Plan, measure: Measure) -> Iterator[str]:
+def _about(measures: Mapping[str, Measure]) -> str:
+    words: dict[str, list[str]] = {}
+    for column, measure in measures.items():
+        words.setdefault(f"{measure.name}: {measure.about}", []).append(column)
+    if len(words) == 1:
+        return next(iter(words))
+    return ". ".join(f"{' and '.join(columns)}: {said}" for said, columns in words.items())
+
+
+def _caption(plan: Plan, measures: Mapping[str, Measure]) -> Iterator[str]:
     seeds = ", ".join(map(str, plan.seeds))
     over = f"mean ± standard deviation over seeds {seeds}" if len(plan.seeds) > 1 else f"of seed {seeds} alone"
-    yield (f"{measure.name}: {measure.about}; {over} (each a split and first models of its own, the same for all rows)")
+    yield (f"{_about(measures)}; {over} (each a split and first models of its own, the same for all rows)")
     if plan.study.note:
         yield plan.study.note
     yield from tuning.caption(plan.study, plan.folder, plan.scale)
@@ -337,6 +375,8 @@ def _of_overall(overall: Overall | None) -> Iterator[str]:
     ranks = ", ".join(f"{row} {rank:.2f}" for row, rank in sorted(overall.ranks.items(), key=lambda item: item[1]))
     friedman = "" if overall.p is None else f"; Friedman's test of no difference: p = {overall.p:.2g}"
     yield f"mean ranks over {overall.columns} columns: {ranks}{friedman}"
+    if not overall.against_best:
+        return
     pairs = ", ".join(f"{row} {p:.2g}" for row, p in overall.against_best.items())
     yield f"{overall.best} against the others over these columns (Wilcoxon's signed-rank test, Holm): p = {pairs}"
     if (least := least_p(overall.columns, len(overall.against_best))) >= SIGNIFICANT:
@@ -347,18 +387,18 @@ def _of_overall(overall: Overall | None) -> Iterator[str]:
 
 
 def _diverged(done: list[CellState]) -> Iterator[str]:
-    """In which cells clients have diverged, whose accuracies are in the means as they are."""
+    """In which cells clients have diverged, whose scores are in the means as they are."""
     cells = {s.cell.folder: s for s in done if s.summary.get("diverged")}.values()
     if cells:
         parts = [f"{s.cell.label} ({len(s.summary['diverged'])} of {s.summary['clients']} clients)" for s in cells]
         yield f"training diverged in {', '.join(parts)}; these numbers are in the means"
 
 
-def _broken(done: list[CellState], measure: Measure) -> Iterator[str]:
-    """In which cells losses are not finite, so that there is no accuracy."""
-    cells = {s.cell.folder: s for s in done if s.is_broken(measure)}.values()
+def _broken(done: list[CellState], measures: Mapping[str, Measure]) -> Iterator[str]:
+    """In which cells losses are not finite, so that there is no score."""
+    cells = {s.cell.folder: s for s in done if s.is_broken(measures[s.cell.column])}.values()
     if cells:
-        parts = [f"{s.cell.label} ({len(s.summary['test_accuracy']['not_finite'])} clients)" for s in cells]
+        parts = [f"{s.cell.label} ({len(s.score.numbers(s.summary)['not_finite'])} clients)" for s in cells]
         yield f"{BROKEN}: losses on test data are not finite in {', '.join(parts)}"
 
 

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from dfl_lightning.study.resolve import Resolver, identity, outline_of
 from dfl_lightning.study.settings import as_words, slug, words_of
 from dfl_lightning.study.study_file import Study
 from dfl_lightning.study.tune_block import Range
+from dfl_lightning.tasks import Score
 from dfl_lightning.utils.errors import UserError
 from dfl_lightning.utils.files import write_atomically
 from dfl_lightning.utils.yaml_files import read_config
@@ -41,14 +43,16 @@ class BestTrial:
     """What the trials of a place have shown.
 
     Attributes:
-        values: of the trial with the highest validation accuracy; of those with the same, the first.
-        accuracy: that, 0 to 1.
+        values: of the trial with the best validation score; of those with the same, the first.
+        value: that score, an accuracy from 0 to 1.
         trial: its number, from 0 on.
+        score: what it is.
     """
 
     values: Values
-    accuracy: float
+    value: float
     trial: int
+    score: Score = field(default_factory=Score)
 
 
 def tuned_file(folder: Path, scale: float) -> Path:
@@ -93,13 +97,15 @@ def caption(study: Study, folder: Path, scale: float) -> Iterator[str]:
         return
     where = f" in {tune.column}, used in all columns" if tune.column else ""
     rounds = "" if tune.rounds is None else f", {tune.rounds} round{'s' * (tune.rounds > 1)} each"
+    chosen = read_config(tuned_file(folder, scale))["chosen"]
+    labels = dict.fromkeys(_label_of(entry) for entry in chosen) or ["accuracy"]
     yield (
         f"tuned: {tune.trials} trials of each row{'' if tune.column else ' and column'}{where} ({tune.sampler}, seed "
-        f"{tune.seed}{rounds}), by validation accuracy after the last round, with run seed {tune.run_seed}, which is "
-        "none of the table's"
+        f"{tune.seed}{rounds}), by validation {' or '.join(labels)} after the last round, with run seed "
+        f"{tune.run_seed}, which is none of the table's"
     )
     words = []
-    for entry in read_config(tuned_file(folder, scale))["chosen"]:
+    for entry in chosen:
         values = ", ".join(f"{option} {_short(value)}" for option, value in entry["values"].items())
         words.append(f"{entry['row']}{'' if tune.column else ', ' + entry['column']}: {values}")
     yield f"chosen: {'; '.join(words)}"
@@ -130,7 +136,8 @@ class Tuning:
             if column in columns and not study.missing(row, column) and self.tune.space_of(row)
         ]
         self.trials: dict[Pair, list[tuple[Values, Cell]]] = {place: [] for place in self.places}
-        self.accuracies: dict[Pair, list[float]] = {place: [] for place in self.places}
+        self.merits: dict[Pair, list[float]] = {place: [] for place in self.places}  # higher is better
+        self.scores: dict[Pair, Score] = {}
         self._searches = {place: self._search(place) for place in self.places}
 
     def check(self) -> None:
@@ -144,7 +151,7 @@ class Tuning:
             seen.add(key)
             if not outline_of(config).samples["val"]:
                 raise UserError(
-                    f"{self.study.path}: {row}, {column}: tune chooses by validation accuracy, and there are no "
+                    f"{self.study.path}: {row}, {column}: tune chooses by validation scores, and there are no "
                     "validation data; set data.val_fraction, for example 0.2, in base"
                 )
 
@@ -166,18 +173,18 @@ class Tuning:
                 raise UserError(sentence)
             yield cells
             for place in self.places:
-                accuracy = validation_accuracy(self.trials[place][number][1])
-                self.accuracies[place].append(accuracy)
+                self.scores[place], value = validation_score(self.trials[place][number][1])
+                self.merits[place].append(self.scores[place].merit(value))
                 if number + 1 < self.tune.trials:  # a grid that has come to its end has nothing to be told
-                    self._searches[place].tell(asked[place], accuracy)
+                    self._searches[place].tell(asked[place], self.merits[place][-1])
 
     def choose(self) -> dict[Pair, BestTrial]:
         """The best trial of each place, once all are done; written into the study's folder too."""
         found = {}
         for place in self.places:
-            accuracies = self.accuracies[place]
-            best = max(range(len(accuracies)), key=lambda number: (rounded(accuracies[number]), -number))
-            found[place] = BestTrial(self.trials[place][best][0], accuracies[best], best)
+            merits, score = self.merits[place], self.scores[place]
+            best = max(range(len(merits)), key=lambda number: (rounded(merits[number]), -number))
+            found[place] = BestTrial(self.trials[place][best][0], score.merit(merits[best]), best, score)
         self._write(found)
         return found
 
@@ -187,10 +194,12 @@ class Tuning:
             cell = self.trials[row, column][choice.trial][1]
             about = {"row": row, "column": column, "values": choice.values, "trials": self.tune.trials}
             where = cell.folder.relative_to(self.folder).as_posix()
-            entries.append({**about, "validation_accuracy": choice.accuracy, "trial": choice.trial, "folder": where})
+            name = "validation_accuracy" if choice.score.name == "acc" else f"validation_{choice.score.name}"
+            entries.append({**about, name: choice.value, "trial": choice.trial, "folder": where})
         about = {"of": _digest(self.study, self.scale), "optuna": self._optuna.__version__}
         content = {**about, "tune": self.tune.content, "chosen": entries}
-        head = "# The values that dfl-study run has chosen by validation accuracy; made again where it is removed\n"
+        labels = " or ".join(dict.fromkeys(choice.score.label for choice in found.values()))
+        head = f"# The values that dfl-study run has chosen by validation {labels}; made again where it is removed\n"
         text = head + yaml.safe_dump(content, sort_keys=False, allow_unicode=True)
         write_atomically(tuned_file(self.folder, self.scale), lambda file: file.write(text.encode()))
 
@@ -237,10 +246,11 @@ class Tuning:
         return {**config, "seed_everything": self.tune.run_seed}
 
 
-def validation_accuracy(cell: Cell) -> float:
-    """Of a trial after its last round, mean over clients, 0 to 1; a model whose loss is not finite counts 0.
+def validation_score(cell: Cell) -> tuple[Score, float]:
+    """The score of a trial after its last round, mean over clients, and what it is.
 
-    Nothing of the test data is read.
+    Nothing of the test data is read. A model whose loss is not finite counts as the worst: a share as 0, other scores
+    as infinitely bad.
 
     Raises:
         UserError: the trial is not done, or was not evaluated on validation data.
@@ -248,12 +258,20 @@ def validation_accuracy(cell: Cell) -> float:
     state = state_of(cell)
     if not state.is_done or state.run is None:
         raise UserError(f"{cell.label}: the trial is {state.word}, and nothing is chosen without it: {state.why}")
-    clients = Run(state.run).clients
-    evaluated = clients.get("val_acc")
+    clients, score = Run(state.run).clients, state.score
+    evaluated = clients.get(f"val_{score.name}")
     if evaluated is None or not len(evaluated):
-        raise UserError(f"{state.run}: no validation accuracy in clients.npz")
-    known = np.nan_to_num(evaluated[-1])[~np.isnan(clients.get("val_loss", evaluated)[-1])]
-    return float(known.mean()) if len(known) else 0.0
+        raise UserError(f"{state.run}: no validation {score.label} in clients.npz")
+    worst = 0.0 if score.percent and score.higher_is_better else score.merit(-math.inf)
+    known = np.nan_to_num(evaluated[-1], nan=worst, posinf=math.inf, neginf=-math.inf)
+    known = known[~np.isnan(clients.get("val_loss", evaluated)[-1])]
+    return score, float(known.mean()) if len(known) else worst
+
+
+def _label_of(entry: Mapping[str, Any]) -> str:
+    """What the number of a chosen trial is called, by its key in tuned.yaml."""
+    name = next(key for key in entry if key.startswith("validation_")).removeprefix("validation_")
+    return Score(name="acc" if name == "accuracy" else name).label
 
 
 def run_trials(tuning: Tuning, work: Callable[[Sequence[Cell]], bool]) -> dict[Pair, BestTrial] | None:

@@ -66,6 +66,15 @@ class Score:
         return {**about, "higher_is_better": self.higher_is_better, "percent": self.percent}
 
     @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns of metrics.csv that are in its unit, with its direction."""
+        plain = [f"{split}_{self.name}" for split in ("val", "test", "global_test", "merged_test")]
+        return (
+            *plain,
+            *(f"{split}_{self.name}_{which}" for split in ("val", "test") for which in ("best10", "worst10")),
+        )
+
+    @property
     def block(self) -> str:
         """Where summary.json has the numbers of the score: `test_accuracy`, or `test_score`."""
         return "test_accuracy" if self.name == "acc" else "test_score"

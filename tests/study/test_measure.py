@@ -2,6 +2,7 @@
 
 import csv
 import io
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from dfl_lightning.study.measure import Measure, measure_of, read_measure
 from dfl_lightning.study.plan import make_plan
 from dfl_lightning.study.study_file import read_study_file
 from dfl_lightning.study.table import make_table
+from dfl_lightning.tasks import Score
 
 RUN = "round,test_acc,test_acc_var,bytes_received\n0,,,100\n1,0.5,0.02,150\n2,,,150\n3,0.7,nan,100\n4,0.8,0.01,100\n"
 
@@ -36,8 +38,61 @@ def test_rounds_become_one_number(tmp_path, measure, expected):
 
 
 def test_an_accuracy_is_the_summarys_in_percent(tmp_path):
-    assert Measure("acc_last").of({"test_accuracy": {"acc_last": 0.75}}, tmp_path) == 75.0
-    assert Measure("acc_best_val").of({"test_accuracy": {"acc_last": 0.75}}, tmp_path) is None
+    assert Measure("last").of({"test_accuracy": {"acc_last": 0.75}}, tmp_path) == 75.0
+    assert Measure("best_val").of({"test_accuracy": {"acc_last": 0.75}}, tmp_path) is None
+
+
+RMSE = {"name": "Regression", "score": "rmse", "higher_is_better": False, "percent": False}
+
+
+def test_each_column_has_the_unit_and_the_direction_of_its_task(planned, pretend):
+    plan = planned(accuracy=None, score="last", seeds=[0, 1])
+    numbers = {("Gossip", "IID"): 0.8, ("Local", "IID"): 0.7, ("Gossip", "rotated"): 41.234, ("Local", "rotated"): 52.0}
+    for (row, column, seed), cell in plan.cells.items():
+        value = numbers[row, column] + 0.01 * seed
+        if column == "IID":
+            pretend(cell, value)
+        else:
+            pretend(cell, task=RMSE, test_score={"last": value})
+    table = make_table(plan)
+    assert table.best == {"IID": "Gossip", "rotated": "Gossip"}
+    text = formats.markdown(table)
+    assert "| Gossip | **80.50 ± 0.71** | **41.2 ± 0.00707** |" in text
+    assert (
+        "IID: acc_last: test accuracy of the last evaluated round, mean over clients, in percent. rotated: last: "
+        in text
+    )
+    assert "test RMSE of the last evaluated round, mean over clients; the lowest is the best; mean ± standard" in text
+    assert [drawn.axis for drawn in table.measures.values()] == ["%", "RMSE"]
+    named = {line["column"]: line["measure"] for line in csv.DictReader(io.StringIO(formats.as_csv(table)))}
+    assert named == {"IID": "acc_last", "rotated": "last"}
+    assert make_table(plan, read_measure({"accuracy": "acc_last"}, "")).best == table.best
+    wrong = plan.cells["Local", "IID", 0]  # a run of another task than the column's first
+    pretend(wrong, task=RMSE, test_score={"last": 1.0})
+    assert make_table(plan).places["Local", "IID"].values == {1: pytest.approx(71.0)}
+
+
+def test_differences_of_several_units_are_not_ranked_by_their_size():
+    from dfl_lightning.study.table import _overall
+
+    columns = [str(number) for number in range(5)]
+    values = {c: {"A": {0: 3.0 + at}, "B": {0: 2.0}, "C": {0: 1.0}} for at, c in enumerate(columns)}
+    plan = SimpleNamespace(study=SimpleNamespace(rows={"A": {}, "B": {}, "C": {}}))
+    rmse = {c: Measure("last").of_task(Score.read({"task": RMSE})) for c in columns}
+    mixed = {**rmse, "0": Measure("last")}
+    values["0"] = {row: {0: -number[0]} for row, number in values["0"].items()}
+    for measures, against in ((rmse, {"A", "B"}), (mixed, set())):
+        compared = {c: comparable(values[c], m.lower_is_better) for c, m in measures.items()}
+        found = _overall(plan, compared, measures)
+        assert set(found.against_best) == against
+    assert found.ranks == {"A": 3.0, "B": 2.0, "C": 1.0}
+
+
+def test_a_column_of_the_score_has_its_direction_unless_the_study_says_one():
+    rmse = Score.read({"task": RMSE})
+    assert read_measure({"number": "val_rmse"}, "").of_task(rmse).lower_is_better
+    assert not read_measure({"number": {"column": "val_rmse", "better": "higher"}}, "").of_task(rmse).lower_is_better
+    assert not read_measure({"number": "bytes_received"}, "").of_task(rmse).lower_is_better
 
 
 def test_the_lowest_is_the_best_where_that_is_better():
@@ -99,6 +154,8 @@ def test_options_that_do_not_fit_are_answered_by_a_sentence(words, sentence):
 @pytest.mark.parametrize(
     ("content", "sentence"),
     [
+        ({"score": "lst"}, "there is no 'lst'; did you mean 'last'"),
+        ({"score": "last", "accuracy": "acc_last"}, "a table compares score or accuracy, not both"),
         ({"number": "x", "accuracy": "acc_last"}, "a table compares accuracy or number, not both"),
         ({"number": 3}, "number needs a column of metrics.csv"),
         ({"number": {"over_rounds": "last"}}, "number needs a column of metrics.csv"),
@@ -110,7 +167,7 @@ def test_options_that_do_not_fit_are_answered_by_a_sentence(words, sentence):
 def test_a_mistake_is_answered_by_a_sentence(content, sentence):
     with pytest.raises(UserError, match=sentence):
         read_measure(content, "mine.yaml")
-    assert read_measure({"number": "test_acc_var"}, "mine.yaml") == Measure("test_acc_var", "last")
+    assert read_measure({"number": "test_acc_var"}, "mine.yaml") == Measure("test_acc_var", "last", by_task=True)
 
 
 @pytest.mark.parametrize("words", [["run"], ["run", "--explain"]])

@@ -167,7 +167,7 @@ def test_rows_with_the_same_seeds_need_no_word(with_seeds):
 
 def test_another_accuracy_is_one_option_away(filled, pretend):
     plan = filled(ACCURACIES)
-    table = make_table(plan, Measure("acc_best_val"))
+    table = make_table(plan, Measure("best_val"))
     assert {table.places[place].remark for place in ACCURACIES} == {"no acc_best_val"}
     assert "- acc_best_val: test accuracy of each client's best round on validation" in formats.markdown(table)
 

@@ -13,6 +13,7 @@ from dfl_lightning.study.command import main
 from dfl_lightning.study.plan import make_plan
 from dfl_lightning.study.study_file import read_study_file
 from dfl_lightning.study.tuning import Tuning, chosen_values, run_trials, tuned_file
+from dfl_lightning.tasks import Score
 from dfl_lightning.utils.errors import UserError
 
 pytest.importorskip("optuna")
@@ -77,7 +78,7 @@ def test_every_row_and_column_gets_as_many_trials_and_the_best_on_validation_dat
         options = {"model.optimizer.lr", "model.batch_size"} | ({"selection.k"} if place[0] == "Gossip" else set())
         assert all(set(values) == options for values, _ in trials)
         best = [invented(cell.config) for _, cell in trials]
-        assert choice.accuracy == max(best)
+        assert choice.value == max(best)
         assert choice.values == trials[best.index(max(best))][0]
         for values, cell in trials:
             assert cell.config["model"]["optimizer"]["init_args"]["lr"] == values["model.optimizer.lr"]
@@ -110,6 +111,26 @@ def test_killed_at_any_trial_it_chooses_the_same(study_of, work):
         assert run_trials(again, work) == chosen
         assert {place: [values for values, _ in trials] for place, trials in again.trials.items()} == asked
         assert len(work.done) - before == 13 - kept
+
+
+def test_where_a_lower_score_is_better_the_lowest_is_chosen(study_of, pretend):
+    study, found = tuning_of(study_of, ONE)
+    about = {"name": "Regression", "score": "rmse", "higher_is_better": False, "percent": False}
+    tried = []
+
+    def work(cells):
+        for cell in cells:
+            tried.append(round(10 * (1 - invented(cell.config)), 12))
+            arrays = {"rounds": np.arange(1), "val_rmse": np.array([[tried[-1]] * 2]), "val_acc": np.ones((1, 2))}
+            np.savez(pretend(cell, task=about) / "clients.npz", **arrays)
+        return True
+
+    [choice] = run_trials(found, work).values()
+    assert choice.value == pytest.approx(min(tried))
+    assert choice.trial == int(np.argmin(tried))
+    [entry] = yaml.safe_load(tuned_file(FOLDER, 1.0).read_text())["chosen"]
+    assert entry["validation_rmse"] == choice.value
+    assert "by validation RMSE after the last round" in " ".join(tuning.caption(study, FOLDER, 1.0))
 
 
 def test_another_seed_of_the_sampler_tries_other_values(study_of, work):
@@ -147,13 +168,13 @@ def test_a_trial_that_diverged_counts_as_nothing_right_and_one_that_failed_stops
     with pytest.raises(
         UserError, match="trial of Gossip, IID, seed 10000: the trial is waiting, and nothing is chosen"
     ):
-        tuning.validation_accuracy(cell)
+        tuning.validation_score(cell)
     run = pretend(cell)
     np.savez(run / "clients.npz", rounds=np.arange(2), val_acc=np.array([[0.9, 0.9], [np.nan, np.nan]]))
-    assert tuning.validation_accuracy(cell) == 0.0
+    assert tuning.validation_score(cell) == (Score(), 0.0)
     np.savez(run / "clients.npz", rounds=np.arange(2), test_acc=np.ones((2, 2)))
     with pytest.raises(UserError, match=r"no validation accuracy in clients\.npz"):
-        tuning.validation_accuracy(cell)
+        tuning.validation_score(cell)
 
 
 @pytest.mark.parametrize(
@@ -191,9 +212,7 @@ def test_an_option_that_does_not_exist_is_refused_before_training(study_of, caps
 def test_without_validation_data_nothing_is_trained(study_of, capsys):
     study_of(tune=TUNE)
     assert main(["run", "small.yaml"]) == 2
-    assert (
-        "Gossip, IID: tune chooses by validation accuracy, and there are no validation data" in capsys.readouterr().err
-    )
+    assert "Gossip, IID: tune chooses by validation scores, and there are no validation data" in capsys.readouterr().err
     assert not (FOLDER / "trials").exists()
     assert main(["table", "small.yaml"]) == 2
     assert "have not been looked for yet; dfl-study tune small.yaml" in capsys.readouterr().err

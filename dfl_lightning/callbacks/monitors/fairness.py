@@ -27,14 +27,14 @@ class Fairness(Monitor):
     def start(self, federation: Federation) -> None:
         """Require data of the clients, and a task that has accuracies."""
         kinds = {"test": ("variance", "best10"), "val": ("variance", "best10", "worst10")}
-        splits = [s for s in kinds if int(federation.data.sizes(s).sum()) and "acc" in federation.task.numbers]
-        self.logs = tuple(f"{split}_acc_{kind}" for split in splits for kind in kinds[split])
+        splits, score = [split for split in kinds if int(federation.data.sizes(split).sum())], federation.task.score
+        self.logs = tuple(f"{split}_{score}_{kind}" for split in splits for kind in kinds[split])
 
     def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
         """Add to the round that was just evaluated."""
         if trainer.state.fn != TrainerFn.FITTING:
             return
-        boundary, task = pl_module.bank.boundary, pl_module.task
+        boundary, task = pl_module.bank.boundary, pl_module.federation.task
         found: dict[str, float] = {}
         for split in ("test", "val"):
             name = f"{split}_{task.score}"
