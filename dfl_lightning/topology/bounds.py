@@ -58,7 +58,7 @@ _OF_NODES = {  # their work is nodes, of which a graph that fits has not more th
     *("random_lobster_graph", "random_shell_graph", "triangular_lattice_graph"),
 }
 
-_MOST_LINKS = 2 * 10**8  # networkx keeps a few hundred bytes for each
+MOST_LINKS = 2 * 10**8  # networkx keeps a few hundred bytes for each
 
 
 def _lobster(n: int, p1: float, p2: float) -> float:
@@ -119,7 +119,7 @@ def too_many_links(name: str, args: Mapping[str, Any], m: int) -> int:
     if isinstance(share, bool) or not isinstance(share, int | float) or math.isnan(share):
         return 0
     links = int(min(max(share, 0), 1) * (m * (m - 1) / 2))
-    return links if links > _MOST_LINKS else 0
+    return links if links > MOST_LINKS else 0
 
 
 class Stream(random.Random):

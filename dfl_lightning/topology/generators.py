@@ -13,6 +13,7 @@ import networkx as nx
 
 from dfl_lightning.topology.bounds import listed_nodes, out_of_proportion, stream_for, too_many_links
 from dfl_lightning.topology.normalise import wrong_size
+from dfl_lightning.topology.schedules import SCHEDULES
 from dfl_lightning.utils.errors import UserError, nearest, reason
 
 COMPLETE = "complete"
@@ -97,10 +98,10 @@ def generate(name: str, args: dict[str, Any], num_clients: int, seed: int, where
         return _ours(name, args, num_clients, seed, where)
     choices = networkx_generators()
     if name not in choices:
-        hint = nearest(name[:100], [*_OURS, *choices])
+        hint = nearest(name[:100], [*_OURS, *SCHEDULES, *choices])
         raise UserError(
             f"{where}: unknown generator '{name[:100]}'{hint} "
-            f"(ours: {', '.join(_OURS)}; or a graph generator of networkx)."
+            f"(ours: {', '.join((*_OURS, *SCHEDULES))}; or a graph generator of networkx)."
         )
     return _networkx(name, choices[name], args, num_clients, seed, where), 0
 

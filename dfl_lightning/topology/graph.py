@@ -8,7 +8,10 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 import networkx as nx
+import numpy as np
 import torch
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
 from torch import Tensor
 
 from dfl_lightning.links import AllPairs, Links
@@ -81,6 +84,7 @@ class Topology:
         budgets: node attribute `budget` (how many neighbours a client may choose), long [m], or None.
         failures: which links of the graph are up in a round.
         complete: all nodes are linked; the graph then has no links written down.
+        mixing: weights of links are entries of a mixing matrix: what a receiver's leave of 1 is that of its own model.
     """
 
     graph: nx.Graph
@@ -91,6 +95,7 @@ class Topology:
     budgets: Tensor | None = None
     failures: LinkFailures = field(default_factory=LinkFailures)
     complete: bool = False
+    mixing: bool = False
 
     @property
     def num_clients(self) -> int:
@@ -191,11 +196,9 @@ class Topology:
         """Return clients without links, and groups of clients without links between them."""
         who = _without_neighbours(self._links.count == 0)
         found = [f"{self.name} graph: {who} alone{when}."] if who else []
-        parts = [part for part in self._components() if len(part) > 1]
-        if len(parts) > 1 and not when:
-            found.append(
-                f"{self.name} graph: disconnected, {len(parts)} groups of clients never learn from each other."
-            )
+        parts = int((torch.bincount(self._components()) > 1).sum())
+        if parts > 1 and not when:
+            found.append(f"{self.name} graph: disconnected, {parts} groups of clients never learn from each other.")
         return found
 
     def share_warnings(self) -> list[str]:
@@ -258,16 +261,32 @@ class Topology:
             return ends[:, 0], ends[:, 1]
         return ends.T.reshape(-1), ends.flip(1).T.reshape(-1)
 
-    def _components(self) -> list[set[int]]:
+    def _components(self, kind: str = "weak") -> Tensor:
+        """The number of the component that each node is in, long [n]."""
         if self.num_servers or self.complete:
-            return [set(range(self.num_nodes))]
-        search = nx.weakly_connected_components if self._of_arcs else nx.connected_components
-        return list(search(self.graph))
+            return torch.zeros(self.num_nodes, dtype=torch.long)
+        return components(self._links, kind)
 
     def _connection(self) -> str:
-        parts = len(self._components())
+        parts = int(self._components().max()) + 1
         if parts > 1:
             return f"{parts} components"
         if self.complete or not self._of_arcs:
             return "connected"
-        return "strongly connected" if nx.is_strongly_connected(self.graph) else "weakly connected"
+        return "weakly connected" if self._components("strong").any() else "strongly connected"
+
+
+def components(links: Links, kind: str = "weak") -> Tensor:
+    """The number of the component that each node is in, long [n].
+
+    Args:
+        links: of n nodes.
+        kind: `weak`: arcs are read as links; `strong`: along arcs, from each node to each.
+
+    Examples:
+        >>> components(Links.from_mask(torch.tensor([[False, True, False]] + [[False] * 3] * 2))).tolist()
+        [0, 0, 1]
+    """
+    n, ends = links.nodes, (links.receivers.numpy(), links.senders.numpy())
+    matrix = coo_array((np.ones(len(links), dtype=np.int8), ends), shape=(n, n))
+    return torch.from_numpy(connected_components(matrix, directed=True, connection=kind)[1]).long()

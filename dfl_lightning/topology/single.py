@@ -13,6 +13,8 @@ from dfl_lightning.topology.generators import COMPLETE, generate, is_random
 from dfl_lightning.topology.graph import Topology
 from dfl_lightning.topology.link_failures import LinkFailures
 from dfl_lightning.topology.normalise import to_topology
+from dfl_lightning.topology.scheduled import Scheduled
+from dfl_lightning.topology.schedules import SCHEDULES, schedule_of
 from dfl_lightning.topology.time_varying import Redrawn
 from dfl_lightning.utils.errors import UserError, nearest
 
@@ -105,6 +107,11 @@ def _from_generator(content: Mapping[str, Any], every: int | None, place: Contex
     if args is not None and (not isinstance(args, Mapping) or not all(isinstance(key, str) for key in args)):
         raise UserError(f"{where}: args takes names and values, for example args: {{k: 4}}.")
     args = dict(args or {})
+    if generator in SCHEDULES:
+        if every is not None:
+            raise UserError(f"{where}: every draws a graph anew, and {generator} has one for each round; leave it out.")
+        schedule = schedule_of(generator, args, place.num_clients, place.seed, where)
+        return Scheduled.of(schedule, place.num_clients, place.name or generator, place.failures)
     draw = partial(_drawn, generator, args, place)
     topology = draw(place.seed)
     if every is None:

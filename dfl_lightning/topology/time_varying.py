@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import networkx as nx
 
 from dfl_lightning.topology.graph import Topology, count
+from dfl_lightning.topology.scheduled import Scheduled
 from dfl_lightning.utils.errors import UserError
 from dfl_lightning.utils.random_streams import stream_seed
 
@@ -127,8 +128,9 @@ class Sequence(Topology):
         return any(stage.directed for stage in self.stages)
 
     def graph_warnings(self, when: str = "") -> list[str]:
-        """As of one graph with the links of all; nothing where a graph is drawn anew, whose links are not known yet."""
-        return [] if any(isinstance(stage, Redrawn) for stage in self.stages) else super().graph_warnings(when)
+        """As of one graph with the links of all; nothing where one changes by itself, whose links are not listed."""
+        unknown = any(isinstance(stage, (Redrawn, Scheduled)) for stage in self.stages)
+        return [] if unknown else super().graph_warnings(when)
 
     def share_warnings(self) -> list[str]:
         """Those of the graphs, each once."""

@@ -68,6 +68,8 @@ OTHERS = {
     "QG-DSGDm": ["--config", "qg_dsgdm"],
     "DFedSAM, several mixing steps": ["--config", "dfedsam", "--aggregation.steps", "2"],
     "MOON": ["--config", "moon"],
+    "one-peer graphs": ["--config", "one_peer"],
+    "Epidemic Learning": ["--config", "epidemic", "--topology", "el_oracle", "--dropout", "Bernoulli"],
     "pens": ["--config", "pens"],
     "federico": ["--config", "federico"],
     "federico whole": ["--config", "federico_em"],

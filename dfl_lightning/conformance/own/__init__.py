@@ -3,6 +3,7 @@
 The arguments of a function are the inputs of its cases, which their files describe.
 """
 
+from dfl_lightning.conformance.own.graphs import epidemic, one_peer
 from dfl_lightning.conformance.own.mixing import (
     d2,
     dispfl,
@@ -40,6 +41,7 @@ __all__ = [
     "ditto",
     "dpfl",
     "dsgd",
+    "epidemic",
     "fdms",
     "fdms_dropout",
     "fdms_stale",
@@ -54,6 +56,7 @@ __all__ = [
     "gradient_tracking",
     "ifca",
     "knn_per",
+    "one_peer",
     "pacfl",
     "panm",
     "panm_literal",

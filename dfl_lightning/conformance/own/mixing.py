@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from dfl_lightning import callbacks as cb
-from dfl_lightning.conformance.own.runs import BatchRun, GivenRun, dense, graph_of, memory_of, network
+from dfl_lightning.conformance.own.runs import BatchRun, GivenRun, dense, graph_of, memory_of, network, without_data
 from dfl_lightning.conformance.own.selections import weights_of
 from dfl_lightning.engines.prediction_rule import LabelledOutputs, Outputs
 from dfl_lightning.functional import class_vectors, proximity
@@ -21,18 +21,12 @@ from dfl_lightning.objectives import D2, DisPFL, GradientTracking, PFedGraph, Pl
 Found = dict[str, Any]
 
 
-def _without_data(m: int, width: int) -> tuple[list[np.ndarray], list[np.ndarray], list[int]]:
-    """Inputs and classes that play no part, and a network of so many parameters."""
-    inputs = width // 2 - 1
-    return [np.zeros((1, inputs))] * m, [np.zeros(1, np.int64)] * m, [inputs, 2]
-
-
 def gossip(before, trained, chosen, active) -> Found:
     """Run Gossip of all neighbours in the graph of those that are chosen, and Uniform."""
     rows = {"models": before, "given": trained}
     run = GivenRun(
         [cb.Gossip(k="all"), cb.Uniform()],
-        *_without_data(len(before), before.shape[1]),
+        *without_data(len(before), before.shape[1]),
         graph_of(chosen),
         rows,
         active=active,
@@ -93,7 +87,7 @@ def push_sum(models, held, trained, graph) -> Found:
     """Run pushSum on directed links."""
     average = cb.PushSum()
     rows = {"models": models, "given": trained}
-    x, y, layers = _without_data(len(models), models.shape[1])
+    x, y, layers = without_data(len(models), models.shape[1])
     run = GivenRun([cb.Gossip(k="all"), average], x, y, layers, graph_of(graph), rows)
     average.held = torch.as_tensor(held)
     run.go()

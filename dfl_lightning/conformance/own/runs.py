@@ -25,7 +25,7 @@ from dfl_lightning.round.record import Round
 from dfl_lightning.trainer import DFLTrainer
 from dfl_lightning.utils.random_streams import stream
 
-__all__ = ["BatchRun", "GivenRun", "GivenTraining", "dense", "graph_of", "memory_of"]
+__all__ = ["BatchRun", "GivenRun", "GivenTraining", "dense", "graph_of", "memory_of", "without_data"]
 
 
 class GivenTraining(Objective):
@@ -292,6 +292,17 @@ def network(layers: Sequence[int]) -> nn.Sequential:
     for inputs, outputs in itertools.pairwise(layers):
         found += [nn.Linear(int(inputs), int(outputs)), nn.Tanh()]
     return nn.Sequential(*found[:-1])
+
+
+def without_data(m: int, width: int) -> tuple[list[np.ndarray], list[np.ndarray], list[int]]:
+    """Inputs and classes that play no part, and a network of so many parameters.
+
+    Args:
+        m: number of clients.
+        width: of a row, even.
+    """
+    inputs = width // 2 - 1
+    return [np.zeros((1, inputs))] * m, [np.zeros(1, np.int64)] * m, [inputs, 2]
 
 
 def graph_of(mask: np.ndarray) -> nx.DiGraph:

@@ -1,6 +1,6 @@
 """All methods by the names of their files."""
 
-from plain import afind, dpfl, fdms, fedfomo, mixed, panm, served
+from plain import afind, dpfl, fdms, fedfomo, graphs, mixed, panm, served
 
 METHODS = {
     "afind": afind.METHOD,
@@ -10,6 +10,8 @@ METHODS = {
     "fdms_dropout": fdms.DROPOUT,
     "fdms_stale": fdms.STALE,
     "fedfomo": fedfomo.METHOD,
+    "epidemic": graphs.EPIDEMIC,
+    "one_peer": graphs.ONE_PEER,
     "d2": mixed.D2,
     "dispfl": mixed.DISPFL,
     "dsgd": mixed.DSGD,

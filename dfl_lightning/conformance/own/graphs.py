@@ -1,0 +1,37 @@
+"""Rounds on graphs that change from round to round, on the numbers of a case."""
+
+# mypy: disallow-untyped-defs=False, disallow-incomplete-defs=False
+
+from __future__ import annotations
+
+from typing import Any
+
+from dfl_lightning import callbacks as cb
+from dfl_lightning.conformance.own.runs import GivenRun, graph_of, without_data
+from dfl_lightning.conformance.own.selections import weights_of
+from dfl_lightning.objectives import Plain
+
+Found = dict[str, Any]
+
+
+def one_peer(models, round, rounds) -> Found:
+    """The generator one_peer_exponential, all neighbours and Uniform; training changes nothing."""
+    run = GivenRun(
+        [cb.Gossip(k="all"), cb.Uniform()],
+        *without_data(*models.shape),
+        {"generator": "one_peer_exponential"},
+        {"models": models},
+        Plain(),
+        round=round,
+        rounds=rounds,
+    )
+    last = run.go(rounds=rounds)
+    return {"weights": weights_of(last, len(models)), "models": run.rows()}
+
+
+def epidemic(trained, sends) -> Found:
+    """All who send, and Uniform."""
+    policies, rows = [cb.Gossip(k="all"), cb.Uniform()], {"models": trained, "given": trained}
+    run = GivenRun(policies, *without_data(*trained.shape), graph_of(sends.T), rows)
+    round = run.go()
+    return {"weights": weights_of(round, len(trained)), "models": run.rows()}

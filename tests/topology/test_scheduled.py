@@ -1,0 +1,154 @@
+"""Graphs that follow a schedule: one-peer exponential graphs and Epidemic Learning, against numpy and networkx."""
+
+import collections
+import pickle
+
+import networkx as nx
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+
+from dfl_lightning.links import Links
+from dfl_lightning.topology import load_topology
+from dfl_lightning.topology.epidemic import epidemic_links, regular_links
+from dfl_lightning.topology.graph import components
+from dfl_lightning.utils.errors import UserError
+
+ONE_PEER, LOCAL, ORACLE = ({"generator": name} for name in ("one_peer_exponential", "el_local", "el_oracle"))
+TWO = {"args": {"s": 2}}
+
+
+def equal_weights(mask):
+    """Rows of a mixing matrix, by numpy: 1 / (1 + number received from)."""
+    mask = np.asarray(mask, float) + np.eye(len(mask))
+    return mask / mask.sum(1, keepdims=True)
+
+
+# one-peer exponential graphs
+
+
+@pytest.mark.parametrize("m", [2, 5, 8, 12])
+def test_a_client_receives_from_the_one_that_the_paper_names(m):
+    """Eq. 7: w_ij = 1/2 if log2((j - i) mod m) = t mod tau, tau the whole number at or above log2 m."""
+    topology, tau = load_topology(ONE_PEER, m), int(np.ceil(np.log2(m)))
+    for t in (0, 1, tau, 7 * tau + 1):
+        expected = [[(j - i) % m == 2 ** (t % tau) % m and i != j for j in range(m)] for i in range(m)]
+        assert topology.reachable(t).mask.tolist() == expected
+
+
+@pytest.mark.parametrize("m", [2, 8, 32])
+@pytest.mark.parametrize("first", [0, 3])
+def test_the_mean_is_exact_after_log2_rounds_from_any_round_on(m, first):
+    topology, tau, product = load_topology(ONE_PEER, m), m.bit_length() - 1, np.eye(m)
+    for t in range(first, first + tau):
+        assert not np.allclose(product, 1 / m, atol=1e-3)
+        product = equal_weights(topology.reachable(t).mask) @ product
+    assert np.array_equal(product, np.full((m, m), 1 / m))
+
+
+# Epidemic Learning
+
+
+def test_el_local_sends_to_s_others_and_all_sets_are_equally_likely():
+    drawn = [epidemic_links(5, 2, seed).mask.numpy() for seed in range(3000)]
+    assert all((sends.sum(0) == 2).all() for sends in drawn)
+    assert len({tuple(sends.sum(1)) for sends in drawn}) > 10  # receivers have any number
+    pairs = collections.Counter(tuple(np.flatnonzero(sends[:, 3])) for sends in drawn)
+    assert sorted(pairs) == [(0, 1), (0, 2), (0, 4), (1, 2), (1, 4), (2, 4)]
+    assert stats.chisquare(list(pairs.values())).pvalue > 1e-3
+
+
+@pytest.mark.parametrize(("m", "s"), [(1, 0), (2, 1), (9, 4), (10, 5), (7, 6), (40, 3)])
+def test_el_oracle_links_each_to_s_others(m, s):
+    for seed in range(20):
+        graph = nx.from_numpy_array(regular_links(m, s, seed).mask.numpy().astype(int), create_using=nx.DiGraph)
+        assert set(dict(graph.in_degree).values()) == {s}
+        assert nx.reciprocity(graph) == 1 if s else not graph.edges
+        assert not list(nx.selfloop_edges(graph))
+
+
+def test_el_oracle_draws_each_matching_as_often_as_another():
+    drawn = collections.Counter(tuple(regular_links(4, 1, seed).senders.tolist()) for seed in range(3000))
+    assert len(drawn) == 3
+    assert stats.chisquare(list(drawn.values())).pvalue > 1e-3
+    with pytest.raises(ValueError, match="no graph of 5 nodes has the degree 3"):
+        regular_links(5, 3, 0)
+
+
+@pytest.mark.parametrize("keys", [LOCAL, ORACLE])
+def test_a_round_is_drawn_by_the_seed_and_its_number_alone(keys):
+    topology, again = load_topology(keys, 12, 7), pickle.loads(pickle.dumps(load_topology(keys, 12, 7)))
+    drawn = {t: topology.reachable(t).mask for t in (5, 0, 3, 5)}
+    assert all(torch.equal(again.reachable(t).mask, mask) for t, mask in drawn.items())
+    assert not torch.equal(drawn[0], drawn[3])
+    assert not torch.equal(load_topology(keys, 12, 8).reachable(0).mask, drawn[0])
+    assert not torch.equal(load_topology({**keys, "seed": 8}, 12, 7).reachable(0).mask, drawn[0])
+    assert topology.identity() != load_topology(keys, 12, 8).identity()
+
+
+def test_a_schedule_in_a_sequence_counts_its_own_rounds():
+    keys = {"sequence": [{"generator": "cycle_graph", "rounds": 1}, {**ONE_PEER, "rounds": 2}], "repeat": True}
+    topology, alone = load_topology(keys, 8), load_topology(ONE_PEER, 8)
+    for t, own in {1: 0, 2: 1, 4: 2, 5: 0}.items():
+        assert torch.equal(topology.reachable(t).mask, alone.reachable(own).mask)
+    assert topology.warnings() == []
+    assert topology.directed
+
+
+# what a person reads
+
+
+@pytest.mark.parametrize(
+    ("keys", "line"),
+    [
+        (ONE_PEER, "one_peer_exponential graph: 6 nodes, 3 graphs in turn, 6 arcs each, in-degree 1, together strongly "
+         "connected"),
+        ({**ONE_PEER, "link_up": 0.5}, "together strongly connected, each link up with probability 0.5"),
+        ({**LOCAL, "args": {"s": 5}}, "el_local graph: 6 nodes, 30 arcs, strongly connected, spectral gap 1.2, drawn "
+         "anew in each round"),
+        ({**ORACLE, **TWO}, "el_oracle graph: 6 nodes, 6 links, degree 2, "),
+    ],
+)  # fmt: skip
+def test_schedules_are_described_in_one_line(keys, line):
+    said = load_topology(keys, 6).describe()
+    assert line in said
+    assert load_topology(keys, 6).warnings() == []
+
+
+@pytest.mark.parametrize(
+    ("keys", "sentence"),
+    [
+        ({**LOCAL, "args": {"s": 6}}, "topology: el_local takes for s, to how many others a client sends, a whole "
+         "number from 1 to the 5 others, not 6."),
+        ({**ORACLE, "args": {"s": True}}, "from 1 to the 5 others, not True."),
+        ({**ORACLE, "args": {"k": 2}}, "topology: el_oracle has no argument 'k' (it takes s)."),
+        ({**ONE_PEER, "args": {"k": 2}}, "topology: one_peer_exponential has no argument 'k' (it takes none)."),
+        ({**ONE_PEER, "every": 2}, "topology: every draws a graph anew, and one_peer_exponential has one for each "
+         "round; leave it out."),
+        ({"generator": "el_locale"}, "unknown generator 'el_locale'; did you mean 'el_local'?"),
+    ],
+)  # fmt: skip
+def test_mistakes_are_told_in_one_sentence(keys, sentence):
+    with pytest.raises(UserError) as error:
+        load_topology(keys, 6)
+    assert sentence in str(error.value)
+
+
+def test_a_regular_graph_that_does_not_exist_is_told_with_two_that_do():
+    sentence = "no graph links each of 7 clients to 3 others, since 7 x 3 is odd; choose s: 4, or generator: el_local"
+    with pytest.raises(UserError, match=sentence):
+        load_topology({**ORACLE, "args": {"s": 3}}, 7)
+    with pytest.raises(UserError, match=r"of 100000 clients has 3,000,000,000 arcs, more than"):
+        load_topology({**LOCAL, "args": {"s": 30_000}}, 100_000)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_components_are_those_of_networkx(seed):
+    graph = nx.gnp_random_graph(30, 0.05, seed=seed, directed=True)
+    mask = torch.tensor(nx.to_numpy_array(graph).T > 0)
+    for kind, found in (("weak", nx.weakly_connected_components), ("strong", nx.strongly_connected_components)):
+        groups = collections.defaultdict(set)
+        for node, number in enumerate(components(Links.from_mask(mask), kind).tolist()):
+            groups[number].add(node)
+        assert sorted(map(sorted, groups.values())) == sorted(map(sorted, found(graph)))
