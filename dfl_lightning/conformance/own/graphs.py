@@ -15,7 +15,7 @@ Found = dict[str, Any]
 
 
 def one_peer(models, round, rounds) -> Found:
-    """The generator one_peer_exponential, all neighbours and Uniform; training changes nothing."""
+    """Run the generator one_peer_exponential, all neighbours and Uniform; training changes nothing."""
     run = GivenRun(
         [cb.Gossip(k="all"), cb.Uniform()],
         *without_data(*models.shape),
@@ -30,7 +30,7 @@ def one_peer(models, round, rounds) -> Found:
 
 
 def epidemic(trained, sends) -> Found:
-    """All who send, and Uniform."""
+    """Run Gossip of all who send, and Uniform."""
     policies, rows = [cb.Gossip(k="all"), cb.Uniform()], {"models": trained, "given": trained}
     run = GivenRun(policies, *without_data(*trained.shape), graph_of(sends.T), rows)
     round = run.go()
