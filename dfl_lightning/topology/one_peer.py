@@ -21,7 +21,7 @@ def one_peer_rounds(clients: int) -> int:
 
 
 def one_peer_links(clients: int, number: int) -> Links:
-    """Client i receives from i + 2^t modulo m, and from nobody else.
+    """Client i receives from i + 2^t modulo m, and from no other client.
 
     With equal weights for both, the products of ceil(log2 m) such rounds have all entries 1 / m if m is a power of two
     (lemma 1 of the paper).
