@@ -28,7 +28,7 @@ class Step(NamedTuple):
     weights: Tensor | None = None
 
 
-class Schedule(NamedTuple):
+class GraphSequence(NamedTuple):
     """The graphs of all rounds.
 
     Attributes:
@@ -79,11 +79,11 @@ class Scheduled(Topology):
         schedule: what makes the links of a round.
     """
 
-    schedule: Schedule = field(kw_only=True)
+    schedule: GraphSequence = field(kw_only=True)
     _latest: dict[int, Topology] = field(default_factory=dict, repr=False)  # one graph: the others can be made again
 
     @classmethod
-    def of(cls, schedule: Schedule, clients: int, name: str, failures: LinkFailures) -> Scheduled:
+    def of(cls, schedule: GraphSequence, clients: int, name: str, failures: LinkFailures) -> Scheduled:
         """The topology of a schedule.
 
         Args:

@@ -9,7 +9,7 @@ from typing import Any
 from dfl_lightning.topology.bounds import MOST_LINKS
 from dfl_lightning.topology.epidemic import epidemic_links, regular_links
 from dfl_lightning.topology.one_peer import one_peer_links, one_peer_rounds
-from dfl_lightning.topology.scheduled import Schedule, Step
+from dfl_lightning.topology.scheduled import GraphSequence, Step
 from dfl_lightning.utils.errors import UserError
 from dfl_lightning.utils.random_streams import stream_seed
 
@@ -22,7 +22,7 @@ SCHEDULES = tuple(_ARGUMENTS)
 """Names of these generators."""
 
 
-def schedule_of(name: str, args: Mapping[str, Any], clients: int, seed: int, where: str) -> Schedule:
+def schedule_of(name: str, args: Mapping[str, Any], clients: int, seed: int, where: str) -> GraphSequence:
     """The schedule that a generator makes for this number of clients.
 
     Args:
@@ -41,7 +41,9 @@ def schedule_of(name: str, args: Mapping[str, Any], clients: int, seed: int, whe
             takes = f"it takes {', '.join(known)}" if known else "it takes none"
             raise UserError(f"{where}: {name} has no argument '{key[:60]}' ({takes}).")
     if name == "one_peer_exponential":
-        return Schedule(partial(_one_peer, clients), one_peer_rounds(clients), "one-peer exponential graphs", arcs=True)
+        return GraphSequence(
+            partial(_one_peer, clients), one_peer_rounds(clients), "one-peer exponential graphs", arcs=True
+        )
     return _epidemic(name, {**known, **args}["s"], clients, seed, where)
 
 
@@ -49,7 +51,7 @@ def _one_peer(clients: int, number: int) -> Step:
     return Step(one_peer_links(clients, number))
 
 
-def _epidemic(name: str, s: Any, clients: int, seed: int, where: str) -> Schedule:
+def _epidemic(name: str, s: Any, clients: int, seed: int, where: str) -> GraphSequence:
     if not isinstance(s, int) or isinstance(s, bool) or not 1 <= s <= max(clients - 1, 1):
         raise UserError(
             f"{where}: {name} takes for s, to how many others a client sends, a whole number from 1 to the "
@@ -68,7 +70,7 @@ def _epidemic(name: str, s: Any, clients: int, seed: int, where: str) -> Schedul
         )
     draw = epidemic_links if name == "el_local" else regular_links
     recipe = f"{name} s={s} from seed {seed} anew every 1"
-    return Schedule(partial(_drawn, draw, clients, s, seed), None, recipe, arcs=name == "el_local")
+    return GraphSequence(partial(_drawn, draw, clients, s, seed), None, recipe, arcs=name == "el_local")
 
 
 def _drawn(draw: Callable[[int, int, int], Any], clients: int, s: int, seed: int, number: int) -> Step:

@@ -295,7 +295,7 @@ def network(layers: Sequence[int]) -> nn.Sequential:
 
 
 def without_data(m: int, width: int) -> tuple[list[np.ndarray], list[np.ndarray], list[int]]:
-    """Inputs and classes that play no part, and a network of so many parameters.
+    """Make inputs and classes that play no part, and a network of so many parameters.
 
     Args:
         m: number of clients.
