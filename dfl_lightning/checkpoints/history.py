@@ -26,8 +26,12 @@ _HOW_IT_RUNS = {
     *("max_rounds", "max_epochs", "max_time", "fast_dev_run", "accelerator", "devices", "num_nodes", "strategy"),
     *("process_timeout", "default_root_dir", "checkpoint_every", "checkpoints", "keep_comparisons", "logger"),
     *("log_every_n_steps", "profiler", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"),
+    *("cohorts", "cuda_graphs", "deterministic", "benchmark", "detect_anomaly", "inference_mode", "barebones"),
+    *("num_sanity_val_steps", "enable_autolog_hparams", "model_registry"),
 }
-"""Options of the trainer that change no number of a round, but for rounding on another accelerator."""
+"""Options of the trainer that change no number of a round, but for rounding on another accelerator, or where clients
+are trained in other groups.
+"""
 
 _WITHOUT_CONFIG = ("seed", "data", "topology", "policies")
 """What a checkpoint says about the settings of a run that no command started."""

@@ -35,6 +35,7 @@ class Method:
         column: of a study, empty without one.
         among: the names of all methods that it was found with, in their order: it has its colour by its place there.
         notes: what a reader must know about its runs.
+        aside: of a method that charts draw faint, because it cannot be compared: why, in a word or two.
     """
 
     name: str
@@ -43,6 +44,7 @@ class Method:
     column: str = ""
     among: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    aside: str = ""
 
     @property
     def full_name(self) -> str:

@@ -10,6 +10,9 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from dfl_lightning.report.charts.theme import DASHES, LIGHT, config
+from dfl_lightning.report.comparable import for_charts
+from dfl_lightning.report.methods import Method, as_methods
+from dfl_lightning.report.reading import Run
 from dfl_lightning.utils.errors import UserError
 
 if TYPE_CHECKING:
@@ -87,6 +90,36 @@ def finished(chart: Any, width: int = WIDTH, height: int = HEIGHT) -> Any:
     for name, value in {"width": width, "height": height, "autosize": autosize, "config": config(LIGHT)}.items():
         setattr(whole, name, value)
     return whole
+
+
+def drawn(runs: Sequence[Run | Method]) -> list[Method]:
+    """What a chart of these runs draws; see `for_charts`."""
+    return for_charts(as_methods(runs))
+
+
+def judged(rows: Sequence[Row], methods: Sequence[Method]) -> list[Row]:
+    """The rows that axes are made for: of the methods that can be compared, or of all where none can.
+
+    Args:
+        rows: with their `method`.
+        methods: as charts draw them.
+    """
+    aside = {method.name for method in methods if method.aside}
+    return [row for row in rows if row["method"] not in aside] or list(rows)
+
+
+def faintness(methods: Sequence[Method]) -> Any:
+    """The opacity of a line by its method: those that cannot be compared are faint."""
+    alt = altair()
+    aside = alt.FieldOneOfPredicate(field="method", oneOf=[method.name for method in methods if method.aside])
+    return alt.condition(aside, alt.value(0.4), alt.value(1))
+
+
+def said_after(method: Method, words: str) -> str:
+    """What stands after a method's name: why it is not compared, or else these words."""
+    if method.aside:
+        return f": {method.aside}"
+    return f"  {words}" if words else ""
 
 
 def method_colour(names: Sequence[str], field: str = "method") -> Any:

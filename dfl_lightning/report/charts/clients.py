@@ -13,11 +13,15 @@ from dfl_lightning.report.charts.base import (
     altair,
     bounds,
     data,
+    drawn,
     end_labels,
+    faintness,
     finished,
+    judged,
     method_colour,
     method_dash,
     per_cent_axis,
+    said_after,
     with_rim,
 )
 from dfl_lightning.report.methods import Method, as_methods, names_for_colours, seed_of
@@ -32,7 +36,7 @@ def sorted_clients(runs: Sequence[Run | Method]) -> Any:
     Raises:
         UserError: no run was evaluated on test data.
     """
-    alt, methods = altair(), as_methods(runs)
+    alt, methods = altair(), drawn(runs)
     names, most = names_for_colours(methods), 1
     rows: list[Row] = []
     ends: list[Row] = []
@@ -45,10 +49,10 @@ def sorted_clients(runs: Sequence[Run | Method]) -> Any:
         most = max(most, count)
         for rank in thinned(count):
             rows.append({"method": method.name, "rank": int(rank) + 1, "accuracy": round(float(ranks[rank]), 3)})
-        ends.append(rows[-1])
+        ends.append({**rows[-1], "after": said_after(method, "")})
     if not rows:
         raise UserError("no run was evaluated on test data")
-    domain = bounds([row["accuracy"] for row in rows])
+    domain = bounds([row["accuracy"] for row in judged(rows, methods)])
     worst = most - math.ceil(most / 10) + 0.5
     x = alt.X("rank:Q").axis(title="clients, best to worst", tickMinStep=1, format="d", tickCount=7)
     x = x.scale(domain=[1, most], nice=False)
@@ -56,17 +60,19 @@ def sorted_clients(runs: Sequence[Run | Method]) -> Any:
     base, colour = alt.Chart(data(rows)), method_colour(names)
     shade = alt.Chart(data([{"from": worst, "to": most}])).mark_rect(style="wash", clip=True)
     shade = shade.encode(x=alt.X("from:Q").scale(domain=[1, most], nice=False), x2=alt.X2("to:Q"))
-    line = base.mark_line(strokeWidth=2, interpolate="monotone").encode(
-        x=x, y=y, color=colour, strokeDash=method_dash(names)
+    line = base.mark_line(strokeWidth=2, interpolate="monotone", clip=True).encode(
+        x=x, y=y, color=colour, strokeDash=method_dash(names), opacity=faintness(methods)
     )
     tips = [alt.Tooltip("method:N"), alt.Tooltip("rank:Q", title="place"), alt.Tooltip("accuracy:Q", format=".1f")]
-    spots = base.mark_point(opacity=0, size=90, filled=True).encode(x=x, y=y, tooltip=tips)
+    spots = base.mark_point(opacity=0, size=90, filled=True, clip=True).encode(x=x, y=y, tooltip=tips)
     labels = end_labels(ends, names, "accuracy", domain, "rank")
     return finished(alt.layer(shade, line, spots, *labels))
 
 
 def gain_over_local(runs: Sequence[Run | Method], local: Run | Method | None = None) -> Any:
     """Draw what clients gain over training alone, paired by seed and test images; a dot's area counts clients.
+
+    Methods that cannot be compared are left out.
 
     Args:
         runs: runs, or methods.
@@ -75,11 +81,11 @@ def gain_over_local(runs: Sequence[Run | Method], local: Run | Method | None = N
     Raises:
         UserError: there is none, or no pairs.
     """
-    alt, methods = altair(), as_methods(runs)
+    alt, methods = altair(), drawn(runs)
     alone = as_methods([local])[0] if local is not None else next((m for m in methods if m.is_local), None)
     if alone is None:
         raise UserError("there is no run among them in which clients train alone (--selection.k 0)")
-    rows = gains(methods, alone)
+    rows = gains([method for method in methods if not method.aside], alone)
     if not rows:
         raise UserError("no run has the seed and the test images of a run in which clients train alone")
     names = names_for_colours(methods)

@@ -12,13 +12,17 @@ from dfl_lightning.report.charts.base import (
     altair,
     bounds,
     data,
+    drawn,
     end_labels,
+    faintness,
     finished,
+    judged,
     method_colour,
     method_dash,
     per_cent_axis,
+    said_after,
 )
-from dfl_lightning.report.methods import Method, as_methods, names_for_colours
+from dfl_lightning.report.methods import Method, names_for_colours
 from dfl_lightning.report.over_seeds import thinned
 from dfl_lightning.report.reading import Run
 from dfl_lightning.utils.errors import UserError
@@ -42,14 +46,14 @@ def accuracy_by_time(runs: Sequence[Run | Method]) -> Any:
     Raises:
         UserError: no run has them.
     """
-    methods = [m for m in as_methods(runs) if any(SIMULATED in run.metrics for run in m.runs)]
+    methods = [m for m in drawn(runs) if any(SIMULATED in run.metrics for run in m.runs)]
     if not methods:
         raise UserError(f"no run has the column {SIMULATED}")
     return _accuracy_by(methods, SIMULATED, 1.0, "simulated seconds", log=False)
 
 
 def _accuracy_by(runs: Sequence[Run | Method], column: str, unit: float, title: str, log: bool) -> Any:
-    alt, methods = altair(), as_methods(runs)
+    alt, methods = altair(), drawn(runs)
     names, rows, flat, ends = names_for_colours(methods), [], [], []
     for method in methods:
         curve = _curve(method, column, unit)
@@ -58,9 +62,9 @@ def _accuracy_by(runs: Sequence[Run | Method], column: str, unit: float, title: 
         last = curve[-1]
         if last["cost"] > 0:
             rows += [row for row in curve if row["cost"] > 0 or not log]
-            ends.append({**last, "after": f"  {last['accuracy']:.1f}"})
+            ends.append({**last, "after": said_after(method, f"{last['accuracy']:.1f}")})
         else:
-            flat.append({**last, "after": f"  {last['accuracy']:.1f}, 0 MB"})
+            flat.append({**last, "after": said_after(method, f"{last['accuracy']:.1f}, 0 MB")})
     if not rows and not flat:
         raise UserError("no run was evaluated on test data")
     least = min((row["cost"] for row in rows), default=0.1 if log else 0.0)
@@ -68,8 +72,9 @@ def _accuracy_by(runs: Sequence[Run | Method], column: str, unit: float, title: 
     domain_x = [least, most if most > least else least * 2 + 1]
     for row in flat:
         row["cost"], row["from"] = domain_x[1], domain_x[0]
-    values = [row["accuracy"] for row in rows]
-    domain = bounds([*sorted(values)[len(values) // 25 :], *(row["accuracy"] for row in flat)])
+    counted = judged([*rows, *flat], methods)
+    values = sorted(row["accuracy"] for row in counted if row in rows)
+    domain = bounds([*values[len(values) // 25 :], *(row["accuracy"] for row in counted if row in flat)])
     scale = {"type": "log", "base": 10} if log else {}
     x = (
         alt.X("cost:Q")
@@ -88,14 +93,19 @@ def _accuracy_by(runs: Sequence[Run | Method], column: str, unit: float, title: 
     if rows:
         base = alt.Chart(data(rows))
         line = base.mark_line(strokeWidth=2, clip=True).encode(
-            x=x, y=y, color=colour, strokeDash=method_dash(names), order=alt.Order("round:Q")
+            x=x,
+            y=y,
+            color=colour,
+            strokeDash=method_dash(names),
+            order=alt.Order("round:Q"),
+            opacity=faintness(methods),
         )
         layers += [line, base.mark_point(opacity=0, size=90, filled=True, clip=True).encode(x=x, y=y, tooltip=tips)]
     if flat:
         start = alt.X("from:Q").scale(domain=domain_x, nice=False, **scale)
-        rule = alt.Chart(data(flat)).mark_rule(strokeWidth=2)
-        dash = method_dash(names)
-        layers.append(rule.encode(x=start, x2=alt.X2("cost:Q"), y=y, color=colour, strokeDash=dash))
+        rule = alt.Chart(data(flat)).mark_rule(strokeWidth=2, clip=True)
+        look = {"color": colour, "strokeDash": method_dash(names), "opacity": faintness(methods)}
+        layers.append(rule.encode(x=start, x2=alt.X2("cost:Q"), y=y, **look))
     layers += end_labels([*ends, *flat], names, "accuracy", domain, "cost", ends=domain_x if log else None)
     return finished(alt.layer(*layers))
 

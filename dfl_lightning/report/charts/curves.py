@@ -14,11 +14,15 @@ from dfl_lightning.report.charts.base import (
     altair,
     bounds,
     data,
+    drawn,
     end_labels,
+    faintness,
     finished,
+    judged,
     method_colour,
     method_dash,
     per_cent_axis,
+    said_after,
 )
 from dfl_lightning.report.methods import Method, as_methods, names_for_colours
 from dfl_lightning.report.over_seeds import over_seeds, thinned
@@ -36,7 +40,7 @@ def learning_curves(runs: Sequence[Run | Method], column: str = "test_acc") -> A
     Raises:
         UserError: no run has numbers there.
     """
-    alt, methods = altair(), as_methods(runs)
+    alt, methods = altair(), drawn(runs)
     names, rows, ends = names_for_colours(methods), [], []
     for method in methods:
         curve = over_seeds(method, column)
@@ -44,14 +48,15 @@ def learning_curves(runs: Sequence[Run | Method], column: str = "test_acc") -> A
             rows.append({"method": method.name, "round": int(r), "mean": round(mean, 3), "sd": _rounded(sd)})
         if len(curve["round"]):
             last = {"method": method.name, "round": int(curve["round"][-1]), "mean": float(curve["mean"][-1] * 100)}
-            ends.append({**last, "after": f"  {last['mean']:.1f}"})
+            ends.append({**last, "after": said_after(method, f"{last['mean']:.1f}")})
     if not rows:
         raise UserError(f"no run has numbers in the column {column}")
     for row in rows:
         half = row["sd"] if row["sd"] is not None else math.nan
         row["low"], row["high"] = _rounded(row["mean"] - half), _rounded(row["mean"] + half)
-    highest = max((row["high"] for row in rows if row["high"] is not None), default=math.nan)
-    domain = bounds([*sorted(row["mean"] for row in rows)[len(rows) // 25 :], highest])
+    counted = judged(rows, methods)
+    highest = max((row["high"] for row in counted if row["high"] is not None), default=math.nan)
+    domain = bounds([*sorted(row["mean"] for row in counted)[len(counted) // 25 :], highest])
     x = alt.X("round:Q").axis(title="round", tickMinStep=1, format="d", tickCount=8).scale(nice=False)
     y = alt.Y("mean:Q").axis(per_cent_axis()).scale(domain=domain)
     base = alt.Chart(data(rows))
@@ -61,13 +66,15 @@ def learning_curves(runs: Sequence[Run | Method], column: str = "test_acc") -> A
     )
     if any(row["sd"] is not None for row in rows):
         tooltip.append(alt.Tooltip("sd:Q", format=".1f"))
-    with_band = sorted({row["method"] for row in rows if row["sd"] is not None})
+    with_band = sorted({row["method"] for row in rows if row["sd"] is not None} & {row["method"] for row in counted})
     band = (
         base.transform_filter(alt.FieldOneOfPredicate(field="method", oneOf=with_band))
         .mark_area(opacity=0.16, clip=True)
         .encode(x=x, y=alt.Y("low:Q").scale(domain=domain).title(""), y2=alt.Y2("high:Q"), color=colour)
     )
-    line = base.mark_line(strokeWidth=2, clip=True).encode(x=x, y=y, color=colour, strokeDash=method_dash(names))
+    line = base.mark_line(strokeWidth=2, clip=True).encode(
+        x=x, y=y, color=colour, strokeDash=method_dash(names), opacity=faintness(methods)
+    )
     spots = base.mark_point(opacity=0, size=90, filled=True, clip=True).encode(x=x, y=y, tooltip=tooltip)
     layers = [line, spots, *end_labels(ends, names, "mean", domain, "round")]
     return finished(alt.layer(*([band] if with_band else []), *layers))

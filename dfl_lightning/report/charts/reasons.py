@@ -14,13 +14,17 @@ from dfl_lightning.report.charts.base import (
     Row,
     altair,
     data,
+    drawn,
     end_labels,
+    faintness,
     finished,
+    judged,
     method_colour,
     method_dash,
     per_cent_axis,
+    said_after,
 )
-from dfl_lightning.report.methods import Method, as_methods, names_for_colours
+from dfl_lightning.report.methods import Method, names_for_colours
 from dfl_lightning.report.network import number_of_nodes
 from dfl_lightning.report.over_seeds import over_seeds, thinned
 from dfl_lightning.report.reading import Run
@@ -48,7 +52,7 @@ def found_over_rounds(runs: Sequence[Run | Method], column: str, title: str, sha
     Raises:
         UserError: no run has numbers there.
     """
-    alt, methods = altair(), as_methods(runs)
+    alt, methods = altair(), drawn(runs)
     names = names_for_colours(methods)
     rows: list[Row] = []
     ends: list[Row] = []
@@ -61,18 +65,20 @@ def found_over_rounds(runs: Sequence[Run | Method], column: str, title: str, sha
         ]
         rows += of_method
         if of_method:
-            ends.append(of_method[-1])
+            ends.append({**of_method[-1], "after": said_after(method, "")})
     if not rows:
         raise UserError(f"no run has numbers in the column {column}")
-    numbers = [float(row["value"]) for row in rows]
+    numbers = [float(row["value"]) for row in judged(rows, methods)]
     room = (max(numbers) - min(numbers) or abs(max(numbers)) or 1.0) * 0.1
     domain = [0.0, 100.0] if share else [min(numbers) - room, max(numbers) + room]
     x = alt.X("round:Q").axis(title="round", tickMinStep=1, format="d", tickCount=5).scale(nice=False)
     y = alt.Y("value:Q").axis(per_cent_axis(title)).scale(domain=domain)
     base = alt.Chart(data(rows))
-    line = base.mark_line(strokeWidth=2).encode(x=x, y=y, color=method_colour(names), strokeDash=method_dash(names))
+    line = base.mark_line(strokeWidth=2, clip=True).encode(
+        x=x, y=y, color=method_colour(names), strokeDash=method_dash(names), opacity=faintness(methods)
+    )
     tips = [alt.Tooltip("method:N"), alt.Tooltip("round:Q"), alt.Tooltip("value:Q", format=".3~g", title=title)]
-    spots = base.mark_point(opacity=0, size=90, filled=True).encode(x=x, y=y, tooltip=tips)
+    spots = base.mark_point(opacity=0, size=90, filled=True, clip=True).encode(x=x, y=y, tooltip=tips)
     labels = end_labels(ends, names, "value", domain, "round", 200, letters=18)
     return finished(alt.layer(line, spots, *labels), width=340, height=200)
 

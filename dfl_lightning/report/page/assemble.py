@@ -17,12 +17,14 @@ from dfl_lightning.report.page.rounds import run_entry
 from dfl_lightning.report.page.scripts import packed_json, packed_vega
 from dfl_lightning.report.page.sections import Figure, described, figures, heading
 from dfl_lightning.report.page.tables import commands_table, verdict_table, versions
-from dfl_lightning.report.page.verdict import lines, sentences
+from dfl_lightning.report.page.verdict import and_, lines, not_compared, sentences
 
 _SAVE = "".join(
     f"<button type='button' data-as='{format}'>{format.upper()}</button>" for format in ("csv", "svg", "png")
 )
 """The menu of a chart."""
+
+_NO_REASONS = "No run recorded what could be drawn here: clusters, thresholds, similarities or dropouts of clients."
 
 _SIZES = {"wide": 300, "half": 300, "small": 200, "square": 360}
 
@@ -64,7 +66,7 @@ def page(
         "live": "" if following is None else live_note(methods, following),
         "title": escape(study or title(methods)),
         "count": _count(methods),
-        "lead": _lead(methods) if opening is None else f"<strong>{escape(opening.lead)}</strong>",
+        "lead": _lead(methods) if opening is None else f"<p class='lead'><strong>{escape(opening.lead)}</strong></p>",
         "opening": "" if opening is None else _opening(opening),
         "opening-link": "" if opening is None else '<a href="#table">Table</a>',
         "verdict": _verdict(methods, colours),
@@ -78,6 +80,8 @@ def page(
     }
     for section in ("learning", "bands", "clients", "cost", "why", "alike", "dropouts"):
         parts[section] = "".join(_figure(figure) for figure in found if figure.section == section)
+    if not any(figure.section in ("why", "alike", "dropouts") for figure in found):
+        parts["why"] = f"<p class='note wide'>{_NO_REASONS}</p>"
     parts["vega"] = packed_vega()
     return _filled(read("page.html").read_text(encoding="utf-8"), parts)
 
@@ -100,7 +104,8 @@ def _first(linked: Sequence[tuple[Method, dict[str, Any]]]) -> int:
 def title(methods: Sequence[Method]) -> str:
     """The data that the first methods are compared on."""
     clients = methods[0].runs[0].num_clients
-    return f"{described(methods[0])}{f', {clients} clients' if clients else ''}"
+    number = f", {clients} client{'s' * (clients != 1)}" if clients else ""
+    return f"{described(methods[0])}{number}"
 
 
 def unthemed(spec: dict[str, Any]) -> dict[str, Any]:
@@ -116,9 +121,11 @@ def _count(methods: Sequence[Method]) -> str:
 
 def _lead(methods: Sequence[Method]) -> str:
     main = [method for method in methods if method.task == methods[0].task]
-    first, *rest = sentences(main)
+    words, aside = sentences(main), not_compared(main)
+    warning = f"<p class='lead aside'>{escape(aside)}</p>\n" if aside in words else ""
+    first, *rest = words[1:] if warning else words
     where = f"{heading(main, methods)}: " if methods[0].column else ""
-    return f"<strong>{escape(where + first)}</strong> {escape(' '.join(rest))}"
+    return f"{warning}<p class='lead'><strong>{escape(where + first)}</strong> {escape(' '.join(rest))}</p>"
 
 
 def _verdict(methods: Sequence[Method], colours: dict[str, int]) -> str:
@@ -159,12 +166,12 @@ def _caption(methods: Sequence[Method]) -> str:
     if len(trained) == 1:
         more = f", {next(iter(trained)):,} training images"
     else:
-        more = "".join(f"; training images of {', '.join(names)}: {n:,}" for n, names in trained.items())
+        more = "".join(f"; training images of {and_(names)}: {n:,}" for n, names in trained.items())
     rounds: dict[int, list[str]] = {}
     for method in methods:
         rounds.setdefault(max(len(run.metrics["round"]) for run in method.runs), []).append(method.name)
     if len(rounds) > 1:
-        more += "".join(f"; {number} rounds: {', '.join(names)}" for number, names in sorted(rounds.items()))
+        more += "".join(f"; {number} rounds: {and_(names)}" for number, names in sorted(rounds.items()))
     data = f"{described(methods[0])}: " if methods[0].column else ""
     return f"{data}{f'{tested}{more}'.lstrip(',; ')}"
 

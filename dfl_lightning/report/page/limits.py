@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from dfl_lightning.report.comparable import best_first
 from dfl_lightning.report.methods import Method
-from dfl_lightning.report.page.verdict import best_first
 from dfl_lightning.report.reading import Run
 
 MOST_METHODS = 16

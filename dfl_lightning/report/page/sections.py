@@ -10,8 +10,10 @@ from typing import Any
 from dfl_lightning.report import charts
 from dfl_lightning.report.charts.cost import SIMULATED
 from dfl_lightning.report.charts.reasons import stood_in_for
+from dfl_lightning.report.comparable import for_charts
 from dfl_lightning.report.methods import Method, seed_of
 from dfl_lightning.report.page.limits import detailed
+from dfl_lightning.report.page.verdict import and_
 from dfl_lightning.utils.errors import UserError
 
 
@@ -96,15 +98,18 @@ def heading(of_task: Sequence[Method], methods: Sequence[Method]) -> str:
 
 def described(method: Method) -> str:
     """The data of a method in the words of its runs; those of an unfinished one are in its split file."""
-    run = method.runs[0]
-    if "data" in run.summary:
-        return str(run.summary["data"]).partition(":")[0]
-    known = [str(run.split[name]) for name in ("dataset", "partition") if name in run.split]
+    finished = [run.summary["data"] for run in method.runs if "data" in run.summary]
+    if finished:
+        return str(finished[0]).partition(":")[0]
+    split = method.runs[0].split
+    known = [str(split[name]) for name in ("dataset", "partition") if name in split]
     return ", ".join(filter(None, known)) or "data unknown"
 
 
 def _of_task(found: Collected, methods: list[Method], tail: str, where: str) -> None:
     several = any(len(m.runs) > 1 for m in methods)
+    aside = [f"{m.name} ({m.aside})" for m in for_charts(methods) if m.aside]
+    without = f" Without {and_(aside)}." if aside else ""
     band = "The band is one standard deviation over seeds; a method with one seed has none." if several else ""
     found.add(
         "learning",
@@ -126,7 +131,8 @@ def _of_task(found: Collected, methods: list[Method], tail: str, where: str) -> 
         "clients",
         f"gain-over-local{tail}",
         f"What clients gain over training alone{where}",
-        "Same client, seed and test images. A dot's area is the number of clients; the upright bar is the mean.",
+        "Same client, seed and test images. A dot's area is the number of clients; the upright bar is the mean."
+        + without,
         "half",
         lambda: charts.gain_over_local(methods),
     )

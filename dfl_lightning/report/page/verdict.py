@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from dfl_lightning.report.methods import Method, diverged_clients, is_finished, planned_rounds, seed_of
+from dfl_lightning.report.comparable import best_first, comparable
+from dfl_lightning.report.methods import Method
 from dfl_lightning.report.over_seeds import (
     accuracy,
     over_runs,
@@ -16,7 +16,6 @@ from dfl_lightning.report.over_seeds import (
     seconds,
     worst_tenth,
 )
-from dfl_lightning.report.reading import Run
 from dfl_lightning.report.statistics import Interval, Spread, paired_interval, spread
 
 _NAMED = 3
@@ -40,52 +39,6 @@ class Line:
     over_local: Interval | None
     is_best: bool
     takes_part: bool = True
-
-
-def comparable(methods: Sequence[Method]) -> tuple[list[Method], list[str]]:
-    """The methods with those runs only that can be compared, and what is wrong with the others.
-
-    A run is left out if it is not finished, if the training of a client has diverged, or if it was to have another
-    number of rounds than most methods have.
-
-    Args:
-        methods: of one task.
-
-    Returns:
-        The methods that have such runs, and a sentence without its full stop for each that has others.
-    """
-    whole = {m.full_name: [run for run in m.runs if is_finished(run) and not diverged_clients(run)] for m in methods}
-    counts = Counter(max(map(planned_rounds, runs)) for runs in whole.values() if runs)
-    rounds = max(counts, key=lambda number: (counts[number], number), default=0)
-    found, wrong = [], []
-    for method in methods:
-        kept = [run for run in whole[method.full_name] if planned_rounds(run) == rounds]
-        if kept:
-            found.append(replace(method, runs=kept))
-        reasons = {seed_of(run): _why_not(run, rounds) for run in method.runs if run not in kept}
-        if len(reasons) == len(method.runs) and len(set(reasons.values())) == 1:
-            wrong.append(f"{method.name}: {next(iter(reasons.values()))}")
-        else:
-            wrong += [f"{method.name}, seed {seed}: {reason}" for seed, reason in reasons.items()]
-    return found, wrong
-
-
-def _why_not(run: Run, rounds: int) -> str:
-    done, planned, diverged = len(run.metrics["round"]), planned_rounds(run), diverged_clients(run)
-    if diverged:
-        clients = run.num_clients
-        return "all clients diverged" if diverged == clients else f"{diverged} of {clients} clients diverged"
-    if not is_finished(run):
-        of = f" of {planned}" if planned != done else ""
-        return f"{run.summary.get('status', 'not finished')} after {done}{of} round{'s' * (planned != 1)}"
-    return f"{planned} round{'s' * (planned != 1)}, not {rounds}"
-
-
-def best_first(methods: Sequence[Method]) -> list[Method]:
-    """The methods of a task from best to worst; those that cannot be compared, or have no accuracy, last."""
-    means = {m.full_name: over_runs(accuracy, m.runs).mean for m in comparable(methods)[0]}
-    known = {name: mean for name, mean in means.items() if math.isfinite(mean)}
-    return sorted(methods, key=lambda m: -known[m.full_name] if m.full_name in known else math.inf)
 
 
 def lines(methods: Sequence[Method]) -> list[Line]:
@@ -116,17 +69,28 @@ def lines(methods: Sequence[Method]) -> list[Line]:
     ]
 
 
+def not_compared(methods: Sequence[Method]) -> str:
+    """What takes no part in the verdict on the methods of a task, and why; empty where everything does.
+
+    Of a long list three are named and the others are counted.
+    """
+    wrong = comparable(methods)[1]
+    if len(wrong) > _NAMED + 1:
+        wrong = [*wrong[:_NAMED], f"{len(wrong) - _NAMED} more"]
+    return f"Not compared: {'; '.join(wrong)}." if wrong else ""
+
+
 def sentences(methods: Sequence[Method]) -> list[str]:
     """The verdict on the methods of a task, after what takes no part in it.
 
     With one seed of a method no difference to it is judged, and no spread is given. A long list of methods in a
     sentence names three and counts the others.
     """
-    wrong, found = comparable(methods)[1], lines(methods)
+    wrong, found, aside = comparable(methods)[1], lines(methods), not_compared(methods)
     known = [line for line in found if line.accuracy.count and line.takes_part]
     if len(found) == 1 and not known and found[0].accuracy.count:
         return [f"{wrong[0]}.", f"The last evaluation gives {_share(found[0].accuracy)}."]
-    words = [f"Not compared: {'; '.join(wrong)}."] if wrong else []
+    words = [aside] if aside else []
     if not known:
         return [*words, "No run was evaluated on test data, so there is no verdict."]
     first = known[0]
@@ -148,11 +112,11 @@ def sentences(methods: Sequence[Method]) -> list[str]:
     if lower:
         words.append(_lower(lower))
     if undecided:
-        words.append(f"The seeds show no clear difference to {_and(undecided)}.")
+        words.append(f"The seeds show no clear difference to {and_(undecided)}.")
     if single:
-        words.append(f"With one common seed there is no verdict on the difference to {_and(single)}.")
+        words.append(f"With one common seed there is no verdict on the difference to {and_(single)}.")
     if unpaired:
-        words.append(f"It has no seed in common with {_and(unpaired)}.")
+        words.append(f"It has no seed in common with {and_(unpaired)}.")
     return words
 
 
@@ -207,7 +171,13 @@ def interval(value: Interval) -> str:
     return f"95 % interval {100 * value.low:+.1f} to {100 * value.high:+.1f}".replace("-", "−")
 
 
-def _and(names: Sequence[str]) -> str:
+def and_(names: Sequence[str]) -> str:
+    """A list for a sentence: of a long one three are named and the others are counted.
+
+    Examples:
+        >>> and_(["A", "B", "C"]), and_(["A", "B", "C", "D", "E"])
+        ('A, B and C', 'A, B, C and 2 others')
+    """
     if len(names) > _NAMED + 1:
         names = [*names[:_NAMED], f"{len(names) - _NAMED} others"]
     return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 2 else names)

@@ -1,0 +1,84 @@
+"""Which runs can be compared: finished, of the same number of rounds, and with no client whose training diverged."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+
+from dfl_lightning.report.methods import Method, diverged_clients, is_finished, planned_rounds, seed_of
+from dfl_lightning.report.over_seeds import accuracy, over_runs
+from dfl_lightning.report.reading import Run
+
+
+def comparable(methods: Sequence[Method]) -> tuple[list[Method], list[str]]:
+    """The methods with those runs only that can be compared, and what is wrong with the others.
+
+    A run is left out if it is not finished, if the training of a client has diverged, or if it was to have another
+    number of rounds than most methods have.
+
+    Args:
+        methods: of one task.
+
+    Returns:
+        The methods that have such runs, and a sentence without its full stop for each that has others.
+    """
+    whole = {m.full_name: [run for run in m.runs if is_finished(run) and not diverged_clients(run)] for m in methods}
+    counts = Counter(max(map(planned_rounds, runs)) for runs in whole.values() if runs)
+    rounds = max(counts, key=lambda number: (counts[number], number), default=0)
+    found, wrong = [], []
+    for method in methods:
+        kept = [run for run in whole[method.full_name] if planned_rounds(run) == rounds]
+        if kept:
+            found.append(replace(method, runs=kept))
+        reasons = {seed_of(run): _why_not(run, rounds) for run in method.runs if run not in kept}
+        if len(reasons) == len(method.runs) and len(set(reasons.values())) == 1:
+            wrong.append(f"{method.name}: {next(iter(reasons.values()))}")
+        else:
+            wrong += [f"{method.name}, seed {seed}: {reason}" for seed, reason in reasons.items()]
+    return found, wrong
+
+
+def _why_not(run: Run, rounds: int) -> str:
+    done, planned, diverged = len(run.metrics["round"]), planned_rounds(run), diverged_clients(run)
+    if diverged:
+        clients = run.num_clients
+        return "all clients diverged" if diverged == clients else f"{diverged} of {clients} clients diverged"
+    if not is_finished(run):
+        of = f" of {planned}" if planned != done else ""
+        return f"{run.summary.get('status', 'not finished')} after {done}{of} round{'s' * (planned != 1)}"
+    return f"{planned} round{'s' * (planned != 1)}, not {rounds}"
+
+
+def best_first(methods: Sequence[Method]) -> list[Method]:
+    """The methods of a task from best to worst; those that cannot be compared, or have no accuracy, last."""
+    means = {m.full_name: over_runs(accuracy, m.runs).mean for m in comparable(methods)[0]}
+    known = {name: mean for name, mean in means.items() if math.isfinite(mean)}
+    return sorted(methods, key=lambda m: -known[m.full_name] if m.full_name in known else math.inf)
+
+
+def for_charts(methods: Sequence[Method]) -> list[Method]:
+    """The methods as charts draw them, in their order: with the runs that can be compared.
+
+    A method without such a run keeps all of them, and its attribute `aside` says why in a word or two: charts draw it
+    faint, and their axes are not made for it. Where no run of a task can be compared, only diverged ones stand aside.
+
+    Args:
+        methods: of one or several tasks.
+    """
+    whole: dict[str, Method] = {}
+    tasks = {method.task for method in methods}
+    for task in tasks:
+        whole |= {m.full_name: m for m in comparable([m for m in methods if m.task == task])[0]}
+    judged = {method.task for method in whole.values()}
+    return [whole.get(m.full_name) or replace(m, aside=_aside(m.runs[0], m.task in judged)) for m in methods]
+
+
+def _aside(run: Run, others_are_compared: bool) -> str:
+    diverged, rounds = diverged_clients(run), len(run.metrics["round"])
+    if diverged:
+        return "diverged" if diverged == run.num_clients else f"{diverged} diverged"
+    if not others_are_compared:
+        return ""
+    return f"{rounds} round{'s' * (rounds != 1)} only"
