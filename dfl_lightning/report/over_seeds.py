@@ -97,6 +97,16 @@ def thinned(length: int, most: int = MOST_POINTS) -> np.ndarray:
     return np.unique(np.round(np.linspace(0, length - 1, most)).astype(np.int64))
 
 
+def from_one(round: int | np.integer) -> int:
+    """The number of a round for people, who count from 1; files and code count from 0.
+
+    Examples:
+        >>> from_one(0)
+        1
+    """
+    return int(round) + 1
+
+
 def over_seeds(method: Method, column: str) -> dict[str, np.ndarray]:
     """A column of metrics.csv over the seeds of a method.
 

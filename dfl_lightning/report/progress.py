@@ -17,6 +17,7 @@ from dfl_lightning.report.summary import final_table
 from dfl_lightning.round.callback import RoundCallback
 from dfl_lightning.round.hosts import RunModule, RunTrainer
 from dfl_lightning.tasks import Score
+from dfl_lightning.utils.words import as_time
 
 BAR, SHORT_BAR = 24, 10
 """Columns of the bar, in a terminal of 80 columns or more, and in a narrower one."""
@@ -30,7 +31,7 @@ def fitting(parts: Sequence[str], width: int) -> str:
         width: columns of the line.
 
     Examples:
-        >>> fitting(["0:19 left", "1.4 s/round", "test acc 0.921"], 25)
+        >>> fitting(["0:19 left", "1.4 s/round", "test acc 92.1 %"], 25)
         '0:19 left · 1.4 s/round'
     """
     text = ""
@@ -152,8 +153,7 @@ class RoundProgress(ProgressBar, RoundCallback):
         if ran:
             pace = (time.perf_counter() - self._started) / ran
             if self._total is not None:
-                left = int(pace * (self._total - boundary.round))
-                parts.append(f"{left // 3600}:{left // 60 % 60:02}:{left % 60:02} left")
+                parts.append(f"{as_time(pace * (self._total - boundary.round))} left")
             parts.append(f"{pace:.2g} s/round")
         score = Score.of(module.federation.task)
         for split, where in (("val", "val"), ("test", "test"), ("global_test", "global")):

@@ -17,6 +17,7 @@ from dfl_lightning.report.memory_estimate import predicted_memory
 from dfl_lightning.round.hosts import RunModule, RunTrainer
 from dfl_lightning.tasks import Score
 from dfl_lightning.utils.memory import size
+from dfl_lightning.utils.words import as_percent
 
 PACKAGES = ("lightning", "torch", "torchvision", "torchmetrics", "networkx", "numpy")
 
@@ -159,13 +160,15 @@ def final_table(summary: dict[str, Any]) -> list[str]:
     found = summary["found"]
     if found.get("neighbour_precision") is not None:
         recall = found.get("neighbour_recall")
-        also = f", recall {recall:.2f}" if recall is not None else ""
+        also = f", recall {as_percent(recall)}" if recall is not None else ""
         lines.append(
-            f"neighbours found: precision {found['neighbour_precision']:.2f}{also} (clusters known from the data)"
+            f"neighbours found: precision {as_percent(found['neighbour_precision'])}{also} "
+            "(clusters known from the data)"
         )
     if found.get("friend_accuracy") is not None:
         lines.append(
-            f"friends found: {found['friend_accuracy']:.2f} of the substitutes are of the dropped client's cluster"
+            f"friends found: {as_percent(found['friend_accuracy'])} of the substitutes are of the dropped client's "
+            "cluster"
         )
     return lines
 

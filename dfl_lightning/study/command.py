@@ -25,10 +25,10 @@ from dfl_lightning.study.slurm_words import PREFIX, split_options
 from dfl_lightning.study.starting import Starter
 from dfl_lightning.study.study_file import KIND, Study, read_study_file
 from dfl_lightning.study.tuning import TRIALS, caption, chosen_values, tuned_file
-from dfl_lightning.study.words import counted
 from dfl_lightning.utils.errors import UserError
 from dfl_lightning.utils.memory import size
 from dfl_lightning.utils.shipped_files import shipped
+from dfl_lightning.utils.words import counted
 
 EPILOG = """\
 A study file names rows (methods), columns (tasks) and seeds; docs/studies.md says how.

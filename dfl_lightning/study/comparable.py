@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from dfl_lightning.report.statistics import rounded, spread
-from dfl_lightning.study.words import counted
+from dfl_lightning.utils.words import counted
 
 
 @dataclass(frozen=True)

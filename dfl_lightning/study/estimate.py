@@ -22,10 +22,10 @@ from dfl_lightning.study.plan import Cell, Pair, Plan
 from dfl_lightning.study.progress import Rates
 from dfl_lightning.study.resolve import config_text
 from dfl_lightning.study.starting import Process, Start, Starter, start_python
-from dfl_lightning.study.words import about, counted
 from dfl_lightning.utils.cores import cores
 from dfl_lightning.utils.errors import UserError
 from dfl_lightning.utils.memory import size
+from dfl_lightning.utils.words import about, counted
 
 ENOUGH = 20.0
 """Seconds of a first round after which no second one is timed."""

@@ -13,7 +13,7 @@ from dfl_lightning.report.page.tables import key
 from dfl_lightning.study.formats import number, signed
 from dfl_lightning.study.picture import ROW, drawn_columns, panel, signs
 from dfl_lightning.study.table import Table
-from dfl_lightning.study.words import counted
+from dfl_lightning.utils.words import counted
 
 _FRAME = 50
 """Pixels of a panel's axis and its title."""

@@ -14,7 +14,7 @@ from rich.progress import Progress as Bar
 from dfl_lightning.study.cell_state import CellState, state_of
 from dfl_lightning.study.measure import Measure
 from dfl_lightning.study.plan import Cell
-from dfl_lightning.study.words import as_time, counted
+from dfl_lightning.utils.words import as_time, counted
 
 PERIOD = 1.0
 """Seconds between two looks at how far the cells are."""

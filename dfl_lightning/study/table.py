@@ -30,8 +30,8 @@ from dfl_lightning.study.measure import Measure
 from dfl_lightning.study.pairing import Unlike, sentences, unlike
 from dfl_lightning.study.plan import Plan
 from dfl_lightning.study.study_file import Published
-from dfl_lightning.study.words import as_time, counted
 from dfl_lightning.tasks import Score
+from dfl_lightning.utils.words import as_time, counted
 
 BROKEN = "NaN"
 """In the place of a number, where a client's loss is not finite."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dfl_lightning.tasks.task import Task
+from dfl_lightning.utils.words import as_percent
 
 __all__ = ["Score"]
 
@@ -121,17 +122,17 @@ class Score:
         return value if self.higher_is_better else -value
 
     def text(self, value: float) -> str:
-        """Write a number for a terminal: a share with three decimals, others with four significant digits.
+        """Write a number for a terminal: a share in percent, others with four significant digits.
 
         Args:
             value: not times `factor`.
 
         Examples:
             >>> Score().text(0.92149), Score("Regression", "rmse", False, False).text(54.12345)
-            ('0.921', '54.12')
+            ('92.1 %', '54.12')
         """
         if self.percent:
-            return f"{value:.3f}"
+            return as_percent(value)
         return significant(value)
 
 

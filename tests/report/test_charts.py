@@ -133,7 +133,10 @@ def test_the_marks_of_an_axis_are_plain_numbers(tmp_path, make_run, seconds):
 
 def test_a_long_name_leaves_room_for_the_lines(tmp_path, make_run):
     name = "A method whose name has more letters than a chart has room for"
-    runs = [read_run(make_run(tmp_path / str(i), [[0.4, 0.6]] * (3 + i), config=named(f"M{i}"))) for i in (0, 1)]
+    runs = [
+        read_run(make_run(tmp_path / str(i), [[0.4, 0.6]] * (3 + i), config=named(f"M{i}", trainer={"max_rounds": 4})))
+        for i in (0, 1)
+    ]
     methods = find_methods(runs, [name, "B"])
     spec = report.learning_curves(methods).to_dict()
     assert [text for text in texts_of(spec) if text.startswith("A method")] == ["A method whose name has…  50.0"] * 2

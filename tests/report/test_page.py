@@ -183,7 +183,7 @@ def test_graph_matrix_and_file_have_the_same_links_at_every_step(page, runs, ope
             kinds |= {state} if pairs else set()
         words = seen.page.locator("#state").inner_text()
         total = len(expected["kept"] | expected["new"])
-        assert f"Round {step} of {ROUNDS - 1} · {total} links chosen, {len(expected['new'])} of them new" in words
+        assert f"Round {step + 1} of {ROUNDS} · {total} links chosen, {len(expected['new'])} of them new" in words
     assert kinds == {"kept", "new", "dropped", "probed"}
     assert seen.console == []
 
@@ -557,7 +557,7 @@ def test_only_changes_and_few_rounds_are_kept(tmp_path, make_run):
     entry = run_entry(method, method.runs[0])
     assert len(entry["rounds"]) == MOST_ROUNDS
     assert [len(e.get("new", [])) for e in entry["rounds"]] == [5] + [0] * (MOST_ROUNDS - 1)
-    assert entry["rounds"][-1]["round"] == 199
+    assert entry["rounds"][-1]["round"] == 200
 
 
 def test_a_page_of_many_methods_shows_some_in_detail_and_says_which_it_leaves_out(tmp_path, make_run, make_links):

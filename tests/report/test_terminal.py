@@ -77,11 +77,11 @@ def test_the_table_can_be_recomputed_from_the_files(run):
     assert head.split() == ["mean", "std", "worst", "10", "%", "neighbours", "received", "per", "client"]
     last = clients["test_acc"][-1]
     mean, std, worst, neighbours, amount, models, proxies = numbers(row)
-    assert mean == pytest.approx(last.mean(), abs=5e-4)
-    assert std == pytest.approx(last.std(), abs=5e-4)
-    assert worst == pytest.approx(np.sort(last)[0], abs=5e-4)  # a tenth of six clients is one
+    assert mean == pytest.approx(100 * last.mean(), abs=0.051)
+    assert std == pytest.approx(100 * last.std(), abs=0.051)
+    assert worst == pytest.approx(100 * np.sort(last)[0], abs=0.051)  # a tenth of six clients is one
     assert (mean, std, worst) == pytest.approx(
-        [metrics[f"test_acc{suffix}"][-1] for suffix in ("", "_std", "_worst10")], abs=5e-4
+        [100 * metrics[f"test_acc{suffix}"][-1] for suffix in ("", "_std", "_worst10")], abs=0.051
     )
     assert neighbours == pytest.approx(np.nanmean(metrics["neighbours"]), abs=0.05)
     received = metrics["bytes_received"].sum()
@@ -91,7 +91,7 @@ def test_the_table_can_be_recomputed_from_the_files(run):
     assert proxies == round(metrics["proxies_received"].sum())
     precision, recall = metrics["neighbour_precision"], metrics["neighbour_recall"]
     assert numbers(found) == pytest.approx(
-        [precision[~np.isnan(precision)][-1], recall[~np.isnan(recall)][-1]], abs=5e-3
+        [100 * precision[~np.isnan(precision)][-1], 100 * recall[~np.isnan(recall)][-1]], abs=0.051
     )
 
 
@@ -99,7 +99,7 @@ def test_a_head_stands_over_its_number(run):
     head, row, *_ = final_table(run[0].run.summary)
     for word in ("mean", "std", "worst 10 %", "neighbours"):
         end = head.index(word) + len(word)
-        assert row[end - 1].isdigit()
+        assert row[end - 1] in "0123456789%"
         assert row[end] == " "
 
 
@@ -184,7 +184,7 @@ def test_what_the_engine_decided_is_reported(small_run, monkeypatch):
     assert "note: evaluation takes all samples of a client in one batch" in banner(run.trainer, run.module)
 
 
-FIELDS = r"\d:\d\d:\d\d left · [\d.e-]+ s/round · val acc \d\.\d{3} · test acc \d\.\d{3} · neighbours \d\.\d"
+FIELDS = r"\d:\d\d left · [\d.e-]+ s/round · val acc \d+\.\d % · test acc \d+\.\d % · neighbours \d\.\d"
 
 
 # --- progress ---------------------------------------------------------------------------------------------------------
@@ -221,8 +221,8 @@ def test_the_accuracy_shown_is_the_last_evaluations(small_run, capsys, monkeypat
     monkeypatch.setattr(progress, "Console", lambda: Console(file=io.StringIO()))
     run = small_run(rounds=3, enable_progress_bar=True).fit()
     lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("round ")]
-    shown = [re.search(r"test acc (\d\.\d+)", line).group(1) for line in lines]
-    assert shown == [f"{value:.3f}" for value in run.trainer.run.metrics["test_acc"]]
+    shown = [re.search(r"test acc (\d+\.\d) %", line).group(1) for line in lines]
+    assert shown == [f"{100 * value:.1f}" for value in run.trainer.run.metrics["test_acc"]]
 
 
 def test_who_is_down_is_seen(small_run, capsys, monkeypatch):

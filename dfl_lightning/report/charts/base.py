@@ -140,6 +140,18 @@ def method_dash(names: Sequence[str]) -> Any:
     return alt.StrokeDash("method:N").scale(domain=list(names), range=dashes).legend(None)
 
 
+def round_axis(ticks: int, field: str = "round") -> Any:
+    """A horizontal axis of rounds, which people count from 1.
+
+    Args:
+        ticks: about so many.
+        field: of the rows that has the round.
+    """
+    alt = altair()
+    axis = alt.Axis(title="round", tickMinStep=1, format="d", tickCount=ticks)
+    return alt.X(f"{field}:Q").axis(axis).scale(nice=False, zero=False)
+
+
 def per_cent_axis(title: str = "test accuracy, %", **options: Any) -> Any:
     """A vertical axis with a horizontal title above its end.
 
@@ -237,7 +249,10 @@ def end_labels(
     placed = []
     for row in rows:
         after = row.get("after", "")
-        label, brief = (f"{shown[row['method']]}{after}" for shown in lengths)
+        label, brief = (
+            _with_words(shown[row["method"]], after, most_letters)
+            for shown, most_letters in zip(lengths, (letters, _BRIEF), strict=True)
+        )
         part = math.log(row[x] / ends[0]) / math.log(most / ends[0]) if ends else row[x] / (most or 1)
         at = row[x] if (1 - part) * _NARROW > len(label) * _LETTER else most
         end = {"end_x": row[x], "end_y": row[y], "inside": bool(domain[0] <= row[y] <= domain[1])}
@@ -260,6 +275,20 @@ def end_labels(
     ]
 
 
+def _with_words(name: str, after: str, letters: int) -> str:
+    """A label: a reason takes the room of letters of the name, and is left out where there is none for it.
+
+    Args:
+        name: of a method, shortened.
+        after: a number, or `: ` and a reason.
+        letters: that there is room for, beside a number.
+    """
+    if not after.startswith(": "):
+        return f"{name}{after}"
+    room = letters + _NUMBER - len(after)
+    return f"{_short(name, room)}{after}" if room >= min(_LEAST, len(name)) else name
+
+
 def with_labels(rows: Sequence[Row], y: str, most: int) -> list[Row]:
     """The lines whose names a chart has room for: the highest ones, the lowest one, and training alone.
 
@@ -280,6 +309,9 @@ def with_labels(rows: Sequence[Row], y: str, most: int) -> list[Row]:
     chosen = needed + [row for row in order if row not in needed][: most - len(needed)]
     return [row for row in rows if row in chosen]
 
+
+_NUMBER, _LEAST = 6, 8
+"""Letters of a number after a name, and the least that a name is shortened to."""
 
 _BRIEF = 12
 """Letters of a name on a phone: the page shows the field `brief` there."""

@@ -104,7 +104,8 @@ def gain_over_local(runs: Sequence[Run | Method], local: Run | Method | None = N
         of_method = [row["gain"] for row in rows if row["method"] == name]
         lose = sum(gain < 0 for gain in of_method)
         worse = f", {lose} of {len(of_method)} lose"
-        means.append({"method": name, "gain": float(np.mean(of_method)), "text": f"{np.mean(of_method):+.1f}{worse}"})
+        gain = f"{np.mean(of_method):+.1f}".replace("-", "−")
+        means.append({"method": name, "gain": float(np.mean(of_method)), "text": f"{gain}{worse}"})
     mean = alt.Chart(data(means))
     ticks = mean.mark_tick(style="zero", thickness=2.5, size=34).encode(x=x, y=y)
     texts = with_rim(mean.encode(x=x, y=y, text=alt.Text("text:N")), {}, style="strong", dy=-24)

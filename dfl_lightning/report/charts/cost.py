@@ -23,7 +23,7 @@ from dfl_lightning.report.charts.base import (
     said_after,
 )
 from dfl_lightning.report.methods import Method, names_for_colours
-from dfl_lightning.report.over_seeds import thinned
+from dfl_lightning.report.over_seeds import from_one, thinned
 from dfl_lightning.report.reading import Run
 from dfl_lightning.utils.errors import UserError
 
@@ -72,9 +72,9 @@ def _accuracy_by(runs: Sequence[Run | Method], column: str, unit: float, title: 
     domain_x = [least, most if most > least else least * 2 + 1]
     for row in flat:
         row["cost"], row["from"] = domain_x[1], domain_x[0]
-    counted = judged([*rows, *flat], methods)
-    values = sorted(row["accuracy"] for row in counted if row in rows)
-    domain = bounds([*values[len(values) // 25 :], *(row["accuracy"] for row in counted if row in flat)])
+    compared = judged([*rows, *flat], methods)
+    values = sorted(row["accuracy"] for row in compared if row in rows)
+    domain = bounds([*values[len(values) // 25 :], *(row["accuracy"] for row in compared if row in flat)])
     scale = {"type": "log", "base": 10} if log else {}
     x = (
         alt.X("cost:Q")
@@ -125,6 +125,11 @@ def _curve(method: Method, column: str, unit: float) -> list[dict[str, Any]]:
     rounds = [rounds[i] for i in thinned(len(rounds))]
     means = {r: np.mean(points[r], axis=0) for r in rounds}
     return [
-        {"method": method.name, "round": r, "cost": float(f"{means[r][0]:.5g}"), "accuracy": round(means[r][1], 3)}
+        {
+            "method": method.name,
+            "round": from_one(r),
+            "cost": float(f"{means[r][0]:.5g}"),
+            "accuracy": round(means[r][1], 3),
+        }
         for r in rounds
     ]

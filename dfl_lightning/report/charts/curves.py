@@ -22,10 +22,11 @@ from dfl_lightning.report.charts.base import (
     method_colour,
     method_dash,
     per_cent_axis,
+    round_axis,
     said_after,
 )
 from dfl_lightning.report.methods import Method, as_methods, names_for_colours
-from dfl_lightning.report.over_seeds import over_seeds, thinned
+from dfl_lightning.report.over_seeds import from_one, over_seeds, thinned
 from dfl_lightning.report.reading import Run
 from dfl_lightning.utils.errors import UserError
 
@@ -45,19 +46,23 @@ def learning_curves(runs: Sequence[Run | Method], column: str = "test_acc") -> A
     for method in methods:
         curve = over_seeds(method, column)
         for r, mean, sd in zip(curve["round"], curve["mean"] * 100, curve["sd"] * 100, strict=True):
-            rows.append({"method": method.name, "round": int(r), "mean": round(mean, 3), "sd": _rounded(sd)})
+            rows.append({"method": method.name, "round": from_one(r), "mean": round(mean, 3), "sd": _rounded(sd)})
         if len(curve["round"]):
-            last = {"method": method.name, "round": int(curve["round"][-1]), "mean": float(curve["mean"][-1] * 100)}
+            last = {
+                "method": method.name,
+                "round": from_one(curve["round"][-1]),
+                "mean": float(curve["mean"][-1] * 100),
+            }
             ends.append({**last, "after": said_after(method, f"{last['mean']:.1f}")})
     if not rows:
         raise UserError(f"no run has numbers in the column {column}")
     for row in rows:
         half = row["sd"] if row["sd"] is not None else math.nan
         row["low"], row["high"] = _rounded(row["mean"] - half), _rounded(row["mean"] + half)
-    counted = judged(rows, methods)
-    highest = max((row["high"] for row in counted if row["high"] is not None), default=math.nan)
-    domain = bounds([*sorted(row["mean"] for row in counted)[len(counted) // 25 :], highest])
-    x = alt.X("round:Q").axis(title="round", tickMinStep=1, format="d", tickCount=8).scale(nice=False)
+    compared = judged(rows, methods)
+    highest = max((row["high"] for row in compared if row["high"] is not None), default=math.nan)
+    domain = bounds([*sorted(row["mean"] for row in compared)[len(compared) // 25 :], highest])
+    x = round_axis(8)
     y = alt.Y("mean:Q").axis(per_cent_axis()).scale(domain=domain)
     base = alt.Chart(data(rows))
     colour, tooltip = (
@@ -66,7 +71,7 @@ def learning_curves(runs: Sequence[Run | Method], column: str = "test_acc") -> A
     )
     if any(row["sd"] is not None for row in rows):
         tooltip.append(alt.Tooltip("sd:Q", format=".1f"))
-    with_band = sorted({row["method"] for row in rows if row["sd"] is not None} & {row["method"] for row in counted})
+    with_band = sorted({row["method"] for row in rows if row["sd"] is not None} & {row["method"] for row in compared})
     band = (
         base.transform_filter(alt.FieldOneOfPredicate(field="method", oneOf=with_band))
         .mark_area(opacity=0.16, clip=True)
@@ -103,12 +108,12 @@ def client_bands(run: Run | Method, column: str = "test_acc") -> Any:
         low, q1, middle, q3, high = np.percentile(numbers, shares).round(3).tolist()
         worst = round(over_clients(torch.from_numpy(numbers)).worst10, 3)
         quantiles = {"p10": low, "p25": q1, "median": middle, "p75": q3, "p90": high, "worst tenth": worst}
-        rows.append({"method": label, "round": int(first.clients["rounds"][i]), **quantiles})
+        rows.append({"method": label, "round": from_one(first.clients["rounds"][i]), **quantiles})
     if not rows:
         raise UserError(f"{first.path} has no numbers for {column} in clients.npz")
     domain = [0, 100]
     base = alt.Chart(data(rows))
-    x = alt.X("round:Q").axis(title="round", tickMinStep=1, format="d", tickCount=5).scale(nice=False)
+    x = round_axis(5)
     y = alt.Y("median:Q").axis(per_cent_axis()).scale(domain=domain)
 
     def area(low: str, high: str, opacity: float) -> Any:

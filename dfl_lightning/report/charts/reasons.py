@@ -22,11 +22,12 @@ from dfl_lightning.report.charts.base import (
     method_colour,
     method_dash,
     per_cent_axis,
+    round_axis,
     said_after,
 )
 from dfl_lightning.report.methods import Method, names_for_colours
 from dfl_lightning.report.network import number_of_nodes
-from dfl_lightning.report.over_seeds import over_seeds, thinned
+from dfl_lightning.report.over_seeds import from_one, over_seeds, thinned
 from dfl_lightning.report.reading import Run
 from dfl_lightning.utils.errors import UserError
 
@@ -60,7 +61,7 @@ def found_over_rounds(runs: Sequence[Run | Method], column: str, title: str, sha
         curve = over_seeds(method, column)
         values = curve["mean"] * (100 if share else 1)
         of_method = [
-            {"method": method.name, "round": int(r), "value": float(f"{v:.5g}")}
+            {"method": method.name, "round": from_one(r), "value": float(f"{v:.5g}")}
             for r, v in zip(curve["round"], values, strict=True)
         ]
         rows += of_method
@@ -71,7 +72,7 @@ def found_over_rounds(runs: Sequence[Run | Method], column: str, title: str, sha
     numbers = [float(row["value"]) for row in judged(rows, methods)]
     room = (max(numbers) - min(numbers) or abs(max(numbers)) or 1.0) * 0.1
     domain = [0.0, 100.0] if share else [min(numbers) - room, max(numbers) + room]
-    x = alt.X("round:Q").axis(title="round", tickMinStep=1, format="d", tickCount=5).scale(nice=False)
+    x = round_axis(5)
     y = alt.Y("value:Q").axis(per_cent_axis(title)).scale(domain=domain)
     base = alt.Chart(data(rows))
     line = base.mark_line(strokeWidth=2, clip=True).encode(
@@ -155,11 +156,12 @@ def dropouts(run: Run) -> Any:
     ]
     for row in rows:
         row["x"], row["y"] = column[row["round"]], place.get(row["client"], row["client"])
+        row["round"] = from_one(row["round"])
     scale_y = {"domain": [-0.5, number - 0.5], "nice": False, "reverse": True}
     scale_x = {"domain": [-0.5, len(shown) - 0.5], "nice": False}
-    labels = {str(at): int(r) for r, at in column.items()}
-    step = next(step for step in _steps() if rounds[-1] <= 8 * step)
-    ticks = sorted({int(np.abs(shown - r).argmin()) for r in range(0, int(rounds[-1]) + 1, step)})
+    labels = {str(at): from_one(r) for r, at in column.items()}
+    step = next(step for step in _steps() if from_one(rounds[-1]) <= 8 * step)
+    ticks = sorted({int(np.abs(shown + 1 - r).argmin()) for r in (1, *range(step, from_one(rounds[-1]) + 1, step))})
     axis_x = alt.Axis(title="round", values=ticks, labelExpr=f"{{{_pairs(labels, ticks)}}}[datum.value]", domain=False)
     clients = {str(at): int(client) for at, client in enumerate(order)}
     every = list(range(0, number, max(1, number // 24)))

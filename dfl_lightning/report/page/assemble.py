@@ -18,6 +18,7 @@ from dfl_lightning.report.page.scripts import packed_json, packed_vega
 from dfl_lightning.report.page.sections import Figure, described, figures, heading
 from dfl_lightning.report.page.tables import commands_table, verdict_table, versions
 from dfl_lightning.report.page.verdict import and_, lines, not_compared, sentences
+from dfl_lightning.utils.words import counted
 
 _SAVE = "".join(
     f"<button type='button' data-as='{format}'>{format.upper()}</button>" for format in ("csv", "svg", "png")
@@ -53,7 +54,7 @@ def page(
     omitted = f"<p class='note omitted'>{escape(left_out(methods))}</p>" if left_out(methods) else ""
     content = {
         "themes": {"light": config(LIGHT), "dark": config(DARK)},
-        "charts": {figure.name: unthemed(figure.spec) for figure in found},
+        "charts": {figure.name: {"description": figure.spoken, **unthemed(figure.spec)} for figure in found},
         "colours": {"light": LIGHT, "dark": DARK},
         "look": link_charts.look(),
         "runs": [entry for _, entry in linked],
@@ -104,7 +105,7 @@ def _first(linked: Sequence[tuple[Method, dict[str, Any]]]) -> int:
 def title(methods: Sequence[Method]) -> str:
     """The data that the first methods are compared on."""
     clients = methods[0].runs[0].num_clients
-    number = f", {clients} client{'s' * (clients != 1)}" if clients else ""
+    number = f", {counted(clients, 'client')}" if clients else ""
     return f"{described(methods[0])}{number}"
 
 
@@ -180,12 +181,13 @@ def _figure(figure: Figure) -> str:
     note = f"<p>{escape(figure.note)}</p>" if figure.note else ""
     name, title = escape(figure.name, quote=True), escape(figure.title, quote=True)
     height = _SIZES[figure.shape]
-    label = escape(f"{figure.title}. {figure.note}", quote=True)
+    label = escape(figure.spoken, quote=True)
     return (
         f"<figure class='{figure.shape}'><figcaption><h3>{escape(figure.title)}</h3>{note}</figcaption>"
         f"<div class='chart' id='chart-{name}' data-chart='{name}' role='img' aria-label=\"{label}\" "
         f"style='min-height:{height}px'></div>"
-        f"<details class='numbers' data-of='{name}'><summary>Numbers</summary><div class='slot'></div></details>"
+        f"<details class='numbers' data-of='{name}'><summary aria-label=\"Numbers: {title}\">Numbers</summary>"
+        "<div class='slot'></div></details>"
         f"<p class='save' data-of='{name}' role='group' aria-label=\"Save: {title}\">{_SAVE}</p>"
         "</figure>"
     )

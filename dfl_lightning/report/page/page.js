@@ -46,6 +46,7 @@
     const drawn = await window.vegaEmbed(element, structuredClone(plain(element, spec)), options);
     report.views[element.id] = drawn.view;
     element.style.minHeight = "";
+    element.setAttribute("role", "img");  // Vega has made it a document of thousands of marks to be read one by one
   }
   async function drawAll() {
     drawLinked();

@@ -79,7 +79,7 @@ def titled(figure: Figure) -> dict[str, Any]:
     words = textwrap.wrap(figure.note, _CHARACTERS)
     title = {"text": textwrap.wrap(figure.title, _CHARACTERS - 20), "subtitle": words, "offset": 14}
     spec = {key: value for key, value in figure.spec.items() if key != "autosize"}  # it may be larger than its plot
-    return {**spec, "title": title, "padding": 12}
+    return {**spec, "title": title, "description": figure.spoken, "padding": 12}
 
 
 def rows_of(spec: Any) -> list[dict[str, Any]]:

@@ -24,6 +24,7 @@ from dfl_lightning.report.network import (
     number_of_nodes,
     recorded_rounds,
 )
+from dfl_lightning.report.over_seeds import from_one
 from dfl_lightning.report.reading import Run
 
 MOST_LINKS = 1500
@@ -34,7 +35,7 @@ _COLUMNS = ("test_acc", "neighbour_precision", "neighbour_recall", "friend_accur
 
 
 def run_entry(method: Method, run: Run) -> dict[str, Any] | None:
-    """What the page shows of a run's links; None where none were recorded.
+    """What the page shows of a run's links; None where none were recorded. Rounds count from 1.
 
     Args:
         method: of the run.
@@ -48,7 +49,7 @@ def run_entry(method: Method, run: Run) -> dict[str, Any] | None:
     entry: dict[str, Any] = {
         "method": method.full_name,
         "seed": seed_of(run),
-        "last": int(run.metrics["round"][-1]),
+        "last": from_one(run.metrics["round"][-1]),
         "nodes": nodes(run),
     }
     binned = max(links_shown(links) for links in by_round.values()) > MOST_LINKS
@@ -61,7 +62,7 @@ def run_entry(method: Method, run: Run) -> dict[str, Any] | None:
 
     entry["rounds"] = [
         {
-            "round": r,
+            "round": from_one(r),
             **content(r),
             "down": _down(run, r),
             "numbers": _numbers(run, r),

@@ -13,6 +13,7 @@ from dfl_lightning.report.charts.reasons import stood_in_for
 from dfl_lightning.report.comparable import for_charts
 from dfl_lightning.report.methods import Method, seed_of
 from dfl_lightning.report.page.limits import detailed
+from dfl_lightning.report.page.spoken import spoken
 from dfl_lightning.report.page.verdict import and_
 from dfl_lightning.utils.errors import UserError
 
@@ -42,6 +43,11 @@ class Figure:
         """The chart as Vega-Lite, in the light theme; it is made once, so do not change it."""
         found: dict[str, Any] = self.chart.to_dict(validate=False)
         return found
+
+    @cached_property
+    def spoken(self) -> str:
+        """The chart in words, for those who cannot see it."""
+        return spoken(self.title, self.note, self.spec)
 
 
 @dataclass

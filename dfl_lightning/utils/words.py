@@ -31,6 +31,16 @@ def as_time(seconds: float) -> str:
     return f"{days} day{'s' * (days > 1)} {clock}" if days else clock
 
 
+def as_percent(share: float) -> str:
+    """An accuracy, or another share, for people.
+
+    Examples:
+        >>> as_percent(0.9398), as_percent(1.0)
+        ('94.0 %', '100.0 %')
+    """
+    return f"{100 * share:.1f} %"
+
+
 def about(seconds: float) -> str:
     """A time that is only estimated, in the unit that suits it.
 
