@@ -179,8 +179,8 @@ def test_the_browser_follows_and_keeps_what_the_reader_chose(tmp_path, make_run,
     seen.page.evaluate("scrollTo({ top: document.querySelector('.pair').offsetTop - 77, behavior: 'instant' })")
     seen.page.wait_for_timeout(400)
     before = loaded(seen, "6 of 9")
-    assert (before["theme"], before["open"], before["round"], before["picked"]) == ("dark", True, 2, 4)
-    assert seen.page.evaluate("location.hash") == "#who?run=Ours&round=2&client=4"
+    assert (before["theme"], before["open"], before["round"], before["picked"]) == ("dark", True, 3, 4)
+    assert seen.page.evaluate("location.hash") == "#who?run=Ours&round=3&client=4"
     write(8)
     after = loaded(seen, "8 of 9")
     assert after.pop("rounds") == "8 of 9"
@@ -217,15 +217,15 @@ def test_an_address_shows_its_run_round_and_client(tmp_path, make_run, make_link
     assert at("#who?run=Nope&round=2") == (start["run"], start["round"], None)
     assert at("#who?run=Theirs&seed=1&round=5&client=3") == (3, 5, 3)
     assert at("#verdict") == (3, 5, 3)
-    assert at("#who?run=Ours&round=99&client=99") == (0, 5, None)
+    assert at("#who?run=Ours&round=99&client=99") == (0, 6, None)
     seen.page.select_option("#client", "1")
     seen.page.wait_for_timeout(400)
     address = seen.page.url
-    assert address.endswith("#who?run=Ours&seed=0&round=5&client=1")
+    assert address.endswith("#who?run=Ours&seed=0&round=6&client=1")
     seen.page.goto("about:blank")
     seen.page.goto(address)
     seen.page.wait_for_function("window.report?.drawn > 0")
     now = seen.page.evaluate("window.report.now()")
-    assert (now["run"], now["round"], now["picked"]) == (0, 5, 1)
+    assert (now["run"], now["round"], now["picked"]) == (0, 6, 1)
     seen.page.wait_for_function("Math.abs(document.querySelector('#who').getBoundingClientRect().top) < 40")
     assert seen.console == []

@@ -41,7 +41,7 @@ def test_the_page_goes_into_the_run_or_where_it_is_asked_for(tmp_path, make_run,
     assert (tmp_path / "pictures" / "learning-curves.png").read_bytes().startswith(b"\x89PNG")
     head, row = (tmp_path / "pictures" / "learning-curves.csv").read_text().splitlines()
     assert head.startswith("method,round,mean")
-    assert ",0,55.0," in row
+    assert ",1,55.0," in row
 
 
 def test_mistakes_are_sentences(tmp_path, make_run, capsys, monkeypatch):
