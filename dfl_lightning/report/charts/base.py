@@ -116,7 +116,12 @@ def faintness(methods: Sequence[Method]) -> Any:
 
 
 def said_after(method: Method, words: str) -> str:
-    """What stands after a method's name: why it is not compared, or else these words."""
+    """What stands after a method's name at the end of its line: why it is not compared, or else these words.
+
+    Args:
+        method: as charts draw it.
+        words: such as a number; may be empty.
+    """
     if method.aside:
         return f": {method.aside}"
     return f"  {words}" if words else ""
