@@ -223,7 +223,7 @@ def test_module_trainer_and_run_say_what_they_are(here):
     assert repr(trainer.run) == "RunFolder(no run yet)"
     trainer.fit(module, datamodule=digits())
     accuracy = trainer.run.metrics["test_acc"][-1]
-    assert repr(trainer.run) == f"RunFolder({trainer.run.path}, 2 rounds, test accuracy {accuracy:.3f})"
+    assert repr(trainer.run) == f"RunFolder({trainer.run.path}, 2 rounds, test accuracy {100 * accuracy:.1f} %)"
 
 
 def test_a_fit_leaves_the_users_warnings_and_log_levels_alone():
