@@ -7,7 +7,18 @@ import torch
 from torch import Tensor, fx, nn
 from torch.nn import functional as F
 
-from dfl_lightning.models import CNN4, FEMNISTCNN, MLP, MNISTCNN, PENSCNN, LeNet, Network, ResNet18
+from dfl_lightning.models import (
+    CNN4,
+    FEMNISTCNN,
+    MLP,
+    MNISTCNN,
+    PENSCNN,
+    TCN,
+    CharTransformer,
+    LeNet,
+    Network,
+    ResNet18,
+)
 from dfl_lightning.models.init import fresh_parameters
 from dfl_lightning.utils.errors import UserError
 
@@ -25,6 +36,9 @@ NETWORKS: list[tuple[type[Network], tuple[int, ...]]] = [
     (FEMNISTCNN, (3, 16, 20)),
     (ResNet18, (3, 16, 12)),
     (ResNet18, (1, 8, 8)),
+    (TCN, (2, 20)),
+    (TCN, (20,)),
+    (CharTransformer, (6,)),
 ]
 every_network = pytest.mark.parametrize(("network", "shape"), NETWORKS)
 
@@ -57,7 +71,7 @@ def test_each_network_has_the_parameters_of_its_paper(network, shape, classes, p
 
 @every_network
 def test_logits_have_one_column_a_class(network, shape):
-    assert network(input_shape=shape, num_classes=7)(torch.rand(5, *shape)).shape == (5, 7)
+    assert network(input_shape=shape, num_classes=7)(torch.rand(5, *shape)).shape in ((5, 7), (5, *shape, 7))
 
 
 @every_network
@@ -89,7 +103,9 @@ def by_hand(name: str, w: dict[str, Tensor], x: Tensor) -> Tensor:
     return fc(x, "head")
 
 
-@pytest.mark.parametrize(("network", "shape"), [case for case in NETWORKS if case[0] is not ResNet18])
+@pytest.mark.parametrize(
+    ("network", "shape"), [case for case in NETWORKS if case[0] not in (ResNet18, TCN, CharTransformer)]
+)
 def test_networks_compute_what_their_layers_say(network, shape):
     built, x = network(input_shape=shape, num_classes=4).eval(), torch.randn(3, *shape)
     assert torch.allclose(built(x), by_hand(network.__name__, built.state_dict(), x), atol=1e-6)
@@ -143,6 +159,71 @@ def test_modules_are_named_in_the_order_of_the_forward_pass(network, shape):
 @every_network
 def test_a_new_network_is_in_training_mode_throughout(network, shape):
     assert all(module.training for module in network(input_shape=shape, num_classes=4).modules())
+
+
+def test_a_character_is_scored_by_those_before_it_as_torchs_own_transformer_does():
+    built = CharTransformer(width=8, heads=2, padding_idx=1, input_shape=(5,), num_classes=4).double().eval()
+    w, x = built.state_dict(), torch.tensor([[0, 3, 2, 1, 2], [2, 2, 0, 3, 0]])
+    y = w["features.embedding.characters.weight"][x] + w["features.embedding.places.weight"]
+    for number in (1, 2):
+        plain = nn.TransformerEncoderLayer(8, 2, 32, 0.0, "gelu", batch_first=True, norm_first=True).double().eval()
+        inside = {
+            "self_attn.out_proj": "out",
+            "linear1": "wide",
+            "linear2": "narrow",
+            "norm1": "norm1",
+            "norm2": "norm2",
+        }
+        own = {name.removeprefix(f"features.block{number}."): value for name, value in w.items()}
+        state = {
+            f"{theirs}.{kind}": own[f"{ours}.{kind}"] for theirs, ours in inside.items() for kind in ("weight", "bias")
+        }
+        for kind in ("weight", "bias"):
+            state[f"self_attn.in_proj_{kind}"] = torch.cat(
+                [own[f"{part}.{kind}"] for part in ("query", "key", "value")]
+            )
+        plain.load_state_dict(state)
+        y = plain(y, src_mask=nn.Transformer.generate_square_subsequent_mask(5, dtype=torch.float64), is_causal=True)
+    y = F.layer_norm(y, (8,), w["features.norm.weight"], w["features.norm.bias"])
+    wanted = F.linear(y, w["head.weight"], w["head.bias"])
+    assert torch.allclose(built(x), wanted, atol=1e-12)
+    assert not w["features.embedding.characters.weight"][1].any()
+
+
+def test_a_forecast_is_that_of_the_convolutions_sum_by_sum():
+    built = TCN(channels=[2, 3], kernel_size=2, input_shape=(1, 6), num_classes=2).double().eval()
+    w, x = built.state_dict(), torch.randn(3, 1, 6, dtype=torch.float64)
+
+    def conv(x: Tensor, name: str, dilation: int) -> Tensor:
+        weight, out = w[f"{name}.weight"], torch.zeros(len(x), len(w[f"{name}.bias"]), x.shape[2], dtype=torch.float64)
+        for t in range(x.shape[2]):
+            out[:, :, t] = w[f"{name}.bias"]
+            for tap in range(weight.shape[2]):
+                past = t - dilation * (weight.shape[2] - 1 - tap)
+                if past >= 0:
+                    out[:, :, t] += x[:, :, past] @ weight[:, :, tap].T
+        return out
+
+    y = x
+    for number, dilation in ((1, 1), (2, 2)):
+        block = f"features.block{number}"
+        z = conv(conv(y, f"{block}.conv1", dilation).relu(), f"{block}.conv2", dilation).relu()
+        y = conv(y, f"{block}.same", 1) + z
+    assert torch.allclose(built(x), F.linear(y[:, :, -1], w["head.weight"], w["head.bias"]), atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("make", "sentence"),
+    [
+        (lambda: CharTransformer(width=10, heads=4), "width=10, depth=2, heads=4; each is 1 or more, and heads divide"),
+        (lambda: CharTransformer().build((1, 8, 8), 10), "needs lines of characters.*has 1x8x8; choose another"),
+        (lambda: TCN(channels=[]), r"TCN: channels=\[\], kernel_size=3; there is a block"),
+        (lambda: TCN().build((1, 8, 8), 10), "TCN: needs windows .* has 1x8x8; choose another network"),
+    ],
+)
+def test_networks_for_text_and_series_refuse_what_they_are_not_for(make, sentence):
+    with pytest.raises(UserError, match=sentence):
+        make()
 
 
 def test_dropout_layers_draw_from_the_seeded_generator_only():

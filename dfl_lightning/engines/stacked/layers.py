@@ -161,7 +161,77 @@ def embedding(layer: nn.Embedding, name: str, now: Pass, x: Activation) -> Activ
     elif index.numel() and not 0 <= int(index.min()) <= int(index.max()) < layer.num_embeddings:
         raise IndexError("index out of range in self")  # as torch says; here it would be another client's row
     first = torch.arange(x.clients, device=index.device) * layer.num_embeddings
-    return Activation(F.embedding(index + first.view(-1, *[1] * (index.dim() - 1)), weight.flatten(0, 1)), x.clients)
+    found = F.embedding(index + first.view(-1, *[1] * (index.dim() - 1)), weight.flatten(0, 1))
+    if layer.padding_idx is not None:  # no gradient comes to that row, of any client
+        found = torch.where((index == layer.padding_idx).unsqueeze(-1), found.detach(), found)
+    return Activation(found, x.clients)
+
+
+def attention(
+    query: Any,
+    key: Any,
+    value: Any,
+    attn_mask: Any = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    **options: Any,
+) -> Activation:
+    """Attention of k * B samples in one call, for which torch has kernels; vmap takes masks of the clients' own.
+
+    Args:
+        query: [B, heads, T, d] of each client.
+        key: [B, heads, S, d] of each client.
+        value: [B, heads, S, e] of each client.
+        attn_mask: of all samples alike, [T, S], or None.
+        dropout_p: share of the weights that are dropped.
+        is_causal: see `torch.nn.functional.scaled_dot_product_attention`.
+        options: likewise.
+    """
+    options |= {"attn_mask": attn_mask, "dropout_p": dropout_p, "is_causal": is_causal}
+    parts, function = (query, key, value), F.scaled_dot_product_attention
+    plain = all(isinstance(x, Activation) and len(x.shape) == 4 for x in parts)
+    if not plain or (attn_mask is not None and (isinstance(attn_mask, Activation) or attn_mask.dim() != 2)):
+        found: Activation = one_by_one(function, *parts, **options)
+        return found
+    out = function(*(x.leading().flatten(0, 1) for x in parts), **options)
+    return Activation(out.unflatten(0, (query.clients, -1)), query.clients)
+
+
+def transpose(x: Activation, first: int, second: int) -> Activation:
+    """`transpose` of each client's tensor.
+
+    Args:
+        x: activations.
+        first: a dimension, counted without the clients'.
+        second: the other one.
+    """
+    return Activation(x.leading().transpose(*(dim + 1 if dim >= 0 else dim for dim in (first, second))), x.clients)
+
+
+def unflatten(x: Activation, dim: int, sizes: Sequence[int]) -> Activation:
+    """`unflatten` of each client's tensor.
+
+    Args:
+        x: activations.
+        dim: counted without the clients'.
+        sizes: in its place.
+    """
+    return Activation(x.leading().unflatten(dim + 1 if dim >= 0 else dim, tuple(sizes)), x.clients)
+
+
+def pad(x: Any, pad: Sequence[int], mode: str = "constant", value: float | None = None) -> Activation:
+    """`pad` of the last dimension; of others by vmap.
+
+    Args:
+        x: activations.
+        pad: numbers of entries before and behind, the last dimension's first.
+        mode: of the padding.
+        value: that stands there.
+    """
+    if len(pad) == 2 and mode == "constant" and len(x.shape) > 2:
+        return x.like(F.pad(x.tensor, tuple(pad), mode, value))
+    found: Activation = one_by_one(F.pad, x, pad, mode, value)
+    return found
 
 
 def with_vmap(layer: nn.Module, name: str, now: Pass, *args: Any, **kwargs: Any) -> Any:
@@ -349,6 +419,8 @@ MODULES: dict[type[nn.Module], Rule] = {
 
 FUNCTIONS: dict[Callable[..., Any], Callable[..., Any]] = {
     torch.flatten: flatten,
+    F.scaled_dot_product_attention: attention,
+    F.pad: pad,
     operator.add: _arithmetic(operator.add),
     operator.sub: _arithmetic(operator.sub),
     operator.mul: _arithmetic(operator.mul),
@@ -367,6 +439,8 @@ METHODS: dict[str, Callable[..., Any]] = {
     "flatten": flatten,
     "view": reshape,
     "reshape": reshape,
+    "transpose": transpose,
+    "unflatten": unflatten,
     "size": lambda x, dim=None: x.shape if dim is None else x.shape[dim],
     "dim": lambda x: len(x.shape),
     "contiguous": lambda x: x,
@@ -391,8 +465,8 @@ def obstacle(layer: nn.Module) -> str | None:
         return "averages its statistics over all batches (momentum: null)"
     if isinstance(layer, nn.InstanceNorm1d | nn.InstanceNorm2d | nn.InstanceNorm3d) and layer.track_running_stats:
         return "tracks running statistics"
-    if isinstance(layer, nn.Embedding) and (layer.max_norm is not None or layer.padding_idx is not None):
-        return "renormalises its rows" if layer.max_norm is not None else "has a padding row"
+    if isinstance(layer, nn.Embedding) and layer.max_norm is not None:
+        return "renormalises its rows"
     if isinstance(layer, nn.Embedding) and layer.scale_grad_by_freq:
         return "scales its gradients by how often a word occurs"
     if getattr(layer, "return_indices", False):

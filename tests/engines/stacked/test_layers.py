@@ -108,6 +108,7 @@ LAYERS = [
     layer(nn.InstanceNorm3d, 4, shape=SOLID),
     layer(nn.Embedding, 7, 5, words=7, shape=(4,)),
     layer(nn.Embedding, 7, 5, words=7, shape=(2, 3)),
+    layer(nn.Embedding, 3, 5, padding_idx=1, words=3, shape=(4,)),
     layer(nn.Dropout, 0.4),
     layer(nn.Dropout, 0.0),
     layer(nn.Dropout, 1.0),
@@ -277,6 +278,11 @@ SHAPES = {
     "a constant like x": lambda x, own: own(x) * torch.ones(6, device=x.device, dtype=x.dtype),
     "ndim": lambda x, own: own(x).flatten(x.ndim - 2),
     "mT": lambda x, own: own(x).mT,
+    "unflatten": lambda x, own: own(x).unflatten(-1, (2, -1)),
+    "padding of two": lambda x, own: F.pad(own(x), (1, 2, 0, 1)),
+    "causal attention": lambda x, own: F.scaled_dot_product_attention(x, own(x), x, is_causal=True),
+    "attention of a mask": lambda x, own: F.scaled_dot_product_attention(x, own(x), x, torch.ones(7, 7).tril().bool()),
+    "attention of masks": lambda x, own: F.scaled_dot_product_attention(own(x), x, x, (x @ x.mT) > 0),
 }
 
 

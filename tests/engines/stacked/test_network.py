@@ -167,7 +167,6 @@ REFUSED = {
         r"layer 'pool' \(MaxPool1d\) returns indices",
     ),
     "largest norm": (table(max_norm=1.0), r"layer 'table' \(Embedding\) renormalises its rows"),
-    "padding row": (table(padding_idx=0), r"layer 'table' \(Embedding\) has a padding row"),
     "frequencies": (table(scale_grad_by_freq=True), r"layer 'table' \(Embedding\) scales its gradients"),
     "mixed samples": (lambda: Forward(mixes_in_evaluation), "its samples interact in evaluation"),
     "the first half": (lambda: Forward(lambda self, x: x - x[: x.shape[0] // 2].mean(0)), "its samples interact"),

@@ -11,7 +11,7 @@ from torch import nn
 from dfl_lightning.bank.references import References
 from dfl_lightning.engines.loop_engine import LoopEngine
 from dfl_lightning.engines.stacked import StackedEngine
-from dfl_lightning.models import CNN4, FEMNISTCNN, MLP, MNISTCNN, PENSCNN, LeNet, ResNet18, resnet
+from dfl_lightning.models import CNN4, FEMNISTCNN, MLP, MNISTCNN, PENSCNN, TCN, CharTransformer, LeNet, ResNet18, resnet
 from dfl_lightning.utils.errors import UserError
 from dfl_lightning.utils.random_streams import stream, stream_seed
 
@@ -35,6 +35,7 @@ NETWORKS = {
     "PENSCNN": (PENSCNN, (3, 22, 22)),
     "FEMNISTCNN": (FEMNISTCNN, (1, 16, 16)),
     "ResNet18": (functools.partial(ResNet18, groups=4), (3, 8, 8)),
+    "TCN": (functools.partial(TCN, [3, 3, 4], 2), (2, 9)),
     "ResNet18 batch": (functools.partial(ResNet18, norm="batch"), (3, 8, 8)),
 }
 """Norms of the last stage see more than two numbers: of two, only the sign is left, and the gradient explodes.
@@ -84,6 +85,7 @@ ONCE = [
     *[("MNISTCNN", optimizer) for optimizer in ("nesterov", "rmsprop")],
     ("CNN4", "adamw"),
     ("PENSCNN", "nesterov"),
+    ("TCN", "momentum"),
     ("FEMNISTCNN", "rmsprop"),
     ("ResNet18", "adam"),
     ("ResNet18 batch", "sgd"),
@@ -115,7 +117,7 @@ def test_every_network_of_the_library_is_here():
     from dfl_lightning import models
 
     networks = {getattr(models, name) for name in models.__all__}
-    known = {MLP, LeNet, MNISTCNN, CNN4, PENSCNN, FEMNISTCNN, ResNet18, models.Network}
+    known = {MLP, LeNet, MNISTCNN, CNN4, PENSCNN, FEMNISTCNN, ResNet18, TCN, CharTransformer, models.Network}
     assert {kind for kind in networks if isinstance(kind, type) and issubclass(kind, models.Network)} <= known
 
 
