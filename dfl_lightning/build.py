@@ -16,7 +16,7 @@ from torchmetrics import Metric
 from dfl_lightning.bank import card
 from dfl_lightning.bank.bank import Bank
 from dfl_lightning.bank.layout import Layout
-from dfl_lightning.callbacks.base import Outgoing, Prediction, Selection
+from dfl_lightning.callbacks.base import Aggregation, Outgoing, Prediction, Selection
 from dfl_lightning.data import ClientData
 from dfl_lightning.distributed.communicator import Ranks, owners_of
 from dfl_lightning.distributed.connection import is_connected
@@ -31,7 +31,7 @@ from dfl_lightning.models.init import fresh_parameters, load_parameters
 from dfl_lightning.objectives import Duration, Objective, Phase
 from dfl_lightning.round.federation import Federation, LocalTraining, agreeing_clusters
 from dfl_lightning.tasks import Task
-from dfl_lightning.topology import load_topology
+from dfl_lightning.topology import Topology, load_topology
 from dfl_lightning.utils.errors import UserError
 from dfl_lightning.utils.global_generators import name_of, no_global_draws
 from dfl_lightning.utils.memory import size
@@ -111,6 +111,7 @@ def build_run(module: ModuleOptions, trainer: DFLTrainer, stage: str, former: Ru
             "several servers need a selection that assigns clients to them; "
             "use --selection IFCA, or set servers: 1 in the topology"
         )
+    _refuse_other_weights(topology, trainer.policy(Aggregation))
     clusters = agreeing_clusters(data.clusters, topology)
 
     fit_to_data(module.network, data, module.loss, module.metrics, seed)
@@ -174,6 +175,16 @@ def _refuse_other_losses(prediction: Prediction | None, loss: Callable[[Tensor, 
         f"prediction {type(prediction).__name__} gives probabilities, whose loss is the plain cross-entropy, and "
         f"model.loss is {name_of(loss)}; use --model.loss CrossEntropyLoss without options, or "
         "--prediction null"
+    )
+
+
+def _refuse_other_weights(topology: Topology, aggregation: Aggregation | None) -> None:
+    """Where the graphs of the rounds have mixing matrices, models reach their mean by these alone."""
+    if aggregation is None or aggregation.reads_topology_weights or not any(g.mixing for g in topology.graphs):
+        return
+    raise UserError(
+        f"topology {topology.name} has the weights of its links, by which alone models reach their mean, and "
+        f"{type(aggregation).__name__} has others; use --aggregation FromTopology"
     )
 
 

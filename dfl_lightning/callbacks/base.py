@@ -233,11 +233,13 @@ class Aggregation(Policy):
         updates_senders: whether receivers train the senders' models, as they were before the round, and send updates
             back, in the place of averaging trained models; then links must go both ways.
         column_stochastic: that what a sender gives away sums to 1, in the place of what a receiver takes.
+        reads_topology_weights: whether weights are those of the topology's links.
     """
 
     include_self: bool = True
     updates_senders: bool = False
     column_stochastic: bool = False
+    reads_topology_weights: bool = False
 
     def shares(self, federation: Federation) -> Tensor | None:
         """Return how much each node counts in every average, float64 [n]; None where that depends on the round."""

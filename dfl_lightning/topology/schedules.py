@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
+from dfl_lightning.topology.base_graph import OneRound, base_rounds, links_of
 from dfl_lightning.topology.bounds import MOST_LINKS
 from dfl_lightning.topology.epidemic import epidemic_links, regular_links
 from dfl_lightning.topology.one_peer import one_peer_links, one_peer_rounds
@@ -15,6 +16,7 @@ from dfl_lightning.utils.random_streams import stream_seed
 
 _ARGUMENTS: dict[str, dict[str, int]] = {
     "one_peer_exponential": {},
+    "base_graph": {"k": 1},
     "el_local": {"s": 5},
     "el_oracle": {"s": 5},
 }
@@ -44,11 +46,32 @@ def schedule_of(name: str, args: Mapping[str, Any], clients: int, seed: int, whe
         return GraphSequence(
             partial(_one_peer, clients), one_peer_rounds(clients), "one-peer exponential graphs", arcs=True
         )
+    if name == "base_graph":
+        return _base(args.get("k", known["k"]), clients, where)
     return _epidemic(name, {**known, **args}["s"], clients, seed, where)
 
 
 def _one_peer(clients: int, number: int) -> Step:
     return Step(one_peer_links(clients, number))
+
+
+def _base(k: Any, clients: int, where: str) -> GraphSequence:
+    if not isinstance(k, int) or isinstance(k, bool) or not 1 <= k <= max(clients - 1, 1):
+        raise UserError(
+            f"{where}: base_graph takes for k, the largest number of neighbours in a round, a whole number from 1 to "
+            f"the {max(clients - 1, 1)} others, not {ascii(k)[:40]}."
+        )
+    if clients * k > MOST_LINKS:
+        raise UserError(
+            f"{where}: base_graph of {clients} clients with k={k} has up to {clients * k:,} arcs in a round, more than "
+            "memory holds; choose a smaller k."
+        )
+    rounds = base_rounds(clients, k)
+    return GraphSequence(partial(_base_step, rounds, clients), len(rounds), f"base_graph k={k}", mixing=True)
+
+
+def _base_step(rounds: list[OneRound], clients: int, number: int) -> Step:
+    return Step(*links_of(rounds[number], clients))
 
 
 def _epidemic(name: str, s: Any, clients: int, seed: int, where: str) -> GraphSequence:

@@ -42,6 +42,7 @@ METHODS = {
     "D-SGD": f"dsgd {FIVE_PEERS}",
     "Gradient tracking": f"gradient_tracking {FIVE_PEERS}",
     "One-peer exponential": "one_peer",
+    "Base-2 graph": "base_graph",
     "EL-Local(5)": "epidemic",
     "EL-Oracle(5)": 'epidemic --topology {"generator":"el_oracle","args":{"s":5}}',
     "D2": f"d2 {FIVE_PEERS}",

@@ -3,9 +3,11 @@
 import numpy as np
 import pytest
 import torch
+from pairs import weight_matrix
 
-from dfl_lightning.callbacks import Bernoulli, Gossip, Uniform
+from dfl_lightning.callbacks import FDMS, Bernoulli, FromTopology, Gossip, Metropolis, Uniform
 from dfl_lightning.topology import load_topology
+from dfl_lightning.utils.errors import UserError
 
 KEYS = {
     "one-peer": {"generator": "one_peer_exponential"},
@@ -39,3 +41,48 @@ def test_clients_average_what_arrives(start, go_on, name, engine):
     half = start(*policies(), **settings).go(3)
     later = go_on(half, *policies(), **settings).go(2)
     assert torch.equal(later.rounds[-1].after, whole.rounds[-1].after)
+
+
+BASE = {"generator": "base_graph", "args": {"k": 2}}
+
+
+@pytest.mark.parametrize("engine", ["loop", "stacked"])
+def test_who_is_down_in_a_base_graph_leaves_its_weight_to_receivers(start, go_on, engine):
+    settings = {"topology": BASE, "clients": 7, "trainer": {"engine": engine, "precision": "64-true"}}
+
+    def policies():
+        return Gossip(k="all"), FromTopology(), Bernoulli(0.3)
+
+    whole, topology = start(*policies(), **settings).go(6), load_topology(BASE, 7)
+    for t, round in enumerate(whole.rounds):
+        up = round.active[:7].numpy()
+        weights = weight_matrix(topology, t).numpy() * up[:, None] * up[None, :]
+        weights += np.diag(1 - weights.sum(1))
+        mixed = weights @ np.where(up[:, None], round.trained.numpy(), round.before.numpy())
+        np.testing.assert_allclose(round.after.numpy(), mixed, rtol=0, atol=1e-12)
+        np.testing.assert_allclose(weights.sum(0), 1, rtol=0, atol=1e-12)  # the mean moves by training only
+    assert any(0 < round.dropped.sum() < 7 for round in whole.rounds)
+    half = start(*policies(), **settings).go(4)
+    later = go_on(half, *policies(), topology=BASE, trainer=settings["trainer"]).go(2)
+    assert torch.equal(later.rounds[-1].after, whole.rounds[-1].after)
+
+
+@pytest.mark.parametrize(
+    ("policies", "sentence"),
+    [
+        (
+            (Metropolis(),),
+            "has the weights of its links, by which alone models reach their mean, and Metropolis has others",
+        ),
+        (
+            (FromTopology(), Bernoulli(0.3), FDMS()),
+            "topology base_graph: a client that is down has no substitute in a mix",
+        ),
+    ],
+)
+@pytest.mark.parametrize("keys", [BASE, {"sequence": [{"generator": "complete", "rounds": 1}, BASE]}])
+def test_what_does_not_go_with_a_base_graph_is_refused(start, policies, keys, sentence):
+    if "sequence" in keys:
+        sentence = sentence.replace("topology base_graph", "topology changing")
+    with pytest.raises(UserError, match=sentence):
+        start(Gossip(k="all"), *policies, topology=keys)

@@ -496,7 +496,7 @@ def parallel() -> nx.MultiGraph:
          "a graph with 3 nodes."),
         (nx.Graph(), "topology graph: 0 nodes, but data has 3 clients; choose a graph with 3 nodes."),
         (of("ring"), "topology: unknown generator 'ring' (ours: complete, partial, server, "
-         "one_peer_exponential, el_local, el_oracle; or a graph generator of networkx)."),
+         "one_peer_exponential, base_graph, el_local, el_oracle; or a graph generator of networkx)."),
         (of("compleet"), "topology: unknown generator 'compleet'; did you mean 'complete'? (ours: "),
         (of("wats_strogatz_graph"), "did you mean 'watts_strogatz_graph'?"),
         (of("read_gpickle"), "unknown generator 'read_gpickle'"),

@@ -7,15 +7,19 @@ import networkx as nx
 import numpy as np
 import pytest
 import torch
+from pairs import weight_matrix
 from scipy import stats
 
 from dfl_lightning.links import Links
 from dfl_lightning.topology import load_topology
+from dfl_lightning.topology.base_graph import base_rounds
 from dfl_lightning.topology.epidemic import epidemic_links, regular_links
 from dfl_lightning.topology.graph import components
 from dfl_lightning.utils.errors import UserError
 
-ONE_PEER, LOCAL, ORACLE = ({"generator": name} for name in ("one_peer_exponential", "el_local", "el_oracle"))
+ONE_PEER, BASE, LOCAL, ORACLE = (
+    {"generator": name} for name in ("one_peer_exponential", "base_graph", "el_local", "el_oracle")
+)
 TWO = {"args": {"s": 2}}
 
 
@@ -45,6 +49,33 @@ def test_the_mean_is_exact_after_log2_rounds_from_any_round_on(m, first):
         assert not np.allclose(product, 1 / m, atol=1e-3)
         product = equal_weights(topology.reachable(t).mask) @ product
     assert np.array_equal(product, np.full((m, m), 1 / m))
+
+
+# Base-(k+1) graphs
+
+
+@pytest.mark.parametrize("m", [1, 2, 3, 5, 6, 7, 8, 12, 13, 14, 22, 25, 31, 36, 60, 77])
+@pytest.mark.parametrize("k", [1, 2, 3, 5, 11])
+def test_the_base_graph_averages_exactly_within_its_degree(m, k):
+    if k > max(m - 1, 1):
+        with pytest.raises(UserError, match=f"whole number from 1 to the {max(m - 1, 1)} others, not {k}"):
+            load_topology({**BASE, "args": {"k": k}}, m)
+        return
+    topology, product = load_topology({**BASE, "args": {"k": k}}, m), np.eye(m)
+    rounds = len(base_rounds(m, k))
+    for t in range(rounds):
+        assert topology.linked(t).count.max() <= k
+        weights = weight_matrix(topology, rounds + t).numpy()  # those of round t again
+        weights += np.diag(1 - weights.sum(1))
+        assert (weights >= 0).all()
+        assert np.array_equal(weights, weights.T)
+        product = weights @ product
+    assert np.abs(product - 1 / m).max() < 1e-12
+    assert rounds <= 2 * np.log(m) / np.log(k + 1) + 2  # theorem 1
+
+
+def test_a_number_is_split_into_as_few_factors_as_there_can_be():
+    assert len(base_rounds(216, 7)) == 3  # 6 x 6 x 6; the largest factor first makes it 8 x 3 x 3 x 3
 
 
 # Epidemic Learning
@@ -105,6 +136,8 @@ def test_a_schedule_in_a_sequence_counts_its_own_rounds():
         (ONE_PEER, "one_peer_exponential graph: 6 nodes, 3 graphs in turn, 6 arcs each, in-degree 1, together strongly "
          "connected"),
         ({**ONE_PEER, "link_up": 0.5}, "together strongly connected, each link up with probability 0.5"),
+        ({**BASE, "args": {"k": 2}}, "base_graph graph: 6 nodes, 2 graphs in turn, 3-6 links each, degrees 1-2, "
+         "together connected"),
         ({**LOCAL, "args": {"s": 5}}, "el_local graph: 6 nodes, 30 arcs, strongly connected, spectral gap 1.2, drawn "
          "anew in each round"),
         ({**ORACLE, **TWO}, "el_oracle graph: 6 nodes, 6 links, degree 2, "),

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal
 import torch
 from torch import Tensor
 
-from dfl_lightning.callbacks.base import Aggregation
+from dfl_lightning.callbacks.base import Aggregation, Substitution
 from dfl_lightning.functional import server_step, uniform_weights
 from dfl_lightning.round.record import Round
 from dfl_lightning.utils.errors import UserError
@@ -63,10 +63,21 @@ class SampleWeighted(Uniform):
 
 
 class FromTopology(Aggregation):
-    """Weights from the `weight` attribute of the topology's edges (and self loops 1), normalised over what is mixed."""
+    """Weights from the `weight` attribute of the topology's edges (and self loops 1), normalised over what is mixed.
+
+    Where the topology has a mixing matrix for each round (`base_graph`), its entries are the weights, and a client's
+    own model has the rest of 1: with it the weight of clients that are down, so that mixing never moves the mean.
+    """
+
+    reads_topology_weights = True
 
     def start(self, federation: Federation) -> None:
-        """Require weights of the topology's links, none of them negative; a graph without links needs none."""
+        """Check that links have weights, none of them negative; a graph without links needs none."""
+        if any(graph.mixing for graph in federation.topology.graphs) and federation.policy(Substitution) is not None:
+            raise UserError(
+                f"topology {federation.topology.name}: a client that is down has no substitute in a mixing matrix, its "
+                "weight goes to the receiver; use --substitution null"
+            )
         for graph in federation.topology.graphs:
             links = graph.linked(0)
             if not len(links):
@@ -88,6 +99,12 @@ class FromTopology(Aggregation):
         topology = round.federation.topology
         weights = topology.weights(round.index)
         votes = round.votes
+        if weights is not None and topology.at(round.index).mixing:
+            others = votes * topology.linked(round.index).spread(weights, round.voters, fill=0.0)
+            own = round.voters.receivers == round.voters.senders
+            own &= round.voters.any(votes != 0)[round.voters.receivers]  # not in a row of zeros
+            round.weights = others + own * (1 - round.voters.sum(others))[round.voters.receivers]
+            return
         if weights is not None:  # a graph without links has none
             votes = votes * topology.linked(round.index).spread(weights, round.voters, fill=1.0)
         round.weights = uniform_weights(votes, round.voters)

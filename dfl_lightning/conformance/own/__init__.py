@@ -3,7 +3,7 @@
 The arguments of a function are the inputs of its cases, which their files describe.
 """
 
-from dfl_lightning.conformance.own.graphs import epidemic, one_peer
+from dfl_lightning.conformance.own.graphs import base_graph, epidemic, one_peer
 from dfl_lightning.conformance.own.mixing import (
     d2,
     dispfl,
@@ -36,6 +36,7 @@ __all__ = [
     "afind",
     "afind_literal",
     "apfl",
+    "base_graph",
     "d2",
     "dispfl",
     "ditto",

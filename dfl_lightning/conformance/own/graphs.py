@@ -10,6 +10,7 @@ from dfl_lightning import callbacks as cb
 from dfl_lightning.conformance.own.runs import GivenRun, graph_of, without_data
 from dfl_lightning.conformance.own.selections import weights_of
 from dfl_lightning.objectives import Plain
+from dfl_lightning.topology.base_graph import base_rounds
 
 Found = dict[str, Any]
 
@@ -27,6 +28,21 @@ def one_peer(models, round, rounds) -> Found:
     )
     last = run.go(rounds=rounds)
     return {"weights": weights_of(last, len(models)), "models": run.rows()}
+
+
+def base_graph(models, k) -> Found:
+    """Run the generator base_graph, all neighbours and FromTopology; training changes nothing."""
+    rounds = len(base_rounds(len(models), k))
+    run = GivenRun(
+        [cb.Gossip(k="all"), cb.FromTopology()],
+        *without_data(*models.shape),
+        {"generator": "base_graph", "args": {"k": k}},
+        {"models": models},
+        Plain(),
+        rounds=rounds,
+    )
+    degree = max(int(run.go().reachable.count.max()) for _ in range(rounds))
+    return {"rounds": rounds, "degree": degree, "models": run.rows()}
 
 
 def epidemic(trained, sends) -> Found:

@@ -10,6 +10,7 @@ METHODS = {
     "fdms_dropout": fdms.DROPOUT,
     "fdms_stale": fdms.STALE,
     "fedfomo": fedfomo.METHOD,
+    "base_graph": graphs.BASE_GRAPH,
     "epidemic": graphs.EPIDEMIC,
     "one_peer": graphs.ONE_PEER,
     "d2": mixed.D2,
