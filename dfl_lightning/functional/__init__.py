@@ -15,6 +15,7 @@ from dfl_lightning.functional.afind import (
     smoothed_loss,
     updated_probabilities,
 )
+from dfl_lightning.functional.attacks import hidden_deviations, shifted_means
 from dfl_lightning.functional.dispfl import erk_densities, pruned_share, searched_mask
 from dfl_lightning.functional.dpfl import adding_probability, bggc, candidates_in_order, ggc, marginal_gain
 from dfl_lightning.functional.evaluation import (
@@ -123,6 +124,7 @@ __all__ = [
     "ggc",
     "gradient_similarity",
     "graph_rows",
+    "hidden_deviations",
     "initialisation_probabilities",
     "krum_needs",
     "krum_weights",
@@ -154,6 +156,7 @@ __all__ = [
     "searched_mask",
     "selection_probabilities",
     "server_step",
+    "shifted_means",
     "similarity_scores",
     "smoothed_loss",
     "transfer_seconds",

@@ -15,7 +15,7 @@ from dfl_lightning.utils.errors import UserError
 
 
 class MOON(Objective):
-    """Descend the data's loss plus mu times a contrast of features (Li et al. 2021, arXiv 2103.16049, eq. 3).
+    """Descend the data's loss plus mu times a contrast of features (Li et al. 2021, arXiv 2103.16257, eq. 3).
 
     With z, z_near and z_far the features of a sample by the model in training, by the one that the round started from
     and by the one that the client had trained when it last took part, the contrast is the mean over the batch of

@@ -181,6 +181,7 @@ SENT = [
     ("SignFlip --outgoing.fraction 0.3", 0),
     ("GaussianNoise", 0),
     ("NoiseAttack --outgoing.fraction 0.3", 0),
+    ("ALittleIsEnough --outgoing.fraction 0.3", 0),
     ("TopK --outgoing.share 0.1", 1),
     ("TopK --outgoing.share 0.7", 1),
 ]

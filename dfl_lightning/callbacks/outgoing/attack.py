@@ -40,6 +40,15 @@ class Attack(Outgoing):
         self.fraction = fraction
         self.clients = None if clients is None else list(clients)
 
+    def start(self, federation: Federation) -> None:
+        """Refuse an attack without adversaries."""
+        super().start(federation)
+        if not self.who(federation).any():
+            raise UserError(
+                f"outgoing {type(self).__name__} has no adversaries; name them by --outgoing.fraction or "
+                "--outgoing.clients, or use --outgoing null"
+            )
+
     def who(self, federation: Federation) -> Tensor:
         """The adversaries, bool [m]."""
         m = federation.num_clients

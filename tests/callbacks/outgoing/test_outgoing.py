@@ -6,6 +6,7 @@ import networkx as nx
 import numpy as np
 import pytest
 import torch
+from scipy import stats
 from torch import nn
 
 from dfl_lightning import callbacks as cb
@@ -27,11 +28,16 @@ def falsify():
     return cb.NoiseAttack(clients=[0, 3], sigma=0.2)
 
 
+def collude():
+    return cb.ALittleIsEnough(clients=[0, 2, 4], z=0.75)
+
+
 POLICIES = {
     "noise": [NOISE],
     "largest": [TOP],
     "attack": [flip],
     "noise attack": [TOP, falsify],
+    "a little is enough": [TOP, collude],
     "all": [TOP, NOISE, flip],
 }
 
@@ -102,12 +108,15 @@ def by_hand(run, policies, server=False):
     for round in range(ROUNDS):
         starts = [models[CLIENTS if server else i] for i in range(CLIENTS)]
         own = [trained(start, *samples[i]) for i, start in enumerate(starts)]
-        sent = []
-        for i in range(CLIENTS):
-            update = own[i] - starts[i]
-            for make in policies:
-                update = RULES[make](update, i, round, memory)
-            sent.append(starts[i] + update)
+        sent = own
+        for make in policies:
+            if make is collude:
+                rows = np.stack([sent[i] for i in (0, 2, 4)])
+                deviations = np.sqrt(((rows - rows.mean(0)) ** 2).mean(0))
+                sent = [rows.mean(0) - 0.75 * deviations if i in (0, 2, 4) else row for i, row in enumerate(sent)]
+            else:
+                updates = [row - start for row, start in zip(sent, starts, strict=True)]
+                sent = [starts[i] + RULES[make](updates[i], i, round, memory) for i in range(CLIENTS)]
         if server:
             models = np.stack([*own, np.mean(sent, 0)])
         else:
@@ -292,6 +301,11 @@ def test_a_policy_that_breaks_its_promise_is_named(federation, function, sentenc
         (lambda: cb.SignFlip(0.5, [1]), "outgoing.fraction and outgoing.clients both name the adversaries; keep one"),
         (lambda: cb.SignFlip(scale=0), "outgoing.scale=0; it must be above 0"),
         (lambda: cb.NoiseAttack(sigma=0), "outgoing.sigma=0; it is a standard deviation above 0"),
+        (lambda: cb.NoiseAttack(0.0), "outgoing NoiseAttack has no adversaries; name them by --outgoing.fraction or"),
+        (lambda: cb.SignFlip(clients=[]), "outgoing SignFlip has no adversaries; .* or use --outgoing null"),
+        (lambda: cb.ALittleIsEnough(0.4, z=0.0), "outgoing.z=0.0; it is a number of standard deviations above 0"),
+        (lambda: cb.ALittleIsEnough(clients=[2]), "outgoing ALittleIsEnough: the models of one adversary have no"),
+        (lambda: cb.ALittleIsEnough(0.6, z=None), "outgoing.z=null: with 3 adversaries of 5 clients .* is inf; set a"),
         (cb.NoiseAttack, "outgoing NoiseAttack: the data know of no adversaries"),
         (cb.SignFlip, "outgoing SignFlip: the data know of no adversaries"),
         (lambda: cb.SignFlip(0.01), "outgoing.fraction=0.01 of 5 clients is none"),
@@ -335,6 +349,7 @@ def test_adversaries_are_drawn_by_the_seed_or_known_from_the_data(federation):
     assert torch.nonzero(drawn).flatten().tolist() == sorted(order[:2].tolist())
     run.module.federation.data.adversaries = torch.tensor([True, False, False, True, False])
     assert torch.equal(cb.NoiseAttack(0.4).who(run.module.federation), drawn)
+    assert cb.ALittleIsEnough(0.4, z=None).deviations(run.module.federation) == pytest.approx(stats.norm.ppf(2 / 3))
     assert torch.equal(cb.SignFlip().who(run.module.federation), run.module.federation.data.adversaries)
 
 

@@ -106,7 +106,7 @@ def sits_out_a_round_in_which_everybody_is_down(listed: Listed, place: str) -> N
 
 def lets_one_client_train_alone(listed: Listed, place: str) -> None:
     """In a federation of one it learns from its own data only; a server learns from it where it selects it."""
-    if PLACES[place] and listed.least > 1:
+    if place in listed.refuses_one:
         with pytest.raises(UserError):
             start(listed, place, former=[0])
         return

@@ -33,7 +33,7 @@ class Listed:
         refuses: classes of policies of other families that it refuses before anything is trained.
         trims: of an aggregation whose receivers keep a part only of what they train by themselves.
         mixes_itself: of an aggregation whose models are not the sums over its weights: a test of its own says what.
-        least: of an aggregation: how many models it needs; who receives fewer keeps its own.
+        refuses_one: places where it refuses a federation of one client.
         of_columns: of an aggregation that works column by column: what numpy makes of the received rows.
         all_down: of a dropout: one under which everybody is down; None where it leaves somebody up whatever it is told.
     """
@@ -50,7 +50,7 @@ class Listed:
     refuses: tuple[type[cb.Policy], ...] = ()
     mixes_itself: bool = False
     trims: bool = False
-    least: int = 1
+    refuses_one: tuple[str, ...] = ()
     of_columns: Callable[[Any], Any] | None = None
 
     def along_with(self, other: "Listed") -> "Listed":
@@ -129,7 +129,12 @@ def noise_only() -> cb.NoiseAttack:
     return cb.NoiseAttack(fraction=0.5, sigma=0.1)
 
 
+def a_little_off() -> cb.ALittleIsEnough:
+    return cb.ALittleIsEnough(fraction=0.5)
+
+
 EITHER = ("clients", "server")
+SERVER = ("server",)
 ADAPTIVE = (cb.AdaptiveThreshold,)
 APART = {"init": "independent"}
 TAKES_PART = (cb.Substitution, cb.Outgoing)
@@ -180,6 +185,7 @@ LISTED: dict[str, list[Listed]] = {
         Listed("largest entries", lambda: cb.TopK(share=0.3), places=EITHER),
         Listed("attack", backwards, places=EITHER),
         Listed("noise attack", noise_only, places=EITHER, draws={"outgoing NoiseAttack": by_place}),
+        Listed("a little is enough", a_little_off, places=EITHER, refuses_one=EITHER),
         Listed("noise, largest entries, attack", noisy, (cb.TopK, backwards), places=EITHER, draws=NOISE),
     ],
     "threshold": [
@@ -233,8 +239,8 @@ LISTED: dict[str, list[Listed]] = {
         ),
         Listed("clipped gossip", cb.ClippedGossip, refuses=(cb.Stale,)),
         Listed("balance", lambda: cb.BALANCE(gamma=1.2), refuses=(cb.Stale,)),
-        Listed("krum", cb.Krum, (everybody,), refuses=(cb.Stale,), places=EITHER, least=5),
-        Listed("multi-krum", multi_krum, (everybody,), refuses=(cb.Stale,), places=EITHER, least=3),
+        Listed("krum", cb.Krum, (everybody,), refuses=(cb.Stale,), places=EITHER, refuses_one=SERVER),
+        Listed("multi-krum", multi_krum, (everybody,), refuses=(cb.Stale,), places=EITHER, refuses_one=SERVER),
         Listed("geometric median", cb.GeometricMedian, refuses=(cb.Stale,), places=EITHER),
         Listed("first order", cb.FirstOrder, keeps_former=True),
         Listed("push-sum", cb.PushSum, refuses=(cb.Stale, cb.Outgoing), mixes_itself=True),
