@@ -43,7 +43,7 @@ from dfl_lightning.callbacks.monitors import (
     SimulatedTime,
     SubstitutionError,
 )
-from dfl_lightning.callbacks.outgoing import ALittleIsEnough, GaussianNoise, NoiseAttack, SignFlip, TopK
+from dfl_lightning.callbacks.outgoing import QSGD, ALittleIsEnough, GaussianNoise, NoiseAttack, SignFlip, TopK
 from dfl_lightning.callbacks.prediction import KNN, Mixture
 from dfl_lightning.callbacks.selection import AFIND, DPFL, IFCA, PACFL, PANM, PENS, FedeRiCo, FedFomo, Gossip
 from dfl_lightning.callbacks.substitution import FDMS, Stale
@@ -59,6 +59,7 @@ __all__ = [
     "PACFL",
     "PANM",
     "PENS",
+    "QSGD",
     "ALittleIsEnough",
     "AdaptiveThreshold",
     "Aggregation",

@@ -54,7 +54,13 @@ from dfl_lightning.functional.mixing import (
     uniform_weights,
 )
 from dfl_lightning.functional.neighbourhoods import Neighbourhoods, pairs_received
-from dfl_lightning.functional.outgoing import clipped, entries_kept, largest_entries
+from dfl_lightning.functional.outgoing import (
+    clipped,
+    entries_kept,
+    largest_entries,
+    quantized,
+    quantized_bytes,
+)
 from dfl_lightning.functional.pacfl import class_vectors, clusters_below, proximity
 from dfl_lightning.functional.panm import (
     gradient_similarity,
@@ -148,6 +154,8 @@ __all__ = [
     "proximity",
     "pruned_share",
     "push_sum_weights",
+    "quantized",
+    "quantized_bytes",
     "remaining_candidates",
     "rematched_neighbours",
     "running_mean",

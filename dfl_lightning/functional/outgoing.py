@@ -1,11 +1,11 @@
-"""What a client makes of its update before it sends it: clipping, and the largest entries alone."""
+"""What a client makes of its update before it sends it: clipping, the largest entries alone, fewer bits."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
-__all__ = ["clipped", "entries_kept", "largest_entries"]
+__all__ = ["clipped", "entries_kept", "largest_entries", "quantized", "quantized_bytes"]
 
 
 def clipped(updates: Tensor, longest: float) -> Tensor:
@@ -64,3 +64,48 @@ def largest_entries(rows: Tensor, count: int) -> Tensor:
     above, equal = sizes > least, sizes == least
     missing = count - above.sum(dim=1, keepdim=True)
     return rows.where(above | (equal & (equal.cumsum(dim=1) <= missing)), 0)
+
+
+def quantized(rows: Tensor, draws: Tensor, bits: int, bucket: int) -> Tensor:
+    """Return entries rounded at random to multiples of their bucket's length over s = 2^(bits-1) - 1, right on average.
+
+    It is Q_s of QSGD (arXiv 1610.02132, section 3.1): with a = s |v| / length, the level is floor(a), or one more with
+    probability a - floor(a).
+
+    Args:
+        rows: finite, [k, width].
+        draws: numbers from 0 to 1, [k, width].
+        bits: of an entry, its sign included, at least 2.
+        bucket: entries of a row that share a length, the last ones of a row perhaps fewer.
+
+    Returns:
+        A new [k, width].
+
+    Examples:
+        >>> quantized(torch.tensor([[3.0, -4.0]]), torch.tensor([[0.5, 0.9]]), bits=2, bucket=2)
+        tensor([[5., -0.]])
+    """
+    levels, (count, width) = 2 ** (bits - 1) - 1, rows.shape
+    missing = -width % bucket
+    parts = torch.nn.functional.pad(rows, (0, missing)).view(count, -1, bucket)
+    lengths = torch.linalg.vector_norm(parts, dim=2, keepdim=True, dtype=torch.float64).to(rows.dtype)
+    whole = torch.where(lengths > 0, lengths, 1.0)
+    scaled = (parts.abs() / whole * levels).clamp(max=levels)
+    level = scaled.floor()
+    level += torch.nn.functional.pad(draws, (0, missing)).view_as(parts) < scaled - level
+    return (parts.sign() * level * (lengths / levels)).view(count, -1)[:, :width]
+
+
+def quantized_bytes(width: int, bits: int, bucket: int) -> int:
+    """Count the bytes of a quantized row: the bits of its entries, and four bytes for each bucket's length.
+
+    Args:
+        width: number of entries.
+        bits: of an entry.
+        bucket: entries that share a length.
+
+    Examples:
+        >>> quantized_bytes(1000, 8, 512)
+        1008
+    """
+    return -(-width * bits // 8) + 4 * -(-width // bucket)

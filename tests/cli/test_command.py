@@ -761,7 +761,7 @@ def test_classes_of_other_families_and_options_of_others_are_refused_in_lists_to
     for words, sentence in {
         "--outgoing Gossip": (
             "outgoing 'Gossip' is a selection; outgoing policies are: ALittleIsEnough, GaussianNoise, "
-            "NoiseAttack, SignFlip, TopK"
+            "NoiseAttack, QSGD, SignFlip, TopK"
         ),
         "--outgoing [TopK,Gossip]": "outgoing 'Gossip' is a selection",
         "--selection TopK": "selection 'TopK' is an outgoing policy",

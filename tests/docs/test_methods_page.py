@@ -176,14 +176,17 @@ class Normed(nn.Sequential):
     def __init__(self):
         super().__init__(nn.Flatten(), nn.Linear(64, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 10))
 """
+ROW_OF = {name: place for place, row in enumerate(MESSAGES[1:]) for name in re.findall(r"`(\w+)`", row[0])}
 SENT = [
     ("", 0),
     ("SignFlip --outgoing.fraction 0.3", 0),
     ("GaussianNoise", 0),
     ("NoiseAttack --outgoing.fraction 0.3", 0),
     ("ALittleIsEnough --outgoing.fraction 0.3", 0),
-    ("TopK --outgoing.share 0.1", 1),
-    ("TopK --outgoing.share 0.7", 1),
+    ("QSGD", ROW_OF["QSGD"]),
+    ("QSGD --outgoing.bits 3 --outgoing.bucket 100", ROW_OF["QSGD"]),
+    ("TopK --outgoing.share 0.1", ROW_OF["TopK"]),
+    ("TopK --outgoing.share 0.7", ROW_OF["TopK"]),
 ]
 
 
@@ -204,8 +207,9 @@ def test_a_message_costs_what_the_table_says(outgoing, row, place, tmp_path, mon
     (folder,) = tmp_path.glob("runs/*/*")
     with (folder / "metrics.csv").open() as file:
         (metrics,) = csv.DictReader(file)
-    share = float(outgoing.split()[-1]) if "TopK" in outgoing else 1.0
-    values = {"p": MODEL + 2 * HIDDEN, "b": 2 * HIDDEN, "share": share, "min": min, "max": max, "round": round}
+    given = {key: float(value) for key, value in re.findall(r"--outgoing\.(\w+) (\S+)", outgoing)}
+    usual = {"share": 1.0, "bits": 8, "bucket": 512}
+    values = {**usual, **given, "p": MODEL + 2 * HIDDEN, "b": 2 * HIDDEN, "min": min, "max": max, "round": round}
     message, whole = (eval(MESSAGES[1:][r][p].strip("`"), {}, values) for r, p in ((row, place), (0, 1)))
     expected = 3 * message if place == 1 else whole + message
     assert float(metrics["bytes_received"]) == pytest.approx(expected)

@@ -10,7 +10,7 @@ from scipy import stats
 from torch import nn
 
 from dfl_lightning import callbacks as cb
-from dfl_lightning.functional import clipped, largest_entries
+from dfl_lightning.functional import clipped, largest_entries, quantized
 from dfl_lightning.links import Links
 from dfl_lightning.round import senders as senders_module
 from dfl_lightning.utils.errors import UserError
@@ -32,12 +32,17 @@ def collude():
     return cb.ALittleIsEnough(clients=[0, 2, 4], z=0.75)
 
 
+def quantize():
+    return cb.QSGD(bits=4, bucket=7)
+
+
 POLICIES = {
     "noise": [NOISE],
     "largest": [TOP],
     "attack": [flip],
     "noise attack": [TOP, falsify],
     "a little is enough": [TOP, collude],
+    "quantized": [quantize],
     "all": [TOP, NOISE, flip],
 }
 
@@ -98,7 +103,18 @@ def noise_alone(update, client, round, memory):
     return 0.2 * z if client in (0, 3) else update
 
 
-RULES = {NOISE: with_noise, TOP: largest, flip: flipped, falsify: noise_alone}
+def in_four_bits(update, client, round, memory):
+    """QSGD, eq. 4 of the paper, in buckets of 7, 7 and 4 entries, with s = 7."""
+    draws = torch.rand(18, generator=stream(0, "outgoing QSGD", round, client, 0), dtype=torch.float64).numpy()
+    sent = np.zeros_like(update)
+    for place, entry in enumerate(update):
+        bucket = update[place // 7 * 7 :][:7]
+        a = 7 * abs(entry) / np.sqrt((bucket**2).sum())
+        sent[place] = np.sqrt((bucket**2).sum()) * np.sign(entry) * (np.floor(a) + (draws[place] < a - np.floor(a))) / 7
+    return sent
+
+
+RULES = {NOISE: with_noise, TOP: largest, flip: flipped, falsify: noise_alone, quantize: in_four_bits}
 
 
 def by_hand(run, policies, server=False):
@@ -198,6 +214,17 @@ def test_more_than_half_of_the_entries_cost_no_more_than_all_of_them(federation)
     for share, kept in ((0.4, 7), (0.5, 9), (0.6, 11), (1.0, 18)):
         run = federation([lambda share=share: cb.TopK(share)], topology="server")
         assert bytes_of(run) == CLIENTS * (4 * 18 + min(8 * kept, 4 * 18)), share
+
+
+def test_a_quantized_message_is_right_on_average_and_zeros_stay_zeros():
+    rows = torch.randn(3, 11, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    rows[1] = 0
+    grid = [(number + 0.5) / 1000 for number in range(1000)]  # all draws once
+    found = torch.stack([quantized(rows, torch.full_like(rows, u), 3, 4) for u in grid])
+    torch.testing.assert_close(found.mean(0), rows, rtol=0, atol=2e-3)
+    assert not found[:, 1].any()
+    levels = found[:, 0, :4] / rows[0, :4].norm() * 3
+    torch.testing.assert_close(levels, levels.round(), rtol=0, atol=1e-12)
 
 
 def test_buffers_are_sent_and_charged_whole(federation):
@@ -306,6 +333,8 @@ def test_a_policy_that_breaks_its_promise_is_named(federation, function, sentenc
         (lambda: cb.ALittleIsEnough(0.4, z=0.0), "outgoing.z=0.0; it is a number of standard deviations above 0"),
         (lambda: cb.ALittleIsEnough(clients=[2]), "outgoing ALittleIsEnough: the models of one adversary have no"),
         (lambda: cb.ALittleIsEnough(0.6, z=None), "outgoing.z=null: with 3 adversaries of 5 clients .* is inf; set a"),
+        (lambda: cb.QSGD(bits=1), "outgoing.bits=1; an entry takes from 2 to 16 bits, its sign included"),
+        (lambda: cb.QSGD(bucket=0), "outgoing.bucket=0; it is a number of entries, 1 or more"),
         (cb.NoiseAttack, "outgoing NoiseAttack: the data know of no adversaries"),
         (cb.SignFlip, "outgoing SignFlip: the data know of no adversaries"),
         (lambda: cb.SignFlip(0.01), "outgoing.fraction=0.01 of 5 clients is none"),

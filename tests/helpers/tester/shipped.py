@@ -183,6 +183,7 @@ LISTED: dict[str, list[Listed]] = {
     "outgoing": [
         Listed("noise", noisy, places=EITHER, draws=NOISE),
         Listed("largest entries", lambda: cb.TopK(share=0.3), places=EITHER),
+        Listed("quantized", lambda: cb.QSGD(bits=4, bucket=5), places=EITHER, draws={"outgoing QSGD": by_place}),
         Listed("attack", backwards, places=EITHER),
         Listed("noise attack", noise_only, places=EITHER, draws={"outgoing NoiseAttack": by_place}),
         Listed("a little is enough", a_little_off, places=EITHER, refuses_one=EITHER),
