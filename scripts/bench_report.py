@@ -1,4 +1,5 @@
-"""How long a report takes to make, how large its page is, and how long a step of its slider takes.
+"""How long a report takes to make, how large its page is, until when a browser is busy with it, and how long a step of
+its slider takes.
 
     python scripts/bench_report.py                                           # 6 runs, 100 rounds, 100 clients
     python scripts/bench_report.py --methods 1 --links 10 --only-page        # 10 neighbours of each client
@@ -21,19 +22,23 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import yaml
 
 from dfl_lightning.report.by_round import Comparisons, Entries, stacked
-from dfl_lightning.report.tables import as_csv, as_text
+from dfl_lightning.report.tables import COLUMNS, as_csv, as_text
 from dfl_lightning.utils.files import write_npz
 
 STEPS = 40
 """Steps of the slider that are timed."""
+
+NOT_TIMED = "not timed (no Chromium or no playwright)"
 
 STEP = """async (step) => {
   await new Promise((done) => requestAnimationFrame(() => setTimeout(done, 0)));
@@ -74,31 +79,56 @@ def main(argv: Sequence[str] | None = None) -> int:
         if not words.only_page:
             both = timed([*runs, "--to", str(file), "--figures", "png", "--figures-to", str(folder / "pictures")])
             print(f"with {len(list((folder / 'pictures').glob('*.png')))} pictures {both}", flush=True)
+        print(f"opened: {opened(file)}", flush=True)
         for name, with_table in (("graph and matrix", False), ("and with the table of the round", True)):
             print(f"a step of the slider, {name}: {step_of_slider(file, with_table)}", flush=True)
     print(f"load while this ran: {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
     return 0
 
 
-def step_of_slider(page: Path, with_table: bool) -> str:
-    """Median milliseconds of a step until it has been painted, and the least."""
+@contextmanager
+def opened_tab(page: Path) -> Iterator[tuple[Any, Any]]:
+    """The page in a browser, when it can be used, and a session that counts; both None where there is no browser."""
     path = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
     if path is None or find_spec("playwright") is None:
-        return "not timed (no Chromium or no playwright)"
+        yield None, None
+        return
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as driver:
         browser = driver.chromium.launch(executable_path=path, args=["--no-sandbox", "--disable-gpu"])
         tab = browser.new_page(viewport={"width": 1440, "height": 900})
+        session = tab.context.new_cdp_session(tab)
+        session.send("Performance.enable")  # its numbers are since then
         tab.goto(page.resolve().as_uri())
         while not tab.evaluate("Boolean(window.report && window.report.ready)"):
             tab.wait_for_timeout(100)
+        yield tab, session
+        browser.close()
+
+
+def opened(page: Path) -> str:
+    """What it takes until the page can be used: seconds of the main thread, elements, the heap, the first paint."""
+    with opened_tab(page) as (tab, session):
+        if tab is None:
+            return NOT_TIMED
+        found = {entry["name"]: entry["value"] for entry in session.send("Performance.getMetrics")["metrics"]}
+        painted = tab.evaluate("performance.getEntriesByName('first-contentful-paint')[0]?.startTime ?? NaN")
+        busy, heap = found["TaskDuration"], found["JSHeapUsedSize"] / 1e6
+        nodes = tab.evaluate("document.querySelectorAll('*').length")
+    return f"main thread busy for {busy:.2f} s, {nodes:,} elements, heap {heap:.0f} MB, first paint {painted:.0f} ms"
+
+
+def step_of_slider(page: Path, with_table: bool) -> str:
+    """Median milliseconds of a step until it has been painted, and the least."""
+    with opened_tab(page) as (tab, _):
+        if tab is None:
+            return NOT_TIMED
         tab.evaluate("document.getElementById('who').scrollIntoView()")
         if with_table:
             tab.click("#links summary")
         steps = int(tab.evaluate("Number(document.getElementById('round').max) + 1"))
         times = [float(tab.evaluate(STEP, at % steps)) for at in range(STEPS + 5)][5:]
-        browser.close()
     return f"median {np.median(times):.0f} ms, least {min(times):.0f} ms"
 
 
@@ -148,7 +178,7 @@ def write_run(folder: Path, method: int, seed: int, words: argparse.Namespace) -
         )
         comparisons.add(r, 1, rng.random((clients, clients)), np.full(clients, 0.5))
     extra = ["threshold", "neighbour_precision", "neighbour_recall"]
-    (folder / "metrics.csv").write_text(as_csv(rows, extra), encoding="utf-8")
+    (folder / "metrics.csv").write_text(as_csv(rows, [*COLUMNS, *extra]), encoding="utf-8")
     write_npz(folder / "clients.npz", stacked({r: {"test_acc": accuracy} for r, accuracy in accuracies.items()}))
     graphs.write(folder, rounds)
     comparisons.write(folder, rounds)

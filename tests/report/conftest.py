@@ -134,10 +134,10 @@ def chromium():
 
 @pytest.fixture
 def open_page(chromium):
-    """Open a page's file and wait until its charts are drawn."""
+    """Open a page's file and wait until its charts are drawn: all of them, or those near the screen."""
     contexts = []
 
-    def load(file, width=1440, scheme="light", bypass_csp=False):
+    def load(file, width=1440, scheme="light", bypass_csp=False, everything=True):
         context = chromium.new_context(
             viewport={"width": width, "height": 900}, color_scheme=scheme, bypass_csp=bypass_csp
         )
@@ -148,7 +148,7 @@ def open_page(chromium):
         page.on("pageerror", lambda error: seen.console.append(str(error)))
         page.on("request", lambda request: seen.requests.append(request.url))
         page.goto(Path(file).resolve().as_uri())
-        wait_until_drawn(seen)
+        wait_until_drawn(seen, everything=everything)
         return seen
 
     yield load
@@ -156,9 +156,11 @@ def open_page(chromium):
         context.close()
 
 
-def wait_until_drawn(seen, times=1):
+def wait_until_drawn(seen, times=1, everything=True):
     for _ in range(1200):
         if seen.page.evaluate("(times) => Boolean(window.report && window.report.drawn >= times)", times):
+            if everything:
+                seen.page.evaluate("window.report.whole()")
             return
         assert not seen.console, seen.console
         seen.page.wait_for_timeout(50)

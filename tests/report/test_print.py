@@ -44,6 +44,7 @@ def printed(page, open_page):
         if seen.page.evaluate("window.report.drawn >= 3"):
             break
         seen.page.wait_for_timeout(50)
+    seen.page.evaluate("window.report.whole()")
     assert seen.console == []
     return before, found, seen.page.evaluate(SEEN)
 

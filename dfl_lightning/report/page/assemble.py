@@ -27,7 +27,7 @@ _SAVE = "".join(
 
 _NO_REASONS = "No run recorded what could be drawn here: clusters, thresholds, similarities or dropouts of clients."
 
-_SIZES = {"wide": 300, "half": 300, "small": 200, "square": 360}
+_SQUARE = 500
 
 
 def page(
@@ -61,7 +61,7 @@ def page(
         "first": _first(linked),
     }
     read = files(__package__).joinpath
-    scripts = ("linked.js", "address.js", *(["follow.js"] * (following is not None)), "page.js")
+    scripts = ("near.js", "linked.js", "address.js", *(["follow.js"] * (following is not None)), "page.js")
     parts = {
         "early": "" if following is None else early_script(),
         "live": "" if following is None else live_note(methods, following),
@@ -180,7 +180,7 @@ def _caption(methods: Sequence[Method]) -> str:
 def _figure(figure: Figure) -> str:
     note = f"<p>{escape(figure.note)}</p>" if figure.note else ""
     name, title = escape(figure.name, quote=True), escape(figure.title, quote=True)
-    height = _SIZES[figure.shape]
+    height = _SQUARE if figure.shape == "square" else figure.spec.get("height", 0)  # until it is drawn
     label = escape(figure.spoken, quote=True)
     return (
         f"<figure class='{figure.shape}'><figcaption><h3>{escape(figure.title)}</h3>{note}</figcaption>"

@@ -48,9 +48,16 @@
     element.style.minHeight = "";
     element.setAttribute("role", "img");  // Vega has made it a document of thousands of marks to be read one by one
   }
+  function erase(element) {
+    element.style.minHeight = `${element.offsetHeight}px`;
+    report.views[element.id]?.finalize();
+    delete report.views[element.id];
+    element.replaceChildren();
+  }
+  const charts = near.drawer([...document.querySelectorAll("[data-chart]")], (element) => draw(element, data.charts[element.dataset.chart]), erase);
   async function drawAll() {
     drawLinked();
-    for (const [name, spec] of Object.entries(data.charts)) await draw(byId(`chart-${name}`), spec);
+    await (printing ? charts.again() : charts.renew());
     report.ready = true;
     report.drawn += 1;
   }
@@ -375,6 +382,7 @@
   report.newest = () => runs.length > 0 && step === runs[at].rounds.length - 1;
   report.now = () => ({ run: at, step, round: runs[at].rounds[step].round, picked });
   report.move = move;
+  report.whole = charts.whole;
 
   nameTheme();
   byId("theme").addEventListener("click", () => {
@@ -395,7 +403,7 @@
       part.open = true;
       opened.push(part);
     }
-    redraw().then(asImages);
+    drawAll().then(asImages);
   });
   function asImages() {
     // Chromium prints of a canvas what pens drew, without the pixels that were put there, which are the lines.

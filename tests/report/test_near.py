@@ -1,0 +1,73 @@
+"""Charts are drawn when they come near the screen, and all of them for paper."""
+
+import numpy as np
+import pytest
+
+pytest.importorskip("altair", reason="the extra `report` is not installed")
+
+from dfl_lightning.report.charts.theme import DARK
+from dfl_lightning.report.writing import write_report
+
+DRAWN = "[...document.querySelectorAll('.chart:has(svg)')].map((chart) => chart.id)"
+FAR = """[...document.querySelectorAll('[data-chart]')].filter((chart) => {
+  const box = chart.getBoundingClientRect();
+  return box.top > innerHeight + 600 || box.bottom < -600;
+}).map((chart) => chart.id)"""
+
+
+@pytest.fixture
+def page(tmp_path, make_run):
+    """Of methods with bands of their own, which fill some screens."""
+    words = []
+    for number in range(12):
+        level = np.full((3, 4), 0.5 + number / 40) + np.linspace(-0.1, 0.1, 4)
+        run = make_run(tmp_path / str(number), level, config={"selection": {"class_path": f"M{number}"}})
+        words.append(f"method {number}={run}")
+    return write_report(words, tmp_path / "page.html")
+
+
+def wait_for(seen, condition, *arguments):
+    for _ in range(400):
+        if seen.page.evaluate(condition, *arguments):
+            return
+        seen.page.wait_for_timeout(25)
+    raise AssertionError(condition)
+
+
+def test_only_what_is_near_the_screen_is_drawn_and_the_rest_keeps_its_room(page, open_page):
+    seen = open_page(page, everything=False)
+    seen.page.set_default_timeout(10_000)
+    far, drawn = seen.page.evaluate(FAR), seen.page.evaluate(DRAWN)
+    assert "chart-learning-curves" in drawn
+    assert len(far) >= 3
+    assert not set(far) & set(drawn)
+    heights = "[...document.querySelectorAll('[data-chart]')].map((chart) => chart.offsetHeight)"
+    empty, place = seen.page.evaluate(heights), seen.page.evaluate("document.getElementById('how').offsetTop")
+    seen.page.locator("#cost").scroll_into_view_if_needed()
+    wait_for(seen, f"({DRAWN}).includes('chart-accuracy-by-bytes')")
+    seen.page.evaluate("window.report.whole()")
+    assert len(seen.page.evaluate(DRAWN)) == len(empty)
+    assert seen.page.evaluate(heights) == pytest.approx(empty, abs=6)
+    assert abs(seen.page.evaluate("document.getElementById('how').offsetTop") - place) < 20
+    assert seen.console == []
+
+
+def test_another_theme_redraws_what_is_seen_and_the_rest_when_it_is(page, open_page):
+    seen = open_page(page)
+    seen.page.click("#theme")
+    wait_for(seen, "window.report.drawn >= 2")
+    far = seen.page.evaluate(FAR)
+    assert "chart-accuracy-by-bytes" in far
+    assert not set(far) & set(seen.page.evaluate(DRAWN))
+    seen.page.locator("#cost").scroll_into_view_if_needed()
+    wait_for(seen, f"({DRAWN}).includes('chart-accuracy-by-bytes')")
+    assert DARK["category"][0] in seen.page.locator("#chart-accuracy-by-bytes").inner_html()
+    assert seen.console == []
+
+
+def test_paper_gets_all_charts_though_none_was_scrolled_to(page, open_page):
+    seen = open_page(page, everything=False)
+    look = "matchMedia('print').addEventListener('change', (e) => { if (e.matches) window.printed = DRAWN.length; })"
+    seen.page.add_script_tag(content=look.replace("DRAWN", DRAWN))
+    seen.page.pdf()
+    assert seen.page.evaluate("window.printed") == seen.page.locator("[data-chart]").count()
