@@ -9,7 +9,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from dfl_lightning import callbacks, data, models, report
+    from dfl_lightning import callbacks, data, models, report, tasks
     from dfl_lightning.module import DFLModule
     from dfl_lightning.report.reading import read_run
     from dfl_lightning.round.callback import RoundCallback
@@ -32,6 +32,7 @@ __all__ = [
     "read_run",
     "read_study",
     "report",
+    "tasks",
 ]
 __version__ = "0.1.0"
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Literal, Protocol
@@ -16,21 +16,23 @@ from torchmetrics import Metric
 from dfl_lightning.bank import card
 from dfl_lightning.bank.bank import Bank
 from dfl_lightning.bank.layout import Layout
-from dfl_lightning.callbacks.base import Aggregation, Outgoing, Prediction, Selection
+from dfl_lightning.callbacks.base import Aggregation, Outgoing, Policy, Prediction, Selection
 from dfl_lightning.data import ClientData
 from dfl_lightning.distributed.communicator import Ranks, owners_of
 from dfl_lightning.distributed.connection import is_connected
 from dfl_lightning.engines.config import EngineConfig
 from dfl_lightning.engines.engine import Engine
 from dfl_lightning.engines.factory import make_engine
+from dfl_lightning.engines.local_work import LocalRule
 from dfl_lightning.engines.optimizers import ClientOptimizer
 from dfl_lightning.engines.schedule import Schedule
 from dfl_lightning.engines.stacked.loss import is_plain_cross_entropy
 from dfl_lightning.models.fitting import fit_to_data
 from dfl_lightning.models.init import fresh_parameters, load_parameters
 from dfl_lightning.objectives import Duration, Objective, Phase
+from dfl_lightning.round.callback import RoundCallback
 from dfl_lightning.round.federation import Federation, LocalTraining, agreeing_clusters
-from dfl_lightning.tasks import Task
+from dfl_lightning.tasks import Task, default_task
 from dfl_lightning.topology import Topology, load_topology
 from dfl_lightning.utils.errors import UserError
 from dfl_lightning.utils.global_generators import name_of, no_global_draws
@@ -49,10 +51,10 @@ class ModuleOptions(Protocol):
     optimizer_factory: OptimizerCallable
     scheduler_factory: LRSchedulerCallable | None
     finetune_epochs: int
-    loss: Callable[[Tensor, Tensor], Tensor]
+    loss: Callable[[Tensor, Tensor], Tensor] | None
+    chosen_task: Task | None
     metrics: dict[str, Metric]
     objective: Objective
-    task: Task
 
     @property
     def network(self) -> nn.Module:
@@ -105,7 +107,10 @@ def build_run(module: ModuleOptions, trainer: DFLTrainer, stage: str, former: Ru
     trainer.datamodule.check_range(dtype_of_rows(trainer))
     topology = load_topology(trainer.topology, data.num_clients, seed)
     policies = trainer.settle_policies()
-    _refuse_other_losses(trainer.policy(Prediction), module.loss)
+    task = _task(module.chosen_task, data)
+    loss = task.mean_loss() if module.loss is None else module.loss
+    _refuse_without_classes(policies, module.objective, task)
+    _refuse_other_losses(trainer.policy(Prediction), loss)
     if topology.num_servers > 1 and not getattr(trainer.policy(Selection), "assigns_servers", True):
         raise UserError(
             "several servers need a selection that assigns clients to them; "
@@ -114,7 +119,7 @@ def build_run(module: ModuleOptions, trainer: DFLTrainer, stage: str, former: Ru
     _refuse_other_weights(topology, trainer.policy(Aggregation))
     clusters = agreeing_clusters(data.clusters, topology)
 
-    fit_to_data(module.network, data, module.loss, module.metrics, seed)
+    fit_to_data(module.network, data, loss, module.metrics, seed, task)
     layout = Layout(module.network, module.shared_patterns)
     phases = module.objective.phases(layout, module.duration, 0)
     optimizer, schedule, scheduled = _optimization(module, trainer, stage, layout, phases)
@@ -138,15 +143,15 @@ def build_run(module: ModuleOptions, trainer: DFLTrainer, stage: str, former: Ru
             clipped=trainer.clip_norm is not None or trainer.clip_value is not None,
         ),
         policies=policies,
-        task=module.task,
+        task=task,
         remarks=trainer.remarks,
     )
     federation.start()
-    _refuse_missing_data(trainer, data, module.task, stage)
+    _refuse_missing_data(trainer, data, task, stage)
 
     if former is None:
         refuse_broken_start(federation, _first_models(federation, [0], dtype_of_rows(trainer)))  # an engine tries it
-    engine = _engine(module, trainer, federation, phases, former)
+    engine = _engine(module, trainer, federation, loss, phases, former)
     if former is None:
         bank = _bank(trainer, federation, phases, engine)
     else:
@@ -164,6 +169,17 @@ def run_seed() -> int:
 def dtype_of_rows(trainer: DFLTrainer) -> torch.dtype:
     """The precision of the clients' models."""
     return torch.float64 if trainer.precision == "64-true" else torch.float32
+
+
+def _task(chosen: Task | None, data: ClientData) -> Task:
+    """What the network's outputs mean: as chosen, or as the data call for.
+
+    Raises:
+        UserError: the chosen task is none for these targets, or none is chosen and none follows from them.
+    """
+    task = default_task(data.labels, data.num_classes) if chosen is None else chosen
+    task.output_shape(data.labels, data.num_classes)
+    return task.of_targets(data.labels, None if data.target_scale is None else tuple(data.target_scale.tolist()))
 
 
 # --- what users ask for, and cannot have --------------------------------------------------------------------------
@@ -186,6 +202,19 @@ def _refuse_other_weights(topology: Topology, aggregation: Aggregation | None) -
         f"topology {topology.name} has the weights of its links, by which alone models reach their mean, and "
         f"{type(aggregation).__name__} has others; use --aggregation FromTopology"
     )
+
+
+def _refuse_without_classes(policies: Sequence[RoundCallback], objective: Objective, task: Task) -> None:
+    """Refuse what looks at classes where the task has none."""
+    parts: list[RoundCallback | Objective] = [*policies, objective]
+    for part in parts:
+        if part.needs_classes and not task.has_classes:
+            families = (cls.__name__.lower() for cls in type(part).__mro__ if cls.__base__ in (Policy, LocalRule))
+            family = next(families, "policy")
+            raise UserError(
+                f"{family} {type(part).__name__} needs classes, and model.task {type(task).__name__} has none; "
+                f"use another {family}, or data with classes"
+            )
 
 
 def _refuse_missing_data(trainer: DFLTrainer, data: ClientData, task: Task, stage: str) -> None:
@@ -269,6 +298,7 @@ def _engine(
     module: ModuleOptions,
     trainer: DFLTrainer,
     federation: Federation,
+    loss: Callable[[Tensor, Tensor], Tensor],
     phases: tuple[Phase, ...],
     former: RunParts | None,
 ) -> Engine:
@@ -277,7 +307,7 @@ def _engine(
     config = EngineConfig(
         network=module.network,
         optimizer=module.optimizer_factory,
-        loss=module.loss,
+        loss=loss,
         metrics=module.metrics,
         objective=module.objective,
         batch_size=federation.local.batch_size,
@@ -293,7 +323,7 @@ def _engine(
         room=_room(trainer, federation, None if former is not None else len(_row_sets(federation, phases))),
         scheduled=federation.local.scheduled,
         prediction=federation.policy(Prediction),
-        task=module.task,
+        task=federation.task,
     )
     engine = make_engine(trainer.engine, config, federation.layout, federation.data)
     if former is not None:  # a second fit continues the first

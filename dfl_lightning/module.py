@@ -34,7 +34,7 @@ from dfl_lightning.models import Network
 from dfl_lightning.objectives import Duration, Objective, Phase, Plain
 from dfl_lightning.round.callback import draws_by_name_only
 from dfl_lightning.round.federation import Federation
-from dfl_lightning.tasks import Classification, Score, Task
+from dfl_lightning.tasks import Score, Task
 from dfl_lightning.topology import Topology
 from dfl_lightning.utils.errors import UserError
 from dfl_lightning.utils.global_generators import no_global_draws
@@ -62,18 +62,20 @@ class DFLModule(LightningModule):
         init: `common`: all clients start alike; `independent`: each from its own draw; or a file with a state dict
             (`.safetensors`, `.pt`).
         finetune_epochs: epochs of local training before each evaluation, for the evaluation only.
-        loss: mean loss of a batch from (scores, labels).
-        metrics: torchmetrics for (scores, labels), computed for each client; the task's numbers are always computed.
+        loss: mean loss of a batch from (outputs, targets); null means the task's own, for classes the cross-entropy.
+        metrics: torchmetrics for (outputs, targets), computed for each client; the task's numbers are always computed.
         objective: the local training rule; default `Plain`.
         on_divergence: `quarantine`: a client whose training ends in NaN keeps its former model and takes no further
             part in the round; `stop`: end the run.
+        task: what outputs and targets mean: `Classification`, `Regression`, or your own; null means what the data call
+            for.
     """
 
     parts: RunParts
     """What a run consists of; there once it is set up."""
 
-    loss: Callable[[Tensor, Tensor], Tensor]
-    """Mean loss of a batch; the user's own object, which is neither moved nor converted."""
+    loss: Callable[[Tensor, Tensor], Tensor] | None
+    """Mean loss of a batch; the user's own object, which is neither moved nor converted. None: the task's own."""
 
     def __init__(
         self,
@@ -90,6 +92,7 @@ class DFLModule(LightningModule):
         objective: Objective | None = None,
         on_divergence: Literal["quarantine", "stop"] = "quarantine",
         local_steps: int | None = None,
+        task: Task | None = None,
     ) -> None:
         super().__init__()
         for name, value, least in (
@@ -107,8 +110,8 @@ class DFLModule(LightningModule):
         self.optimizer_factory, self.scheduler_factory = optimizer, lr_scheduler
         self.shared_patterns, self.init = list(shared or ["*"]), init
         # Not a layer of the module: Lightning would move the user's own object; engines work on a copy where they must.
-        object.__setattr__(self, "loss", nn.CrossEntropyLoss() if loss is None else loss)
-        self.task: Task = Classification()
+        object.__setattr__(self, "loss", loss)
+        self.chosen_task = task
         self.metrics = {_column_name(metric): metric for metric in metrics or []}
         self.objective = Plain() if objective is None else objective
         self.on_divergence = on_divergence
@@ -155,6 +158,11 @@ class DFLModule(LightningModule):
     def layout(self) -> Layout:
         """Columns of a model's row."""
         return self.federation.layout
+
+    @property
+    def task(self) -> Task:
+        """What the network's outputs mean, and which number decides between models."""
+        return self.federation.task
 
     @property
     def clusters(self) -> Tensor | None:

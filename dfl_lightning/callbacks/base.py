@@ -311,6 +311,7 @@ class Prediction(Policy):
         memory: which of the client's own samples `predict` wants: `train`, `val`.
     """
 
+    needs_classes = True
     features: tuple[str, ...] = ()
     memory: tuple[str, ...] = ()
 

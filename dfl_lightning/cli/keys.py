@@ -48,6 +48,6 @@ LISTS = ("outgoing", "monitors")
 GROUPS = {
     **FAMILIES,
     **{name: KEYS[name].base for name in ("objective", "data")},
-    **{"data.partition": "data.Partition", "model.network": "models.Network"},
+    **{"data.partition": "data.Partition", "model.network": "models.Network", "model.task": "tasks.Task"},
 }
 """Every group whose classes answer to their names; a group comes after the one that it is part of."""

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torchmetrics import Metric
 
 import dfl_lightning
-from dfl_lightning import callbacks, data, models, objectives
+from dfl_lightning import callbacks, data, models, objectives, tasks
 from dfl_lightning.cli import keys
 from dfl_lightning.cli.annotations import NOT_SAID, evaluated, returns
 from dfl_lightning.engines.optimizers import ELEMENTWISE
@@ -50,7 +50,7 @@ CLASSES = {**GROUPS, **NESTED_GROUPS, **LIBRARY_GROUPS}
 MANY = (*keys.LISTS, "trainer.callbacks", "trainer.logger", "model.metrics")
 """Those of them that take a list."""
 
-_ROOMS = (callbacks, objectives, data, models, torch.optim, torch.optim.lr_scheduler, stock, loggers)
+_ROOMS = (callbacks, objectives, data, models, tasks, torch.optim, torch.optim.lr_scheduler, stock, loggers)
 _ROOMS_OF = {"model.loss": (torch.nn.modules.loss,), "model.metrics": (torchmetrics.classification,)}
 _BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 _WORDS = {

@@ -26,18 +26,22 @@ class ClientData:
 
     Attributes:
         images: all images, uint8 or float [N, ...]; a client's rotation is already applied.
-        labels: their classes, int64 [N]; a client's label map is already applied.
+        labels: their targets, [N, ...]: classes, int64 [N], to which a client's label map is already applied, or what
+            else is to be predicted; floating-point numbers are a regression's, [N, d].
         train: per client the indices of its training images, int64; any sequence of m tensors becomes `IndexLists`.
         val: the same for validation, empty tensors where nothing is held out.
         test: the same for the test.
         global_test: indices of the test set of a global model, or None.
         clusters: ground-truth cluster of each client as known from the partition, int64 [m], or None.
-        num_classes: number of classes C.
+        num_classes: number of classes C; 0 where the targets are no classes.
         scale: a network's input is images * scale + shift; broadcastable over an image.
         shift: see `scale`.
         augment: changes a float batch [B, C, H, W] in training, before `scale` and `shift`; or None.
         adversaries: clients whose training and validation labels were falsified (`FlippedLabels`), bool [m]; None where
             the partition does not do that.
+        target_scale: of each column of standardised targets, float64 [d]: a target times its scale, plus its shift, is
+            in the original unit; None: they are in it.
+        target_shift: see `target_scale`.
     """
 
     images: Tensor
@@ -52,6 +56,8 @@ class ClientData:
     shift: Tensor
     augment: Augment | None = None
     adversaries: Tensor | None = None
+    target_scale: Tensor | None = None
+    target_shift: Tensor | None = None
     _affine: dict[torch.dtype, Affine] = field(default_factory=dict, init=False, repr=False)
 
     def __setattr__(self, name: str, value: object) -> None:
@@ -80,16 +86,16 @@ class ClientData:
         dtype: torch.dtype = torch.float32,
         draws: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """Return inputs and classes of the images at `indices`.
+        """Return inputs and targets of the samples at `indices`.
 
         Args:
             indices: int64 [B], or [k, B] for the batches of k clients, on the CPU or on the device of the images.
-            dtype: floating type of the inputs.
+            dtype: floating type of the inputs, and of targets that are floating-point numbers.
             draws: of the augmentation, what its `draw` gives for each image, [*indices.shape, d]; None means
                 evaluation, without augmentation.
 
         Returns:
-            Inputs [B, ...] and classes int64 [B], or [k, B, ...] and [k, B].
+            Inputs [B, ...] and targets [B, ...], or [k, B, ...] each; classes are int64 [B], or [k, B].
         """
         flat = indices.reshape(-1).to(self.images.device)
         x = self.images.index_select(0, flat).to(dtype)
@@ -100,7 +106,10 @@ class ClientData:
             x = x * scale  # not in place: an augmentation may hand out a tensor that it keeps
         if shift is not None:
             x = x + shift
-        return x.view(*indices.shape, *self.input_shape), self.labels.index_select(0, flat).view(indices.shape)
+        y = self.labels.index_select(0, flat)
+        if y.is_floating_point():
+            y = y.to(dtype)
+        return x.view(*indices.shape, *self.input_shape), y.view(*indices.shape, *y.shape[1:])
 
     def to(self, device: torch.device | str) -> ClientData:
         """Return the same with images and labels on another device; nothing is copied where they are there already."""

@@ -22,17 +22,19 @@ _MOST_GAPS = 1000  # class numbers that do not occur, beside ten for each that d
 
 
 class FromDataset(FederatedData):
-    """A map-style data set of (tensor, class) pairs, from Python as an object or from YAML by its import path.
+    """A map-style data set of (tensor, target) pairs, from Python as an object or from YAML by its import path.
 
     All items are read once. Float tensors are used as they are. uint8 tensors with two dimensions or more are images,
     whose pixels are scaled by 1/255; those with fewer (tokens, columns of a table) keep their numbers, 0 to 255.
 
     Args:
-        dataset: has a length and gives (tensor, class) pairs; all tensors of one shape and type.
+        dataset: has a length and gives (tensor, target) pairs; all tensors of one shape and type. Targets are whole
+            numbers, the classes, or floating-point numbers or tensors [d] of a regression.
         test_dataset: official test set of the same kind; null means that a quarter of each client's own images is held
             out, see `test_fraction`.
         parts: for each client the list of its indices into `dataset`, in place of a partition.
-        num_classes: number of classes; null means the largest class + 1.
+        num_classes: number of classes; null means the largest class + 1, or none where targets are floating-point
+            numbers.
         num_clients: number of clients; null means the number of parts, or 20 without parts.
         partition: how the images are divided; null means `parts`, or IID without parts.
         scale: what the tensors are multiplied with; null means 1/255 for uint8 images, and 1 for everything else.
@@ -95,7 +97,14 @@ class FromDataset(FederatedData):
                     f"data {name}: test_dataset holds the same items as dataset; give other images, or null"
                 )
         num_classes = self.num_classes
-        if num_classes is None:
+        if num_classes is not None and labels.is_floating_point():
+            raise UserError(
+                f"data {name}: num_classes is {num_classes}, but targets are {labels.dtype}; give whole numbers as "
+                "classes, or leave num_classes out"
+            )
+        if num_classes is None and labels.is_floating_point():
+            num_classes = 0
+        elif num_classes is None:
             num_classes = _count_classes(labels if test_labels is None else torch.cat([labels, test_labels]), name)
         scale = self.scale
         if scale is None:
@@ -131,21 +140,30 @@ def _read(dataset: Dataset, name: str) -> tuple[Tensor, Tensor]:
         ) from error
     if not length:
         raise UserError(f"data {name}: it is empty; give a data set with items")
-    images, labels = torch.empty(0), torch.empty(length, dtype=torch.int64)
+    images, labels = torch.empty(0), torch.empty(0)
     for index in range(length):
         image, label = _item(dataset, index, length, name)
         if not index:
-            images = image.new_empty((length, *image.shape))
+            images, labels = image.new_empty((length, *image.shape)), label.new_empty((length, *label.shape))
         if image.shape != images.shape[1:] or image.dtype != images.dtype:
             raise UserError(
                 f"data {name}: item {index} is {image.dtype} {tuple(image.shape)}, item 0 is {images.dtype} "
                 f"{tuple(images.shape[1:])}; resize or convert the items to one shape and type"
             )
+        if label.shape != labels.shape[1:] or label.dtype != labels.dtype:
+            raise UserError(
+                f"data {name}: the target of item {index} is {_kind(label)}, that of item 0 is {_kind(labels[0])}; "
+                "targets must be of one shape and type"
+            )
         images[index], labels[index] = image, label  # at once: a data set may hand out one tensor again and again
     return images, labels
 
 
-def _item(dataset: Dataset, index: int, length: int, name: str) -> tuple[Tensor, int]:
+def _kind(target: Tensor) -> str:
+    return f"{str(target.dtype).removeprefix('torch.')} {list(target.shape)}"
+
+
+def _item(dataset: Dataset, index: int, length: int, name: str) -> tuple[Tensor, Tensor]:
     try:
         item = dataset[index]
     except (IndexError, KeyError, StopIteration) as error:
@@ -156,8 +174,8 @@ def _item(dataset: Dataset, index: int, length: int, name: str) -> tuple[Tensor,
     return _pair(item, index, name)
 
 
-def _pair(item: object, index: int, name: str) -> tuple[Tensor, int]:
-    wanted = "each item must be a pair (tensor, class number)"
+def _pair(item: object, index: int, name: str) -> tuple[Tensor, Tensor]:
+    wanted = "each item must be a pair (tensor, target), the target a class number or floating-point numbers"
     if not isinstance(item, (tuple, list)) or len(item) != 2:
         raise UserError(f"data {name}: item {index} is a {type(item).__name__}, not a pair; {wanted}")
     image, label = item
@@ -170,12 +188,23 @@ def _pair(item: object, index: int, name: str) -> tuple[Tensor, int]:
         raise UserError(f"data {name}: item {index} is {image.dtype}; tensors must be uint8 or floating point")
     if why := unusual(image):
         raise UserError(f"data {name}: item {index} is {why}; tensors must be dense numbers")
+    return image.detach().cpu(), _target(label, index, name, wanted)
+
+
+def _target(label: object, index: int, name: str, wanted: str) -> Tensor:
+    """A class as int64, a number as float64, a tensor of numbers as it is."""
+    if isinstance(label, float):  # numpy's are, too
+        return torch.tensor(label, dtype=torch.float64)
+    if isinstance(label, Tensor) and (label.dim() or label.is_floating_point()) and not label.is_complex():
+        if why := unusual(label):
+            raise UserError(f"data {name}: the target of item {index} is {why}; tensors must be dense numbers")
+        return label.detach().cpu()
     try:
-        number = operator.index(label)
+        number = operator.index(label)  # type: ignore[arg-type]
     except TypeError as error:
         raise UserError(
-            f"data {name}: item {index} has {label!r} ({type(label).__name__}) in place of a class; {wanted}"
+            f"data {name}: item {index} has {label!r} ({type(label).__name__}) in place of a target; {wanted}"
         ) from error
     if not -(2**63) <= number < 2**63:
         raise UserError(f"data {name}: item {index} has a label of {len(str(number))} digits; classes count from 0")
-    return image.detach().cpu(), number
+    return torch.tensor(number)

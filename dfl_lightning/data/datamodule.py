@@ -182,6 +182,11 @@ class FederatedData(L.LightningDataModule):
             )
         seed = self.split_seed
         assignment = self.partition.divide(source, self.num_clients, seed)
+        if assignment.label_map is not None and not source.has_classes:
+            raise UserError(
+                f"data.partition {self.partition.describe()} renames classes, and {source.name} has none; use another "
+                "partition"
+            )
         fraction = self.test_fraction
         if fraction is None and (not source.num_test or assignment.tests_on_own):
             fraction = DEFAULT_TEST_FRACTION

@@ -115,7 +115,7 @@ def _transformations(split: Split, num_classes: int) -> tuple[list[Kind], np.nda
 
 def _transformed(images: Tensor, labels: Tensor, keys: np.ndarray, kinds: list[Kind]) -> tuple[Tensor, Tensor]:
     new_images = images.new_empty((len(keys), *images.shape[1:]))
-    new_labels = labels.new_empty(len(keys))
+    new_labels = labels.new_empty((len(keys), *labels.shape[1:]))
     for number, (angle, names) in enumerate(kinds):
         start, end = np.searchsorted(keys, [number * len(labels), (number + 1) * len(labels)])
         indices = torch.from_numpy(keys[start:end] - number * len(labels))
@@ -124,7 +124,8 @@ def _transformed(images: Tensor, labels: Tensor, keys: np.ndarray, kinds: list[K
             _check_rotation(chosen, angle)
             chosen = rotate(chosen, angle)
         new_images[start:end] = chosen
-        new_labels[start:end] = torch.tensor(names)[labels.index_select(0, indices)]
+        own = labels.index_select(0, indices)
+        new_labels[start:end] = own if names == tuple(range(len(names))) else torch.tensor(names)[own]
     return new_images, new_labels
 
 

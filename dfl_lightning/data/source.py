@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import zlib
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -15,6 +16,7 @@ __all__ = ["Source"]
 
 MOST_CLASSES = 100_000  # there are tables of clients by classes, and steps for each class
 CHUNK = 4096  # images converted at a time, so that no float copy of a whole data set is ever made
+BINS = 10  # strata of a regression
 _WHOLE = (torch.uint8, torch.int8, torch.int16, torch.int32)
 
 
@@ -32,15 +34,19 @@ class Source:
     Attributes:
         name: how the data set is called in the banner and in split files.
         images: training images, uint8 or float [N, ...], usually [N, C, H, W].
-        labels: their classes, int64 [N].
-        num_classes: number of classes C.
+        labels: their targets: classes, int64 [N], or floating-point numbers [N] or [N, d] of a regression, kept as
+            [N, d].
+        num_classes: number of classes C; 0 where the targets are no classes.
         test_images: images of the official test set, [T, ...] of the same shape and type, or None.
-        test_labels: their classes, int64 [T], or None.
+        test_labels: their targets, or None.
         scale: what an image is multiplied with to be a network's input: 1/255 brings uint8 pixels to [0, 1].
         writers: who wrote each training image, int64 [N], as a position in `writer_names`, where the data set knows;
             else None.
         test_writers: the same for the official test set, int64 [T], or None.
         writer_names: names of all writers.
+        strata: what partitions by class divide by, int64 [N] from 0 on; None means the classes, and of a regression ten
+            parts of equally many samples by the first column of the targets.
+        test_strata: the same for the official test set; None likewise, with the bounds of the training samples.
     """
 
     name: str
@@ -53,6 +59,8 @@ class Source:
     writers: Tensor | None = None
     test_writers: Tensor | None = None
     writer_names: tuple[str, ...] = ()
+    strata: Tensor | None = None
+    test_strata: Tensor | None = None
 
     def __post_init__(self) -> None:
         """Refuse labels that are no classes, writers without a name, and test images unlike the training images."""
@@ -86,7 +94,37 @@ class Source:
                 object.__setattr__(self, which, numbers.long())
         for classes, images in ((self.labels, self.images), (self.test_labels, self.test_images)):
             if classes is not None and images is not None:
-                self._check_labels(classes, len(images))
+                self._check_targets(classes, len(images))
+        for which in ("labels", "test_labels"):
+            if (numbers := getattr(self, which)) is not None and numbers.is_floating_point() and numbers.dim() == 1:
+                object.__setattr__(self, which, numbers.unsqueeze(1))
+        self._check_strata()
+
+    def _check_targets(self, targets: Tensor, images: int) -> None:
+        if not targets.is_floating_point() or self.num_classes:
+            self._check_labels(targets, images)
+            return
+        if targets.dim() not in (1, 2) or len(targets) != images or not targets[:1].numel() == targets[0].numel() > 0:
+            raise UserError(
+                f"data {self.name}: targets of shape {tuple(targets.shape)} for {images} inputs; give one number, or a "
+                "row of numbers, for each"
+            )
+        broken = torch.nonzero(~targets.reshape(images, -1).isfinite().all(1)).flatten()
+        if len(broken):
+            raise UserError(
+                f"data {self.name}: the target of item {int(broken[0])} (counted from 0) is NaN or infinity; repair or "
+                "remove it"
+            )
+
+    def _check_strata(self) -> None:
+        for strata, samples in ((self.strata, len(self.labels)), (self.test_strata, self.num_test)):
+            if strata is None:
+                continue
+            if strata.dtype != torch.int64 or strata.shape != (samples,) or (samples and int(strata.min()) < 0):
+                raise UserError(
+                    f"data {self.name}: strata are {strata.dtype} {tuple(strata.shape)} for {samples} samples; give a "
+                    "number from 0 on for each, as torch.int64"
+                )
 
     def _check_labels(self, labels: Tensor, images: int) -> None:
         if labels.dtype != torch.int64:
@@ -103,6 +141,32 @@ class Source:
                 f"data {self.name}: labels reach from {low} to {high}, but there are {self.num_classes} "
                 f"classes, 0 to {self.num_classes - 1}; correct the labels or num_classes"
             )
+
+    @property
+    def has_classes(self) -> bool:
+        """Whether targets are classes, int64 [N]."""
+        return self.num_classes > 0 and self.labels.dim() == 1
+
+    @cached_property
+    def strata_of(self) -> tuple[Tensor, Tensor | None]:
+        """What partitions divide by, int64 [N], and the same for the official test set; see `strata`."""
+        if self.strata is not None:
+            return self.strata, self.test_strata
+        if self.has_classes:
+            return self.labels, self.test_labels
+        if not self.labels.is_floating_point():
+            return self.labels.new_zeros(len(self.labels)), None
+        first = self.labels[:, 0].double()
+        bounds = first.quantile(torch.linspace(0, 1, BINS + 1, dtype=torch.float64)[1:-1]).unique()
+        test = None if self.test_labels is None else torch.bucketize(self.test_labels[:, 0].double(), bounds)
+        return torch.bucketize(first, bounds), test
+
+    @property
+    def num_strata(self) -> int:
+        """How many strata there are: the number of classes where these are the strata."""
+        if self.strata is None and self.has_classes:
+            return self.num_classes
+        return int(max(int(part.max()) for part in self.strata_of if part is not None and len(part))) + 1
 
     @property
     def num_test(self) -> int:
@@ -123,9 +187,10 @@ class Source:
         return torch.cat([self.images, self.test_images]), torch.cat([self.labels, self.test_labels])
 
     def fingerprint(self) -> int:
-        """Return the CRC-32 of all labels in their order: tells another order or version of a data set apart."""
-        crc = zlib.crc32(self.labels.numpy().astype("<i8").tobytes())
-        return crc if self.test_labels is None else zlib.crc32(self.test_labels.numpy().astype("<i8").tobytes(), crc)
+        """Return the CRC-32 of all targets in their order: tells another order or version of a data set apart."""
+        kind = "<f8" if self.labels.is_floating_point() else "<i8"
+        crc = zlib.crc32(self.labels.numpy().astype(kind).tobytes())
+        return crc if self.test_labels is None else zlib.crc32(self.test_labels.numpy().astype(kind).tobytes(), crc)
 
     def affine(self, normalise: bool) -> tuple[Tensor, Tensor]:
         """Return `scale` and `shift` that make an image a network's input, float64.
@@ -154,6 +219,6 @@ class Source:
         scale, shift = 1 / deviation, -mean / deviation
         return (scale.view(-1, 1, 1), shift.view(-1, 1, 1)) if self.images.ndim == 4 else (scale[0], shift[0])
 
-    def class_counts(self, indices: np.ndarray) -> np.ndarray:
-        """Count the training images among these that belong to each class, int64 [C]."""
-        return np.bincount(self.labels.numpy()[indices], minlength=self.num_classes)
+    def stratum_counts(self, indices: np.ndarray) -> np.ndarray:
+        """Count how many of these training samples belong to each stratum, int64 [S]; classes are, or see `strata`."""
+        return np.bincount(self.strata_of[0].numpy()[indices], minlength=self.num_strata)

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
+from torch import Tensor
 
 from dfl_lightning.data.ownership import refuse_shared_images
 from dfl_lightning.data.partitions.base import Assignment
@@ -132,8 +133,8 @@ def _require(parts: list[np.ndarray], what: str, partition: str, source: Source,
 
 def _test_by_prior(source: Source, prior: np.ndarray, test_size: int, seed: int) -> list[np.ndarray]:
     """Draw ceil(prior * test_size) test images of each class, none twice for a client (as Dis-PFL)."""
-    assert source.test_labels is not None
-    pools = [np.flatnonzero(source.test_labels.numpy() == c) for c in range(source.num_classes)]
+    strata = _strata_of_test(source).numpy()
+    pools = [np.flatnonzero(strata == c) for c in range(prior.shape[1])]
     wanted = np.ceil(prior * test_size - 1e-9).astype(np.int64)  # 0.07 * 100 is a little above 7
     tests = []
     for client, row in enumerate(wanted):
@@ -148,21 +149,35 @@ def _test_by_counts(source: Source, assignment: Assignment, train: list[np.ndarr
 
     Clusters that transform their images divide the whole test set each (as PANM), otherwise all clients together do.
     """
-    assert source.test_labels is not None
-    labels = source.test_labels.numpy()
+    labels, num_strata = _strata_of_test(source).numpy(), source.num_strata
     groups = assignment.groups_of_test()
-    have = np.stack([source.class_counts(part) for part in train])
+    have = np.stack([source.stratum_counts(part) for part in train])
     tests: list[np.ndarray] = [np.empty(0, dtype=np.int64) for _ in train]
     for group in np.unique(groups):
         rng = numpy_stream(seed, "test division", int(group))
         members = np.flatnonzero(groups == group)
-        counts = _proportional(have[members], np.bincount(labels, minlength=source.num_classes), rng)
-        pools = [rng.permutation(np.flatnonzero(labels == c)) for c in range(source.num_classes)]
+        counts = _proportional(have[members], np.bincount(labels, minlength=num_strata), rng)
+        pools = [rng.permutation(np.flatnonzero(labels == c)) for c in range(num_strata)]
         ends = counts.cumsum(0)
         for row, client in enumerate(members):
             taken = [pool[end - n : end] for pool, n, end in zip(pools, counts[row], ends[row], strict=True)]
             tests[client] = np.sort(np.concatenate(taken))
     return tests
+
+
+def _strata_of_test(source: Source) -> Tensor:
+    """What the official test set is divided by, int64 [T].
+
+    Raises:
+        UserError: it has no strata.
+    """
+    strata = source.strata_of[1]
+    if strata is None:
+        raise UserError(
+            f"data: nothing says how the official test set of {source.name} follows the clients' samples; set "
+            "data.test_fraction to hold out a share of each client's own, for example 0.25"
+        )
+    return strata
 
 
 def _proportional(have: np.ndarray, available: np.ndarray, rng: np.random.Generator) -> np.ndarray:

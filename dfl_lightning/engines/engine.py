@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -208,17 +209,20 @@ class Engine(ABC):
                     return self.score(references, split)
             plan = self.plan(references, split)
             mine = ranks.at_home(plan.home)
-            found = torch.full((1 + len(self.metrics), len(references)), float("nan"), dtype=torch.float64)
+            names = self.config.task.names
+            found = torch.full((2 + len(self.metrics) + len(names), len(references)), math.nan, dtype=torch.float64)
             for wave in self.waves(plan):
                 here = wave[mine[wave]]
                 jobs = references.take(here)
                 with bank.with_remote_rows(jobs), ranks.together(), one_sentence(), no_global_draws(refusal):
                     scores = self.score(jobs, split)
-                found[0, here] = scores.losses
-                for line, name in zip(found[1:], self.metrics, strict=True):
-                    line[here] = scores.metrics[name]
-            losses, *metrics = ranks.join(torch.nonzero(mine).squeeze(1), list(found))
-            return Evaluation(losses, dict(zip(self.metrics, metrics, strict=True)))
+                assert scores.weights is not None
+                lines = [scores.losses, scores.weights, *scores.metrics.values(), *scores.means.values()]
+                found[:, here] = torch.stack(lines)
+            losses, weights, *others = ranks.join(torch.nonzero(mine).squeeze(1), list(found))
+            metrics, means = others[: len(self.metrics)], others[len(self.metrics) :]
+            of_task = dict(zip(names, means, strict=True))
+            return Evaluation(losses, dict(zip(self.metrics, metrics, strict=True)), weights, of_task)
 
     # --- how it is done ---------------------------------------------------------------------------------------------
     def _train(

@@ -94,7 +94,12 @@ class Evaluation:
         losses: float64 [J], mean loss per sample; NaN where the owner has no data in the split and nowhere else: a loss
             that is not a number is infinite.
         metrics: float64 [J] by name; the task's numbers are always there.
+        weights: float64 [J], of the samples that a mean is over: how many, or the sum of their task's weights.
+        means: of the task's statistics, float64 [J] by name, of which `Task.finish` makes the numbers. `weights` and
+            `means` are not there for predictions.
     """
 
     losses: Tensor
     metrics: dict[str, Tensor]
+    weights: Tensor | None = None
+    means: dict[str, Tensor] = field(default_factory=dict)

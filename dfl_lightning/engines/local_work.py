@@ -270,6 +270,7 @@ class LocalRule(ABC):
         numbers: a number for each client, by name, and what it begins as; steps read and set it by `ctx.number` and
             `ctx.set_number`, and it lasts over rounds. Run folders have those whose names do not begin with `_`.
         features: layers whose inputs its losses want, by name; `head` is the last linear layer of a forward pass.
+        needs_classes: whether it looks at classes, so that other tasks (`model.task`) are refused.
         reports_loss: whether the losses of a phase of this rule are the round's training loss, which that of the last
             such phase is.
     """
@@ -280,6 +281,7 @@ class LocalRule(ABC):
     numbers: Mapping[str, float] = {}  # read only
     recorded_as: str | None = None
     features: tuple[str, ...] = ()
+    needs_classes: bool = False
     reports_loss: bool = True
 
     @abstractmethod

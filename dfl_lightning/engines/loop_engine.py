@@ -76,7 +76,7 @@ class LoopEngine(Engine):
             finite.append(torch.stack([torch.isfinite(trained).all() for trained in ended]).all())
             for name, value in job.numbers.items():
                 numbers[name].append(value)
-            mean = job.loss_sum / job.samples if job.samples else float("nan")
+            mean = job.loss_sum / job.weight if job.samples else float("nan")
             losses.append(torch.as_tensor(mean, dtype=torch.float64, device=row.device))
             samples.append(job.samples)
         found = {name: torch.stack(values).double().cpu() for name, values in numbers.items()}
@@ -99,12 +99,16 @@ class LoopEngine(Engine):
 
         with workers(self.threads) as pool, one_blas_thread():
             results = pool.map(work, cohorts, between=self.between_cohorts)
-        table = torch.full((1 + len(self.metrics), len(references)), float("nan"), dtype=torch.float64)
+        task = self.config.task
+        count = 1 + len(self.metrics) + 1 + len(task.names)
+        table = torch.full((count, len(references)), float("nan"), dtype=torch.float64)
         if cohorts:
             found = torch.stack([scores for several in results for scores in several])
             table[:, torch.cat(cohorts)] = found.cpu().T  # a GPU is waited for once
-        losses, *metrics = table
-        return Evaluation(losses, dict(zip(self.metrics, metrics, strict=True)))
+        losses, *others = table
+        metrics, (weights, *means) = others[: len(self.metrics)], others[len(self.metrics) :]
+        by_name = dict(zip(self.metrics, metrics, strict=True))
+        return Evaluation(losses, by_name, weights.nan_to_num(0.0), dict(zip(task.names, means, strict=True)))
 
     def outputs(self, references: References, splits: Sequence[str], pool: Workers) -> list[dict[str, LabelledOutputs]]:
         """What each model makes of its owner's samples; see `Engine.outputs`."""

@@ -20,6 +20,7 @@ from dfl_lightning.engines.local_work import TINY, Attached, LossOf, Phase
 from dfl_lightning.engines.norm_strides import NormRisk
 from dfl_lightning.engines.optimizers import ClientOptimizer
 from dfl_lightning.engines.scratch import Scratch
+from dfl_lightning.tasks import MeanLoss
 from dfl_lightning.utils.errors import UserError
 
 if TYPE_CHECKING:
@@ -126,7 +127,8 @@ class LoopModel:
                 raise UserError(f"a loss given to grad returns a tensor of shape {tuple(value.shape)}, not one number")
             grads = iter(torch.autograd.grad(value, wanted, allow_unused=True) if wanted else ())
         if self._counts:
-            job.count(value.detach(), len(batch.labels))
+            amount = len(batch.labels) if loss is not None else job.amount(batch)
+            job.count(value.detach(), len(batch.labels), amount)
         found = [next(grads) if p.requires_grad else None for p in params]
         return [torch.zeros_like(p) if g is None else g for g, p in zip(found, params, strict=True)]
 
@@ -265,6 +267,7 @@ class LoopJob:
         self._kept: dict[str, Tensor] = {}  # copies of rows that the objective asked for
         self.loss_sum: float | Tensor = 0.0
         self.samples = 0
+        self.weight: float | Tensor = 0.0
         self._draws = training.draws(work.config.seed)
         self.numbers = {name: bank.number(name)[owner].to(row) for name in training.numbers}
         self._counts = True  # whether losses of the phase are the round's
@@ -351,7 +354,7 @@ class LoopJob:
         self._phase = phase
         self._counts = phase.objective.reports_loss
         if self._counts:
-            self.loss_sum, self.samples = 0.0, 0  # reported: the last phase
+            self.loss_sum, self.samples, self.weight = 0.0, 0, 0.0  # reported: the last phase
         for model in (self._main, *self.others.values()):
             model.begin(phase.columns)
         self._batches = self._draw_batches(phase.duration.epochs_drawn(self._per_epoch))
@@ -373,25 +376,37 @@ class LoopJob:
             for _ in range(min(self.training.batches or self._per_epoch, self._per_epoch)):
                 batch = self.next_batch()
                 for t, g in zip(total, main.grad(batch), strict=True):
-                    t += g * len(batch.labels)
+                    t += g * self.amount(batch)
             main.release()
         row = torch.zeros_like(self._row)
         entries = [e for e in self.work.layout.entries if not e.is_buffer]
         for e, t in zip(entries, total, strict=True):
-            row[e.start : e.stop] = t.reshape(-1) / max(1, self.samples)
+            row[e.start : e.stop] = t.reshape(-1) / (self.weight if self.weight > 0 else 1.0)
         return row
 
-    def count(self, loss: Tensor, samples: int) -> None:
+    def amount(self, batch: LoopBatch) -> float | Tensor:
+        """How much a batch counts in a mean over several: its samples, or the sum of their task's weights.
+
+        Args:
+            batch: with the labels.
+        """
+        loss = self.work.config.loss
+        weights = loss.task.weights(batch.labels) if isinstance(loss, MeanLoss) else None
+        return len(batch.labels) if weights is None else weights.sum()
+
+    def count(self, loss: Tensor, samples: int, amount: float | Tensor) -> None:
         """Add a batch to the mean loss that the round reports.
 
         Args:
             loss: mean of the batch, a scalar.
             samples: in the batch.
+            amount: how much the batch counts in the mean.
         """
         if not self._counts:
             return
-        self.loss_sum += (loss.double() if loss.is_cuda else float(loss)) * samples  # a GPU is not waited for
+        self.loss_sum += (loss.double() if loss.is_cuda else float(loss)) * amount  # a GPU is not waited for
         self.samples += samples
+        self.weight += amount
 
     def _check(self, name: str) -> None:
         undeclared = self._phase.objective.declares(name)

@@ -18,9 +18,9 @@ def try_loss(loss: Loss, scores: Tensor, labels: Tensor) -> bool:
     """Call a loss once, with its gradient.
 
     Args:
-        loss: (scores [B, C], labels [B]) -> mean loss of the batch.
-        scores: of a batch.
-        labels: its classes.
+        loss: (outputs [B, ...], targets [B, ...]) -> mean loss of the batch.
+        scores: the network's outputs for a batch.
+        labels: its targets.
 
     Returns:
         Whether the loss writes into its scores or labels.
@@ -29,7 +29,9 @@ def try_loss(loss: Loss, scores: Tensor, labels: Tensor) -> bool:
         UserError: it fails, or does not return one number that has a gradient.
     """
     name = f"model.loss {name_of(loss)}"
-    of = f"scores [{len(scores)}, {scores.shape[1]}] and labels [{len(labels)}]"
+    classes_only = labels.dim() == 1 and not labels.is_floating_point()
+    outputs_are, targets_are = ("scores", "labels") if classes_only else ("outputs", "targets")
+    of = f"{outputs_are} {list(scores.shape)} and {targets_are} {list(labels.shape)}"
     leaf, classes = scores.detach().clone().requires_grad_(), labels.clone()
     with torch.enable_grad(), warnings.catch_warnings():
         given = leaf * 1  # a leaf cannot be written into, the scores of a network can
@@ -37,7 +39,8 @@ def try_loss(loss: Loss, scores: Tensor, labels: Tensor) -> bool:
         warnings.filterwarnings("error", message="Using a target size", category=UserWarning)
         elsewhere = scores.device.type != "cpu"
         where = f" on {scores.device}; a module's buffers and a partial's tensors are moved there" * elsewhere
-        given_is = f"it is given class scores and class numbers{where}"
+        what = "class scores and class numbers" if classes_only else "the network's outputs and the targets"
+        given_is = f"it is given {what}{where}"
         with reported_as(lambda error: UserError(f"{name} fails on {of} ({reason(error)}); {given_is}")):
             value = loss(given, classes)
     if not isinstance(value, Tensor) or value.dim() != 0:
@@ -47,7 +50,7 @@ def try_loss(loss: Loss, scores: Tensor, labels: Tensor) -> bool:
     if not value.requires_grad:
         raise UserError(
             f"{name} returns a number without a gradient ({str(value.dtype).removeprefix('torch.')}); "
-            "it must be computed from the scores by differentiable operations of torch"
+            f"it must be computed from the {outputs_are} by differentiable operations of torch"
         )
     with reported_as(lambda error: UserError(f"{name} has no gradient on {of} ({reason(error)})"), RuntimeError):
         torch.autograd.grad(value, leaf, allow_unused=True)

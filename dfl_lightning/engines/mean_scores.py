@@ -14,13 +14,13 @@ from dfl_lightning.tasks import Task
 
 
 def no_scores(config: EngineConfig, device: torch.device) -> Tensor:
-    """What `mean_scores` is without samples: NaN, float64 [1 + numbers + metrics].
+    """What `mean_scores` is without samples: NaN, float64 of the same length.
 
     Args:
         config: has the task and the metrics.
         device: of the numbers.
     """
-    count = 1 + len(config.task.numbers) + len(config.metrics)
+    count = 1 + len(config.task.numbers) + len(config.metrics) + 1 + len(config.task.names)
     return torch.full((count,), math.nan, dtype=torch.float64, device=device)
 
 
@@ -53,7 +53,8 @@ def mean_scores(
         shown: what the metrics are given of the outputs.
 
     Returns:
-        float64 [1 + numbers + metrics].
+        float64 [1 + numbers + metrics + 1 + statistics]; the last ones are the sum of the samples' weights, and the
+        means of the task's statistics.
     """
     metrics = list(metrics)
     for metric in metrics:
@@ -71,6 +72,8 @@ def mean_scores(
             metric.update(shown(outputs), targets)
     mean = torch.as_tensor(total / weight)
     mean = torch.where(mean.isnan(), math.inf, mean)
-    numbers = task.finish({name: torch.as_tensor(value / weight) for name, value in sums.items()})
+    means = {name: torch.as_tensor(value / weight) for name, value in sums.items()}
+    numbers = task.finish(means)
     computed = (torch.as_tensor(metric.compute(), device=mean.device).double().reshape(()) for metric in metrics)
-    return torch.stack([mean, *(numbers[name] for name in task.numbers), *computed])
+    of_samples = torch.as_tensor(weight, dtype=torch.float64, device=mean.device)
+    return torch.stack([mean, *(numbers[name] for name in task.numbers), *computed, of_samples, *means.values()])

@@ -83,7 +83,7 @@ class Scratch:
                 row[entry.start : entry.stop] = own.reshape(-1).to(row.dtype)
 
     def scores(self, row: Tensor, samples: Tensor) -> Tensor:
-        """Mean loss (infinite if not finite), the task's numbers and metrics of a model; NaN without samples.
+        """Mean loss (infinite if not finite), numbers and metrics of a model, and their means; NaN without samples.
 
         The numbers stay on the row's device, so that a GPU is not waited for.
 
@@ -92,7 +92,8 @@ class Scratch:
             samples: indices of images, long [s].
 
         Returns:
-            float64 [1 + numbers + metrics].
+            float64 [1 + numbers + metrics + 1 + statistics]; the last ones are the weight of the samples and the means
+            of the task's statistics.
         """
         config = self.config
         if not len(samples):

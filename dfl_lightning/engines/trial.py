@@ -247,6 +247,8 @@ class _Plain:
                         "not see; write into it (.data.copy_), or make it a buffer"
                     )
         self.norms = risk_of(self.network, scores, partial(self, inputs, training=True))
+        if not self._config.task.has_classes:
+            return writes
         classes = torch.arange(self._data.num_classes).to(labels.device)
         with self._config.arithmetic(inputs.device):
             return writes | try_loss(self._config.loss, scores[:1].expand(len(classes), *scores.shape[1:]), classes)

@@ -16,6 +16,7 @@ from dfl_lightning.engines.loss_trial import try_loss
 from dfl_lightning.engines.optimizers import name_of as called
 from dfl_lightning.engines.placing import placed, refuse_untrained
 from dfl_lightning.models.network import Network
+from dfl_lightning.tasks import Classification, Task, default_task
 from dfl_lightning.utils.errors import UserError, reason, reported_as
 from dfl_lightning.utils.global_generators import name_of, no_global_draws
 from dfl_lightning.utils.module_copies import copy_of
@@ -29,49 +30,72 @@ def fit_to_data(
     loss: Callable[[Tensor, Tensor], Tensor],
     metrics: Mapping[str, Metric],
     seed: int,
+    task: Task | None = None,
 ) -> None:
     """Build a shipped network for the data's shape; try any network, the loss and the metrics on two samples.
 
     Args:
         network: built in place if it is one of `dfl_lightning.models`; otherwise left as it is.
         data: the clients' data.
-        loss: (scores [B, classes], labels [B]) -> mean loss.
+        loss: (outputs [B, ...], targets [B, ...]) -> mean loss.
         metrics: by name.
         seed: of a shipped network's first parameters.
+        task: what the outputs mean; None: the one that the data call for.
 
     Raises:
         UserError: what does not fit, with both numbers; what draws from a global generator.
     """
-    shape, classes = tuple(data.input_shape), data.num_classes
+    task = default_task(data.labels, data.num_classes) if task is None else task
+    shape, wanted = tuple(data.input_shape), task.output_shape(data.labels, data.num_classes)
     name = f"model.network {type(network).__name__}"
     if isinstance(network, Network):
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(seed)  # torch.manual_seed would seed every GPU too
-            network.build(shape, classes)
+            network.build(shape, wanted[-1] if wanted else 1)
     if any(is_lazy(p) for p in network.parameters()):
         raise UserError(f"{name} has lazy layers, whose parameters do not exist yet; give them their input sizes")
     refuse_unusual(network)
     inputs, labels = _two_samples(data, seed)
     outputs = _outputs(network, inputs, name, shape)
-    if not isinstance(outputs, Tensor) or outputs.dim() != 2 or outputs.shape[1] < classes:
-        got = tuple(outputs.shape[1:]) if isinstance(outputs, Tensor) else type(outputs).__name__
+    _refuse_outputs(name, outputs, wanted, task)
+    assert isinstance(outputs, Tensor)
+    refuse_untrained(loss)
+    with no_global_draws(partial(_draws, f"model.loss {called(loss)}", _of_what(task))):
+        try_loss(placed(loss, outputs.device, outputs.dtype), outputs, labels)
+    for column, metric in metrics.items():
+        _try_metric(column, metric, outputs, labels, task)
+
+
+def _refuse_outputs(name: str, outputs: object, wanted: tuple[int, ...], task: Task) -> None:
+    """Refuse a network whose outputs are not what the task wants; more scores than there are classes do no harm."""
+    got = tuple(outputs.shape[1:]) if isinstance(outputs, Tensor) else type(outputs).__name__
+    if not isinstance(task, Classification):
+        if got != wanted:
+            raise UserError(
+                f"{name} returns {got} for an input; for model.task {type(task).__name__} on these data it must return "
+                f"{['B', *wanted]}".replace("'", "")
+            )
+        return
+    (classes,) = wanted
+    if isinstance(got, str) or len(got) != 1 or got[0] < classes:
         raise UserError(
             f"{name} returns {got} for an input, but the data has {classes} classes; "
             f"it must return [B, {classes}] class scores"
         )
-    refuse_untrained(loss)
-    with no_global_draws(partial(_draws, f"model.loss {called(loss)}", "of scores and labels")):
-        try_loss(placed(loss, outputs.device, outputs.dtype), outputs, labels)
-    for column, metric in metrics.items():
-        _try_metric(column, metric, outputs, labels, classes)
 
 
-def _try_metric(column: str, metric: Metric, outputs: Tensor, labels: Tensor, classes: int) -> None:
+def _of_what(task: Task) -> str:
+    return "of scores and labels" if task.has_classes else "of outputs and targets"
+
+
+def _try_metric(column: str, metric: Metric, outputs: Tensor, labels: Tensor, task: Task) -> None:
     what = f"model.metrics {type(metric).__name__}"
-    fails = f"{what} ({column}) fails on scores [B, {classes}] and labels [B]"
+    names = ("scores", "labels") if task.has_classes else ("outputs", "targets")
+    shapes = (str(["B", *tensor.shape[1:]]).replace("'", "") for tensor in (outputs, labels))
+    fails = f"{what} ({column}) fails on {' and '.join(f'{n} {s}' for n, s in zip(names, shapes, strict=True))}"
     with reported_as(lambda error: UserError(f"{fails}: {reason(error)}")):
         trial = metric.clone().to(outputs.device)
-        with no_global_draws(partial(_draws, what, "of scores and labels")):
+        with no_global_draws(partial(_draws, what, _of_what(task))):
             trial.update(outputs, labels)
             float(trial.compute())
 

@@ -37,6 +37,7 @@ class RoundCallback(Callback):
         logs: names that it may give to `round.log`, by which a study knows them before training; `start` may set those
             that depend on the run.
         supports_servers: whether it works where servers receive and mix.
+        needs_classes: whether it looks at classes, so that other tasks (`model.task`) are refused.
         only_watches: whether it is a monitor: its hooks get copies of rows, cost nothing, and may change nothing.
         switched_off: set by the trainer where nothing reads what this policy writes.
     """
@@ -48,6 +49,7 @@ class RoundCallback(Callback):
     reports: str | None = None
     logs: tuple[str, ...] = ()
     supports_servers: bool = True
+    needs_classes: bool = False
     only_watches: bool = False
 
     def state_dict(self) -> dict[str, Any]:

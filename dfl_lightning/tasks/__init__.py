@@ -1,7 +1,9 @@
 """Tasks: what a network's outputs mean, its losses sample by sample, and the numbers that are reported of it."""
 
+from dfl_lightning.tasks.choice import default_task
 from dfl_lightning.tasks.classification import Classification
+from dfl_lightning.tasks.regression import Regression
 from dfl_lightning.tasks.score import Score
 from dfl_lightning.tasks.task import MeanLoss, Task
 
-__all__ = ["Classification", "MeanLoss", "Score", "Task"]
+__all__ = ["Classification", "MeanLoss", "Regression", "Score", "Task", "default_task"]

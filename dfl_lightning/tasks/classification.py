@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dfl_lightning.tasks.task import Task
+from dfl_lightning.utils.errors import UserError
 
 __all__ = ["Classification"]
 
@@ -27,6 +29,17 @@ class Classification(Task):
 
     numbers = ("acc",)
     percent = True
+    has_classes = True
+
+    def output_shape(self, targets: Tensor, num_classes: int) -> tuple[int, ...]:
+        """A score for each class, (C,); see `Task.output_shape`."""
+        if targets.dtype != torch.int64 or not num_classes:
+            kind = str(targets.dtype).removeprefix("torch.")
+            raise UserError(
+                f"model.task Classification needs targets that are classes, and those of the data are {kind} numbers; "
+                "leave model.task out"
+            )
+        return (num_classes,)
 
     def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Return the negative log-likelihood of each sample's class, [...].

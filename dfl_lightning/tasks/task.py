@@ -23,11 +23,14 @@ class Task(ABC):
         numbers: names of what `finish` returns; the first one is the `score`.
         higher_is_better: whether a higher score is the better one.
         percent: whether the score is a share from 0 to 1, which tables and charts show in percent.
+        has_classes: whether targets are the numbers of classes, int64 [...], and outputs a score for each class, which
+            methods that look at classes ask for.
     """
 
     numbers: ClassVar[tuple[str, ...]]
     higher_is_better: ClassVar[bool] = True
     percent: ClassVar[bool] = False
+    has_classes: ClassVar[bool] = False
 
     @property
     def score(self) -> str:
@@ -55,6 +58,27 @@ class Task(ABC):
             outputs: of the network, [..., *output shape].
             targets: [..., *target shape].
         """
+
+    def output_shape(self, targets: Tensor, num_classes: int) -> tuple[int, ...]:
+        """Shape of a network's output for one sample, once the data are known; by default that of a target.
+
+        The place to refuse targets that are not of this task, by a `UserError`.
+
+        Args:
+            targets: of all samples, [N, *target shape].
+            num_classes: number of classes C; 0 where targets are no classes.
+        """
+        shape = tuple(targets.shape[1:])
+        return (*shape, num_classes) if num_classes else shape
+
+    def of_targets(self, targets: Tensor, scale: tuple[float, ...] | None) -> Task:
+        """The task for the targets of one data set; by default the same one for all.
+
+        Args:
+            targets: of all samples, [N, *target shape], for which `output_shape` has found a shape.
+            scale: of each column: a target times its scale is in the original unit; None: they are in it.
+        """
+        return self
 
     def weights(self, targets: Tensor) -> Tensor | None:
         """Return how much each sample counts in a mean, [...]; None: 1 each.

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from dfl_lightning import callbacks, data, functional, models, objectives
+from dfl_lightning import callbacks, data, functional, models, objectives, tasks
 from dfl_lightning.cli.arguments import SECTIONS, TOP_LEVEL, Settings, split, with_configs
 from dfl_lightning.cli.command import run
 from dfl_lightning.cli.registry import GROUPS, class_of, parameters_of, shipped_classes
@@ -204,7 +204,7 @@ def test_departures_are_tables_of_four_columns_with_nothing_left_out(page):
 # --- names ------------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("page", TEXTS)
 def test_classes_exist(page):
-    rooms = (callbacks, data, data.partitions, models, objectives, torch.optim, torch.optim.lr_scheduler)
+    rooms = (callbacks, data, data.partitions, models, objectives, tasks, torch.optim, torch.optim.lr_scheduler)
     for word in spans(page):
         match = re.fullmatch(r"(?:(?:cb|callbacks|data|models)\.)?([A-Z][A-Za-z0-9]*[a-z][A-Za-z0-9]*)(?:\(.*)?", word)
         if match and match[1] not in ELSEWHERE:

@@ -53,17 +53,19 @@ def expected(model, x, y):
 
 
 def plain_training(model, data, client, training):
-    """The clients' batches one by one, with an ordinary optimizer."""
+    """The clients' batches one by one, with an ordinary optimizer; returns the mean loss."""
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
-    draws, samples = training.draws(SEED), data.train[client]
+    draws, samples, total, weight = training.draws(SEED), data.train[client], 0.0, 0
     for epoch in range(2):
         for part in samples[draws.order(client, epoch, len(samples))].split(4):
             x, y = data.batch(part, dtype=torch.float64)
             each, w = F.cross_entropy(model(x), y, reduction="none"), 1.0 + y
             optimizer.zero_grad()
             ((each * w).sum() / w.sum()).backward()
+            total, weight = total + float((each * w).sum()), weight + int(w.sum())
             torch.nn.utils.clip_grad_norm_(model.parameters(), 0.5)
             optimizer.step()
+    return total / weight
 
 
 @pytest.mark.parametrize("engine", [LoopEngine, StackedEngine])
@@ -74,11 +76,20 @@ def test_any_sums_and_weights_are_trained_and_evaluated_as_by_the_formulas(engin
     task = Weighed()
     f = make_federation(engine=engine, sizes=SIZES, servers=1, loss=task.mean_loss(), task=task, clip_norm=0.5)
     training = f.training()
-    f.engine.train(References.rows("models", torch.arange(4)), training)
+    trained = f.engine.train(References.rows("models", torch.arange(4)), training)
     for client in range(4):
         model = _module(f.network, f.bank.rows("models")[client])
-        plain_training(model, f.data, client, training)
+        mean = plain_training(model, f.data, client, training)
+        assert float(trained.losses[client]) == pytest.approx(mean, rel=1e-9)
         assert torch.allclose(f.bank.rows("trained")[client], _row(model, torch.float64), rtol=0, atol=1e-9)
+    gradients = f.engine.gradients(References.rows("models", torch.arange(4)), training)
+    for client in range(4):
+        model = _module(f.network, f.bank.rows("models")[client])
+        x, y = f.data.batch(f.data.train[client], dtype=torch.float64)
+        each, w = F.cross_entropy(model(x), y, reduction="none"), 1.0 + y
+        ((each * w).sum() / w.sum()).backward()
+        wanted = torch.cat([p.grad.flatten() for p in model.parameters()])
+        assert torch.allclose(gradients[client], wanted, rtol=0, atol=1e-12)
     owners = torch.tensor([0, 1, 2, 3, -1, -1])
     found = f.engine.evaluate(References.rows("models", torch.tensor([1, 0, 3, 2, 4, 1]), owners=owners), "train")
     assert list(found.metrics) == ["spread", "acc"]

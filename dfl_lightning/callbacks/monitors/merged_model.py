@@ -20,12 +20,13 @@ MERGED = "merged model"
 class MergedModel(Monitor):
     """Loss and score of the mean of all models, on the test data of all clients together.
 
-    Logs `merged_test_loss` and `merged_test_<score>` (`merged_test_acc` for classes) in rounds with an evaluation:
-    means over all test samples, so that a client counts by how many it has. The models are merged after mixing, with
-    equal weights, those of clients that are down included; under a server they are those of the servers, with one its
-    own model. Merged are shared parameters and buffers, of the row set `models`: personal ones (`model.shared`) remain
-    those of the client whose samples are classified, and what a method keeps for itself (Ditto's personal models) does
-    not count. There is no fine-tuning and no `prediction`. Where the loss is not finite, there is no score.
+    Logs `merged_test_loss` and `merged_test_<score>` (`merged_test_acc` for classes) in rounds with an evaluation, over
+    all test samples, so that a client counts by how many it has (an `rmse` is that of all errors, no mean of roots).
+    The models are merged after mixing, with equal weights, those of clients that are down included; under a server they
+    are those of the servers, with one its own model. Merged are shared parameters and buffers, of the row set `models`:
+    personal ones (`model.shared`) remain those of the client whose samples are predicted, and what a method keeps for
+    itself (Ditto's personal models) does not count. There is no fine-tuning and no `prediction`. Where the loss is not
+    finite, there is no score.
     """
 
     def start(self, federation: Federation) -> None:
@@ -64,12 +65,12 @@ def equal_weights(nodes: Tensor, rows: int) -> Weights:
 
 def _on_all_samples(module: Any, row: int) -> dict[str, float]:
     """Loss and score of one row of `MERGED`, with each client's personal part on its own samples."""
-    sizes = module.data.sizes("test").double()
-    owners = torch.nonzero(sizes).squeeze(1)
+    owners = torch.nonzero(module.data.sizes("test")).squeeze(1)
     references = References((Term(MERGED, torch.full_like(owners, row)),), owners, "models")
     scores = module.engine.evaluate(references, "test")
-    shares = sizes[owners] / sizes.sum()
+    shares = scores.weights / scores.weights.sum()
+    loss = float(scores.losses @ shares)
     name = module.task.score
-    loss, score = (float(values @ shares) for values in (scores.losses, scores.metrics[name]))
+    score = float(module.task.finish({mean: values @ shares for mean, values in scores.means.items()})[name])
     finite = bool(scores.losses.isfinite().all())
     return {"merged_test_loss": loss, f"merged_test_{name}": score if finite else torch.nan}

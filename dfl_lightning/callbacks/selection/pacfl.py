@@ -34,6 +34,7 @@ class PACFL(Selection):
 
     supports_servers = False
     lists_candidates = False
+    needs_classes = True
     state = ("mates", "number")
     logs = ("pacfl_clusters",)
     k = "all"

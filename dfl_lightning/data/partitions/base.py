@@ -74,8 +74,9 @@ class Partition(ABC):
         """Divide the images.
 
         Args:
-            labels: class of every training image of the source, int64 [N].
-            num_classes: number of classes C.
+            labels: class of every training image of the source, int64 [N]; the stratum where targets are no classes
+                (see `Source.strata`).
+            num_classes: number of classes C, or of strata.
             num_clients: number of clients m, at most N.
             seed: seed of the split.
 
@@ -87,7 +88,7 @@ class Partition(ABC):
         """
 
     def divide(self, source: Source, num_clients: int, seed: int) -> Assignment:
-        """Divide the training images of a data set; the default calls `assign` with their labels.
+        """Divide the training images of a data set; the default calls `assign` with their strata.
 
         Args:
             source: the data set.
@@ -97,7 +98,7 @@ class Partition(ABC):
         Returns:
             Indices of the training images by client, and what else the partition sets.
         """
-        return self.assign(source.labels.numpy(), source.num_classes, num_clients, seed)
+        return self.assign(source.strata_of[0].numpy(), source.num_strata, num_clients, seed)
 
     def describe(self) -> str:
         """Describe the partition in a word or two, for the banner."""

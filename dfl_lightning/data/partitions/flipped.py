@@ -59,7 +59,7 @@ class FlippedLabels(Partition):
 
     def divide(self, source: Source, num_clients: int, seed: int) -> Assignment:
         """See `Partition.divide`."""
-        return self._flip(self.base.divide(source, num_clients, seed), source.num_classes, num_clients, seed)
+        return self._flip(self.base.divide(source, num_clients, seed), source.num_strata, num_clients, seed)
 
     def _flip(self, base: Assignment, num_classes: int, num_clients: int, seed: int) -> Assignment:
         flipped = self._flipped(num_clients, seed)

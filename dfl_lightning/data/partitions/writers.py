@@ -51,9 +51,9 @@ class ByWriter(Partition):
     def divide(self, source: Source, num_clients: int, seed: int) -> Assignment:
         """See `Partition.divide`."""
         if source.writers is None:
-            return self.assign(source.labels.numpy(), source.num_classes, num_clients, seed)
+            return self.assign(source.strata_of[0].numpy(), source.num_strata, num_clients, seed)
         writers = source.writers.numpy()
-        train = self._keep_classes(_by_writer(writers), source.labels.numpy(), seed)
+        train = self._keep_classes(_by_writer(writers), source.strata_of[0].numpy(), seed)
         tested = {} if source.test_writers is None else _by_writer(source.test_writers.numpy())
         own_tests = not tested.keys().isdisjoint(train)
         eligible, tests = [], {}
@@ -61,11 +61,11 @@ class ByWriter(Partition):
             if len(part) < self.min_samples:
                 continue
             if own_tests:
-                assert source.test_labels is not None
                 test = tested.get(writer, np.empty(0, dtype=np.int64))
                 if self.classes is not None:
-                    known = np.unique(source.labels.numpy()[part])
-                    test = test[np.isin(source.test_labels.numpy()[test], known)]
+                    strata, of_test = source.strata_of
+                    assert of_test is not None
+                    test = test[np.isin(of_test.numpy()[test], np.unique(strata.numpy()[part]))]
                 if not len(test):
                     continue
                 tests[writer] = test

@@ -61,7 +61,7 @@ class StepTimer:
         samples = torch.cat(list(context.data.train))
         batch = samples.repeat(-(-clients * size // len(samples)))[: clients * size].view(clients, size)
         inputs, labels = context.data.batch(batch, dtype=context.config.dtype)
-        weights = torch.full_like(labels, 1 / size, dtype=context.config.dtype)
+        weights = torch.full((clients, size), 1 / size, dtype=context.config.dtype, device=device)
         masks = torch.zeros(clients, 2, dtype=torch.int32, device=device)
 
         def run() -> None:

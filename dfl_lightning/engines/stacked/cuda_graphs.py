@@ -118,6 +118,7 @@ class Recordings:
     Attributes:
         losses: sums over samples, float64 [c].
         samples: numbers of samples, int64 [c].
+        weights: sums of their weights, float64 [c].
         kept: row sets that the objective reads, [c, *shape] for each parameter.
         numbers: the clients' numbers, [c] by name.
         failure: why nothing is recorded any more; empty while it is.
@@ -133,6 +134,7 @@ class Recordings:
         self.staging("models")
         self.losses = torch.zeros(clients, dtype=torch.float64, device=device)
         self.samples = torch.zeros(clients, dtype=torch.long, device=device)
+        self.weights = torch.zeros(clients, dtype=torch.float64, device=device)
         self.kept: dict[str, list[Tensor]] = {}
         self.numbers: dict[str, Tensor] = {}
         self.failure = ""
@@ -264,7 +266,7 @@ class Recording:
         assert self._batches is not None
         network, masks_all = (
             self._memory.context.network,
-            self._memory.context.loss.is_cross_entropy and not self._own_loss,
+            self._memory.context.loss.task is not None and not self._own_loss,
         )
         whole = masks_all and not network.couples_samples
         whole = whole or feed.whole(job.clients, self._batches.batches)

@@ -107,7 +107,8 @@ class StackedEngine(Engine):
         if data.images.is_cuda:
             recorded = 2 + self.cost.states if config.cuda_graphs else 0  # beside a model: what lies still, and a copy
             row_sets = {name for phase in phases for name in phase.objective.row_sets}
-            footprint = footprint_of(network, self.cost, example, config, rows=1 + len(row_sets) + recorded)
+            rows = 1 + len(row_sets) + recorded
+            footprint = footprint_of(network, self.cost, example, config, rows, data.labels[:1])
             self.budget = Budget(footprint, config.room)
             self._scorer.keep_within(config.room, {n: -(-p // config.batch_size) for n, p in footprint.patches.items()})
             self.all_at_once(CudaGraphs() if config.cuda_graphs else None)
@@ -234,7 +235,7 @@ class StackedEngine(Engine):
             ended = [staging.finite() for staging in models.values()]
             finite = torch.stack([*ended, *(values.isfinite() for values in job.numbers.values())]).all(0)
         back = torch.argsort(order)
-        losses = torch.where(job.samples > 0, job.losses / job.samples, float("nan"))
+        losses = torch.where(job.samples > 0, job.losses / job.weights, float("nan"))
         numbers = {name: values.double().cpu()[back] for name, values in job.numbers.items()}
         return Trained(losses.cpu()[back], job.samples.cpu()[back], finite.cpu()[back], numbers)
 
@@ -270,8 +271,9 @@ class StackedEngine(Engine):
                 values[scores.jobs] = scores.metrics[name]
         losses = losses / weights  # NaN where there are none
         losses = losses.masked_fill(losses.isnan() & (samples > 0), math.inf)
-        numbers = task.finish({name: sums / weights for name, sums in statistics.items()})
-        return Evaluation(losses, {**{name: numbers[name] for name in task.numbers}, **metrics})
+        means = {name: sums / weights for name, sums in statistics.items()}
+        numbers = task.finish(means)
+        return Evaluation(losses, {**{name: numbers[name] for name in task.numbers}, **metrics}, weights, means)
 
     @property
     def predicted_at_once(self) -> int:

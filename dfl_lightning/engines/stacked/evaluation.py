@@ -232,7 +232,7 @@ class Scorer:
         for samples in group.samples.split(_equal(len(group.samples), self.length(len(group.jobs)))):
             pool.check()
             inputs, labels = self._context.data.batch(samples.unsqueeze(0), dtype=self._context.config.dtype)
-            pieces.append(self._judged(staging.tensors, inputs, labels.expand(len(group.jobs), -1)))
+            pieces.append(self._judged(staging.tensors, inputs, labels.expand(len(group.jobs), *labels.shape[1:])))
         found = [torch.cat(several, dim=1) for several in zip(*pieces, strict=True)]
         sizes = torch.full_like(group.jobs, len(group.samples))
         return self._means(group.jobs, sizes, [tensor.flatten(0, 1) for tensor in found])
@@ -344,10 +344,11 @@ class Scorer:
         kept = judged[-2:] if config.metrics or loss.task is None else []
         numbers = torch.stack([column.double() for column in judged[: len(judged) - len(kept)]], dim=1)
         numbers, names = numbers.cpu(), config.task.names  # a GPU is waited for once
-        weights = counts
+        weights, of_samples = counts, None
         if numbers.shape[1] == 1 + len(names):
             means, *statistics = torch.segment_reduce(numbers, "mean", lengths=counts).unbind(1)
         else:
+            of_samples = judged[1 + len(names)]
             *sums, weights = torch.segment_reduce(numbers, "sum", lengths=counts).unbind(1)
             means, *statistics = (total / weights for total in sums)
         found = dict(zip(names, statistics, strict=True))
@@ -360,7 +361,8 @@ class Scorer:
             chosen = torch.stack([number for own in several for number in self._from_scores(*own)])
             metrics = chosen.cpu().view(len(jobs), -1).unbind(1)  # one wait, too
         if loss.task is None:
-            means = loss.means(kept[0].split(sizes), kept[1].split(sizes), EVALUATION_BATCH).cpu()
+            by_job = None if of_samples is None else of_samples.split(sizes)
+            means = loss.means(kept[0].split(sizes), kept[1].split(sizes), EVALUATION_BATCH, by_job).cpu()
         return Scores(jobs, counts, weights, means, found, dict(zip(config.metrics, metrics, strict=True)))
 
     def _from_scores(self, scores: Tensor, labels: Tensor) -> list[Tensor]:

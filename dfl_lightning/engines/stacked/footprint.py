@@ -57,7 +57,9 @@ class Footprint:
         return max(1, self.largest, *(self.patches[name] for name in unfolded))
 
 
-def footprint_of(network: nn.Module, cost: Cost, example: Tensor, config: EngineConfig, rows: int = 0) -> Footprint:
+def footprint_of(
+    network: nn.Module, cost: Cost, example: Tensor, config: EngineConfig, rows: int = 0, targets: Tensor | None = None
+) -> Footprint:
     """The footprint of a client's step.
 
     The step is taken by tensors without numbers, torch's fake ones. A network that they cannot go through is
@@ -69,13 +71,16 @@ def footprint_of(network: nn.Module, cost: Cost, example: Tensor, config: Engine
         example: inputs, [B, ...]; their shape and type count.
         config: batch size, loss and type of numbers.
         rows: rows that lie beside a model: its start, what an objective reads.
+        targets: of samples, [B, ...], whose shape and type count; None: classes.
     """
     stacked = StackedNetwork(copy_of(network).eval())  # its own: layers may keep something of a pass that is not real
     patches = stacked.patches(torch.zeros_like(example[:2]), config.batch_size)
     rest = (cost.states + rows + 1) * cost.columns * cost.itemsize  # one more: gradients as the optimizer takes them
     note = ""
     try:
-        step, largest = _fake_step(stacked, example, config)
+        step, largest = _fake_step(
+            stacked, example, config, torch.zeros(1, dtype=torch.long) if targets is None else targets
+        )
     except Exception as error:  # an operation of the user's that knows no fake tensors
         if is_out_of_memory(error):
             raise  # which says nothing about the network
@@ -85,7 +90,7 @@ def footprint_of(network: nn.Module, cost: Cost, example: Tensor, config: Engine
     return Footprint(step, rest, largest, patches, cost.itemsize, note)
 
 
-def _fake_step(stacked: StackedNetwork, example: Tensor, config: EngineConfig) -> tuple[int, int]:
+def _fake_step(stacked: StackedNetwork, example: Tensor, config: EngineConfig, like: Tensor) -> tuple[int, int]:
     """Bytes of a step at its highest point, and numbers in the largest tensor."""
     size, loss = config.batch_size, StackedLoss(config.loss)
     with FakeTensorMode(allow_non_fake_inputs=True), Live() as live, torch.enable_grad():
@@ -93,7 +98,8 @@ def _fake_step(stacked: StackedNetwork, example: Tensor, config: EngineConfig) -
         tensors = {name: staged(torch.zeros(1, *t.shape, dtype=t.dtype)) for name, t in plain}
         wanted = [tensors[name].requires_grad_() for name, p in plain if p.requires_grad]
         inputs = torch.zeros(1, size, *example.shape[1:], dtype=config.dtype)
-        labels, masks = torch.zeros(1, size, dtype=torch.long), torch.zeros(1, 2, dtype=torch.int32)
+        labels = torch.zeros(1, size, *like.shape[1:], dtype=config.dtype if like.is_floating_point() else like.dtype)
+        masks = torch.zeros(1, 2, dtype=torch.int32)
         weights = torch.zeros(1, size, dtype=config.dtype)
         meet = any(isinstance(layer, BATCH_NORMS) for layer in stacked.network.modules())
         with config.arithmetic(inputs.device):

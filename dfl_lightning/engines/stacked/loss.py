@@ -30,7 +30,8 @@ class StackedLoss:
 
     Attributes:
         is_cross_entropy: whether it is the plain cross-entropy.
-        task: whose losses, sample by sample, it is the mean of; None: it is known as a mean only.
+        task: whose losses, sample by sample, it is the mean of, so that padding counts for nothing; None: it is known
+            as a mean only.
     """
 
     def __init__(self, loss: Callable[[Tensor, Tensor], Tensor]) -> None:
@@ -53,6 +54,17 @@ class StackedLoss:
         if self.task is not None and not self.is_cross_entropy:
             return _means_of(self.task, scores, labels, weights)
         return self._for_each(self._loss, (scores, labels), (), sizes)
+
+    def amounts(self, labels: Tensor, weights: Tensor, counts: Tensor) -> Tensor:
+        """How much each client's batch counts in a mean over several: real samples, or the sum of their task's weights.
+
+        Args:
+            labels: of the batch's samples, [k, B, ...].
+            weights: [k, B], 0 for padding; see `StackedBatch`.
+            counts: real samples, [k].
+        """
+        of_samples = None if self.task is None else self.task.weights(labels)
+        return counts if of_samples is None else of_samples.where(weights > 0, 0).sum(1)
 
     def own(
         self,
@@ -79,22 +91,27 @@ class StackedLoss:
 
         return self._for_each(of_one, (scores, dict(samples), dict(features)), extras, sizes, of=_key(loss))
 
-    def means(self, scores: Sequence[Tensor], labels: Sequence[Tensor], longest: int) -> Tensor:
+    def means(
+        self, scores: Sequence[Tensor], labels: Sequence[Tensor], longest: int, weights: Sequence[Tensor] | None = None
+    ) -> Tensor:
         """Mean losses of jobs in an evaluation, float64 [J].
 
         Args:
             scores: of each job, [B, C].
             labels: of each job, [B].
             longest: samples in one call of the loss.
+            weights: of each job's samples in its mean, [B]; None: 1 each.
         """
         found = torch.zeros(len(scores), dtype=torch.float64, device=scores[0].device)
         for size, jobs in _by_size([len(y) for y in labels]).items():
             s, y = torch.stack([scores[job] for job in jobs]), torch.stack([labels[job] for job in jobs])
+            w = None if weights is None else torch.stack([weights[job] for job in jobs]).double()
             total = torch.zeros(len(jobs), dtype=torch.float64, device=s.device)
             for part in torch.arange(size).split(longest):
                 now = slice(int(part[0]), int(part[-1]) + 1)
-                total += self._for_each(self._loss, (s[:, now], y[:, now]), (), [len(part)] * len(jobs)) * len(part)
-            found[torch.tensor(jobs, device=found.device)] = total / size
+                amount = len(part) if w is None else w[:, now].sum(1)
+                total += self._for_each(self._loss, (s[:, now], y[:, now]), (), [len(part)] * len(jobs)) * amount
+            found[torch.tensor(jobs, device=found.device)] = total / (size if w is None else w.sum(1))
         return found
 
     def _for_each(

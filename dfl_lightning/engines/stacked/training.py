@@ -43,6 +43,7 @@ class _StaticMemory(Protocol):
 
     losses: Tensor
     samples: Tensor
+    weights: Tensor
     kept: dict[str, list[Tensor]]
     numbers: dict[str, Tensor]
 
@@ -216,7 +217,7 @@ class StackedModel:
         job, context, sizes = self._job, self._job.context, batch.sizes[first:stop]
         leaves = self._leaves_of(at, first, stop)
         job.own_loss |= loss is not None
-        if not batch.exact and not (context.loss.is_cross_entropy and loss is None):
+        if not batch.exact and (context.loss.task is None or loss is not None):
             raise RuntimeError("a loss given to grad needs batches of known length")
         part = (slice(first, stop), slice(max(sizes)))
         with context.config.arithmetic(batch.inputs.device):
@@ -230,7 +231,11 @@ class StackedModel:
         grads = iter(torch.autograd.grad(losses, wanted, torch.ones_like(losses), allow_unused=True) if wanted else ())
         if self.name == "models" and job._counts:
             counts = batch.counts[first:stop]
-            job.losses[first:stop].add_(losses.detach().double() * counts)
+            amounts = (
+                counts if loss is not None else context.loss.amounts(batch.labels[part], batch.weights[part], counts)
+            )
+            job.losses[first:stop].add_(losses.detach().double() * amounts)
+            job.weights[first:stop].add_(amounts)
             job.samples[first:stop].add_(counts)
         found = [next(grads) if leaf.requires_grad else None for leaf in leaves]
         return [torch.zeros_like(leaf) if g is None else g for g, leaf in zip(found, leaves, strict=True)]
@@ -304,9 +309,11 @@ class StackedJob:
         device = context.data.images.device
         if recordings is None:
             self.losses = torch.zeros(count, dtype=torch.float64, device=device)  # sums over samples
+            self.weights = torch.zeros(count, dtype=torch.float64, device=device)  # of these samples
             self.samples = torch.zeros(count, dtype=torch.long, device=device)
         else:
             self.losses, self.samples = recordings.losses[:count], recordings.samples[:count]
+            self.weights = recordings.weights[:count]
         self.parameters = [entry for entry in context.layout.entries if not entry.is_buffer]
         self.buffers = [entry.name for entry in context.layout.entries if entry.is_buffer]
         self.trained: list[bool] = []
@@ -399,6 +406,7 @@ class StackedJob:
         self._counts = phase.objective.reports_loss
         if self._counts:
             self.losses.zero_()  # reported: the last phase
+            self.weights.zero_()
             self.samples.zero_()
         while self._narrow():
             self._pool.check()
@@ -429,6 +437,7 @@ class StackedJob:
         other = copy.copy(self)
         other.kept, other._source, other.clients = memory.kept, source, clients
         other.losses, other.samples, other._numbers = memory.losses, memory.samples, memory.numbers
+        other.weights = memory.weights
         other.models = {
             name: model.of_job(other, memory.staging(name), states.get(name, [])) for name, model in self.models.items()
         }
@@ -446,9 +455,10 @@ class StackedJob:
             taken += 1
             batch = self.next_batch()
             for t, g in zip(total, main.grad(batch), strict=True):
-                t[: self.clients] += g * along(batch.counts, g)
-        samples = self.samples.clamp(min=1)
-        return [t / along(samples, t) for t in total]
+                amounts = self.context.loss.amounts(batch.labels, batch.weights, batch.counts)
+                t[: self.clients] += g * along(amounts.to(g.dtype), g)
+        weights = torch.where(self.weights > 0, self.weights, 1.0).to(total[0].dtype)
+        return [t / along(weights, t) for t in total]
 
     @property
     def numbers(self) -> dict[str, Tensor]:

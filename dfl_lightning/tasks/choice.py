@@ -1,0 +1,35 @@
+"""The task that data call for, where none is named."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from dfl_lightning.tasks.classification import Classification
+from dfl_lightning.tasks.regression import Regression
+from dfl_lightning.tasks.task import Task
+from dfl_lightning.utils.errors import UserError
+
+__all__ = ["default_task"]
+
+
+def default_task(targets: Tensor, num_classes: int) -> Task:
+    """`Classification` for classes, `Regression` for floating-point numbers.
+
+    Args:
+        targets: of all samples, [N, *target shape].
+        num_classes: number of classes C; 0 where targets are no classes.
+
+    Raises:
+        UserError: the targets could mean several things.
+
+    Examples:
+        >>> import torch
+        >>> type(default_task(torch.rand(5, 1), 0)).__name__
+        'Regression'
+    """
+    if num_classes and targets.dim() == 1:
+        return Classification()
+    if targets.is_floating_point():
+        return Regression()
+    kind = str(targets.dtype).removeprefix("torch.")
+    raise UserError(f"the data have targets {kind} {list(targets.shape)}, which no task follows from; set model.task")
