@@ -392,7 +392,7 @@ class LoopJob:
         """
         loss = self.work.config.loss
         weights = loss.task.weights(batch.labels) if isinstance(loss, MeanLoss) else None
-        return len(batch.labels) if weights is None else weights.sum()
+        return len(batch.labels) if weights is None else weights.sum(dtype=torch.float64)
 
     def count(self, loss: Tensor, samples: int, amount: float | Tensor) -> None:
         """Add a batch to the mean loss that the round reports.

@@ -131,7 +131,8 @@ def _piece_scores(
         for jobs in map(Tensor.tolist, groups):
             weighted = torch.stack([float(shares[job]) * predicted[job] for job in jobs])
             found.append(_scores(config, metrics, weighted.sum(0), outputs[jobs[0]][split].labels))
-    numbers = torch.stack(found).cpu()  # a GPU is waited for once
+    reported = 1 + len(config.task.numbers) + len(config.metrics)
+    numbers = torch.stack(found)[:, :reported].cpu()  # a GPU is waited for once
     return numbers.view(len(splits), len(groups), -1).transpose(1, 2)
 
 

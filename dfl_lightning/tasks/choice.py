@@ -13,7 +13,7 @@ __all__ = ["default_task"]
 
 
 def default_task(targets: Tensor, num_classes: int) -> Task:
-    """`Classification` for classes, `Regression` for floating-point numbers.
+    """Choose `Classification` for classes, `Regression` for floating-point numbers.
 
     Args:
         targets: of all samples, [N, *target shape].

@@ -32,7 +32,7 @@ class Classification(Task):
     has_classes = True
 
     def output_shape(self, targets: Tensor, num_classes: int) -> tuple[int, ...]:
-        """A score for each class, (C,); see `Task.output_shape`."""
+        """Return a score for each class, (C,); see `Task.output_shape`."""
         if targets.dtype != torch.int64 or not num_classes:
             kind = str(targets.dtype).removeprefix("torch.")
             raise UserError(

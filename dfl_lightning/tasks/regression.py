@@ -46,7 +46,7 @@ class Regression(Task):
         self.scale = None if scale is None else tuple(scale)
 
     def output_shape(self, targets: Tensor, num_classes: int) -> tuple[int, ...]:
-        """One number for each column of the targets, (d,); see `Task.output_shape`."""
+        """Return one number for each column of the targets, (d,); see `Task.output_shape`."""
         if not targets.is_floating_point() or targets.dim() != 2:
             kind = "classes" if num_classes else str(targets.dtype).removeprefix("torch.")
             raise UserError(
@@ -61,12 +61,12 @@ class Regression(Task):
         return (targets.shape[1],)
 
     def of_targets(self, targets: Tensor, scale: tuple[float, ...] | None) -> Regression:
-        """Errors in the original unit; see `Task.of_targets`."""
+        """Measure errors in the original unit; see `Task.of_targets`."""
         columns = targets.shape[1]
         return Regression(self.scale or scale or (1.0,) * columns)
 
     def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """The squared error of each sample, mean over its columns, [...].
+        """Return the squared error of each sample, mean over its columns, [...].
 
         Args:
             outputs: [..., d].
@@ -84,7 +84,7 @@ class Regression(Task):
         return [f"target{column}" for column in range(1 if self.scale is None else len(self.scale))]
 
     def statistics(self, outputs: Tensor, targets: Tensor) -> dict[str, Tensor]:
-        """Errors and targets in the original unit, float64 [...] each, of which `finish` makes the numbers.
+        """Return errors and targets in the original unit, float64 [...] each, of which `finish` makes the numbers.
 
         Args:
             outputs: [..., d].
@@ -100,7 +100,7 @@ class Regression(Task):
         return means | dict(zip(self._targets, targets.unbind(-1), strict=True))
 
     def finish(self, means: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """`rmse`, `mae` and `r2`; see `Task.finish`."""
+        """Compute `rmse`, `mae` and `r2`; see `Task.finish`."""
         squared, square = means["squared"], means["square"]
         columns = torch.stack([means[name] for name in self._targets])
         variance = square - columns.square().mean(0)

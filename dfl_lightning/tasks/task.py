@@ -60,7 +60,7 @@ class Task(ABC):
         """
 
     def output_shape(self, targets: Tensor, num_classes: int) -> tuple[int, ...]:
-        """Shape of a network's output for one sample, once the data are known; by default that of a target.
+        """Return the shape of a network's output for one sample, once the data are known; by default that of a target.
 
         The place to refuse targets that are not of this task, by a `UserError`.
 
@@ -72,7 +72,7 @@ class Task(ABC):
         return (*shape, num_classes) if num_classes else shape
 
     def of_targets(self, targets: Tensor, scale: tuple[float, ...] | None) -> Task:
-        """The task for the targets of one data set; by default the same one for all.
+        """Return the task for the targets of one data set; by default the same one for all.
 
         Args:
             targets: of all samples, [N, *target shape], for which `output_shape` has found a shape.

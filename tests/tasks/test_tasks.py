@@ -62,7 +62,7 @@ def plain_training(model, data, client, training):
             each, w = F.cross_entropy(model(x), y, reduction="none"), 1.0 + y
             optimizer.zero_grad()
             ((each * w).sum() / w.sum()).backward()
-            total, weight = total + float((each * w).sum()), weight + int(w.sum())
+            total, weight = total + float((each.detach() * w).sum()), weight + int(w.sum())
             torch.nn.utils.clip_grad_norm_(model.parameters(), 0.5)
             optimizer.step()
     return total / weight

@@ -355,7 +355,7 @@ class Recording:
         memory = self._memory
         states = [value for value in self._remembered() if value.dim()]
         models = [tensor for staging in memory.stagings for tensor in staging.tensors.values()]
-        return [*models, *states, memory.losses, memory.samples, *memory.numbers.values()]
+        return [*models, *states, memory.losses, memory.samples, memory.weights, *memory.numbers.values()]
 
     def _remembered(self) -> list[Tensor]:
         several = (state for states in self._states.values() for state in states)
