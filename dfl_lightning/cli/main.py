@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import signal
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import NoReturn
 
@@ -57,11 +59,25 @@ def _run(command: str) -> NoReturn:
     page = page_without_torch(command, sys.argv[1:])
     if page is not None:
         leave(command, end(f"dfl-{command}", partial(_show, page)))
-    from dfl_lightning.cli.command import run
-    from dfl_lightning.utils.thread_pool import keep_to_own_cores
+    with _loading():
+        from dfl_lightning.cli.command import run
+        from dfl_lightning.utils.thread_pool import keep_to_own_cores
 
     keep_to_own_cores()
     leave(command, run(command))
+
+
+@contextmanager
+def _loading() -> Iterator[None]:
+    """Say so on a terminal while the libraries load, which takes seconds; the line goes when they are there."""
+    watched = sys.stderr.isatty()
+    if watched:
+        print("loading torch and lightning ...", end="", file=sys.stderr, flush=True)
+    try:
+        yield
+    finally:
+        if watched:
+            print("\r\x1b[2K", end="", file=sys.stderr, flush=True)
 
 
 def _show(page: str) -> int:

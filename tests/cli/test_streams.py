@@ -3,6 +3,7 @@
 import errno
 import io
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -98,3 +99,16 @@ def test_full_standard_error_ends_no_run(tmp_path, monkeypatch):
         assert cli.run("fit", ["--config", "nowhere"]) == 2
         full.room = 10**6
         sys.stderr.flush()
+
+
+def test_a_terminal_is_told_what_it_waits_for_while_libraries_load(tmp_path):
+    """A pseudo-terminal on standard error; the line goes before anything else is written."""
+    ours, theirs = os.openpty()
+    words = [*shlex.split(DFL), "--config", "afind", "--trainer.max_rounds", "x"]
+    done = subprocess.run(words, cwd=tmp_path, stdout=subprocess.PIPE, stderr=theirs, timeout=120)
+    os.close(theirs)
+    text = os.read(ours, 4096).decode()
+    os.close(ours)
+    assert done.returncode == 2
+    assert text.startswith("loading torch and lightning ...\r\x1b[2Kdfl-fit: trainer.max_rounds=x: ")
+    assert done.stdout == b""
