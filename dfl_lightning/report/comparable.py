@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from dfl_lightning.report.methods import Method, diverged_clients, is_finished, planned_rounds, seed_of
-from dfl_lightning.report.over_seeds import accuracy, over_runs
+from dfl_lightning.report.over_seeds import last_score, over_runs
 from dfl_lightning.report.reading import Run
 
 
@@ -52,8 +52,8 @@ def _why_not(run: Run, rounds: int) -> str:
 
 
 def best_first(methods: Sequence[Method]) -> list[Method]:
-    """The methods of a task from best to worst; those that cannot be compared, or have no accuracy, last."""
-    means = {m.full_name: over_runs(accuracy, m.runs).mean for m in comparable(methods)[0]}
+    """The methods of a task from best to worst; those that cannot be compared, or have no score, last."""
+    means = {m.full_name: m.score.merit(over_runs(last_score, m.runs).mean) for m in comparable(methods)[0]}
     known = {name: mean for name, mean in means.items() if math.isfinite(mean)}
     return sorted(methods, key=lambda m: -known[m.full_name] if m.full_name in known else math.inf)
 

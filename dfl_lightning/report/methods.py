@@ -1,4 +1,4 @@
-"""Runs put together: those that differ in their seeds only are a method; methods are compared on the same images."""
+"""Runs put together: those that differ in their seeds only are a method; methods are compared on the same test data."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import numpy as np
 from dfl_lightning.checkpoints.history import CHANGED, FORKED, config_text, deciding
 from dfl_lightning.checkpoints.history import changes as changes_of
 from dfl_lightning.report.reading import Run
+from dfl_lightning.tasks import Score
 
 _LONGEST = 40
 """Letters of a name with all settings that differ; if one is longer, names have only those that tell them apart."""
@@ -31,7 +32,7 @@ class Method:
     Attributes:
         name: for people, the same in all charts and tables; no two methods of a task have the same.
         runs: by seed.
-        task: methods with the same number are tested on the same images, and of the same column.
+        task: methods with the same number are tested on the same data, by the same score, and of the same column.
         column: of a study, empty without one.
         among: the names of all methods that it was found with, in their order: it has its colour by its place there.
         notes: what a reader must know about its runs.
@@ -52,6 +53,11 @@ class Method:
         return f"{self.name}, {self.column}" if self.column else self.name
 
     @property
+    def score(self) -> Score:
+        """By what its runs' task compares models."""
+        return self.runs[0].score
+
+    @property
     def is_local(self) -> bool:
         """Whether clients train alone."""
         return all(_is_local(run) for run in self.runs)
@@ -69,7 +75,7 @@ def seed_of(run: Run) -> Any:
 
 
 def tested_on(run: Run) -> str:
-    """A word for the images that the clients are tested on, and what is done to them; empty where it is not known.
+    """A word for the data that the clients are tested on, and what is done to them; empty where it is not known.
 
     Runs are compared only where this word is the same.
     """
@@ -295,8 +301,10 @@ def _short(value: Any) -> str:
 
 
 def _number_tasks(methods: list[Method]) -> None:
-    """Methods of a column of which two runs are tested on the same images are of one task."""
-    words = [{(method.column, tested_on(run) or str(run.path)) for run in method.runs} for method in methods]
+    """Methods of a column of which two runs are tested on the same data, by the same score, are of one task."""
+    words = [
+        {(method.column, tested_on(run) or str(run.path), run.score.name) for run in method.runs} for method in methods
+    ]
     number = 0
     for at, method in enumerate(methods):
         before = [other.task for other, word in zip(methods[:at], words, strict=False) if word & words[at]]

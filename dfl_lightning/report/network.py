@@ -36,7 +36,7 @@ class Link(NamedTuple):
 
 def number_of_nodes(run: Run) -> tuple[int, int]:
     """Clients, and nodes: the clients and the servers."""
-    clients = run.clients.get("test_acc", run.clients.get("val_acc"))
+    clients = run.clients.get(run.score.column, run.clients.get(f"val_{run.score.name}"))
     graphs = run.graphs
     highest = max((int(graphs[name].max()) + 1 for name in ("receiver",) if len(graphs.get(name, []))), default=0)
     m = run.num_clients or (clients.shape[1] if clients is not None else highest)

@@ -18,7 +18,7 @@ MOST_POINTS = 200
 
 
 def paired(a: Method, b: Method) -> list[tuple[Run, Run]]:
-    """Pairs of runs with the same seed and the same test images.
+    """Pairs of runs with the same seed and the same test data.
 
     Args:
         a: a method.
@@ -29,46 +29,46 @@ def paired(a: Method, b: Method) -> list[tuple[Run, Run]]:
     return [(run, partner) for run, partner in found if partner is not None]
 
 
-def last_of_clients(run: Run, name: str = "test_acc") -> np.ndarray:
+def last_of_clients(run: Run, name: str = "") -> np.ndarray:
     """A number of each client at the last evaluation, float64 [m]; empty where there is none.
 
     Args:
         run: any.
-        name: of an array in clients.npz.
+        name: of an array in clients.npz; empty: the score on test data.
     """
-    array = run.clients.get(name)
+    array = run.clients.get(name or run.score.column)
     return array[-1].astype(np.float64) if array is not None and len(array) else np.array([])
 
 
-def accuracies(run: Run) -> np.ndarray:
-    """Last test accuracies of the clients with test data, float64 [k]; NaN where the loss is not finite."""
+def last_scores(run: Run) -> np.ndarray:
+    """Last scores of the clients with test data, float64 [k]; NaN where the loss is not finite."""
     known, losses = last_of_clients(run), last_of_clients(run, "test_loss")
     return known[~np.isnan(known) | ~np.isnan(losses)] if len(losses) == len(known) else known[~np.isnan(known)]
 
 
-def accuracy(run: Run) -> float:
-    """Mean test accuracy over clients at the last evaluation; NaN where a client's loss is not finite."""
+def last_score(run: Run) -> float:
+    """Mean score over clients on test data at the last evaluation; NaN where a client's loss is not finite."""
     return _over_clients(run).mean
 
 
 def worst_tenth(run: Run) -> float:
-    """Mean test accuracy of the worst tenth of the clients at the last evaluation; NaN as in `accuracy`."""
+    """Mean test score of the worst tenth of the clients at the last evaluation; NaN as in `last_score`."""
     return _over_clients(run).worst10
 
 
 def _over_clients(run: Run) -> OverClients:
-    known = torch.from_numpy(accuracies(run))
-    return over_clients(known, broken=bool(known.isnan().any()))
+    known = torch.from_numpy(last_scores(run))
+    return over_clients(known, bool(known.isnan().any()), run.score.higher_is_better)
 
 
 def over_runs(number: Callable[[Run], float], runs: Sequence[Run]) -> Spread:
-    """An accuracy over those runs that have test data; NaN where a client's loss is not finite.
+    """A score over those runs that have test data; NaN where a client's loss is not finite.
 
     Args:
-        number: `accuracy` or `worst_tenth`.
+        number: `last_score` or `worst_tenth`.
         runs: one a seed.
     """
-    return spread_of_all([number(run) for run in runs if len(accuracies(run))])
+    return spread_of_all([number(run) for run in runs if len(last_scores(run))])
 
 
 def received(run: Run) -> float:

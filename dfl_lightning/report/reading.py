@@ -14,6 +14,7 @@ import yaml
 from dfl_lightning.report.run_tables import RunTables
 from dfl_lightning.report.tables import damaged, read_metrics, read_npz
 from dfl_lightning.report.typed import COMMANDS, read_commands
+from dfl_lightning.tasks import Score
 from dfl_lightning.utils.errors import UserError, reason
 from dfl_lightning.utils.files import unique_pairs
 
@@ -64,7 +65,7 @@ class Run(RunTables):
 
     @property
     def split(self) -> dict[str, np.ndarray]:
-        """split.npz: who has which images, ground-truth clusters, adversaries."""
+        """split.npz: who has which samples, ground-truth clusters, adversaries."""
         return self._table("split")
 
     @cached_property
@@ -94,6 +95,11 @@ class Run(RunTables):
         offsets = self.split.get("test_offsets", ())
         known: int | None = self.summary.get("clients")
         return known if known is not None else len(offsets) - 1 if len(offsets) else None
+
+    @cached_property
+    def score(self) -> Score:
+        """By what its task compares models: the name, the direction and the unit."""
+        return Score.read(self.summary) if self.summary else Score.of_columns(self.metrics)
 
     @cached_property
     def commands(self) -> list[str]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +18,9 @@ _WORDS = {
     **{"rmse": "RMSE", "mse": "MSE", "mae": "MAE", "r2": "R²", "f1": "F1"},
 }
 """What people call numbers whose columns are named otherwise."""
+
+_ERRORS, _SHARES = {"rmse", "mse", "mae", "perplexity"}, {"acc", "token_acc", "micro_f1", "macro_f1", "f1"}
+"""Of the numbers of shipped tasks: those of which less is better, and those that are shares."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +47,21 @@ class Score:
             task: of a run.
         """
         return cls(type(task).__name__, task.score, task.higher_is_better, task.percent)
+
+    @classmethod
+    def of_columns(cls, columns: Iterable[str]) -> Score:
+        """The score of a run that has no summary yet, from its columns; that of classes where they do not tell.
+
+        Args:
+            columns: of metrics.csv.
+
+        Examples:
+            >>> Score.of_columns(["round", "test_rmse", "test_rmse_worst10"]).higher_is_better
+            False
+        """
+        found = (re.fullmatch(r"test_(\w+)_worst10", name) for name in columns)
+        name = next((match[1] for match in found if match), "acc")
+        return cls() if name == "acc" else cls("", name, name not in _ERRORS, name in _SHARES)
 
     @classmethod
     def read(cls, summary: Mapping[str, Any]) -> Score:
@@ -120,6 +139,57 @@ class Score:
     def merit(self, value: float) -> float:
         """Return a number of which more is better: the score, or its negative."""
         return value if self.higher_is_better else -value
+
+    @property
+    def column(self) -> str:
+        """The column of metrics.csv, and the array of clients.npz, with the score on test data."""
+        return f"test_{self.name}"
+
+    @property
+    def field(self) -> str:
+        """What the numbers of a chart are called: `accuracy`, or the score's name."""
+        return "accuracy" if self.name == "acc" else self.name
+
+    @property
+    def axis(self) -> str:
+        """The title of an axis: `test accuracy, %`."""
+        return f"test {self.label}{', %' if self.percent else ''}"
+
+    @property
+    def format(self) -> str:
+        """How charts write a number, in the language of d3."""
+        return ".1f" if self.percent else ".4~g"
+
+    def number(self, value: float) -> str:
+        """Write a number of a table or a chart, without its unit.
+
+        Args:
+            value: not times `factor`.
+
+        Examples:
+            >>> Score().number(0.92149), Score("Regression", "rmse", False, False).number(54.12345)
+            ('92.1', '54.1')
+        """
+        return f"{100 * value:.1f}" if self.percent else significant(value, 3)
+
+    def signed(self, value: float) -> str:
+        """Write a difference of two scores with its sign, without its unit.
+
+        Examples:
+            >>> Score().signed(-0.0123), Score("Regression", "rmse", False, False).signed(0.25)
+            ('−1.2', '+0.250')
+        """
+        text = self.number(abs(value))
+        return f"{'−' if value < 0 else '+'}{text}"
+
+    def distance(self, value: float) -> str:
+        """Write the size of a difference, in points where the score is a share.
+
+        Examples:
+            >>> Score().distance(-0.0123), Score("Regression", "rmse", False, False).distance(0.25)
+            ('1.2 points', '0.250')
+        """
+        return f"{self.number(abs(value))}{' points' if self.percent else ''}"
 
     def text(self, value: float) -> str:
         """Write a number for a terminal: a share in percent, others with four significant digits.

@@ -514,7 +514,7 @@ def test_the_table_has_the_numbers_of_the_summaries(page, runs):
         summaries = [json.loads((runs[f"{name} {s}"] / "summary.json").read_text()) for s in (0, 1)]
         found = cells(page, method)
         for column, values, unit in (
-            ("accuracy", [s["test_accuracy"]["mean"] for s in summaries], 100),
+            ("score", [s["test_accuracy"]["mean"] for s in summaries], 100),
             ("worst", [s["test_accuracy"]["worst10"] for s in summaries], 100),
             ("received", [s["received_per_client"]["bytes"] for s in summaries], 1e-6),
             ("seconds", [s["seconds"]["rounds"] for s in summaries], 1),

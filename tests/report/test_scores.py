@@ -1,6 +1,7 @@
 """What a person reads follows the task: name, direction and unit of its score; folders that say none are of classes."""
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -88,3 +89,78 @@ def test_what_would_keep_the_worse_models_is_refused(kind, small_run):
     with pytest.raises(UserError, match="monitors val_rmse with mode max, and a lower val_rmse is better; set its mod"):
         with_misses(small_run(1, [kind(monitor="val_rmse", mode="max")])).fit()
     with_misses(small_run(1, [kind(monitor="val_rmse", mode="min")])).fit()
+
+
+# --- pages and charts -------------------------------------------------------------------------------------------------
+RMSE = {"name": "Regression", "score": "rmse", "higher_is_better": False, "percent": False}
+
+
+def regression(make_run, folder, errors, seed=0, received=1e6, running=False):
+    """A run folder of a regression, written by hand from one of classes."""
+    make_run(folder, errors, seed=seed, received=received)
+    text = (folder / "metrics.csv").read_text().replace("test_acc", "test_rmse,test_rmse_worst10")
+    lines = text.splitlines()
+    rows = [row.split(",") for row in lines[1:]]
+    worst = np.max(errors, axis=1)
+    text = "\n".join([lines[0], *(",".join([*r[:3], str(w), *r[3:]]) for r, w in zip(rows, worst, strict=True)), ""])
+    (folder / "metrics.csv").write_text(text)
+    with np.load(folder / "clients.npz") as arrays:
+        np.savez(folder / "clients.npz", rounds=arrays["rounds"], test_rmse=arrays["test_acc"])
+    summary = json.loads((folder / "summary.json").read_text())
+    summary["test_score"] = summary.pop("test_accuracy")
+    (folder / "summary.json").write_text(json.dumps({**summary, "task": RMSE}))
+    if running:
+        (folder / "summary.json").unlink()
+    return folder
+
+
+def rows_of(chart):
+    return [row for part in chart.to_dict()["datasets"].values() for row in part]
+
+
+def test_the_page_ranks_by_the_lowest_and_says_no_percent(tmp_path, make_run):
+    pytest.importorskip("altair", reason="the extra `report` is not installed")
+    from dfl_lightning.report.methods import find_methods
+    from dfl_lightning.report.page.sections import figures
+    from dfl_lightning.report.page.tables import verdict_table
+    from dfl_lightning.report.page.verdict import lines, sentences
+
+    rng, found = np.random.default_rng(0), []
+    for name, level, bytes_ in (("A", 3.0, 1e6), ("Local", 5.0, 0.0), ("B", 4.0, 1e6)):
+        for seed in range(3):
+            errors = level + np.linspace(2, 0, 6)[:, None] + rng.normal(0, 0.01, (6, 10))
+            found.append((name, regression(make_run, tmp_path / f"{name}{seed}", errors, seed, bytes_)))
+    methods = find_methods([read_run(folder) for _, folder in found], [name for name, _ in found])
+    assert [line.method.name for line in lines(methods)] == ["A", "B", "Local"]
+    said = sentences(methods)
+    assert said[0].startswith("A ends at test RMSE 3.00 ± 0.0")
+    assert said[1].startswith("That is 2.0")
+    assert "below training alone (95 % interval −2." in said[1]
+    assert re.match(r"B is (0\.99|1\.0)", said[2])
+    assert " higher (95 % interval +" in said[2]
+    table = verdict_table(lines(methods), {name: at for at, name in enumerate(["A", "Local", "B"])}, "", "")
+    assert "test RMSE<small>last round</small>" in table
+    text = " ".join([*said, table, *(f"{f.name} {f.title} {f.note} {json.dumps(f.spec)}" for f in figures(methods))])
+    for word in ("accuracy", "acc,", "test_acc", "points above", "image"):
+        assert word not in text, word
+    charts = {figure.name: figure for figure in figures(methods)}
+    assert {"learning-curves", "clients", "gain-over-local", "rmse-by-bytes", "bands-1"} <= set(charts)
+    gains = [
+        row["gain"] for row in rows_of(charts["gain-over-local"].chart) if row.get("method") == "A" and "number" in row
+    ]
+    assert min(gains) > 1.5  # a lower error is a gain
+    first = [row["rmse"] for row in rows_of(charts["clients"].chart) if row.get("method") == "A" and "rank" in row]
+    assert first == sorted(first)
+    y = charts["learning-curves"].spec["layer"][0]["encoding"]["y"]["scale"]["domain"]
+    assert 2.5 < y[0] < 3 < 6 < y[1] < 8
+    assert max(row["worst tenth"] for row in rows_of(charts["bands-1"].chart)) > 4.9
+
+
+def test_a_run_that_lasts_says_its_score_by_its_columns_and_two_scores_are_two_tasks(tmp_path, make_run):
+    from dfl_lightning.report.methods import find_methods
+
+    lasts = read_run(regression(make_run, tmp_path / "now", np.ones((2, 4)), running=True))
+    assert (lasts.score.name, lasts.score.higher_is_better, lasts.score.percent) == ("rmse", False, False)
+    classes = read_run(make_run(tmp_path / "classes", np.ones((2, 4))))
+    assert classes.score == Score()
+    assert sorted(method.task for method in find_methods([lasts, classes], ["A", "B"])) == [0, 1]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -13,6 +13,7 @@ from dfl_lightning.report.charts.theme import DASHES, LIGHT, config
 from dfl_lightning.report.comparable import for_charts
 from dfl_lightning.report.methods import Method, as_methods
 from dfl_lightning.report.reading import Run
+from dfl_lightning.tasks import Score
 from dfl_lightning.utils.errors import UserError
 
 if TYPE_CHECKING:
@@ -97,6 +98,15 @@ def drawn(runs: Sequence[Run | Method]) -> list[Method]:
     return for_charts(as_methods(runs))
 
 
+def score_of(methods: Sequence[Method]) -> Score:
+    """By what methods of one task are compared.
+
+    Args:
+        methods: one or more.
+    """
+    return methods[0].score if methods else Score()
+
+
 def judged(rows: Sequence[Row], methods: Sequence[Method]) -> list[Row]:
     """The rows that axes are made for: of the methods that can be compared, or of all where none can.
 
@@ -167,6 +177,42 @@ def per_cent_axis(title: str = "test accuracy, %", **options: Any) -> Any:
     return altair().Axis(
         title=title, titleAngle=0, titleAlign="left", titleAnchor="end", titleX=-34, titleY=-12, tickCount=6, **options
     )
+
+
+def score_bounds(values: Sequence[float], score: Score) -> list[float]:
+    """An axis domain of a task's score: of a share within 0 to 100, of others around the values.
+
+    Args:
+        values: in the unit of the chart; those that are not finite do not count.
+        score: of the task.
+    """
+    if score.percent:
+        return bounds(values)
+    known = [v for v in values if v is not None and math.isfinite(v)] or [0.0, 1.0]
+    room = (max(known) - min(known) or abs(max(known)) or 1.0) * 0.06
+    return [float(f"{min(known) - room:.4g}"), float(f"{max(known) + room:.4g}")]
+
+
+def typical(values: Iterable[float], score: Score) -> list[float]:
+    """The values without the worst 4 %, those of the first rounds, for which no axis is made; in order.
+
+    Args:
+        values: in the unit of the chart.
+        score: of the task.
+    """
+    order = sorted(values)
+    few = len(order) // 25
+    return order[few:] if score.higher_is_better else order[: len(order) - few]
+
+
+def rounded_for(value: float, score: Score) -> float:
+    """A number of a chart, without digits that cannot be seen.
+
+    Args:
+        value: in the unit of the chart.
+        score: of the task.
+    """
+    return round(float(value), 3) if score.percent else float(f"{value:.5g}")
 
 
 def bounds(values: Sequence[float], low: float = 0.0, high: float = 100.0, margin: float = 0.06) -> list[float]:

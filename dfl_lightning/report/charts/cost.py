@@ -1,4 +1,4 @@
-"""Accuracy against what it costs: bytes received, and simulated time where a run has it."""
+"""The score against what it costs: bytes received, and simulated time where a run has it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import numpy as np
 
 from dfl_lightning.report.charts.base import (
     altair,
-    bounds,
     data,
     drawn,
     end_labels,
@@ -20,7 +19,11 @@ from dfl_lightning.report.charts.base import (
     method_colour,
     method_dash,
     per_cent_axis,
+    rounded_for,
     said_after,
+    score_bounds,
+    score_of,
+    typical,
 )
 from dfl_lightning.report.methods import Method, names_for_colours
 from dfl_lightning.report.over_seeds import from_one, thinned
@@ -32,7 +35,9 @@ SIMULATED = "simulated_seconds"
 
 
 def accuracy_by_bytes(runs: Sequence[Run | Method]) -> Any:
-    """Draw test accuracy against the megabytes received until then; a run that receives nothing is a line.
+    """Draw the test score, for classes the accuracy, against the megabytes received until then.
+
+    A run that receives nothing is a line.
 
     Raises:
         UserError: no run was evaluated on test data.
@@ -41,7 +46,7 @@ def accuracy_by_bytes(runs: Sequence[Run | Method]) -> Any:
 
 
 def accuracy_by_time(runs: Sequence[Run | Method]) -> Any:
-    """Draw test accuracy against simulated seconds.
+    """Draw the test score, for classes the accuracy, against simulated seconds.
 
     Raises:
         UserError: no run has them.
@@ -54,7 +59,7 @@ def accuracy_by_time(runs: Sequence[Run | Method]) -> Any:
 
 def _accuracy_by(runs: Sequence[Run | Method], column: str, unit: float, title: str, log: bool) -> Any:
     alt, methods = altair(), drawn(runs)
-    names, rows, flat, ends = names_for_colours(methods), [], [], []
+    names, rows, flat, ends, score = names_for_colours(methods), [], [], [], score_of(methods)
     for method in methods:
         curve = _curve(method, column, unit)
         if not curve:
@@ -62,9 +67,11 @@ def _accuracy_by(runs: Sequence[Run | Method], column: str, unit: float, title: 
         last = curve[-1]
         if last["cost"] > 0:
             rows += [row for row in curve if row["cost"] > 0 or not log]
-            ends.append({**last, "after": said_after(method, f"{last['accuracy']:.1f}")})
+            ends.append({**last, "after": said_after(method, score.number(last[score.field] / score.factor))})
         else:
-            flat.append({**last, "after": said_after(method, f"{last['accuracy']:.1f}, 0 MB")})
+            flat.append(
+                {**last, "after": said_after(method, f"{score.number(last[score.field] / score.factor)}, 0 MB")}
+            )
     if not rows and not flat:
         raise UserError("no run was evaluated on test data")
     least = min((row["cost"] for row in rows), default=0.1 if log else 0.0)
@@ -73,22 +80,22 @@ def _accuracy_by(runs: Sequence[Run | Method], column: str, unit: float, title: 
     for row in flat:
         row["cost"], row["from"] = domain_x[1], domain_x[0]
     compared = judged([*rows, *flat], methods)
-    values = sorted(row["accuracy"] for row in compared if row in rows)
-    domain = bounds([*values[len(values) // 25 :], *(row["accuracy"] for row in compared if row in flat)])
+    values = typical((row[score.field] for row in compared if row in rows), score)
+    domain = score_bounds([*values, *(row[score.field] for row in compared if row in flat)], score)
     scale = {"type": "log", "base": 10} if log else {}
     x = (
         alt.X("cost:Q")
         .axis(title=title, tickCount=5, format=",~r" if log else ",f")
         .scale(domain=domain_x, nice=False, **scale)
     )
-    y = alt.Y("accuracy:Q").axis(per_cent_axis()).scale(domain=domain)
+    y = alt.Y(f"{score.field}:Q").axis(per_cent_axis(score.axis)).scale(domain=domain)
     colour = method_colour(names)
     tips = [
         alt.Tooltip("method:N"),
         alt.Tooltip("round:Q"),
         alt.Tooltip("cost:Q", format=",.2f", title=title.partition(",")[0]),
     ]
-    tips.append(alt.Tooltip("accuracy:Q", format=".1f"))
+    tips.append(alt.Tooltip(f"{score.field}:Q", format=score.format))
     layers = []
     if rows:
         base = alt.Chart(data(rows))
@@ -106,21 +113,22 @@ def _accuracy_by(runs: Sequence[Run | Method], column: str, unit: float, title: 
         rule = alt.Chart(data(flat)).mark_rule(strokeWidth=2, clip=True)
         look = {"color": colour, "strokeDash": method_dash(names), "opacity": faintness(methods)}
         layers.append(rule.encode(x=start, x2=alt.X2("cost:Q"), y=y, **look))
-    layers += end_labels([*ends, *flat], names, "accuracy", domain, "cost", ends=domain_x if log else None)
+    layers += end_labels([*ends, *flat], names, score.field, domain, "cost", ends=domain_x if log else None)
     return finished(alt.layer(*layers))
 
 
 def _curve(method: Method, column: str, unit: float) -> list[dict[str, Any]]:
-    """Mean cost until a round, and mean accuracy after it, over the runs that were evaluated then."""
+    """Mean cost until a round, and mean score after it, over the runs that were evaluated then."""
     points: dict[int, list[tuple[float, float]]] = {}
+    score = method.score
     for run in method.runs:
-        if column not in run.metrics or "test_acc" not in run.metrics:
+        if column not in run.metrics or score.column not in run.metrics:
             continue
         column_of_run = run.metrics[column]
         costs = (column_of_run if column == SIMULATED else np.nancumsum(column_of_run)) * unit
-        for r, cost, accuracy in zip(run.metrics["round"], costs, run.metrics["test_acc"], strict=True):
-            if math.isfinite(accuracy):
-                points.setdefault(int(r), []).append((float(cost), float(accuracy) * 100))
+        for r, cost, value in zip(run.metrics["round"], costs, run.metrics[score.column], strict=True):
+            if math.isfinite(value):
+                points.setdefault(int(r), []).append((float(cost), float(value) * score.factor))
     rounds = sorted(points)
     rounds = [rounds[i] for i in thinned(len(rounds))]
     means = {r: np.mean(points[r], axis=0) for r in rounds}
@@ -129,7 +137,7 @@ def _curve(method: Method, column: str, unit: float) -> list[dict[str, Any]]:
             "method": method.name,
             "round": from_one(r),
             "cost": float(f"{means[r][0]:.5g}"),
-            "accuracy": round(means[r][1], 3),
+            score.field: rounded_for(means[r][1], score),
         }
         for r in rounds
     ]

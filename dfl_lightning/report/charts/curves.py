@@ -1,4 +1,4 @@
-"""Accuracy over rounds: with a band over seeds, and within one run with bands over clients."""
+"""The score over rounds: with a band over seeds, and within one run with bands over clients."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import torch
 
 from dfl_lightning.functional import over_clients
 from dfl_lightning.report.charts.base import (
+    Row,
     altair,
-    bounds,
     data,
     drawn,
     end_labels,
@@ -23,7 +23,11 @@ from dfl_lightning.report.charts.base import (
     method_dash,
     per_cent_axis,
     round_axis,
+    rounded_for,
     said_after,
+    score_bounds,
+    score_of,
+    typical,
 )
 from dfl_lightning.report.methods import Method, as_methods, names_for_colours
 from dfl_lightning.report.over_seeds import from_one, over_seeds, thinned
@@ -31,46 +35,57 @@ from dfl_lightning.report.reading import Run
 from dfl_lightning.utils.errors import UserError
 
 
-def learning_curves(runs: Sequence[Run | Method], column: str = "test_acc") -> Any:
-    """Draw mean test accuracy over rounds, a line a method; the band is one standard deviation over its seeds.
+def learning_curves(runs: Sequence[Run | Method], column: str = "") -> Any:
+    """Draw the mean test score, for classes the accuracy, over rounds, a line a method.
+
+    The band is one standard deviation over its seeds.
 
     Args:
         runs: runs, or methods.
-        column: of metrics.csv, a share.
+        column: of metrics.csv, in the unit of the score; empty: the score on test data.
 
     Raises:
         UserError: no run has numbers there.
     """
     alt, methods = altair(), drawn(runs)
-    names, rows, ends = names_for_colours(methods), [], []
+    score = score_of(methods)
+    names, column, unit = names_for_colours(methods), column or score.column, score.factor
+    rows: list[Row] = []
+    ends: list[Row] = []
+
+    def shown(value: float) -> float | None:
+        return rounded_for(value, score) if math.isfinite(value) else None
+
     for method in methods:
         curve = over_seeds(method, column)
-        for r, mean, sd in zip(curve["round"], curve["mean"] * 100, curve["sd"] * 100, strict=True):
-            rows.append({"method": method.name, "round": from_one(r), "mean": round(mean, 3), "sd": _rounded(sd)})
+        for r, mean, sd in zip(curve["round"], curve["mean"] * unit, curve["sd"] * unit, strict=True):
+            mean = rounded_for(mean, score)
+            rows.append({"method": method.name, "round": from_one(r), "mean": mean, "sd": shown(sd)})
         if len(curve["round"]):
-            last = {
+            last: Row = {
                 "method": method.name,
                 "round": from_one(curve["round"][-1]),
-                "mean": float(curve["mean"][-1] * 100),
+                "mean": float(curve["mean"][-1] * unit),
             }
-            ends.append({**last, "after": said_after(method, f"{last['mean']:.1f}")})
+            ends.append({**last, "after": said_after(method, score.number(last["mean"] / unit))})
     if not rows:
         raise UserError(f"no run has numbers in the column {column}")
     for row in rows:
         half = row["sd"] if row["sd"] is not None else math.nan
-        row["low"], row["high"] = _rounded(row["mean"] - half), _rounded(row["mean"] + half)
+        row["low"], row["high"] = shown(row["mean"] - half), shown(row["mean"] + half)
     compared = judged(rows, methods)
-    highest = max((row["high"] for row in compared if row["high"] is not None), default=math.nan)
-    domain = bounds([*sorted(row["mean"] for row in compared)[len(compared) // 25 :], highest])
+    known = [row["high" if score.higher_is_better else "low"] for row in compared if row["high"] is not None]
+    best = [max(known) if score.higher_is_better else min(known)] if known else []
+    domain = score_bounds([*typical((row["mean"] for row in compared), score), *best], score)
     x = round_axis(8)
-    y = alt.Y("mean:Q").axis(per_cent_axis()).scale(domain=domain)
+    y = alt.Y("mean:Q").axis(per_cent_axis(score.axis)).scale(domain=domain)
     base = alt.Chart(data(rows))
     colour, tooltip = (
         method_colour(names),
-        [alt.Tooltip("method:N"), alt.Tooltip("round:Q"), alt.Tooltip("mean:Q", format=".1f")],
+        [alt.Tooltip("method:N"), alt.Tooltip("round:Q"), alt.Tooltip("mean:Q", format=score.format)],
     )
     if any(row["sd"] is not None for row in rows):
-        tooltip.append(alt.Tooltip("sd:Q", format=".1f"))
+        tooltip.append(alt.Tooltip("sd:Q", format=score.format))
     with_band = sorted({row["method"] for row in rows if row["sd"] is not None} & {row["method"] for row in compared})
     band = (
         base.transform_filter(alt.FieldOneOfPredicate(field="method", oneOf=with_band))
@@ -85,36 +100,40 @@ def learning_curves(runs: Sequence[Run | Method], column: str = "test_acc") -> A
     return finished(alt.layer(*([band] if with_band else []), *layers))
 
 
-def client_bands(run: Run | Method, column: str = "test_acc") -> Any:
-    """Draw accuracy over rounds in one run: the median client, the middle half, the middle 80 % and worst tenth.
+def client_bands(run: Run | Method, column: str = "") -> Any:
+    """Draw the score over rounds in one run: the median client, the middle half, the middle 80 % and worst tenth.
 
     Args:
         run: the run; of a method, that of its first seed.
-        column: of clients.npz, a share.
+        column: of clients.npz, in the unit of the score; empty: the score on test data.
 
     Raises:
         UserError: the run has no such column.
     """
     alt = altair()
     method = as_methods([run])[0]
-    first, label = method.runs[0], method.name
+    first, label, score = method.runs[0], method.name, method.score
+    column = column or score.column
     values = first.clients.get(column)
     if values is None or not len(values):
         raise UserError(f"{first.path} has no {column} in clients.npz")
     keep, shares = thinned(len(values)), (10, 25, 50, 75, 90)
-    rows, known = [], ~np.isnan(values).all(1)
+    rows: list[Row] = []
+    known = ~np.isnan(values).all(1)
     for i in keep[known[keep]]:
-        numbers = values[i][~np.isnan(values[i])] * 100
-        low, q1, middle, q3, high = np.percentile(numbers, shares).round(3).tolist()
-        worst = round(over_clients(torch.from_numpy(numbers)).worst10, 3)
+        numbers = values[i][~np.isnan(values[i])] * score.factor
+        low, q1, middle, q3, high = (rounded_for(value, score) for value in np.percentile(numbers, shares))
+        found = over_clients(torch.from_numpy(numbers), higher_is_better=score.higher_is_better)
+        worst = rounded_for(found.worst10, score)
         quantiles = {"p10": low, "p25": q1, "median": middle, "p75": q3, "p90": high, "worst tenth": worst}
         rows.append({"method": label, "round": from_one(first.clients["rounds"][i]), **quantiles})
     if not rows:
         raise UserError(f"{first.path} has no numbers for {column} in clients.npz")
-    domain = [0, 100]
+    seen = typical((number for row in rows for name, number in row.items() if name not in ("method", "round")), score)
+    domain = [0, 100] if score.percent else score_bounds(seen, score)
     base = alt.Chart(data(rows))
     x = round_axis(5)
-    y = alt.Y("median:Q").axis(per_cent_axis()).scale(domain=domain)
+    y = alt.Y("median:Q").axis(per_cent_axis(score.axis)).scale(domain=domain)
 
     def area(low: str, high: str, opacity: float) -> Any:
         return base.mark_area(opacity=opacity).encode(
@@ -122,7 +141,7 @@ def client_bands(run: Run | Method, column: str = "test_acc") -> Any:
         )
 
     colour = method_colour(names_for_colours([method]))
-    tips = [alt.Tooltip(f"{n}:Q", format=".1f") for n in ("p10", "p25", "median", "p75", "p90", "worst tenth")]
+    tips = [alt.Tooltip(f"{n}:Q", format=score.format) for n in ("p10", "p25", "median", "p75", "p90", "worst tenth")]
     return finished(
         alt.layer(
             area("p10", "p90", 0.16),
@@ -136,7 +155,3 @@ def client_bands(run: Run | Method, column: str = "test_acc") -> Any:
         width=300,
         height=190,
     )
-
-
-def _rounded(value: float) -> float | None:
-    return round(float(value), 3) if math.isfinite(value) else None

@@ -101,7 +101,7 @@ def similarities(run: Run, round: int | None = None) -> Any:
     known = [i for i, r in enumerate(rounds) if (round is None or r <= round) and not np.isnan(array[i]).all()]
     if not known:
         raise UserError(f"{run.path} has no similarities up to round {round}")
-    number = run.clients["test_acc"].shape[1] if "test_acc" in run.clients else array.shape[1]
+    number = run.clients[run.score.column].shape[1] if run.score.column in run.clients else array.shape[1]
     if number > MOST_CLIENTS:
         raise UserError(f"{run.path} has {number} clients; a matrix of all pairs is drawn for {MOST_CLIENTS} at most")
     matrix, order = array[known[-1]], client_order(run, number)

@@ -143,12 +143,12 @@ def _verdict(methods: Sequence[Method], colours: dict[str, int]) -> str:
     words = "Mean over clients at the last evaluation. "
     if several:
         words += (
-            "± is the standard deviation over seeds. Differences are paired by seed and test images; beside them is "
+            "± is the standard deviation over seeds. Differences are paired by seed and test data; beside them is "
             "their 95 % interval (Student's t). "
         )
     if len(tasks) > 1:
         column = "within a column, " if methods[0].column else ""
-        words += f"Methods are compared {column}on the same test images only."
+        words += f"Methods are compared {column}on the same test data only."
     return "".join(parts) + f"<p class='note'>{words}</p>"
 
 
@@ -158,16 +158,16 @@ def _caption(methods: Sequence[Method]) -> str:
     offsets = run.split.get("test_offsets")
     tested = ""
     if offsets is not None and len(offsets) > 1:
-        tested = f"{int(offsets[-1]):,} test images over all {len(offsets) - 1} clients"
+        tested = f"{int(offsets[-1]):,} test samples over all {len(offsets) - 1} clients"
     trained: dict[int, list[str]] = {}
     for method in methods:
         known = method.runs[0].split.get("train_offsets")
         if known is not None and len(known) > 1:
             trained.setdefault(int(known[-1]), []).append(method.name)
     if len(trained) == 1:
-        more = f", {next(iter(trained)):,} training images"
+        more = f", {next(iter(trained)):,} training samples"
     else:
-        more = "".join(f"; training images of {and_(names)}: {n:,}" for n, names in trained.items())
+        more = "".join(f"; training samples of {and_(names)}: {n:,}" for n, names in trained.items())
     rounds: dict[int, list[str]] = {}
     for method in methods:
         rounds.setdefault(max(len(run.metrics["round"]) for run in method.runs), []).append(method.name)

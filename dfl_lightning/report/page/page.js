@@ -183,7 +183,9 @@
     if (counts.probed) words.push(`${counts.probed} probed only`);
     if (counts.substitute) words.push(`${counts.substitute} mixed in place of others`);
     if (entry.down.length) words.push(`${number(entry.down.length, "client")} down${servers && counts.stands_in ? `, ${counts.stands_in} with a substitute` : ""}`);
-    const names = { test_acc: "test accuracy", neighbour_precision: "precision", neighbour_recall: "recall", friend_accuracy: "substitutes of the right cluster" };
+    const score = run.score, value = entry.numbers[score.column];
+    if (value !== undefined) words.push(`${score.label} ${score.percent ? percent(value) : Number(value.toPrecision(4))}`);
+    const names = { neighbour_precision: "precision", neighbour_recall: "recall", friend_accuracy: "substitutes of the right cluster" };
     for (const [name, word] of Object.entries(names)) if (name in entry.numbers) words.push(`${word} ${percent(entry.numbers[name])}`);
     return words.join(" · ");
   }

@@ -31,7 +31,7 @@ MOST_LINKS = 1500
 """Links of a round that the graph draws; with more there is the matrix alone, binned by cluster."""
 
 _FEW_GROUPS = 40
-_COLUMNS = ("test_acc", "neighbour_precision", "neighbour_recall", "friend_accuracy", "threshold")
+_COLUMNS = ("neighbour_precision", "neighbour_recall", "friend_accuracy", "threshold")
 
 
 def run_entry(method: Method, run: Run) -> dict[str, Any] | None:
@@ -51,6 +51,7 @@ def run_entry(method: Method, run: Run) -> dict[str, Any] | None:
         "seed": seed_of(run),
         "last": from_one(run.metrics["round"][-1]),
         "nodes": nodes(run),
+        "score": {"column": run.score.column, "label": f"test {run.score.label}", "percent": run.score.percent},
     }
     binned = max(links_shown(links) for links in by_round.values()) > MOST_LINKS
     before = dict(zip(rounds[1:], rounds, strict=False))
@@ -153,7 +154,11 @@ def _down(run: Run, round: int) -> list[int]:
 def _numbers(run: Run, round: int) -> dict[str, float]:
     """What metrics.csv says of the round."""
     at = np.flatnonzero(run.metrics["round"] == round)
-    values = {name: float(run.metrics[name][at[0]]) for name in _COLUMNS if len(at) and name in run.metrics}
+    values = {
+        name: float(run.metrics[name][at[0]])
+        for name in (run.score.column, *_COLUMNS)
+        if len(at) and name in run.metrics
+    }
     return {name: round_to(value) for name, value in values.items() if math.isfinite(value)}
 
 

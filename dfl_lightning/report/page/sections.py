@@ -15,6 +15,7 @@ from dfl_lightning.report.methods import Method, seed_of
 from dfl_lightning.report.page.limits import detailed
 from dfl_lightning.report.page.spoken import spoken
 from dfl_lightning.report.page.verdict import and_
+from dfl_lightning.tasks import Score
 from dfl_lightning.utils.errors import UserError
 
 
@@ -113,14 +114,15 @@ def described(method: Method) -> str:
 
 
 def _of_task(found: Collected, methods: list[Method], tail: str, where: str) -> None:
-    several = any(len(m.runs) > 1 for m in methods)
+    several, score = any(len(m.runs) > 1 for m in methods), methods[0].score
+    label, field = score.label, score.field
     aside = [f"{m.name} ({m.aside})" for m in for_charts(methods) if m.aside]
     without = f" Without {and_(aside)}." if aside else ""
     band = "The band is one standard deviation over seeds; a method with one seed has none." if several else ""
     found.add(
         "learning",
         f"learning-curves{tail}",
-        f"Test accuracy over rounds{where}",
+        f"Test {label} over rounds{where}",
         f"Mean over clients{' and seeds' if several else ''}. {band}".strip(),
         "wide",
         lambda: charts.learning_curves(methods),
@@ -137,15 +139,15 @@ def _of_task(found: Collected, methods: list[Method], tail: str, where: str) -> 
         "clients",
         f"gain-over-local{tail}",
         f"What clients gain over training alone{where}",
-        "Same client, seed and test images. A dot's area is the number of clients; the upright bar is the mean."
+        "Same client, seed and test data. A dot's area is the number of clients; the upright bar is the mean."
         + without,
         "half",
         lambda: charts.gain_over_local(methods),
     )
     found.add(
         "cost",
-        f"accuracy-by-bytes{tail}",
-        f"Test accuracy against bytes received{where}",
+        f"{field}-by-bytes{tail}",
+        f"Test {label} against bytes received{where}",
         "Models, probes and proxies that a client received until then, mean over clients.",
         "wide",
         lambda: charts.accuracy_by_bytes(methods),
@@ -153,8 +155,8 @@ def _of_task(found: Collected, methods: list[Method], tail: str, where: str) -> 
     if any(SIMULATED in run.metrics for m in methods for run in m.runs):
         found.add(
             "cost",
-            f"accuracy-by-time{tail}",
-            f"Test accuracy against simulated time{where}",
+            f"{field}-by-time{tail}",
+            f"Test {label} against simulated time{where}",
             "Seconds of training and transfer on devices of the given speeds.",
             "wide",
             lambda: charts.accuracy_by_time(methods),
@@ -165,15 +167,15 @@ def _of_task(found: Collected, methods: list[Method], tail: str, where: str) -> 
         ("threshold", "threshold", "Participation threshold", "threshold", False),
         ("friend_accuracy", "substitute-accuracy", "Substitutes of the right cluster", "share, %", True),
         ("substitution_error", "substitution-error", "Substitution error", "squared length", False),
-        ("test_acc_variance", "fairness", "Variance over clients", "variance of test accuracy", False),
-        ("merged_test_acc", "merged-model", "Mean of all models", "test accuracy, %", True),
+        (f"{score.column}_variance", "fairness", "Variance over clients", f"variance of test {label}", False),
+        (f"merged_{score.column}", "merged-model", "Mean of all models", score.axis, score.percent),
         ("consensus_distance_relative", "consensus", "Consensus distance", "relative squared distance", False),
     ):
         found.add(
             "why",
             f"{name}{tail}",
             f"{title}{where}",
-            _WORDS[column],
+            _words_of(column, score),
             "small",
             partial(charts.found_over_rounds, methods, column, axis, share),
         )
@@ -185,10 +187,19 @@ _WORDS = {
     "threshold": "The least score with which a neighbour is chosen, mean over clients.",
     "friend_accuracy": "Share of the dropped clients that a client of their own cluster stood in for.",
     "substitution_error": "Squared length of the average update minus the one without dropouts.",
-    "merged_test_acc": "Accuracy of the mean of all models on the test data of all clients together.",
     "consensus_distance_relative": "Squared distance of the models from their mean, divided by its squared length.",
-    "test_acc_variance": "Of their test accuracies, as shares from 0 to 1: the lower, the fairer.",
 }
+
+
+def _words_of(column: str, score: Score) -> str:
+    """What a chart of a column shows, in a sentence."""
+    if column.endswith("_variance"):
+        of = "accuracies, as shares from 0 to 1" if score.name == "acc" else score.label
+        return f"Of their test {of}: the lower, the fairer."
+    if column.startswith("merged_"):
+        label = score.label[:1].upper() + score.label[1:]
+        return f"{label} of the mean of all models on the test data of all clients together."
+    return _WORDS[column]
 
 
 def _of_method(found: Collected, method: Method, number: int) -> None:

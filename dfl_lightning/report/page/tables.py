@@ -17,10 +17,11 @@ from dfl_lightning.report.page.limits import MOST_RUNS
 from dfl_lightning.report.page.verdict import Line, interval
 from dfl_lightning.report.reading import Run
 from dfl_lightning.report.statistics import Interval, Spread, spread_of_all
+from dfl_lightning.tasks import Score
 
 
 def verdict_table(lines: Sequence[Line], colours: dict[str, int], caption: str, label: str) -> str:
-    """Methods from best to worst, with their accuracy and their cost, as HTML.
+    """Methods from best to worst, with their score and their cost, as HTML.
 
     Args:
         lines: a method each, the best first.
@@ -28,14 +29,16 @@ def verdict_table(lines: Sequence[Line], colours: dict[str, int], caption: str, 
         caption: above the table.
         label: of the table, for screen readers.
     """
+    score = lines[0].method.score
+    unit, points = ("%, ", "points") if score.percent else ("", escape(score.label))
     head = "".join(
         f"<th scope='col'>{words}</th>"
         for words in (
             "method",
-            "test accuracy<small>%, last round</small>",
-            "worst tenth<small>of the clients, %</small>",
-            "to the best<small>points</small>",
-            "over training alone<small>points</small>",
+            f"test {escape(score.label)}<small>{unit}last round</small>",
+            f"worst tenth<small>of the clients{', %' if score.percent else ''}</small>",
+            f"to the best<small>{points}</small>",
+            f"over training alone<small>{points}</small>",
             "received<small>MB a client</small>",
             "rounds took<small>seconds</small>",
             "seeds",
@@ -63,14 +66,14 @@ def key(method: str, colours: dict[str, int]) -> str:
 
 
 def _verdict_row(line: Line, colours: dict[str, int], alone_in_task: bool) -> str:
-    method = line.method
-    best = "best" if line.is_best and not alone_in_task else _difference(line.to_best)
-    alone = "–" if method.is_local else _difference(line.over_local)
+    method, score = line.method, line.method.score
+    best = "best" if line.is_best and not alone_in_task else _difference(line.to_best, score)
+    alone = "–" if method.is_local else _difference(line.over_local, score)
     notes = f"<small class='notes'>{escape('; '.join(method.notes))}</small>" if method.notes else ""
     split = _honest_and_falsified(method)
     cells = (
-        ("accuracy", spread_cell(line.accuracy, 100, 1)),
-        ("worst", spread_cell(line.worst, 100, 1)),
+        ("score", score_cell(line.score, score)),
+        ("worst", score_cell(line.worst, score)),
         ("best", best),
         ("local", alone),
         ("received", spread_cell(line.received, 1e-6, 1)),
@@ -89,16 +92,31 @@ def _honest_and_falsified(method: Method) -> str:
         means = []
         for run in method.runs:
             falsified = run.split.get("adversaries", np.array([]))
-            known = run.clients.get("test_acc")
+            known = run.clients.get(run.score.column)
             if known is None or not len(known) or len(falsified) != known.shape[1] or not falsified.any():
                 return ""
             losses = last_of_clients(run, "test_loss")  # a client without test data has none
             tested = ~np.isnan(losses if len(losses) else known[-1])
             here = (falsified.astype(bool) == wanted) & tested
             means.append(float(known[-1][here].mean()))
-        cell = spread_cell(spread_of_all(means), 100, 1)
+        cell = score_cell(spread_of_all(means), method.score)
         rows += f"<tr class='part'><th scope='row'>{words}</th><td>{cell}</td>{'<td></td>' * 6}</tr>"
     return rows
+
+
+def score_cell(value: Spread, score: Score) -> str:
+    """A mean score, with the standard deviation where there are several seeds.
+
+    Args:
+        value: over seeds.
+        score: of the task.
+    """
+    if not value.count:
+        return "–"
+    if math.isnan(value.mean):  # a loss is not finite
+        return "NaN"
+    around = "" if value.sd is None else f" <i>± {score.number(value.sd)}</i>"
+    return f"<b>{score.number(value.mean)}</b>{around}"
 
 
 def spread_cell(value: Spread, unit: float, digits: int) -> str:
@@ -117,11 +135,11 @@ def spread_cell(value: Spread, unit: float, digits: int) -> str:
     return f"<b>{value.mean * unit:,.{digits}f}</b>{around}"
 
 
-def _difference(value: Interval | None) -> str:
+def _difference(value: Interval | None, score: Score) -> str:
     if value is None:
         return "–"
-    mean = f"{100 * value.mean:+.1f}".replace("-", "−")
-    around = interval(value).removeprefix("95 % interval ") if value.count > 1 else "one seed"
+    mean = score.signed(value.mean)
+    around = interval(value, score).removeprefix("95 % interval ") if value.count > 1 else "one seed"
     return f"<b>{mean}</b> <i>{around}</i>"
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from dfl_lightning.report.comparable import best_first, comparable
 from dfl_lightning.report.methods import Method
 from dfl_lightning.report.over_seeds import (
-    accuracy,
+    last_score,
     over_runs,
     paired,
     received,
@@ -17,6 +17,7 @@ from dfl_lightning.report.over_seeds import (
     worst_tenth,
 )
 from dfl_lightning.report.statistics import Interval, Spread, paired_interval, spread
+from dfl_lightning.tasks import Score
 
 _NAMED = 3
 """Of a longer list of methods in a sentence, this many are named and the others are counted."""
@@ -24,14 +25,14 @@ _NAMED = 3
 
 @dataclass(frozen=True)
 class Line:
-    """A method in the table; shares, bytes and seconds, differences in shares.
+    """A method in the table; scores, bytes and seconds, differences of scores.
 
     Attributes:
         takes_part: whether the method is compared with the others.
     """
 
     method: Method
-    accuracy: Spread
+    score: Spread
     worst: Spread
     received: Spread
     seconds: Spread
@@ -42,10 +43,10 @@ class Line:
 
 
 def lines(methods: Sequence[Method]) -> list[Line]:
-    """The methods of a task from best to worst; those that cannot be compared, or have no accuracy, last."""
+    """The methods of a task from best to worst; those that cannot be compared, or have no score, last."""
     compared = {m.full_name: m for m in comparable(methods)[0]}
     order = [compared.get(m.full_name, m) for m in best_first(methods)]
-    means = {m.full_name: over_runs(accuracy, m.runs) for m in order}
+    means = {m.full_name: over_runs(last_score, m.runs) for m in order}
     ranked = [m for m in order if m.full_name in compared and math.isfinite(means[m.full_name].mean)]
     best = ranked[0] if ranked else None
     local = next((m for m in compared.values() if m.is_local), None)
@@ -56,7 +57,7 @@ def lines(methods: Sequence[Method]) -> list[Line]:
     return [
         Line(
             method=m,
-            accuracy=means[m.full_name],
+            score=means[m.full_name],
             worst=over_runs(worst_tenth, m.runs),
             received=spread([received(run) for run in m.runs]),
             seconds=spread([seconds(run) for run in m.runs]),
@@ -87,15 +88,16 @@ def sentences(methods: Sequence[Method]) -> list[str]:
     sentence names three and counts the others.
     """
     wrong, found, aside = comparable(methods)[1], lines(methods), not_compared(methods)
-    known = [line for line in found if line.accuracy.count and line.takes_part]
-    if len(found) == 1 and not known and found[0].accuracy.count:
-        return [f"{wrong[0]}.", f"The last evaluation gives {_share(found[0].accuracy)}."]
+    known = [line for line in found if line.score.count and line.takes_part]
+    score = methods[0].score
+    if len(found) == 1 and not known and found[0].score.count:
+        return [f"{wrong[0]}.", f"The last evaluation gives {_shown(found[0].score, score)}."]
     words = [aside] if aside else []
     if not known:
         return [*words, "No run was evaluated on test data, so there is no verdict."]
     first = known[0]
-    words += [f"{first.method.name} ends at {_share(first.accuracy)}.", *_against_local(first)]
-    lower: list[Line] = []
+    words += [f"{first.method.name} ends at {_shown(first.score, score)}.", *_against_local(first)]
+    apart: list[Line] = []
     undecided, single, unpaired = [], [], []
     for line in known[1:]:
         gap, name = line.to_best, line.method.name
@@ -106,11 +108,11 @@ def sentences(methods: Sequence[Method]) -> list[str]:
         elif gap.count < 2:
             single.append(name)
         elif gap.is_clear:
-            lower.append(line)
+            apart.append(line)
         else:
-            undecided.append(f"{name} ({gap.count} common seeds, {interval(gap)})")
-    if lower:
-        words.append(_lower(lower))
+            undecided.append(f"{name} ({gap.count} common seeds, {interval(gap, score)})")
+    if apart:
+        words.append(_apart(apart))
     if undecided:
         words.append(f"The seeds show no clear difference to {and_(undecided)}.")
     if single:
@@ -121,54 +123,58 @@ def sentences(methods: Sequence[Method]) -> list[str]:
 
 
 def _against_local(line: Line) -> list[str]:
-    gain = line.over_local
+    gain, score = line.over_local, line.method.score
     if gain is None:
         return []
     if gain.count < 2:
         return ["With one common seed there is no verdict on the difference to training alone."]
     if not gain.is_clear:
-        return [f"The seeds show no clear difference to training alone ({interval(gain)})."]
+        return [f"The seeds show no clear difference to training alone ({interval(gain, score)})."]
     where = "above" if gain.mean > 0 else "below"
-    return [f"That is {_points(abs(gain.mean))} {where} training alone ({interval(gain)})."]
+    return [f"That is {score.distance(gain.mean)} {where} training alone ({interval(gain, score)})."]
 
 
-def _lower(found: Sequence[Line]) -> str:
-    named, gaps = [], []
+def _apart(found: Sequence[Line]) -> str:
+    """Which methods are worse than the best, and by how much."""
+    named, gaps, score = [], [], found[0].method.score
+    where = "lower" if score.higher_is_better else "higher"
     for line in found:
-        if line.to_best is not None:
-            named.append(f"{line.method.name} is {_points(-line.to_best.mean)} lower ({interval(line.to_best)})")
-            gaps.append(-line.to_best.mean)
+        gap = line.to_best
+        if gap is not None:
+            named.append(f"{line.method.name} is {score.distance(gap.mean)} {where} ({interval(gap, score)})")
+            gaps.append(abs(gap.mean))
     if len(named) > _NAMED + 1:
         others = gaps[_NAMED:]
-        span = f"{100 * min(others):.1f} to {_points(max(others))}"
-        named = [*named[:_NAMED], f"{len(others)} others are {span} lower"]
+        span = f"{score.number(min(others))} to {score.distance(max(others))}"
+        named = [*named[:_NAMED], f"{len(others)} others are {span} {where}"]
     return f"{'; '.join(named)}."
 
 
 def _paired(a: Method, b: Method) -> Interval | None:
-    return paired_interval([(accuracy(x), accuracy(y)) for x, y in paired(a, b)])
+    return paired_interval([(last_score(x), last_score(y)) for x, y in paired(a, b)])
 
 
-def _share(value: Spread) -> str:
-    around = "" if value.sd is None else f" ± {100 * value.sd:.1f}"
+def _shown(value: Spread, score: Score) -> str:
+    around = "" if value.sd is None else f" ± {score.number(value.sd)}"
     seeds = f"{value.count} seeds" if value.count > 1 else "one seed"
-    return f"{100 * value.mean:.1f}{around} % test accuracy ({seeds})"
+    said = f"{score.number(value.mean)}{around}"
+    return f"{said} % test {score.label} ({seeds})" if score.percent else f"test {score.label} {said} ({seeds})"
 
 
-def _points(share: float) -> str:
-    return f"{100 * share:.1f} points"
+def interval(value: Interval, score: Score) -> str:
+    """The 95 % interval, in points where the score is a share; empty with one pair.
 
-
-def interval(value: Interval) -> str:
-    """The 95 % interval in points; empty with one pair.
+    Args:
+        value: of a difference of scores.
+        score: of the task.
 
     Examples:
-        >>> interval(Interval(0.02, 0.01, 0.03, 3))
+        >>> interval(Interval(0.02, 0.01, 0.03, 3), Score())
         '95 % interval +1.0 to +3.0'
     """
     if value.low is None or value.high is None:
         return ""
-    return f"95 % interval {100 * value.low:+.1f} to {100 * value.high:+.1f}".replace("-", "−")
+    return f"95 % interval {score.signed(value.low)} to {score.signed(value.high)}"
 
 
 def and_(names: Sequence[str]) -> str:
