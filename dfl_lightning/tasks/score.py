@@ -50,7 +50,7 @@ class Score:
 
     @classmethod
     def of_columns(cls, columns: Iterable[str]) -> Score:
-        """The score of a run that has no summary yet, from its columns; that of classes where they do not tell.
+        """Tell the score of a run without a summary from its columns: that of classes where they do not say.
 
         Args:
             columns: of metrics.csv.
