@@ -20,10 +20,7 @@ ROOT = Path(__file__).parents[2]
 MAKING = runpy.run_path(str(ROOT / "scripts" / "make_conformance.py"))
 METHODS = read_all()
 WITHOUT_CASES = {
-    "dfedsam": "not written yet",
-    "dfedsam --aggregation.steps 4": "not written yet",
     "fdms --topology complete": "it is this library's extension, in no paper",
-    "moon": "not written yet",
 }
 """Methods of docs/methods.md that have no cases, and why."""
 
@@ -162,7 +159,7 @@ def test_the_command(tmp_path, capsys, factor, code, result):
         (["nowhere.py"], "adapter nowhere.py: there is no such file"),
         (["no_such_module"], "adapter no_such_module: there is no such module; name an importable module, or a file"),
         (["json"], "adapter json offers none of these methods: it has no function of the name of one"),
-        (["json", "--methods", "fedavgg"], "there are no cases of fedavgg; there are cases of afind, "),
+        (["json", "--methods", "fedavgg"], "there are no cases of fedavgg; there are cases of a_little_is_enough, "),
         (["json", "--tolerance", "-1"], "--tolerance -1.0: it must be 0 or more"),
     ],
 )

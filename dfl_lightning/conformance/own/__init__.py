@@ -6,6 +6,7 @@ The arguments of a function are the inputs of its cases, which their files descr
 from dfl_lightning.conformance.own.graphs import base_graph, epidemic, one_peer
 from dfl_lightning.conformance.own.mixing import (
     d2,
+    dfedsam,
     dispfl,
     dsgd,
     federico,
@@ -19,6 +20,15 @@ from dfl_lightning.conformance.own.mixing import (
     push_sum,
     qg_dsgdm,
 )
+from dfl_lightning.conformance.own.robust import (
+    a_little_is_enough,
+    balance,
+    clipped_gossip,
+    geometric_median,
+    krum,
+    sign_flip,
+    top_k,
+)
 from dfl_lightning.conformance.own.selections import (
     afind,
     afind_literal,
@@ -30,14 +40,28 @@ from dfl_lightning.conformance.own.selections import (
     panm,
     panm_literal,
 )
-from dfl_lightning.conformance.own.served import apfl, ditto, fedavg, fedper, fedprox, fedrep, ifca, per_fedavg
+from dfl_lightning.conformance.own.served import (
+    apfl,
+    ditto,
+    fedavg,
+    fedper,
+    fedprox,
+    fedrep,
+    ifca,
+    moon,
+    per_fedavg,
+)
 
 __all__ = [
+    "a_little_is_enough",
     "afind",
     "afind_literal",
     "apfl",
+    "balance",
     "base_graph",
+    "clipped_gossip",
     "d2",
+    "dfedsam",
     "dispfl",
     "ditto",
     "dpfl",
@@ -53,10 +77,13 @@ __all__ = [
     "fedper",
     "fedprox",
     "fedrep",
+    "geometric_median",
     "gossip",
     "gradient_tracking",
     "ifca",
     "knn_per",
+    "krum",
+    "moon",
     "one_peer",
     "pacfl",
     "panm",
@@ -66,4 +93,6 @@ __all__ = [
     "pfedgraph",
     "push_sum",
     "qg_dsgdm",
+    "sign_flip",
+    "top_k",
 ]

@@ -16,7 +16,7 @@ from dfl_lightning.conformance.own.selections import weights_of
 from dfl_lightning.engines.prediction_rule import LabelledOutputs, Outputs
 from dfl_lightning.functional import class_vectors, proximity
 from dfl_lightning.links import LinkMemory
-from dfl_lightning.objectives import D2, DisPFL, GradientTracking, PFedGraph, Plain, QGDSGDm
+from dfl_lightning.objectives import D2, DFedSAM, DisPFL, GradientTracking, PFedGraph, Plain, QGDSGDm
 
 Found = dict[str, Any]
 
@@ -69,6 +69,14 @@ def qg_dsgdm(layers, models, momentum, x, y, graph, lr, beta, mu, nesterov, roun
     run = BatchRun(policies, x, y, layers, topology, rows, QGDSGDm(beta, mu, nesterov), lr, rounds=rounds)
     run.go(rounds=rounds)
     return {"models": run.rows(), "momentum": run.rows("momentum")}
+
+
+def dfedsam(layers, models, x, y, graph, active, lr, rho, steps) -> Found:
+    """Run DFedSAM and some steps of Metropolis weights."""
+    policies, topology = [cb.Gossip(k="all"), cb.Metropolis(steps)], nx.Graph(graph_of(graph))
+    run = BatchRun(policies, x, y, layers, topology, {"models": models}, DFedSAM(rho), lr, active=active)
+    run.go()
+    return {"models": run.rows()}
 
 
 def dispfl(layers, models, masks, x, y, graph, lr, density, prune, round, rounds) -> Found:

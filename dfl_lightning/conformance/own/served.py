@@ -11,7 +11,7 @@ import torch
 
 from dfl_lightning import callbacks as cb
 from dfl_lightning.conformance.own.runs import BatchRun
-from dfl_lightning.objectives import APFL, Ditto, FedPer, FedProx, FedRep, PerFedAvg, Plain
+from dfl_lightning.objectives import APFL, MOON, Ditto, FedPer, FedProx, FedRep, PerFedAvg, Plain
 from dfl_lightning.round.objective import Objective
 
 Outputs = dict[str, Any]
@@ -43,6 +43,14 @@ def ditto(layers, model, personal, x, y, lr, lam, rounds) -> Outputs:
     run = _run(layers, {"models": model, "personal": personal}, x, y, lr, Ditto(lam), rounds=rounds)
     run.go(rounds=rounds)
     return {"model": run.rows()[-1], "personal": run.rows("personal")[: len(x)]}
+
+
+def moon(layers, model, previous, x, y, active, lr, mu, tau, rounds) -> Outputs:
+    """Run MOON's local rule."""
+    rows = {"models": model, "previous": previous}
+    run = _run(layers, rows, x, y, lr, MOON(mu, tau), active=active, rounds=rounds)
+    run.go(rounds=rounds)
+    return {"model": run.rows()[-1], "previous": run.rows("previous")[: len(x)]}
 
 
 def apfl(layers, model, local, alpha, adapt, x, y, lr, rounds) -> Outputs:

@@ -1,6 +1,6 @@
 """All methods by the names of their files."""
 
-from plain import afind, dpfl, fdms, fedfomo, graphs, mixed, panm, served
+from plain import afind, dpfl, fdms, fedfomo, graphs, messages, mixed, panm, robust, served
 
 METHODS = {
     "afind": afind.METHOD,
@@ -14,6 +14,7 @@ METHODS = {
     "epidemic": graphs.EPIDEMIC,
     "one_peer": graphs.ONE_PEER,
     "d2": mixed.D2,
+    "dfedsam": mixed.DFEDSAM,
     "dispfl": mixed.DISPFL,
     "dsgd": mixed.DSGD,
     "qg_dsgdm": mixed.QG,
@@ -33,7 +34,15 @@ METHODS = {
     "fedprox": served.FEDPROX,
     "fedrep": served.FEDREP,
     "ifca": served.IFCA,
+    "moon": served.MOON,
     "per_fedavg": served.PER_FEDAVG,
+    "balance": robust.BALANCE,
+    "clipped_gossip": robust.CLIPPED,
+    "geometric_median": robust.GEOMETRIC_MEDIAN,
+    "krum": robust.KRUM,
+    "a_little_is_enough": messages.A_LITTLE,
+    "sign_flip": messages.SIGN_FLIP,
+    "top_k": messages.TOP_K,
     "panm": panm.METHOD,
     "panm_literal": panm.LITERAL,
 }
