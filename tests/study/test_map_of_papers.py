@@ -1,5 +1,6 @@
 """Every command of the map in docs/results.md makes what it says, on a study cut down to few clients and two rounds."""
 
+import functools
 import os
 import re
 import shlex
@@ -8,6 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from dfl_lightning.data.vision import TorchvisionData
 from dfl_lightning.study.command import main
 from dfl_lightning.study.study_file import KIND, MISSING
 from dfl_lightning.utils.shipped_files import shipped
@@ -35,6 +37,15 @@ def cut_down(content):
         row: {column: of[column]} for row, of in (content.get("published") or {}).items() if column in of
     }
     return content
+
+
+@pytest.fixture(scope="module", autouse=True)
+def files_are_read_once():
+    """Torchvision checks and reads a data set's files each time: more than half of what a small cell takes."""
+    read = functools.cache(lambda kind, root, train: kind(root, train=train, download=False))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(TorchvisionData, "_open", lambda self, train, download: read(self.dataset, self.root, train))
+        yield
 
 
 @pytest.mark.slow
