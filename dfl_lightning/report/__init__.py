@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         link_heatmap,
         similarities,
         sorted_clients,
+        who_from_whom,
     )
     from dfl_lightning.report.live import LivePage
     from dfl_lightning.report.writing import write_report
@@ -42,6 +43,7 @@ __all__ = [
     "link_heatmap",
     "similarities",
     "sorted_clients",
+    "who_from_whom",
     "write_report",
 ]
 

@@ -178,8 +178,10 @@ def _class_name(value: Any) -> str:
     return str(value.get("class_path", "")).rpartition(".")[2] if isinstance(value, dict) else ""
 
 
-def _settings(run: Run) -> dict[str, Any]:
-    """The settings that decide the numbers, without the seeds."""
+def settings_of(run: Run) -> dict[str, Any]:
+    """The settings that decide the numbers of a run, without the seeds; of one from Python what its summary says."""
+    if not run.config:
+        return _about(run)
     config = {key: value for key, value in deciding(run.config).items() if key != "seed_everything"}
     data = config.get("data")
     if isinstance(data, dict):
@@ -208,9 +210,12 @@ def diverged_clients(run: Run) -> int:
 
 def _settings_key(run: Run) -> str:
     if run.config:
-        return config_text(_settings(run))
-    about = {key: run.summary.get(key) for key in ("policies", "network", "clients", "topology", "data")}
-    return repr(about) if run.summary else str(run.path)
+        return config_text(settings_of(run))
+    return repr(_about(run)) if run.summary else str(run.path)
+
+
+def _about(run: Run) -> dict[str, Any]:
+    return {key: run.summary.get(key) for key in ("policies", "network", "clients", "topology", "data")}
 
 
 def _method(runs: list[Run], name: str, column: str) -> Method:
@@ -247,7 +252,7 @@ def _tell_apart(methods: list[Method]) -> None:
         same = [method for method in methods if method.full_name == full_name]
         if len(same) < 2:
             continue
-        for method, words in zip(same, _differences([config_text(_settings(m.runs[0])) for m in same]), strict=True):
+        for method, words in zip(same, _differences([config_text(settings_of(m.runs[0])) for m in same]), strict=True):
             if words:
                 method.name = f"{method.name} ({words})"
     seen: dict[str, int] = {}
@@ -271,8 +276,8 @@ def _differences(texts: Sequence[str]) -> list[str]:
             for before in values:
                 before.setdefault(key, first)
     keys = [key for key in values[0] if key.rpartition(".")[0] not in values[0]]  # arguments go with their class
-    keys.sort(key=lambda key: _place(key.partition(".")[0]))
-    keys = [key for key in keys if _place(key.partition(".")[0]) <= len(_FIRST)] or keys
+    keys.sort(key=lambda key: place_of(key.partition(".")[0]))
+    keys = [key for key in keys if place_of(key.partition(".")[0]) <= len(_FIRST)] or keys
     shown = [", ".join(_word(key, of_method[key]) for key in keys) for of_method in values]
     if max(map(len, shown)) <= _LONGEST:
         return shown
@@ -283,7 +288,12 @@ def _differences(texts: Sequence[str]) -> list[str]:
     return [", ".join(_word(key, of_method[key]) for key in telling) + more for of_method in values]
 
 
-def _place(group: str) -> int:
+def place_of(group: str) -> int:
+    """Where a setting stands among others: policies first, then those of training and data.
+
+    Args:
+        group: first part of its name.
+    """
     return _FIRST.index(group) if group in _FIRST else len(_FIRST) + (group not in ("model", "data", "trainer"))
 
 

@@ -4,6 +4,7 @@ from dfl_lightning.report.charts.clients import gain_over_local, sorted_clients
 from dfl_lightning.report.charts.cost import accuracy_by_bytes, accuracy_by_time
 from dfl_lightning.report.charts.curves import client_bands, learning_curves
 from dfl_lightning.report.charts.links import collaboration_graph, link_heatmap
+from dfl_lightning.report.charts.over_run import who_from_whom
 from dfl_lightning.report.charts.reasons import dropouts, found_over_rounds, similarities
 
 __all__ = [
@@ -18,4 +19,5 @@ __all__ = [
     "link_heatmap",
     "similarities",
     "sorted_clients",
+    "who_from_whom",
 ]

@@ -16,6 +16,7 @@ from dfl_lightning.report.page.opening import Opening
 from dfl_lightning.report.page.rounds import run_entry
 from dfl_lightning.report.page.scripts import packed_json, packed_vega
 from dfl_lightning.report.page.sections import Figure, described, figures, heading
+from dfl_lightning.report.page.settings import configs, settings_section
 from dfl_lightning.report.page.tables import commands_table, verdict_table, versions
 from dfl_lightning.report.page.verdict import and_, lines, not_compared, sentences
 from dfl_lightning.utils.words import counted
@@ -59,9 +60,17 @@ def page(
         "look": link_charts.look(),
         "runs": [entry for _, entry in linked],
         "first": _first(linked),
+        "configs": configs(methods),
     }
     read = files(__package__).joinpath
-    scripts = ("near.js", "linked.js", "address.js", *(["follow.js"] * (following is not None)), "page.js")
+    scripts = (
+        "near.js",
+        "linked.js",
+        "address.js",
+        "settings.js",
+        *(["follow.js"] * (following is not None)),
+        "page.js",
+    )
     parts = {
         "early": "" if following is None else early_script(),
         "live": "" if following is None else live_note(methods, following),
@@ -78,9 +87,12 @@ def page(
         "versions": versions(methods),
         "who": omitted + (read("who.html").read_text(encoding="utf-8") if linked else "<p>No run recorded links.</p>"),
         "omitted": omitted,
+        "settings": settings_section(methods),
     }
     for section in ("learning", "bands", "clients", "cost", "why", "alike", "dropouts"):
         parts[section] = "".join(_figure(figure) for figure in found if figure.section == section)
+    over = "".join(_figure(figure) for figure in found if figure.section == "over")
+    parts["over"] = over and f"<h3 class='group'>Over the whole run</h3><div class='figures'>{over}</div>"
     if not any(figure.section in ("why", "alike", "dropouts") for figure in found):
         parts["why"] = f"<p class='note wide'>{_NO_REASONS}</p>"
     parts["vega"] = packed_vega()

@@ -133,6 +133,8 @@
     });
   }
 
+  settings.offer(data.configs, (name, text) => keep(name, blob(text, "application/yaml")));
+
   // --- who learns from whom ---
   const runs = data.runs;
   let at = 0, step = 0, picked = null, timer = null;

@@ -9,6 +9,7 @@ from typing import Any
 
 from dfl_lightning.report import charts
 from dfl_lightning.report.charts.cost import SIMULATED
+from dfl_lightning.report.charts.over_run import within_clusters
 from dfl_lightning.report.charts.reasons import stood_in_for
 from dfl_lightning.report.comparable import for_charts
 from dfl_lightning.report.methods import Method, seed_of
@@ -17,6 +18,7 @@ from dfl_lightning.report.page.spoken import spoken
 from dfl_lightning.report.page.verdict import and_
 from dfl_lightning.tasks import Score
 from dfl_lightning.utils.errors import UserError
+from dfl_lightning.utils.words import as_percent
 
 
 @dataclass
@@ -213,6 +215,17 @@ def _of_method(found: Collected, method: Method, number: int) -> None:
         seed,
         "small",
         lambda: charts.client_bands(method),
+    )
+    shared = within_clusters(run)
+    found.add(
+        "over",
+        f"over-the-run-{number + 1}",
+        f"{method.full_name}: who learned from whom",
+        f"Share of the recorded rounds in which the receiver, a row, chose the sender, {seed}; clients in the order of "
+        "their clusters where those are known."
+        + (f" {as_percent(shared)} of all choices are within a cluster." if shared is not None else ""),
+        "square",
+        lambda: charts.who_from_whom(run),
     )
     found.add(
         "alike",

@@ -1,0 +1,67 @@
+"""The settings in which methods differ: what decides their numbers, a row a setting, a cell a method."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from dfl_lightning.report.methods import Method, place_of, settings_of
+
+_ABSENT = "–"
+"""A method that has no such setting."""
+
+
+def differences(methods: Sequence[Method]) -> dict[str, list[str]]:
+    """The settings in which methods differ, with the value of each method, in words.
+
+    Where all methods have the same class, its arguments that differ are settings of their own; otherwise each method's
+    value is its class with all arguments. Seeds, monitors, names, folders and how a run is computed are no settings.
+
+    Args:
+        methods: to compare, each by its first run.
+
+    Examples:
+        >>> differences([])
+        {}
+    """
+    configs = [settings_of(method.runs[0]) for method in methods]
+    found = sorted(_differing(configs, ""), key=lambda row: place_of(row[0].partition(".")[0]))
+    return {name: [_words(value) for value in values] for name, values in found}
+
+
+def _differing(values: Sequence[Any], name: str) -> Iterator[tuple[str, list[Any]]]:
+    """The innermost settings that differ, as far as all methods have the same classes."""
+    if all(value == values[0] for value in values[1:]):
+        return
+    mappings = [value for value in values if isinstance(value, dict)]
+    classes = {value.get("class_path") for value in mappings}
+    if len(mappings) < len(values) or len(classes) > 1:
+        yield name, list(values)
+        return
+    inner = mappings if classes == {None} else [value.get("init_args") or {} for value in mappings]
+    for key in dict.fromkeys(key for value in inner for key in value):
+        yield from _differing([value.get(key) for value in inner], f"{name}.{key}".lstrip("."))
+
+
+def _words(value: Any) -> str:
+    """A value for people.
+
+    Examples:
+        >>> _words({"class_path": "x.AFIND", "init_args": {"nu": 0.2, "rule": "ratio", "layer": None}})
+        'AFIND: nu = 0.2, rule = ratio'
+        >>> _words({"class_path": "x.Gossip"}), _words(None), _words([0, 90]), _words(True)
+        ('Gossip', '–', '0, 90', 'true')
+    """
+    if value is None:
+        return _ABSENT
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, list):
+        return ", ".join(_words(entry) for entry in value)
+    if not isinstance(value, dict):
+        return str(value)
+    arguments = value.get("init_args") or {} if "class_path" in value else value
+    words = ", ".join(f"{key} = {_words(inner)}" for key, inner in arguments.items() if inner is not None)
+    if "class_path" not in value:
+        return words
+    return ": ".join(part for part in (str(value["class_path"]).rpartition(".")[2], words) if part)
