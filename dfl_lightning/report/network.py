@@ -113,6 +113,8 @@ _NODES: WeakKeyDictionary[Run, list[dict[str, Any]]] = WeakKeyDictionary()
 def nodes(run: Run) -> list[dict[str, Any]]:
     """Clients and servers: `id`, `x`, `y` from -1 to 1, `cluster` (-1: not known), `server`, `falsified`, `order`.
 
+    `falsified` says in words what is: labels, messages, both, or nothing.
+
     They are computed once for a run, since its graph, its matrix and the page have the same: do not change them.
     """
     if run not in _NODES:
@@ -123,7 +125,9 @@ def nodes(run: Run) -> list[dict[str, Any]]:
 def _nodes(run: Run) -> list[dict[str, Any]]:
     m, n = number_of_nodes(run)
     clusters = run.split.get("clusters", np.array([]))
-    falsified = run.split.get("adversaries", np.array([]))
+    labels = run.split.get("adversaries", np.array([]))
+    labels = labels if len(labels) == m else np.zeros(m, dtype=bool)
+    messages = np.isin(np.arange(m), run.summary.get("adversaries", []))
     known = len(clusters) == m
     places = positions(run, m, n)
     order = np.argsort(clusters, kind="stable") if known else np.arange(m)
@@ -135,7 +139,9 @@ def _nodes(run: Run) -> list[dict[str, Any]]:
             "y": round(places[i][1], 4),
             "cluster": int(clusters[i]) if known and i < m else -1,
             "server": i >= m,
-            "falsified": bool(falsified[i]) if len(falsified) == m and i < m else False,
+            "falsified": " and ".join(
+                word for word, who in (("labels", labels), ("messages", messages)) if i < m and who[i]
+            ),
             "order": rank.get(i, i),
         }
         for i in range(n)

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 import dfl_lightning
+from dfl_lightning.callbacks.outgoing.attack import adversaries_of
 from dfl_lightning.functional import over_clients, score_summary, without_accuracy
 from dfl_lightning.report.memory_estimate import predicted_memory
 from dfl_lightning.round.hosts import RunModule, RunTrainer
@@ -56,6 +57,7 @@ def summarise(trainer: RunTrainer, module: RunModule, status: str, reason: str =
             "data": trainer.datamodule.describe(),
             "topology": module.federation.topology.describe(),
             "policies": [type(policy).__name__ for policy in trainer.policies()],
+            **_adversaries(module),
             "engine": describe_engine(module),
             score.block: _of_score(score, metrics, clients),
             "neighbours_mean": _mean(metrics["neighbours"]),
@@ -100,6 +102,12 @@ def _of_score(score: Score, metrics: dict[str, np.ndarray], clients: dict[str, n
         numbers["global_last"] = float(of_server[~np.isnan(of_server)][-1])
         numbers["global_mean_over_rounds"] = float(np.nanmean(of_server))
     return numbers
+
+
+def _adversaries(module: RunModule) -> dict[str, list[int]]:
+    """Ids of the clients whose messages are falsified; nothing without an attack."""
+    found = adversaries_of(module.federation)
+    return {} if found is None else {"adversaries": torch.nonzero(found).flatten().tolist()}
 
 
 @functools.cache  # reads a file of each package

@@ -406,7 +406,7 @@ def test_a_mouse_finds_nodes_links_and_cells_and_picks_a_client(page, runs, open
     place = {"x": 5 + (1.14 + node["x"]) * unit, "y": 5 + (1.14 - node["y"]) * unit}
     seen.page.locator("#graph canvas").hover(position=place)
     said = seen.page.locator("#tip").inner_text().split()
-    assert said == ["client", "3", "cluster", "1", "state", "down", "labels", "falsified"]
+    assert said == ["client", "3", "cluster", "1", "state", "down", "falsified", "labels"]
     before = pixels(seen, "heat")
     seen.page.locator("#graph canvas").click(position=place)
     seen.page.evaluate("new Promise(requestAnimationFrame)")

@@ -33,6 +33,8 @@ class Krum(DistanceWeighted):
         include_self: whether the receiver's own model is one of the n.
     """
 
+    logs = ("kept",)
+
     def __init__(self, adversaries: int = 1, include_self: bool = True) -> None:
         if adversaries < 0:
             raise UserError(f"aggregation.adversaries={adversaries}; it is a number of models, 0 or more")

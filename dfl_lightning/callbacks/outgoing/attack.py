@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from dfl_lightning.callbacks.base import Outgoing
+from dfl_lightning.round.record import Round
 from dfl_lightning.utils.errors import UserError
 from dfl_lightning.utils.random_streams import stream
 
@@ -32,6 +33,8 @@ class Attack(Outgoing):
         UserError: both are given, or the fraction is not from 0 to 1.
     """
 
+    logs = ("adversary_links", "adversary_weight")
+
     def __init__(self, fraction: float | None = None, clients: Sequence[int] | None = None) -> None:
         if fraction is not None and not 0 <= fraction <= 1:
             raise UserError(f"outgoing.fraction={fraction}; it is a share from 0 to 1")
@@ -48,6 +51,10 @@ class Attack(Outgoing):
                 f"outgoing {type(self).__name__} has no adversaries; name them by --outgoing.fraction or "
                 "--outgoing.clients, or use --outgoing null"
             )
+
+    def on_mixed(self, round: Round) -> None:
+        """Log how many of the links chosen by honest nodes, and which share of their weights, are adversaries'."""
+        log_adversaries(round)
 
     def who(self, federation: Federation) -> Tensor:
         """The adversaries, bool [m]."""
@@ -72,3 +79,33 @@ class Attack(Outgoing):
                 raise UserError(f"outgoing.fraction={self.fraction:g} of {m} clients is none; raise it")
             adversaries[torch.randperm(m, generator=stream(federation.seed, "SignFlip adversaries"))[:number]] = True
         return adversaries
+
+
+def adversaries_of(federation: Federation) -> Tensor | None:
+    """Say which clients take part in an attack of the run, bool [m]; None without one.
+
+    Args:
+        federation: of the run.
+    """
+    attacks = [policy.who(federation) for policy in federation.policies if isinstance(policy, Attack)]
+    return torch.stack(attacks).any(0) if attacks else None
+
+
+def log_adversaries(round: Round) -> None:
+    """Log which share of the links that honest nodes chose is adversaries', and which share of their weights.
+
+    Args:
+        round: after its mixing.
+    """
+    adversaries = adversaries_of(round.federation)
+    assert adversaries is not None
+    honest = torch.ones(round.num_nodes, dtype=torch.bool)
+    honest[: round.num_clients] = ~adversaries
+    chosen = round.selected.between(receivers=honest & round.receivers)
+    if len(chosen):
+        round.log("adversary_links", float((~honest[chosen.senders]).double().mean()))
+    weighed = honest[round.voters.receivers]
+    total = float(round.weights[weighed].sum())
+    if total:
+        given = weighed & ~honest[round.row_owner[round.voters.senders]]
+        round.log("adversary_weight", float(round.weights[given].sum()) / total)

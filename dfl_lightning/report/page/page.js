@@ -187,7 +187,7 @@
     if (entry.down.length) words.push(`${number(entry.down.length, "client")} down${servers && counts.stands_in ? `, ${counts.stands_in} with a substitute` : ""}`);
     const score = run.score, value = entry.numbers[score.column];
     if (value !== undefined) words.push(`${score.label} ${score.percent ? percent(value) : Number(value.toPrecision(4))}`);
-    const names = { neighbour_precision: "precision", neighbour_recall: "recall", friend_accuracy: "substitutes of the right cluster" };
+    const names = { neighbour_precision: "precision", neighbour_recall: "recall", friend_accuracy: "substitutes of the right cluster", adversary_links: "honest clients' links that end at an adversary" };
     for (const [name, word] of Object.entries(names)) if (name in entry.numbers) words.push(`${word} ${percent(entry.numbers[name])}`);
     return words.join(" · ");
   }
@@ -289,7 +289,7 @@
     if (node) {
       const rows = [["client", node.id], ...(node.cluster < 0 ? [] : [["cluster", node.cluster]])];
       if (run.rounds[step].down.includes(node.id)) rows.push(["state", "down"]);
-      if (node.falsified) rows.push(["labels", "falsified"]);
+      if (node.falsified) rows.push(["falsified", node.falsified]);
       return rows;
     }
     const name = (id) => named(run, id);
@@ -307,7 +307,8 @@
     if (clusters.length > 1)
       clusters.forEach((cluster, place) => parts.push([`<path transform="translate(9 7) scale(5.5)" fill="var(--m${place % 6})" d="${path(data.look.shapes[place % data.look.shapes.length])}"/>`, `cluster ${cluster}`]));
     if (run.nodes.length > clients.length + 1) parts.push(['<rect x="2" width="14" height="14" fill="var(--ink)"/>', "S: servers"]);
-    if (clients.some((node) => node.falsified)) parts.push(['<circle cx="9" cy="7" r="6" fill="none" stroke="var(--ink)" stroke-width="1.6"/>', "falsified labels"]);
+    const falsified = [...new Set(clients.flatMap((node) => (node.falsified ? [node.falsified] : [])))];
+    if (falsified.length) parts.push(['<circle cx="9" cy="7" r="6" fill="none" stroke="var(--ink)" stroke-width="1.6"/>', `falsified ${falsified.join(", ")}`]);
     const states = new Set((run.decoded || []).flatMap((links) => links.map((link) => link.state)));
     const line = (state, dash) => `<path d="M0,7H20" stroke="var(--${state})" stroke-width="2.4" stroke-dasharray="${dash}"/>`;
     const cell = { new: '<path d="M26,2H36V12H26Z" fill="none" stroke="var(--new)" stroke-width="1.6"/>', dropped: '<path d="M27,3L35,11M35,3L27,11" stroke="var(--dropped)" stroke-width="1.6"/>', probed: '<circle cx="31" cy="7" r="1.8" fill="var(--probed)"/>' };

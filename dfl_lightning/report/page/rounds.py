@@ -31,7 +31,7 @@ MOST_LINKS = 1500
 """Links of a round that the graph draws; with more there is the matrix alone, binned by cluster."""
 
 _FEW_GROUPS = 40
-_COLUMNS = ("neighbour_precision", "neighbour_recall", "friend_accuracy", "threshold")
+_COLUMNS = ("neighbour_precision", "neighbour_recall", "friend_accuracy", "threshold", "adversary_links")
 
 
 def run_entry(method: Method, run: Run) -> dict[str, Any] | None:

@@ -369,6 +369,14 @@ def test_noise_leaves_running_statistics_alone_and_says_so(federation):
 
 
 # --- the adversaries --------------------------------------------------------------------------------------------------
+def test_what_honest_clients_have_of_adversaries_is_counted_and_the_summary_names_them(federation):
+    ring = nx.Graph([(0, 1), (1, 2), (2, 3), (3, 4), (4, 0)])
+    run = federation([flip, lambda: cb.NoiseAttack(clients=[4])], topology=ring)
+    metrics = run.go().rounds[-1].metrics
+    assert metrics["adversary_links"] == pytest.approx(4 / 6)  # 0 and 2 receive from 1 or 4, and 3 from 4
+    assert metrics["adversary_weight"] == pytest.approx(4 / 9)
+
+
 def test_adversaries_are_drawn_by_the_seed_or_known_from_the_data(federation):
     run = federation([lambda: cb.SignFlip(0.4)])
     policy = run.trainer.policy(cb.Outgoing)
