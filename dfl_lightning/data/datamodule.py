@@ -62,6 +62,7 @@ class FederatedData(L.LightningDataModule):
         augment: random crops (padding 4) and horizontal flips in training.
     """
 
+    noun = "image"  # what a sample is called
     run_seed: int | None = None  # the trainer sets it; without one, Lightning's PL_GLOBAL_SEED or 0
 
     def __init__(
@@ -213,7 +214,7 @@ class FederatedData(L.LightningDataModule):
         if int(self.clients.sizes("test").max()):
             sizes.append(f"{_range(self.clients.sizes('test'))} test")
         origin = "" if self.split is None else f" from {Path(self.split).name}"
-        return f"{self.source.name}, {self.client_split.partition}{origin}: {' / '.join(sizes)} images a client"
+        return f"{self.source.name}, {self.client_split.partition}{origin}: {' / '.join(sizes)} {self.noun}s a client"
 
     # -- what Lightning calls
 

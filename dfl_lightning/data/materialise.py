@@ -88,6 +88,8 @@ def materialise(source: Source, split: Split, normalise: bool = False, augment: 
         shift=shift,
         augment=augment,
         adversaries=None if split.adversaries is None else torch.from_numpy(split.adversaries),
+        target_scale=source.target_scale,
+        target_shift=source.target_shift,
     )
 
 

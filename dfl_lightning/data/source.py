@@ -47,6 +47,9 @@ class Source:
         strata: what partitions by class divide by, int64 [N] from 0 on; None means the classes, and of a regression ten
             parts of equally many samples by the first column of the targets.
         test_strata: the same for the official test set; None likewise, with the bounds of the training samples.
+        target_scale: of each column of standardised targets, float64 [d]: a target times its scale, plus its shift, is
+            in the original unit; None: they are in it.
+        target_shift: see `target_scale`.
     """
 
     name: str
@@ -61,6 +64,8 @@ class Source:
     writer_names: tuple[str, ...] = ()
     strata: Tensor | None = None
     test_strata: Tensor | None = None
+    target_scale: Tensor | None = None
+    target_shift: Tensor | None = None
 
     def __post_init__(self) -> None:
         """Refuse labels that are no classes, writers without a name, and test images unlike the training images."""

@@ -1,0 +1,104 @@
+"""Tables: standardised as by scikit-learn, read from CSV and npz, and errors in the original unit."""
+
+import numpy as np
+import pytest
+import torch
+from sklearn.datasets import load_diabetes
+from sklearn.preprocessing import StandardScaler
+from torch import nn
+
+from dfl_lightning import DFLModule, DFLTrainer, UserError, callbacks
+from dfl_lightning.data import ByWriter, Vectors
+from dfl_lightning.report.tables import read_metrics
+
+
+def test_the_default_is_standardised_and_keeps_what_undoes_it():
+    x, y = load_diabetes(return_X_y=True, scaled=False)
+    source = Vectors(num_clients=4).load()
+    assert np.allclose(source.images.numpy(), StandardScaler().fit_transform(x), atol=1e-6)
+    assert np.allclose(source.labels.double() * source.target_scale + source.target_shift, y[:, None], atol=1e-4)
+    raw = Vectors(num_clients=4, standardise=False).load()
+    assert np.allclose(raw.images.numpy(), x)
+    assert raw.target_scale is None
+
+
+def test_errors_are_in_the_original_unit(tmp_path):
+    """A network that says 0, the mean of all targets, whatever it sees: errors are the deviations from that mean."""
+    network = nn.Linear(10, 1)
+    nn.init.zeros_(network.weight), nn.init.zeros_(network.bias)
+    table = Vectors(num_clients=4, seed=0)
+    module = DFLModule(network, batch_size=8, optimizer=lambda parameters: torch.optim.SGD(parameters, lr=1e-30))
+    options = {"default_root_dir": tmp_path, "enable_progress_bar": False, "accelerator": "cpu"}
+    trainer = DFLTrainer(max_rounds=1, callbacks=[callbacks.Gossip(k=0), callbacks.Uniform()], **options)
+    trainer.fit(module, datamodule=table)
+    y = load_diabetes().target
+    parts = table.client_split.test
+    wanted = np.mean([np.sqrt(np.mean((y[part] - y.mean()) ** 2)) for part in parts])
+    found = float(read_metrics(trainer.run.path / "metrics.csv")[-1]["test_rmse"])
+    assert found == pytest.approx(wanted, rel=1e-5)
+    assert table.describe().endswith(" test rows a client")
+
+
+CSV = "shop,age,town,price\nnorth,1,5,10\nsouth,2,5,20\nnorth,3,5,60\nsouth,4,5,30\n"
+
+
+def test_a_csv_file_and_an_npz_file_say_the_same(tmp_path):
+    (tmp_path / "table.csv").write_text(CSV)
+    arrays = {"x": np.array([[1, 5], [2, 5], [3, 5], [4, 5]]), "y": np.array([10.0, 20.0, 60.0, 30.0])}
+    np.savez(tmp_path / "table.npz", shop=np.array(["north", "south", "north", "south"]), **arrays)
+    options = {"client": "shop", "num_clients": 2, "test_fraction": 0.0}
+    sources = []
+    for words in ({"file": "table.csv", "target": "price"}, {"file": "table.npz"}):
+        table = Vectors(**{**words, "file": str(tmp_path / words["file"])}, **options)
+        table.setup()
+        assert isinstance(table.partition, ByWriter)
+        assert [part.tolist() for part in table.client_split.train] == [[0, 2], [1, 3]]
+        assert list(table.client_split.writers) == ["north", "south"]
+        sources.append(table.source)
+    csv, npz = sources
+    assert torch.equal(csv.images, npz.images)
+    assert torch.equal(csv.labels, npz.labels)
+    assert torch.equal(csv.images[:, 1], torch.zeros(4))  # constant
+    assert csv.images[:, 0].tolist() == pytest.approx([-1.341641, -0.447214, 0.447214, 1.341641], rel=1e-5)
+
+
+def test_several_targets_and_names_of_classes(tmp_path):
+    file = tmp_path / "table.csv"
+    file.write_text(CSV)
+    assert Vectors(str(file), target=["age", "price"], client="shop").load().labels.shape == (4, 2)
+    classes = Vectors(str(file), target="shop", classes=True).load()
+    assert classes.num_classes == 2
+    assert classes.labels.tolist() == [0, 1, 0, 1]
+
+
+WRONG = {
+    "no file": ({"target": "price"}, "target, client and classes describe a file"),
+    "not there": ({"file": "none.csv", "target": "a"}, "cannot be read .*; check data.file"),
+    "kind": ({"file": "table.xlsx"}, "is neither a .csv nor an .npz file"),
+    "no target": ({"file": "table.csv"}, "data.target names the columns"),
+    "unknown column": ({"file": "table.csv", "target": "prize"}, "has 0 columns 'prize' .*shop, age, town, price"),
+    "words": ({"file": "table.csv", "target": "price"}, "line 2: shop is 'north', not a number"),
+    "short line": ({"file": "short.csv", "target": "b"}, "line 3: 1 values for 2 columns"),
+    "no rows": ({"file": "empty.csv", "target": "b"}, "has no rows"),
+    "nan": ({"file": "nan.csv", "target": "b"}, r"NaN or infinity among the inputs of row 1 \(counted from 0\)"),
+    "only a target": ({"file": "nan.csv", "target": ["a", "b"]}, "no column beside target and client"),
+    "npz target": ({"file": "table.npz", "target": "y"}, "an npz file's targets are its array y"),
+    "two classes": ({"file": "table.csv", "target": ["shop", "town"], "classes": True}, "classes are in one column"),
+    "npz array": ({"file": "table.npz", "client": "shop"}, "has no array shop"),
+    "npz shape": ({"file": "table.npz"}, r"has x \[3, 2\] and y \[2\]"),
+    "npz kind": ({"file": "text.npz"}, "x is <U1; it must be numbers"),
+}
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_a_file_that_cannot_be_used_is_a_sentence(what, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    texts = {"table.csv": CSV, "short.csv": "a,b\n1,2\n3\n", "empty.csv": "a,b\n", "nan.csv": "a,b\n1,2\nnan,3\n"}
+    for name, text in texts.items():
+        (tmp_path / name).write_text(text)
+    np.savez("table.npz", x=np.ones((3, 2)), y=np.ones(2))
+    np.savez("text.npz", x=np.array([["a"]]), y=np.ones(1))
+    words, sentence = WRONG[what]
+    with pytest.raises(UserError, match=sentence) as caught:
+        Vectors(**words).load()
+    assert "\n" not in str(caught.value)
