@@ -21,8 +21,8 @@ __all__ = ["Vectors"]
 
 
 @dataclass(frozen=True)
-class Table:
-    """Rows of a file.
+class FileContent:
+    """What a file says.
 
     Args:
         inputs: [N, d].
@@ -104,9 +104,9 @@ class Vectors(FederatedData):
             about |= {"target_scale": torch.from_numpy(scale), "target_shift": torch.from_numpy(shift)}
         return Source(name, images, torch.from_numpy(targets.astype(np.float32)), 0, **about)
 
-    def _read(self) -> Table:
+    def _read(self) -> FileContent:
         if self.file is None:
-            return Table(*load_diabetes(return_X_y=True, scaled=False))
+            return FileContent(*load_diabetes(return_X_y=True, scaled=False))
         path = Path(self.file)
         readers = {".csv": self._read_csv, ".npz": self._read_npz}
         if path.suffix not in readers:
@@ -119,7 +119,7 @@ class Vectors(FederatedData):
             raise UserError(f"data Vectors: {path} has no rows; give a file with some")
         return table
 
-    def _read_csv(self, path: Path) -> Table:
+    def _read_csv(self, path: Path) -> FileContent:
         with path.open(newline="", encoding="utf-8") as file:
             header, *rows = list(csv.reader(file)) or [[]]
         if not self.target:
@@ -146,9 +146,9 @@ class Vectors(FederatedData):
         names = np.array([row[targets[0]] for row in rows])
         predicted = names if self.classes else _numbers(path, header, rows, targets)
         owners = None if self.client is None else np.array([row[at[self.client]] for row in rows])
-        return Table(_numbers(path, header, rows, inputs), predicted, owners)
+        return FileContent(_numbers(path, header, rows, inputs), predicted, owners)
 
-    def _read_npz(self, path: Path) -> Table:
+    def _read_npz(self, path: Path) -> FileContent:
         if self.target:
             raise UserError(
                 "data Vectors: data.target names columns of a CSV file; an npz file's targets are its array y"
@@ -173,7 +173,7 @@ class Vectors(FederatedData):
         owners = None if self.client is None else arrays[self.client]
         if owners is not None and owners.shape != (len(x),):
             raise UserError(f"data Vectors: {path}: {self.client} is {list(owners.shape)} for {len(x)} rows; give [N]")
-        return Table(x, y, owners)
+        return FileContent(x, y, owners)
 
 
 def _numbers(path: Path, header: Sequence[str], rows: Sequence[Sequence[str]], columns: Sequence[int]) -> np.ndarray:

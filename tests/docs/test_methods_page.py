@@ -50,8 +50,12 @@ def formulas(cell):
     return re.findall(r"(at most )?`([^`]+)`(?: (layers|updates))?", cell)
 
 
+OF_TASKS = {"regression"}
+"""Configs that show a task, with a method of another config."""
+
+
 def test_every_shipped_config_is_in_the_table():
-    assert {command.partition(" ")[0] for command in ROWS} == set(shipped("configs"))
+    assert {command.partition(" ")[0] for command in ROWS} == set(shipped("configs")) - OF_TASKS
     assert len(ROWS) == len(CELLS) - 1
 
 
