@@ -84,8 +84,10 @@ def test_every_shipped_config_runs_and_leaves_the_promised_files(dfl, name):
     left = {file.name for file in done.run.iterdir()}
     assert FILES <= left <= FILES | {"comparisons.npz", "dropouts.npz", "substitutes.npz"}
     rows = rows_of(done.run)
+    summary = json.loads((done.run / "summary.json").read_text())
+    score = summary["task"]["score"]
     assert [row["round"] for row in rows] == ["0", "1"]
-    assert list(rows[0])[:17] == [
+    assert [column.replace(f"_{score}", "_acc") for column in rows[0]][:17] == [
         "round",
         "train_loss",
         "val_loss",
@@ -104,10 +106,11 @@ def test_every_shipped_config_runs_and_leaves_the_promised_files(dfl, name):
         "global_test_acc",
         "seconds",
     ]
-    assert arrays_of(done.run / "clients.npz")["test_acc"].shape == (2, 10)
-    summary = json.loads((done.run / "summary.json").read_text())
+    assert arrays_of(done.run / "clients.npz")[f"test_{score}"].shape == (2, 10)
     assert summary["status"] == "finished"
-    assert {"acc_last", "acc_best_round", "acc_best_per_client", "acc_best_val"} <= set(summary["test_accuracy"])
+    of_classes = {f"acc_{which}" for which in ("last", "best_round", "best_per_client", "best_val")}
+    assert of_classes <= set(summary.get("test_accuracy", of_classes))
+    assert ("test_score" in summary) == (score != "acc")
     assert (done.run / "checkpoints" / "last.ckpt").is_file()
 
 

@@ -22,7 +22,8 @@ def test_the_first_line_says_what_it_is_on_a_line_of_its_own(name):
     assert first.startswith("# ")
     assert first.endswith(".")
     assert len(first) <= 140
-    assert "digits" in first
+    data = yaml.safe_load(CONFIGS[name].read_text())["data"]["class_path"]
+    assert {"Digits": "digits", "Vectors": "diabetes"}[data] in first
 
 
 @pytest.mark.parametrize("name", CONFIGS)
