@@ -34,10 +34,11 @@ from dfl_lightning.models import Network
 from dfl_lightning.objectives import Duration, Objective, Phase, Plain
 from dfl_lightning.round.callback import draws_by_name_only
 from dfl_lightning.round.federation import Federation
-from dfl_lightning.tasks import Score, Task
+from dfl_lightning.tasks import Task
 from dfl_lightning.topology import Topology
 from dfl_lightning.utils.errors import UserError
 from dfl_lightning.utils.global_generators import no_global_draws
+from dfl_lightning.utils.score import Score
 
 if TYPE_CHECKING:
     from dfl_lightning.trainer import DFLTrainer

@@ -13,7 +13,7 @@ import numpy as np
 from dfl_lightning.checkpoints.history import CHANGED, FORKED, config_text, deciding
 from dfl_lightning.checkpoints.history import changes as changes_of
 from dfl_lightning.report.reading import Run
-from dfl_lightning.tasks import Score
+from dfl_lightning.utils.score import Score
 
 _LONGEST = 40
 """Letters of a name with all settings that differ; if one is longer, names have only those that tell them apart."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dfl_lightning.functional import over_clients, without_mean
 from dfl_lightning.round.hosts import RunModule
-from dfl_lightning.tasks import Score
+from dfl_lightning.utils.score import Score
 
 
 def per_client_table(module: RunModule) -> list[str]:

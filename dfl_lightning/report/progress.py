@@ -16,7 +16,7 @@ from dfl_lightning.report.banner import banner
 from dfl_lightning.report.summary import final_table
 from dfl_lightning.round.callback import RoundCallback
 from dfl_lightning.round.hosts import RunModule, RunTrainer
-from dfl_lightning.tasks import Score
+from dfl_lightning.utils.score import Score
 from dfl_lightning.utils.words import as_time
 
 BAR, SHORT_BAR = 24, 10

@@ -14,9 +14,9 @@ import yaml
 from dfl_lightning.report.run_tables import RunTables
 from dfl_lightning.report.tables import damaged, read_metrics, read_npz
 from dfl_lightning.report.typed import COMMANDS, read_commands
-from dfl_lightning.tasks import Score
 from dfl_lightning.utils.errors import UserError, reason
 from dfl_lightning.utils.files import unique_pairs
+from dfl_lightning.utils.score import Score
 
 if TYPE_CHECKING:
     from torch import Tensor, nn

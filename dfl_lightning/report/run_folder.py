@@ -27,11 +27,11 @@ from dfl_lightning.report.typed import COMMANDS, read_commands, write_commands
 from dfl_lightning.round.callback import RoundCallback
 from dfl_lightning.round.hosts import RunModule, RunTrainer
 from dfl_lightning.round.record import Round
-from dfl_lightning.tasks import Score
 from dfl_lightning.utils.errors import UserError
 from dfl_lightning.utils.files import remove_unfinished, sync_file, write_atomically, write_npz
 from dfl_lightning.utils.locks import NAME as LOCK
 from dfl_lightning.utils.locks import FolderLock
+from dfl_lightning.utils.score import Score
 from dfl_lightning.utils.users_code import account_of
 
 if TYPE_CHECKING:

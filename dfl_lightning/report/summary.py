@@ -16,8 +16,8 @@ from dfl_lightning.callbacks.outgoing.attack import adversaries_of
 from dfl_lightning.functional import over_clients, score_summary, without_accuracy
 from dfl_lightning.report.memory_estimate import predicted_memory
 from dfl_lightning.round.hosts import RunModule, RunTrainer
-from dfl_lightning.tasks import Score
 from dfl_lightning.utils.memory import size
+from dfl_lightning.utils.score import Score
 from dfl_lightning.utils.words import as_percent
 
 PACKAGES = ("lightning", "torch", "torchvision", "torchmetrics", "networkx", "numpy")

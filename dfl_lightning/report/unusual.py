@@ -10,7 +10,7 @@ from dfl_lightning.callbacks import Selection, Threshold
 from dfl_lightning.data import FromDataset
 from dfl_lightning.report.frozen_parameters import frozen_remark
 from dfl_lightning.round.hosts import RunModule, RunTrainer
-from dfl_lightning.tasks import Score
+from dfl_lightning.utils.score import Score
 
 _FEW_NODES = 2000
 """Up to here the links of a topology are counted; beyond, all clients count as neighbours."""

@@ -11,10 +11,10 @@ from typing import Any
 from dfl_lightning.checkpoints.names import FOLDER, LAST
 from dfl_lightning.study.measure import Measure
 from dfl_lightning.study.plan import Cell
-from dfl_lightning.tasks import Score
 from dfl_lightning.utils.errors import one_line
 from dfl_lightning.utils.files import write_atomically
 from dfl_lightning.utils.locks import is_locked
+from dfl_lightning.utils.score import Score
 
 FAILURE = "failure.json"
 """Why a cell has failed, or which data it lacks; gone when it is started again."""

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from dfl_lightning.report.tables import read_metrics
-from dfl_lightning.tasks import Score
 from dfl_lightning.utils.errors import UserError, nearest
+from dfl_lightning.utils.score import Score
 
 SCORES = {
     "last": "test {} of the last evaluated round, mean over clients",

@@ -30,7 +30,7 @@ from dfl_lightning.study.measure import Measure
 from dfl_lightning.study.pairing import Unlike, sentences, unlike
 from dfl_lightning.study.plan import Plan
 from dfl_lightning.study.study_file import Published
-from dfl_lightning.tasks import Score
+from dfl_lightning.utils.score import Score
 from dfl_lightning.utils.words import as_time, counted
 
 BROKEN = "NaN"

@@ -26,9 +26,9 @@ from dfl_lightning.study.resolve import Resolver, identity, outline_of
 from dfl_lightning.study.settings import as_words, slug, words_of
 from dfl_lightning.study.study_file import Study
 from dfl_lightning.study.tune_block import Range
-from dfl_lightning.tasks import Score
 from dfl_lightning.utils.errors import UserError
 from dfl_lightning.utils.files import write_atomically
+from dfl_lightning.utils.score import Score
 from dfl_lightning.utils.yaml_files import read_config
 
 TRIALS = "trials"

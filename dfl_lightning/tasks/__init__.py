@@ -3,7 +3,6 @@
 from dfl_lightning.tasks.choice import default_task
 from dfl_lightning.tasks.classification import Classification
 from dfl_lightning.tasks.regression import Regression
-from dfl_lightning.tasks.score import Score
 from dfl_lightning.tasks.task import MeanLoss, Task
 
-__all__ = ["Classification", "MeanLoss", "Regression", "Score", "Task", "default_task"]
+__all__ = ["Classification", "MeanLoss", "Regression", "Task", "default_task"]

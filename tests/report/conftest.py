@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -157,14 +158,24 @@ def open_page(chromium):
 
 
 def wait_until_drawn(seen, times=1, everything=True):
+    drawn = "(times) => Boolean(window.report && window.report.drawn >= times)"
     for _ in range(1200):
-        if seen.page.evaluate("(times) => Boolean(window.report && window.report.drawn >= times)", times):
+        if asked(seen.page, drawn, times):
             if everything:
                 seen.page.evaluate("window.report.whole()")
             return
         assert not seen.console, seen.console
         seen.page.wait_for_timeout(50)
     raise AssertionError("the page did not draw its charts within a minute")
+
+
+def asked(page, expression, *words):
+    """What an expression is on the page; None while another page is being loaded."""
+    from playwright.sync_api import Error
+
+    with suppress(Error):
+        return page.evaluate(expression, *words)
+    return None
 
 
 @pytest.fixture

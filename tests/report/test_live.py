@@ -155,6 +155,18 @@ def loaded(seen, rounds):
     raise AssertionError(f"the browser did not load the page of {rounds}")
 
 
+def come_true(page, expression):
+    """Wait for it; the page's policy forbids what Playwright's own waiting evaluates there."""
+    from playwright.sync_api import Error
+
+    for _ in range(600):
+        with suppress(Error):
+            if page.evaluate(expression):
+                return
+        page.wait_for_timeout(50)
+    raise AssertionError(f"not within half a minute: {expression}")
+
+
 def test_the_browser_follows_and_keeps_what_the_reader_chose(tmp_path, make_run, make_links, open_page):
     levels, rng = np.random.default_rng(0).uniform(0.4, 0.9, (9, 6)), np.random.default_rng(1)
     links = make_links(rng, 9, 6, 2)
@@ -224,8 +236,8 @@ def test_an_address_shows_its_run_round_and_client(tmp_path, make_run, make_link
     assert address.endswith("#who?run=Ours&seed=0&round=6&client=1")
     seen.page.goto("about:blank")
     seen.page.goto(address)
-    seen.page.wait_for_function("window.report?.drawn > 0")
+    come_true(seen.page, "window.report?.drawn > 0")
     now = seen.page.evaluate("window.report.now()")
     assert (now["run"], now["round"], now["picked"]) == (0, 6, 1)
-    seen.page.wait_for_function("Math.abs(document.querySelector('#who').getBoundingClientRect().top) < 40")
+    come_true(seen.page, "Math.abs(document.querySelector('#who').getBoundingClientRect().top) < 40")
     assert seen.console == []

@@ -14,8 +14,8 @@ from dfl_lightning import read_run
 from dfl_lightning.report.per_client import per_client_table
 from dfl_lightning.report.summary import final_table
 from dfl_lightning.report.tables import COLUMNS, columns_of
-from dfl_lightning.tasks import Score
 from dfl_lightning.utils.errors import UserError
+from dfl_lightning.utils.score import Score
 
 
 @pytest.fixture(scope="module")

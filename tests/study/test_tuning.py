@@ -13,8 +13,8 @@ from dfl_lightning.study.command import main
 from dfl_lightning.study.plan import make_plan
 from dfl_lightning.study.study_file import read_study_file
 from dfl_lightning.study.tuning import Tuning, chosen_values, run_trials, tuned_file
-from dfl_lightning.tasks import Score
 from dfl_lightning.utils.errors import UserError
+from dfl_lightning.utils.score import Score
 
 pytest.importorskip("optuna")
 

@@ -13,8 +13,8 @@ from dfl_lightning.report.charts.theme import DASHES, LIGHT, config
 from dfl_lightning.report.comparable import for_charts
 from dfl_lightning.report.methods import Method, as_methods
 from dfl_lightning.report.reading import Run
-from dfl_lightning.tasks import Score
 from dfl_lightning.utils.errors import UserError
+from dfl_lightning.utils.score import Score
 
 if TYPE_CHECKING:
     import altair as alt

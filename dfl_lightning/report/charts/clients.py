@@ -29,8 +29,8 @@ from dfl_lightning.report.charts.base import (
 from dfl_lightning.report.methods import Method, as_methods, names_for_colours, seed_of
 from dfl_lightning.report.over_seeds import last_of_clients, paired, thinned
 from dfl_lightning.report.reading import Run
-from dfl_lightning.tasks import Score
 from dfl_lightning.utils.errors import UserError
+from dfl_lightning.utils.score import Score
 
 
 def sorted_clients(runs: Sequence[Run | Method]) -> Any:

@@ -16,8 +16,8 @@ from dfl_lightning.report.methods import Method, seed_of
 from dfl_lightning.report.page.limits import detailed
 from dfl_lightning.report.page.spoken import spoken
 from dfl_lightning.report.page.verdict import and_
-from dfl_lightning.tasks import Score
 from dfl_lightning.utils.errors import UserError
+from dfl_lightning.utils.score import Score
 from dfl_lightning.utils.words import as_percent
 
 

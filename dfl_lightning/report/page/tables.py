@@ -17,7 +17,7 @@ from dfl_lightning.report.page.limits import MOST_RUNS
 from dfl_lightning.report.page.verdict import Line, interval
 from dfl_lightning.report.reading import Run
 from dfl_lightning.report.statistics import Interval, Spread, spread_of_all
-from dfl_lightning.tasks import Score
+from dfl_lightning.utils.score import Score
 
 
 def verdict_table(lines: Sequence[Line], colours: dict[str, int], caption: str, label: str) -> str:

@@ -17,7 +17,7 @@ from dfl_lightning.report.over_seeds import (
     worst_tenth,
 )
 from dfl_lightning.report.statistics import Interval, Spread, paired_interval, spread
-from dfl_lightning.tasks import Score
+from dfl_lightning.utils.score import Score
 
 _NAMED = 3
 """Of a longer list of methods in a sentence, this many are named and the others are counted."""

@@ -6,9 +6,8 @@ import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
-from dfl_lightning.tasks.task import Task
 from dfl_lightning.utils.words import as_percent
 
 __all__ = ["Score"]
@@ -21,6 +20,22 @@ _WORDS = {
 
 _ERRORS, _SHARES = {"rmse", "mse", "mae", "perplexity"}, {"acc", "token_acc", "micro_f1", "macro_f1", "f1"}
 """Of the numbers of shipped tasks: those of which less is better, and those that are shares."""
+
+
+class Judged(Protocol):
+    """A task, of which this much is read here: commands that only read files load no torch for it."""
+
+    @property
+    def score(self) -> str:
+        """Name of the number that decides."""
+
+    @property
+    def higher_is_better(self) -> bool:
+        """Its direction."""
+
+    @property
+    def percent(self) -> bool:
+        """Whether it is a share from 0 to 1."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +55,7 @@ class Score:
     percent: bool = True
 
     @classmethod
-    def of(cls, task: Task) -> Score:
+    def of(cls, task: Judged) -> Score:
         """Make the score of a task.
 
         Args:
