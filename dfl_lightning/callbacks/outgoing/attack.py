@@ -54,7 +54,8 @@ class Attack(Outgoing):
 
     def on_mixed(self, round: Round) -> None:
         """Log how many of the links chosen by honest nodes, and which share of their weights, are adversaries'."""
-        log_adversaries(round)
+        if round.has("weights"):  # not in a round in which all are down
+            log_adversaries(round)
 
     def who(self, federation: Federation) -> Tensor:
         """The adversaries, bool [m]."""
