@@ -68,6 +68,7 @@ def page(
         "linked.js",
         "address.js",
         "settings.js",
+        "crosshair.js",
         *(["follow.js"] * (following is not None)),
         "page.js",
     )

@@ -38,12 +38,19 @@
     if (shape === "square") return { ...spec, width: Math.min(width, 480), height: Math.min(width, 480) + 20 };
     return { ...spec, width };
   };
+  /** The longest list of rows that a chart or one of its layers holds. */
+  function rowsOf(spec) {
+    const held = [spec, ...(spec.layer || [])].map((part) => part.data?.values || []);
+    return [...held, ...Object.values(spec.datasets || {})].sort((a, b) => b.length - a.length)[0] || [];
+  }
   async function draw(element, spec) {
     if (report.views[element.id]) report.views[element.id].finalize();
     const theme = data.themes[themeName()];
     const config = widthOf(element) < NARROW ? { ...theme, axisY: { labelLimit: 90 } } : theme;
     const options = { mode: "vega-lite", actions: false, ast: true, renderer: "svg", config };
-    const drawn = await window.vegaEmbed(element, structuredClone(plain(element, spec)), options);
+    const rows = rowsOf(spec), crossed = crosshair.fields(spec, rows);
+    const drawn = await window.vegaEmbed(element, structuredClone(plain(element, crossed ? crosshair.lighter(spec) : spec)), options);
+    if (crossed) crosshair.attach(element, drawn.view, rows, crossed);
     report.views[element.id] = drawn.view;
     element.style.minHeight = "";
     element.setAttribute("role", "img");  // Vega has made it a document of thousands of marks to be read one by one
@@ -83,16 +90,7 @@
     for (const row of rows) body.insertRow().append(...row.map((value) => cell("td", value)));
   }
   const numbered = ([name, value]) => (Array.isArray(value) ? value.map((inner, place) => [`${name} ${place}`, inner]) : [[name, value]]);
-  const largest = (spec) => {
-    const found = [];
-    JSON.stringify(spec, (key, value) => {
-      if (key === "values" && Array.isArray(value)) found.push(value);
-      return value;
-    });
-    const inDatasets = Object.values(spec.datasets || {});
-    const rows = [...found, ...inDatasets].sort((a, b) => b.length - a.length)[0] || [];
-    return rows.map((row) => Object.fromEntries(Object.entries(row).flatMap(numbered)));
-  };
+  const largest = (spec) => rowsOf(spec).map((row) => Object.fromEntries(Object.entries(row).flatMap(numbered)));
   for (const part of document.querySelectorAll("details.numbers")) {
     part.addEventListener("toggle", () => {
       const slot = part.querySelector(".slot");
