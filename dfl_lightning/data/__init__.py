@@ -21,6 +21,7 @@ from dfl_lightning.data.partitions import (
     SwappedLabelClusters,
 )
 from dfl_lightning.data.source import Source
+from dfl_lightning.data.text import Text
 from dfl_lightning.data.vectors import Vectors
 from dfl_lightning.data.vision import CIFAR10, CIFAR100, MNIST, FashionMNIST
 
@@ -48,5 +49,6 @@ __all__ = [
     "Shards",
     "Source",
     "SwappedLabelClusters",
+    "Text",
     "Vectors",
 ]

@@ -34,8 +34,8 @@ class Source:
     Attributes:
         name: how the data set is called in the banner and in split files.
         images: training images, uint8 or float [N, ...], usually [N, C, H, W].
-        labels: their targets: classes, int64 [N], or floating-point numbers [N] or [N, d] of a regression, kept as
-            [N, d].
+        labels: their targets: classes, int64 [N], lines of tokens, int64 [N, T], of which -1 is ignored, or
+            floating-point numbers [N] or [N, d] of a regression, kept as [N, d].
         num_classes: number of classes C; 0 where the targets are no classes.
         test_images: images of the official test set, [T, ...] of the same shape and type, or None.
         test_labels: their targets, or None.
@@ -134,14 +134,15 @@ class Source:
     def _check_labels(self, labels: Tensor, images: int) -> None:
         if labels.dtype != torch.int64:
             raise UserError(f"data {self.name}: labels are {labels.dtype}; give the numbers of classes as torch.int64")
-        if labels.shape != (images,):
+        lines = labels.dim() == 2 and len(labels) == images  # of tokens, where -1 is ignored
+        if labels.shape != (images,) and not lines:
             raise UserError(
                 f"data {self.name}: labels of shape {tuple(labels.shape)} for {images} images; give one for each image"
             )
         if not len(labels):
             return
         low, high = int(labels.min()), int(labels.max())
-        if low < 0 or high >= self.num_classes:
+        if low < -lines or high >= self.num_classes:
             raise UserError(
                 f"data {self.name}: labels reach from {low} to {high}, but there are {self.num_classes} "
                 f"classes, 0 to {self.num_classes - 1}; correct the labels or num_classes"

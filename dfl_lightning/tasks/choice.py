@@ -5,6 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from dfl_lightning.tasks.classification import Classification
+from dfl_lightning.tasks.next_token import NextToken
 from dfl_lightning.tasks.regression import Regression
 from dfl_lightning.tasks.task import Task
 from dfl_lightning.utils.errors import UserError
@@ -13,7 +14,7 @@ __all__ = ["default_task"]
 
 
 def default_task(targets: Tensor, num_classes: int) -> Task:
-    """Choose `Classification` for classes, `Regression` for floating-point numbers.
+    """Choose `Classification` for classes, `NextToken` for lines of them, `Regression` for floating-point numbers.
 
     Args:
         targets: of all samples, [N, *target shape].
@@ -29,6 +30,8 @@ def default_task(targets: Tensor, num_classes: int) -> Task:
     """
     if num_classes and targets.dim() == 1:
         return Classification()
+    if num_classes and targets.dim() == 2:
+        return NextToken()
     if targets.is_floating_point():
         return Regression()
     kind = str(targets.dtype).removeprefix("torch.")

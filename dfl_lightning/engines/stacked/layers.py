@@ -465,6 +465,8 @@ def obstacle(layer: nn.Module) -> str | None:
         return "averages its statistics over all batches (momentum: null)"
     if isinstance(layer, nn.InstanceNorm1d | nn.InstanceNorm2d | nn.InstanceNorm3d) and layer.track_running_stats:
         return "tracks running statistics"
+    if isinstance(layer, nn.RNNBase):
+        return "is recurrent, which torch.vmap cannot do; models.CharTransformer and models.TCN are stacked"
     if isinstance(layer, nn.Embedding) and layer.max_norm is not None:
         return "renormalises its rows"
     if isinstance(layer, nn.Embedding) and layer.scale_grad_by_freq:

@@ -1,0 +1,150 @@
+"""Text in characters: each file, folder or module of Python is a client."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from dfl_lightning.data.datamodule import FederatedData
+from dfl_lightning.data.partitions import ByWriter, Partition
+from dfl_lightning.data.source import Source
+from dfl_lightning.utils.errors import MissingData, UserError, reason
+
+__all__ = ["Text"]
+
+PADDING, OTHER, FIRST = 0, 1, 2
+"""Numbers of what stands for nothing, of characters that are too rare, and of the most frequent one."""
+MOST_CHARACTERS = 256
+
+
+class Text(FederatedData):
+    """Characters of texts, each text a client; the next character is to be predicted (`NextToken`).
+
+    A text is cut into blocks of `length` characters, one after the other. The last part of each text is its client's
+    test data, so that no block is from before those that are trained on; a validation part is drawn from the others.
+    The last block of a text is filled up, and what fills it is ignored. Character number 0 is the filling, 1 stands for
+    all that are rare, and the others follow by how frequent they are in the parts for training.
+
+    Without a path the texts are the modules of the interpreter's own library, which every Python has: nothing is
+    downloaded. They differ between versions, so that the version is a part of the data set's name; the split file has a
+    checksum of the targets.
+
+    Args:
+        path: a folder, whose files `*.txt` and subfolders with such files are a text each; null means Python's library.
+        length: characters of a block, T.
+        characters: distinct ones, at most 256, padding and rare ones included, C.
+        most: characters of a text that are read at most, from its beginning; null reads all.
+        held_out: share of each text, at its end, that is its test data.
+        num_clients: texts, drawn at random among those with enough blocks.
+        partition: how blocks are divided; null means `ByWriter`, a client for each text.
+        **kwargs: `val_fraction`, `samples_per_client`, `seed` and `split` of `FederatedData`.
+    """
+
+    def __init__(
+        self,
+        path: str | None = None,
+        length: int = 32,
+        characters: int = 96,
+        most: int | None = 20000,
+        held_out: float = 0.2,
+        num_clients: int = 20,
+        partition: Partition | None = None,
+        **kwargs: Any,
+    ) -> None:
+        if length < 1 or not 3 <= characters <= MOST_CHARACTERS or (most is not None and most < 2):
+            raise UserError(
+                f"data Text: length={length}, characters={characters}, most={most}; a block has 1 character or more, "
+                f"there are 3 to {MOST_CHARACTERS} characters, and 2 or more of a text are read"
+            )
+        if not 0 <= held_out < 1:
+            raise UserError(f"data Text: held_out={held_out}; it is at least 0 and less than 1")
+        for name in ("normalise", "augment"):
+            if kwargs.get(name):
+                raise UserError(f"data Text: data.{name} is for images; leave it out")
+        if kwargs.get("test_fraction") is not None:
+            raise UserError("data Text: test_fraction would draw test blocks at random; use held_out, the last part")
+        super().__init__(num_clients, ByWriter(min_samples=1) if partition is None else partition, **kwargs)
+        self.path, self.length, self.characters, self.most, self.held_out = path, length, characters, most, held_out
+
+    def load(self) -> Source:
+        """Read the texts, in the order of their names."""
+        texts = _library() if self.path is None else _of_folder(Path(self.path))
+        texts = {name: text[: self.most] for name, text in texts.items() if len(text[: self.most]) > 1}
+        ends = {name: self._end_of_training(text) for name, text in texts.items()}
+        counts: Counter[str] = Counter()
+        for name, text in texts.items():
+            counts.update(text[: ends[name] * self.length])
+        kept = sorted(counts, key=lambda c: (-counts[c], c))[: self.characters - FIRST]
+        numbers = {character: number for number, character in enumerate(kept, FIRST)}
+        owners: list[list[int]] = [[], []]
+        blocks: list[list[list[np.ndarray]]] = [[[], []], [[], []]]
+        for place, (name, text) in enumerate(texts.items()):
+            codes = np.array([numbers.get(character, OTHER) for character in text], np.int64)
+            inputs, targets = _blocks(codes, self.length)
+            for part, chosen in enumerate((slice(None, ends[name]), slice(ends[name], None))):
+                blocks[part][0].append(inputs[chosen])
+                blocks[part][1].append(targets[chosen])
+                owners[part] += [place] * len(inputs[chosen])
+        (inputs, targets), (test_inputs, test_targets) = ([np.concatenate(a) for a in part] for part in blocks)
+        tested, of = len(test_targets) > 0, [torch.tensor(own, dtype=torch.int64) for own in owners]
+        name = f"Python {platform.python_version()}'s library" if self.path is None else f"Text {Path(self.path).name}"
+        return Source(
+            name,
+            torch.from_numpy(inputs.astype(np.uint8)),
+            torch.from_numpy(targets),
+            self.characters,
+            torch.from_numpy(test_inputs.astype(np.uint8)) if tested else None,
+            torch.from_numpy(test_targets) if tested else None,
+            writers=of[0],
+            test_writers=of[1] if tested else None,
+            writer_names=tuple(texts),
+            strata=of[0],
+            test_strata=of[1] if tested else None,
+        )
+
+    def _end_of_training(self, text: str) -> int:
+        """The number of blocks for training."""
+        blocks = -(-(len(text) - 1) // self.length)
+        return blocks - int(self.held_out * blocks)
+
+
+def _blocks(codes: np.ndarray, length: int) -> tuple[np.ndarray, np.ndarray]:
+    """Blocks of characters and of those that follow, int64 [N, T] each; what fills the last one is ignored, -1."""
+    count = -(-(len(codes) - 1) // length)
+    inputs, targets = np.full(count * length, PADDING), np.full(count * length, -1)
+    inputs[: len(codes) - 1], targets[: len(codes) - 1] = codes[:-1], codes[1:]
+    return inputs.reshape(count, length), targets.reshape(count, length)
+
+
+def _library() -> dict[str, str]:
+    """The modules of Python's own library by name, without packages."""
+    folder = Path(os.__file__).parent
+    return {file.stem: _read(file) for file in sorted(folder.glob("*.py"))}
+
+
+def _of_folder(folder: Path) -> dict[str, str]:
+    """The texts of a folder by name: its files, and its subfolders, whose files are one text."""
+    if not folder.is_dir():
+        raise MissingData(f"data.path: {folder} is no folder; give one with files *.txt, or leave it out")
+    texts: dict[str, str] = {}
+    for entry in sorted(folder.iterdir()):
+        if entry.suffix == ".txt" and entry.is_file():
+            texts[entry.name] = _read(entry)
+        elif entry.is_dir() and (files := sorted(entry.rglob("*.txt"))):
+            texts[entry.name] = "\n".join(map(_read, files))
+    if not texts:
+        raise MissingData(f"data.path: {folder} has no files *.txt, nor folders with such; give another folder")
+    return texts
+
+
+def _read(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise UserError(f"{file}: cannot be read as UTF-8 ({reason(error)}); convert it, or take it away") from error
