@@ -3,6 +3,7 @@
 from dfl_lightning.callbacks.aggregation import (
     BALANCE,
     Boltzmann,
+    CHOCOMix,
     ClippedGossip,
     FedeRiCoStep,
     FirstOrder,
@@ -43,7 +44,7 @@ from dfl_lightning.callbacks.monitors import (
     SimulatedTime,
     SubstitutionError,
 )
-from dfl_lightning.callbacks.outgoing import QSGD, ALittleIsEnough, GaussianNoise, NoiseAttack, SignFlip, TopK
+from dfl_lightning.callbacks.outgoing import CHOCO, QSGD, ALittleIsEnough, GaussianNoise, NoiseAttack, SignFlip, TopK
 from dfl_lightning.callbacks.prediction import KNN, Mixture
 from dfl_lightning.callbacks.selection import AFIND, DPFL, IFCA, PACFL, PANM, PENS, FedeRiCo, FedFomo, Gossip
 from dfl_lightning.callbacks.substitution import FDMS, Stale
@@ -52,6 +53,7 @@ from dfl_lightning.callbacks.threshold import AdaptiveThreshold
 __all__ = [
     "AFIND",
     "BALANCE",
+    "CHOCO",
     "DPFL",
     "FDMS",
     "IFCA",
@@ -65,6 +67,7 @@ __all__ = [
     "Aggregation",
     "Bernoulli",
     "Boltzmann",
+    "CHOCOMix",
     "ClippedGossip",
     "ConsensusDistance",
     "Dropout",

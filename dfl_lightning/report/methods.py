@@ -166,6 +166,7 @@ _NAMES = (
     ({"DFedSAM"}, "DFedSAM"),
     ({"MOON"}, "MOON"),
     ({"QGDSGDm"}, "QG-DSGDm"),
+    ({"CHOCO"}, "CHOCO-SGD"),
     ({"Metropolis"}, "D-SGD"),
 )
 """Policies that make a method of a name of its own; otherwise it has its selection's."""

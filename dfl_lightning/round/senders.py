@@ -29,13 +29,15 @@ class Senders:
         round: the round, after its training.
         ids: the clients, long [k]; all belong to this process.
         purpose: what draws are for; those of different purposes are independent.
+        starts: the models that updates are the change of, [k, width].
 
     Attributes:
         ids: the clients, long [k], in the order of the updates' rows.
+        starts: shared parameters of the models that their training started from, [k, width].
     """
 
-    def __init__(self, round: Round, ids: Tensor, purpose: str) -> None:
-        self.ids = ids
+    def __init__(self, round: Round, ids: Tensor, purpose: str, starts: Tensor) -> None:
+        self.ids, self.starts = ids, starts
         self._round, self._purpose, self._draws = round, purpose, 0
         bank = round.bank
         self._like, self._ranges = bank.stored("models"), bank.layout.shared_parameters.ranges
@@ -130,7 +132,7 @@ def send_updates(round: Round, who: Tensor, send: Send, purpose: str, remembered
             places = bank.ranks.place[ids].to(sent.device)
             read = start_of(ids)
             start = torch.cat([read(*few) for few in ranges], dim=1)
-            found = send(read_columns(sent, places, ranges) - start, Senders(round, ids, purpose))
+            found = send(read_columns(sent, places, ranges) - start, Senders(round, ids, purpose, start))
             if found.shape != start.shape or not found.is_floating_point():
                 got = f"{str(found.dtype)[6:]} {list(found.shape)}"
                 raise UserError(

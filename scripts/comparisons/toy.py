@@ -45,6 +45,7 @@ METHODS = {
     "Base-2 graph": "base_graph",
     "EL-Local(5)": "epidemic",
     "EL-Oracle(5)": 'epidemic --topology {"generator":"el_oracle","args":{"s":5}}',
+    "CHOCO-SGD": f"choco {FIVE_PEERS}",
     "D2": f"d2 {FIVE_PEERS}",
     "QG-DSGDm": f"qg_dsgdm {FIVE_PEERS}",
     "DFedSAM": f"dfedsam {FIVE_PEERS}",

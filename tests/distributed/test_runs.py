@@ -69,6 +69,8 @@ OTHERS = {
     "DFedSAM, several mixing steps": ["--config", "dfedsam", "--aggregation.steps", "2"],
     "MOON": ["--config", "moon"],
     "one-peer graphs": ["--config", "one_peer"],
+    "CHOCO": ["--config", "choco"],
+    "CHOCO, quantized": ["--config", "choco", "--outgoing.share", "null", "--outgoing.bits", "8"],
     "base graph": ["--config", "base_graph", "--dropout", "Bernoulli"],
     "Epidemic Learning": ["--config", "epidemic", "--topology", "el_oracle", "--dropout", "Bernoulli"],
     "pens": ["--config", "pens"],

@@ -105,6 +105,9 @@ def numbers_of_a_model(config):
         densities = erk_densities([(HIDDEN, 64), (10, HIDDEN)], objective.density)
         kept = sum(round(d * n) for d, n in zip(densities, weights, strict=True))
         return kept + HIDDEN + 10 + -(-sum(weights) // 8) / 4
+    if config["outgoing"] is not None:
+        (choco,) = (spec["init_args"] for spec in config["outgoing"])
+        return 2 * round(choco["share"] * MODEL)
     return MODEL
 
 
@@ -154,6 +157,8 @@ def symbols(config, folder, metrics, index):
 def kept_row_sets(config):
     """What the policies and the objective keep in the bank from round to round beside the models themselves."""
     kept = set()
+    for spec in config["outgoing"] or ():
+        kept |= set(class_of("outgoing", spec["class_path"]).row_sets)
     for group in ("dropout", "selection", "threshold", "substitution", "aggregation", "objective", "prediction"):
         spec = config.get(group)
         if spec is None or (group == "substitution" and config.get("dropout") is None):
@@ -189,6 +194,8 @@ SENT = [
     ("ALittleIsEnough --outgoing.fraction 0.3", 0),
     ("QSGD", ROW_OF["QSGD"]),
     ("QSGD --outgoing.bits 3 --outgoing.bucket 100", ROW_OF["QSGD"]),
+    ("CHOCO --outgoing.share 0.3", ROW_OF["CHOCO"]),
+    ("CHOCO --outgoing.share null --outgoing.bits 5", ROW_OF["CHOCO"]),
     ("TopK --outgoing.share 0.1", ROW_OF["TopK"]),
     ("TopK --outgoing.share 0.7", ROW_OF["TopK"]),
 ]
@@ -206,15 +213,22 @@ def test_a_message_costs_what_the_table_says(outgoing, row, place, tmp_path, mon
     (tmp_path / "normed_network.py").write_text(NORMED)
     small = SMALL.replace(f"--model.network.hidden [{HIDDEN}]", "--model.network normed_network.Normed")
     config = ["gossip --selection.k 3", "fedavg"][place - 1]
+    if outgoing.startswith("CHOCO"):
+        if place == 2:
+            assert MESSAGES[1:][row][place] == "–"
+            return
+        config = 'choco --topology {"generator":"random_regular_graph","args":{"d":3}}'
     words = f"--config {config} {small} --trainer.max_rounds 1 {outgoing and '--outgoing'} {outgoing}"
     assert run("fit", words.split()) == 0, capsys.readouterr()
     (folder,) = tmp_path.glob("runs/*/*")
     with (folder / "metrics.csv").open() as file:
         (metrics,) = csv.DictReader(file)
-    given = {key: float(value) for key, value in re.findall(r"--outgoing\.(\w+) (\S+)", outgoing)}
+    given = {key: float(value) for key, value in re.findall(r"--outgoing\.(\w+) ([\d.]+)", outgoing)}
     usual = {"share": 1.0, "bits": 8, "bucket": 512}
     values = {**usual, **given, "p": MODEL + 2 * HIDDEN, "b": 2 * HIDDEN, "min": min, "max": max, "round": round}
-    message, whole = (eval(MESSAGES[1:][r][p].strip("`"), {}, values) for r, p in ((row, place), (0, 1)))
+    variant = int(outgoing.startswith("CHOCO") and "bits" in given)
+    message = eval(re.findall(r"`([^`]+)`", MESSAGES[1:][row][place])[2 * variant], {}, values)
+    whole = eval(MESSAGES[1:][0][1].strip("`"), {}, values)
     expected = 3 * message if place == 1 else whole + message
     assert float(metrics["bytes_received"]) == pytest.approx(expected)
 

@@ -3,6 +3,7 @@
 from dfl_lightning.callbacks.aggregation.averages import FromTopology, SampleWeighted, Uniform
 from dfl_lightning.callbacks.aggregation.balance import BALANCE
 from dfl_lightning.callbacks.aggregation.boltzmann import Boltzmann
+from dfl_lightning.callbacks.aggregation.choco_mix import CHOCOMix
 from dfl_lightning.callbacks.aggregation.clipped_gossip import ClippedGossip
 from dfl_lightning.callbacks.aggregation.federico_step import FedeRiCoStep
 from dfl_lightning.callbacks.aggregation.first_order import FirstOrder
@@ -18,6 +19,7 @@ from dfl_lightning.callbacks.aggregation.similarity_weighted import SimilarityWe
 __all__ = [
     "BALANCE",
     "Boltzmann",
+    "CHOCOMix",
     "ClippedGossip",
     "FedeRiCoStep",
     "FirstOrder",

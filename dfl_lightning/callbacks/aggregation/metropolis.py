@@ -100,7 +100,7 @@ class Metropolis(Aggregation):
         if self.laziness:
             own = round.voters.receivers == round.voters.senders
             own &= round.voters.any(weights != 0)[round.voters.receivers]  # not in a row of zeros
-            weights = (1 - self.laziness) * weights + self.laziness * own
+            weights = (1 - self.laziness) * weights + self.laziness * own.double()
         round.weights = weights
 
     def on_mix(self, round: Round) -> None:

@@ -5,6 +5,7 @@ The arguments of a function are the inputs of its cases, which their files descr
 
 from dfl_lightning.conformance.own.graphs import base_graph, epidemic, one_peer
 from dfl_lightning.conformance.own.mixing import (
+    choco,
     d2,
     dfedsam,
     dispfl,
@@ -59,6 +60,7 @@ __all__ = [
     "apfl",
     "balance",
     "base_graph",
+    "choco",
     "clipped_gossip",
     "d2",
     "dfedsam",

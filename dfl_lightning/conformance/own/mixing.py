@@ -62,6 +62,15 @@ def d2(layers, models, x, y, graph, lr, rounds) -> Found:
     return {"models": run.rows()}
 
 
+def choco(layers, models, public, x, y, graph, lr, gamma, kept, rounds) -> Found:
+    """Run CHOCO and CHOCOMix."""
+    policies = [cb.Gossip(k="all"), cb.CHOCO(share=kept / models.shape[1]), cb.CHOCOMix(gamma)]
+    rows, topology = {"models": models, "public": public}, nx.Graph(graph_of(graph))
+    run = BatchRun(policies, x, y, layers, topology, rows, Plain(), lr, rounds=rounds)
+    run.go(rounds=rounds)
+    return {"models": run.rows(), "public": run.rows("public")}
+
+
 def qg_dsgdm(layers, models, momentum, x, y, graph, lr, beta, mu, nesterov, rounds) -> Found:
     """Run QGDSGDm and Metropolis weights."""
     policies, topology = [cb.Gossip(k="all"), cb.Metropolis()], nx.Graph(graph_of(graph))

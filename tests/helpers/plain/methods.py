@@ -1,6 +1,6 @@
 """All methods by the names of their files."""
 
-from plain import afind, dpfl, fdms, fedfomo, graphs, messages, mixed, panm, robust, served
+from plain import afind, choco, dpfl, fdms, fedfomo, graphs, messages, mixed, panm, robust, served
 
 METHODS = {
     "afind": afind.METHOD,
@@ -10,6 +10,7 @@ METHODS = {
     "fdms_dropout": fdms.DROPOUT,
     "fdms_stale": fdms.STALE,
     "fedfomo": fedfomo.METHOD,
+    "choco": choco.METHOD,
     "base_graph": graphs.BASE_GRAPH,
     "epidemic": graphs.EPIDEMIC,
     "one_peer": graphs.ONE_PEER,

@@ -15,7 +15,7 @@ from dfl_lightning.utils.global_generators import changed, states
 from tester.renaming import Names, renamed_draws
 from tester.rounds import through_a_file
 from tester.scenes import HEARS_NOBODY, NOBODY_IS_UP, PLACES, ROUNDS, SIZES, agree, pictures, renamed, start
-from tester.shipped import Listed
+from tester.shipped import Listed, trace
 from tester.watch import RowWatch
 
 STOPPED_AFTER = 3
@@ -88,6 +88,10 @@ def leaves_alone_who_hears_nobody(listed: Listed, place: str) -> None:
 
 def sits_out_a_round_in_which_everybody_is_down(listed: Listed, place: str) -> None:
     """Nothing in the bank changes and nothing is paid; a dropout that cannot do that always leaves somebody up."""
+    if listed.all_present:
+        with pytest.raises(UserError, match="use --dropout null"):
+            start(listed, place, also=(trace,))
+        return
     if listed.all_up is None:
         before, seen, after = usual(listed, place).rounds[NOBODY_IS_UP - 1 : NOBODY_IS_UP + 2]
         assert after["metrics.active"] > 0

@@ -105,7 +105,8 @@ def start(
     with folder_of_traces(former):
         policies = [maker() for maker in (make or listed.make, *listed.company, *also)]
         for family, usual in ((cb.Selection, lambda: Scoring(k=3)), (cb.Aggregation, cb.Uniform), (cb.Dropout, trace)):
-            if not any(isinstance(policy, family) for policy in policies):
+            absent = listed.all_present and family is cb.Dropout
+            if not absent and not any(isinstance(policy, family) for policy in policies):
                 policies.append(usual())
     model = {
         "network": MLP(hidden=[4]),

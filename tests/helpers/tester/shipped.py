@@ -35,6 +35,7 @@ class Listed:
         mixes_itself: of an aggregation whose models are not the sums over its weights: a test of its own says what.
         refuses_one: places where it refuses a federation of one client.
         of_columns: of an aggregation that works column by column: what numpy makes of the received rows.
+        all_present: whether it works only while all clients are up, and refuses dropouts.
         all_down: of a dropout: one under which everybody is down; None where it leaves somebody up whatever it is told.
     """
 
@@ -46,6 +47,7 @@ class Listed:
     draws: Mapping[str, Rule] = field(default_factory=dict)
     all_up: Callable[[], cb.Policy] | None = None
     all_down: Callable[[], cb.Policy] | None = None
+    all_present: bool = False
     keeps_former: bool = False
     refuses: tuple[type[cb.Policy], ...] = ()
     mixes_itself: bool = False
@@ -103,6 +105,10 @@ def panm_by_the_letter() -> cb.PANM:
 
 def threshold_by_the_letter() -> cb.AdaptiveThreshold:
     return cb.AdaptiveThreshold(rule="literal")
+
+
+def choco() -> cb.CHOCO:
+    return cb.CHOCO(share=0.3)
 
 
 def trimmed() -> cb.TrimmedMean:
@@ -184,6 +190,14 @@ LISTED: dict[str, list[Listed]] = {
         Listed("noise", noisy, places=EITHER, draws=NOISE),
         Listed("largest entries", lambda: cb.TopK(share=0.3), places=EITHER),
         Listed("quantized", lambda: cb.QSGD(bits=4, bucket=5), places=EITHER, draws={"outgoing QSGD": by_place}),
+        Listed("choco", choco, (cb.CHOCOMix, everybody), all_present=True),
+        Listed(
+            "choco, quantized",
+            lambda: cb.CHOCO(bits=4),
+            (cb.CHOCOMix, everybody),
+            draws={"outgoing CHOCO": by_place},
+            all_present=True,
+        ),
         Listed("attack", backwards, places=EITHER),
         Listed("noise attack", noise_only, places=EITHER, draws={"outgoing NoiseAttack": by_place}),
         Listed("a little is enough", a_little_off, places=EITHER, refuses_one=EITHER),
@@ -218,6 +232,7 @@ LISTED: dict[str, list[Listed]] = {
         Listed("by all samples", lambda: cb.SampleWeighted(count="train_and_val"), places=EITHER),
         Listed("by scores", cb.ScoreWeighted, (lambda: Scoring(k=3),), places=EITHER),
         Listed("from the topology", cb.FromTopology),
+        Listed("choco", cb.CHOCOMix, (choco, everybody), refuses=TAKES_PART, mixes_itself=True, all_present=True),
         Listed("metropolis", cb.Metropolis),
         Listed("median", cb.Median, places=EITHER, of_columns=lambda rows: np.median(rows, axis=0)),
         Listed("trimmed", trimmed, places=EITHER, of_columns=lambda rows: stats.trim_mean(rows, 0.3)),

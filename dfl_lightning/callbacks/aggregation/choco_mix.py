@@ -1,0 +1,59 @@
+"""CHOCO-SGD, how models are mixed: each moves towards its neighbours' public copies, from its own one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from dfl_lightning.bank.references import Weights
+from dfl_lightning.callbacks.aggregation.metropolis import Metropolis
+from dfl_lightning.callbacks.base import Substitution
+from dfl_lightning.callbacks.outgoing.choco import CHOCO
+from dfl_lightning.round.record import Round
+from dfl_lightning.utils.errors import UserError
+
+if TYPE_CHECKING:
+    from dfl_lightning.round.federation import Federation
+
+
+class CHOCOMix(Metropolis):
+    """x_i becomes x_i + gamma sum_j w_ij (x_hat_j - x_hat_i), with the public copies that the outgoing `CHOCO` sends.
+
+    The weights w are Metropolis weights (Koloskova, Stich and Jaggi 2019, arXiv 1902.00340, algorithm 2). They are
+    symmetric, so that the mean of all models moves by training only, however much compression leaves out. With
+    gamma = 1 and nothing left out it is D-SGD.
+
+    Args:
+        gamma: consensus step size, above 0 and at most 1; the more is left out, the smaller it must be.
+    """
+
+    mixes_public_copies = True
+
+    def __init__(self, gamma: float = 0.3) -> None:
+        if not 0 < gamma <= 1:
+            raise UserError(f"aggregation.gamma={gamma}; the consensus step size is above 0 and at most 1")
+        super().__init__(laziness=1 - gamma)
+        self.gamma = gamma
+
+    def start(self, federation: Federation) -> None:
+        """Require public copies of clients that are there."""
+        super().start(federation)
+        if federation.policy(CHOCO) is None:
+            raise UserError("aggregation CHOCOMix mixes the public copies of --outgoing CHOCO; add it")
+        if federation.policy(Substitution) is not None:
+            raise UserError(
+                "aggregation CHOCOMix mixes public copies, which have no substitute; use --substitution null"
+            )
+
+    def on_mix(self, round: Round) -> None:
+        """Add the weighted differences of public copies to own models; weights are I + gamma (W - I)."""
+        voters, weights = round.voters, round.weights
+        where = round.receivers & voters.any(weights != 0)
+        own = voters.receivers == voters.senders
+        counted = where[voters.receivers]
+        shares = (weights - own.double())[counted]
+        jobs, shape = (where.cumsum(0) - 1)[voters.receivers[counted]], (int(where.sum()), round.num_nodes)
+        moved = Weights(jobs, voters.senders[counted], shares, shape)
+        itself = Weights.of_rows(torch.nonzero(where).squeeze(1), round.num_nodes)
+        round.mix([(itself, "trained"), (moved.keep(moved.shares != 0), "sent")], into="models", where=where)
