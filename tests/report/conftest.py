@@ -161,9 +161,9 @@ def wait_until_drawn(seen, times=1, everything=True):
     drawn = "(times) => Boolean(window.report && window.report.drawn >= times)"
     for _ in range(1200):
         if asked(seen.page, drawn, times):
-            if everything:
-                seen.page.evaluate("window.report.whole()")
-            return
+            whole = "Promise.resolve(window.report.whole()).then(() => true)"
+            if not everything or asked(seen.page, whole):
+                return
         assert not seen.console, seen.console
         seen.page.wait_for_timeout(50)
     raise AssertionError("the page did not draw its charts within a minute")

@@ -37,6 +37,7 @@ class CHOCO(Outgoing):
 
     row_sets = {"public": "zeros"}
     supports_servers = False
+    sends_public_copies = True
 
     def __init__(self, share: float | None = None, bits: int | None = None) -> None:
         if share is not None and bits is not None:
