@@ -18,7 +18,7 @@ from dfl_lightning.cli.outcome import OneSentenceParser, end, say
 from dfl_lightning.study.cell_state import state_of
 from dfl_lightning.study.cells_file import write_cells
 from dfl_lightning.study.disk import give_back
-from dfl_lightning.study.measure import ACCURACIES, BETTER, OVER_ROUNDS, SCORES, Measure, measure_of
+from dfl_lightning.study.measure import BETTER, OVER_ROUNDS, SCORES, Measure, measure_of
 from dfl_lightning.study.plan import Cell, Plan, add_seeds, contradictions, make_plan
 from dfl_lightning.study.settings import overridden
 from dfl_lightning.study.slurm_words import PREFIX, split_options
@@ -104,8 +104,8 @@ def make_parser() -> argparse.ArgumentParser:
             formats = ("markdown", "csv", "latex", "png")
             one.add_argument("--format", choices=formats, default="markdown", help="default markdown")
             one.add_argument("--score", metavar="NAME", help=f"one of {', '.join(SCORES)}")
-            one.add_argument("--accuracy", metavar="NAME", help=f"the same for classes: {', '.join(ACCURACIES)}")
-            one.add_argument("--number", metavar="COLUMN", help="a column of metrics.csv, in the place of the score")
+            one.add_argument("--accuracy", metavar="NAME", help="for classes, the same with acc_ before it: acc_last")
+            one.add_argument("--number", metavar="COLUMN", help="a column of metrics.csv in place of the score")
             one.add_argument("--over-rounds", choices=OVER_ROUNDS, help="of the column: default last")
             one.add_argument("--better", choices=BETTER, help="of the column: default higher, or as the task says")
             one.add_argument(

@@ -33,7 +33,9 @@ def gradient(row, x, y):
 
 
 def mixing(laziness):
-    return laziness * torch.eye(6) + (1 - laziness) * torch.from_numpy(logistic.metropolis(np.ones(6, dtype=bool)))
+    return laziness * torch.eye(6, dtype=torch.float64) + (1 - laziness) * torch.from_numpy(
+        logistic.metropolis(np.ones(6, dtype=bool))
+    )
 
 
 @pytest.mark.parametrize(("engine", "laziness"), [("loop", 0.0), ("stacked", 0.3)])

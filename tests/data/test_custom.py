@@ -134,7 +134,7 @@ IMAGE = torch.zeros(1, 2, 2)
         ([(IMAGE, "0.5")], r"item 0 has '0.5' \(str\) in place of a target"),
         ([(IMAGE, 1), (IMAGE, 0.5)], r"target of item 1 is float64 \[\], that of item 0 is int64 \[\]"),
         ([(IMAGE, 0.5), (IMAGE, float("nan"))], r"the target of item 1 \(counted from 0\) is NaN or infinity"),
-        ([(IMAGE, torch.tensor([0, 1]))], "labels of shape"),
+        ([(IMAGE, torch.tensor([[0, 1]]))], "labels of shape"),
         ([(IMAGE, 0), (torch.zeros(1, 2, 3), 0)], r"item 1 is torch.float32 \(1, 2, 3\), item 0 is .*\(1, 2, 2\)"),
         ([(IMAGE, 0), (IMAGE.double(), 0)], "item 1 is torch.float64"),
         ([(IMAGE, 0), (IMAGE, -1)], "labels reach from -1 to 0"),

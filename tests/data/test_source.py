@@ -97,8 +97,8 @@ def test_other_labels_are_no_classes(labels):
 def test_each_image_has_one_label():
     with pytest.raises(UserError, match=r"labels of shape \(2,\) for 3 images"):
         Source("Mine", torch.zeros(3, 2), torch.tensor([0, 1]), 3)
-    with pytest.raises(UserError, match=r"labels of shape \(3, 1\) for 3 images"):
-        Source("Mine", torch.zeros(3, 2), torch.zeros(3, 1, dtype=torch.int64), 3)
+    with pytest.raises(UserError, match=r"labels of shape \(3, 1, 1\) for 3 images"):
+        Source("Mine", torch.zeros(3, 2), torch.zeros(3, 1, 1, dtype=torch.int64), 3)
 
 
 @pytest.mark.parametrize("numbers", [[1e200] * 4, [0, 1e308, 1e308, 1e308], [0, 1e160, 0, -1e160]])

@@ -344,7 +344,7 @@ def test_a_network_without_float64_is_stacked_and_tried_out_in_the_runs_own_prec
 def test_what_fails_for_several_clients_in_any_precision_takes_the_loop(federation):
     torch.manual_seed(0)
     network = REFUSED["lstm"][0]()
-    with pytest.raises(CannotStack, match=r"layer 'lstm' \(LSTM\) fails for several clients at once"):
+    with pytest.raises(CannotStack, match=r"layer 'lstm' \(LSTM\) is recurrent, which torch.vmap cannot do; models"):
         federation(network=network, dtype=torch.float32)
 
 
