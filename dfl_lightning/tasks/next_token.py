@@ -21,6 +21,7 @@ class NextToken(Task):
     better. `token_acc` is the share of the tokens that have the highest score.
 
     Examples:
+        >>> import torch
         >>> outputs, targets = torch.zeros(1, 3, 4), torch.tensor([[2, 0, -1]])
         >>> task = NextToken()
         >>> weight = task.weights(targets).sum()
