@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 import torch
@@ -157,7 +158,7 @@ class Vectors(FederatedData):
         try:
             with np.load(path, allow_pickle=False) as file:
                 arrays = {name: file[name] for name in wanted if name in file}
-        except ValueError as error:
+        except (ValueError, BadZipFile) as error:
             raise UserError(f"data Vectors: {path} cannot be read ({reason(error)}); save it by numpy.savez") from error
         for name in wanted:
             if name not in arrays:

@@ -42,7 +42,7 @@ class Krum(DistanceWeighted):
         self.kept: int | None = 1
 
     def start(self, federation: Federation) -> None:
-        """Return a node that receives models must be able to receive enough of them."""
+        """Refuse a graph in which a node that receives models can never receive enough of them."""
         super().start(federation)
         needed, most = krum_needs(self.adversaries), self.most_models(federation)
         few = torch.nonzero((most > 0) & (most < needed)).squeeze(1)

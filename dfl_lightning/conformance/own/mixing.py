@@ -44,7 +44,7 @@ def dsgd(layers, models, x, y, graph, active, lr) -> Found:
 
 
 def gradient_tracking(layers, models, correction, x, y, graph, lr, steps, rounds) -> Found:
-    """Run gradientTracking and Metropolis weights."""
+    """Run GradientTracking and Metropolis weights."""
     policies = [cb.Gossip(k="all"), cb.Metropolis()]
     rows = {"models": models, "correction": correction}
     topology = nx.Graph(graph_of(graph))
