@@ -180,7 +180,7 @@ class Source:
         return 0 if self.test_labels is None else len(self.test_labels)
 
     def everything(self) -> tuple[Tensor, Tensor]:
-        """Load images and labels with the official test set after the training images, [N + T, ...] and [N + T].
+        """Return images and labels with the official test set after the training images, [N + T, ...] and [N + T].
 
         Nothing is copied where the test images follow the training images in memory already.
         """

@@ -68,7 +68,7 @@ class LivePage(RoundCallback):
         self.seconds, self._next, self._refused = [], 0.0, False
 
     def on_boundary(self, trainer: RunTrainer, module: RunModule) -> None:
-        """Return a round is done: write the page if it is time for one."""
+        """Write the page if it is time for one, a round being done."""
         folder = trainer.run_folder
         if folder is None or folder.path is None or not trainer.is_global_zero or self._refused:
             return

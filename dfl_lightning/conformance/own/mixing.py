@@ -89,7 +89,7 @@ def dfedsam(layers, models, x, y, graph, active, lr, rho, steps) -> Found:
 
 
 def dispfl(layers, models, masks, x, y, graph, lr, density, prune, round, rounds) -> Found:
-    """Run disPFL and MaskedAverage."""
+    """Run DisPFL and MaskedAverage."""
     policies = [cb.Gossip(k="all"), cb.MaskedAverage()]
     rows = {"models": models, "mask": masks, "next_mask": masks}
     last = rounds - round
@@ -101,7 +101,7 @@ def dispfl(layers, models, masks, x, y, graph, lr, density, prune, round, rounds
 
 
 def push_sum(models, held, trained, graph) -> Found:
-    """Run pushSum on directed links."""
+    """Run PushSum on directed links."""
     average = cb.PushSum()
     rows = {"models": models, "given": trained}
     x, y, layers = without_data(len(models), models.shape[1])

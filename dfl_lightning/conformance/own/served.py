@@ -32,14 +32,14 @@ def fedavg(layers, model, x, y, active, lr, epochs) -> Outputs:
 
 
 def fedprox(layers, model, x, y, lr, mu) -> Outputs:
-    """Run fedProx's local rule."""
+    """Run FedProx's local rule."""
     run = _run(layers, {"models": model}, x, y, lr, FedProx(mu))
     run.go()
     return {"model": run.rows()[-1]}
 
 
 def ditto(layers, model, personal, x, y, lr, lam, rounds) -> Outputs:
-    """Run ditto's local rule."""
+    """Run Ditto's local rule."""
     run = _run(layers, {"models": model, "personal": personal}, x, y, lr, Ditto(lam), rounds=rounds)
     run.go(rounds=rounds)
     return {"model": run.rows()[-1], "personal": run.rows("personal")[: len(x)]}
@@ -69,7 +69,7 @@ def apfl(layers, model, local, alpha, adapt, x, y, lr, rounds) -> Outputs:
 
 
 def per_fedavg(layers, model, x, y, alpha, beta, order) -> Outputs:
-    """Run per-FedAvg's local rule; the loop over clients has the Hessian."""
+    """Run Per-FedAvg's local rule; the loop over clients has the Hessian."""
     run = _run(layers, {"models": model}, x, y, beta, PerFedAvg(alpha, order), engine="loop")
     run.go()
     return {"model": run.rows()[-1]}
