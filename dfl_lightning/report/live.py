@@ -64,7 +64,7 @@ class LivePage(RoundCallback):
         self._refused = False
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-        """Return begin anew: the first page follows the first round."""
+        """Begin anew: the first page follows the first round."""
         self.seconds, self._next, self._refused = [], 0.0, False
 
     def on_boundary(self, trainer: RunTrainer, module: RunModule) -> None:
@@ -93,11 +93,11 @@ class LivePage(RoundCallback):
         return max(LEAST_GAP, self.seconds[-1] / SHARE if len(self.seconds) > 1 else 0.0)
 
     def on_fit_end(self, trainer: Any, pl_module: Any) -> None:
-        """Return the last page, from the run's files."""
+        """Write the last page, from the run's files."""
         self._last(trainer)
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
-        """Return the page of a run that was stopped or has failed, where one was written before."""
+        """Write the page of a run that was stopped or has failed, where one was written before."""
         if self.seconds:
             self._last(trainer)
 
