@@ -9,8 +9,11 @@ import sys
 import tempfile
 from pathlib import Path
 
-from draw_graph import draw
+import vl_convert
 from rich.console import Console
+
+from dfl_lightning import read_run
+from dfl_lightning.report import collaboration_graph
 
 IMAGES = Path(__file__).parent.parent / "docs" / "images"
 COMMAND = "dfl-fit --config configs/afind.yaml"
@@ -24,7 +27,8 @@ def main() -> None:
         words = [sys.executable, "-c", call, *COMMAND.split()[1:]]
         output = subprocess.run(words, cwd=folder, capture_output=True, text=True, check=True).stdout
         (run,) = Path(folder).glob("runs/afind/*")
-        draw(run, IMAGES / "collaboration_graph.png")
+        graph = collaboration_graph(read_run(run)).properties(padding=10).to_dict()
+        (IMAGES / "collaboration_graph.png").write_bytes(vl_convert.vegalite_to_png(graph, scale=1.5))
     width = max(map(len, output.splitlines())) + 2
     console = Console(record=True, width=width, file=io.StringIO())
     console.print(f"$ {COMMAND}", highlight=False)
