@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
@@ -31,11 +32,12 @@ class TorchvisionData(FederatedData):
     def __init__(self, download: bool = True, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.download = download
+        self._opened: dict[tuple[Path, bool], Any] = {}  # what `prepare_data` opened and `load` has not yet taken
 
     def prepare_data(self) -> None:
         """Download what is missing; Lightning calls this on one process only."""
         for train in (True, False):
-            self._open(train, self.download)
+            self._opened[self.root, train] = self._open(train, self.download)
 
     def load(self) -> Source:
         """Training and test images as torchvision has them, uint8 [N, C, H, W]."""
@@ -45,7 +47,7 @@ class TorchvisionData(FederatedData):
         return Source(name, images, labels, self.num_classes, test_images, test_labels, scale=1 / 255)
 
     def _tensors(self, train: bool) -> tuple[Tensor, Tensor]:
-        data = self._open(train, download=False)
+        data = self._opened.pop((self.root, train), None) or self._open(train, download=False)
         images = torch.as_tensor(data.data)
         # MNIST's are [N, H, W], CIFAR's [N, H, W, C].
         images = images.unsqueeze(1) if images.ndim == 3 else images.permute(0, 3, 1, 2).contiguous()

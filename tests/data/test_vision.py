@@ -100,3 +100,23 @@ def test_fl_fdms_clustered_mnist_has_twenty_clients_of_200_images_of_two_labels(
     assert clients.sizes("train").tolist() == [200] * 20
     for client, train in enumerate(clients.train):
         assert clients.labels[train].unique().tolist() == [2 * (client // 4), 2 * (client // 4) + 1]
+
+
+def test_what_prepare_data_opened_is_not_opened_again(real_root, monkeypatch):
+    opened = []
+
+    def counted(root, train, download):
+        opened.append(train)
+        return datasets.FashionMNIST(root, train=train, download=download)
+
+    monkeypatch.setattr(d.FashionMNIST, "dataset", staticmethod(counted))
+    data = d.FashionMNIST(root=str(real_root), num_clients=10, download=False)
+    try:
+        data.prepare_data()
+    except UserError as error:
+        pytest.skip(f"no FashionMNIST there: {error}")
+    data.setup()
+    assert opened == [True, False]
+    data.seed = 1
+    data.setup()  # another seed loads again, from the files
+    assert opened == [True, False, True, False]
