@@ -98,6 +98,10 @@ class Topology:
     mixing: bool = False
 
     @property
+    def _title(self) -> str:
+        return f"{self.name.removesuffix('_graph')} graph"
+
+    @property
     def num_clients(self) -> int:
         """The number of clients, m."""
         return len(self.graph)
@@ -166,7 +170,7 @@ class Topology:
             >>> Topology(nx.cycle_graph(8), list(range(8)), name="ring").describe()
             'ring graph: 8 nodes, 8 links, degree 2, connected, spectral gap 0.293'
         """
-        return f"{self.name} graph: {', '.join(self.facts())}"
+        return f"{self._title}: {', '.join(self.facts())}"
 
     def facts(self) -> list[str]:
         """Return the parts of the line that `describe` makes; nodes come first."""
@@ -195,10 +199,10 @@ class Topology:
     def graph_warnings(self, when: str = "") -> list[str]:
         """Return clients without links, and groups of clients without links between them."""
         who = _without_neighbours(self._links.count == 0)
-        found = [f"{self.name} graph: {who} alone{when}."] if who else []
+        found = [f"{self._title}: {who} alone{when}."] if who else []
         parts = int((torch.bincount(self._components()) > 1).sum())
         if parts > 1 and not when:
-            found.append(f"{self.name} graph: disconnected, {parts} groups of clients never learn from each other.")
+            found.append(f"{self._title}: disconnected, {parts} groups of clients never learn from each other.")
         return found
 
     def share_warnings(self) -> list[str]:
@@ -208,9 +212,9 @@ class Topology:
         if share == 1 or not degrees.any():
             return []
         if torch.equal(kept, degrees):
-            return [f"{self.name} graph: link_share {share:g} of so few links is all of them, in every round."]
+            return [f"{self._title}: link_share {share:g} of so few links is all of them, in every round."]
         who = _without_neighbours((kept == 0) & (degrees > 0))
-        return [f"{self.name} graph: link_share {share:g} of so few links is none: {who} alone."] if who else []
+        return [f"{self._title}: link_share {share:g} of so few links is none: {who} alone."] if who else []
 
     def identity(self) -> str:
         """Return what a continued run must have in common with the former one; its name and labels do not count."""

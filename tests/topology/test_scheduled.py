@@ -136,8 +136,9 @@ def test_a_schedule_in_a_sequence_counts_its_own_rounds():
         (ONE_PEER, "one_peer_exponential graph: 6 nodes, 3 graphs in turn, 6 arcs each, in-degree 1, together strongly "
          "connected"),
         ({**ONE_PEER, "link_up": 0.5}, "together strongly connected, each link up with probability 0.5"),
-        ({**BASE, "args": {"k": 2}}, "base_graph graph: 6 nodes, 2 graphs in turn, 3-6 links each, degrees 1-2, "
+        ({**BASE, "args": {"k": 2}}, "base graph: 6 nodes, 2 graphs in turn, 3-6 links each, degrees 1-2, "
          "together connected"),
+        ("base_graph", "base graph: 6 nodes, "),
         ({**LOCAL, "args": {"s": 5}}, "el_local graph: 6 nodes, 30 arcs, strongly connected, spectral gap 1.2, drawn "
          "anew in each round"),
         ({**ORACLE, **TWO}, "el_oracle graph: 6 nodes, 6 links, degree 2, "),

@@ -27,6 +27,7 @@ from dfl_lightning.conformance.own.robust import (
     clipped_gossip,
     geometric_median,
     krum,
+    qsgd,
     sign_flip,
     top_k,
 )
@@ -95,6 +96,7 @@ __all__ = [
     "pfedgraph",
     "push_sum",
     "qg_dsgdm",
+    "qsgd",
     "sign_flip",
     "top_k",
 ]

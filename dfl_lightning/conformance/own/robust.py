@@ -90,6 +90,22 @@ def top_k(starts, trained, residual, share) -> Found:
     return {"sent": sent, "residual": run.rows("residual")}
 
 
+class _GivenDraws(cb.QSGD):
+    """QSGD whose draws are given, the row set `draws`."""
+
+    row_sets = {"draws": "zeros"}
+
+    def send(self, updates: Tensor, senders: Senders) -> Tensor:
+        """Send by QSGD, which draws what it is given."""
+        senders.uniform = lambda shape: senders.rows("draws").view(*shape)  # type: ignore[method-assign]
+        return super().send(updates, senders)
+
+
+def qsgd(starts, trained, draws, bits, bucket) -> Found:
+    """Send by QSGD."""
+    return {"sent": _message(_GivenDraws(bits, bucket), starts, trained, draws=draws)[1]}
+
+
 def sign_flip(starts, trained, adversaries, scale) -> Found:
     """Send by SignFlip."""
     return {

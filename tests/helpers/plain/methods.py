@@ -42,6 +42,7 @@ METHODS = {
     "geometric_median": robust.GEOMETRIC_MEDIAN,
     "krum": robust.KRUM,
     "a_little_is_enough": messages.A_LITTLE,
+    "qsgd": messages.QSGD,
     "sign_flip": messages.SIGN_FLIP,
     "top_k": messages.TOP_K,
     "panm": panm.METHOD,
