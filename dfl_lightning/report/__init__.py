@@ -13,48 +13,26 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from dfl_lightning.report.charts import (
-        accuracy_by_bytes,
-        accuracy_by_time,
-        client_bands,
-        collaboration_graph,
-        dropouts,
-        found_over_rounds,
-        gain_over_local,
-        learning_curves,
-        link_heatmap,
-        similarities,
-        sorted_clients,
-        who_from_whom,
-    )
-    from dfl_lightning.report.live import LivePage
-    from dfl_lightning.report.writing import write_report
+    from dfl_lightning.report.charts import *  # noqa: F403
+    from dfl_lightning.report.live import LivePage as LivePage
+    from dfl_lightning.report.writing import write_report as write_report
 
-__all__ = [
-    "LivePage",
-    "accuracy_by_bytes",
-    "accuracy_by_time",
-    "client_bands",
-    "collaboration_graph",
-    "dropouts",
-    "found_over_rounds",
-    "gain_over_local",
-    "learning_curves",
-    "link_heatmap",
-    "similarities",
-    "sorted_clients",
-    "who_from_whom",
-    "write_report",
-]
+_HOMES = {"LivePage": "live", "write_report": "writing"}
+"""The module of each public name that is no chart; charts are listed in their own package, and nowhere else."""
 
 
 def __getattr__(name: str) -> Any:
     # On first use: a run's own files need none of the libraries that draw.
-    if name not in __all__:
-        raise AttributeError(f"module 'dfl_lightning.report' has no attribute '{name}'")
-    home = {"write_report": "writing", "LivePage": "live"}.get(name, "charts")
-    return getattr(importlib.import_module(f"dfl_lightning.report.{home}"), name)
+    if name in _HOMES:
+        return getattr(importlib.import_module(f"dfl_lightning.report.{_HOMES[name]}"), name)
+    if name == "__all__" or not name.startswith("_"):
+        charts = importlib.import_module("dfl_lightning.report.charts")
+        if name == "__all__":
+            return sorted([*_HOMES, *charts.__all__])
+        if name in charts.__all__:
+            return getattr(charts, name)
+    raise AttributeError(f"module 'dfl_lightning.report' has no attribute '{name}'")
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*globals(), *__getattr__("__all__")})

@@ -7,16 +7,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from dfl_lightning.cli import keys
 from dfl_lightning.study.study_file import MISSING, Study
 from dfl_lightning.utils.errors import UserError
 from dfl_lightning.utils.shipped_files import find
 from dfl_lightning.utils.yaml_files import read_config
 
-GROUPS = {
-    *("trainer", "model", "data", "dropout", "outgoing", "selection", "threshold", "substitution", "aggregation"),
-    *("objective", "prediction", "data.partition", "model.network", "model.optimizer", "model.lr_scheduler"),
-    "model.loss",
-}
+GROUPS = {"trainer", "model", *keys.GROUPS, "model.optimizer", "model.lr_scheduler", "model.loss"}
 """Keys of a config whose value is a mapping of options; a mapping elsewhere is one value."""
 
 

@@ -13,6 +13,7 @@ import yaml
 from sklearn.datasets import load_digits
 
 from dfl_lightning.cli.command import run
+from dfl_lightning.cli.keys import FAMILIES, LISTS
 from dfl_lightning.cli.registry import class_of, shipped_classes
 from dfl_lightning.functional import erk_densities
 from dfl_lightning.objectives import DisPFL
@@ -159,7 +160,7 @@ def kept_row_sets(config):
     kept = set()
     for spec in config["outgoing"] or ():
         kept |= set(class_of("outgoing", spec["class_path"]).row_sets)
-    for group in ("dropout", "selection", "threshold", "substitution", "aggregation", "objective", "prediction"):
+    for group in {*FAMILIES, "objective"} - set(LISTS):
         spec = config.get(group)
         if spec is None or (group == "substitution" and config.get("dropout") is None):
             continue  # with nobody down, nobody is substituted
@@ -186,18 +187,19 @@ class Normed(nn.Sequential):
         super().__init__(nn.Flatten(), nn.Linear(64, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 10))
 """
 ROW_OF = {name: place for place, row in enumerate(MESSAGES[1:]) for name in re.findall(r"`(\w+)`", row[0])}
-SENT = [
-    ("", 0),
-    ("SignFlip --outgoing.fraction 0.3", 0),
-    ("GaussianNoise", 0),
-    ("NoiseAttack --outgoing.fraction 0.3", 0),
-    ("ALittleIsEnough --outgoing.fraction 0.3", 0),
-    ("QSGD", ROW_OF["QSGD"]),
-    ("QSGD --outgoing.bits 3 --outgoing.bucket 100", ROW_OF["QSGD"]),
-    ("CHOCO --outgoing.share 0.3", ROW_OF["CHOCO"]),
-    ("CHOCO --outgoing.share null --outgoing.bits 5", ROW_OF["CHOCO"]),
-    ("TopK --outgoing.share 0.1", ROW_OF["TopK"]),
-    ("TopK --outgoing.share 0.7", ROW_OF["TopK"]),
+ATTACK = ["--outgoing.fraction 0.3"]
+OPTIONS = {
+    **dict.fromkeys(("SignFlip", "NoiseAttack", "ALittleIsEnough"), ATTACK),
+    "QSGD": ["", "--outgoing.bits 3 --outgoing.bucket 100"],
+    "CHOCO": ["--outgoing.share 0.3", "--outgoing.share null --outgoing.bits 5"],
+    "TopK": ["--outgoing.share 0.1", "--outgoing.share 0.7"],
+}
+"""Of outgoing policies that are tried with other options than their own defaults."""
+
+SENT = [("", 0)] + [
+    (f"{name} {options}".strip(), ROW_OF[name])
+    for name in shipped_classes("outgoing")
+    for options in OPTIONS.get(name, [""])
 ]
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from dfl_lightning.study.plan import add_seeds, make_plan, scaled
-from dfl_lightning.study.settings import overridden, words_of
+from dfl_lightning.study.settings import options_in, overridden, words_of
 from dfl_lightning.study.study_file import read_study_file
 from dfl_lightning.utils.errors import UserError
 
@@ -51,6 +51,8 @@ def test_dotted_and_nested_settings_make_the_same_cells(planned):
     dotted = planned(rows={"A": {"selection.k": 1, "model.optimizer.lr": 0.1}})
     nested = planned(rows={"A": {"selection": {"init_args": {"k": 1}}, "model": {"optimizer": {"lr": 0.1}}}})
     assert {cell.folder for cell in dotted.distinct()} == {cell.folder for cell in nested.distinct()}
+    task = {"model": {"task": {"delta": 2}, "shared": {}}}
+    assert list(options_in(task)) == [("model.task.delta", 2), ("model.shared", {})]
     assert dotted.distinct()[0].config["selection"]["init_args"]["k"] == 1
     assert dotted.distinct()[0].config["model"]["optimizer"]["init_args"]["lr"] == 0.1
 

@@ -2,6 +2,9 @@
 
 import numpy as np
 
+from plain.book import Method, Numbers
+from plain.neighbours import ROWS
+
 
 def fewest(n, most):
     """As few factors of at most `most` as make n; None where a prime is larger."""
@@ -112,3 +115,45 @@ def base_graph(models, k):
     for weights in matrices:
         models = weights @ models
     return {"rounds": rounds, "degree": int(degree), "models": models}
+
+
+def based(seed, m, k, width=4):
+    return {"models": Numbers(seed).floats(m, width, size=2), "k": k}
+
+
+METHOD = Method(
+    name="Base-(k+1) graph",
+    configs=["base_graph"],
+    paper="Takezawa et al., Beyond Exponential Graph: Communication-Efficient Topologies for Decentralized Learning via Finite-time Convergence, NeurIPS 2023, arXiv 2305.11420",
+    equation="algorithms 1 to 3, theorem 1",
+    does="A sequence of symmetric mixing matrices with at most k neighbours in each round, after which all clients have the "
+    "exact mean of their models, for any number of clients.",
+    inputs={"models": f"before the first round, {ROWS}; none trains", "k": "the largest number of neighbours"},
+    outputs={
+        "rounds": "until all have the mean",
+        "degree": "the largest number of neighbours of a client in one of them",
+        "models": f"after these rounds, {ROWS}",
+    },
+    readings=[
+        (
+            "Which of several free nodes is linked, and how are clients numbered?",
+            "not tested: outputs are those of all such graphs",
+            "the paper leaves it open",
+        ),
+        ("Into which factors is a number split?", "as few as there can be", "the paper's minimal L"),
+        (
+            "Algorithm 2 or 3 where both take as many rounds?",
+            "not tested: outputs are the same",
+            "the paper asks for the shorter one",
+        ),
+    ],
+    cases=[
+        ("five, one neighbour", based(121, 5, 1)),
+        ("eight, one neighbour: a hypercube", based(122, 8, 1)),
+        ("seven, two neighbours", based(123, 7, 2)),
+        ("twelve, four neighbours", based(124, 12, 4)),
+        ("fourteen, one neighbour: two graphs of seven", based(125, 14, 1)),
+        ("six, all others", based(126, 6, 5)),
+    ],
+    function=base_graph,
+)

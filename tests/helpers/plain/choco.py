@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from plain.book import Method
-from plain.mixed import CYCLE, GRAPH, MODEL, ORDER, RATE, ROWS, STAR, metropolis, others, trains
-from plain.model import grad
+from plain.book import Method, others
+from plain.model import MODEL, grad
+from plain.neighbours import CYCLE, GRAPH, ORDER, RATE, ROWS, STAR, metropolis, trains
 
 
 def choco(layers, models, public, x, y, graph, lr, gamma, kept, rounds):

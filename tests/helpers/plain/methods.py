@@ -1,50 +1,15 @@
-"""All methods by the names of their files."""
+"""All methods by the names of their cases: METHOD of a module has the module's name, its LITERAL `<name>_literal`, and so on."""
 
-from plain import afind, choco, dpfl, fdms, fedfomo, graphs, messages, mixed, panm, robust, served
+import importlib
+import pkgutil
 
+import plain
+from plain.book import Method
+
+MODULES = [found.name for found in pkgutil.iter_modules(plain.__path__) if found.name != "methods"]
 METHODS = {
-    "afind": afind.METHOD,
-    "afind_literal": afind.LITERAL,
-    "dpfl": dpfl.METHOD,
-    "fdms": fdms.METHOD,
-    "fdms_dropout": fdms.DROPOUT,
-    "fdms_stale": fdms.STALE,
-    "fedfomo": fedfomo.METHOD,
-    "choco": choco.METHOD,
-    "base_graph": graphs.BASE_GRAPH,
-    "epidemic": graphs.EPIDEMIC,
-    "one_peer": graphs.ONE_PEER,
-    "d2": mixed.D2,
-    "dfedsam": mixed.DFEDSAM,
-    "dispfl": mixed.DISPFL,
-    "dsgd": mixed.DSGD,
-    "qg_dsgdm": mixed.QG,
-    "federico": mixed.FEDERICO,
-    "federico_em": mixed.FEDERICO_EM,
-    "gossip": mixed.GOSSIP,
-    "gradient_tracking": mixed.TRACKING,
-    "knn_per": mixed.KNN,
-    "pacfl": mixed.PACFL,
-    "pens": mixed.PENS,
-    "pfedgraph": mixed.PFEDGRAPH,
-    "push_sum": mixed.PUSH,
-    "apfl": served.APFL,
-    "ditto": served.DITTO,
-    "fedavg": served.FEDAVG,
-    "fedper": served.FEDPER,
-    "fedprox": served.FEDPROX,
-    "fedrep": served.FEDREP,
-    "ifca": served.IFCA,
-    "moon": served.MOON,
-    "per_fedavg": served.PER_FEDAVG,
-    "balance": robust.BALANCE,
-    "clipped_gossip": robust.CLIPPED,
-    "geometric_median": robust.GEOMETRIC_MEDIAN,
-    "krum": robust.KRUM,
-    "a_little_is_enough": messages.A_LITTLE,
-    "qsgd": messages.QSGD,
-    "sign_flip": messages.SIGN_FLIP,
-    "top_k": messages.TOP_K,
-    "panm": panm.METHOD,
-    "panm_literal": panm.LITERAL,
+    module + ("" if name == "METHOD" else f"_{name.lower()}"): value
+    for module in MODULES
+    for name, value in vars(importlib.import_module(f"plain.{module}")).items()
+    if isinstance(value, Method)
 }
