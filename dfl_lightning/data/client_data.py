@@ -15,6 +15,17 @@ from dfl_lightning.data.index_lists import IndexLists
 
 __all__ = ["ClientData"]
 
+
+def target_type(targets: Tensor, dtype: torch.dtype) -> torch.dtype:
+    """Return the type that targets have in a batch: numbers, and labels as 0 and 1, that of the inputs; others theirs.
+
+    Args:
+        targets: as they are stored.
+        dtype: floating type of a batch's inputs.
+    """
+    return dtype if targets.is_floating_point() or targets.dtype == torch.bool else targets.dtype
+
+
 Affine = tuple[Tensor | None, Tensor | None]
 
 
@@ -27,7 +38,7 @@ class ClientData:
     Attributes:
         images: all images, uint8 or float [N, ...]; a client's rotation is already applied.
         labels: their targets, [N, ...]: classes, int64 [N], to which a client's label map is already applied, or what
-            else is to be predicted; floating-point numbers are a regression's, [N, d].
+            else is to be predicted: floating-point numbers of a regression, [N, d], or labels that hold, bool [N, L].
         train: per client the indices of its training images, int64; any sequence of m tensors becomes `IndexLists`.
         val: the same for validation, empty tensors where nothing is held out.
         test: the same for the test.
@@ -90,7 +101,7 @@ class ClientData:
 
         Args:
             indices: int64 [B], or [k, B] for the batches of k clients, on the CPU or on the device of the images.
-            dtype: floating type of the inputs, and of targets that are floating-point numbers.
+            dtype: floating type of the inputs, and of targets that are floating-point numbers or labels, 0 or 1.
             draws: of the augmentation, what its `draw` gives for each image, [*indices.shape, d]; None means
                 evaluation, without augmentation.
 
@@ -107,8 +118,7 @@ class ClientData:
         if shift is not None:
             x = x + shift
         y = self.labels.index_select(0, flat)
-        if y.is_floating_point():
-            y = y.to(dtype)
+        y = y.to(target_type(y, dtype))
         return x.view(*indices.shape, *self.input_shape), y.view(*indices.shape, *y.shape[1:])
 
     def to(self, device: torch.device | str) -> ClientData:

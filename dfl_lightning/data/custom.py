@@ -29,12 +29,12 @@ class FromDataset(FederatedData):
 
     Args:
         dataset: has a length and gives (tensor, target) pairs; all tensors of one shape and type. Targets are whole
-            numbers, the classes, or floating-point numbers or tensors [d] of a regression.
+            numbers, the classes, floating-point numbers or tensors [d] of a regression, or tensors [L] of bool: labels.
         test_dataset: official test set of the same kind; null means that a quarter of each client's own images is held
             out, see `test_fraction`.
         parts: for each client the list of its indices into `dataset`, in place of a partition.
         num_classes: number of classes; null means the largest class + 1, or none where targets are floating-point
-            numbers.
+            numbers or labels.
         num_clients: number of clients; null means the number of parts, or 20 without parts.
         partition: how the images are divided; null means `parts`, or IID without parts.
         scale: what the tensors are multiplied with; null means 1/255 for uint8 images, and 1 for everything else.
@@ -97,12 +97,13 @@ class FromDataset(FederatedData):
                     f"data {name}: test_dataset holds the same items as dataset; give other images, or null"
                 )
         num_classes = self.num_classes
-        if num_classes is not None and labels.is_floating_point():
+        numbers = labels.is_floating_point() or labels.dtype == torch.bool
+        if num_classes is not None and numbers:
             raise UserError(
                 f"data {name}: num_classes is {num_classes}, but targets are {labels.dtype}; give whole numbers as "
                 "classes, or leave num_classes out"
             )
-        if num_classes is None and labels.is_floating_point():
+        if num_classes is None and numbers:
             num_classes = 0
         elif num_classes is None:
             num_classes = _count_classes(labels if test_labels is None else torch.cat([labels, test_labels]), name)

@@ -27,6 +27,13 @@ def _adjacent(first: Tensor, second: Tensor) -> bool:
     return one_storage and follows and first.is_contiguous() and second.is_contiguous()
 
 
+def _rarest(labels: Tensor, often: Tensor) -> Tensor:
+    """Of the labels that each sample has, bool [N, L], the one that occurs least often, [L], or L: int64 [N]."""
+    order = often.argsort(stable=True)
+    found = labels[:, order].int().argmax(1)  # the first one that holds
+    return order[found].where(labels.any(1), labels.shape[1])
+
+
 @dataclass(frozen=True)
 class Source:
     """Images and labels of a data set; what `FederatedData.load` returns.
@@ -35,7 +42,8 @@ class Source:
         name: how the data set is called in the banner and in split files.
         images: training images, uint8 or float [N, ...], usually [N, C, H, W].
         labels: their targets: classes, int64 [N], lines of tokens, int64 [N, T], of which -1 is ignored, or
-            floating-point numbers [N] or [N, d] of a regression, kept as [N, d].
+            floating-point numbers [N] or [N, d] of a regression, kept as [N, d], or which of L labels hold, bool
+            [N, L].
         num_classes: number of classes C; 0 where the targets are no classes.
         test_images: images of the official test set, [T, ...] of the same shape and type, or None.
         test_labels: their targets, or None.
@@ -44,8 +52,9 @@ class Source:
             else None.
         test_writers: the same for the official test set, int64 [T], or None.
         writer_names: names of all writers.
-        strata: what partitions by class divide by, int64 [N] from 0 on; None means the classes, and of a regression ten
-            parts of equally many samples by the first column of the targets.
+        strata: what partitions by class divide by, int64 [N] from 0 on; None means the classes, of a regression ten
+            parts of equally many samples by the first column of the targets, and of labels the rarest one that a sample
+            has, or L where it has none.
         test_strata: the same for the official test set; None likewise, with the bounds of the training samples.
         target_scale: of each column of standardised targets, float64 [d]: a target times its scale, plus its shift, is
             in the original unit; None: they are in it.
@@ -106,6 +115,13 @@ class Source:
         self._check_strata()
 
     def _check_targets(self, targets: Tensor, images: int) -> None:
+        if targets.dtype == torch.bool and not self.num_classes:
+            if targets.dim() != 2 or len(targets) != images or not targets.shape[1]:
+                raise UserError(
+                    f"data {self.name}: labels bool {list(targets.shape)} for {images} inputs; give a row for each, as "
+                    "bool [N, L]"
+                )
+            return
         if not targets.is_floating_point() or self.num_classes:
             self._check_labels(targets, images)
             return
@@ -160,6 +176,10 @@ class Source:
             return self.strata, self.test_strata
         if self.has_classes:
             return self.labels, self.test_labels
+        if self.labels.dtype == torch.bool:
+            often = self.labels.sum(0)
+            test = None if self.test_labels is None else _rarest(self.test_labels, often)
+            return _rarest(self.labels, often), test
         if not self.labels.is_floating_point():
             return self.labels.new_zeros(len(self.labels)), None
         first = self.labels[:, 0].double()

@@ -1,55 +1,42 @@
-"""Tables of numbers: a CSV file, arrays in an npz file, or the one that comes with scikit-learn."""
+"""Tables of numbers: a CSV file, arrays in an npz file, or one that comes with scikit-learn."""
 
 from __future__ import annotations
 
-import csv
-from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-from zipfile import BadZipFile
+from typing import Any, Literal
 
 import numpy as np
 import torch
-from sklearn.datasets import load_diabetes
+from torch import Tensor
 
 from dfl_lightning.data.datamodule import FederatedData
 from dfl_lightning.data.partitions import ByWriter, Partition
+from dfl_lightning.data.shipped_tables import SHIPPED
 from dfl_lightning.data.source import Source
-from dfl_lightning.utils.errors import UserError, reason
+from dfl_lightning.data.table import Kind, Table, read_table
+from dfl_lightning.utils.errors import UserError
 
 __all__ = ["Vectors"]
 
 
-@dataclass(frozen=True)
-class FileContent:
-    """What a file says.
-
-    Args:
-        inputs: [N, d].
-        targets: numbers [N] or [N, k], or names of classes [N].
-        owners: the client of each row, [N] of any type; None where the file does not say.
-    """
-
-    inputs: np.ndarray
-    targets: np.ndarray
-    owners: np.ndarray | None = None
-
-
 class Vectors(FederatedData):
-    """Rows of numbers with a number, several numbers or a class to be predicted from each.
+    """Rows of numbers with a number, several numbers, a class or several labels to be predicted from each.
 
     Inputs, and numbers to be predicted, are standardised column by column: mean 0 and standard deviation 1 over all
     rows. Errors are reported in the original unit all the same. A constant column becomes zeros.
 
     Args:
         file: a CSV file with a line of column names, or an npz file with arrays x [N, d] and y [N] or [N, k]; null
-            means scikit-learn's diabetes data, 442 patients with 10 columns and the disease's progression after one
-            year (Efron et al. 2004, Least Angle Regression).
+            means `table`.
         target: columns of the CSV file that are predicted, one name or several.
         client: column of the CSV file, or array [N] of the npz file, that names the client of each row; the partition
             is then `ByWriter`, unless another one is given. Null: the file does not say.
         classes: whether the target is the name of a class.
+        labels: whether each target is a label, 1 where it holds and 0 elsewhere; the task is then `MultiLabel`.
+        table: of scikit-learn, where no file is given. `diabetes`: 442 patients with 10 columns, the disease's
+            progression after one year (Efron et al. 2004, Least Angle Regression); `breast_cancer`: 569 tumours with 30
+            columns, 2 classes; `wine`: 178 wines with 13 columns, 3 classes; `synthetic_labels`: 1200 rows with 20
+            columns and 6 labels, drawn by `make_multilabel_classification` with a fixed seed.
         standardise: whether columns are standardised.
         test_fraction: see `FederatedData`.
         partition: see `FederatedData`.
@@ -64,29 +51,38 @@ class Vectors(FederatedData):
         target: str | list[str] | None = None,
         client: str | None = None,
         classes: bool = False,
+        labels: bool = False,
+        table: Literal["diabetes", "breast_cancer", "wine", "synthetic_labels"] = "diabetes",
         standardise: bool = True,
         test_fraction: float | None = 0.25,
         partition: Partition | None = None,
         **kwargs: Any,
     ) -> None:
-        if file is None and (target is not None or client is not None or classes):
-            raise UserError("data Vectors: target, client and classes describe a file; name it by data.file")
+        if file is None and (target is not None or client is not None or classes or labels):
+            raise UserError("data Vectors: target, client, classes and labels describe a file; name it by data.file")
+        if classes and labels:
+            raise UserError("data Vectors: classes and labels are two kinds of targets; set one of them")
+        if table not in SHIPPED:
+            raise UserError(f"data Vectors: there is no table '{table}'; there are {', '.join(SHIPPED)}")
         if partition is None and client is not None:
             partition = ByWriter(min_samples=2)
         super().__init__(test_fraction=test_fraction, partition=partition, **kwargs)
         self.file, self.client, self.classes, self.standardise = file, client, classes, standardise
+        self.labels, self.table = labels, table
         self.target = [target] if isinstance(target, str) else target
 
     def load(self) -> Source:
-        """Read the file: inputs float32 [N, d], targets float32 [N, k] or classes int64 [N]."""
-        name = "diabetes" if self.file is None else Path(self.file).name
+        """Read the table: inputs float32 [N, d], targets float32 [N, k], classes int64 [N] or labels bool [N, L]."""
         table = self._read()
-        for what, values in (("inputs", table.inputs), *([] if self.classes else [("targets", table.targets)])):
+        for what, values in (
+            ("inputs", table.inputs),
+            *([] if table.kind == "classes" else [("targets", table.targets)]),
+        ):
             broken = np.flatnonzero(~np.isfinite(values.reshape(len(values), -1)).all(1))
             if len(broken):
                 raise UserError(
-                    f"data Vectors: {name} has NaN or infinity among the {what} of row {broken[0]} (counted from 0); "
-                    "repair or remove it"
+                    f"data Vectors: {table.name} has NaN or infinity among the {what} of row {broken[0]} (counted from "
+                    "0); repair or remove it"
                 )
         inputs, _, _ = _standardised(table.inputs, self.standardise)
         names: tuple[str, ...] = ()
@@ -96,100 +92,33 @@ class Vectors(FederatedData):
             names, writers = tuple(map(str, found)), torch.from_numpy(numbers.astype(np.int64))
         about: dict[str, Any] = {"writers": writers, "writer_names": names}
         images = torch.from_numpy(inputs.astype(np.float32))
-        if self.classes:
+        if table.kind == "classes":
             classes, numbers = np.unique(table.targets, return_inverse=True)
-            labels = torch.from_numpy(numbers.astype(np.int64))
-            return Source(name, images, labels, len(classes), **about)
+            return Source(table.name, images, torch.from_numpy(numbers.astype(np.int64)), len(classes), **about)
+        if table.kind == "labels":
+            return Source(table.name, images, _labels(table), 0, **about)
         targets, scale, shift = _standardised(table.targets.reshape(len(inputs), -1), self.standardise)
         if self.standardise:
             about |= {"target_scale": torch.from_numpy(scale), "target_shift": torch.from_numpy(shift)}
-        return Source(name, images, torch.from_numpy(targets.astype(np.float32)), 0, **about)
+        return Source(table.name, images, torch.from_numpy(targets.astype(np.float32)), 0, **about)
 
-    def _read(self) -> FileContent:
+    def _read(self) -> Table:
         if self.file is None:
-            return FileContent(*load_diabetes(return_X_y=True, scaled=False))
-        path = Path(self.file)
-        readers = {".csv": self._read_csv, ".npz": self._read_npz}
-        if path.suffix not in readers:
-            raise UserError(f"data Vectors: {path} is neither a .csv nor an .npz file; convert it to one of them")
-        try:
-            table = readers[path.suffix](path)
-        except (OSError, UnicodeDecodeError, csv.Error) as error:
-            raise UserError(f"data Vectors: {path} cannot be read ({reason(error)}); check data.file") from error
-        if len(table.inputs) == 0:
-            raise UserError(f"data Vectors: {path} has no rows; give a file with some")
-        return table
-
-    def _read_csv(self, path: Path) -> FileContent:
-        with path.open(newline="", encoding="utf-8") as file:
-            header, *rows = list(csv.reader(file)) or [[]]
-        if not self.target:
-            raise UserError(f"data Vectors: data.target names the columns of {path} that are predicted; set it")
-        wanted = [*self.target, *([self.client] if self.client is not None else [])]
-        if self.classes and len(self.target) > 1:
-            raise UserError(f"data Vectors: classes are in one column, and data.target names {len(self.target)}")
-        for column in wanted:
-            if header.count(column) != 1:
-                raise UserError(
-                    f"data Vectors: {path} has {header.count(column)} columns '{column}' (it has {', '.join(header)}); "
-                    "name one of them"
-                )
-        for line, row in enumerate(rows, start=2):
-            if len(row) != len(header):
-                raise UserError(f"data Vectors: {path}, line {line}: {len(row)} values for {len(header)} columns")
-        at = {column: header.index(column) for column in wanted}
-        inputs = [place for place, column in enumerate(header) if column not in wanted]
-        if not inputs:
-            raise UserError(
-                f"data Vectors: {path} has no column beside target and client; there is nothing to learn from"
-            )
-        targets = [at[column] for column in self.target]
-        names = np.array([row[targets[0]] for row in rows])
-        predicted = names if self.classes else _numbers(path, header, rows, targets)
-        owners = None if self.client is None else np.array([row[at[self.client]] for row in rows])
-        return FileContent(_numbers(path, header, rows, inputs), predicted, owners)
-
-    def _read_npz(self, path: Path) -> FileContent:
-        if self.target:
-            raise UserError(
-                "data Vectors: data.target names columns of a CSV file; an npz file's targets are its array y"
-            )
-        wanted = ["x", "y", *([self.client] if self.client is not None else [])]
-        try:
-            with np.load(path, allow_pickle=False) as file:
-                arrays = {name: file[name] for name in wanted if name in file}
-        except (ValueError, BadZipFile) as error:
-            raise UserError(f"data Vectors: {path} cannot be read ({reason(error)}); save it by numpy.savez") from error
-        for name in wanted:
-            if name not in arrays:
-                raise UserError(f"data Vectors: {path} has no array {name}; save it with one")
-        x, y = arrays["x"], arrays["y"]
-        if x.ndim != 2 or y.ndim not in (1, 2) or len(y) != len(x) or (self.classes and y.ndim != 1):
-            raise UserError(
-                f"data Vectors: {path} has x {list(x.shape)} and y {list(y.shape)}; they are [N, d], and [N] or [N, k]"
-            )
-        for name, array in (("x", x), *([] if self.classes else [("y", y)])):
-            if array.dtype.kind not in "fiu":
-                raise UserError(f"data Vectors: {path}: {name} is {array.dtype}; it must be numbers")
-        owners = None if self.client is None else arrays[self.client]
-        if owners is not None and owners.shape != (len(x),):
-            raise UserError(f"data Vectors: {path}: {self.client} is {list(owners.shape)} for {len(x)} rows; give [N]")
-        return FileContent(x, y, owners)
+            return SHIPPED[self.table]()
+        kind: Kind = "classes" if self.classes else "labels" if self.labels else "numbers"
+        return read_table(Path(self.file), self.target or [], self.client, kind)
 
 
-def _numbers(path: Path, header: Sequence[str], rows: Sequence[Sequence[str]], columns: Sequence[int]) -> np.ndarray:
-    """Some columns as float64 [N, columns]."""
-    found = np.empty((len(rows), len(columns)))
-    for line, row in enumerate(rows):
-        for place, column in enumerate(columns):
-            try:
-                found[line, place] = float(row[column])
-            except ValueError:
-                raise UserError(
-                    f"data Vectors: {path}, line {line + 2}: {header[column]} is '{row[column][:40]}', not a number; "
-                    "repair the line, or remove the column"
-                ) from None
-    return found
+def _labels(table: Table) -> Tensor:
+    """Which labels hold, bool [N, L]."""
+    targets = table.targets.reshape(len(table.targets), -1)
+    row, column = (int(place[0]) if len(place) else -1 for place in np.nonzero((targets != 0) & (targets != 1)))
+    if row >= 0:
+        raise UserError(
+            f"data Vectors: {table.name} has {targets[row, column]:g} for label {column} of row {row} (counted from "
+            "0); labels are 0 or 1"
+        )
+    return torch.from_numpy(targets == 1)
 
 
 def _standardised(values: np.ndarray, wanted: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -69,7 +69,7 @@ def mean_scores(
         sums = {name: value + found[name].sum(dtype=torch.float64) for name, value in sums.items()}
         weight = weight + now
         for metric in metrics:
-            metric.update(shown(outputs), targets)
+            metric.update(*task.for_metrics(shown(outputs), targets))
     mean = torch.as_tensor(total / weight)
     mean = torch.where(mean.isnan(), math.inf, mean)
     means = {name: torch.as_tensor(value / weight) for name, value in sums.items()}

@@ -96,7 +96,7 @@ def _try_metric(column: str, metric: Metric, outputs: Tensor, labels: Tensor, ta
     with reported_as(lambda error: UserError(f"{fails}: {reason(error)}")):
         trial = metric.clone().to(outputs.device)
         with no_global_draws(partial(_draws, what, _of_what(task))):
-            trial.update(outputs, labels)
+            trial.update(*task.for_metrics(outputs, labels))
             float(trial.compute())
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 from dfl_lightning.tasks.classification import Classification
+from dfl_lightning.tasks.multi_label import MultiLabel
 from dfl_lightning.tasks.next_token import NextToken
 from dfl_lightning.tasks.regression import Regression
 from dfl_lightning.tasks.task import Task
@@ -14,7 +16,7 @@ __all__ = ["default_task"]
 
 
 def default_task(targets: Tensor, num_classes: int) -> Task:
-    """Choose `Classification` for classes, `NextToken` for lines of them, `Regression` for floating-point numbers.
+    """Choose `Classification` for classes, `NextToken` for lines, `Regression` for numbers, `MultiLabel` for bool.
 
     Args:
         targets: of all samples, [N, *target shape].
@@ -32,6 +34,8 @@ def default_task(targets: Tensor, num_classes: int) -> Task:
         return Classification()
     if num_classes and targets.dim() == 2:
         return NextToken()
+    if targets.dtype == torch.bool:
+        return MultiLabel()
     if targets.is_floating_point():
         return Regression()
     kind = str(targets.dtype).removeprefix("torch.")

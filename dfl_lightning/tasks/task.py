@@ -96,6 +96,15 @@ class Task(ABC):
         """
         return dict(means)
 
+    def for_metrics(self, outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        """Return what torchmetrics are given of outputs and targets; by default both as they are.
+
+        Args:
+            outputs: of the network, [..., *output shape].
+            targets: [..., *target shape].
+        """
+        return outputs, targets
+
     @property
     def names(self) -> tuple[str, ...]:
         """Names of the statistics; those of the reported numbers, unless `finish` computes them from others."""

@@ -13,12 +13,22 @@ from dfl_lightning.utils.words import as_percent
 __all__ = ["Score"]
 
 _WORDS = {
-    **{"acc": "accuracy", "token_acc": "token accuracy", "micro_f1": "micro-F1", "macro_f1": "macro-F1"},
+    **{
+        "acc": "accuracy",
+        "token_acc": "token accuracy",
+        "label_acc": "label accuracy",
+        "subset_acc": "subset accuracy",
+        "micro_f1": "micro-F1",
+        "macro_f1": "macro-F1",
+    },
     **{"rmse": "RMSE", "mse": "MSE", "mae": "MAE", "r2": "R²", "f1": "F1"},
 }
 """What people call numbers whose columns are named otherwise."""
 
-_ERRORS, _SHARES = {"rmse", "mse", "mae", "perplexity"}, {"acc", "token_acc", "micro_f1", "macro_f1", "f1"}
+_ERRORS, _SHARES = (
+    {"rmse", "mse", "mae", "perplexity"},
+    {"acc", "token_acc", "label_acc", "subset_acc", "micro_f1", "macro_f1", "f1"},
+)
 """Of the numbers of shipped tasks: those of which less is better, and those that are shares."""
 
 

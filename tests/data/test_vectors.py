@@ -72,7 +72,7 @@ def test_several_targets_and_names_of_classes(tmp_path):
 
 
 WRONG = {
-    "no file": ({"target": "price"}, "target, client and classes describe a file"),
+    "no file": ({"target": "price"}, "target, client, classes and labels describe a file"),
     "not there": ({"file": "none.csv", "target": "a"}, "cannot be read .*; check data.file"),
     "kind": ({"file": "table.xlsx"}, "is neither a .csv nor an .npz file"),
     "no target": ({"file": "table.csv"}, "data.target names the columns"),
@@ -84,8 +84,14 @@ WRONG = {
     "only a target": ({"file": "nan.csv", "target": ["a", "b"]}, "no column beside target and client"),
     "npz target": ({"file": "table.npz", "target": "y"}, "an npz file's targets are its array y"),
     "two classes": ({"file": "table.csv", "target": ["shop", "town"], "classes": True}, "classes are in one column"),
+    "two kinds": ({"file": "table.csv", "classes": True, "labels": True}, "are two kinds of targets; set one of them"),
+    "no such table": ({"table": "iris"}, "there is no table 'iris'; there are diabetes, wine"),
+    "no label": (
+        {"file": "table.npz", "labels": True},
+        r"has 2 for label 1 of row 0 \(counted from 0\); labels are 0 or 1",
+    ),
     "npz array": ({"file": "table.npz", "client": "shop"}, "has no array shop"),
-    "npz shape": ({"file": "table.npz"}, r"has x \[3, 2\] and y \[2\]"),
+    "npz shape": ({"file": "shape.npz"}, r"has x \[3, 2\] and y \[2\]"),
     "npz kind": ({"file": "text.npz"}, "x is <U1; it must be numbers"),
 }
 
@@ -96,7 +102,8 @@ def test_a_file_that_cannot_be_used_is_a_sentence(what, tmp_path, monkeypatch):
     texts = {"table.csv": CSV, "short.csv": "a,b\n1,2\n3\n", "empty.csv": "a,b\n", "nan.csv": "a,b\n1,2\nnan,3\n"}
     for name, text in texts.items():
         (tmp_path / name).write_text(text)
-    np.savez("table.npz", x=np.ones((3, 2)), y=np.ones(2))
+    np.savez("shape.npz", x=np.ones((3, 2)), y=np.ones(2))
+    np.savez("table.npz", x=np.ones((3, 2)), y=np.array([[1, 2], [0, 1], [0, 0]]))
     np.savez("text.npz", x=np.array([["a"]]), y=np.ones(1))
     words, sentence = WRONG[what]
     with pytest.raises(UserError, match=sentence) as caught:

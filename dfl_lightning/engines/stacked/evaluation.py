@@ -371,7 +371,7 @@ class Scorer:
         metrics = {name: metric.clone().to(scores.device) for name, metric in config.metrics.items()}
         for s, y in zip(scores.split(EVALUATION_BATCH), labels.split(EVALUATION_BATCH), strict=True):
             for metric in metrics.values():
-                metric.update(s, y)
+                metric.update(*config.task.for_metrics(s, y))
         computed = (torch.as_tensor(metric.compute(), dtype=torch.float64) for metric in metrics.values())
         return [value.reshape(()).to(scores.device) for value in computed]
 

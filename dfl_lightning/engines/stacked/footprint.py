@@ -13,6 +13,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from dfl_lightning.data.client_data import target_type
 from dfl_lightning.engines.config import EngineConfig
 from dfl_lightning.engines.stacked.cost import Cost
 from dfl_lightning.engines.stacked.layers import BATCH_NORMS
@@ -98,7 +99,7 @@ def _fake_step(stacked: StackedNetwork, example: Tensor, config: EngineConfig, l
         tensors = {name: staged(torch.zeros(1, *t.shape, dtype=t.dtype)) for name, t in plain}
         wanted = [tensors[name].requires_grad_() for name, p in plain if p.requires_grad]
         inputs = torch.zeros(1, size, *example.shape[1:], dtype=config.dtype)
-        labels = torch.zeros(1, size, *like.shape[1:], dtype=config.dtype if like.is_floating_point() else like.dtype)
+        labels = torch.zeros(1, size, *like.shape[1:], dtype=target_type(like, config.dtype))
         masks = torch.zeros(1, 2, dtype=torch.int32)
         weights = torch.zeros(1, size, dtype=config.dtype)
         meet = any(isinstance(layer, BATCH_NORMS) for layer in stacked.network.modules())

@@ -1,0 +1,133 @@
+"""Tables as CSV and npz files have them: rows of numbers, with what is predicted from each."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+from zipfile import BadZipFile
+
+import numpy as np
+
+from dfl_lightning.utils.errors import UserError, reason
+
+__all__ = ["Kind", "Table", "read_table"]
+
+Kind = Literal["numbers", "classes", "labels"]
+
+
+@dataclass(frozen=True)
+class Table:
+    """What a file says.
+
+    Args:
+        name: of the file, or of the data.
+        inputs: [N, d].
+        targets: numbers or labels (0 or 1), [N] or [N, k], or names of classes, [N].
+        owners: the client of each row, [N] of any type; None where the file does not say.
+        kind: what the targets are.
+    """
+
+    name: str
+    inputs: np.ndarray
+    targets: np.ndarray
+    owners: np.ndarray | None = None
+    kind: Kind = "numbers"
+
+
+def read_table(path: Path, target: Sequence[str], client: str | None, kind: Kind) -> Table:
+    """Read a table.
+
+    Args:
+        path: of a .csv or an .npz file.
+        target: columns of a CSV file that are predicted; an npz file has its array y.
+        client: column, or array, that names the client of each row; None: there is none.
+        kind: what the targets are.
+
+    Raises:
+        UserError: the file cannot be read, has another layout, or values that are no numbers.
+    """
+    readers = {".csv": _read_csv, ".npz": _read_npz}
+    if path.suffix not in readers:
+        raise UserError(f"data Vectors: {path} is neither a .csv nor an .npz file; convert it to one of them")
+    try:
+        table = readers[path.suffix](path, target, client, kind)
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise UserError(f"data Vectors: {path} cannot be read ({reason(error)}); check data.file") from error
+    if len(table.inputs) == 0:
+        raise UserError(f"data Vectors: {path} has no rows; give a file with some")
+    return table
+
+
+def _read_csv(path: Path, target: Sequence[str], client: str | None, kind: Kind) -> Table:
+    with path.open(newline="", encoding="utf-8") as file:
+        header, *rows = list(csv.reader(file)) or [[]]
+    if not target:
+        raise UserError(f"data Vectors: data.target names the columns of {path} that are predicted; set it")
+    wanted = [*target, *([client] if client is not None else [])]
+    if kind == "classes" and len(target) > 1:
+        raise UserError(
+            f"data Vectors: classes are in one column, and data.target names {len(target)}; for columns of 0 and 1 set "
+            "labels: true"
+        )
+    for column in wanted:
+        if header.count(column) != 1:
+            raise UserError(
+                f"data Vectors: {path} has {header.count(column)} columns '{column}' (it has {', '.join(header)}); "
+                "name one of them"
+            )
+    for line, row in enumerate(rows, start=2):
+        if len(row) != len(header):
+            raise UserError(f"data Vectors: {path}, line {line}: {len(row)} values for {len(header)} columns")
+    at = {column: header.index(column) for column in wanted}
+    inputs = [place for place, column in enumerate(header) if column not in wanted]
+    if not inputs:
+        raise UserError(f"data Vectors: {path} has no column beside target and client; there is nothing to learn from")
+    targets = [at[column] for column in target]
+    names = np.array([row[targets[0]] for row in rows])
+    predicted = names if kind == "classes" else _numbers(path, header, rows, targets)
+    owners = None if client is None else np.array([row[at[client]] for row in rows])
+    return Table(path.name, _numbers(path, header, rows, inputs), predicted, owners, kind)
+
+
+def _read_npz(path: Path, target: Sequence[str], client: str | None, kind: Kind) -> Table:
+    if target:
+        raise UserError("data Vectors: data.target names columns of a CSV file; an npz file's targets are its array y")
+    wanted = ["x", "y", *([client] if client is not None else [])]
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            arrays = {name: file[name] for name in wanted if name in file}
+    except (ValueError, BadZipFile) as error:
+        raise UserError(f"data Vectors: {path} cannot be read ({reason(error)}); save it by numpy.savez") from error
+    for name in wanted:
+        if name not in arrays:
+            raise UserError(f"data Vectors: {path} has no array {name}; save it with one")
+    x, y = arrays["x"], arrays["y"]
+    if x.ndim != 2 or y.ndim not in (1, 2) or len(y) != len(x) or (kind == "classes" and y.ndim != 1):
+        raise UserError(
+            f"data Vectors: {path} has x {list(x.shape)} and y {list(y.shape)}; they are [N, d], and [N] or [N, k]"
+        )
+    for name, array in (("x", x), *([] if kind == "classes" else [("y", y)])):
+        if array.dtype.kind not in ("fiub" if (name, kind) == ("y", "labels") else "fiu"):
+            raise UserError(f"data Vectors: {path}: {name} is {array.dtype}; it must be numbers")
+    owners = None if client is None else arrays[client]
+    if owners is not None and owners.shape != (len(x),):
+        raise UserError(f"data Vectors: {path}: {client} is {list(owners.shape)} for {len(x)} rows; give [N]")
+    return Table(path.name, x, y, owners, kind)
+
+
+def _numbers(path: Path, header: Sequence[str], rows: Sequence[Sequence[str]], columns: Sequence[int]) -> np.ndarray:
+    """Some columns as float64 [N, columns]."""
+    found = np.empty((len(rows), len(columns)))
+    for line, row in enumerate(rows):
+        for place, column in enumerate(columns):
+            try:
+                found[line, place] = float(row[column])
+            except ValueError:
+                raise UserError(
+                    f"data Vectors: {path}, line {line + 2}: {header[column]} is '{row[column][:40]}', not a number; "
+                    "repair the line, or remove the column"
+                ) from None
+    return found
