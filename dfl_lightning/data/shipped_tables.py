@@ -6,32 +6,32 @@ from collections.abc import Callable
 
 from sklearn.datasets import load_breast_cancer, load_diabetes, load_wine, make_multilabel_classification
 
-from dfl_lightning.data.table import Table
+from dfl_lightning.data.vector_table import VectorTable
 
 __all__ = ["SHIPPED"]
 
 
-def _diabetes() -> Table:
-    return Table("diabetes", *load_diabetes(return_X_y=True, scaled=False))
+def _diabetes() -> VectorTable:
+    return VectorTable("diabetes", *load_diabetes(return_X_y=True, scaled=False))
 
 
-def _wine() -> Table:
+def _wine() -> VectorTable:
     found = load_wine()
-    return Table("wine", found.data, found.target_names[found.target], kind="classes")
+    return VectorTable("wine", found.data, found.target_names[found.target], kind="classes")
 
 
-def _breast_cancer() -> Table:
+def _breast_cancer() -> VectorTable:
     found = load_breast_cancer()
-    return Table("breast cancer", found.data, found.target_names[found.target], kind="classes")
+    return VectorTable("breast cancer", found.data, found.target_names[found.target], kind="classes")
 
 
-def _synthetic_labels() -> Table:
+def _synthetic_labels() -> VectorTable:
     """Nothing real: words of 20 kinds, drawn for up to 6 topics a text; the numbers are how often each occurs."""
     inputs, labels = make_multilabel_classification(1200, 20, n_classes=6, n_labels=2, length=40, random_state=0)
-    return Table("synthetic labels", inputs, labels, kind="labels")
+    return VectorTable("synthetic labels", inputs, labels, kind="labels")
 
 
-SHIPPED: dict[str, Callable[[], Table]] = {
+SHIPPED: dict[str, Callable[[], VectorTable]] = {
     "diabetes": _diabetes,
     "wine": _wine,
     "breast_cancer": _breast_cancer,

@@ -13,7 +13,7 @@ from dfl_lightning.data.datamodule import FederatedData
 from dfl_lightning.data.partitions import ByWriter, Partition
 from dfl_lightning.data.shipped_tables import SHIPPED
 from dfl_lightning.data.source import Source
-from dfl_lightning.data.table import Kind, Table, read_table
+from dfl_lightning.data.vector_table import Kind, VectorTable, read_table
 from dfl_lightning.utils.errors import UserError
 
 __all__ = ["Vectors"]
@@ -102,14 +102,14 @@ class Vectors(FederatedData):
             about |= {"target_scale": torch.from_numpy(scale), "target_shift": torch.from_numpy(shift)}
         return Source(table.name, images, torch.from_numpy(targets.astype(np.float32)), 0, **about)
 
-    def _read(self) -> Table:
+    def _read(self) -> VectorTable:
         if self.file is None:
             return SHIPPED[self.table]()
         kind: Kind = "classes" if self.classes else "labels" if self.labels else "numbers"
         return read_table(Path(self.file), self.target or [], self.client, kind)
 
 
-def _labels(table: Table) -> Tensor:
+def _labels(table: VectorTable) -> Tensor:
     """Which labels hold, bool [N, L]."""
     targets = table.targets.reshape(len(table.targets), -1)
     row, column = (int(place[0]) if len(place) else -1 for place in np.nonzero((targets != 0) & (targets != 1)))

@@ -13,13 +13,13 @@ import numpy as np
 
 from dfl_lightning.utils.errors import UserError, reason
 
-__all__ = ["Kind", "Table", "read_table"]
+__all__ = ["Kind", "VectorTable", "read_table"]
 
 Kind = Literal["numbers", "classes", "labels"]
 
 
 @dataclass(frozen=True)
-class Table:
+class VectorTable:
     """What a file says.
 
     Args:
@@ -37,7 +37,7 @@ class Table:
     kind: Kind = "numbers"
 
 
-def read_table(path: Path, target: Sequence[str], client: str | None, kind: Kind) -> Table:
+def read_table(path: Path, target: Sequence[str], client: str | None, kind: Kind) -> VectorTable:
     """Read a table.
 
     Args:
@@ -61,7 +61,7 @@ def read_table(path: Path, target: Sequence[str], client: str | None, kind: Kind
     return table
 
 
-def _read_csv(path: Path, target: Sequence[str], client: str | None, kind: Kind) -> Table:
+def _read_csv(path: Path, target: Sequence[str], client: str | None, kind: Kind) -> VectorTable:
     with path.open(newline="", encoding="utf-8") as file:
         header, *rows = list(csv.reader(file)) or [[]]
     if not target:
@@ -89,10 +89,10 @@ def _read_csv(path: Path, target: Sequence[str], client: str | None, kind: Kind)
     names = np.array([row[targets[0]] for row in rows])
     predicted = names if kind == "classes" else _numbers(path, header, rows, targets)
     owners = None if client is None else np.array([row[at[client]] for row in rows])
-    return Table(path.name, _numbers(path, header, rows, inputs), predicted, owners, kind)
+    return VectorTable(path.name, _numbers(path, header, rows, inputs), predicted, owners, kind)
 
 
-def _read_npz(path: Path, target: Sequence[str], client: str | None, kind: Kind) -> Table:
+def _read_npz(path: Path, target: Sequence[str], client: str | None, kind: Kind) -> VectorTable:
     if target:
         raise UserError("data Vectors: data.target names columns of a CSV file; an npz file's targets are its array y")
     wanted = ["x", "y", *([client] if client is not None else [])]
@@ -115,7 +115,7 @@ def _read_npz(path: Path, target: Sequence[str], client: str | None, kind: Kind)
     owners = None if client is None else arrays[client]
     if owners is not None and owners.shape != (len(x),):
         raise UserError(f"data Vectors: {path}: {client} is {list(owners.shape)} for {len(x)} rows; give [N]")
-    return Table(path.name, x, y, owners, kind)
+    return VectorTable(path.name, x, y, owners, kind)
 
 
 def _numbers(path: Path, header: Sequence[str], rows: Sequence[Sequence[str]], columns: Sequence[int]) -> np.ndarray:
