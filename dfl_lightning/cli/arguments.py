@@ -350,6 +350,8 @@ class Settings:
     def _with_option(self, where: str, old: Any, new: NestedOption) -> Any:
         """What an argument holds, with an option of it: a class, perhaps said by its path alone, or a mapping."""
         held = value_of(old)
+        if where == "topology" and isinstance(held, str):
+            held = _keys_of_topology(held, new.name)
         if isinstance(held, str) and (where in PLAIN or "." not in held):
             raise UserError(f"--{where}.{new.name}: {where} is {held}, which has no options")
         if not isinstance(held, ClassChoice):
@@ -365,6 +367,18 @@ class Settings:
                 if file.is_file():
                     return read_config(file)
         return value if self._file else value_of(value)
+
+
+def _keys_of_topology(source: str, option: str) -> dict[str, Any]:
+    """What a topology file says, to which an option is added: its generator's arguments, its links over the rounds."""
+    path = find("topologies", source)
+    keys = read_config(path) if path.suffix in (".yaml", ".yml") else {}
+    if "generator" not in keys:  # a graph's file is named relative to its topology's
+        raise UserError(
+            f"--topology.{option}: topology {source} names no generator, so that the command line "
+            "cannot add an option to it; say it in a topology file"
+        )
+    return keys
 
 
 def _as_list(value: Any) -> list[Any]:

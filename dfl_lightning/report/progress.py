@@ -154,7 +154,7 @@ class RoundProgress(ProgressBar, RoundCallback):
             pace = (time.perf_counter() - self._started) / ran
             if self._total is not None:
                 parts.append(f"{as_time(pace * (self._total - boundary.round))} left")
-            parts.append(f"{pace:.2g} s/round")
+            parts.append(f"{pace:.2g} s/round" if pace < 100 else f"{pace:.0f} s/round")
         score = Score.of(module.federation.task)
         for split, where in (("val", "val"), ("test", "test"), ("global_test", "global")):
             value = trainer.callback_metrics.get(f"{split}_{score.name}")

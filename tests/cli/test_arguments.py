@@ -176,6 +176,11 @@ def test_a_mapping_is_filled_in_without_changing_the_config_that_it_comes_from(t
     assert settings.configs[0][1]["topology"] == {"generator": "complete"}
 
 
+def test_an_option_of_a_shipped_topology_is_added_to_what_its_file_says():
+    settings = Settings(with_configs(split(["--topology", "el_local", "--topology.args.s", "4"])))
+    assert settings.config["topology"] == {"generator": "el_local", "args": {"s": "4"}}
+
+
 def test_a_part_of_a_config_may_be_a_file_of_its_own(tmp_path):
     (tmp_path / "part.yaml").write_text("class_path: AFIND\ninit_args: {nuu: 3}\n")
     with pytest.raises(UserError, match="selection AFIND has no option 'nuu'; did you mean 'nu'"):

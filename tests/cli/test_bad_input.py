@@ -203,7 +203,9 @@ REFUSED = {
     "--config scalar_section.yaml": "scalar_section.yaml: model takes options such as network, not 'MLP'",
     # who can hear whom
     "--topology nowhere": f"nowhere: no such file, and none of that name among the shipped topologies {SHIPPED_TOPOLOGIES}",
-    "--topology ring --topology.link_share 0.5": "--topology.link_share: topology is ring, which has no options",
+    "--topology two_clusters --topology.link_share 0.5": "--topology.link_share: topology two_clusters names no generator",
+    "--topology ring --topology.link_share 80": "topology: link_share must be above 0 and at most 1, not 80.",
+    "--topology el_local --topology.args.t 4": "topology: el_local has no argument 't' (it takes s).",
     "--topology rng": "did you mean 'ring'?",
     "--topology ring9.yaml": "ring9.yaml: 9 nodes, but data has 6 clients; set data.num_clients=9 or a graph with 6 nodes.",
     "--topology five.edgelist": "five.edgelist: 5 nodes, but data has 6 clients",
