@@ -1,1 +1,1 @@
-"""The commands: from the words of a command line to a config, and from there to a run."""
+"""The commands: from the arguments of a command line to a config, and from there to a run."""

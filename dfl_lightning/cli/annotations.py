@@ -11,8 +11,8 @@ from typing import Any, Literal, NamedTuple, TypeVar, Union, get_args, get_origi
 
 from torch import Tensor
 
-NOT_SAID = inspect.Parameter.empty
-"""The type of an argument without annotation."""
+EMPTY = inspect.Parameter.empty
+"""The type of an argument without annotation, and the default of one without default."""
 
 _PLAIN = (Tensor, str, bytes, int, float, complex, type(None))
 _CONTAINERS = ("builtins", "collections", "collections.abc")
@@ -55,7 +55,7 @@ def accepted_by(annotation: Any) -> Accepted:
         return Accepted()
     if kind in (Union, UnionType):
         return _together(arguments)
-    if not inspect.isclass(kind) or kind in (NOT_SAID, object, Any) or getattr(kind, "_is_protocol", False):
+    if not inspect.isclass(kind) or kind in (EMPTY, object, Any) or getattr(kind, "_is_protocol", False):
         return Accepted(unknown=True)
     if issubclass(kind, _PLAIN):
         return Accepted()
@@ -76,7 +76,7 @@ def _together(annotations: tuple[Any, ...]) -> Accepted:
 
 
 def evaluated(annotation: Any, function: Callable[..., Any]) -> Any:
-    """An annotation of a function's, which may be its text; `NOT_SAID` where that names what the module does not have.
+    """An annotation of a function's, which may be its text; `EMPTY` where that names what the module does not have.
 
     Args:
         annotation: of an argument, or what a function returns.
@@ -85,7 +85,7 @@ def evaluated(annotation: Any, function: Callable[..., Any]) -> Any:
     Examples:
         >>> evaluated("list[int] | None", accepted_by)
         list[int] | None
-        >>> evaluated("NotThere", accepted_by) is NOT_SAID
+        >>> evaluated("NotThere", accepted_by) is EMPTY
         True
     """
     if not isinstance(annotation, str):
@@ -94,7 +94,7 @@ def evaluated(annotation: Any, function: Callable[..., Any]) -> Any:
     try:
         return eval(annotation, {**usual, **getattr(inspect.unwrap(function), "__globals__", {})})
     except Exception:  # imported for type checkers only, or of a later Python
-        return NOT_SAID
+        return EMPTY
 
 
 def returns(function: Callable[..., Any], bases: tuple[type, ...]) -> bool:
@@ -115,4 +115,4 @@ def returns(function: Callable[..., Any], bases: tuple[type, ...]) -> bool:
     except (ValueError, TypeError):  # written in C
         return False
     made = get_origin(kind := evaluated(annotation, function)) or kind
-    return inspect.isclass(made) and made is not NOT_SAID and issubclass(made, bases)
+    return inspect.isclass(made) and made is not EMPTY and issubclass(made, bases)

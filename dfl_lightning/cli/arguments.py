@@ -1,8 +1,8 @@
-"""The words of a command line, read once: shipped configs by name, then all that is said as one config.
+"""The arguments of a command line, read once: shipped configs by name, then all values as one config.
 
 A short name becomes the import path of the shipped class, for the parser would look for it among all classes of the
-process, a user's own included. A class that replaces another starts from its own defaults; what a config or an option
-has said is kept where the new class takes it.
+process, a user's own included. A class that replaces another starts from its own defaults; the options that a
+config or the command line has given are kept where the new class takes them.
 """
 
 from __future__ import annotations
@@ -66,11 +66,11 @@ _PRINTED = ("skip_default", "skip_unset")
 _FLAGS = ("print_config", "help_all", "explain", "report", "live", "list", "help", "version")
 
 
-class Word(NamedTuple):
-    """An option with its value.
+class Argument(NamedTuple):
+    """An option with its value, as it is typed.
 
     Attributes:
-        option: its name without dashes and `init_args`; empty for a word that belongs to no option.
+        option: its name without dashes and `init_args`; empty for an argument that belongs to no option.
         value: what follows it; None where nothing does.
         content: of a config, what is in the file.
     """
@@ -81,60 +81,63 @@ class Word(NamedTuple):
 
 
 def take_flag(argv: list[str], flag: str) -> tuple[list[str], bool]:
-    """The words without a flag, and whether it was among them.
+    """Remove a flag from the command line.
 
     Args:
         argv: of the command line.
         flag: `--explain` for example.
 
+    Returns:
+        The other arguments, and whether the flag was among them.
+
     Examples:
         >>> take_flag(["--config", "afind", "--explain"], "--explain")
         (['--config', 'afind'], True)
     """
-    kept = [word for word in argv if word != flag]
+    kept = [argument for argument in argv if argument != flag]
     return kept, len(kept) < len(argv)
 
 
-def split(argv: Sequence[str]) -> list[Word]:
-    """Options with their values.
+def split(argv: Sequence[str]) -> list[Argument]:
+    """Split a command line into options with their values.
 
     Examples:
-        >>> [(word.option, word.value) for word in split(["-c", "afind", "--a.init_args.b=-1", "--fork", "x"])]
+        >>> [(option, value) for option, value, _ in split(["-c", "afind", "--a.init_args.b=-1", "--fork", "x"])]
         [('config', 'afind'), ('a.b', '-1'), ('fork', 'x')]
     """
-    words, left = [], list(argv)
+    arguments, left = [], list(argv)
     while left:
         option, equals, value = left.pop(0).partition("=")
         if not option.startswith("-"):
-            words.append(Word("", option + equals + value))
+            arguments.append(Argument("", option + equals + value))
             continue
         follows = not equals and bool(left) and not left[0].startswith("--")
         name = "config" if option == "-c" else option.lstrip("-").replace(".init_args", "")
-        words.append(Word(name, value if equals else left.pop(0) if follows else None))
-    return words
+        arguments.append(Argument(name, value if equals else left.pop(0) if follows else None))
+    return arguments
 
 
-def with_configs(words: Sequence[Word]) -> list[Word]:
-    """The words, and what is in the configs among them: files, or shipped ones by name.
+def with_configs(arguments: Sequence[Argument]) -> list[Argument]:
+    """Read the configs among the arguments: files, or shipped ones by name.
 
     Raises:
         UserError: no such config, or one that cannot be read.
     """
-    return [_config(word.value) if word.option == "config" else word for word in words]
+    return [_config(each.value) if each.option == "config" else each for each in arguments]
 
 
-def _config(name: str | None) -> Word:
+def _config(name: str | None) -> Argument:
     """A config's path and content; `configs/NAME.yaml` is understood away from a checkout too."""
     if not name:
         raise UserError("--config needs a file or the name of a shipped config; --list names them")
     path = Path(name)
     shipped = path.name if path.parent == Path("configs") and not path.is_file() else name
     file = str(find("configs", shipped))
-    return Word("config", file, read_config(file))
+    return Argument("config", file, read_config(file))
 
 
 def run_name(configs: Sequence[str]) -> str:
-    """How runs are called: like the last config; like the run itself where that config is a run's own.
+    """Name runs after the last config, or after the run itself where that config is a run's own.
 
     Examples:
         >>> run_name(["configs/afind.yaml"])
@@ -149,21 +152,21 @@ def run_name(configs: Sequence[str]) -> str:
 
 
 class NestedOption(NamedTuple):
-    """What is said about an option of whatever stands in a place: `--selection.k 3` of `selection`."""
+    """The value of an option of a key, whatever class the key holds: `--selection.k 3` of `selection`."""
 
     name: str
     value: Any
 
 
 class AddedClass(NamedTuple):
-    """A word for something more in a list: `--monitors+=Fairness`."""
+    """A value that is added to a list: `--monitors+=Fairness`."""
 
-    word: str
+    value: str
 
 
 @dataclass
 class ClassChoice:
-    """A class by its import path, None for the group's default, and what was said about its options."""
+    """A class by its import path, None for the group's default, and the values of its options."""
 
     path: str | None
     options: dict[str, Any] = field(default_factory=dict)
@@ -171,41 +174,41 @@ class ClassChoice:
 
 
 class Settings:
-    """What the words of a command line say, later ones over earlier ones.
+    """The settings that a command line makes: later arguments are merged over earlier ones.
 
     Args:
-        words: options and configs, in their order.
+        arguments: options and configs, in their order.
 
     Attributes:
-        words: the same.
+        arguments: the same.
         configs: paths and contents of the configs among them.
         dropped: options whose class was replaced by one that does not have them.
-        rest: words that the parser answers.
+        rest: arguments that the parser answers.
 
     Raises:
         UserError: an unknown key, class or option, a class of another family, a value where a class belongs.
     """
 
-    def __init__(self, words: Sequence[Word]) -> None:
-        self.words = words
-        self.configs = [(str(word.value), word.content) for word in words if word.content is not None]
+    def __init__(self, arguments: Sequence[Argument]) -> None:
+        self.arguments = arguments
+        self.configs = [(str(each.value), each.content) for each in arguments if each.content is not None]
         self.dropped: list[str] = []
         self.rest: list[str] = []
-        self._said: dict[str, Any] = {"model": {}}
+        self._values: dict[str, Any] = {"model": {}}
         for group in DEFAULTS:
             *above, key = group.split(".")
-            (self._said[above[0]] if above else self._said)[key] = ClassChoice(None)
+            (self._values[above[0]] if above else self._values)[key] = ClassChoice(None)
         self._file, self._folder = "", Path()
-        for word in words:
-            if word.content is None:
-                self._take_option(word)
+        for argument in arguments:
+            if argument.content is None:
+                self._take_option(argument)
             else:
-                self._take_config(str(word.value), word.content)
+                self._take_config(str(argument.value), argument.content)
 
     @property
     def config(self) -> dict[str, Any]:
         """All of it as one config, with import paths for short names; values that were typed are texts."""
-        config: dict[str, Any] = _written("", self._said)
+        config: dict[str, Any] = _written("", self._values)
         return config
 
     def _take_config(self, path: str, content: dict[str, Any]) -> None:
@@ -216,11 +219,12 @@ class Settings:
             if key not in TOP_LEVEL:
                 hint = meant(str(key), "") or nearest(str(key), TOP_LEVEL)
                 raise UserError(f"{path}: unknown key '{key}'{hint} (keys: {', '.join(TOP_LEVEL)})")
-            self._said[key] = self._merged(key, self._said.get(key), value)
+            self._values[key] = self._merged(key, self._values.get(key), value)
         self._file, self._folder = "", Path()
 
-    def _take_option(self, word: Word) -> None:
-        option, value = word.option, "true" if word == Word("fork") else word.value
+    def _take_option(self, argument: Argument) -> None:
+        option = argument.option
+        value = "true" if argument == Argument("fork") else argument.value
         if not option:
             raise UserError(f"'{value}' belongs to no option; options begin with --")
         if option in ("print_config", "help_all") or option.endswith(".help"):
@@ -232,13 +236,13 @@ class Settings:
         if value is None:
             raise UserError(f"--{option} needs a value")
         _refuse_doubled_keys(option, value)
-        said: Any = AddedClass(value) if option.endswith("+") else value
+        given: Any = AddedClass(value) if option.endswith("+") else value
         for name in reversed(path):
-            said = NestedOption(name, said)
-        self._said[key] = self._merged(key, self._said.get(key), said)
+            given = NestedOption(name, given)
+        self._values[key] = self._merged(key, self._values.get(key), given)
 
     def _ask(self, option: str, value: str | None) -> None:
-        """Leave a word to the parser."""
+        """Leave an argument to the parser."""
         if option == "help_all" and value is not None:
             raise no_such_option(option)
         if option == "print_config" and not set((value or _PRINTED[0]).split(",")) <= set(_PRINTED):
@@ -247,16 +251,16 @@ class Settings:
         self.rest.append(f"--{name}" if value is None else f"--{name}={value}")
 
     def _merged(self, where: str, old: Any, new: Any, default: Any = None) -> Any:
-        """What a place of the config holds when something is said about it, by a config or by an option.
+        """Merge a value of a config or of an option into what the config holds so far.
 
         Args:
-            where: the dotted name of the place, without `init_args`.
-            old: what it holds; None: nothing was said.
-            new: what is said.
-            default: what it holds where nothing is said.
+            where: the dotted name of the key, without `init_args`.
+            old: its value; None: none was given.
+            new: the value that is given.
+            default: its value where none is given.
         """
         if isinstance(new, AddedClass):
-            return self._longer(where, default if old is None else old, new.word)
+            return self._longer(where, default if old is None else old, new.value)
         if where in SECTIONS:
             return self._section(where, old, new)
         if where in CLASSES:
@@ -270,11 +274,11 @@ class Settings:
             )
         return new
 
-    def _longer(self, where: str, old: Any, word: str) -> list[Any]:
-        """A list with something more in it."""
+    def _longer(self, where: str, old: Any, value: str) -> list[Any]:
+        """Append a value to a list."""
         if where in SECTIONS or (where in CLASSES and where not in MANY):
             raise UserError(f"--{where}+ takes one thing and adds to no list; write --{where}")
-        held, added = _as_list(value_of(old)), _as_list(self._merged(where, None, value_of(word)))
+        held, added = _as_list(value_of(old)), _as_list(self._merged(where, None, value_of(value)))
         if where in DEFAULT_LISTS:
             if value_of(old) is None:  # none is named yet
                 held = _default_list(where)
@@ -284,7 +288,7 @@ class Settings:
     @property
     def replaced_monitors(self) -> list[str]:
         """The default monitors, where others are named in their place."""
-        chosen = _as_list(self._said.get("monitors"))
+        chosen = _as_list(self._values.get("monitors"))
         known = any(choice in chosen for choice in _default_list("monitors"))
         return [] if known or not chosen else DEFAULT_LISTS["monitors"]
 
@@ -302,7 +306,7 @@ class Settings:
     def _give(
         self, held: dict[str, Any], where: str, owner: str, options: Mapping[str, Parameter], name: str, value: Any
     ) -> None:
-        """Say something about an option of a section or a class, if it has that option."""
+        """Set an option of a section or a class, if it has that option."""
         if name not in options:
             its = "" if where in SECTIONS else f" (its options: {', '.join(options)})" if options else " (it has none)"
             hint = nearest(str(name), options) or meant(f"{where}.{name}", "" if self._file else "--")
@@ -348,7 +352,7 @@ class Settings:
         return ClassChoice(path, kept, {**former.keywords, **(spec.get("dict_kwargs") or {})})
 
     def _with_option(self, where: str, old: Any, new: NestedOption) -> Any:
-        """What an argument holds, with an option of it: a class, perhaps said by its path alone, or a mapping."""
+        """Set an option of what an argument holds: a class, perhaps given by its path alone, or a mapping."""
         held = value_of(old)
         if where == "topology" and isinstance(held, str):
             held = _keys_of_topology(held, new.name)
@@ -361,7 +365,7 @@ class Settings:
         return ClassChoice(held.path, options, held.keywords) if isinstance(held, ClassChoice) else options
 
     def _meant(self, value: Any) -> Any:
-        """What a word means; the content of a file where it names one: a part of a config in a file of its own."""
+        """Parse a value; where it names a YAML file, a part of a config of its own, read that file."""
         if isinstance(value, str) and value.endswith((".yaml", ".yml")):
             for file in (self._folder / value, Path(value)):
                 if file.is_file():
@@ -408,7 +412,7 @@ def _written(where: str, value: Any) -> Any:
 
 
 def no_such_option(option: str) -> UserError:
-    """What is answered to an option that there is not."""
+    """The error for an option that does not exist, with the nearest one."""
     sections = [f"{section}.{name}" for section, names in SECTIONS.items() for name in names]
     known = [*TOP_LEVEL, "config", *CLASSES, *sections, *_FLAGS]
     if option in _FLAGS:
@@ -418,23 +422,23 @@ def no_such_option(option: str) -> UserError:
     return UserError(f"there is no option --{option}{hint}")
 
 
-def value_of(word: Any) -> Any:
-    """What a word of the command line means: YAML, or the word itself."""
-    if not isinstance(word, str) or not word:
-        return word
+def value_of(text: Any) -> Any:
+    """Parse a value of the command line as YAML; what is not YAML is a text."""
+    if not isinstance(text, str) or not text:
+        return text
     try:
-        return parse(word)
+        return parse(text)
     except Exception:  # the constructors of numbers, dates and keys raise what they like
-        return word
+        return text
 
 
-def _refuse_doubled_keys(option: str, word: str) -> None:
+def _refuse_doubled_keys(option: str, value: str) -> None:
     """Refuse a mapping with a key twice, whatever option it is given to: the parser would keep the last value."""
     try:
-        parse(word)
+        parse(value)
     except DoubledKeyError as error:
         raise UserError(f"--{option}: {error.problem}") from None
-    except Exception:  # not YAML: the option's own reader says so, or takes the word as it is
+    except Exception:  # not YAML: the option's own reader says so, or takes the value as it is
         return
 
 

@@ -15,42 +15,42 @@ from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from typing import Any
 
-from dfl_lightning.cli.arguments import Word, value_of
+from dfl_lightning.cli.arguments import Argument, value_of
 from dfl_lightning.utils.errors import UserError
 from dfl_lightning.utils.yaml_files import CLASS_FOLDERS, MOST_BYTES, as_yaml
 
 _IMPORT_PATH = re.compile(r"(?<![\w./-])([A-Za-z_]\w*)(?:\.[A-Za-z_]\w*)+")
 
 
-def find_class_folders(words: list[Word]) -> list[Word]:
+def find_class_folders(arguments: list[Argument]) -> list[Argument]:
     """Let Python find the classes beside configs.
 
     Args:
-        words: options and configs.
+        arguments: options and configs.
 
     Returns:
-        The words, with the folders that were needed.
+        The arguments, with the folders that were needed.
 
     Raises:
         UserError: its folders are no list of texts.
     """
-    configs = [(word.value or "", word.content) for word in words if word.content is not None]
+    configs = [(each.value or "", each.content) for each in arguments if each.content is not None]
     contents = [(path, Path(path).parent, content) for path, content in configs]
-    options = [(word.option, word.value or "") for word in words if word.content is None]
+    options = [(each.option, each.value or "") for each in arguments if each.content is None]
     mentioned = {name for _, value in options for name in _modules(value)}
     mentioned |= {name for _, folder, content in contents for name in _mentioned(content, folder)}
     given = [value_of(value) for option, value in options if option == CLASS_FOLDERS]
     folders = [Path(name) for names in given for name in _texts(names, f"--{CLASS_FOLDERS}")]
     for path, own, content in contents:
-        said = _texts(content.get(CLASS_FOLDERS), f"{path}: {CLASS_FOLDERS}")
-        folders += [own, *(own / name if (own / name).is_dir() else Path(name) for name in said)]
+        named = _texts(content.get(CLASS_FOLDERS), f"{path}: {CLASS_FOLDERS}")
+        folders += [own, *(own / name if (own / name).is_dir() else Path(name) for name in named)]
     folders = [folder for folder in dict.fromkeys(folders) if folder.resolve() != Path.cwd().resolve()]
     places = {str(folder.absolute()) for folder in folders}
     others = [place for place in sys.path if place not in places]
     invalidate_caches()  # a module may be younger than Python's list of what there is
     used = [folder for folder in folders if any(_is_needed(folder, name, others) for name in mentioned)]
     sys.path += [place for place in (str(folder.absolute()) for folder in used) if place not in sys.path]
-    return [*words, Word(CLASS_FOLDERS, as_yaml(list(map(str, used))))] if used else words
+    return [*arguments, Argument(CLASS_FOLDERS, as_yaml(list(map(str, used))))] if used else arguments
 
 
 def _is_needed(folder: Path, module: str, others: list[str]) -> bool:

@@ -30,8 +30,8 @@ from dfl_lightning.cli.arguments import (
     PLAIN,
     SECTIONS,
     TOP_LEVEL,
+    Argument,
     Settings,
-    Word,
     run_name,
     split,
     take_flag,
@@ -89,10 +89,10 @@ class DFLCLI(LightningCLI):
 
     Args:
         command: `fit`, `validate` or `test`.
-        settings: what the command line says; its last config names the run folder.
-        stop_at: `config`: read the words only; `objects`: make the trainer, the module and the data too; `end`: run.
+        settings: of the command line; its last config names the run folder.
+        stop_at: `config`: read the arguments; `objects`: also make the trainer, the module and the data; `end`: run.
         watcher: another callback, for something else than the table of an evaluation.
-        typed: the words as they were typed.
+        typed: the arguments as they were typed.
         report: make the page of `dfl-report` when the run is over.
         live: make it while the run lasts, too.
     """
@@ -144,7 +144,7 @@ class DFLCLI(LightningCLI):
 
     @property
     def _only_settings(self) -> bool:
-        return all(word.startswith("--print_config") for word in self._settings.rest)
+        return all(argument.startswith("--print_config") for argument in self._settings.rest)
 
     def add_core_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         """Trainer, model and data; what has a top-level key of its own is left out."""
@@ -171,7 +171,7 @@ class DFLCLI(LightningCLI):
         parser.set_defaults({"model.optimizer": None})  # the settings always name one
 
     def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
-        """Read the words; `sys.argv` stays as it is."""
+        """Read the arguments; `sys.argv` stays as it is."""
         try:
             config, rest = self._settings.config, self._settings.rest
             self.config = (
@@ -253,7 +253,7 @@ class DFLCLI(LightningCLI):
         )
 
     def _listed(self, group: str) -> list[Any] | None:
-        """What a group holds that takes several classes; None where nothing is said."""
+        """What a group holds that takes several classes; None where none is given."""
         chosen = self._get(self.config_init, group)
         return chosen if chosen is None or isinstance(chosen, list) else [chosen]
 
@@ -293,13 +293,13 @@ def check_config(config: dict[str, Any]) -> None:
 
 
 def run(command: str, argv: list[str] | None = None) -> int:
-    """A command from its words to its exit code: 0 done, 2 a user's mistake, 1 our bug, 128 + signal.
+    """Run a command, from its arguments to its exit code: 0 done, 2 a user's mistake, 1 our bug, 128 + signal.
 
     Args:
         command: `fit`, `validate` or `test`.
-        argv: its words; default those of the process.
+        argv: its arguments; default those of the process.
     """
-    words = list(sys.argv[1:] if argv is None else argv)
+    argv = list(sys.argv[1:] if argv is None else argv)
     with quiet_lightning(), EndAtOnce():
         try:
             check_environment()
@@ -313,7 +313,7 @@ def run(command: str, argv: list[str] | None = None) -> int:
         elif not _debug():
             warnings.showwarning = lambda message, *where, **more: _say(command, f"warning: {message}")
         try:
-            code = _run(command, words)
+            code = _run(command, argv)
             sys.stdout.flush()  # here, not on leaving: the output may no longer be read
             return code
         except SystemExit as left:  # the parser's --print_config and --GROUP.help
@@ -381,15 +381,15 @@ def evaluate_again(checkpoint: Path, config: Path, watcher: Callback) -> None:
         watcher: its `on_test_end` meets the run as it was when it was evaluated after the checkpoint's round.
     """
     quiet = ["--trainer.devices=1", "--trainer.num_nodes=1", "--trainer.logger=false"]
-    words = [f"--config={config}", f"--ckpt_path={checkpoint}", "--trainer.enable_progress_bar=false", *quiet]
+    argv = [f"--config={config}", f"--ckpt_path={checkpoint}", "--trainer.enable_progress_bar=false", *quiet]
     find_users_classes()
     with exits_refused():
-        DFLCLI("test", read(split(words)), watcher=watcher)
+        DFLCLI("test", read(split(argv)), watcher=watcher)
 
 
-def read(words: Sequence[Word]) -> Settings:
-    """What words say, with the configs among them and the classes beside these."""
-    return Settings(find_class_folders(with_configs(words)))
+def read(arguments: Sequence[Argument]) -> Settings:
+    """Read arguments, with the configs among them and the classes beside these."""
+    return Settings(find_class_folders(with_configs(arguments)))
 
 
 def find_users_classes() -> None:
@@ -424,8 +424,8 @@ def _run(command: str, argv: list[str]) -> int:
 def _build_and_run(
     command: str, argv: list[str], explain_only: bool, typed: list[str], report: bool, live: bool
 ) -> None:
-    words = take_run(command, split(argv))
-    settings = read([*config_of_run(words), *words])
+    arguments = take_run(command, split(argv))
+    settings = read([*config_of_run(arguments), *arguments])
     cli = DFLCLI(command, settings, stop_at="objects" if explain_only else "end", typed=typed, report=report, live=live)
     if explain_only:
         for line in explain(cli.trainer, cli.model, cli.datamodule):
@@ -445,10 +445,10 @@ def users_mistake(error: Exception) -> str | None:
     return lightnings_sentence(" ".join(str(error).split())) or sentence
 
 
-def _say(command: str, sentence: str, words: str = "") -> None:
-    """A sentence, and after it words to be typed, in which every space counts."""
+def _say(command: str, sentence: str, verbatim: str = "") -> None:
+    """Print a message, then a command to copy verbatim."""
     with suppress(OSError):  # standard error is full: nothing can be told, and a run need not end for it
-        print(f"dfl-{command}: {' '.join(one_line(sentence).split())}{one_line(words)}", file=sys.stderr, flush=True)
+        print(f"dfl-{command}: {' '.join(one_line(sentence).split())}{one_line(verbatim)}", file=sys.stderr, flush=True)
 
 
 def _debug() -> bool:

@@ -53,7 +53,7 @@ def check_objects(values: Any, where: str, annotation: Any, owner: str = "") -> 
     Args:
         values: what was parsed: a specification with `class_path`, a list or mapping of such, a function, or plain.
         where: its dotted name, without `init_args`.
-        annotation: the type of the argument that it is for, `NOT_SAID` where there is none.
+        annotation: the type of the argument that it is for, `EMPTY` where there is none.
         owner: the name of the class whose argument it is.
 
     Raises:

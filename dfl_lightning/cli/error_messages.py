@@ -1,4 +1,4 @@
-"""What the parser and Lightning refuse, as one sentence about the words that a user typed."""
+"""What the parser and Lightning refuse, as one sentence about the arguments that a user typed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any, Literal, Union, get_args, get_origin
 from jsonargparse import ArgumentError, ArgumentParser
 from torch import Tensor
 
-from dfl_lightning.cli.annotations import NOT_SAID, accepted_by
+from dfl_lightning.cli.annotations import EMPTY, accepted_by
 from dfl_lightning.cli.arguments import PLAIN, SECTIONS, Settings, value_of
 from dfl_lightning.cli.registry import CLASSES, import_object, leaves_keywords_open, parameters_of
 from dfl_lightning.utils.errors import UNREACHABLE, UserError, nearest, shortened
@@ -101,7 +101,7 @@ def sentence_of(error: BaseException, settings: Settings | None = None) -> str:
 
     Args:
         error: what was raised.
-        settings: what the words said, to find the option that a refused value was given for.
+        settings: of the command line, to find the option that a refused value was given for.
 
     Examples:
         >>> sentence_of(ValueError("width 3 is odd"))
@@ -171,13 +171,13 @@ def _refused(settings: Settings) -> Iterator[str]:
     if missing:
         are = "is" if len(missing) == 1 else "are"
         yield f"{' and '.join(missing)} {are} missing; give a config or --{' and --'.join(missing)}"
-    typed = {word.option.removesuffix("+"): word.value or "" for word in settings.words}
+    typed = {each.option.removesuffix("+"): each.value or "" for each in settings.arguments}
     for key, value in config.items():
         if key in SECTIONS:
             for option, inner in value.items():
                 yield from _refused_value(f"{key}.{option}", inner, SECTIONS[key][option].annotation, typed)
         else:
-            yield from _refused_value(key, value, PLAIN.get(key, NOT_SAID), typed)
+            yield from _refused_value(key, value, PLAIN.get(key, EMPTY), typed)
 
 
 def _refused_value(where: str, value: Any, annotation: Any, typed: Mapping[str, str]) -> Iterator[str]:
@@ -189,11 +189,12 @@ def _refused_value(where: str, value: Any, annotation: Any, typed: Mapping[str, 
             item = {"class_path": item}
         if isinstance(item, dict) and "." in str(item.get("class_path")):
             yield from _refused_class(where, item, accepted_by(annotation).bases, typed)
-    if annotation is not NOT_SAID and not _takes(annotation, value):
-        word, wanted = typed.get(where), " or ".join(dict.fromkeys(_wanted(annotation))) or "another kind of value"
-        if word is not None and (value in (word, value_of(word)) or str(value).endswith(f".{word}")):
-            remedy = f"; write [{word}]" * (wanted.startswith("a list") and " or " not in wanted and word[:1] != "[")
-            yield f"{where}={shortened(word, 300)}: expected {wanted}{remedy}"
+    if annotation is not EMPTY and not _takes(annotation, value):
+        text = typed.get(where)
+        wanted = " or ".join(dict.fromkeys(_wanted(annotation))) or "another kind of value"
+        if text is not None and (value in (text, value_of(text)) or str(value).endswith(f".{text}")):
+            remedy = f"; write [{text}]" * (wanted.startswith("a list") and " or " not in wanted and text[:1] != "[")
+            yield f"{where}={shortened(text, 300)}: expected {wanted}{remedy}"
         yield f"{where}: expected {wanted}, not {shortened(str(value), 300)}"
 
 
@@ -214,7 +215,7 @@ def _refused_class(
             yield from _refused_value(f"{where}.{option}", value, options[option].annotation, typed)
         elif not leaves_keywords_open(made):
             yield f"{where} has no option '{option}'{nearest(option, options)}"
-    needed = [name for name, parameter in options.items() if parameter.default is NOT_SAID]
+    needed = [name for name, parameter in options.items() if parameter.default is EMPTY]
     from_the_run = 1 if where in ("model.optimizer", "model.lr_scheduler") else 0
     for name in needed[from_the_run:] if inspect.isclass(made) else ():
         if name not in given:

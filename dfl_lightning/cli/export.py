@@ -116,19 +116,19 @@ def _write(content: dict, client: int, folder: Path, rows: Tensor | None) -> Pat
     return file
 
 
-def export_as_asked(words: argparse.Namespace) -> int:
-    """What `dfl-export` does with its words, which have the names of the arguments of `export`."""
+def export_as_asked(options: argparse.Namespace) -> int:
+    """Do what `dfl-export` was asked for; the options have the names of the arguments of `export`."""
     with quiet_lightning():
         warnings.showwarning = lambda message, *where, **more: print(f"dfl-export: warning: {message}", file=sys.stderr)
         try:
-            files, not_judged = _export(words.run, words.client, words.to, words.finetuned)
+            files, not_judged = _export(options.run, options.client, options.to, options.finetuned)
         except Exception as error:
             sentence = _users_mistake(error)
             if sentence is None or isinstance(error, UserError):
                 raise
             raise UserError(sentence) from error
     print(f"{len(files)} model{'s' * (len(files) > 1)} in {files[0].parent}")
-    prediction = _prediction_of(checkpoint_of(Path(words.run)))
+    prediction = _prediction_of(checkpoint_of(Path(options.run)))
     if prediction:
         print(
             f"they are the networks alone; the run's accuracies are of its prediction {prediction}, which is not in "

@@ -1,4 +1,4 @@
-"""The command `dfl-export`: its words, which are read before torch is loaded."""
+"""The command `dfl-export`: its arguments, which are read before torch is loaded."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dfl_lightning.cli.outcome import OneSentenceParser, end
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The command, from its words to its exit code: 0 done, 2 a user's mistake, 1 our bug."""
+    """The command, from its arguments to its exit code: 0 done, 2 a user's mistake, 1 our bug."""
 
     def work() -> int:
         parser = OneSentenceParser(prog="dfl-export", description="Write clients' models as safetensors.")
@@ -21,9 +21,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             "--finetuned", action="store_true", help="fine-tune them first, as the run does before it evaluates them"
         )
         parser.add_version()
-        words = parser.parse_args(argv)
+        options = parser.parse_args(argv)
         from dfl_lightning.cli.export import export_as_asked
 
-        return export_as_asked(words)
+        return export_as_asked(options)
 
     return end("dfl-export", work)

@@ -14,11 +14,11 @@ from dfl_lightning.utils.shipped_files import shipped
 
 
 def page_without_torch(command: str, argv: Sequence[str]) -> str | None:
-    """What `--help`, `--list` or `--version` among the words asks for; None where there is none.
+    """Make the page of `--help`, `--list` or `--version`; None where none of them is among the arguments.
 
     Args:
         command: `fit`, `validate` or `test`.
-        argv: its words.
+        argv: its arguments.
     """
     if "--help" in argv or "-h" in argv:
         return help_page(command)

@@ -31,13 +31,13 @@ _KINDS = {int: "whole number", float: "number", bool: "true|false", str: "text",
 
 
 def options_page(argv: list[str]) -> str | None:
-    """The page that a `--KEY.help` among the words asks for; None where there is none that is known here.
+    """Make the page that a `--KEY.help` asks for; None where there is none that is known here.
 
     Raises:
         UserError: no such key or class.
     """
-    for at, word in enumerate(argv):
-        option, _, name = word.partition("=")
+    for at, argument in enumerate(argv):
+        option, _, name = argument.partition("=")
         if not (option.startswith("--") and option.endswith(".help")):
             continue
         if not name and at + 1 < len(argv) and not argv[at + 1].startswith("-"):
@@ -150,8 +150,8 @@ def options_of(parameters: Mapping[str, inspect.Parameter], made: Any) -> list[O
     found = []
     for name, parameter in parameters.items():
         meaning, required = meanings.get(name, "").strip(), parameter.default is parameter.empty
-        said = re.search(r"\bdefaults?( to|:)|[;.] default ", meaning, re.IGNORECASE)
-        default = None if required or said else _shown(parameter.default)
+        stated = re.search(r"\bdefaults?( to|:)|[;.] default ", meaning, re.IGNORECASE)
+        default = None if required or stated else _shown(parameter.default)
         found.append(Option(name, kind_of(parameter.annotation), meaning, default, required))
     return found
 

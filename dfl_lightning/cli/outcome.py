@@ -1,4 +1,4 @@
-"""How the commands that train nothing themselves read their words and end: one sentence, and an exit code."""
+"""How the commands that train nothing themselves read their arguments and end: one sentence, and an exit code."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class OneSentenceParser(argparse.ArgumentParser):
     """Says a mistake in one sentence, and knows `--version`."""
 
     def error(self, message: str) -> NoReturn:
-        """A mistake in the words."""
+        """Refuse arguments."""
         raise UserError(f"{message}; {self.prog} --help shows what it takes")
 
     def add_version(self) -> None:

@@ -21,7 +21,7 @@ from torchmetrics import Metric
 import dfl_lightning
 from dfl_lightning import callbacks, data, models, objectives, tasks
 from dfl_lightning.cli import keys
-from dfl_lightning.cli.annotations import NOT_SAID, evaluated, returns
+from dfl_lightning.cli.annotations import EMPTY, evaluated, returns
 from dfl_lightning.engines.optimizers import ELEMENTWISE
 from dfl_lightning.utils.errors import UserError, nearest, reason
 
@@ -168,7 +168,7 @@ def parameters_of(made: Any) -> Mapping[str, inspect.Parameter]:
     """The arguments that a class, or a function, takes by name, those of bases included where it passes keywords on.
 
     Returns:
-        Their defaults and types; a type is `NOT_SAID` where its text names what the module does not have.
+        Their defaults and types; a type is `EMPTY` where its text names what the module does not have.
 
     Examples:
         >>> {name: parameter.default for name, parameter in parameters_of(callbacks.AdaptiveThreshold).items()}
@@ -199,7 +199,7 @@ def inits_of(made: Any) -> Iterator[Callable[..., Any]]:
 def may_be_null(parameter: inspect.Parameter) -> bool:
     """Whether null is a value of an argument; the parser lets it pass everywhere."""
     kind = parameter.annotation
-    return parameter.default is None or kind in (NOT_SAID, Any) or NoneType in get_args(kind)
+    return parameter.default is None or kind in (EMPTY, Any) or NoneType in get_args(kind)
 
 
 def leaves_keywords_open(made: Any) -> bool:

@@ -10,7 +10,7 @@ from dfl_lightning.utils.memory import size
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The command, from its words to its exit code: 0 done, 2 a user's mistake, 1 our bug."""
+    """The command, from its arguments to its exit code: 0 done, 2 a user's mistake, 1 our bug."""
 
     def work() -> int:
         parser = OneSentenceParser(prog="dfl-report", description="One self-contained page about one or several runs.")
@@ -25,8 +25,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.add_argument("--width", help=help)
         parser.add_argument("--font", metavar="NAME", help="of the figures: a font family that is installed")
         parser.add_version()
-        words = parser.parse_args(argv)
-        file = write_report(words.runs, words.to, words.figures, words.figures_to, words.width, words.font)
+        options = parser.parse_args(argv)
+        file = write_report(options.runs, options.to, options.figures, options.figures_to, options.width, options.font)
         print(f"{file} ({size(file.stat().st_size)})")
         return 0
 

@@ -1,4 +1,4 @@
-"""What words of `dfl-fit` mean, and whether the run that they describe could begin: for programs, without printing."""
+"""What arguments of `dfl-fit` mean, and whether their run could begin: for programs, without printing."""
 
 from __future__ import annotations
 
@@ -33,27 +33,27 @@ class Outline:
     columns: tuple[str, ...]
 
 
-def resolve(words: Sequence[str]) -> dict[str, Any]:
-    """The config that words mean, all defaults included, as `--print_config` prints it.
+def resolve(argv: Sequence[str]) -> dict[str, Any]:
+    """Resolve arguments into a config, all defaults included, as `--print_config` prints it.
 
     Args:
-        words: of the command line, without the command.
+        argv: the arguments, without the command.
 
     Raises:
         UserError: they are refused.
     """
     with _as_a_command():
-        cli = DFLCLI("fit", read(split(list(words))), stop_at="config")
+        cli = DFLCLI("fit", read(split(list(argv))), stop_at="config")
         text = cli.parser.dump(cli.config, format="yaml", skip_unset=False)
     config: dict[str, Any] = yaml.safe_load(text)
     return config
 
 
-def set_up(words: Sequence[str]) -> Outline:
+def set_up(argv: Sequence[str]) -> Outline:
     """Set a run up as far as possible without training.
 
     Args:
-        words: of the command line, without the command.
+        argv: the arguments, without the command.
 
     Raises:
         MissingData: files of the data are missing.
@@ -61,7 +61,7 @@ def set_up(words: Sequence[str]) -> Outline:
     """
     try:
         with _as_a_command():
-            return _outline(DFLCLI("fit", read(split(list(words))), stop_at="objects"))
+            return _outline(DFLCLI("fit", read(split(list(argv))), stop_at="objects"))
     finally:
         gc.collect()  # a trainer and its module hold each other, and with them the images and models of this config
 

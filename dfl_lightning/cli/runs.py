@@ -12,7 +12,7 @@ from typing import Any
 
 from dfl_lightning.checkpoints.history import CHANGED, FORKED, check_history, in_words
 from dfl_lightning.checkpoints.io import checkpoint_of, is_checkpoint, read_checkpoint, rounds_in, run_of
-from dfl_lightning.cli.arguments import Word
+from dfl_lightning.cli.arguments import Argument
 from dfl_lightning.utils.errors import UserError
 from dfl_lightning.utils.shipped_files import shipped
 
@@ -20,30 +20,30 @@ CONFIG = "config.yaml"
 """The file of a run folder that holds the resolved configuration."""
 
 
-def take_run(command: str, words: list[Word]) -> list[Word]:
-    """The words with a run that is named without an option, `dfl-test RUN`, as `--ckpt_path`.
+def take_run(command: str, arguments: list[Argument]) -> list[Argument]:
+    """Turn a run that is named without an option, `dfl-test RUN`, into `--ckpt_path`.
 
     Args:
         command: `fit`, `validate` or `test`.
-        words: of the command line.
+        arguments: of the command line.
 
     Raises:
-        UserError: two runs, or none; such a word for `dfl-fit`, which takes options only.
+        UserError: two runs, or none; such an argument for `dfl-fit`, which takes options only.
     """
-    strays, options = [word.value or "" for word in words if not word.option], {word.option for word in words}
+    strays, options = [each.value or "" for each in arguments if not each.option], {each.option for each in arguments}
     if not strays:
         asks = any(option.endswith((".help", "print_config")) for option in options)
         if command != "fit" and not asks and not options & {"config", "ckpt_path", "data"}:
             raise no_run(command)
-        return words
+        return arguments
     if command == "fit":
         _hint_at_an_option(strays[0])
-        return words
+        return arguments
     if len(strays) > 1:
         raise UserError(f"'{strays[0]}' and '{strays[1]}': a command evaluates one run; options begin with --")
     if "ckpt_path" in options:
         raise UserError(f"'{strays[0]}' and --ckpt_path both name a run; give one of them")
-    return [word if word.option else Word("ckpt_path", word.value) for word in words]
+    return [each if each.option else Argument("ckpt_path", each.value) for each in arguments]
 
 
 def no_run(command: str) -> UserError:
@@ -51,24 +51,24 @@ def no_run(command: str) -> UserError:
     return UserError(f"no run is named; give its folder: dfl-{command} RUN")
 
 
-def _hint_at_an_option(word: str) -> None:
-    """Refuse a word that stands alone where the option that it belongs to can be told."""
-    if word in shipped("configs") or (word.endswith((".yaml", ".yml")) and Path(word).is_file()):
-        raise UserError(f"'{word}' belongs to no option; write --config {word}")
-    if is_checkpoint(checkpoint_of(word)):
-        raise UserError(f"'{word}' belongs to no option; --ckpt_path {word} goes on with that run")
+def _hint_at_an_option(value: str) -> None:
+    """Refuse a value that stands alone where the option that it belongs to can be told."""
+    if value in shipped("configs") or (value.endswith((".yaml", ".yml")) and Path(value).is_file()):
+        raise UserError(f"'{value}' belongs to no option; write --config {value}")
+    if is_checkpoint(checkpoint_of(value)):
+        raise UserError(f"'{value}' belongs to no option; --ckpt_path {value} goes on with that run")
 
 
-def config_of_run(words: list[Word]) -> list[Word]:
-    """The run's own config, to be read before the words: for a command line with a run and without a config.
+def config_of_run(arguments: list[Argument]) -> list[Argument]:
+    """Find the run's own config, to be read before the arguments: for a command line with a run and without a config.
 
     Returns:
         Its path, or nothing where no run is named.
 
     Raises:
-        UserError: no such run; or one without a config, where the words do not name data either.
+        UserError: no such run; or one without a config, where the arguments do not name data either.
     """
-    options = {word.option: word.value for word in words}
+    options = {each.option: each.value for each in arguments}
     named = options.get("ckpt_path") or "null"
     if "config" in options or named == "null":
         return []
@@ -79,7 +79,7 @@ def config_of_run(words: list[Word]) -> list[Word]:
     if run is None:
         return []
     if (run / CONFIG).is_file():
-        return [Word("config", str(run / CONFIG))]
+        return [Argument("config", str(run / CONFIG))]
     if "data" in options:
         return []
     raise UserError(f"{run} has no {CONFIG}, for it was not started by dfl-fit; give a config with --config")

@@ -9,7 +9,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dfl_lightning.cli.arguments import Settings, Word, run_name, split, take_flag, with_configs
+from dfl_lightning.cli.arguments import Argument, Settings, run_name, split, take_flag, with_configs
 from dfl_lightning.cli.error_messages import lightnings_sentence, sentence_of
 from dfl_lightning.utils.errors import UserError
 from dfl_lightning.utils.shipped_files import shipped
@@ -61,9 +61,9 @@ def test_configs_are_found_in_both_forms():
     paths = [str(shipped("configs")[name]) for name in ("afind", "gossip", "fdms")]
     contents = [yaml.safe_load(Path(path).read_text()) for path in paths]
     assert found == [
-        Word("config", paths[0], contents[0]),
-        Word("x", "1"),
-        *(Word("config", path, content) for path, content in zip(paths[1:], contents[1:], strict=True)),
+        Argument("config", paths[0], contents[0]),
+        Argument("x", "1"),
+        *(Argument("config", path, content) for path, content in zip(paths[1:], contents[1:], strict=True)),
     ]
 
 

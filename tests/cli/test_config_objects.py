@@ -13,7 +13,7 @@ import yaml
 
 from dfl_lightning import DFLModule, UserError
 from dfl_lightning.cli import command as cli
-from dfl_lightning.cli.annotations import NOT_SAID, Accepted, accepted_by, returns
+from dfl_lightning.cli.annotations import EMPTY, Accepted, accepted_by, returns
 from dfl_lightning.cli.config_objects import check_objects, is_pythons_own
 
 OWN = """
@@ -271,7 +271,7 @@ PLACES = [
     (Callable[[A], float], Accepted(called=True)),
     (list, Accepted(unknown=True)),
     (dict[str, Any], Accepted(unknown=True)),
-    (NOT_SAID, Accepted(unknown=True)),
+    (EMPTY, Accepted(unknown=True)),
     (object, Accepted(unknown=True)),
     ("A", Accepted(unknown=True)),
 ]
@@ -319,7 +319,7 @@ def test_a_loss_that_is_false_is_a_loss():
         (made("own.touch"), torch.nn.Module, "annotate it with '-> torch.nn.Module', or name a class"),
         (made("own.touch"), Callable, "is a function; write its name alone, without class_path and init_args"),
         (made("own.Touch"), torch.nn.Module, "k 'own.Touch' is not a subclass of torch.nn.Module"),
-        (made("own.Touch"), NOT_SAID, "annotate this argument of Owner"),
+        (made("own.Touch"), EMPTY, "annotate this argument of Owner"),
         (made("own.Touch"), str, "none belongs there"),
         (made("os.system"), torch.nn.Module, "of Python's standard library, of which a config makes nothing"),
         ([{"deep": made("own.Touch")}], dict[str, list[torch.nn.Module]], "k.deep 'own.Touch' is not"),
