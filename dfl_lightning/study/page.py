@@ -9,7 +9,7 @@ from dfl_lightning.report.charts.base import finished
 from dfl_lightning.report.methods import Method, names_for_colours
 from dfl_lightning.report.page.opening import Opening
 from dfl_lightning.report.page.sections import Figure
-from dfl_lightning.report.page.tables import key
+from dfl_lightning.report.page.tables import key, name_button
 from dfl_lightning.study.formats import number, signed
 from dfl_lightning.study.picture import ROW, drawn_columns, panel, signs
 from dfl_lightning.study.table import Table
@@ -133,7 +133,7 @@ def html(table: Table, names: Sequence[str]) -> str:
     colours = {name: at for at, name in enumerate(names)}
     head = "".join(f"<th scope='col'>{escape(column)}</th>" for column in table.columns)
     body = "".join(
-        f"<tr><th scope='row'>{key(row, colours) if row in colours else ''}{escape(row)}</th>"
+        f"<tr><th scope='row'>{f'{key(row, colours)}{name_button(row)}' if row in colours else escape(row)}</th>"
         f"{''.join(_cell(table, row, column) for column in table.columns)}</tr>"
         for row in table.rows
     )

@@ -65,7 +65,7 @@ def test_the_page_has_the_table_in_the_verdicts_order_and_saves_configs(tmp_path
     assert heads == ["setting", "AFIND (nu = 0.3)", "AFIND (nu = 0.1)"]
     assert table.locator("tbody tr").all_inner_texts() == ["selection.nu\t0.3\t0.1"]
     with seen.page.expect_download() as download:
-        table.locator("button").first.click()
+        table.locator("[data-config]").first.click()
     assert download.value.suggested_filename == "AFIND-nu-0.3.yaml"
     assert yaml.safe_load(Path(download.value.path()).read_text()) == {"seed_everything": 0, **configs[1]}
     assert seen.console == []

@@ -69,6 +69,7 @@ def page(
         "address.js",
         "settings.js",
         "crosshair.js",
+        "single.js",
         *(["follow.js"] * (following is not None)),
         "page.js",
     )
@@ -195,8 +196,9 @@ def _figure(figure: Figure) -> str:
     name, title = escape(figure.name, quote=True), escape(figure.title, quote=True)
     height = _SQUARE if figure.shape == "square" else figure.spec.get("height", 0)  # until it is drawn
     label = escape(figure.spoken, quote=True)
+    of = f' data-method="{escape(figure.method, quote=True)}"' if figure.method else ""
     return (
-        f"<figure class='{figure.shape}'><figcaption><h3>{escape(figure.title)}</h3>{note}</figcaption>"
+        f"<figure class='{figure.shape}'{of}><figcaption><h3>{escape(figure.title)}</h3>{note}</figcaption>"
         f"<div class='chart' id='chart-{name}' data-chart='{name}' role='img' aria-label=\"{label}\" "
         f"style='min-height:{height}px'></div>"
         f"<details class='numbers' data-of='{name}'><summary aria-label=\"Numbers: {title}\">Numbers</summary>"

@@ -51,6 +51,7 @@
     const rows = rowsOf(spec), crossed = crosshair.fields(spec, rows);
     const drawn = await window.vegaEmbed(element, structuredClone(plain(element, crossed ? crosshair.lighter(spec) : spec)), options);
     if (crossed) crosshair.attach(element, drawn.view, rows, crossed);
+    single.attach(element, drawn.view, spec, rows);
     report.views[element.id] = drawn.view;
     element.style.minHeight = "";
     element.setAttribute("role", "img");  // Vega has made it a document of thousands of marks to be read one by one
@@ -358,7 +359,6 @@
       drawLinked();
     });
     byId("round").addEventListener("input", () => move(Number(byId("round").value)));
-    addEventListener("hashchange", () => goTo(location.hash));
     byId("back").addEventListener("click", () => move(step - 1));
     byId("next").addEventListener("click", () => move(step + 1));
     byId("play").addEventListener("click", () => {
@@ -386,6 +386,19 @@
   report.now = () => ({ run: at, step, round: runs[at].rounds[step].round, picked });
   report.move = move;
   report.whole = charts.whole;
+
+  // --- a method singled out ---
+  function singleOut(hash) {
+    const name = address.methodIn(hash);
+    if (name !== null && single.isKnown(name)) single.choose(name);
+  }
+  single.whenChanged(address.writeMethod);
+  singleOut(location.hash);
+  addEventListener("hashchange", () => {
+    address.enter(location.hash);
+    singleOut(location.hash);
+    goTo(location.hash);
+  });
 
   nameTheme();
   byId("theme").addEventListener("click", () => {
@@ -431,5 +444,6 @@
     later = setTimeout(redraw, 200);
   });
   await redraw();
-  if (!window.following?.kept && runs.length && address.read(runs, location.hash)) byId("who").scrollIntoView({ behavior: "instant" });
+  const [section, words] = location.hash.slice(1).split("?");
+  if (words && !window.following?.kept && (address.read(runs, location.hash) || single.now() !== null)) byId(section)?.scrollIntoView({ behavior: "instant" });
 })();

@@ -32,6 +32,7 @@ class Figure:
         chart: of Altair.
         shape: its size on the page: `wide`, `half`, `small` or `square`.
         section: of the page.
+        method: name of the one that it is of; empty where it shows several.
     """
 
     name: str
@@ -40,6 +41,7 @@ class Figure:
     chart: Any
     shape: str
     section: str
+    method: str = ""
 
     @cached_property
     def spec(self) -> dict[str, Any]:
@@ -59,7 +61,9 @@ class Collected:
 
     figures: list[Figure] = field(default_factory=list)
 
-    def add(self, section: str, name: str, title: str, note: str, shape: str, make: Callable[[], Any]) -> None:
+    def add(
+        self, section: str, name: str, title: str, note: str, shape: str, make: Callable[[], Any], method: str = ""
+    ) -> None:
         """Draw a chart; if the runs lack what it shows (a `UserError`), leave it out.
 
         Args:
@@ -69,12 +73,13 @@ class Collected:
             note: a sentence or two under the title; may be empty.
             shape: `wide`, `half`, `small` or `square`.
             make: draws it.
+            method: name of the one that it is of; empty where it shows several.
         """
         try:
             chart = make()
         except UserError:
             return
-        self.figures.append(Figure(name, title, note, chart, shape, section))
+        self.figures.append(Figure(name, title, note, chart, shape, section, method))
 
 
 def figures(methods: Sequence[Method]) -> list[Figure]:
@@ -215,6 +220,7 @@ def _of_method(found: Collected, method: Method, number: int) -> None:
         seed,
         "small",
         lambda: charts.client_bands(method),
+        method.name,
     )
     shared = within_clusters(run)
     found.add(
@@ -226,6 +232,7 @@ def _of_method(found: Collected, method: Method, number: int) -> None:
         + (f" {as_percent(shared)} of all choices are within a cluster." if shared is not None else ""),
         "square",
         lambda: charts.who_from_whom(run),
+        method.name,
     )
     found.add(
         "alike",
@@ -234,6 +241,7 @@ def _of_method(found: Collected, method: Method, number: int) -> None:
         f"Similarity in the last recorded round, {seed}; clients in the order of their clusters where those are known.",
         "square",
         lambda: charts.similarities(run),
+        method.name,
     )
     found.add(
         "dropouts",
@@ -242,4 +250,5 @@ def _of_method(found: Collected, method: Method, number: int) -> None:
         f"Grey: down.{' Blue: up, and standing in for clients that are down.' if stood_in else ''} S{seed[1:]}.",
         "wide",
         lambda: charts.dropouts(run),
+        method.name,
     )

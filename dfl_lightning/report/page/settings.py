@@ -9,6 +9,7 @@ from dfl_lightning.checkpoints.history import config_text
 from dfl_lightning.report.comparable import best_first
 from dfl_lightning.report.differences import differences
 from dfl_lightning.report.methods import Method
+from dfl_lightning.report.page.tables import name_button
 
 
 def settings_section(methods: Sequence[Method]) -> str:
@@ -35,7 +36,7 @@ def settings_section(methods: Sequence[Method]) -> str:
 
 def _table(methods: Sequence[Method], found: dict[str, list[str]], places: dict[str, int], task: int) -> str:
     def head(method: Method) -> str:
-        name = escape(method.name)
+        name = name_button(method.name)
         if not method.runs[0].config:
             return f"<th scope='col'>{name}<small>from Python</small></th>"
         button = (

@@ -65,6 +65,18 @@ def key(method: str, colours: dict[str, int]) -> str:
     return f"<svg class='key' width='22' height='10' aria-hidden='true'>{line}</svg>"
 
 
+def name_button(method: str) -> str:
+    """A method's name, which singles it out in all charts.
+
+    Args:
+        method: its name.
+    """
+    return (
+        f"<button type='button' class='name' aria-pressed='false' data-single=\"{escape(method, quote=True)}\">"
+        f"{escape(method)}</button>"
+    )
+
+
 def _verdict_row(line: Line, colours: dict[str, int], alone_in_task: bool) -> str:
     method, score = line.method, line.method.score
     best = "best" if line.is_best and not alone_in_task else _difference(line.to_best, score)
@@ -81,7 +93,7 @@ def _verdict_row(line: Line, colours: dict[str, int], alone_in_task: bool) -> st
         ("seeds", str(len(method.runs))),
     )
     body = "".join(f"<td data-is='{name}'>{text}</td>" for name, text in cells)
-    name = f"<th scope='row'>{key(method.name, colours)}{escape(method.name)}{notes}</th>"
+    name = f"<th scope='row'>{key(method.name, colours)}{name_button(method.name)}{notes}</th>"
     return f'<tr data-method="{escape(method.name, quote=True)}">{name}{body}</tr>{split}'
 
 
