@@ -30,13 +30,13 @@ class FromDataset(FederatedData):
     Args:
         dataset: has a length and gives (tensor, target) pairs; all tensors of one shape and type. Targets are whole
             numbers, the classes, floating-point numbers or tensors [d] of a regression, or tensors [L] of bool: labels.
-        test_dataset: official test set of the same kind; null means that a quarter of each client's own images is held
+        test_dataset: official test set of the same kind; null means that a quarter of each client's own samples is held
             out, see `test_fraction`.
         parts: for each client the list of its indices into `dataset`, in place of a partition.
         num_classes: number of classes; null means the largest class + 1, or none where targets are floating-point
             numbers or labels.
         num_clients: number of clients; null means the number of parts, or 20 without parts.
-        partition: how the images are divided; null means `parts`, or IID without parts.
+        partition: how the samples are divided; null means `parts`, or IID without parts.
         scale: what the tensors are multiplied with; null means 1/255 for uint8 images, and 1 for everything else.
         **kwargs: everything else of `FederatedData`.
 

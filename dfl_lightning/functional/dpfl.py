@@ -169,7 +169,10 @@ def ggc(
 ) -> Choice:
     """Choose by greedy graph construction (DPFL algorithm 2), with all candidates' models available.
 
-    Two models are judged for each candidate, and two more at the start: what X and Y are worth is remembered.
+    A set X begins with the receiver alone, a set Y with the receiver and all candidates. Candidates come one after the
+    other: a is how much the average over X gains with the candidate, b how much the one over Y gains without it. With
+    probability a / (a + b) the candidate is added to X, otherwise it leaves Y; in the end both are the chosen set.
+    Two averages are evaluated for each candidate, and two more at the start.
 
     Args:
         receivers: who chooses, long [r].
@@ -181,6 +184,9 @@ def ggc(
             models on the validation data of the first member, the receiver, [J]; a member of -1 is none.
         tolerance: see `marginal_gain`.
         literal: the test of the budget is where the paper prints it, after the last candidate: it stops nothing.
+
+    Returns:
+        Which candidates are chosen, bool [r, s], with a, b and the probability of each step.
 
     Examples:
         Models 0, 2, -3 and 1.5; client 0's optimum is a model of 1. It adds the 2 and no other.
@@ -237,15 +243,16 @@ def bggc(
 ) -> Choice:
     """Choose by batched greedy graph construction (DPFL algorithm 3): as `ggc`, without ever keeping many models.
 
-    Models come in batches of at most the budget, twice: to sum up Y, then to be judged. Between batches a receiver
-    keeps two sums. A receiver whose budget covers all its candidates receives them once.
+    Models come in batches of at most the budget, twice: first to sum up Y, the receiver and all its candidates, then
+    one by one as candidates of X, the chosen ones. Between batches a receiver keeps only these two sums. A receiver
+    whose budget covers all its candidates receives them once.
 
     Args:
-        receivers: see `ggc`; so are the other arguments that are not listed here.
-        order: see `ggc`.
-        coins: see `ggc`.
+        receivers: who chooses, long [r].
+        order: their candidates one after the other, long [r, s], -1 after the last one; never the receiver itself.
+        coins: uniform draws in [0, 1), one for each position, used or not, [r, s].
         limits: the budget B_c: how many others may be chosen, and how many models a batch has, long [r].
-        shares: see `ggc`.
+        shares: how much each client counts in an average, [n].
         sums: the sums over X and Y, which begin at 0, and the batch; afterwards the sum over X is that of the chosen.
         tolerance: see `ggc`.
         literal: the test of the budget as the paper prints it: whether X, the receiver included, has exactly B_c

@@ -316,7 +316,7 @@ class Links:
 
         Args:
             values: [E].
-            k: the number, or one for each node, long [n].
+            k: how many of each receiver's links (all where it has fewer), or a number for each receiver, long [n].
         """
         limits = k if isinstance(k, Tensor) else torch.full((self.nodes,), k)
         known = ~values.isnan()

@@ -150,6 +150,13 @@ class Run(RunTables):
 def read_run(folder: str | os.PathLike[str]) -> Run:
     """Read a run's tables as arrays, its configuration, its summary and its models.
 
+    Args:
+        folder: the run folder, `runs/<name>/<time>`; the run may be finished, stopped or still going.
+
+    Returns:
+        The run: `metrics` has the columns of metrics.csv, `clients` an array [evaluations, m] for each score, `config`
+        and `summary` are mappings. Each file is read when it is first asked for.
+
     Raises:
         UserError: there is no run in the folder.
 

@@ -80,7 +80,10 @@ def who_from_whom(run: Run) -> Any:
     numbers of the chart have the mean weights, too, in thousandths.
 
     Args:
-        run: the run.
+        run: a run, as `read_run` returns it.
+
+    Returns:
+        An Altair chart.
 
     Raises:
         UserError: clients chose no others, no links were recorded, or there are too many clients for a picture.
