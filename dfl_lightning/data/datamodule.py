@@ -109,6 +109,17 @@ class FederatedData(L.LightningDataModule):
     def load(self) -> Source:
         """Read the data set. Called on every process; downloads belong to `prepare_data`."""
 
+    def fit_to_training(self, source: Source, split: Split) -> tuple[Source, Split]:
+        """Return both once it is known which samples clients train on; by default as they are.
+
+        The place for what is computed from training samples only, such as means of columns.
+
+        Args:
+            source: as it was loaded; the same samples in the same order are returned.
+            split: who trains, validates and is tested on which of them.
+        """
+        return source, split
+
     # -- what engines and reports read
 
     @property
@@ -154,7 +165,8 @@ class FederatedData(L.LightningDataModule):
                 f"data.augment crops and flips images [C, H, W], but {source.name} has inputs of shape "
                 f"{tuple(source.images.shape[1:])}; set augment: false"
             )
-        clients = materialise(source, split, self.normalise, CropFlip() if self.augment else None)
+        fitted, split = self.fit_to_training(source, split)
+        clients = materialise(fitted, split, self.normalise, CropFlip() if self.augment else None)
         refuse_what_is_no_number(clients, split, source)
         self._clients = clients
         self._source, self._split, self._drawn_with = source, split, self.split_seed

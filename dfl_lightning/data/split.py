@@ -34,6 +34,11 @@ class Split:
         adversaries: clients whose training labels were falsified, bool [m], or None.
         writers: name of the writer that each client is, str [m], or None.
         partition: the partition's own words, for the banner.
+        input_means: what is taken away from each column of the inputs, float64 [d]; None where columns are not
+            standardised.
+        input_deviations: what they are divided by then, float64 [d], or None.
+        target_means: the same for the targets, float64 [k], or None.
+        target_deviations: see `target_means`.
     """
 
     train: list[np.ndarray]
@@ -47,6 +52,10 @@ class Split:
     test_label_map: np.ndarray | None = None
     adversaries: np.ndarray | None = None
     writers: np.ndarray | None = None
+    input_means: np.ndarray | None = None
+    input_deviations: np.ndarray | None = None
+    target_means: np.ndarray | None = None
+    target_deviations: np.ndarray | None = None
 
 
 def draw_split(

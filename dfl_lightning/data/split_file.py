@@ -24,7 +24,8 @@ KINDS = {
     "adversaries": "b",
     "writers": "U",
 }
-OPTIONAL = tuple(KINDS)
+COLUMNS = ("input_means", "input_deviations", "target_means", "target_deviations")
+OPTIONAL = (*KINDS, *COLUMNS)
 _MOST_BYTES = 64 * 10**6  # beside what the data themselves ask for
 
 
@@ -33,8 +34,9 @@ def write_split(path: str | Path, split: Split, source: Source) -> None:
 
     The arrays are `<part>_indices` and `<part>_offsets` for the parts train, val and test (client i has
     `indices[offsets[i]:offsets[i + 1]]`, counted in the source's training images, the test in the official test set
-    where `test_official`), `rotation`, `label_map`, `test_label_map`, `clusters`, `adversaries` and `writers` (empty
-    where there are none), `dataset`, `num_samples`, `num_test_samples`, `labels_crc32`, `partition` and `format`.
+    where `test_official`), `rotation`, `label_map`, `test_label_map`, `clusters`, `adversaries`, `writers`,
+    `input_means`, `input_deviations`, `target_means` and `target_deviations` (empty where there are none), `dataset`,
+    `num_samples`, `num_test_samples`, `labels_crc32`, `partition` and `format`.
 
     Args:
         path: of the npz file.
@@ -155,9 +157,11 @@ def _unpack(path: Path, arrays: dict[str, np.ndarray], source: Source, num_clien
     for name, array in optional.items():
         is_map = name.endswith("label_map")
         shape = (clients, source.num_classes) if is_map else (clients,)
+        if name in COLUMNS:
+            shape = (array.size,)
         if array.shape != shape:
             raise ValueError(f"{name} has shape {array.shape} instead of {shape}")
-        if array.dtype.kind not in KINDS[name]:
+        if array.dtype.kind not in KINDS.get(name, "f"):
             raise ValueError(f"{name} is {array.dtype}")
         if array.dtype.kind == "f" and not np.isfinite(array).all():
             raise ValueError(f"{name} has values that are no numbers")
@@ -179,4 +183,5 @@ def _unpack(path: Path, arrays: dict[str, np.ndarray], source: Source, num_clien
         test_label_map=whole("test_label_map"),
         adversaries=optional.get("adversaries"),
         writers=optional.get("writers"),
+        **{name: optional[name].astype(np.float64) for name in COLUMNS if name in optional},
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,6 +14,8 @@ from dfl_lightning.data.datamodule import FederatedData
 from dfl_lightning.data.partitions import ByWriter, Partition
 from dfl_lightning.data.shipped_tables import SHIPPED
 from dfl_lightning.data.source import Source
+from dfl_lightning.data.split import Split
+from dfl_lightning.data.standardise import fit_columns, standardised
 from dfl_lightning.data.vector_table import Kind, VectorTable, read_table
 from dfl_lightning.utils.errors import UserError
 
@@ -22,8 +25,9 @@ __all__ = ["Vectors"]
 class Vectors(FederatedData):
     """Rows of numbers with a number, several numbers, a class or several labels to be predicted from each.
 
-    Inputs, and numbers to be predicted, are standardised column by column: mean 0 and standard deviation 1 over all
-    rows. Errors are reported in the original unit all the same. A constant column becomes zeros.
+    Inputs, and numbers to be predicted, are standardised column by column: mean 0 and standard deviation 1 over
+    the rows that clients train on, all of them together; a split file records both. Errors are reported in the original
+    unit all the same. A constant column becomes zeros.
 
     Args:
         file: a CSV file with a line of column names, or an npz file with arrays x [N, d] and y [N] or [N, k]; null
@@ -72,7 +76,7 @@ class Vectors(FederatedData):
         self.target = [target] if isinstance(target, str) else target
 
     def load(self) -> Source:
-        """Read the table: inputs float32 [N, d], targets float32 [N, k], classes int64 [N] or labels bool [N, L]."""
+        """Read the table: inputs float64 [N, d], targets float64 [N, k], classes int64 [N] or labels bool [N, L]."""
         table = self._read()
         for what, values in (
             ("inputs", table.inputs),
@@ -84,23 +88,28 @@ class Vectors(FederatedData):
                     f"data Vectors: {table.name} has NaN or infinity among the {what} of row {broken[0]} (counted from "
                     "0); repair or remove it"
                 )
-        inputs, _, _ = _standardised(table.inputs, self.standardise)
         names: tuple[str, ...] = ()
         writers = None
         if table.owners is not None:
             found, numbers = np.unique(table.owners, return_inverse=True)
             names, writers = tuple(map(str, found)), torch.from_numpy(numbers.astype(np.int64))
         about: dict[str, Any] = {"writers": writers, "writer_names": names}
-        images = torch.from_numpy(inputs.astype(np.float32))
+        images = torch.from_numpy(table.inputs.astype(np.float64))
         if table.kind == "classes":
             classes, numbers = np.unique(table.targets, return_inverse=True)
             return Source(table.name, images, torch.from_numpy(numbers.astype(np.int64)), len(classes), **about)
         if table.kind == "labels":
             return Source(table.name, images, _labels(table), 0, **about)
-        targets, scale, shift = _standardised(table.targets.reshape(len(inputs), -1), self.standardise)
-        if self.standardise:
-            about |= {"target_scale": torch.from_numpy(scale), "target_shift": torch.from_numpy(shift)}
-        return Source(table.name, images, torch.from_numpy(targets.astype(np.float32)), 0, **about)
+        targets = torch.from_numpy(table.targets.reshape(len(images), -1).astype(np.float64))
+        return Source(table.name, images, targets, 0, **about)
+
+    def fit_to_training(self, source: Source, split: Split) -> tuple[Source, Split]:
+        """Standardise columns by the rows that clients train on."""
+        if not self.standardise:
+            labels = source.labels.float() if source.labels.is_floating_point() else source.labels
+            return dataclasses.replace(source, images=source.images.float(), labels=labels), split
+        split = fit_columns(source, split)
+        return standardised(source, split), split
 
     def _read(self) -> VectorTable:
         if self.file is None:
@@ -119,13 +128,3 @@ def _labels(table: VectorTable) -> Tensor:
             "0); labels are 0 or 1"
         )
     return torch.from_numpy(targets == 1)
-
-
-def _standardised(values: np.ndarray, wanted: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Columns with mean 0 and standard deviation 1, float64 [N, d], with the deviations and means that undo it."""
-    values = values.astype(np.float64)
-    if not wanted:
-        return values, np.ones(values.shape[1]), np.zeros(values.shape[1])
-    mean, deviation = values.mean(0), values.std(0)
-    deviation = np.where(deviation > 1e-12 * np.abs(values).max(0, initial=1e-300), deviation, 1.0)
-    return (values - mean) / deviation, deviation, mean

@@ -12,18 +12,39 @@ from dfl_lightning.data import ByWriter, Vectors
 from dfl_lightning.report.tables import read_metrics
 
 
-def test_the_default_is_standardised_and_keeps_what_undoes_it():
+def test_columns_are_standardised_by_training_rows_alone_and_a_split_file_repeats_it(tmp_path):
     x, y = load_diabetes(return_X_y=True, scaled=False)
-    source = Vectors(num_clients=4).load()
-    assert np.allclose(source.images.numpy(), StandardScaler().fit_transform(x), atol=1e-6)
-    assert np.allclose(source.labels.double() * source.target_scale + source.target_shift, y[:, None], atol=1e-4)
-    raw = Vectors(num_clients=4, standardise=False).load()
-    assert np.allclose(raw.images.numpy(), x)
-    assert raw.target_scale is None
+    table = Vectors(num_clients=4, val_fraction=0.2)
+    table.setup()
+    rows, clients = np.concatenate(table.client_split.train), table.clients
+    assert len(rows) < 0.65 * len(x)
+    of_inputs, of_targets = StandardScaler().fit(x[rows]), StandardScaler().fit(y[rows, None])
+    assert np.allclose(clients.images.numpy(), of_inputs.transform(x), atol=1e-6)
+    assert np.allclose(clients.labels.numpy(), of_targets.transform(y[:, None]), atol=1e-6)
+    assert np.allclose(clients.labels.double() * clients.target_scale + clients.target_shift, y[:, None], atol=1e-4)
+    assert np.array_equal(table.source.images.numpy(), x)
+    table.save_split(tmp_path / "split.npz")
+    with np.load(tmp_path / "split.npz") as file:
+        assert np.allclose(file["input_means"], of_inputs.mean_, rtol=1e-12)
+        assert np.allclose(file["input_deviations"], of_inputs.scale_, rtol=1e-12)
+        assert np.allclose([file["target_means"], file["target_deviations"]], [of_targets.mean_, of_targets.scale_])
+        arrays = {**file, "input_means": file["input_means"] + 1}
+    np.savez(tmp_path / "moved.npz", **arrays)
+    moved = Vectors(num_clients=4, split=str(tmp_path / "moved.npz"))
+    moved.setup()
+    wanted = clients.images.double() - 1 / torch.from_numpy(of_inputs.scale_)
+    assert torch.allclose(moved.clients.images.double(), wanted, atol=1e-5)
+    np.savez(tmp_path / "short.npz", **{**arrays, "input_means": np.ones(3), "input_deviations": np.ones(3)})
+    with pytest.raises(UserError, match=r"it standardises 3 input columns by .* and diabetes has 10"):
+        Vectors(num_clients=4, split=str(tmp_path / "short.npz")).setup()
+    raw = Vectors(num_clients=4, standardise=False)
+    raw.setup()
+    assert np.allclose(raw.clients.images.numpy(), x)
+    assert raw.clients.target_scale is None
 
 
 def test_errors_are_in_the_original_unit(tmp_path):
-    """A network that says 0, the mean of all targets, whatever it sees: errors are the deviations from that mean."""
+    """A network that says 0, the mean of the training targets: errors are the deviations from that mean."""
     network = nn.Linear(10, 1)
     nn.init.zeros_(network.weight), nn.init.zeros_(network.bias)
     table = Vectors(num_clients=4, seed=0)
@@ -33,7 +54,8 @@ def test_errors_are_in_the_original_unit(tmp_path):
     trainer.fit(module, datamodule=table)
     y = load_diabetes().target
     parts = table.client_split.test
-    wanted = np.mean([np.sqrt(np.mean((y[part] - y.mean()) ** 2)) for part in parts])
+    mean = y[np.concatenate(table.client_split.train)].mean()
+    wanted = np.mean([np.sqrt(np.mean((y[part] - mean) ** 2)) for part in parts])
     found = float(read_metrics(trainer.run.path / "metrics.csv")[-1]["test_rmse"])
     assert found == pytest.approx(wanted, rel=1e-5)
     assert table.describe().endswith(" test rows a client")
@@ -54,7 +76,7 @@ def test_a_csv_file_and_an_npz_file_say_the_same(tmp_path):
         assert isinstance(table.partition, ByWriter)
         assert [part.tolist() for part in table.client_split.train] == [[0, 2], [1, 3]]
         assert list(table.client_split.writers) == ["north", "south"]
-        sources.append(table.source)
+        sources.append(table.clients)
     csv, npz = sources
     assert torch.equal(csv.images, npz.images)
     assert torch.equal(csv.labels, npz.labels)

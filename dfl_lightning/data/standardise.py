@@ -1,0 +1,74 @@
+"""Columns with mean 0 and standard deviation 1 over what clients train on, and nothing else."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dfl_lightning.data.source import Source
+from dfl_lightning.data.split import Split
+from dfl_lightning.utils.errors import UserError
+
+__all__ = ["fit_columns", "standardised"]
+
+_ROUNDING = 1e-12
+"""Below this share of a column's largest value, its deviation is nothing but rounding."""
+
+
+def fit_columns(source: Source, split: Split) -> Split:
+    """Return the split with means and deviations of the columns, found on all clients' training rows together.
+
+    A split that has them already, because it was read from a file, stays as it is.
+
+    Args:
+        source: inputs float64 [N, d]; targets float64 [N, k], or classes or labels, which stay as they are.
+        split: who trains on which row.
+
+    Raises:
+        UserError: the split's numbers are of other columns.
+    """
+    found = {"input": source.images, "target": source.labels if source.labels.is_floating_point() else None}
+    rows = np.concatenate(split.train)
+    fitted: dict[str, np.ndarray] = {}
+    for what, values in found.items():
+        if values is None:
+            continue
+        means, deviations = getattr(split, f"{what}_means"), getattr(split, f"{what}_deviations")
+        if means is None or deviations is None:
+            means, deviations = _fitted(values.numpy()[rows])
+        elif not len(means) == len(deviations) == values.shape[1] or not (deviations > 0).all():
+            raise UserError(
+                f"data.split: it standardises {len(means)} {what} columns by deviations that are above 0, and "
+                f"{source.name} has {values.shape[1]}; give the split.npz of a run with these data"
+            )
+        fitted |= {f"{what}_means": means, f"{what}_deviations": deviations}
+    return dataclasses.replace(split, **fitted)
+
+
+def standardised(source: Source, split: Split) -> Source:
+    """Return the data with the split's means taken away, divided by its deviations, as float32.
+
+    Args:
+        source: see `fit_columns`.
+        split: with means and deviations.
+    """
+    images = _scaled(source.images, split.input_means, split.input_deviations)
+    if split.target_means is None or split.target_deviations is None:
+        return dataclasses.replace(source, images=images)
+    labels = _scaled(source.labels, split.target_means, split.target_deviations)
+    scale, shift = torch.from_numpy(split.target_deviations), torch.from_numpy(split.target_means)
+    return dataclasses.replace(source, images=images, labels=labels, target_scale=scale, target_shift=shift)
+
+
+def _fitted(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Means and standard deviations of columns, float64 [d] each; the deviation of a constant one is 1."""
+    means, deviations = values.mean(0), values.std(0)
+    constant = deviations <= _ROUNDING * np.abs(values).max(0, initial=1e-300)
+    return means, np.where(constant, 1.0, deviations)
+
+
+def _scaled(values: Tensor, means: np.ndarray | None, deviations: np.ndarray | None) -> Tensor:
+    return ((values - torch.from_numpy(means)) / torch.from_numpy(deviations)).float()
