@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import numpy as np
 import torch
@@ -32,7 +33,7 @@ def fit_columns(source: Source, split: Split) -> Split:
     """
     found = {"input": source.images, "target": source.labels if source.labels.is_floating_point() else None}
     rows = np.concatenate(split.train)
-    fitted: dict[str, np.ndarray] = {}
+    fitted: dict[str, Any] = {}
     for what, values in found.items():
         if values is None:
             continue

@@ -104,7 +104,7 @@ class Vectors(FederatedData):
         return Source(table.name, images, targets, 0, **about)
 
     def fit_to_training(self, source: Source, split: Split) -> tuple[Source, Split]:
-        """Standardise columns by the rows that clients train on."""
+        """Return both, columns standardised by the rows that clients train on; see `FederatedData.fit_to_training`."""
         if not self.standardise:
             labels = source.labels.float() if source.labels.is_floating_point() else source.labels
             return dataclasses.replace(source, images=source.images.float(), labels=labels), split
