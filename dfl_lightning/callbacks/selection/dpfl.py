@@ -40,7 +40,8 @@ class DPFL(Selection):
         period: rounds between two choices (P); in between, a client learns from those it chose last.
         repeat_bggc: choose among all neighbours again, not among those of the first choice.
         rule: `bounded`: the budget is never exceeded; `literal`: the budget counts the client itself and is tested
-            as the algorithms print it, and every gain counts.
+            as the algorithms print it, and every gain counts; `random`: nothing is compared, each client draws as many
+            neighbours as its budget in the place of each choice among all, and keeps them (section 4.5).
         adversaries_choose: whether clients with falsified labels choose like all others, or train alone and only
             send what they trained (section 4.3).
     """
@@ -59,7 +60,7 @@ class DPFL(Selection):
         initial_epochs: int = 10,
         period: int = 1,
         repeat_bggc: bool = False,
-        rule: Literal["bounded", "literal"] = "bounded",
+        rule: Literal["bounded", "literal", "random"] = "bounded",
         adversaries_choose: bool = True,
     ) -> None:
         if budget != "all" and budget < 0:
@@ -126,8 +127,9 @@ class DPFL(Selection):
         up = round.candidates.between(senders=round.active)
         choosing = round.receivers & (up.count > 0)
         among_all = choosing & self._among_all(round)
+        again = choosing & ~among_all & (self._is_due(round) and self.rule != "random")
         with round.bank.timed("select"):
-            for who, batched in ((among_all, True), (choosing & ~among_all & self._is_due(round), False)):
+            for who, batched in ((among_all, True), (again, False)):
                 if who.any():
                     chosen = self._choice(round, up.between(receivers=who), batched)
                     self.chosen = self.chosen.between(receivers=~who).union(chosen)
@@ -150,7 +152,9 @@ class DPFL(Selection):
         return torch.ones_like(self.has_first) if again else ~self.has_first
 
     def _choice(self, round: Round, candidates: Links, batched: bool) -> Links:
-        """The greedy choice of all receivers that have `candidates`, by BGGC (`batched`) or GGC."""
+        """The choice of all receivers that have `candidates`: greedy, by BGGC (`batched`) or GGC, or at random."""
+        if self.rule == "random":
+            return round.draw(candidates, self.limits(round), "DPFL random graph")
         shares = round.federation.require(Aggregation).shares(round.federation)
         assert shares is not None  # as `start` has seen
         shares = shares / shares.sum()

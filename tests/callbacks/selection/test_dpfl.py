@@ -224,6 +224,21 @@ def test_by_the_letter_the_budget_is_exceeded(dpfl):
     assert all(round.ledger.held.tolist() == [4] * 6 for round in run.rounds[1:])
 
 
+def test_a_random_graph_stands_in_the_place_of_the_choices_and_the_rest_stays(dpfl):
+    """Section 4.5: the longer first round, the kept best model and the mean are DPFL's."""
+    run = dpfl(budget=2, rule="random")
+    first = run.rounds[0].selected
+    assert first.sum(1).tolist() == [2] * 6
+    assert all(torch.equal(round.selected, first) for round in run.rounds)
+    assert all(torch.equal(round.ledger.models, first) and not round.ledger.again.any() for round in run.rounds)
+    for k in range(6):
+        members = {k, *torch.nonzero(first[k]).squeeze(1).tolist()}
+        torch.testing.assert_close(run.rounds[2].after[k], mean(run, run.rounds[2].trained, members, SIZES))
+    greedy = dpfl(budget=2)
+    assert torch.equal(run.rounds[0].trained, greedy.rounds[0].trained)  # both take `initial_epochs`
+    assert not torch.equal(first, greedy.rounds[0].selected)
+
+
 def test_two_models_are_judged_for_each_candidate_all_clients_at_once(dpfl):
     run = dpfl(budget="all", rounds=0)
     calls = recorded(run)
