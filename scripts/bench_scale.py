@@ -2,14 +2,16 @@
 
     python scripts/bench_scale.py                               # 1,000 to 30,000 clients; prints how long it will take
     python scripts/bench_scale.py --systems gossip afind --clients 100 1000 --out runs/benchmarks
+    python scripts/bench_scale.py --systems gossip one_peer --turns 3    # by turns; ratios to the first of them
     python scripts/bench_scale.py --femnist DATA --clients 3596 --degree 20 --systems gossip afind --limit 3600
 
-A small network (digits, 64-32-10, 2,410 parameters) with few samples a client, on a random regular graph. Each cell
-runs in a fresh process. Seconds are those on the processor with one thread, comparable on a machine that is not quiet;
-with --threads 2 or more, by the clock on the wall. Memory is the growth of the resident set to its peak (VmHWM of
-/proc) over the loaded process. Growth between two numbers of clients is an exponent: 1 is linear, 2 quadratic. FL-FDMS
-compares all pairs of clients at a server, so it is quadratic by nature, and not measured above 3,000 there (fdms);
-without a server (friends) it compares each client's neighbours. Needs Linux.
+A small network (digits, 64-32-10, 2,410 parameters) with few samples a client, on a random regular graph, or on the
+graphs of the round where a system has its own. Each cell runs in a fresh process. Seconds are those on the processor
+with one thread, comparable on a machine that is not quiet; with --threads 2 or more, by the clock on the wall. Memory
+is the growth of the resident set to its peak (VmHWM of /proc) over the loaded process. Growth between two numbers of
+clients is an exponent: 1 is linear, 2 quadratic. FL-FDMS compares all pairs of clients at a server, so it is quadratic
+by nature, and not measured above 3,000 there (fdms); without a server (friends) it compares each client's neighbours.
+Needs Linux.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ import argparse
 import math
 import sys
 from collections.abc import Sequence
-from itertools import pairwise
+from itertools import pairwise, product
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +29,7 @@ from benchmarks.rounds import VERBS
 from benchmarks.scale_job import BATCH_SIZE, HIDDEN, SYSTEMS
 from benchmarks.started import run_job
 from benchmarks.tables import Table, busy_note, machine, write_json
+from benchmarks.turns import merged, rotated
 
 PROC = Path("/proc/self/status")
 CLIENTS = (1000, 3000, 10_000, 30_000)
@@ -49,14 +52,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         )
         return 2
     seconds = sum(min(words.limit, guess(m, words.rounds, bool(words.femnist))) for m in clients) * len(words.systems)
+    seconds *= words.turns
     print(f"about {seconds:.0f} s on a quiet core; at most {words.limit:.0f} s a cell", flush=True)
     found: list[dict[str, Any]] = []
     tables: dict[str, Table] = {}
-    for system in words.systems:
-        for m in clients:
-            found.append(cell(system, m, words, found))
+    for turn, m in product(range(words.turns), clients):
+        for system in rotated(words.systems, turn):
+            found.append({**cell(system, m, words, found), "turn": turn})
             print(f"{system}, {m:,} clients: {told(found[-1])}", flush=True)
-            tables = {"scale": times_table(found, words.threads), "memory": memory_table(found)}
+            cells = merged(sorted(found, key=lambda cell: words.systems.index(cell["system"])))
+            tables = {"scale": times_table(cells, words.threads), "memory": memory_table(cells)}
             if words.out is not None:
                 save(words.out, words, tables)
     for table in tables.values():
@@ -84,6 +89,7 @@ def make_parser() -> argparse.ArgumentParser:
         help="LeNet and the writers of FEMNIST there, each as often as needed",
     )
     parser.add_argument("--rounds", type=_count, default=2, metavar="N", help="rounds that count (%(default)s)")
+    parser.add_argument("--turns", type=_count, default=1, metavar="N", help="times that all is measured (%(default)s)")
     parser.add_argument("--threads", type=_count, default=1, metavar="N", help="of torch (%(default)s)")
     parser.add_argument("--limit", type=float, default=300.0, metavar="S", help="seconds of a cell (%(default)s)")
     parser.add_argument("--out", type=Path, metavar="FOLDER", help="gets scale.md, scale.json and scale.png")
@@ -103,7 +109,9 @@ def guess(clients: int, rounds: int, lenet: bool = False) -> float:
 def cell(system: str, clients: int, words: argparse.Namespace, before: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """What was measured, or under `obstacle` why nothing was."""
     asked = {"system": system, "clients": clients}
-    given_up = [other for other in before if other["system"] == system and "obstacle" in other]
+    given_up = [
+        other for other in before if other["system"] == system and "obstacle" in other and other["clients"] <= clients
+    ]
     if given_up:
         return {**asked, "obstacle": f"not run: {given_up[0]['clients']:,} clients were too many already"}
     if system == "fdms" and clients > MOST_OF_FDMS:
@@ -158,7 +166,9 @@ def growth(cells: Sequence[dict[str, Any]], number: str) -> list[str]:
 def times_table(cells: Sequence[dict[str, Any]], threads: int) -> Table:
     """Seconds of a round by verb, and the exponents of the whole and of its parts."""
     parts = (*VERBS, "rest")
+    ratios = [f"{cell['ratio']:.2f}" if "ratio" in cell else "" for cell in cells]
     columns = ["system", "clients", "s/round", *parts, "ms/client", "growth", *(f"{part} growth" for part in parts)]
+    columns += [f"/ {cells[0]['system']}"] if any(ratios) else []
     clock = "on the processor, one thread" if threads == 1 else f"on the wall, {threads} threads"
     table = Table(f"A round: seconds {clock}", columns, numbers=list(cells))
     grown = {name: growth(cells, f"seconds.{name}") for name in ("wall", *parts)}
@@ -172,9 +182,11 @@ def times_table(cells: Sequence[dict[str, Any]], threads: int) -> Table:
         seconds = [f"{spent[part]:.3g}" for part in ("wall", *parts)]
         exponents = [grown[part][place] if part == "wall" or spent[part] > 1e-3 else "" for part in ("wall", *parts)]
         table.rows.append([*name, *seconds, f"{1e3 * spent['wall'] / cell['clients']:.2f}", *exponents])
+        table.rows[-1] += [ratios[place]] if any(ratios) else []
     table.notes += [
-        "Medians over rounds without the first. train: local training; evaluate: losses of others' models and the "
-        "reported evaluation; compare, mix: the verbs; rest: policies, promises, run folder, Lightning.",
+        "Medians over rounds without the first, and over turns. train: local training; evaluate: losses of others' "
+        "models and the reported evaluation; compare, mix: the verbs; rest: policies, what is sent, promises, run "
+        "folder, Lightning.",
         f"Growth: log of the ratio over log of the ratio of clients, since the row above. Batch size {BATCH_SIZE}.",
         busy_note([cell.get("others") for cell in cells]),
     ]

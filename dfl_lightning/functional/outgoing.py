@@ -60,10 +60,14 @@ def largest_entries(rows: Tensor, count: int) -> Tensor:
     if not count:
         return torch.zeros_like(rows)
     sizes = rows.abs()
-    least = sizes.topk(count, dim=1).values.min(dim=1, keepdim=True).values
-    above, equal = sizes > least, sizes == least
-    missing = count - above.sum(dim=1, keepdim=True)
-    return rows.where(above | (equal & (equal.cumsum(dim=1) <= missing)), 0)
+    least = sizes.topk(count, dim=1, sorted=False).values.amin(dim=1, keepdim=True)
+    kept = sizes >= least
+    ties = torch.nonzero(kept.sum(dim=1, dtype=torch.int32) > count).squeeze(1)
+    if len(ties):
+        equal = sizes[ties] == least[ties]
+        missing = count - (kept[ties] & ~equal).sum(dim=1, keepdim=True)
+        kept[ties] &= ~equal | (equal.cumsum(dim=1) <= missing)
+    return rows.where(kept, 0)
 
 
 def quantized(rows: Tensor, draws: Tensor, bits: int, bucket: int) -> Tensor:
@@ -90,10 +94,11 @@ def quantized(rows: Tensor, draws: Tensor, bits: int, bucket: int) -> Tensor:
     parts = torch.nn.functional.pad(rows, (0, missing)).view(count, -1, bucket)
     lengths = torch.linalg.vector_norm(parts, dim=2, keepdim=True, dtype=torch.float64).to(rows.dtype)
     whole = torch.where(lengths > 0, lengths, 1.0)
-    scaled = (parts.abs() / whole * levels).clamp(max=levels)
+    scaled = parts.abs().div_(whole).mul_(levels).clamp_(max=levels)
     level = scaled.floor()
-    level += torch.nn.functional.pad(draws, (0, missing)).view_as(parts) < scaled - level
-    return (parts.sign() * level * (lengths / levels)).view(count, -1)[:, :width]
+    up = draws < scaled.sub_(level).view(count, -1)[:, :width]
+    level.view(count, -1)[:, :width] += up
+    return parts.sign().mul_(level).mul_(lengths / levels).view(count, -1)[:, :width]
 
 
 def quantized_bytes(width: int, bits: int, bucket: int) -> int:

@@ -25,16 +25,20 @@ from benchmarks.timing import Others
 from dfl_lightning import DFLModule, DFLTrainer
 from dfl_lightning.callbacks import (
     AFIND,
+    CHOCO,
     DPFL,
     FDMS,
     PANM,
     PENS,
+    QSGD,
     AdaptiveThreshold,
     Boltzmann,
+    CHOCOMix,
     ExactCount,
     FedeRiCo,
     FedFomo,
     FirstOrder,
+    FromTopology,
     Gossip,
     SampleWeighted,
     ScoreWeighted,
@@ -59,13 +63,22 @@ class System:
 
     Args:
         policies: fresh ones, given how many neighbours a client has.
-        server: all clients around one server, in place of a random regular graph.
         what: in a few words.
+        topology: given how many neighbours a client has; default: a random regular graph.
     """
 
     policies: Callable[[int], list[Callback]]
     what: str
-    server: bool = False
+    topology: Callable[[int], Any] = lambda k: {"generator": "random_regular_graph", "args": {"d": k}}
+
+
+def everyone(*others: Callback) -> list[Callback]:
+    """The policies of a round that takes all links of its graph.
+
+    Args:
+        *others: what mixes, and what is sent.
+    """
+    return [Gossip(k="all"), *others]
 
 
 SYSTEMS = {
@@ -102,10 +115,38 @@ SYSTEMS = {
         lambda k: [DPFL(budget=3, initial_epochs=1), SampleWeighted(count="train_and_val")],
         "at most 3 of the neighbours, chosen greedily by averages",
     ),
+    "one_peer": System(
+        lambda k: everyone(Uniform()),
+        "one-peer exponential graphs: one model each",
+        lambda k: {"generator": "one_peer_exponential"},
+    ),
+    "base_graph": System(
+        lambda k: everyone(FromTopology()),
+        "the Base-2 graph: at most one model each",
+        lambda k: {"generator": "base_graph", "args": {"k": 1}},
+    ),
+    "el_local": System(
+        lambda k: everyone(Uniform()),
+        "each sends to half as many others as there are neighbours, drawn from all clients",
+        lambda k: {"generator": "el_local", "args": {"s": k // 2}},
+    ),
+    "el_oracle": System(
+        lambda k: everyone(Uniform()),
+        "a random regular graph of half of the degree, drawn anew",
+        lambda k: {"generator": "el_oracle", "args": {"s": k // 2}},
+    ),
+    "choco": System(
+        lambda k: everyone(CHOCO(), CHOCOMix()),
+        "the largest tenth of the entries of differences, to all neighbours",
+    ),
+    "qsgd": System(
+        lambda k: [Gossip(k=k // 2), QSGD(bits=8), Uniform()],
+        "half of the neighbours, drawn anew; 8 bits an entry",
+    ),
     "fdms": System(
         lambda k: [ExactCount(0.5), Gossip(k="all"), FDMS(), Uniform()],
         "half of the clients down, a server compares all pairs of the others",
-        server=True,
+        lambda k: "server",
     ),
     "friends": System(
         lambda k: [ExactCount(0.5), Gossip(k="all"), FDMS(), Uniform()],
@@ -121,13 +162,12 @@ def federate(words: dict[str, Any]) -> tuple[DFLModule, RoundClock, int]:
         The module, the clock, and bytes that processes sent each other in the last round, as the first one knows.
     """
     system, degree = SYSTEMS[words["system"]], words["degree"]
-    regular = {"generator": "random_regular_graph", "args": {"d": degree}}
     now = time.process_time if words["threads"] == 1 else time.perf_counter
     clock = RoundClock(now)
     with tempfile.TemporaryDirectory() as folder, quietly():
         trainer = DFLTrainer(
             max_rounds=1 + words["rounds"],
-            topology="server" if system.server else regular,
+            topology=system.topology(degree),
             callbacks=[*system.policies(degree), clock],
             accelerator="cpu",
             default_root_dir=folder,
