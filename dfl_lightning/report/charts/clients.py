@@ -104,7 +104,7 @@ def gain_over_local(runs: Sequence[Run | Method], local: Run | Method | None = N
         alt.Tooltip("number:Q", title="clients"),
     ]
     size = alt.Size("number:Q").scale(type="linear", domainMin=0, range=[0, 460]).legend(None)
-    dots = base.mark_point(filled=True, opacity=0.6).encode(
+    dots = base.mark_point(filled=True, opacity=0.6, cursor="pointer").encode(
         x=x, y=y, size=size, color=method_colour(names), tooltip=tips
     )
     zero = alt.Chart(data([{"gain": 0}])).mark_rule(style="zero", strokeDash=[3, 3]).encode(x=alt.X("gain:Q"))
@@ -171,9 +171,13 @@ def _step(rows: Sequence[dict[str, Any]], score: Score) -> float:
 
 
 def _piles(rows: Sequence[dict[str, Any]], step: float) -> list[dict[str, Any]]:
-    """How many clients of a method gain the same, to a step."""
-    counts: dict[tuple[str, float], int] = {}
+    """How many clients of a method gain the same, to a step, and `who` they are: seed and client of each."""
+    found: dict[tuple[str, float], list[str]] = {}
     for row in rows:
         key = row["method"], float(f"{step * round(row['gain'] / step):.6g}")
-        counts[key] = counts.get(key, 0) + 1
-    return [{"method": method, "gain": gain, "number": number} for (method, gain), number in counts.items()]
+        seed = "" if row["seed"] is None else row["seed"]
+        found.setdefault(key, []).append(f"{seed}:{row['client']}")
+    return [
+        {"method": method, "gain": gain, "number": len(who), "who": " ".join(who)}
+        for (method, gain), who in found.items()
+    ]

@@ -24,7 +24,7 @@ const address = (() => {
     if (at < 0) return null;
     const run = runs[at], rounds = run.rounds.map((entry) => entry.round), client = Number(words.get("client") ?? NaN);
     const step = words.has("round") ? rounds.findLastIndex((round) => round <= Number(words.get("round"))) : -1;
-    const known = !run.groups && run.nodes.some((node) => !node.server && node.id === client);
+    const known = run.nodes.some((node) => !node.server && node.id === client);
     const found = { at, step: Math.max(0, step), picked: known ? client : null };
     who = wordsOf(runs, found);
     return found;

@@ -10,6 +10,7 @@ from typing import Any
 from dfl_lightning.report.charts import links as link_charts
 from dfl_lightning.report.charts.theme import DARK, LIGHT, config
 from dfl_lightning.report.methods import Method, names_for_colours
+from dfl_lightning.report.page.clients import clients_on_page
 from dfl_lightning.report.page.following import early_script, live_note
 from dfl_lightning.report.page.limits import left_out, with_graphs
 from dfl_lightning.report.page.opening import Opening
@@ -51,15 +52,16 @@ def page(
     """
     found = list(figures(methods) if drawn is None else drawn)
     colours = {name: at for at, name in enumerate(names_for_colours(methods))}
-    linked = [(m, entry) for m, run in with_graphs(methods) if (entry := run_entry(m, run)) is not None]
+    linked = [(m, run, entry) for m, run in with_graphs(methods) if (entry := run_entry(m, run)) is not None]
     omitted = f"<p class='note omitted'>{escape(left_out(methods))}</p>" if left_out(methods) else ""
     content = {
         "themes": {"light": config(LIGHT), "dark": config(DARK)},
         "charts": {figure.name: {"description": figure.spoken, **unthemed(figure.spec)} for figure in found},
         "colours": {"light": LIGHT, "dark": DARK},
         "look": link_charts.look(),
-        "runs": [entry for _, entry in linked],
-        "first": _first(linked),
+        "clients": clients_on_page(methods, [(run, entry) for _, run, entry in linked]),
+        "runs": [entry for *_, entry in linked],
+        "first": _first([(m, entry) for m, _, entry in linked]),
         "configs": configs(methods),
     }
     read = files(__package__).joinpath
@@ -70,6 +72,7 @@ def page(
         "settings.js",
         "crosshair.js",
         "single.js",
+        "client.js",
         *(["follow.js"] * (following is not None)),
         "page.js",
     )

@@ -53,6 +53,7 @@
     if (crossed) crosshair.attach(element, drawn.view, rows, crossed);
     single.attach(element, drawn.view, spec, rows);
     report.views[element.id] = drawn.view;
+    toClients(element, spec, drawn.view);
     element.style.minHeight = "";
     element.setAttribute("role", "img");  // Vega has made it a document of thousands of marks to be read one by one
   }
@@ -92,7 +93,7 @@
   }
   const numbered = ([name, value]) => (Array.isArray(value) ? value.map((inner, place) => [`${name} ${place}`, inner]) : [[name, value]]);
   const largest = (spec) => rowsOf(spec).map((row) => Object.fromEntries(Object.entries(row).flatMap(numbered)));
-  for (const part of document.querySelectorAll("details.numbers")) {
+  function fold(part) {
     part.addEventListener("toggle", () => {
       const slot = part.querySelector(".slot");
       if (!part.open || slot.childElementCount) return;
@@ -102,6 +103,7 @@
       slot.append(table(names, rows.slice(0, 2000).map((row) => names.map((name) => row[name] ?? ""))));
     });
   }
+  document.querySelectorAll("details.numbers").forEach(fold);
 
   // --- a chart as a file: its numbers, or a picture in light colours with its title ---
   function keep(name, address) {
@@ -124,12 +126,29 @@
     view.finalize();
     return address;
   }
-  for (const button of document.querySelectorAll(".save button")) {
+  function saves(button) {
     button.addEventListener("click", async () => {
       const of = button.parentElement.dataset.of, as = button.dataset.as;
       const spec = data.charts[of], title = button.closest("figure").querySelector("h3").textContent;
       keep(`${of}.${as}`, as === "csv" ? blob(csvOf(spec), "text/csv") : await picture(spec, title, as));
     });
+  }
+  document.querySelectorAll(".save button").forEach(saves);
+  /** Numbers and files under a chart that is made on the page. */
+  function dress(figure, name, title, spec) {
+    data.charts[name] = spec;
+    const part = document.createElement("details"), menu = document.createElement("p");
+    part.className = "numbers";
+    part.dataset.of = menu.dataset.of = name;
+    part.innerHTML = '<summary>Numbers</summary><div class="slot"></div>';
+    part.firstChild.setAttribute("aria-label", `Numbers: ${title}`);
+    menu.className = "save";
+    menu.setAttribute("role", "group");
+    menu.setAttribute("aria-label", `Save: ${title}`);
+    menu.innerHTML = ["csv", "svg", "png"].map((as) => `<button type="button" data-as="${as}">${as.toUpperCase()}</button>`).join("");
+    figure.append(part, menu);
+    fold(part);
+    menu.querySelectorAll("button").forEach(saves);
   }
 
   settings.offer(data.configs, (name, text) => keep(name, blob(text, "application/yaml")));
@@ -263,7 +282,8 @@
     byId("graph").parentElement.hidden = !withGraph;
     byId("heat").parentElement.hidden = !withMatrix;
     const arrows = withGraph ? "Arrows lead from the sender to the receiver. " : "";
-    byId("reading").textContent = arrows + (withMatrix ? "In the matrix, rows are receivers and columns are senders." : "");
+    const more = one.knows(run) ? ` Choose a client${withGraph ? ", here or above," : " above"} to see it alone below.` : "";
+    byId("reading").textContent = arrows + (withMatrix ? "In the matrix, rows are receivers and columns are senders." : "") + more;
     delete report.views.graph;
     delete report.views.heat;
     if (withGraph) {
@@ -281,6 +301,35 @@
     }
     legend(run);
     show();
+    showClient();
+  }
+  // --- one client ---
+  let beside = [];
+  const one = runs.length && client.panel(data.clients, draw, dress, pick);
+  const showClient = () => one.show(runs[at], picked, beside);
+  /** Where a dot of a chart leads: to its first client whose run the page has. */
+  function toClients(element, spec, view) {
+    if (!rowsOf(spec)[0]?.who) return;
+    const task = element.id.match(/-(\d+)$/), of = (run) => data.clients.runs[run.clients];
+    const place = (method, seed) => runs.findIndex((run) => {
+      const its = of(run);
+      return its && its.name === method && String(its.seed ?? "") === seed && (!task || its.task === Number(task[1]) - 1);
+    });
+    view.addEventListener("click", (event, item) => {
+      const { who, method } = item?.datum ?? {};
+      const there = (who ? who.split(" ") : []).map((word) => {
+        const [seed, id] = word.split(":");
+        return { at: place(method, seed), id: Number(id), name: `client ${id}${seed ? `, seed ${seed}` : ""}` };
+      }).filter((each) => each.at >= 0);
+      if (there.length) visit(there, there[0]);
+    });
+  }
+  function visit(there, chosen) {
+    const hash = address.text(runs, { at: chosen.at, step: runs[chosen.at].rounds.length - 1, picked: chosen.id });
+    history.pushState(null, "", hash);
+    const next = there.map((each) => ({ name: each.name, here: each === chosen, open: () => visit(there, each) }));
+    goTo(hash, next);
+    byId("one").focus({ preventScroll: true });
   }
   function said({ node, link, cell }) {
     const run = runs[at];
@@ -318,7 +367,9 @@
   }
   function pick(id) {
     picked = id;
+    beside = [];
     byId("client").value = id === null ? "" : String(id);
+    showClient();
     address.write(runs, { at, step, picked });
     return update();
   }
@@ -339,11 +390,12 @@
     byId("run").value = at;
     const run = runs[at];
     picked = null;
+    beside = [];
     step = Math.min(step, run.rounds.length - 1);
     byId("round").max = run.rounds.length - 1;
     const clients = run.nodes.filter((node) => !node.server).map((node) => new Option(`client ${node.id}`, node.id));
     byId("client").replaceChildren(new Option("all", ""), ...clients);
-    byId("client").disabled = Boolean(run.groups);
+    byId("client").disabled = Boolean(run.groups) && !one.knows(run);
   }
   if (runs.length) {
     runs.forEach((run, index) => byId("run").append(new Option(run.seed === null ? run.method : `${run.method}, seed ${run.seed}`, index)));
@@ -368,15 +420,17 @@
     byId("client").addEventListener("change", () => pick(byId("client").value === "" ? null : Number(byId("client").value)));
     byId("links").addEventListener("toggle", fillTable);
   }
-  function goTo(hash) {
+  function goTo(hash, next = []) {
     const named = address.read(runs, hash);
     if (!named) return;
     play(false);
     choose(named.at);
     set(named);
+    beside = next;
     drawLinked();
-    byId("who").scrollIntoView();
+    scrollToShown("auto");
   }
+  const scrollToShown = (behavior) => (byId("one").hidden ? byId("who") : byId("one")).scrollIntoView({ behavior });
   function set(named) {
     ({ step, picked } = named);
     byId("client").value = picked ?? "";
@@ -445,5 +499,8 @@
   });
   await redraw();
   const [section, words] = location.hash.slice(1).split("?");
-  if (words && !window.following?.kept && (address.read(runs, location.hash) || single.now() !== null)) byId(section)?.scrollIntoView({ behavior: "instant" });
+  if (words && !window.following?.kept) {
+    if (address.read(runs, location.hash)) scrollToShown("instant");
+    else if (single.now() !== null) byId(section)?.scrollIntoView({ behavior: "instant" });
+  }
 })();

@@ -51,7 +51,13 @@ def run_entry(method: Method, run: Run) -> dict[str, Any] | None:
         "seed": seed_of(run),
         "last": from_one(run.metrics["round"][-1]),
         "nodes": nodes(run),
-        "score": {"column": run.score.column, "label": f"test {run.score.label}", "percent": run.score.percent},
+        "score": {
+            "column": run.score.column,
+            "label": f"test {run.score.label}",
+            "axis": run.score.axis,
+            "percent": run.score.percent,
+            "higher": run.score.higher_is_better,
+        },
     }
     binned = max(links_shown(links) for links in by_round.values()) > MOST_LINKS
     before = dict(zip(rounds[1:], rounds, strict=False))

@@ -1,0 +1,216 @@
+"""One client on the page: its curve, its samples, whom it chose, its rank in each method; against the runs' files."""
+
+import csv
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("altair", reason="the extra `report` is not installed")
+
+from dfl_lightning.report.writing import write_report
+
+ROUNDS, CLIENTS = 6, 8
+CLUSTERS = np.array([0, 0, 0, 1, 1, 1, 2, 2])
+RMSE = {"name": "Regression", "score": "rmse", "higher_is_better": False, "percent": False}
+
+
+@pytest.fixture(scope="module", params=["accuracy", "rmse"])
+def made(request, tmp_path_factory, make_run, make_links):
+    """Two methods with two seeds each and training alone, of shares of which more is better, or of errors."""
+    folder, rng, values = tmp_path_factory.mktemp("runs"), np.random.default_rng(0), {}
+    for seed in (0, 1):
+        images = np.random.default_rng(seed).permutation(10 * CLIENTS)
+        for name, level in (("Ours", 0.9), ("Theirs", 0.8), ("Local", 0.6)):
+            scores = level - 0.3 / (1 + np.arange(ROUNDS))[:, None] + rng.uniform(-0.1, 0.09, (ROUNDS, CLIENTS))
+            links = make_links(rng, ROUNDS, CLIENTS, 2, probes=1) if name != "Local" else []
+            about = {"selection": {"class_path": name, "init_args": {"k": 0} if name == "Local" else {}}}
+            values[name, seed] = (1 - scores) * 70 if request.param == "rmse" else scores
+            run = make_run(
+                folder / f"{name}-{seed}",
+                values[name, seed],
+                links or [(r, i, i, 1.0, False, False) for r in range(ROUNDS) for i in range(CLIENTS)],
+                seed=seed,
+                clusters=CLUSTERS,
+                received=0.0 if name == "Local" else 1e6,
+                test_images=images,
+                config=about,
+            )
+            if request.param == "rmse":
+                (run / "metrics.csv").write_text((run / "metrics.csv").read_text().replace("test_acc", "test_rmse"))
+                np.savez(run / "clients.npz", rounds=np.arange(ROUNDS), test_rmse=values[name, seed])
+                (run / "summary.json").write_text(
+                    json.dumps({**json.loads((run / "summary.json").read_text()), "task": RMSE})
+                )
+            split = dict(np.load(run / "split.npz"))
+            split |= {"rotation": 90.0 * CLUSTERS, "train_offsets": np.cumsum([0, *range(1, CLIENTS + 1)])}
+            np.savez(run / "split.npz", **split)
+    page = write_report(sorted(folder.iterdir()), folder / "page.html")
+    return page, folder, values, request.param == "accuracy"
+
+
+def text_of(value, percent):
+    return f"{100 * value:.1f}" if percent else f"{value:.3g}"
+
+
+def rows(seen, number):
+    table = seen.page.locator("#one table.one").nth(number).locator("tbody tr")
+    return [row.locator("th, td").all_inner_texts() for row in table.all()]
+
+
+def opened(seen, hash):
+    seen.page.evaluate("(hash) => { location.hash = hash; }", hash)
+    for _ in range(200):
+        if seen.page.evaluate("Boolean(document.querySelector('#chart-one-client svg'))"):
+            return
+        seen.page.wait_for_timeout(20)
+    raise AssertionError("no client is shown")
+
+
+def test_an_address_opens_a_client_with_the_numbers_of_the_files(made, open_page):
+    page, folder, values, percent = made
+    seen = open_page(page)
+    assert seen.page.locator("#one").is_hidden()
+    opened(seen, "#who?run=Ours&seed=1&round=3&client=4")
+    last = {name: values[name, 1][-1] for name in ("Ours", "Theirs", "Local")}
+    sign = 1 if percent else -1
+    places = {name: 1 + int((sign * v > sign * v[4]).sum()) for name, v in last.items()}
+    assert seen.page.locator("#one-name").inner_text() == "Client 4"
+    words = seen.page.locator("#one-words").inner_text()
+    mean = last["Ours"][CLUSTERS == 1].mean()
+    expected = f"{text_of(last['Ours'][4], percent)}{' %' if percent else ''}, rank {places['Ours']} of 8"
+    assert words.startswith(f"Ours, seed 1, cluster 1: test {'accuracy' if percent else 'RMSE'} {expected}")
+    found = [float(n) for n in re.findall(r"([\d.]+) (?:points )?(?:above|below)", words)]
+    gaps = [abs(last["Ours"][4] - last["Local"][4]), abs(last["Ours"][4] - mean)]
+    assert found == pytest.approx([gap * (100 if percent else 1) for gap in gaps], abs=0.06)
+    table = rows(seen, 1)
+    assert [(name, value, rank) for name, value, _, rank in table] == [
+        (name, text_of(last[name][4], percent), f"{places[name]} of 8") for name in ("Ours", "Theirs", "Local")
+    ]
+    assert seen.page.locator("#one tr[aria-current] th").inner_text() == "Ours"
+    assert rows(seen, 0)[0] == ["training samples", "5", "4.5"]
+    assert "images turned by 90°" in seen.page.locator("#one caption").first.inner_text()
+    with np.load(folder / "Ours-1" / "graphs.npz") as graphs:
+        here = (graphs["receiver"] == 4) & graphs["selected"]
+        counts = np.bincount(graphs["sender"][here], minlength=CLIENTS)
+        weights = np.bincount(graphs["sender"][here], graphs["weight"][here], minlength=CLIENTS) / ROUNDS
+        by = (graphs["selected"] & (graphs["sender"] == 4)).sum() / ROUNDS
+    listed = rows(seen, 2)
+    assert [row[0] for row in listed] == [
+        f"client {j}" for j in np.lexsort((np.arange(CLIENTS), -counts))[: len(listed)]
+    ]
+    for name, share, weight, cluster in listed:
+        sender = int(name.split()[1])
+        assert share == f"{100 * counts[sender] / ROUNDS:.0f} %"
+        assert float(weight) == pytest.approx(weights[sender], abs=0.0006)
+        assert cluster == ("same" if CLUSTERS[sender] == 1 else "other")
+    assert f"chosen by {float(f'{by:.3g}'):g} client" in seen.page.locator("#one .note").last.inner_text()
+    assert abs(seen.page.locator("#one").bounding_box()["y"]) < 60
+    assert seen.console == []
+
+
+def test_the_curves_are_those_of_the_files_and_can_be_saved(made, open_page):
+    page, _, values, percent = made
+    seen = open_page(page)
+    opened(seen, "#who?run=Ours&seed=0&client=7")
+    with seen.page.expect_download() as download:
+        seen.page.click("#one [data-as=csv]")
+    lines = [line.replace('"', "").split(",") for line in Path(download.value.path()).read_text().splitlines()]
+    head, *body = lines
+    found = {}
+    for line in body:
+        row = dict(zip(head, line, strict=True))
+        found.setdefault(row["method"], []).append((int(row["round"]), float(row["value"])))
+    factor = 100 if percent else 1
+    expected = {
+        "client 7": values["Ours", 0][:, 7],
+        "mean of cluster 2": values["Ours", 0][:, CLUSTERS == 2].mean(1),
+        "Local": values["Local", 0][:, 7],
+    }
+    assert set(found) == set(expected)
+    for name, curve in expected.items():
+        assert [r for r, _ in found[name]] == list(range(1, ROUNDS + 1))
+        assert [value for _, value in found[name]] == pytest.approx(list(factor * curve), abs=0.06)
+    assert seen.console == []
+
+
+def test_keys_alone_open_follow_and_close_a_client(made, open_page):
+    seen = open_page(made[0])
+    seen.page.focus("#client")
+    seen.page.select_option("#client", "2")
+    assert seen.page.locator("#one-words").get_attribute("aria-live") == "polite"
+    assert seen.page.locator("#one").get_attribute("aria-labelledby") == "one-name"
+    for _ in range(200):  # its chart is a picture with words
+        label = seen.page.locator("#chart-one-client").get_attribute("aria-label")
+        if seen.page.locator("#chart-one-client").get_attribute("role") == "img":
+            break
+        seen.page.wait_for_timeout(20)
+    assert re.match(r"Client 2: test \w+ over rounds. At the end: client 2  [\d.]+, .*mean of cluster 0", label)
+    first = seen.page.locator("#one .senders button").first
+    other = first.inner_text()
+    first.focus()
+    seen.page.keyboard.press("Enter")
+    assert seen.page.locator("#one-name").inner_text().lower() == other
+    assert seen.page.input_value("#client") == other.removeprefix("client ")
+    seen.page.locator("#one button").first.focus()
+    seen.page.keyboard.press("Escape")
+    assert seen.page.locator("#one").is_hidden()
+    assert seen.page.evaluate("document.activeElement.id") == "client"
+    assert seen.console == []
+
+
+def test_a_dot_leads_to_its_clients_and_back(made, open_page):
+    seen = open_page(made[0])
+    chart = seen.page.locator("#chart-gain-over-local")
+    chart.scroll_into_view_if_needed()
+    dots = chart.locator("path[aria-roledescription=point]")
+    with seen.page.expect_download() as download:
+        seen.page.click("[data-of=gain-over-local] [data-as=csv]")
+    data = list(csv.DictReader(Path(download.value.path()).read_text().splitlines()))
+    assert sum(int(row["number"]) for row in data) == 2 * 2 * CLIENTS
+    assert all(int(row["number"]) == len(row["who"].split()) for row in data)
+    most = max(range(dots.count()), key=lambda at: dots.nth(at).bounding_box()["width"])
+    dots.nth(most).click(force=True)
+    seen.page.locator("#one").wait_for()
+    now = seen.page.evaluate("window.report.now()")
+    place = seen.page.locator("#run option").nth(now["run"]).inner_text()
+    method, seed = re.match(r"(\w+), seed (\d)", place).groups()
+    (row,) = [row for row in data if row["method"] == method and f"{seed}:{now['picked']}" in row["who"].split()]
+    number = int(row["number"])
+    assert number == max(int(each["number"]) for each in data)
+    assert seen.page.evaluate("document.activeElement.id") == "one"
+    buttons = seen.page.locator("#one .beside button")
+    assert buttons.count() == number - 1
+    name = buttons.first.inner_text()
+    buttons.first.click()
+    assert seen.page.locator("#one-name").inner_text().lower() == name.partition(",")[0]
+    assert seen.page.locator("#one .beside button").count() == number - 1
+    seen.page.go_back()
+    seen.page.wait_for_timeout(200)
+    assert seen.page.evaluate("window.report.now().picked") == now["picked"]
+    assert seen.console == []
+
+
+def test_under_a_server_its_share_of_the_mixed_models_is_said_and_no_neighbours(tmp_path, make_run, open_page):
+    links = [(r, 4, j, 0.5 if j != r % 4 else 0.0, True, False) for r in range(4) for j in range(4)]
+    run = make_run(tmp_path / "run", np.linspace(0.5, 0.9, 16).reshape(4, 4), links)
+    seen = open_page(write_report([run]))
+    seen.page.select_option("#client", "1")
+    assert "The server mixed its model in 75 % of 4 rounds." in seen.page.locator("#one .note").last.inner_text()
+    assert seen.page.locator("#one .senders").count() == 0
+    assert "below the mean of all clients" in seen.page.locator("#one-words").inner_text()
+
+
+def test_a_run_of_so_many_links_that_there_is_no_graph_has_its_clients_too(
+    tmp_path, make_run, make_links, open_page, monkeypatch
+):
+    monkeypatch.setattr("dfl_lightning.report.page.rounds.MOST_LINKS", 10)
+    rng = np.random.default_rng(2)
+    run = make_run(tmp_path / "run", rng.uniform(0.5, 1, (3, 6)), make_links(rng, 3, 6, 3), clusters=[0, 0, 1, 1, 2, 2])
+    seen = open_page(write_report([run]))
+    seen.page.select_option("#client", "5")
+    assert seen.page.locator("#one-name").inner_text() == "Client 5"
+    assert seen.page.locator("#one .senders tbody tr").count() >= 3
+    assert seen.console == []
