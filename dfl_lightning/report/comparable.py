@@ -58,6 +58,16 @@ def best_first(methods: Sequence[Method]) -> list[Method]:
     return sorted(methods, key=lambda m: -known[m.full_name] if m.full_name in known else math.inf)
 
 
+def in_order(methods: Sequence[Method]) -> list[Method]:
+    """The methods task by task, each from best to worst, as tables and charts of a page list them.
+
+    Args:
+        methods: of one or several tasks.
+    """
+    tasks = sorted({method.task for method in methods})
+    return [m for task in tasks for m in best_first([method for method in methods if method.task == task])]
+
+
 def for_charts(methods: Sequence[Method]) -> list[Method]:
     """The methods as charts draw them, in their order: with the runs that can be compared.
 

@@ -91,6 +91,18 @@ def links_by_round(run: Run, rounds: list[int]) -> dict[int, list[Link]]:
     return found
 
 
+def largest_weight(run: Run) -> float:
+    """The largest weight that a receiver's new model gives to another's, over all recorded rounds; 1 where none does.
+
+    Colours of weights are scaled to it, since a receiver's own model may weigh far more.
+
+    Args:
+        run: with recorded links.
+    """
+    others = run.graphs["receiver"] != run.graphs["sender"]
+    return float(run.graphs["weight"][others].max(initial=0.0)) or 1.0
+
+
 def _stand_ins(run: Run, round: int) -> list[Link]:
     """From a client that was down to the client mixed in its place at the servers."""
     columns = run.substitutes

@@ -123,10 +123,12 @@ def write_methods(
         UserError: a file cannot be written.
     """
     from dfl_lightning.report.charts.base import unchecked
+    from dfl_lightning.report.comparable import in_order
     from dfl_lightning.report.page.assemble import page
     from dfl_lightning.report.page.pictures import linked_figures, write_pictures
     from dfl_lightning.report.page.sections import figures
 
+    methods = in_order(methods)
     with unchecked():
         first = None if opening is None else opening(methods)
         drawn = [*(first.figures if first else []), *figures(methods)]

@@ -191,7 +191,7 @@ def test_graph_matrix_and_file_have_the_same_links_at_every_step(page, runs, ope
 def test_the_pixels_of_the_matrix_are_the_file_at_every_step(page, runs, open_page):
     """Cells by their middles and by the corners of the marks that stand on them; nothing of the page's data is used."""
     seen = open_page(page)
-    weight = on_ramp(1 / 3)
+    weight = on_ramp(1.0)  # all weights are the same
     assert np.sqrt(60) / 2 == pytest.approx(3.87, abs=0.01)  # half a side of the mark of a new link
     for step in range(ROUNDS):
         slide(seen, step)
@@ -355,16 +355,16 @@ def test_keys_move_the_round_a_client_is_picked_and_the_theme_keeps_both(page, o
     seen = open_page(page)
     seen.page.focus("#round")
     before = seen.page.evaluate("window.report.now().step")
-    seen.page.keyboard.press("ArrowRight")
-    seen.page.keyboard.press("ArrowRight")
+    seen.page.keyboard.press("ArrowLeft")
+    seen.page.keyboard.press("ArrowLeft")
     seen.page.select_option("#client", "3")
     unfold(seen, "#links")
     seen.page.click("#theme")
     redrawn(seen, times=2)
     now = seen.page.evaluate("window.report.now()")
-    assert (now["step"], now["picked"]) == (before + 2, 3)
+    assert (now["step"], now["picked"]) == (before - 2, 3)
     assert seen.page.evaluate("document.documentElement.dataset.theme") == "dark"
-    assert seen.page.locator("#round").input_value() == str(before + 2)
+    assert seen.page.locator("#round").input_value() == str(before - 2)
     rows = seen.page.locator("#links tbody tr")
     table = [rows.nth(i).inner_text() for i in range(rows.count())]
     assert table

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from dfl_lightning.report.charts.theme import DASHES, LIGHT, config
@@ -155,16 +156,72 @@ def method_dash(names: Sequence[str]) -> Any:
     return alt.StrokeDash("method:N").scale(domain=list(names), range=dashes).legend(None)
 
 
-def round_axis(ticks: int, field: str = "round") -> Any:
+def whole_axis(field: str, title: str, rows: Sequence[Row], ticks: int, start: int | None = None) -> Any:
+    """A horizontal axis of whole numbers, each of which stands there once.
+
+    Args:
+        field: of the rows.
+        title: of the axis.
+        rows: one or more.
+        ticks: at most about so many.
+        start: of the axis; default: the least number.
+    """
+    alt = altair()
+    values = [int(row[field]) for row in rows]
+    first, last = min(values) if start is None else start, max(values)
+    axis = alt.Axis(title=title, format="d", values=whole_ticks(first, last, ticks))
+    scale = alt.Scale(nice=False, zero=False) if start is None else alt.Scale(nice=False, domain=[first, last])
+    return alt.X(f"{field}:Q").axis(axis).scale(scale)
+
+
+def whole_ticks(first: int, last: int, most: int) -> list[int]:
+    """Whole numbers from first to last that are multiples of 1, 2, 5, 10, 20 and so on.
+
+    Args:
+        first: least number.
+        last: largest number.
+        most: how many steps there may be between them.
+
+    Examples:
+        >>> whole_ticks(1, 3, 5), whole_ticks(1, 30, 5)
+        ([1, 2, 3], [10, 20, 30])
+    """
+    step = next(step for step in _steps() if (last - first) / step <= most)
+    return list(range(step * math.ceil(first / step), last + 1, step))
+
+
+def _steps() -> Iterator[int]:
+    """1, 2, 5, 10, 20, 50 and so on."""
+    return (factor * 10**power for power in count() for factor in (1, 2, 5))
+
+
+def round_axis(rows: Sequence[Row], ticks: int) -> Any:
     """A horizontal axis of rounds, which people count from 1.
 
     Args:
-        ticks: about so many.
-        field: of the rows that has the round.
+        rows: with their `round`.
+        ticks: at most about so many.
     """
-    alt = altair()
-    axis = alt.Axis(title="round", tickMinStep=1, format="d", tickCount=ticks)
-    return alt.X(f"{field}:Q").axis(axis).scale(nice=False, zero=False)
+    return whole_axis("round", "round", rows, ticks)
+
+
+def cut(title: str, values: Iterable[float | None], domain: Sequence[float]) -> str:
+    """The title of an axis, which says where it cuts values off.
+
+    Args:
+        title: of the axis.
+        values: that the chart has, in its unit.
+        domain: of the axis.
+
+    Examples:
+        >>> cut("test accuracy, %", [12.0, 93.0], [55, 95])
+        'test accuracy, %, cut below 55'
+    """
+    known = [value for value in values if value is not None]
+    sides = [("below", domain[0], min(known, default=domain[0]) < domain[0])]
+    sides.append(("above", domain[1], max(known, default=domain[1]) > domain[1]))
+    words = " and ".join(f"{side} {end:g}" for side, end, is_cut in sides if is_cut)
+    return f"{title}, cut {words}" if words else title
 
 
 def per_cent_axis(title: str = "test accuracy, %", **options: Any) -> Any:

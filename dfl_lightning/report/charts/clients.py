@@ -11,6 +11,7 @@ import numpy as np
 from dfl_lightning.report.charts.base import (
     Row,
     altair,
+    cut,
     data,
     drawn,
     end_labels,
@@ -24,6 +25,7 @@ from dfl_lightning.report.charts.base import (
     said_after,
     score_bounds,
     score_of,
+    whole_axis,
     with_rim,
 )
 from dfl_lightning.report.methods import Method, as_methods, names_for_colours, seed_of
@@ -34,43 +36,67 @@ from dfl_lightning.utils.score import Score
 
 
 def sorted_clients(runs: Sequence[Run | Method]) -> Any:
-    """Draw clients from best to worst at the last evaluation: mean over seeds by rank; the worst tenth is shaded.
+    """Draw clients from best to worst at the last evaluation, a step each: mean over seeds by rank, with a band of one
+    standard deviation; the worst tenth is shaded.
 
     Raises:
         UserError: no run was evaluated on test data.
     """
     alt, methods = altair(), drawn(runs)
-    names, most, score = names_for_colours(methods), 1, score_of(methods)
+    names, score = names_for_colours(methods), score_of(methods)
     rows: list[Row] = []
     ends: list[Row] = []
     for method in methods:
-        numbers = [best_first(known, score) for run in method.runs if len(known := last_of_clients(run))]
-        if not numbers or not min(map(len, numbers)):
-            continue
-        count = min(map(len, numbers))
-        ranks = np.stack([values[:count] for values in numbers]).mean(0) * score.factor
-        most = max(most, count)
-        for rank in thinned(count):
-            rows.append({"method": method.name, "rank": int(rank) + 1, score.field: rounded_for(ranks[rank], score)})
-        ends.append({**rows[-1], "after": said_after(method, "")})
+        of_method = _by_rank(method, score)
+        rows += of_method
+        ends += [{**row, "after": said_after(method, "")} for row in of_method[-1:]]
     if not rows:
         raise UserError("no run was evaluated on test data")
-    domain = score_bounds([row[score.field] for row in judged(rows, methods)], score)
+    most, compared = max(row["rank"] for row in rows), judged(rows, methods)
+    domain = score_bounds([row[score.field] for row in compared], score)
     worst = most - math.ceil(most / 10) + 0.5
-    x = alt.X("rank:Q").axis(title="clients, best to worst", tickMinStep=1, format="d", tickCount=7)
-    x = x.scale(domain=[1, most], nice=False)
-    y = alt.Y(f"{score.field}:Q").axis(per_cent_axis(score.axis)).scale(domain=domain)
+    x = whole_axis("rank", "clients, best to worst", rows, 7, start=1)
+    title = cut(score.axis, (row[score.field] for row in rows), domain)
+    y = alt.Y(f"{score.field}:Q").axis(per_cent_axis(title)).scale(domain=domain)
+    with_band = sorted({row["method"] for row in compared if row["sd"] is not None})
+    if not with_band:
+        rows = [{name: row[name] for name in ("method", "rank", score.field)} for row in rows]
     base, colour = alt.Chart(data(rows)), method_colour(names)
     shade = alt.Chart(data([{"from": worst, "to": most}])).mark_rect(style="wash", clip=True)
     shade = shade.encode(x=alt.X("from:Q").scale(domain=[1, most], nice=False), x2=alt.X2("to:Q"))
-    line = base.mark_line(strokeWidth=2, interpolate="monotone", clip=True).encode(
+    band = (
+        base.transform_filter(alt.FieldOneOfPredicate(field="method", oneOf=with_band))
+        .mark_area(opacity=0.16, clip=True, interpolate="step")
+        .encode(x=x, y=alt.Y("low:Q").scale(domain=domain).title(""), y2=alt.Y2("high:Q"), color=colour)
+    )
+    line = base.mark_line(strokeWidth=2, interpolate="step", clip=True).encode(
         x=x, y=y, color=colour, strokeDash=method_dash(names), opacity=faintness(methods)
     )
     tips = [alt.Tooltip("method:N"), alt.Tooltip("rank:Q", title="place")]
     tips.append(alt.Tooltip(f"{score.field}:Q", format=score.format))
     spots = base.mark_point(opacity=0, size=90, filled=True, clip=True).encode(x=x, y=y, tooltip=tips)
     labels = end_labels(ends, names, score.field, domain, "rank")
-    return finished(alt.layer(shade, line, spots, *labels))
+    return finished(alt.layer(shade, *([band] if with_band else []), line, spots, *labels))
+
+
+def _by_rank(method: Method, score: Score) -> list[Row]:
+    """Mean and deviation over seeds of the best client, the second, and so on; nothing where none is tested."""
+    numbers = [best_first(known, score) for run in method.runs if len(known := last_of_clients(run))]
+    if not numbers or not min(map(len, numbers)):
+        return []
+    count = min(map(len, numbers))
+    of_seeds = np.stack([values[:count] for values in numbers]) * score.factor
+    rows: list[Row] = []
+    for rank in thinned(count):
+        mean = of_seeds[:, rank].mean()
+        row: Row = {"method": method.name, "rank": int(rank) + 1, score.field: rounded_for(mean, score)}
+        row |= dict.fromkeys(("sd", "low", "high"))
+        if len(of_seeds) > 1:
+            sd = of_seeds[:, rank].std(ddof=1)
+            found = {"sd": sd, "low": mean - sd, "high": mean + sd}
+            row |= {name: rounded_for(value, score) for name, value in found.items()}
+        rows.append(row)
+    return rows
 
 
 def gain_over_local(runs: Sequence[Run | Method], local: Run | Method | None = None) -> Any:
@@ -93,7 +119,7 @@ def gain_over_local(runs: Sequence[Run | Method], local: Run | Method | None = N
     if not rows:
         raise UserError("no run has the seed and the test data of a run in which clients train alone")
     names = names_for_colours(methods)
-    shown = [name for name in names if any(row["method"] == name for row in rows)]
+    shown = list(dict.fromkeys(row["method"] for row in rows))
     score = score_of(methods)
     base = alt.Chart(data(_piles(rows, _step(rows, score))))
     y = alt.Y("method:N").scale(domain=shown).axis(title=None, labelFontSize=12)

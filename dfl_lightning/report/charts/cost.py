@@ -10,6 +10,7 @@ import numpy as np
 
 from dfl_lightning.report.charts.base import (
     altair,
+    cut,
     data,
     drawn,
     end_labels,
@@ -88,7 +89,8 @@ def _accuracy_by(runs: Sequence[Run | Method], column: str, unit: float, title: 
         .axis(title=title, tickCount=5, format=",~r" if log else ",f")
         .scale(domain=domain_x, nice=False, **scale)
     )
-    y = alt.Y(f"{score.field}:Q").axis(per_cent_axis(score.axis)).scale(domain=domain)
+    axis = cut(score.axis, (row[score.field] for row in [*rows, *flat]), domain)
+    y = alt.Y(f"{score.field}:Q").axis(per_cent_axis(axis)).scale(domain=domain)
     colour = method_colour(names)
     tips = [
         alt.Tooltip("method:N"),

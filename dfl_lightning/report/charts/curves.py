@@ -13,6 +13,7 @@ from dfl_lightning.functional import over_clients
 from dfl_lightning.report.charts.base import (
     Row,
     altair,
+    cut,
     data,
     drawn,
     end_labels,
@@ -77,8 +78,9 @@ def learning_curves(runs: Sequence[Run | Method], column: str = "") -> Any:
     known = [row["high" if score.higher_is_better else "low"] for row in compared if row["high"] is not None]
     best = [max(known) if score.higher_is_better else min(known)] if known else []
     domain = score_bounds([*typical((row["mean"] for row in compared), score), *best], score)
-    x = round_axis(8)
-    y = alt.Y("mean:Q").axis(per_cent_axis(score.axis)).scale(domain=domain)
+    x = round_axis(rows, 8)
+    title = cut(score.axis, (row["mean"] for row in rows), domain)
+    y = alt.Y("mean:Q").axis(per_cent_axis(title)).scale(domain=domain)
     base = alt.Chart(data(rows))
     colour, tooltip = (
         method_colour(names),
@@ -129,11 +131,11 @@ def client_bands(run: Run | Method, column: str = "") -> Any:
         rows.append({"method": label, "round": from_one(first.clients["rounds"][i]), **quantiles})
     if not rows:
         raise UserError(f"{first.path} has no numbers for {column} in clients.npz")
-    seen = typical((number for row in rows for name, number in row.items() if name not in ("method", "round")), score)
-    domain = [0, 100] if score.percent else score_bounds(seen, score)
+    numbers_of_all = [number for row in rows for name, number in row.items() if name not in ("method", "round")]
+    domain = [0, 100] if score.percent else score_bounds(typical(numbers_of_all, score), score)
     base = alt.Chart(data(rows))
-    x = round_axis(5)
-    y = alt.Y("median:Q").axis(per_cent_axis(score.axis)).scale(domain=domain)
+    x = round_axis(rows, 5)
+    y = alt.Y("median:Q").axis(per_cent_axis(cut(score.axis, numbers_of_all, domain))).scale(domain=domain)
 
     def area(low: str, high: str, opacity: float) -> Any:
         return base.mark_area(opacity=opacity).encode(

@@ -20,6 +20,7 @@ from dfl_lightning.report.network import (
     STANDS_IN,
     SUBSTITUTE,
     Link,
+    largest_weight,
     links_by_round,
     nodes,
     recorded_rounds,
@@ -52,6 +53,9 @@ BESIDE = 5
 NAMED, LISTED = 60, 40
 """Up to so many nodes the graph, and the matrix, have their names."""
 
+MORE = "; the receiver's own may be more"
+"""Said of the scale of weights where a receiver's own model weighs more than any other."""
+
 _DASHES = {KEPT: [1, 0], NEW: [1, 0], SUBSTITUTE: [1, 0], DROPPED: [5, 4], PROBED: [1, 4], STANDS_IN: [3, 2]}
 
 Row = dict[str, Any]
@@ -73,6 +77,8 @@ def collaboration_graph(run: Run, round: int | None = None) -> Any:
 def link_heatmap(run: Run, round: int | None = None) -> Any:
     """Draw the links of a round as a matrix, receivers in rows, coloured by their weight in the receiver's new model.
 
+    Colours end at the largest weight of another's model in the run, so that rounds of a run have the same colours.
+
     Args:
         run: the run.
         round: a recorded round; the last one by default.
@@ -80,7 +86,7 @@ def link_heatmap(run: Run, round: int | None = None) -> Any:
     Raises:
         UserError: that round was not recorded.
     """
-    return heatmap_chart(*round_rows(run, round))
+    return heatmap_chart(*round_rows(run, round), largest_weight(run))
 
 
 def clusters_of(points: Sequence[Row]) -> list[int]:
@@ -160,7 +166,7 @@ def look() -> dict[str, Any]:
         "server": SERVER,
     }
     shapes = {"shapes": SHAPES, "cross": CROSS, "triangle": TRIANGLE, "dashes": _DASHES}
-    return {**sizes, **shapes, "named": NAMED, "listed": LISTED}
+    return {**sizes, **shapes, "named": NAMED, "listed": LISTED, "more": MORE}
 
 
 def graph_chart(rows: Sequence[Row], points: Sequence[Row]) -> Any:
@@ -224,19 +230,26 @@ def graph_chart(rows: Sequence[Row], points: Sequence[Row]) -> Any:
     return finished(alt.layer(*layers).resolve_scale(color="independent", size="independent"), width=SIZE, height=SIZE)
 
 
-def heatmap_chart(rows: Sequence[Row], points: Sequence[Row]) -> Any:
+def heatmap_chart(rows: Sequence[Row], points: Sequence[Row], most: float = 1.0) -> Any:
     """A cell a link: its colour is the weight; new, dropped and only probed links have marks of their own.
 
     Args:
         rows: the links.
         points: the nodes.
+        most: the weight at which the colours end.
     """
     alt, number = altair(), len(points)
     x_scale = alt.Scale(domain=[-0.5, number - 0.5], nice=False, zero=False)
     y_scale = alt.Scale(domain=[-0.5, number - 0.5], nice=False, zero=False, reverse=True)
     gap = 0.46 if number <= NAMED else 0.5
+    more = any(row["weight"] > most * (1 + 1e-3) for row in rows)
     legend = alt.Legend(
-        title="weight in the new model", orient="bottom", gradientLength=160, gradientThickness=10, tickCount=3
+        title=f"weight in the new model{MORE if more else ''}",
+        orient="bottom",
+        gradientLength=160,
+        gradientThickness=10,
+        values=[0, most],
+        format=".3~g",
     )
     base = alt.Chart(data([row for row in rows if row["state"] != STANDS_IN]))
     cells = (
@@ -251,7 +264,7 @@ def heatmap_chart(rows: Sequence[Row], points: Sequence[Row]) -> Any:
             x2=alt.X2("x1:Q"),
             y=alt.Y("y0:Q").axis(None).scale(y_scale),
             y2=alt.Y2("y1:Q"),
-            color=alt.Color("weight:Q").scale(range="ramp", domain=[0, 1], clamp=True).legend(legend),
+            color=alt.Color("weight:Q").scale(range="ramp", domain=[0, most], clamp=True).legend(legend),
             tooltip=_link_tips(),
         )
     )

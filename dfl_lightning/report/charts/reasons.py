@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from itertools import count
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -13,6 +12,7 @@ from dfl_lightning.report.charts.base import (
     TILES,
     Row,
     altair,
+    cut,
     data,
     drawn,
     end_labels,
@@ -24,6 +24,7 @@ from dfl_lightning.report.charts.base import (
     per_cent_axis,
     round_axis,
     said_after,
+    whole_ticks,
 )
 from dfl_lightning.report.methods import Method, names_for_colours
 from dfl_lightning.report.network import number_of_nodes
@@ -72,8 +73,9 @@ def found_over_rounds(runs: Sequence[Run | Method], column: str, title: str, sha
     numbers = [float(row["value"]) for row in judged(rows, methods)]
     room = (max(numbers) - min(numbers) or abs(max(numbers)) or 1.0) * 0.1
     domain = [0.0, 100.0] if share else [min(numbers) - room, max(numbers) + room]
-    x = round_axis(5)
-    y = alt.Y("value:Q").axis(per_cent_axis(title)).scale(domain=domain)
+    x = round_axis(rows, 5)
+    title_of_axis = cut(title, (row["value"] for row in rows), domain)
+    y = alt.Y("value:Q").axis(per_cent_axis(title_of_axis)).scale(domain=domain)
     base = alt.Chart(data(rows))
     line = base.mark_line(strokeWidth=2, clip=True).encode(
         x=x, y=y, color=method_colour(names), strokeDash=method_dash(names), opacity=faintness(methods)
@@ -160,8 +162,8 @@ def dropouts(run: Run) -> Any:
     scale_y = {"domain": [-0.5, number - 0.5], "nice": False, "reverse": True}
     scale_x = {"domain": [-0.5, len(shown) - 0.5], "nice": False}
     labels = {str(at): from_one(r) for r, at in column.items()}
-    step = next(step for step in _steps() if from_one(rounds[-1]) <= 8 * step)
-    ticks = sorted({int(np.abs(shown + 1 - r).argmin()) for r in (1, *range(step, from_one(rounds[-1]) + 1, step))})
+    wanted = (1, *whole_ticks(1, from_one(rounds[-1]), 8))
+    ticks = sorted({int(np.abs(shown + 1 - r).argmin()) for r in wanted})
     axis_x = alt.Axis(title="round", values=ticks, labelExpr=f"{{{_pairs(labels, ticks)}}}[datum.value]", domain=False)
     clients = {str(at): int(client) for at, client in enumerate(order)}
     every = list(range(0, number, max(1, number // 24)))
@@ -197,11 +199,6 @@ def stood_in_for(run: Run) -> dict[tuple[int, int], set[int]]:
         if 0 <= friend < number_of_nodes(run)[0]:
             found.setdefault((int(round), int(friend)), set()).add(int(client))
     return found
-
-
-def _steps() -> Iterator[int]:
-    """1, 2, 5, 10, 20, 50 and so on: rounds between two marks of an axis."""
-    return (factor * 10**power for power in count() for factor in (1, 2, 5))
 
 
 def client_order(run: Run, number: int) -> list[int]:

@@ -227,7 +227,7 @@ const linked = (() => {
       for (const link of cells) {
         const [x, y] = of(link);
         pen.globalAlpha = opacity(link);
-        pen.fillStyle = colour(link.weight);
+        pen.fillStyle = colour(link.weight / run.most);
         pen.fillRect(x - edge * unit, y - edge * unit, 2 * edge * unit, 2 * edge * unit);
       }
       const over = links.filter((link) => link.state in marks);
@@ -264,7 +264,7 @@ const linked = (() => {
     function draw({ cells }) {
       clear();
       for (const cell of cells) {
-        pen.fillStyle = colour(cell.share);
+        pen.fillStyle = colour(cell.share / run.most);
         pen.fillRect(left + cell.sender * across, top + cell.receiver * down, across, down);
       }
       write(pen, "sender", left + (size - left) / 2, 10, 12, 400, colours.soft);

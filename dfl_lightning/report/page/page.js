@@ -283,7 +283,7 @@
     byId("heat").parentElement.hidden = !withMatrix;
     const arrows = withGraph ? "Arrows lead from the sender to the receiver. " : "";
     const more = one.knows(run) ? ` Choose a client${withGraph ? ", here or above," : " above"} to see it alone below.` : "";
-    byId("reading").textContent = arrows + (withMatrix ? "In the matrix, rows are receivers and columns are senders." : "") + more;
+    byId("reading").textContent = `${arrows}${withMatrix ? "In the matrix, rows are receivers and columns are senders." : ""}${more}`.trim();
     delete report.views.graph;
     delete report.views.heat;
     if (withGraph) {
@@ -297,7 +297,7 @@
     if (withMatrix) {
       report.views.heat = (run.groups ? linked.bins : linked.matrix)(byId("heat"), run, data.look, colours);
       linked.explain(report.views.heat, said);
-      byId("ramp").querySelector("span").textContent = run.groups ? "share of the group's links" : "weight in the new model";
+      scaleOf(run);
     }
     legend(run);
     show();
@@ -348,6 +348,13 @@
     if (!cell) return [];
     return [["receivers", run.groups[cell.receiver]], ["senders", run.groups[cell.sender]], ["links", cell.links], ["share", percent(cell.share)]];
   }
+  /** What the matrix's colours mean: they end at the largest of the run, so that all rounds have the same. */
+  function scaleOf(run) {
+    const own = !run.groups && run.decoded.some((links) => links.some((link) => link.weight > run.most + 0.001));
+    byId("ramp").querySelector("span").textContent = run.groups ? "share of the group's links" : `weight in the new model${own ? data.look.more : ""}`;
+    const digits = (value) => (run.groups ? percent(value) : String(Number(value.toPrecision(2))));
+    [0, run.most / 2, run.most].forEach((value, place) => (byId("ramp").querySelectorAll("small")[place].textContent = digits(value)));
+  }
   function legend(run) {
     const parts = [], clients = run.nodes.filter((node) => !node.server);
     const clusters = [...new Set(clients.map((node) => node.cluster))].sort((a, b) => a - b);
@@ -393,20 +400,23 @@
     beside = [];
     step = Math.min(step, run.rounds.length - 1);
     byId("round").max = run.rounds.length - 1;
+    [byId("first").textContent, byId("last").textContent] = [run.rounds[0].round, run.rounds.at(-1).round];
     const clients = run.nodes.filter((node) => !node.server).map((node) => new Option(`client ${node.id}`, node.id));
     byId("client").replaceChildren(new Option("all", ""), ...clients);
     byId("client").disabled = Boolean(run.groups) && !one.knows(run);
   }
   if (runs.length) {
     runs.forEach((run, index) => byId("run").append(new Option(run.seed === null ? run.method : `${run.method}, seed ${run.seed}`, index)));
-    step = Math.min(4, runs[data.first].rounds.length - 1);
+    step = runs[data.first].rounds.length - 1;
     const kept = window.following?.kept, named = address.read(runs, kept?.who ?? location.hash);
     choose(named ? named.at : data.first);
     if (named) set(named);
     if (kept?.newest) step = runs[at].rounds.length - 1;
     byId("run").addEventListener("change", () => {
       play(false);
+      const newest = report.newest();
       choose(Number(byId("run").value));
+      if (newest) step = runs[at].rounds.length - 1;
       address.write(runs, { at, step, picked });
       drawLinked();
     });

@@ -12,6 +12,7 @@ from typing import Any, BinaryIO
 
 from dfl_lightning.report.charts.links import graph_chart, heatmap_chart, round_rows
 from dfl_lightning.report.methods import Method, seed_of
+from dfl_lightning.report.network import largest_weight
 from dfl_lightning.report.page.limits import detailed
 from dfl_lightning.report.page.paper import Paper, figure_bytes
 from dfl_lightning.report.page.sections import Figure
@@ -32,11 +33,10 @@ def linked_figures(methods: Sequence[Method]) -> list[Figure]:
         except UserError:
             continue
         words = f"Last recorded round, seed {seed_of(run)}"
-        for name, make, what in (
-            ("graph", graph_chart, "who learns from whom"),
-            ("matrix", heatmap_chart, "weights of the senders, receivers in rows"),
+        for name, chart, what in (
+            ("graph", graph_chart(rows, points), "who learns from whom"),
+            ("matrix", heatmap_chart(rows, points, largest_weight(run)), "weights of the senders, receivers in rows"),
         ):
-            chart = make(rows, points)
             found.append(Figure(f"{name}-{number + 1}", f"{method.full_name}: {what}", words, chart, "square", "who"))
     return found
 

@@ -18,6 +18,7 @@ from dfl_lightning.report.network import (
     STANDS_IN,
     SUBSTITUTE,
     Link,
+    largest_weight,
     links_by_round,
     links_shown,
     nodes,
@@ -78,7 +79,9 @@ def run_entry(method: Method, run: Run) -> dict[str, Any] | None:
     ]
     if binned:
         entry["groups"] = groups(entry["nodes"])[1]
+        entry["most"] = round_to(max(_largest_share(each["bins"]) for each in entry["rounds"]))
     else:
+        entry["most"] = round_to(largest_weight(run))
         entry |= {"area": node_area(len(entry["nodes"])), "marks": mark_areas(len(entry["nodes"]))}
     return entry
 
@@ -150,6 +153,13 @@ def _bins(links: list[Link], points: list[dict[str, Any]]) -> dict[str, Any]:
         "bins": [receiver.tolist(), sender.tolist(), counts[receiver, sender].tolist()],
         "kinds": kinds,
     }
+
+
+def _largest_share(bins: list[list[int]]) -> float:
+    """The largest part of a group's links that comes from one group; 1 where there is no link."""
+    receiver, _, counts = map(np.asarray, bins)
+    totals = np.bincount(receiver, counts) if len(receiver) else np.zeros(1)
+    return float((counts / totals[receiver]).max()) if len(receiver) else 1.0
 
 
 def _down(run: Run, round: int) -> list[int]:

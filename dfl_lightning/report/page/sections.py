@@ -138,7 +138,7 @@ def _of_task(found: Collected, methods: list[Method], tail: str, where: str) -> 
         "clients",
         f"clients{tail}",
         f"Clients from best to worst{where}",
-        "By rank at the last evaluation" + (", mean over seeds" if several else "") + ". Shaded: the worst tenth.",
+        f"By rank at the last evaluation{', mean over seeds. ' + band if several else '.'} Shaded: the worst tenth.",
         "half",
         lambda: charts.sorted_clients(methods),
     )

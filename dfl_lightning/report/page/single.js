@@ -12,7 +12,8 @@ const single = (() => {
   /** The method that a mark of Vega's belongs to, or that a label of an axis names. */
   function methodOf(part) {
     const datum = part.__data__?.datum;
-    return datum?.method ?? (part.tagName === "text" && isKnown(datum?.value) ? datum.value : null);
+    if (datum?.method) return datum.method;
+    return [datum?.row, part.tagName === "text" ? datum?.value : null].find(isKnown) ?? null;  // of a study's table, of an axis
   }
 
   /** Let a chart that has just been drawn take part.
@@ -24,7 +25,7 @@ const single = (() => {
    */
   function attach(element, view, spec, rows) {
     charts.delete(element);
-    if (!("method" in (rows[0] || {})) || element.closest("figure[data-method]")) return;
+    if (!["method", "row"].some((field) => field in (rows[0] || {})) || element.closest("figure[data-method]")) return;
     const seen = [...element.querySelectorAll(parts)].filter((part) => part.__data__?.opacity !== 0);  // others are for tooltips
     const marks = seen.map((part) => [part, methodOf(part)]).filter(([, method]) => method);
     for (const [part, method] of marks) if (part.tagName === "text" || isLine(part)) {
