@@ -88,4 +88,5 @@ def test_a_study_opens_with_its_own_sentence_table_and_charts(tmp_path, make_run
     assert seen.page.locator(".lead").inner_text() == "A & B are best."
     assert seen.page.locator("#mine").is_visible()
     assert seen.page.locator("#table figure svg").count() == 1
+    assert seen.page.locator("#verdict .say").all_inner_texts() == ["A ends at 65.0 % test accuracy (one seed)."]
     assert seen.console == []

@@ -84,7 +84,7 @@ def page(
         "lead": _lead(methods) if opening is None else f"<p class='lead'><strong>{escape(opening.lead)}</strong></p>",
         "opening": "" if opening is None else _opening(opening),
         "opening-link": "" if opening is None else '<a href="#table">Table</a>',
-        "verdict": _verdict(methods, colours),
+        "verdict": _verdict(methods, colours, leads=opening is None),
         "style": _variables() + read("page.css").read_text(encoding="utf-8"),
         "script": "".join(read(name).read_text(encoding="utf-8") for name in scripts),
         "data": packed_json(content),
@@ -146,15 +146,16 @@ def _lead(methods: Sequence[Method]) -> str:
     return f"{warning}<p class='lead'><strong>{escape(where + first)}</strong> {escape(' '.join(rest))}</p>"
 
 
-def _verdict(methods: Sequence[Method], colours: dict[str, int]) -> str:
+def _verdict(methods: Sequence[Method], colours: dict[str, int], leads: bool) -> str:
+    """The verdict of each task; the sentences on the first are the page's lead already, where `leads`."""
     parts, tasks = [], sorted({method.task for method in methods})
     for task in tasks:
         of_task = [method for method in methods if method.task == task]
         found, where = lines(of_task), heading(of_task, methods)
         if len(tasks) > 1:
             parts.append(f"<h3>{escape(where)}</h3>")
-            if task != methods[0].task:
-                parts.append(f"<p class='say'>{escape(' '.join(sentences(of_task)))}</p>")
+        if not (leads and task == methods[0].task):
+            parts.append(f"<p class='say'>{escape(' '.join(sentences(of_task)))}</p>")
         parts.append(verdict_table(found, colours, _caption(of_task), f"Verdict: {where}, {task + 1}"))
     several = any(len(method.runs) > 1 for method in methods)
     words = "Mean over clients at the last evaluation. "
