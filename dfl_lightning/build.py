@@ -151,7 +151,8 @@ def build_run(module: ModuleOptions, trainer: DFLTrainer, stage: str, former: Ru
 
     if former is None:
         refuse_broken_start(federation, _first_models(federation, [0], dtype_of_rows(trainer)))  # an engine tries it
-    engine = _engine(module, trainer, federation, loss, phases, former)
+    of_engine = loss if module.loss is None else task.users_loss(loss)
+    engine = _engine(module, trainer, federation, of_engine, phases, former)
     if former is None:
         bank = _bank(trainer, federation, phases, engine)
     else:

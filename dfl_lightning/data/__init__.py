@@ -20,6 +20,7 @@ from dfl_lightning.data.partitions import (
     Shards,
     SwappedLabelClusters,
 )
+from dfl_lightning.data.series import Series
 from dfl_lightning.data.source import Source
 from dfl_lightning.data.text import Text
 from dfl_lightning.data.vectors import Vectors
@@ -46,6 +47,7 @@ __all__ = [
     "Partition",
     "Pathological",
     "RotatedClusters",
+    "Series",
     "Shards",
     "Source",
     "SwappedLabelClusters",

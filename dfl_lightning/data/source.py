@@ -42,8 +42,8 @@ class Source:
         name: how the data set is called in the banner and in split files.
         images: training images, uint8 or float [N, ...], usually [N, C, H, W].
         labels: their targets: classes, int64 [N], lines of tokens, int64 [N, T], of which -1 is ignored, or
-            floating-point numbers [N] or [N, d] of a regression, kept as [N, d], or which of L labels hold, bool
-            [N, L].
+            floating-point numbers [N] or [N, d] of a regression, kept as [N, d], numbers and the scale of each,
+            [N, 2, d], of a forecast, or which of L labels hold, bool [N, L].
         num_classes: number of classes C; 0 where the targets are no classes.
         test_images: images of the official test set, [T, ...] of the same shape and type, or None.
         test_labels: their targets, or None.
@@ -125,7 +125,12 @@ class Source:
         if not targets.is_floating_point() or self.num_classes:
             self._check_labels(targets, images)
             return
-        if targets.dim() not in (1, 2) or len(targets) != images or not targets[:1].numel() == targets[0].numel() > 0:
+        with_scales = targets.dim() == 3 and targets.shape[1] == 2
+        if (
+            not (targets.dim() in (1, 2) or with_scales)
+            or len(targets) != images
+            or not targets[:1].numel() == targets[0].numel() > 0
+        ):
             raise UserError(
                 f"data {self.name}: targets of shape {tuple(targets.shape)} for {images} inputs; give one number, or a "
                 "row of numbers, for each"
@@ -182,7 +187,7 @@ class Source:
             return _rarest(self.labels, often), test
         if not self.labels.is_floating_point():
             return self.labels.new_zeros(len(self.labels)), None
-        first = self.labels[:, 0].double()
+        first = self.labels[:, 0].double().contiguous()
         bounds = first.quantile(torch.linspace(0, 1, BINS + 1, dtype=torch.float64)[1:-1]).unique()
         test = None if self.test_labels is None else torch.bucketize(self.test_labels[:, 0].double(), bounds)
         return torch.bucketize(first, bounds), test

@@ -39,6 +39,9 @@ class Split:
         input_deviations: what they are divided by then, float64 [d], or None.
         target_means: the same for the targets, float64 [k], or None.
         target_deviations: see `target_means`.
+        client_means: what is taken away from each client's columns, float64 [m, C]; None where they are not
+            standardised client by client.
+        client_deviations: what they are divided by then, float64 [m, C], or None.
     """
 
     train: list[np.ndarray]
@@ -56,6 +59,8 @@ class Split:
     input_deviations: np.ndarray | None = None
     target_means: np.ndarray | None = None
     target_deviations: np.ndarray | None = None
+    client_means: np.ndarray | None = None
+    client_deviations: np.ndarray | None = None
 
 
 def draw_split(

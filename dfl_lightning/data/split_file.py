@@ -25,7 +25,8 @@ KINDS = {
     "writers": "U",
 }
 COLUMNS = ("input_means", "input_deviations", "target_means", "target_deviations")
-OPTIONAL = (*KINDS, *COLUMNS)
+CLIENTS_COLUMNS = ("client_means", "client_deviations")
+OPTIONAL = (*KINDS, *COLUMNS, *CLIENTS_COLUMNS)
 _MOST_BYTES = 64 * 10**6  # beside what the data themselves ask for
 
 
@@ -35,8 +36,9 @@ def write_split(path: str | Path, split: Split, source: Source) -> None:
     The arrays are `<part>_indices` and `<part>_offsets` for the parts train, val and test (client i has
     `indices[offsets[i]:offsets[i + 1]]`, counted in the source's training images, the test in the official test set
     where `test_official`), `rotation`, `label_map`, `test_label_map`, `clusters`, `adversaries`, `writers`,
-    `input_means`, `input_deviations`, `target_means` and `target_deviations` (empty where there are none), `dataset`,
-    `num_samples`, `num_test_samples`, `labels_crc32`, `partition` and `format`.
+    `input_means`, `input_deviations`, `target_means`, `target_deviations`, `client_means` and `client_deviations`
+    (empty where there are none), `dataset`, `num_samples`, `num_test_samples`, `labels_crc32`, `partition` and
+    `format`.
 
     Args:
         path: of the npz file.
@@ -159,12 +161,16 @@ def _unpack(path: Path, arrays: dict[str, np.ndarray], source: Source, num_clien
         shape = (clients, source.num_classes) if is_map else (clients,)
         if name in COLUMNS:
             shape = (array.size,)
+        if name in CLIENTS_COLUMNS:
+            shape = (clients, source.images.shape[1])
         if array.shape != shape:
             raise ValueError(f"{name} has shape {array.shape} instead of {shape}")
         if array.dtype.kind not in KINDS.get(name, "f"):
             raise ValueError(f"{name} is {array.dtype}")
         if array.dtype.kind == "f" and not np.isfinite(array).all():
             raise ValueError(f"{name} has values that are no numbers")
+        if name == "client_deviations" and not (array > 0).all():
+            raise ValueError("client_deviations has values that are not above 0")
         if is_map and not ((array >= 0) & (array < source.num_classes)).all():
             raise ValueError(f"{name} names labels outside 0 to {source.num_classes - 1}")
 
@@ -183,5 +189,5 @@ def _unpack(path: Path, arrays: dict[str, np.ndarray], source: Source, num_clien
         test_label_map=whole("test_label_map"),
         adversaries=optional.get("adversaries"),
         writers=optional.get("writers"),
-        **{name: optional[name].astype(np.float64) for name in COLUMNS if name in optional},
+        **{name: optional[name].astype(np.float64) for name in (*COLUMNS, *CLIENTS_COLUMNS) if name in optional},
     )

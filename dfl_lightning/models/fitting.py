@@ -16,7 +16,7 @@ from dfl_lightning.engines.loss_trial import try_loss
 from dfl_lightning.engines.optimizers import name_of as called
 from dfl_lightning.engines.placing import placed, refuse_untrained
 from dfl_lightning.models.network import Network
-from dfl_lightning.tasks import Classification, Task, default_task
+from dfl_lightning.tasks import Classification, MeanLoss, Task, default_task
 from dfl_lightning.utils.errors import UserError, reason, reported_as
 from dfl_lightning.utils.global_generators import name_of, no_global_draws
 from dfl_lightning.utils.module_copies import copy_of
@@ -61,7 +61,8 @@ def fit_to_data(
     assert isinstance(outputs, Tensor)
     refuse_untrained(loss)
     with no_global_draws(partial(_draws, f"model.loss {called(loss)}", _of_what(task))):
-        try_loss(placed(loss, outputs.device, outputs.dtype), outputs, labels)
+        given = labels if isinstance(loss, MeanLoss) else task.loss_targets(labels)
+        try_loss(placed(loss, outputs.device, outputs.dtype), outputs, given)
     for column, metric in metrics.items():
         _try_metric(column, metric, outputs, labels, task)
 
@@ -90,13 +91,14 @@ def _of_what(task: Task) -> str:
 
 def _try_metric(column: str, metric: Metric, outputs: Tensor, labels: Tensor, task: Task) -> None:
     what = f"model.metrics {type(metric).__name__}"
+    outputs, labels = task.for_metrics(outputs, labels)
     names = ("scores", "labels") if task.has_classes else ("outputs", "targets")
     shapes = (str(["B", *tensor.shape[1:]]).replace("'", "") for tensor in (outputs, labels))
     fails = f"{what} ({column}) fails on {' and '.join(f'{n} {s}' for n, s in zip(names, shapes, strict=True))}"
     with reported_as(lambda error: UserError(f"{fails}: {reason(error)}")):
         trial = metric.clone().to(outputs.device)
         with no_global_draws(partial(_draws, what, _of_what(task))):
-            trial.update(*task.for_metrics(outputs, labels))
+            trial.update(outputs, labels)
             float(trial.compute())
 
 

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from dfl_lightning.tasks.classification import Classification
+from dfl_lightning.tasks.forecast import Forecast
 from dfl_lightning.tasks.multi_label import MultiLabel
 from dfl_lightning.tasks.next_token import NextToken
 from dfl_lightning.tasks.regression import Regression
@@ -17,6 +18,8 @@ __all__ = ["default_task"]
 
 def default_task(targets: Tensor, num_classes: int) -> Task:
     """Choose `Classification` for classes, `NextToken` for lines, `Regression` for numbers, `MultiLabel` for bool.
+
+    Numbers that bring their scales with them, [N, 2, d], are those of a `Forecast`.
 
     Args:
         targets: of all samples, [N, *target shape].
@@ -37,6 +40,6 @@ def default_task(targets: Tensor, num_classes: int) -> Task:
     if targets.dtype == torch.bool:
         return MultiLabel()
     if targets.is_floating_point():
-        return Regression()
+        return Regression() if targets.dim() < 3 else Forecast()
     kind = str(targets.dtype).removeprefix("torch.")
     raise UserError(f"the data have targets {kind} {list(targets.shape)}, which no task follows from; set model.task")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, ClassVar
 
 from torch import Tensor
@@ -105,6 +106,24 @@ class Task(ABC):
         """
         return outputs, targets
 
+    def loss_targets(self, targets: Tensor) -> Tensor:
+        """Return what a user's loss is given of the targets; by default the targets.
+
+        Args:
+            targets: [..., *target shape].
+        """
+        return targets
+
+    def users_loss(self, loss: Callable[[Tensor, Tensor], Tensor]) -> Callable[[Tensor, Tensor], Tensor]:
+        """Return a user's loss as engines call it, with the whole targets; itself, where these are what it is given.
+
+        Args:
+            loss: mean loss of a batch, from outputs and `loss_targets`.
+        """
+        if type(self).loss_targets is Task.loss_targets:
+            return loss
+        return partial(_on_loss_targets, self, loss)
+
     @property
     def names(self) -> tuple[str, ...]:
         """Names of the statistics; those of the reported numbers, unless `finish` computes them from others."""
@@ -113,6 +132,10 @@ class Task(ABC):
     def mean_loss(self) -> Callable[[Tensor, Tensor], Tensor]:
         """Return the mean loss of a batch, from (outputs [B, ...], targets [B, ...])."""
         return MeanLoss(self)
+
+
+def _on_loss_targets(task: Task, loss: Callable[[Tensor, Tensor], Tensor], outputs: Tensor, targets: Tensor) -> Tensor:
+    return loss(outputs, task.loss_targets(targets))
 
 
 class MeanLoss:

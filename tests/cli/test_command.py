@@ -78,9 +78,12 @@ def same_bits(one, other):
 # --- configs ----------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("name", shipped("configs"))
 def test_every_shipped_config_runs_and_leaves_the_promised_files(dfl, name):
-    of_text = "--trainer.max_rounds 2 --data.most 700 --model.network.width 8 --model.network.depth 1"
-    words = f"--config {name} --data.num_clients 10 {of_text if name == 'text' else ''}"
-    done = dfl(words, small=name != "text")
+    own = {
+        "text": "--trainer.max_rounds 2 --data.most 700 --model.network.width 8 --model.network.depth 1",
+        "forecast": "--trainer.max_rounds 2 --data.stride 4 --model.network.channels [4]",
+    }
+    words = f"--config {name} --data.num_clients 10 {own.get(name, '')}"
+    done = dfl(words, small=name not in own)
     assert (done.code, done.err) == (0, "")
     assert done.run.parent.name == name
     left = {file.name for file in done.run.iterdir()}

@@ -25,7 +25,7 @@ def test_the_first_line_says_what_it_is_on_a_line_of_its_own(name):
     data = yaml.safe_load(CONFIGS[name].read_text())["data"]
     table = data["init_args"].get("table", "diabetes")
     of_tables = {"diabetes": "diabetes", "synthetic_labels": "synthetic"}
-    named = {"Digits": "digits", "Vectors": of_tables[table], "Text": "Python's own library"}
+    named = {"Digits": "digits", "Vectors": of_tables[table], "Text": "Python's own library", "Series": "synthetic"}
     assert named[data["class_path"]] in first
 
 
