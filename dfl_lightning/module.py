@@ -39,6 +39,7 @@ from dfl_lightning.topology import Topology
 from dfl_lightning.utils.errors import UserError
 from dfl_lightning.utils.global_generators import no_global_draws
 from dfl_lightning.utils.score import Score
+from dfl_lightning.utils.words import nth_round
 
 if TYPE_CHECKING:
     from dfl_lightning.trainer import DFLTrainer
@@ -300,7 +301,7 @@ class DFLModule(LightningModule):
         if new:
             whose = "the server" if split == "global test" else f"client {', '.join(map(str, new))}"
             self.warn_once(
-                f"after round {self.bank.boundary.round}: the loss of the model of {whose} is not finite on the "
+                f"after {nth_round(self.bank.boundary.round)}: the loss of the model of {whose} is not finite on the "
                 f"{split} data; its {Score.of(self.task).label} is NaN, and so is a mean over clients (said once a "
                 "client: clients.npz has every evaluation)"
             )
@@ -475,12 +476,12 @@ class DFLModule(LightningModule):
         if self.on_divergence == "stop":
             names = ", ".join(map(str, owners.tolist()))
             raise UserError(
-                f"after round {after}: fine-tuning of client {names} diverged (NaN or infinity); "
+                f"after {nth_round(after)}: fine-tuning of client {names} diverged (NaN or infinity); "
                 "lower model.optimizer.lr, set trainer.gradient_clip_val, or use --model.on_divergence quarantine"
             )
         self.bank.undo_training(references)
         self.warn_of_divergence(
-            owners.tolist(), f"after round {after}: fine-tuning of client {{}} diverged; it is judged without"
+            owners.tolist(), f"after {nth_round(after)}: fine-tuning of client {{}} diverged; it is judged without"
         )
 
     def warn_of_divergence(self, clients: list[int], sentence: str) -> None:

@@ -25,6 +25,7 @@ from dfl_lightning.round.hosts import RunModule, RunTrainer
 from dfl_lightning.round.record import Round
 from dfl_lightning.round.running import running
 from dfl_lightning.utils.errors import UserError
+from dfl_lightning.utils.words import nth_round
 
 if TYPE_CHECKING:
     from dfl_lightning.round.federation import Federation
@@ -200,7 +201,7 @@ class RoundProtocol:
         names = ", ".join(map(str, bad.tolist()))
         if self.module.on_divergence == "stop":
             raise UserError(
-                f"round {round.index}: training of client {names} diverged (NaN or infinity); "
+                f"{nth_round(round.index)}: training of client {names} diverged (NaN or infinity); "
                 "lower model.optimizer.lr, set trainer.gradient_clip_val, or use --model.on_divergence quarantine"
             )
         round.diverged[bad] = True
@@ -211,7 +212,7 @@ class RoundProtocol:
         round.candidates = round.candidates.between(round.receivers, senders)
         self.module.warn_of_divergence(
             bad.tolist(),
-            f"round {round.index}: training of client {{}} diverged; no client mixes it "
+            f"{nth_round(round.index)}: training of client {{}} diverged; no client mixes it "
             "(said once a client: diverged.npz has every round)",
         )
 
@@ -358,7 +359,7 @@ class RoundProtocol:
         names = " and ".join(
             type(policy).__name__ for policy in self.trainer.policies() if isinstance(policy, Outgoing)
         )
-        raise UserError(f"round {bank.boundary.round}: outgoing {names}: what client {first} sends is not finite")
+        raise UserError(f"{nth_round(bank.boundary.round)}: outgoing {names}: what client {first} sends is not finite")
 
     def _check_finite(self, rows: Tensor) -> None:
         """The mixed models are numbers, in every process."""
@@ -381,7 +382,7 @@ class RoundProtocol:
             policy = self.federation.policy(family) if family is not None else None
             who = type(policy).__name__ if policy is not None else "the run"
             what = broken if isinstance(broken, str) else broken()
-            raise UserError(f"round {self.bank.boundary.round}: {who} {what}")
+            raise UserError(f"{nth_round(self.bank.boundary.round)}: {who} {what}")
 
 
 def _loops(links: Links) -> Tensor:

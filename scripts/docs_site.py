@@ -1,4 +1,4 @@
-"""What the documentation site has beside the pages in docs/: README as its start, and the reference.
+"""What the documentation site has beside the pages in docs/: README as its start, the reference, and the notebook.
 
 A hook of mkdocs (`mkdocs.yml`). The reference of the configuration comes from the classes that a config names, that of
 Python from docstrings, so that neither can say something else than the code.
@@ -6,7 +6,9 @@ Python from docstrings, so that neither can say something else than the code.
 
 from __future__ import annotations
 
+import base64
 import importlib
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +20,9 @@ from mkdocs.structure.files import File, Files
 ROOT = Path(__file__).parents[1]
 MOVED = {"README.md": "index.md", "CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
 """Pages that lie at the top of the checkout, by their place on the site."""
+
+NOTEBOOK = "example.ipynb"
+"""The notebook in docs/."""
 
 PYTHON = {
     "dfl_lightning": ["module.DFLModule", "trainer.DFLTrainer", "report.reading.read_run", "study.reading.read_study"],
@@ -40,7 +45,41 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     for name, content in PYTHON.items():
         _add(files, config, f"reference/{name}.md", python_page(name, content))
     _add(files, config, "reference/configuration.md", configuration_page())
+    text, pictures = notebook_page(json.loads((ROOT / "docs" / NOTEBOOK).read_text(encoding="utf-8")))
+    _add(files, config, NOTEBOOK.replace(".ipynb", ".md"), text)
+    for name, picture in pictures.items():
+        files.append(File.generated(config, name, content=picture))
     return files
+
+
+def on_page_markdown(markdown: str, **_: Any) -> str:
+    """Links to the notebook lead to its page."""
+    return markdown.replace(f"]({NOTEBOOK})", f"]({NOTEBOOK.replace('.ipynb', '.md')})")
+
+
+def notebook_page(notebook: dict[str, Any]) -> tuple[str, dict[str, bytes]]:
+    """A notebook as a page, with what its cells show, and its pictures by the names of their files.
+
+    Args:
+        notebook: of nbformat 4.
+    """
+    parts, pictures = [], {}
+    for number, cell in enumerate(notebook["cells"]):
+        source = "".join(cell["source"])
+        if cell["cell_type"] == "markdown":
+            parts.append(source)
+            continue
+        parts.append(f"```python\n{source}\n```")
+        for output in cell["outputs"]:
+            shown = output.get("data", {})
+            if "image/png" in shown:
+                name = f"images/notebook-{number}.png"
+                pictures[name] = base64.b64decode("".join(shown["image/png"]))
+                parts.append(f"![{source.splitlines()[-1]}]({name})")
+            else:
+                parts.append(f"```text\n{''.join(shown.get('text/plain', output.get('text', '')))}\n```")
+    parts.insert(1, f'<a href="../{NOTEBOOK}" download>The notebook as a file</a>')
+    return "\n\n".join(parts) + "\n", pictures
 
 
 def page_of(text: str) -> str:

@@ -388,8 +388,8 @@ def test_a_fork_has_the_rates_of_its_own_config(small_run):
 @pytest.mark.parametrize(
     ("schedule", "rounds", "sentence"),
     [
-        (lambda o: torch.optim.lr_scheduler.StepLR(o, 0), 2, "StepLR gives no learning rate for round 1"),
-        (lambda o: torch.optim.lr_scheduler.OneCycleLR(o, 0.1, total_steps=5), 7, "OneCycleLR gives no .* for round 6"),
+        (lambda o: torch.optim.lr_scheduler.StepLR(o, 0), 2, "StepLR gives no learning rate for round 2"),
+        (lambda o: torch.optim.lr_scheduler.OneCycleLR(o, 0.1, total_steps=5), 7, "OneCycleLR gives no .* for round 7"),
     ],
     ids=["step of nothing", "too short"],
 )
@@ -405,7 +405,7 @@ def test_fine_tuning_after_the_last_round_needs_a_rate_too(small_run):
         return torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=2)
 
     small_run(3, module={"lr_scheduler": schedule}).fit()
-    with pytest.raises(UserError, match="for round 3"):
+    with pytest.raises(UserError, match="for round 4"):
         small_run(3, module={"lr_scheduler": schedule, "finetune_epochs": 1}).fit()
 
 

@@ -202,7 +202,7 @@ def test_a_broken_promise_names_round_and_policy(what):
         policies = [Gossip(k=0), *policies]
     if not any(isinstance(policy, Aggregation) for policy in policies):
         policies = [*policies, Uniform()]
-    with pytest.raises(UserError, match=f"^round 0: {sentence}"):
+    with pytest.raises(UserError, match=f"^round 1: {sentence}"):
         go(*policies, topology="ring")
 
 
@@ -222,13 +222,13 @@ def test_a_broken_promise_names_round_and_policy(what):
 )
 def test_a_substitution_must_name_rows_that_exist(substitute, sentence, half_down):
     broken = breaking(Substitution, on_substitute=setting(substitute=substitute))
-    with pytest.raises(UserError, match=f"^round 0: Broken {sentence}"):
+    with pytest.raises(UserError, match=f"^round 1: Broken {sentence}"):
         go(Gossip(k="all"), Uniform(), half_down(), broken)
 
 
 def test_a_job_for_a_client_that_is_down_is_refused(half_down):
     eager = breaking(Selection, on_propose=setting(jobs=lambda r: References.rows("models", torch.arange(4))))
-    with pytest.raises(UserError, match=r"^round 0: Broken proposed a job for client 2, which is down$"):
+    with pytest.raises(UserError, match=r"^round 1: Broken proposed a job for client 2, which is down$"):
         go(eager, Uniform(), half_down())
 
 
@@ -241,7 +241,7 @@ def test_a_job_for_a_client_that_is_down_is_refused(half_down):
 )
 def test_who_is_down_is_neither_proposed_nor_selected(hook, field, sentence, half_down):
     broken = breaking(Selection, **{hook: setting(**{field: lambda r: r.reachable})})
-    with pytest.raises(UserError, match=f"^round 0: Broken {sentence}"):
+    with pytest.raises(UserError, match=f"^round 1: Broken {sentence}"):
         go(broken, Uniform(), half_down())
 
 
@@ -391,7 +391,7 @@ def test_when_everybody_diverges_nothing_is_mixed():
 
 def test_divergence_can_stop_the_run():
     _, protocol = set_up(Gossip(k="all"), Uniform(), data=toy_data(1), on_divergence="stop")
-    with pytest.raises(UserError, match=r"round 0: training of client 1 diverged .*lower model.optimizer.lr"):
+    with pytest.raises(UserError, match=r"round 1: training of client 1 diverged .*lower model.optimizer.lr"):
         one_round(protocol)
 
 

@@ -23,6 +23,7 @@ from dfl_lightning.distributed.communicator import Ranks
 from dfl_lightning.links import Links
 from dfl_lightning.utils.errors import UserError
 from dfl_lightning.utils.thread_pool import workers
+from dfl_lightning.utils.words import nth_round
 
 COMBINED_AT_ONCE = 4096
 """Columns of a block whose rows are combined, entry by entry."""
@@ -173,7 +174,7 @@ class Bank:
         watches = self.hook is not None and self.hook.watches
         taken = name in self.boundary.rows or name in ("trained", "sent")
         if taken or (watches and name in self._work.scratch and name not in self._work.of_monitors):
-            who = "" if self.hook is None else f"round {self.hook.round}: {self.hook.who}: "
+            who = "" if self.hook is None else f"{nth_round(self.hook.round)}: {self.hook.who}: "
             raise UserError(f"{who}bank.scratch('{name}') has the name of another row set; choose one of your own")
         self.join_device()
         self._work.scratch[name] = torch.zeros_like(self.boundary.rows["models"], dtype=dtype)

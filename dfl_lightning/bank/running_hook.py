@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from torch import Tensor
 
 from dfl_lightning.utils.errors import UserError
+from dfl_lightning.utils.words import nth_round
 
 WRITTEN_IN = {"models": "on_mix", "sent": "on_outgoing"}
 """Row sets that belong to the round, and the hook in which policies write them; declared sets are written in any."""
@@ -42,7 +43,7 @@ class RunningHook:
             did: what.
             remedy: what to do instead.
         """
-        return UserError(f"round {self.round}: {self.who} {did} in {self.name}; {remedy}")
+        return UserError(f"{nth_round(self.round)}: {self.who} {did} in {self.name}; {remedy}")
 
     def check_write(self, verb: str, name: str, own: bool = False) -> None:
         """Refuse a write into a row set that is not this hook's to write.

@@ -19,6 +19,7 @@ from dfl_lightning.round.ledger import BYTES
 from dfl_lightning.round.record import Round
 from dfl_lightning.round.senders import Senders, send_updates
 from dfl_lightning.utils.errors import UserError
+from dfl_lightning.utils.words import nth_round
 
 if TYPE_CHECKING:
     from dfl_lightning.round.federation import Federation
@@ -45,7 +46,7 @@ class Dropout(Policy):
         drawn, m = self.draw(round), round.num_clients
         if drawn.dtype != torch.bool or drawn.shape != (m,):
             got = f"{str(drawn.dtype)[6:]} {list(drawn.shape)}"
-            raise UserError(f"round {round.index}: {type(self).__name__} drew {got}; who is up must be bool [{m}]")
+            raise UserError(f"{nth_round(round.index)}: {type(self).__name__} drew {got}; who is up must be bool [{m}]")
         round.active[:m] = drawn
 
     def draw(self, round: Round) -> Tensor:

@@ -65,6 +65,7 @@ from dfl_lightning.objectives import Objective
 from dfl_lightning.report.explain import explain
 from dfl_lightning.report.live import LivePage
 from dfl_lightning.report.per_client import per_client_table
+from dfl_lightning.report.progress import RoundProgress
 from dfl_lightning.report.writing import PAGE, check_report, write_report
 from dfl_lightning.trainer import DFLTrainer, default_monitors
 from dfl_lightning.utils.errors import UserError, is_out_of_memory, one_line
@@ -267,6 +268,9 @@ class DFLCLI(LightningCLI):
     def _run(self) -> None:
         about: dict[str, Any] = {"datamodule": self.datamodule, "ckpt_path": self.config["ckpt_path"]}
         if self._command == "fit":
+            bar = self.trainer.progress_bar_callback
+            if isinstance(bar, RoundProgress):
+                bar.page_follows = self._report or self._live
             self.trainer.fit(self.model, **about, fork=self.config["fork"])
         else:  # without Lightning's table of means: ours has them, and each client's
             evaluate = self.trainer.validate if self._command == "validate" else self.trainer.test

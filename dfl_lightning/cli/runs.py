@@ -107,7 +107,7 @@ def _remarks(path: str, content: dict[str, Any], checkpoint: str | None) -> Iter
         was = f"{path} is of a run that was forked from {where} after round {then}"
         if checkpoint is None:
             yield (
-                f"{was}{f', with {changed}' if changed else ''}; this run begins with round 0, and "
+                f"{was}{f', with {changed}' if changed else ''}; this run begins with round 1, and "
                 f"--ckpt_path {shlex.quote(where)} --fork repeats that one"
             )
         elif rounds_in(Path(checkpoint)) != then:

@@ -30,6 +30,7 @@ from dfl_lightning.engines.placing import parts_of, set_mode
 from dfl_lightning.engines.prediction_rule import LabelledOutputs
 from dfl_lightning.utils.global_generators import name_of, no_global_draws
 from dfl_lightning.utils.thread_pool import Workers, workers
+from dfl_lightning.utils.words import nth_round
 
 EVALUATION_BATCH = 1000
 """Samples in one call of a loss or a metric in an evaluation."""
@@ -234,7 +235,7 @@ class Engine(ABC):
         mine = torch.nonzero(ranks.at_home(references.owners)).squeeze(1)
         jobs = references if ranks.count == 1 else references.take(mine)
         with bank.timed("train"), bank.with_remote_rows(jobs), float32_arithmetic(self.config.tf32):
-            refusal = partial(self.drew, f"round {training.round}: local training")
+            refusal = partial(self.drew, f"{nth_round(training.round)}: local training")
             with ranks.together(), one_sentence(self.out_of_memory), no_global_draws(refusal):
                 done = self._train_cohorts(jobs, training, targets, progress)
             parts = (done.losses, done.samples, done.finite, *done.numbers.values())

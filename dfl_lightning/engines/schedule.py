@@ -12,6 +12,7 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from dfl_lightning.engines.optimizers import ClientOptimizer, Hyperparameters, plain_number, same_value
 from dfl_lightning.utils.errors import UserError, reason
+from dfl_lightning.utils.words import nth_round
 
 
 class Schedule:
@@ -106,8 +107,8 @@ class Schedule:
             one, other = (schedule.at(round) for schedule in two)
             if one != other:
                 raise UserError(
-                    f"{self._name} gives {one} in round {round} the first time and {other} the second time; it must "
-                    "depend on the round alone, so that a run can be resumed"
+                    f"{self._name} gives {one} in {nth_round(round)} the first time and {other} the second time; it "
+                    "must depend on the round alone, so that a run can be resumed"
                 )
             changed |= {name for fields in one for name in fields}
         return tuple(sorted(changed - {"lr"}))
@@ -124,8 +125,8 @@ class Schedule:
                 scheduler.step()
         except Exception as error:
             raise UserError(
-                f"{self._name} gives no learning rate for round {self._round} ({reason(error)}); it must last for all "
-                "trainer.max_rounds"
+                f"{self._name} gives no learning rate for {nth_round(self._round)} ({reason(error)}); it must last for "
+                "all trainer.max_rounds"
             ) from error
 
     def _check_numbers(self, hyperparameters: Hyperparameters) -> None:
@@ -134,10 +135,13 @@ class Schedule:
                 for number in value if isinstance(value, (tuple, list)) else [value]:
                     if not isinstance(number, (int, float)) or not math.isfinite(number) or number < 0:
                         raise UserError(
-                            f"{self._name}: '{name}' is {value} in round {self._round}; it must be a number, 0 or more"
+                            f"{self._name}: '{name}' is {value} in {nth_round(self._round)}; it must be a number, "
+                            "0 or more"
                         )
                 if name == "betas" and not max(value) < 1:
-                    raise UserError(f"{self._name}: 'betas' are {value} in round {self._round}; they must be below 1")
+                    raise UserError(
+                        f"{self._name}: 'betas' are {value} in {nth_round(self._round)}; they must be below 1"
+                    )
 
 
 @contextmanager

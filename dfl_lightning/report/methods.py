@@ -131,9 +131,30 @@ def names_for_colours(methods: Sequence[Method]) -> list[str]:
 
 
 def base_name(run: Run) -> str:
-    """What the run's method is called, from its policies."""
+    """What the run's method is called, from its policies; an aggregation against adversaries makes one of Gossip."""
     if _is_local(run):
         return "Local"
+    name = _without_aggregation(run)
+    used = {*run.summary.get("policies", []), _class_name(run.config.get("aggregation"))}
+    robust = next((words for needed, words in _ROBUST.items() if needed in used), "")
+    if not robust:
+        return name
+    return f"{robust[:1].upper()}{robust[1:]}" if name == "Gossip" else f"{name}, {robust}"
+
+
+_ROBUST = {
+    "BALANCE": "BALANCE",
+    "ClippedGossip": "ClippedGossip",
+    "GeometricMedian": "geometric median",
+    "Krum": "Krum",
+    "Median": "median",
+    "MultiKrum": "Multi-Krum",
+    "TrimmedMean": "trimmed mean",
+}
+"""Aggregations that methods against adversaries are called after."""
+
+
+def _without_aggregation(run: Run) -> str:
     chosen = {key: _class_name(run.config.get(key)) for key in ("selection", "threshold", "substitution", "objective")}
     drops_out = not run.config or bool(_class_name(run.config.get("dropout")))
     if not drops_out:  # there is no update to replace

@@ -48,11 +48,14 @@ class RoundProgress(ProgressBar, RoundCallback):
 
     Args:
         lines: without a terminal, about this many lines a run.
+
+    Attributes:
+        page_follows: whether the run's page is written and named by others, so that no command is named that makes it.
     """
 
     def __init__(self, lines: int = 10) -> None:
         super().__init__()
-        self.lines = lines
+        self.lines, self.page_follows = lines, False
         self._bar: Progress | None = None
         self._cohorts = ""
         self._quiet = False
@@ -111,8 +114,9 @@ class RoundProgress(ProgressBar, RoundCallback):
     def on_fit_end(self, trainer: Any, pl_module: Any) -> None:
         """The final table."""
         if trainer.run_folder is not None and trainer.run.summary:
-            page = shlex.join(["dfl-report", str(trainer.run.path)])
-            lines = [*final_table(trainer.run.summary), f"run: {trainer.run.path}", f"its page: {page}"]
+            lines = [*final_table(trainer.run.summary), f"run: {trainer.run.path}"]
+            if not self.page_follows:
+                lines.append(f"its page: {shlex.join(['dfl-report', str(trainer.run.path)])}")
             print("", *lines, sep="\n", flush=True)
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:

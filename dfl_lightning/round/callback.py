@@ -14,6 +14,7 @@ from dfl_lightning.links import LinkMemory, Links
 from dfl_lightning.round.running import running
 from dfl_lightning.utils.errors import UserError
 from dfl_lightning.utils.global_generators import name_of, no_global_draws
+from dfl_lightning.utils.words import nth_round
 
 if TYPE_CHECKING:
     from dfl_lightning.round.federation import Federation
@@ -211,7 +212,7 @@ def draws_by_name_only(number: int, who: object, where: str) -> AbstractContextM
 
     def refusal(generators: str) -> str:
         return (
-            f"round {number}: {name} draws from {generators} in {where}, whose state no checkpoint "
+            f"{nth_round(number)}: {name} draws from {generators} in {where}, whose state no checkpoint "
             "holds, so that a resumed run would differ; draw with generator=round.stream('a name of yours')"
         )
 

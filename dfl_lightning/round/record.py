@@ -28,6 +28,7 @@ from dfl_lightning.round.ledger import Ledger
 from dfl_lightning.round.written import Written
 from dfl_lightning.utils.errors import UserError
 from dfl_lightning.utils.random_streams import stream, stream_seed
+from dfl_lightning.utils.words import nth_round
 
 if TYPE_CHECKING:
     from dfl_lightning.data import ClientData
@@ -326,7 +327,7 @@ class Round:
             UserError: there are Outgoing policies, and they have changed nothing of these rows; or `own` under servers.
         """
         if own is not None and self.num_servers:
-            raise UserError(f"round {self.index}: under a server no client compares others with its own {own!r}")
+            raise UserError(f"{nth_round(self.index)}: under a server no client compares others with its own {own!r}")
         up = links.between(senders=self.active)
         self.charge_comparison(rows, up, columns, relative_to)
         passed = isinstance(rows, str) and rows != "models"
@@ -576,7 +577,7 @@ class Round:
 
     def _refuse_unsent(self, what: str) -> None:
         raise UserError(
-            f"round {self.index}: a policy {what}, which no Outgoing policy has passed; "
+            f"{nth_round(self.index)}: a policy {what}, which no Outgoing policy has passed; "
             "read the row set 'trained' or 'sent', or run without --outgoing"
         )
 

@@ -14,6 +14,7 @@ from dfl_lightning.bank.matmul import one_blas_thread
 from dfl_lightning.functional import entries_kept, largest_entries
 from dfl_lightning.utils.errors import UserError
 from dfl_lightning.utils.thread_pool import Workers, workers
+from dfl_lightning.utils.words import nth_round
 
 if TYPE_CHECKING:
     from dfl_lightning.round.record import Round
@@ -136,7 +137,7 @@ def send_updates(round: Round, who: Tensor, send: Send, purpose: str, remembered
             if found.shape != start.shape or not found.is_floating_point():
                 got = f"{str(found.dtype)[6:]} {list(found.shape)}"
                 raise UserError(
-                    f"round {round.index}: outgoing {purpose} sends {got}; it must be float {list(start.shape)}, "
+                    f"{nth_round(round.index)}: outgoing {purpose} sends {got}; it must be float {list(start.shape)}, "
                     "as the updates are"
                 )
             write_columns(sent, places, ranges, start + found.to(start.dtype))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast, overload
 
 from dfl_lightning.utils.errors import UserError
+from dfl_lightning.utils.words import nth_round
 
 if TYPE_CHECKING:
     from dfl_lightning.round.record import Round
@@ -50,5 +51,5 @@ class Written(Generic[T]):
         hook = round.bank.hook
         remedy = f"{self.by} writes it, and has not in this round; round.has('{self.name}') says whether it is there"
         if hook is None:
-            return UserError(f"round {round.index}: round.{self.name} is read, but {remedy}")
+            return UserError(f"{nth_round(round.index)}: round.{self.name} is read, but {remedy}")
         return hook.refusal(f"reads round.{self.name}", remedy)

@@ -17,6 +17,19 @@ def counted(number: int, what: str) -> str:
     return f"{number} {what}{'' if number == 1 else 's'}"
 
 
+def nth_round(index: int) -> str:
+    """Name a round as people count rounds, from 1; files and Python count from 0.
+
+    Args:
+        index: of the round, 0-based.
+
+    Examples:
+        >>> nth_round(0)
+        'round 1'
+    """
+    return f"round {index + 1}"
+
+
 def as_time(seconds: float) -> str:
     """Seconds for people.
 

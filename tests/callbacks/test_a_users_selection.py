@@ -148,5 +148,5 @@ class OwnModels(cb.Gossip):
 
 def test_under_a_server_nobody_compares_others_with_its_own_model():
     run = start(Listed("own models", lambda: OwnModels(k="all")), "server")
-    with pytest.raises(UserError, match=r"round 0: under a server no client compares others with its own 'models'"):
+    with pytest.raises(UserError, match=r"round 1: under a server no client compares others with its own 'models'"):
         run.go()

@@ -94,7 +94,7 @@ def test_a_draw_of_another_shape_or_type_is_refused(drawn, start):
         def draw(self, round):
             return drawn
 
-    with pytest.raises(UserError, match=r"round 0: Odd drew .*; who is up must be bool \[6\]"):
+    with pytest.raises(UserError, match=r"round 1: Odd drew .*; who is up must be bool \[6\]"):
         start(cb.Gossip(k="all"), cb.Uniform(), Odd()).go()
 
 

@@ -277,7 +277,7 @@ class EarlierStarts(cb.Gossip):
 def test_what_no_outgoing_policy_has_passed_is_refused(policy):
     listed = Listed("reads it", policy)
     start(listed, "clients").go()
-    with pytest.raises(UserError, match=r"round 0: a policy .* which no Outgoing policy has passed"):
+    with pytest.raises(UserError, match=r"round 1: a policy .* which no Outgoing policy has passed"):
         start(listed, "clients", also=(Canary,)).go()
 
 

@@ -249,7 +249,7 @@ REFUSED = {
     "--engine stacked --model.optimizer Adafactor": "engine=stacked: MLP cannot be stacked: optimizer Adafactor does not "
     "update every number by itself",
     "--model.lr_scheduler StepLR --model.lr_scheduler.step_size 0": "model.lr_scheduler StepLR gives no learning rate for "
-    "round 1 (integer",
+    "round 2 (integer",
     "--model.lr_scheduler OneCycleLR --model.lr_scheduler.max_lr 1": "model.lr_scheduler cannot be made (You must define "
     "either total_steps OR",
     "--trainer.precision 16-mixed": "trainer.precision=16-mixed is not implemented; use 32, tf32, 64-true or bf16-mixed",
@@ -422,7 +422,7 @@ def test_a_diverging_run_warns_in_one_line_and_goes_on(here, capsys):
     code = cli.run("fit", [*SMALL, "--model.optimizer.lr", "1e30"])
     assert code == 0
     assert capsys.readouterr().err.splitlines() == [
-        "dfl-fit: warning: round 0: training of client 0, 1, 2, 3, 4, 5 diverged; no client mixes it "
+        "dfl-fit: warning: round 1: training of client 0, 1, 2, 3, 4, 5 diverged; no client mixes it "
         "(said once a client: diverged.npz has every round)"
     ]
 

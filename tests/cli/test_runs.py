@@ -279,7 +279,7 @@ def test_a_fork_says_where_it_comes_from_and_how_it_is_repeated(dfl, here, run):
     assert notes(out) == [
         f"{config} is of a run that was forked from {last} after round 2, with model.optimizer.lr from 0.1 to 0.01, "
         f"aggregation from {classes[0]} to {classes[1]}, aggregation.count from null to train; this run begins with "
-        f"round 0, and --ckpt_path {last} --fork repeats that one"
+        f"round 1, and --ckpt_path {last} --fork repeats that one"
     ]
     assert dfl("fit", "--ckpt_path", run, "--trainer.max_rounds", "3")[0] == 0
     code, out, _ = dfl("fit", "--config", config, "--ckpt_path", run, "--fork", "--explain")

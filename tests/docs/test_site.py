@@ -1,7 +1,10 @@
 """The documentation as a site: built strictly, with everything that its reference has to have."""
 
+import base64
 import html
+import json
 import re
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -20,7 +23,12 @@ def site(tmp_path_factory):
     done = Forked("mkdocs.__main__:cli", ["mkdocs", "build", "--strict", "--site-dir", str(folder)], ROOT, logs=folder)
     _, err = done.communicate(timeout=600)
     assert done.returncode == 0, err
-    return lambda name: html.unescape((folder / name / "index.html").read_text(encoding="utf-8"))
+
+    def page(name):
+        return html.unescape((folder / name / "index.html").read_text(encoding="utf-8"))
+
+    page.file = lambda name, place: (folder / name / place).read_bytes()  # what a page names
+    return page
 
 
 def test_the_start_is_the_readme_and_every_page_is_in_the_menu(site):
@@ -53,6 +61,31 @@ def test_examples_are_code_and_not_quotations(site):
     page = site("reference/functional")
     assert "<blockquote>" not in page
     assert page.count('class="highlight"') > 20
+
+
+def test_the_notebook_is_a_page_with_what_its_cells_show(site):
+    page = site("example")
+    notebook = json.loads((ROOT / "docs" / "example.ipynb").read_text(encoding="utf-8"))
+    outputs = [output for cell in notebook["cells"] for output in cell.get("outputs", [])]
+    pictures = re.findall(r'<img alt="([^"]*)" src="([^"]*)"', page)
+    shown = [output["data"]["image/png"] for output in outputs if "image/png" in output["data"]]
+    assert len(pictures) == len(shown) >= 2
+    for (alt, source), image in zip(pictures, shown, strict=True):
+        assert alt.startswith("report.")
+        assert site.file("example", source) == base64.b64decode("".join(image))
+    text = re.sub("<[^>]*>", "", page)
+    for cell in notebook["cells"]:
+        assert "".join(cell["source"]).splitlines()[0].lstrip("# ").replace("`", "") in text
+    assert "array([" in text
+    assert 'href="../example/"' in site("reports")
+    assert site.file("example", "../example.ipynb")
+
+
+def test_no_number_at_the_start_of_a_line_makes_a_list_of_a_sentence():
+    for path in (ROOT / "docs").rglob("*.md"):
+        for before, line in pairwise(path.read_text(encoding="utf-8").splitlines()):
+            sentence = before.strip() and not re.match(r" *\d+\. ", before)
+            assert not (sentence and re.match(r" *\d+\. ", line)), f"{path.name}: {line}"
 
 
 def test_nothing_is_loaded_from_elsewhere(site):

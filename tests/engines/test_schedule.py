@@ -126,10 +126,10 @@ nan = float("nan")
     [
         (
             lambda o: schedules.OneCycleLR(o, 0.5, total_steps=5),
-            r"^model\.lr_scheduler OneCycleLR gives no learning rate for round 6 \(Tried to step 6 times.*5\); "
+            r"^model\.lr_scheduler OneCycleLR gives no learning rate for round 7 \(Tried to step 6 times.*5\); "
             r"it must last for all trainer\.max_rounds$",
         ),
-        (lambda o: schedules.StepLR(o, 0), r"^model\.lr_scheduler StepLR gives no learning rate for round 1 \(integer"),
+        (lambda o: schedules.StepLR(o, 0), r"^model\.lr_scheduler StepLR gives no learning rate for round 2 \(integer"),
         (lambda o: schedules.OneCycleLR(o, 0.5), r"^model\.lr_scheduler cannot be made \(You must define either"),
         (lambda o: schedules.ReduceLROnPlateau(o), r"^model\.lr_scheduler ReduceLROnPlateau depends on metrics"),
         (lambda o: "a rate", r"^model\.lr_scheduler str is not a schedule of torch\.optim\.lr_scheduler$"),
@@ -139,12 +139,12 @@ nan = float("nan")
         ),
         (
             lambda o: schedules.LambdaLR(o, lambda r: nan if r == 4 else 1),
-            r"^model\.lr_scheduler LambdaLR: 'lr' is nan in round 4; it must be a number, 0 or more$",
+            r"^model\.lr_scheduler LambdaLR: 'lr' is nan in round 5; it must be a number, 0 or more$",
         ),
-        (lambda o: schedules.LambdaLR(o, lambda r: 1 - r), r"LambdaLR: 'lr' is -0\.1 in round 2"),
-        (lambda o: Writes(o, lr=[0.1, float("inf"), 0, 0]), r"Writes: 'lr' is inf in round 1"),
-        (lambda o: Writes(o, momentum=[0.9, -0.5, 0, 0]), r"Writes: 'momentum' is -0\.5 in round 1"),
-        (lambda o: Writes(o, momentum=[0.9, None, 0, 0]), r"Writes: 'momentum' is None in round 1"),
+        (lambda o: schedules.LambdaLR(o, lambda r: 1 - r), r"LambdaLR: 'lr' is -0\.1 in round 3"),
+        (lambda o: Writes(o, lr=[0.1, float("inf"), 0, 0]), r"Writes: 'lr' is inf in round 2"),
+        (lambda o: Writes(o, momentum=[0.9, -0.5, 0, 0]), r"Writes: 'momentum' is -0\.5 in round 2"),
+        (lambda o: Writes(o, momentum=[0.9, None, 0, 0]), r"Writes: 'momentum' is None in round 2"),
         (lambda o: schedules.LambdaLR(o, lambda r: random.random()), r"LambdaLR gives .* the second time; it must "),
     ],
     ids=lambda value: None if callable(value) else value[:40],
@@ -155,14 +155,14 @@ def test_what_would_end_in_the_middle_of_a_run_is_refused_before_it(make, senten
 
 
 def test_betas_stay_below_one():
-    with pytest.raises(UserError, match=r"Writes: 'betas' are \(1, 0\.9\) in round 2; they must be below 1"):
+    with pytest.raises(UserError, match=r"Writes: 'betas' are \(1, 0\.9\) in round 3; they must be below 1"):
         schedule(torch.optim.Adam, lambda o: Writes(o, betas=[(0.9, 0.9), (0.5, 0.9), (1, 0.9), (1, 1)])).check(9)
 
 
 def test_a_schedule_may_end_with_the_run():
     make = functools.partial(schedules.OneCycleLR, max_lr=0.5, total_steps=5)
     assert schedule(MOMENTUM, make).check(5) == ("momentum",)
-    with pytest.raises(UserError, match="round 6"):
+    with pytest.raises(UserError, match="round 7"):
         schedule(MOMENTUM, make).check(6)
 
 
@@ -173,5 +173,5 @@ def test_a_schedule_that_counts_over_several_of_its_kind_is_refused():
 
 
 def test_a_rate_that_is_no_number_is_refused_without_a_schedule_too():
-    with pytest.raises(UserError, match=r"^model\.optimizer SGD: 'lr' is nan in round 0"):
+    with pytest.raises(UserError, match=r"^model\.optimizer SGD: 'lr' is nan in round 1"):
         schedule(functools.partial(torch.optim.SGD, lr=nan), None).check(0)

@@ -70,7 +70,7 @@ def test_a_loss_that_is_no_number_is_infinite_and_such_an_answer_wrong_but_repor
     found = game.module.engine.evaluate(game.module.reported(), "test")
     assert found.losses[0] == math.inf
     assert found.metrics["acc"][0] == 0
-    with pytest.warns(UserWarning, match="^after round 0: the loss of the model of client 0 is not finite on the val "):
+    with pytest.warns(UserWarning, match="^after round 1: the loss of the model of client 0 is not finite on the val "):
         results = game.module.evaluate()
     assert results["test_loss"].tolist()[0] == math.inf
     assert math.isnan(results["test_loss"][1])  # no data
@@ -86,11 +86,11 @@ class HugeAfter(RoundCallback):
             round.bank.next_rows()["models"][1] = 3e38
 
 
-@pytest.mark.filterwarnings("ignore:round 2. training of client 1 diverged")
+@pytest.mark.filterwarnings("ignore:round 3. training of client 1 diverged")
 def test_a_model_whose_loss_is_not_finite_has_no_accuracy_in_any_table(tmp_path, monkeypatch):
     real = DFLTrainer._complete
     monkeypatch.setattr(DFLTrainer, "_complete", lambda s, own, *a, **k: real(s, [*own, HugeAfter()], *a, **k))
-    with pytest.warns(UserWarning, match="^after round 2: the loss of the model of client 1 is not finite on the val "):
+    with pytest.warns(UserWarning, match="^after round 3: the loss of the model of client 1 is not finite on the val "):
         trainer = fit(tmp_path, Toy([4, 4, 4, 4], [1] * 4, [2, 2, 2, 0]))
     run = trainer.run
     assert run.clients["test_acc"][:, 1].tolist()[1:] == [pytest.approx(math.nan, nan_ok=True)] * 2
@@ -123,13 +123,13 @@ def test_who_diverges_in_fine_tuning_is_judged_by_the_model_that_it_reports(engi
     plain = game.module.evaluate()["test_loss"]
     game.module.finetune_epochs = 1
     game.module.data.images[game.module.data.train[1]] = float("nan")
-    with pytest.warns(UserWarning, match=r"^after round 0: fine-tuning of client 1 diverged; it is judged without$"):
+    with pytest.warns(UserWarning, match=r"^after round 1: fine-tuning of client 1 diverged; it is judged without$"):
         tuned = game.module.evaluate()["test_loss"]
     assert tuned[1] == plain[1]
     assert (tuned != plain).tolist() == [True, False, True]
     game.module.on_divergence = "stop"
     with pytest.raises(
-        UserError, match=r"^after round 0: fine-tuning of client 1 diverged .*; lower model\.optimizer\.lr"
+        UserError, match=r"^after round 1: fine-tuning of client 1 diverged .*; lower model\.optimizer\.lr"
     ):
         game.module.evaluate()
 
@@ -172,7 +172,7 @@ def breaking(monkeypatch, first, client):
 
 def test_the_run_folder_knows_who_diverged_when(tmp_path, monkeypatch, capsys):
     breaking(monkeypatch, 1, 2)
-    with pytest.warns(UserWarning, match=r"^round 1: training of client 2 diverged; no client mixes it ") as said:
+    with pytest.warns(UserWarning, match=r"^round 2: training of client 2 diverged; no client mixes it ") as said:
         trainer = fit(tmp_path, Toy([4, 4, 4], [1] * 3, [2] * 3))
     assert len(said) == 1
     run = trainer.run
@@ -192,10 +192,10 @@ def test_a_run_in_which_nobody_diverges_says_nothing_of_it(tmp_path):
 
 def test_a_resumed_run_forgets_what_diverged_after_its_checkpoint(tmp_path, monkeypatch):
     breaking(monkeypatch, 0, 2)
-    with pytest.warns(UserWarning, match="^round 0: training of client 2"):
+    with pytest.warns(UserWarning, match="^round 1: training of client 2"):
         former = fit(tmp_path, Toy([4, 4, 4], [1] * 3, [2] * 3))
     previous = former.run.path / "checkpoints" / "previous.ckpt"
-    with pytest.warns(UserWarning, match="^round 2: training of client 2"):
+    with pytest.warns(UserWarning, match="^round 3: training of client 2"):
         later = fit(tmp_path, Toy([4, 4, 4], [1] * 3, [2] * 3), checkpoint=previous)
     assert later.run.path == former.run.path
     assert later.run.diverged["round"].tolist() == [0, 1, 2]
@@ -205,12 +205,12 @@ def test_a_resumed_run_forgets_what_diverged_after_its_checkpoint(tmp_path, monk
 
 def test_stopping_on_divergence_keeps_the_rounds_before(tmp_path, monkeypatch):
     breaking(monkeypatch, 2, 1)
-    with pytest.raises(UserError, match=r"^round 2: training of client 1 diverged .*lower model\.optimizer\.lr"):
+    with pytest.raises(UserError, match=r"^round 3: training of client 1 diverged .*lower model\.optimizer\.lr"):
         fit(tmp_path, Toy([4, 4], [1] * 2, [2] * 2), on_divergence="stop")
     (folder,) = (tmp_path / "run").iterdir()
     summary = json.loads((folder / "summary.json").read_text())
     assert summary["status"] == "failed"
-    assert summary["reason"].startswith("round 2: training of client 1 diverged")
+    assert summary["reason"].startswith("round 3: training of client 1 diverged")
     monkeypatch.undo()
     monkeypatch.setenv("PL_GLOBAL_SEED", "0")
     healthy = Toy([4, 4], [1] * 2, [2] * 2)

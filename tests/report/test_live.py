@@ -122,6 +122,7 @@ def test_dfl_fit_writes_the_page_and_names_it_at_once(tmp_path, monkeypatch, cap
     first = lines.index(f"page: {name} (open it in a browser, it follows the run)")
     assert first < next(at for at, line in enumerate(lines) if line.startswith("round 2/2"))
     assert lines[-1] == f"page: {name}"
+    assert not any("dfl-report" in line for line in lines)
     assert "LivePage" not in (file.parent / "config.yaml").read_text()
     assert 'id="live"' not in file.read_text(encoding="utf-8")
 

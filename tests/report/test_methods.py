@@ -166,10 +166,17 @@ DOWN = {"dropout": {"class_path": "x.GroupedCount"}}
         ({**SERVER, **DOWN, "substitution": {"class_path": "x.Stale"}}, "Stale"),
         ({**SERVER, **DOWN, "substitution": None}, "FedAvg, dropped clients left out"),
         ({**SERVER, "dropout": None, "substitution": {"class_path": "x.FDMS"}}, "FedAvg"),
+        ({"selection": {"class_path": "x.Gossip"}, "aggregation": {"class_path": "x.BALANCE"}}, "BALANCE"),
+        (
+            {"selection": {"class_path": "x.Gossip"}, "aggregation": {"class_path": "x.GeometricMedian"}},
+            "Geometric median",
+        ),
+        ({**AFIND, "aggregation": {"class_path": "x.Median"}}, "AFIND+, median"),
+        ({"selection": {"class_path": "x.Gossip"}, "aggregation": {"class_path": "x.Uniform"}}, "Gossip"),
     ],
-    ids=["FL-FDMS", "Stale", "Dropout", "Full"],
+    ids=["FL-FDMS", "Stale", "Dropout", "Full", "BALANCE", "geometric median", "AFIND+ with a median", "Gossip"],
 )
-def test_the_baselines_of_fl_fdms_are_called_what_they_are(tmp_path, make_run, config, name):
+def test_methods_are_called_what_they_are(tmp_path, make_run, config, name):
     (method,) = find_methods([read_run(make_run(tmp_path / "run", [[0.5, 0.6]], config=config))])
     assert method.name == name
 

@@ -134,5 +134,5 @@ def test_a_fit_makes_its_page_and_names_the_command(tmp_path, monkeypatch, capsy
     (page,) = tmp_path.glob("runs/gossip/*/report.html")
     folder = page.parent.relative_to(tmp_path)
     lines = capsys.readouterr().out.splitlines()
-    assert lines[-2:] == [f"its page: dfl-report {folder}", f"page: {folder}/report.html"]
+    assert lines[-2:] == [f"run: {folder}", f"page: {folder}/report.html"]
     assert f"dfl-fit {' '.join(words)}" in re.sub("</?span>", "", page.read_text(encoding="utf-8"))

@@ -48,7 +48,7 @@ class Reads(callbacks.Monitor):
 def test_who_reads_too_early_is_told_who_writes_it(start, field, writer):
     name = field.replace("stand_in", "substitute")
     sentence = (
-        rf"^round 0: tests\.round\.test_written\.Reads reads round\.{name} in on_propose; {writer} writes it, and has "
+        rf"^round 1: tests\.round\.test_written\.Reads reads round\.{name} in on_propose; {writer} writes it, and has "
         rf"not in this round; round\.has\('{name}'\) says whether it is there$"
     )
     with pytest.raises(UserError, match=sentence):

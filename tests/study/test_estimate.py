@@ -139,9 +139,9 @@ def test_the_time_that_is_left_counts_the_start_of_each_cell(planned, pretend, m
 @pytest.mark.parametrize(
     ("rounds", "said"),
     [
-        (0, "failed: round 0: training of client 1 diverged"),
-        (1, "failed after 1 round: round 1: training of client 1 diverged"),
-        (3, "failed after 3 rounds: round 3: training of client 1 diverged"),
+        (0, "failed: round 1: training of client 1 diverged"),
+        (1, "failed after 1 round: round 2: training of client 1 diverged"),
+        (3, "failed after 3 rounds: round 4: training of client 1 diverged"),
     ],
 )
 def test_a_cell_that_fails_names_its_round_once(planned, pretend, capsys, rounds, said):
@@ -149,7 +149,7 @@ def test_a_cell_that_fails_names_its_round_once(planned, pretend, capsys, rounds
     cell = plan.distinct()[0]
     run = pretend(cell, status="running", rounds=rounds)
     (run / "metrics.csv").write_text("round\n" + "".join(f"{r}\n" for r in range(rounds)))
-    write_failure(cell, f"round {rounds}: training of client 1 diverged")
+    write_failure(cell, f"round {rounds + 1}: training of client 1 diverged")
     Progress(plan.distinct(), 1, "acc_last").ended(state_of(cell))
     assert capsys.readouterr().out.startswith(f"{cell.label}: {said} · ")
 

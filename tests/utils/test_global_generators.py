@@ -114,7 +114,7 @@ def test_a_policy_that_draws_is_refused(small_run, generator):
             super().on_select(round)
 
     run = small_run(3, policies=[Wild(2), families.Uniform()])
-    with pytest.raises(UserError, match=rf"^round 1: .*Wild draws from {generator} in on_select"):
+    with pytest.raises(UserError, match=rf"^round 2: .*Wild draws from {generator} in on_select"):
         run.fit()
     assert run.module.bank.boundary.round == 1
 
@@ -292,14 +292,14 @@ class Writing(Plain):
 def test_an_objective_that_draws_is_refused_in_the_first_round(small_run, engine, number):
     with threads(number):
         run = small_run(2, module={"objective": Shaky()}, engine=engine, cohorts=2)
-        said = r"^round 0: local training draws from torch's global generator, .*\(objective .*Shaky\)"
+        said = r"^round 1: local training draws from torch's global generator, .*\(objective .*Shaky\)"
         with pytest.raises(UserError, match=said):
             run.fit()
     assert run.module.bank.boundary.round == 0
 
 
 def test_an_objective_that_draws_before_mixing_is_refused(small_run):
-    with pytest.raises(UserError, match=r"^round 0: .*Writing draws from numpy\.random in before_mixing"):
+    with pytest.raises(UserError, match=r"^round 1: .*Writing draws from numpy\.random in before_mixing"):
         small_run(1, module={"objective": Writing()}).fit()
 
 
@@ -316,7 +316,7 @@ def test_what_draws_only_later_is_refused_when_it_does(small_run):
         def on_propose(self, round):
             Late.drawing = round.index == 1
 
-    said = r"^round 1: local training draws from Python's random.*\(model.loss .*Late\)"
+    said = r"^round 2: local training draws from Python's random.*\(model.loss .*Late\)"
     with pytest.raises(UserError, match=said):
         small_run(2, [Arm()], module={"loss": Late()}).fit()
 

@@ -24,6 +24,7 @@ from dfl_lightning.links import LinkMemory, Links
 from dfl_lightning.round.record import Round
 from dfl_lightning.utils.errors import UserError
 from dfl_lightning.utils.memory import machine_memory, size
+from dfl_lightning.utils.words import nth_round
 
 if TYPE_CHECKING:
     from dfl_lightning.round.federation import Federation
@@ -159,7 +160,7 @@ class FDMS(Substitution):
             return similarity_scores(found)
 
         self.observed = known.with_observed(heard, score)
-        _refuse_too_many_pairs(len(self.observed), f"by round {round.index}")
+        _refuse_too_many_pairs(len(self.observed), f"by {nth_round(round.index)}")
         round.charge_comparison("trained", heard, relative_to="start")
         round.log("similarities", count_pairs(heard.count))
 

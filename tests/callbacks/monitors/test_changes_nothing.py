@@ -118,7 +118,7 @@ def in_the_third_round(body):
 @pytest.mark.parametrize(("hook", "body", "sentence"), WRITES.values(), ids=WRITES)
 def test_a_monitor_that_writes_ends_the_run_with_its_name_and_what_it_wrote(refused, hook, body, sentence):
     said = refused(doing(cb.Monitor, hook, in_the_third_round(body)))
-    assert re.match(rf"round 2: {__name__}.Mine .*{sentence}.* in {hook}; a monitor measures a round and changes", said)
+    assert re.match(rf"round 3: {__name__}.Mine .*{sentence}.* in {hook}; a monitor measures a round and changes", said)
 
 
 def test_the_same_at_the_end_of_a_round_where_there_is_no_record(refused):
@@ -240,7 +240,7 @@ def test_an_objective_does_not_write_the_models(small_run):
         def before_mixing(self, round):
             mix(round, "models")
 
-    with pytest.raises(UserError, match=r"round 0: .*Eager writes the row set 'models' \(mix.* in before_mixing; "):
+    with pytest.raises(UserError, match=r"round 1: .*Eager writes the row set 'models' \(mix.* in before_mixing; "):
         small_run(1, policies=policies(), module={"objective": Eager()}).fit()
 
 

@@ -307,9 +307,9 @@ def sending(function):
 @pytest.mark.parametrize(
     ("function", "sentence"),
     [
-        (lambda u, s: u[:, :3], r"round 0: outgoing Mine sends float64 \[\d, 3\]; it must be float \[\d, 18\]"),
+        (lambda u, s: u[:, :3], r"round 1: outgoing Mine sends float64 \[\d, 3\]; it must be float \[\d, 18\]"),
         (lambda u, s: u > 0, r"outgoing Mine sends bool \[\d, 18\]"),
-        (lambda u, s: u / (s.ids[:, None] != 2), r"round 0: outgoing Mine: what client 2 sends is not finite"),
+        (lambda u, s: u / (s.ids[:, None] != 2), r"round 1: outgoing Mine: what client 2 sends is not finite"),
         (lambda u, s: s.normal((3, 18)), r"outgoing Mine draws numbers of shape \[3, 18\]; the first dimension"),
     ],
 )

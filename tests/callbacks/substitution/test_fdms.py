@@ -473,6 +473,6 @@ def test_pairs_of_neighbours_that_do_not_fit_into_memory_are_refused(among_clien
     sentence = r"holds scores of 90 pairs of neighbours {}, about 7\.2 kB; this machine has 7\.2 kB: use a sparser"
     with pytest.raises(UserError, match=sentence.format("in its first rounds")):
         among_clients("1 1 1 1 1 1", FDMS())
-    with pytest.raises(UserError, match=sentence.format("by round 0")):
+    with pytest.raises(UserError, match=sentence.format("by round 1")):
         run.go(1)
     among_clients("1 1 1 1 1 1", FDMS(), selection=Gossip(k=2))
