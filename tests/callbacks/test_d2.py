@@ -12,7 +12,6 @@ from logistic import GRAPH
 from dfl_lightning.callbacks import Bernoulli, Gossip, Metropolis, Uniform
 from dfl_lightning.objectives import D2, Plain
 from dfl_lightning.utils.errors import UserError
-from dfl_lightning.utils.random_streams import stream
 
 DECAY, LR = 0.1, 0.2
 
@@ -27,44 +26,31 @@ def federation(*policies, objective=None, **settings):
     )
 
 
-def gradient(row, x, y):
-    """Of a client's mean loss with weight decay, in closed form on a row [15 + 3]."""
-    return torch.from_numpy(logistic.gradient(row.numpy(), x.numpy(), y.numpy())) + DECAY * row
-
-
-def mixing(laziness):
-    return laziness * torch.eye(6, dtype=torch.float64) + (1 - laziness) * torch.from_numpy(
-        logistic.metropolis(np.ones(6, dtype=bool))
-    )
+gradient = functools.partial(logistic.gradient, decay=DECAY)
 
 
 @pytest.mark.parametrize(("engine", "laziness"), [("loop", 0.0), ("stacked", 0.3)])
 def test_it_agrees_with_the_papers_recursion(engine, laziness):
     """One gradient on a batch of two in each round; x(t+1) = W (2 x(t) - x(t-1) - lr g(t) + lr g(t-1))."""
     run = federation(Gossip(k="all"), Metropolis(laziness=laziness), engine=engine, batch_size=2, local_steps=1)
-    data, weights = run.module.data, mixing(laziness)
-    now, former, former_gradients = run.models.clone(), None, None
+    weights = laziness * np.eye(6) + (1 - laziness) * logistic.metropolis()
+    now = former = run.models.numpy().copy()
+    former_gradients = np.zeros_like(now)
     for t in range(5):
-        gradients = []
-        for i in range(6):
-            order = torch.randperm(len(data.train[i]), generator=stream(0, "local batches", t, i, 0))
-            gradients.append(gradient(now[i], *data.batch(data.train[i][order][:2], dtype=torch.float64)))
-        gradients = torch.stack(gradients)
-        if former is None:
-            later = weights @ (now - LR * gradients)
-        else:
-            later = weights @ (2 * now - former - LR * gradients + LR * former_gradients)
-        now, former, former_gradients = later, now, gradients
-    torch.testing.assert_close(run.go(5).models, now, rtol=0, atol=1e-12)
+        gradients = np.stack([gradient(now[i], *logistic.batches(run, i, t, epochs=1)[0]) for i in range(6)])
+        now, former = weights @ (2 * now - former - LR * gradients + LR * former_gradients), now
+        former_gradients = gradients
+    np.testing.assert_allclose(run.go(5).models.numpy(), now, rtol=0, atol=1e-12)
 
 
 @pytest.mark.slow
 def test_all_reach_the_common_optimum_where_dsgd_does_not():
     run = federation().go(800)
-    batches = [run.module.data.batch(samples, dtype=torch.float64) for samples in run.module.data.train]
-    best = torch.zeros(18, dtype=torch.float64)
+    batches = [logistic.batch(run, samples) for samples in run.module.data.train]
+    best = np.zeros(18)
     for _ in range(4000):  # plain descent on the mean of the clients' losses
-        best -= 0.3 * torch.stack([gradient(best, x, y) for x, y in batches]).mean(0)
+        best -= 0.3 * np.mean([gradient(best, x, y) for x, y in batches], 0)
+    best = torch.from_numpy(best)
     assert (run.models - best).norm(dim=1).max() < 1e-7
     assert (federation(objective=Plain()).go(800).models - best).norm(dim=1).min() > 1e-2
     sometimes_down = federation(Gossip(k="all"), Metropolis(), Bernoulli(0.3)).go(1600)
@@ -73,14 +59,11 @@ def test_all_reach_the_common_optimum_where_dsgd_does_not():
 
 def test_the_mean_moves_by_gradients_only():
     run = federation().go(5)
-    data = run.module.data
     for round in run.rounds:
-        gradients = [
-            gradient(row, *data.batch(samples, dtype=torch.float64))
-            for row, samples in zip(round.before, data.train, strict=True)
-        ]
-        moved = round.after.sum(0) - round.before.sum(0)
-        torch.testing.assert_close(moved, -LR * sum(gradients), rtol=0, atol=1e-12)
+        pairs = zip(round.before.numpy(), run.module.data.train, strict=True)
+        gradients = [gradient(row, *logistic.batch(run, samples)) for row, samples in pairs]
+        moved = (round.after.sum(0) - round.before.sum(0)).numpy()
+        np.testing.assert_allclose(moved, -LR * sum(gradients), rtol=0, atol=1e-12)
 
 
 def test_what_is_added_sums_to_zero_whoever_is_down():

@@ -5,6 +5,7 @@ import functools
 import networkx as nx
 import numpy as np
 import torch
+from plain import model, neighbours
 from tester.rounds import Run, toy_data
 
 from dfl_lightning.utils.random_streams import stream
@@ -14,7 +15,7 @@ GRAPH = nx.Graph([(0, 1), (1, 2), (0, 2), (2, 3), (3, 4), (4, 5)])
 """A triangle with a tail, so that clients differ in their neighbours; sizes, so that they differ in their steps."""
 
 
-def start(*policies, engine="loop", topology=GRAPH, sizes=SIZES, trainer=None, **model):
+def start(*policies, engine="loop", topology=GRAPH, sizes=SIZES, trainer=None, **options):
     """A run of the six clients in float64, with models that differ from the start."""
     settings = {
         "network": torch.nn.Sequential(torch.nn.Linear(5, 3)),
@@ -22,7 +23,7 @@ def start(*policies, engine="loop", topology=GRAPH, sizes=SIZES, trainer=None, *
         "batch_size": 2,
         "optimizer": functools.partial(torch.optim.SGD, lr=RATE),
         "init": "independent",
-        **model,
+        **options,
     }
     trainer = {"precision": "64-true", "engine": engine, **(trainer or {})}
     return Run(policies, len(sizes), 1000, topology, toy_data(sizes=sizes), settings, trainer)
@@ -43,20 +44,12 @@ def batches(run, owner, round, epochs=EPOCHS, size=2):
     return found
 
 
-def gradient(row, x, y):
-    """Of the mean cross-entropy of scores x W' + b, in closed form."""
-    scores = x @ row[:15].reshape(3, 5).T + row[15:]
-    shares = np.exp(scores - scores.max(1, keepdims=True))
-    off = (shares / shares.sum(1, keepdims=True) - np.eye(3)[y]) / len(y)
-    return np.concatenate([(off.T @ x).ravel(), off.sum(0)])
+def gradient(row, x, y, decay=0.0):
+    """Of the mean cross-entropy of scores x W' + b, and of weight decay."""
+    return model.grad(row, x, y, [5, 3]) + decay * row
 
 
-def metropolis(up, graph=GRAPH):
-    """Weights [n, n] of the clients that are up; the others keep their models."""
-    n = len(graph)
-    links = np.array([[graph.has_edge(i, j) and up[i] and up[j] for j in range(n)] for i in range(n)])
-    degrees = links.sum(1)
-    weights = np.zeros((n, n))
-    for i, j in zip(*links.nonzero(), strict=True):
-        weights[i, j] = 1 / (1 + max(degrees[i], degrees[j]))
-    return weights + np.diag(1 - weights.sum(1))
+def metropolis(up=None, graph=GRAPH):
+    """Weights [n, n] of the clients that are up, all where none are named; the others keep their models."""
+    links = nx.to_numpy_array(graph, nodelist=range(len(graph))) > 0
+    return neighbours.metropolis(links, np.ones(len(graph), bool) if up is None else np.array(up, bool))

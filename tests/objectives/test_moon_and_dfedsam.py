@@ -2,13 +2,14 @@
 `test_written_by_users.py`."""
 
 import copy
-import math
 
 import logistic
+import networkx as nx
 import numpy as np
 import pytest
 import torch
-from logistic import GRAPH, RATE, gradient, metropolis
+from logistic import GRAPH, RATE, metropolis
+from plain.dfedsam import dfedsam
 from torch import nn
 from torch.nn.functional import cosine_similarity, cross_entropy
 
@@ -24,15 +25,12 @@ def start(rule, *others, steps=1, **settings):
 @pytest.mark.parametrize("engine", ["loop", "stacked"])
 def test_dfedsam_with_several_mixing_steps_agrees_with_the_papers_loop(engine):
     run, was_down = start(DFedSAM(0.3), Bernoulli(0.3), steps=3, engine=engine), 0
-    rows = run.models.numpy().copy()
+    rows, links = run.models.numpy().copy(), nx.to_numpy_array(GRAPH, nodelist=range(6)) > 0
     for t in range(4):
-        up = run.go(1).rounds[-1].participants.tolist()
-        was_down += up.count(False)
-        for i in (i for i in range(6) if up[i]):
-            for x, y in logistic.batches(run, i, t):
-                g = gradient(rows[i], x, y)
-                rows[i] = rows[i] - RATE * gradient(rows[i] + 0.3 * g / math.sqrt(g @ g), x, y)
-        rows = np.linalg.matrix_power(metropolis(up), 3) @ rows
+        up = run.go(1).rounds[-1].participants.numpy()
+        was_down += (~up).sum()
+        xs, ys = zip(*(zip(*logistic.batches(run, i, t), strict=True) for i in range(6)), strict=True)
+        rows = dfedsam([5, 3], rows, xs, ys, links, up, RATE, 0.3, 3)["models"]
         np.testing.assert_allclose(run.models.numpy(), rows, rtol=0, atol=1e-12)
     assert was_down
 

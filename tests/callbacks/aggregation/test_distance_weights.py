@@ -1,6 +1,6 @@
-"""Aggregations by distances against plain loops in numpy, under an attack, and what they do at the edges."""
+"""Aggregations by distances against the references of their cases, under an attack, and what they do at the edges."""
 
-import math
+import importlib
 import re
 
 import networkx as nx
@@ -39,110 +39,44 @@ def run(start):
     return _run
 
 
-def by_hand(seen, mix, graph=GRAPH):
-    """The models after a round: `mix(i, own model, active neighbours, what they sent)` of each active client."""
-    before, own = seen.before.numpy(), seen.trained.numpy()
-    sent = own.copy()
-    sent[ADVERSARY] = before[ADVERSARY] - SCALE * (own[ADVERSARY] - before[ADVERSARY])
-    after = own.copy()
-    for i in range(6):
-        if seen.active[i]:
-            others = [j for j in sorted(graph[i]) if seen.active[j]]
-            after[i] = mix(i, own[i], others, [sent[j] for j in others])
-    return after
+CIRCULANT = nx.circulant_graph(6, [1, 2])
+METHODS = [  # the aggregation, its reference with options, and the run's own settings
+    ("clipped_gossip", lambda: ClippedGossip(1), {"outliers": 1, "radius": 0.0}, {}),
+    ("clipped_gossip", lambda: ClippedGossip(0), {"outliers": 0, "radius": 0.0}, {}),
+    ("clipped_gossip", lambda: ClippedGossip(1, 0.05), {"outliers": 1, "radius": 0.05}, {}),
+    ("balance", lambda: BALANCE(0.3, 2.0), {"gamma": 0.3, "kappa": 2.0, "alpha": 0.5}, {}),
+    ("balance", lambda: BALANCE(1.2, 2.0, 0.25), {"gamma": 1.2, "kappa": 2.0, "alpha": 0.25}, {"init": "independent"}),
+    ("balance", lambda: BALANCE(1e-6, 2.0), {"gamma": 1e-6, "kappa": 2.0, "alpha": 0.5}, {}),
+    ("krum", lambda: Krum(1), {"adversaries": 1, "kept": 1}, {"topology": CIRCULANT}),
+    ("krum", lambda: MultiKrum(0, 2), {"adversaries": 0, "kept": 2}, {"topology": CIRCULANT}),
+    ("krum", lambda: MultiKrum(1), {"adversaries": 1, "kept": 0}, {"topology": CIRCULANT}),
+    ("krum", lambda: Krum(0, False), {"adversaries": 0, "kept": 1, "include_self": False}, {"topology": CIRCULANT}),
+    ("geometric_median", lambda: GeometricMedian(1e-6, 20), {"smoothing": 1e-6, "iterations": 20}, {}),
+    ("geometric_median", lambda: GeometricMedian(0.05, 20), {"smoothing": 0.05, "iterations": 20}, {}),
+]
 
 
-@pytest.mark.parametrize(("outliers", "radius"), [(1, None), (0, None), (2, None), (1, 0.05)])
-def test_clipped_gossip_is_the_papers_sum(outliers, radius, run):
-    done = run(ClippedGossip(outliers, radius), SignFlip(clients=[ADVERSARY], scale=SCALE), Bernoulli(0.2)).go(ROUNDS)
-    clipped = []
-    for seen in done.rounds:
-
-        def mix(i, own, others, received, active=seen.active):
-            degree = {k: sum(bool(active[j]) for j in GRAPH[k]) for k in [i, *others]}
-            distances = [math.dist(x, own) for x in received]
-            tau = radius or (sorted(distances)[max(0, len(others) - 1 - outliers)] if others else 0.0)
-            new = own.copy()
-            for j, x, far in zip(others, received, distances, strict=True):
-                new += min(1.0, tau / far) * (x - own) / (1 + max(degree[i], degree[j]))
-            clipped.append(sum(far > tau for far in distances))
-            return new
-
-        np.testing.assert_allclose(seen.after.numpy(), by_hand(seen, mix), rtol=0, atol=1e-12)
-    assert (sum(clipped) > 0) == bool(outliers or radius)
-
-
-@pytest.mark.parametrize(("gamma", "alpha"), [(0.3, 0.5), (1.2, 0.25), (1e-6, 0.5)])
-def test_balance_is_the_papers_two_steps(gamma, alpha, run):
-    policies = (BALANCE(gamma, 2.0, alpha), SignFlip(clients=[ADVERSARY], scale=SCALE), Bernoulli(0.2))
-    done = run(*policies, init="independent" if gamma > 1 else "common").go(ROUNDS)
+@pytest.mark.parametrize(("name", "make", "options", "settings"), METHODS, ids=[str(m[2]) for m in METHODS])
+def test_rounds_under_attack_are_those_of_the_reference(name, make, options, settings, run):
+    """The reference is plain numpy, one client after the other; some clients are down, and some have few neighbours."""
+    reference = importlib.import_module(f"plain.{name}").METHOD.function
+    done = run(make(), SignFlip(clients=[ADVERSARY], scale=SCALE), Bernoulli(0.2), **settings).go(ROUNDS)
+    graph = nx.to_numpy_array(settings.get("topology", GRAPH), nodelist=range(6)) > 0
+    some_left_out = False
     for t, seen in enumerate(done.rounds):
-        counts = [0, 0]
-
-        def mix(i, own, others, received, t=t, counts=counts):
-            limit = gamma * math.exp(-2.0 * t / ROUNDS) * math.sqrt(float(own @ own))
-            near = [x for x in received if math.dist(x, own) <= limit]
-            counts[0] += len(near)
-            counts[1] += len(received)
-            return alpha * own + (1 - alpha) * sum(near) / len(near) if near else own
-
-        np.testing.assert_allclose(seen.after.numpy(), by_hand(seen, mix), rtol=0, atol=1e-12)
-        assert not counts[1] or seen.metrics["accepted"] == pytest.approx(counts[0] / counts[1])
-        assert gamma > 1e-3 or not counts[0]
-
-
-def krum_by_hand(models, f, kept):
-    """The mean of the `kept` models with the lowest sums of squared distances to their n - f - 2 nearest others."""
-    n = len(models)
-    scores = []
-    for i in range(n):
-        others = sorted(math.dist(models[i], models[j]) ** 2 for j in range(n) if j != i)
-        scores.append(sum(others[: n - f - 2]))
-    best = sorted(range(n), key=lambda i: scores[i])[: n - f if kept is None else kept]
-    return sum(models[i] for i in best) / len(best), best
-
-
-@pytest.mark.parametrize(("f", "kept", "include_self"), [(1, 1, True), (0, 2, True), (1, None, True), (0, 1, False)])
-def test_krum_is_the_papers_choice_and_keeps_the_own_model_among_too_few(f, kept, include_self, run):
-    make = Krum(f, include_self) if kept == 1 else MultiKrum(f, kept, include_self)
-    graph = nx.circulant_graph(6, [1, 2])
-    done = run(make, SignFlip(clients=[ADVERSARY], scale=SCALE), Bernoulli(0.2), topology=graph).go(ROUNDS)
-    kept_own = 0
-    for seen in done.rounds:
-        received_of, chosen = [0], [0]
-
-        def mix(i, own, others, received, received_of=received_of, chosen=chosen):
-            models = sorted(
-                [*zip(others, received, strict=True), *([(i, own)] if include_self else [])], key=lambda x: x[0]
-            )
-            received_of[0] += len(others)
-            if len(models) < 2 * f + 3:
-                return own
-            mean, best = krum_by_hand([x for _, x in models], f, kept)
-            chosen[0] += sum(models[k][0] != i for k in best)
-            return mean
-
-        after = by_hand(seen, mix, graph)
-        kept_own += int((after == seen.trained.numpy()).all(1)[seen.active.numpy()].sum())
-        np.testing.assert_allclose(seen.after.numpy(), after, rtol=0, atol=1e-12)
-        assert seen.metrics["kept"] == pytest.approx(chosen[0] / received_of[0])
-    assert kept_own or not f
-
-
-@pytest.mark.parametrize("smoothing", [1e-6, 0.05])
-def test_the_geometric_median_is_the_papers_iteration(smoothing, run):
-    policies = (GeometricMedian(smoothing, 20), SignFlip(clients=[ADVERSARY], scale=SCALE), Bernoulli(0.2))
-
-    def mix(i, own, others, received):
-        models = np.stack([own, *received])
-        median = models.mean(0)
-        for _ in range(20):
-            beta = 1 / np.maximum(smoothing, np.linalg.norm(models - median, axis=1))
-            median = beta @ models / beta.sum()
-        return median
-
-    for seen in run(*policies).go(ROUNDS).rounds:
-        np.testing.assert_allclose(seen.after.numpy(), by_hand(seen, mix), rtol=0, atol=1e-9)
+        before, trained, active = seen.before.numpy(), seen.trained.numpy(), seen.active.numpy()
+        sent = trained.copy()
+        sent[ADVERSARY] = before[ADVERSARY] - SCALE * (trained[ADVERSARY] - before[ADVERSARY])
+        time = {"round": t, "rounds_of_run": ROUNDS} if name == "balance" else {}
+        expected = reference(before, trained, sent, graph, active, **options, **time)
+        np.testing.assert_allclose(seen.after.numpy(), expected["models"], rtol=0, atol=1e-9)
+        np.testing.assert_allclose(seen.weights.numpy(), expected["weights"], rtol=0, atol=1e-9)
+        received = graph & active & active[:, None]
+        used = (expected["weights"] > 0) & received
+        some_left_out |= used.sum() < received.sum()
+        for metric in {"accepted", "kept"} & set(seen.metrics):
+            assert seen.metrics[metric] == pytest.approx(used.sum() / received.sum())
+    assert some_left_out == (name in ("balance", "krum"))
 
 
 def test_the_geometric_median_has_the_least_sum_of_distances():

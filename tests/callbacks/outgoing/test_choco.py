@@ -5,36 +5,24 @@ With the largest entries it is tested by its conformance cases, with dropouts, r
 
 import functools
 
+import logistic
 import networkx as nx
 import numpy as np
 import pytest
 import torch
-from torch import nn
+from logistic import GRAPH
 
 from dfl_lightning.callbacks import CHOCO, FDMS, PENS, Bernoulli, CHOCOMix, Gossip, Metropolis, SignFlip, Uniform
 from dfl_lightning.utils.errors import UserError
 from dfl_lightning.utils.random_streams import stream
 
-TAIL = nx.Graph([(0, 1), (1, 2), (0, 2), (2, 3), (3, 4), (4, 5)])
+
+def federation(*policies, lr=0.3, **more):
+    settings = {"local_epochs": 1, "batch_size": 4, **more}
+    return logistic.start(*policies, optimizer=functools.partial(torch.optim.SGD, lr=lr), **settings)
 
 
-@pytest.fixture
-def federation(start):
-    def _start(*policies, topology=TAIL, lr=0.3, **more):
-        settings = {"trainer": {"precision": "64-true", "engine": "loop"}, "init": "independent", **more}
-        return start(*policies, topology=topology, network=nn.Sequential(nn.Linear(5, 3)), lr=lr, **settings)
-
-    return _start
-
-
-def metropolis():
-    weights = np.zeros((6, 6))
-    for i, j in TAIL.edges:
-        weights[i, j] = weights[j, i] = 1 / (1 + max(TAIL.degree[i], TAIL.degree[j]))
-    return weights + np.diag(1 - weights.sum(1))
-
-
-def test_quantized_differences_are_those_of_numpy(federation):
+def test_quantized_differences_are_those_of_numpy():
     """Four rounds of algorithm 2, with Q of section 3.3: s = 7 levels, divided by 1 + min(d / s^2, sqrt(d) / s)."""
     run = federation(Gossip(k="all"), CHOCO(bits=4), CHOCOMix(0.6)).go(4)
     public = np.zeros((6, 18))
@@ -47,14 +35,14 @@ def test_quantized_differences_are_those_of_numpy(federation):
             level = 7 * np.abs(difference) / length
             rounded = np.floor(level) + (draws < level - np.floor(level))
             public[i] += np.sign(difference) * length * rounded / 7 / (1 + min(18 / 49, np.sqrt(18) / 7))
-        expected = trained + 0.6 * (metropolis() - np.eye(6)) @ public
+        expected = trained + 0.6 * (logistic.metropolis() - np.eye(6)) @ public
         np.testing.assert_allclose(round.after.numpy(), expected, rtol=0, atol=1e-9)
         np.testing.assert_allclose(round.after.numpy().mean(0), trained.mean(0), rtol=0, atol=1e-12)
     np.testing.assert_allclose(run.bank.rows("public").numpy(), public, rtol=0, atol=1e-9)
 
 
 @pytest.mark.parametrize("choco", [functools.partial(CHOCO, 0.2), functools.partial(CHOCO, bits=3)])
-def test_without_training_all_reach_the_first_mean(federation, choco):
+def test_without_training_all_reach_the_first_mean(choco):
     run = federation(Gossip(k="all"), choco(), CHOCOMix(0.2), topology="complete", lr=0.0)
     mean, apart = run.models.mean(0), run.models.std(0).max()
     run.go(49)
@@ -64,43 +52,27 @@ def test_without_training_all_reach_the_first_mean(federation, choco):
 DIRECTED = nx.DiGraph([(0, 1), (1, 2), (2, 3), (3, 4), (4, 5), (5, 0)])
 
 
+def whole(*more, selection=None):
+    return (selection or Gossip("all"), CHOCO(), CHOCOMix(), *more)
+
+
 @pytest.mark.parametrize(
     ("policies", "topology", "sentence"),
     [
-        (
-            (Gossip("all"), CHOCO(), Metropolis()),
-            TAIL,
-            "which aggregation Metropolis does not mix; use --agg",
-        ),
-        ((Gossip("all"), CHOCOMix()), TAIL, "mixes the public copies of --outgoing CHOCO; add it"),
-        (
-            (Gossip("all"), CHOCO(), SignFlip(0.5), CHOCOMix()),
-            TAIL,
-            "CHOCO must be the last of the list, since Sign",
-        ),
-        (
-            (Gossip("all"), CHOCO(), CHOCOMix(), Bernoulli(0.1)),
-            TAIL,
-            "with Bernoulli some clients receive none; us",
-        ),
-        ((Gossip("all"), CHOCO(), CHOCOMix(), Bernoulli(0.1), FDMS()), TAIL, "use --dropout null|no substitute"),
-        ((Gossip(2), CHOCO(), CHOCOMix()), TAIL, "not all neighbours are selected, or links are not mutual; use --sel"),
-        ((PENS(), CHOCO(), CHOCOMix()), TAIL, "not all neighbours are selected"),
-        ((Gossip("all"), CHOCO(), CHOCOMix()), DIRECTED, "or links are not mutual; use .* on an undirected topology"),
-        (
-            (Gossip("all"), CHOCO(), CHOCOMix()),
-            {"generator": "complete", "link_up": 0.9},
-            "the links of topology comp",
-        ),
-        (
-            (Gossip("all"), CHOCO(), CHOCOMix()),
-            "el_oracle",
-            "the links of topology el_oracle change; use a fixed",
-        ),
+        ((Gossip("all"), CHOCO(), Metropolis()), GRAPH, "which aggregation Metropolis does not mix; use --agg"),
+        ((Gossip("all"), CHOCOMix()), GRAPH, "mixes the public copies of --outgoing CHOCO; add it"),
+        (whole(SignFlip(0.5)), GRAPH, "CHOCO must be the last of the list, since Sign"),
+        (whole(Bernoulli(0.1)), GRAPH, "with Bernoulli some clients receive none; us"),
+        (whole(Bernoulli(0.1), FDMS()), GRAPH, "use --dropout null|no substitute"),
+        (whole(selection=Gossip(2)), GRAPH, "not all neighbours are selected, or links are not mutual; use --sel"),
+        (whole(selection=PENS()), GRAPH, "not all neighbours are selected"),
+        (whole(), DIRECTED, "or links are not mutual; use .* on an undirected topology"),
+        (whole(), {"generator": "complete", "link_up": 0.9}, "the links of topology comp"),
+        (whole(), "el_oracle", "the links of topology el_oracle change; use a fixed"),
         ((Gossip("all"), CHOCO(), Uniform()), "server", "CHOCO"),
     ],
 )
-def test_where_messages_can_be_lost_it_is_refused(federation, policies, topology, sentence):
+def test_where_messages_can_be_lost_it_is_refused(policies, topology, sentence):
     with pytest.raises(UserError, match=sentence):
         federation(*policies, topology=topology)
 

@@ -5,9 +5,9 @@ from plain.neighbours import STAR
 from plain.robust_rounds import INPUTS, ITSELF, OUTPUTS, alike, attacked, rounds
 
 
-def krum(before, trained, sent, graph, active, adversaries, kept):
+def krum(before, trained, sent, graph, active, adversaries, kept, include_self=True):
     def mix(i, near, received):
-        ids = sorted([i, *near])
+        ids = sorted([i] * include_self + near)
         models = [trained[i] if j == i else received[near.index(j)] for j in ids]
         n = len(ids)
         if n < 2 * adversaries + 3:

@@ -35,7 +35,10 @@ def a_round(layers, stage, metric, alpha, k, before, initial, trained, x, y, nei
         if stage == "initialisation":
             listed = sorted(compared, key=lambda j: (-similarity[i, j], j))[:k]
         else:
-            own = same_cluster({j: similarity[i, j] for j in compared}, {j for j in compared if sampled[i, j]}, literal)
+            matching = "literal" if literal else "oriented"
+            own = same_cluster(
+                {j: similarity[i, j] for j in compared}, {j for j in compared if sampled[i, j]}, matching
+            )
             listed = {j for j in range(m) if neighbours[i, j] and not sampled[i, j]} | own
             listed = sorted(listed or {j for j in range(m) if neighbours[i, j]})
             assert len(listed) <= k
@@ -44,25 +47,29 @@ def a_round(layers, stage, metric, alpha, k, before, initial, trained, x, y, nei
     return {"similarity": similarity, "neighbours": new, "models": models}
 
 
-def same_cluster(similarity, first, literal):
-    """Hard expectation maximisation of two Gaussians, from the labels neighbour and stranger."""
+def moments(values):
+    mean = math.fsum(values) / len(values)
+    return mean, math.fsum((value - mean) ** 2 for value in values) / len(values)
+
+
+def same_cluster(similarity, first, matching):
+    """Hard expectation maximisation of two Gaussians, from the labels neighbour and stranger; None: no end in 100 steps."""
     if not similarity:
         return set()
     values = list(similarity.values())
     everything = set(similarity)
     if max(values) - min(values) <= 1e-9 * max(map(abs, values)):
         return everything  # one cluster only
-    floor = 0.01 * np.var(values)
-    first = everything - first if literal else set(first)
+    floor = 0.01 * moments(values)[1]
+    first = everything - first if matching == "literal" else set(first)
     for _ in range(100):
         second = everything - first
         if not first or not second:
             return everything
         scores = []
         for component in (first, second):
-            own = [similarity[j] for j in component]
-            mean, variance = np.mean(own), max(np.var(own), floor)
-            share = len(own) / len(values)
+            mean, variance = moments([similarity[j] for j in component])
+            variance, share = max(variance, floor), len(component) / len(values)
             scores.append(
                 {
                     j: math.log(share) - math.log(variance) / 2 - (s - mean) ** 2 / (2 * variance)
@@ -73,11 +80,13 @@ def same_cluster(similarity, first, literal):
         if labels == first:
             break
         first = labels
+    else:
+        return None
     second = everything - first
     if not first or not second:
         return everything
-    means = [np.mean([similarity[j] for j in component]) for component in (first, second)]
-    return first if literal or means[0] >= means[1] else second
+    means = [moments([similarity[j] for j in component])[0] for component in (first, second)]
+    return first if matching != "oriented" or means[0] >= means[1] else second
 
 
 def made(
