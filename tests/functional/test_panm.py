@@ -65,6 +65,7 @@ CASES = {
     "D": ([0.5] * 5, [0.5] * 5),
     "E": ([0.8, 0.78, 0.81, 0.79, 0.8], [0.8, 0.79, 0.81, 0.78, 0.8]),
     "F": ([0.1, 0.12, 0.09, 0.11, 0.8], [0.82, 0.1, 0.79, 0.08, 0.81]),
+    "G": ([0.75], [0.7, 0.0, 0.65]),  # the least variance of a component of one client decides
 }
 ALL = set(range(10))
 
@@ -88,6 +89,7 @@ def members(mask):
         ("D", "oriented", ALL),
         ("E", "oriented", ALL),
         ("F", "oriented", {4, 5, 7, 9}),
+        ("G", "oriented", {0, 1}),
         ("A", "unoriented", {0, 1, 2, 3, 5, 9}),
         ("F", "unoriented", {0, 1, 2, 3, 6, 8}),
         ("A", "literal", {4, 6, 7, 8}),
