@@ -1,6 +1,8 @@
 """One client on the page: its curve, its samples, whom it chose, its rank in each method; against the runs' files."""
 
+import base64
 import csv
+import io
 import json
 import re
 from pathlib import Path
@@ -10,6 +12,11 @@ import pytest
 
 pytest.importorskip("altair", reason="the extra `report` is not installed")
 
+from PIL import Image
+
+from dfl_lightning import read_run
+from dfl_lightning.report.charts.theme import DARK, LIGHT
+from dfl_lightning.report.network import nodes
 from dfl_lightning.report.writing import write_report
 
 ROUNDS, CLIENTS = 6, 8
@@ -190,6 +197,58 @@ def test_a_dot_leads_to_its_clients_and_back(made, open_page):
     seen.page.go_back()
     seen.page.wait_for_timeout(200)
     assert seen.page.evaluate("window.report.now().picked") == now["picked"]
+    assert seen.console == []
+
+
+def on(stops, share):
+    """The colour of a share from 0 to 1 between stops, "#rrggbb" each: float [3]."""
+    parts = np.array([[int(colour[at : at + 2], 16) for at in (1, 3, 5)] for colour in stops], dtype=float)
+    places = np.linspace(0, 1, len(stops))
+    return [np.interp(np.clip(share, 0, 1), places, parts[:, channel]) for channel in range(3)]
+
+
+def below(seen, node):
+    """The colour of the graph's canvas 8 pixels below the middle of a node: float [3]."""
+    address = seen.page.evaluate("window.report.views.graph.canvas.toDataURL('image/png')")
+    image = Image.open(io.BytesIO(base64.b64decode(address.partition(",")[2]))).convert("RGB")
+    unit = (image.width - 10) / 2.28
+    return image.getpixel((round(5 + (1.14 + node["x"]) * unit), round(5 + (1.14 - node["y"]) * unit + 8)))
+
+
+@pytest.mark.parametrize("kind", ["score", "gain"])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_nodes_have_the_colour_of_their_number_and_the_legend_says_the_scale(made, open_page, scheme, kind):
+    page, folder, values, percent = made
+    theme = LIGHT if scheme == "light" else DARK
+    seen = open_page(page, scheme=scheme)
+    opened(seen, f"#who?run=Ours&seed=0&round=4&client=1&colour={kind}")
+    assert seen.page.input_value("#shade") == kind
+    seen.page.select_option("#client", "")
+    seen.page.evaluate("new Promise(requestAnimationFrame)")
+    factor, sign = (100, 1) if percent else (1, -1)
+    own = factor * values["Ours", 0]
+    numbers = sign * (own - factor * values["Local", 0]) if kind == "gain" else own
+    order = np.sort(numbers.ravel())
+    few = int(0.04 * order.size)
+    if kind == "gain":
+        sizes = np.sort(np.abs(order))
+        high = sizes[int(0.96 * (sizes.size - 1))]
+        low, stops = -high, theme["gain"]
+    elif percent:
+        low, high, stops = order[few], order[-1], theme["ramp"]
+    else:
+        low, high, stops = order[0], order[order.size - 1 - few], theme["ramp"][::-1]
+    places = {node["id"]: node for node in nodes(read_run(folder / "Ours-0"))}
+    found = np.array([below(seen, places[i]) for i in range(CLIENTS)])
+    expected = np.array([on(stops, (numbers[3, i] - low) / (high - low)) for i in range(CLIENTS)])
+    assert np.abs(found - expected).max() < 9  # numbers on the page are rounded
+    ends = seen.page.locator("#scale small").all_inner_texts()
+    ends = [float(end.translate(str.maketrans("−", "-", "≤≥+ "))) for end in ends]
+    assert [ends[0], ends[-1]] == pytest.approx([low, high], rel=0.02)
+    head = seen.page.locator("#scale span").inner_text()
+    assert head.startswith("gain over training alone" if kind == "gain" else "test ")
+    seen.page.select_option("#shade", "cluster")
+    assert seen.page.locator("#scale").is_hidden()
     assert seen.console == []
 
 

@@ -1,5 +1,6 @@
 """The colours of the report: far enough apart for everybody, and readable on their background."""
 
+import itertools
 from itertools import combinations
 
 import numpy as np
@@ -71,3 +72,14 @@ def test_words_and_lines_stand_out_from_their_background(theme):
     words = [*theme["category"], theme["ink"], theme["soft"], theme["new"], theme["dropped"]]
     assert min(contrast(colour, theme["card"]) for colour in words) >= 4.5
     assert min(contrast(theme[name], theme["card"]) for name in ("kept", "probed", "substitute", "stands_in")) >= 3
+
+
+@THEMES
+@pytest.mark.parametrize("vision", VISION)
+def test_gains_and_losses_can_be_told_apart_and_words_on_them_be_read(theme, vision):
+    stops = np.array([linear(colour) for colour in theme["gain"]])
+    seen = [lab(np.clip(np.array(VISION[vision]) @ colour, 0, 1)) for colour in stops]
+    assert min(ciede2000(seen[at], seen[4 - at]) for at in (0, 1)) >= 35
+    assert min(ciede2000(a, b) for a, b in itertools.pairwise(seen)) >= 20
+    for colour in (*theme["gain"], *theme["ramp"]):
+        assert max(contrast(colour, "#000000"), contrast(colour, "#ffffff")) >= 4.5

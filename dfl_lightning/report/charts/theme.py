@@ -11,6 +11,7 @@ from typing import Any
 LIGHT = {
     "category": ["#185cfe", "#b45f0e", "#10755a", "#8c126f", "#0a0b14", "#523e15"],
     "ramp": ["#e6eefb", "#a9c6f5", "#5f96ea", "#1f5fd0", "#0b3380"],
+    "gain": ["#8a3800", "#e39a5b", "#f3f1ec", "#7fa8ee", "#0b3380"],
     "card": "#ffffff",
     "ink": "#16202e",
     "soft": "#56606f",
@@ -26,6 +27,7 @@ LIGHT = {
 DARK = {
     "category": ["#4282f4", "#f64c0a", "#7ed69d", "#efa2d5", "#feffff", "#f5e418"],
     "ramp": ["#1d2a40", "#27508f", "#3f7fd6", "#86b3f7", "#dce9ff"],
+    "gain": ["#ffb877", "#a05a1f", "#343b47", "#3a73c4", "#a9cbff"],
     "card": "#171b22",
     "ink": "#e8ebf0",
     "soft": "#a8b1be",

@@ -7,11 +7,12 @@ const address = (() => {
   let who = null, method = null, section = FIRST;
 
   /** The words of an address for the shown run, round and client. */
-  function wordsOf(runs, { at, step, picked }) {
+  function wordsOf(runs, { at, step, picked, shaded = "cluster" }) {
     const run = runs[at], words = new URLSearchParams({ run: run.method });
     if (runs.filter((other) => other.method === run.method).length > 1) words.set("seed", run.seed);
     words.set("round", run.rounds[step].round);
     if (picked !== null) words.set("client", picked);
+    if (shaded !== "cluster") words.set("colour", shaded);
     return words;
   }
   /** The address for the shown run, round and client. */
@@ -25,7 +26,7 @@ const address = (() => {
     const run = runs[at], rounds = run.rounds.map((entry) => entry.round), client = Number(words.get("client") ?? NaN);
     const step = words.has("round") ? rounds.findLastIndex((round) => round <= Number(words.get("round"))) : -1;
     const known = run.nodes.some((node) => !node.server && node.id === client);
-    const found = { at, step: Math.max(0, step), picked: known ? client : null };
+    const found = { at, step: Math.max(0, step), picked: known ? client : null, shaded: shade.CHOICES.find((kind) => kind === words.get("colour")) ?? "cluster" };
     who = wordsOf(runs, found);
     return found;
   }

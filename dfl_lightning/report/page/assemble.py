@@ -73,6 +73,7 @@ def page(
         "crosshair.js",
         "single.js",
         "client.js",
+        "shade.js",
         *(["follow.js"] * (following is not None)),
         "page.js",
     )

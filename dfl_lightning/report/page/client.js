@@ -11,6 +11,11 @@ const client = (() => {
     });
     return entry.values;
   }
+  /** A client's score in the last evaluated round up to this one; null where there is none. */
+  function at(entry, id, round) {
+    const place = entry?.rounds ? entry.rounds.findLastIndex((one) => one <= round) : -1;
+    return place < 0 ? null : (decode(entry)[id]?.[place] ?? null);
+  }
   const mean = (values) => {
     const known = values.filter((value) => value !== null && value !== undefined);
     return known.length ? known.reduce((sum, value) => sum + value, 0) / known.length : null;
@@ -243,5 +248,5 @@ const client = (() => {
     return { show, knows };
   }
 
-  return { panel };
+  return { panel, at, writing };
 })();

@@ -104,8 +104,8 @@ const linked = (() => {
 
   /** Links between nodes, from the sender to the receiver.
    *
-   * A view has `draw(round)`, which takes `links`, the set `down` and the client `picked`, or null, and `under(x, y)`,
-   * what stands there. `drawn` is what the last call has drawn.
+   * A view has `draw(round)`, which takes `links`, the set `down`, the client `picked`, or null, and `fill`, the colour of a
+   * client that is not its cluster's, and of its name, and `under(x, y)`, what stands there. `drawn` is what the last call has drawn.
    */
   function graph(element, run, look, colours) {
     const { canvas, pen, size, sharp } = paper(element, colours);
@@ -121,7 +121,7 @@ const linked = (() => {
     const view = { canvas, drawn: { links: [], heads: [] }, draw, under };
     let ends = [];
 
-    function draw({ links, down, picked }) {
+    function draw({ links, down, picked, fill = null }) {
       const shown = links.filter((link) => link.state !== "own");
       const faint = (link) => picked !== null && link.receiver !== picked && link.sender !== picked;
       const near = new Set([picked]);
@@ -153,10 +153,11 @@ const linked = (() => {
         pen.restore();
       });
       const opacity = (node) => (picked !== null && !near.has(node.id) ? 0.25 : 1);
-      paintNodes(down, opacity);
-      view.drawn = { links: shown, heads };
+      const fills = fill && new Map(run.nodes.filter((node) => !node.server).map((node) => [node.id, fill(node.id)]));
+      paintNodes(down, opacity, fills);
+      view.drawn = { links: shown, heads, fills };
     }
-    function paintNodes(down, opacity) {
+    function paintNodes(down, opacity, fills) {
       const clients = run.nodes.filter((node) => !node.server);
       for (const node of clients) {
         pen.globalAlpha = opacity(node);
@@ -172,9 +173,9 @@ const linked = (() => {
             pen.strokeStyle = colours.soft;
             pen.stroke(asleep[index]);
           } else {
-            pen.fillStyle = colours.category[index % colours.category.length];
+            pen.fillStyle = fills ? fills.get(node.id)[0] : colours.category[index % colours.category.length];
             pen.fill(awake[index]);
-            pen.strokeStyle = colours.card;
+            pen.strokeStyle = fills ? colours.soft : colours.card;
             pen.stroke(awake[index]);
           }
         });
@@ -190,7 +191,7 @@ const linked = (() => {
       for (const node of clients) {
         pen.globalAlpha = opacity(node);
         if (down.has(node.id)) write(pen, `${node.id}`, ...places[node.id], 10, 400, colours.soft);
-        else write(pen, `${node.id}`, ...places[node.id], 10.5, 700, colours.card);
+        else write(pen, `${node.id}`, ...places[node.id], 10.5, 700, fills ? fills.get(node.id)[1] : colours.card);
       }
     }
     function under(x, y) {
@@ -317,5 +318,5 @@ const linked = (() => {
     return found;
   }
 
-  return { graph, matrix, bins, explain };
+  return { graph, matrix, bins, explain, ramp, rgb };
 })();

@@ -155,7 +155,7 @@
 
   // --- who learns from whom ---
   const runs = data.runs;
-  let at = 0, step = 0, picked = null, timer = null;
+  let at = 0, step = 0, picked = null, timer = null, shaded = "cluster", shades = null;
   const sums = (steps) => {
     let total = 0;
     return (steps || []).map((value) => (total += value));
@@ -228,7 +228,11 @@
       const links = run.decoded[step], counts = {};
       for (const link of links) counts[link.state] = (counts[link.state] || 0) + 1;
       byId("state").innerHTML = sentence(run, entry, counts);
-      const round = { links, down: new Set(entry.down), picked };
+      const fill = shades && ((id) => {
+        const colour = shades.colour(id, entry.round);
+        return [colour, shade.readable(colour)];
+      });
+      const round = { links, down: new Set(entry.down), picked, fill };
       graph.draw(round);
       if (heat) heat.draw(round);
     }
@@ -300,9 +304,31 @@
       scaleOf(run);
     }
     legend(run);
-    show();
+    shadeNodes();
     showClient();
   }
+  // --- colours of the nodes ---
+  function shadeNodes() {
+    const run = runs[at], names = { cluster: "cluster", score: run.score.label, gain: "gain over training alone" };
+    const kinds = shade.known(run, data.clients), kind = kinds.includes(shaded) ? shaded : "cluster";
+    byId("shade").replaceChildren(...kinds.map((one) => new Option(names[one], one, false, one === kind)));
+    shades = shade.scale(kind, run, data.clients, data.colours[themeName()]);
+    byId("shading").hidden = kinds.length < 2;
+    byId("scale").hidden = !shades;
+    byId("legend").classList.toggle("plain", Boolean(shades));
+    if (shades) {
+      const ends = shades.words.map((text) => Object.assign(document.createElement("small"), { textContent: text }));
+      byId("scale").replaceChildren(...byId("scale").querySelectorAll("span, i"), ...ends);
+      byId("scale").querySelector("span").textContent = shades.label;
+      byId("scale").querySelector("i").style.background = shades.gradient;
+    }
+    show();
+  }
+  byId("shade")?.addEventListener("change", () => {
+    shaded = byId("shade").value;
+    address.write(runs, { at, step, picked, shaded });
+    shadeNodes();
+  });
   // --- one client ---
   let beside = [];
   const one = runs.length && client.panel(data.clients, draw, dress, pick);
@@ -325,7 +351,7 @@
     });
   }
   function visit(there, chosen) {
-    const hash = address.text(runs, { at: chosen.at, step: runs[chosen.at].rounds.length - 1, picked: chosen.id });
+    const hash = address.text(runs, { at: chosen.at, step: runs[chosen.at].rounds.length - 1, picked: chosen.id, shaded });
     history.pushState(null, "", hash);
     const next = there.map((each) => ({ name: each.name, here: each === chosen, open: () => visit(there, each) }));
     goTo(hash, next);
@@ -337,6 +363,9 @@
     if (node) {
       const rows = [["client", node.id], ...(node.cluster < 0 ? [] : [["cluster", node.cluster]])];
       if (run.rounds[step].down.includes(node.id)) rows.push(["state", "down"]);
+      const score = client.writing(run.score), [own, gain] = ["score", "gain"].map((kind) => shade.value(kind, run, data.clients, node.id, run.rounds[step].round));
+      if (own !== null) rows.push([run.score.label, `${score.text(own)}${score.unit}`]);
+      if (gain !== null) rows.push(["over training alone", score.signed(gain)]);
       if (node.falsified) rows.push(["falsified", node.falsified]);
       return rows;
     }
@@ -377,12 +406,12 @@
     beside = [];
     byId("client").value = id === null ? "" : String(id);
     showClient();
-    address.write(runs, { at, step, picked });
+    address.write(runs, { at, step, picked, shaded });
     return update();
   }
   function move(to) {
     step = Math.max(0, Math.min(runs[at].rounds.length - 1, to));
-    address.write(runs, { at, step, picked });
+    address.write(runs, { at, step, picked, shaded });
     return update();
   }
   function play(on) {
@@ -417,7 +446,7 @@
       const newest = report.newest();
       choose(Number(byId("run").value));
       if (newest) step = runs[at].rounds.length - 1;
-      address.write(runs, { at, step, picked });
+      address.write(runs, { at, step, picked, shaded });
       drawLinked();
     });
     byId("round").addEventListener("input", () => move(Number(byId("round").value)));
@@ -443,9 +472,10 @@
   const scrollToShown = (behavior) => (byId("one").hidden ? byId("who") : byId("one")).scrollIntoView({ behavior });
   function set(named) {
     ({ step, picked } = named);
+    shaded = named.shaded ?? shaded;
     byId("client").value = picked ?? "";
   }
-  report.address = () => (runs.length ? address.text(runs, { at, step, picked }) : "");
+  report.address = () => (runs.length ? address.text(runs, { at, step, picked, shaded }) : "");
   report.newest = () => runs.length > 0 && step === runs[at].rounds.length - 1;
   report.now = () => ({ run: at, step, round: runs[at].rounds[step].round, picked });
   report.move = move;
