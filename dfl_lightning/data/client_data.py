@@ -53,6 +53,7 @@ class ClientData:
         target_scale: of each column of standardised targets, float64 [d]: a target times its scale, plus its shift, is
             in the original unit; None: they are in it.
         target_shift: see `target_scale`.
+        categories: see `Source`.
     """
 
     images: Tensor
@@ -69,6 +70,7 @@ class ClientData:
     adversaries: Tensor | None = None
     target_scale: Tensor | None = None
     target_shift: Tensor | None = None
+    categories: tuple[int, ...] = ()
     _affine: dict[torch.dtype, Affine] = field(default_factory=dict, init=False, repr=False)
 
     def __setattr__(self, name: str, value: object) -> None:

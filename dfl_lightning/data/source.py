@@ -59,6 +59,8 @@ class Source:
         target_scale: of each column of standardised targets, float64 [d]: a target times its scale, plus its shift, is
             in the original unit; None: they are in it.
         target_shift: see `target_scale`.
+        categories: of the first columns of inputs [N, d], which hold categories, how many there are, 0 included, which
+            stands for an unknown one.
     """
 
     name: str
@@ -75,6 +77,7 @@ class Source:
     test_strata: Tensor | None = None
     target_scale: Tensor | None = None
     target_shift: Tensor | None = None
+    categories: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         """Refuse labels that are no classes, writers without a name, and test images unlike the training images."""

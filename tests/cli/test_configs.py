@@ -24,7 +24,7 @@ def test_the_first_line_says_what_it_is_on_a_line_of_its_own(name):
     assert len(first) <= 140
     data = yaml.safe_load(CONFIGS[name].read_text())["data"]
     table = data["init_args"].get("table", "diabetes")
-    of_tables = {"diabetes": "diabetes", "synthetic_labels": "synthetic"}
+    of_tables = {"diabetes": "diabetes", "synthetic_labels": "synthetic", "flights": "flights"}
     named = {"Digits": "digits", "Vectors": of_tables[table], "Text": "Python's own library", "Series": "synthetic"}
     assert named[data["class_path"]] in first
 

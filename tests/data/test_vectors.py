@@ -94,17 +94,25 @@ def test_several_targets_and_names_of_classes(tmp_path):
 
 
 WRONG = {
-    "no file": ({"target": "price"}, "target, client, classes and labels describe a file"),
+    "no file": ({"target": "price"}, "target, client, classes, labels and categories describe a file"),
     "not there": ({"file": "none.csv", "target": "a"}, "cannot be read .*; check data.file"),
     "kind": ({"file": "table.xlsx"}, "is neither a .csv nor an .npz file"),
     "no target": ({"file": "table.csv"}, "data.target names the columns"),
     "unknown column": ({"file": "table.csv", "target": "prize"}, "has 0 columns 'prize' .*shop, age, town, price"),
     "words": ({"file": "table.csv", "target": "price"}, "line 2: shop is 'north', not a number"),
+    "category": (
+        {"file": "table.csv", "target": "town", "categories": ["town"]},
+        "categories names town, which is target",
+    ),
+    "no category": ({"file": "table.csv", "target": "town", "categories": ["a"]}, "has 0 columns 'a'"),
     "short line": ({"file": "short.csv", "target": "b"}, "line 3: 1 values for 2 columns"),
     "no rows": ({"file": "empty.csv", "target": "b"}, "has no rows"),
     "nan": ({"file": "nan.csv", "target": "b"}, r"NaN or infinity among the inputs of row 1 \(counted from 0\)"),
     "only a target": ({"file": "nan.csv", "target": ["a", "b"]}, "no column beside target and client"),
-    "npz target": ({"file": "table.npz", "target": "y"}, "an npz file's targets are its array y"),
+    "npz target": (
+        {"file": "table.npz", "target": "y"},
+        "an npz file's targets are its array y, and its inputs are numbers",
+    ),
     "two classes": ({"file": "table.csv", "target": ["shop", "town"], "classes": True}, "classes are in one column"),
     "two kinds": ({"file": "table.csv", "classes": True, "labels": True}, "are two kinds of targets; set one of them"),
     "no such table": ({"table": "iris"}, "there is no table 'iris'; there are diabetes, wine"),

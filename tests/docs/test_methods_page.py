@@ -51,7 +51,7 @@ def formulas(cell):
     return re.findall(r"(at most )?`([^`]+)`(?: (layers|updates))?", cell)
 
 
-OF_TASKS = {"forecast", "multilabel", "regression", "text"}
+OF_TASKS = {"forecast", "multilabel", "regression", "tabular", "text"}
 """Configs that show a task, with a method of another config."""
 
 

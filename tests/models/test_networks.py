@@ -18,6 +18,7 @@ from dfl_lightning.models import (
     LeNet,
     Network,
     ResNet18,
+    Tabular,
 )
 from dfl_lightning.models.init import fresh_parameters
 from dfl_lightning.utils.errors import UserError
@@ -39,6 +40,7 @@ NETWORKS: list[tuple[type[Network], tuple[int, ...]]] = [
     (TCN, (2, 20)),
     (TCN, (20,)),
     (CharTransformer, (6,)),
+    (Tabular, (6,)),
 ]
 every_network = pytest.mark.parametrize(("network", "shape"), NETWORKS)
 
@@ -104,7 +106,7 @@ def by_hand(name: str, w: dict[str, Tensor], x: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize(
-    ("network", "shape"), [case for case in NETWORKS if case[0] not in (ResNet18, TCN, CharTransformer)]
+    ("network", "shape"), [case for case in NETWORKS if case[0] not in (ResNet18, TCN, CharTransformer, Tabular)]
 )
 def test_networks_compute_what_their_layers_say(network, shape):
     built, x = network(input_shape=shape, num_classes=4).eval(), torch.randn(3, *shape)

@@ -44,7 +44,7 @@ def configs(commands):
 
 # --- the comparison is fair -------------------------------------------------------------------------------------------
 def test_every_shipped_method_is_a_row_but_the_one_that_needs_clients_to_drop_out(toy):
-    others = {"fdms", "forecast", "multilabel", "regression", "text"}
+    others = {"fdms", "forecast", "multilabel", "regression", "tabular", "text"}
     assert {words.split()[0] for words in toy.METHODS.values()} == set(shipped("configs")) - others
 
 

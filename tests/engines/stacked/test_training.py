@@ -11,7 +11,19 @@ from torch import nn
 from dfl_lightning.bank.references import References
 from dfl_lightning.engines.loop_engine import LoopEngine
 from dfl_lightning.engines.stacked import StackedEngine
-from dfl_lightning.models import CNN4, FEMNISTCNN, MLP, MNISTCNN, PENSCNN, TCN, CharTransformer, LeNet, ResNet18, resnet
+from dfl_lightning.models import (
+    CNN4,
+    FEMNISTCNN,
+    MLP,
+    MNISTCNN,
+    PENSCNN,
+    TCN,
+    CharTransformer,
+    LeNet,
+    ResNet18,
+    Tabular,
+    resnet,
+)
 from dfl_lightning.utils.errors import UserError
 from dfl_lightning.utils.random_streams import stream, stream_seed
 
@@ -117,7 +129,7 @@ def test_every_network_of_the_library_is_here():
     from dfl_lightning import models
 
     networks = {getattr(models, name) for name in models.__all__}
-    known = {MLP, LeNet, MNISTCNN, CNN4, PENSCNN, FEMNISTCNN, ResNet18, TCN, CharTransformer, models.Network}
+    known = {MLP, LeNet, MNISTCNN, CNN4, PENSCNN, FEMNISTCNN, ResNet18, TCN, CharTransformer, Tabular, models.Network}
     assert {kind for kind in networks if isinstance(kind, type) and issubclass(kind, models.Network)} <= known
 
 
