@@ -41,7 +41,7 @@ class Network(nn.Module):
         raise NotImplementedError
 
     def read_categories(self, categories: tuple[int, ...]) -> None:
-        """Learn which columns of the data are categories, before `build`; by default they are numbers like others.
+        """Read which columns of the data are categories, before `build`; by default they are numbers like others.
 
         Args:
             categories: how many there are in each of the first columns; () where all columns are numbers.

@@ -76,7 +76,9 @@ class Tabular(Network):
                 f"{show(input_shape)}; choose another network."
             )
         width = input_shape[0] - len(categories) + len(categories) * self.embedding
-        features: OrderedDict[str, nn.Module] = OrderedDict(columns=_Columns(categories, self.embedding))
+        features: OrderedDict[str, nn.Module] = OrderedDict()
+        if categories:
+            features["columns"] = _Columns(categories, self.embedding)
         for number, size in enumerate(self.hidden, 1):
             features[f"fc{number}"], features[f"relu{number}"] = nn.Linear(width, size), nn.ReLU()
             width = size

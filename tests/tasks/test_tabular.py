@@ -87,19 +87,18 @@ def test_categories_are_numbered_and_those_that_no_client_trains_on_are_unknown(
     assert torch.allclose(table.clients.images[:, 1].double(), wanted, atol=1e-6)
 
 
-def test_flights_of_airlines_are_learned_without_a_download_and_the_network_takes_its_categories_from_the_data(
-    tmp_path,
-):
-    module = DFLModule(models.Tabular([8], 2), batch_size=64)
+def test_flights_are_learned_without_a_download_and_the_network_takes_its_categories_from_the_data(tmp_path):
+    airlines = data.Vectors(table="flights", num_clients=16)
+    airlines.setup()
+    assert airlines.client_split.writers.tolist()[:3] == ["9E", "AA", "AS"]
+    assert len(airlines.source.labels) == 5971
+    module = DFLModule(models.Tabular([8], 2), batch_size=16)
     options = {"default_root_dir": tmp_path, "enable_progress_bar": False, "accelerator": "cpu"}
-    trainer = DFLTrainer(max_rounds=2, callbacks=[callbacks.Gossip(k=2), callbacks.Uniform()], **options)
-    table = data.Vectors(table="flights", num_clients=16)
-    trainer.fit(module, datamodule=table)
-    assert [len(e.weight) for e in module.network.features.columns.embeddings] == [4, 95, 13]
-    assert table.client_split.writers.tolist()[:3] == ["9E", "AA", "AS"]
-    assert len(table.source.labels) == 5971
+    trainer = DFLTrainer(max_rounds=3, callbacks=[callbacks.Gossip(k=2), callbacks.Uniform()], **options)
+    trainer.fit(module, datamodule=data.Vectors(table="flights", num_clients=6, partition=data.IID()))
+    assert [len(e.weight) for e in module.network.features.columns.embeddings] == [4, 94, 13]
     rmse = trainer.run.metrics["test_rmse"]
-    assert rmse[-1] < rmse[0] < 200  # minutes
+    assert rmse[-1] < min(rmse[0], 80)  # minutes; their deviation is above 100
     assert trainer.run.summary["engine"]["name"] == "stacked"
 
 
