@@ -11,6 +11,7 @@ from dfl_lightning.callbacks.aggregation.geometric_median import GeometricMedian
 from dfl_lightning.callbacks.aggregation.krum import Krum, MultiKrum
 from dfl_lightning.callbacks.aggregation.masked import MaskedAverage
 from dfl_lightning.callbacks.aggregation.metropolis import Metropolis
+from dfl_lightning.callbacks.aggregation.prototype_average import PrototypeAverage
 from dfl_lightning.callbacks.aggregation.push_sum import PushSum
 from dfl_lightning.callbacks.aggregation.robust import Median, TrimmedMean
 from dfl_lightning.callbacks.aggregation.score_weighted import ScoreWeighted
@@ -109,6 +110,7 @@ __all__ = [
     "Outgoing",
     "Policy",
     "Prediction",
+    "PrototypeAverage",
     "PushSum",
     "SampleWeighted",
     "ScoreWeighted",

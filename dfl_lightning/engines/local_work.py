@@ -28,10 +28,15 @@ class Batch(Protocol):
     Attributes:
         inputs: [B, ...] or [k, B, ...].
         labels: int64 [B] or [k, B].
+        weights: of samples in their client's mean, [B] or [k, B]; 0 of those that only pad a shorter batch.
     """
 
     inputs: Tensor
     labels: Tensor
+
+    @property
+    def weights(self) -> Tensor:
+        """See above."""
 
     def attach(self, **tensors: Tensor) -> Self:
         """Return the same batch with further numbers for each sample, [B, ...] or [k, B, ...], for a loss to find."""

@@ -43,6 +43,12 @@ class LoopBatch(Attached):
     key: Tensor
     attached: dict[str, Tensor] = field(default_factory=dict)
 
+    @property
+    def weights(self) -> Tensor:
+        """Of samples in the client's mean, 1 / B each, [B]."""
+        count = len(self.labels)
+        return torch.full((count,), 1 / count, device=self.labels.device)
+
     def attach(self, **tensors: Tensor) -> Self:
         """The same batch with further numbers for each sample."""
         return replace(self, attached={**self.attached, **tensors})

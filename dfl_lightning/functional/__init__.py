@@ -76,6 +76,7 @@ from dfl_lightning.functional.panm_theory import (
 )
 from dfl_lightning.functional.pens import more_often_than_expected
 from dfl_lightning.functional.pfedgraph import graph_rows, nearest_on_simplex
+from dfl_lightning.functional.prototypes import class_sums, prototype_shares
 from dfl_lightning.functional.robust import column_medians, trimmed_means
 from dfl_lightning.functional.robust_weights import (
     accepted_models,
@@ -105,6 +106,7 @@ __all__ = [
     "boltzmann_weights",
     "candidates_in_order",
     "centred_cosines",
+    "class_sums",
     "class_vectors",
     "client_mean",
     "clipped",
@@ -151,6 +153,7 @@ __all__ = [
     "panm_models_in_round",
     "panm_models_received",
     "participation_ratio",
+    "prototype_shares",
     "proximity",
     "pruned_share",
     "push_sum_weights",

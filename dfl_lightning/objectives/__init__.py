@@ -6,6 +6,7 @@ from dfl_lightning.objectives.d2 import D2
 from dfl_lightning.objectives.dfedsam import DFedSAM
 from dfl_lightning.objectives.dispfl import DisPFL
 from dfl_lightning.objectives.ditto import Ditto
+from dfl_lightning.objectives.fedproto import FedProto
 from dfl_lightning.objectives.fedprox import FedProx
 from dfl_lightning.objectives.gradient_tracking import GradientTracking
 from dfl_lightning.objectives.local_momentum import LocalMomentum
@@ -27,6 +28,7 @@ __all__ = [
     "Ditto",
     "Duration",
     "FedPer",
+    "FedProto",
     "FedProx",
     "FedRep",
     "GradientTracking",

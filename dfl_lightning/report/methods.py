@@ -186,6 +186,7 @@ _NAMES = (
     ({"D2"}, "D2"),
     ({"DFedSAM"}, "DFedSAM"),
     ({"MOON"}, "MOON"),
+    ({"FedProto"}, "FedProto"),
     ({"QGDSGDm"}, "QG-DSGDm"),
     ({"CHOCO"}, "CHOCO-SGD"),
     ({"Metropolis"}, "D-SGD"),

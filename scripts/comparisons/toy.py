@@ -55,6 +55,7 @@ METHODS = {
     "FedProx": "fedavg --objective FedProx",
     "Ditto": "ditto",
     "MOON": "moon",
+    "FedProto": "fedproto",
     "APFL": "apfl",
     "Per-FedAvg": "per_fedavg",
     "FedRep": "fedrep --model.local_epochs 3 --objective.head_epochs 2",  # 5 in all

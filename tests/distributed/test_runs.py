@@ -68,6 +68,7 @@ OTHERS = {
     "QG-DSGDm": ["--config", "qg_dsgdm"],
     "DFedSAM, several mixing steps": ["--config", "dfedsam", "--aggregation.steps", "2"],
     "MOON": ["--config", "moon"],
+    "FedProto": ["--config", "fedproto", "--dropout", "Bernoulli"],
     "one-peer graphs": ["--config", "one_peer"],
     "CHOCO": ["--config", "choco"],
     "CHOCO, quantized": ["--config", "choco", "--outgoing.share", "null", "--outgoing.bits", "8"],

@@ -14,7 +14,10 @@ import pytest
 import dfl_lightning
 
 OF_A_RULE = {"layer", "name", "now"}  # arguments of the stacked engine's rules, which are described once, at `Rule`
-OF_CASES = {f"dfl_lightning.conformance.own.{name}" for name in ("graphs", "mixing", "robust", "selections", "served")}
+OF_CASES = {
+    f"dfl_lightning.conformance.own.{name}"
+    for name in ("graphs", "mixing", "prototypes", "robust", "selections", "served")
+}
 """Modules whose functions' arguments are inputs of cases, which their files describe."""
 
 

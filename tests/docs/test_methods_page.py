@@ -113,7 +113,7 @@ def numbers_of_a_model(config):
 
 
 def bytes_of_messages(config, folder, row, index):
-    """Of what is neither a model nor a part of one: PACFL's signatures before round 0, a number with each model."""
+    """Of what is neither a model nor a part of one: PACFL's signatures, push-sum's numbers, prototypes."""
     if config["selection"]["class_path"].endswith(".PACFL"):
         assert ("messages_received" in row) is (index == 0)
         if index:
@@ -129,6 +129,14 @@ def bytes_of_messages(config, folder, row, index):
     if config["aggregation"]["class_path"].endswith(".PushSum"):
         assert row["messages_received"] == row["models_received"]
         return 4 * row["messages_received"]
+    if config["aggregation"]["class_path"].endswith(".PrototypeAverage"):
+        split, data = np.load(folder / "split.npz"), load_digits()
+        held = [
+            len(set(data.target[split["train_indices"][first:stop]]))
+            for first, stop in itertools.pairwise(split["train_offsets"])
+        ]
+        assert row["messages_received"] == CLIENTS - 1
+        return 4 * (HIDDEN + 1) * sum(held) * (CLIENTS - 1) / CLIENTS
     assert "messages_received" not in row
     return 0
 

@@ -5,8 +5,8 @@ import torch.nn.functional as F
 from dfl_lightning.objectives import Objective
 
 
-class FedProto(Objective):
-    """Features near the prototypes of their class (Tan et al. 2022, eq. 6); prototypes are as large as the head."""
+class NearPrototypes(Objective):
+    """Features near given prototypes of their class, which are as large as the head; the term of FedProto alone."""
 
     stackable = recordable = True
     row_sets = {"prototypes": "models"}

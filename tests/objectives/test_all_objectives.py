@@ -24,6 +24,7 @@ from dfl_lightning.objectives import (
     DFedSAM,
     Ditto,
     FedPer,
+    FedProto,
     FedProx,
     FedRep,
     GradientTracking,
@@ -57,8 +58,9 @@ LISTED = {
     "QGDSGDm": QGDSGDm,
     "DFedSAM": functools.partial(DFedSAM, 0.05),
     "MOON": functools.partial(MOON, 0.7, 0.5),
+    "FedProto": functools.partial(FedProto, 0.5),
     "QGDSGDm Nesterov": functools.partial(QGDSGDm, nesterov=True),
-    **{name: getattr(rules, name) for name in ("FedProto",)},
+    **{name: getattr(rules, name) for name in ("NearPrototypes",)},
 }
 """A rule by its name, and how to make it."""
 
@@ -176,7 +178,8 @@ def test_it_draws_by_name_only_and_does_the_same_again(name, engine):
 def run(name, engine):
     rule, shared = LISTED[name](), PERSONAL.get(name, (None, None))[1]
     symmetric = isinstance(rule, (GradientTracking, D2))
-    policies = [cb.Gossip(k="all" if symmetric else 2), cb.Metropolis() if symmetric else cb.Uniform()]
+    mixes = cb.PrototypeAverage() if isinstance(rule, FedProto) else cb.Metropolis() if symmetric else cb.Uniform()
+    policies = [cb.Gossip(k="all" if symmetric else 2), mixes]
     model = {
         "network": MLP(hidden=[4]),
         "local_epochs": 2,

@@ -11,7 +11,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from banks import SEED, make_federation
-from rules import FedProto
+from rules import NearPrototypes
 from torch import nn
 
 from dfl_lightning.bank.references import References
@@ -113,7 +113,7 @@ def moon(c):
     c.descend("models", F.cross_entropy(c.w(x), y) + 0.7 * -torch.log(a / (a + b)).mean())
 
 
-def fedproto(c):
+def near_prototypes(c):
     x, y = c.batch()
     prototypes = c.models["prototypes"][2].weight.detach()
     c.descend("models", F.cross_entropy(c.w(x), y) + 0.4 * ((c.w[:2](x) - prototypes[y]) ** 2).mean())
@@ -125,7 +125,7 @@ RULES = {
     "Per-FedAvg": (functools.partial(PerFedAvg, 0.2), per_fedavg),
     "DFedSAM": (functools.partial(DFedSAM, 0.05), dfedsam),
     "MOON": (functools.partial(MOON, 0.7, 0.5), moon),
-    "FedProto": (FedProto, fedproto),
+    "near prototypes": (NearPrototypes, near_prototypes),
 }
 
 

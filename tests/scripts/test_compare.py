@@ -72,7 +72,14 @@ def test_all_rows_train_for_the_same_number_of_epochs(configs):
 
 def test_who_takes_a_number_of_neighbours_takes_five(configs):
     budgets = {name: config["selection"].get("init_args", {}) for name, config in configs.items()}
-    free = {"Local": 0, "Oracle, all 9": "all", "IFCA, 2 servers": None, "pFedGraph": "all", "PACFL": None}
+    free = {
+        "Local": 0,
+        "Oracle, all 9": "all",
+        "IFCA, 2 servers": None,
+        "pFedGraph": "all",
+        "PACFL": None,
+        "FedProto": "all",
+    }
     for name, options in budgets.items():
         if configs[name]["topology"] == "complete" and not name.startswith("AFIND+"):
             assert options.get("k", options.get("budget")) == free.get(name, 5), name

@@ -21,6 +21,7 @@ from dfl_lightning.conformance.own.mixing import (
     push_sum,
     qg_dsgdm,
 )
+from dfl_lightning.conformance.own.prototypes import fedproto
 from dfl_lightning.conformance.own.robust import (
     a_little_is_enough,
     balance,
@@ -78,6 +79,7 @@ __all__ = [
     "federico_em",
     "fedfomo",
     "fedper",
+    "fedproto",
     "fedprox",
     "fedrep",
     "geometric_median",

@@ -11,7 +11,7 @@ from scipy import stats
 
 from dfl_lightning import callbacks as cb
 from dfl_lightning.cli.registry import shipped_classes
-from dfl_lightning.objectives import DisPFL
+from dfl_lightning.objectives import DisPFL, FedProto
 from tester.renaming import Rule, by_place, coin_first
 
 
@@ -252,6 +252,9 @@ LISTED: dict[str, list[Listed]] = {
             mixes_itself=True,
             trims=True,
             draws={"dispfl mask": by_place},
+        ),
+        Listed(
+            "prototypes", cb.PrototypeAverage, settings={"objective": FedProto()}, refuses=TAKES_PART, mixes_itself=True
         ),
         Listed("clipped gossip", cb.ClippedGossip, refuses=(cb.Stale,)),
         Listed("balance", lambda: cb.BALANCE(gamma=1.2), refuses=(cb.Stale,)),
