@@ -11,6 +11,7 @@ from dfl_lightning.report.charts import links as link_charts
 from dfl_lightning.report.charts.theme import DARK, LIGHT, config
 from dfl_lightning.report.methods import Method, names_for_colours
 from dfl_lightning.report.page.clients import clients_on_page
+from dfl_lightning.report.page.compact import compact
 from dfl_lightning.report.page.following import early_script, live_note
 from dfl_lightning.report.page.limits import left_out, with_graphs
 from dfl_lightning.report.page.opening import Opening
@@ -66,6 +67,7 @@ def page(
     }
     read = files(__package__).joinpath
     scripts = (
+        "expand.js",
         "near.js",
         "linked.js",
         "address.js",
@@ -88,7 +90,7 @@ def page(
         "verdict": _verdict(methods, colours, leads=opening is None),
         "style": _variables() + read("page.css").read_text(encoding="utf-8"),
         "script": "".join(read(name).read_text(encoding="utf-8") for name in scripts),
-        "data": packed_json(content),
+        "data": packed_json(compact(content)),
         "commands": f"<p class='note'><code>{escape(command)}</code></p>" * bool(command) + commands_table(methods),
         "versions": versions(methods),
         "who": omitted + (read("who.html").read_text(encoding="utf-8") if linked else "<p>No run recorded links.</p>"),

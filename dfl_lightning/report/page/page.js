@@ -5,13 +5,12 @@
   const report = (window.report = { views: {}, ready: false, drawn: 0 });
 
   async function unpack(id) {
-    const bytes = Uint8Array.from(atob(byId(id).textContent.trim()), (letter) => letter.charCodeAt(0));
-    return new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"))).text();
+    return new Response(new Blob([base85(byId(id).textContent.trim())]).stream().pipeThrough(new DecompressionStream("gzip"))).text();
   }
   const script = document.createElement("script");
   script.textContent = await unpack("packed-vega");
   document.head.append(script);
-  const data = JSON.parse(await unpack("packed-data"));
+  const data = expand(JSON.parse(await unpack("packed-data")));
 
   // --- themes ---
   const system = matchMedia("(prefers-color-scheme: dark)");
@@ -166,9 +165,10 @@
     const link = (pair, state, weight) => ({ receiver: Math.floor(pair / n), sender: pair % n, state, weight });
     let chosen = new Set();
     run.decoded = run.rounds.map((entry) => {
-      const fresh = new Set(sums(entry.new)), gone = sums(entry.dropped);
+      const before = [...chosen], places = (steps) => sums(steps).map((place) => before[place]);
+      const fresh = new Set(sums(entry.new)), gone = places(entry.dropped);
       const left = new Set(chosen);
-      for (const pair of [...gone, ...sums(entry.ended)]) left.delete(pair);
+      for (const pair of [...gone, ...places(entry.ended)]) left.delete(pair);
       const now = [...left, ...fresh].sort((a, b) => a - b);
       chosen = new Set(now);
       const links = now.map((pair, place) => link(pair, fresh.has(pair) ? "new" : "kept", entry.weights[place] / 1000));

@@ -89,8 +89,8 @@ def run_entry(method: Method, run: Run) -> dict[str, Any] | None:
 def _changes(links: list[Link], before: list[Link] | None, n: int) -> dict[str, Any]:
     """Pairs as numbers `receiver * n + sender`, in order, each less the one before; weights in thousandths.
 
-    `new`, `dropped` and `ended` (mixed now without being chosen) change what is chosen; `weights` are of all chosen
-    pairs in order.
+    `new`, `dropped` and `ended` (mixed now without being chosen) change what is chosen: `new` has pairs, the others
+    have places among the pairs chosen before, which take less room. `weights` are of all chosen pairs in order.
     """
     flat: dict[str, list[tuple[int, float]]] = {}
     for receiver, sender, state, weight in links:
@@ -99,11 +99,14 @@ def _changes(links: list[Link], before: list[Link] | None, n: int) -> dict[str, 
         pairs_and_weights.sort()
     chosen = sorted([*flat.get(KEPT, []), *flat.get(NEW, [])])
     entry: dict[str, Any] = {"weights": [_thousandths(w) for _, w in chosen]}
-    was = {receiver * n + sender for receiver, sender, state, _ in before or [] if state in (KEPT, NEW)}
-    ended = was - {pair for pair, _ in chosen} - {pair for pair, _ in flat.get(DROPPED, [])}
-    if ended:
-        entry["ended"] = _steps(sorted(ended))
-    for state in (NEW, DROPPED, PROBED, STANDS_IN):
+    was = sorted(receiver * n + sender for receiver, sender, state, _ in before or [] if state in (KEPT, NEW))
+    place = {pair: at for at, pair in enumerate(was)}
+    dropped = [pair for pair, _ in flat.get(DROPPED, [])]
+    ended = sorted(set(was) - {pair for pair, _ in chosen} - set(dropped))
+    for name, pairs in ((DROPPED, dropped), ("ended", ended)):
+        if pairs:
+            entry[name] = _steps([place[pair] for pair in pairs])
+    for state in (NEW, PROBED, STANDS_IN):
         if flat.get(state):
             entry[state] = _steps([pair for pair, _ in flat[state]])
     for state in (OWN, SUBSTITUTE):

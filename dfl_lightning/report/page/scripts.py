@@ -24,11 +24,15 @@ def packed_vega() -> str:
     return packed(vega_script())
 
 
+_IN_HTML = str.maketrans("<&", ".,")
+"""Two letters of base 85 mean something in HTML."""
+
+
 def packed(text: str) -> str:
-    """A text that the page unpacks with `DecompressionStream`."""
-    return base64.b64encode(gzip.compress(text.encode(), 9, mtime=0)).decode()
+    """A text that the page unpacks with `DecompressionStream`, in base 85: 6 % shorter than in base 64."""
+    return base64.b85encode(gzip.compress(text.encode(), 9, mtime=0)).decode().translate(_IN_HTML)
 
 
 def packed_json(value: Any) -> str:
     """A value of JSON's types, packed."""
-    return packed(json.dumps(value, separators=(",", ":"), allow_nan=False))
+    return packed(json.dumps(value, separators=(",", ":"), allow_nan=False, ensure_ascii=False))
