@@ -3,6 +3,7 @@
 from dfl_lightning.report.charts.clients import gain_over_local, sorted_clients
 from dfl_lightning.report.charts.cost import accuracy_by_bytes, accuracy_by_time
 from dfl_lightning.report.charts.curves import client_bands, learning_curves
+from dfl_lightning.report.charts.front import accuracy_front
 from dfl_lightning.report.charts.links import collaboration_graph, link_heatmap
 from dfl_lightning.report.charts.over_run import who_from_whom
 from dfl_lightning.report.charts.reasons import dropouts, found_over_rounds, similarities
@@ -10,6 +11,7 @@ from dfl_lightning.report.charts.reasons import dropouts, found_over_rounds, sim
 __all__ = [
     "accuracy_by_bytes",
     "accuracy_by_time",
+    "accuracy_front",
     "client_bands",
     "collaboration_graph",
     "dropouts",

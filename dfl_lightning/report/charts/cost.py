@@ -26,13 +26,11 @@ from dfl_lightning.report.charts.base import (
     score_of,
     typical,
 )
+from dfl_lightning.report.costs import SIMULATED
 from dfl_lightning.report.methods import Method, names_for_colours
 from dfl_lightning.report.over_seeds import from_one, thinned
 from dfl_lightning.report.reading import Run
 from dfl_lightning.utils.errors import UserError
-
-SIMULATED = "simulated_seconds"
-"""The column of metrics.csv with the simulated seconds until the end of a round, where a run has one."""
 
 
 def accuracy_by_bytes(runs: Sequence[Run | Method]) -> Any:

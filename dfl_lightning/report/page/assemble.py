@@ -76,6 +76,7 @@ def page(
         "single.js",
         "client.js",
         "shade.js",
+        "front.js",
         *(["follow.js"] * (following is not None)),
         "page.js",
     )

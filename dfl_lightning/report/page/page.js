@@ -62,6 +62,7 @@
     delete report.views[element.id];
     element.replaceChildren();
   }
+  front.offer((element) => draw(element, data.charts[element.dataset.chart]));
   const charts = near.drawer([...document.querySelectorAll("[data-chart]")], (element) => draw(element, data.charts[element.dataset.chart]), erase);
   async function drawAll() {
     drawLinked();

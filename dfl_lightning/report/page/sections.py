@@ -8,10 +8,10 @@ from functools import cached_property, partial
 from typing import Any
 
 from dfl_lightning.report import charts
-from dfl_lightning.report.charts.cost import SIMULATED
 from dfl_lightning.report.charts.over_run import within_clusters
 from dfl_lightning.report.charts.reasons import stood_in_for
 from dfl_lightning.report.comparable import for_charts
+from dfl_lightning.report.costs import COSTS, SIMULATED
 from dfl_lightning.report.methods import Method, seed_of
 from dfl_lightning.report.page.limits import detailed
 from dfl_lightning.report.page.spoken import spoken
@@ -151,6 +151,16 @@ def _of_task(found: Collected, methods: list[Method], tail: str, where: str) -> 
         "half",
         lambda: charts.gain_over_local(methods),
     )
+    for cost in COSTS:
+        bars = " Bars are 95 % intervals over seeds (Student's t)." if several else ""
+        found.add(
+            "cost",
+            f"front-by-{cost.name}{tail}",
+            f"Test {label} at the end against {cost.words}{where}",
+            f"Means of whole runs.{bars} The dotted line joins the methods that none beats in both.",
+            "wide",
+            partial(charts.accuracy_front, methods, cost.name),
+        )
     found.add(
         "cost",
         f"{field}-by-bytes{tail}",

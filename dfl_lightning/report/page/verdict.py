@@ -19,6 +19,10 @@ from dfl_lightning.report.over_seeds import (
 from dfl_lightning.report.statistics import Interval, Spread, paired_interval, spread
 from dfl_lightning.utils.score import Score
 
+SAME, LEAST_SEEDS = 1.0, 3
+"""Points, of other scores per cent of the best one's mean, within which a difference's whole interval must lie for two
+methods to be called the same, and the common seeds that this takes."""
+
 _NAMED = 3
 """Of a longer list of methods in a sentence, this many are named and the others are counted."""
 
@@ -98,6 +102,7 @@ def sentences(methods: Sequence[Method]) -> list[str]:
     first = known[0]
     words += [f"{first.method.name} ends at {_shown(first.score, score)}.", *_against_local(first)]
     apart: list[Line] = []
+    same: list[str] = []
     undecided, single, unpaired = [], [], []
     for line in known[1:]:
         gap, name = line.to_best, line.method.name
@@ -110,16 +115,61 @@ def sentences(methods: Sequence[Method]) -> list[str]:
         elif gap.is_clear:
             apart.append(line)
         else:
-            undecided.append(f"{name} ({gap.count} common seeds, {interval(gap, score)})")
+            part = cheaper(line, first)
+            of_bytes = "" if part is None else f", {part:.2g} of the bytes"
+            undecided.append(f"{name} ({gap.count} common seeds, {interval(gap, score)}{of_bytes})")
+            if part is not None and is_same(gap, first):
+                same.append(f"{name} with {part:.2g} of the bytes")
     if apart:
         words.append(_apart(apart))
     if undecided:
         words.append(f"The seeds show no clear difference to {and_(undecided)}.")
+    if same:
+        words.append(f"The same {score.label}, within {_margin(first)}, is reached by {and_(same)}.")
     if single:
         words.append(f"With one common seed there is no verdict on the difference to {and_(single)}.")
     if unpaired:
         words.append(f"It has no seed in common with {and_(unpaired)}.")
     return words
+
+
+def is_same(gap: Interval, best: Line) -> bool:
+    """Whether two methods may be called the same: the interval of their difference has 0 in it and lies within `SAME`.
+
+    Args:
+        gap: of their scores, paired by seed and test data.
+        best: the method that the other one is compared with.
+    """
+    if gap.count < LEAST_SEEDS or gap.low is None or gap.high is None or gap.is_clear:
+        return False
+    return max(-gap.low, gap.high) <= _within(best)
+
+
+def _within(best: Line) -> float:
+    return SAME / 100 * (1.0 if best.method.score.percent else abs(best.score.mean))
+
+
+def _margin(best: Line) -> str:
+    return "1 point" if best.method.score.percent else "1 %"
+
+
+def cheaper(line: Line, best: Line) -> float | None:
+    """The share of the best method's bytes that another one receives, where it receives fewer beyond doubt.
+
+    The share is that of the means over the common seeds; it is known only from `LEAST_SEEDS` of them on, and where the
+    95 % interval of the mean logarithm of the ratio leaves out 0.
+
+    Args:
+        line: the method.
+        best: the best one.
+    """
+    pairs = [(received(x), received(y)) for x, y in paired(line.method, best.method)]
+    if len(pairs) < LEAST_SEEDS or not all(math.isfinite(x) and math.isfinite(y) and x and y for x, y in pairs):
+        return None
+    ratio = paired_interval([(math.log(x), math.log(y)) for x, y in pairs])
+    if ratio is None or ratio.high is None or ratio.high >= 0:
+        return None
+    return math.fsum(x for x, _ in pairs) / math.fsum(y for _, y in pairs)
 
 
 def _against_local(line: Line) -> list[str]:
