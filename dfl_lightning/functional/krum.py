@@ -1,4 +1,13 @@
-"""Krum and Multi-Krum: the models that have the most near ones (Blanchard et al., NeurIPS 2017, arXiv 1703.02757)."""
+"""Krum and Multi-Krum: the models that have the most near ones (Blanchard et al., NeurIPS 2017, arXiv 1703.02757).
+
+What a receiver of n models does of which f may be falsified, and what does it here:
+
+1. it goes on only if 2 f + 2 < n, and keeps its own model otherwise                       (`krum_needs`)
+2. distances between all n models                                                          (`Neighbourhoods`)
+3. score of a model: the sum of its squared distances to the n - f - 2 nearest others      (`krum_weights`)
+4. Krum takes the model with the lowest score, of equal ones the one with the lowest id    (`krum_weights`, kept=1)
+5. Multi-Krum takes the mean of the n - f models with the lowest scores, or of another m   (`krum_weights`, kept=m)
+"""
 
 from __future__ import annotations
 

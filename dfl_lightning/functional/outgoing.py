@@ -1,4 +1,10 @@
-"""What a client makes of its update before it sends it: clipping, the largest entries alone, fewer bits."""
+"""What a client makes of its update before it sends it: clipping, the largest entries alone, fewer bits.
+
+- DP-FedAvg (arXiv 1710.06963): u becomes u min(1, S / |u|), then noise is added                   (`clipped`)
+- sparsified SGD (arXiv 1809.07599): the k largest entries of u are sent, the rest is kept         (`largest_entries`)
+- QSGD (arXiv 1610.02132): with s = 2^(bits-1) - 1 and a = s |u_i| / |u| of a bucket, sent is |u| sign(u_i) / s times
+  floor(a), or floor(a) + 1 with probability a - floor(a)                                          (`quantized`)
+"""
 
 from __future__ import annotations
 
