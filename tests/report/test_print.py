@@ -78,3 +78,6 @@ def test_no_table_is_cut_at_the_edge_of_the_paper(page, open_page):
         assert right <= 719, name
     assert seen.page.locator("#how details table").is_visible()
     assert not seen.page.locator("nav").is_visible()
+    words = seen.page.locator("#ramp span")
+    words.evaluate("(words) => (words.textContent = `weight in the new model; ${'and more '.repeat(9)}`)")
+    assert words.bounding_box()["x"] + words.bounding_box()["width"] <= 719
