@@ -107,6 +107,13 @@ def test_all_other_policies_objectives_and_monitors_are_the_same_in_3_processes(
     check(runs, tmp_path, (1, 3), [*words, *SMALL, *FIVE])
 
 
+def test_forecasts_of_series_of_unequal_length_are_the_same_in_two_processes(runs, tmp_path):
+    small = ["--data.num_clients", "6", "--data.stride", "6", "--data.val_fraction", "0.2", "--trainer.max_rounds", "2"]
+    words = ["--config", "forecast", *small, "--model.network.channels", "[4]", "--trainer.precision", "64-true"]
+    rows, _, _ = check(runs, tmp_path, (1, 2), [*words, "--trainer.cohorts", "3"])
+    assert float(rows[1]["test_rmse"]) < float(rows[0]["test_rmse"])
+
+
 OUTGOING = ["--outgoing", "[TopK, GaussianNoise, SignFlip]", "--outgoing.fraction", "0.3"]
 
 

@@ -164,3 +164,18 @@ def test_a_run_that_lasts_says_its_score_by_its_columns_and_two_scores_are_two_t
     classes = read_run(make_run(tmp_path / "classes", np.ones((2, 4))))
     assert classes.score == Score()
     assert sorted(method.task for method in find_methods([lasts, classes], ["A", "B"])) == [0, 1]
+
+
+def test_bands_whose_first_rounds_are_cut_off_fill_their_chart(tmp_path, make_run):
+    """What reaches beyond the axis is clipped; otherwise all of it is fitted into the chart, and the axis shrinks."""
+    pytest.importorskip("altair", reason="the extra `report` is not installed")
+    import vl_convert
+
+    from dfl_lightning import report
+
+    errors = np.linspace(1, 2, 40)[:, None] + np.linspace(0, 1, 10)
+    errors[0] = 500.0
+    chart = report.client_bands(read_run(regression(make_run, tmp_path / "run", errors))).to_dict()
+    drawn = vl_convert.vegalite_to_svg(chart)
+    heights = [float(number) for number in re.findall(r'class="background"[^>]*d="M[^"]*?v([\d.]+)', drawn)]
+    assert max(heights) > 100

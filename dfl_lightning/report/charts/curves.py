@@ -138,7 +138,7 @@ def client_bands(run: Run | Method, column: str = "") -> Any:
     y = alt.Y("median:Q").axis(per_cent_axis(cut(score.axis, numbers_of_all, domain))).scale(domain=domain)
 
     def area(low: str, high: str, opacity: float) -> Any:
-        return base.mark_area(opacity=opacity).encode(
+        return base.mark_area(opacity=opacity, clip=True).encode(
             x=x, y=alt.Y(f"{low}:Q").scale(domain=domain).title(""), y2=alt.Y2(f"{high}:Q"), color=colour
         )
 
@@ -148,11 +148,13 @@ def client_bands(run: Run | Method, column: str = "") -> Any:
         alt.layer(
             area("p10", "p90", 0.16),
             area("p25", "p75", 0.3),
-            base.mark_line(strokeWidth=2).encode(x=x, y=y, color=colour),
-            base.mark_line(strokeWidth=1.2, strokeDash=[4, 3]).encode(
+            base.mark_line(strokeWidth=2, clip=True).encode(x=x, y=y, color=colour),
+            base.mark_line(strokeWidth=1.2, strokeDash=[4, 3], clip=True).encode(
                 x=x, y=alt.Y("worst tenth:Q").scale(domain=domain).title(""), color=colour
             ),
-            base.mark_point(opacity=0, size=90, filled=True).encode(x=x, y=y, tooltip=[alt.Tooltip("round:Q"), *tips]),
+            base.mark_point(opacity=0, size=90, filled=True, clip=True).encode(
+                x=x, y=y, tooltip=[alt.Tooltip("round:Q"), *tips]
+            ),
         ),
         width=300,
         height=190,
