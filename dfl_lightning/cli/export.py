@@ -130,14 +130,9 @@ def export_as_asked(options: argparse.Namespace) -> int:
     print(f"{len(files)} model{'s' * (len(files) > 1)} in {files[0].parent}")
     prediction = _prediction_of(checkpoint_of(Path(options.run)))
     if prediction:
-        print(
-            f"they are the networks alone; the run's accuracies are of its prediction {prediction}, which is not in "
-            "them"
-        )
+        print(f"they are the networks alone; the run's scores are of its prediction {prediction}, which is not in them")
     if not_judged:
-        print(
-            "as they are before fine-tuning; the run's accuracies are of the models after it, which --finetuned writes"
-        )
+        print("as they are before fine-tuning; the run's scores are of the models after it, which --finetuned writes")
     return 0
 
 

@@ -47,14 +47,14 @@ def refuse_what_is_no_number(
                 item = int(getattr(split, part)[client][int(torch.nonzero(wrong)[0])])
                 where = "of the test set " if part == "test" and split.test_official else ""
                 raise UserError(
-                    f"data {source.name}: {int(wrong.sum())} of the {len(indices)} {what} images of client {client} "
+                    f"data {source.name}: {int(wrong.sum())} of the {len(indices)} {what} samples of client {client} "
                     f"hold {what_is_wrong}, the first is item {item} {where}(counted from 0); repair them or leave "
                     f"them out{remedy}"
                 )
     if clients.global_test is not None and among[clients.global_test].any():
         count = int(among[clients.global_test].sum())
         raise UserError(
-            f"data {source.name}: {count} images of the global test set hold {what_is_wrong}; repair them or leave "
+            f"data {source.name}: {count} samples of the global test set hold {what_is_wrong}; repair them or leave "
             f"them out{remedy}"
         )
     _refuse_scale(clients, source)
@@ -67,10 +67,10 @@ def _refuse_scale(clients: ClientData, source: Source) -> None:
     why = (
         f"item {int(broken[0])} (counted from 0) holds NaN or infinity; repair or remove it"
         if len(broken)
-        else ("their squares are beyond what 64 bits hold; scale the images")
+        else ("their squares are beyond what 64 bits hold; scale the samples")
     )
     raise UserError(
-        f"data {source.name}: data.normalise takes the mean over all training images, and {why}, or set "
+        f"data {source.name}: data.normalise takes the mean over all training samples, and {why}, or set "
         "normalise: false"
     )
 

@@ -45,7 +45,7 @@ class FromDataset(FederatedData):
         >>> data = FromDataset(pairs, parts=[[0, 1, 2, 3], [4, 5, 6, 7]])
         >>> data.setup()
         >>> data.describe()
-        'TensorDataset, given parts: 3 train / 1 test images a client'
+        'TensorDataset, given parts: 3 train / 1 test samples a client'
     """
 
     def __init__(
@@ -63,10 +63,10 @@ class FromDataset(FederatedData):
             raise UserError(f"data.scale={scale}; it is a number above 0, or null")
         if parts is not None:
             if kwargs.get("split") is not None:
-                raise UserError("data: parts and split both say who has which image; give one of them")
+                raise UserError("data: parts and split both say who has which sample; give one of them")
             if partition is not None:
                 raise UserError(
-                    f"data: parts and partition {partition.describe()} both say who has which image; give one of them"
+                    f"data: parts and partition {partition.describe()} both say who has which sample; give one of them"
                 )
             if num_clients is not None and num_clients != len(parts):
                 raise UserError(
@@ -84,7 +84,7 @@ class FromDataset(FederatedData):
         name = type(self.dataset).__name__
         if self.test_dataset is self.dataset:
             raise UserError(
-                f"data {name}: test_dataset is dataset itself; give other images, or null to hold out a part of each "
+                f"data {name}: test_dataset is dataset itself; give other samples, or null to hold out a part of each "
                 "client's own"
             )
         images, labels = _read(self.dataset, name)
@@ -94,7 +94,7 @@ class FromDataset(FederatedData):
             alike = test_images.dtype == images.dtype and test_images.shape == images.shape
             if alike and torch.equal(test_images, images) and torch.equal(test_labels, labels):
                 raise UserError(
-                    f"data {name}: test_dataset holds the same items as dataset; give other images, or null"
+                    f"data {name}: test_dataset holds the same items as dataset; give other samples, or null"
                 )
         num_classes = self.num_classes
         numbers = labels.is_floating_point() or labels.dtype == torch.bool

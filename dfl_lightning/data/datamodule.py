@@ -62,7 +62,7 @@ class FederatedData(L.LightningDataModule):
         augment: random crops (padding 4) and horizontal flips in training.
     """
 
-    noun = "image"  # what a sample is called
+    noun: str | None = None  # what a sample is called; None: an image where it has the shape of one
     run_seed: int | None = None  # the trainer sets it; without one, Lightning's PL_GLOBAL_SEED or 0
 
     def __init__(
@@ -185,12 +185,12 @@ class FederatedData(L.LightningDataModule):
         given, used = self.partition.describe(), self.client_split.partition
         if self.split is None or not self._partition_given or given == used:
             return []
-        return [f"data.split decides who has which image ({used}); data.partition {given} is not used"]
+        return [f"data.split decides who has which sample ({used}); data.partition {given} is not used"]
 
     def _divide(self, source: Source) -> Split:
         if self.num_clients > len(source.labels):
             raise UserError(
-                f"data: {self.num_clients} clients, but {source.name} has {len(source.labels)} training images; "
+                f"data: {self.num_clients} clients, but {source.name} has {len(source.labels)} training samples; "
                 f"lower num_clients"
             )
         seed = self.split_seed
@@ -226,7 +226,8 @@ class FederatedData(L.LightningDataModule):
         if int(self.clients.sizes("test").max()):
             sizes.append(f"{_range(self.clients.sizes('test'))} test")
         origin = "" if self.split is None else f" from {Path(self.split).name}"
-        return f"{self.source.name}, {self.client_split.partition}{origin}: {' / '.join(sizes)} {self.noun}s a client"
+        noun = self.noun or ("image" if self.source.images.ndim == 4 else "sample")
+        return f"{self.source.name}, {self.client_split.partition}{origin}: {' / '.join(sizes)} {noun}s a client"
 
     # -- what Lightning calls
 

@@ -11,7 +11,7 @@ from dfl_lightning.utils.errors import UserError
 __all__ = ["refuse_shared_images"]
 
 Located = tuple[int, str, np.ndarray]
-REMEDY = "give each image to one client, for one purpose"
+REMEDY = "give each sample to one client, for one purpose"
 
 
 def refuse_shared_images(
@@ -45,8 +45,8 @@ def refuse_shared_images(
         for client, part, indices in some:
             if len(indices) and not (indices.min() >= 0 and indices.max() < limit):
                 raise UserError(
-                    f"{where}: {part} images of client {client} reach from {indices.min()} to {indices.max()} in "
-                    f"{limit} images, which are counted from 0"
+                    f"{where}: {part} samples of client {client} reach from {indices.min()} to {indices.max()} in "
+                    f"{limit} samples, which are counted from 0"
                 )
     if test_official:
         for place in tests:
@@ -72,6 +72,6 @@ def _refuse_twice(places: list[Located], limit: int, where: str) -> None:
     found = [(client, part) for client, part, indices in places for _ in range(int((indices == image).sum()))]
     (client, part), (other, as_what) = found[0], found[1]
     twice = (client, part) == (other, as_what)
-    also = "twice" if twice else f"and among the {as_what} images of client {other}"
-    number = "" if len(shared) == 1 else f" ({len(shared)} images are at two places)"
-    raise UserError(f"{where}: image {image} is among the {part} images of client {client} {also}{number}; {REMEDY}")
+    also = "twice" if twice else f"and among the {as_what} samples of client {other}"
+    number = "" if len(shared) == 1 else f" ({len(shared)} samples are at two places)"
+    raise UserError(f"{where}: sample {image} is among the {part} samples of client {client} {also}{number}; {REMEDY}")

@@ -91,13 +91,13 @@ class Source:
             self.test_images.shape[1:] != self.images.shape[1:] or self.test_images.dtype != self.images.dtype
         ):
             raise UserError(
-                f"data {self.name}: training images are {self.images.dtype} {tuple(self.images.shape[1:])}, test "
-                f"images {self.test_images.dtype} {tuple(self.test_images.shape[1:])}; make both alike"
+                f"data {self.name}: training samples are {self.images.dtype} {tuple(self.images.shape[1:])}, test "
+                f"samples {self.test_images.dtype} {tuple(self.test_images.shape[1:])}; make both alike"
             )
         for writers, number in ((self.writers, len(self.labels)), (self.test_writers, self.num_test)):
             if writers is not None and len(writers) != number:
                 raise UserError(
-                    f"data {self.name}: {len(writers)} writers for {number} images; name the writer of each image"
+                    f"data {self.name}: {len(writers)} writers for {number} samples; name the natural client of each"
                 )
             if writers is not None and number:
                 low, high = int(writers.min()), int(writers.max())
@@ -161,7 +161,7 @@ class Source:
         lines = labels.dim() == 2 and len(labels) == images  # of tokens, where -1 is ignored
         if labels.shape != (images,) and not lines:
             raise UserError(
-                f"data {self.name}: labels of shape {tuple(labels.shape)} for {images} images; give one for each image"
+                f"data {self.name}: labels of shape {tuple(labels.shape)} for {images} samples; give one for each"
             )
         if not len(labels):
             return

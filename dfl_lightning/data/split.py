@@ -140,7 +140,7 @@ def _require(parts: list[np.ndarray], what: str, partition: str, source: Source,
     for client, part in enumerate(parts):
         if not len(part):
             raise UserError(
-                f"data: client {client} has no {what} image ({source.name}, {partition}: {len(source.labels)} images "
+                f"data: client {client} has no {what} sample ({source.name}, {partition}: {len(source.labels)} samples "
                 f"for {len(parts)} clients); {remedy}"
             )
 

@@ -110,8 +110,8 @@ def _check_origin(path: Path, arrays: dict[str, np.ndarray], source: Source) -> 
             f"data.split: {path} divides {name}, but data is {source.name}; use data {name} or another split"
         )
     for field, number, what in (
-        ("num_samples", len(source.labels), "images"),
-        ("num_test_samples", source.num_test, "test images"),
+        ("num_samples", len(source.labels), "samples"),
+        ("num_test_samples", source.num_test, "test samples"),
     ):
         if (expected := int(arrays[field])) != number:
             raise UserError(
@@ -147,7 +147,7 @@ def _unpack(path: Path, arrays: dict[str, np.ndarray], source: Source, num_clien
         parts[part] = np.split(indices, offsets[1:-1])
     for client, indices in enumerate(parts["train"]):
         if not len(indices):
-            raise UserError(f"data.split: {path} leaves client {client} without training images; use another split")
+            raise UserError(f"data.split: {path} leaves client {client} without training samples; use another split")
     official = bool(arrays["test_official"])
     train, val, test = (parts[part] for part in PARTS)
     refuse_shared_images(train, val, test, official, len(source.labels), source.num_test, where=f"data.split: {path}")

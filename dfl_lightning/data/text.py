@@ -46,6 +46,8 @@ class Text(FederatedData):
         **kwargs: `val_fraction`, `samples_per_client`, `seed` and `split` of `FederatedData`.
     """
 
+    noun = "block"
+
     def __init__(
         self,
         path: str | None = None,

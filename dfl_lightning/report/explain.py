@@ -36,7 +36,7 @@ def explain(trainer: RunTrainer, module: RunModule, datamodule: Any) -> list[str
         f"local work of a round: {_local_work(module, sizes.tolist())}",
         f"rows: {row_sets} set{'s' * (row_sets > 1)} ({sets}) of {models.shape[0]} x {models.shape[1]:,} "
         f"{str(models.dtype)[6:]}, {size(models.numel() * models.element_size())} each",
-        f"data: {len(data.labels):,} images resident, {size(images)}",
+        f"data: {len(data.labels):,} samples resident, {size(images)}",
         f"engine: {_cohorts(module)}",
         f"memory besides the libraries: {_memory(module)}",
         f"neighbours in reach: {neighbours}; a model is {size(4 * len(layout.shared))} on the wire",

@@ -173,9 +173,9 @@ def test_parts_contradicting_other_options_are_refused():
         FromDataset(Squares(), parts=parts, num_clients=3)
     with pytest.raises(UserError, match="parts and partition RotatedClusters"):
         FromDataset(Squares(), parts=parts, partition=RotatedClusters())
-    with pytest.raises(UserError, match="client 1 lists image 30, but the data set has 30 images"):
+    with pytest.raises(UserError, match="client 1 lists sample 30, but the data set has 30 samples"):
         FromDataset(Squares(), parts=[[0], [30]]).setup()
-    with pytest.raises(UserError, match="client 1 has no training image"):
+    with pytest.raises(UserError, match="client 1 has no training sample"):
         FromDataset(Squares(), parts=[[0, 1], []]).setup()
 
 
@@ -190,14 +190,14 @@ def with_numbers(wrong, item=7, **options):
 @pytest.mark.parametrize("wrong", [float("nan"), float("inf"), -float("inf")])
 def test_an_image_that_is_no_number_is_named_with_its_client_before_training(wrong):
     with pytest.raises(
-        UserError, match="1 of the 4 training images of client 1 hold NaN or infinity, the first is item 7"
+        UserError, match="1 of the 4 training samples of client 1 hold NaN or infinity, the first is item 7"
     ):
         with_numbers(wrong).setup()
 
 
 def test_a_test_image_that_is_no_number_is_named_too():
     pairs = TensorDataset(torch.full((4, 2), torch.nan), torch.tensor([0, 1, 0, 1]))
-    with pytest.raises(UserError, match=r"1 of the 1 test images of client 0 .* item \d of the test set"):
+    with pytest.raises(UserError, match=r"1 of the 1 test samples of client 0 .* item \d of the test set"):
         with_numbers(1.0, test_fraction=None, test_dataset=pairs).setup()
 
 
@@ -343,7 +343,7 @@ def test_images_beyond_what_the_run_computes_with_are_named():
     data.check_range(torch.float64)
     with pytest.raises(
         UserError,
-        match=r"1 of the 4 training images of client 1 hold .* beyond 3\.4e\+38, which 32 bits do not reach, the "
+        match=r"1 of the 4 training samples of client 1 hold .* beyond 3\.4e\+38, which 32 bits do not reach, the "
         "first is item 5 .*set trainer.precision: 64-true",
     ):
         data.check_range(torch.float32)
@@ -351,5 +351,5 @@ def test_images_beyond_what_the_run_computes_with_are_named():
 
 def test_a_mean_that_overflows_is_told_apart_from_images_that_are_no_numbers():
     pairs = TensorDataset(torch.full((8, 2), 1e200, dtype=torch.float64), torch.arange(8) % 2)
-    with pytest.raises(UserError, match="their squares are beyond what 64 bits hold; scale the images, or set"):
+    with pytest.raises(UserError, match="their squares are beyond what 64 bits hold; scale the samples, or set"):
         FromDataset(pairs, num_clients=2, normalise=True).setup()

@@ -160,7 +160,7 @@ def test_numbers_out_of_range_are_refused_at_once(options, sentence):
 
 
 def test_more_clients_than_images_are_refused_with_both_numbers():
-    with pytest.raises(UserError, match="1798 clients, but Digits has 1797 training images; lower num_clients"):
+    with pytest.raises(UserError, match="1798 clients, but Digits has 1797 training samples; lower num_clients"):
         Digits(num_clients=1798).setup()
 
 

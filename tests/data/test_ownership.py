@@ -26,14 +26,14 @@ NONE = lists([], [])
 @pytest.mark.parametrize(
     ("train", "val", "test", "sentence"),
     [
-        (([0, 0], [1]), None, None, "image 0 is among the training images of client 0 twice; give each"),
-        (([0, 2], [1, 2]), None, None, "image 2 is among the training images of client 0 and among the training images of client 1;"),
-        (([0, 2], [1, 3]), ([], [2]), None, "image 2 is among the training images of client 0 and among the validation images of client 1;"),
-        (([0, 2], [1, 3]), None, ([2, 3, 0], [1]), "image 0 is among the training images of client 0 and among the test images of client 0 (4 images are at two places);"),
-        (([0], [1]), ([2], [3]), ([4], [3]), "image 3 is among the validation images of client 1 and among the test images of client 1;"),
-        (([0], [1]), None, ([4, 4], []), "image 4 is among the test images of client 0 twice;"),
-        (([0], [-1]), None, None, "training images of client 1 reach from -1 to -1 in 6 images, which are counted from 0"),
-        (([0], [1]), None, ([6], [2]), "test images of client 0 reach from 6 to 6 in 6 images"),
+        (([0, 0], [1]), None, None, "sample 0 is among the training samples of client 0 twice; give each"),
+        (([0, 2], [1, 2]), None, None, "sample 2 is among the training samples of client 0 and among the training samples of client 1;"),
+        (([0, 2], [1, 3]), ([], [2]), None, "sample 2 is among the training samples of client 0 and among the validation samples of client 1;"),
+        (([0, 2], [1, 3]), None, ([2, 3, 0], [1]), "sample 0 is among the training samples of client 0 and among the test samples of client 0 (4 samples are at two places);"),
+        (([0], [1]), ([2], [3]), ([4], [3]), "sample 3 is among the validation samples of client 1 and among the test samples of client 1;"),
+        (([0], [1]), None, ([4, 4], []), "sample 4 is among the test samples of client 0 twice;"),
+        (([0], [-1]), None, None, "training samples of client 1 reach from -1 to -1 in 6 samples, which are counted from 0"),
+        (([0], [1]), None, ([6], [2]), "test samples of client 0 reach from 6 to 6 in 6 samples"),
     ],
 )  # fmt: skip
 def test_an_image_at_two_places_is_named_with_both(train, val, test, sentence):
@@ -43,9 +43,9 @@ def test_an_image_at_two_places_is_named_with_both(train, val, test, sentence):
 
 def test_the_official_test_set_is_counted_by_itself_and_may_be_shared():
     refuse_shared_images(lists([0], [1]), NONE, lists([0, 1], [1, 0]), True, 2, 2, "here")
-    with pytest.raises(UserError, match="image 1 is among the test images of client 1 twice"):
+    with pytest.raises(UserError, match="sample 1 is among the test samples of client 1 twice"):
         refuse_shared_images(lists([0], [1]), NONE, lists([0, 1], [1, 1]), True, 2, 2, "here")
-    with pytest.raises(UserError, match="test images of client 1 reach from 0 to 2 in 2 images"):
+    with pytest.raises(UserError, match="test samples of client 1 reach from 0 to 2 in 2 samples"):
         refuse_shared_images(lists([0], [1]), NONE, lists([0, 1], [0, 2]), True, 2, 2, "here")
 
 
@@ -60,7 +60,7 @@ def test_a_split_file_whose_test_is_its_training_is_refused_by_its_name(tmp_path
     count = len(arrays["train_indices"])
     with pytest.raises(
         UserError,
-        match=rf"^data.split: .*same\.npz: image 0 is among the training .* \({count} images are at two places",
+        match=rf"^data.split: .*same\.npz: sample 0 is among the training .* \({count} samples are at two places",
     ):
         Digits(num_clients=6, split=str(tmp_path / "same.npz")).setup()
 
@@ -73,7 +73,7 @@ class Overlapping(Partition):
 def test_a_partition_of_ones_own_that_gives_an_image_away_twice_is_refused():
     pairs = TensorDataset(torch.rand(12, 2), torch.arange(12) % 2)
     with pytest.raises(
-        UserError, match=r"^data.partition Overlapping: image 4 is among .* \(4 images are at two places"
+        UserError, match=r"^data.partition Overlapping: sample 4 is among .* \(4 samples are at two places"
     ):
         FromDataset(pairs, num_clients=2, partition=Overlapping()).setup()
 
@@ -88,11 +88,11 @@ def test_a_partition_beside_a_split_file_is_said_not_to_be_used(tmp_path):
     for partition, said in ((None, False), (RotatedClusters([0, 90]), False), (IID(), True)):
         again = Digits(num_clients=6, partition=partition, split=str(tmp_path / "split.npz"))
         again.setup()
-        expected = "data.split decides who has which image (RotatedClusters{0,90}); data.partition IID is not used"
+        expected = "data.split decides who has which sample (RotatedClusters{0,90}); data.partition IID is not used"
         assert again.notes() == ([expected] if said else [])
 
 
 def test_parts_beside_a_split_file_are_refused():
     pairs = TensorDataset(torch.rand(4, 2), torch.arange(4) % 2)
-    with pytest.raises(UserError, match="parts and split both say who has which image"):
+    with pytest.raises(UserError, match="parts and split both say who has which sample"):
         FromDataset(pairs, parts=[[0, 1], [2, 3]], split="split.npz")

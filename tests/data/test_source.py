@@ -62,7 +62,7 @@ def test_slices_of_one_tensor_that_do_not_follow_each_other_are_copied():
 @pytest.mark.parametrize(
     ("writers", "names", "sentence"),
     [
-        ([0, 0, 0], ("a",), "3 writers for 2 images; name the writer of each image"),
+        ([0, 0, 0], ("a",), "3 writers for 2 samples; name the natural client of each"),
         ([0, 2], ("a", "b"), "writers reach from 0 to 2, but writer_names has 2; name every writer"),
         ([-1, 0], ("a",), "writers reach from -1 to 0"),
     ],
@@ -95,9 +95,9 @@ def test_other_labels_are_no_classes(labels):
 
 
 def test_each_image_has_one_label():
-    with pytest.raises(UserError, match=r"labels of shape \(2,\) for 3 images"):
+    with pytest.raises(UserError, match=r"labels of shape \(2,\) for 3 samples"):
         Source("Mine", torch.zeros(3, 2), torch.tensor([0, 1]), 3)
-    with pytest.raises(UserError, match=r"labels of shape \(3, 1, 1\) for 3 images"):
+    with pytest.raises(UserError, match=r"labels of shape \(3, 1, 1\) for 3 samples"):
         Source("Mine", torch.zeros(3, 2), torch.zeros(3, 1, 1, dtype=torch.int64), 3)
 
 

@@ -147,8 +147,8 @@ def test_no_test_part_where_none_is_wanted():
 @pytest.mark.parametrize(
     ("total", "options", "sentence"),
     [
-        (5, {"test_fraction": 0.5}, r"client 0 has no test image \(S, P: 5 images for 5 clients\)"),
-        (10, {"test_fraction": 0.5, "val_fraction": 0.5}, r"client 0 has no validation image \(S, P: 10 images"),
+        (5, {"test_fraction": 0.5}, r"client 0 has no test sample \(S, P: 5 samples for 5 clients\)"),
+        (10, {"test_fraction": 0.5, "val_fraction": 0.5}, r"client 0 has no validation sample \(S, P: 10 samples"),
     ],
 )
 def test_a_client_left_without_images_is_named_with_the_numbers_and_a_remedy(total, options, sentence):
@@ -159,5 +159,5 @@ def test_a_client_left_without_images_is_named_with_the_numbers_and_a_remedy(tot
 
 def test_a_client_without_training_images_is_named():
     source = source_of(np.repeat([0, 1], [2, 50]), np.zeros(4, dtype=int), num_classes=2)
-    with pytest.raises(UserError, match="client 0 has no training image"):
+    with pytest.raises(UserError, match="client 0 has no training sample"):
         drawn(source, LabelClusters(2), 6)

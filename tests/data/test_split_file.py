@@ -141,8 +141,8 @@ def test_another_data_set_is_refused_by_name(saved):
 @pytest.mark.parametrize(
     ("changed", "sentence"),
     [
-        ({"num_samples": 1796}, "with 1796 images, but data has 1797"),
-        ({"num_test_samples": 5}, "with 5 test images, but data has 0"),
+        ({"num_samples": 1796}, "with 1796 samples, but data has 1797"),
+        ({"num_test_samples": 5}, "with 5 test samples, but data has 0"),
         ({"labels_crc32": 1}, "with other labels"),
         ({"format": 2}, "format 2, this version reads 1"),
         ({"train_indices": np.array([1])}, "malformed .*train_offsets do not fit 6 clients and 1 indices"),
@@ -173,7 +173,7 @@ def test_indices_outside_the_data_set_are_refused(saved):
         indices = file["train_indices"].copy()
     indices[0] = 1797
     change(saved, train_indices=indices)
-    with pytest.raises(UserError, match="to 1797 in 1797 images"):
+    with pytest.raises(UserError, match="to 1797 in 1797 samples"):
         Digits(num_clients=6, split=str(saved)).setup()
 
 
@@ -182,7 +182,7 @@ def test_a_client_without_training_images_is_named(saved):
         offsets = file["train_offsets"].copy()
     offsets[3] = offsets[2]
     change(saved, train_offsets=offsets)
-    with pytest.raises(UserError, match=r"split\.npz leaves client 2 without training images"):
+    with pytest.raises(UserError, match=r"split\.npz leaves client 2 without training samples"):
         Digits(num_clients=6, split=str(saved)).setup()
 
 

@@ -40,9 +40,9 @@ def with_parts(parts, **options):
 
 def test_one_sample_cannot_be_split_and_the_client_is_named():
     parts = [[0, 1, 2, 3], [4]]
-    with pytest.raises(UserError, match=r"client 1 has no test image .*; lower num_clients or change test_fraction$"):
+    with pytest.raises(UserError, match=r"client 1 has no test sample .*; lower num_clients or change test_fraction$"):
         with_parts(parts).setup()
-    with pytest.raises(UserError, match=r"client 1 has no validation image .* or set val_fraction: 0$"):
+    with pytest.raises(UserError, match=r"client 1 has no validation sample .* or set val_fraction: 0$"):
         with_parts(parts, test_fraction=0.0, val_fraction=0.5).setup()
     data = with_parts(parts, test_fraction=0.0)
     data.setup()

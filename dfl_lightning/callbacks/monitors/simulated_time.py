@@ -73,7 +73,7 @@ class SimulatedTime(Monitor):
             missing = [name for name in ("speed", "up", "down") if given[name] is None]
             if missing:
                 raise UserError(
-                    f"SimulatedTime: {missing[0]} is not given; give speed (images a second), up and down (bytes a "
+                    f"SimulatedTime: {missing[0]} is not given; give speed (samples a second), up and down (bytes a "
                     "second), or a trace"
                 )
         self.spread, self.seed, self.trace = spread, seed, trace
@@ -184,5 +184,5 @@ def _check(where: str, name: str, value: float) -> None:
         if not 0 <= value < math.inf:
             raise UserError(f"{where}latency={value:g}; it is a number of seconds, 0 or more")
     elif not value > 0:
-        unit = "images" if name == "speed" else "bytes"
+        unit = "samples" if name == "speed" else "bytes"
         raise UserError(f"{where}{name}={value:g}; it is a number of {unit} a second, more than 0")

@@ -24,7 +24,7 @@ class _Transformed(Partition):
     def __init__(self, per_class: int | None) -> None:
         if per_class is not None and per_class < 1:
             raise UserError(
-                f"data.partition {type(self).__name__}: per_class must be at least 1, or null for all images, "
+                f"data.partition {type(self).__name__}: per_class must be at least 1, or null for all samples, "
                 f"not {per_class}"
             )
         self.per_class = per_class
@@ -36,7 +36,7 @@ class _Transformed(Partition):
         there = np.bincount(labels, minlength=num_classes)
         if there.min() < num_clients * self.per_class:
             raise UserError(
-                f"data.partition {self.describe()}: {num_clients} clients with {self.per_class} images of each class "
+                f"data.partition {self.describe()}: {num_clients} clients with {self.per_class} samples of each class "
                 f"need {num_clients * self.per_class}, but class {there.argmin()} has {there.min()}; lower num_clients "
                 f"or per_class"
             )

@@ -50,7 +50,7 @@ class ClassCounts(Partition):
         available = np.bincount(labels, minlength=num_classes)
         for label in np.flatnonzero(table.sum(0) > available).tolist():
             raise UserError(
-                f"data.partition ClassCounts: all clients together ask for {table[:, label].sum()} images of class "
+                f"data.partition ClassCounts: all clients together ask for {table[:, label].sum()} samples of class "
                 f"{label}, but the data have {available[label]}; lower counts"
             )
         return Assignment(split_by_counts(table, labels, num_classes, numpy_stream(seed, "partition")))

@@ -93,7 +93,7 @@ class Dirichlet(Partition):
             if smallest_seen >= min_size:
                 return counts
         raise UserError(
-            f"data.partition {self.describe()}: no division of {available.sum()} images among {num_clients} clients "
+            f"data.partition {self.describe()}: no division of {available.sum()} samples among {num_clients} clients "
             f"gave every client {min_size} (best of {MAX_DRAWS} draws: {smallest_seen}); lower min_size or "
             f"num_clients, raise alpha, or use flavour=equal_sizes"
         )

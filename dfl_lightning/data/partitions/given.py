@@ -33,19 +33,19 @@ class GivenParts(Partition):
             outside = part[(part < 0) | (part >= len(labels))]
             if len(outside):
                 raise UserError(
-                    f"data.parts: client {client} lists image {outside[0]}, but the data set has {len(labels)} images, "
-                    f"0 to {len(labels) - 1}; correct its list"
+                    f"data.parts: client {client} lists sample {outside[0]}, but the data set has {len(labels)} "
+                    f"samples, 0 to {len(labels) - 1}; correct its list"
                 )
             values, times = np.unique(part, return_counts=True)
             if (times > 1).any():
                 raise UserError(
-                    f"data.parts: client {client} lists image {values[times > 1][0]} twice; list each image once"
+                    f"data.parts: client {client} lists sample {values[times > 1][0]} twice; list each sample once"
                 )
             taken = part[owner[part] >= 0]
             if len(taken):
                 raise UserError(
-                    f"data.parts: image {taken[0]} is listed by client {owner[taken[0]]} and by client {client}; "
-                    f"list each image once"
+                    f"data.parts: sample {taken[0]} is listed by client {owner[taken[0]]} and by client {client}; "
+                    f"list each sample once"
                 )
             owner[part] = client
         return Assignment([np.sort(part) for part in self.parts])
@@ -60,8 +60,8 @@ def _indices(part: Sequence[int], client: int) -> np.ndarray:
     if found.ndim != 1 or (found.size and found.dtype.kind not in "iu"):
         raise UserError(
             f"data.parts: what is listed for client {client} is not a list of whole numbers; give the indices of its "
-            "images"
+            "samples"
         )
     if found.size and found.max() >= 2**63:
-        raise UserError(f"data.parts: client {client} lists image {found.max()}; no data set has that many")
+        raise UserError(f"data.parts: client {client} lists sample {found.max()}; no data set has that many")
     return found.astype(np.int64)

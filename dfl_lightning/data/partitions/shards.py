@@ -41,7 +41,7 @@ class Shards(Partition):
         if not drawn <= shards <= len(labels):
             raise UserError(
                 f"data.partition {self.describe()}: {num_clients} clients draw {drawn} shards in all, but "
-                f"{len(labels)} images are cut into {shards}; change shards, per_client or num_clients"
+                f"{len(labels)} samples are cut into {shards}; change shards, per_client or num_clients"
             )
         rng = numpy_stream(seed, "partition")
         shuffled = rng.permutation(len(labels))

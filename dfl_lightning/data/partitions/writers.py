@@ -44,7 +44,7 @@ class ByWriter(Partition):
     def assign(self, labels: np.ndarray, num_classes: int, num_clients: int, seed: int) -> Assignment:
         """Refuse: labels do not say who wrote an image."""
         raise UserError(
-            "data.partition ByWriter: these data do not say who wrote each image; use data FEMNIST or MNIST, or "
+            "data.partition ByWriter: these data do not say whose each sample is; use data FEMNIST, MNIST or Text, or "
             "another partition"
         )
 
@@ -74,8 +74,8 @@ class ByWriter(Partition):
             kept = "" if self.classes is None else f" of {self.classes} classes"
             raise UserError(
                 f"data.partition {self.describe()}: {num_clients} clients, but only {len(eligible)} of the "
-                f"{len(np.unique(writers))} writers of {source.name} have {self.min_samples} training images{kept}"
-                f"{' and a test image' if own_tests else ''}; lower num_clients or min_samples"
+                f"{len(np.unique(writers))} natural clients of {source.name} have {self.min_samples} training "
+                f"samples{kept}{' and a test sample' if own_tests else ''}; lower num_clients or min_samples"
             )
         chosen = np.sort(numpy_stream(seed, "writers").permutation(eligible)[:num_clients]).tolist()
         return Assignment(

@@ -156,7 +156,7 @@ def test_a_trace_is_the_same_as_lists(start, tmp_path):
         ("a,1,1,1,0\n", "line 2: a line is a client's number"),
         ("-1,1,1,1,0\n", "line 2: a line is a client's number"),
         ("0,1,1,1,0\n0,1,1,1,0\n", "line 3: client 0 has a line already"),
-        ("0,0,1,1,0\n", "line 2: speed=0; it is a number of images a second, more than 0"),
+        ("0,0,1,1,0\n", "line 2: speed=0; it is a number of samples a second, more than 0"),
         ("0,1,nan,1,0\n", "line 2: up=nan; it is a number of bytes a second"),
         ("0,1,1,1,-1\n", "line 2: latency=-1; it is a number of seconds, 0 or more"),
     ],
@@ -187,7 +187,7 @@ def test_a_trace_of_other_clients_and_long_lists_are_refused(start, tmp_path):
     [
         ({}, "speed is not given; give speed"),
         ({"speed": 1.0, "up": 1.0}, "down is not given"),
-        ({"speed": 0.0, "up": 1.0, "down": 1.0}, "speed=0; it is a number of images a second, more than 0"),
+        ({"speed": 0.0, "up": 1.0, "down": 1.0}, "speed=0; it is a number of samples a second, more than 0"),
         ({"speed": 1.0, "up": [1.0, -2.0], "down": 1.0}, "up=-2; it is a number of bytes a second"),
         ({"speed": 1.0, "up": 1.0, "down": math.nan}, "down=nan"),
         ({"speed": 1.0, "up": 1.0, "down": 1.0, "latency": math.inf}, "latency=inf; it is a number of seconds"),
@@ -270,5 +270,5 @@ def test_a_wrong_number_ends_the_command_with_a_sentence(tmp_path, monkeypatch, 
     monkeypatch.chdir(tmp_path)
     words = ["--config", "gossip", "--monitors+=SimulatedTime", "--monitors.speed=0", "--monitors.up=1"]
     assert command("fit", [*words, "--monitors.down=1"]) == 2
-    assert "speed=0; it is a number of images a second, more than 0" in capsys.readouterr().err
+    assert "speed=0; it is a number of samples a second, more than 0" in capsys.readouterr().err
     assert not (tmp_path / "runs").exists()

@@ -66,7 +66,10 @@ def test_the_toy_of_afind_has_two_clients_of_four_labels_and_one_of_the_four_oth
         (lambda: LabelClusters(labels=[[1], [2, 1]]), "must give each cluster labels of its own"),
         (lambda: LabelClusters(labels=[[1], [10]]).assign(LABELS, 10, 4, 0), "label 10 does not exist, .* 0 to 9"),
         (lambda: RotatedClusters([]), "degrees must be a list of numbers"),
-        (lambda: RotatedClusters(per_class=0), "RotatedClusters: per_class must be at least 1, or null for all images"),
+        (
+            lambda: RotatedClusters(per_class=0),
+            "RotatedClusters: per_class must be at least 1, or null for all samples",
+        ),
         (lambda: SwappedLabelClusters(per_class=0), "SwappedLabelClusters: per_class must be at least 1"),
         (lambda: RotatedClusters(per_class=26).assign(LABELS, 10, 4, 0), "need 104, but class 0 has 100; lower"),
         (lambda: SwappedLabelClusters([]), "has no cluster"),

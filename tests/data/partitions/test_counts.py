@@ -22,7 +22,7 @@ def test_dpfls_three_clients_have_the_images_of_its_appendix():
     [
         ([{0: 1}], "counts lists 1 clients, but num_clients is 2; set num_clients: 1"),
         ([{0: 1}, {10: 1}], "client 1 names class 10, but the data have 10 classes, 0 to 9"),
-        ([{0: 400}, {0: 201}], "ask for 601 images of class 0, but the data have 600; lower counts"),
+        ([{0: 400}, {0: 201}], "ask for 601 samples of class 0, but the data have 600; lower counts"),
     ],
 )
 def test_counts_that_do_not_fit_are_refused_with_the_numbers(counts, sentence):

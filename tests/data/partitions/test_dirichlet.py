@@ -74,7 +74,7 @@ def test_per_class_gives_nothing_more_to_a_client_that_has_its_share():
 
 def test_per_class_that_cannot_be_drawn_names_the_numbers_and_a_remedy():
     with pytest.raises(
-        UserError, match=r"Dirichlet\(0.1, per class\).* 100 images among 10 clients .* 11 .*lower min_size"
+        UserError, match=r"Dirichlet\(0.1, per class\).* 100 samples among 10 clients .* 11 .*lower min_size"
     ):
         Dirichlet(0.1, "per_class", min_size=11).assign(np.arange(100) % 10, 10, 10, seed=0)
 

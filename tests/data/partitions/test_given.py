@@ -15,10 +15,10 @@ def test_each_client_has_what_its_list_says():
 @pytest.mark.parametrize(
     ("parts", "sentence"),
     [
-        ([[0], [6]], "client 1 lists image 6, but the data set has 6 images"),
-        ([[0], [-1]], "client 1 lists image -1"),
-        ([[0], [1, 2, 1]], "client 1 lists image 1 twice"),
-        ([[0, 3], [1], [3]], "image 3 is listed by client 0 and by client 2"),
+        ([[0], [6]], "client 1 lists sample 6, but the data set has 6 samples"),
+        ([[0], [-1]], "client 1 lists sample -1"),
+        ([[0], [1, 2, 1]], "client 1 lists sample 1 twice"),
+        ([[0, 3], [1], [3]], "sample 3 is listed by client 0 and by client 2"),
     ],
 )
 def test_lists_that_do_not_fit_name_the_client_and_the_image(parts, sentence):

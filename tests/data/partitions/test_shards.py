@@ -56,8 +56,8 @@ def test_fl_fdms_general_setting_leaves_the_shards_that_nobody_draws_out():
     ("make", "sentence"),
     [
         (lambda: Shards(0), "per_client must be at least 1, not 0"),
-        (lambda: Shards(2, 30).assign(LABELS, 10, 20, 0), "20 clients draw 40 shards in all, but 6000 images .* 30"),
-        (lambda: Shards(400).assign(LABELS, 10, 20, 0), "20 clients draw 8000 shards in all, but 6000 images"),
+        (lambda: Shards(2, 30).assign(LABELS, 10, 20, 0), "20 clients draw 40 shards in all, but 6000 samples .* 30"),
+        (lambda: Shards(400).assign(LABELS, 10, 20, 0), "20 clients draw 8000 shards in all, but 6000 samples"),
         (lambda: Shards(2, 7000).assign(LABELS, 10, 20, 0), r"Shards\(2 of 7000\).* cut into 7000; change shards"),
     ],
 )

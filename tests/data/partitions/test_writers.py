@@ -111,13 +111,13 @@ def test_the_number_of_training_images_counts_after_classes_are_left_out():
         (lambda: ByWriter(classes=0), "classes must be at least 1 or null, not 0"),
         (
             lambda: drawn(num_clients=4),
-            "4 clients, but only 3 of the 5 writers of Letters have 20 training images and a test image; lower",
+            "but only 3 of the 5 natural clients of Letters have 20 training samples and a test sample; lower",
         ),
         (
             lambda: drawn(LettersOfOthers, num_clients=5),
-            "only 4 of the 5 writers of Letters have 20 training images; lo",
+            "only 4 of the 5 natural clients of Letters have 20 training samples; lo",
         ),
-        (lambda: Digits(partition=ByWriter()).setup(), "these data do not say who wrote each image; use data FEMNIST"),
+        (lambda: Digits(partition=ByWriter()).setup(), "these data do not say whose each sample is; use data FEMNIST"),
     ],
 )
 def test_what_cannot_be_divided_by_writer_is_refused_with_the_numbers(make, sentence):
