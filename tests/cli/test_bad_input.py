@@ -218,7 +218,7 @@ REFUSED = {
     "--topology server": "selection AFIND is for clients with neighbours, and a server has none; use a topology without servers, "
     "or --selection Gossip",
     # data
-    "--data.num_clients 5000": "data: 5000 clients, but Digits has 1797 training images; lower num_clients",
+    "--data.num_clients 5000": "data: 5000 clients, but Digits has 1797 training samples; lower num_clients",
     "--data.num_clients 3": "data.partition RotatedClusters{0,90,180,270}: 4 clusters, but only 3 clients",
     "--data.samples_per_client 1": "data: client 0 has no test image",
     "--data.split nowhere.npz": "data.split: nowhere.npz does not exist; give the split.npz of a run, or null",

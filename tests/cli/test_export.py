@@ -205,7 +205,7 @@ def test_a_fine_tuned_model_scores_what_the_run_reported(tmp_path, monkeypatch, 
     assert main([str(run), "--to", "plain"]) == 0
     assert capsys.readouterr().out.splitlines() == [
         "6 models in plain",
-        "as they are before fine-tuning; the run's accuracies are of the models after it, which --finetuned writes",
+        "as they are before fine-tuning; the run's scores are of the models after it, which --finetuned writes",
     ]
     state = torch.get_rng_state()
     assert main([str(run), "--to", "tuned", "--finetuned"]) == 0
@@ -267,5 +267,5 @@ def test_it_says_that_accuracies_are_of_a_prediction(tmp_path, monkeypatch, caps
     assert main([str(run)]) == 0
     out = capsys.readouterr().out.splitlines()
     assert out[-1] == (
-        "they are the networks alone; the run's accuracies are of its prediction KNN, which is not in them"
+        "they are the networks alone; the run's scores are of its prediction KNN, which is not in them"
     )
