@@ -220,7 +220,7 @@ REFUSED = {
     # data
     "--data.num_clients 5000": "data: 5000 clients, but Digits has 1797 training samples; lower num_clients",
     "--data.num_clients 3": "data.partition RotatedClusters{0,90,180,270}: 4 clusters, but only 3 clients",
-    "--data.samples_per_client 1": "data: client 0 has no test image",
+    "--data.samples_per_client 1": "data: client 0 has no test sample",
     "--data.split nowhere.npz": "data.split: nowhere.npz does not exist; give the split.npz of a run, or null",
     "--data FromDataset": "data.dataset is missing; give it in a config or as --data.dataset",
     "--data MNIST --data.root nowhere --data.download false": "data MNIST: its files are not in root 'nowhere'",
