@@ -266,6 +266,4 @@ def test_it_says_that_accuracies_are_of_a_prediction(tmp_path, monkeypatch, caps
     capsys.readouterr()
     assert main([str(run)]) == 0
     out = capsys.readouterr().out.splitlines()
-    assert out[-1] == (
-        "they are the networks alone; the run's scores are of its prediction KNN, which is not in them"
-    )
+    assert out[-1] == ("they are the networks alone; the run's scores are of its prediction KNN, which is not in them")
