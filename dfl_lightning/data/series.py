@@ -103,8 +103,13 @@ class Series(FederatedData):
         if not random_windows and kwargs.get("samples_per_client") is not None:
             raise UserError("data Series: samples_per_client draws windows at random; thin them by stride")
         fraction = DEFAULT_TEST_FRACTION if test_fraction is None else test_fraction
-        options = {"test_fraction": fraction, "val_fraction": val_fraction, **kwargs}
-        super().__init__(num_clients, ByWriter(min_samples=1) if partition is None else partition, **options)
+        super().__init__(
+            num_clients=num_clients,
+            partition=ByWriter(min_samples=1) if partition is None else partition,
+            test_fraction=fraction,
+            val_fraction=val_fraction,
+            **kwargs,
+        )
         self._partition_given = partition is not None
         self.file, self.client, self.time = file, client, time
         self.window, self.horizon, self.stride = window, horizon, stride

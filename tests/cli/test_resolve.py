@@ -9,7 +9,7 @@ from dfl_lightning.report.tables import read_metrics
 from dfl_lightning.utils.errors import MissingData, UserError
 from dfl_lightning.utils.shipped_files import shipped
 
-SMALL = ["--data.num_clients=5", "--data.samples_per_client=30", "--data.val_fraction=0.2"]
+SMALL = ["--data.num_clients=5", "--data.val_fraction=0.2"]
 
 
 @pytest.mark.parametrize("name", [*shipped("configs")][::4])
@@ -19,6 +19,10 @@ def test_a_config_is_the_one_that_is_printed(name, capsys):
     assert capsys.readouterr() == ("", "")
     assert run("fit", [*words, "--print_config"]) == 0
     assert resolved == yaml.safe_load(capsys.readouterr().out)
+
+
+def test_a_class_takes_what_it_passes_on():
+    assert resolve(["--config=forecast", "--data.seed=3"])["data"]["init_args"]["seed"] == 3
 
 
 def test_words_are_refused_without_being_printed(capsys):

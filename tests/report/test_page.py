@@ -99,7 +99,7 @@ def test_every_figure_stands_in_its_section_under_its_title(page, open_page):
 
 
 DRAWN = """(name) => {
-  const { drawn } = window.report.views[name];
+  const { fills, ...drawn } = window.report.views[name].drawn;
   const pairs = (links) => links.map((link) => [link.receiver, link.sender, link.state]);
   return Object.fromEntries(Object.entries(drawn).map(([kind, links]) => [kind, pairs(links)]));
 }"""
