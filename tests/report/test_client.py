@@ -67,13 +67,18 @@ def rows(seen, number):
     return [row.locator("th, td").all_inner_texts() for row in table.all()]
 
 
-def opened(seen, hash):
-    seen.page.evaluate("(hash) => { location.hash = hash; }", hash)
-    for _ in range(200):
-        if seen.page.evaluate("Boolean(document.querySelector('#chart-one-client svg'))"):
+def until(seen, condition):
+    """Playwright's own wait needs `eval`, which the page forbids."""
+    for _ in range(300):
+        if seen.page.evaluate(condition):
             return
         seen.page.wait_for_timeout(20)
-    raise AssertionError("no client is shown")
+    raise AssertionError(condition)
+
+
+def opened(seen, hash):
+    seen.page.evaluate("(hash) => { location.hash = hash; }", hash)
+    until(seen, "Boolean(document.querySelector('#chart-one-client svg'))")
 
 
 def test_an_address_opens_a_client_with_the_numbers_of_the_files(made, open_page):
@@ -114,7 +119,7 @@ def test_an_address_opens_a_client_with_the_numbers_of_the_files(made, open_page
         assert float(weight) == pytest.approx(weights[sender], abs=0.0006)
         assert cluster == ("same" if CLUSTERS[sender] == 1 else "other")
     assert f"chosen by {float(f'{by:.3g}'):g} client" in seen.page.locator("#one .note").last.inner_text()
-    assert abs(seen.page.locator("#one").bounding_box()["y"]) < 60
+    until(seen, "Math.abs(document.getElementById('one').getBoundingClientRect().top) < 60")  # it glides
     assert seen.console == []
 
 

@@ -373,7 +373,7 @@ def test_keys_move_the_round_a_client_is_picked_and_the_theme_keeps_both(page, o
     assert seen.page.evaluate(f"{controls}.filter((element) => element.tabIndex < 0).length") == 0
     seen.page.emulate_media(media="print")
     assert seen.page.locator("figure .chart svg").first.is_visible()
-    assert not seen.page.locator(".controls").is_visible()
+    assert not any(controls.is_visible() for controls in seen.page.locator(".controls").all())
     assert seen.console == []
 
 
@@ -406,7 +406,8 @@ def test_a_mouse_finds_nodes_links_and_cells_and_picks_a_client(page, runs, open
     place = {"x": 5 + (1.14 + node["x"]) * unit, "y": 5 + (1.14 - node["y"]) * unit}
     seen.page.locator("#graph canvas").hover(position=place)
     said = seen.page.locator("#tip").inner_text().split()
-    assert said == ["client", "3", "cluster", "1", "state", "down", "falsified", "labels"]
+    assert said[:6] == ["client", "3", "cluster", "1", "state", "down"]
+    assert said[-2:] == ["falsified", "labels"]
     before = pixels(seen, "heat")
     seen.page.locator("#graph canvas").click(position=place)
     seen.page.evaluate("new Promise(requestAnimationFrame)")
