@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import sklearn.metrics
 import torch
-from banks import SEED, _data, _module, _row, make_federation
+from banks import _data, _module, make_federation, trained_plainly
 from sklearn.datasets import make_multilabel_classification
 from torch import nn
 from torch.utils.data import TensorDataset
@@ -66,20 +66,9 @@ def test_labels_are_learned_as_by_plain_loops_and_judged_as_by_scikit_learn(engi
     training = f.training()
     trained = f.engine.train(References.rows("models", torch.arange(4)), training)
     for client in range(4):
-        model = _module(f.network, f.bank.rows("models")[client])
-        optimizer, losses = torch.optim.SGD(model.parameters(), lr=0.05), []
-        draws, samples = training.draws(SEED), f.data.train[client]
-        for epoch in range(2):
-            for part in samples[draws.order(client, epoch, len(samples))].split(4):
-                x, y = f.data.batch(part, dtype=torch.float64)
-                optimizer.zero_grad()
-                value = mean(model(x), y)
-                value.backward()
-                torch.nn.utils.clip_grad_norm_(model.parameters(), 0.5)
-                optimizer.step()
-                losses += [float(value.detach())] * len(part)
-        assert torch.allclose(f.bank.rows("trained")[client], _row(model, torch.float64), rtol=0, atol=1e-9)
-        assert float(trained.losses[client]) == pytest.approx(np.mean(losses), rel=1e-9)
+        row, mean_loss = trained_plainly(f, training, client, mean)
+        assert torch.allclose(f.bank.rows("trained")[client], row, rtol=0, atol=1e-9)
+        assert float(trained.losses[client]) == pytest.approx(mean_loss, rel=1e-9)
     owners = torch.tensor([0, 1, 2, 3, -1])
     found = f.engine.evaluate(References.rows("models", torch.tensor([1, 0, 3, 2, 4]), owners=owners), "train")
     assert list(found.metrics) == ["micro_f1", "label_acc", "subset_acc", "by_torchmetrics"]
