@@ -77,6 +77,16 @@ OTHERS = {
     "pens": ["--config", "pens"],
     "federico": ["--config", "federico"],
     "federico whole": ["--config", "federico_em"],
+    "Ditto": ["--config", "ditto"],
+    "APFL": ["--config", "apfl"],
+    "Per-FedAvg": ["--config", "per_fedavg"],
+    "FedRep": ["--config", "fedrep"],
+    "Dis-PFL": ["--config", "dispfl", "--dropout", "Bernoulli"],
+    "PACFL": ["--config", "pacfl"],
+    "pFedGraph": ["--config", "pfedgraph", "--dropout", "Bernoulli"],
+    "FedFomo": ["--config", "fedfomo"],
+    "D2": ["--config", "d2"],
+    "push-sum": ["--config", "push_sum", "--dropout", "Bernoulli"],
     "kNN-Per": ["--config", "knn_per", "--data.val_fraction", "0.2", "--prediction.weight", "validation"],
     "kNN-Per, fine-tuned heads": [
         *("--config", "gossip", "--prediction", "KNN", "--model.shared", "[features.*]", "--model.finetune_epochs", "1")
@@ -105,6 +115,29 @@ OTHERS = {
 @pytest.mark.parametrize("words", OTHERS.values(), ids=OTHERS)
 def test_all_other_policies_objectives_and_monitors_are_the_same_in_3_processes(runs, tmp_path, words):
     check(runs, tmp_path, (1, 3), [*words, *SMALL, *FIVE])
+
+
+TASKS = {
+    "regression": ["--data.num_clients", "12"],
+    "multilabel": ["--data.num_clients", "12"],
+    "tabular": [],
+    "text": ["--data.num_clients", "6", "--data.most", "800"],
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("config", TASKS)
+def test_all_tasks_are_the_same_in_3_processes(runs, tmp_path, config):
+    check(runs, tmp_path, (1, 3), ["--config", config, *TASKS[config], "--trainer.max_rounds", "2", *FIVE])
+
+
+def test_every_shipped_config_is_run_in_several_processes(request):
+    """Here, at least in the slow tests: a new one is a case above."""
+    shipped = {file.stem for file in (request.config.rootpath / "configs").glob("*.yaml")}
+    ran = {parameter.values[0] for parameter in SYSTEMS} | {
+        words[words.index("--config") + 1] for words in OTHERS.values()
+    }
+    assert shipped - ran - set(TASKS) - {"forecast"} == set()
 
 
 def test_forecasts_of_series_of_unequal_length_are_the_same_in_two_processes(runs, tmp_path):
