@@ -31,14 +31,14 @@ class FedProto(Objective):
     class by the trained model (eq. 3), as in training: with dropout masks and augmentation, but running statistics do
     not move. The aggregation `PrototypeAverage` makes the next prototypes of these sums; models are not exchanged.
     Before a client's first training it has no prototypes, and the second term is left out; a client that is down or
-    diverges keeps those that it has. Steps are not recorded on a GPU. The row set `prototypes` has them in the columns
-    of the last layer's weight, [C, d], and the logged training loss has the distance in it.
+    diverges keeps those that it has. The row set `prototypes` has them in the columns of the last layer's weight, [C,
+    d], and the logged training loss has the distance in it.
 
     Args:
         lam: weight of the squared error, 0 or more.
     """
 
-    stackable = True
+    stackable = recordable = True
     supports_servers = False
     needs_classes = True
     row_sets = {"prototypes": "zeros"}
@@ -114,7 +114,8 @@ class _Sums(LocalRule):
         entry: its columns.
     """
 
-    stackable = True
+    stackable = recordable = True
+    recorded_as = "sums of features"
     reports_loss = False
     row_sets, numbers, features = FedProto.row_sets, FedProto.numbers, FedProto.features
 

@@ -27,7 +27,7 @@ from dfl_lightning.engines.stacked.parameters import Staging
 from dfl_lightning.utils.errors import reason
 
 if TYPE_CHECKING:
-    from dfl_lightning.engines.local_work import Phase
+    from dfl_lightning.engines.local_work import LocalRule, Phase
     from dfl_lightning.engines.stacked.training import StackedJob
 
 FEWEST_STEPS = 8
@@ -83,7 +83,7 @@ def obstacle(context: StackedContext, example: Tensor) -> str:
     with torch.no_grad():
         per_sample = network.network.eval()(example).dim() == 2
     for phase in config.objective.phases(context.layout, Duration(1), 0):
-        if phase.objective is not config.objective:
+        if _recorded_as(phase.objective, config.objective) is None:
             return f"objective {type(config.objective).__name__} leaves steps to another one"
         if not phase.objective.recordable:
             return f"objective {type(phase.objective).__name__} does not say recordable = True"
@@ -94,6 +94,12 @@ def obstacle(context: StackedContext, example: Tensor) -> str:
     if config.scheduled:
         return f"the schedule changes {' and '.join(config.scheduled)}, which a recorded step keeps"
     return ""
+
+
+def _recorded_as(rule: LocalRule, own: LocalRule) -> str | None:
+    """What the recorded steps of a rule are kept by; None where each phase may have another object."""
+    name: str | None = vars(type(rule)).get("recorded_as")  # not inherited: a subclass may have steps of its own
+    return name or ("the run's own" if rule is own else None)
 
 
 def buckets_of(clients: int) -> list[int]:
@@ -182,16 +188,14 @@ class Recordings:
         """The recorded steps of a phase that begins now; None if it has too few steps, or options that change.
 
         Recorded are phases of the run's own objective, and of rules that allow it by `recorded_as`: fine-tuning has a
-        new object of plain descent at every evaluation, but its steps read nothing of that object.
+        new object of plain descent at every evaluation, but its steps read nothing that differs between objects.
 
         Args:
             phase: what the steps do.
             feed: the batches of the phase.
             hyperparameters: of each parameter group.
         """
-        own = phase.objective is self.context.config.objective
-        name = vars(type(phase.objective)).get("recorded_as")  # not inherited: a subclass may have steps of its own
-        name = name or ("the run's own" if own else None)
+        name = _recorded_as(phase.objective, self.context.config.objective)
         if self.failure or name is None or feed.steps < FEWEST_STEPS:
             return None
         if any(set(fields) != {"lr"} for fields in hyperparameters):

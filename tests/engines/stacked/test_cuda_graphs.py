@@ -341,9 +341,13 @@ class Unready(Plain):
     recordable = False
 
 
+class OfItsOwn(Plain):
+    """Recordable, but another object may have other steps."""
+
+
 class Delegating(Plain):
     def phases(self, layout, duration, round):
-        return (Phase(Plain(), duration, layout.all),)
+        return (Phase(OfItsOwn(), duration, layout.all),)
 
 
 class Picture(nn.Module):
