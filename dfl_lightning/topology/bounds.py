@@ -131,7 +131,7 @@ class Stream(random.Random):
     """
 
     def __init__(self, seed: int, most: int) -> None:
-        self._left = iter(range(most))
+        self.most, self._left = most, iter(range(most))
         self.ended = False
         super().__init__(seed)
         self._random, self._bits = super().random, super().getrandbits

@@ -11,12 +11,15 @@ from typing import Any
 
 import networkx as nx
 
+from dfl_lightning.links import Links
 from dfl_lightning.topology.bounds import listed_nodes, out_of_proportion, stream_for, too_many_links
 from dfl_lightning.topology.normalise import wrong_size
+from dfl_lightning.topology.regular import TooManyDraws, may_be_regular, regular_links
 from dfl_lightning.topology.schedules import SCHEDULES
 from dfl_lightning.utils.errors import UserError, nearest, reason
 
 COMPLETE = "complete"
+REGULAR = "random_regular_graph"
 _OURS = (COMPLETE, "partial", "server")
 
 # How many nodes networkx's generators make where that is not simply their argument n. With it, n is found from the
@@ -73,7 +76,7 @@ _DEGREES = {
 _SEVERAL = ("number_of_trees", "number_of_forests")
 
 
-def generate(name: str, args: dict[str, Any], num_clients: int, seed: int, where: str) -> tuple[nx.Graph, int]:
+def generate(name: str, args: dict[str, Any], num_clients: int, seed: int, where: str) -> tuple[nx.Graph | Links, int]:
     """The graph that a generator makes for this number of clients.
 
     Args:
@@ -84,7 +87,8 @@ def generate(name: str, args: dict[str, Any], num_clients: int, seed: int, where
         where: the source, for error messages.
 
     Returns:
-        The graph over the clients and the number of servers beside them; `complete` has no link written down.
+        The graph over the clients, or its links where they are drawn without networkx, and the number of servers beside
+        them; `complete` has no link written down.
 
     Raises:
         UserError: unknown generator or argument, missing argument, or one that the generator refuses.
@@ -167,7 +171,9 @@ def partial(m: int, fraction: float, seed: int) -> nx.Graph:
     return nx.complement(nx.random_regular_graph(m - 1 - degree, m, seed=seed))
 
 
-def _networkx(name: str, function: Callable[..., Any], args: dict[str, Any], m: int, seed: int, where: str) -> nx.Graph:
+def _networkx(
+    name: str, function: Callable[..., Any], args: dict[str, Any], m: int, seed: int, where: str
+) -> nx.Graph | Links:
     parameters = {
         key: parameter
         for key, parameter in inspect.signature(function).parameters.items()
@@ -205,11 +211,13 @@ def _networkx(name: str, function: Callable[..., Any], args: dict[str, Any], m: 
     if stream is not None:
         named["seed"] = stream
     try:
+        if name == REGULAR and stream is not None and may_be_regular(args.get("d"), args["n"]) and len(args) == 3:
+            return regular_links(args["d"], args["n"], args["seed"], most=stream.most)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # networkx's plans for its own functions
             graph = function(*(several[0] if several else ()), **named)
     except Exception as error:  # networkx raises what it likes on arguments that do not go together
-        if stream is not None and stream.ended:
+        if isinstance(error, TooManyDraws) or (stream is not None and stream.ended):
             raise UserError(
                 f"{where}: {name} came to no end in a million random draws and more; choose other arguments for "
                 f"{m} clients (a dense regular graph is generator: partial)."

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -85,6 +85,7 @@ class Topology:
         failures: which links of the graph are up in a round.
         complete: all nodes are linked; the graph then has no links written down.
         mixing: weights of links are entries of a mixing matrix: what a receiver's leave of 1 is that of its own model.
+        listed: the links in the place of the graph's edges, where it has the nodes only; None: those of the graph.
     """
 
     graph: nx.Graph
@@ -96,6 +97,7 @@ class Topology:
     failures: LinkFailures = field(default_factory=LinkFailures)
     complete: bool = False
     mixing: bool = False
+    listed: Links | None = None
 
     @property
     def _title(self) -> str:
@@ -241,6 +243,8 @@ class Topology:
             up, down = servers.repeat_interleave(m), clients.repeat(len(servers))
             senders, receivers = self._ends()
             return Links.of(torch.cat([up, down, receivers]), torch.cat([down, up, senders]), n)
+        if self.listed is not None:
+            return self.listed
         edges = self.graph.number_of_edges() * (1 if self._of_arcs else 2)
         if self.complete or edges == n * (n - 1):
             return AllPairs.of_nodes(n)
@@ -257,6 +261,15 @@ class Topology:
         weights = torch.zeros(len(self._links), dtype=torch.float64)
         weights[self._links.places(receivers, senders)] = numbers if self._of_arcs else numbers.repeat(2)
         return weights
+
+    def edges(self) -> Iterator[tuple[int, int]]:
+        """Return the links as pairs of clients, those without a direction once; by an arc (j, i), i receives from j."""
+        if self.listed is None:
+            yield from self.graph.edges()
+            return
+        for sender, receiver in zip(self.listed.senders.tolist(), self.listed.receivers.tolist(), strict=True):
+            if sender < receiver or self._of_arcs:
+                yield sender, receiver
 
     def _ends(self) -> tuple[Tensor, Tensor]:
         """Senders and receivers of the graph's edges, long [links] each; of undirected ones once more the other way."""

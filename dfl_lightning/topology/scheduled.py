@@ -48,14 +48,14 @@ class GraphSequence(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Listed(Topology):
-    """One graph whose links are a list; its networkx graph has the nodes only.
+    """One graph whose links are listed.
 
     Attributes:
-        listed: links and weights.
+        weighed: weights of the links, float64 [E]; None: they have none.
         arcs: whether it is directed.
     """
 
-    listed: Step = field(kw_only=True)
+    weighed: Tensor | None = None
     arcs: bool = False
 
     @property
@@ -63,12 +63,8 @@ class Listed(Topology):
         return self.arcs
 
     @cached_property
-    def _links(self) -> Links:
-        return self.listed.links
-
-    @cached_property
     def _weights(self) -> Tensor | None:
-        return self.listed.weights
+        return self.weighed
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,10 +106,10 @@ class Scheduled(Topology):
         period = self.schedule.period
         number = round if period is None else round % period
         if number not in self._latest:
-            listed, arcs = self.schedule.step(number), self.schedule.arcs
+            step, arcs = self.schedule.step(number), self.schedule.arcs
             graph = Listed(
-                self.graph, self.labels, name=self.name, failures=self.failures, mixing=self.mixing, listed=listed,
-                arcs=arcs,
+                self.graph, self.labels, name=self.name, failures=self.failures, mixing=self.mixing, listed=step.links,
+                weighed=step.weights, arcs=arcs,
             )  # fmt: skip
             self._latest.clear()
             self._latest[number] = graph

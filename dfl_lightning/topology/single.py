@@ -8,6 +8,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import networkx as nx
+
+from dfl_lightning.links import Links
 from dfl_lightning.topology.files import read_graph
 from dfl_lightning.topology.generators import COMPLETE, generate, is_random
 from dfl_lightning.topology.graph import Topology
@@ -133,6 +136,9 @@ def _drawn(generator: str, args: dict[str, Any], place: Context, seed: int) -> T
             "its only link is a client that is down; use --dropout Bernoulli or ExactCount."
         )
     name = place.name or generator.removesuffix("_graph")
+    if isinstance(graph, Links):
+        nodes = nx.empty_graph(place.num_clients)
+        return Topology(nodes, list(nodes), name=name, failures=place.failures, listed=graph)
     topology = to_topology(graph, place.num_clients, place.where, name, num_servers)
     return replace(topology, failures=place.failures, complete=generator == COMPLETE)
 

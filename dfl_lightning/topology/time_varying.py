@@ -150,7 +150,7 @@ def union(stages: tuple[Topology, ...]) -> nx.Graph:
     graph = nx.DiGraph() if any(stage.directed for stage in stages) else nx.Graph()
     for stage in stages:
         graph.add_nodes_from(stage.graph)
-        graph.add_edges_from(stage.graph.edges())
+        graph.add_edges_from(stage.edges())
         if graph.is_directed() and not stage.directed:
-            graph.add_edges_from((v, u) for u, v in stage.graph.edges())
+            graph.add_edges_from((v, u) for u, v in stage.edges())
     return graph
