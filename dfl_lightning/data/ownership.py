@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from typing import NoReturn
 
 import numpy as np
 
@@ -39,35 +40,38 @@ def refuse_shared_images(
     Raises:
         UserError: with one such image, its two places, and the number of such images.
     """
-    places = list(_places(train, "training")) + list(_places(val, "validation"))
-    tests = list(_places(test, "test"))
-    for some, limit in ((places, num_samples), (tests, num_test if test_official else num_samples)):
-        for client, part, indices in some:
-            if len(indices) and not (indices.min() >= 0 and indices.max() < limit):
-                raise UserError(
-                    f"{where}: {part} samples of client {client} reach from {indices.min()} to {indices.max()} in "
-                    f"{limit} samples, which are counted from 0"
-                )
+    limit = num_test if test_official else num_samples
+    parts = {"training": (train, num_samples), "validation": (val, num_samples), "test": (test, limit)}
+    flat = {part: _flat(lists) for part, (lists, _) in parts.items()}
+    for part, (lists, limit) in parts.items():
+        if len(flat[part]) and not (flat[part].min() >= 0 and flat[part].max() < limit):
+            client, indices = next(
+                (client, indices)
+                for client, indices in enumerate(lists)
+                if len(indices) and not (indices.min() >= 0 and indices.max() < limit)
+            )
+            raise UserError(
+                f"{where}: {part} samples of client {client} reach from {indices.min()} to {indices.max()} in "
+                f"{limit} samples, which are counted from 0"
+            )
     if test_official:
-        for place in tests:
-            _refuse_twice([place], num_test, where)
-    else:
-        places += tests
-    _refuse_twice(places, num_samples, where)
+        owners = np.arange(len(test)).repeat([len(indices) for indices in test])
+        codes, times = np.unique(owners * num_test + flat.pop("test"), return_counts=True)
+        if (times > 1).any():
+            client = int(codes[times > 1][0]) // num_test
+            _tell(np.bincount(test[client]), [(client, "test", test[client])], where)
+    times = np.bincount(np.concatenate(list(flat.values())), minlength=num_samples)
+    if (times > 1).any():
+        _tell(times, [(client, part, own) for part in flat for client, own in enumerate(parts[part][0])], where)
 
 
-def _places(parts: Sequence[np.ndarray], what: str) -> Iterator[Located]:
-    for client, indices in enumerate(parts):
-        yield client, what, indices
+def _flat(lists: Sequence[np.ndarray]) -> np.ndarray:
+    return np.concatenate([np.empty(0, dtype=np.int64), *lists])
 
 
-def _refuse_twice(places: list[Located], limit: int, where: str) -> None:
-    times = np.zeros(limit, dtype=np.int64)
-    for _, _, indices in places:
-        np.add.at(times, indices, 1)
+def _tell(times: np.ndarray, places: list[Located], where: str) -> NoReturn:
+    """Name one of the images that are at several places, and two of these."""
     shared = np.flatnonzero(times > 1)
-    if not len(shared):
-        return
     image = int(shared[0])
     found = [(client, part) for client, part, indices in places for _ in range(int((indices == image).sum()))]
     (client, part), (other, as_what) = found[0], found[1]

@@ -10,7 +10,7 @@ from dfl_lightning.data.ownership import refuse_shared_images
 from dfl_lightning.data.source import Source
 from dfl_lightning.data.split import Split
 from dfl_lightning.utils.errors import UserError, reason
-from dfl_lightning.utils.files import read_npz, write_atomically
+from dfl_lightning.utils.files import read_npz, write_npz
 
 __all__ = ["read_split", "write_split"]
 
@@ -64,7 +64,7 @@ def write_split(path: str | Path, split: Split, source: Source) -> None:
     }
     path = Path(path)
     try:
-        write_atomically(path, lambda file: np.savez_compressed(file, allow_pickle=False, **arrays))
+        write_npz(path, arrays, compressed=True)
     except OSError as error:
         raise UserError(
             f"{path}: the split cannot be written ({error}); choose another place or free the disk"

@@ -85,14 +85,26 @@ def sync_folder(folder: Path) -> None:
             os.close(descriptor)
 
 
-def write_npz(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
+def write_npz(path: Path, arrays: Mapping[str, np.ndarray], compressed: bool = False) -> None:
     """Write arrays as an npz file, atomically; read it with `numpy.load(path)`, no pickling.
 
     Args:
         path: of the file.
         arrays: by name.
+        compressed: at zlib's level 1: lists of indices become 4 % larger than by `numpy.savez_compressed`, in an eighth
+            of its time.
     """
-    write_atomically(path, lambda file: np.savez(file, allow_pickle=False, **arrays))
+
+    def write(file: BinaryIO) -> None:
+        if not compressed:
+            np.savez(file, allow_pickle=False, **arrays)
+            return
+        with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
+            for name, array in arrays.items():
+                with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
+                    np.lib.format.write_array(member, np.asanyarray(array), allow_pickle=False)
+
+    write_atomically(path, write)
 
 
 def read_bounded(path: Path, most: int) -> bytes:
