@@ -59,16 +59,10 @@ def test_clients_train_as_separate_modules_with_separate_optimizers_would(federa
     kind_of_optimizer, options = OPTIMIZERS[name]
     lr = 0.01
     f = federation(kind, dtype=dtype, optimizer=functools.partial(kind_of_optimizer, lr=77.0, **options))
-    before = f.bank.rows("models").clone()
     result = f.engine.train(own(0, 1, 2), f.training(epochs=3, lr=lr))
-    for i in range(3):
-        module = naive.module(f.network, before[i])
-        loss = naive.train(
-            module, f.data, i, functools.partial(kind_of_optimizer, lr=lr, **options), epochs=3, dtype=dtype
-        )
-        close(f.bank.rows("trained")[i], naive.row(module, dtype))
-        assert (f.bank.rows("trained")[i] - before[i]).abs().max() > 1e-3
-        assert float(result.losses[i]) == pytest.approx(loss, rel=1e-5)
+    plain = functools.partial(kind_of_optimizer, lr=lr, **options)
+    losses = naive.check(f, plain, epochs=3, tolerance=TOLERANCE[dtype])
+    assert result.losses.tolist() == pytest.approx(losses, rel=1e-5)
     assert result.samples.tolist() == [27, 12, 42]
     assert result.finite.all()
 
@@ -121,14 +115,9 @@ def test_a_parameter_that_the_optimizer_leaves_out_stays(federation, naive):
         return torch.optim.SGD([p for p in parameters if p.ndim > 1], lr=lr, momentum=0.9)
 
     f = federation(optimizer=without_biases)
-    before = f.bank.rows("models").clone()
     f.engine.train(own(0, 1, 2), f.training(lr=0.1))
-    for i in range(3):
-        module = naive.module(f.network, before[i])
-        factory = functools.partial(without_biases, lr=0.1)
-        naive.train(module, f.data, i, factory, epochs=2, dtype=f.dtype)
-        close(f.bank.rows("trained")[i], naive.row(module, f.dtype))
-        assert torch.equal(f.bank.rows("trained")[i, 30:35], before[i, 30:35])
+    naive.check(f, functools.partial(without_biases, lr=0.1))
+    assert torch.equal(f.bank.rows("trained")[:, 30:35], f.bank.rows("models")[:, 30:35])
 
 
 @pytest.mark.parametrize(
@@ -136,16 +125,12 @@ def test_a_parameter_that_the_optimizer_leaves_out_stays(federation, naive):
 )
 def test_each_client_is_clipped_by_itself(federation, naive, clipping):
     f = federation(**clipping)
-    before = f.bank.rows("models").clone()
     f.engine.train(own(0, 1, 2), f.training(lr=0.5))
     free = federation()
     free.engine.train(own(0, 1, 2), free.training(lr=0.5))
-    for i in range(3):
-        module = naive.module(f.network, before[i])
-        sgd = functools.partial(torch.optim.SGD, lr=0.5)
-        naive.train(module, f.data, i, sgd, epochs=2, dtype=f.dtype, **clipping)
-        close(f.bank.rows("trained")[i], naive.row(module, f.dtype))
-        assert not torch.allclose(f.bank.rows("trained")[i], free.bank.rows("trained")[i])
+    naive.check(f, functools.partial(torch.optim.SGD, lr=0.5), **clipping)
+    for one, other in zip(f.bank.rows("trained"), free.bank.rows("trained"), strict=True):
+        assert not torch.allclose(one, other)
 
 
 @pytest.mark.parametrize("kind", ["batchnorm", "dropout"])
@@ -400,9 +385,7 @@ def test_frozen_parameters_never_move_not_even_by_weight_decay(federation, make_
     before = f.bank.rows("models").clone()
     f.engine.train(own(0, 1, 2), f.training(lr=0.1))
     assert torch.equal(f.bank.rows("trained")[:, :30], before[:, :30])
-    module = naive.module(network, before[2])
-    naive.train(module, f.data, 2, functools.partial(kind, lr=0.1, **options), epochs=2, dtype=f.dtype)
-    close(f.bank.rows("trained")[2], naive.row(module, f.dtype))
+    naive.check(f, functools.partial(kind, lr=0.1, **options))
 
 
 def test_a_frozen_parameter_outside_the_shared_ones_makes_nothing_personal(federation, make_network):
@@ -477,13 +460,8 @@ def test_tied_weights_train_as_in_the_plain_module(federation, naive, make_data,
     if kind is Tied:
         data.images = (torch.arange(data.images.numel()) * 7 % 5 * 2).view(-1, 6) - 0.5  # 0.5 x + 0.25 is 0.. 4
     f = federation(network=kind(), data=data, optimizer=functools.partial(torch.optim.Adam, lr=1.0))
-    before = f.bank.rows("models").clone()
     f.engine.train(own(0, 1), f.training(lr=0.02))
-    for i in range(2):
-        module = naive.module(f.network, before[i])
-        naive.train(module, data, i, functools.partial(torch.optim.Adam, lr=0.02), epochs=2, dtype=f.dtype)
-        close(f.bank.rows("trained")[i], naive.row(module, f.dtype))
-        assert (f.bank.rows("trained")[i] - before[i]).abs().max() > 1e-2
+    naive.check(f, functools.partial(torch.optim.Adam, lr=0.02), (0, 1))
 
 
 # --- gradients --------------------------------------------------------------------------------------------------------

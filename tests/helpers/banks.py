@@ -224,11 +224,29 @@ def _train_alone(
     return total / seen
 
 
+def _check_trained(f, optimizer, clients=None, epochs=2, tolerance=1e-10, **options):
+    """Assert that rows `trained` are what plain training makes of `models`, and that they moved; the mean losses."""
+    losses = []
+    for i in range(f.m) if clients is None else clients:
+        before, found = f.bank.rows("models")[i], f.bank.rows("trained")[i]
+        module = _module(f.network, before)
+        losses.append(_train_alone(module, f.data, i, optimizer, epochs, f.dtype, **options))
+        torch.testing.assert_close(found, _row(module, f.dtype), rtol=tolerance, atol=tolerance)
+        assert (found - before).abs().max() > 1e-4
+    return losses
+
+
 @pytest.fixture
 def naive():
     """The naive federation: modules, rows, inputs and local training written out."""
     return SimpleNamespace(
-        module=_module, row=_row, inputs=_inputs, train=_train_alone, dropout=DrawnDropout, seed=SEED
+        module=_module,
+        row=_row,
+        inputs=_inputs,
+        train=_train_alone,
+        check=_check_trained,
+        dropout=DrawnDropout,
+        seed=SEED,
     )
 
 

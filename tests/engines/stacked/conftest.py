@@ -15,11 +15,11 @@ from dfl_lightning.engines.stacked.passes import Pass
 CLIENTS = 3
 
 
-def _clients(network):
+def _clients(network, count=CLIENTS):
     """Different plain modules of one kind, in float64; variances stay positive, integers as they are."""
     generator = torch.Generator().manual_seed(11)
     clients = []
-    for number in range(CLIENTS):
+    for number in range(count):
         client = copy.deepcopy(network).double()
         for name, tensor in [*client.named_parameters(), *client.named_buffers()]:
             if tensor.is_floating_point():
@@ -34,15 +34,11 @@ def _state(module):
     return [*module.named_parameters(), *module.named_buffers()]
 
 
-def _stacked_state(clients):
+def _stacked_state(clients, device="cpu"):
     """By name, [k, *shape]; parameters are leaves that want a gradient."""
     states = [dict(_state(client)) for client in clients]
-    return {
-        name: torch.stack([state[name].detach() for state in states]).requires_grad_(
-            isinstance(tensor, torch.nn.Parameter) and tensor.requires_grad
-        )
-        for name, tensor in states[0].items()
-    }
+    stacked = {name: torch.stack([state[name].detach() for state in states]).to(device) for name in states[0]}
+    return {name: tensor.requires_grad_(states[0][name].requires_grad) for name, tensor in stacked.items()}
 
 
 def _plain(client, inputs, training, seed):
@@ -61,23 +57,26 @@ def _stacked(network):
     return StackedNetwork(network)
 
 
-def _compare(network, inputs, training=True, sizes=None, mask=False):
-    """Stack three clients of a plain network and assert what three plain modules do: the stacked network.
+def _compare(network, inputs, training=True, sizes=None, mask=False, unfold=(), device="cpu"):
+    """Stack clients of a plain network and assert what plain modules do: the stacked network.
 
     Args:
         network: a plain module; or its stacked form, which several comparisons may share.
-        inputs: [3, B, ...], of each client.
+        inputs: [k, B, ...], of each client.
         training: the mode.
         sizes: how many of the B samples of each client are real; None: all, and nobody is padded.
         mask: whether batch norms are told.
+        unfold: the convolutions that are computed by patches.
+        device: where the stacked network computes; the plain modules do on the CPU.
     """
     stacked = network if isinstance(network, StackedNetwork) else _stacked(network)
-    clients = _clients(stacked.network)
+    stacked.unfolded = frozenset(unfold)
+    clients = _clients(stacked.network, len(inputs))
     differentiable = inputs.is_floating_point()
     if differentiable:
-        inputs = inputs.double().requires_grad_()
-    tensors = _stacked_state(clients)
-    masks = torch.stack([mask_key(number) for number in range(CLIENTS)])
+        inputs = inputs.double().to(device).requires_grad_()
+    tensors = _stacked_state(clients, device)
+    masks = torch.stack([mask_key(number) for number in range(len(inputs))])
     shares = None
     if mask:
         shares = torch.stack([(torch.arange(inputs.shape[1]) < size).double() / size for size in sizes])
@@ -90,7 +89,9 @@ def _compare(network, inputs, training=True, sizes=None, mask=False):
     weights = torch.randn(outputs.shape, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
     for number, size in enumerate(sizes or []):
         weights[number, size:] = 0  # padding
-    found = torch.autograd.grad((outputs * weights).sum(), leaves, allow_unused=True)
+    found = torch.autograd.grad((outputs * weights.to(device)).sum(), leaves, allow_unused=True)
+    outputs, inputs = outputs.cpu(), inputs.cpu()
+    found = [None if gradient is None else gradient.cpu() for gradient in found]
     for number, client in enumerate(clients):
         size = inputs.shape[1] if sizes is None else sizes[number]
         mine = inputs[number, :size].detach().requires_grad_(differentiable)
@@ -106,7 +107,7 @@ def _compare(network, inputs, training=True, sizes=None, mask=False):
                 gradient = ours[number] if ours is not found[-1] or not differentiable else ours[number, :size]
                 torch.testing.assert_close(gradient, theirs, rtol=1e-10, atol=1e-10)
         for name, buffer in client.named_buffers():
-            torch.testing.assert_close(tensors[name][number].detach(), buffer, rtol=1e-10, atol=1e-10)
+            torch.testing.assert_close(tensors[name][number].detach().cpu(), buffer, rtol=1e-10, atol=1e-10)
     return stacked
 
 

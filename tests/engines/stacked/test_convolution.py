@@ -31,51 +31,14 @@ SHAPES = {
 }
 
 
-def clients_of(network, count):
-    """Parameters and buffers of `count` plain networks like this one, and the networks."""
-    twins = []
-    for client in range(count):
-        with torch.random.fork_rng():
-            torch.manual_seed(client)
-            twin = nn.Sequential(*(type(layer)(**options(layer)) for layer in network)).double()
-        twins.append(twin)
-    names = dict(twins[0].named_parameters())
-    return twins, {name: torch.stack([dict(t.named_parameters())[name].detach() for t in twins]) for name in names}
-
-
-def options(layer):
-    if isinstance(layer, nn.Conv2d):
-        wanted = ("in_channels", "out_channels", "kernel_size", "stride", "padding", "dilation", "groups")
-        return {name: getattr(layer, name) for name in wanted} | {"bias": layer.bias is not None}
-    if isinstance(layer, nn.Linear):
-        return {"in_features": layer.in_features, "out_features": layer.out_features}
-    return {"kernel_size": layer.kernel_size} if isinstance(layer, nn.MaxPool2d) else {}
-
-
-def compare(network, unfold, shape, clients=3, device="cpu", tolerance=1e-12):
-    """Outputs and gradients of a stacked network with unfolded layers, and of plain networks."""
-    twins, tensors = clients_of(network, clients)
-    inputs = torch.randn(clients, 5, *shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-    stacked = StackedNetwork(network)
-    stacked.unfolded = frozenset(unfold)
-    leaves = {name: tensor.to(device).requires_grad_() for name, tensor in tensors.items()}
-    images = inputs.to(device).requires_grad_()
-    found = stacked(Pass(dict(leaves), True), images)
-    weights = torch.linspace(-1, 1, found.numel(), dtype=torch.float64).view(found.shape)
-    grads = torch.autograd.grad((found * weights.to(device)).sum(), [*leaves.values(), images])
-    for client, twin in enumerate(twins):
-        own = inputs[client].clone().requires_grad_()
-        expected = twin(own)
-        torch.testing.assert_close(found[client].detach().cpu(), expected.detach(), rtol=tolerance, atol=tolerance)
-        plain = torch.autograd.grad((expected * weights[client]).sum(), [*twin.parameters(), own])
-        for mine, its in zip(grads, plain, strict=True):
-            torch.testing.assert_close(mine[client].cpu(), its, rtol=tolerance, atol=tolerance)
+def images(*shape, clients=3):
+    return torch.randn(clients, 5, *shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
 
 
 @pytest.mark.filterwarnings("ignore:Using padding='same':UserWarning")  # the plain layer's
 @pytest.mark.parametrize("shape", SHAPES)
-def test_an_unfolded_convolution_gives_the_numbers_of_plain_layers(shape):
-    compare(nn.Sequential(nn.Conv2d(2, 3, **SHAPES[shape])), {"0"}, (2, 9, 8))
+def test_an_unfolded_convolution_gives_the_numbers_of_plain_layers(compare, shape):
+    compare(nn.Sequential(nn.Conv2d(2, 3, **SHAPES[shape])), images(2, 9, 8), unfold={"0"})
 
 
 def small_network():
@@ -88,14 +51,14 @@ def small_network():
 @pytest.mark.parametrize(
     "unfold", [set(), {"0"}, {"3"}, {"0", "3"}], ids=lambda names: "+".join(sorted(names)) or "none"
 )
-def test_unfolded_and_grouped_layers_follow_each_other(unfold):
-    compare(small_network(), unfold, (2, 8, 8))
+def test_unfolded_and_grouped_layers_follow_each_other(compare, unfold):
+    compare(small_network(), images(2, 8, 8), unfold=unfold)
 
 
-def test_the_named_layers_are_unfolded_and_no_others(monkeypatch):
+def test_the_named_layers_are_unfolded_and_no_others(compare, monkeypatch):
     calls = Counter()
     monkeypatch.setattr(F, "unfold", lambda *args, real=F.unfold: calls.update(["unfold"]) or real(*args))
-    compare(small_network(), {"3"}, (2, 8, 8))
+    compare(small_network(), images(2, 8, 8), unfold={"3"})
     assert calls["unfold"] == 1
 
 
@@ -118,22 +81,22 @@ def widened(monkeypatch):
 
 @pytest.mark.parametrize("shape", ["plain", "oblong", "dilated", "same", "without bias"])
 @pytest.mark.filterwarnings("ignore:Using padding='same':UserWarning")  # the plain layer's
-def test_colours_get_a_fourth_channel_where_that_is_faster(processor, widened, shape):
-    compare(nn.Sequential(nn.Conv2d(3, 6, **SHAPES[shape]), nn.Conv2d(6, 3, 1), nn.Conv2d(3, 2, 1)), set(), (3, 9, 8))
+def test_colours_get_a_fourth_channel_where_that_is_faster(compare, processor, widened, shape):
+    compare(nn.Sequential(nn.Conv2d(3, 6, **SHAPES[shape]), nn.Conv2d(6, 3, 1), nn.Conv2d(3, 2, 1)), images(3, 9, 8))
     assert len(widened) == (2 if processor == "AVX2" else 0)
 
 
 @pytest.mark.parametrize("channels", [1, 2, 4])
-def test_other_numbers_of_channels_do_not(processor, widened, channels):
-    compare(nn.Sequential(nn.Conv2d(channels, 6, 3)), set(), (channels, 9, 8))
+def test_other_numbers_of_channels_do_not(compare, processor, widened, channels):
+    compare(nn.Sequential(nn.Conv2d(channels, 6, 3)), images(channels, 9, 8))
     assert not widened
 
 
-def test_neither_does_a_single_client_nor_an_evaluation(processor, widened):
-    compare(nn.Sequential(nn.Conv2d(3, 6, 3)), set(), (3, 9, 8), clients=1)
-    _, tensors = clients_of(nn.Sequential(nn.Conv2d(3, 6, 3)), 2)
+def test_neither_does_a_single_client_nor_an_evaluation(compare, stack, processor, widened):
+    network = nn.Sequential(nn.Conv2d(3, 6, 3))
+    compare(network, images(3, 9, 8, clients=1))
     with torch.no_grad():
-        StackedNetwork(nn.Sequential(nn.Conv2d(3, 6, 3)))(Pass(tensors, False), torch.zeros(2, 4, 3, 9, 8).double())
+        stack.network(network)(Pass(stack.tensors(stack.clients(network)), False), images(3, 9, 8))
     assert not widened
 
 
@@ -183,8 +146,8 @@ def test_the_choice_starts_afresh():
 @pytest.mark.gpu
 @pytest.mark.filterwarnings("ignore:Using padding='same':UserWarning")
 @pytest.mark.parametrize("shape", SHAPES)
-def test_the_same_on_a_gpu(shape):
-    compare(nn.Sequential(nn.Conv2d(2, 3, **SHAPES[shape])), {"0"}, (2, 9, 8), device="cuda", tolerance=1e-11)
+def test_the_same_on_a_gpu(compare, shape):
+    compare(nn.Sequential(nn.Conv2d(2, 3, **SHAPES[shape])), images(2, 9, 8), unfold={"0"}, device="cuda")
 
 
 def test_a_rule_may_be_called_by_itself():
@@ -212,13 +175,12 @@ class Copies(Watching):
 
 
 @pytest.mark.parametrize("shape", ["plain", "strided", "dilated"])
-def test_patches_are_multiplied_where_they_lie(shape):
+def test_patches_are_multiplied_where_they_lie(stack, shape):
     """A matrix of patches has many times the numbers of the images: forth and back, nothing of its size is copied."""
     network = nn.Sequential(nn.Conv2d(4, 3, **SHAPES[shape]))
-    stacked = StackedNetwork(network)
+    stacked = stack.network(network)
     stacked.unfolded = frozenset(stacked.can_be_unfolded())
-    _, tensors = clients_of(network, 5)
-    leaves = {name: tensor.requires_grad_() for name, tensor in tensors.items()}
+    leaves = stack.tensors(stack.clients(network, 5))
     images = torch.zeros(5, 6, 4, 12, 12, dtype=torch.float64, requires_grad=True)
     with Copies() as copies:
         out = stacked(Pass(dict(leaves), True), images)

@@ -184,11 +184,7 @@ def test_where_samples_meet_elsewhere_too_only_equal_clients_go_together(federat
     f.engine.all_at_once()
     assert not f.engine._context.network.masks_padding
     f.engine.train(References.rows("models", torch.arange(4)), f.training(lr=0.1))
-    for i in range(4):
-        module = naive.module(f.network, f.bank.rows("models")[i])
-        sgd = functools.partial(torch.optim.SGD, lr=0.1)
-        naive.train(module, f.data, i, sgd, epochs=2, dtype=f.dtype, batch=20)
-        torch.testing.assert_close(f.bank.rows("trained")[i], naive.row(module, f.dtype), rtol=1e-10, atol=1e-10)
+    naive.check(f, functools.partial(torch.optim.SGD, lr=0.1), batch=20)
 
 
 def test_norms_of_ones_own_are_left_to_equal_clients(federation):
@@ -218,12 +214,8 @@ def test_clients_of_all_sizes_go_through_the_network_together(federation, naive,
     passes.clear()
     trained = f.engine.train(References.rows("models", torch.arange(8)), f.training(lr=0.1))
     assert passes == [sum(2 * -(-size // 4) > step for size in sizes) for step in range(22)]
-    for i in range(8):
-        module = naive.module(f.network, f.bank.rows("models")[i])
-        sgd = functools.partial(torch.optim.SGD, lr=0.1)
-        loss = naive.train(module, f.data, i, sgd, epochs=2, dtype=f.dtype)
-        torch.testing.assert_close(f.bank.rows("trained")[i], naive.row(module, f.dtype), rtol=1e-10, atol=1e-10)
-        assert float(trained.losses[i]) == pytest.approx(loss, rel=1e-10)
+    losses = naive.check(f, functools.partial(torch.optim.SGD, lr=0.1))
+    assert trained.losses.tolist() == pytest.approx(losses, rel=1e-10)
 
 
 @pytest.fixture

@@ -258,10 +258,7 @@ def test_samples_that_meet_never_meet_padding(federation, naive, make_network, k
     f = federation(kind if kind != "centred" else "mlp", network=network, sizes=(4, 2, 3, 6, 3))
     assert f.engine._context.network.couples_samples == (kind != "mlp")
     f.engine.train(own(*range(5)), f.training(lr=0.1))
-    for i in range(5):
-        module = naive.module(f.network, f.bank.rows("models")[i])
-        naive.train(module, f.data, i, functools.partial(torch.optim.SGD, lr=0.1), epochs=2, dtype=f.dtype)
-        torch.testing.assert_close(f.bank.rows("trained")[i], naive.row(module, f.dtype), rtol=1e-10, atol=1e-10)
+    naive.check(f, functools.partial(torch.optim.SGD, lr=0.1))
 
 
 @pytest.mark.parametrize("images", ["equal", "not numbers"])
@@ -270,11 +267,7 @@ def test_samples_that_meet_are_found_where_the_first_images_do_not_show_it(feder
     data.images[data.train[0][:3]] = float("nan") if images == "not numbers" else 0.0
     f = federation("batchnorm", data=data, sizes=None, batch_size=4 if images == "equal" else 6)
     f.engine.train(own(1, 2), f.training(lr=0.1))
-    for i in (1, 2):
-        module = naive.module(f.network, f.bank.rows("models")[i])
-        sgd = functools.partial(torch.optim.SGD, lr=0.1)
-        naive.train(module, f.data, i, sgd, epochs=2, dtype=f.dtype, batch=4 if images == "equal" else 6)
-        torch.testing.assert_close(f.bank.rows("trained")[i], naive.row(module, f.dtype), rtol=1e-10, atol=1e-10)
+    naive.check(f, functools.partial(torch.optim.SGD, lr=0.1), (1, 2), batch=4 if images == "equal" else 6)
 
 
 class Hidden(nn.Module):
@@ -304,11 +297,7 @@ def test_samples_that_meet_in_whole_batches_only_are_found(federation, naive, na
     f = federation(network=network, sizes=(24, 8, 19, 31), batch_size=8)
     assert f.engine._context.network.couples_samples
     f.engine.train(own(*range(4)), f.training(lr=0.1))
-    for i in range(4):
-        module = naive.module(f.network, f.bank.rows("models")[i])
-        sgd = functools.partial(torch.optim.SGD, lr=0.1)
-        naive.train(module, f.data, i, sgd, epochs=2, dtype=f.dtype, batch=8)
-        torch.testing.assert_close(f.bank.rows("trained")[i], naive.row(module, f.dtype), rtol=1e-10, atol=1e-10)
+    naive.check(f, functools.partial(torch.optim.SGD, lr=0.1), batch=8)
 
 
 # --- trials that are about themselves ---------------------------------------------------------------------------------

@@ -155,14 +155,9 @@ def everybody(f):
 def test_under_auto_each_client_trains_as_by_itself(federation, naive, kind, shared):
     f = federation(optimizer=kind, engine=functools.partial(make_engine, "auto"), shared=shared)
     assert f.engine.name == ("stacked" if kind is Sign else "loop")
-    before = f.bank.rows("models").clone()
     f.engine.train(everybody(f), f.training(epochs=2, lr=0.03))
     if shared == ["*"]:
-        for client in range(3):
-            module = naive.module(f.network, before[client])
-            naive.train(module, f.data, client, functools.partial(kind, lr=0.03), epochs=2, dtype=f.dtype)
-            found, expected = f.bank.rows("trained")[client], naive.row(module, f.dtype)
-            torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-10)
+        naive.check(f, functools.partial(kind, lr=0.03))
     found = f.bank.rows("trained").clone()
     f.data.images[f.data.train[0]] *= 50  # what happens to client 0 is nobody else's business
     f.engine.train(everybody(f), f.training(epochs=2, lr=0.03))
