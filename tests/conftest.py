@@ -25,6 +25,18 @@ def small_run(tmp_path):
     return lambda *args, root=tmp_path, **options: SmallRun(root, *args, **options)
 
 
+@pytest.fixture
+def trace(tmp_path):
+    """Make a dropout of who is up in each round, a line each; for ever, from the first one again."""
+    from dfl_lightning.callbacks import Trace
+
+    def trace(*lines):
+        (tmp_path / "trace.txt").write_text("\n".join(lines))
+        return Trace(str(tmp_path / "trace.txt"), repeat=True)
+
+    return trace
+
+
 @pytest.fixture(scope="module")
 def read_only_run(tmp_path_factory):
     """Make a small run that several tests of a file look at and none of them changes."""

@@ -26,7 +26,6 @@ from dfl_lightning.callbacks import (
     Selection,
     Substitution,
     Threshold,
-    Trace,
     Uniform,
 )
 from dfl_lightning.callbacks.base import mixed_terms
@@ -310,16 +309,6 @@ def test_hooks_are_called_in_their_order():
 
 
 # --- who is there -----------------------------------------------------------------------------------------------------
-@pytest.fixture
-def trace(tmp_path):
-    def _write(*lines):
-        file = tmp_path / "trace.txt"
-        file.write_text("\n".join(lines))
-        return Trace(str(file), repeat=True)
-
-    return _write
-
-
 @pytest.fixture
 def half_down(trace):
     return lambda: trace("1 1 0 0")

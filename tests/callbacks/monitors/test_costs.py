@@ -99,10 +99,10 @@ def test_a_round_without_messages_has_no_symmetry(start):
     assert [round.metrics["simulated_seconds"] for round in run.rounds] == [3.0, 6.0]  # six images, two a second
 
 
-def test_clients_that_are_down_take_no_time(start, tmp_path):
-    (tmp_path / "trace.txt").write_text("1 1 1 1 1 1\n0 1 1 1 1 1\n0 0 0 0 0 0\n")
+def test_clients_that_are_down_take_no_time(start, trace):
+    up = trace("1 1 1 1 1 1", "0 1 1 1 1 1", "0 0 0 0 0 0")
     time = cb.SimulatedTime([0.5, 6, 6, 6, 6, 6], math.inf, math.inf)
-    run = start(cb.Gossip(k=2), cb.Uniform(), cb.Trace(str(tmp_path / "trace.txt")), time, rounds=3).go(3)
+    run = start(cb.Gossip(k=2), cb.Uniform(), up, time, rounds=3).go(3)
     assert [round.metrics["simulated_seconds"] for round in run.rounds] == [12.0, 13.0, 13.0]
 
 

@@ -7,7 +7,7 @@ import torch
 
 from dfl_lightning import models
 from dfl_lightning.bank.layout import Layout
-from dfl_lightning.callbacks import AFIND, AdaptiveThreshold, Boltzmann, Gossip, Stale, Trace, Uniform
+from dfl_lightning.callbacks import AFIND, AdaptiveThreshold, Boltzmann, Gossip, Stale, Uniform
 from dfl_lightning.cli.registry import shipped_classes
 from dfl_lightning.models import MLP
 from dfl_lightning.utils.errors import UserError
@@ -211,10 +211,9 @@ def test_proxies_are_charged_to_everybody_who_looks(start):
 
 
 # --- dropout ----------------------------------------------------------------------------------------------------------
-def test_with_a_substitution_a_dropped_neighbour_is_remembered_as_it_was_seen_last(start, tmp_path):
-    file = tmp_path / "trace.txt"
-    file.write_text("1 1 1 1 1 1\n1 1 0 1 1 1\n1 1 1 1 1 1\n")
-    run = start(*afind_plus(tau=0.0), Trace(str(file)), Stale(), rounds=3).go(3)
+def test_with_a_substitution_a_dropped_neighbour_is_remembered_as_it_was_seen_last(start, trace):
+    up = trace("1 1 1 1 1 1", "1 1 0 1 1 1", "1 1 1 1 1 1")
+    run = start(*afind_plus(tau=0.0), up, Stale(), rounds=3).go(3)
     first, second, third = run.rounds
     assert torch.equal(second.similarity[[0, 1, 3, 4, 5], 2], first.similarity[[0, 1, 3, 4, 5], 2])
     assert second.selected[[0, 1, 3, 4, 5], 2].all()
@@ -222,18 +221,14 @@ def test_with_a_substitution_a_dropped_neighbour_is_remembered_as_it_was_seen_la
     assert not torch.equal(third.similarity[[0, 1, 3, 4, 5], 2], first.similarity[[0, 1, 3, 4, 5], 2])
 
 
-def test_with_a_substitution_a_neighbour_never_seen_is_an_average_one(start, tmp_path):
-    file = tmp_path / "trace.txt"
-    file.write_text("1 1 0 1 1 1\n")
-    round = start(*afind_plus(), Trace(str(file)), Stale(), rounds=1).go().rounds[0]
+def test_with_a_substitution_a_neighbour_never_seen_is_an_average_one(start, trace):
+    round = start(*afind_plus(), trace("1 1 0 1 1 1"), Stale(), rounds=1).go().rounds[0]
     assert (round.scores[[0, 1, 3, 4, 5], 2] == 1).all()
     assert round.similarity[:, 2].isnan().all()
 
 
-def test_without_a_substitution_a_dropped_neighbour_is_not_there(start, tmp_path):
-    file = tmp_path / "trace.txt"
-    file.write_text("1 1 1 1 1 1\n1 1 0 1 1 1\n")
-    round = start(*afind_plus(tau=0.0), Trace(str(file)), rounds=2).go(2).rounds[1]
+def test_without_a_substitution_a_dropped_neighbour_is_not_there(start, trace):
+    round = start(*afind_plus(tau=0.0), trace("1 1 1 1 1 1", "1 1 0 1 1 1"), rounds=2).go(2).rounds[1]
     assert round.similarity[:, 2].isnan().all()
     assert not round.selected[:, 2].any()
 

@@ -6,7 +6,7 @@ import networkx as nx
 import pytest
 import torch
 
-from dfl_lightning.callbacks import DPFL, Boltzmann, FromTopology, Gossip, NeighbourAccuracy, SampleWeighted, Trace
+from dfl_lightning.callbacks import DPFL, Boltzmann, FromTopology, Gossip, NeighbourAccuracy, SampleWeighted
 from dfl_lightning.callbacks import Uniform as Equal
 from dfl_lightning.callbacks.selection import dpfl as dpfl_policy
 from dfl_lightning.data import Digits, RotatedClusters
@@ -292,10 +292,8 @@ def test_with_some_links_down_a_client_chooses_among_those_of_its_first_choice_t
     assert any((first & ~round.reachable).any() for round in run.rounds[1:])
 
 
-def test_who_misses_round_0_chooses_among_all_when_it_comes(dpfl, tmp_path):
-    trace = tmp_path / "trace.txt"
-    trace.write_text("0 1 1 1 1 1\n0 1 1 1 1 1\n1 1 1 1 1 1\n1 1 1 1 1 1\n")
-    run = dpfl(Trace(str(trace), repeat=True))
+def test_who_misses_round_0_chooses_among_all_when_it_comes(dpfl, trace):
+    run = dpfl(trace("0 1 1 1 1 1", "0 1 1 1 1 1", "1 1 1 1 1 1", "1 1 1 1 1 1"))
     assert [int(round.ledger.models[0].sum()) for round in run.rounds[:3]] == [0, 0, 5]
     assert torch.equal(run.rounds[3].ledger.models[0], run.rounds[2].selected[0])
 
@@ -326,10 +324,8 @@ def test_clients_are_evaluated_by_the_model_that_is_kept(dpfl):
     assert found.tolist() == pytest.approx(expected)
 
 
-def test_who_has_never_trained_keeps_its_first_model(dpfl, tmp_path):
-    trace = tmp_path / "trace.txt"
-    trace.write_text("0 1 1 1 1 1\n")
-    run = dpfl(Trace(str(trace), repeat=True), rounds=0)
+def test_who_has_never_trained_keeps_its_first_model(dpfl, trace):
+    run = dpfl(trace("0 1 1 1 1 1"), rounds=0)
     first = run.models[0].clone()
     assert torch.equal(run.go(2).bank.boundary.rows["best"][0], first)
 

@@ -4,22 +4,12 @@ import networkx as nx
 import pytest
 import torch
 
-from dfl_lightning.callbacks import FDMS, Gossip, Stale, Trace, Uniform
+from dfl_lightning.callbacks import FDMS, Gossip, Stale, Uniform
 from dfl_lightning.links import AllPairs
 from dfl_lightning.round.record import Round
 from dfl_lightning.utils.errors import UserError
 
 CLUSTERS = [0, 0, 0, 1, 1, 1]
-
-
-@pytest.fixture
-def trace(tmp_path):
-    def _write(*lines):
-        file = tmp_path / "trace.txt"
-        file.write_text("\n".join(lines))
-        return Trace(str(file), repeat=True)
-
-    return _write
 
 
 def history(run):

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from dfl_lightning.bank.references import References
-from dfl_lightning.callbacks import FDMS, IFCA, Bernoulli, Gossip, Trace, Uniform
+from dfl_lightning.callbacks import FDMS, IFCA, Bernoulli, Gossip, Uniform
 from dfl_lightning.cli.export import export
 from dfl_lightning.data import Digits
 from dfl_lightning.data.partitions import RotatedClusters
@@ -65,13 +65,6 @@ def test_only_those_that_are_up_take_part(federation):
         if round.selected is not None:
             assert torch.equal(round.selected[6:, :6].any(0), round.active[:6])
             assert (round.selected.sum(0) <= 1).all()
-
-
-def test_a_round_in_which_everybody_is_down_changes_nothing(federation, tmp_path):
-    (tmp_path / "trace.txt").write_text("1 1 1 1 1 1\n0 0 0 0 0 0\n1 1 1 1 1 1\n")
-    run = federation(IFCA(), Uniform(), Trace(str(tmp_path / "trace.txt")), rounds=3).go(3)
-    assert torch.equal(run.rounds[1].after, run.rounds[0].after)
-    assert not torch.equal(run.rounds[2].after[6:], run.rounds[1].after[6:])
 
 
 def test_personal_parameters_complete_the_servers_models(federation):

@@ -9,7 +9,7 @@ import torch
 from matrices import remembered, seen_as_matrices
 
 from dfl_lightning.bank.similarity import Comparison
-from dfl_lightning.callbacks import PANM, Aggregation, Gossip, Stale, Trace, Uniform
+from dfl_lightning.callbacks import PANM, Aggregation, Gossip, Stale, Uniform
 from dfl_lightning.functional import (
     initialisation_probabilities,
     literal_initialisation_probabilities,
@@ -361,20 +361,18 @@ def test_the_budget_of_a_client_comes_before_k(start):
 
 
 # --- dropout and graphs that change -----------------------------------------------------------------------------------
-def test_a_neighbour_that_is_down_is_left_out_and_not_forgotten(start, tmp_path):
-    file = tmp_path / "trace.txt"
-    file.write_text("1 1 1 1 1 1\n1 1 0 1 1 1\n1 1 1 1 1 1\n")
+def test_a_neighbour_that_is_down_is_left_out_and_not_forgotten(start, trace):
+    up = trace("1 1 1 1 1 1", "1 1 0 1 1 1", "1 1 1 1 1 1")
     policy = short(stage_one=1, tau=50, k=5, l=5)
-    run = start(policy, Trace(str(file)), rounds=3).go(3)
+    run = start(policy, up, rounds=3).go(3)
     assert not run.rounds[1].selected[:, 2].any()
     assert torch.equal(run.rounds[2].selected, run.rounds[0].selected)
 
 
-def test_a_neighbour_that_is_down_in_stage_one_keeps_its_place_by_what_was_seen_last(start, tmp_path):
-    file = tmp_path / "trace.txt"
-    file.write_text("1 1 1 1 1 1\n1 1 0 1 1 1\n")
+def test_a_neighbour_that_is_down_in_stage_one_keeps_its_place_by_what_was_seen_last(start, trace):
+    up = trace("1 1 1 1 1 1", "1 1 0 1 1 1")
     policy = short(stage_one=5, k=5, l=5)
-    run = start(policy, Trace(str(file)), rounds=2).go(2)
+    run = start(policy, up, rounds=2).go(2)
     assert not run.rounds[1].selected[:, 2].any()
     neighbours, similarity = policy.neighbours.mask, remembered(policy.similarity)
     assert neighbours[[0, 1, 3, 4, 5], 2].all()
@@ -382,19 +380,17 @@ def test_a_neighbour_that_is_down_in_stage_one_keeps_its_place_by_what_was_seen_
     assert torch.equal(neighbours[2], run.rounds[0].selected[2])  # it was not there to change its list
 
 
-def test_with_a_substitution_a_neighbour_that_is_down_is_learned_from(start, tmp_path):
-    file = tmp_path / "trace.txt"
-    file.write_text("1 1 1 1 1 1\n1 1 0 1 1 1\n")
-    run = start(short(stage_one=5, k=5, l=5), Trace(str(file)), Stale(), rounds=2).go(2)
+def test_with_a_substitution_a_neighbour_that_is_down_is_learned_from(start, trace):
+    up = trace("1 1 1 1 1 1", "1 1 0 1 1 1")
+    run = start(short(stage_one=5, k=5, l=5), up, Stale(), rounds=2).go(2)
     assert run.rounds[1].selected[[0, 1, 3, 4, 5], 2].all()
     assert run.rounds[1].similarity[:, 2].isnan().all()
 
 
-def test_who_has_lost_all_neighbours_out_of_sight_is_joined_by_the_most_similar_strangers(start, tmp_path):
-    file = tmp_path / "trace.txt"
-    file.write_text("1 1 1 1 1 1\n1 1 1 1 1 1\n1 0 0 1 1 1\n")
+def test_who_has_lost_all_neighbours_out_of_sight_is_joined_by_the_most_similar_strangers(start, trace):
+    up = trace("1 1 1 1 1 1", "1 1 1 1 1 1", "1 0 0 1 1 1")
     policy = short(stage_one=1, tau=3, k=2, l=3)
-    run = start(policy, Trace(str(file)), rounds=3).go(2)
+    run = start(policy, up, rounds=3).go(2)
     neighbours = policy.neighbours.mask
     neighbours[0] = torch.tensor([False, True, True, False, False, False])
     policy.neighbours = Links.from_mask(neighbours)

@@ -15,26 +15,22 @@ from dfl_lightning.callbacks import (
     GaussianNoise,
     Gossip,
     GroupedCount,
-    Trace,
+    Monitor,
     Uniform,
 )
 from dfl_lightning.callbacks.substitution import fdms as fdms_policy
 from dfl_lightning.data import Digits, LabelClusters
-from dfl_lightning.functional import fdms_receivers, friends, running_mean, similarity_scores
-from dfl_lightning.links import Links
+from dfl_lightning.functional import fdms_receivers
 from dfl_lightning.models import MLP
-from dfl_lightning.round.callback import RoundCallback
 from dfl_lightning.utils.errors import UserError
 
 
 @pytest.fixture
-def at_a_server(start, tmp_path):
+def at_a_server(start, trace):
     """A run of all clients at a server, those of `lines` being up."""
 
     def _start(lines, *more, eta=1.0, rounds=50, **settings):
-        file = tmp_path / "trace.txt"
-        file.write_text(lines.replace(", ", "\n"))
-        policies = Gossip(k="all"), Uniform(server_step=eta), Trace(str(file), repeat=True)
+        policies = Gossip(k="all"), Uniform(server_step=eta), trace(*lines.split(", "))
         return start(*policies, *more, topology="server", rounds=rounds, **settings)
 
     return _start
@@ -247,18 +243,26 @@ def test_scores_of_observed_pairs_are_shown_of_few_clients(at_a_server, monkeypa
 
 # --- without a server -------------------------------------------------------------------------------------------------
 @pytest.fixture
-def among_clients(start, tmp_path):
+def among_clients(start, trace):
     """A run of clients that learn from their neighbours, those of `lines` being up."""
 
     def _start(lines, *more, selection=None, **settings):
-        file = tmp_path / "trace.txt"
-        file.write_text(lines.replace(", ", "\n"))
-        return start(selection or Gossip(k="all"), Uniform(), Trace(str(file), repeat=True), *more, **settings)
+        return start(selection or Gossip(k="all"), Uniform(), trace(*lines.split(", ")), *more, **settings)
 
     return _start
 
 
-def naive_receivers(run):
+class Sent(Monitor):
+    """Remembers what was sent in each round in which somebody was up."""
+
+    def __init__(self):
+        self.rows = []
+
+    def on_trained(self, round):
+        self.rows.append(round.bank.rows("sent").double().numpy().copy())
+
+
+def naive_receivers(run, sent):
     """Each receiver by itself: what it has seen of others so far, and the mean of those that it mixes."""
     m = run.clients
     models, seen = run.rounds[0].before, [{} for _ in range(m)]  # seen: receiver -> pair -> scores
@@ -266,7 +270,7 @@ def naive_receivers(run):
         if round.trained is None:
             assert torch.equal(round.after, torch.as_tensor(models))  # everybody was down
             continue
-        before, trained = round.before.double().numpy(), round.trained.double().numpy()
+        before, trained, others_rows = round.before.numpy(), round.trained.numpy(), next(sent)
         models = trained.copy()
         friends, compared = {}, 0
         for i in range(m):
@@ -274,21 +278,23 @@ def naive_receivers(run):
                 continue
             neighbours = [j for j in range(m) if round.selected[i, j]]
             heard = [j for j in neighbours if round.active[j]] + [i]
+            rows = others_rows.copy()  # as this receiver has them: its own as it was trained
+            rows[i] = trained[i]
             mixed = [trained[i]]
             for j in neighbours:
                 known = [f for f in sorted(heard) if frozenset((j, f)) in seen[i]]
                 if round.active[j]:
-                    mixed.append(trained[j])
+                    mixed.append(rows[j])
                 elif known:
                     friends[i, j] = max(known, key=lambda f: np.mean(seen[i][frozenset((j, f))]))
-                    mixed.append(trained[friends[i, j]])
+                    mixed.append(rows[friends[i, j]])
                 else:
                     friends[i, j] = -1
-                    others = [trained[k] for k in heard if k != i]
+                    others = [rows[k] for k in heard if k != i]
                     mixed += [np.mean(others, axis=0)] if others else []
             models[i] = np.mean(mixed, axis=0)
             for a, b in itertools.combinations(heard, 2):
-                u, v = trained[a] - before[a], trained[b] - before[b]
+                u, v = rows[a] - before[a], rows[b] - before[b]
                 r = 0.5 * (u @ v / np.linalg.norm(u) / np.linalg.norm(v) + 1)
                 seen[i].setdefault(frozenset((a, b)), []).append(r)
                 compared += 1
@@ -297,12 +303,18 @@ def naive_receivers(run):
     yield seen
 
 
-@pytest.mark.parametrize("k", ["all", 3])
-def test_each_receiver_gives_a_dropped_neighbours_vote_to_the_friend_it_knows(k, among_clients):
-    fdms = FDMS()
+@pytest.mark.parametrize("outgoing", [False, True], ids=["as trained", "noisy"])
+@pytest.mark.parametrize(("k", "block"), [("all", 1), (3, 7), (3, 2**20)])
+def test_each_receiver_gives_a_dropped_neighbours_vote_to_the_friend_it_knows(
+    k, block, outgoing, among_clients, monkeypatch
+):
+    monkeypatch.setattr(fdms_receivers, "BLOCK", block)
+    fdms, sent = FDMS(), Sent()
     lines = f"{LINES}, 0 0 1 1 1 0, 0 0 0 0 0 0, 1 0 0 1 0 1"
-    run = among_clients(lines, fdms, selection=Gossip(k=k), init="independent", trainer={"precision": "64-true"})
-    *rounds, seen = naive_receivers(run.go(12))
+    more = [GaussianNoise(clip=0.5, sigma=0.1)] * outgoing
+    settings = {"selection": Gossip(k=k), "init": "independent", "trainer": {"precision": "64-true"}}
+    run = among_clients(lines, fdms, sent, *more, **settings)
+    *rounds, seen = naive_receivers(run.go(12), iter(sent.rows))
     assert len(rounds) == 11  # nobody is up in one
     found = 0
     for round, models, friend_of, compared in rounds:
@@ -326,11 +338,6 @@ def test_a_receiver_knows_nothing_of_those_it_does_not_hear(among_clients):
         around = {i, (i - 1) % 6, (i + 1) % 6}
         known = torch.nonzero(fdms.observed.matrices()[1][i]).tolist()
         assert {frozenset(pair) for pair in known} == {frozenset(p) for p in itertools.combinations(around, 2)}
-
-
-def test_with_everybody_up_receivers_do_as_without_friends(among_clients):
-    usual, known = (among_clients("1 1 1 1 1 1", *more, topology="ring").go(3) for more in ((), (FDMS(),)))
-    assert torch.equal(usual.models, known.models)
 
 
 def test_every_friend_among_clients_is_of_the_same_cluster(start):
@@ -363,81 +370,20 @@ def test_a_neighbour_that_diverged_is_replaced(among_clients):
     assert torch.isfinite(round.after).all()
 
 
-class OfMatrices(FDMS):
-    """The same with a matrix of all pairs at each receiver: the formulas of the paper, m^3 numbers."""
-
-    state = ("R", "N")
-    R = N = None
-
-    def load_state_dict(self, state_dict):
-        RoundCallback.load_state_dict(self, state_dict)
-
-    def on_substitute(self, round):
-        m = round.num_clients
-        if self.R is None:
-            self.R, self.N = torch.zeros(m, m, m, dtype=torch.float64), torch.zeros(m, m, m, dtype=torch.long)
-        heard = round.selected.mask & round.participants | torch.diag(round.receivers & round.participants)
-        friend = friends(self.R, self.N, heard)
-        receivers, senders = round.selected.receivers, round.selected.senders
-        missing = torch.nonzero(round.dropped[senders]).squeeze(1)
-        round.substitute[missing] = friend[receivers[missing], senders[missing]]
-        both = heard[:, :, None] & heard[:, None, :]
-        links = Links.from_mask(both.any(0))
-        cosines = links.dense(round.bank.compare("sent", links, relative_to="start").cosines)
-        seen = similarity_scores(cosines).masked_fill(~both, torch.nan)
-        links = Links.from_mask(heard)
-        if round.bank.changes_messages:
-            own = links.dense(round.bank.compare("trained", links, relative_to="start", to="sent").cosines)
-            for k in range(m):
-                seen[k, k, :] = seen[k, :, k] = similarity_scores(own[k])
-            seen = seen.masked_fill(~both, torch.nan)
-        self.R, self.N = running_mean(self.R, self.N, seen)
-        round.charge_comparison("trained", links, relative_to="start")
-        round.log("similarities", int((heard.sum(1) * (heard.sum(1) - 1)).sum()) // 2)
-
-
-@pytest.mark.parametrize("block", [1, 7, 2**20])
-@pytest.mark.parametrize("topology", ["complete", "ring", {"generator": "gnp_random_graph", "args": {"p": 0.4}}])
-@pytest.mark.parametrize("outgoing", [False, True])
-def test_lists_of_pairs_have_the_bits_of_matrices(block, topology, outgoing, start, monkeypatch):
-    monkeypatch.setattr(fdms_receivers, "BLOCK", block)
-
-    def policies():
-        more = [GaussianNoise(clip=0.5, sigma=0.1)] if outgoing else []
-        return Gossip(k=4), Uniform(), Bernoulli(0.4), *more
-
-    settings = {"clients": 9, "topology": topology, "init": "independent"}
-    lists, matrices = FDMS(), OfMatrices()
-    one, other = (start(*policies(), fdms, **settings).go(8) for fdms in (lists, matrices))
-    assert any((round.substitute >= 0).any() for round in one.rounds)
-    for mine, theirs in zip(one.rounds, other.rounds, strict=True):
-        assert torch.equal(mine.substitute, theirs.substitute)
-        assert torch.equal(mine.after, theirs.after)
-        assert mine.metrics == theirs.metrics
-    scores, counts = lists.observed.matrices()
-    assert torch.equal(scores, matrices.R)
-    assert torch.equal(counts, matrices.N)
-
-
-def test_a_checkpoint_with_matrices_of_all_pairs_goes_on_as_lists(start, among_clients):
-    def policies():
-        return Gossip(k=3), Uniform(), Bernoulli(0.4)
-
-    earlier = OfMatrices()
-    start(*policies(), earlier).go(5)
-    now = FDMS()
-    start(*policies(), now).go(5)
-    m = 6
-    former = {"scores": earlier.R, "counts": earlier.N, "candidates": ~torch.eye(m, dtype=torch.bool)}
+def test_a_checkpoint_with_matrices_of_all_pairs_goes_on_as_lists(start):
+    now, m = FDMS(), 6
+    start(Gossip(k=3), Uniform(), Bernoulli(0.4), now).go(5)
+    means, counts = now.observed.matrices()
+    former = {"scores": means, "counts": counts, "candidates": ~torch.eye(m, dtype=torch.bool)}
     read = FDMS()
     read.load_state_dict(former)
     assert [len(getattr(read, name)) for name in FDMS.state] == [0, 0, 0]
     for name in ("codes", "scores", "counts"):
         assert torch.equal(getattr(read.observed, name), getattr(now.observed, name))
     at_a_server = FDMS(0.25)
-    former = {"scores": earlier.R[0], "counts": earlier.N[0], "candidates": ~torch.eye(m, dtype=torch.bool)}
+    former = {"scores": means[0], "counts": counts[0], "candidates": ~torch.eye(m, dtype=torch.bool)}
     at_a_server.load_state_dict(former)
-    assert torch.equal(at_a_server.scores, earlier.R[0])
+    assert torch.equal(at_a_server.scores, means[0])
     assert not len(at_a_server.observed)
     assert set(at_a_server.state_dict()) == set(former)
 

@@ -1,15 +1,13 @@
 import pytest
 import torch
 
-from dfl_lightning.callbacks import Gossip, Stale, Trace, Uniform
+from dfl_lightning.callbacks import Gossip, Stale, Uniform
 
 
 @pytest.fixture
-def go(start, make_data, tmp_path):
+def go(start, make_data, trace):
     def _go(*lines, eta=1.0, topology="server", k="all", stored="update", **settings):
-        file = tmp_path / "trace.txt"
-        file.write_text("\n".join(lines))
-        policies = Gossip(k=k), Uniform(server_step=eta), Trace(str(file)), Stale(stored)
+        policies = Gossip(k=k), Uniform(server_step=eta), trace(*lines), Stale(stored)
         rounds, clients = len(lines), len(lines[0].split())
         data = make_data(clients)
         run = start(*policies, topology=topology, clients=clients, data=data, rounds=rounds, **settings)

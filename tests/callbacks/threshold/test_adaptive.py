@@ -3,7 +3,7 @@ import math
 import pytest
 import torch
 
-from dfl_lightning.callbacks import AFIND, AdaptiveThreshold, Selection, Trace, Uniform
+from dfl_lightning.callbacks import AFIND, AdaptiveThreshold, Selection, Uniform
 from dfl_lightning.utils.errors import UserError
 
 
@@ -19,11 +19,10 @@ def test_the_threshold_is_tau_times_the_mean_uncertainty_about_the_neighbours(st
     assert round.metrics["threshold"] == pytest.approx(float(round.threshold.mean()))
 
 
-def test_by_the_letter_who_was_down_keeps_its_threshold(start, tmp_path):
-    file = tmp_path / "trace.txt"
-    file.write_text("1 1 1 1 1 1\n0 1 1 1 1 1\n")
+def test_by_the_letter_who_was_down_keeps_its_threshold(start, trace):
     threshold = AdaptiveThreshold(rule="literal")
-    run = start(AFIND(rule="literal", nu=0.01), threshold, Uniform(), Trace(str(file), repeat=True)).go(1)
+    up = trace("1 1 1 1 1 1", "0 1 1 1 1 1")
+    run = start(AFIND(rule="literal", nu=0.01), threshold, Uniform(), up).go(1)
     before = threshold.threshold.clone()
     run.go(1)
     assert threshold.threshold[0] == before[0]
