@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import torch
 from lightning.pytorch import Callback
-from lightning.pytorch.callbacks import EarlyStopping
 from torch import nn
 from torch.utils.data import Dataset
 
@@ -143,54 +142,6 @@ def test_a_networkx_graph_is_a_topology_by_its_labels():
     graphs = trainer.run.graphs
     links = {(int(i), int(j)) for i, j in zip(graphs["receiver"], graphs["sender"], strict=True) if i != j}
     assert links == {(i, i + 1) for i in range(5)} | {(i + 1, i) for i in range(5)}
-
-
-def test_early_stopping_ends_the_run_at_a_round():
-    stop = EarlyStopping("val_loss", patience=1, min_delta=100.0)
-    trainer = trainer_of(rounds=9, policies=[cb.Gossip(k=2), cb.Uniform(), stop])
-    trainer.fit(module_of(), datamodule=digits(val_fraction=0.2))
-    assert len(trainer.run.metrics["round"]) == 2
-    assert trainer.run.summary["rounds"] == 2
-
-
-def test_a_second_fit_goes_on_as_if_there_had_been_one():
-    whole, parts = trainer_of(rounds=4), trainer_of(rounds=2)
-    first, second = module_of(models.MLP(hidden=[8])), module_of(models.MLP(hidden=[8]))
-    whole.fit(first, datamodule=digits())
-    source = digits()
-    parts.fit(second, datamodule=source)
-    path = parts.run.path
-    parts.fit_loop.max_epochs = 4
-    parts.fit(second, datamodule=source)
-    assert parts.run.path == path
-    assert parts.run.metrics["round"].tolist() == [0, 1, 2, 3]
-    assert torch.equal(first.bank.boundary.rows["models"], second.bank.boundary.rows["models"])
-    for name in ("train_loss", "test_acc", "bytes_received"):
-        assert np.array_equal(whole.run.metrics[name], parts.run.metrics[name])
-
-
-def test_the_global_generators_have_no_say():
-    runs = []
-    for seed in (1, 2):
-        trainer = trainer_of(policies=[cb.Gossip(k=2), cb.Uniform(), cb.Bernoulli(0.3)])
-        torch.manual_seed(seed)
-        np.random.seed(seed)
-        trainer.fit(module_of(), datamodule=digits())
-        runs.append(trainer.run.metrics["train_loss"])
-    assert np.array_equal(*runs)
-
-
-def test_a_fast_dev_run_keeps_no_files(here):
-    trainer = trainer_of(fast_dev_run=True)
-    trainer.fit(module_of(), datamodule=digits())
-    assert list(here.iterdir()) == []
-    with pytest.raises(UserError, match="fast_dev_run keeps no run folder"):
-        _ = trainer.run
-
-
-def test_loaders_are_refused():
-    with pytest.raises(UserError, match="takes clients' data as datamodule"):
-        trainer_of().fit(module_of(), train_dataloaders=[1])
 
 
 def test_errors_are_ordinary_exceptions(here):

@@ -566,8 +566,9 @@ def test_data_come_from_a_datamodule(small_run):
     run = small_run(1)
     with pytest.raises(UserError, match="datamodule"):
         run.trainer.fit(run.module)
-    with pytest.raises(UserError, match="datamodule"):
-        run.trainer.fit(run.module, [0], datamodule=run.data)
+    for more in ({}, {"datamodule": run.data}):
+        with pytest.raises(UserError, match="takes clients' data as datamodule"):
+            run.trainer.fit(run.module, [0], **more)
 
 
 def test_the_callers_list_of_callbacks_stays_as_it_was():

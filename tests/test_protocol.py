@@ -378,20 +378,6 @@ def test_when_everybody_diverges_nothing_is_mixed():
     assert torch.equal(protocol.bank.boundary.rows["models"], before)
 
 
-def test_divergence_can_stop_the_run():
-    _, protocol = set_up(Gossip(k="all"), Uniform(), data=toy_data(1), on_divergence="stop")
-    with pytest.raises(UserError, match=r"round 1: training of client 1 diverged .*lower model.optimizer.lr"):
-        one_round(protocol)
-
-
-def test_divergence_is_logged_in_the_run_folder(tmp_path):
-    folder = {"default_root_dir": tmp_path, "enable_checkpointing": False, "max_rounds": 2}
-    trainer, _ = set_up(Gossip(k="all"), Uniform(), data=toy_data(1), trainer=folder)
-    with pytest.warns(UserWarning, match="client 1"):
-        trainer.fit(trainer.lightning_module, datamodule=trainer.datamodule)
-    assert trainer.run.metrics["diverged"].tolist() == [1, 1]
-
-
 # --- costs ------------------------------------------------------------------------------------------------------------
 def costs(metrics):
     """Models, probes, proxies and bytes of all clients together."""

@@ -7,8 +7,6 @@ import numpy as np
 import pytest
 import torch
 from pairs import compare_pairs
-from threads import threads
-from torch import nn
 
 from dfl_lightning.bank.layout import Columns
 from dfl_lightning.bank.mixing import block_width, mix_rows
@@ -107,23 +105,6 @@ def test_a_block_of_columns_fits_the_memory():
     assert block_width(100, 4, 2**20) * 100 * 4 <= 2**20
     assert block_width(10**6, 4, 2**20) == 64
     assert block_width(0, 4, 2**20) > 0
-
-
-def test_products_of_wide_rows_do_not_depend_on_the_number_of_threads(federation):
-    wide = nn.Sequential(nn.Linear(6, 40_000), nn.Linear(40_000, 3))
-    f = federation(network=wide, sizes=(4,) * 7, dtype=torch.float32)
-    f.engine.train(References.rows("models", torch.arange(7)), f.training(epochs=0))
-    weights = torch.rand(7, 7, generator=torch.Generator().manual_seed(0)).softmax(1)
-    found = []
-    for count in (1, 2, 3):
-        with threads(count):
-            compared = compare_pairs(f.bank, "models", torch.ones(7, 7, dtype=torch.bool))
-            f.bank.mix([(weights, "models")], "models", torch.arange(7))
-            found.append((f.bank.next_rows()["models"].clone(), compared.cosines, compared.distances))
-            f.engine.train(References.rows("models", torch.arange(7)), f.training(epochs=0))
-            assert torch.get_num_threads() == count
-    for other in found[1:]:
-        assert all(torch.equal(a, b) for a, b in zip(found[0], other, strict=True))
 
 
 # --- personal columns -------------------------------------------------------------------------------------------------
@@ -422,18 +403,6 @@ def test_what_all_have_in_common_costs_no_accuracy_once_it_is_centred(federation
     found = compare_pairs(f.bank, "models", PAIRS, centre=True)
     matches(found, naive_comparison(rows, PAIRS, centre=True), tolerance=1e-5)
     assert found.cosines[2].abs().min() < 0.99
-
-
-@pytest.mark.usefixtures("blocks")
-def test_equal_vectors_are_at_distance_zero_and_have_nothing_left_once_centred(federation):
-    f = federation(sizes=(4,) * 4, dtype=torch.float32)
-    vectors = f.bank.rows("models").clone()
-    vectors[1] = vectors[0]
-    vectors[3] = vectors[0]
-    found = compare_pairs(f.bank, vectors, PAIRS, centre=True)
-    assert found.distances[1].nan_to_num().abs().max() < 1e-6
-    assert found.cosines[1].nan_to_num().tolist() == [0, 0, 0, 0]  # it sees two copies of itself
-    torch.testing.assert_close(found.cosines[2, [0, 1, 3]], torch.full((3,), -1.0).double())
 
 
 @pytest.mark.parametrize("poison", [float("nan"), float("inf")])

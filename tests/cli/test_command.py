@@ -400,29 +400,6 @@ def test_each_client_its_own_rate(dfl):
     assert [row["active"] for row in rows_of(done.run)] == ["5", "5"]
 
 
-@pytest.mark.parametrize("words", ["--objective.help FedProx", "--dropout.help Markov", "--substitution.help FDMS"])
-def test_a_class_explains_its_options(dfl, words):
-    done = dfl(words, small=False)
-    assert done.code == 0
-    for option in {"FedProx": ["mu"], "Markov": ["rate", "outage"], "FDMS": ["theta_scale", "beta"]}[words.split()[1]]:
-        assert f".{option}" in done.out
-
-
-OFTEN = ("server", "two_clusters", "ring_then_complete")
-
-
-@pytest.mark.parametrize(
-    "name", [n if n in OFTEN else pytest.param(n, marks=pytest.mark.slow) for n in shipped("topologies")]
-)
-def test_every_shipped_topology_answers_to_its_name_and_its_path(dfl, name):
-    policies = "--selection Gossip --aggregation Uniform --threshold null --data.partition IID"
-    by_name = dfl(f"--config afind {policies} --topology {name} --explain")
-    by_path = dfl(f"--config afind {policies} --topology {shipped('topologies')[name]} --explain")
-    assert (by_name.code, by_path.code, by_name.err) == (0, 0, "")
-    assert by_name.out == by_path.out
-    assert f"{name} graph: 8 " in by_name.out
-
-
 # --- what is printed --------------------------------------------------------------------------------------------------
 def test_explain_says_what_would_run_and_leaves_nothing(dfl, here):
     done = dfl("--config afind --explain")
@@ -474,13 +451,6 @@ def test_help_fits_a_screen(dfl, command, words):
     assert max(map(len, lines)) <= 80
     for key in ("trainer", "model", "data", "topology", "monitors", *GROUPS):
         assert "." in key or f"--{key} " in done.out
-
-
-def test_a_class_explains_itself(dfl):
-    done = dfl(["--selection.help", "AFIND"], small=False)
-    assert done.code == 0
-    for option in ("--selection.nu", "--selection.k", "--selection.proxy_layer"):
-        assert option in done.out
 
 
 def test_help_all_has_every_option(dfl):

@@ -59,11 +59,3 @@ def test_words_that_it_does_not_know_are_one_sentence(command, capsys, monkeypat
     assert said.startswith(f"{command}: ")
     assert said.rstrip().endswith(f"{command} --help shows what it takes")
     assert said.count("\n") == 1
-
-
-@pytest.mark.parametrize("command", COMMANDS)
-def test_it_says_its_version(command, capsys):
-    with pytest.raises(SystemExit) as ended:
-        COMMANDS[command](["--version"])
-    assert ended.value.code == 0
-    assert capsys.readouterr().out.startswith("dfl_lightning ")

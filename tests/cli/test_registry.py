@@ -113,22 +113,3 @@ def test_a_network_may_be_made_by_a_function_and_a_policy_may_not():
     assert "weights" in parameters_of(class_of("model.network", "torchvision.models.resnet18"))
     with pytest.raises(UserError, match="is not a class"):
         class_of("selection", "torchvision.models.resnet18")
-
-
-@pytest.mark.parametrize(
-    ("group", "name", "sentence"),
-    [
-        ("selection", "Gosip", r"^selection: there is no 'Gosip'; did you mean 'Gossip'\? \(selections are: AFIND, "),
-        ("monitors", "Uniform", r"^monitors 'Uniform' is an aggregation; monitors are: "),
-        ("aggregation", "FriendAccuracy", r"^aggregation 'FriendAccuracy' is a monitor; aggregations are: "),
-        ("data", "MLP", r"^data 'MLP' is a network; data sets are: "),
-        ("data.partition", "Digits", r"^data\.partition 'Digits' is a data set; partitions are: "),
-        ("model.network", "dfl_lightning.callbacks.AFIND", r"is a selection; networks are: "),
-        ("dropout", "torch.nn.Linear", r"is not a subclass of dfl_lightning\.callbacks\.Dropout$"),
-        ("model.network", "torch.Tensor", r"is not a subclass of torch\.nn\.Module$"),
-        ("model.optimizer", "sgd", r"did you mean 'SGD'\? \(optimizers are: SGD, Adam,"),
-    ],
-)
-def test_a_class_of_the_wrong_kind_is_named_with_the_choices(group, name, sentence):
-    with pytest.raises(UserError, match=sentence):
-        class_of(group, name)

@@ -13,8 +13,6 @@ import pytest
 import scipy.linalg
 import torch
 import yaml
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 from pairs import weight_matrix
 
 from dfl_lightning.topology import Topology, load_topology, spectral_gap
@@ -24,7 +22,6 @@ from dfl_lightning.utils.errors import UserError
 from dfl_lightning.utils.shipped_files import shipped
 
 SHIPPED = shipped("topologies")
-FORMATS = ("yaml", "yml", "graphml", "gml", "json", "edgelist", "adjlist")
 
 
 def write(path: Path, text: str | bytes) -> str:
@@ -631,61 +628,3 @@ def test_graphml_with_declarations_is_refused_in_any_encoding(tmp_path, declarat
 def test_a_folder_is_not_a_topology(tmp_path):
     with pytest.raises(UserError, match="no such file"):
         load_topology(tmp_path, 3)
-
-
-# whatever the bytes
-
-EXAMPLES = {
-    "yaml": [path.read_bytes() for path in SHIPPED.values() if path.suffix == ".yaml"],
-    "graphml": [SHIPPED["two_clusters"].read_bytes()],
-    "gml": ["\n".join(nx.generate_gml(WEIGHTED)).encode()],
-    "json": [node_link(WEIGHTED, "links").encode()],
-    "edgelist": ["\n".join(nx.generate_edgelist(WEIGHTED)).encode()],
-    "adjlist": ["\n".join(nx.generate_adjlist(WEIGHTED)).encode()],
-}
-patient = settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
-
-
-@pytest.mark.parametrize("suffix", FORMATS)
-@patient
-@given(text=st.one_of(st.binary(max_size=200), st.text(max_size=200)), clients=st.integers(1, 3))
-def test_random_content_is_a_topology_or_a_sentence(tmp_path, suffix, text, clients):
-    load_or_refuse(write(tmp_path / f"fuzz.{suffix}", text if isinstance(text, bytes) else text.encode()), clients)
-
-
-@pytest.mark.parametrize("suffix", sorted(EXAMPLES))
-@patient
-@given(data=st.data())
-def test_damaged_files_are_a_topology_or_a_sentence(tmp_path, suffix, data):
-    content = bytearray(data.draw(st.sampled_from(EXAMPLES[suffix])))
-    for _ in range(data.draw(st.integers(1, 4))):
-        start = data.draw(st.integers(0, len(content)))
-        stop = data.draw(st.integers(start, min(len(content), start + 20)))
-        content[start:stop] = data.draw(st.binary(max_size=6))
-    load_or_refuse(write(tmp_path / f"fuzz.{suffix}", bytes(content)), data.draw(st.sampled_from([8, 12])))
-
-
-values = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
-    max_leaves=6,
-)
-
-
-@patient
-@given(nodes=st.lists(st.dictionaries(st.sampled_from(["id", "cluster", "node_for_adding"]), values), max_size=4),
-       links=st.lists(st.dictionaries(st.sampled_from(["source", "target", "weight", "key"]), values), max_size=4),
-       directed=values, multigraph=values)  # fmt: skip
-def test_any_json_is_a_topology_or_a_sentence(tmp_path, nodes, links, directed, multigraph):
-    content = {"nodes": nodes, "links": links, "directed": directed, "multigraph": multigraph}
-    load_or_refuse(write(tmp_path / "fuzz.json", json.dumps(content)), 2)
-
-
-@patient
-@given(
-    generator=st.sampled_from(["complete", "partial", "server", "cycle_graph", "gnp_random_graph", "star_graph"]),
-    args=st.none() | st.dictionaries(st.sampled_from(["n", "p", "seed", "fraction", "servers", "directed"]), values),
-    seed=values,
-)
-def test_any_arguments_make_a_topology_or_a_sentence(generator, args, seed):
-    load_or_refuse({"generator": generator, "args": args, "seed": seed}, 4)
