@@ -80,9 +80,6 @@ def test_a_scale_that_is_given_replaces_both_guesses():
         for scale in (1, 1 / 255, 0.5):
             items, inputs = of_bytes(shape, scale=scale)
             torch.testing.assert_close(inputs, items.float() * scale)
-    for wrong in (0, -1.0, math.inf, math.nan):
-        with pytest.raises(UserError, match=r"data.scale=.*; it is a number above 0, or null"):
-            of_bytes((40,), scale=wrong)
 
 
 def test_a_test_data_set_is_the_official_test_set():
@@ -124,59 +121,11 @@ def test_classes_are_counted_or_given():
 IMAGE = torch.zeros(1, 2, 2)
 
 
-@pytest.mark.parametrize(
-    ("items", "sentence"),
-    [
-        ([IMAGE], "item 0 is a Tensor, not a pair"),
-        ([(IMAGE, 0), (IMAGE, 0, 1)], "item 1 is a tuple, not a pair"),
-        ([(np.zeros(3), 0)], "item 0 has a ndarray in place of a tensor"),
-        ([(IMAGE.long(), 0)], "item 0 is torch.int64; tensors must be uint8 or floating point"),
-        ([(IMAGE, "0.5")], r"item 0 has '0.5' \(str\) in place of a target"),
-        ([(IMAGE, 1), (IMAGE, 0.5)], r"target of item 1 is float64 \[\], that of item 0 is int64 \[\]"),
-        ([(IMAGE, 0.5), (IMAGE, float("nan"))], r"the target of item 1 \(counted from 0\) is NaN or infinity"),
-        ([(IMAGE, torch.tensor([[0, 1]]))], "labels of shape"),
-        ([(IMAGE, 0), (torch.zeros(1, 2, 3), 0)], r"item 1 is torch.float32 \(1, 2, 3\), item 0 is .*\(1, 2, 2\)"),
-        ([(IMAGE, 0), (IMAGE.double(), 0)], "item 1 is torch.float64"),
-        ([(IMAGE, 0), (IMAGE, -1)], "labels reach from -1 to 0"),
-        ([], "it is empty"),
-    ],
-)
-def test_items_that_are_no_pairs_of_tensor_and_class_are_refused_in_one_sentence(items, sentence):
-    with pytest.raises(UserError, match=sentence):
-        FromDataset(Items(*items), num_clients=1).setup()
-
-
 @pytest.mark.parametrize("label", [1, np.int64(1), torch.tensor(1), True])
 def test_any_integer_is_a_class(label):
     data = FromDataset(Items((IMAGE, 0), (IMAGE, label)), num_clients=1)
     data.setup()
     assert data.clients.labels.tolist() == [0, 1]
-
-
-def test_a_label_beyond_the_given_number_of_classes_is_refused():
-    with pytest.raises(UserError, match="labels reach from 0 to 2, but there are 2 classes"):
-        FromDataset(Squares(), num_classes=2).setup()
-
-
-def test_a_data_set_without_a_length_is_refused():
-    class Stream(IterableDataset):
-        def __iter__(self):
-            return iter([])
-
-    with pytest.raises(UserError, match="map-style"):
-        FromDataset(Stream()).setup()
-
-
-def test_parts_contradicting_other_options_are_refused():
-    parts = [[0, 1], [2, 3]]
-    with pytest.raises(UserError, match="parts lists 2 clients, but num_clients is 3"):
-        FromDataset(Squares(), parts=parts, num_clients=3)
-    with pytest.raises(UserError, match="parts and partition RotatedClusters"):
-        FromDataset(Squares(), parts=parts, partition=RotatedClusters())
-    with pytest.raises(UserError, match="client 1 lists sample 30, but the data set has 30 samples"):
-        FromDataset(Squares(), parts=[[0], [30]]).setup()
-    with pytest.raises(UserError, match="client 1 has no training sample"):
-        FromDataset(Squares(), parts=[[0, 1], []]).setup()
 
 
 # --- NaN and infinity -------------------------------------------------------------------------------------------------
@@ -187,101 +136,11 @@ def with_numbers(wrong, item=7, **options):
     return FromDataset(TensorDataset(images, torch.arange(12) % 2), **{"parts": parts, "test_fraction": 0.0, **options})
 
 
-@pytest.mark.parametrize("wrong", [float("nan"), float("inf"), -float("inf")])
-def test_an_image_that_is_no_number_is_named_with_its_client_before_training(wrong):
-    with pytest.raises(
-        UserError, match="1 of the 4 training samples of client 1 hold NaN or infinity, the first is item 7"
-    ):
-        with_numbers(wrong).setup()
-
-
-def test_a_test_image_that_is_no_number_is_named_too():
-    pairs = TensorDataset(torch.full((4, 2), torch.nan), torch.tensor([0, 1, 0, 1]))
-    with pytest.raises(UserError, match=r"1 of the 1 test samples of client 0 .* item \d of the test set"):
-        with_numbers(1.0, test_fraction=None, test_dataset=pairs).setup()
-
-
-def test_an_image_that_nobody_uses_does_no_harm_but_to_the_mean_of_all():
-    with_numbers(torch.nan, item=11).setup()
-    with pytest.raises(UserError, match=r"data.normalise takes the mean .* item 11 .* holds NaN or infinity"):
-        with_numbers(torch.nan, item=11, normalise=True).setup()
-
-
 def test_large_numbers_are_numbers():
     data = with_numbers(3e38)
     data.dataset.tensors[0].fill_(3e38)
     data.setup()
     assert data.clients.images.max() == torch.tensor(3e38)
-
-
-def test_an_image_keeps_its_name_where_clients_turn_theirs():
-    images = torch.rand(40, 1, 4, 4)
-    images[:, 0, 0, 0] = torch.arange(40)
-    images[23, 0, 1, 1] = torch.nan
-    data = FromDataset(
-        TensorDataset(images, torch.arange(40) % 2),
-        num_clients=4,
-        partition=RotatedClusters([0, 90]),
-        test_fraction=0.0,
-    )
-    with pytest.raises(UserError, match="the first is item 23 "):
-        data.setup()
-
-
-# --- labels, lengths, items and lists that are out of proportion ------------------------------------------------------
-@pytest.mark.parametrize(
-    ("labels", "count"), [([0, 1, 1009], None), ([0, 1, 1031], 3), ([10**9, 0], 2), ([2**62], 1), ([1000, 1005], 1006)]
-)
-def test_a_label_out_of_proportion_is_told_with_the_number_of_labels(labels, count):
-    data = FromDataset(Items(*((IMAGE, label) for label in labels)), num_clients=1)
-    if max(labels) < 1000 + 10 * len(labels):
-        data.setup()
-        assert data.clients.num_classes == max(labels) + 1
-    else:
-        with pytest.raises(
-            UserError, match=f"the largest label is {max(labels)}, but only {count} labels occur; number"
-        ):
-            data.setup()
-
-
-def test_a_number_of_classes_that_is_given_is_believed_within_bounds():
-    data = FromDataset(Items((IMAGE, 0), (IMAGE, 5000)), num_clients=1, num_classes=5001)
-    data.setup()
-    assert data.clients.num_classes == 5001
-    with pytest.raises(UserError, match="1000000000 classes; 100000 are the most"):
-        FromDataset(Items((IMAGE, 0), (IMAGE, 1)), num_clients=1, num_classes=10**9).setup()
-
-
-def test_a_label_that_no_integer_type_has_is_refused():
-    with pytest.raises(UserError, match="item 1 has a label of 31 digits"):
-        FromDataset(Items((IMAGE, 0), (IMAGE, 10**30)), num_clients=1).setup()
-
-
-class OfLength(Items):
-    length: object = 3
-
-    def __len__(self):
-        if isinstance(self.length, Exception):
-            raise self.length
-        return self.length
-
-
-@pytest.mark.parametrize(
-    ("length", "sentence"),
-    [
-        (-5, r"its length is not known \(__len__\(\) should return >= 0\)"),
-        (2.5, "its length is not known"),
-        (2**80, "its length is not known"),
-        (TypeError("no length here"), r"its length is not known \(no length here\)"),
-        (RuntimeError("out of order"), r"its length is not known \(out of order\)"),
-        (3, r"item 2 of 3 is not there \(IndexError: tuple index out of range\)"),
-    ],
-)
-def test_a_length_that_is_none_is_refused(length, sentence):
-    data = OfLength((IMAGE, 0), (IMAGE, 1))
-    data.length = length
-    with pytest.raises(UserError, match=sentence):
-        FromDataset(data, num_clients=1).setup()
 
 
 def test_items_are_read_once_each_and_at_once():
@@ -305,34 +164,10 @@ def test_items_are_read_once_each_and_at_once():
     assert data.clients.images[:, 0].tolist() == [0, 1, 2, 3, 4, 5]
 
 
-@pytest.mark.parametrize(
-    ("image", "word"), [(torch.eye(3).to_sparse(), "sparse"), (torch.zeros(2, device="meta"), "without numbers")]
-)
-def test_tensors_without_plain_numbers_are_refused(image, word):
-    with pytest.raises(UserError, match=f"item 0 is {word}.*; tensors must be dense numbers"):
-        FromDataset(Items((image, 0)), num_clients=1).setup()
-
-
-@pytest.mark.parametrize(
-    "parts", [[[0, 1], [2.7]], [[True, False], [2]], [[0], ["3"]], [[[0, 1], [2, 3]]], [[[0], [1, 2]]]]
-)
-def test_parts_are_lists_of_whole_numbers(parts):
-    with pytest.raises(UserError, match=r"data\.parts: what is listed for client \d is not a list of whole numbers"):
-        FromDataset(Squares(), parts=parts)
-
-
 def test_parts_may_be_arrays_and_tensors():
     data = FromDataset(Squares(), parts=[np.arange(4, dtype=np.uint8), torch.arange(4, 8), range(8, 12)])
     data.setup()
     assert data.clients.sizes("train").tolist() == [3, 3, 3]
-
-
-def test_a_test_set_that_is_the_training_set_is_refused():
-    squares = Squares()
-    with pytest.raises(UserError, match="test_dataset is dataset itself"):
-        FromDataset(squares, squares).setup()
-    with pytest.raises(UserError, match="test_dataset holds the same items as dataset"):
-        FromDataset(squares, Squares()).setup()
 
 
 def test_images_beyond_what_the_run_computes_with_are_named():
@@ -349,7 +184,133 @@ def test_images_beyond_what_the_run_computes_with_are_named():
         data.check_range(torch.float32)
 
 
-def test_a_mean_that_overflows_is_told_apart_from_images_that_are_no_numbers():
+def test_an_image_that_nobody_uses_may_be_no_number():
+    with_numbers(torch.nan, item=11).setup()
+
+
+@pytest.mark.parametrize(
+    ("labels", "given", "count"), [([0, 1, 1009], None, 1010), ([1000, 1005], None, 1006), ([0, 5000], 5001, 5001)]
+)
+def test_labels_in_proportion_to_the_samples_or_to_a_given_number_are_classes(labels, given, count):
+    data = of(*((IMAGE, label) for label in labels), num_classes=given)
+    data.setup()
+    assert data.clients.num_classes == count
+
+
+# --- what is refused --------------------------------------------------------------------------------------------------
+class OfLength(Items):
+    """Says that its length is something else."""
+
+    def __init__(self, length):
+        super().__init__((IMAGE, 0), (IMAGE, 1))
+        self.length = length
+
+    def __len__(self):
+        if isinstance(self.length, Exception):
+            raise self.length
+        return self.length
+
+
+class Stream(IterableDataset):
+    def __iter__(self):
+        return iter([])
+
+
+def of(*items, **options):
+    return FromDataset(Items(*items), num_clients=1, **options)
+
+
+def squares(*more, **options):
+    return FromDataset(Squares(), *more, **options)
+
+
+def of_length(length):
+    return FromDataset(OfLength(length), num_clients=1)
+
+
+def no_numbers_in_tests():
+    pairs = TensorDataset(torch.full((4, 2), torch.nan), torch.tensor([0, 1, 0, 1]))
+    return with_numbers(1.0, test_fraction=None, test_dataset=pairs)
+
+
+def turned():
+    images = torch.rand(40, 1, 4, 4)
+    images[23, 0, 1, 1] = torch.nan
+    pairs = TensorDataset(images, torch.arange(40) % 2)
+    return FromDataset(pairs, num_clients=4, partition=RotatedClusters([0, 90]), test_fraction=0.0)
+
+
+def overflowing():
     pairs = TensorDataset(torch.full((8, 2), 1e200, dtype=torch.float64), torch.arange(8) % 2)
-    with pytest.raises(UserError, match="their squares are beyond what 64 bits hold; scale the samples, or set"):
-        FromDataset(pairs, num_clients=2, normalise=True).setup()
+    return FromDataset(pairs, num_clients=2, normalise=True)
+
+
+TWO = [[0, 1], [2, 3]]
+IN_TRAINING = "1 of the 4 training samples of client 1 hold NaN or infinity, the first is item 7"
+OUT_OF_PROPORTION = "the largest label is {}, but only {} labels occur; number"
+NO_LISTS = r"data\.parts: what is listed for client \d is not a list of whole numbers"
+REFUSED = [
+    # items
+    (lambda: of(IMAGE), "item 0 is a Tensor, not a pair"),
+    (lambda: of((IMAGE, 0), (IMAGE, 0, 1)), "item 1 is a tuple, not a pair"),
+    (lambda: of((np.zeros(3), 0)), "item 0 has a ndarray in place of a tensor"),
+    (lambda: of((IMAGE.long(), 0)), "item 0 is torch.int64; tensors must be uint8 or floating point"),
+    (lambda: of((IMAGE, "0.5")), r"item 0 has '0.5' \(str\) in place of a target"),
+    (lambda: of((IMAGE, 1), (IMAGE, 0.5)), r"target of item 1 is float64 \[\], that of item 0 is int64 \[\]"),
+    (lambda: of((IMAGE, 0.5), (IMAGE, math.nan)), r"the target of item 1 \(counted from 0\) is NaN or infinity"),
+    (lambda: of((IMAGE, torch.tensor([[0, 1]]))), "labels of shape"),
+    (
+        lambda: of((IMAGE, 0), (torch.zeros(1, 2, 3), 0)),
+        r"item 1 is torch.float32 \(1, 2, 3\), item 0 .*\(1, 2, 2\)",
+    ),
+    (lambda: of((IMAGE, 0), (IMAGE.double(), 0)), "item 1 is torch.float64"),
+    (lambda: of((torch.eye(3).to_sparse(), 0)), "item 0 is sparse.*; tensors must be dense numbers"),
+    (lambda: of((torch.zeros(2, device="meta"), 0)), "item 0 is without numbers.*; tensors must be dense numbers"),
+    (lambda: of(), "it is empty"),
+    # labels
+    (lambda: of((IMAGE, 0), (IMAGE, -1)), "labels reach from -1 to 0"),
+    (lambda: squares(num_classes=2), "labels reach from 0 to 2, but there are 2 classes"),
+    (lambda: of((IMAGE, 0), (IMAGE, 1), num_classes=10**9), "1000000000 classes; 100000 are the most"),
+    (lambda: of((IMAGE, 0), (IMAGE, 10**30)), "item 1 has a label of 31 digits"),
+    (lambda: of((IMAGE, 0), (IMAGE, 1), (IMAGE, 1031)), OUT_OF_PROPORTION.format(1031, 3)),
+    (lambda: of((IMAGE, 10**9), (IMAGE, 0)), OUT_OF_PROPORTION.format(10**9, 2)),
+    (lambda: of((IMAGE, 2**62)), OUT_OF_PROPORTION.format(2**62, 1)),
+    # lengths
+    (lambda: FromDataset(Stream()), "map-style"),
+    (lambda: of_length(-5), r"its length is not known \(__len__\(\) should return >= 0\)"),
+    (lambda: of_length(2.5), "its length is not known"),
+    (lambda: of_length(2**80), "its length is not known"),
+    (lambda: of_length(TypeError("no length here")), r"its length is not known \(no length here\)"),
+    (lambda: of_length(RuntimeError("out of order")), r"its length is not known \(out of order\)"),
+    (lambda: of_length(3), r"item 2 of 3 is not there \(IndexError: tuple index out of range\)"),
+    # lists of clients' samples
+    (lambda: squares(parts=TWO, num_clients=3), "parts lists 2 clients, but num_clients is 3"),
+    (lambda: squares(parts=TWO, partition=RotatedClusters()), "parts and partition RotatedClusters"),
+    (lambda: squares(parts=[[0], [30]]), "client 1 lists sample 30, but the data set has 30 samples"),
+    (lambda: squares(parts=[[0, 1], []]), "client 1 has no training sample"),
+    (lambda: squares(parts=[[0, 1], [2.7]]), NO_LISTS),
+    (lambda: squares(parts=[[True, False], [2]]), NO_LISTS),
+    (lambda: squares(parts=[[0], ["3"]]), NO_LISTS),
+    (lambda: squares(parts=[TWO]), NO_LISTS),
+    (lambda: squares(parts=[[[0], [1, 2]]]), NO_LISTS),
+    (lambda: FromDataset(*[Squares()] * 2), "test_dataset is dataset itself"),
+    (lambda: squares(Squares()), "test_dataset holds the same items as dataset"),
+    # numbers
+    (lambda: with_numbers(math.nan), IN_TRAINING),
+    (lambda: with_numbers(math.inf), IN_TRAINING),
+    (lambda: with_numbers(-math.inf), IN_TRAINING),
+    (no_numbers_in_tests, r"1 of the 1 test samples of client 0 .* item \d of the test set"),
+    (lambda: with_numbers(math.nan, item=11, normalise=True), r"takes the mean .* item 11 .* holds NaN or infinity"),
+    (turned, "the first is item 23 "),
+    (overflowing, "their squares are beyond what 64 bits hold; scale the samples, or set"),
+    *(
+        (lambda wrong=wrong: of((IMAGE, 0), scale=wrong), r"data.scale=.*; it is a number above 0, or null")
+        for wrong in (0, -1.0, math.inf, math.nan)
+    ),
+]
+
+
+@pytest.mark.parametrize(("make", "sentence"), REFUSED, ids=[sentence[:30] for _, sentence in REFUSED])
+def test_what_is_no_data_set_of_clients_is_refused_in_one_sentence(make, sentence):
+    with pytest.raises(UserError, match=sentence):
+        make().setup()
