@@ -17,6 +17,7 @@ import networkx as nx
 import numpy as np
 import pytest
 import torch
+from commands import SMALL
 
 from dfl_lightning import UserError
 from dfl_lightning.callbacks.dropout.trace import read_trace
@@ -239,12 +240,6 @@ def test_a_temporary_name_is_never_written_through_a_link(tmp_path):
     assert (tmp_path / "victim").read_text() == "mine"
     assert (tmp_path / "x").read_text() == "new"
     assert not (tmp_path / "x").is_symlink()
-
-
-SMALL = [
-    *["--config", "afind", "--trainer.max_rounds", "1", "--data.num_clients", "6", "--data.samples_per_client", "30"],
-    *["--model.network.hidden", "[8]", "--model.local_epochs", "1", "--trainer.accelerator", "cpu"],
-]
 
 
 @pytest.fixture

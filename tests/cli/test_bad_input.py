@@ -3,32 +3,17 @@
 # ruff: noqa: E501  # the table below quotes whole sentences
 
 import inspect
-import sys
+import textwrap
 
 import pytest
 import torch
+from commands import SMALL
 
 from dfl_lightning import UserError, objectives
 from dfl_lightning import callbacks as cb
 from dfl_lightning.cli import command as cli
 from dfl_lightning.utils.shipped_files import shipped
 
-SMALL = [
-    "--config",
-    "afind",
-    "--trainer.max_rounds",
-    "1",
-    "--data.num_clients",
-    "6",
-    "--data.samples_per_client",
-    "30",
-    "--model.network.hidden",
-    "[8]",
-    "--model.local_epochs",
-    "1",
-    "--trainer.accelerator",
-    "cpu",
-]
 MINIMAL = "data: Digits\nmodel: {network: MLP}\n"
 
 FILES = {
@@ -330,17 +315,11 @@ REFUSED = {
 
 
 @pytest.fixture
-def here(tmp_path, monkeypatch):
-    """A working folder with the files above; what a command changes in the process is undone."""
-    import textwrap
-
+def here(here):
+    """A working folder with the files above."""
     for name, text in FILES.items():
-        (tmp_path / name).write_text(textwrap.dedent(text), errors="surrogateescape")
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("PL_GLOBAL_SEED", "0")
-    monkeypatch.delenv("DFL_DEBUG", raising=False)
-    monkeypatch.setattr(sys, "path", [p for p in sys.path if "pytest-of" not in p])
-    return tmp_path
+        (here / name).write_text(textwrap.dedent(text), errors="surrogateescape")
+    return here
 
 
 def left_behind(folder):

@@ -44,16 +44,13 @@ monitors: [beside_mine.Loud]
 
 
 @pytest.fixture
-def here(tmp_path, monkeypatch):
-    """A working folder, and beside it, in `exp`, a config with a class; imports and paths are forgotten afterwards."""
-    (tmp_path / "exp").mkdir()
-    (tmp_path / "exp" / "beside_mine.py").write_text(MINE)
-    (tmp_path / "exp" / "beside_helpers.py").write_text("NUMBER = 2\n")
-    (tmp_path / "exp" / "my.yaml").write_text(CONFIG)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("PL_GLOBAL_SEED", "0")
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    yield tmp_path
+def here(here):
+    """A working folder, and in it, in `exp`, a config with a class; imports are forgotten afterwards."""
+    (here / "exp").mkdir()
+    (here / "exp" / "beside_mine.py").write_text(MINE)
+    (here / "exp" / "beside_helpers.py").write_text("NUMBER = 2\n")
+    (here / "exp" / "my.yaml").write_text(CONFIG)
+    yield here
     forget()
 
 

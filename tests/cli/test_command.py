@@ -16,30 +16,11 @@ from dfl_lightning.cli.registry import GROUPS, shipped_classes
 from dfl_lightning.utils.shipped_files import shipped
 
 SMALL = [
-    "--trainer.max_rounds",
-    "2",
-    "--data.num_clients",
-    "8",
-    "--data.samples_per_client",
-    "40",
-    "--model.network.hidden",
-    "[8]",
-    "--model.local_epochs",
-    "1",
-    "--trainer.accelerator",
-    "cpu",
+    *["--trainer.max_rounds", "2", "--data.num_clients", "8", "--data.samples_per_client", "40"],
+    *["--model.network.hidden", "[8]", "--model.local_epochs", "1", "--trainer.accelerator", "cpu"],
 ]
 FILES = {"config.yaml", "metrics.csv", "clients.npz", "graphs.npz", "split.npz", "summary.json", "checkpoints"}
 FILES |= {"commands.csv"}
-
-
-@pytest.fixture
-def here(tmp_path, monkeypatch):
-    """An empty working folder; what a command changes in the process is undone."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("PL_GLOBAL_SEED", "0")
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    return tmp_path
 
 
 @pytest.fixture

@@ -124,13 +124,10 @@ def with_it(value, canary):
 
 
 @pytest.fixture
-def here(tmp_path, monkeypatch):
-    (tmp_path / "own.py").write_text(textwrap.dedent(OWN))
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("PL_GLOBAL_SEED", "0")
-    monkeypatch.delenv("DFL_DEBUG", raising=False)
-    monkeypatch.setattr(sys, "path", [str(tmp_path), *(p for p in sys.path if "pytest-of" not in p)])
-    return tmp_path
+def here(here):
+    (here / "own.py").write_text(textwrap.dedent(OWN))
+    sys.path.insert(0, str(here))
+    return here
 
 
 def config(key="", value=None):

@@ -7,15 +7,13 @@ import sys
 from pathlib import Path
 
 import pytest
+from commands import SMALL
 
 from dfl_lightning.cli import command as cli
 from dfl_lightning.cli.export_command import main as export
 
 PAGE = (Path(__file__).parents[2] / "docs" / "running.md").read_text(encoding="utf-8")
-TINY = [
-    *["--config", "afind", "--data.num_clients", "6", "--data.samples_per_client", "30", "--model.network.hidden"],
-    *["[8]", "--model.local_epochs", "1", "--trainer.accelerator", "cpu", "--trainer.max_rounds", "2"],
-]
+TINY = [*SMALL, "--trainer.max_rounds", "2"]
 CALLBACKS = """
 import os, signal
 from lightning.pytorch import Callback

@@ -29,13 +29,10 @@ aggregation: Uniform
 
 
 @pytest.fixture
-def here(tmp_path, monkeypatch):
-    """A working folder with a config; what a command changes in the process is undone."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("PL_GLOBAL_SEED", "0")
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    (tmp_path / "small.yaml").write_text(SMALL)
-    return tmp_path
+def here(here):
+    """A working folder with a config."""
+    (here / "small.yaml").write_text(SMALL)
+    return here
 
 
 @pytest.fixture

@@ -9,14 +9,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from commands import SMALL
 
 from dfl_lightning.cli import command as cli
 
 DFL = f"{sys.executable} -c 'from dfl_lightning.cli.main import fit; fit()'"
-SMALL = [
-    *["--config", "afind", "--data.num_clients", "6", "--data.samples_per_client", "30", "--model.network.hidden"],
-    *["[8]", "--model.local_epochs", "1", "--trainer.accelerator", "cpu", "--trainer.max_rounds"],
-]
 
 
 def shell(words, **environment):
@@ -45,7 +42,7 @@ def test_full_output_is_a_sentence(unbuffered):
 
 @pytest.mark.slow
 def test_what_an_encoding_lacks_is_printed_as_ascii(tmp_path):
-    words = f"cd {tmp_path} && {DFL} {' '.join(SMALL)} 1 --explain 2>&1 <&-"
+    words = f"cd {tmp_path} && {DFL} {' '.join(SMALL)} --explain 2>&1 <&-"
     done = shell(words, LC_ALL="C", PYTHONUTF8="0", PYTHONCOERCECLOCALE="0", PYTHONIOENCODING="ascii")
     assert done.returncode == 0, done.stdout
     assert "AFIND + AdaptiveThreshold + Boltzmann - 6 clients - MLP (" in done.stdout
@@ -78,7 +75,7 @@ def test_a_run_whose_output_gets_full_can_go_on(tmp_path, monkeypatch, capsys):
     with monkeypatch.context() as patch, open(tmp_path / "disk", "wb") as file:
         full = Full(450, file)
         patch.setattr(sys, "stdout", io.TextIOWrapper(io.BufferedWriter(full), encoding="utf-8"))
-        code = cli.run("fit", [*SMALL, "6"])
+        code = cli.run("fit", [*SMALL, "--trainer.max_rounds", "6"])
         full.room = 10**6
         sys.stdout.flush()
     err = capsys.readouterr().err

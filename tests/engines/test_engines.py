@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 import torchmetrics
+from banks import own
 from pairs import compare_pairs
 from threads import threads
 from torch import nn
@@ -27,10 +28,6 @@ OPTIMIZERS = {
     "rmsprop": (torch.optim.RMSprop, {"momentum": 0.5}),
 }
 TOLERANCE = {torch.float64: 1e-10, torch.float32: 1e-6}
-
-
-def own(*owners):
-    return References.rows("models", torch.tensor(owners))
 
 
 def close(found, expected):

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn.functional as F
+from networks import Forward
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
@@ -167,17 +168,6 @@ class Written(nn.Module):
         return formula(x, mean, var, getattr(self, "weight", None), getattr(self, "bias", None))
 
 
-class Called(nn.Module):
-    """A norm that is called as a function."""
-
-    def __init__(self, function):
-        super().__init__()
-        self.function = function
-
-    def forward(self, x):
-        return self.function(x)
-
-
 class OfBuffers(nn.Module):
     """A batch norm that a user's layer calls as a function."""
 
@@ -197,8 +187,8 @@ NORMS = {
     "batch norm without parameters": lambda: nn.BatchNorm2d(4, affine=False),
     "instance norm": lambda: nn.InstanceNorm2d(4),
     "affine instance norm": lambda: nn.InstanceNorm2d(4, affine=True),
-    "instance norm as a function": lambda: Called(F.instance_norm),
-    "instance norm as torch has it": lambda: Called(
+    "instance norm as a function": lambda: Forward(F.instance_norm),
+    "instance norm as torch has it": lambda: Forward(
         lambda x: torch.instance_norm(x, None, None, None, None, True, 0.1, EPS, False)
     ),
 }
@@ -253,7 +243,7 @@ def trained(f):
 
 
 def written(norm):
-    return Written(nn.InstanceNorm2d(4)) if isinstance(norm, Called) else Written(norm)
+    return Written(nn.InstanceNorm2d(4)) if isinstance(norm, Forward) else Written(norm)
 
 
 @pytest.mark.parametrize("behind", BEHIND)
@@ -299,7 +289,7 @@ def test_the_loop_engine_mends_what_only_it_can_train(federation, make_data, kin
             made.behind, made.inner = checkpointed, norm
         return made
 
-    ours = Own(4) if "class" in kind else Called(lambda x: F.batch_norm(x, None, None, None, None, True))
+    ours = Own(4) if "class" in kind else Forward(lambda x: F.batch_norm(x, None, None, None, None, True))
     plain = nn.BatchNorm2d(4) if "class" in kind else nn.BatchNorm2d(4, affine=False, track_running_stats=False)
     data = make_data((1, 5, 9), (1, 6, 6))
     found, expected = (
@@ -318,11 +308,11 @@ def test_norms_are_looked_for_before_training():
     assert risk(nn.Conv2d(1, 4, 3)) is NormRisk.NONE
     assert risk(nn.Sequential(nn.Conv2d(1, 4, 3), nn.GroupNorm(2, 4))) is NormRisk.NONE
     assert risk(Net(nn.BatchNorm2d(4), product)) is NormRisk.SINGLE
-    assert risk(Net(Called(lambda x: F.batch_norm(x, None, None, None, None, True)), product)) is NormRisk.SINGLE
+    assert risk(Net(Forward(lambda x: F.batch_norm(x, None, None, None, None, True)), product)) is NormRisk.SINGLE
     assert risk(Net(nn.BatchNorm2d(4), product, 1), (1, 1, 6)) is NormRisk.ALL
     assert risk(Net(nn.InstanceNorm2d(4), product)) is NormRisk.SINGLE
     assert risk(Net(OwnInstanceNorm(4), product)) is NormRisk.ALL
-    assert risk(Net(nn.Sequential(nn.InstanceNorm2d(4), Called(F.instance_norm)), product)) is NormRisk.ALL
+    assert risk(Net(nn.Sequential(nn.InstanceNorm2d(4), Forward(F.instance_norm)), product)) is NormRisk.ALL
     unused = Net(nn.Identity(), product)
     unused.spare = nn.BatchNorm2d(4)  # a pass may come to it later
     assert risk(unused) is NormRisk.SINGLE
@@ -336,7 +326,7 @@ def test_nobody_watches_batches_of_several_samples(federation, make_data, monkey
         seen.setdefault(len(x), set()).add(torch._C._len_torch_function_stack())
         return x
 
-    network = Net(nn.Sequential(nn.BatchNorm2d(4), nn.InstanceNorm2d(4), Called(watch)), product)
+    network = Net(nn.Sequential(nn.BatchNorm2d(4), nn.InstanceNorm2d(4), Forward(watch)), product)
     f = federation(network=network, data=make_data((5, 6, 9), (1, 6, 6)), engine=LoopEngine)
     seen.clear()
     trained(f)

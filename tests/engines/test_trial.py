@@ -7,6 +7,7 @@ from typing import ClassVar
 import pytest
 import torch
 import torch.nn.functional as F
+from banks import own
 from torch import nn
 from torch.nn.utils import parametrizations, prune
 
@@ -25,10 +26,6 @@ from dfl_lightning.utils.random_streams import stream
 def engine(request):
     """Each choice in turn, in the place of the engines themselves."""
     return functools.partial(make_engine, request.param)
-
-
-def own(*owners):
-    return References.rows("models", torch.tensor(owners))
 
 
 class Net(nn.Module):

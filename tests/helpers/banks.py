@@ -11,6 +11,7 @@ from torch import nn
 
 from dfl_lightning.bank.bank import Bank
 from dfl_lightning.bank.layout import Layout
+from dfl_lightning.bank.references import References
 from dfl_lightning.data import ClientData
 from dfl_lightning.engines.config import EngineConfig
 from dfl_lightning.engines.engine import Engine
@@ -272,6 +273,11 @@ def make_data():
 def make_network():
     """Makes `mlp`, `batchnorm` or `dropout`."""
     return _network
+
+
+def own(*owners):
+    """Each of these clients with its own model."""
+    return References.rows("models", torch.tensor(owners))
 
 
 def trained_plainly(f, training, client, mean):

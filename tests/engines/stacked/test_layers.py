@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from networks import Forward
 from torch import nn
 
 from dfl_lightning.engines.stacked.activation import Activation
@@ -17,17 +18,6 @@ from dfl_lightning.engines.stacked.layers import FUNCTIONS, METHODS, MODULES
 from dfl_lightning.engines.stacked.passes import Pass
 
 LINE, IMAGE, SOLID = (4, 9), (4, 7, 6), (4, 5, 4, 6)  # of one sample: channels first
-
-
-class Forward(nn.Module):
-    """A network whose forward pass is a function of its layers and x."""
-
-    def __init__(self, function, *layers):
-        super().__init__()
-        self.layers, self.function = nn.ModuleList(layers), function
-
-    def forward(self, x):
-        return self.function(x, *self.layers)
 
 
 @dataclass(eq=False)

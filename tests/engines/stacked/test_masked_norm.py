@@ -5,6 +5,7 @@ import functools
 import pytest
 import torch
 import torch.nn.functional as F
+from networks import Forward
 from torch import nn
 
 from dfl_lightning.bank.references import References
@@ -14,17 +15,6 @@ from dfl_lightning.engines.stacked.network import StackedNetwork
 
 LINE, IMAGE, SOLID = (4, 9), (4, 7, 6), (4, 5, 4, 3)
 SIZES = [5, 2, 3]
-
-
-class Forward(nn.Module):
-    """A network whose forward pass is a function of its layers and x."""
-
-    def __init__(self, function, *layers):
-        super().__init__()
-        self.layers, self.function = nn.ModuleList(layers), function
-
-    def forward(self, x):
-        return self.function(x, *self.layers)
 
 
 def residual(x, first, norm, second):

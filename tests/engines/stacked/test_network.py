@@ -8,6 +8,7 @@ import warnings
 import pytest
 import torch
 import torch.nn.functional as F
+from banks import own
 from threads import threads
 from torch import nn
 from torch.nn.utils import prune
@@ -18,10 +19,6 @@ from dfl_lightning.engines.loop_engine import LoopEngine
 from dfl_lightning.engines.stacked import CannotStack, StackedEngine
 from dfl_lightning.engines.stacked.network import StackedNetwork
 from dfl_lightning.utils.errors import UserError
-
-
-def own(*owners):
-    return References.rows("models", torch.tensor(owners))
 
 
 class Forward(nn.Module):

@@ -6,10 +6,10 @@ import itertools
 
 import pytest
 import torch
+from banks import own
 from torch import nn
 from torch.func import functional_call
 
-from dfl_lightning.bank.references import References
 from dfl_lightning.engines.factory import make_engine
 from dfl_lightning.engines.loop_engine import LoopEngine
 from dfl_lightning.engines.stacked import CannotStack, StackedEngine
@@ -27,10 +27,6 @@ def engine(request):
 
 
 pytestmark = pytest.mark.usefixtures("one_cohort")
-
-
-def own(*owners):
-    return References.rows("models", torch.tensor(owners))
 
 
 class Kind(Objective):

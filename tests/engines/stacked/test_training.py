@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from banks import own
 from threads import threads
 from torch import nn
 
@@ -54,10 +55,6 @@ NETWORKS = {
 
 All batch norms stand behind convolutions without a bias. The gradient of such a bias would be nothing but rounding,
 of which Adam and RMSprop, dividing by its size, make whole steps: no two ways of adding up would agree."""
-
-
-def own(*owners):
-    return References.rows("models", torch.tensor(owners))
 
 
 def close(found, expected):

@@ -1,0 +1,15 @@
+"""A working folder for commands."""
+
+import sys
+
+import pytest
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    """An empty one; what a command changes in the process is undone."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PL_GLOBAL_SEED", "0")
+    monkeypatch.delenv("DFL_DEBUG", raising=False)
+    monkeypatch.setattr(sys, "path", [p for p in sys.path if "pytest-of" not in p])
+    return tmp_path
