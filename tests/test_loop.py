@@ -19,7 +19,7 @@ from lightning.pytorch.callbacks import (
     OnExceptionCheckpoint,
     StochasticWeightAveraging,
 )
-from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
+from lightning.pytorch.loggers import CSVLogger
 from lightning.pytorch.strategies import DDPStrategy
 
 from dfl_lightning import DFLTrainer
@@ -266,36 +266,6 @@ def test_the_csv_logger_counts_rounds(small_run, tmp_path):
     assert [float(r["lr-SGD"]) for r in rows if r["lr-SGD"]] == [0.1, 0.1, 0.05, 0.05]
     losses = [float(r["train_loss"]) for r in rows if r["train_loss"]]
     assert losses == pytest.approx(run.trainer.run.metrics["train_loss"], rel=1e-6)
-
-
-def test_tensorboard_counts_rounds(small_run, tmp_path):
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of TensorBoard's own imports
-        from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-        logger = TensorBoardLogger(tmp_path / "logs")
-        small_run(4, [LearningRateMonitor()], logger=logger, check_val_every_n_epoch=2, log_every_n_steps=1).fit()
-        found = EventAccumulator(logger.log_dir)
-        found.Reload()
-    steps = {
-        tag: [e.step for e in found.Scalars(tag)] for tag in ("train_loss", "val_loss", "lr-SGD", "models_received")
-    }
-    assert steps == {
-        "train_loss": [0, 1, 2, 3],
-        "val_loss": [1, 3],
-        "lr-SGD": [0, 1, 2, 3],
-        "models_received": [0, 1, 2, 3],
-    }
-
-
-def test_a_logger_of_a_resumed_run_goes_on_counting(small_run, tmp_path):
-    run = small_run(4, [Fail(2)])
-    with pytest.raises(RuntimeError, match="boom"):
-        run.fit()
-    logger = CSVLogger(tmp_path / "logs")
-    small_run(4, logger=logger).fit(run.folder / "checkpoints" / "last.ckpt")
-    with open(tmp_path / "logs/lightning_logs/version_0/metrics.csv", newline="") as file:
-        assert [int(r["step"]) for r in csv.DictReader(file) if r["train_loss"]] == [2, 3]
 
 
 # --- learning rate, clipping, precision

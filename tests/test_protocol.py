@@ -508,20 +508,6 @@ def test_a_substitution_without_dropout_is_switched_off():
     assert fdms.switched_off
 
 
-@pytest.mark.parametrize(
-    ("policies", "sentence"),
-    [
-        ([Uniform], "no selection"),
-        ([Gossip], "no aggregation"),
-        ([Gossip, Uniform, SampleWeighted], r"2 policies of the family aggregation \(Uniform, SampleWeighted\)"),
-        ([Gossip, AFIND, Uniform], r"2 policies of the family selection \(Gossip, AFIND\)"),
-    ],
-)
-def test_a_round_needs_one_selection_and_one_aggregation(policies, sentence):
-    with pytest.raises(UserError, match=sentence):
-        set_up(*(policy() for policy in policies), trainer={"defaults": False})
-
-
 # --- interruptions ----------------------------------------------------------------------------------------------------
 def test_an_abandoned_round_leaves_no_trace_in_the_policies():
     selection = AFIND()

@@ -159,11 +159,6 @@ def test_numbers_out_of_range_are_refused_at_once(options, sentence):
         Digits(**options)
 
 
-def test_more_clients_than_images_are_refused_with_both_numbers():
-    with pytest.raises(UserError, match="1798 clients, but Digits has 1797 training samples; lower num_clients"):
-        Digits(num_clients=1798).setup()
-
-
 def test_nothing_is_there_before_setup():
     for name in ("clients", "source", "client_split"):
         with pytest.raises(UserError, match="call setup"):

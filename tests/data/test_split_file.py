@@ -205,11 +205,6 @@ def test_a_single_array_is_refused(tmp_path):
         Digits(split=str(tmp_path / "s.npy")).setup()
 
 
-def test_a_missing_file_is_refused_by_name(tmp_path):
-    with pytest.raises(UserError, match=r"nowhere\.npz does not exist"):
-        Digits(split=str(tmp_path / "nowhere.npz")).setup()
-
-
 def test_a_place_that_cannot_be_written_is_told_and_nothing_half_written_stays(tmp_path):
     (tmp_path / "file").write_text("in the way")
     data = Digits(num_clients=6)

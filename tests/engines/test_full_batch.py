@@ -11,7 +11,6 @@ from dfl_lightning import callbacks
 from dfl_lightning.cli import command as cli
 from dfl_lightning.data.partitions import Dirichlet
 from dfl_lightning.models import MLP
-from dfl_lightning.utils.errors import UserError
 
 UNEQUAL = {"partition": Dirichlet(alpha=0.5, flavour="per_class"), "num_clients": 12, "samples_per_client": None}
 ALONE = [callbacks.Gossip(k=0), callbacks.Uniform()]
@@ -77,9 +76,3 @@ def test_a_printed_config_has_the_word_and_a_run_from_it_says_how_many_steps_tha
     (tmp_path / "mine.yaml").write_text(printed)
     assert cli.run("fit", ["--config", "mine.yaml", "--explain"]) == 0
     assert "3 epochs, 24 optimizer steps, 360 samples over all clients" in capsys.readouterr().out  # 15 train, 5 test
-
-
-@pytest.mark.parametrize(("batch_size", "said"), [(0, r"batch_size=0; it must be 1 or more"), (-3, r"1 or more")])
-def test_fewer_than_one_sample_is_refused(small_run, batch_size, said):
-    with pytest.raises(UserError, match=said):
-        run_of(small_run, "stacked", batch_size)

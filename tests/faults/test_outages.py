@@ -1,27 +1,9 @@
-import pytest
 import torch
-from game.parts import SELECTIONS
 from game.play import ROUNDS, Case, Game
 
 
 def outage(up, **settings):
     return Game(Case([4, 6, 1], [1, 1, 1], [1, 1, 1], dropout=up, **{"topology": "complete", **settings}))
-
-
-every_selection = pytest.mark.parametrize("selection", [name for name in SELECTIONS if name not in ("ifca", "oracle")])
-
-
-@every_selection
-def test_rounds_without_anybody_change_nothing_and_the_run_goes_on(selection):
-    up, down = [True] * 3, [False] * 3
-    game = outage([down, up, down, down][:ROUNDS], selection=selection).play(rounds=1)
-    first = game.models.clone()
-    game.play(rounds=1)
-    moved = game.models.clone()
-    assert not torch.equal(moved, first)
-    game.play(rounds=2)
-    assert torch.equal(game.models, moved)
-    assert game.bank.boundary.round == ROUNDS
 
 
 def test_who_is_down_all_the_time_keeps_its_first_model_and_is_judged_by_it():

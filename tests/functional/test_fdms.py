@@ -86,40 +86,28 @@ def test_a_new_observation_does_not_change_the_old_memory():
     assert observed.all()
 
 
-def test_the_friend_is_the_most_similar_active_client():
-    scores = torch.tensor([[0, 0.2, 0.9, 0.5], [0.2, 0, 0.4, 0.6], [0.9, 0.4, 0, 0.1], [0.5, 0.6, 0.1, 0]])
-    active = torch.tensor([True, True, False, True])
-    assert friends(scores, torch.ones(4, 4), active).tolist() == [3, 3, 0, 1]
+SOME = [[0, 0.2, 0.9, 0.5], [0.2, 0, 0.4, 0.6], [0.9, 0.4, 0, 0.1], [0.5, 0.6, 0.1, 0]]
+FRIENDS = {  # scores, how often they were observed, who is up; the friends
+    "the most similar that is up": (SOME, 1, [1, 1, 0, 1], [3, 3, 0, 1]),
+    "among equals the lowest id": ([[0.5] * 50] * 50, 1, [1] * 50, [1, *[0] * 49]),
+    "never oneself": (torch.eye(3).tolist(), 1, [1, 0, 1], [2, 0, 0]),
+    "never who was not seen": (
+        [[0, 0.9, 0.1], [0.9, 0, 0.9], [0.1, 0.9, 0]],
+        [[0, 0, 1], [0] * 3, [1, 0, 0]],
+        [1] * 3,
+        [2, -1, 0],
+    ),
+    "nobody is up": ([[1] * 3] * 3, 1, [0, 0, 0], [-1, -1, -1]),
+    "a score of zero will do": ([[0.0] * 3] * 3, 1, [0, 1, 1], [1, 2, 1]),
+    "an unknown one will not": ([[NAN, NAN, 0.1], [NAN] * 3, [0.1, NAN, NAN]], 1, [1] * 3, [2, -1, 0]),
+}
 
 
-def test_among_equal_friends_the_lowest_id_is_taken():
-    assert friends(torch.full((50, 50), 0.5), torch.ones(50, 50), torch.ones(50, dtype=torch.bool)).tolist() == [
-        1,
-        *[0] * 49,
-    ]
-
-
-def test_nobody_is_its_own_friend():
-    assert friends(torch.eye(3), torch.ones(3, 3), torch.tensor([True, False, True])).tolist() == [2, 0, 0]
-
-
-def test_a_pair_that_was_never_active_together_cannot_be_friends():
-    counts = torch.tensor([[0, 0, 1], [0, 0, 0], [1, 0, 0]])
-    scores = torch.tensor([[0, 0.9, 0.1], [0.9, 0, 0.9], [0.1, 0.9, 0]])
-    assert friends(scores, counts, torch.ones(3, dtype=torch.bool)).tolist() == [2, -1, 0]
-
-
-def test_there_is_no_friend_when_nobody_is_active():
-    assert friends(torch.ones(3, 3), torch.ones(3, 3), torch.zeros(3, dtype=torch.bool)).tolist() == [-1, -1, -1]
-
-
-def test_a_score_of_zero_is_still_a_friend():
-    assert friends(torch.zeros(3, 3), torch.ones(3, 3), torch.tensor([False, True, True])).tolist() == [1, 2, 1]
-
-
-def test_an_unknown_score_is_no_friend():
-    scores = torch.tensor([[NAN, NAN, 0.1], [NAN, NAN, NAN], [0.1, NAN, NAN]])
-    assert friends(scores, torch.ones(3, 3), torch.ones(3, dtype=torch.bool)).tolist() == [2, -1, 0]
+@pytest.mark.parametrize("name", FRIENDS)
+def test_the_friend_of_each_client(name):
+    scores, counts, up, expected = FRIENDS[name]
+    counts = torch.as_tensor(counts).expand(len(scores), len(scores))
+    assert friends(torch.tensor(scores), counts, torch.tensor(up).bool()).tolist() == expected
 
 
 def test_several_memories_at_once_are_as_each_by_itself():

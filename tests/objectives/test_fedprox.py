@@ -1,14 +1,11 @@
 """The phases and the step of FedProx; what they do to rows is tested with the engines."""
 
-import math
 
-import pytest
 import torch
 from torch import nn
 
 from dfl_lightning.bank.layout import Layout
 from dfl_lightning.objectives import Duration, FedProx, Plain
-from dfl_lightning.utils.errors import UserError
 
 NETWORK = nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2), nn.Linear(2, 2))
 
@@ -24,12 +21,6 @@ def test_personal_parameters_are_trained_by_plain_descent():
     personal, shared = objective.phases(layout, Duration(3), 0)
     assert (type(personal.objective), personal.duration.epochs, personal.columns) == (Plain, 2, layout.personal)
     assert (shared.objective, shared.duration.epochs, shared.columns) == (objective, 3, layout.shared)
-
-
-@pytest.mark.parametrize("mu", [-0.1, math.nan, math.inf])
-def test_a_weight_is_a_number_of_0_or_more(mu):
-    with pytest.raises(UserError, match=r"objective\.mu=.*0 or more"):
-        FedProx(mu)
 
 
 def test_a_step_adds_mu_times_the_way_from_the_start():

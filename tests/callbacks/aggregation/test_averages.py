@@ -53,11 +53,6 @@ def test_a_directed_link_counts_for_who_hears_it(start):
     check(weights, [[1, 0], [3 / 4, 1 / 4]])
 
 
-def test_a_topology_without_weights_is_refused(start):
-    with pytest.raises(UserError, match="needs a 'weight' attribute"):
-        start(Gossip(k="all"), FromTopology())
-
-
 def test_a_negative_weight_is_refused(start):
     graph = weighted([(0, 1, 2.0), (1, 2, -0.5)], clients=3)
     with pytest.raises(UserError, match=r"no weight may be negative; the link from 2 to 1 has -0.5"):

@@ -72,11 +72,6 @@ def test_a_malformed_trace_is_refused_by_name(text, sentence, write):
     assert str(caught.value).startswith(file)
 
 
-def test_a_missing_trace_is_refused(tmp_path):
-    with pytest.raises(UserError, match="cannot be read"):
-        Trace(str(tmp_path / "nothing.txt"))
-
-
 def test_a_folder_is_no_trace(tmp_path):
     with pytest.raises(UserError, match="cannot be read"):
         Trace(str(tmp_path))

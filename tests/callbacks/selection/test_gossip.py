@@ -155,11 +155,6 @@ def test_the_oracle_among_very_many_writes_down_clusters_only():
 
 
 # --- refusals ---------------------------------------------------------------------------------------------------------
-def test_within_needs_clusters(start):
-    with pytest.raises(UserError, match="needs known clusters"):
-        start(Gossip(k=1, within="cluster"), Uniform())
-
-
 def test_within_makes_no_sense_at_a_server(start):
     from dfl_lightning.data import Digits, RotatedClusters
 

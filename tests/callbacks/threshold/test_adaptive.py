@@ -29,11 +29,6 @@ def test_by_the_letter_who_was_down_keeps_its_threshold(start, trace):
     assert (threshold.threshold[1:] != before[1:]).any()
 
 
-def test_scores_and_threshold_must_follow_the_same_rule(start):
-    with pytest.raises(UserError, match=r"threshold\.rule=literal but selection\.rule=ratio"):
-        start(AFIND(), AdaptiveThreshold(rule="literal"), Uniform())
-
-
 def test_a_selection_without_similarities_is_refused(start):
     class Blind(Selection):
         reads = frozenset({"threshold"})
