@@ -1,6 +1,5 @@
 """How models start."""
 
-import pickle
 
 import pytest
 import torch
@@ -72,24 +71,6 @@ def test_a_state_dict_is_loaded_from_a_file(tmp_path, suffix):
     state = load_parameters(str(file))
     assert state.keys() == plain.state_dict().keys()
     assert torch.equal(Layout(plain).row(state), Layout(plain).flatten(plain))
-
-
-class Malicious:
-    def __init__(self, path):
-        self.path = path
-
-    def __reduce__(self):
-        return (open, (self.path, "w"))
-
-
-@pytest.mark.parametrize("suffix", ["pt", "pth", "safetensors"])
-@pytest.mark.parametrize("save", [torch.save, lambda value, file: file.write_bytes(pickle.dumps(value))])
-def test_code_in_a_file_is_not_run(tmp_path, suffix, save):
-    file, trace = tmp_path / f"start.{suffix}", tmp_path / "trace"
-    save({"weight": Malicious(str(trace))}, file)
-    with pytest.raises(UserError, match="not a readable state dict"):
-        load_parameters(str(file))
-    assert not trace.exists()
 
 
 @pytest.mark.parametrize("suffix", ["pt", "safetensors"])

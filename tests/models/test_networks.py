@@ -304,18 +304,3 @@ def test_convolutions_refuse_flat_inputs():
 def test_impossible_options_are_refused(make, sentence):
     with pytest.raises(UserError, match=sentence):
         make()
-
-
-def test_options_can_be_read_from_a_config():
-    from jsonargparse import ArgumentParser
-
-    parser = ArgumentParser()
-    parser.add_subclass_arguments(Network, "network")
-    instantiate = (
-        getattr(parser, "instantiate", None) or parser.instantiate_classes
-    )  # its name before jsonargparse 4.50
-    words = ["--network=dfl_lightning.models.MLP", "--network.hidden=[64]"]
-    network = instantiate(parser.parse_args(words)).network
-    assert count(network.build((64,), 10)) == 4_810
-    default = parser.parse_args(["--network=dfl_lightning.models.MLP"])
-    assert count(instantiate(default).network.build((1, 28, 28), 10)) == 199_210

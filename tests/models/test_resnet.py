@@ -10,7 +10,7 @@ import torch
 import torchvision
 from torch import fx, nn
 
-from dfl_lightning.models import Network, ResNet18
+from dfl_lightning.models import ResNet18
 from dfl_lightning.utils.errors import UserError
 
 every_norm = pytest.mark.parametrize("options", [{}, {"groups": 4}, {"norm": "batch"}], ids=str)
@@ -107,16 +107,3 @@ def test_any_size_of_images_from_2x2_will_do(shape, groups):
 def test_impossible_options_are_refused(make, sentence):
     with pytest.raises(UserError, match=sentence):
         make()
-
-
-def test_its_options_can_be_read_from_a_config():
-    from jsonargparse import ArgumentParser
-
-    parser = ArgumentParser()
-    parser.add_subclass_arguments(Network, "network")
-    instantiate = (
-        getattr(parser, "instantiate", None) or parser.instantiate_classes
-    )  # its name before jsonargparse 4.50
-    words = ["--network=dfl_lightning.models.ResNet18", "--network.norm=group", "--network.groups=8"]
-    network = instantiate(parser.parse_args(words)).network
-    assert (network.norm, network.groups) == ("group", 8)

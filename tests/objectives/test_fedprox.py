@@ -1,6 +1,5 @@
 """The phases and the step of FedProx; what they do to rows is tested with the engines."""
 
-
 import torch
 from torch import nn
 
