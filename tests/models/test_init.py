@@ -1,6 +1,5 @@
 """How models start."""
 
-
 import pytest
 import torch
 from safetensors.torch import save_file

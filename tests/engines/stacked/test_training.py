@@ -214,43 +214,6 @@ def test_no_bit_depends_on_the_number_of_threads(federation, monkeypatch, kind):
 
 
 # --- isolation --------------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize("kind", ["mlp", "batchnorm", "dropout"])
-def test_what_is_no_number_stays_with_its_client(federation, make_data, one_cohort, kind):
-    """Client 1 has the longest batches, so that others are padded beside it; its images and model are no numbers."""
-    shape = (6,) if kind == "mlp" else (1, 6, 6)
-    found = []
-    for poison in (None, float("nan"), float("inf")):
-        data = make_data((7, 8, 2, 6), shape)
-        give_image_0_to_client_1(data)
-        if poison is not None:
-            data.images[data.train[1]] = poison
-            data.images[data.test[1]] = poison
-        f = federation(kind, data=data)
-        assert len(f.engine.cohorts) == 1
-        if poison is not None:
-            f.bank.boundary.rows["models"][1] = poison
-        result = f.engine.train(own(0, 1, 2, 3), f.training())
-        gradients = f.engine.gradients(own(0, 1, 2, 3), f.training())
-        scores = f.engine.evaluate(own(0, 1, 2, 3), "test")
-        assert result.finite.tolist() == [True, poison is None, True, True]
-        keep = [0, 2, 3]
-        found.append([f.bank.rows("trained")[keep], gradients[keep], scores.losses[keep], result.losses[keep]])
-        assert all(tensor.isfinite().all() for tensor in found[-1])
-    for other in found[1:]:
-        assert all(torch.equal(one, two) for one, two in zip(found[0], other, strict=True))
-
-
-def give_image_0_to_client_1(data):
-    """The image that a careless padding with zeros would show to everybody."""
-    its_first = int(data.train[1][0])
-    for split in ("train", "val", "test"):
-        parts = [torch.where(part == 0, its_first, part) for part in getattr(data, split)]
-        if split == "train":
-            parts[1][0] = 0
-        setattr(data, split, tuple(parts))
-    data.global_test = torch.where(data.global_test == 0, its_first, data.global_test)
-
-
 class Words(nn.Module):
     """Looks words up that its inputs name."""
 
