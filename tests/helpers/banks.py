@@ -123,6 +123,7 @@ def make_federation(
     metrics=None,
     loss=None,
     engine=LoopEngine,
+    device=None,
     **config,
 ):
     network = network if network is not None else _network(kind)
@@ -133,6 +134,9 @@ def make_federation(
     objective = objective or Plain()
     further = {name: _models(network, m + servers, dtype).flip(0) for name in sets}
     bank = Bank(layout, models, m, further, numbers=objective.numbers)
+    if device is not None:
+        bank.apply_to_rows(lambda rows: rows.to(device))
+        data = data.to(device)
     optimizer = optimizer or functools.partial(torch.optim.SGD, lr=77.0)  # the round's learning rate takes its place
     made = engine(
         EngineConfig(

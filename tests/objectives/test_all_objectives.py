@@ -175,8 +175,8 @@ def test_it_draws_by_name_only_and_does_the_same_again(name, engine):
     assert all(torch.equal(first[set_], again[set_]) for set_ in first)
 
 
-def run(name, engine):
-    rule, shared = LISTED[name](), PERSONAL.get(name, (None, None))[1]
+def run(name, engine, rule=None):
+    rule, shared = rule or LISTED[name](), PERSONAL.get(name, (None, None))[1]
     symmetric = isinstance(rule, (GradientTracking, D2))
     mixes = cb.PrototypeAverage() if isinstance(rule, FedProto) else cb.Metropolis() if symmetric else cb.Uniform()
     policies = [cb.Gossip(k="all" if symmetric else 2), mixes]
@@ -211,6 +211,19 @@ def test_a_run_goes_on_from_what_was_saved_with_the_same_bits(name, engine):
         assert torch.equal(rows, resumed.bank.boundary.rows[set_]), set_
     for number, values in whole.bank.boundary.numbers.items():
         assert torch.equal(values, resumed.bank.boundary.numbers[number]), number
+
+
+@pytest.mark.parametrize("name", sorted(set(LISTED) - {*PERSONAL, "GradientTracking", "FedProto", "NearPrototypes"}))
+def test_nothing_but_models_is_sent(name):
+    metrics = run(name, "loop").go(2).rounds[-1].metrics
+    assert metrics["models_received"] >= 2
+    assert metrics["bytes_received"] == 4 * 39 * metrics["models_received"]
+
+
+@pytest.mark.parametrize("rule", [QGDSGDm(0.0), LocalMomentum(0.0), DFedSAM(0.0), MOON(0.0), FedProx(0.0)])
+def test_without_its_term_a_rule_is_plain_descent(rule):
+    ours, plain = (run("Plain", "loop", made).go(3).models for made in (rule, None))
+    torch.testing.assert_close(ours, plain, rtol=0, atol=1e-12)
 
 
 class Scribbler(Objective):

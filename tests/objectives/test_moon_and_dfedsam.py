@@ -96,11 +96,6 @@ def test_nothing_but_models_is_sent_once_for_each_mixing_step(rule, steps):
     assert metrics["bytes_received"] == 4 * 18 * metrics["models_received"]
 
 
-@pytest.mark.parametrize("rule", [DFedSAM(0.0), MOON(0.0)])
-def test_without_its_term_a_rule_is_plain_descent(rule):
-    torch.testing.assert_close(start(rule).go(2).models, start(Plain()).go(2).models, rtol=0, atol=1e-12)
-
-
 @pytest.mark.parametrize(
     ("make", "sentence"),
     [

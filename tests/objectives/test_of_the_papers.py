@@ -280,13 +280,6 @@ def test_apfl_under_a_server_mixes_with_the_servers_model():
     torch.testing.assert_close(rows["mixture"][: len(SIZES)], expected, rtol=0, atol=1e-12)
 
 
-def test_nothing_but_models_is_sent():
-    for rule in (Ditto(), APFL(), PerFedAvg()):
-        metrics = start(rule).go(2).rounds[-1].metrics
-        plain = start(None).go(2).rounds[-1].metrics
-        assert metrics["bytes_received"] == plain["bytes_received"]
-
-
 # --- what is refused --------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize(
     ("make", "sentence"),

@@ -10,7 +10,7 @@ import torch
 from logistic import RATE, SIZES, gradient, metropolis
 
 from dfl_lightning.callbacks import Bernoulli, Gossip, Metropolis, Uniform
-from dfl_lightning.objectives import LocalMomentum, Plain, QGDSGDm
+from dfl_lightning.objectives import LocalMomentum, QGDSGDm
 from dfl_lightning.utils.errors import UserError
 
 
@@ -49,10 +49,6 @@ def test_it_agrees_with_the_papers_loop(engine, mu, nesterov):
     assert was_down
 
 
-def test_without_momentum_it_is_dsgd():
-    assert torch.equal(start(QGDSGDm(0.0)).go(3).models, start(Plain()).go(3).models)
-
-
 def test_the_buffer_settles_at_the_mean_gradient_over_1_minus_beta_where_all_are_alike():
     """One data set, one model, one step a round: heavy-ball's 1 / (1 - beta), from a constant gradient."""
 
@@ -69,12 +65,6 @@ def test_it_differs_from_local_momentum_in_the_round_after_the_first_mixing():
     ours, local = (start(rule, local_epochs=1, batch_size=9) for rule in (QGDSGDm(0.9), LocalMomentum(0.9)))
     torch.testing.assert_close(ours.go(1).models, local.go(1).models, rtol=0, atol=1e-12)
     assert (ours.go(1).models - local.go(1).models).abs().max() > 1e-3
-
-
-def test_nothing_but_models_is_sent():
-    metrics, plain = (start(rule).go(2).rounds[-1].metrics for rule in (QGDSGDm(), Plain()))
-    assert metrics["models_received"] == plain["models_received"] == 2
-    assert metrics["bytes_received"] == plain["bytes_received"]
 
 
 def test_personal_parameters_have_no_momentum():

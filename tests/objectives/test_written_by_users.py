@@ -175,18 +175,6 @@ def test_a_rule_does_what_plain_modules_do(make, name):
 
 
 @pytest.mark.parametrize("engine", [LoopEngine, StackedEngine])
-def test_a_client_that_diverges_keeps_what_all_its_models_were(engine):
-    f = make_federation(objective=Ditto(), sets=("personal",), engine=engine)
-    f.data.images[f.data.train[1]] = float("nan")
-    before = {name: f.bank.rows(name).clone() for name in ("models", "personal")}
-    result = f.engine.train(References.rows("models", torch.arange(3)), f.training())
-    assert result.finite.tolist() == [True, False, True]
-    for name, rows in (("models", f.bank.rows("trained")), ("personal", f.bank.rows("personal"))):
-        assert [torch.equal(*pair) for pair in zip(rows, before[name], strict=True)] == [False, True, False]
-        assert rows.isfinite().all()
-
-
-@pytest.mark.parametrize("engine", [LoopEngine, StackedEngine])
 def test_a_row_set_that_is_not_declared_is_refused_by_name(engine):
     class Forgetful(Ditto):
         row_sets = {}

@@ -30,12 +30,7 @@ def counted(federation):
 
     def run(clients, verb, engine=StackedEngine, **options):
         options = {"sizes": (6,) * clients, "batch_size": 6, **options}
-        there = federation(engine=lambda config, layout, data: None, **options)
-        config = federation(**options).engine.config
-        there.data = there.data.to(DEVICE)
-        there.bank.apply_to_rows(lambda rows: rows.to(DEVICE))
-        there.engine = engine(config, there.layout, there.data)
-        there.engine.attach(there.bank)
+        there = federation(engine=engine, device=DEVICE, **options)
         with Count() as count:
             verb(there)
         return count.launches.total(), count.waits.total()

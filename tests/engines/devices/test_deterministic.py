@@ -54,11 +54,7 @@ def test_shipped_networks_train_in_a_fixed_order(federation, make_data, count, o
     network.build(shape, 3)
     data = make_data((3, 2), shape=shape)
     data.augment = CropFlip(padding=1)
-    here = federation(engine=lambda config, layout, data: None, network=network, data=data)
-    config = federation(network=network, data=data, engine=lambda config, layout, data: config).engine
-    here.bank.apply_to_rows(lambda rows: rows.to(DEVICE))
-    here.engine = StackedEngine(config, here.layout, data.to(DEVICE))
-    here.engine.attach(here.bank)
+    here = federation(engine=StackedEngine, device=DEVICE, network=network, data=data)
     everybody = torch.arange(2)
     trained = here.engine.train(References.rows("models", everybody), here.training(epochs=1))
     assert trained.finite.all()

@@ -2,7 +2,6 @@
 
 import re
 from contextlib import nullcontext
-from dataclasses import replace
 
 import pytest
 import torch
@@ -35,16 +34,11 @@ def there(federation):
     """A federation on the device, with so many bytes free for a client's step, or so many bytes in all."""
 
     def make(clients=None, **options):
-        here = federation(**{"sizes": SIZES, **options})
-        config = here.engine.config
-        here.data = here.data.to(DEVICE)
-        here.bank.apply_to_rows(lambda rows: rows.to(DEVICE))
+        options = {"sizes": SIZES, "engine": StackedEngine, "device": DEVICE, **options}
         if clients is not None:
-            each = StackedEngine(config, here.layout, here.data).budget.footprint.bytes()
-            config = replace(config, room=int(clients * each / SHARE) + 1)
-        here.engine = StackedEngine(config, here.layout, here.data)
-        here.engine.attach(here.bank)
-        return here
+            each = federation(**options).engine.budget.footprint.bytes()
+            options["room"] = int(clients * each / SHARE) + 1
+        return federation(**options)
 
     return make
 

@@ -87,11 +87,7 @@ def verbs(f):
 @pytest.mark.parametrize("kind", [StackedEngine, pytest.param(LoopEngine, marks=pytest.mark.slow)])
 def test_a_verb_that_fails_leaves_the_boundary_and_can_be_called_again(kind):
     """What fails a little later each time has first to get as far as before."""
-    config = banks.make_federation(engine=kind, sets=("other",)).engine.config
-    f = banks.make_federation(engine=lambda config, layout, data: None, sets=("other",))
-    f.bank.apply_to_rows(lambda rows: rows.to(DEVICE))
-    f.engine = kind(config, f.layout, f.data.to(DEVICE))
-    f.engine.attach(f.bank)
+    f = banks.make_federation(engine=kind, device=DEVICE, sets=("other",))
     with Scarce() as memory:
         expected = [value.cpu() for value in verbs(f)]
     assert len(memory.places) > 60

@@ -41,11 +41,8 @@ def judged(federation, make_data, name, engine, device, dtype, **options):
         torch.manual_seed(0)
         network = make()
         network.build(shape, 3)
-    settings = {"network": network, "data": make_data((6, 4), shape=shape), "dtype": dtype, **options}
-    f = federation(engine=lambda config, layout, data: config, **settings)
-    f.bank.apply_to_rows(lambda rows: rows.to(device))
-    f.engine = ENGINES[engine](f.engine, f.layout, f.data.to(device))
-    f.engine.attach(f.bank)
+    data = make_data((6, 4), shape=shape)
+    f = federation(network=network, data=data, dtype=dtype, engine=ENGINES[engine], device=device, **options)
     own = References.rows("models", torch.arange(2))
     gradients = f.engine.gradients(own, f.training(epochs=1))
     columns = f.layout.shared_parameters.mask(f.layout.width, "cpu")

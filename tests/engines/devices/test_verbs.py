@@ -18,13 +18,7 @@ from dfl_lightning.engines.stacked.autotune import StepTimer
 
 def both(federation, engine, device, **options):
     """The same federation here and elsewhere."""
-    here = federation(engine=engine, **options)
-    there = federation(engine=lambda config, layout, data: None, **options)
-    there.data = there.data.to(device)
-    there.bank.apply_to_rows(lambda rows: rows.to(device))
-    there.engine = engine(here.engine.config, there.layout, there.data)
-    there.engine.attach(there.bank)
-    return here, there
+    return federation(engine=engine, **options), federation(engine=engine, device=device, **options)
 
 
 def compare(here, there):
