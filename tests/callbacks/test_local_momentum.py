@@ -142,9 +142,3 @@ def test_what_would_bypass_the_momentum_is_refused(settings, sentence, start, ma
             objective=LocalMomentum(),
             **{"optimizer": functools.partial(torch.optim.SGD, lr=0.1), **settings},
         )
-
-
-@pytest.mark.parametrize("momentum", [-0.1, 1.0, float("nan")])
-def test_momentum_is_below_1(momentum):
-    with pytest.raises(UserError, match=r"objective\.momentum=.*at least 0 and below 1"):
-        LocalMomentum(momentum)

@@ -143,22 +143,6 @@ def test_help_explains_every_option(capsys, command):
         assert words in " ".join(text.split())
 
 
-@pytest.mark.parametrize(
-    ("options", "sentence"),
-    [
-        ({"num_clients": 0}, "num_clients must be at least 1, not 0"),
-        ({"test_size": 0}, "test_size must be at least 1"),
-        ({"samples_per_client": 0}, "samples_per_client must be at least 1"),
-        ({"test_fraction": 1.0}, "test_fraction must be at least 0 and less than 1, not 1.0"),
-        ({"val_fraction": -0.1}, "val_fraction must be at least 0"),
-        ({"val_fraction": float("nan")}, "val_fraction must be at least 0"),
-    ],
-)
-def test_numbers_out_of_range_are_refused_at_once(options, sentence):
-    with pytest.raises(UserError, match=sentence):
-        Digits(**options)
-
-
 def test_nothing_is_there_before_setup():
     for name in ("clients", "source", "client_split"):
         with pytest.raises(UserError, match="call setup"):

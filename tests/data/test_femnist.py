@@ -127,12 +127,6 @@ def test_classes_that_are_kept_are_numbered_in_the_order_they_are_named(root):
     assert torch.equal(some.writers, whole.writers[chosen])
 
 
-@pytest.mark.parametrize("classes", [[], [1, 1], [62], [-1]])
-def test_classes_that_are_none_are_refused(classes):
-    with pytest.raises(UserError, match=r"data\.classes must list classes from 0 to 61, none twice"):
-        FEMNIST(classes=classes)
-
-
 def test_files_are_found_in_the_root_or_named_and_never_guessed(root, monkeypatch):
     monkeypatch.setenv("DFL_DATA_ROOT", str(root))
     FEMNIST().prepare_data()

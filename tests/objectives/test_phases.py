@@ -5,7 +5,6 @@ from torch import nn
 
 from dfl_lightning.bank.layout import Layout
 from dfl_lightning.objectives import Duration, FedProx, Plain
-from dfl_lightning.utils.errors import UserError
 
 NETWORK = nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2), nn.Linear(2, 2))
 
@@ -25,8 +24,3 @@ def test_personal_parameters_come_first_and_by_plain_descent(objective, epochs):
     personal, shared = objective.phases(layout, Duration(3), 0)
     assert (type(personal.objective), personal.duration.epochs, personal.columns) == (Plain, epochs, layout.personal)
     assert (shared.objective, shared.duration.epochs, shared.columns) == (objective, 3, layout.shared)
-
-
-def test_a_negative_number_of_epochs_is_refused():
-    with pytest.raises(UserError, match="personal_epochs=-1"):
-        Plain(personal_epochs=-1)

@@ -67,8 +67,3 @@ def test_a_servers_step_is_none_of_the_clients(start):
 def test_a_topology_without_links_needs_no_weights(start):
     round = start(Gossip(k="all"), FromTopology(), clients=3, topology=weighted([], clients=3)).go().rounds[0]
     assert torch.equal(round.after, round.trained)
-
-
-def test_a_servers_step_is_above_0():
-    with pytest.raises(UserError, match=r"server_step=0"):
-        Uniform(server_step=0)

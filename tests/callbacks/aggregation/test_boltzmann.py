@@ -5,7 +5,6 @@ import pytest
 import torch
 
 from dfl_lightning.callbacks import AFIND, AdaptiveThreshold, Bernoulli, Boltzmann, Gossip, Stale
-from dfl_lightning.utils.errors import UserError
 
 
 def softmax(losses, temperature):
@@ -85,11 +84,3 @@ def test_judging_what_is_mixed_anyway_costs_nothing_more(start):
     for round in ours.rounds:
         assert round.metrics["models_received"] == pytest.approx(int(round.selected.sum()) / 6)
         assert round.metrics["probes_received"] == 0
-
-
-@pytest.mark.parametrize(
-    ("settings", "sentence"), [({"temperature": 0}, "temperature=0"), ({"gamma": 1.5}, r"gamma=1\.5")]
-)
-def test_numbers_without_meaning_are_refused(settings, sentence):
-    with pytest.raises(UserError, match=sentence):
-        Boltzmann(**settings)

@@ -19,8 +19,6 @@ from dfl_lightning.objectives import PFedGraph
 from dfl_lightning.utils.errors import UserError
 from dfl_lightning.utils.random_streams import stream
 
-CLIENTS = len(SIZES)
-
 
 def test_the_projection_is_the_nearest_point_of_the_simplex():
     g = torch.Generator().manual_seed(0)
@@ -128,17 +126,3 @@ def test_stored_rows_are_refused_before_training_and_friends_are_not():
     ):
         start(Listed("pfedgraph", cb.SimilarityWeighted, company=(*company, cb.Stale)), "clients")
     start(Listed("pfedgraph", cb.SimilarityWeighted, company=(*company, cb.FDMS)), "clients").go(ROUNDS)
-
-
-@pytest.mark.parametrize(
-    ("make", "sentence"),
-    [
-        (partial(cb.SimilarityWeighted, 0.0), r"aggregation\.alpha=0\.0; it must be above 0"),
-        (partial(cb.SimilarityWeighted, 0.8, -2.0), r"aggregation\.opposite=-2\.0; it is a cosine"),
-        (partial(PFedGraph, -1.0), r"objective\.lam=-1\.0; .*0 or more"),
-        (partial(PFedGraph, 0.1, "away"), r"objective\.sign=away; it is towards or printed"),
-    ],
-)
-def test_bad_values_are_refused(make, sentence):
-    with pytest.raises(UserError, match=sentence):
-        make()

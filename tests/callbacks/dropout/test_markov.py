@@ -1,5 +1,3 @@
-import math
-
 import pytest
 import torch
 
@@ -89,12 +87,6 @@ def test_the_chain_goes_on_from_a_file_without_being_drawn_again(draws, through_
     monkeypatch.setattr(Markov, "_coins", lambda self, round, index: drawn.append(index) or coins(self, round, index))
     assert torch.equal(draws(later, 60, 6, first=50), whole[50:])
     assert drawn == list(range(50, 60))
-
-
-@pytest.mark.parametrize("outage", [0.9, 0, -1, math.nan, math.inf])
-def test_an_outage_lasts_a_round_at_least(outage):
-    with pytest.raises(UserError, match=r"dropout\.outage=.*1 or more"):
-        Markov(0.2, outage)
 
 
 def test_rates_that_no_chain_has_are_refused_with_those_that_one_has(draws):

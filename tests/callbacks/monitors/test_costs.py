@@ -182,26 +182,6 @@ def test_a_trace_of_other_clients_and_long_lists_are_refused(start, tmp_path):
         start(cb.Gossip(k=1), cb.Uniform(), cb.SimulatedTime(1.0, 1.0, [1.0, 2.0]), clients=4)
 
 
-@pytest.mark.parametrize(
-    ("options", "sentence"),
-    [
-        ({}, "speed is not given; give speed"),
-        ({"speed": 1.0, "up": 1.0}, "down is not given"),
-        ({"speed": 0.0, "up": 1.0, "down": 1.0}, "speed=0; it is a number of samples a second, more than 0"),
-        ({"speed": 1.0, "up": [1.0, -2.0], "down": 1.0}, "up=-2; it is a number of bytes a second"),
-        ({"speed": 1.0, "up": 1.0, "down": math.nan}, "down=nan"),
-        ({"speed": 1.0, "up": 1.0, "down": 1.0, "latency": math.inf}, "latency=inf; it is a number of seconds"),
-        ({"speed": 1.0, "up": 1.0, "down": 1.0, "spread": -1.0}, "spread=-1.0; it is a number, 0 or more"),
-        ({"trace": "x.csv", "up": 1.0}, "trace x.csv has all numbers of the clients; leave out up"),
-        ({"trace": "x.csv", "spread": 1.0}, "leave out spread"),
-        ({"trace": "nowhere.csv"}, "nowhere.csv: the trace of devices cannot be read"),
-    ],
-)
-def test_wrong_numbers_are_refused(options, sentence):
-    with pytest.raises(UserError, match=sentence):
-        cb.SimulatedTime(**options)
-
-
 # --- files, resumed runs, several processes ---------------------------------------------------------------------------
 def monitors():
     return [cb.Fairness(), cb.GraphSparsity(), cb.LinkMessages(), cb.SimulatedTime(50.0, 1e4, 2e4, 0.01, spread=0.5)]

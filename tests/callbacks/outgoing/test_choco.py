@@ -75,17 +75,3 @@ def whole(*more, selection=None):
 def test_where_messages_can_be_lost_it_is_refused(policies, topology, sentence):
     with pytest.raises(UserError, match=sentence):
         federation(*policies, topology=topology)
-
-
-@pytest.mark.parametrize(
-    ("make", "sentence"),
-    [
-        (lambda: CHOCO(0.1, 8), "outgoing.share and outgoing.bits both say how differences are compressed; keep one"),
-        (lambda: CHOCO(0), "outgoing.share=0; it is a share above 0 and at most 1"),
-        (lambda: CHOCO(bits=1), "outgoing.bits=1; an entry takes from 2 to 16 bits"),
-        (lambda: CHOCOMix(0), "aggregation.gamma=0; the consensus step size is above 0 and at most 1"),
-    ],
-)
-def test_numbers_that_make_no_sense_are_refused(make, sentence):
-    with pytest.raises(UserError, match=sentence):
-        make()

@@ -209,23 +209,6 @@ def test_what_policies_evaluate_is_the_network(plain_run):
 # --- what is refused
 
 
-@pytest.mark.parametrize(
-    ("options", "sentence"),
-    [
-        ({"k": 0}, "prediction.k=0; it is a number of samples that vote, 1 or more"),
-        ({"weight": 1.5}, "prediction.weight=1.5; it is a share from 0 to 1, or validation"),
-        ({"weight": math.nan}, "prediction.weight=nan; it is a share from 0 to 1, or validation"),
-        ({"weight": "val"}, "prediction.weight=val; it is a share from 0 to 1, or validation"),
-        ({"scale": 0.0}, "prediction.scale=0.0; it must be a number above 0"),
-        ({"scale": math.inf}, "prediction.scale=inf; it must be a number above 0"),
-        ({"kernel": "cosine"}, "prediction.kernel=cosine; it is squared or euclidean"),
-    ],
-)
-def test_options_are_checked(options, sentence):
-    with pytest.raises(UserError, match=sentence):
-        KNN(**options)
-
-
 def test_a_choice_by_validation_needs_validation_data(plain_run):
     with pytest.raises(UserError, match=r"client 0 has none; set data\.val_fraction, or give a number"):
         plain_run(Gossip(), Uniform(), KNN(weight="validation"), data=samples(val_fraction=0.0))

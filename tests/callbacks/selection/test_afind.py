@@ -244,12 +244,6 @@ def test_a_network_without_a_featurizer_is_refused(start):
         start(*afind_plus(), network=MLP(hidden=[]))
 
 
-@pytest.mark.parametrize(("settings", "sentence"), [({"nu": 0}, r"selection\.nu=0"), ({"k": -1}, r"selection\.k=-1")])
-def test_numbers_without_meaning_are_refused(settings, sentence):
-    with pytest.raises(UserError, match=sentence):
-        AFIND(**settings)
-
-
 def test_noise_on_the_proxy_is_that_of_the_appendix(start):
     """Each client sends delta / max(1, |delta| / C) + sigma C / L N(0, I), by a draw of its own."""
     sigma, clip, batch = 0.7, 0.05, 3

@@ -350,19 +350,6 @@ def test_clients_find_those_with_data_like_theirs(start):
     assert sum(late) / len(late) > 0.8  # 3 of 7 others are of the same cluster
 
 
-@pytest.mark.parametrize(
-    ("options", "sentence"),
-    [
-        ({"budget": -1}, r"selection.budget=-1; it is a number of other clients, 0 or more, or all"),
-        ({"initial_epochs": -1}, r"selection.initial_epochs=-1; it is a number of epochs, 0 or more"),
-        ({"period": 0}, r"selection.period=0; it is a number of rounds, 1 or more"),
-    ],
-)
-def test_numbers_that_make_no_sense_are_refused(options, sentence):
-    with pytest.raises(UserError, match=sentence):
-        DPFL(**options)
-
-
 def test_a_client_without_validation_data_is_named(start, make_data):
     with pytest.raises(UserError, match=r"of which client 0 has none; set data\.val_fraction"):
         start(DPFL(), Equal())

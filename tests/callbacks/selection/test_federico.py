@@ -65,12 +65,6 @@ def test_what_is_fetched_is_mixed_and_paid_once(start):
     assert (metrics["models_received"], metrics["probes_received"], metrics["neighbours"]) == (3, 0, 3)
 
 
-@pytest.mark.parametrize("arguments", [{"k": -1}, {"epsilon": 1.5}, {"beta": 0}])
-def test_settings_that_mean_nothing_are_refused(arguments):
-    with pytest.raises(UserError, match=f"selection.{next(iter(arguments))}="):
-        FedeRiCo(**arguments)
-
-
 def test_scores_that_are_no_weights_are_refused(start):
     with pytest.raises(UserError, match="those of AFIND are no weights; use --selection FedeRiCo"):
         start(AFIND(), ScoreWeighted())

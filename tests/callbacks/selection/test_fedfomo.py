@@ -152,19 +152,6 @@ def test_nobody_is_evaluated_twice():
 
 
 @pytest.mark.parametrize(
-    ("make", "sentence"),
-    [
-        (partial(cb.FedFomo, -1), r"selection\.k=-1; it is a number of neighbours, 0 or more"),
-        (partial(cb.FedFomo, 2, 1.5), r"selection\.epsilon=1\.5; it is a probability"),
-        (partial(cb.FedFomo, 2, 0.3, -1.0), r"selection\.decay=-1\.0; it is what epsilon loses in a round"),
-    ],
-)
-def test_bad_values_are_refused(make, sentence):
-    with pytest.raises(UserError, match=sentence):
-        make()
-
-
-@pytest.mark.parametrize(
     ("policies", "who"),
     [((cb.FedFomo(2), cb.Uniform()), "selection FedFomo"), ((cb.Gossip(2), cb.FirstOrder()), "aggregation FirstOrder")],
 )

@@ -161,8 +161,3 @@ def test_within_makes_no_sense_at_a_server(start):
     data = Digits(num_clients=4, samples_per_client=4, partition=RotatedClusters([0, 180]))
     with pytest.raises(UserError, match="a server belongs to no cluster"):
         start(Gossip(k=1, within="cluster"), Uniform(), topology="server", clients=4, data=data)
-
-
-def test_a_negative_k_is_refused():
-    with pytest.raises(UserError, match=r"selection\.k=-1"):
-        Gossip(k=-1)

@@ -11,7 +11,6 @@ from tester.shipped import Listed
 
 from dfl_lightning import callbacks as cb
 from dfl_lightning.functional import class_vectors, clusters_below, proximity
-from dfl_lightning.utils.errors import UserError
 
 CLIENTS = len(SIZES)
 
@@ -132,17 +131,3 @@ def test_signatures_are_sent_once_and_charged():
     models = len(ledger.models.receivers) * 4 * width
     assert ledger.total_bytes(width) == models + 4 * numbers * (CLIENTS - 1)
     assert int(ledger.by_link(width).bytes.sum()) == ledger.total_bytes(width)
-
-
-@pytest.mark.parametrize(
-    ("make", "sentence"),
-    [
-        (partial(cb.PACFL, -1.0), r"selection\.threshold=-1\.0; it is an angle in degrees"),
-        (partial(cb.PACFL, 1.0, 0), r"selection\.vectors=0; .*1 or more"),
-        (partial(cb.PACFL, 1.0, 3, "cosine"), r"selection\.distance=cosine; choose one of angles, trace, entries"),
-        (partial(cb.PACFL, 1.0, 3, "angles", "ward"), r"selection\.linkage=ward; choose one of average, weighted"),
-    ],
-)
-def test_bad_values_are_refused(make, sentence):
-    with pytest.raises(UserError, match=sentence):
-        make()

@@ -20,7 +20,6 @@ from dfl_lightning.links import AllPairs, LinkMemory, Links
 from dfl_lightning.report.summary import final_table
 from dfl_lightning.round.record import Round
 from dfl_lightning.topology import load_topology
-from dfl_lightning.utils.errors import UserError
 from dfl_lightning.utils.shipped_files import shipped
 
 
@@ -401,24 +400,6 @@ def test_who_has_lost_all_neighbours_out_of_sight_is_joined_by_the_most_similar_
 
 
 # --- refusals and remarks ---------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("settings", "sentence"),
-    [
-        ({"k": -1}, r"selection\.k=-1; it is a number of neighbours, 0 or more"),
-        ({"l": 0}, r"selection\.l=0; it is a number of clients to look at, 1 or more"),
-        ({"stage_one": 0}, r"selection\.stage_one=0; it is a number of rounds, 1 or more"),
-        ({"tau": 0}, r"selection\.tau=0; it is a number of rounds, 1 or more"),
-        ({"alpha": 1.5}, r"selection\.alpha=1\.5; it is a share between 0 and 1"),
-        ({"metric": "cosine"}, r"selection\.metric=cosine; choose one of grad, loss"),
-        ({"candidates": "some"}, r"selection\.candidates=some; choose one of new, all"),
-        ({"matching": "letter"}, r"selection\.matching=letter; choose one of oriented, unoriented, literal"),
-    ],
-)
-def test_settings_without_meaning_are_refused(settings, sentence):
-    with pytest.raises(UserError, match=sentence):
-        PANM(**settings)
 
 
 @pytest.mark.parametrize(("rounds", "remarks"), [(9, 1), (10, 0), (30, 0)])

@@ -6,7 +6,6 @@ import torch
 from matrices import remembered
 
 from dfl_lightning.callbacks import PENS, Bernoulli, Uniform
-from dfl_lightning.utils.errors import UserError
 
 OTHERS = ~torch.eye(6, dtype=torch.bool)
 
@@ -89,21 +88,6 @@ def test_budgets_come_first(start):
     for round in run.rounds:
         assert round.selected.sum(1).tolist() == [0, 1, 2, 3, 2, 1]
     assert not run.rounds[0].candidates[0].any()
-
-
-@pytest.mark.parametrize(
-    ("arguments", "sentence"),
-    [
-        ({"rule": "mean"}, "selection.rule=mean; choose one of expected, all_clients"),
-        ({"k": -1}, "selection.k=-1"),
-        ({"top": 0}, "selection.top=0"),
-        ({"stage_one": 0}, "selection.stage_one=0"),
-        ({"sampled": 2, "top": 3}, "selection.sampled=2; the top=3"),
-    ],
-)
-def test_settings_that_mean_nothing_are_refused(arguments, sentence):
-    with pytest.raises(UserError, match=sentence):
-        PENS(**arguments)
 
 
 def test_a_run_without_stage_two_is_remarked(start):

@@ -175,21 +175,6 @@ def test_an_eliminated_client_is_no_friend_while_a_candidate_is_up(at_a_server):
     assert run.go(1).rounds[3].substitute[6, 0] == fdms.scores[0].argmax()
 
 
-@pytest.mark.parametrize(
-    ("settings", "sentence"),
-    [
-        ({"theta_scale": 0.0}, r"substitution.theta_scale=0.0; it must be above 0"),
-        ({"theta_scale": math.nan}, r"substitution.theta_scale=nan; it must be above 0"),
-        ({"theta_scale": 1.0, "beta": 0.0}, r"substitution.beta=0.0; it is a share of rounds above 0"),
-        ({"theta_scale": 1.0, "beta": 1.5}, r"substitution.beta=1.5; it is a share of rounds above 0"),
-        ({"beta": 0.5}, r"substitution.beta is a part of Theta_t; set substitution.theta_scale too"),
-    ],
-)
-def test_numbers_that_make_no_theta_are_refused(settings, sentence):
-    with pytest.raises(UserError, match=sentence):
-        FDMS(**settings)
-
-
 def test_theta_needs_an_end_of_the_run_and_a_server(at_a_server, start):
     with pytest.raises(UserError, match=r"theta_scale needs the number of rounds; set trainer.max_rounds"):
         at_a_server(LINES, FDMS(0.25), rounds=-1)

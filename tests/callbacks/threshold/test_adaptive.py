@@ -38,8 +38,3 @@ def test_a_selection_without_similarities_is_refused(start):
 
     with pytest.raises(UserError, match="reads similarities, and the selection Blind writes none"):
         start(Blind(), AdaptiveThreshold(), Uniform()).go()
-
-
-def test_a_negative_tau_is_refused():
-    with pytest.raises(UserError, match=r"threshold\.tau=-1"):
-        AdaptiveThreshold(tau=-1)

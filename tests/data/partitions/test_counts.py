@@ -28,8 +28,3 @@ def test_dpfls_three_clients_have_the_images_of_its_appendix():
 def test_counts_that_do_not_fit_are_refused_with_the_numbers(counts, sentence):
     with pytest.raises(UserError, match=sentence):
         ClassCounts(counts).assign(LABELS, 10, 2, seed=0)
-
-
-def test_negative_counts_are_refused_at_once():
-    with pytest.raises(UserError, match="client 1 has a negative number"):
-        ClassCounts([{0: 1}, {2: -1}])

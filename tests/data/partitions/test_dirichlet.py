@@ -79,17 +79,6 @@ def test_per_class_that_cannot_be_drawn_names_the_numbers_and_a_remedy():
         Dirichlet(0.1, "per_class", min_size=11).assign(np.arange(100) % 10, 10, 10, seed=0)
 
 
-@pytest.mark.parametrize("alpha", [0.0, -1.0, float("nan"), float("inf")])
-def test_alpha_must_be_a_positive_number(alpha):
-    with pytest.raises(UserError, match="alpha must be a positive number"):
-        Dirichlet(alpha)
-
-
-def test_an_unknown_flavour_is_refused():
-    with pytest.raises(UserError, match="flavour is equal_sizes, image_by_image, per_class, not 'other'"):
-        Dirichlet(flavour="other")
-
-
 def test_divide_is_within_one_of_the_exact_share_and_loses_nothing():
     rng = np.random.default_rng(0)
     for _ in range(200):

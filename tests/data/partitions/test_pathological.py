@@ -51,8 +51,3 @@ def test_with_alpha_sizes_differ_and_every_holder_has_ten_of_each_of_its_classes
 def test_more_classes_than_the_data_have_are_refused_with_both_numbers():
     with pytest.raises(UserError, match="11 classes a client, but the data have 10"):
         Pathological(11).assign(LABELS, 10, 5, seed=0)
-
-
-def test_no_class_at_all_is_refused():
-    with pytest.raises(UserError, match="at least 1, not 0"):
-        Pathological(0)
