@@ -10,6 +10,24 @@ import torch
 from torch import Tensor
 
 
+def sorted_pieces(values: np.ndarray, lengths: np.ndarray) -> list[np.ndarray]:
+    """Cut an array into pieces, each of which is sorted; they are views of one new array.
+
+    Args:
+        values: whole numbers, [N].
+        lengths: of the pieces, int64 [p]; their sum is N.
+
+    Examples:
+        >>> [piece.tolist() for piece in sorted_pieces(np.array([3, -1, 2, 2, 0]), np.array([2, 0, 3]))]
+        [[-1, 3], [], [0, 2, 2]]
+    """
+    ends = lengths.cumsum()
+    least, width = (int(values.min()), int(np.ptp(values)) + 1) if len(values) else (0, 1)
+    begins = (np.arange(len(lengths)) * width - least).repeat(lengths)
+    ascending = np.sort(begins + values) - begins
+    return [ascending[start:end] for start, end in zip((ends - lengths).tolist(), ends.tolist(), strict=True)]
+
+
 class IndexLists(Sequence[Tensor]):
     """A list of indices for each client; a client's own is a view, made when it is asked for.
 

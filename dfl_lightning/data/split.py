@@ -8,12 +8,13 @@ from dataclasses import dataclass
 import numpy as np
 from torch import Tensor
 
+from dfl_lightning.data.index_lists import sorted_pieces
 from dfl_lightning.data.ownership import refuse_shared_images
 from dfl_lightning.data.partitions.base import Assignment
 from dfl_lightning.data.partitions.dirichlet import divide
 from dfl_lightning.data.source import Source
 from dfl_lightning.utils.errors import UserError
-from dfl_lightning.utils.random_streams import numpy_stream
+from dfl_lightning.utils.random_streams import numpy_stream, numpy_streams
 
 __all__ = ["Split", "draw_split"]
 
@@ -89,16 +90,15 @@ def draw_split(
     Raises:
         UserError: a client ends without training, validation or test images, or an image has two owners.
     """
-    train: list[np.ndarray] = []
-    val: list[np.ndarray] = []
-    test: list[np.ndarray] = []
-    for client, owned in enumerate(assignment.train):
-        shuffled = numpy_stream(seed, "held-out images", client).permutation(owned)[:samples_per_client]
-        num_test = _share(test_fraction or 0.0, len(shuffled))
-        num_val = _share(val_fraction, len(shuffled) - num_test)
-        test.append(np.sort(shuffled[:num_test]))
-        val.append(np.sort(shuffled[num_test : num_test + num_val]))
-        train.append(np.sort(shuffled[num_test + num_val :]))
+    shuffled, lengths = [np.empty(0, dtype=np.int64)], list[int]()
+    for owned, rng in zip(assignment.train, numpy_streams(seed, "held-out images", len(assignment.train)), strict=True):
+        shuffled.append(rng.permutation(owned)[:samples_per_client])
+        size = len(shuffled[-1])
+        num_test = _share(test_fraction or 0.0, size)
+        num_val = _share(val_fraction, size - num_test)
+        lengths += [num_test, num_val, size - num_test - num_val]
+    pieces = sorted_pieces(np.concatenate(shuffled), np.array(lengths, dtype=np.int64))
+    test, val, train = pieces[::3], pieces[1::3], pieces[2::3]
     _require(train, "training", partition, source, "lower num_clients")
     if val_fraction > 0:
         _require(val, "validation", partition, source, "lower num_clients or set val_fraction: 0")

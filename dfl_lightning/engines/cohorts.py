@@ -28,16 +28,14 @@ def plan_cohorts(steps: Sequence[int], narrowest: int = 1, widest: int = 16, few
         >>> [cohort.tolist() for cohort in plan_cohorts([1, 4, 2, 1], widest=2)]
         [[1], [2], [0, 3]]
     """
-    order = sorted(range(len(steps)), key=lambda client: (-steps[client], client))
     blocks = max(_number_of_blocks(len(steps), narrowest, widest), min(fewest or 1, len(steps)))
-    total = sum(steps)
-    cohorts: list[list[int]] = [[] for _ in range(blocks)]
-    before = 0.0
-    for rank, client in enumerate(order):
-        middle = (before + steps[client] / 2) / total if total else rank / len(steps)
-        cohorts[min(blocks - 1, int(middle * blocks))].append(client)
-        before += steps[client]
-    split = (torch.tensor(c).tensor_split(math.ceil(len(c) / widest)) for c in cohorts if c)
+    ascending, order = torch.tensor(steps, dtype=torch.long).neg().sort(stable=True)
+    taken = -ascending.double()
+    total = float(taken.sum())
+    middle = (taken.cumsum(0) - taken / 2) / total if total else torch.arange(len(steps)).double() / len(steps)
+    block = (middle * blocks).long().clamp(max=blocks - 1)
+    cohorts = order.split(block.bincount(minlength=blocks).tolist())
+    split = (cohort.tensor_split(math.ceil(len(cohort) / widest)) for cohort in cohorts if len(cohort))
     return [part for parts in split for part in parts]
 
 

@@ -181,11 +181,12 @@ class _Plain:
     def refuse_single_samples(self) -> None:
         """A batch of a single sample, which BatchNorm cannot train on, and other layers and losses perhaps not."""
         size, data = self._config.batch_size, self._data
-        single = [owner for owner, samples in enumerate(data.train) if len(samples) % size == 1 or size == 1]
-        if not single:
+        sizes = data.sizes("train")
+        single = torch.nonzero((sizes % size == 1) | (size == 1)).flatten()
+        if not len(single):
             return
-        lonely = [owner for owner in single if len(data.train[owner]) == 1]  # whom no batch size helps
-        owner = (lonely or single)[0]
+        lonely = single[sizes[single] == 1]  # whom no batch size helps
+        owner = int((lonely if len(lonely) else single)[0])
         x, y = data.batch(data.train[owner][:1], dtype=self._config.dtype)
         try:
             scores = self(x, training=True)[0]

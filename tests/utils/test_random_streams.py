@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dfl_lightning.utils.random_streams import numpy_stream, stream, stream_seed
+from dfl_lightning.utils.random_streams import numpy_stream, numpy_streams, pcg64_states, stream, stream_seed
 
 whole = st.integers(-(2**40), 2**40)
 
@@ -48,6 +48,22 @@ def test_draws_of_neighbouring_words_are_independent():
     assert correlations.abs().max() < 0.35  # 20,000 pairs of 200 draws: five standard deviations
     assert abs(float(correlations.mean())) < 2e-3
     assert abs(float(rows.mean()) - 0.5) < 0.01
+
+
+def test_many_streams_are_those_that_are_made_one_by_one():
+    for client, rng in enumerate(numpy_streams(5, "x", 50)):
+        if client % 3:  # whatever the one before has left, a half-used word for example
+            rng.integers(0, 9, dtype=np.int32)
+        expected = numpy_stream(5, "x", client)
+        if client % 3:
+            expected.integers(0, 9, dtype=np.int32)
+        assert rng.permutation(24).tolist() == expected.permutation(24).tolist()
+
+
+def test_states_are_those_of_numpy():
+    seeds = [0, 1, 2**31, 2**32 - 1, 2**32, 2**63 - 1, *np.random.default_rng(0).integers(0, 2**63, 500).tolist()]
+    for seed, state in zip(seeds, pcg64_states(np.array(seeds, dtype=np.uint64)), strict=True):
+        assert np.random.PCG64(seed).state == state
 
 
 def test_no_global_generator_is_touched():

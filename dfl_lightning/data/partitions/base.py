@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from dfl_lightning.data.index_lists import sorted_pieces
 from dfl_lightning.data.source import Source
 from dfl_lightning.utils.errors import UserError
 
@@ -137,7 +138,8 @@ def deal(indices: np.ndarray, num_clients: int, rng: np.random.Generator) -> lis
         num_clients: m.
         rng: shuffles them.
     """
-    return [np.sort(part) for part in np.array_split(rng.permutation(indices), num_clients)]
+    each, over = divmod(len(indices), num_clients)
+    return sorted_pieces(rng.permutation(indices), each + (np.arange(num_clients) < over))
 
 
 def split_by_counts(
