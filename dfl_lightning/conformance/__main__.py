@@ -10,6 +10,7 @@ from rich.console import Console
 
 from dfl_lightning.conformance.adapters import load_adapter, run_method
 from dfl_lightning.conformance.cases import read_all
+from dfl_lightning.conformance.described import describe
 from dfl_lightning.conformance.table import markdown, rich_table
 from dfl_lightning.utils.errors import UserError
 
@@ -29,7 +30,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         0: everything that is offered agrees; 1: something differs, or nothing is offered; 2: a mistake in the command.
     """
     parser = argparse.ArgumentParser("python -m dfl_lightning.conformance", description=DESCRIPTION)
-    parser.add_argument("adapter", help="import path of a module, or a file that ends with .py")
+    parser.add_argument("adapter", nargs="?", help="import path of a module, or a file that ends with .py")
+    parser.add_argument(
+        "--describe",
+        metavar="METHOD",
+        help="print a method's inputs, outputs and readings, and a function to begin with",
+    )
     parser.add_argument("--methods", nargs="+", metavar="METHOD", help="only these")
     parser.add_argument("--tolerance", type=float, help="in place of that of the cases; 1e-5 suits float32")
     parser.add_argument("--markdown", action="store_true", help="print the table of a page")
@@ -44,11 +50,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _run(options: argparse.Namespace) -> int:
     methods = read_all()
-    unknown = [name for name in options.methods or () if name not in methods]
+    named = [*(options.methods or ()), *([options.describe] if options.describe else [])]
+    unknown = [name for name in named if name not in methods]
     if unknown:
         raise UserError(f"there are no cases of {unknown[0]}; there are cases of {', '.join(methods)}")
     if options.tolerance is not None and not options.tolerance >= 0:
         raise UserError(f"--tolerance {options.tolerance}: it must be 0 or more")
+    if options.describe:
+        print(describe(methods[options.describe]), end="")
+        return 0
+    if options.adapter is None:
+        raise UserError("name an adapter, or a method: --describe fedavg prints what its function gets and returns")
     adapter = load_adapter(options.adapter)
     chosen = [methods[name] for name in options.methods or methods]
     outcomes = [run_method(adapter, cases, options.tolerance) for cases in chosen]

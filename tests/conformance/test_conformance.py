@@ -159,6 +159,8 @@ def test_the_command(tmp_path, capsys, factor, code, result):
         (["nowhere.py"], "adapter nowhere.py: there is no such file"),
         (["no_such_module"], "adapter no_such_module: there is no such module; name an importable module, or a file"),
         (["json"], "adapter json offers none of these methods: it has no function of the name of one"),
+        ([], "name an adapter, or a method: --describe fedavg prints"),
+        (["--describe", "fedavgg"], "there are no cases of fedavgg; there are cases of a_little_is_enough, "),
         (["json", "--methods", "fedavgg"], "there are no cases of fedavgg; there are cases of a_little_is_enough, "),
         (["json", "--tolerance", "-1"], "--tolerance -1.0: it must be 0 or more"),
     ],
@@ -166,6 +168,18 @@ def test_the_command(tmp_path, capsys, factor, code, result):
 def test_mistakes_end_with_a_sentence(arguments, sentence, capsys):
     assert main(arguments) == 2
     assert sentence in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_function_to_begin_with_takes_the_inputs_of_every_case(name, capsys):
+    assert main(["--describe", name]) == 0
+    printed = capsys.readouterr().out
+    function, made = printed[printed.index("def ") :].partition("\n\n")[0], {}
+    exec(function, made)  # what an adapter's author pastes
+    assert {case.refused for case in run_method(adapter(**{name: made[name]}), METHODS[name]).outcomes} == {"not yet"}
+    exec(function.replace('    raise NotImplementedError("not yet")\n', ""), made)
+    assert list(made[name](*[None] * len(METHODS[name].inputs))) == list(METHODS[name].outputs)
+    assert (MAKING["CASES"] / f"{name}.json").samefile(printed.split()[-1])
 
 
 def test_every_input_and_output_is_described():
