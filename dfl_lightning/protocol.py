@@ -86,8 +86,10 @@ class RoundProtocol:
         owners = round.jobs.owners
         twice = torch.nonzero(torch.bincount(owners, minlength=1) > 1).squeeze(1)
         self._check(not len(twice), Selection, lambda: f"proposed two jobs for client {int(twice[0])}")
-        down = owners[~round.active[owners]]
-        self._check(not len(down), Selection, lambda: f"proposed a job for client {int(down[0])}, which is down")
+        absent = owners[~round.active[owners]]
+        self._check(
+            not len(absent), Selection, lambda: f"proposed a job for client {int(absent[0])}, which dropped out"
+        )
         return round
 
     def train(self, round: Round) -> None:
@@ -185,7 +187,7 @@ class RoundProtocol:
         )
 
     def _settle_availability(self, round: Round) -> None:
-        """Receivers are those who are up, or the servers; senders too unless a substitution replaces the others."""
+        """Receivers are those who are active, or the servers; senders too unless a substitution replaces the others."""
         round.receivers = round.active.clone()
         if round.num_servers:
             round.receivers[: round.num_clients] = False
@@ -344,7 +346,7 @@ class RoundProtocol:
             elif not reached:
                 why = "is out of its reach"
             else:
-                why = "is down" if round.receivers[receiver] else "is in its reach, but the receiver does not mix"
+                why = "dropped out" if round.receivers[receiver] else "is in its reach, but the receiver does not mix"
             return f"{did} sender {sender} for receiver {receiver}, which {why}; stay within round.available"
 
         self._check(not wrong.any(), Selection, broken)

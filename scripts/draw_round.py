@@ -93,7 +93,7 @@ PANELS = [
         "d",
     ),
 ]
-"""The example: five neighbours of a client i; a, b and d are similar to it, and d is down."""
+"""The example: five neighbours of a client i; a, b and d are similar to it, and d has dropped out."""
 
 
 def text(
@@ -119,7 +119,7 @@ def centre(panel: int) -> tuple[float, float]:
 
 
 def node(x: float, y: float, name: str, fill: str, down: bool) -> list[str]:
-    """A client: a disc with its name, hollow where it is down."""
+    """A client: a disc with its name, hollow where it has dropped out."""
     disc = f'<circle cx="{x:.0f}" cy="{y:.0f}" r="11" fill="{"#ffffff" if down else fill}" stroke="{fill}"'
     disc += ' stroke-dasharray="3 2"/>' if down else "/>"
     return [disc, text(x, y + 4, name, GREY if down else "#ffffff", 12, 600)]

@@ -227,15 +227,15 @@ def test_a_substitution_must_name_rows_that_exist(substitute, sentence, half_dow
 
 def test_a_job_for_a_client_that_is_down_is_refused(half_down):
     eager = breaking(Selection, on_propose=setting(jobs=lambda r: References.rows("models", torch.arange(4))))
-    with pytest.raises(UserError, match=r"^round 1: Broken proposed a job for client 2, which is down$"):
+    with pytest.raises(UserError, match=r"^round 1: Broken proposed a job for client 2, which dropped out$"):
         go(eager, Uniform(), half_down())
 
 
 @pytest.mark.parametrize(
     ("hook", "field", "sentence"),
     [
-        ("on_propose", "candidates", "proposed sender 2 for receiver 0, which is down"),
-        ("on_select", "selected", "selected sender 2 for receiver 0, which is down"),
+        ("on_propose", "candidates", "proposed sender 2 for receiver 0, which dropped out"),
+        ("on_select", "selected", "selected sender 2 for receiver 0, which dropped out"),
     ],
 )
 def test_who_is_down_is_neither_proposed_nor_selected(hook, field, sentence, half_down):

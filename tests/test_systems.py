@@ -136,7 +136,7 @@ def test_on_rotated_images_afind_finds_its_cluster_from_the_third_round_on(fashi
 
 @pytest.fixture(scope="module")
 def dropping(load, tmp_path_factory):
-    """Accuracy of the server's model, mean over rounds, by row of `compare.py fdms`; half of the clients are down."""
+    """Accuracy of the server's model, mean over rounds, by row of `compare.py fdms`; half of the clients drop out."""
     folder = tmp_path_factory.mktemp("fdms")
     compare = load("compare")
     commands = compare.commands("fdms")

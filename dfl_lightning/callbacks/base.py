@@ -30,7 +30,7 @@ class Policy(RoundCallback):
 
 
 class Dropout(Policy):
-    """Which clients are up in a round: writes `active` in `on_dropout`.
+    """Which clients are active in a round: writes `active` in `on_dropout`.
 
     Args:
         full_first_round: all clients take part in round 0, whatever the process says.
@@ -46,11 +46,13 @@ class Dropout(Policy):
         drawn, m = self.draw(round), round.num_clients
         if drawn.dtype != torch.bool or drawn.shape != (m,):
             got = f"{str(drawn.dtype)[6:]} {list(drawn.shape)}"
-            raise UserError(f"{nth_round(round.index)}: {type(self).__name__} drew {got}; who is up must be bool [{m}]")
+            raise UserError(
+                f"{nth_round(round.index)}: {type(self).__name__} drew {got}, and active must be bool [{m}]"
+            )
         round.active[:m] = drawn
 
     def draw(self, round: Round) -> Tensor:
-        """Return who is up this round, bool [m]."""
+        """Return who is active this round, bool [m]."""
         raise NotImplementedError(f"{type(self).__name__} must implement draw(round)")
 
 
@@ -107,7 +109,7 @@ class Outgoing(Policy):
         return None
 
     def on_outgoing(self, round: Round) -> None:
-        """Send the updates of those that are up and have trained, or may be looked at."""
+        """Send the updates of those that are active and have trained, or may be looked at."""
         send_updates(round, self.senders(round), self.send, type(self).__name__, tuple(self.row_sets))
 
     def senders(self, round: Round) -> Tensor:

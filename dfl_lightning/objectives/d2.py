@@ -22,8 +22,8 @@ class D2(Plain):
     the model after its local work, that is W (y(t) + x(t) - y(t-1)): a client adds to what it sends what the last
     mixing changed in its own model. These changes sum to 0 over all clients, so that the mean of all models moves by
     gradients only while all are active; with full batches and a small enough constant learning rate all models reach
-    the optimum of the clients' mean loss, which D-SGD does not. A client that is down keeps its change for the next
-    round in which it is active. y is kept, not sent. With more than one local step lr g is all that the local work
+    the optimum of the clients' mean loss, which D-SGD does not. A client that has dropped out keeps its change for the
+    next round in which it is active. y is kept, not sent. With more than one local step lr g is all that the local work
     changed, by whatever optimizer.
 
     The paper's W is symmetric and doubly stochastic, with eigenvalues above -1/3: Metropolis weights on an undirected

@@ -30,9 +30,9 @@ class FedProto(Objective):
     After the local training the client passes once more through its training data and adds up the features of each
     class by the trained model (eq. 3), as in training: with dropout masks and augmentation, but running statistics do
     not move. The aggregation `PrototypeAverage` makes the next prototypes of these sums; models are not exchanged.
-    Before a client's first training it has no prototypes, and the second term is left out; a client that is down or
-    diverges keeps those that it has. The row set `prototypes` has them in the columns of the last layer's weight, [C,
-    d], and the logged training loss has the distance in it.
+    Before a client's first training it has no prototypes, and the second term is left out; a client that has dropped
+    out or diverges keeps those that it has. The row set `prototypes` has them in the columns of the last layer's
+    weight, [C, d], and the logged training loss has the distance in it.
 
     Args:
         lam: weight of the squared error, 0 or more.

@@ -24,9 +24,9 @@ class MOON(Objective):
 
     Features are the inputs of the network's last linear layer. The model at the start of the round is the server's, or
     without a server the client's own after mixing. Before its first training a client has no earlier model: the first
-    one stands for it, near and far are alike, and the contrast has no gradient. A client that is down or diverges keeps
-    its earlier model. The earlier model is not sent. All parameters are trained at once, whether they are shared or
-    not, and the logged training loss has the contrast in it.
+    one stands for it, near and far are alike, and the contrast has no gradient. A client that has dropped out or
+    diverges keeps its earlier model. The earlier model is not sent. All parameters are trained at once, whether they
+    are shared or not, and the logged training loss has the contrast in it.
 
     Args:
         mu: weight of the contrast, 0 or more; 0 is `Plain`.

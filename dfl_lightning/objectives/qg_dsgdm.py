@@ -28,8 +28,8 @@ class QGDSGDm(Plain):
 
     The buffer follows what the neighbourhood has done, where that of `LocalMomentum` follows the client's own
     gradients. It stays with its client: nothing but models is sent. The paper has K = 1; K_i is the client's own number
-    of steps. A client that is down, diverges or has no data keeps its buffer, and so do all in a round with eta = 0.
-    Personal parameters are not mixed and have no momentum.
+    of steps. A client that has dropped out, diverges or has no data keeps its buffer, and so do all in a round with
+    eta = 0. Personal parameters are not mixed and have no momentum.
 
     Args:
         momentum: weight of the buffer in a step (the paper's beta), at least 0 and below 1.

@@ -31,7 +31,7 @@ def banner(trainer: RunTrainer, module: RunModule) -> list[str]:
     aggregation = module.federation.policy(Aggregation)
     rate = aggregation.second_eigenvalue(module.federation) if isinstance(aggregation, Metropolis) else None
     if rate is not None:
-        lines.append(f"Metropolis weights: second largest eigenvalue modulus {rate:.4g} with all clients up")
+        lines.append(f"Metropolis weights: second largest eigenvalue modulus {rate:.4g} with all clients active")
     lines += [f"note: {note}" for note in notes(trainer, module)]
     return lines
 

@@ -15,7 +15,8 @@ from dfl_lightning.report.reading import Run
 KEPT, NEW, DROPPED, PROBED, OWN = "kept", "new", "dropped", "probed", "own"
 SUBSTITUTE, STANDS_IN = "substitute", "stands_in"
 """States of a link: chosen as in the round shown before, chosen anew, mixed without being chosen (in place of a client
-that is down), not chosen any more, probed only; the receiver's own model; and, under a server, who stands in for whom.
+that has dropped out), not chosen any more, probed only; the receiver's own model; and, under a server, who stands in
+for whom.
 """
 
 MOST_ROUNDS = 50
@@ -104,7 +105,7 @@ def largest_weight(run: Run) -> float:
 
 
 def _stand_ins(run: Run, round: int) -> list[Link]:
-    """From a client that was down to the client mixed in its place at the servers."""
+    """From a client that dropped out to the client mixed in its place at the servers."""
     columns = run.substitutes
     if not columns:
         return []

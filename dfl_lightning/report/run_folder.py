@@ -225,7 +225,7 @@ class RunFolder(RunTables, RoundCallback):
 
     # --- write --------------------------------------------------------------------------------------------------------
     def on_round_end(self, round: Round) -> None:
-        """Keep who diverged and who was down; of an evaluated round also its graph, substitutes and comparisons."""
+        """Keep who diverged and who dropped out; of an evaluated round also its graph, substitutes and comparisons."""
         if round.diverged.any():
             self._diverged.add(round.index, client=_who(round.diverged))
         down = round.dropped & ~round.diverged

@@ -74,7 +74,7 @@ class RoundCallback(Callback):
         """
 
     def on_dropout(self, round: Round) -> None:
-        """Say who is up: `active`."""
+        """Say who is active: `active`."""
 
     def on_propose(self, round: Round) -> None:
         """Say where training starts and whom to look at: `jobs`, `candidates`."""

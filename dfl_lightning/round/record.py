@@ -56,8 +56,8 @@ class Round:
         index: the round, 0-based.
         federation: what is fixed for the run.
         reachable: in-neighbours of each node.
-        active: who is up, bool [n]; servers always are.
-        available: whom a node may choose from: the reachable ones that are up, or all of them where a substitution
+        active: who is active, bool [n]; servers always are.
+        available: whom a node may choose from: the reachable ones that are active, or all of them where a substitution
             replaces the others.
         receivers: who mixes this round, bool [n]: the active clients, or the servers.
         jobs: where each active client's local training starts; default its own model, or its server's.
@@ -70,7 +70,7 @@ class Round:
         scores: what neighbours are chosen by, float64 [len(candidates)], NaN = unknown; 1 is an average neighbour.
         own_scores: each node's score of itself, float64 [n], where a selection has one.
         threshold: what score is enough for each node, float64 [n], or None.
-        selected: whom a node would mix if all were up.
+        selected: whom a node would mix if all were active.
         substitute: the row that is mixed for each selected sender, long [len(selected)]: its own, a substitute's, one
             of `substitute_rows` (from n on), or -1: the mean of the active ones that the receiver selected.
         substitute_rows: row sets of a substitution, whose rows may be mixed besides the nodes' own.
@@ -272,7 +272,7 @@ class Round:
             split: `train` or `val`.
 
         Returns:
-            float64 [E]; NaN where the sender is down: its model cannot be had.
+            float64 [E]; NaN where the sender has dropped out: its model cannot be had.
         """
         up = links.between(senders=self.active)
         found = self.evaluate(References.rows(rows, up.senders, up.receivers, rows), split).losses
@@ -308,7 +308,7 @@ class Round:
         centre: bool = False,
         own: str | None = None,
     ) -> Comparison:
-        """Compare clients, a similarity a link, NaN where the sender is down; charged as `charge_comparison` says.
+        """Compare clients, a similarity a link, NaN where the sender dropped out; charged as `charge_comparison` says.
 
         A receiver compares its own trained row with what the senders sent; servers, which have no rows of others,
         compare what was sent on both sides. What is subtracted from a sender's row is the sender's. With `own="models"`

@@ -145,12 +145,12 @@ SYSTEMS = {
     ),
     "fdms": System(
         lambda k: [ExactCount(0.5), Gossip(k="all"), FDMS(), Uniform()],
-        "half of the clients down, a server compares all pairs of the others",
+        "half of the clients dropped out, a server compares all pairs of the others",
         lambda k: "server",
     ),
     "friends": System(
         lambda k: [ExactCount(0.5), Gossip(k="all"), FDMS(), Uniform()],
-        "half of the clients down, each other one compares the pairs of its neighbours that are up",
+        "half of the clients dropped out, each other one compares the pairs of its neighbours that are active",
     ),
 }
 

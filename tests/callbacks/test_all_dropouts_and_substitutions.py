@@ -33,11 +33,11 @@ def pairs(quick=None):
 
 together = pytest.mark.parametrize(("listed", "place"), pairs())
 with_memory_together = pytest.mark.parametrize(("listed", "place"), pairs("markov"))
-"""In a normal run with the dropout that remembers who was down; with a trace they are in `test_all_policies.py`."""
+"""In a normal run with the dropout that remembers who dropped out; with a trace they are in `test_all_policies.py`."""
 
 
 def history(rounds):
-    """Who was up, bool [rounds, m]."""
+    """Who was active, bool [rounds, m]."""
     return torch.stack([seen["round.active"][:CLIENTS] for seen in rounds])
 
 
@@ -94,7 +94,7 @@ def test_a_draw_of_another_shape_or_type_is_refused(drawn, start):
         def draw(self, round):
             return drawn
 
-    with pytest.raises(UserError, match=r"round 1: Odd drew .*; who is up must be bool \[6\]"):
+    with pytest.raises(UserError, match=r"round 1: Odd drew .*, and active must be bool \[6\]"):
         start(cb.Gossip(k="all"), cb.Uniform(), Odd()).go()
 
 

@@ -74,7 +74,7 @@ class ServerMomentum(cb.Uniform):
 
 
 class Twice(cb.Substitution):
-    """Who is down is replaced by twice its last update."""
+    """Who has dropped out is replaced by twice its last update."""
 
     row_sets = {"twice": "zeros"}
 
@@ -165,7 +165,7 @@ def test_buffers_stay_within_what_was_trained(listed, place, network):
         for run, seen in go(listed, place, network, engine):
             layout = run.module.layout
             assert layout.shared_buffers.ranges
-            if seen.trained is None:  # nobody was up
+            if seen.trained is None:  # nobody was active
                 continue
             if possible is None:
                 possible = Range(seen.before, layout.shared_buffers)
@@ -207,7 +207,7 @@ def test_the_buffers_that_a_client_sent_last_stand_in_for_it(place, stored):
         receivers = torch.nonzero(seen.receivers & (seen.weights != 0).any(1)).flatten().tolist()
         for i in receivers:
             heard = [j for j in range(CLIENTS) if seen.selected[i, j] or j == i]
-            rows = [last[j] for j in heard if j in last]  # a client that has never sent: the mean of those that are up
+            rows = [last[j] for j in heard if j in last]  # a client that has never sent: the mean of the active
             unknown = [j for j in heard if j not in last]
             present = [last[j] for j in heard if up[j] and j != i]
             rows += [torch.stack(present).mean(0)] * len(unknown) if present else []

@@ -154,7 +154,7 @@ def symbols(config, folder, metrics, index):
         "m": CLIENTS,
         "c": topology.num_servers,
         "up": up,
-        "n": linked if up == CLIENTS else up * (up - 1) / CLIENTS,  # who is down neither hears nor is heard
+        "n": linked if up == CLIENTS else up * (up - 1) / CLIENTS,  # who has dropped out neither hears nor is heard
         "chosen": metrics[index]["neighbours"],
         "first": metrics[0]["neighbours"],
         "found": metrics[index]["neighbours"],

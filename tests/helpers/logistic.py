@@ -50,6 +50,6 @@ def gradient(row, x, y, decay=0.0):
 
 
 def metropolis(up=None, graph=GRAPH):
-    """Weights [n, n] of the clients that are up, all where none are named; the others keep their models."""
+    """Weights [n, n] of the clients that are active, all where none are named; the others keep their models."""
     links = nx.to_numpy_array(graph, nodelist=range(len(graph))) > 0
     return neighbours.metropolis(links, np.ones(len(graph), bool) if up is None else np.array(up, bool))

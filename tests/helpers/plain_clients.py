@@ -11,7 +11,7 @@ from dfl_lightning.data import FromDataset
 
 LR, MOMENTUM, EPOCHS = 0.2, 0.9, 2
 UP = ["11111", "10111", "11010", "01101", "11111"]
-"""Who is up in each round."""
+"""Who is active in each round."""
 
 
 def network():

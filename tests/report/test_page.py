@@ -54,7 +54,7 @@ def runs(tmp_path_factory, make_run, make_links):
             config={"selection": {"class_path": "Gossip", "init_args": {"k": 0}}},
         )
     served = []
-    for r in range(4):  # one client is down, the next one stands in for it
+    for r in range(4):  # one client has dropped out, the next one stands in for it
         weights = {r % 4: 0.0, (r + 1) % 4: 0.5}
         served += [(r, 4, j, weights.get(j, 0.25), True, False) for j in range(4)]
     found["served"] = make_run(

@@ -34,7 +34,7 @@ POLICIES = {
     "DPFL": lambda: [cb.DPFL(budget=2, initial_epochs=1), cb.SampleWeighted(count="train_and_val")],
     "D-SGD": lambda: [cb.Gossip(k="all"), cb.Metropolis()],
     "median": lambda: [cb.Gossip(k="all"), cb.Median()],
-    "clients down": lambda: [cb.Gossip(k=3), cb.Uniform(), cb.Bernoulli(rate=0.2), cb.Stale()],
+    "clients dropped out": lambda: [cb.Gossip(k=3), cb.Uniform(), cb.Bernoulli(rate=0.2), cb.Stale()],
     "what is sent": lambda: [cb.Gossip(k=3), cb.Uniform(), cb.GaussianNoise(clip=1.0, sigma=0.1)],
 }
 

@@ -115,7 +115,7 @@ def test_systems_run_with_both_engines_to_the_same_accuracy(numbers):
 
 def test_a_config_that_does_not_fit_is_named_with_its_reason(main, capsys):
     assert main([*TINY, "--only=systems", "--configs=fdms"]) == 0  # five clients, five groups, half of them down
-    assert "- fdms does not run on these data: dropout.rate=0.5 leaves 2 of 5 clients up" in capsys.readouterr().out
+    assert "- fdms does not run on these data: dropout.rate=0.5 leaves 2 of 5 clients active" in capsys.readouterr().out
 
 
 def test_ratios_are_taken_within_a_repetition(load):

@@ -66,7 +66,8 @@ class FromTopology(Aggregation):
     """Weights from the `weight` attribute of the topology's edges (and self loops 1), normalised over what is mixed.
 
     Where the topology has a mixing matrix for each round (`base_graph`), its entries are the weights, and a client's
-    own model has the rest of 1: with it the weight of clients that are down, so that mixing never moves the mean.
+    own model has the rest of 1: with it the weight of clients that have dropped out, so that mixing never moves the
+    mean.
     """
 
     reads_topology_weights = True
@@ -75,8 +76,8 @@ class FromTopology(Aggregation):
         """Check that links have weights, none of them negative; a graph without links needs none."""
         if any(graph.mixing for graph in federation.topology.graphs) and federation.policy(Substitution) is not None:
             raise UserError(
-                f"topology {federation.topology.name}: a client that is down has no substitute in a mixing matrix, its "
-                "weight goes to the receiver; use --substitution null"
+                f"topology {federation.topology.name}: a client that dropped out has no substitute in a mixing matrix: "
+                "its weight goes to the receiver; use --substitution null"
             )
         for graph in federation.topology.graphs:
             links = graph.linked(0)

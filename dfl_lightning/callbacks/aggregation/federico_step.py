@@ -46,7 +46,7 @@ class FedeRiCoStep(ScoreWeighted):
         for family, key in ((Outgoing, "outgoing"), (Substitution, "substitution")):
             if (policy := federation.policy(family)) is not None:
                 raise UserError(
-                    f"aggregation FedeRiCoStep sends updates back to clients that are up, which {key} "
+                    f"aggregation FedeRiCoStep sends updates back to clients that are active, which {key} "
                     f"{type(policy).__name__} knows nothing of; use --{key} null, or --aggregation ScoreWeighted"
                 )
         if len(federation.layout.shared_buffers):

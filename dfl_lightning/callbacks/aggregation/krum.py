@@ -25,8 +25,8 @@ class Krum(DistanceWeighted):
     Of n models, those received and the client's own, each has a score: the sum of the squared distances to the n - f -
     2 nearest others. The model with the lowest score is taken. The guarantee needs n > 2 f +
     2: a graph in which a client receives some models, but never enough, is refused; in a round in which so many
-    neighbours are down, a client keeps its own model, and a server that of before the round. A row that stands in for
-    several counts once.
+    neighbours have dropped out, a client keeps its own model, and a server that of before the round. A row that stands
+    in for several counts once.
 
     Args:
         adversaries: f, how many of the n models may be falsified, 0 or more.

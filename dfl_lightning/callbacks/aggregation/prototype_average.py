@@ -25,8 +25,9 @@ class PrototypeAverage(Aggregation):
     P_ic = sum_j n_jc C_jc / sum_j n_jc over client i and those that it selects: C_jc is the mean feature of class c of
     client j, n_jc the number of its training samples of the class. The paper's equation divides by the number of
     clients that have the class, too, so that its prototypes are shorter than features by that factor; here shares sum
-    to 1. A client keeps the model that it trained. Clients that are down send nothing and keep their prototypes. A
-    message is d numbers, and the count, for each class that the sender has. Needs the objective `FedProto`.
+    to 1. A client keeps the model that it trained. Clients that have dropped out send nothing and keep their
+    prototypes. A message is d numbers, and the count, for each class that the sender has. Needs the objective
+    `FedProto`.
 
     Args:
         weighting: `samples`, as above; `equal`: clients that have a class count the same, whatever their samples.

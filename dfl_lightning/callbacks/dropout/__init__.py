@@ -1,1 +1,1 @@
-"""Client dropout: who is up in a round."""
+"""Client dropout: who is active in a round."""

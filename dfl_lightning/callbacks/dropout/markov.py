@@ -1,4 +1,4 @@
-"""Dropout with a memory: who is down tends to stay down for a while."""
+"""Dropout with a memory: who has dropped out tends to be absent for a while."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from dfl_lightning.utils.random_streams import stream
 
 
 class Markov(ClientRates):
-    """Each client is up or down by a chain of its own, with outages of a mean length (an on/off process).
+    """Each client is active or dropped out by a chain of its own, with outages of a mean length (an on/off process).
 
-    A client that is down comes up again with probability 1 / outage, one that is up goes down as often as makes it
-    down a share `rate` of the time, which is also the probability of being down in round 0. An outage of
+    A client that has dropped out returns with probability 1 / outage; an active one drops out as often as makes it
+    absent a share `rate` of the time, which is also the probability of its absence in the first round. An outage of
     1 / (1 - rate) rounds is `Bernoulli`.
 
     Args:
-        rate: share of the time that a client is down, 0 to 1: a number for all or a list with one for each client; at
-            most outage / (outage + 1), for it is up at least one round between two outages, or 1: never up.
+        rate: share of the time in which a client is absent, 0 to 1: a number for all or a list, one for each client; at
+            most outage / (outage + 1), for it is active at least one round between two outages, or 1: never active.
         outage: mean length of an outage in rounds, 1 or more.
         full_first_round: all clients take part in round 0.
     """
@@ -35,8 +35,8 @@ class Markov(ClientRates):
         for share in self.all_rates:
             if most < share < 1:
                 raise UserError(
-                    f"dropout.rate={share} cannot be with outages of {outage:g} rounds, between which a client is up "
-                    f"at least once: lower it to {most:.4g} or raise dropout.outage to {share / (1 - share):.4g}"
+                    f"dropout.rate={share} can't be with outages of {outage:g} rounds, between which a client is "
+                    f"active at least once: lower it to {most:.4g} or raise dropout.outage to {share / (1 - share):.4g}"
                 )
         self.outage = outage
         self.up: Tensor | None = None  # bool [m], in round `at`

@@ -24,10 +24,10 @@ class _RateDropout(Dropout):
 
 
 class Bernoulli(ClientRates):
-    """Each client is down with a probability, independently in each round.
+    """Each client drops out with a probability, independently in each round.
 
     Args:
-        rate: probability of being down, 0 to 1: a number for all or a list with one for each client.
+        rate: probability of dropping out, 0 to 1: a number for all or a list with one for each client.
         full_first_round: all clients take part in round 0.
     """
 
@@ -41,15 +41,15 @@ class Bernoulli(ClientRates):
 
 
 class ExactCount(_RateDropout):
-    """Exactly round(rate * m) clients are down in each round, uniformly drawn.
+    """Exactly round(rate * m) clients drop out in each round, uniformly drawn.
 
     Args:
-        rate: share of clients that are down, 0 to 1.
+        rate: share of clients that drop out, 0 to 1.
         full_first_round: all clients take part in round 0.
     """
 
     def draw(self, round: Round) -> Tensor:
-        """Draw a random order, of which the first clients are down."""
+        """Draw a random order, of which the first clients drop out."""
         m = round.num_clients
         order = torch.randperm(m, generator=round.stream("dropout"))
         active = torch.ones(m, dtype=torch.bool)
@@ -58,12 +58,12 @@ class ExactCount(_RateDropout):
 
 
 class GroupedCount(_RateDropout):
-    """Exactly round(rate * m) clients are down, and at least one of every group stays up (FL-FDMS, assumption 5).
+    """Exactly round(rate * m) clients drop out, and at least one of every group stays active (FL-FDMS, assumption 5).
 
     Groups are the clusters known from the data or the topology.
 
     Args:
-        rate: share of clients that are down, 0 to 1; it must leave one client up in each group.
+        rate: share of clients that drop out, 0 to 1; it must leave one client active in each group.
         full_first_round: all clients take part in round 0.
     """
 
@@ -76,7 +76,7 @@ class GroupedCount(_RateDropout):
         groups, m = len(federation.clusters.unique()), federation.num_clients
         if m - _count(self.rate, m) < groups:
             raise UserError(
-                f"dropout.rate={self.rate} leaves {m - _count(self.rate, m)} of {m} clients up, "
+                f"dropout.rate={self.rate} leaves {m - _count(self.rate, m)} of {m} clients active, "
                 f"fewer than the {groups} groups that each keep one; lower dropout.rate"
             )
 

@@ -1,4 +1,4 @@
-"""How often clients are down: one rate for all, or one for each."""
+"""How often clients drop out: one rate for all, or one for each."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ class ClientRates(Dropout):
     """Base of dropouts that treat each client by itself, with one rate for all or a list of rates.
 
     Args:
-        rate: share of rounds in which a client is down, 0 to 1; a list has one for each client.
-        full_first_round: whether all clients are up in the first round.
+        rate: share of rounds in which a client drops out, 0 to 1; a list has one for each client.
+        full_first_round: whether all clients are active in the first round.
     """
 
     def __init__(self, rate: float | list[float], full_first_round: bool) -> None:

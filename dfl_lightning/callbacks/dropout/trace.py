@@ -20,7 +20,8 @@ _MOST_BYTES = 64 * 10**6  # 10,000 clients for 3,000 rounds
 
 
 class Trace(Dropout):
-    """Clients that are up, read from a text file: a line for each round, a column for each client, 1 = up, 0 = down.
+    """Clients that are active, read from a text file: a line for each round, a column for each client, 1 = active, 0 =
+    dropped out.
 
     Columns are separated by commas or blanks; lines that start with `#` are comments.
 
@@ -77,7 +78,7 @@ def read_trace(file: str | Path) -> Tensor:
         if not words or words[0].startswith("#"):
             continue
         if any(word not in ("0", "1") for word in words):
-            raise UserError(f"{file}, line {number}: a dropout trace holds 0 (down) and 1 (up) only")
+            raise UserError(f"{file}, line {number}: a dropout trace holds 0 (dropped out) and 1 (active) only")
         if rows and len(words) != len(rows[0]):
             raise UserError(f"{file}, line {number}: {len(words)} columns, but the lines above have {len(rows[0])}")
         rows.append(torch.tensor([word == "1" for word in words]))

@@ -18,7 +18,8 @@ class ConsensusDistance(Monitor):
     Logs `consensus_distance`: mean over clients of ||w_i - w||^2, where w is the mean of the w_i; and
     `consensus_distance_relative`: the same divided by ||w||^2. Only shared parameters count, neither personal ones nor
     buffers; and only the row set `models`, not one that a method keeps for itself (Ditto's personal models). A client
-    that is down counts with the model that it has. Under a server the models are those of the servers: 0 with one.
+    that has dropped out counts with the model that it has. Under a server the models are those of the servers: 0 with
+    one.
     """
 
     logs = ("consensus_distance", "consensus_distance_relative")

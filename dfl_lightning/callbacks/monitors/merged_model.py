@@ -22,11 +22,11 @@ class MergedModel(Monitor):
 
     Logs `merged_test_loss` and `merged_test_<score>` (`merged_test_acc` for classes) in rounds with an evaluation, over
     all test samples, so that a client counts by how many it has (an `rmse` is that of all errors, no mean of roots).
-    The models are merged after mixing, with equal weights, those of clients that are down included; under a server they
-    are those of the servers, with one its own model. Merged are shared parameters and buffers, of the row set `models`:
-    personal ones (`model.shared`) remain those of the client whose samples are predicted, and what a method keeps for
-    itself (Ditto's personal models) does not count. There is no fine-tuning and no `prediction`. Where the loss is not
-    finite, there is no score.
+    The models are merged after mixing, with equal weights, those of clients that have dropped out included; under a
+    server they are those of the servers, with one its own model. Merged are shared parameters and buffers, of the row
+    set `models`: personal ones (`model.shared`) remain those of the client whose samples are predicted, and what a
+    method keeps for itself (Ditto's personal models) does not count. There is no fine-tuning and no `prediction`.
+    Where the loss is not finite, there is no score.
     """
 
     def start(self, federation: Federation) -> None:

@@ -31,8 +31,8 @@ class SimulatedTime(Monitor):
     The model: rounds are synchronous, and a round takes as long as its slowest client. A client that trains takes its
     training images * local epochs / `speed`. After that it receives its messages, those that `bytes_received` counts,
     one after the other; a message from j to i takes bytes / min(`down` of i, `up` of j), and the larger of their two
-    latencies. A client that is down takes no time; one whose training diverged has trained. A server has no limits of
-    its own: what it receives is counted to the client that sends it, and clients send at the same time.
+    latencies. A client that has dropped out takes no time; one whose training diverged has trained. A server has no
+    limits of its own: what it receives is counted to the client that sends it, and clients send at the same time.
 
     Its limits: mixing, comparing, and scoring others' models take no time, nor does fine-tuning. A sender serves all
     its receivers at once, each at the full rate. No receiver waits for a slow sender's training before it receives its

@@ -21,7 +21,7 @@ class SubstitutionError(Monitor):
     no client had dropped out; the mean over receivers. For that the dropped clients are trained, too, on the batches
     that they would have taken: a round costs the time of a full one, and the simulated clients nothing. Without a
     substitution, all dropped clients in reach count as missing (plain Dropout). What they would have sent is what they
-    train, before any Outgoing policy. Not logged in rounds in which no client is up
+    train, before any Outgoing policy. Not logged in rounds in which no client is active
     or a client diverged: it has no true update.
     """
 

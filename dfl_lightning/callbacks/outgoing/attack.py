@@ -54,7 +54,7 @@ class Attack(Outgoing):
 
     def on_mixed(self, round: Round) -> None:
         """Log how many of the links chosen by honest nodes, and which share of their weights, are adversaries'."""
-        if round.has("weights"):  # not in a round in which all are down
+        if round.has("weights"):  # not in a round in which all have dropped out
             log_adversaries(round)
 
     def who(self, federation: Federation) -> Tensor:

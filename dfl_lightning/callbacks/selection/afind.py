@@ -140,7 +140,7 @@ class AFIND(Selection):
         return self.probabilities
 
     def _look_at(self, round: Round, links: Links) -> Tensor:
-        """Fetch proxies and compare, float64 [E], NaN = never seen; who is down is remembered as it was seen last."""
+        """Fetch proxies and compare, float64 [E], NaN = never seen; of absent ones, as they were seen last."""
         if self.similarity is None:
             self.similarity = LinkMemory.empty(round.num_nodes)
         up = links.between(senders=round.active)

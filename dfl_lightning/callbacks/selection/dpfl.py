@@ -123,7 +123,7 @@ class DPFL(Selection):
         round.mix([(own, "trained")], into="best", where=owners, columns=round.federation.layout.all)
 
     def on_select(self, round: Round) -> None:
-        """Choose greedily for all clients together, among those that are up."""
+        """Choose greedily for all clients together, among those that are active."""
         up = round.candidates.between(senders=round.active)
         choosing = round.receivers & (up.count > 0)
         among_all = choosing & self._among_all(round)

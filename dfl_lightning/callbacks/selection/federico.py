@@ -54,7 +54,7 @@ class FedeRiCo(Selection):
         self.averages = LinkMemory.empty(federation.num_nodes)
 
     def on_propose(self, round: Round) -> None:
-        """Propose the `k` largest weights so far, or in a round of exploration random ones, of those that are up."""
+        """Propose the `k` largest weights so far, or in a round of exploration random ones, of the active ones."""
         up = round.available.between(senders=round.active)
         if self._updates_senders(round.federation):
             up = up.keep(round.reachable.places(up.senders, up.receivers) >= 0)

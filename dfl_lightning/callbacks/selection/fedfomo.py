@@ -50,7 +50,7 @@ class FedFomo(Selection):
         self.affinity = LinkMemory.empty(federation.num_nodes)
 
     def on_propose(self, round: Round) -> None:
-        """Propose the `k` of the highest affinity of those that are up, or in a round of exploration random ones."""
+        """Propose the `k` of the highest affinity of the active ones, or in a round of exploration random ones."""
         up = round.available.between(senders=round.active)
         chance = max(0.0, self.epsilon - self.decay * round.index)
         explores = round.draws(Links.loops(round.clients_only), "fedfomo explores") < chance

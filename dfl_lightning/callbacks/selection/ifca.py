@@ -45,12 +45,13 @@ class IFCA(Selection):
             )
         if federation.policy(Substitution) is not None:
             raise UserError(
-                "selection IFCA does not know which server a client that is down would go to; use --substitution null"
+                "selection IFCA does not know which server a client that dropped out would go to; use "
+                "--substitution null"
             )
         self.logs = tuple(f"server_{index}_clients" for index in range(federation.topology.num_servers))
 
     def on_propose(self, round: Round) -> None:
-        """Send the servers' models to all clients that are up, which start from the best; its server mixes them."""
+        """Send the servers' models to all clients that are active, which start from the best; its server mixes them."""
         m, owners = round.num_clients, round.jobs.owners
         references = self._choices(round.federation, owners)
         known, self._known = self._known_losses(round.federation), None

@@ -30,8 +30,8 @@ class PANM(Selection):
     In stage one (confident neighbour initialisation) a client compares `l` random others and its neighbours; the `k`
     most similar of them become its neighbours, and it learns from them. In stage two it learns from `k` random ones of
     its neighbours; every `tau` rounds (heuristic neighbour matching) it compares `l` of them and `l` strangers, and a
-    mixture of two Gaussians decides which of these are of its cluster. A neighbour that is out of reach or down is left
-    out of the round and stays on the list.
+    mixture of two Gaussians decides which of these are of its cluster. A neighbour that is out of reach or dropped out
+    is left out of the round and stays on the list.
 
     A client that is compared sends its model; by `grad` with alpha > 0 also its update, which cannot be computed from
     the model: the ledger counts it as a proxy of the size of the shared parameters.
@@ -119,7 +119,7 @@ class PANM(Selection):
             round.candidates = round.candidates.union(self._others(round, self.neighbours))
 
     def _others(self, round: Round, neighbours: Links) -> Links:
-        """`l` random others of those that are up, which may be neighbours only in stage one by `candidates: all`."""
+        """`l` random others of the active ones, which may be neighbours only in stage one by `candidates: all`."""
         number = torch.where(self.limits(round) > 0, self.l, 0)  # a client that learns from none compares none
         up = round.available.between(senders=round.active)
         if self.drawn_from == "all" and not self.matches(round.index):

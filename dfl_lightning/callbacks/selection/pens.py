@@ -76,7 +76,7 @@ class PENS(Selection):
             federation.remark(remark)
 
     def on_propose(self, round: Round) -> None:
-        """Propose in stage one a uniform draw of those that are up; in stage two the peers, or all."""
+        """Propose in stage one a uniform draw of the active ones; in stage two the peers, or all."""
         if round.index < self.stage_one:
             number = torch.where(self._limits(round, self.top) > 0, self.sampled, 0)
             round.candidates = round.draw(round.available.between(senders=round.active), number, "pens sampled")

@@ -59,4 +59,4 @@ class AdaptiveThreshold(Threshold):
         if self.rule == "literal" and round.has("similarity") and round.has("selected"):
             of_selected = round.candidates.spread(round.similarity, round.selected)
             theta = literal_threshold(of_selected, round.selected, self.tau)
-            self.threshold = torch.where(round.receivers, theta, self.threshold)  # who was down keeps its own
+            self.threshold = torch.where(round.receivers, theta, self.threshold)  # who had dropped out keeps its own

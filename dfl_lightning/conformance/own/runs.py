@@ -1,4 +1,4 @@
-"""Rounds of this library on numbers that are given: models, data, who is up, and what is drawn."""
+"""Rounds of this library on numbers that are given: models, data, who is active, and what is drawn."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class GivenRun:
         topology: a networkx graph or `server`.
         rows: of row sets by name, where the run starts: a row for all, or the first rows.
         objective: the local rule.
-        active: who is up, [m].
+        active: who is active, [m].
         round: number of the first round.
         samples: numbers of training samples, where they are not those of x.
         model: options of `DFLModule`.
@@ -142,7 +142,7 @@ class BatchRun(GivenRun):
         objective: the local rule.
         lr: learning rate.
         epochs: of a round; more than one, as more than one round, only where clients have one batch each.
-        active: who is up, [m].
+        active: who is active, [m].
         rounds: of the run.
         engine: of the run.
         first_round: number of the first round.
@@ -236,7 +236,7 @@ class _GivenDraws:
 
 
 class _Planned(Dropout):
-    """Who is up, as given."""
+    """Who is active, as given."""
 
     def __init__(self, active: np.ndarray) -> None:
         super().__init__()

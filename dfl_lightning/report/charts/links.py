@@ -298,7 +298,7 @@ def heatmap_chart(rows: Sequence[Row], points: Sequence[Row], most: float = 1.0)
 
 
 def _node_layers(points: Sequence[Row], scale: Any, area: float) -> list[Any]:
-    """A mark a node, its shape and colour the cluster; a ring around falsified labels; a hollow one is down."""
+    """A mark a node, its shape and colour the cluster; a ring around falsified labels; a hollow one has dropped out."""
     alt, clusters = altair(), clusters_of(points)
     base = alt.Chart(data(points))
     shapes = [SHAPES[at % len(SHAPES)] for at in range(len(clusters))]

@@ -1,4 +1,4 @@
-"""Why a method works, or does not: what it found, what it asked for, how alike clients are, who was down."""
+"""Why a method works, or does not: what it found, what it asked for, how alike clients are, who dropped out."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def similarities(run: Run, round: int | None = None) -> Any:
 
 
 def dropouts(run: Run) -> Any:
-    """Draw which clients were down in which round, and for how many clients each one stood in.
+    """Draw which clients dropped out in which round, and for how many clients each one stood in.
 
     Raises:
         UserError: no client was ever down.
@@ -139,7 +139,7 @@ def dropouts(run: Run) -> Any:
     alt = altair()
     down, stood_in = run.dropouts, stood_in_for(run)
     if not len(down.get("round", [])):
-        raise UserError(f"no client was down in {run.path}")
+        raise UserError(f"no client dropped out in {run.path}")
     number = number_of_nodes(run)[0]
     rounds = run.metrics["round"].astype(np.int64)
     shown = rounds[thinned(len(rounds), MOST_COLUMNS)]

@@ -58,7 +58,7 @@ METHODS = [  # the aggregation, its reference with options, and the run's own se
 
 @pytest.mark.parametrize(("name", "make", "options", "settings"), METHODS, ids=[str(m[2]) for m in METHODS])
 def test_rounds_under_attack_are_those_of_the_reference(name, make, options, settings, run):
-    """The reference is plain numpy, one client after the other; some clients are down, and some have few neighbours."""
+    """The reference is plain numpy, one client after the other; some drop out, and some have few neighbours."""
     reference = importlib.import_module(f"plain.{name}").METHOD.function
     done = run(make(), SignFlip(clients=[ADVERSARY], scale=SCALE), Bernoulli(0.2), **settings).go(ROUNDS)
     graph = nx.to_numpy_array(settings.get("topology", GRAPH), nodelist=range(6)) > 0

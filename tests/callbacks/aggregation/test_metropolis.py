@@ -88,7 +88,7 @@ def test_a_star_has_a_large_gap_and_is_slow_all_the_same(start):
         weights = voters.dense(metropolis_weights(torch.ones(len(voters)), voters), 0).numpy()
         rates.append(np.sort(np.abs(np.linalg.eigvalsh(weights)))[-2])
         run = start(Gossip(k="all"), Metropolis(), clients=24, topology=graph, **STILL)
-        line = f"Metropolis weights: second largest eigenvalue modulus {rates[-1]:.4g} with all clients up"
+        line = f"Metropolis weights: second largest eigenvalue modulus {rates[-1]:.4g} with all clients active"
         assert line in banner(run.trainer, run.module)
     assert gaps[0] == pytest.approx(1)
     assert rates[0] == pytest.approx(0.958, abs=5e-4)

@@ -77,7 +77,7 @@ def test_grouped_count_in_a_run(start, make_clusters):
 
 
 def test_more_groups_than_survivors_are_refused(start, make_clusters):
-    with pytest.raises(UserError, match=r"dropout.rate=0.5 leaves 3 of 6 clients up, fewer than the 4 groups"):
+    with pytest.raises(UserError, match=r"dropout.rate=0.5 leaves 3 of 6 clients active, fewer than the 4 groups"):
         start(Gossip(k=1), Uniform(), GroupedCount(0.5), topology=make_clusters(6, [0, 0, 1, 1, 2, 3]))
 
 

@@ -23,7 +23,7 @@ def replayed(run):
 
 @pytest.mark.parametrize("separator", [" ", ",", ", ", "\t"])
 def test_a_trace_is_replayed(separator, write, start):
-    text = "# who is up\n\n" + "\n".join(separator.join(line.split()) for line in LINES) + "\n"
+    text = "# who is active\n\n" + "\n".join(separator.join(line.split()) for line in LINES) + "\n"
     assert replayed(start(Gossip(k=1), Uniform(), Trace(write(text)), rounds=3).go(3)) == LINES
 
 

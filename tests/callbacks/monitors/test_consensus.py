@@ -22,7 +22,7 @@ def gossip():
 
 
 SCENES = {
-    "gossip, clients that are down": (gossip, {}, {}),
+    "gossip, clients that have dropped out": (gossip, {}, {}),
     "personal heads": (gossip, {}, {"shared": ["1.*", "2.*"]}),
     "a server": (lambda: [cb.Gossip(k=3), cb.Uniform()], {"topology": "server"}, {}),
     "two servers": (

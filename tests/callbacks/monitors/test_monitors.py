@@ -182,7 +182,7 @@ def test_training_the_dropped_on_the_side_leaves_no_trace(substitution, topology
 def test_a_client_that_diverges_has_no_true_update(watched):
     run = watched("1 1 1 1 1 1, 1 1 0 1 1 1, 1 0 1 1 1 1", FDMS()).go(1)
     run.module.data.images[run.module.data.train[2]] = math.inf
-    run.go(1)  # client 2 is down, and would have diverged
+    run.go(1)  # client 2 has dropped out, and would have diverged
     with pytest.warns(UserWarning, match="training of client 2 diverged"):
         run.go(1)
     assert ["substitution_error" in round.metrics for round in run.rounds] == [True, False, False]

@@ -84,7 +84,7 @@ OPTIONS = {
 @ENGINES
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
 def test_it_is_fedavg_and_the_neighbours_votes(plain_run, engine, options):
-    """The paper's method: one global model by averages over the clients that are up, and votes on each client."""
+    """The paper's method: one global model by averages over the clients that are active, and votes on each client."""
     policies = [Gossip(k="all"), SampleWeighted(), Trace("up.txt"), KNN(**options)]
     run, plain = plain_run(*policies, topology="server", engine=engine)
     server = plain.first

@@ -68,7 +68,7 @@ def test_models_looked_at_are_received_and_those_mixed_once(start):
 
 
 def test_who_is_in_reach_less_often_is_expected_less_often(start):
-    """The bar of a peer adds up, over the rounds in which it was up, what chance would have chosen."""
+    """The bar of a peer adds up, over the rounds in which it was active, what chance would have chosen."""
     policy = pens(stage_one=20)
     run = start(policy, Uniform(), Bernoulli(0.4), topology=nx.circulant_graph(6, [1, 2])).go(8)
     expected = torch.zeros(6, 6, dtype=torch.float64)

@@ -155,7 +155,7 @@ def test_pairs_that_are_nobodys_candidates_are_not_compared_any_more(at_a_server
     assert (fewer.counts <= bare.counts).all()
     assert "theta" not in full.rounds[0].metrics
     for one, other in zip(full.rounds, reduced.rounds, strict=True):
-        assert torch.equal(one.after, other.after)  # everybody is up: nothing is replaced
+        assert torch.equal(one.after, other.after)  # everybody is active: nothing is replaced
 
 
 def test_an_elimination_that_cannot_be_leaves_everything_as_it_was(at_a_server):
@@ -253,7 +253,7 @@ def naive_receivers(run, sent):
     models, seen = run.rounds[0].before, [{} for _ in range(m)]  # seen: receiver -> pair -> scores
     for round in run.rounds:
         if round.trained is None:
-            assert torch.equal(round.after, torch.as_tensor(models))  # everybody was down
+            assert torch.equal(round.after, torch.as_tensor(models))  # everybody had dropped out
             continue
         before, trained, others_rows = round.before.numpy(), round.trained.numpy(), next(sent)
         models = trained.copy()
@@ -300,7 +300,7 @@ def test_each_receiver_gives_a_dropped_neighbours_vote_to_the_friend_it_knows(
     settings = {"selection": Gossip(k=k), "init": "independent", "trainer": {"precision": "64-true"}}
     run = among_clients(lines, fdms, sent, *more, **settings)
     *rounds, seen = naive_receivers(run.go(12), iter(sent.rows))
-    assert len(rounds) == 11  # nobody is up in one
+    assert len(rounds) == 11  # nobody is active in one
     found = 0
     for round, models, friend_of, compared in rounds:
         np.testing.assert_allclose(round.after.numpy(), models, atol=1e-10)

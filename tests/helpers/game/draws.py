@@ -1,4 +1,4 @@
-"""How hypothesis draws runs: clients and their sizes, who hears whom when, who is down, whose numbers break."""
+"""How hypothesis draws runs: clients and their sizes, who hears whom when, who has dropped out, whose numbers break."""
 
 import networkx as nx
 from hypothesis import HealthCheck

@@ -64,7 +64,7 @@ OBJECTIVES = {
 
 
 class Planned(cb.Dropout):
-    """Who is up in each round, as written down."""
+    """Who is active in each round, as written down."""
 
     def __init__(self, up):
         super().__init__()

@@ -40,7 +40,7 @@ class Case:
     selection: str = "everybody"
     aggregation: str = "uniform"
     threshold: str = "none"
-    dropout: object = None  # a name, or who is up in each round
+    dropout: object = None  # a name, or who is active in each round
     substitution: str = "nobody"
     objective: str = "plain"
     engine: str = "stacked"
@@ -171,7 +171,7 @@ class Game:
             assert torch.equal(models[client], before["models"][client])
             assert not round.active[client]
 
-        # who is down keeps its row
+        # who has dropped out keeps its row
         down = torch.nonzero(~round.active[:m]).flatten().tolist()
         assert torch.equal(models[down], before["models"][down])
         assert not set(down) & set(torch.nonzero(round.participants).flatten().tolist())

@@ -134,18 +134,18 @@ METHOD = Method(
         "x": "training inputs, [m, samples, inputs]",
         "y": "their classes, [m, samples]",
         "graph": "from whom a client can receive, [m, m], receiver by sender",
-        "active": "who is up, [m]",
+        "active": "who is active, [m]",
         "nu": "temperature of eq. 8",
         "tau": "of eq. 13",
         "temperature": "T of eq. 16",
     },
     outputs={
         "cosines": "of the layer's change since the start, less its mean over the neighbours and the client itself, "
-        "[m, m]; null where there is no neighbour that is up",
-        "threshold": "theta, [m]; 0 of clients that are down, and of those without neighbours",
+        "[m, m]; null where there is no neighbour that is active",
+        "threshold": "theta, [m]; 0 of clients that have dropped out, and of those without neighbours",
         "selected": "neighbours with n_i p_ij >= theta_i, [m, m]",
-        "weights": "of the models in the average, [m, m]; rows of zeros for clients that are down",
-        "models": f"after the round, {ROWS}; one that is down keeps its own",
+        "weights": "of the models in the average, [m, m]; rows of zeros for clients that have dropped out",
+        "models": f"after the round, {ROWS}; one that has dropped out keeps its own",
     },
     readings=[
         (
@@ -161,7 +161,7 @@ METHOD = Method(
         ),
         (
             "Which proxy?",
-            "the layer's change since the first models, less its mean over the neighbours that are up and the client",
+            "the layer's change since the first models, less its mean over the neighbours that are active and the client",
             "gradients do not tell friends apart once friends are averaged",
         ),
         (
@@ -179,12 +179,12 @@ METHOD = Method(
                 2, graph=np.array([[0, 1, 1, 0, 0], [1, 0, 0, 1, 0], [1, 1, 0, 1, 1], [0, 0, 0, 0, 0], [0, 0, 1, 1, 0]])
             ),
         ),
-        ("one is down", made(3, active=[1, 1, 0, 1, 1])),
+        ("one has dropped out", made(3, active=[1, 1, 0, 1, 1])),
         ("threshold 0: all are selected", made(4, tau=0.0)),
         ("a threshold that none reaches", made(4, tau=1000.0)),
         ("equal models: all cosines are 0", all_equal()),
         ("low temperatures", made(6, nu=0.05, temperature=0.25)),
-        ("all are down", made(7, m=3, active=[0, 0, 0])),
+        ("all have dropped out", made(7, m=3, active=[0, 0, 0])),
     ],
     function=afind,
 )

@@ -41,7 +41,7 @@ METHOD = Method(
         ("a late round accepts less", attacked(211, gamma=0.75, kappa=1.0, alpha=0.25, round=9, rounds_of_run=10)),
         ("nothing is accepted", attacked(213, gamma=0.0625, kappa=1.0, alpha=0.5, round=0, rounds_of_run=10)),
         (
-            "two are down",
+            "two have dropped out",
             attacked(
                 214,
                 active=[True, False, True, True, False],

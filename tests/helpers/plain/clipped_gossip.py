@@ -25,7 +25,7 @@ METHOD = Method(
     paper="He, Karimireddy and Jaggi, Byzantine-Robust Decentralized Learning via ClippedGossip, arXiv 2202.01545",
     equation="eq. 3",
     does="x_i + sum over neighbours of W_ij clip(x_j - x_i, tau_i), clip(z, tau) = min(1, tau / |z|) z, W the Metropolis "
-    "weights of those who are up.",
+    "weights of those who are active.",
     inputs={
         **INPUTS,
         "outliers": "how many of its farthest neighbours a client takes for outliers",
@@ -45,7 +45,7 @@ METHOD = Method(
         ("as many outliers as neighbours", attacked(202, outliers=2, radius=0.0)),
         ("nothing is clipped", attacked(203, outliers=0, radius=0.0)),
         ("a given radius on a star", attacked(204, graph=STAR, liars=(0,), outliers=1, radius=0.5)),
-        ("two are down", attacked(205, active=[True, True, False, True, False], outliers=1, radius=0.0)),
+        ("two have dropped out", attacked(205, active=[True, True, False, True, False], outliers=1, radius=0.0)),
         ("a neighbour has the client's own model", alike(attacked(206, outliers=1, radius=0.0), 2, 3)),
     ],
     function=clipped_gossip,

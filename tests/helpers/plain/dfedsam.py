@@ -58,7 +58,7 @@ METHOD = Method(
         ("four mixing steps", trains(243, graph=CYCLE, active=ALL, lr=0.25, rho=0.5, steps=4)),
         ("rho = 0 is D-SGD", trains(244, graph=CYCLE, active=ALL, lr=0.25, rho=0.0, steps=1)),
         (
-            "two are down",
+            "two have dropped out",
             trains(245, graph=CYCLE, active=np.array([True, True, False, True, False]), lr=0.25, rho=0.5, steps=1),
         ),
         ("a gradient of zero", flat_for_one(246)),

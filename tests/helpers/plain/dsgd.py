@@ -22,9 +22,12 @@ METHOD = Method(
     configs=["dsgd"],
     paper="Lian et al., Can Decentralized Algorithms Outperform Centralized Algorithms?, NeurIPS 2017, arXiv 1705.09056; weights of Xiao, Boyd and Lall, IPSN 2005",
     equation="algorithm 1; Metropolis weights: 1 / (1 + max(d_i, d_j))",
-    does="Clients take a step on each batch, then average by Metropolis weights of the graph of those that are up.",
+    does="Clients take a step on each batch, then average by Metropolis weights of the graph of those that are active.",
     inputs={**MODEL, "models": f"before the round, {ROWS}", **DATA, "graph": "undirected, [m, m]", **ACTIVE, **RATE},
-    outputs={"weights": "[m, m]; rows of zeros for clients that are down", "models": f"after the round, {ROWS}"},
+    outputs={
+        "weights": "[m, m]; rows of zeros for clients that have dropped out",
+        "models": f"after the round, {ROWS}",
+    },
     readings=[
         ("Which W?", "Metropolis weights of the round's graph", "any symmetric doubly stochastic matrix will do"),
         ORDER,
@@ -32,12 +35,12 @@ METHOD = Method(
     cases=[
         ("one step on a cycle", trains(11, graph=CYCLE, active=ALL, lr=0.25)),
         ("two steps on a star", trains(12, count=2, graph=STAR, active=ALL, lr=0.25)),
-        ("the centre of a star is down", trains(13, graph=STAR, active=np.arange(5) > 0, lr=0.25)),
+        ("the centre of a star has dropped out", trains(13, graph=STAR, active=np.arange(5) > 0, lr=0.25)),
         (
-            "two are down, two layers",
+            "two have dropped out, two layers",
             trains(14, layers=(3, 2, 2), graph=CYCLE, active=np.array([1, 0, 1, 1, 0], bool), lr=0.5),
         ),
-        ("all are down", trains(15, graph=CYCLE, active=~ALL, lr=0.25)),
+        ("all have dropped out", trains(15, graph=CYCLE, active=~ALL, lr=0.25)),
     ],
     function=dsgd,
 )

@@ -87,8 +87,8 @@ def only(case, *names):
 PAPER = "Wang and Xu, Combating Client Dropout in Federated Learning via Friend Model Substitution, arXiv 2205.13222"
 INPUTS = {
     "model": "the server's before the round, [P]",
-    "updates": "trained model minus the server's, [m, P]; those of clients that are down are never seen",
-    "active": "who is up, [m]",
+    "updates": "trained model minus the server's, [m, P]; those of clients that have dropped out are never seen",
+    "active": "who is active, [m]",
 }
 STEP = {"server_step": "eta: the server's model moves by so much of the mean of the updates"}
 COUNTS = (
@@ -96,14 +96,14 @@ COUNTS = (
     "no, equally",
     "section 3 averages over the number of clients",
 )
-SKIPPED = ("What happens if no client is up?", "the round is skipped", "algorithm 1 would average nothing")
+SKIPPED = ("What happens if no client is active?", "the round is skipped", "algorithm 1 would average nothing")
 METHOD = Method(
     name="FL-FDMS",
     configs=["fdms", "fdms --dropout null"],
     paper=PAPER,
     equation="algorithm 1; eq. 14 and 15; section 5.1",
-    does="A server keeps the mean similarity of each pair of clients over the rounds in which both were up. In the place "
-    "of a client that has dropped out it averages the update of its friend, the most similar one of those that are up.",
+    does="A server keeps the mean similarity of each pair of clients over the rounds in which both were active. In the place "
+    "of a client that has dropped out it averages the update of its friend, the most similar one of those that are active.",
     inputs={
         **INPUTS,
         "scores": "R before the round, [m, m]",
@@ -123,8 +123,8 @@ METHOD = Method(
             "the server has all updates before it averages",
         ),
         (
-            "What if a client was never up together with one that is up now?",
-            "it has no friend, and the mean of those that are up replaces it",
+            "What if a client was never active together with one that is active now?",
+            "it has no friend, and the mean of those that are active replaces it",
             "nothing is known about it; if no client has a friend, the round is one of plain dropout",
         ),
         ("Which of two equally similar clients is the friend?", "the one with the lower number", "the authors' code"),
@@ -132,11 +132,14 @@ METHOD = Method(
         SKIPPED,
     ],
     cases=[
-        ("all are up", made(1, [1, 1, 1, 1])),
-        ("one is down", made(2, [1, 0, 1, 1], known(4))),
-        ("two are down, one of them unknown", made(3, [1, 0, 1, 0, 1], known(5, (3, 0), (3, 1), (3, 2), (3, 4)))),
-        ("one is up", made(4, [0, 0, 1], known(3))),
-        ("all are down", made(5, [0, 0, 0], known(3))),
+        ("all are active", made(1, [1, 1, 1, 1])),
+        ("one has dropped out", made(2, [1, 0, 1, 1], known(4))),
+        (
+            "two have dropped out, one of them unknown",
+            made(3, [1, 0, 1, 0, 1], known(5, (3, 0), (3, 1), (3, 2), (3, 4))),
+        ),
+        ("one is active", made(4, [0, 0, 1], known(3))),
+        ("all have dropped out", made(5, [0, 0, 0], known(3))),
         ("equal updates, so that all scores are 1", made(6, [1, 1, 0, 1], [[0] * 4] * 4, equal=True)),
         ("half a step", made(7, [1, 0, 1, 1], known(4), step=0.5)),
     ],
@@ -147,14 +150,14 @@ DROPOUT = Method(
     configs=["fdms --substitution null"],
     paper=PAPER,
     equation="section 6, the baseline",
-    does="The server averages the updates of those that are up.",
+    does="The server averages the updates of those that are active.",
     inputs={**INPUTS, **STEP},
     outputs={"model": "the server's after the round, [P]"},
     readings=[COUNTS, SKIPPED],
     cases=[
-        ("two are down", only(made(8, [1, 0, 1, 0, 1]), "model", "updates", "active", "server_step")),
+        ("two have dropped out", only(made(8, [1, 0, 1, 0, 1]), "model", "updates", "active", "server_step")),
         ("a step of a tenth", only(made(9, [0, 1, 1], step=0.1), "model", "updates", "active", "server_step")),
-        ("all are down", only(made(9, [0, 0]), "model", "updates", "active", "server_step")),
+        ("all have dropped out", only(made(9, [0, 0]), "model", "updates", "active", "server_step")),
     ],
     function=dropout,
 )
@@ -191,16 +194,16 @@ STALE = Method(
         ),
         (
             "What if a client has never sent one?",
-            "the mean of those that are up replaces it",
+            "the mean of those that are active replaces it",
             "nothing is known about it",
         ),
         COUNTS,
         SKIPPED,
     ],
     cases=[
-        ("two are down", remembering(10, [1, 0, 1, 0], [1, 1, 0, 1])),
-        ("one that is down has never sent one", remembering(11, [1, 0, 0], [1, 1, 0])),
-        ("all are down", remembering(12, [0, 0, 0], [1, 1, 1])),
+        ("two have dropped out", remembering(10, [1, 0, 1, 0], [1, 1, 0, 1])),
+        ("one that has dropped out has never sent one", remembering(11, [1, 0, 0], [1, 1, 0])),
+        ("all have dropped out", remembering(12, [0, 0, 0], [1, 1, 1])),
     ],
     function=stale,
 )

@@ -37,7 +37,7 @@ METHOD = Method(
         ("many iterations", attacked(232, others(6), liars=(2, 3), smoothing=1e-6, iterations=32)),
         ("all are nearer than nu", attacked(233, smoothing=64.0, iterations=4)),
         ("equal models", alike(attacked(234, others(5), smoothing=1e-3, iterations=16), 1, 2, 3)),
-        ("two are down", attacked(235, active=[True, False, True, True, False], smoothing=1e-6, iterations=8)),
+        ("two have dropped out", attacked(235, active=[True, False, True, True, False], smoothing=1e-6, iterations=8)),
     ],
     function=geometric_median,
 )

@@ -51,7 +51,7 @@ METHOD = Method(
         ("the liars agree", alike(attacked(223, others(7), liars=(), adversaries=2, kept=1), 5, 6)),
         ("the best three", attacked(224, others(6), adversaries=1, kept=3)),
         ("equal scores", alike(attacked(225, others(5), adversaries=0, kept=1), 1, 2, 4)),
-        ("too few are up", attacked(226, others(5), active=[True, True, False, True, True], adversaries=1, kept=1)),
+        ("too few are active", attacked(226, others(5), active=[True, True, False, True, True], adversaries=1, kept=1)),
         ("too few for some", attacked(227, STAR, liars=(3,), adversaries=1, kept=0)),
     ],
     function=krum,

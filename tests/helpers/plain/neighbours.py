@@ -52,7 +52,7 @@ def averages(seed, m, unknown):
 
 
 GRAPH = {"graph": "from whom a client can receive, [m, m], receiver by sender"}
-ACTIVE = {"active": "who is up, [m]"}
+ACTIVE = {"active": "who is active, [m]"}
 ROWS = "[m, P], a row for each client"
 TRAINED = {"trained": f"models after local training, {ROWS}"}
 DATA = {

@@ -44,7 +44,7 @@ def alike(case, *rows):
 
 
 INPUTS = {
-    "before": f"models before the round, which those who are down keep, {ROWS}",
+    "before": f"models before the round, which those who have dropped out keep, {ROWS}",
     "trained": f"models after local training, {ROWS}: what a client mixes of itself",
     "sent": f"what clients send, {ROWS}: what others mix of it",
     "graph": "from whom a client can receive, [m, m], receiver by sender; undirected",

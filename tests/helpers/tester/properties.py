@@ -42,7 +42,7 @@ def draws_by_name_only(listed: Listed, place: str) -> None:
 
 
 def chooses_whom_it_can_hear(listed: Listed, place: str) -> None:
-    """Mixed are the selected, selected are the candidates, candidates are in reach; who is down is left alone."""
+    """Mixed are the selected, selected are the candidates, candidates are in reach; absent clients are left alone."""
     found = usual(listed, place)
     for seen in found.rounds:
         reachable, up = seen["round.reachable"], seen["round.active"]

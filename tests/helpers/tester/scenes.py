@@ -28,7 +28,7 @@ PLACES = {"clients": 0, "all clients": 0, "server": 1, "three servers": 3}
 unless it is that of all clients."""
 
 UP = ["1101111", "1011011", "0000000", "0110110", "1111111"]
-"""Who is up in each round, unless another dropout says it; in round 2 nobody."""
+"""Who is active in each round, unless another dropout says it; in round 2 nobody."""
 
 ROUNDS = len(UP)
 NOBODY_IS_UP, HEARS_NOBODY = 2, 6

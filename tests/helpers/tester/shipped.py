@@ -28,15 +28,16 @@ class Listed:
         settings: options of the model that it needs.
         draws: what the numbers of a stream are, by its purpose, where `rand` does not draw one for each node and
             `randperm` no order of the nodes.
-        all_up: of a dropout: one under which everybody is up.
+        all_up: of a dropout: one under which everybody is active.
         keeps_former: of an aggregation whose receivers may go on with their models from before the round.
         refuses: classes of policies of other families that it refuses before anything is trained.
         trims: of an aggregation whose receivers keep a part only of what they train by themselves.
         mixes_itself: of an aggregation whose models are not the sums over its weights: a test of its own says what.
         refuses_one: places where it refuses a federation of one client.
         of_columns: of an aggregation that works column by column: what numpy makes of the received rows.
-        all_present: whether it works only while all clients are up, and refuses dropouts.
-        all_down: of a dropout: one under which everybody is down; None where it leaves somebody up whatever it is told.
+        all_present: whether it works only while all clients are active, and refuses dropouts.
+        all_down: of a dropout: one under which everybody has dropped out; None where it leaves somebody up whatever it
+        is told.
     """
 
     name: str
@@ -73,7 +74,7 @@ class Scoring(cb.Gossip):
 
 
 def at_a_rate(name: str, make: Callable[..., cb.Dropout]) -> Listed:
-    """A dropout that takes the share of clients that are down."""
+    """A dropout that takes the share of clients that have dropped out."""
     return Listed(
         name,
         lambda **more: make(0.4, **more),
