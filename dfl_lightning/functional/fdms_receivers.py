@@ -1,4 +1,12 @@
-"""FL-FDMS at each receiver: scores of the pairs of its in-neighbours, as a list that grows with the links."""
+"""FL-FDMS at each receiver: scores of the pairs of its in-neighbours, as a list that grows with the links.
+
+A round without a server (see `functional.fdms` for the paper's), and what does it here:
+
+1. a receiver gets the updates of its active in-neighbours                       (`sent`, on_trained)
+2. who dropped out is replaced by its friend among those that were received      (`PairScores.friends`; `FDMS`)
+3. the receiver scores the pairs of what it received, its own update included    (`distinct_pairs`)
+4. its R and N of these pairs, which differ from other receivers' ones           (`PairScores.with_observed`)
+"""
 
 from __future__ import annotations
 

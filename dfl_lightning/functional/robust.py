@@ -1,4 +1,12 @@
-"""Averages that few wrong rows cannot move far, column by column."""
+"""Averages that few wrong rows cannot move far, column by column (Yin et al., ICML 2018, arXiv 1803.01498).
+
+What a receiver does of which some senders may be adversaries, and what does it here:
+
+1. it receives the models of the senders that it selected, beside its own       (the selection, on_select)
+2. each column of the rows is sorted                                            (`_ordered`)
+3. its model becomes the median of each column (algorithm 1, option I)          (`column_medians`; `Median`)
+   or the mean without a share of the largest and smallest (option II)          (`trimmed_means`; `TrimmedMean`)
+"""
 
 from __future__ import annotations
 
