@@ -257,6 +257,15 @@ def test_links_lead_somewhere(page):
         assert not anchor or anchor in anchors(target), link
 
 
+@pytest.mark.parametrize("page", [*TEXTS, "docs/example.ipynb"])
+def test_imports_are_of_what_the_package_and_its_rooms_export(page):
+    """A user who does as a page does is not hurt when a file below a room is moved or renamed."""
+    for module, line in re.findall(r"from (dfl_lightning\S*) import ([^#`\n\\]+)", (ROOT / page).read_text("utf-8")):
+        exported = importlib.import_module(module)
+        assert Path(str(exported.__file__)).name == "__init__.py", module
+        assert {word.split(" as ")[0].strip(' ")') for word in line.split(",")} <= {*exported.__all__}, line
+
+
 @pytest.mark.parametrize("page", TEXTS)
 def test_files_exist(page):
     named = set(re.findall(r"(?<![\w/.])(?:scripts|docs|tests|configs|topologies)/[\w/.*-]*\.\w+", TEXTS[page]))
