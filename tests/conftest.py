@@ -27,7 +27,7 @@ def small_run(tmp_path):
 
 @pytest.fixture
 def trace(tmp_path):
-    """Make a dropout of who is up in each round, a line each; for ever, from the first one again."""
+    """Make a dropout of who is active in each round, a line each; for ever, from the first one again."""
     from dfl_lightning.callbacks import Trace
 
     def trace(*lines):

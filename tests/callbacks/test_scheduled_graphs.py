@@ -76,7 +76,7 @@ def test_who_is_down_in_a_base_graph_leaves_its_weight_to_receivers(start, go_on
         ),
         (
             (FromTopology(), Bernoulli(0.3), FDMS()),
-            "topology base_graph: a client that is down has no substitute in a mix",
+            "topology base_graph: a client that dropped out has no substitute in a mix",
         ),
     ],
 )

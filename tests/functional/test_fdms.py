@@ -87,8 +87,8 @@ def test_a_new_observation_does_not_change_the_old_memory():
 
 
 SOME = [[0, 0.2, 0.9, 0.5], [0.2, 0, 0.4, 0.6], [0.9, 0.4, 0, 0.1], [0.5, 0.6, 0.1, 0]]
-FRIENDS = {  # scores, how often they were observed, who is up; the friends
-    "the most similar that is up": (SOME, 1, [1, 1, 0, 1], [3, 3, 0, 1]),
+FRIENDS = {  # scores, how often they were observed, who is active; the friends
+    "the most similar active one": (SOME, 1, [1, 1, 0, 1], [3, 3, 0, 1]),
     "among equals the lowest id": ([[0.5] * 50] * 50, 1, [1] * 50, [1, *[0] * 49]),
     "never oneself": (torch.eye(3).tolist(), 1, [1, 0, 1], [2, 0, 0]),
     "never who was not seen": (
