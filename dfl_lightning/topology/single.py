@@ -133,7 +133,7 @@ def _drawn(generator: str, args: dict[str, Any], place: Context, seed: int) -> T
     if num_servers and place.failures.fail:
         raise UserError(
             f"{place.where}: links to a server do not fail by link_up, arc_up or link_share, since a client without "
-            "its only link is a client that has dropped out; use --dropout Bernoulli or ExactCount."
+            "its only link is a client that dropped out; use --dropout Bernoulli or ExactCount."
         )
     name = place.name or generator.removesuffix("_graph")
     if isinstance(graph, Links):

@@ -252,7 +252,7 @@ SECOND = "topology: item 2 of the sequence"
         ({"repeat": True}, "topology: repeat goes with sequence; a single graph holds for ever."),
         ({"rounds": 3}, "topology: unknown key 'rounds'"),
         ({"generator": "server", "link_share": 0.8}, "topology: links to a server do not fail by link_up, arc_up or "
-         "link_share, since a client without its only link is a client that is down; use --dropout Bernoulli or"),
+         "link_share, since a client without its only link is a client that dropped out; use --dropout Bernoulli or"),
         ({"sequence": [ITEM]}, "topology: exactly one of the keys generator, graph and sequence is needed."),
         ({"generator": None, "graph": "line.edgelist", "every": 2},
          "topology: every draws a generator's graph anew; for graph files in turn use sequence."),
