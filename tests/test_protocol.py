@@ -384,16 +384,59 @@ def costs(metrics):
     return [CLIENTS * metrics[f"{name}_received"] for name in ("models", "probes", "proxies", "bytes")]
 
 
-def test_local_training_costs_nothing():
-    assert costs(go(Gossip(k=0), Uniform())[1]) == [0, 0, 0, 0]
+class Whole(Selection):
+    """Compares whole models, and mixes none."""
+
+    k = 0
+
+    def on_compare(self, round):
+        round.similarity = round.compare("trained", round.candidates).cosines
+        round.scores = round.similarity
 
 
-def test_gossip_costs_a_model_a_neighbour():
-    assert costs(go(Gossip(k=2), Uniform())[1]) == [8, 0, 0, 4 * 8 * WIDTH]
+class Prober(Selection):
+    """Looks at models twice, and mixes one."""
+
+    k = 1
+
+    def on_compare(self, round):
+        round.scores = -round.loss_of(round.candidates)
+        round.loss_of(round.candidates)
 
 
-def test_shared_parameters_alone_are_sent():
-    assert costs(go(Gossip(k=2), Uniform(), shared=["features.*"])[1]) == [8, 0, 0, 4 * 8 * LAYER]
+class Lazy(Uniform):
+    """Mixes models from before the training, which cost as much."""
+
+    def on_mix(self, round):
+        ((weights, _),) = mixed_terms(round, round.weights, round.receivers)
+        round.mix([(weights, "models")], into="models", where=round.receivers)
+
+
+class Hoarder(Uniform):
+    """Mixes its own memory."""
+
+    row_sets = {"memory": "zeros"}
+
+    def on_trained(self, round):
+        round.mix([(torch.full((4, 4), 0.25), "trained")], into="memory", where=round.receivers)
+
+
+@pytest.mark.parametrize(
+    ("policies", "settings", "models", "probes", "width"),
+    [
+        ((Gossip(k=0), Uniform()), {}, 0, 0, WIDTH),
+        ((Gossip(k=2), Uniform()), {}, 8, 0, WIDTH),
+        ((Gossip(k=2), Uniform()), {"shared": ["features.*"]}, 8, 0, LAYER),
+        ((Whole(), Uniform()), {"topology": "ring"}, 8, 8, WIDTH),
+        ((Gossip(k="all"), SampleWeighted()), {"topology": "server"}, 8, 0, WIDTH),  # an upload and a download a client
+        ((Gossip(k=1), SampleWeighted()), {"topology": "server"}, 2, 0, WIDTH),
+        ((Prober(), Boltzmann()), {}, 12, 8, WIDTH),
+        ((Gossip(k=2), Lazy()), {}, 8, 0, WIDTH),
+        ((Gossip(k=0), Hoarder()), {}, 0, 0, WIDTH),
+    ],
+)
+def test_a_model_that_is_received_costs_what_is_shared_of_it_once(policies, settings, models, probes, width):
+    assert costs(go(*policies, **settings)[1]) == [models, probes, 0, 4 * models * width]
 
 
 def test_afind_costs_a_proxy_a_neighbour_in_reach_and_a_model_a_selected_one():
@@ -402,59 +445,10 @@ def test_afind_costs_a_proxy_a_neighbour_in_reach_and_a_model_a_selected_one():
     assert costs(metrics) == [mixed, 0, 8, 4 * (mixed * WIDTH + 8 * LAYER)]
 
 
-def test_a_comparison_of_whole_models_costs_models():
-    class Whole(Selection):
-        k = 0
-
-        def on_compare(self, round):
-            round.similarity = round.compare("trained", round.candidates).cosines
-            round.scores = round.similarity
-
-    assert costs(go(Whole(), Uniform(), topology="ring")[1]) == [8, 8, 0, 4 * 8 * WIDTH]
-
-
-def test_fedavg_costs_an_upload_and_a_download_a_client():
-    assert costs(go(Gossip(k="all"), SampleWeighted(), topology="server")[1]) == [8, 0, 0, 4 * 8 * WIDTH]
-
-
-def test_fedavg_with_sampling_costs_nothing_for_who_is_not_called():
-    assert costs(go(Gossip(k=1), SampleWeighted(), topology="server")[1]) == [2, 0, 0, 4 * 2 * WIDTH]
-
-
 def test_fdms_costs_no_more_than_dropout(half_down):
     plain = go(Gossip(k="all"), Uniform(), half_down(), topology="server")[1]
     friends = go(Gossip(k="all"), Uniform(), half_down(), FDMS(), topology="server")[1]
     assert costs(plain) == costs(friends) == [4, 0, 0, 4 * 4 * WIDTH]
-
-
-def test_a_model_that_is_looked_at_and_mixed_costs_once():
-    class Prober(Selection):
-        k = 1
-
-        def on_compare(self, round):
-            round.scores = -round.loss_of(round.candidates)
-            round.loss_of(round.candidates)
-
-    assert costs(go(Prober(), Boltzmann())[1]) == [12, 8, 0, 4 * 12 * WIDTH]
-
-
-def test_models_from_before_the_training_cost_as_much():
-    class Lazy(Uniform):
-        def on_mix(self, round):
-            ((weights, _),) = mixed_terms(round, round.weights, round.receivers)
-            round.mix([(weights, "models")], into="models", where=round.receivers)
-
-    assert costs(go(Gossip(k=2), Lazy())[1]) == [8, 0, 0, 4 * 8 * WIDTH]
-
-
-def test_a_policys_own_memory_costs_nothing():
-    class Hoarder(Uniform):
-        row_sets = {"memory": "zeros"}
-
-        def on_trained(self, round):
-            round.mix([(torch.full((4, 4), 0.25), "trained")], into="memory", where=round.receivers)
-
-    assert costs(go(Gossip(k=0), Hoarder())[1]) == [0, 0, 0, 0]
 
 
 def test_monitors_that_ask_the_bank_and_reported_evaluation_cost_nothing(tmp_path):
