@@ -9,6 +9,7 @@ import numpy as np
 from dfl_lightning.data.ownership import refuse_shared_images
 from dfl_lightning.data.source import Source
 from dfl_lightning.data.split import Split
+from dfl_lightning.data.target_counts import target_counts
 from dfl_lightning.utils.errors import UserError, reason
 from dfl_lightning.utils.files import read_npz, write_npz
 
@@ -37,8 +38,8 @@ def write_split(path: str | Path, split: Split, source: Source) -> None:
     `indices[offsets[i]:offsets[i + 1]]`, counted in the source's training images, the test in the official test set
     where `test_official`), `rotation`, `label_map`, `test_label_map`, `clusters`, `adversaries`, `writers`,
     `input_means`, `input_deviations`, `target_means`, `target_deviations`, `client_means` and `client_deviations`
-    (empty where there are none), `dataset`, `num_samples`, `num_test_samples`, `labels_crc32`, `partition` and
-    `format`.
+    (empty where there are none), `dataset`, `num_samples`, `num_test_samples`, `labels_crc32`, `partition`, `format`,
+    and for readers `train_counts` and `target_edges`, see `target_counts`.
 
     Args:
         path: of the npz file.
@@ -53,6 +54,7 @@ def write_split(path: str | Path, split: Split, source: Source) -> None:
     for name in OPTIONAL:
         value = getattr(split, name)
         arrays[name] = np.empty(0) if value is None else value
+    arrays |= target_counts(source, split)
     arrays |= {
         "test_official": np.array(split.test_official),
         "dataset": np.array(source.name),

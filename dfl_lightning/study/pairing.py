@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
+from dfl_lightning.data.target_counts import DESCRIBING
 from dfl_lightning.study.cell_state import CellState
 
 
@@ -66,7 +67,7 @@ def split_of(state: CellState) -> str:
     digest = hashlib.sha256()
     file = (state.run or Path()) / "split.npz"
     with np.load(file, allow_pickle=False) as arrays:
-        for name in sorted(arrays.files):
+        for name in sorted(set(arrays.files) - set(DESCRIBING)):
             digest.update(name.encode() + str(arrays[name].shape).encode() + arrays[name].tobytes())
     return digest.hexdigest()
 

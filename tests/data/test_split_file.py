@@ -17,6 +17,7 @@ from dfl_lightning.data import (
     RotatedClusters,
     Shards,
     SwappedLabelClusters,
+    Vectors,
 )
 from dfl_lightning.data.partitions import Partition
 from dfl_lightning.utils.errors import UserError
@@ -66,6 +67,41 @@ def test_a_saved_split_gives_bit_identical_data_back(toy_of_writers, tmp_path, p
         assert not isinstance(a, np.ndarray) or a.dtype == b.dtype, field.name
 
 
+@pytest.mark.parametrize(
+    "partition",
+    [Dirichlet(), SwappedLabelClusters([[], [[0, 1, 2]]]), FlippedLabels(0.4, clients=[0, 2])],
+    ids=Partition.describe,
+)
+def test_the_file_counts_what_each_client_trains_on(toy, tmp_path, partition):
+    data = toy(num_clients=3, partition=partition, seed=1)
+    data.setup()
+    data.save_split(tmp_path / "split.npz")
+    with np.load(tmp_path / "split.npz") as file:
+        seen = [data.clients.labels[data.clients.train[client]].tolist() for client in range(3)]
+        assert file["train_counts"].tolist() == [[own.count(label) for label in range(3)] for own in seen]
+        assert file["target_edges"].size == 0
+
+
+def test_targets_that_are_numbers_are_counted_in_intervals_and_labels_where_they_hold(tmp_path):
+    table = Vectors(num_clients=4, partition=Dirichlet(1.0))
+    table.setup()
+    table.save_split(tmp_path / "split.npz")
+    y, parts = table.source.labels[:, 0].numpy(), table.client_split.train
+    with np.load(tmp_path / "split.npz") as file:
+        edges = file["target_edges"]
+        everyone = np.concatenate([y[part] for part in parts])
+        assert np.allclose(edges, np.histogram_bin_edges(everyone, 12), rtol=1e-12)
+        assert file["train_counts"].tolist() == [np.histogram(y[part], edges)[0].tolist() for part in parts]
+        assert edges[-1] > 100  # in the original unit
+    (tmp_path / "tags.csv").write_text("x,red,blue\n" + "".join(f"{i},{i % 2},{int(i % 3 == 0)}\n" for i in range(30)))
+    tags = Vectors(num_clients=2, file=str(tmp_path / "tags.csv"), target=["red", "blue"], labels=True)
+    tags.setup()
+    tags.save_split(tmp_path / "split.npz")
+    with np.load(tmp_path / "split.npz") as file:
+        wanted = [[sum(int(i) % 2 for i in own), sum(int(i) % 3 == 0 for i in own)] for own in tags.client_split.train]
+        assert file["train_counts"].tolist() == wanted
+
+
 def test_the_file_names_adversaries_and_writers(toy_of_writers, tmp_path):
     data = toy_of_writers(num_clients=3, partition=FlippedLabels(clients=[1], base=ByWriter(5)), seed=1)
     data.setup()
@@ -84,6 +120,8 @@ def test_a_file_from_before_there_were_adversaries_and_writers_still_reads(saved
         older = {name: file[name] for name in file.files}
     for name in ("test_label_map", "adversaries", "writers"):
         assert older.pop(name).size == 0
+    for name in ("train_counts", "target_edges"):
+        older.pop(name)
     np.savez(saved, **older)
     data = Digits(num_clients=6, split=str(saved))
     data.setup()

@@ -5,6 +5,7 @@ import csv
 import io
 import json
 import re
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +22,8 @@ from dfl_lightning.report.writing import write_report
 
 ROUNDS, CLIENTS = 6, 8
 CLUSTERS = np.array([0, 0, 0, 1, 1, 1, 2, 2])
+COUNTS = np.random.default_rng(7).integers(0, 9, (2, CLIENTS, 5))
+EDGES = np.linspace(-10.0, 40.0, 6)
 RMSE = {"name": "Regression", "score": "rmse", "higher_is_better": False, "percent": False}
 
 
@@ -53,6 +56,9 @@ def made(request, tmp_path_factory, make_run, make_links):
                 )
             split = dict(np.load(run / "split.npz"))
             split |= {"rotation": 90.0 * CLUSTERS, "train_offsets": np.cumsum([0, *range(1, CLIENTS + 1)])}
+            split["train_counts"] = COUNTS[seed]
+            if request.param == "rmse":
+                split["target_edges"] = EDGES
             np.savez(run / "split.npz", **split)
     page = write_report(sorted(folder.iterdir()), folder / "page.html")
     return page, folder, values, request.param == "accuracy"
@@ -145,6 +151,29 @@ def test_the_curves_are_those_of_the_files_and_can_be_saved(made, open_page):
     for name, curve in expected.items():
         assert [r for r, _ in found[name]] == list(range(1, ROUNDS + 1))
         assert [value for _, value in found[name]] == pytest.approx(list(factor * curve), abs=0.06)
+    assert seen.console == []
+
+
+def test_its_training_samples_are_counted_by_class_or_by_interval_beside_the_mean_of_all(made, open_page):
+    page, *_, percent = made
+    seen = open_page(page)
+    opened(seen, "#who?run=Theirs&seed=1&client=5")
+    until(seen, "Boolean(document.querySelector('#chart-one-clients-samples svg'))")
+    title = seen.page.locator("figure:has(#chart-one-clients-samples) h3").inner_text()
+    assert title == f"Client 5: training samples by {'class' if percent else 'target'}"
+    with seen.page.expect_download() as download:
+        seen.page.click("[data-of=one-clients-samples] [data-as=csv]")
+    data = list(csv.DictReader(Path(download.value.path()).read_text().splitlines()))
+    assert [int(row["samples"]) for row in data] == COUNTS[1][5].tolist()
+    means = COUNTS[1].mean(0)
+    assert [float(row["mean"]) for row in data] == pytest.approx(means.tolist(), rel=0.006)
+    places = [(float(row["from"]), float(row["below"])) for row in data] if not percent else None
+    assert places in (None, list(pairwise(EDGES)))
+    bars = seen.page.locator("#chart-one-clients-samples .mark-rect path")
+    heights = np.array([bars.nth(at).bounding_box()["height"] for at in range(5)])
+    assert heights / heights.sum() == pytest.approx(COUNTS[1][5] / COUNTS[1][5].sum(), abs=0.02)
+    label = seen.page.locator("#chart-one-clients-samples").get_attribute("aria-label")
+    assert f"{COUNTS[1][5].max()}" in label
     assert seen.console == []
 
 

@@ -54,6 +54,7 @@ const client = (() => {
       by: received ? { count: received.by, mean: mean(here.received.map((one) => one.by)) } : null,
       mixed: here.mixed ? share(here.mixed[id]) : null,
       mean: mean(members.map((member) => here.last[member])),
+      counted: clients.counted[here.counted] || null,
       samples: Object.entries(here.samples || {}).map(([part, counts]) => ({ part, count: counts[id], mean: mean(counts) })),
       words: here.about?.[id] || "",
     };
@@ -112,6 +113,35 @@ const client = (() => {
     return { spec: { height, autosize: { type: "fit", contains: "padding" }, layer }, ends: ends.map((end) => end.label) };
   }
 
+  /** Its training samples by class, or by the value of the target, beside the mean of all clients; null where none are known. */
+  function samplesOf(found, names) {
+    if (!found.counted) return null;
+    const { of, counts, edges } = found.counted, columns = counts[0].map((_, at) => at), isNumber = Boolean(edges);
+    const values = columns.map((at) => {
+      const [low, high] = isNumber ? [edges[at], edges[at + 1]] : [at - 0.4, at + 0.4];
+      const what = isNumber ? { from: low, below: high } : { [of]: at };
+      return { ...what, samples: counts[found.id][at], mean: Number(mean(counts.map((row) => row[at])).toPrecision(3)), low, high, of: found.here.name };
+    });
+    const axis = { title: of, labelOverlap: true, ...(isNumber ? { tickCount: 6 } : { format: "d", tickMinStep: 1, tickCount: 10 }) };
+    const x = { field: "low", type: "quantitative", axis, scale: { nice: false, zero: false, domain: isNumber ? [edges[0], edges.at(-1)] : [-0.5, columns.length - 0.5] } };
+    const y = (field) => ({ field, type: "quantitative", scale: { domainMin: 0 }, axis: { title: "training samples", titleAngle: 0, titleAlign: "left", titleAnchor: "end", titleX: -34, titleY: -12, tickMinStep: 1, tickCount: 4 } });
+    const tooltip = [...(isNumber ? ["from", "below"] : [of]), "samples", "mean"].map((field) => ({ field, type: "quantitative", ...(field === "mean" ? { title: "mean of all clients" } : {}) }));
+    const color = { field: "of", type: "nominal", scale: { domain: names }, legend: null };
+    const layer = [
+      { data: { values }, mark: { type: "rect", opacity: 0.75 }, encoding: { x, x2: { field: "high" }, y: y("samples"), y2: { datum: 0 }, color, tooltip } },
+      { data: { values }, mark: { type: "rule", style: "zero", strokeWidth: 2 }, encoding: { x, x2: { field: "high" }, y: y("mean"), tooltip } },
+    ];
+    return { height: 150, autosize: { type: "fit", contains: "padding" }, layer };
+  }
+  /** The same in words. */
+  function saidOfSamples(found) {
+    const { of, counts, edges } = found.counted, own = counts[found.id];
+    const all = own.reduce((sum, count) => sum + count, 0), order = own.map((_, at) => at).sort((a, b) => own[b] - own[a] || a - b);
+    const name = (at) => (edges ? `${few(edges[at])} to ${few(edges[at + 1])}` : `${of} ${at}`);
+    const held = order.filter((at) => own[at]), most = held.slice(0, 3).map((at) => `${name(at)}: ${own[at]}`);
+    return `${edges ? "" : `${held.length} of ${own.length} ${of === "class" ? "classes" : "labels"}. `}Most: ${most.join(", ")}${of === "label" ? "" : ` of ${all} samples`}.`;
+  }
+
   /** The client in a sentence. */
   function said(found, score) {
     const { own, cluster, here, alone } = found;
@@ -145,6 +175,7 @@ const client = (() => {
   }
   const percent = (value) => `${(100 * value).toFixed(0)} %`;
   const few = (value) => (Number.isInteger(value) ? `${value}` : value.toFixed(1));
+  const note = (text) => made("p", { className: "note", textContent: text });
 
   /** The tables below the chart, `left`, and beside it, `right`.
    *
@@ -199,7 +230,7 @@ const client = (() => {
    * @param choose is called with the client that the reader wants to see, or null.
    */
   function panel(clients, draw, dress, choose) {
-    const byId = (id) => document.getElementById(id), host = byId("one"), NAME = "one-client";
+    const byId = (id) => document.getElementById(id), host = byId("one");
     let line = Promise.resolve();
     const close = () => {
       choose(null);
@@ -232,17 +263,25 @@ const client = (() => {
         button.addEventListener("click", one.open);
         return button;
       })));
-      if (rows(found).length) {
-        const chart = made("div", { id: `chart-${NAME}`, className: "chart" }), drawn = spec(found, score, clients.names);
-        const figure = made("figure", { className: "half" }, made("figcaption", {}, made("h3", { textContent: title })), chart);
+      /** A chart that is drawn when those before it are. */
+      function add(name, title, words, drawn, ...notes) {
+        const chart = made("div", { id: `chart-${name}`, className: "chart" });
+        const figure = made("figure", { className: "half" }, made("figcaption", {}, made("h3", { textContent: title }), ...notes), chart);
         figure.dataset.method = found.here.name;
-        drawn.spec.description = `${title}. At the end: ${drawn.ends.join(", ")}.`;
-        chart.style.minHeight = `${drawn.spec.height}px`;
-        dress(figure, NAME, title, drawn.spec);
+        drawn.description = `${title}. ${words}`;
+        chart.setAttribute("aria-label", drawn.description);
+        chart.style.minHeight = `${drawn.height}px`;
+        dress(figure, name, title, drawn);
         first.append(figure);
-        line = line.then(() => chart.isConnected && draw(chart, drawn.spec));
+        line = line.then(() => chart.isConnected && draw(chart, drawn));
+      }
+      if (rows(found).length) {
+        const drawn = spec(found, score, clients.names);
+        add("one-client", title, `At the end: ${drawn.ends.join(", ")}.`, drawn.spec);
       }
       first.append(...left);
+      const samples = samplesOf(found, clients.names);
+      if (samples) add("one-clients-samples", `Client ${id}: training samples by ${found.counted.of}`, saidOfSamples(found), samples, note("Bars: this client; lines: mean of all clients."));
       byId("one-content").replaceChildren(...content, first, made("div", { className: "half tables" }, ...right));
     }
     return { show, knows };

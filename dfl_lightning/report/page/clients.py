@@ -28,6 +28,9 @@ _MOST_POINTS, _NUMBERS = 50, 20_000
 _MOST_SENDERS, _SENDERS = 12, 2_400
 """Senders that are listed of a client, and of all clients of a run, at most; three of each in any case."""
 
+_COUNTED = 100_000
+"""Numbers of samples by class, or by interval of the target, of all clients of a run, at most."""
+
 _STEPS = 1000
 """Into which the range of a score without a unit of its own is divided."""
 
@@ -43,7 +46,7 @@ def client_entries(methods: Sequence[Method], shown: Sequence[Run]) -> list[dict
     Returns:
         An entry a run: `path` (to be taken out), `method`, `name`, `seed`, `task`, `data` (equal where the clients
         are), `local` and `last`, the last score of each client; and with curves `rounds`, `unit`, `curves`, `samples`,
-        `about`, `received` or `mixed`.
+        `counted`, `about`, `received` or `mixed`.
     """
     places: dict[tuple[Any, ...], int] = {}
     partners = {_clients_of(run) for run in shown}
@@ -67,7 +70,7 @@ def client_entries(methods: Sequence[Method], shown: Sequence[Run]) -> list[dict
             if run in shown or (method.is_local and clients in partners):
                 entry |= curves(run)
             if run in shown:
-                entry |= {"samples": samples(run), "about": about(run), **links(run)}
+                entry |= {"samples": samples(run), "counted": counted(run), "about": about(run), **links(run)}
             found.append(entry)
     return found
 
@@ -81,10 +84,17 @@ def clients_on_page(methods: Sequence[Method], linked: Sequence[tuple[Run, dict[
     """
     found = client_entries(methods, [run for run, _ in linked])
     numbers = {entry.pop("path"): at for at, entry in enumerate(found)}
+    tables: list[dict[str, Any]] = []
+    for entry in found:
+        table = entry.pop("counted", None)
+        if table is not None:  # runs of one seed have the same
+            if table not in tables:
+                tables.append(table)
+            entry["counted"] = tables.index(table)
     for run, entry in linked:
         if run.path in numbers:
             entry["clients"] = numbers[run.path]
-    return {"runs": found, "names": names_for_colours(methods)}
+    return {"runs": found, "counted": tables, "names": names_for_colours(methods)}
 
 
 def _in_order(methods: Sequence[Method]) -> Iterator[Method]:
@@ -141,6 +151,25 @@ def samples(run: Run) -> dict[str, list[int]]:
         if len(offsets) > 1 and offsets[-1]:
             found[name] = np.diff(offsets).astype(int).tolist()
     return found
+
+
+def counted(run: Run) -> dict[str, Any] | None:
+    """How many training samples of each class, label or interval of the target each client has.
+
+    Args:
+        run: its split file says so, or was written before it did.
+
+    Returns:
+        `of`, what is counted; `counts`, a row a client; `edges` of the intervals, for targets that are numbers. None
+        where nothing was counted, or too much.
+    """
+    counts, edges = (run.split.get(name, np.empty(0)) for name in ("train_counts", "target_edges"))
+    if counts.ndim != 2 or not 0 < counts.size <= _COUNTED:
+        return None
+    if edges.size:
+        return {"of": "target", "counts": counts.tolist(), "edges": [_number(float(edge), 4) for edge in edges]}
+    of = "label" if run.score.task == "MultiLabel" else "class"
+    return {"of": of, "counts": counts.tolist()}
 
 
 def about(run: Run) -> list[str]:

@@ -533,10 +533,12 @@
   });
   let width = innerWidth, later = null;
   addEventListener("resize", () => {
-    if (innerWidth === width) return;
-    width = innerWidth;
     clearTimeout(later);
-    later = setTimeout(redraw, 200);
+    later = setTimeout(() => {  // a picture of the whole page changes the size for a moment
+      if (innerWidth === width) return;
+      width = innerWidth;
+      redraw();
+    }, 200);
   });
   await redraw();
   const [section, words] = location.hash.slice(1).split("?");
