@@ -26,7 +26,14 @@ if TYPE_CHECKING:
 
 
 class Policy(RoundCallback):
-    """A callback that takes part in the protocol, as opposed to a monitor that watches."""
+    """A callback that takes part in the protocol, as opposed to a monitor that watches.
+
+    Attributes:
+        method_name: what reports call a method with it; empty where it makes none of its own. A threshold's follows the
+            name of the selection.
+    """
+
+    method_name: str = ""
 
 
 class Dropout(Policy):
@@ -232,6 +239,7 @@ class Aggregation(Policy):
     """How votes become weights: writes `weights` in `on_weigh`; mixes them in `on_mix`.
 
     Attributes:
+        against_adversaries: whether it is meant against false models: reports add its name to that of any method.
         include_self: whether a receiver's own trained model has a vote.
         updates_senders: whether receivers train the senders' models, as they were before the round, and send updates
             back, in the place of averaging trained models; then links must go both ways.
@@ -239,6 +247,7 @@ class Aggregation(Policy):
         reads_topology_weights: whether weights are those of the topology's links.
     """
 
+    against_adversaries: bool = False
     include_self: bool = True
     updates_senders: bool = False
     column_stochastic: bool = False

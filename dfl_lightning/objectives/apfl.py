@@ -35,6 +35,7 @@ class APFL(Objective):
             `never`.
     """
 
+    method_name = "APFL"
     stackable = recordable = True
     row_sets = {"local": "models", "mixture": "models"}
     reports = "mixture"

@@ -33,6 +33,7 @@ class D2(Plain):
         personal_epochs: as in `Plain`; personal parameters are not mixed, and nothing is added to them.
     """
 
+    method_name = "D2"
     recordable = True
     supports_servers = False
     row_sets = {"descended": "models"}

@@ -25,6 +25,7 @@ class DFedSAM(Objective):
         rho: length of the step to the worst point nearby, 0 or more; 0 is `Plain`.
     """
 
+    method_name = "DFedSAM"
     stackable = recordable = True
 
     def __init__(self, rho: float = 0.01) -> None:

@@ -33,6 +33,7 @@ class DisPFL(Objective):
         common_masks: all clients begin with the same mask; otherwise each draws its own.
     """
 
+    method_name = "Dis-PFL"
     stackable = True
     supports_servers = False
     row_sets = {"mask": "zeros", "next_mask": "zeros"}

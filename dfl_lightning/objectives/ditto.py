@@ -21,6 +21,7 @@ class Ditto(Objective):
         lam: weight of the term that holds v near w0 (the paper's lambda), 0 or more; 0 is training alone.
     """
 
+    method_name = "Ditto"
     stackable = recordable = True
     row_sets = {"personal": "models"}
     reports = "personal"

@@ -38,6 +38,7 @@ class FedProto(Objective):
         lam: weight of the squared error, 0 or more.
     """
 
+    method_name = "FedProto"
     stackable = recordable = True
     supports_servers = False
     needs_classes = True

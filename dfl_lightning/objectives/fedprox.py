@@ -22,6 +22,8 @@ class FedProx(Plain):
         personal_epochs: epochs on the personal parameters; default as many as the shared ones get.
     """
 
+    method_name = "FedProx"
+
     def __init__(self, mu: float = 0.2, personal_epochs: int | None = None) -> None:
         if not (mu >= 0 and math.isfinite(mu)):
             raise UserError(f"objective.mu={mu}; the weight of the proximal term must be 0 or more")

@@ -34,6 +34,7 @@ class GradientTracking(Plain):
         personal_epochs: as in `Plain`; personal parameters have no correction.
     """
 
+    method_name = "gradient tracking"
     stackable = True
     supports_servers = False
     row_sets = {"correction": "zeros"}

@@ -33,6 +33,7 @@ class MOON(Objective):
         tau: temperature of the cosines, above 0.
     """
 
+    method_name = "MOON"
     stackable = recordable = True
     row_sets = {"previous": "models"}
     features = ("head",)

@@ -31,6 +31,7 @@ class PerFedAvg(Objective):
         delta: of `difference`.
     """
 
+    method_name = "Per-FedAvg"
     stackable = recordable = True
 
     def __init__(

@@ -25,6 +25,7 @@ class FedRep(Plain):
         head_epochs: epochs on the personal parameters, the head; the paper has 10 for one on the body.
     """
 
+    method_name = "FedRep"
     recorded_as = Plain.recorded_as
 
     def __init__(self, head_epochs: int = 10) -> None:
@@ -45,6 +46,7 @@ class FedPer(Plain):
     the body in LG-FedAvg (arXiv 2001.01523), the norms in FedBN (arXiv 2102.07623).
     """
 
+    method_name = "FedPer"
     recorded_as = Plain.recorded_as
 
     def __init__(self) -> None:

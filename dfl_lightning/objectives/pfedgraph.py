@@ -33,6 +33,7 @@ class PFedGraph(Plain):
         personal_epochs: as in `Plain`, which trains the personal parameters.
     """
 
+    method_name = "pFedGraph"
     recordable = True
     row_sets = {"direction": "zeros"}
     supports_servers = False

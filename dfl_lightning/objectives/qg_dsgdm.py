@@ -38,6 +38,7 @@ class QGDSGDm(Plain):
         personal_epochs: as in `Plain`.
     """
 
+    method_name = "QG-DSGDm"
     recordable = True
     supports_servers = False
     row_sets = {"momentum": "zeros"}

@@ -12,6 +12,7 @@ import numpy as np
 
 from dfl_lightning.checkpoints.history import CHANGED, FORKED, config_text, deciding
 from dfl_lightning.checkpoints.history import changes as changes_of
+from dfl_lightning.report.method_names import base_name, is_local
 from dfl_lightning.report.reading import Run
 from dfl_lightning.utils.score import Score
 
@@ -60,7 +61,7 @@ class Method:
     @property
     def is_local(self) -> bool:
         """Whether clients train alone."""
-        return all(_is_local(run) for run in self.runs)
+        return all(is_local(run) for run in self.runs)
 
     @property
     def seeds(self) -> list[Any]:
@@ -128,77 +129,6 @@ def as_methods(runs: Iterable[Run | Method]) -> list[Method]:
 def names_for_colours(methods: Sequence[Method]) -> list[str]:
     """The names of all methods that these were found with, so that a method has one colour in all charts."""
     return list(dict.fromkeys(name for method in methods for name in method.among or [method.name]))
-
-
-def base_name(run: Run) -> str:
-    """What the run's method is called, from its policies; an aggregation against adversaries makes one of Gossip."""
-    if _is_local(run):
-        return "Local"
-    name = _without_aggregation(run)
-    used = {*run.summary.get("policies", []), _class_name(run.config.get("aggregation"))}
-    robust = next((words for needed, words in _ROBUST.items() if needed in used), "")
-    if not robust:
-        return name
-    return f"{robust[:1].upper()}{robust[1:]}" if name == "Gossip" else f"{name}, {robust}"
-
-
-_ROBUST = {
-    "BALANCE": "BALANCE",
-    "ClippedGossip": "ClippedGossip",
-    "GeometricMedian": "geometric median",
-    "Krum": "Krum",
-    "Median": "median",
-    "MultiKrum": "Multi-Krum",
-    "TrimmedMean": "trimmed mean",
-}
-"""Aggregations that methods against adversaries are called after."""
-
-
-def _without_aggregation(run: Run) -> str:
-    chosen = {key: _class_name(run.config.get(key)) for key in ("selection", "threshold", "substitution", "objective")}
-    drops_out = not run.config or bool(_class_name(run.config.get("dropout")))
-    if not drops_out:  # there is no update to replace
-        chosen["substitution"] = ""
-    policies = set(run.summary.get("policies", [])) | set(chosen.values())
-    server = "server" in str(run.summary.get("topology", run.config.get("topology", "")))
-    for needed, name in _NAMES:
-        if needed <= policies and (drops_out or not needed & _SUBSTITUTIONS):
-            return name
-    if server and chosen["selection"] in ("", "Gossip"):
-        return "FedAvg, dropped clients left out" if run.config and drops_out else "FedAvg"
-    return chosen["selection"] or next(iter(run.summary.get("policies", [])), "") or run.path.parent.name or "run"
-
-
-def _is_local(run: Run) -> bool:
-    """Whether no client received anything, for another reason than that all others had diverged."""
-    if np.nansum(run.metrics.get("bytes_received", np.array([1.0]))):
-        return False
-    selection = run.config.get("selection")
-    none_wanted = isinstance(selection, dict) and (selection.get("init_args") or {}).get("k") == 0
-    return none_wanted or not run.diverged.get("client", np.array([])).size
-
-
-_NAMES = (
-    ({"AFIND", "AdaptiveThreshold"}, "AFIND+"),
-    ({"FDMS"}, "FL-FDMS"),
-    ({"Stale"}, "Stale"),
-    ({"GradientTracking"}, "gradient tracking"),
-    ({"D2"}, "D2"),
-    ({"DFedSAM"}, "DFedSAM"),
-    ({"MOON"}, "MOON"),
-    ({"FedProto"}, "FedProto"),
-    ({"QGDSGDm"}, "QG-DSGDm"),
-    ({"CHOCO"}, "CHOCO-SGD"),
-    ({"Metropolis"}, "D-SGD"),
-)
-"""Policies that make a method of a name of its own; otherwise it has its selection's."""
-
-
-_SUBSTITUTIONS = {"FDMS", "Stale"}
-
-
-def _class_name(value: Any) -> str:
-    return str(value.get("class_path", "")).rpartition(".")[2] if isinstance(value, dict) else ""
 
 
 def settings_of(run: Run) -> dict[str, Any]:

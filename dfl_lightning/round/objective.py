@@ -19,11 +19,13 @@ class Objective(LocalRule):
         reports: the row set that clients are evaluated and exported by, where it is not `models`.
         logs: names that it may give to `round.log`, by which a study knows them before training.
         supports_servers: whether it works where servers receive and mix.
+        method_name: what reports call a method with it; empty where it makes none of its own.
     """
 
     reports: str | None = None
     logs: tuple[str, ...] = ()
     supports_servers: bool = True
+    method_name: str = ""
 
     def phases(self, layout: Layout, duration: Duration, round: int) -> tuple[Phase, ...]:
         """Return one phase on all columns; see `LocalRule.phases`."""

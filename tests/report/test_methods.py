@@ -1,7 +1,10 @@
 """How runs are put together, and what is said about their differences."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
+import yaml
 from scipy import stats
 
 from dfl_lightning.report.charts.theme import DASHES, LIGHT
@@ -173,12 +176,33 @@ DOWN = {"dropout": {"class_path": "x.GroupedCount"}}
         ),
         ({**AFIND, "aggregation": {"class_path": "x.Median"}}, "AFIND+, median"),
         ({"selection": {"class_path": "x.Gossip"}, "aggregation": {"class_path": "x.Uniform"}}, "Gossip"),
+        ({**AFIND, "objective": {"class_path": "x.FedProx"}}, "AFIND+ with FedProx"),
+        ({**SERVER, "objective": {"class_path": "user.Theirs"}}, "Theirs"),
     ],
-    ids=["FL-FDMS", "Stale", "Dropout", "Full", "BALANCE", "geometric median", "AFIND+ with a median", "Gossip"],
+    ids=str,
 )
 def test_methods_are_called_what_they_are(tmp_path, make_run, config, name):
     (method,) = find_methods([read_run(make_run(tmp_path / "run", [[0.5, 0.6]], config=config))])
     assert method.name == name
+
+
+CALLED = {
+    **{"apfl": "APFL", "choco": "CHOCO-SGD", "d2": "D2", "dfedsam": "DFedSAM", "dispfl": "Dis-PFL", "ditto": "Ditto"},
+    **{"dpfl": "DPFL", "dsgd": "D-SGD", "fdms": "FL-FDMS", "fedavg": "FedAvg", "federico": "FedeRiCo"},
+    **{"fedfomo": "FedFomo", "fedproto": "FedProto", "fedrep": "FedRep", "gossip": "Gossip", "ifca": "IFCA"},
+    **{"gradient_tracking": "gradient tracking", "knn_per": "kNN-Per", "moon": "MOON", "pacfl": "PACFL"},
+    **{"panm_grad": "PANM", "pens": "PENS", "per_fedavg": "Per-FedAvg", "pfedgraph": "pFedGraph"},
+    **{"push_sum": "push-sum", "qg_dsgdm": "QG-DSGDm", "afind": "AFIND+"},
+}
+
+
+@pytest.mark.parametrize("config", CALLED)
+def test_a_shipped_config_of_a_method_is_called_after_it(tmp_path, make_run, config):
+    text = (Path(__file__).parents[2] / "configs" / f"{config}.yaml").read_text()
+    about = {key: {"class_path": v} if isinstance(v, str) else v for key, v in yaml.safe_load(text).items()}
+    about["topology"] = yaml.safe_load(text).get("topology")
+    (method,) = find_methods([read_run(make_run(tmp_path / "run", [[0.5, 0.6]], config=about))])
+    assert method.name == CALLED[config]
 
 
 def test_monitors_are_no_setting(tmp_path, make_run):

@@ -33,6 +33,8 @@ class BALANCE(DistanceWeighted):
         alpha: weight of the own model, 0 to 1.
     """
 
+    method_name = "BALANCE"
+    against_adversaries = True
     supports_servers = False
     logs = ("accepted",)
 

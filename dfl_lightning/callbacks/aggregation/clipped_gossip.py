@@ -28,6 +28,8 @@ class ClippedGossip(DistanceWeighted):
         radius: a tau for all clients and rounds, above 0, in the place of `outliers`.
     """
 
+    method_name = "ClippedGossip"
+    against_adversaries = True
     supports_servers = False
     logs = ("clipped",)
 

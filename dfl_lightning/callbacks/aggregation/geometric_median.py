@@ -26,6 +26,9 @@ class GeometricMedian(DistanceWeighted):
         include_self: whether the receiver's own model takes part.
     """
 
+    method_name = "geometric median"
+    against_adversaries = True
+
     def __init__(self, smoothing: float = 1e-6, iterations: int = 32, include_self: bool = True) -> None:
         if not (smoothing > 0 and math.isfinite(smoothing)):
             raise UserError(f"aggregation.smoothing={smoothing}; it is a distance above 0")

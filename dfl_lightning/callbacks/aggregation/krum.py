@@ -33,6 +33,8 @@ class Krum(DistanceWeighted):
         include_self: whether the receiver's own model is one of the n.
     """
 
+    method_name = "Krum"
+    against_adversaries = True
     logs = ("kept",)
 
     def __init__(self, adversaries: int = 1, include_self: bool = True) -> None:
@@ -90,6 +92,8 @@ class MultiKrum(Krum):
         kept: how many models are averaged, 1 or more and at most n; default: n - f.
         include_self: whether the receiver's own model is one of the n.
     """
+
+    method_name = "Multi-Krum"
 
     def __init__(self, adversaries: int = 1, kept: int | None = None, include_self: bool = True) -> None:
         super().__init__(adversaries, include_self)

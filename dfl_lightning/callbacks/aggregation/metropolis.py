@@ -31,6 +31,7 @@ class Metropolis(Aggregation):
             laziness I + (1 - laziness) W, whose eigenvalues are above 2 laziness - 1.
     """
 
+    method_name = "D-SGD"
     supports_servers = False
 
     def __init__(self, steps: int = 1, laziness: float = 0.0) -> None:

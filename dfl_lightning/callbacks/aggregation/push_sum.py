@@ -28,6 +28,7 @@ class PushSum(Aggregation):
     each model. On undirected graphs, too, it counts clients equally, however many receive from them.
     """
 
+    method_name = "push-sum"
     supports_servers = False
     column_stochastic = True
     state = ("held",)

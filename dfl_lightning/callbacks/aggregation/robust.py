@@ -20,6 +20,9 @@ class Median(Aggregation):
         include_self: whether the receiver's own model takes part.
     """
 
+    method_name = "median"
+    against_adversaries = True
+
     def __init__(self, include_self: bool = True) -> None:
         self.include_self = include_self
 
@@ -42,6 +45,8 @@ class TrimmedMean(Median):
         trim: share that is left out at each end, 0 or more and below 0.5.
         include_self: whether the receiver's own model takes part.
     """
+
+    method_name = "trimmed mean"
 
     def __init__(self, trim: float = 0.1, include_self: bool = True) -> None:
         if not 0 <= trim < 0.5:

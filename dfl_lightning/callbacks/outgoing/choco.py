@@ -35,6 +35,7 @@ class CHOCO(Outgoing):
         bits: of a quantized entry, its sign included, from 2 to 16, in place of a share.
     """
 
+    method_name = "CHOCO-SGD"
     row_sets = {"public": "zeros"}
     supports_servers = False
     sends_public_copies = True

@@ -40,6 +40,7 @@ class KNN(Prediction):
         kernel: `squared` or `euclidean`.
     """
 
+    method_name = "kNN-Per"
     features = ("head",)
 
     def __init__(

@@ -65,6 +65,7 @@ class FDMS(Substitution):
             the run shows it, over the observed pairs that are still compared.
     """
 
+    method_name = "FL-FDMS"
     state = ("scores", "counts", "candidates")
     logs = ("similarities", "theta", "candidates")
 

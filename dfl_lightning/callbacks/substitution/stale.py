@@ -27,6 +27,7 @@ class Stale(Substitution):
             is what the authors' public code averages.
     """
 
+    method_name = "Stale"
     state = ("seen",)
     row_sets = {"stale": "zeros"}
 

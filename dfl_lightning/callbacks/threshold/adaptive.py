@@ -25,6 +25,7 @@ class AdaptiveThreshold(Threshold):
             minus the sigmoid of the entropy summed over last round's selected neighbours, 0 in round 0.
     """
 
+    method_name = "+"
     state = ("threshold",)
     logs = ("threshold",)
 
