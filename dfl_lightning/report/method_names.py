@@ -9,8 +9,6 @@ import numpy as np
 from dfl_lightning import callbacks, objectives
 from dfl_lightning.report.reading import Run
 
-__all__ = ["base_name", "is_local"]
-
 _GROUPS = {
     "outgoing": callbacks.Outgoing,
     "selection": callbacks.Selection,
