@@ -40,7 +40,7 @@ def predicted_memory(module: RunModule) -> dict[str, int]:
 
 def _links(federation: Federation) -> int:
     topology, n = federation.topology, federation.num_nodes
-    edges = sum(one.graph.number_of_edges() for one in topology.graphs)
+    edges = sum(one.written.number_of_edges() for one in topology.graphs)
     listed = listed_links(federation)
     found = EDGE_BYTES * edges + CLIENT_BYTES * federation.num_clients + LINK_BYTES * listed
     if federation.policy(FDMS) is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -75,20 +76,20 @@ class Topology:
     is the receiver and the column the sender.
 
     Attributes:
-        graph: a simple networkx graph over the clients' ids; directed where the source is: by an arc j -> i, i receives
-            from j.
+        written: a simple networkx graph over the clients' ids, without its links where they are listed or all
+            there are; directed where the source is: by an arc j -> i, i receives from j.
         labels: the label of each client in its source, by id.
         num_servers: c, nodes without data that are linked to every client in both directions.
         name: the name of the file without suffix, or of the generator.
         clusters: node attribute `cluster`, long [m], or None.
         budgets: node attribute `budget` (how many neighbours a client may choose), long [m], or None.
         failures: which links of the graph are up in a round.
-        complete: all nodes are linked; the graph then has no links written down.
+        complete: all nodes are linked.
         mixing: weights of links are entries of a mixing matrix: what a receiver's leave of 1 is that of its own model.
-        listed: the links in the place of the graph's edges, where it has the nodes only; None: those of the graph.
+        listed: the links; None: those of `written`.
     """
 
-    graph: nx.Graph
+    written: nx.Graph
     labels: list[Hashable]
     num_servers: int = 0
     name: str = "given"
@@ -106,7 +107,7 @@ class Topology:
     @property
     def num_clients(self) -> int:
         """The number of clients, m."""
-        return len(self.graph)
+        return len(self.written)
 
     @property
     def num_nodes(self) -> int:
@@ -228,7 +229,7 @@ class Topology:
 
     @property
     def _of_arcs(self) -> bool:
-        return bool(self.graph.is_directed())
+        return bool(self.written.is_directed())
 
     def _size(self) -> str:
         arcs = len(self._links)
@@ -245,7 +246,7 @@ class Topology:
             return Links.of(torch.cat([up, down, receivers]), torch.cat([down, up, senders]), n)
         if self.listed is not None:
             return self.listed
-        edges = self.graph.number_of_edges() * (1 if self._of_arcs else 2)
+        edges = self.written.number_of_edges() * (1 if self._of_arcs else 2)
         if self.complete or edges == n * (n - 1):
             return AllPairs.of_nodes(n)
         senders, receivers = self._ends()
@@ -253,7 +254,7 @@ class Topology:
 
     @cached_property
     def _weights(self) -> Tensor | None:
-        values = [value for _, _, value in self.graph.edges(data="weight")]
+        values = [value for _, _, value in self.written.edges(data="weight")]
         if not values or values[0] is None:
             return None
         senders, receivers = self._ends()
@@ -262,10 +263,27 @@ class Topology:
         weights[self._links.places(receivers, senders)] = numbers if self._of_arcs else numbers.repeat(2)
         return weights
 
+    @cached_property
+    def graph(self) -> nx.Graph:
+        """The clients and all links between them, for functions of networkx; made when it is first asked for.
+
+        It is directed where links are: by an arc j -> i, i receives from j. Edges have the attribute `weight` where
+        links have weights. Servers are not in it.
+        """
+        if self.listed is None and not self.complete:
+            return self.written
+        graph = nx.DiGraph() if self._of_arcs else nx.Graph()
+        graph.add_nodes_from(self.written)
+        graph.add_edges_from(itertools.combinations(graph, 2) if self.complete else self.edges())
+        if (weights := self._weights) is not None:
+            ends = zip(self._links.senders.tolist(), self._links.receivers.tolist(), strict=True)
+            nx.set_edge_attributes(graph, dict(zip(ends, weights.tolist(), strict=True)), "weight")
+        return graph
+
     def edges(self) -> Iterator[tuple[int, int]]:
-        """Return the links as pairs of clients, those without a direction once; by an arc (j, i), i receives from j."""
+        """Return the links that are listed or written down, undirected ones once; an arc is (sender, receiver)."""
         if self.listed is None:
-            yield from self.graph.edges()
+            yield from self.written.edges()
             return
         for sender, receiver in zip(self.listed.senders.tolist(), self.listed.receivers.tolist(), strict=True):
             if sender < receiver or self._of_arcs:
@@ -273,7 +291,7 @@ class Topology:
 
     def _ends(self) -> tuple[Tensor, Tensor]:
         """Senders and receivers of the graph's edges, long [links] each; of undirected ones once more the other way."""
-        ends = torch.tensor(list(self.graph.edges()), dtype=torch.long).reshape(-1, 2)
+        ends = torch.tensor(list(self.written.edges()), dtype=torch.long).reshape(-1, 2)
         if self._of_arcs:
             return ends[:, 0], ends[:, 1]
         return ends.T.reshape(-1), ends.flip(1).T.reshape(-1)

@@ -67,7 +67,7 @@ def to_topology(graph: nx.Graph, num_clients: int, where: str, name: str, num_se
     clusters = _attribute(graph, labels, "cluster", where)
     budgets = _attribute(graph, labels, "budget", where)
     return Topology(
-        graph=simple,
+        written=simple,
         labels=labels,
         num_servers=num_servers,
         name=name,

@@ -101,6 +101,11 @@ class Scheduled(Topology):
         """The first graph."""
         return (self.at(0),)
 
+    @property
+    def graph(self) -> nx.Graph:
+        """That of the first round."""
+        return self.at(0).graph
+
     def at(self, round: int) -> Topology:
         """The graph of a round."""
         period = self.schedule.period
@@ -108,8 +113,8 @@ class Scheduled(Topology):
         if number not in self._latest:
             step, arcs = self.schedule.step(number), self.schedule.arcs
             graph = Listed(
-                self.graph, self.labels, name=self.name, failures=self.failures, mixing=self.mixing, listed=step.links,
-                weighed=step.weights, arcs=arcs,
+                self.written, self.labels, name=self.name, failures=self.failures, mixing=self.mixing,
+                listed=step.links, weighed=step.weights, arcs=arcs,
             )  # fmt: skip
             self._latest.clear()
             self._latest[number] = graph

@@ -47,7 +47,7 @@ def sequence_of(content: Mapping[str, Any], place: Context) -> Topology:
     named = [number for number, item in enumerate(items) if "graph" in item]
     _refuse_other_nodes(stages, named, where)
     return Sequence(
-        graph=union(tuple(stages)),
+        written=union(tuple(stages)),
         labels=stages[named[0] if named else 0].labels,
         num_servers=stages[0].num_servers,
         name=place.name or "changing",

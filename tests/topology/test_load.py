@@ -628,3 +628,23 @@ def test_graphml_with_declarations_is_refused_in_any_encoding(tmp_path, declarat
 def test_a_folder_is_not_a_topology(tmp_path):
     with pytest.raises(UserError, match="no such file"):
         load_topology(tmp_path, 3)
+
+
+@pytest.mark.parametrize("name", sorted(set(shipped("topologies")) - {"server", "two_clusters", "dpfl_participation"}))
+def test_the_graph_of_a_round_has_its_links_for_functions_of_networkx(name):
+    """Also where the links are listed, or all there are, and no graph is kept in a run."""
+    topology = load_topology(name, 12, 3)
+    for t in (0, 1, 7):
+        one = topology.at(t)
+        matrix = nx.to_numpy_array(one.graph, nodelist=range(12), weight=None)
+        assert (one.linked(t).mask.numpy() == matrix.T).all()
+    assert nx.utils.graphs_equal(load_topology("complete", 9, 0).graph, nx.complete_graph(9))
+
+
+def test_the_graph_has_the_weights_of_its_links():
+    one = load_topology("base_graph", 6, 0).at(0)
+    weights = nx.to_numpy_array(one.graph)
+    assert weights.any()
+    np.testing.assert_array_equal(weights, weights.T)
+    links = one.linked(0)
+    np.testing.assert_array_equal(weights[links.receivers, links.senders], one._weights)

@@ -20,9 +20,9 @@ _MOST_BYTES = 64 * 10**6  # 10,000 clients for 3,000 rounds
 
 
 class Trace(Dropout):
-    """Clients that are active, read from a text file: a line for each round, a column for each client, 1 = active, 0 =
-    dropped out.
+    """Clients are active or dropped out as a text file says: a line for each round, a column for each client.
 
+    1 stands for active, 0 for dropped out.
     Columns are separated by commas or blanks; lines that start with `#` are comments.
 
     Args:
