@@ -6,16 +6,15 @@ from typing import Any
 
 import numpy as np
 
-from dfl_lightning import callbacks, objectives
 from dfl_lightning.report.reading import Run
 
 _GROUPS = {
-    "outgoing": callbacks.Outgoing,
-    "selection": callbacks.Selection,
-    "threshold": callbacks.Threshold,
-    "substitution": callbacks.Substitution,
-    "aggregation": callbacks.Aggregation,
-    "prediction": callbacks.Prediction,
+    "outgoing": "Outgoing",
+    "selection": "Selection",
+    "threshold": "Threshold",
+    "substitution": "Substitution",
+    "aggregation": "Aggregation",
+    "prediction": "Prediction",
 }
 """Policies that may name a method; of a run from Python its summary lists them without their groups."""
 
@@ -67,7 +66,7 @@ def _chosen(run: Run) -> dict[str, str]:
     for word in run.summary.get("policies", []):
         for group, kind in _GROUPS.items():
             known = _class_of(word)
-            if not found[group] and known is not None and issubclass(known, kind) and group not in run.config:
+            if not found[group] and known is not None and issubclass(known, _class_of(kind)) and group not in run.config:
                 found[group] = word
     return found
 
@@ -81,6 +80,8 @@ def _class_names(value: Any) -> list[str]:
 
 def _class_of(word: str) -> Any:
     """A shipped policy or objective; None for one of a user's, whose code no report runs."""
+    from dfl_lightning import callbacks, objectives  # not before a run is read: torch takes seconds
+
     return getattr(callbacks, word, None) or getattr(objectives, word, None) if word else None
 
 
