@@ -69,9 +69,10 @@ class Setting:
         """What the network's outputs mean."""
         return NextToken() if self.tokens else Classification()
 
-    def resized(self, clients: int | None, samples: int | None) -> Setting:
-        """With other numbers of clients and samples, where they are given."""
-        changed = replace(self, clients=clients or self.clients, samples=samples or self.samples)
+    def resized(self, clients: int | None, samples: int | None, batch_size: int | None = None) -> Setting:
+        """With other numbers of clients and samples, and other batches, where they are given."""
+        batch_size = batch_size or self.batch_size
+        changed = replace(self, clients=clients or self.clients, samples=samples or self.samples, batch_size=batch_size)
         share = changed.clients * changed.samples / (self.clients * self.samples)
         return replace(changed, stride=min(self.stride, changed.clients), seconds=self.seconds * share)
 
