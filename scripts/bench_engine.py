@@ -99,6 +99,9 @@ def make_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--clients", type=int, metavar="N", help="clients, in place of each setting's own")
     parser.add_argument("--samples", type=int, metavar="N", help="samples of a client, in place of each setting's own")
+    parser.add_argument(
+        "--batch-size", type=int, metavar="N", help="samples of a batch, in place of each setting's own"
+    )
     parser.add_argument("--parameters", type=int, metavar="N", help="parameters of a client, in rows")
     parser.add_argument(
         "--rounds", type=int, metavar="N", help="rounds that count; default 6 in lightning, 2 in systems"
@@ -117,7 +120,7 @@ def make_plan(words: argparse.Namespace) -> dict[str, tuple[Callable[[], Table],
 
     def chosen(among: Sequence[str]) -> list[Setting]:
         wanted = [s for s in SETTINGS if s.name in (words.networks or among) and s.name in among]
-        return [s.resized(words.clients, words.samples) for s in wanted]
+        return [s.resized(words.clients, words.samples, words.batch_size) for s in wanted]
 
     def seconds(settings: Sequence[Setting], part: float) -> float:
         turns = [1 + min(words.repeats or s.repeats, s.repeats) for s in settings]

@@ -116,6 +116,11 @@ class Series(FederatedData):
         self.standardise, self.random_windows = standardise, random_windows
         self._values, self._starts = np.empty((0, 1)), np.empty(0, np.int64)
 
+    def setup(self, stage: str | None = None) -> None:
+        """See `FederatedData.setup`; inputs are kept once, as the clients have them."""
+        super().setup(stage)
+        self._source = dataclasses.replace(self.source, images=self.clients.images)
+
     def load(self) -> Source:
         """Cut the series into samples: inputs float64 [N, C, W], targets [N, horizon x columns], not standardised."""
         table = self._read()
@@ -149,14 +154,14 @@ class Series(FederatedData):
                 "data Series"
             )
         columns = [self.value.index(name) for name in self.target] * self.horizon
-        images, labels = source.images.clone(), torch.stack([source.labels, torch.ones_like(source.labels)], 1)
+        images, labels = source.images.float(), torch.stack([source.labels, torch.ones_like(source.labels)], 1)
         shift, scale = torch.from_numpy(split.client_means), torch.from_numpy(split.client_deviations)
         for client, parts in enumerate(zip(split.train, split.val, split.test, strict=True)):
             own = torch.from_numpy(np.concatenate(parts))
-            images[own] = (images[own] - shift[client, :, None]) / scale[client, :, None]
+            images[own] = ((source.images[own] - shift[client, :, None]) / scale[client, :, None]).float()
             labels[own, 0] = (labels[own, 0] - shift[client, columns]) / scale[client, columns]
             labels[own, 1] = scale[client, columns]
-        return dataclasses.replace(source, images=images.float(), labels=labels.float()), split
+        return dataclasses.replace(source, images=images, labels=labels.float()), split
 
     def notes(self) -> list[str]:
         """Return what a person should know before training; also that windows drawn at random overlap."""

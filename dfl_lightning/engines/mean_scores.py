@@ -34,6 +34,16 @@ def own_metrics(config: EngineConfig, device: torch.device) -> list[Metric]:
     return [metric.clone().to(device) for metric in config.metrics.values()]
 
 
+def sums_of(means: Tensor, weights: float | Tensor) -> Tensor:
+    """Return means times weights; the mean of samples that all count for nothing, 0 / 0, adds nothing.
+
+    Args:
+        means: of any shape.
+        weights: sums of the samples' weights, of the same shape.
+    """
+    return (means * weights).where(weights > 0, 0.0) if isinstance(weights, Tensor) else means * weights
+
+
 def mean_scores(
     task: Task,
     loss: Callable[[Tensor, Tensor], Tensor],
@@ -65,7 +75,7 @@ def mean_scores(
     for outputs, targets in batches:
         weights, found = task.weights(targets), task.statistics(outputs, targets)
         now = len(targets) if weights is None else weights.sum().double()
-        total = total + loss(outputs, targets).double() * now
+        total = total + sums_of(loss(outputs, targets).double(), now)
         sums = {name: value + found[name].sum(dtype=torch.float64) for name, value in sums.items()}
         weight = weight + now
         for metric in metrics:

@@ -41,6 +41,12 @@ def unusual_settings(trainer: RunTrainer, module: RunModule) -> Iterator[str]:
         yield frozen
     if isinstance(trainer.datamodule, FromDataset):
         yield from _pixels_or_numbers(trainer.datamodule, module)
+    categories, network = module.federation.data.categories, module.federation.network
+    if categories and not _embeds(network):
+        yield (
+            f"the data have {len(categories)} column{'s' * (len(categories) > 1)} of categories, whose numbers "
+            f"{type(network).__name__} takes for quantities; --model.network Tabular embeds them"
+        )
     if trainer.replaced_monitors and module.federation.clusters is not None:
         yield (
             f"the monitors {' and '.join(trainer.replaced_monitors)}, which are on by default, are replaced; "
@@ -79,7 +85,7 @@ def _pixels_or_numbers(data: FromDataset, module: RunModule) -> Iterator[str]:
     if not data.guesses_scale:
         return
     shape = list(module.federation.data.input_shape)
-    embeds = any(isinstance(layer, nn.Embedding | nn.EmbeddingBag) for layer in module.federation.network.modules())
+    embeds = _embeds(module.federation.network)
     if len(shape) < 2 and not embeds:
         yield (
             f"uint8 data of shape {shape} are no images, and used as the numbers 0 to 255; if they are pixels, "
@@ -90,3 +96,8 @@ def _pixels_or_numbers(data: FromDataset, module: RunModule) -> Iterator[str]:
             f"uint8 data of shape {shape} count as images and are scaled by 1/255, but the network has an Embedding; "
             "--data.scale 1 keeps whole numbers"
         )
+
+
+def _embeds(network: nn.Module) -> bool:
+    """Whether a layer looks numbers up, as of words or categories."""
+    return any(isinstance(layer, nn.Embedding | nn.EmbeddingBag) for layer in network.modules())

@@ -24,8 +24,9 @@ from dfl_lightning.engines.jobs import Trained, Training
 from dfl_lightning.engines.loop_engine import LoopEngine
 from dfl_lightning.engines.stacked import StackedEngine
 from dfl_lightning.engines.stacked.network import StackedNetwork
-from dfl_lightning.models import CNN4, MLP, MNISTCNN, LeNet, Network, ResNet18
+from dfl_lightning.models import CNN4, MLP, MNISTCNN, CharTransformer, LeNet, Network, ResNet18
 from dfl_lightning.objectives import Duration, Plain
+from dfl_lightning.tasks import Classification, NextToken, Task
 
 ENGINES: dict[str, type[Engine]] = {"stacked": StackedEngine, "loop": LoopEngine}
 OPTIMIZER = functools.partial(torch.optim.SGD, momentum=0.9, weight_decay=5e-4)
@@ -48,6 +49,7 @@ class Setting:
         repeats: repetitions at most.
         validation: samples of each client that others' models are tried on.
         seconds: what a repetition takes on two ordinary cores, more or less.
+        tokens: inputs are lines of so many different tokens, and the next ones are predicted; 0: images and classes.
     """
 
     name: str
@@ -60,10 +62,17 @@ class Setting:
     repeats: int
     validation: int
     seconds: float
+    tokens: int = 0
 
-    def resized(self, clients: int | None, samples: int | None) -> Setting:
-        """With other numbers of clients and samples, where they are given."""
-        changed = replace(self, clients=clients or self.clients, samples=samples or self.samples)
+    @property
+    def task(self) -> Task:
+        """What the network's outputs mean."""
+        return NextToken() if self.tokens else Classification()
+
+    def resized(self, clients: int | None, samples: int | None, batch_size: int | None = None) -> Setting:
+        """With other numbers of clients and samples, and other batches, where they are given."""
+        batch_size = batch_size or self.batch_size
+        changed = replace(self, clients=clients or self.clients, samples=samples or self.samples, batch_size=batch_size)
         share = changed.clients * changed.samples / (self.clients * self.samples)
         return replace(changed, stride=min(self.stride, changed.clients), seconds=self.seconds * share)
 
@@ -83,8 +92,9 @@ SETTINGS = (
     Setting("MNISTCNN", MNISTCNN, (1, 28, 28), 100, 300, 5, 4, 5, 10, 5.5),
     Setting("CNN4", CNN4, (3, 32, 32), 8, 512, 128, 2, 3, 32, 7.0),
     Setting("ResNet18", ResNet18, (3, 32, 32), 2, 128, 128, 1, 3, 32, 18.0),
+    Setting("CharTransformer", CharTransformer, (32,), 100, 64, 16, 4, 5, 16, 12.0, tokens=96),
 )
-"""The papers' networks and sizes: DPFL, PANM, FL-FDMS, and AFIND+'s two."""
+"""The papers' networks and sizes: DPFL, PANM, FL-FDMS, and AFIND+'s two; the network and lines of `text.yaml`."""
 
 
 def log_normal_sizes(clients: int, samples: int, smallest: int = 4) -> list[int]:
@@ -99,20 +109,23 @@ def log_normal_sizes(clients: int, samples: int, smallest: int = 4) -> list[int]
     return [max(smallest, int(size)) for size in drawn / drawn.sum() * clients * samples * 0.98]
 
 
-def random_data(shape: Sequence[int], sizes: Sequence[int], validation: int = 0, device: str = "cpu") -> ClientData:
+def random_data(
+    shape: Sequence[int], sizes: Sequence[int], validation: int = 0, device: str = "cpu", tokens: int = 0
+) -> ClientData:
     """Noise in the place of images, uint8 as data sets have them, and random classes.
 
     Args:
-        shape: of an image.
+        shape: of an image, or of a line.
         sizes: training samples of each client.
         validation: validation samples of each client.
         device: where it lies.
+        tokens: see `Setting`.
     """
     generator = torch.Generator().manual_seed(0)
     clients = len(sizes)
     total = sum(sizes) + clients * validation
-    images = torch.randint(0, 256, (total, *shape), generator=generator, dtype=torch.uint8)
-    labels = torch.randint(0, CLASSES, (total,), generator=generator)
+    images = torch.randint(0, tokens or 256, (total, *shape), generator=generator, dtype=torch.uint8)
+    labels = torch.randint(0, tokens or CLASSES, (total, *(shape if tokens else ())), generator=generator)
     parts = torch.randperm(total, generator=generator).split([*sizes, *[validation] * clients])
     data = ClientData(
         images=images,
@@ -122,9 +135,9 @@ def random_data(shape: Sequence[int], sizes: Sequence[int], validation: int = 0,
         test=IndexLists([torch.empty(0, dtype=torch.long) for _ in sizes]),
         global_test=None,
         clusters=None,
-        num_classes=CLASSES,
-        scale=torch.tensor(1 / 128, dtype=torch.float64),
-        shift=torch.tensor(-1.0, dtype=torch.float64),
+        num_classes=tokens or CLASSES,
+        scale=torch.tensor(1.0 if tokens else 1 / 128, dtype=torch.float64),
+        shift=torch.tensor(0.0 if tokens else -1.0, dtype=torch.float64),
     )
     return data.to(device)
 
@@ -133,7 +146,7 @@ def built(setting: Setting) -> Network:
     """The setting's network, always with the same numbers."""
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(0)
-        return setting.network().build(setting.shape, CLASSES)
+        return setting.network().build(setting.shape, setting.tokens or CLASSES)
 
 
 @dataclass
@@ -180,7 +193,8 @@ def federation(setting: Setting, engine: str, data: ClientData) -> Federation:
     config = EngineConfig(
         network=network,
         optimizer=functools.partial(OPTIMIZER, lr=LEARNING_RATE),
-        loss=nn.CrossEntropyLoss(),
+        loss=setting.task.mean_loss(),
+        task=setting.task,
         metrics={},
         objective=Plain(),
         batch_size=setting.batch_size,

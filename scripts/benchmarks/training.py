@@ -38,7 +38,7 @@ class PlainLoop:
     """
 
     def __init__(self, clients: Federation, owners: Tensor) -> None:
-        self._device = clients.data.images.device
+        self._device, self._loss = clients.data.images.device, clients.setting.task.mean_loss()
         self._modules = plain_modules(clients, owners)
         self._starts = [{name: t.clone() for name, t in m.state_dict().items()} for m in self._modules]
         self._loaders = [
@@ -53,7 +53,7 @@ class PlainLoop:
 
     def run(self) -> int:
         """One epoch of all; returns the samples."""
-        loss, seen = nn.CrossEntropyLoss(), 0
+        loss, seen = self._loss, 0
         for module, loader in zip(self._modules, self._loaders, strict=True):
             module.train()
             optimizer = OPTIMIZER(module.parameters(), lr=LEARNING_RATE)
@@ -79,6 +79,7 @@ class BigBatch:
 
     def __init__(self, clients: Federation, steps: int, channels_last: bool) -> None:
         setting, data = clients.setting, clients.data
+        self._loss = setting.task.mean_loss()
         self._batch = setting.batch_size * setting.clients
         indices = torch.cat(list(data.train))[: self._batch * steps]
         self._inputs, self._labels = data.batch(indices)
@@ -90,7 +91,7 @@ class BigBatch:
 
     def run(self) -> int:
         """All steps; returns the samples."""
-        loss = nn.CrossEntropyLoss()
+        loss = self._loss
         order = torch.randperm(len(self._labels), device=self._labels.device)
         for part in order.split(self._batch):
             x = self._inputs.index_select(0, part).contiguous(memory_format=self._format)
@@ -149,7 +150,8 @@ def measure_training(setting: Setting, machine: Machine, repeats: int) -> tuple[
     """Seconds for a sample by candidate, what went through the networks in the first run of each, and by how much the
     trained rows of the two engines differ at most.
     """
-    data = random_data(setting.shape, [setting.samples] * setting.clients, device=machine.device)
+    sizes = [setting.samples] * setting.clients
+    data = random_data(setting.shape, sizes, device=machine.device, tokens=setting.tokens)
     all_clients, some = torch.arange(setting.clients), setting.some_clients
     stacked, loop = (federation(setting, engine, data) for engine in ("stacked", "loop"))
     plain = PlainLoop(stacked, some)
@@ -159,7 +161,8 @@ def measure_training(setting: Setting, machine: Machine, repeats: int) -> tuple[
         "plain": Candidate(plain.run, plain.prepare),
     }
     steps = max(1, -(-setting.samples // setting.batch_size) // setting.stride)
-    formats = {"bound": False} if setting.name == "MLP" else {"bound": False, "bound, channels last": True}
+    no_images = setting.tokens or setting.name == "MLP"
+    formats = {"bound": False} if no_images else {"bound": False, "bound, channels last": True}
     candidates |= {name: Candidate(BigBatch(stacked, steps, last).run) for name, last in formats.items()}
     found, counts = _counting(candidates, type(stacked.network), repeats, machine)
     rows, others = (these.bank.rows("trained")[some.to(machine.device)] for these in (stacked, loop))

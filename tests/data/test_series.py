@@ -48,6 +48,7 @@ def test_samples_lie_on_one_side_of_each_cut_and_are_standardised_by_the_trainin
     """Every window by a plain loop, in the unit of the file, from inputs and targets as clients have them."""
     found = made(write(tmp_path / "table.csv"), standardise=scope)
     split, clients = found.client_split, found.clients
+    assert found.source.images.data_ptr() == clients.images.data_ptr()  # kept once
     assert list(split.writers) == list(LENGTHS)
     values = [
         np.array([[1000.0 * place + t, np.sin(t) * 10.0 ** (place - 1)] for t in range(length)])

@@ -36,7 +36,7 @@ def by_tokens(model, x, y):
     """Loss, perplexity and token accuracy, one token after the other."""
     with torch.no_grad():
         logs = model(x).log_softmax(-1)
-    pairs = [(logs[i, t], int(y[i, t])) for i in range(len(y)) for t in range(LENGTH) if y[i, t] >= 0]
+    pairs = [(logs[i, t], int(y[i, t])) for i in range(len(y)) for t in range(y.shape[1]) if y[i, t] >= 0]
     loss = -sum(float(log[token]) for log, token in pairs) / len(pairs)
     return loss, math.exp(loss), sum(int(log.argmax()) == token for log, token in pairs) / len(pairs)
 
@@ -104,7 +104,7 @@ def test_pythons_own_library_is_learned_without_a_download_and_the_version_is_kn
     )
     trainer = DFLTrainer(
         max_rounds=3,
-        callbacks=[callbacks.Gossip(k=1), callbacks.Uniform()],
+        callbacks=[callbacks.Gossip(k=1), callbacks.Uniform(), callbacks.MergedModel()],
         default_root_dir=tmp_path,
         accelerator="cpu",
         enable_progress_bar=False,
@@ -112,6 +112,10 @@ def test_pythons_own_library_is_learned_without_a_download_and_the_version_is_kn
     trainer.fit(module, datamodule=texts)
     perplexity = trainer.run.metrics["test_perplexity"]
     assert perplexity[-1] < perplexity[0] < 96
+    merged = _module(module.network, module.bank.rows("models").double().mean(0))
+    x, y = module.data.batch(torch.cat(list(module.data.test)), dtype=torch.float64)
+    wanted = by_tokens(merged, x, y)[1]
+    assert trainer.run.metrics["merged_test_perplexity"][-1] == pytest.approx(wanted, rel=1e-5)
     assert trainer.run.summary["task"] == {
         **{"name": "NextToken", "score": "perplexity"},
         **{"higher_is_better": False, "percent": False},

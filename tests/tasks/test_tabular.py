@@ -11,6 +11,7 @@ from dfl_lightning import DFLModule, DFLTrainer, UserError, callbacks, data, mod
 from dfl_lightning.bank.references import References
 from dfl_lightning.engines.loop_engine import LoopEngine
 from dfl_lightning.engines.stacked import StackedEngine
+from dfl_lightning.report.banner import notes
 from dfl_lightning.tasks import Regression
 
 SIZES, CATEGORIES = (5, 1, 9, 4), (4, 3)
@@ -100,6 +101,17 @@ def test_flights_are_learned_without_a_download_and_the_network_takes_its_catego
     rmse = trainer.run.metrics["test_rmse"]
     assert rmse[-1] < min(rmse[0], 80)  # minutes; their deviation is above 100
     assert trainer.run.summary["engine"]["name"] == "stacked"
+
+
+@pytest.mark.parametrize(("network", "said"), [(models.MLP([4]), True), (models.Tabular([4]), False)])
+def test_a_network_that_takes_categories_for_quantities_is_remarked(network, said):
+    trainer = DFLTrainer(max_rounds=1, logger=False, enable_progress_bar=False, accelerator="cpu")
+    trainer.prepare(DFLModule(network), data.Vectors(table="flights", num_clients=4, partition=data.IID()))
+    wanted = (
+        "the data have 3 columns of categories, whose numbers MLP takes for quantities; --model.network Tabular embeds "
+        "them"
+    )
+    assert (wanted in notes(trainer, trainer.lightning_module)) == said
 
 
 @pytest.mark.parametrize(

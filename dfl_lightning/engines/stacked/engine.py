@@ -25,6 +25,7 @@ from dfl_lightning.engines.dropout_layers import mask_key, replace_dropout_layer
 from dfl_lightning.engines.engine import ANY_SAMPLE, Engine
 from dfl_lightning.engines.jobs import Evaluation, Targets, Trained, Training
 from dfl_lightning.engines.local_work import Duration
+from dfl_lightning.engines.mean_scores import sums_of
 from dfl_lightning.engines.optimizers import ClientOptimizer
 from dfl_lightning.engines.placing import set_mode
 from dfl_lightning.engines.prediction_rule import LabelledOutputs
@@ -264,9 +265,9 @@ class StackedEngine(Engine):
         for scores in chain.from_iterable(results):  # the global test set comes in several pieces, unless there are
             samples.index_add_(0, scores.jobs, scores.samples)  # metrics
             weights.index_add_(0, scores.jobs, scores.weights.double())
-            losses.index_add_(0, scores.jobs, scores.losses * scores.weights)
+            losses.index_add_(0, scores.jobs, sums_of(scores.losses, scores.weights))
             for name, sums in statistics.items():
-                sums.index_add_(0, scores.jobs, scores.statistics[name] * scores.weights)
+                sums.index_add_(0, scores.jobs, sums_of(scores.statistics[name], scores.weights))
             for name, values in metrics.items():
                 values[scores.jobs] = scores.metrics[name]
         losses = losses / weights  # NaN where there are none

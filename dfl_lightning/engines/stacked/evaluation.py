@@ -309,7 +309,8 @@ class Scorer:
         with context.config.arithmetic(inputs.device):
             scores = context.network(Pass(tensors, training=False), inputs)
         scores = scores.to(context.config.dtype)
-        task, known = context.config.task, context.loss.task
+        task = context.config.task
+        known = context.loss.sample_by_sample(task)
         statistics = task.statistics(scores, labels)
         found = [statistics[name] for name in task.names]
         # in the place of losses, where they are computed from the scores afterwards, anything
@@ -341,7 +342,8 @@ class Scorer:
             judged: what `_judged` returns for these samples, one job after the other.
         """
         config, loss = self._context.config, self._context.loss
-        kept = judged[-2:] if config.metrics or loss.task is None else []
+        known = loss.sample_by_sample(config.task) is not None
+        kept = judged[-2:] if config.metrics or not known else []
         numbers = torch.stack([column.double() for column in judged[: len(judged) - len(kept)]], dim=1)
         numbers, names = numbers.cpu(), config.task.names  # a GPU is waited for once
         weights, of_samples = counts, None
@@ -360,7 +362,7 @@ class Scorer:
         if config.metrics:
             chosen = torch.stack([number for own in several for number in self._from_scores(*own)])
             metrics = chosen.cpu().view(len(jobs), -1).unbind(1)  # one wait, too
-        if loss.task is None:
+        if not known:
             by_job = None if of_samples is None else of_samples.split(sizes)
             means = loss.means(kept[0].split(sizes), kept[1].split(sizes), EVALUATION_BATCH, by_job).cpu()
         return Scores(jobs, counts, weights, means, found, dict(zip(config.metrics, metrics, strict=True)))

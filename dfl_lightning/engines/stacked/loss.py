@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
 from dfl_lightning.engines.local_work import LossOf
+from dfl_lightning.engines.mean_scores import sums_of
 from dfl_lightning.engines.stacked.kernels import WeightedCrossEntropy
 from dfl_lightning.tasks import Classification, MeanLoss, Task
 from dfl_lightning.utils.errors import is_out_of_memory
@@ -66,6 +67,15 @@ class StackedLoss:
         of_samples = None if self.task is None else self.task.weights(labels)
         return counts if of_samples is None else of_samples.where(weights > 0, 0).sum(1)
 
+    def sample_by_sample(self, task: Task) -> Task | None:
+        """The task whose losses can be averaged with the weights that samples have in another one; None: there is none.
+
+        Args:
+            task: of the run, which a user's loss may differ from.
+        """
+        alike = all(type(each).weights is Task.weights for each in (self.task, task) if each is not None)
+        return self.task if alike or self.task is task else None
+
     def own(
         self,
         loss: LossOf,
@@ -109,8 +119,8 @@ class StackedLoss:
             total = torch.zeros(len(jobs), dtype=torch.float64, device=s.device)
             for part in torch.arange(size).split(longest):
                 now = slice(int(part[0]), int(part[-1]) + 1)
-                amount = len(part) if w is None else w[:, now].sum(1)
-                total += self._for_each(self._loss, (s[:, now], y[:, now]), (), [len(part)] * len(jobs)) * amount
+                means = self._for_each(self._loss, (s[:, now], y[:, now]), (), [len(part)] * len(jobs))
+                total += sums_of(means, len(part) if w is None else w[:, now].sum(1))
             found[torch.tensor(jobs, device=found.device)] = total / (size if w is None else w.sum(1))
         return found
 

@@ -189,7 +189,7 @@ def about(run: Run) -> list[str]:
                 said.extend([text] if text else [])
 
     each("rotation", lambda degrees: f"images turned by {float(degrees):g}°")
-    each("writers", lambda writer: f"writer {writer}" if str(writer) else "")
+    each("writers", lambda name: f"data of {name}" if str(name) else "")
     each("label_map", lambda renamed: _renamed(renamed, "labels"))
     each("test_label_map", lambda renamed: _renamed(renamed, "labels of test samples"))
     each("adversaries", lambda falsified: "training labels falsified" if falsified else "")

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from game.networks import weighed
 from tapes import Tape, TapeRecorder
 from torch import nn
 
@@ -14,6 +15,7 @@ from dfl_lightning.engines.jobs import Training
 from dfl_lightning.engines.stacked import StackedEngine
 from dfl_lightning.engines.stacked.cuda_graphs import FEWEST_STEPS, CudaGraphs, StaticBatches, buckets_of, obstacle
 from dfl_lightning.objectives import Duration, Objective, Phase, Plain
+from dfl_lightning.tasks import Classification
 
 SIZES = (40, 9, 33, 3, 28, 40, 14, 1)  # with batches of 4: 10, 3, 9, 1, 7, 10, 4 and 1 steps an epoch
 LR = 0.0625  # a number that float32 and float64 both have, as recorded learning rates are float32
@@ -85,6 +87,9 @@ def engine():
     return StackedEngine
 
 
+WEIGHED = weighed(Classification, lambda labels: labels % 3)()
+"""Samples of the first class count for nothing."""
+
 CASES = {
     **{name: {"optimizer": optimizer} for name, optimizer in OPTIMIZERS.items()},
     "clipped": {"optimizer": OPTIMIZERS["momentum"], "clip_norm": 0.3, "clip_value": 0.05},
@@ -93,6 +98,7 @@ CASES = {
     "unequal batches meet": {"kind": "batchnorm", "sizes": (42, 11, 35, 6, 38, 39, 14, 8)},
     "a first step of fewer than a bucket": {"absent": ((1, 5, 7), (), (0,))},
     "a loss of one's own": {"loss": nn.CrossEntropyLoss(label_smoothing=0.1)},
+    "samples that count unequally": {"task": WEIGHED, "loss": WEIGHED.mean_loss(), "clip_norm": 0.3},
     "several batches": {"objective": Pull(), "sets": ("other",), "optimizer": OPTIMIZERS["adam"]},
 }
 
