@@ -65,8 +65,8 @@ def _chosen(run: Run) -> dict[str, str]:
         found[group] = next((word for word in words if _method_name(word)), words[0] if words else "")
     for word in run.summary.get("policies", []):
         for group, kind in _GROUPS.items():
-            known = _class_of(word)
-            if not found[group] and known is not None and issubclass(known, _class_of(kind)) and group not in run.config:
+            known, wanted = _class_of(word), _class_of(kind)
+            if not found[group] and known is not None and issubclass(known, wanted) and group not in run.config:
                 found[group] = word
     return found
 
