@@ -28,13 +28,14 @@
   // --- charts ---
   const NARROW = 420; // pixels of a chart in which names are shorter
   const brief = (layer) => (layer.encoding?.text?.field === "label" ? { ...layer, encoding: { ...layer.encoding, text: { ...layer.encoding.text, field: "brief" } } } : layer);
-  const PAPER = { wide: 700, half: 340, square: 340, small: 222 }; // pixels of a printed chart, of 96 to the inch
-  const widthOf = (element) => (printing ? PAPER[element.parentElement.className] : Math.max(220, Math.floor(element.clientWidth)));
+  const PAPER = { wide: 700, half: 340, square: 222, small: 222 }; // pixels of a printed chart, of 96 to the inch
+  const shapeOf = (element) => element.parentElement.classList[0];
+  const paperOf = (element) => (element.closest("#cost") ? PAPER.half : PAPER[shapeOf(element)]);
+  const widthOf = (element) => (printing ? paperOf(element) : Math.max(220, Math.floor(element.clientWidth)));
   const plain = (element, spec) => {
     const width = widthOf(element);
     if (width < NARROW && spec.layer) spec = { ...spec, layer: spec.layer.map(brief) };
-    const shape = element.parentElement.className;
-    if (shape === "square") return { ...spec, width: Math.min(width, 480), height: Math.min(width, 480) + 20 };
+    if (shapeOf(element) === "square") return { ...spec, width: Math.min(width, 480), height: Math.min(width, 480) + 20 };
     return { ...spec, width };
   };
   /** The longest list of rows that a chart or one of its layers holds. */
@@ -129,7 +130,7 @@
   function saves(button) {
     button.addEventListener("click", async () => {
       const of = button.parentElement.dataset.of, as = button.dataset.as;
-      const spec = data.charts[of], title = button.closest("figure").querySelector("h3").textContent;
+      const spec = data.charts[of], title = button.closest("figure").dataset.title;
       keep(`${of}.${as}`, as === "csv" ? blob(csvOf(spec), "text/csv") : await picture(spec, title, as));
     });
   }
