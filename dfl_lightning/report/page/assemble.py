@@ -75,6 +75,7 @@ def page(
         "address.js",
         "settings.js",
         "crosshair.js",
+        "zoom.js",
         "single.js",
         "client.js",
         "shade.js",
