@@ -205,7 +205,11 @@ class Score:
         return f"{value:.{len(significant(abs(beside), 3).partition('.')[2])}f}"
 
     def signed(self, value: float, beside: float | None = None) -> str:
-        """Write a difference of two scores with its sign, without its unit; see `number`.
+        """Write a difference of two scores with its sign, without its unit.
+
+        Args:
+            value: not times `factor`.
+            beside: see `number`.
 
         Examples:
             >>> Score().signed(-0.0123), Score("Regression", "rmse", False, False).signed(0.25)
