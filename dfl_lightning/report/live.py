@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dfl_lightning.report.methods import find_methods
+from dfl_lightning.report.progress import RoundProgress
 from dfl_lightning.report.reading import Run
 from dfl_lightning.report.run_folder import RunFolder
 from dfl_lightning.report.summary import summarise
@@ -66,6 +67,9 @@ class LivePage(RoundCallback):
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         """Begin anew: the first page follows the first round."""
         self.seconds, self._next, self._refused = [], 0.0, False
+        bar = trainer.progress_bar_callback
+        if isinstance(bar, RoundProgress):
+            bar.page_follows = True  # its last lines name no command that makes the page
 
     def on_boundary(self, trainer: RunTrainer, module: RunModule) -> None:
         """Write the page if it is time for one, a round being done."""

@@ -185,26 +185,37 @@ class Score:
         """How charts write a number, in the language of d3."""
         return ".1f" if self.percent else ".4~g"
 
-    def number(self, value: float) -> str:
+    def number(self, value: float, beside: float | None = None) -> str:
         """Write a number of a table or a chart, without its unit.
 
         Args:
             value: not times `factor`.
+            beside: the number that it stands beside, as a deviation does: it has as many digits after the point.
 
         Examples:
             >>> Score().number(0.92149), Score("Regression", "rmse", False, False).number(54.12345)
             ('92.1', '54.1')
+            >>> Score("Regression", "rmse", False, False).number(0.08012, beside=54.12345)
+            '0.1'
         """
-        return f"{100 * value:.1f}" if self.percent else significant(value, 3)
+        if self.percent:
+            return f"{100 * value:.1f}"
+        if beside is None or not math.isfinite(beside) or not math.isfinite(value):
+            return significant(value, 3)
+        return f"{value:.{len(significant(abs(beside), 3).partition('.')[2])}f}"
 
-    def signed(self, value: float) -> str:
+    def signed(self, value: float, beside: float | None = None) -> str:
         """Write a difference of two scores with its sign, without its unit.
+
+        Args:
+            value: not times `factor`.
+            beside: see `number`.
 
         Examples:
             >>> Score().signed(-0.0123), Score("Regression", "rmse", False, False).signed(0.25)
             ('−1.2', '+0.250')
         """
-        text = self.number(abs(value))
+        text = self.number(abs(value), beside)
         return f"{'−' if value < 0 else '+'}{text}"
 
     def distance(self, value: float) -> str:

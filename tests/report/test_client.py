@@ -160,6 +160,7 @@ def test_its_training_samples_are_counted_by_class_or_by_interval_beside_the_mea
     opened(seen, "#who?run=Theirs&seed=1&client=5")
     until(seen, "Boolean(document.querySelector('#chart-one-clients-samples svg'))")
     title = seen.page.locator("figure:has(#chart-one-clients-samples) h3").inner_text()
+    assert seen.page.locator("#cost h2").inner_text() == ("Accuracy and cost" if percent else "RMSE and cost")
     assert title == f"Client 5: training samples by {'class' if percent else 'target'}"
     with seen.page.expect_download() as download:
         seen.page.click("[data-of=one-clients-samples] [data-as=csv]")

@@ -59,7 +59,8 @@ def test_charts_have_descriptions_with_their_numbers_and_folds_have_names_of_the
     assert len(set(said.values())) == len(said)
     assert "At the end: Ours 80, Local 70." in said["chart-learning-curves"]
     assert said["chart-gain-over-local"].endswith("At the end: Ours +10.0, 0 of 20 lose.")
-    assert {part.get_attribute("role") for part in seen.page.locator(".chart").all()} == {"img"}
+    assert {part.get_attribute("role") for part in seen.page.locator(".chart:not(.linked)").all()} == {"img"}
+    assert {part.get_attribute("role") for part in seen.page.locator(".linked").all()} == {"application"}
     folds = [part.get_attribute("aria-label") for part in seen.page.locator(".numbers summary").all()]
     assert len(set(folds)) == len(folds) > 4
     assert "Numbers: Test accuracy over rounds" in folds

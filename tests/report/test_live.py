@@ -63,6 +63,12 @@ def test_the_page_of_a_run_that_lasts_is_that_of_its_files(small_run, at_once, m
     assert "running" not in final[: final.index("<script")]
 
 
+@pytest.mark.parametrize("has_page", [True, False])
+def test_the_last_lines_name_no_command_for_a_page_that_is_there(small_run, capsys, has_page):
+    small_run(1, callbacks=[LivePage()] if has_page else [], enable_progress_bar=True).fit()
+    assert ("its page: dfl-report" in capsys.readouterr().out) == (not has_page)
+
+
 @pytest.mark.parametrize("seconds", [0.05, 0.5, 3.0])
 def test_pages_take_a_twentieth_of_the_time(small_run, monkeypatch, tmp_path, seconds):
     now, pages = [0.0], []

@@ -152,7 +152,8 @@ def test_the_page_ranks_by_the_lowest_and_says_no_percent(tmp_path, make_run):
     first = [row["rmse"] for row in rows_of(charts["clients"].chart) if row.get("method") == "A" and "rank" in row]
     assert first == sorted(first)
     y = charts["learning-curves"].spec["layer"][0]["encoding"]["y"]["scale"]["domain"]
-    assert 2.5 < y[0] < 3 < 6 < y[1] < 8
+    assert y[0] == 2.5  # a round number below 3
+    assert 6 < y[1] < 8
     assert max(row["worst tenth"] for row in rows_of(charts["bands-1"].chart)) > 4.9
 
 

@@ -237,7 +237,7 @@ def per_cent_axis(title: str = "test accuracy, %", **options: Any) -> Any:
 
 
 def score_bounds(values: Sequence[float], score: Score) -> list[float]:
-    """An axis domain of a task's score: of a share within 0 to 100, of others around the values.
+    """An axis domain of a task's score: of a share within 0 to 100, of others around the values, on round numbers.
 
     Args:
         values: in the unit of the chart; those that are not finite do not count.
@@ -246,8 +246,11 @@ def score_bounds(values: Sequence[float], score: Score) -> list[float]:
     if score.percent:
         return bounds(values)
     known = [v for v in values if v is not None and math.isfinite(v)] or [0.0, 1.0]
-    room = (max(known) - min(known) or abs(max(known)) or 1.0) * 0.06
-    return [float(f"{min(known) - room:.4g}"), float(f"{max(known) + room:.4g}")]
+    span = max(known) - min(known) or abs(max(known)) or 1.0
+    step = 10.0 ** math.floor(math.log10(span / 10))
+    step *= next(factor for factor in (1, 2, 5, 10) if factor * step >= span / 20)
+    ends = math.floor((min(known) - 0.06 * span) / step), math.ceil((max(known) + 0.06 * span) / step)
+    return [float(f"{step * end:.6g}") for end in ends]
 
 
 def typical(values: Iterable[float], score: Score) -> list[float]:

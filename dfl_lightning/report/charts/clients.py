@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from dfl_lightning.report.charts.base import (
+    HEIGHT,
     Row,
     altair,
     cut,
@@ -75,8 +76,19 @@ def sorted_clients(runs: Sequence[Run | Method]) -> Any:
     tips = [alt.Tooltip("method:N"), alt.Tooltip("rank:Q", title="place")]
     tips.append(alt.Tooltip(f"{score.field}:Q", format=score.format))
     spots = base.mark_point(opacity=0, size=90, filled=True, clip=True).encode(x=x, y=y, tooltip=tips)
-    labels = end_labels(ends, names, score.field, domain, "rank")
-    return finished(alt.layer(shade, *([band] if with_band else []), line, spots, *labels))
+    height = min(700, max(HEIGHT, _gain_height(sum(not m.is_local for m in methods)) if _has_local(methods) else 0))
+    labels = end_labels(ends, names, score.field, domain, "rank", height)
+    return finished(alt.layer(shade, *([band] if with_band else []), line, spots, *labels), height=height)
+
+
+def _has_local(methods: Sequence[Method]) -> bool:
+    """Whether there is a chart of gains beside that of the clients, which is as high then."""
+    return any(method.is_local for method in methods)
+
+
+def _gain_height(number: int) -> int:
+    """Pixels for the gains of so many methods."""
+    return max(120, (76 if number <= 4 else 54) * number)
 
 
 def _by_rank(method: Method, score: Score) -> list[Row]:
@@ -144,7 +156,7 @@ def gain_over_local(runs: Sequence[Run | Method], local: Run | Method | None = N
     mean = alt.Chart(data(means))
     ticks = mean.mark_tick(style="zero", thickness=2.5, size=34).encode(x=x, y=y)
     texts = with_rim(mean.encode(x=x, y=y, text=alt.Text("text:N")), {}, style="strong", dy=-24)
-    return finished(alt.layer(zero, dots, ticks, *texts), height=max(120, 76 * len(shown)))
+    return finished(alt.layer(zero, dots, ticks, *texts), height=_gain_height(len(shown)))
 
 
 def gains(methods: Sequence[Method], alone: Method) -> list[dict[str, Any]]:

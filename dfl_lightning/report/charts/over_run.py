@@ -108,6 +108,7 @@ def who_from_whom(run: Run) -> Any:
         .transform_calculate(
             sender="datum.place - 1", share=f"datum.rounds / {found.rounds}", mean="datum.weight / 1000"
         )
+        .transform_filter("datum.rounds > 0")
         .mark_rect()
         .encode(
             x=alt.X("sender:N").axis(top).scale(domain=order),
@@ -121,7 +122,7 @@ def who_from_whom(run: Run) -> Any:
                     gradientLength=160,
                     gradientThickness=10,
                     tickCount=3,
-                    format="%",
+                    labelExpr="format(100 * datum.value, '.0f') + ' %'",
                 )
             ),
             tooltip=[

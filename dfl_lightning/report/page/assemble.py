@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 from importlib.resources import files
+from itertools import groupby
 from typing import Any
 
 from dfl_lightning.report.charts import links as link_charts
@@ -13,6 +14,7 @@ from dfl_lightning.report.methods import Method, names_for_colours
 from dfl_lightning.report.page.clients import clients_on_page
 from dfl_lightning.report.page.compact import compact
 from dfl_lightning.report.page.following import early_script, live_note
+from dfl_lightning.report.page.grid import columns
 from dfl_lightning.report.page.limits import left_out, with_graphs
 from dfl_lightning.report.page.opening import Opening
 from dfl_lightning.report.page.rounds import run_entry
@@ -73,6 +75,7 @@ def page(
         "address.js",
         "settings.js",
         "crosshair.js",
+        "zoom.js",
         "single.js",
         "client.js",
         "shade.js",
@@ -99,9 +102,12 @@ def page(
         "settings": settings_section(methods),
     }
     for section in ("learning", "bands", "clients", "cost", "why", "alike", "dropouts"):
-        parts[section] = "".join(_figure(figure) for figure in found if figure.section == section)
-    over = "".join(_figure(figure) for figure in found if figure.section == "over")
-    parts["over"] = over and f"<h3 class='group'>Over the whole run</h3><div class='figures'>{over}</div>"
+        parts[section] = _grid([figure for figure in found if figure.section == section])
+    over = _grid([figure for figure in found if figure.section == "over"])
+    parts["over"] = over and f"<h3 class='group'>Over the whole run</h3>{over}"
+    scores = {method.score.label for method in methods}
+    label = scores.pop() if len(scores) == 1 else "score"
+    parts["cost-of"] = f"{label[:1].upper()}{label[1:]} and cost"
     if not any(figure.section in ("why", "alike", "dropouts") for figure in found):
         parts["why"] = f"<p class='note wide'>{_NO_REASONS}</p>"
     parts["vega"] = packed_vega()
@@ -109,8 +115,7 @@ def page(
 
 
 def _opening(opening: Opening) -> str:
-    charts = "".join(map(_figure, opening.figures))
-    return f"<section id='table'><h2>Table</h2>{opening.body}<div class='figures'>{charts}</div></section>\n"
+    return f"<section id='table'><h2>Table</h2>{opening.body}{_grid(opening.figures)}</section>\n"
 
 
 def _first(linked: Sequence[tuple[Method, dict[str, Any]]]) -> int:
@@ -199,14 +204,29 @@ def _caption(methods: Sequence[Method]) -> str:
     return f"{data}{f'{tested}{more}'.lstrip(',; ')}"
 
 
-def _figure(figure: Figure) -> str:
+def _grid(figures: Sequence[Figure]) -> str:
+    """Figures in rows; those of one task under its name, where there are several."""
+    parts = []
+    for where, group in groupby(figures, key=lambda figure: figure.where):
+        of_task = list(group)
+        places = columns([figure.shape for figure in of_task])
+        charts = "".join(_figure(figure, place) for figure, place in zip(of_task, places, strict=True))
+        parts.append(
+            (f"<h3 class='task'>{escape(where)}</h3>" if where else "") + f"<div class='figures'>{charts}</div>"
+        )
+    return "".join(parts)
+
+
+def _figure(figure: Figure, place: str) -> str:
     note = f"<p>{escape(figure.note)}</p>" if figure.note else ""
     name, title = escape(figure.name, quote=True), escape(figure.title, quote=True)
     height = _SQUARE if figure.shape == "square" else figure.spec.get("height", 0)  # until it is drawn
     label = escape(figure.spoken, quote=True)
     of = f' data-method="{escape(figure.method, quote=True)}"' if figure.method else ""
+    level = "h4" if figure.where else "h3"
+    heading = f"<{level}>{escape(figure.title.removesuffix(f': {figure.where}'))}</{level}>"
     return (
-        f"<figure class='{figure.shape}'{of}><figcaption><h3>{escape(figure.title)}</h3>{note}</figcaption>"
+        f"<figure class='{figure.shape} {place}' data-title=\"{title}\"{of}><figcaption>{heading}{note}</figcaption>"
         f"<div class='chart' id='chart-{name}' data-chart='{name}' role='img' aria-label=\"{label}\" "
         f"style='min-height:{height}px'></div>"
         f"<details class='numbers' data-of='{name}'><summary aria-label=\"Numbers: {title}\">Numbers</summary>"

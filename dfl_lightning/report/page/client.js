@@ -267,7 +267,7 @@ const client = (() => {
       function add(name, title, words, drawn, ...notes) {
         const chart = made("div", { id: `chart-${name}`, className: "chart" });
         const figure = made("figure", { className: "half" }, made("figcaption", {}, made("h3", { textContent: title }), ...notes), chart);
-        figure.dataset.method = found.here.name;
+        [figure.dataset.method, figure.dataset.title] = [found.here.name, title];
         drawn.description = `${title}. ${words}`;
         chart.setAttribute("aria-label", drawn.description);
         chart.style.minHeight = `${drawn.height}px`;

@@ -28,21 +28,24 @@
   // --- charts ---
   const NARROW = 420; // pixels of a chart in which names are shorter
   const brief = (layer) => (layer.encoding?.text?.field === "label" ? { ...layer, encoding: { ...layer.encoding, text: { ...layer.encoding.text, field: "brief" } } } : layer);
-  const PAPER = { wide: 700, half: 340, square: 340, small: 222 }; // pixels of a printed chart, of 96 to the inch
-  const widthOf = (element) => (printing ? PAPER[element.parentElement.className] : Math.max(220, Math.floor(element.clientWidth)));
+  const PAPER = { wide: 700, half: 340, square: 222, small: 222 }; // pixels of a printed chart, of 96 to the inch
+  const shapeOf = (element) => element.parentElement.classList[0];
+  const paperOf = (element) => (element.closest("#cost") ? PAPER.half : PAPER[shapeOf(element)]);
+  const widthOf = (element) => (printing ? paperOf(element) : Math.max(220, Math.floor(element.clientWidth)));
   const plain = (element, spec) => {
     const width = widthOf(element);
     if (width < NARROW && spec.layer) spec = { ...spec, layer: spec.layer.map(brief) };
-    const shape = element.parentElement.className;
-    if (shape === "square") return { ...spec, width: Math.min(width, 480), height: Math.min(width, 480) + 20 };
+    if (shapeOf(element) === "square") return { ...spec, width: Math.min(width, 480), height: Math.min(width, 480) + 20 };
     return { ...spec, width };
   };
+  const zoomed = new Map(); // the rounds that a chart shows alone
   /** The longest list of rows that a chart or one of its layers holds. */
   function rowsOf(spec) {
     const held = [spec, ...(spec.layer || [])].map((part) => part.data?.values || []);
     return [...held, ...Object.values(spec.datasets || {})].sort((a, b) => b.length - a.length)[0] || [];
   }
-  async function draw(element, spec) {
+  async function draw(element, whole, range = printing ? null : (zoomed.get(element) ?? null)) {
+    const spec = range ? zoom.part(whole, range) : whole;
     if (report.views[element.id]) report.views[element.id].finalize();
     const theme = data.themes[themeName()];
     const config = widthOf(element) < NARROW ? { ...theme, axisY: { labelLimit: 90 } } : theme;
@@ -50,6 +53,13 @@
     const rows = rowsOf(spec), crossed = crosshair.fields(spec, rows);
     const drawn = await window.vegaEmbed(element, structuredClone(plain(element, crossed ? crosshair.lighter(spec) : spec)), options);
     if (crossed) crosshair.attach(element, drawn.view, rows, crossed);
+    if (crossed?.at === "round") {
+      const rounds = [...new Set(rows.map((row) => row.round))].sort((a, b) => a - b);
+      zoom.attach(element, drawn.view, rounds, (ends) => {
+        ends ? zoomed.set(element, ends) : zoomed.delete(element);
+        return draw(element, whole);
+      }, range);
+    }
     single.attach(element, drawn.view, spec, rows);
     report.views[element.id] = drawn.view;
     toClients(element, spec, drawn.view);
@@ -129,7 +139,7 @@
   function saves(button) {
     button.addEventListener("click", async () => {
       const of = button.parentElement.dataset.of, as = button.dataset.as;
-      const spec = data.charts[of], title = button.closest("figure").querySelector("h3").textContent;
+      const spec = data.charts[of], title = button.closest("figure").dataset.title;
       keep(`${of}.${as}`, as === "csv" ? blob(csvOf(spec), "text/csv") : await picture(spec, title, as));
     });
   }
@@ -402,6 +412,27 @@
     if (run.rounds.some((entry) => entry.down.length)) parts.push(['<circle cx="9" cy="7" r="5.5" fill="none" stroke="var(--soft)" stroke-dasharray="2 2" stroke-width="1.5"/>', "down"]);
     byId("legend").innerHTML = parts.map(([shape, words]) => `<li><svg width="${shape.includes("M2") || shape.includes('cx="31"') ? 40 : 22}" height="14" aria-hidden="true">${shape}</svg>${words}</li>`).join("");
   }
+  /** The next client in the order of the ids, one way or the other; from none the first, or the last. */
+  function beyond(by) {
+    const ids = runs[at].nodes.filter((node) => !node.server).map((node) => node.id);
+    return picked === null ? ids.at(by > 0 ? 0 : -1) : ids[(ids.indexOf(picked) + by + ids.length) % ids.length];
+  }
+  const KEYS = {
+    ArrowLeft: () => move(step - 1), ArrowRight: () => move(step + 1), Home: () => move(0), End: () => move(runs[at].rounds.length - 1),
+    ArrowUp: () => pick(beyond(-1)), ArrowDown: () => pick(beyond(1)),
+    Enter: () => !byId("one").hidden && byId("one").focus(),
+  };
+  for (const name of ["graph", "heat"]) byId(name)?.addEventListener("keydown", (event) => {
+    const does = event.ctrlKey || event.metaKey || event.altKey ? null : KEYS[event.key];
+    if (event.key === "Escape" && picked !== null) {
+      event.stopPropagation();
+      pick(null);
+    } else if (does) {
+      event.preventDefault();
+      play(false);
+      does();
+    }
+  });
   function pick(id) {
     picked = id;
     beside = [];

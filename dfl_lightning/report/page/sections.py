@@ -33,6 +33,7 @@ class Figure:
         shape: its size on the page: `wide`, `half`, `small` or `square`.
         section: of the page.
         method: name of the one that it is of; empty where it shows several.
+        where: what tells its task from the others, at the end of its title; empty where there is one.
     """
 
     name: str
@@ -42,6 +43,7 @@ class Figure:
     shape: str
     section: str
     method: str = ""
+    where: str = ""
 
     @cached_property
     def spec(self) -> dict[str, Any]:
@@ -60,6 +62,7 @@ class Collected:
     """Figures as they are found; what cannot be drawn for these runs is left out."""
 
     figures: list[Figure] = field(default_factory=list)
+    where: str = ""
 
     def add(
         self, section: str, name: str, title: str, note: str, shape: str, make: Callable[[], Any], method: str = ""
@@ -79,7 +82,7 @@ class Collected:
             chart = make()
         except UserError:
             return
-        self.figures.append(Figure(name, title, note, chart, shape, section, method))
+        self.figures.append(Figure(name, title, note, chart, shape, section, method, self.where))
 
 
 def figures(methods: Sequence[Method]) -> list[Figure]:
@@ -90,7 +93,9 @@ def figures(methods: Sequence[Method]) -> list[Figure]:
         of_task = [m for m in methods if m.task == task]
         tail = f"-{task + 1}" if len(tasks) > 1 else ""
         where = f": {heading(of_task, methods)}" if len(tasks) > 1 else ""
+        found.where = where.removeprefix(": ")
         _of_task(found, of_task, tail, where)
+    found.where = ""
     for number, method in enumerate(detailed(methods)):
         _of_method(found, method, number)
     return found.figures
@@ -151,7 +156,7 @@ def _of_task(found: Collected, methods: list[Method], tail: str, where: str) -> 
         "half",
         lambda: charts.gain_over_local(methods),
     )
-    for cost in COSTS:
+    for cost in COSTS if len(methods) > 1 else ():  # a single point is no front
         bars = " Bars are 95 % intervals over seeds (Student's t)." if several else ""
         found.add(
             "cost",

@@ -127,7 +127,7 @@ def score_cell(value: Spread, score: Score) -> str:
         return "–"
     if math.isnan(value.mean):  # a loss is not finite
         return "NaN"
-    around = "" if value.sd is None else f" <i>± {score.number(value.sd)}</i>"
+    around = "" if value.sd is None else f" <i>± {score.number(value.sd, value.mean)}</i>"
     return f"<b>{score.number(value.mean)}</b>{around}"
 
 

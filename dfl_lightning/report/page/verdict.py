@@ -103,7 +103,8 @@ def sentences(methods: Sequence[Method]) -> list[str]:
     words += [f"{first.method.name} ends at {_shown(first.score, score)}.", *_against_local(first)]
     apart: list[Line] = []
     same: list[str] = []
-    undecided, single, unpaired = [], [], []
+    alone = first.over_local
+    undecided, single, unpaired = [], ["training alone"] if alone is not None and alone.count < 2 else [], []
     for line in known[1:]:
         gap, name = line.to_best, line.method.name
         if line.method.is_local and first.over_local is not None:
@@ -177,7 +178,7 @@ def _against_local(line: Line) -> list[str]:
     if gain is None:
         return []
     if gain.count < 2:
-        return ["With one common seed there is no verdict on the difference to training alone."]
+        return []  # it is among those without a verdict
     if not gain.is_clear:
         return [f"The seeds show no clear difference to training alone ({interval(gain, score)})."]
     where = "above" if gain.mean > 0 else "below"
@@ -205,7 +206,7 @@ def _paired(a: Method, b: Method) -> Interval | None:
 
 
 def _shown(value: Spread, score: Score) -> str:
-    around = "" if value.sd is None else f" ± {score.number(value.sd)}"
+    around = "" if value.sd is None else f" ± {score.number(value.sd, value.mean)}"
     seeds = f"{value.count} seeds" if value.count > 1 else "one seed"
     said = f"{score.number(value.mean)}{around}"
     return f"{said} % test {score.label} ({seeds})" if score.percent else f"test {score.label} {said} ({seeds})"
@@ -224,7 +225,7 @@ def interval(value: Interval, score: Score) -> str:
     """
     if value.low is None or value.high is None:
         return ""
-    return f"95 % interval {score.signed(value.low)} to {score.signed(value.high)}"
+    return f"95 % interval {score.signed(value.low, value.mean)} to {score.signed(value.high, value.mean)}"
 
 
 def and_(names: Sequence[str]) -> str:

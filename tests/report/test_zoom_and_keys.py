@@ -1,0 +1,85 @@
+"""A drag shows some rounds alone; keys move the round and the client in the graph."""
+
+import numpy as np
+import pytest
+
+pytest.importorskip("altair", reason="the extra `report` is not installed")
+
+from dfl_lightning.report.writing import write_report
+
+ROUNDS, CLIENTS = 11, 4
+
+
+@pytest.fixture
+def seen(tmp_path, make_run, make_links, open_page):
+    rng, words = np.random.default_rng(0), []
+    for number in range(2):
+        level = np.linspace(0.5, 0.8 + number / 20, ROUNDS)[:, None] + np.linspace(-0.1, 0.1, CLIENTS)
+        config = {"selection": {"class_path": f"M{number}"}}
+        run = make_run(tmp_path / str(number), level, make_links(rng, ROUNDS, CLIENTS, 2), config=config)
+        words.append(f"method {number}={run}")
+    return open_page(write_report(words, tmp_path / "page.html"))
+
+
+PLOT = """() => {
+  const svg = document.querySelector("#chart-learning-curves svg");
+  const { left, top, width, height } = svg.querySelector(".root .background").getBoundingClientRect();
+  const view = window.report.views["chart-learning-curves"];
+  return { place: [left, top, width, height], domain: view.scale("x").domain() };
+}"""
+
+
+def until(seen, wanted):
+    for _ in range(300):
+        if seen.page.evaluate(PLOT)["domain"] == wanted:
+            return
+        seen.page.wait_for_timeout(20)
+    raise AssertionError(seen.page.evaluate(PLOT))
+
+
+def test_a_drag_shows_its_rounds_alone_and_a_double_click_or_a_button_all(seen):
+    seen.page.locator("#chart-learning-curves").scroll_into_view_if_needed()
+    for back in ("double click", "button"):
+        found = seen.page.evaluate(PLOT)
+        assert found["domain"] == [1, ROUNDS]
+        left, top, width, height = found["place"]
+        seen.page.mouse.move(left + 0.31 * width, top + height / 2)
+        seen.page.mouse.down()
+        seen.page.mouse.move(left + 0.69 * width, top + height / 3, steps=3)
+        seen.page.mouse.up()
+        until(seen, [4, 8])
+        left, top, width, height = seen.page.evaluate(PLOT)["place"]
+        seen.page.mouse.move(left + width / 2, top + height / 2)
+        assert seen.page.locator("#tip").inner_text().splitlines()[0] == "round\t6"
+        button = seen.page.get_by_role("button", name="Rounds 4 to 8: show all")
+        assert button.count() == 1
+        if back == "button":
+            button.click()
+        else:
+            seen.page.mouse.dblclick(left + width / 2, top + height / 2)
+        until(seen, [1, ROUNDS])
+        assert button.count() == 0
+    assert seen.console == []
+
+
+@pytest.mark.parametrize("name", ["graph", "heat"])
+def test_keys_in_the_graph_and_the_matrix_move_the_round_and_the_client(seen, name):
+    def pressed(*keys):
+        for key in keys:
+            seen.page.keyboard.press(key)
+        now = seen.page.evaluate("window.report.now()")
+        return now["round"], now["picked"]
+
+    while seen.page.evaluate("document.activeElement.id") != name:
+        seen.page.keyboard.press("Tab")
+    assert seen.page.evaluate(f"getComputedStyle(document.getElementById('{name}')).outlineStyle") != "none"
+    assert pressed() == (ROUNDS, None)
+    assert pressed("ArrowLeft", "ArrowLeft") == (ROUNDS - 2, None)
+    assert pressed("Home") == (1, None)
+    assert pressed("ArrowRight") == (2, None)
+    assert pressed("ArrowDown", "ArrowDown") == (2, 1)
+    assert pressed("ArrowUp", "ArrowUp") == (2, CLIENTS - 1)
+    assert seen.page.locator("#one-name").inner_text() == f"Client {CLIENTS - 1}"
+    assert pressed("Enter", "Escape") == (2, None)
+    assert seen.page.evaluate("document.activeElement.id") == "client"
+    assert seen.console == []
