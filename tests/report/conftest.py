@@ -181,3 +181,17 @@ def asked(page, expression, *words):
 @pytest.fixture
 def redrawn():
     return wait_until_drawn
+
+
+@pytest.fixture
+def until():
+    """Wait until a condition holds on a page; Playwright's own wait needs `eval`, which the page forbids."""
+
+    def wait(seen, condition, *words):
+        for _ in range(400):
+            if asked(seen.page, condition, *words):
+                return
+            seen.page.wait_for_timeout(25)
+        raise AssertionError(condition)
+
+    return wait

@@ -73,25 +73,16 @@ def rows(seen, number):
     return [row.locator("th, td").all_inner_texts() for row in table.all()]
 
 
-def until(seen, condition):
-    """Playwright's own wait needs `eval`, which the page forbids."""
-    for _ in range(300):
-        if seen.page.evaluate(condition):
-            return
-        seen.page.wait_for_timeout(20)
-    raise AssertionError(condition)
-
-
-def opened(seen, hash):
+def opened(seen, hash, until):
     seen.page.evaluate("(hash) => { location.hash = hash; }", hash)
     until(seen, "Boolean(document.querySelector('#chart-one-client svg'))")
 
 
-def test_an_address_opens_a_client_with_the_numbers_of_the_files(made, open_page):
+def test_an_address_opens_a_client_with_the_numbers_of_the_files(made, open_page, until):
     page, folder, values, percent = made
     seen = open_page(page)
     assert seen.page.locator("#one").is_hidden()
-    opened(seen, "#who?run=Ours&seed=1&round=3&client=4")
+    opened(seen, "#who?run=Ours&seed=1&round=3&client=4", until)
     last = {name: values[name, 1][-1] for name in ("Ours", "Theirs", "Local")}
     sign = 1 if percent else -1
     places = {name: 1 + int((sign * v > sign * v[4]).sum()) for name, v in last.items()}
@@ -129,10 +120,10 @@ def test_an_address_opens_a_client_with_the_numbers_of_the_files(made, open_page
     assert seen.console == []
 
 
-def test_the_curves_are_those_of_the_files_and_can_be_saved(made, open_page):
+def test_the_curves_are_those_of_the_files_and_can_be_saved(made, open_page, until):
     page, _, values, percent = made
     seen = open_page(page)
-    opened(seen, "#who?run=Ours&seed=0&client=7")
+    opened(seen, "#who?run=Ours&seed=0&client=7", until)
     with seen.page.expect_download() as download:
         seen.page.click("#one [data-as=csv]")
     lines = [line.replace('"', "").split(",") for line in Path(download.value.path()).read_text().splitlines()]
@@ -154,10 +145,10 @@ def test_the_curves_are_those_of_the_files_and_can_be_saved(made, open_page):
     assert seen.console == []
 
 
-def test_its_training_samples_are_counted_by_class_or_by_interval_beside_the_mean_of_all(made, open_page):
+def test_its_training_samples_are_counted_by_class_or_by_interval_beside_the_mean_of_all(made, open_page, until):
     page, *_, percent = made
     seen = open_page(page)
-    opened(seen, "#who?run=Theirs&seed=1&client=5")
+    opened(seen, "#who?run=Theirs&seed=1&client=5", until)
     until(seen, "Boolean(document.querySelector('#chart-one-clients-samples svg'))")
     title = seen.page.locator("figure:has(#chart-one-clients-samples) h3").inner_text()
     assert seen.page.locator("#cost h2").inner_text() == ("Accuracy and cost" if percent else "RMSE and cost")
@@ -252,11 +243,11 @@ def below(seen, node):
 
 @pytest.mark.parametrize("kind", ["score", "gain"])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_nodes_have_the_colour_of_their_number_and_the_legend_says_the_scale(made, open_page, scheme, kind):
+def test_nodes_have_the_colour_of_their_number_and_the_legend_says_the_scale(made, open_page, scheme, kind, until):
     page, folder, values, percent = made
     theme = LIGHT if scheme == "light" else DARK
     seen = open_page(page, scheme=scheme)
-    opened(seen, f"#who?run=Ours&seed=0&round=4&client=1&colour={kind}")
+    opened(seen, f"#who?run=Ours&seed=0&round=4&client=1&colour={kind}", until)
     assert seen.page.input_value("#shade") == kind
     seen.page.select_option("#client", "")
     seen.page.evaluate("new Promise(requestAnimationFrame)")

@@ -26,15 +26,7 @@ def page(tmp_path, make_run):
     return write_report(words, tmp_path / "page.html")
 
 
-def wait_for(seen, condition, *arguments):
-    for _ in range(400):
-        if seen.page.evaluate(condition, *arguments):
-            return
-        seen.page.wait_for_timeout(25)
-    raise AssertionError(condition)
-
-
-def test_only_what_is_near_the_screen_is_drawn_and_the_rest_keeps_its_room(page, open_page):
+def test_only_what_is_near_the_screen_is_drawn_and_the_rest_keeps_its_room(page, open_page, until):
     seen = open_page(page, everything=False)
     seen.page.set_default_timeout(10_000)
     far, drawn = seen.page.evaluate(FAR), seen.page.evaluate(DRAWN)
@@ -44,7 +36,7 @@ def test_only_what_is_near_the_screen_is_drawn_and_the_rest_keeps_its_room(page,
     heights = "[...document.querySelectorAll('[data-chart]')].map((chart) => chart.offsetHeight)"
     empty, place = seen.page.evaluate(heights), seen.page.evaluate("document.getElementById('how').offsetTop")
     seen.page.locator("#cost").scroll_into_view_if_needed()
-    wait_for(seen, f"({DRAWN}).includes('chart-accuracy-by-bytes')")
+    until(seen, f"({DRAWN}).includes('chart-accuracy-by-bytes')")
     seen.page.evaluate("window.report.whole()")
     assert len(seen.page.evaluate(DRAWN)) == len(empty)
     assert seen.page.evaluate(heights) == pytest.approx(empty, abs=6)
@@ -52,15 +44,15 @@ def test_only_what_is_near_the_screen_is_drawn_and_the_rest_keeps_its_room(page,
     assert seen.console == []
 
 
-def test_another_theme_redraws_what_is_seen_and_the_rest_when_it_is(page, open_page):
+def test_another_theme_redraws_what_is_seen_and_the_rest_when_it_is(page, open_page, until):
     seen = open_page(page)
     seen.page.click("#theme")
-    wait_for(seen, "window.report.drawn >= 2")
+    until(seen, "window.report.drawn >= 2")
     far = seen.page.evaluate(FAR)
     assert "chart-accuracy-by-bytes" in far
     assert not set(far) & set(seen.page.evaluate(DRAWN))
     seen.page.locator("#cost").scroll_into_view_if_needed()
-    wait_for(seen, f"({DRAWN}).includes('chart-accuracy-by-bytes')")
+    until(seen, f"({DRAWN}).includes('chart-accuracy-by-bytes')")
     assert DARK["category"][0] in seen.page.locator("#chart-accuracy-by-bytes").inner_html()
     assert seen.console == []
 

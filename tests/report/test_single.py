@@ -77,7 +77,7 @@ def test_a_click_leaves_one_method_in_every_chart_and_another_click_or_escape_ta
     assert seen.console == []
 
 
-def test_names_and_lines_in_charts_can_be_clicked_and_the_address_holds_the_method(page, open_page, redrawn):
+def test_names_and_lines_in_charts_can_be_clicked_and_the_address_holds_the_method(page, open_page, redrawn, until):
     seen = open_page(page)
     for chart, name in (("gain-over-local", "method 3"), ("learning-curves", f"method {METHODS - 1}")):
         seen.page.locator(f"#chart-{chart} text", has_text=name).last.click()  # at an axis, and at the end of a line
@@ -94,8 +94,8 @@ def test_names_and_lines_in_charts_can_be_clicked_and_the_address_holds_the_meth
     seen.page.reload()
     redrawn(seen)
     assert set(seen.page.evaluate(PRESSED)) == {WITHOUT_LABEL}
-    seen.page.wait_for_timeout(500)  # charts above it are drawn when it comes near, and the browser holds its place
-    assert seen.page.evaluate("Math.abs(document.getElementById('cost').getBoundingClientRect().top) < 900")
+    # Charts above it are drawn when it comes near, and the browser holds its place.
+    until(seen, "Math.abs(document.getElementById('cost').getBoundingClientRect().top) < 900")
     seen.page.click("#theme")
     redrawn(seen, times=2)
     assert len(faint_in(seen)["chart-accuracy-by-bytes"]) == METHODS
@@ -105,6 +105,5 @@ def test_names_and_lines_in_charts_can_be_clicked_and_the_address_holds_the_meth
     assert seen.page.locator("#verdict .name").first.is_visible()
     seen.page.emulate_media(media="screen")
     seen.page.keyboard.press("Escape")
-    seen.page.wait_for_timeout(300)
-    assert "#" not in seen.page.url
+    until(seen, "!location.href.includes('#')")
     assert seen.console == []
