@@ -194,7 +194,7 @@ class _Plain:
             if "more than 1 value per channel" not in str(error):
                 raise
             samples = len(data.train[owner])
-            remedy = "give it more samples or use another normalisation" if lonely else "choose another batch size"
+            remedy = "give it more samples or use another normalisation" if len(lonely) else "choose another batch size"
             raise UserError(
                 f"client {owner} has {samples} training sample{'s' * (samples > 1)}, so that with "
                 f"model.batch_size={size} a batch holds a single one, which the network's BatchNorm cannot be trained "
