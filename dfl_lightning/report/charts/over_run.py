@@ -96,7 +96,7 @@ def who_from_whom(run: Run) -> Any:
     rows: list[Row] = [
         {"receiver": i, "rounds": found.chosen[i].tolist(), "weight": thousandths[i].tolist()} for i in range(number)
     ]  # a row a receiver, as in `similarities`
-    look = {"domain": False, "ticks": False, "labelAngle": 0, "labelFontSize": 9, "labelPadding": 4}
+    look: dict[str, Any] = {"domain": False, "ticks": False, "labelAngle": 0, "labelFontSize": 9, "labelPadding": 4}
     look |= {"labelOverlap": "parity", "labelSeparation": 2}
     top, left = (
         alt.Axis(orient=side, title=title, labels=number <= LISTED, titleAnchor="middle", **look)
