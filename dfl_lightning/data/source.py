@@ -196,6 +196,19 @@ class Source:
         return torch.bucketize(first, bounds), test
 
     @property
+    def in_place_of_classes(self) -> str:
+        """What partitions divide by, in words; empty where it is classes."""
+        if self.strata is not None:
+            return "the strata that the data set gives"
+        if self.has_classes:
+            return ""
+        if self.labels.dtype == torch.bool:
+            return "the rarest label of each sample"
+        if self.labels.is_floating_point():
+            return f"{self.num_strata} ranges of the target with equally many samples"
+        return "a single one for all samples"
+
+    @property
     def num_strata(self) -> int:
         """How many strata there are: the number of classes where these are the strata."""
         if self.strata is None and self.has_classes:

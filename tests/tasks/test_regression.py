@@ -166,6 +166,11 @@ WRONG = {
         lambda: fit(numbers_of(partition=data.FlippedLabels())),
         r"data\.partition FlippedLabels\(40% of IID\) renames classes, and TensorDataset has none",
     ),
+    "too many parts of a range": (
+        lambda: fit(numbers_of(partition=data.Pathological(classes=11))),
+        r"11 classes a client, but the data have 10; lower classes; classes are here 10 ranges of the target with "
+        r"equally many samples$",
+    ),
     "rotated": (lambda: fit(numbers_of(partition=data.RotatedClusters())), r"only images \[C, H, W\] can be rotated"),
     "augmented": (lambda: fit(numbers_of(augment=True)), r"data\.augment crops and flips images \[C, H, W\], but"),
     "a loss for classes": (

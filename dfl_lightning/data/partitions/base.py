@@ -11,7 +11,11 @@ from dfl_lightning.data.index_lists import sorted_pieces
 from dfl_lightning.data.source import Source
 from dfl_lightning.utils.errors import UserError
 
-__all__ = ["Assignment", "Partition"]
+__all__ = ["Assignment", "Partition", "TooFewOfAClass"]
+
+
+class TooFewOfAClass(UserError):
+    """The data do not have the classes that a partition asks for, or not enough of one."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +93,7 @@ class Partition(ABC):
         """
 
     def divide(self, source: Source, num_clients: int, seed: int) -> Assignment:
-        """Divide the training images of a data set; the default calls `assign` with their strata.
+        """Divide the training samples of a data set; the default calls `assign` with their strata.
 
         Args:
             source: the data set.
@@ -97,9 +101,17 @@ class Partition(ABC):
             seed: of the partition's draws.
 
         Returns:
-            Indices of the training images by client, and what else the partition sets.
+            Indices of the training samples by client, and what else the partition sets.
+
+        Raises:
+            TooFewOfAClass: the sentence says what counts as a class where targets are none.
         """
-        return self.assign(source.strata_of[0].numpy(), source.num_strata, num_clients, seed)
+        try:
+            return self.assign(source.strata_of[0].numpy(), source.num_strata, num_clients, seed)
+        except TooFewOfAClass as error:
+            if not source.in_place_of_classes:
+                raise
+            raise TooFewOfAClass(f"{error}; classes are here {source.in_place_of_classes}") from error
 
     def describe(self) -> str:
         """Describe the partition in a word or two, for the banner."""

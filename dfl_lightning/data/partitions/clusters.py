@@ -7,7 +7,14 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from dfl_lightning.data.partitions.base import Assignment, Partition, contiguous_clusters, deal, split_by_counts
+from dfl_lightning.data.partitions.base import (
+    Assignment,
+    Partition,
+    TooFewOfAClass,
+    contiguous_clusters,
+    deal,
+    split_by_counts,
+)
 from dfl_lightning.utils.errors import UserError
 from dfl_lightning.utils.random_streams import numpy_stream
 
@@ -35,7 +42,7 @@ class _Transformed(Partition):
             return deal(np.arange(len(labels)), num_clients, rng)
         there = np.bincount(labels, minlength=num_classes)
         if there.min() < num_clients * self.per_class:
-            raise UserError(
+            raise TooFewOfAClass(
                 f"data.partition {self.describe()}: {num_clients} clients with {self.per_class} samples of each class "
                 f"need {num_clients * self.per_class}, but class {there.argmin()} has {there.min()}; lower num_clients "
                 f"or per_class"
@@ -113,7 +120,7 @@ class SwappedLabelClusters(_Transformed):
         for cluster, cycles in enumerate(self.swaps):
             for cycle in cycles:
                 if any(not 0 <= label < num_classes for label in cycle):
-                    raise UserError(
+                    raise TooFewOfAClass(
                         f"data.partition SwappedLabelClusters: cluster {cluster} names labels {cycle}, but the data "
                         f"have {num_classes} classes, 0 to {num_classes - 1}; change swaps"
                     )
@@ -156,7 +163,7 @@ class LabelClusters(Partition):
     def assign(self, labels: np.ndarray, num_classes: int, num_clients: int, seed: int) -> Assignment:
         """See `Partition.assign`."""
         if self.clusters > num_classes:
-            raise UserError(
+            raise TooFewOfAClass(
                 f"data.partition LabelClusters: {self.clusters} clusters, but only {num_classes} labels to divide "
                 f"among them; lower clusters"
             )
@@ -165,7 +172,7 @@ class LabelClusters(Partition):
         groups = np.array_split(np.arange(num_classes), self.clusters) if self.labels is None else self.labels
         for group in groups:
             if outside := [label for label in group if not 0 <= label < num_classes]:
-                raise UserError(
+                raise TooFewOfAClass(
                     f"data.partition {self.describe()}: label {outside[0]} does not exist, the data have {num_classes} "
                     f"classes, 0 to {num_classes - 1}; correct labels"
                 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from dfl_lightning.data.partitions.base import Assignment, Partition, split_by_counts
+from dfl_lightning.data.partitions.base import Assignment, Partition, TooFewOfAClass, split_by_counts
 from dfl_lightning.utils.errors import UserError
 from dfl_lightning.utils.random_streams import numpy_stream
 
@@ -42,14 +42,14 @@ class ClassCounts(Partition):
         for client, row in enumerate(self.counts):
             for label, number in row.items():
                 if not 0 <= label < num_classes:
-                    raise UserError(
+                    raise TooFewOfAClass(
                         f"data.partition ClassCounts: client {client} names class {label}, but the data have "
                         f"{num_classes} classes, 0 to {num_classes - 1}; correct counts"
                     )
                 table[client, label] = number
         available = np.bincount(labels, minlength=num_classes)
         for label in np.flatnonzero(table.sum(0) > available).tolist():
-            raise UserError(
+            raise TooFewOfAClass(
                 f"data.partition ClassCounts: all clients together ask for {table[:, label].sum()} samples of class "
                 f"{label}, but the data have {available[label]}; lower counts"
             )

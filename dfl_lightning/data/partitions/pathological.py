@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from dfl_lightning.data.partitions.base import Assignment, Partition, split_by_counts
+from dfl_lightning.data.partitions.base import Assignment, Partition, TooFewOfAClass, split_by_counts
 from dfl_lightning.data.partitions.dirichlet import check_alpha, divide
 from dfl_lightning.utils.errors import UserError
 from dfl_lightning.utils.random_streams import numpy_stream
@@ -48,7 +48,7 @@ class Pathological(Partition):
         available = np.bincount(labels, minlength=num_classes)
         existing = np.flatnonzero(available)
         if self.classes > len(existing):
-            raise UserError(
+            raise TooFewOfAClass(
                 f"data.partition Pathological: {self.classes} classes a client, but the data have {len(existing)}; "
                 f"lower classes"
             )
