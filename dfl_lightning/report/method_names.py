@@ -1,4 +1,4 @@
-"""What a run's method is called: after its policies and its objective, which say so by `method_name`."""
+"""What a run's method is called: after its policies and its objective, which say so by `method_name`, or its graphs."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from dfl_lightning.report.reading import Run
+from dfl_lightning.topology import method_of
 
 _GROUPS = {
     "outgoing": "Outgoing",
@@ -40,7 +41,10 @@ def base_name(run: Run) -> str:
         found = f"{whom} with {more}"
     server = "server" in str(run.summary.get("topology", run.config.get("topology", "")))
     if not found and server:
-        found = "FedAvg, dropped clients left out" if run.config and drops_out else "FedAvg"
+        tuned = (run.config.get("model") or {}).get("finetune_epochs")
+        found = f"FedAvg{'-FT' * bool(tuned)}{', dropped clients left out' * bool(run.config and drops_out)}"
+    elif not found and _takes_all(run):
+        found = method_of(run.config.get("topology"))
     found = found or chosen["selection"] or next(iter(run.summary.get("policies", [])), "")
     if robust:
         words = named["aggregation"]
@@ -55,6 +59,13 @@ def is_local(run: Run) -> bool:
     selection = run.config.get("selection")
     none_wanted = isinstance(selection, dict) and (selection.get("init_args") or {}).get("k") == 0
     return none_wanted or not run.diverged.get("client", np.array([])).size
+
+
+def _takes_all(run: Run) -> bool:
+    """Whether clients learn from all their neighbours, so that the graphs alone decide from whom."""
+    selection = run.config.get("selection")
+    options = (selection.get("init_args") or {}) if isinstance(selection, dict) else {}
+    return bool(options.get("k") == "all" and not options.get("within"))
 
 
 def _chosen(run: Run) -> dict[str, str]:

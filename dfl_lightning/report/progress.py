@@ -167,7 +167,7 @@ class RoundProgress(ProgressBar, RoundCallback):
         if "neighbours" in boundary.metrics:
             parts.append(f"neighbours {boundary.metrics['neighbours']:.1f}")
         if boundary.metrics.get("active", module.federation.num_clients) < module.federation.num_clients:
-            parts.append(f"{boundary.metrics['active']:.0f} up")
+            parts.append(f"{boundary.metrics['active']:.0f} active")
         return parts
 
     def _stop(self) -> None:

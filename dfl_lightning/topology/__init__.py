@@ -1,7 +1,7 @@
 """Topologies: topology files, their networkx graphs, and the links that a round reads."""
 
 from dfl_lightning.topology.graph import Topology, spectral_gap
-from dfl_lightning.topology.load import load_topology
+from dfl_lightning.topology.load import load_topology, method_of
 from dfl_lightning.topology.neighbour_counts import Reach, most_neighbours, reach
 
-__all__ = ["Reach", "Topology", "load_topology", "most_neighbours", "reach", "spectral_gap"]
+__all__ = ["Reach", "Topology", "load_topology", "method_of", "most_neighbours", "reach", "spectral_gap"]

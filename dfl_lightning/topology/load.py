@@ -13,6 +13,7 @@ import yaml
 from dfl_lightning.topology.files import FORMATS, read_bytes, read_graph
 from dfl_lightning.topology.graph import Topology
 from dfl_lightning.topology.normalise import to_topology
+from dfl_lightning.topology.schedules import method_name
 from dfl_lightning.topology.spec import KEYS, from_keys
 from dfl_lightning.utils import shipped_files
 from dfl_lightning.utils.errors import UserError, reason
@@ -52,6 +53,24 @@ def load_topology(
         known = ", ".join((".yaml", ".yml", *FORMATS))
         raise UserError(f"{path}: unknown topology format '{path.suffix}'; known are: {known}.")
     return from_keys(_read_yaml(path), num_clients, seed, str(path), path.stem, path.parent)
+
+
+def method_of(source: Any) -> str:
+    """Say what reports call a method after its topology; empty where the topology names none.
+
+    Args:
+        source: what a config says: a name, a mapping or a path. A path names none: its file may have changed since.
+
+    Examples:
+        >>> method_of("el_local"), method_of({"generator": "base_graph"}), method_of("ring")
+        ('EL-Local', 'Base-2 graph', '')
+    """
+    if isinstance(source, str) and source in (files := shipped_files.shipped("topologies")):
+        path = files[source]
+        source = _read_yaml(path) if path.suffix == ".yaml" else None
+    if not isinstance(source, Mapping):
+        return ""
+    return method_name(str(source.get("generator")), source.get("args") or {})
 
 
 def _with_numbers(value: Any) -> Any:

@@ -23,6 +23,29 @@ _ARGUMENTS: dict[str, dict[str, int]] = {
 SCHEDULES = tuple(_ARGUMENTS)
 """Names of these generators."""
 
+_METHOD_NAMES = {
+    "one_peer_exponential": "One-peer exponential",
+    "base_graph": "Base-{} graph",
+    "el_local": "EL-Local",
+    "el_oracle": "EL-Oracle",
+}
+
+
+def method_name(generator: str, args: Mapping[str, Any]) -> str:
+    """What reports call a method in which clients learn from all their neighbours in a generator's graphs; empty where
+    the graphs make none of its own.
+
+    Args:
+        generator: its name.
+        args: its arguments.
+
+    Examples:
+        >>> method_name("el_local", {}), method_name("base_graph", {"k": 3}), method_name("complete", {})
+        ('EL-Local', 'Base-4 graph', '')
+    """
+    name = _METHOD_NAMES.get(generator, "")
+    return name.format(int(args.get("k", 1)) + 1) if "{}" in name else name
+
 
 def schedule_of(name: str, args: Mapping[str, Any], clients: int, seed: int, where: str) -> GraphSequence:
     """The schedule that a generator makes for this number of clients.

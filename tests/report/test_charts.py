@@ -153,7 +153,8 @@ def test_a_stored_update_is_no_client_that_stands_in(tmp_path, make_run):
     for number, substitutes in enumerate((stored, other)):
         folder = make_run(tmp_path / str(number), [[0.5] * 3] * 3, dropouts=[(1, 1)], substitutes=substitutes)
         specs.append(report.dropouts(read_run(folder)).to_dict())
-    assert [{row["state"] for row in rows_of(spec)} for spec in specs] == [{"down"}, {"down", "stands in"}]
+    states = [{row["state"] for row in rows_of(spec)} for spec in specs]
+    assert states == [{"dropped out"}, {"dropped out", "stands in"}]
     assert ["clients it stands in for" in texts_of(spec) for spec in specs] == [False, True]
 
 

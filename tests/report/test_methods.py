@@ -159,6 +159,8 @@ def test_long_curves_are_thinned_and_keep_both_ends():
 
 # --- nothing false ----------------------------------------------------------------------------------------------------
 SERVER = {"topology": "server", "selection": {"class_path": "x.Gossip", "init_args": {"k": "all"}}}
+ALL = {"selection": {"class_path": "x.Gossip", "init_args": {"k": "all"}}}
+WITHIN = {"k": "all", "within": "cluster"}
 DOWN = {"dropout": {"class_path": "x.GroupedCount"}}
 
 
@@ -178,6 +180,14 @@ DOWN = {"dropout": {"class_path": "x.GroupedCount"}}
         ({"selection": {"class_path": "x.Gossip"}, "aggregation": {"class_path": "x.Uniform"}}, "Gossip"),
         ({**AFIND, "objective": {"class_path": "x.FedProx"}}, "AFIND+ with FedProx"),
         ({**SERVER, "objective": {"class_path": "user.Theirs"}}, "Theirs"),
+        ({**SERVER, **DOWN, "model": {"finetune_epochs": 1}}, "FedAvg-FT, dropped clients left out"),
+        ({**ALL, "topology": {"generator": "base_graph", "args": {"k": 3}}}, "Base-4 graph"),
+        ({**ALL, "topology": "el_local", "aggregation": {"class_path": "x.Median"}}, "EL-Local, median"),
+        ({**ALL, "topology": "el_local", "objective": {"class_path": "x.Ditto"}}, "Ditto"),
+        ({**ALL, "topology": "ring"}, "Gossip"),
+        ({**ALL, "topology": "mine/el_local.yaml"}, "Gossip"),
+        ({"topology": "el_local", "selection": {"class_path": "x.Gossip", "init_args": {"k": 2}}}, "Gossip"),
+        ({"topology": "el_local", "selection": {"class_path": "x.Gossip", "init_args": WITHIN}}, "Gossip"),
     ],
     ids=str,
 )
@@ -192,7 +202,8 @@ CALLED = {
     **{"fedfomo": "FedFomo", "fedproto": "FedProto", "fedrep": "FedRep", "gossip": "Gossip", "ifca": "IFCA"},
     **{"gradient_tracking": "gradient tracking", "knn_per": "kNN-Per", "moon": "MOON", "pacfl": "PACFL"},
     **{"panm_grad": "PANM", "pens": "PENS", "per_fedavg": "Per-FedAvg", "pfedgraph": "pFedGraph"},
-    **{"push_sum": "push-sum", "qg_dsgdm": "QG-DSGDm", "afind": "AFIND+"},
+    **{"epidemic": "EL-Local", "one_peer": "One-peer exponential", "base_graph": "Base-2 graph"},
+    **{"fedavg_ft": "FedAvg-FT", "push_sum": "push-sum", "qg_dsgdm": "QG-DSGDm", "afind": "AFIND+"},
 }
 
 

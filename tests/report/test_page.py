@@ -257,7 +257,7 @@ def test_a_server_run_shows_who_stands_in_for_whom(page, open_page):
     assert found["stands_in"] == {(2, 3)}  # client 3 stands in for client 2
     assert found["kept"] == {(4, j) for j in range(4)}
     assert seen.page.locator("#heat").is_hidden()
-    assert "1 client down, 1 with a substitute" in seen.page.locator("#state").inner_text()
+    assert "1 client dropped out, 1 with a substitute" in seen.page.locator("#state").inner_text()
     assert seen.console == []
 
 
@@ -406,7 +406,7 @@ def test_a_mouse_finds_nodes_links_and_cells_and_picks_a_client(page, runs, open
     place = {"x": 5 + (1.14 + node["x"]) * unit, "y": 5 + (1.14 - node["y"]) * unit}
     seen.page.locator("#graph canvas").hover(position=place)
     said = seen.page.locator("#tip").inner_text().split()
-    assert said[:6] == ["client", "3", "cluster", "1", "state", "down"]
+    assert said[:6] == ["client", "3", "cluster", "1", "state", "dropped"]
     assert said[-2:] == ["falsified", "labels"]
     before = pixels(seen, "heat")
     seen.page.locator("#graph canvas").click(position=place)

@@ -210,7 +210,7 @@ def test_in_a_terminal_a_bar_has_round_pace_accuracy_neighbours_and_cohorts(smal
     ]
     assert shown[0].startswith("Round 0/3 ━")
     assert any(re.search(r"Round 0/3 ━+ cohorts 1/\d", line) for line in shown), "the first round shows its cohorts"
-    assert any(re.search(rf"Round 2/3 ━+.* {FIELDS}( · \d up)? · cohorts \d/\d", line) for line in shown)
+    assert any(re.search(rf"Round 2/3 ━+.* {FIELDS}( · \d active)? · cohorts \d/\d", line) for line in shown)
     assert re.search(rf"Round 3/3 ━+ {FIELDS}", shown[-1])
     out = capsys.readouterr().out
     assert "round 1/3" not in out, "no plain lines beside the bar"
@@ -229,7 +229,7 @@ def test_who_is_down_is_seen(small_run, capsys, monkeypatch):
     monkeypatch.setattr(progress, "Console", lambda: Console(file=io.StringIO()))
     policies = [families.Gossip(k=1), families.Uniform(), families.ExactCount(0.5)]
     small_run(rounds=2, enable_progress_bar=True, policies=policies).fit()
-    assert capsys.readouterr().out.count(" · 3 up") == 2
+    assert capsys.readouterr().out.count(" · 3 active") == 2
 
 
 def test_the_bar_leaves_the_terminal_as_it_was_when_a_run_breaks(small_run, monkeypatch):

@@ -134,7 +134,7 @@ def dropouts(run: Run) -> Any:
     """Draw which clients dropped out in which round, and for how many clients each one stood in.
 
     Raises:
-        UserError: no client was ever down.
+        UserError: no client ever dropped out.
     """
     alt = altair()
     down, stood_in = run.dropouts, stood_in_for(run)
@@ -147,7 +147,7 @@ def dropouts(run: Run) -> Any:
     place = {client: at for at, client in enumerate(order)}
     column = {int(r): at for at, r in enumerate(shown)}
     rows: list[Row] = [
-        {"round": int(r), "client": int(c), "state": "down", "for": 0}
+        {"round": int(r), "client": int(c), "state": "dropped out", "for": 0}
         for r, c in zip(down["round"], down["client"], strict=True)
         if int(r) in column
     ]
@@ -180,14 +180,12 @@ def dropouts(run: Run) -> Any:
         "y2": alt.Y2("y1:Q"),
     }
     tips = [alt.Tooltip("round:Q"), alt.Tooltip("client:Q"), alt.Tooltip("state:N")]
-    asleep = base.transform_filter("datum.state == 'down'").mark_rect(style="down").encode(**places, tooltip=tips)
+    asleep = base.transform_filter("datum.for == 0").mark_rect(style="down").encode(**places, tooltip=tips)
     layers = [asleep]
     if stood_in:
         colour = alt.Color("for:Q").scale(range="ramp", domainMin=0).legend(_ramp_legend("clients it stands in for"))
         tips = [*tips, alt.Tooltip("for:Q", title="clients it stands in for")]
-        layers.append(
-            base.transform_filter("datum.state != 'down'").mark_rect().encode(**places, color=colour, tooltip=tips)
-        )
+        layers.append(base.transform_filter("datum.for > 0").mark_rect().encode(**places, color=colour, tooltip=tips))
     return finished(alt.layer(*layers), width=620, height=max(120, min(420, 15 * number)))
 
 

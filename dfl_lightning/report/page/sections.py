@@ -261,8 +261,8 @@ def _of_method(found: Collected, method: Method, number: int) -> None:
     found.add(
         "dropouts",
         f"dropouts-{number + 1}",
-        f"{method.full_name}: which clients were down{', and which stood in' if stood_in else ''}",
-        f"Grey: down.{' Blue: up, and standing in for clients that are down.' if stood_in else ''} S{seed[1:]}.",
+        f"{method.full_name}: which clients dropped out{', and which stood in' if stood_in else ''}",
+        f"Grey: dropped out.{' Blue: active, and standing in for others.' if stood_in else ''} S{seed[1:]}.",
         "wide",
         lambda: charts.dropouts(run),
         method.name,
