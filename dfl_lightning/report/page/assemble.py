@@ -71,6 +71,7 @@ def page(
     scripts = (
         "expand.js",
         "near.js",
+        "place.js",
         "linked.js",
         "address.js",
         "settings.js",

@@ -499,9 +499,9 @@
     set(named);
     beside = next;
     drawLinked();
-    scrollToShown("auto");
+    shown().scrollIntoView({ behavior: "auto" });
   }
-  const scrollToShown = (behavior) => (byId("one").hidden ? byId("who") : byId("one")).scrollIntoView({ behavior });
+  const shown = () => (byId("one").hidden ? byId("who") : byId("one"));
   function set(named) {
     ({ step, picked } = named);
     shaded = named.shaded ?? shaded;
@@ -574,7 +574,7 @@
   await redraw();
   const [section, words] = location.hash.slice(1).split("?");
   if (words && !window.following?.kept) {
-    if (address.read(runs, location.hash)) scrollToShown("instant");
-    else if (single.now() !== null) byId(section)?.scrollIntoView({ behavior: "instant" });
+    if (address.read(runs, location.hash)) place.keep(shown());
+    else if (single.now() !== null && byId(section)) place.keep(byId(section));
   }
 })();
