@@ -107,6 +107,12 @@ def pytest_collection_modifyitems(items):
 
 
 @pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers():
+    """`-n auto` is one more than there are cores, which work while tests wait for browsers and other processes."""
+    return 1 + (len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
+
+
+@pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config, log):
     """File by file; those with forks go to one worker, since each that has some loads everything for them once more."""
     from xdist.scheduler import LoadFileScheduling

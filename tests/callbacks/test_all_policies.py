@@ -16,14 +16,9 @@ def slow_if(further):
     return pytest.mark.parametrize(("listed", "place"), [pytest.param(*p.values, id=p.id, marks=m) for p, m in found])
 
 
-def is_variant(listed, place):
-    """A further variant of a policy has a comma in its name."""
-    return "," in listed.name
-
-
 def is_variant_or_elsewhere(listed, place):
-    """What engines do for a policy is the same at its other places; for servers IFCA shows that."""
-    return is_variant(listed, place) or place not in (listed.places[0], "three servers")
+    """A further variant has a comma in its name; what engines do for a policy is the same at its other places."""
+    return "," in listed.name or place not in (listed.places[0], "three servers")
 
 
 @pytest.fixture(scope="module")
@@ -93,23 +88,30 @@ def test_it_does_not_see_cohorts(listed, place):
     properties.does_not_see_cohorts(listed, place)
 
 
-@slow_if(is_variant)
+@slow_if(is_variant_or_elsewhere)
 def test_it_does_not_see_ids(listed, place):
     properties.does_not_see_ids(listed, place)
 
 
-@every_policy
+WAYS = [
+    ("64-true", True, "loop"),
+    ("32-true", False, "loop"),
+    ("64-true", False, "stacked"),
+    ("32-true", True, "stacked"),
+]
+"""Precision, whether pairs come one by one, engine: the first two take turns, all of them with `-m slow`."""
+
+
 @pytest.mark.parametrize(
-    ("precision", "few", "engine"),
+    ("listed", "place", "way"),
     [
-        pytest.param("64-true", True, "loop", id="64, few"),
-        pytest.param("64-true", False, "stacked", id="64, many", marks=pytest.mark.slow),
-        pytest.param("32-true", True, "stacked", id="32, few", marks=pytest.mark.slow),
-        pytest.param("32-true", False, "loop", id="32, many"),
+        pytest.param(*p.values, way, id=f"{p.id}, {way}", marks=[pytest.mark.slow] * (way != WAYS[turn % 2]))
+        for turn, p in enumerate(where_they_work())
+        for way in WAYS
     ],
 )
-def test_it_changes_no_rows_but_by_verbs_that_write(listed, place, precision, few, engine):
-    seen = properties.changes_no_rows_but_by_verbs_that_write(listed, place, precision, few, engine)
+def test_it_changes_no_rows_but_by_verbs_that_write(listed, place, way):
+    seen = properties.changes_no_rows_but_by_verbs_that_write(listed, place, *way)
     assert seen.get("evaluate", 0) + seen.get("outputs", 0) >= 5
     assert seen["on_compare"] >= 4
 

@@ -3,7 +3,6 @@
 import csv
 import json
 import os
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -670,31 +669,6 @@ def test_resolved_configs_are_printed_by_one_parser_that_forgets_what_was_asked(
     explained = dfl("--config gossip --explain", small=False)
     assert explained.code == 0
     assert "selection:" not in explained.out
-
-
-# --- a plain run, from outside ----------------------------------------------------------------------------------------
-def test_a_plain_run_prints_our_lines_and_nothing_else(here):
-    import subprocess
-
-    words = [sys.executable, "-c", "from dfl_lightning.cli.main import fit; fit()", "--config", "afind", *SMALL]
-    done = subprocess.run(words, capture_output=True, text=True, cwd=here, timeout=120)
-    assert (done.returncode, done.stderr) == (0, "")
-    lines = done.stdout.splitlines()
-    beginnings = [
-        "AFIND + AdaptiveThreshold + Boltzmann · 8 clients · MLP (610 parameters each) · Digits, RotatedClusters",
-        "complete graph: 8 nodes, 28 links, connected",
-        "round 1/2 · ",
-        "round 2/2 · ",
-        "",
-        "    ",
-        "test accuracy ",
-        "neighbours found: precision ",
-        "run: runs/afind/",
-        "its page: dfl-report runs/afind/",
-    ]
-    assert len(lines) == len(beginnings)
-    for line, beginning in zip(lines, beginnings, strict=True):
-        assert line.startswith(beginning)
 
 
 # --- groups that take several classes ---------------------------------------------------------------------------------

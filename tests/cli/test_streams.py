@@ -12,6 +12,7 @@ import pytest
 from commands import SMALL
 
 from dfl_lightning.cli import command as cli
+from dfl_lightning.cli.main import _loading
 
 DFL = f"{sys.executable} -c 'from dfl_lightning.cli.main import fit; fit()'"
 
@@ -98,14 +99,34 @@ def test_full_standard_error_ends_no_run(tmp_path, monkeypatch):
         sys.stderr.flush()
 
 
-def test_a_terminal_is_told_what_it_waits_for_while_libraries_load(tmp_path):
-    """A pseudo-terminal on standard error; the line goes before anything else is written."""
+BEGINNINGS = [
+    "AFIND + AdaptiveThreshold + Boltzmann · 8 clients · MLP (610 parameters each) · Digits, RotatedClusters",
+    "complete graph: 8 nodes, 28 links, connected",
+    "round 1/2 · ",
+    "round 2/2 · ",
+    "",
+    "    ",
+    "test accuracy ",
+    "neighbours found: precision ",
+    "run: runs/afind/",
+    "its page: dfl-report runs/afind/",
+]
+
+
+def test_who_is_no_terminal_is_not_told(capsys):
+    with _loading():
+        pass
+    assert capsys.readouterr() == ("", "")
+
+
+def test_a_plain_run_prints_our_lines_and_a_terminal_is_told_what_it_waits_for_while_libraries_load(tmp_path):
+    """A pseudo-terminal on standard error has nothing else at the end than at the beginning."""
     ours, theirs = os.openpty()
-    words = [*shlex.split(DFL), "--config", "afind", "--trainer.max_rounds", "x"]
-    done = subprocess.run(words, cwd=tmp_path, stdout=subprocess.PIPE, stderr=theirs, timeout=120)
+    words = [*shlex.split(DFL), *SMALL, "--trainer.max_rounds", "2", "--data.num_clients", "8"]
+    done = subprocess.run(words, cwd=tmp_path, stdout=subprocess.PIPE, stderr=theirs, text=True, timeout=120)
     os.close(theirs)
     text = os.read(ours, 4096).decode()
     os.close(ours)
-    assert done.returncode == 2
-    assert text.startswith("loading torch and lightning ...\r\x1b[2Kdfl-fit: trainer.max_rounds=x: ")
-    assert done.stdout == b""
+    assert (done.returncode, text) == (0, "loading torch and lightning ...\r\x1b[2K")
+    for line, beginning in zip(done.stdout.splitlines(), BEGINNINGS, strict=True):
+        assert line.startswith(beginning)

@@ -54,7 +54,7 @@ class Cell:
     """A run of `dfl-fit` below a folder."""
 
     def __init__(self, start, folder, config, lock=None, **variables):
-        folder.mkdir()
+        folder.mkdir(parents=True)
         (folder / "cell.yaml").write_text(yaml.safe_dump(config))
         self.folder, self._log = folder, folder / "log.txt"
         words = ["--config", str(folder / "cell.yaml"), f"--trainer.default_root_dir={folder}"]
@@ -112,17 +112,22 @@ def test_a_fork_has_the_bits_and_the_process_of_a_new_python(server, tmp_path):
 def test_a_fork_ends_with_the_codes_and_sentences_of_a_new_python(server, tmp_path):
     too_fast = {"class_path": "SGD", "init_args": {"lr": 1e30}}
     wrong = {**CONFIG, "model": {**CONFIG["model"], "on_divergence": "stop", "optimizer": too_fast}}
-    forked = [
-        Cell(start, tmp_path / f"{name}-{kind}", config, **{ENDING: str(tmp_path / f"{name}-{kind}.json")})
-        for kind, start in (("fork", server.start), ("new", start_python))
-        for name, config in (("mistake", {**CONFIG, "topology": "ring_of_rings"}), ("diverged", wrong))
-    ]
-    assert [cell.wait() for cell in forked] == [2, 2, 2, 2]
+    begun = {
+        (name, kind): Cell(
+            start, tmp_path / f"{name}-{kind}", config, **{ENDING: str(tmp_path / f"{name}-{kind}.json")}
+        )
+        for name, kind, start, config in (
+            ("mistake", "fork", server.start, {**CONFIG, "topology": "ring_of_rings"}),
+            ("diverged", "fork", server.start, wrong),
+            ("diverged", "new", start_python, wrong),
+        )
+    }
+    assert [cell.wait() for cell in begun.values()] == [2, 2, 2]
+    ends = {of: read_ending(tmp_path / f"{'-'.join(of)}.json") for of in begun}
+    assert ends["diverged", "fork"] == ends["diverged", "new"]
     for name, part in (("mistake", "ring_of_rings"), ("diverged", "training of client 0, 1, 2 diverged")):
-        fork, new = (read_ending(tmp_path / f"{name}-{kind}.json") for kind in ("fork", "new"))
-        assert fork == new
-        assert fork.code == 2
-        assert part in fork.sentence
+        assert ends[name, "fork"].code == 2
+        assert part in ends[name, "fork"].sentence
     several = [Cell(server.start, tmp_path / f"long-{number}", LONG) for number in range(4)]
     until(lambda: all(cell.rounds() > 1 for cell in several))
     terminated, interrupted, killed, left = several

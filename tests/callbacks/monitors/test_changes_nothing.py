@@ -1,5 +1,6 @@
 """A monitor can read everything and change nothing; policies write what is theirs, in the hooks that write it."""
 
+import functools
 import re
 
 import numpy as np
@@ -44,18 +45,23 @@ class Remembering(cb.Gossip):
         round.likeness.write(round.selected, torch.zeros(len(round.selected)))
 
 
+@pytest.fixture(scope="module")
+def good(read_only_run):
+    """Models after so many rounds in which nothing is written."""
+    return functools.cache(lambda rounds: read_only_run(rounds, policies=policies()).fit().rows)
+
+
 @pytest.fixture
-def refused(small_run):
+def refused(small_run, good):
     """The one sentence that ends a run with this callback; its checkpoint has the models of complete rounds."""
 
     def go(callback, rounds=2):
-        good = small_run(rounds, policies=policies()).fit()
         run = small_run(4, [callback], policies(), checkpoint_every=1)
         with pytest.raises(UserError) as caught:
             run.fit()
         saved = read_checkpoint(run.folder / "checkpoints" / "last.ckpt")["state_dict"]
         assert int(saved["bank.progress"][0]) == rounds
-        assert torch.equal(saved["bank.rows.models"], good.rows)
+        assert torch.equal(saved["bank.rows.models"], good(rounds))
         return str(caught.value)
 
     return go

@@ -107,8 +107,7 @@ def left_of(run):
 
 
 @pytest.mark.filterwarnings("ignore:.*does not have many workers", "ignore:.*number of training batches")
-@pytest.mark.parametrize("every", [1, 2])
-@pytest.mark.parametrize("rate", [0.0, 0.5])
+@pytest.mark.parametrize(("every", "rate"), [(1, 0.5), (2, 0.0)])
 def test_what_an_evaluation_has_found_out_changes_no_bit(small_run, tmp_path, every, rate):
     """Kept losses, no kept losses, and a run that is resumed after each evaluation, which has none to begin with."""
 
