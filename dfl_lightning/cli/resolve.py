@@ -63,7 +63,7 @@ def set_up(argv: Sequence[str]) -> Outline:
         with _as_a_command():
             return _outline(DFLCLI("fit", read(split(list(argv))), stop_at="objects"))
     finally:
-        gc.collect()  # a trainer and its module hold each other, and with them the images and models of this config
+        gc.collect()  # a trainer and its module hold each other, and with them the samples and models of this config
 
 
 def _outline(cli: DFLCLI) -> Outline:

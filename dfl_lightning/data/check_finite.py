@@ -1,4 +1,4 @@
-"""Images that are no numbers, found before anybody trains on them."""
+"""Samples that are no numbers, found before anybody trains on them."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ __all__ = ["refuse_what_is_no_number"]
 def refuse_what_is_no_number(
     clients: ClientData, split: Split, source: Source, dtype: torch.dtype = torch.float64
 ) -> None:
-    """Refuse NaN and infinity in images that a client uses; other images matter to `normalise` only.
+    """Refuse NaN and infinity in samples that a client uses; other samples matter to `normalise` only.
 
-    One such pixel among a client's training images would end its training in every round.
+    One such pixel among a client's training samples would end its training in every round.
 
     Args:
-        clients: the resident images.
-        split: whose images in the source they are.
+        clients: the resident samples.
+        split: whose samples in the source they are.
         source: the data set.
         dtype: the type that inputs have in the run: what it does not reach is infinity there.
 
     Raises:
-        UserError: an image that is not finite, named by client and by its place in the source.
+        UserError: a sample that is not finite, named by client and by its place in the source.
     """
     broken = not_finite(clients.images, dtype)
     if not len(broken):
@@ -76,7 +76,7 @@ def _refuse_scale(clients: ClientData, source: Source) -> None:
 
 
 def not_finite(images: Tensor, dtype: torch.dtype = torch.float64) -> Tensor:
-    """Which images hold NaN or infinity in a floating type, int64, ascending; integers never do.
+    """Which samples hold NaN or infinity in a floating type, int64, ascending; integers never do.
 
     Args:
         images: [N, ...].

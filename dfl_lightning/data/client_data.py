@@ -1,4 +1,4 @@
-"""The tensors an engine trains from: all images in one place, and who may use which."""
+"""The tensors an engine trains from: all samples in one place, and who may use which."""
 
 from __future__ import annotations
 
@@ -31,21 +31,21 @@ Affine = tuple[Tensor | None, Tensor | None]
 
 @dataclass(eq=False)
 class ClientData:
-    """Images of all clients, resident on one device; a batch is a gather by index.
+    """Samples of all clients, resident on one device; a batch is a gather by index.
 
-    What says who may use which image stays on the CPU: batches are put together there.
+    What says who may use which sample stays on the CPU: batches are put together there.
 
     Attributes:
-        images: all images, uint8 or float [N, ...]; a client's rotation is already applied.
+        images: all samples' inputs, uint8 or float [N, ...]; a client's rotation is already applied.
         labels: their targets, [N, ...]: classes, int64 [N], to which a client's label map is already applied, or what
             else is to be predicted: floating-point numbers of a regression, [N, d], or labels that hold, bool [N, L].
-        train: per client the indices of its training images, int64; any sequence of m tensors becomes `IndexLists`.
+        train: per client the indices of its training samples, int64; any sequence of m tensors becomes `IndexLists`.
         val: the same for validation, empty tensors where nothing is held out.
         test: the same for the test.
         global_test: indices of the test set of a global model, or None.
         clusters: ground-truth cluster of each client as known from the partition, int64 [m], or None.
         num_classes: number of classes C; 0 where the targets are no classes.
-        scale: a network's input is images * scale + shift; broadcastable over an image.
+        scale: a network's input is images * scale + shift; broadcastable over a sample.
         shift: see `scale`.
         augment: changes a float batch [B, C, H, W] in training, before `scale` and `shift`; or None.
         adversaries: clients whose training and validation labels were falsified (`FlippedLabels`), bool [m]; None where
@@ -89,7 +89,7 @@ class ClientData:
         return tuple(self.images.shape[1:])
 
     def sizes(self, split: str) -> Tensor:
-        """Count the images of each client in `train`, `val` or `test`, int64 [m], on the CPU."""
+        """Count the samples of each client in `train`, `val` or `test`, int64 [m], on the CPU."""
         found: IndexLists = getattr(self, split)
         return found.counts
 
@@ -102,9 +102,9 @@ class ClientData:
         """Return inputs and targets of the samples at `indices`.
 
         Args:
-            indices: int64 [B], or [k, B] for the batches of k clients, on the CPU or on the device of the images.
+            indices: int64 [B], or [k, B] for the batches of k clients, on the CPU or on the device of the samples.
             dtype: floating type of the inputs, and of targets that are floating-point numbers or labels, 0 or 1.
-            draws: of the augmentation, what its `draw` gives for each image, [*indices.shape, d]; None means
+            draws: of the augmentation, what its `draw` gives for each sample, [*indices.shape, d]; None means
                 evaluation, without augmentation.
 
         Returns:
@@ -124,7 +124,7 @@ class ClientData:
         return x.view(*indices.shape, *self.input_shape), y.view(*indices.shape, *y.shape[1:])
 
     def to(self, device: torch.device | str) -> ClientData:
-        """Return the same with images and labels on another device; nothing is copied where they are there already."""
+        """Return the same with samples and labels on another device; nothing is copied where they are there already."""
         return dataclasses.replace(
             self,
             images=self.images.to(device),

@@ -38,27 +38,27 @@ class OneSweep:
 
 
 class FederatedData(L.LightningDataModule):
-    """Images of many clients. A data set is a subclass with one method, `load`.
+    """Samples of many clients. A data set is a subclass with one method, `load`.
 
-    After `setup`, `clients` holds everything an engine needs. Images that are held out follow what a client trains on.
+    After `setup`, `clients` holds everything an engine needs. Samples that are held out follow what a client trains on.
 
     Args:
         num_clients: number of clients m.
-        partition: how the training images are divided; null means IID.
-        test_fraction: share of each client's own images that is held out for its test, rounded down; null takes the
-            test images from the official test set, or a quarter of the client's own where there is none (or none of the
-            client's writer, see `ByWriter`); 0 means no test.
-        val_fraction: share of each client's remaining images that is held out for validation, rounded down.
-        test_size: images of each client's test part, before rounding up for each class, where they come from the
+        partition: how the training samples are divided; null means IID.
+        test_fraction: share of each client's own samples that is held out for its test, rounded down; null takes the
+            test samples from the official test set, or a quarter of the client's own where there is none (or none of
+            the client's writer, see `ByWriter`); 0 means no test.
+        val_fraction: share of each client's remaining samples that is held out for validation, rounded down.
+        test_size: samples of each client's test part, before rounding up for each class, where they come from the
             official test set and follow the class distribution that the client was drawn with (`Dirichlet` with
-            flavour `equal_sizes`, `Pathological`) or that of its training images (flavour `image_by_image`).
-        samples_per_client: images a client keeps at most, validation and own test part included, drawn at random;
+            flavour `equal_sizes`, `Pathological`) or that of its training samples (flavour `image_by_image`).
+        samples_per_client: samples a client keeps at most, validation and own test part included, drawn at random;
             null keeps all.
         root: folder of the data sets' files; null means the environment variable DFL_DATA_ROOT, else `./data`.
         seed: seed of the split; null means the run's seed.
         split: a split.npz to repeat, instead of drawing: partition, fractions, sizes and seed are not used then; null
             draws.
-        normalise: subtract the mean and divide by the standard deviation of the training images, channel by channel.
+        normalise: subtract the mean and divide by the standard deviation of the training samples, channel by channel.
         augment: random crops (padding 4) and horizontal flips in training.
     """
 
@@ -138,7 +138,7 @@ class FederatedData(L.LightningDataModule):
 
     @property
     def client_split(self) -> Split:
-        """The images of each client, after `setup`."""
+        """The samples of each client, after `setup`."""
         if self._split is None:
             raise UserError("data: the split does not exist yet; call setup() first")
         return self._split
@@ -172,7 +172,7 @@ class FederatedData(L.LightningDataModule):
         self._source, self._split, self._drawn_with = source, split, self.split_seed
 
     def check_range(self, dtype: torch.dtype) -> None:
-        """Refuse images that are numbers, but infinity in the type that a run's inputs have.
+        """Refuse samples that are numbers, but infinity in the type that a run's inputs have.
 
         Args:
             dtype: float32, or float64 with `trainer.precision: 64-true`.
@@ -219,7 +219,7 @@ class FederatedData(L.LightningDataModule):
         write_split(path, self.client_split, self.source)
 
     def describe(self) -> str:
-        """Describe the data for the banner, for example `Digits, IID: 67–68 train / 22 test images a client`."""
+        """Describe the data for the banner, for example `Digits, IID: 67–68 train / 22 test samples a client`."""
         sizes = [f"{_range(self.clients.sizes('train'))} train"]
         if int(self.clients.sizes("val").max()):
             sizes.append(f"{_range(self.clients.sizes('val'))} validation")

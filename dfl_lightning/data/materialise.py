@@ -1,4 +1,4 @@
-"""From a split to resident tensors: every distinct (image, transformation) is made once."""
+"""From a split to resident tensors: every distinct (sample, transformation) is made once."""
 
 from __future__ import annotations
 
@@ -39,19 +39,19 @@ def rotate(images: Tensor, degrees: float) -> Tensor:
 
 
 def materialise(source: Source, split: Split, normalise: bool = False, augment: Augment | None = None) -> ClientData:
-    """Lay out the images so that from here on a batch is a gather by index.
+    """Lay out the samples so that from here on a batch is a gather by index.
 
-    Without rotations and label maps the source's own tensors are used; otherwise only images that a client uses are
+    Without rotations and label maps the source's own tensors are used; otherwise only samples that a client uses are
     kept.
 
     Args:
         source: the data set.
-        split: who has which of its images, rotated and renamed how.
+        split: who has which of its samples, rotated and renamed how.
         normalise: see `Source.affine`.
         augment: see `ClientData`.
 
     Raises:
-        UserError: the images cannot be rotated.
+        UserError: the samples are no images that can be rotated.
     """
     images, labels = source.everything()
     offset = len(source.labels) if split.test_official else 0
@@ -61,7 +61,7 @@ def materialise(source: Source, split: Split, normalise: bool = False, augment: 
 
     kinds, kind_of, kind_of_test = _transformations(split, source.num_classes)
     if len(kinds) > 1:
-        # Key of an image: kind * (number of images) + index. Kind 0 changes nothing.
+        # Key of a sample: kind * (number of samples) + index. Kind 0 changes nothing.
         for part, of in ((train, kind_of), (val, kind_of), (test, kind_of_test)):
             for client, indices in enumerate(part):
                 part[client] = of[client] * len(labels) + indices
@@ -100,7 +100,7 @@ Kind = tuple[float, tuple[int, ...]]
 def _transformations(split: Split, num_classes: int) -> tuple[list[Kind], np.ndarray, np.ndarray]:
     """The distinct transformations, the one that changes nothing first, and which one each client has.
 
-    The second array is for the clients' test images.
+    The second array is for the clients' test samples.
     """
     identity: Kind = (0.0, tuple(range(num_classes)))
     kinds: dict[Kind, int] = {identity: 0}

@@ -1,4 +1,4 @@
-"""No image is at two places of a split: what is trained on is not tested on, and an image has one owner."""
+"""No sample is at two places of a split: what is trained on is not tested on, and a sample has one owner."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ def refuse_shared_images(
     num_test: int,
     where: str,
 ) -> None:
-    """Refuse indices outside the data set, and an image that is at two places.
+    """Refuse indices outside the data set, and a sample that is at two places.
 
-    Images of the official test set may be in the tests of several clients, once in each.
+    Samples of the official test set may be in the tests of several clients, once in each.
 
     Args:
-        train: per client indices of its training images, int64.
+        train: per client indices of its training samples, int64.
         val: the same for validation.
         test: the same for the test; in the official test set where `test_official`.
-        test_official: whether the test images come from the official test set.
-        num_samples: training images of the source, N.
-        num_test: images of the official test set.
+        test_official: whether the test samples come from the official test set.
+        num_samples: training samples of the source, N.
+        num_test: samples of the official test set.
         where: who made the split, for the sentence.
 
     Raises:
-        UserError: with one such image, its two places, and the number of such images.
+        UserError: with one such sample, its two places, and the number of such samples.
     """
     limit = num_test if test_official else num_samples
     parts = {"training": (train, num_samples), "validation": (val, num_samples), "test": (test, limit)}
@@ -70,7 +70,7 @@ def _flat(lists: Sequence[np.ndarray]) -> np.ndarray:
 
 
 def _tell(times: np.ndarray, places: list[Located], where: str) -> NoReturn:
-    """Name one of the images that are at several places, and two of these."""
+    """Name one of the samples that are at several places, and two of these."""
     shared = np.flatnonzero(times > 1)
     image = int(shared[0])
     found = [(client, part) for client, part, indices in places for _ in range(int((indices == image).sum()))]

@@ -15,7 +15,7 @@ from dfl_lightning.utils.errors import UserError
 __all__ = ["Source"]
 
 MOST_CLASSES = 100_000  # there are tables of clients by classes, and steps for each class
-CHUNK = 4096  # images converted at a time, so that no float copy of a whole data set is ever made
+CHUNK = 4096  # samples converted at a time, so that no float copy of a whole data set is ever made
 BINS = 10  # strata of a regression
 _WHOLE = (torch.uint8, torch.int8, torch.int16, torch.int32)
 
@@ -36,19 +36,19 @@ def _rarest(labels: Tensor, often: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Source:
-    """Images and labels of a data set; what `FederatedData.load` returns.
+    """Samples and labels of a data set; what `FederatedData.load` returns.
 
     Attributes:
         name: how the data set is called in the banner and in split files.
-        images: training images, uint8 or float [N, ...], usually [N, C, H, W].
+        images: inputs of the training samples, uint8 or float [N, ...]; of images usually [N, C, H, W].
         labels: their targets: classes, int64 [N], lines of tokens, int64 [N, T], of which -1 is ignored, or
             floating-point numbers [N] or [N, d] of a regression, kept as [N, d], numbers and the scale of each,
             [N, 2, d], of a forecast, or which of L labels hold, bool [N, L].
         num_classes: number of classes C; 0 where the targets are no classes.
-        test_images: images of the official test set, [T, ...] of the same shape and type, or None.
+        test_images: those of the official test set, [T, ...] of the same shape and type, or None.
         test_labels: their targets, or None.
-        scale: what an image is multiplied with to be a network's input: 1/255 brings uint8 pixels to [0, 1].
-        writers: who wrote each training image, int64 [N], as a position in `writer_names`, where the data set knows;
+        scale: what a sample is multiplied with to be a network's input: 1/255 brings uint8 pixels to [0, 1].
+        writers: who wrote each training sample, int64 [N], as a position in `writer_names`, where the data set knows;
             else None.
         test_writers: the same for the official test set, int64 [T], or None.
         writer_names: names of all writers.
@@ -80,7 +80,7 @@ class Source:
     categories: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
-        """Refuse labels that are no classes, writers without a name, and test images unlike the training images."""
+        """Refuse labels that are no classes, writers without a name, and test samples unlike the training samples."""
         if self.num_classes > MOST_CLASSES:
             raise UserError(
                 f"data {self.name}: {self.num_classes} classes; {MOST_CLASSES} are the most, so number them from 0 on"
@@ -217,13 +217,13 @@ class Source:
 
     @property
     def num_test(self) -> int:
-        """Images of the official test set, 0 where there is none."""
+        """Samples of the official test set, 0 where there is none."""
         return 0 if self.test_labels is None else len(self.test_labels)
 
     def everything(self) -> tuple[Tensor, Tensor]:
-        """Return images and labels with the official test set after the training images, [N + T, ...] and [N + T].
+        """Return samples and labels with the official test set after the training samples, [N + T, ...] and [N + T].
 
-        Nothing is copied where the test images follow the training images in memory already.
+        Nothing is copied where the test samples follow the training samples in memory already.
         """
         if self.test_images is None or self.test_labels is None:
             return self.images, self.labels
@@ -240,10 +240,10 @@ class Source:
         return crc if self.test_labels is None else zlib.crc32(self.test_labels.numpy().astype(kind).tobytes(), crc)
 
     def affine(self, normalise: bool) -> tuple[Tensor, Tensor]:
-        """Return `scale` and `shift` that make an image a network's input, float64.
+        """Return `scale` and `shift` that make a sample a network's input, float64.
 
         Args:
-            normalise: subtract the mean and divide by the standard deviation of the training images, for each channel
+            normalise: subtract the mean and divide by the standard deviation of the training samples, for each channel
                 of images [C, H, W], otherwise over everything.
 
         Returns:

@@ -1,4 +1,4 @@
-"""The images of the source on which each client trains, validates and is tested."""
+"""The samples of the source on which each client trains, validates and is tested."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ class Split:
     """A division of a data set among clients, complete: what `split.npz` holds.
 
     Attributes:
-        train: per client indices of its training images in the source's training images, int64, sorted.
+        train: per client indices of its training samples in the source's training samples, int64, sorted.
         val: the same for validation.
         test: the same for the test; they count in the official test set where `test_official`.
-        test_official: whether the test images come from the official test set.
+        test_official: whether the test samples come from the official test set.
         rotation: counter-clockwise degrees, float64 [m], or None.
         label_map: what each client calls each class, int64 [m, C], or None.
-        test_label_map: the same for its test images, where that differs, or None.
+        test_label_map: the same for its test samples, where that differs, or None.
         clusters: ground-truth clusters, int64 [m], or None.
         adversaries: clients whose training labels were falsified, bool [m], or None.
         writers: name of the writer that each client is, str [m], or None.
@@ -78,17 +78,17 @@ def draw_split(
 
     Args:
         source: the data set.
-        assignment: the images of each client.
+        assignment: the samples of each client.
         partition: the partition's own words.
-        test_fraction: share of each client's images that is held out for its test, in [0, 1); None takes the test
-            images from the official test set.
+        test_fraction: share of each client's samples that is held out for its test, in [0, 1); None takes the test
+            samples from the official test set.
         val_fraction: share of what is left that is held out for validation, in [0, 1).
-        test_size: images of each client's test part where they follow the assignment's class prior.
-        samples_per_client: images a client keeps at most, or None for all.
+        test_size: samples of each client's test part where they follow the assignment's class prior.
+        samples_per_client: samples a client keeps at most, or None for all.
         seed: seed of the split.
 
     Raises:
-        UserError: a client ends without training, validation or test images, or an image has two owners.
+        UserError: a client ends without training, validation or test samples, or a sample has two owners.
     """
     shuffled, lengths = [np.empty(0, dtype=np.int64)], list[int]()
     for owned, rng in zip(assignment.train, numpy_streams(seed, "held-out images", len(assignment.train)), strict=True):
@@ -130,7 +130,7 @@ def draw_split(
 
 
 def _share(fraction: float, size: int) -> int:
-    """That share of `size` images, rounded down, but at least one where one can be spared."""
+    """That share of `size` samples, rounded down, but at least one where one can be spared."""
     if fraction <= 0 or size < 2:
         return 0
     return min(max(1, math.floor(fraction * size + 1e-9)), size - 1)
@@ -146,7 +146,7 @@ def _require(parts: list[np.ndarray], what: str, partition: str, source: Source,
 
 
 def _test_by_prior(source: Source, prior: np.ndarray, test_size: int, seed: int) -> list[np.ndarray]:
-    """Draw ceil(prior * test_size) test images of each class, none twice for a client (as Dis-PFL)."""
+    """Draw ceil(prior * test_size) test samples of each class, none twice for a client (as Dis-PFL)."""
     strata = _strata_of_test(source).numpy()
     pools = [np.flatnonzero(strata == c) for c in range(prior.shape[1])]
     wanted = np.ceil(prior * test_size - 1e-9).astype(np.int64)  # 0.07 * 100 is a little above 7
@@ -159,9 +159,9 @@ def _test_by_prior(source: Source, prior: np.ndarray, test_size: int, seed: int)
 
 
 def _test_by_counts(source: Source, assignment: Assignment, train: list[np.ndarray], seed: int) -> list[np.ndarray]:
-    """Divide the test images of each class in proportion to the clients' training images of it.
+    """Divide the test samples of each class in proportion to the clients' training samples of it.
 
-    Clusters that transform their images divide the whole test set each (as PANM), otherwise all clients together do.
+    Clusters that transform their samples divide the whole test set each (as PANM), otherwise all clients together do.
     """
     labels, num_strata = _strata_of_test(source).numpy(), source.num_strata
     groups = assignment.groups_of_test()
@@ -195,7 +195,7 @@ def _strata_of_test(source: Source) -> Tensor:
 
 
 def _proportional(have: np.ndarray, available: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Test images of each class for each client of a group, int64 [members, C], in proportion to `have`."""
+    """Test samples of each class for each client of a group, int64 [members, C], in proportion to `have`."""
     counts = np.zeros_like(have)
     for c in np.flatnonzero(have.sum(0)):
         order = rng.permutation(len(have))  # so that rounding favours no client

@@ -35,7 +35,7 @@ def write_split(path: str | Path, split: Split, source: Source) -> None:
     """Write a split atomically: under a temporary name, which is renamed when the file is complete.
 
     The arrays are `<part>_indices` and `<part>_offsets` for the parts train, val and test (client i has
-    `indices[offsets[i]:offsets[i + 1]]`, counted in the source's training images, the test in the official test set
+    `indices[offsets[i]:offsets[i + 1]]`, counted in the source's training samples, the test in the official test set
     where `test_official`), `rotation`, `label_map`, `test_label_map`, `clusters`, `adversaries`, `writers`,
     `input_means`, `input_deviations`, `target_means`, `target_deviations`, `client_means` and `client_deviations`
     (empty where there are none), `dataset`, `num_samples`, `num_test_samples`, `labels_crc32`, `partition`, `format`,
@@ -86,7 +86,7 @@ def read_split(path: str | Path, source: Source, num_clients: int) -> Split:
     """
     path = Path(path)
     try:
-        # an image of the source once, one of the official test set once a client, and a table of clients by classes
+        # a sample of the source once, one of the official test set once a client, and a table of clients by classes
         images = len(source.labels) + num_clients * source.num_test
         arrays = read_npz(path, most=_MOST_BYTES + 8 * images + 16 * num_clients * source.num_classes)
     except FileNotFoundError as error:

@@ -429,7 +429,7 @@ class Engine(ABC):
         )
 
     def samples(self, owner: int, split: str) -> Tensor:
-        """Indices of a client's images, int64.
+        """Indices of a client's samples, int64.
 
         Args:
             owner: the client; -1: the global test set.

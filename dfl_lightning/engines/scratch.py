@@ -89,7 +89,7 @@ class Scratch:
 
         Args:
             row: the model, [width].
-            samples: indices of images, long [s].
+            samples: indices of samples, long [s].
 
         Returns:
             float64 [1 + numbers + metrics + 1 + statistics]; the last ones are the weight of the samples and the means
@@ -115,7 +115,7 @@ class Scratch:
 
         Args:
             row: the model, [width].
-            samples: indices of images, long [s].
+            samples: indices of samples, long [s].
         """
         self.load(row)
         network, names = self.network.eval(), self.config.predicted_features

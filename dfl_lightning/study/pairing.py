@@ -21,7 +21,7 @@ class Unlike:
     Attributes:
         row: its name.
         columns: in which it does.
-        in_split: whether its clients have other images, so that it is not compared; else its first models differ.
+        in_split: whether its clients have other samples, so that it is not compared; else its first models differ.
     """
 
     row: str
@@ -63,7 +63,7 @@ def sentences(apart: Sequence[Unlike]) -> Iterator[str]:
 
 
 def split_of(state: CellState) -> str:
-    """The images of each client, as a hash of the run's split.npz."""
+    """The samples of each client, as a hash of the run's split.npz."""
     digest = hashlib.sha256()
     file = (state.run or Path()) / "split.npz"
     with np.load(file, allow_pickle=False) as arrays:

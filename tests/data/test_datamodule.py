@@ -137,7 +137,7 @@ def test_help_explains_every_option(capsys, command):
     for words in (
         "number of clients m",
         "see `FederatedData`",
-        "share of each client's remaining images",
+        "share of each client's remaining samples",
         "a split.npz to repeat",
     ):
         assert words in " ".join(text.split())

@@ -1,4 +1,4 @@
-"""An image has one owner and one purpose, in drawn splits and in those of files."""
+"""A sample has one owner and one purpose, in drawn splits and in those of files."""
 
 # ruff: noqa: E501  # the table below quotes whole sentences
 

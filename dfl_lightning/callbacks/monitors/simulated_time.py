@@ -29,7 +29,7 @@ class SimulatedTime(Monitor):
     """Seconds of computing and transfer that the run would have taken so far, as `simulated_seconds`.
 
     The model: rounds are synchronous, and a round takes as long as its slowest client. A client that trains takes its
-    training images * local epochs / `speed`. After that it receives its messages, those that `bytes_received` counts,
+    training samples * local epochs / `speed`. After that it receives its messages, those that `bytes_received` counts,
     one after the other; a message from j to i takes bytes / min(`down` of i, `up` of j), and the larger of their two
     latencies. A client that has dropped out takes no time; one whose training diverged has trained. A server has no
     limits of its own: what it receives is counted to the client that sends it, and clients send at the same time.
@@ -39,7 +39,7 @@ class SimulatedTime(Monitor):
     model. Speeds do not change over the run.
 
     Args:
-        speed: training images a second; a number for all clients, or a list with one for each.
+        speed: training samples a second; a number for all clients, or a list with one for each.
         up: bytes a second that a client can send, likewise.
         down: bytes a second that a client can receive, likewise.
         latency: seconds that a message waits, likewise.

@@ -1,4 +1,4 @@
-"""How images are divided among clients."""
+"""How samples are divided among clients."""
 
 from dfl_lightning.data.partitions.base import Assignment, Partition
 from dfl_lightning.data.partitions.clusters import (

@@ -1,4 +1,4 @@
-"""What a partition is: who gets which images, and how a client's images differ from the source."""
+"""What a partition is: who gets which samples, and how a client's samples differ from the source."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ class TooFewOfAClass(UserError):
 
 @dataclass(frozen=True)
 class Assignment:
-    """The images of each client, before validation and test parts are cut from them.
+    """The samples of each client, before validation and test parts are cut from them.
 
     Attributes:
-        train: per client the indices of its images in the source, int64, sorted; no image belongs to two clients.
+        train: per client the indices of its samples in the source, int64, sorted; no sample belongs to two clients.
         clusters: ground-truth cluster of each client, int64 [m], or None.
         rotation: counter-clockwise rotation of each client's images in degrees, float64 [m], or None.
         label_map: what each client calls each class of the source, int64 [m, C], or None.
-        test_label_map: the same for its test images, where that differs; None means `label_map`.
-        prior: class distribution that each client's images were drawn from, float64 [m, C], where its part of an
+        test_label_map: the same for its test samples, where that differs; None means `label_map`.
+        prior: class distribution that each client's samples were drawn from, float64 [m, C], where its part of an
             official test set follows this rather than its counts; else None.
         adversaries: clients whose training labels were falsified, bool [m]; None where that is not a question.
         writers: name of the writer that each client is, str [m], where clients are writers; else None.
-        test: per client the indices of its images in the official test set, where it is known which are its own; or
+        test: per client the indices of its samples in the official test set, where it is known which are its own; or
             None.
-        tests_on_own: the official test set has nothing like the clients' images: unless `test_fraction` says otherwise,
-            each client's test is held out from its own.
+        tests_on_own: the official test set has nothing like the clients' samples: unless `test_fraction` says
+            otherwise, each client's test is held out from its own.
         test_groups: clients of the same group divide the official test set among themselves, int64 [m]; None means all
-            together, or the clusters where these see images or names transformed.
+            together, or the clusters where these see samples or names transformed.
     """
 
     train: list[np.ndarray]
@@ -62,31 +62,31 @@ class Assignment:
 
 
 class Partition(ABC):
-    """How the training images of a data set are divided among the clients.
+    """How the training samples of a data set are divided among the clients.
 
     Your own partition implements `assign`; it draws from
     `dfl_lightning.utils.random_streams.numpy_stream(seed, ...)` only. One that needs more than labels overrides
     `divide`, too.
 
     Attributes:
-        needs_writers: whether the data set must say who wrote each image, where reading that is extra work.
+        needs_writers: whether the data set must say who wrote each sample, where reading that is extra work.
     """
 
     needs_writers: bool = False
 
     @abstractmethod
     def assign(self, labels: np.ndarray, num_classes: int, num_clients: int, seed: int) -> Assignment:
-        """Divide the images.
+        """Divide the samples.
 
         Args:
-            labels: class of every training image of the source, int64 [N]; the stratum where targets are no classes
+            labels: class of every training sample of the source, int64 [N]; the stratum where targets are no classes
                 (see `Source.strata`).
             num_classes: number of classes C, or of strata.
             num_clients: number of clients m, at most N.
             seed: seed of the split.
 
         Returns:
-            The images of each client and what is known about them.
+            The samples of each client and what is known about them.
 
         Raises:
             UserError: the partition cannot be drawn for these numbers.
@@ -157,13 +157,13 @@ def deal(indices: np.ndarray, num_clients: int, rng: np.random.Generator) -> lis
 def split_by_counts(
     counts: np.ndarray, labels: np.ndarray, num_classes: int, rng: np.random.Generator
 ) -> list[np.ndarray]:
-    """Give client i `counts[i, c]` random images of class c; no image twice, each part sorted.
+    """Give client i `counts[i, c]` random samples of class c; no sample twice, each part sorted.
 
     Args:
-        counts: images a client gets of each class, int64 [m, C]; a column sums to at most the images of its class.
-        labels: class of every image, int64 [N].
+        counts: samples a client gets of each class, int64 [m, C]; a column sums to at most the samples of its class.
+        labels: class of every sample, int64 [N].
         num_classes: number of classes C.
-        rng: where the images are drawn from.
+        rng: where the samples are drawn from.
     """
     parts: list[list[np.ndarray]] = [[] for _ in counts]
     for c in range(num_classes):

@@ -22,10 +22,10 @@ __all__ = ["LabelClusters", "RotatedClusters", "SwappedLabelClusters"]
 
 
 class _Transformed(Partition):
-    """Clients draw their images alike; then their cluster transforms these.
+    """Clients draw their samples alike; then their cluster transforms these.
 
     Args:
-        per_class: images of each class that a client gets; None: all images are dealt evenly, whatever their classes.
+        per_class: samples of each class that a client gets; None: all samples are dealt evenly, whatever their classes.
     """
 
     def __init__(self, per_class: int | None) -> None:
@@ -61,7 +61,7 @@ class RotatedClusters(_Transformed):
 
     Args:
         degrees: counter-clockwise angle of each cluster in degrees. Multiples of 90 are exact, others bilinear.
-        per_class: images of each class that a client gets (PANM's clients have 20 or 10); null: all images are dealt
+        per_class: samples of each class that a client gets (PANM's clients have 20 or 10); null: all samples are dealt
             evenly, whatever their classes.
     """
 
@@ -76,14 +76,14 @@ class RotatedClusters(_Transformed):
         return self._described([f"{angle:g}" for angle in self.degrees])
 
     def assign(self, labels: np.ndarray, num_classes: int, num_clients: int, seed: int) -> Assignment:
-        """See `Partition.assign`; without `per_class` every image belongs to one client."""
+        """See `Partition.assign`; without `per_class` every sample belongs to one client."""
         clusters = contiguous_clusters(num_clients, len(self.degrees), self.describe())
         parts = self._parts(labels, num_classes, num_clients, seed)
         return Assignment(parts, clusters, rotation=np.array(self.degrees)[clusters])
 
 
 class SwappedLabelClusters(_Transformed):
-    """IID images; each cluster exchanges some labels (PANM, section 4.1).
+    """IID samples; each cluster exchanges some labels (PANM, section 4.1).
 
     Clusters are blocks of consecutive clients, as even as possible.
 
@@ -91,7 +91,7 @@ class SwappedLabelClusters(_Transformed):
         swaps: for each cluster a list of cycles of labels: `[0, 1]` swaps two, `[0, 1, 2]` calls 0 1, 1 2 and 2 0, and
             `[]` in place of the list leaves a cluster as it is. Null means PANM's two clusters, `[[[0, 1]], [[6, 7]]]`;
             its four are `[[[0, 1]], [[2, 3]], [[4, 5]], [[6, 7]]]`.
-        per_class: images of each class that a client gets (PANM's clients have 20 or 10); null: all images are dealt
+        per_class: samples of each class that a client gets (PANM's clients have 20 or 10); null: all samples are dealt
             evenly, whatever their classes.
     """
 
@@ -114,7 +114,7 @@ class SwappedLabelClusters(_Transformed):
         return self._described(names)
 
     def assign(self, labels: np.ndarray, num_classes: int, num_clients: int, seed: int) -> Assignment:
-        """See `Partition.assign`; without `per_class` every image belongs to one client."""
+        """See `Partition.assign`; without `per_class` every sample belongs to one client."""
         clusters = contiguous_clusters(num_clients, len(self.swaps), self.describe())
         maps = np.tile(np.arange(num_classes), (len(self.swaps), 1))
         for cluster, cycles in enumerate(self.swaps):
@@ -130,10 +130,10 @@ class SwappedLabelClusters(_Transformed):
 
 
 class LabelClusters(Partition):
-    """The labels are divided among the clusters; a client has images of its cluster's labels (FL-FDMS, section 6.1.1).
+    """The labels are divided among the clusters; a client has samples of its cluster's labels (FL-FDMS, section 6.1.1).
 
     Labels go to clusters in their order, clusters are blocks of consecutive clients, both as even as possible. All
-    clients have the same number of images; what a cluster has above that is left out.
+    clients have the same number of samples; what a cluster has above that is left out.
 
     Args:
         clusters: number of clusters; FL-FDMS has 5, of two labels each.

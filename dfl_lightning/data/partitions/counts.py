@@ -1,4 +1,4 @@
-"""Numbers of images by class and client, as a table says."""
+"""Numbers of samples by class and client, as a table says."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ DPFL_TOY = [
 
 
 class ClassCounts(Partition):
-    """Every client has as many images of each class as a table says, drawn at random.
+    """Every client has as many samples of each class as a table says, drawn at random.
 
     Args:
-        counts: for each client the number of images by class, for example `[{0: 50, 4: 50}, {1: 200}]`. Null means the
+        counts: for each client the number of samples by class, for example `[{0: 50, 4: 50}, {1: 200}]`. Null means the
             three clients of DPFL's example of combinatorial gains (appendix A).
     """
 

@@ -23,21 +23,21 @@ class Dirichlet(Partition):
     """Label skew: the smaller alpha, the fewer classes a client has.
 
     Flavour `image_by_image` is that of the public code of Dis-PFL (Dai et al. 2022), which AFIND+ follows: every client
-    has floor(N / m) images and its own class distribution Dir(alpha). One image after the other is drawn without
+    has floor(N / m) samples and its own class distribution Dir(alpha). One sample after the other is drawn without
     replacement, each by a random client that is not full; when a class runs out, the distributions are renormalised
-    over the classes that are left. A client's part of an official test set has the shares of its training images.
+    over the classes that are left. A client's part of an official test set has the shares of its training samples.
     Flavour `equal_sizes`, the default, has the same sizes and distributions, but all clients draw at the same time, and
-    a class that is asked for more often than it has images is given out by lot. Where classes run out, clients are more
-    skewed: of 10 clients of 10 classes at alpha 0.1 a client's largest class has half of its images on average, in
-    `image_by_image` 47 %. A client's part of an official test set follows its class distribution.
+    a class that is asked for more often than it has samples is given out by lot. Where classes run out, clients are
+    more skewed: of 10 clients of 10 classes at alpha 0.1 a client's largest class has half of its samples on average,
+    in `image_by_image` 47 %. A client's part of an official test set follows its class distribution.
     Flavour `per_class` is that of DPFL (2025, appendix H), taken from NIID-Bench (Li et al. 2022, section IV-A): each
-    class is divided among the clients by Dir(alpha), clients that already have N / m images get nothing more of it, and
-    all is drawn again until the smallest client has `min_size` images. Every image belongs to one client.
+    class is divided among the clients by Dir(alpha), clients that already have N / m samples get nothing more of it,
+    and all is drawn again until the smallest client has `min_size` samples. Every sample belongs to one client.
 
     Args:
         alpha: concentration, > 0; 0.1 is strong skew, 100 is nearly IID.
         flavour: `equal_sizes`, `image_by_image` or `per_class`.
-        min_size: images of the smallest client in flavour `per_class`; null means 20 as in DPFL, or a tenth of the
+        min_size: samples of the smallest client in flavour `per_class`; null means 20 as in DPFL, or a tenth of the
             mean size N / m where that is less, at least 2.
     """
 
@@ -135,15 +135,15 @@ def divide(total: int, share: np.ndarray) -> np.ndarray:
 
 
 def draw_equal_sizes(prior: np.ndarray, available: np.ndarray, size: int, rng: np.random.Generator) -> np.ndarray:
-    """Images of each class that each client draws, where all clients draw at the same time.
+    """Samples of each class that each client draws, where all clients draw at the same time.
 
-    Each draws what it still lacks from its renormalised prior; a class asked for more often than it has images left is
+    Each draws what it still lacks from its renormalised prior; a class asked for more often than it has samples left is
     given out by lot and is then empty.
 
     Args:
         prior: class distribution of each client, [m, C].
-        available: images of each class, int64 [C].
-        size: images of a client.
+        available: samples of each class, int64 [C].
+        size: samples of a client.
         rng: of the draws.
 
     Returns:

@@ -20,7 +20,7 @@ __all__ = ["FlippedLabels"]
 class FlippedLabels(Partition):
     """Some clients rename the labels that they train and validate on, all in the same way (DPFL, section 4.3).
 
-    Another partition divides the images. Test labels stay true, and test images are divided as without flipping.
+    Another partition divides the samples. Test labels stay true, and test samples are divided as without flipping.
     `ClientData.adversaries` says who is flipped, and flipped clients are clusters apart from the others.
 
     Args:
@@ -28,7 +28,7 @@ class FlippedLabels(Partition):
         clients: the ids of the flipped clients, in place of a fraction.
         permutation: what a flipped client calls each class: a list of all classes; null calls class y of C classes
             C - 1 - y, as DPFL's public code does.
-        base: who has which images; null means IID.
+        base: who has which samples; null means IID.
     """
 
     def __init__(

@@ -13,7 +13,7 @@ __all__ = ["GivenParts"]
 
 
 class GivenParts(Partition):
-    """Each client has the images that are listed for it.
+    """Each client has the samples that are listed for it.
 
     Args:
         parts: a list of indices into the data set for each client; no index twice.

@@ -11,8 +11,8 @@ __all__ = ["IID"]
 
 
 class IID(Partition):
-    """All images, shuffled and dealt out evenly: sizes differ by at most one."""
+    """All samples, shuffled and dealt out evenly: sizes differ by at most one."""
 
     def assign(self, labels: np.ndarray, num_classes: int, num_clients: int, seed: int) -> Assignment:
-        """See `Partition.assign`; every image belongs to one client."""
+        """See `Partition.assign`; every sample belongs to one client."""
         return Assignment(deal(np.arange(len(labels)), num_clients, numpy_stream(seed, "partition")))

@@ -15,13 +15,13 @@ MIN_PER_CLASS = 10
 
 
 class Pathological(Partition):
-    """Every client has images of a few random classes only.
+    """Every client has samples of a few random classes only.
 
     By default as in Dis-PFL (Dai et al. 2022), which AFIND+ follows: all clients have the same number of
-    images. Classes are dealt out so that the numbers of clients holding a class differ by at most one, the images of
+    samples. Classes are dealt out so that the numbers of clients holding a class differ by at most one, the samples of
     a class are divided evenly over its holders, and what a client has above the smallest client is left out.
-    (Dis-PFL's own code draws the classes freely and then gives some images to several clients.)
-    With `alpha` as in DPFL (2025, appendix H): classes are drawn freely; each holder of a class gets 10 of its images
+    (Dis-PFL's own code draws the classes freely and then gives some samples to several clients.)
+    With `alpha` as in DPFL (2025, appendix H): classes are drawn freely; each holder of a class gets 10 of its samples
     (fewer where the class is too small for that), the others are divided over its holders by Dir(alpha); sizes differ.
 
     Args:
@@ -87,6 +87,6 @@ def _even(holds: np.ndarray, available: np.ndarray, rng: np.random.Generator) ->
 
 
 def _cut_to_smallest(counts: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Give all clients the size of the smallest by leaving out images at random."""
+    """Give all clients the size of the smallest by leaving out samples at random."""
     size = int(counts.sum(1).min())
     return np.stack([rng.multivariate_hypergeometric(row, size, method="marginals") for row in counts])

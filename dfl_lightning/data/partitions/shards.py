@@ -1,4 +1,4 @@
-"""A few blocks of the images in the order of their labels."""
+"""A few blocks of the samples in the order of their labels."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["Shards"]
 
 
 class Shards(Partition):
-    """Images sorted by label and cut into shards; every client draws some of them (McMahan et al. 2017, section 3).
+    """Samples sorted by label and cut into shards; every client draws some of them (McMahan et al. 2017, section 3).
 
     Within a label the order is random. Shards are as even as possible, and no two clients draw the same one.
     FL-FDMS' general setting (section 6.1.1) is 20 clients with `per_client=2, shards=200`; its other levels (6.5) are
@@ -20,8 +20,8 @@ class Shards(Partition):
 
     Args:
         per_client: shards of each client.
-        shards: number of shards; null means as many as the clients draw, so that every image belongs to one. With more,
-            the images of the others are left out.
+        shards: number of shards; null means as many as the clients draw, so that every sample belongs to one. With
+            more, the samples of the others are left out.
     """
 
     def __init__(self, per_client: int = 2, shards: int | None = None) -> None:

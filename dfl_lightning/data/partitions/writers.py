@@ -15,14 +15,14 @@ __all__ = ["ByWriter"]
 class ByWriter(Partition):
     """Every client is one writer and has what this writer wrote (LEAF, Caldas et al. 2018).
 
-    The clients are drawn at random among the writers with `min_samples` training images or more; they are in the order
+    The clients are drawn at random among the writers with `min_samples` training samples or more; they are in the order
     of `writer_names`, whichever order they were drawn in. With as many clients as such writers nothing is drawn.
-    Where the official test set has images of the same writers (`FEMNIST`), a client is tested on those of its own, and
-    a writer without any is passed over. Where all its writers are others (`MNIST`), a share of the client's own images
+    Where the official test set has samples of the same writers (`FEMNIST`), a client is tested on those of its own, and
+    a writer without any is passed over. Where all its writers are others (`MNIST`), a share of the client's own samples
     is held out for the test.
 
     Args:
-        min_samples: training images of a writer, before a validation part is held out.
+        min_samples: training samples of a writer, before a validation part is held out.
         classes: classes that a client keeps, drawn at random among its own (DPFL, appendix H.2, has each client miss
             some, but does not say how many); a writer with fewer is passed over. Null keeps all.
     """
@@ -42,7 +42,7 @@ class ByWriter(Partition):
         return "ByWriter" if self.classes is None else f"ByWriter({self.classes} classes)"
 
     def assign(self, labels: np.ndarray, num_classes: int, num_clients: int, seed: int) -> Assignment:
-        """Refuse: labels do not say who wrote an image."""
+        """Refuse: labels do not say who wrote a sample."""
         raise UserError(
             "data.partition ByWriter: these data do not say whose each sample is; use data FEMNIST, MNIST or Text, or "
             "another partition"
@@ -86,7 +86,7 @@ class ByWriter(Partition):
         )
 
     def _keep_classes(self, parts: dict[int, np.ndarray], labels: np.ndarray, seed: int) -> dict[int, np.ndarray]:
-        """The images of the classes that each writer keeps; writers that have fewer classes are left out."""
+        """The samples of the classes that each writer keeps; writers that have fewer classes are left out."""
         if self.classes is None:
             return parts
         kept = {}
@@ -99,7 +99,7 @@ class ByWriter(Partition):
 
 
 def _by_writer(writers: np.ndarray) -> dict[int, np.ndarray]:
-    """The images of each writer, in the order of their numbers."""
+    """The samples of each writer, in the order of their numbers."""
     order = np.argsort(writers, kind="stable")
     numbers, starts = np.unique(writers[order], return_index=True)
     return dict(zip(numbers.tolist(), np.split(order, starts[1:]), strict=True))

@@ -143,7 +143,7 @@ class Feed:
         return self._index[step, :clients], self._counts[step, :clients], sizes
 
     def next(self, clients: int) -> StackedBatch:
-        """The same with images and labels, as long as the largest."""
+        """The same with samples and labels, as long as the largest."""
         context, data, step = self._context, self._context.data, self.taken
         indices, counts, sizes = self.take(clients)
         longest = max(sizes)

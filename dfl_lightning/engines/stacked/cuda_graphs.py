@@ -83,7 +83,7 @@ def obstacle(context: StackedContext, example: Tensor) -> str:
     with torch.no_grad():
         per_sample = network.network.eval()(example).dim() == 2
     for phase in config.objective.phases(context.layout, Duration(1), 0):
-        if _recorded_as(phase.objective, config.objective) is None:
+        if _tape_name(phase.objective, config.objective) is None:
             return f"objective {type(config.objective).__name__} leaves steps to another one"
         if not phase.objective.recordable:
             return f"objective {type(phase.objective).__name__} does not say recordable = True"
@@ -96,7 +96,7 @@ def obstacle(context: StackedContext, example: Tensor) -> str:
     return ""
 
 
-def _recorded_as(rule: LocalRule, own: LocalRule) -> str | None:
+def _tape_name(rule: LocalRule, own: LocalRule) -> str | None:
     """What the recorded steps of a rule are kept by; None where each phase may have another object."""
     name: str | None = vars(type(rule)).get("recorded_as")  # not inherited: a subclass may have steps of its own
     return name or ("the run's own" if rule is own else None)
@@ -195,7 +195,7 @@ class Recordings:
             feed: the batches of the phase.
             hyperparameters: of each parameter group.
         """
-        name = _recorded_as(phase.objective, self.context.config.objective)
+        name = _tape_name(phase.objective, self.context.config.objective)
         if self.failure or name is None or feed.steps < FEWEST_STEPS:
             return None
         if any(set(fields) != {"lr"} for fields in hyperparameters):

@@ -1,7 +1,7 @@
 """Scores of many models on many clients' samples, without gradients; a few models at a time, side by side.
 
 There are two ways to go about it. Jobs that read the same model are done together, so that it is staged once, whatever
-the number of clients whose data it is tried on: `SharedModels`. Or jobs of the same owner are, so that its images are
+the number of clients whose data it is tried on: `SharedModels`. Or jobs of the same owner are, so that its samples are
 prepared once, and a first convolution is a single ordinary one for all models: `SharedSamples`.
 """
 
@@ -49,7 +49,7 @@ class SharedModels:
         jobs: positions of the jobs, one model's after the other's, long [j]; a model is its first job's reference.
         sizes: how many samples each job has, long [j].
         counts: how many jobs each model has, long [k].
-        samples_of: positions of jobs -> indices of their images, one job's after the other's, long.
+        samples_of: positions of jobs -> indices of their samples, one job's after the other's, long.
     """
 
     jobs: Tensor
@@ -85,7 +85,7 @@ class SharedSamples:
 
     Args:
         jobs: positions of the jobs, each with a model of its own, long [j].
-        samples: indices of the images, the same for all jobs.
+        samples: indices of the samples, the same for all jobs.
     """
 
     jobs: Tensor
@@ -261,7 +261,7 @@ class Scorer:
         Args:
             bank: where models are.
             references: the models.
-            samples: indices of images, long, at least one for each model.
+            samples: indices of samples, long, at least one for each model.
             pool: asked now and then whether the work is still wanted.
         """
         sizes = torch.tensor([len(own) for own in samples])
