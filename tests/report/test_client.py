@@ -27,7 +27,11 @@ EDGES = np.linspace(-10.0, 40.0, 6)
 RMSE = {"name": "Regression", "score": "rmse", "higher_is_better": False, "percent": False}
 
 
-@pytest.fixture(scope="module", params=["accuracy", "rmse"])
+of_both = pytest.mark.parametrize("made", ["accuracy", "rmse"], indirect=True)
+of_shares = pytest.mark.parametrize("made", ["accuracy"], indirect=True)
+
+
+@pytest.fixture(scope="module")
 def made(request, tmp_path_factory, make_run, make_links):
     """Two methods with two seeds each and training alone, of shares of which more is better, or of errors."""
     folder, rng, values = tmp_path_factory.mktemp("runs"), np.random.default_rng(0), {}
@@ -78,6 +82,7 @@ def opened(seen, hash, until):
     until(seen, "Boolean(document.querySelector('#chart-one-client svg'))")
 
 
+@of_both
 def test_an_address_opens_a_client_with_the_numbers_of_the_files(made, open_page, until):
     page, folder, values, percent = made
     seen = open_page(page)
@@ -120,6 +125,7 @@ def test_an_address_opens_a_client_with_the_numbers_of_the_files(made, open_page
     assert seen.console == []
 
 
+@of_shares
 def test_the_curves_are_those_of_the_files_and_can_be_saved(made, open_page, until):
     page, _, values, percent = made
     seen = open_page(page)
@@ -145,6 +151,7 @@ def test_the_curves_are_those_of_the_files_and_can_be_saved(made, open_page, unt
     assert seen.console == []
 
 
+@of_both
 def test_its_training_samples_are_counted_by_class_or_by_interval_beside_the_mean_of_all(made, open_page, until):
     page, *_, percent = made
     seen = open_page(page)
@@ -169,6 +176,7 @@ def test_its_training_samples_are_counted_by_class_or_by_interval_beside_the_mea
     assert seen.console == []
 
 
+@of_shares
 def test_keys_alone_open_follow_and_close_a_client(made, open_page):
     seen = open_page(made[0])
     seen.page.focus("#client")
@@ -194,6 +202,7 @@ def test_keys_alone_open_follow_and_close_a_client(made, open_page):
     assert seen.console == []
 
 
+@of_shares
 def test_a_dot_leads_to_its_clients_and_back(made, open_page):
     seen = open_page(made[0])
     chart = seen.page.locator("#chart-gain-over-local")
@@ -241,8 +250,14 @@ def below(seen, node):
     return image.getpixel((round(5 + (1.14 + node["x"]) * unit), round(5 + (1.14 - node["y"]) * unit + 8)))
 
 
-@pytest.mark.parametrize("kind", ["score", "gain"])
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize(
+    ("made", "scheme", "kind"),
+    [
+        *(("accuracy", "light", "score"), ("accuracy", "dark", "gain")),
+        *(("rmse", "dark", "score"), ("rmse", "light", "gain")),
+    ],
+    indirect=["made"],
+)
 def test_nodes_have_the_colour_of_their_number_and_the_legend_says_the_scale(made, open_page, scheme, kind, until):
     page, folder, values, percent = made
     theme = LIGHT if scheme == "light" else DARK

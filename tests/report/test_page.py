@@ -75,8 +75,7 @@ def page(runs, tmp_path_factory):
 
 
 # --- in a browser
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [1440, 390])
+@pytest.mark.parametrize(("width", "scheme"), [(1440, "light"), (390, "dark")])
 def test_a_page_asks_for_nothing_complains_of_nothing_and_fits_the_screen(page, open_page, width, scheme):
     seen = open_page(page, width, scheme)
     assert seen.requests == [page.resolve().as_uri()]

@@ -10,7 +10,7 @@ import torch
 
 SECTIONS = ["train", "skew", "rules", "rows", "losses", "lightning", "systems"]
 CLIENTS, SAMPLES = 5, 12
-TINY = [f"--clients={CLIENTS}", f"--samples={SAMPLES}", "--repeats=2", "--rounds=1", "--parameters=300"]
+TINY = [f"--clients={CLIENTS}", f"--samples={SAMPLES}", "--repeats=1", "--rounds=1", "--parameters=300"]
 BATCH = {"MLP": 32, "MNISTCNN": 5}
 
 
