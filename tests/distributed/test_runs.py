@@ -117,34 +117,33 @@ def test_all_other_policies_objectives_and_monitors_are_the_same_in_3_processes(
     check(runs, tmp_path, (1, 3), [*words, *SMALL, *FIVE])
 
 
-TASKS = {
-    "regression": ["--data.num_clients", "12"],
-    "multilabel": ["--data.num_clients", "12"],
-    "tabular": [],
-    "text": ["--data.num_clients", "6", "--data.most", "800"],
-}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("config", TASKS)
-def test_all_tasks_are_the_same_in_3_processes(runs, tmp_path, config):
-    check(runs, tmp_path, (1, 3), ["--config", config, *TASKS[config], "--trainer.max_rounds", "2", *FIVE])
-
-
 def test_every_shipped_config_is_run_in_several_processes(request):
     """Here, at least in the slow tests: a new one is a case above."""
     shipped = {file.stem for file in (request.config.rootpath / "configs").glob("*.yaml")}
     ran = {parameter.values[0] for parameter in SYSTEMS} | {
         words[words.index("--config") + 1] for words in OTHERS.values()
     }
-    assert shipped - ran - set(TASKS) - {"forecast"} == set()
+    assert shipped - ran - set(TASKS) == set()
 
 
-def test_forecasts_of_series_of_unequal_length_are_the_same_in_two_processes(runs, tmp_path):
-    small = ["--data.num_clients", "6", "--data.stride", "6", "--data.val_fraction", "0.2", "--trainer.max_rounds", "2"]
-    words = ["--config", "forecast", *small, "--model.network.channels", "[4]", "--trainer.precision", "64-true"]
-    rows, _, _ = check(runs, tmp_path, (1, 2), [*words, "--trainer.cohorts", "3"])
-    assert float(rows[1]["test_rmse"]) < float(rows[0]["test_rmse"])
+TASKS = {
+    "regression": ["--data.num_clients", "5", "--model.network.hidden", "[4]"],
+    "multilabel": ["--data.num_clients", "5", "--data.samples_per_client", "40", "--selection.stage_one", "1"],
+    "tabular": ["--data.num_clients", "5", "--data.samples_per_client", "40"],
+    "text": ["--data.num_clients", "5", "--data.most", "300", "--model.network.width", "8"],
+    "forecast": [
+        *("--data.num_clients", "6", "--data.stride", "6", "--data.val_fraction", "0.2"),
+        *("--model.network.channels", "[4]"),
+    ],
+}
+
+
+@pytest.mark.parametrize("counts", [(1, 2), pytest.param((1, 3), marks=pytest.mark.slow)], ids=str)
+@pytest.mark.parametrize("config", TASKS)
+def test_all_tasks_are_the_same_in_several_processes(runs, tmp_path, config, counts):
+    words = ["--trainer.max_rounds", "2", "--trainer.precision", "64-true", "--trainer.cohorts", "3"]
+    rows, _, _ = check(runs, tmp_path, counts, ["--config", config, *TASKS[config], *words])
+    assert float(rows[1]["test_loss"]) < float(rows[0]["test_loss"])
 
 
 OUTGOING = ["--outgoing", "[TopK, GaussianNoise, SignFlip]", "--outgoing.fraction", "0.3"]

@@ -34,10 +34,16 @@ def samples(sizes=(16, 8, 12, 20, 8), test_fraction=0.25, val_fraction=0.25, kin
 
 
 class Plain:
-    """Inputs and labels of each client, and its training by full batches of an ordinary optimizer."""
+    """Inputs and targets of each client, and its training by full batches of an ordinary optimizer.
 
-    def __init__(self, run):
+    Args:
+        run: whose data and first model they are.
+        mean: the loss, of outputs and targets.
+    """
+
+    def __init__(self, run, mean=nn.functional.cross_entropy):
         data = run.module.data
+        self.mean = mean
         self.first = copy.deepcopy(run.module.network).double()
         self.parts = {
             split: [
@@ -46,20 +52,24 @@ class Plain:
             for split in ("train", "val", "test")
         }
 
-    def trained(self, model, client):
+    def trained(self, model, client, epochs=EPOCHS, lam=0.0, anchor=None):
+        """A copy of the model, trained; its gradient has lam times what it is away from an anchor in it."""
         model = copy.deepcopy(model)
         x, y = self.parts["train"][client]
         optimizer = torch.optim.SGD(model.parameters(), lr=LR, momentum=MOMENTUM)
-        for _ in range(EPOCHS):
+        for _ in range(epochs):
             optimizer.zero_grad()
-            nn.functional.cross_entropy(model(x), y).backward()
+            self.mean(model(x), y).backward()
+            if anchor is not None:
+                for own, other in zip(model.parameters(), anchor.parameters(), strict=True):
+                    own.grad += lam * (own - other).detach()
             optimizer.step()
         return model
 
     def loss(self, model, client, split="train"):
         x, y = self.parts[split][client]
         with torch.no_grad():
-            return nn.functional.cross_entropy(model(x), y).item()
+            return self.mean(model(x), y).item()
 
 
 def combined(models, shares):
