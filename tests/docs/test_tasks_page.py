@@ -1,7 +1,9 @@
 """The task of docs/tasks.md, run as it stands there, and the page's table."""
 
 import inspect
+import math
 import re
+import shlex
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +11,7 @@ import pytest
 import yaml
 from sklearn.metrics import mean_pinball_loss
 
-from dfl_lightning import data, tasks
+from dfl_lightning import data, models, tasks
 from dfl_lightning.cli.command import run
 from dfl_lightning.report.reading import read_run
 
@@ -40,6 +42,33 @@ def test_the_task_of_the_page_runs_from_the_users_own_file_in_the_targets_unit(t
     guess = [mean_pinball_loss(y[part], np.full(len(part), y.mean()), alpha=0.8) for part in table.client_split.test]
     assert found.metrics["test_pinball"][-1] == pytest.approx(np.mean(guess), rel=0.5)
     assert (found.clients["test_coverage"][-1] <= 1).all()
+
+
+def test_readings_of_stations_are_forecast_by_the_command_of_the_page(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (head,) = re.findall(r"```\n(station,.*?)\n", PAGE)
+    (command,) = re.findall(r"^dfl-fit (.*sensors\.csv.*)$", PAGE, re.MULTILINE)
+    hours = [
+        f"station {station},2024-05-{1 + hour // 24:02}T{hour % 24:02}:00,{15 + station + 9 * math.sin(hour / 4)},0.5"
+        for station in range(9)
+        for hour in range(110)
+    ]
+    (tmp_path / "sensors.csv").write_text("\n".join([head, *hours]))
+    small = "--trainer.max_rounds 1 --trainer.accelerator cpu --model.network.channels [4]"
+    assert run("fit", [*shlex.split(command), *small.split()]) == 0, capsys.readouterr().err
+    assert "test RMSE" in capsys.readouterr().out
+    (folder,) = tmp_path.glob("runs/*/*")
+    with np.load(folder / "split.npz") as split:
+        assert set(split["writers"]) < {f"station {number}" for number in range(9)}
+    assert 1 < read_run(folder).metrics["test_rmse"][-1] < 20  # degrees
+
+
+def test_what_one_has_leads_to_data_a_task_and_a_network_that_exist():
+    table = PAGE.partition("## From your data")[2].partition("Say that")[0]
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines() if line[:1] == "|"]
+    named = {name for row in rows[2:] for name in re.findall(r"`(\w+)`", " ".join(row[2:5]))}
+    assert named <= {*data.__all__, *tasks.__all__, *models.__all__}
+    assert {name for name, kind in vars(tasks).items() if inspect.isclass(kind)} - {"Task", "MeanLoss"} <= named
 
 
 def test_the_table_names_every_task_its_numbers_and_its_direction():

@@ -4,6 +4,7 @@ import csv
 import re
 
 import yaml
+from words_of_tasks import shown, wrong
 
 from dfl_lightning.study.command import main
 
@@ -60,3 +61,13 @@ def test_each_column_has_the_score_unit_and_direction_of_its_task(tmp_path, monk
         for row, value in measured.items():
             assert abs(float(re.search(r"[\d.]+", printed[row])[0]) - value) < 0.006 * max(1, value)
             assert ("**" in printed[row]) == (value == best(measured.values()))
+    seasons = STUDY | {"columns": {"seasons": STUDY["columns"]["seasons"]}}  # the same cells, without any classes
+    (tmp_path / "seasons.yaml").write_text(f"# Seasons alone\n{yaml.safe_dump(seasons, sort_keys=False)}")
+    for words in ("table", "table --format csv", "report", "run"):
+        command, *options = words.split()
+        assert main([command, "seasons.yaml", *options]) == 0
+    printed = capsys.readouterr()
+    page = (tmp_path / "studies" / "tasks" / "report.html").read_text(encoding="utf-8")
+    for text in (printed.out, printed.err, shown(page)):
+        assert wrong(text, "forecast") == []
+        assert not re.search(r"RMSE\W{0,3}%|in percent", text)

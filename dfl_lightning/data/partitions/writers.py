@@ -15,6 +15,7 @@ __all__ = ["ByWriter"]
 class ByWriter(Partition):
     """Every client is one writer and has what this writer wrote (LEAF, Caldas et al. 2018).
 
+    A writer is whatever the data name as a natural client: a person, a shop of a table, a text, an airline.
     The clients are drawn at random among the writers with `min_samples` training samples or more; they are in the order
     of `writer_names`, whichever order they were drawn in. With as many clients as such writers nothing is drawn.
     Where the official test set has samples of the same writers (`FEMNIST`), a client is tested on those of its own, and
@@ -44,8 +45,8 @@ class ByWriter(Partition):
     def assign(self, labels: np.ndarray, num_classes: int, num_clients: int, seed: int) -> Assignment:
         """Refuse: labels do not say who wrote a sample."""
         raise UserError(
-            "data.partition ByWriter: these data do not say whose each sample is; use data FEMNIST, MNIST or Text, or "
-            "another partition"
+            "data.partition ByWriter: these data do not say whose each sample is; use data FEMNIST, MNIST or Text, "
+            "name the column of your table that says so by data.client, or use another partition"
         )
 
     def divide(self, source: Source, num_clients: int, seed: int) -> Assignment:

@@ -1,0 +1,41 @@
+"""Words that a text about a task should not have, and what a reader of a page sees or hears."""
+
+import base64
+import gzip
+import json
+import re
+
+IMAGES = r"\b(?:images?|pictures?|pixels?|writers?)\b"
+ACCURACY = r"\bacc(?:urac(?:y|ies))?\b|(?<!token)(?<!label)(?<!subset)_acc\b"
+OWN = {"text": "token accuracy", "multilabel": "(?:label|subset) accuracy"}
+"""Numbers of the task that are accuracies of something."""
+
+
+def wrong(text, config):
+    """Words that this run should not have said, each with what stands around it."""
+    text = re.sub(OWN.get(config, "$^"), "", text, flags=re.IGNORECASE)
+    words = [IMAGES, ACCURACY] if config == "multilabel" else [IMAGES, ACCURACY, r"\blabels?\b"]
+    found = re.finditer("|".join(words), text, re.IGNORECASE)
+    return [text[max(0, match.start() - 60) : match.end() + 60] for match in found]
+
+
+def shown(page):
+    """What a reader of the page sees or hears: text, titles of charts, what is said for a screen reader."""
+    packed = re.search(r'id="packed-data">(.*?)</script>', page)[1].translate(str.maketrans(".,", "<&"))
+    titles = strings(json.loads(gzip.decompress(base64.b85decode(packed))))
+    page = re.sub(r"<(script|style)\b.*?</\1>", " ", page, flags=re.DOTALL)
+    spoken = re.findall(r"(?:aria-label|alt|title)=[\"'](.*?)[\"']", page)
+    return "\n".join([re.sub(r"<[^>]+>", " ", page), *spoken, *titles])
+
+
+def strings(value):
+    """What is written in charts and tables, however deep; names of fields and the configs' options are no words."""
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            if key not in ("field", "of", "configs"):
+                yield from strings(inner)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from strings(inner)
+    elif isinstance(value, str):
+        yield value
