@@ -14,8 +14,9 @@ import vl_convert
 
 from dfl_lightning import UserError, read_run, report
 from dfl_lightning.report.charts.base import end_labels, short_names, spread_out
+from dfl_lightning.report.charts.theme import LIGHT
 from dfl_lightning.report.methods import find_methods
-from dfl_lightning.report.page.pictures import rows_of
+from dfl_lightning.report.page.pictures import linked_figures, rows_of
 
 
 def named(name, **more):
@@ -104,6 +105,7 @@ def test_similarities_are_a_row_of_the_table_for_each_client(tmp_path, make_run)
     rows = rows_of(spec)
     assert [row["client"] for row in rows] == [0, 1, 2]
     assert rows[1] == {"client": 1, "similarity 0": 0.125, "similarity 1": 1, "similarity 2": None}
+    assert [spec["encoding"][axis]["axis"]["labelOverlap"] for axis in ("x", "y")] == ["parity"] * 2  # on a phone
     drawn = ElementTree.fromstring(vl_convert.vegalite_to_svg(spec))
     tiles = [part for part in drawn.iter() if part.get("aria-roledescription") == "rect mark"]
     places = np.array([[float(x) for x in tile.get("d")[1:].split("h")[0].split(",")] for tile in tiles])
@@ -162,6 +164,7 @@ def test_an_arrow_ends_beside_a_server(tmp_path, make_run):
     """Not under the square, whose sides are 18 pixels from its middle."""
     links = [(r, 5, j, 0.2, True, False) for r in (0, 1) for j in range(5)]
     run = read_run(make_run(tmp_path / "run", [[0.5] * 5] * 2, links))
+    assert [figure.name for figure in linked_figures(find_methods([run]))] == ["graph-1"]  # one row is no matrix
     svg = vl_convert.vegalite_to_svg(report.collaboration_graph(run).to_dict())
     heads = re.findall(r"translate\(([\d.]+),([\d.]+)\) rotate", svg)
     places = np.array([[float(x) for x in head] for head in heads])
@@ -188,10 +191,12 @@ def test_a_chart_of_what_is_not_there_is_a_sentence(runs, tmp_path, make_run):
 
 
 def test_a_method_has_one_colour_in_all_charts(runs):
+    """Training alone the grey one, whoever stands beside it."""
     methods = find_methods(runs)
     for chart in (report.learning_curves(methods[1:]), report.client_bands(methods[1])):
-        text = str(chart.to_dict())
-        assert "'domain': ['Ours', 'Local']" in text
+        picture = vl_convert.vegalite_to_svg(chart.to_dict())
+        assert LIGHT["category"][-1] in picture
+        assert LIGHT["category"][0] not in picture
 
 
 def test_a_level_that_costs_nothing_has_its_methods_dash(runs):
@@ -200,6 +205,34 @@ def test_a_level_that_costs_nothing_has_its_methods_dash(runs):
     line = next(layer for layer in layers if layer["mark"]["type"] == "line")
     assert "strokeDash" not in rule["mark"]
     assert rule["encoding"]["strokeDash"] == line["encoding"]["strokeDash"]
+
+
+def test_what_clients_gain_stands_clear_of_the_marks_of_the_method_above(tmp_path, make_run):
+    found = [read_run(make_run(tmp_path / "alone", [[0.5] * 4], received=0.0, config=named("Alone")))]
+    found += [read_run(make_run(tmp_path / f"{k}", [[0.6, 0.6, 0.6, 0.6]], config=named(f"M{k}"))) for k in range(6)]
+    spec = report.gain_over_local(found).to_dict()
+    picture = ElementTree.fromstring(vl_convert.vegalite_to_svg(spec))
+
+    def numbers(kind, of, pattern):
+        groups = [part for part in picture.iter() if (part.get("class") or "").startswith(f"mark-{kind} role-mark")]
+        return [float(re.search(pattern, mark.get(of))[1]) for mark in groups[-1]]
+
+    bars = [top + 26 for top in numbers("rect", "d", r"^M[\d.-]+,([\d.-]+)")]  # their lower ends
+    words = numbers("text", "transform", r",([\d.-]+)\)")
+    assert len(bars) == len(words) == 6
+    for above, word in zip(bars, words[1:], strict=False):
+        assert word - 9 - above > 2  # capital letters of 12 pixels
+
+
+def test_a_name_stands_aside_where_another_line_would_run_over_it():
+    rows = [{"method": "early", "x": 1.0, "y": 50.0}, {"method": "late", "x": 10.0, "y": 90.0}]
+    for height, at in ((50.0, 10.0), (90.0, 1.0)):
+        lines = [{"method": "late", "x": x, "y": height} for x in (0.0, 10.0)]
+        text = end_labels(rows, ["early", "late"], "y", [40.0, 100.0], "x", lines=lines)[-1].to_dict()
+        placed = {row["method"]: row for row in next(iter(text["datasets"].values()))}
+        assert placed["early"]["label_x"] == at
+    text = end_labels(rows, ["early", "late"], "y", [40.0, 100.0], "x", lift=10)[-1].to_dict()
+    assert next(iter(text["datasets"].values()))[0]["label_y"] == pytest.approx(50 + 10 * 60 / 250)
 
 
 def test_labels_are_spread_in_order_and_no_further_than_they_must():

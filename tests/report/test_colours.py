@@ -63,8 +63,9 @@ def test_the_distance_is_the_published_one():
 @THEMES
 @pytest.mark.parametrize("vision", VISION)
 def test_methods_can_be_told_apart(theme, vision):
-    seen = [lab(np.clip(np.array(VISION[vision]) @ linear(colour), 0, 1)) for colour in theme["category"]]
+    *seen, alone = [lab(np.clip(np.array(VISION[vision]) @ linear(colour), 0, 1)) for colour in theme["category"]]
     assert min(ciede2000(a, b) for a, b in combinations(seen, 2)) >= 16
+    assert min(ciede2000(alone, a) for a in seen) >= 11  # a grey, whose line is dotted
 
 
 @THEMES

@@ -7,7 +7,8 @@ import pytest
 import yaml
 from scipy import stats
 
-from dfl_lightning.report.charts.theme import DASHES, LIGHT
+from dfl_lightning.report.charts.base import colour_places, dash_at
+from dfl_lightning.report.charts.theme import LIGHT
 from dfl_lightning.report.methods import find_methods
 from dfl_lightning.report.over_seeds import over_seeds, paired, thinned
 from dfl_lightning.report.page.verdict import sentences
@@ -283,7 +284,8 @@ def test_a_long_list_of_methods_names_three_and_counts_the_others(tmp_path, make
     if seeds == 1:
         assert last == "With one common seed there is no verdict on the difference to M1, M2, M3 and 4 others."
     else:
-        assert last.startswith("M1 is 10.0 points lower (")
+        assert last.startswith("M1 is 10.0 points lower (95 % interval ")
+        assert last.count("95 % interval") == 1  # the next two are in its manner
         assert last.endswith("; 4 others are 40.0 to 70.0 points lower.")
         assert [f"M{k} " in last for k in range(1, 8)] == [True] * 3 + [False] * 4
 
@@ -318,6 +320,19 @@ def test_methods_of_a_comparison_have_colours_and_dashes_of_their_own(tmp_path, 
     methods = find_methods(order)
     colours = len(LIGHT["category"])
     for task in {method.task for method in methods}:
-        places = [method.among.index(method.name) for method in methods if method.task == task]
+        places = [colour_places(method.among).index(method.name) for method in methods if method.task == task]
         assert len({place % colours for place in places}) == len(places)
-    assert len({(place % colours, place % len(DASHES)) for place in range(42)}) == 42
+    names = [f"M{i}" for i in range(42)]
+    at = [colour_places(names).index(name) for name in names]
+    assert len({(place % colours, tuple(dash_at(place))) for place in at}) == 42
+    assert colours - 1 not in {place % colours for place in at}
+
+
+@pytest.mark.parametrize("others", [0, 1, 6, 7, 30])
+def test_training_alone_is_the_only_grey_method_whoever_else_there_is(others):
+    names, colours = [f"M{i}" for i in range(others)], len(LIGHT["category"])
+    for order in ([*names, "Local"], ["Local", *names]):
+        found = colour_places(order)
+        assert [name for name in found if name.strip()] == [*names[:6], "Local", *names[6:]]
+        assert {name for at, name in enumerate(found) if at % colours == colours - 1 and name.strip()} == {"Local"}
+        assert len(set(found)) == len(found)

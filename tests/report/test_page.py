@@ -316,6 +316,12 @@ def test_charts_keep_their_height_with_many_methods(tmp_path, make_run, open_pag
     assert seen.console == []
 
 
+def test_what_matrices_of_all_methods_show_is_said_once(page):
+    text = page.read_text(encoding="utf-8")
+    assert text.count(">Share of the recorded rounds in which the receiver, a row, chose the sender.") == 1
+    assert "<h3>Ours</h3><p>seed 0: " in text
+
+
 def test_servers_have_numbers_where_there_are_several(tmp_path, make_run, open_page):
     links = [(r, 4 + i % 2, i, 0.5, True, False) for r in (0, 1) for i in range(4)]
     seen = open_page(write_report([make_run(tmp_path / "run", np.full((2, 4), 0.5), links)]))
@@ -323,7 +329,7 @@ def test_servers_have_numbers_where_there_are_several(tmp_path, make_run, open_p
     rows = seen.page.locator("#links tbody tr")
     assert [rows.nth(i).locator("td").first.inner_text() for i in range(rows.count())] == ["server 0", "server 1"]
     assert "S: servers" in seen.page.locator("#legend").inner_text()
-    assert seen.page.locator("#reading").inner_text().startswith("Arrows lead from the sender to the receiver. Choose")
+    assert seen.page.locator("#reading").inner_text() == "Arrows lead from the sender to the receiver."
 
 
 def test_the_numbers_of_similarities_are_a_matrix(tmp_path, make_run, open_page):

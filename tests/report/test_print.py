@@ -54,7 +54,7 @@ def test_charts_are_light_and_as_wide_as_their_part_of_the_paper(printed):
     assert DARK["category"][0] in before["colours"]
     assert DARK["category"][0] not in found["colours"]
     assert LIGHT["category"][0] in found["colours"]
-    wanted = {"wide": 700, "half": 340, "square": 222, "small": 222}
+    wanted = {"wide": 900, "half": 440, "square": 240, "small": 290}  # wider than on paper: type is smaller there
     assert {shape for shape, _ in found["widths"]} == set(wanted)
     assert len(found["widths"]) == len(before["widths"])
     for shape, width in found["widths"]:
@@ -64,6 +64,19 @@ def test_charts_are_light_and_as_wide_as_their_part_of_the_paper(printed):
     assert DARK["category"][0] in after["colours"]
     names = ("widths", "canvases", "pictures", "folded")
     assert {name: after[name] for name in names} == {name: before[name] for name in names}
+
+
+def test_nothing_stands_alone_at_the_end_of_a_page(page, open_page):
+    """What leads to a chart or a table stays with it, and what only a screen can do is not said."""
+    seen = open_page(page)
+    files = seen.page.locator("#learning figure").first.locator(".numbers, .save").all()
+    assert len({round(part.bounding_box()["y"] + part.bounding_box()["height"] / 2) // 4 for part in files}) == 1
+    seen.page.emulate_media(media="print")
+    leading = "h2, h3, h4, figcaption, .note:not(:last-child), #state"
+    rules = seen.page.locator(leading).evaluate_all("parts => parts.map((part) => getComputedStyle(part).breakAfter)")
+    assert set(rules) == {"avoid"}
+    for shown in (".choosing", "footer", ".numbers >> nth=0"):
+        assert not seen.page.locator(shown).is_visible()
 
 
 def test_no_table_is_cut_at_the_edge_of_the_paper(page, open_page):

@@ -10,7 +10,9 @@ from functools import cache
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
-from dfl_lightning.report.charts.theme import DASHES, LIGHT, config
+import numpy as np
+
+from dfl_lightning.report.charts.theme import DASHES, DOTTED, LIGHT, config
 from dfl_lightning.report.comparable import for_charts
 from dfl_lightning.report.methods import Method, as_methods
 from dfl_lightning.report.reading import Run
@@ -24,7 +26,7 @@ Row = dict[str, Any]
 WIDTH, HEIGHT = 560, 300
 
 LOCAL = "Local"
-"""What training alone is called."""
+"""What training alone is called; it has a colour and dashes of its own."""
 
 TILES = "tiles"
 """Name of a chart, or of a layer, whose rectangles cover an area without gaps."""
@@ -146,14 +148,44 @@ def method_colour(names: Sequence[str], field: str = "method") -> Any:
         field: of the rows that has the name.
     """
     alt = altair()
-    return alt.Color(f"{field}:N").scale(domain=list(names)).legend(None)
+    return alt.Color(f"{field}:N").scale(domain=colour_places(names)).legend(None)
 
 
 def method_dash(names: Sequence[str]) -> Any:
     """Dashes by method, in the order of the names."""
-    alt = altair()
-    dashes = [DASHES[i % len(DASHES)] for i in range(len(names))]
-    return alt.StrokeDash("method:N").scale(domain=list(names), range=dashes).legend(None)
+    alt, dashes = altair(), [dash_at(place) for place in range(len(colour_places(names)))]
+    return alt.StrokeDash("method:N").scale(domain=colour_places(names), range=dashes).legend(None)
+
+
+def colour_places(names: Sequence[str]) -> list[str]:
+    """The names in the order of their colours: training alone has the palette's last one, whoever else there is.
+
+    Blanks stand where no method has that colour.
+
+    Args:
+        names: of the methods.
+
+    Examples:
+        >>> colour_places(["A", "Local", "B"])
+        ['A', 'B', '  ', '   ', '    ', '     ', 'Local']
+    """
+    number, found = len(LIGHT["category"]), [name for name in names if name != LOCAL]
+    for place in range(number - 1, len(found) + len(found) // (number - 1) + 1, number):
+        found.insert(place, " " * place)
+    found += [" " * place for place in range(len(found), number)] * (LOCAL in names)
+    if LOCAL in names:
+        found[number - 1] = LOCAL
+    return found
+
+
+def dash_at(place: int) -> list[float]:
+    """The dashes of the method at a place among the colours.
+
+    Args:
+        place: in `colour_places`.
+    """
+    number = len(LIGHT["category"])
+    return DOTTED if place == number - 1 else DASHES[(place - place // number) % len(DASHES)]
 
 
 def whole_axis(field: str, title: str, rows: Sequence[Row], ticks: int, start: int | None = None) -> Any:
@@ -336,11 +368,14 @@ def end_labels(
     height: int = HEIGHT,
     letters: int = 24,
     ends: Sequence[float] | None = None,
+    lines: Sequence[Row] = (),
+    lift: float = 0.0,
 ) -> list[Any]:
     """Names at the ends of lines, in their colours, spread so that none covers another, with a rim around each letter,
     and a dot and a thin line from each end to its name.
 
-    A name for which the chart has no room after the end of its line stands at the side of the chart.
+    A name for which the chart has no room after the end of its line, or over which another line would run there, stands
+    at the side of the chart.
 
     Args:
         rows: a row a line: `method`, where the line ends, and where wanted what stands `after` its name.
@@ -351,26 +386,44 @@ def end_labels(
         height: of the chart.
         letters: of a name; the others are left out.
         ends: both ends of the other axis, which is logarithmic; default: 0 and the last end of a line.
+        lines: the points of all lines, in order; default: they run nowhere near the names.
+        lift: pixels by which names stand higher than the ends.
     """
     alt = altair()
-    gap = (domain[1] - domain[0]) * 16 / (height - 50)
+    pixel = (domain[1] - domain[0]) / (height - 50)
+    gap = 16 * pixel
     rows = with_labels(rows, y, (height - 50) // 16)
     most = ends[1] if ends else max((row[x] for row in rows), default=0)
     lengths = [short_names([row["method"] for row in rows], most_letters) for most_letters in (letters, _BRIEF)]
     placed = []
+
+    def part(value: float) -> float:
+        return math.log(value / ends[0]) / math.log(most / ends[0]) if ends else value / (most or 1)
+
+    curves: dict[str, list[tuple[float, float]]] = {}
+    for row in lines:
+        if row[y] is not None and (row[x] > 0 or not ends):
+            curves.setdefault(row["method"], []).append((part(row[x]), row[y]))
     for row in rows:
         after = row.get("after", "")
         label, brief = (
             _with_words(shown[row["method"]], after, most_letters)
             for shown, most_letters in zip(lengths, (letters, _BRIEF), strict=True)
         )
-        part = math.log(row[x] / ends[0]) / math.log(most / ends[0]) if ends else row[x] / (most or 1)
-        at = row[x] if (1 - part) * _NARROW > len(label) * _LETTER else most
+        begin = part(row[x])
+        stop = begin + (_ROOM + len(label) * _LETTER) / _NARROW
+        others = [curve for method, curve in curves.items() if method != row["method"]]
+        free = (1 - begin) * _NARROW > len(label) * _LETTER and not any(
+            _runs_over(curve, begin, stop, row[y] - gap / 2, row[y] + gap / 2) for curve in others
+        )
+        at = row[x] if free else most
         end = {"end_x": row[x], "end_y": row[y], "inside": bool(domain[0] <= row[y] <= domain[1])}
         placed.append({"method": row["method"], "label": label, "brief": brief, "label_x": at, **end})
     for side in (True, False):  # names within the chart and at its side do not meet
         group = [one for one in placed if (one["label_x"] == most) == side]
-        for one, place in zip(group, spread_out([one["end_y"] for one in group], gap, *domain), strict=True):
+        for one, place in zip(
+            group, spread_out([one["end_y"] + lift * pixel for one in group], gap, *domain), strict=True
+        ):
             one["label_y"] = place
     chart, vertical = alt.Chart(data(placed)), list(domain)
     ended = chart.transform_filter("datum.inside")
@@ -384,6 +437,26 @@ def end_labels(
         ended.mark_point(filled=True, opacity=1, size=36).encode(x=end_x, y=end_y, color=colour),
         *with_rim(base, {"color": colour}, align="left", dx=_ROOM, fontSize=12, fontWeight=600, clip=False),
     ]
+
+
+def _runs_over(curve: Sequence[tuple[float, float]], left: float, right: float, low: float, high: float) -> bool:
+    """Whether a line of straight pieces runs through a rectangle.
+
+    Args:
+        curve: its points, from left to right.
+        left: of the rectangle, as its other sides are.
+        right: of it.
+        low: of it.
+        high: of it.
+
+    Examples:
+        >>> _runs_over([(0, 0), (4, 4)], 1, 2, 1.5, 3), _runs_over([(0, 0), (4, 4)], 1, 2, 3, 4)
+        (True, False)
+    """
+    points = [(left + k * (right - left) / 16) for k in range(17)]
+    xs, ys = zip(*curve, strict=True)
+    within = [value for value, at in zip(np.interp(points, xs, ys), points, strict=True) if xs[0] <= at <= xs[-1]]
+    return bool(within) and min(within) <= high and max(within) >= low
 
 
 def _with_words(name: str, after: str, letters: int) -> str:

@@ -113,7 +113,10 @@ def _accuracy_by(runs: Sequence[Run | Method], column: str, unit: float, title: 
         rule = alt.Chart(data(flat)).mark_rule(strokeWidth=2, clip=True)
         look = {"color": colour, "strokeDash": method_dash(names), "opacity": faintness(methods)}
         layers.append(rule.encode(x=start, x2=alt.X2("cost:Q"), y=y, **look))
-    layers += end_labels([*ends, *flat], names, score.field, domain, "cost", ends=domain_x if log else None)
+    lines = [*rows, *({**row, "cost": at} for row in flat for at in domain_x)]
+    layers += end_labels(
+        [*ends, *flat], names, score.field, domain, "cost", ends=domain_x if log else None, lines=lines
+    )
     return finished(alt.layer(*layers))
 
 

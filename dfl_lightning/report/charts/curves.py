@@ -98,7 +98,7 @@ def learning_curves(runs: Sequence[Run | Method], column: str = "") -> Any:
         x=x, y=y, color=colour, strokeDash=method_dash(names), opacity=faintness(methods)
     )
     spots = base.mark_point(opacity=0, size=90, filled=True, clip=True).encode(x=x, y=y, tooltip=tooltip)
-    layers = [line, spots, *end_labels(ends, names, "mean", domain, "round")]
+    layers = [line, spots, *end_labels(ends, names, "mean", domain, "round", lines=rows)]
     return finished(alt.layer(*([band] if with_band else []), *layers))
 
 

@@ -72,7 +72,7 @@ def accuracy_front(runs: Sequence[Run | Method], cost: str = "bytes") -> Any:
     tips += [alt.Tooltip(f"{name}:Q", format=score.format) for name in (score.field, "low", "high")]
     tips += [alt.Tooltip(f"{name}:Q", format=",.4~r") for name in ("cost", "cost low", "cost high")]
     spots = base.mark_point(filled=True, opacity=1, size=80).encode(x=x, y=y, color=colour, tooltip=tips)
-    labels = end_labels(rows, names, score.field, domain, "cost")
+    labels = end_labels(rows, names, score.field, domain, "cost", lift=11)  # above the line that leaves a point
     return finished(alt.layer(line.encode(x=x, y=y), across, along, spots, *labels))
 
 

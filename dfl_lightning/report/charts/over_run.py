@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from dfl_lightning.report.charts.base import TILES, Row, altair, data, finished
-from dfl_lightning.report.charts.reasons import LISTED, MOST_CLIENTS, client_order
+from dfl_lightning.report.charts.reasons import IDS_AT_SIDES, LISTED, MOST_CLIENTS, client_order
 from dfl_lightning.report.network import number_of_nodes
 from dfl_lightning.report.reading import Run
 from dfl_lightning.utils.errors import UserError
@@ -96,10 +96,8 @@ def who_from_whom(run: Run) -> Any:
     rows: list[Row] = [
         {"receiver": i, "rounds": found.chosen[i].tolist(), "weight": thousandths[i].tolist()} for i in range(number)
     ]  # a row a receiver, as in `similarities`
-    look: dict[str, Any] = {"domain": False, "ticks": False, "labelAngle": 0, "labelFontSize": 9, "labelPadding": 4}
-    look |= {"labelOverlap": "parity", "labelSeparation": 2}
     top, left = (
-        alt.Axis(orient=side, title=title, labels=number <= LISTED, titleAnchor="middle", **look)
+        alt.Axis(orient=side, title=title, labels=number <= LISTED, titleAnchor="middle", **IDS_AT_SIDES)
         for side, title in (("top", "sender"), ("left", "receiver"))
     )
     cells = (

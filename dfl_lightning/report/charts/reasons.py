@@ -38,6 +38,12 @@ MOST_CLIENTS = 200
 LISTED = 30
 """Up to so many clients a matrix of all pairs has their ids at its sides."""
 
+IDS_AT_SIDES: dict[str, Any] = {
+    **{"domain": False, "ticks": False, "labelAngle": 0, "labelFontSize": 9, "labelPadding": 4},
+    **{"labelOverlap": "parity", "labelSeparation": 2},
+}
+"""How ids stand there: every second one where they would run into each other, as on a phone."""
+
 MOST_COLUMNS = 100
 """Rounds that the chart of dropouts shows at most."""
 
@@ -82,7 +88,7 @@ def found_over_rounds(runs: Sequence[Run | Method], column: str, title: str, sha
     )
     tips = [alt.Tooltip("method:N"), alt.Tooltip("round:Q"), alt.Tooltip("value:Q", format=".3~g", title=title)]
     spots = base.mark_point(opacity=0, size=90, filled=True, clip=True).encode(x=x, y=y, tooltip=tips)
-    labels = end_labels(ends, names, "value", domain, "round", 200, letters=18)
+    labels = end_labels(ends, names, "value", domain, "round", 200, letters=18, lines=rows)
     return finished(alt.layer(line, spots, *labels), width=340, height=200)
 
 
@@ -111,8 +117,9 @@ def similarities(run: Run, round: int | None = None) -> Any:
         {"client": i, "similarity": [float(f"{value:.3g}") if math.isfinite(value) else None for value in values]}
         for i, values in enumerate(matrix[:number, :number].tolist())
     ]  # a row a client: with one for each of 10,000 pairs a page is slow
-    look = {"domain": False, "ticks": False, "labelAngle": 0, "labelFontSize": 9, "labelPadding": 4, "title": None}
-    at_top, at_left = ((alt.Axis(orient=side, **look) if number <= LISTED else None) for side in ("top", "left"))
+    at_top, at_left = (
+        alt.Axis(orient=side, title=None, **IDS_AT_SIDES) if number <= LISTED else None for side in ("top", "left")
+    )
     cells = (
         alt.Chart(data(rows))
         .transform_flatten(["similarity"])

@@ -1,7 +1,8 @@
 """Colours and styles: two themes for one specification of a chart, which names styles and no colours.
 
 Neighbouring colours of a palette differ by at least 16 (CIEDE2000), also as people with protanopia, deuteranopia or
-tritanopia see them, and stand out from the background by 4.5 : 1, so that labels may have them.
+tritanopia see them, and stand out from the background by 4.5 : 1, so that labels may have them. The last one, a
+grey, is that of training alone and differs by 11.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 LIGHT = {
-    "category": ["#185cfe", "#b45f0e", "#10755a", "#8c126f", "#0a0b14", "#523e15"],
+    "category": ["#185cfe", "#b45f0e", "#10755a", "#8c126f", "#0a0b14", "#523e15", "#6f777f"],
     "ramp": ["#e6eefb", "#a9c6f5", "#5f96ea", "#1f5fd0", "#0b3380"],
     "gain": ["#8a3800", "#e39a5b", "#f3f1ec", "#7fa8ee", "#0b3380"],
     "card": "#ffffff",
@@ -25,7 +26,7 @@ LIGHT = {
     "down": "#c9d0d9",
 }
 DARK = {
-    "category": ["#4282f4", "#f64c0a", "#7ed69d", "#efa2d5", "#feffff", "#f5e418"],
+    "category": ["#4282f4", "#f64c0a", "#7ed69d", "#efa2d5", "#feffff", "#f5e418", "#878787"],
     "ramp": ["#1d2a40", "#27508f", "#3f7fd6", "#86b3f7", "#dce9ff"],
     "gain": ["#ffb877", "#a05a1f", "#343b47", "#3a73c4", "#a9cbff"],
     "card": "#171b22",
@@ -41,8 +42,11 @@ DARK = {
     "down": "#434c5a",
 }
 
-DASHES = [[1, 0], [6, 3], [2, 2], [9, 3, 2, 3], [5, 2, 1, 2], [14, 4], [9, 2, 2, 2, 2, 2]]
+DASHES: list[list[float]] = [[1, 0], [6, 3], [2, 2], [9, 3, 2, 3], [5, 2, 1, 2], [14, 4], [9, 2, 2, 2, 2, 2]]
 """Of lines, beside their colours: the same in every theme. Seven of them and six colours tell 42 methods apart."""
+
+DOTTED: list[float] = [1.5, 2.5]
+"""Of training alone, whose grey is the last colour of the palette."""
 
 SHAPES = [
     "circle",
@@ -73,7 +77,10 @@ def config(theme: dict[str, Any]) -> dict[str, Any]:
         },
         "axisY": {"labelLimit": 150},
         "axisX": {"grid": False, "domain": True, "ticks": True, "tickSize": 4, "labelSeparation": 8},
-        "legend": {"labelColor": soft, "titleColor": soft, "titleFontWeight": "normal", "labelFontSize": 12},
+        "legend": {
+            **{"labelColor": soft, "titleColor": soft, "titleFontWeight": "normal", "labelFontSize": 12},
+            "titleLimit": 400,
+        },
         "title": {"color": ink, "subtitleColor": soft, "anchor": "start", "fontSize": 15, "subtitleFontSize": 12},
         "range": {"category": theme["category"], "ramp": theme["ramp"], "heatmap": theme["ramp"]},
         "style": {

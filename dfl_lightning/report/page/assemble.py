@@ -9,17 +9,18 @@ from itertools import groupby
 from typing import Any
 
 from dfl_lightning.report.charts import links as link_charts
+from dfl_lightning.report.charts.base import colour_places
 from dfl_lightning.report.charts.theme import DARK, LIGHT, config
 from dfl_lightning.report.methods import Method, names_for_colours
 from dfl_lightning.report.page.clients import clients_on_page
 from dfl_lightning.report.page.compact import compact
 from dfl_lightning.report.page.following import early_script, live_note
 from dfl_lightning.report.page.grid import columns
-from dfl_lightning.report.page.limits import left_out, with_graphs
+from dfl_lightning.report.page.limits import detailed, left_out, with_graphs
 from dfl_lightning.report.page.opening import Opening
 from dfl_lightning.report.page.rounds import run_entry
 from dfl_lightning.report.page.scripts import packed_json, packed_vega
-from dfl_lightning.report.page.sections import Figure, described, figures, heading
+from dfl_lightning.report.page.sections import GROUPS, Figure, described, figures, heading
 from dfl_lightning.report.page.settings import configs, settings_section
 from dfl_lightning.report.page.tables import commands_table, verdict_table, versions
 from dfl_lightning.report.page.verdict import and_, lines, not_compared, sentences
@@ -54,9 +55,10 @@ def page(
         following: while the run lasts, the seconds until the next page.
     """
     found = list(figures(methods) if drawn is None else drawn)
-    colours = {name: at for at, name in enumerate(names_for_colours(methods))}
+    colours = {name: at for at, name in enumerate(colour_places(names_for_colours(methods)))}
     linked = [(m, run, entry) for m, run in with_graphs(methods) if (entry := run_entry(m, run)) is not None]
     omitted = f"<p class='note omitted'>{escape(left_out(methods))}</p>" if left_out(methods) else ""
+    fewer = len(detailed(methods)) < len(methods)
     content = {
         "themes": {"light": config(LIGHT), "dark": config(DARK)},
         "charts": {figure.name: {"description": figure.spoken, **unthemed(figure.spec)} for figure in found},
@@ -99,13 +101,14 @@ def page(
         "commands": f"<p class='note'><code>{escape(command)}</code></p>" * bool(command) + commands_table(methods),
         "versions": versions(methods),
         "who": omitted + (read("who.html").read_text(encoding="utf-8") if linked else "<p>No run recorded links.</p>"),
-        "omitted": omitted,
+        "omitted": omitted * fewer,  # it concerns more than one section then
         "settings": settings_section(methods),
     }
-    for section in ("learning", "bands", "clients", "cost", "why", "alike", "dropouts"):
-        parts[section] = _grid([figure for figure in found if figure.section == section])
-    over = _grid([figure for figure in found if figure.section == "over"])
-    parts["over"] = over and f"<h3 class='group'>Over the whole run</h3>{over}"
+    for section in ("learning", "bands", "clients", "cost", "over", "why", "alike", "dropouts"):
+        grid = _grid([figure for figure in found if figure.section == section])
+        head, note = GROUPS.get(section, ("", ""))
+        over = f"<h3 class='group'>{head}</h3><p class='note'>{note}</p>" if grid and head else ""
+        parts[section] = over + grid
     scores = {method.score.label for method in methods}
     label = scores.pop() if len(scores) == 1 else "score"
     parts["cost-of"] = f"{label[:1].upper()}{label[1:]} and cost"
@@ -219,13 +222,14 @@ def _grid(figures: Sequence[Figure]) -> str:
 
 
 def _figure(figure: Figure, place: str) -> str:
-    note = f"<p>{escape(figure.note)}</p>" if figure.note else ""
+    shown, words = (own or whole for own, whole in zip(figure.brief, (figure.title, figure.note), strict=True))
+    note = f"<p>{escape(words)}</p>" if words else ""
     name, title = escape(figure.name, quote=True), escape(figure.title, quote=True)
     height = _SQUARE if figure.shape == "square" else figure.spec.get("height", 0)  # until it is drawn
     label = escape(figure.spoken, quote=True)
     of = f' data-method="{escape(figure.method, quote=True)}"' if figure.method else ""
     level = "h4" if figure.where else "h3"
-    heading = f"<{level}>{escape(figure.title.removesuffix(f': {figure.where}'))}</{level}>"
+    heading = f"<{level}>{escape(shown.removesuffix(f': {figure.where}'))}</{level}>"
     return (
         f"<figure class='{figure.shape} {place}' data-title=\"{title}\"{of}><figcaption>{heading}{note}</figcaption>"
         f"<div class='chart' id='chart-{name}' data-chart='{name}' role='img' aria-label=\"{label}\" "

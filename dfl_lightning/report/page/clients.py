@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from dfl_lightning.report.charts.base import colour_places
 from dfl_lightning.report.charts.over_run import over_run
 from dfl_lightning.report.comparable import best_first
 from dfl_lightning.report.methods import Method, names_for_colours, seed_of, tested_on
@@ -94,7 +95,7 @@ def clients_on_page(methods: Sequence[Method], linked: Sequence[tuple[Run, dict[
     for run, entry in linked:
         if run.path in numbers:
             entry["clients"] = numbers[run.path]
-    return {"runs": found, "counted": tables, "names": names_for_colours(methods)}
+    return {"runs": found, "counted": tables, "names": colour_places(names_for_colours(methods))}
 
 
 def _in_order(methods: Sequence[Method]) -> Iterator[Method]:

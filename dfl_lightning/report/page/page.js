@@ -28,7 +28,7 @@
   // --- charts ---
   const NARROW = 420; // pixels of a chart in which names are shorter
   const brief = (layer) => (layer.encoding?.text?.field === "label" ? { ...layer, encoding: { ...layer.encoding, text: { ...layer.encoding.text, field: "brief" } } } : layer);
-  const PAPER = { wide: 700, half: 340, square: 222, small: 222 }; // pixels of a printed chart, of 96 to the inch
+  const PAPER = { wide: 900, half: 440, square: 240, small: 290 }; // pixels of a printed chart, which paper makes smaller: its type has 7 points
   const shapeOf = (element) => element.parentElement.classList[0];
   const paperOf = (element) => (element.closest("#cost") ? PAPER.half : PAPER[shapeOf(element)]);
   const widthOf = (element) => (printing ? paperOf(element) : Math.max(220, Math.floor(element.clientWidth)));
@@ -297,8 +297,8 @@
     byId("graph").parentElement.hidden = !withGraph;
     byId("heat").parentElement.hidden = !withMatrix;
     const arrows = withGraph ? "Arrows lead from the sender to the receiver. " : "";
-    const more = one.knows(run) ? ` Choose a client${withGraph ? ", here or above," : " above"} to see it alone below.` : "";
-    byId("reading").textContent = `${arrows}${withMatrix ? "In the matrix, rows are receivers and columns are senders." : ""}${more}`.trim();
+    byId("reading").textContent = `${arrows}${withMatrix ? "In the matrix, rows are receivers and columns are senders." : ""}`.trim();
+    byId("choosing").textContent = one.knows(run) ? `Choose a client${withGraph ? ", here or above," : " above"} to see it alone below.` : "";
     delete report.views.graph;
     delete report.views.heat;
     if (withGraph) {
@@ -396,11 +396,11 @@
     [0, run.most / 2, run.most].forEach((value, place) => (byId("ramp").querySelectorAll("small")[place].textContent = digits(value)));
   }
   function legend(run) {
-    const parts = [], clients = run.nodes.filter((node) => !node.server);
+    const parts = [], { category } = data.colours[themeName()], clients = run.nodes.filter((node) => !node.server);
     const clusters = [...new Set(clients.map((node) => node.cluster))].sort((a, b) => a - b);
     const path = (shape) => (shape === "circle" ? "M-1,0A1,1,0,1,1,1,0A1,1,0,1,1,-1,0Z" : shape === "square" ? "M-.9,-.9H.9V.9H-.9Z" : shape);
     if (clusters.length > 1)
-      clusters.forEach((cluster, place) => parts.push([`<path transform="translate(9 7) scale(5.5)" fill="var(--m${place % 6})" d="${path(data.look.shapes[place % data.look.shapes.length])}"/>`, `cluster ${cluster}`]));
+      clusters.forEach((cluster, place) => parts.push([`<path transform="translate(9 7) scale(5.5)" fill="var(--m${place % category.length})" d="${path(data.look.shapes[place % data.look.shapes.length])}"/>`, `cluster ${cluster}`]));
     if (run.nodes.length > clients.length + 1) parts.push(['<rect x="2" width="14" height="14" fill="var(--ink)"/>', "S: servers"]);
     const falsified = [...new Set(clients.flatMap((node) => (node.falsified ? [node.falsified] : [])))];
     if (falsified.length) parts.push(['<circle cx="9" cy="7" r="6" fill="none" stroke="var(--ink)" stroke-width="1.6"/>', `falsified ${falsified.join(", ")}`]);

@@ -12,7 +12,7 @@ from typing import Any, BinaryIO
 
 from dfl_lightning.report.charts.links import graph_chart, heatmap_chart, round_rows
 from dfl_lightning.report.methods import Method, seed_of
-from dfl_lightning.report.network import largest_weight
+from dfl_lightning.report.network import largest_weight, number_of_nodes
 from dfl_lightning.report.page.limits import detailed
 from dfl_lightning.report.page.paper import Paper, figure_bytes
 from dfl_lightning.report.page.sections import Figure
@@ -24,7 +24,10 @@ _CHARACTERS = 88
 
 
 def linked_figures(methods: Sequence[Method]) -> list[Figure]:
-    """The graph and the matrix of the last recorded round, of the first run of each method with charts of its own."""
+    """The graph and the matrix of the last recorded round, of the first run of each method with charts of its own.
+
+    Under a server, which alone receives, there is no matrix.
+    """
     found = []
     for number, method in enumerate(detailed(methods)):
         run = method.runs[0]
@@ -33,10 +36,12 @@ def linked_figures(methods: Sequence[Method]) -> list[Figure]:
         except UserError:
             continue
         words = f"Last recorded round, seed {seed_of(run)}"
-        for name, chart, what in (
-            ("graph", graph_chart(rows, points), "who learns from whom"),
-            ("matrix", heatmap_chart(rows, points, largest_weight(run)), "weights of the senders, receivers in rows"),
-        ):
+        clients, nodes = number_of_nodes(run)
+        charts = [("graph", graph_chart(rows, points), "who learns from whom")]
+        if nodes == clients:
+            chart = heatmap_chart(rows, points, largest_weight(run))
+            charts.append(("matrix", chart, "weights of the senders, receivers in rows"))
+        for name, chart, what in charts:
             found.append(Figure(f"{name}-{number + 1}", f"{method.full_name}: {what}", words, chart, "square", "who"))
     return found
 

@@ -20,6 +20,17 @@ from dfl_lightning.utils.errors import UserError
 from dfl_lightning.utils.score import Score
 from dfl_lightning.utils.words import as_percent
 
+_ORDER = "Clients are in the order of their clusters where those are known."
+
+GROUPS = {
+    "over": (
+        "Over the whole run",
+        f"Share of the recorded rounds in which the receiver, a row, chose the sender. {_ORDER}",
+    ),
+    "alike": ("How alike clients are", f"Similarity in the last recorded round. {_ORDER}"),
+}
+"""Sections whose figures are of a method each: what stands above all of them, and a note."""
+
 
 @dataclass
 class Figure:
@@ -34,6 +45,7 @@ class Figure:
         section: of the page.
         method: name of the one that it is of; empty where it shows several.
         where: what tells its task from the others, at the end of its title; empty where there is one.
+        brief: title and note on the page, where a heading of its group says the rest; empty: the whole ones.
     """
 
     name: str
@@ -44,6 +56,7 @@ class Figure:
     section: str
     method: str = ""
     where: str = ""
+    brief: tuple[str, str] = ("", "")
 
     @cached_property
     def spec(self) -> dict[str, Any]:
@@ -65,7 +78,15 @@ class Collected:
     where: str = ""
 
     def add(
-        self, section: str, name: str, title: str, note: str, shape: str, make: Callable[[], Any], method: str = ""
+        self,
+        section: str,
+        name: str,
+        title: str,
+        note: str,
+        shape: str,
+        make: Callable[[], Any],
+        method: str = "",
+        brief: tuple[str, str] = ("", ""),
     ) -> None:
         """Draw a chart; if the runs lack what it shows (a `UserError`), leave it out.
 
@@ -77,12 +98,13 @@ class Collected:
             shape: `wide`, `half`, `small` or `square`.
             make: draws it.
             method: name of the one that it is of; empty where it shows several.
+            brief: title and note on the page; empty: the whole ones.
         """
         try:
             chart = make()
         except UserError:
             return
-        self.figures.append(Figure(name, title, note, chart, shape, section, method, self.where))
+        self.figures.append(Figure(name, title, note, chart, shape, section, method, self.where, brief))
 
 
 def figures(methods: Sequence[Method]) -> list[Figure]:
@@ -238,25 +260,26 @@ def _of_method(found: Collected, method: Method, number: int) -> None:
         method.name,
     )
     shared = within_clusters(run)
+    within = "" if shared is None else f"{as_percent(shared)} of all choices are within a cluster"
     found.add(
         "over",
         f"over-the-run-{number + 1}",
         f"{method.full_name}: who learned from whom",
-        f"Share of the recorded rounds in which the receiver, a row, chose the sender, {seed}; clients in the order of "
-        "their clusters where those are known."
-        + (f" {as_percent(shared)} of all choices are within a cluster." if shared is not None else ""),
+        f"{GROUPS['over'][1]} S{seed[1:]}.{f' {within}.' if within else ''}",
         "square",
         lambda: charts.who_from_whom(run),
         method.name,
+        (method.full_name, f"{seed}{f': {within}' if within else ''}"),
     )
     found.add(
         "alike",
         f"similarities-{number + 1}",
         f"{method.full_name}: how alike clients are",
-        f"Similarity in the last recorded round, {seed}; clients in the order of their clusters where those are known.",
+        f"{GROUPS['alike'][1]} S{seed[1:]}.",
         "square",
         lambda: charts.similarities(run),
         method.name,
+        (method.full_name, seed),
     )
     found.add(
         "dropouts",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from html import escape
 
@@ -47,7 +48,7 @@ def _table(methods: Sequence[Method], found: dict[str, list[str]], places: dict[
 
     heads = "".join(map(head, methods))
     rows = "".join(
-        f"<tr><th scope='row'>{escape(name)}</th>{''.join(f'<td>{escape(value)}</td>' for value in values)}</tr>"
+        f"<tr><th scope='row'>{escape(name)}</th>{''.join(f'<td>{_breakable(value)}</td>' for value in values)}</tr>"
         for name, values in found.items()
     )
     if not rows:
@@ -57,6 +58,16 @@ def _table(methods: Sequence[Method], found: dict[str, list[str]], places: dict[
         f"<table class='settings'><thead><tr><th scope='col'>setting</th>{heads}</tr></thead><tbody>{rows}</tbody>"
         "</table></div>"
     )
+
+
+def _breakable(value: str) -> str:
+    """A setting as HTML whose long words may end a line where one of their parts does.
+
+    Examples:
+        >>> _breakable("AdaptiveThreshold: rule = k_of_n")
+        'Adaptive<wbr>Threshold: rule = k_<wbr>of_<wbr>n'
+    """
+    return re.sub(r"_(?=\w)|(?<=[a-z])(?=[A-Z])", lambda end: f"{end[0]}<wbr>", escape(value))
 
 
 def configs(methods: Sequence[Method]) -> list[list[str]]:

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import numpy as np
 
-from dfl_lightning.report.charts.theme import DASHES
+from dfl_lightning.report.charts.base import dash_at
+from dfl_lightning.report.charts.theme import LIGHT
 from dfl_lightning.report.methods import Method, seed_of
 from dfl_lightning.report.over_seeds import last_of_clients
 from dfl_lightning.report.page.limits import MOST_RUNS
@@ -60,8 +61,9 @@ def key(method: str, colours: dict[str, int]) -> str:
         colours: number of each method's colour.
     """
     at = colours[method]
-    dash = " ".join(map(str, DASHES[at % len(DASHES)])) if DASHES[at % len(DASHES)] != [1, 0] else "none"
-    line = f"<line x1='0' y1='5' x2='22' y2='5' stroke='var(--m{at % 6})' stroke-width='3' stroke-dasharray='{dash}'/>"
+    dash = " ".join(map(str, dash_at(at))) if dash_at(at) != [1, 0] else "none"
+    colour = f"var(--m{at % len(LIGHT['category'])})"
+    line = f"<line x1='0' y1='5' x2='22' y2='5' stroke='{colour}' stroke-width='3' stroke-dasharray='{dash}'/>"
     return f"<svg class='key' width='22' height='10' aria-hidden='true'>{line}</svg>"
 
 

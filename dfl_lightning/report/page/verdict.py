@@ -187,12 +187,16 @@ def _against_local(line: Line) -> list[str]:
 
 def _apart(found: Sequence[Line]) -> str:
     """Which methods are worse than the best, and by how much."""
-    named, gaps, score = [], [], found[0].method.score
+    named: list[str] = []
+    gaps: list[float] = []
+    score = found[0].method.score
     where = "lower" if score.higher_is_better else "higher"
     for line in found:
         gap = line.to_best
         if gap is not None:
-            named.append(f"{line.method.name} is {score.distance(gap.mean)} {where} ({interval(gap, score)})")
+            around = interval(gap, score)
+            around = around.removeprefix("95 % interval ") if named else around  # said once in the sentence
+            named.append(f"{line.method.name} is {score.distance(gap.mean)} {where} ({around})")
             gaps.append(abs(gap.mean))
     if len(named) > _NAMED + 1:
         others = gaps[_NAMED:]
