@@ -59,12 +59,20 @@ def go(listed, place, *also):
         yield run, picture(run.go())
 
 
+def is_variant_elsewhere(listed, place):
+    """A further variant of a policy has a comma in its name."""
+    return "," in listed.name and place != listed.places[0]
+
+
 def policies():
     """Everything that reads models, at each place where it works; gradients are refused (see below)."""
     found = [*where_they_work("selection", "threshold", "substitution"), *aggregations_that_average()]
     found = [p for p in found if not any(name in p.id for name in ("first batch", "as printed (clients)"))]
     found = [p for p in found if cb.Outgoing not in p.values[0].refuses]
     found += [p for p in where_they_work("selection") if p.values[0].name in ("dpfl as printed", "panm as printed")]
+    found = [
+        pytest.param(*p.values, id=p.id, marks=[pytest.mark.slow] * is_variant_elsewhere(*p.values)) for p in found
+    ]
     return [*found, pytest.param(TRACKING, "clients", id="objective: gradient tracking (clients)")]
 
 
