@@ -67,8 +67,8 @@ def test_an_error_comes_out_and_what_has_not_begun_stays_undone(threads, where):
 
     calls = {where: raising} if where != "work" else {}
     with workers() as pool, pytest.raises(RuntimeError, match="broken"):
-        pool.map(work, range(200), **calls)
-    assert len(begun) < 50
+        pool.map(work, range(4000), **calls)
+    assert len(begun) < 2000
     count = len(begun)
     time.sleep(0.05)
     assert len(begun) == count  # nobody works on
