@@ -55,7 +55,7 @@ def main() -> None:
         methods = find_methods(runs)
         save(learning_curves(methods), "report_curves.png", width=480, height=320)
         page(write_report([run.path for run in runs], folder / "page.html"))
-    said = textwrap.wrap(" ".join(sentences(methods)), 118)
+        said = textwrap.wrap(" ".join(sentences(methods)), 118)  # reads what the runs were tested on
     readme = README.read_text(encoding="utf-8")
     README.write_text(with_quotation(readme, said), encoding="utf-8")
     print(f"wrote {IMAGES} and {README}")
