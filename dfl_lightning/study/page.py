@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from html import escape
 
-from dfl_lightning.report.charts.base import finished
+from dfl_lightning.report.charts.base import colour_places, finished
 from dfl_lightning.report.methods import Method, names_for_colours
 from dfl_lightning.report.page.opening import Opening
 from dfl_lightning.report.page.sections import Figure
@@ -130,7 +130,7 @@ def html(table: Table, names: Sequence[str]) -> str:
         table: of the study.
         names: of the page's methods, in the order of their colours.
     """
-    colours = {name: at for at, name in enumerate(names)}
+    colours = {name: at for at, name in enumerate(colour_places(names))}
     head = "".join(f"<th scope='col'>{escape(column)}</th>" for column in table.columns)
     body = "".join(
         f"<tr><th scope='row'>{f'{key(row, colours)}{name_button(row)}' if row in colours else escape(row)}</th>"

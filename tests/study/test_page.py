@@ -6,7 +6,7 @@ import pytest
 
 pytest.importorskip("altair", reason="the extra `report` is not installed")
 
-from dfl_lightning.study.page import opening, sentences
+from dfl_lightning.study.page import html, opening, sentences
 from dfl_lightning.study.table import make_table
 
 BEST = {
@@ -70,3 +70,9 @@ def test_the_table_marks_what_is_best_undecided_and_published(table_of):
     ]
     assert re.findall("<b>(.*?)</b>", found.body) == ["81.00", "53.33"]
     assert [figure.title for figure in found.figures] == ["x", "y"]
+
+
+def test_a_row_has_the_line_of_the_charts_where_training_alone_is_grey(table_of):
+    rows = {"B": {}, "Local": {"selection.k": 0}, "A": {"selection.k": 1}}
+    found = html(table_of({}, rows=rows), list(rows))
+    assert re.findall(r"stroke='var\(--(m\d)\)'", found) == ["m0", "m6", "m1"]
