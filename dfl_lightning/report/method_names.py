@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 
 from dfl_lightning.report.reading import Run
-from dfl_lightning.topology import method_of
 
 _GROUPS = {
     "outgoing": "Outgoing",
@@ -44,6 +43,8 @@ def base_name(run: Run) -> str:
         tuned = (run.config.get("model") or {}).get("finetune_epochs")
         found = f"FedAvg{'-FT' * bool(tuned)}{', dropped clients left out' * bool(run.config and drops_out)}"
     elif not found and _takes_all(run):
+        from dfl_lightning.topology import method_of  # takes networkx a while
+
         found = method_of(run.config.get("topology"))
     found = found or chosen["selection"] or next(iter(run.summary.get("policies", [])), "")
     if robust:

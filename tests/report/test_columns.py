@@ -6,7 +6,7 @@ import pytest
 pytest.importorskip("altair", reason="the extra `report` is not installed")
 
 from dfl_lightning import read_run, report
-from dfl_lightning.report.charts.base import method_dash
+from dfl_lightning.report.charts.base import colour_places, method_dash
 from dfl_lightning.report.charts.theme import DARK, LIGHT
 from dfl_lightning.report.methods import find_methods, names_for_colours
 from dfl_lightning.report.page.opening import Opening
@@ -38,13 +38,15 @@ def test_a_run_of_several_columns_is_one_run(tmp_path, make_run):
 
 
 def test_thirty_methods_have_lines_of_their_own():
-    """In the table, and by the scales of the charts, whose colours begin again after six."""
-    names = [f"m{at}" for at in range(30)]
-    places = {name: at for at, name in enumerate(names)}
-    assert len({key(name, places) for name in names}) == 30
-    dashes = method_dash(names).to_dict()["scale"]["range"]
-    assert len({(at % 6, str(dash)) for at, dash in enumerate(dashes)}) == 30
-    assert len(LIGHT["category"]) == len(DARK["category"]) == 6
+    """In the table, and by the scales of the charts, whose colours begin again after seven; the last one is Local's."""
+    assert len(LIGHT["category"]) == len(DARK["category"]) == 7
+    for names in ([f"m{at}" for at in range(30)], [*(f"m{at}" for at in range(20)), "Local", *"abcdefghi"]):
+        places = {name: at for at, name in enumerate(colour_places(names))}
+        assert len({key(name, places) for name in names}) == 30
+        scale = method_dash(names).to_dict()["scale"]
+        lines = dict(zip(scale["domain"], enumerate(map(str, scale["range"])), strict=True))
+        assert len({(lines[name][0] % 7, lines[name][1]) for name in names}) == 30
+        assert [name for name in names if lines[name][0] % 7 == 6] == ["Local"] * ("Local" in names)
 
 
 def test_columns_are_headings_and_the_first_graph_is_of_clients_that_learn(tmp_path, make_run, make_links, open_page):

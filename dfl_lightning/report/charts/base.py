@@ -456,7 +456,7 @@ def _runs_over(curve: Sequence[tuple[float, float]], left: float, right: float, 
     points = [(left + k * (right - left) / 16) for k in range(17)]
     xs, ys = zip(*curve, strict=True)
     within = [value for value, at in zip(np.interp(points, xs, ys), points, strict=True) if xs[0] <= at <= xs[-1]]
-    return bool(within) and min(within) <= high and max(within) >= low
+    return bool(within and min(within) <= high and max(within) >= low)
 
 
 def _with_words(name: str, after: str, letters: int) -> str:
