@@ -92,7 +92,9 @@ def test_names_and_lines_in_charts_can_be_clicked_and_the_address_holds_the_meth
     seen.page.reload()
     redrawn(seen)
     assert set(seen.page.evaluate(PRESSED)) == {WITHOUT_LABEL}
-    # Charts above it are drawn when it comes near, and it stays where it is.
+    # Charts above it are drawn when it comes near, and it stays where it is. A browser that restored the old place by a
+    # smooth scroll would go on with it afterwards, now and then.
+    assert seen.page.evaluate("getComputedStyle(document.documentElement).scrollBehavior") == "auto"
     until(seen, "Math.abs(document.getElementById('cost').getBoundingClientRect().top) < 60")
     seen.page.click("#theme")
     redrawn(seen, times=2)
