@@ -32,15 +32,27 @@ from dfl_lightning.utils.shipped_files import shipped
 NETWORKS = Path(__file__).resolve().with_name("digest_networks.py")
 SMALL = [
     *["--data.num_clients", "10", "--data.samples_per_client", "30", "--data.val_fraction", "0.2"],
-    *["--model.network.hidden", "[12]", "--model.local_epochs", "2", "--trainer.max_rounds", "4"],
+    *["--model.local_epochs", "2", "--trainer.max_rounds", "4"],
     *["--trainer.accelerator", "cpu", "--trainer.enable_progress_bar", "false", "--trainer.checkpoint_every", "2"],
 ]
+OWN = {
+    "text": ["--model.network.width", "16"],
+    "forecast": ["--model.network.channels", "[8]", "--data.samples_per_client", "null"],
+}
+"""What makes those small that have other networks than perceptrons, by config."""
+SCORES = {"test_accuracy", "test_score"}
+"""Of classes, and of what has another score than accuracy."""
 DOWN = ["--dropout", "Bernoulli", "--dropout.rate", "0.4"]
 
 
 def _network(name: str) -> list[str]:
     """Words that choose one of `digest_networks.py`, and batches of which an epoch's last one is smaller."""
     return ["--model.network", f"{NETWORKS.stem}.{name}", "--model.batch_size", "7"]
+
+
+def _small(config: str) -> list[str]:
+    """Words that make a run of a config a short one."""
+    return [*SMALL, *OWN.get(config, ["--model.network.hidden", "[12]"])]
 
 
 RUNS: dict[str, list[list[str]]] = {
@@ -102,7 +114,7 @@ def run_all(folder: Path, only: list[str] | None) -> int:
         shutil.rmtree(place, ignore_errors=True)
         place.mkdir(parents=True)
         shutil.copy(NETWORKS, place)  # modules are found where a run is started
-        _fit(place, [*first[:2], *SMALL, *first[2:], "--trainer.default_root_dir", "out"])
+        _fit(place, [*first[:2], *_small(first[1]), *first[2:], "--trainer.default_root_dir", "out"])
         for words in further:
             (run,) = place.glob("out/*/*")
             _fit(place, ["--ckpt_path", str(run.relative_to(place)), *words])
@@ -123,12 +135,12 @@ def what_is_left(place: Path) -> dict[str, Any]:
     """Everything of a run that must not change, by file."""
     (folder,) = place.glob("out/*/*")
     left = result(folder)
-    checkpoint = left["last.ckpt"]
+    checkpoint, summary = left["last.ckpt"], left["summary.json"]
     return {
         "models": checkpoint["state_dict"],
         "policies": checkpoint["callbacks"],
         "metrics.csv": left["metrics.csv"],
-        "summary.json": {key: left["summary.json"][key] for key in ("test_accuracy", "found", "received_per_client")},
+        "summary.json": {key: summary[key] for key in (*SCORES & set(summary), "found", "received_per_client")},
         **{name: content for name, content in left.items() if name.endswith(".npz")},
     }
 

@@ -20,7 +20,10 @@ for the overhead of a step.
 """
 
 OVERHEAD = 8e-4
-"""Seconds of Python and dispatch in one step of a cohort, on an ordinary core."""
+"""Seconds of Python and dispatch in one step of a cohort, on an ordinary core, for a network of few layers."""
+
+FEW_CALLS = 12
+"""Layers and functions, as LeNet has, up to which `OVERHEAD` holds; that of a network with more grows with them."""
 
 ARITHMETIC, TRAFFIC = 50e9, 20e9
 """Operations and bytes a second of an ordinary core, as far as small networks get."""
@@ -33,6 +36,7 @@ class Cost:
     Args:
         activations: numbers that one sample makes on its way through the network.
         operations: of one sample's forward pass.
+        calls: layers and functions that a forward pass calls.
         columns: numbers of a model.
         states: numbers that the optimizer keeps for each of a model.
         batch_size: samples of a step.
@@ -41,6 +45,7 @@ class Cost:
 
     activations: int
     operations: int
+    calls: int
     columns: int
     states: int
     batch_size: int
@@ -72,6 +77,7 @@ class Cost:
         return cls(
             activations=stacked.activations(example) // len(example),
             operations=counter.get_total_flops() // len(example),
+            calls=stacked.calls,
             columns=layout.width,
             states=states,
             batch_size=config.batch_size,
@@ -86,12 +92,13 @@ class Cost:
 
     @property
     def widest(self) -> int:
-        """Clients of a cohort at most."""
-        return max(1, int(CACHE_BYTES // self.bytes_per_client))
+        """Clients of a cohort at most: what the caches hold, or more where the overhead weighs more than they do."""
+        return max(int(CACHE_BYTES // self.bytes_per_client), self.narrowest)
 
     @property
     def narrowest(self) -> int:
         """Clients whose work is eight times the overhead of their step."""
         arithmetic = 3 * self.operations * self.batch_size / ARITHMETIC
         traffic = 20 * self.columns / TRAFFIC
-        return max(1, round(8 * OVERHEAD / (arithmetic + traffic)))
+        overhead = OVERHEAD * max(1.0, self.calls / FEW_CALLS)
+        return max(1, round(8 * overhead / (arithmetic + traffic)))

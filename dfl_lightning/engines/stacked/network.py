@@ -153,6 +153,11 @@ class StackedNetwork:
         names = dict.fromkeys(str(node.target) for node in nodes)  # a layer that is used twice counts once
         return [name for name in names if can_unfold(self._layers[name])]
 
+    @property
+    def calls(self) -> int:
+        """Layers and functions that a pass in training calls."""
+        return sum(node.op not in ("placeholder", "output", "get_attr") for node in self._graphs[True].nodes)
+
     def activations(self, inputs: Tensor) -> int:
         """Numbers that inputs [B, ...] become on their way through the plain network, themselves included."""
         counter = _Counter(fx.GraphModule(self.network, self._graphs[False]))

@@ -1,6 +1,7 @@
 """What a step costs, against numbers counted by hand."""
 
 import functools
+from dataclasses import replace
 
 import pytest
 import torch
@@ -34,6 +35,7 @@ def test_lenet_counted_by_hand(federation, make_data):
     products = first * 3 * 25 + second * 6 * 25 + 400 * 120 + 120 * 84 + 84 * 10
     assert cost.operations == 2 * products
     assert cost.columns == 62006
+    assert cost.calls == 2 * 3 + 1 + 2 * 2 + 1  # convolution, pooling, relu; flattening; linear, relu; the last layer
 
 
 @pytest.mark.parametrize(
@@ -57,13 +59,22 @@ def test_the_optimizers_numbers_for_each_number_of_a_model(federation, make_netw
 
 
 def test_the_widest_cohort_fits_the_cache_and_the_narrowest_is_worth_its_overhead():
-    cost = Cost(activations=1000, operations=10**6, columns=10**4, states=1, batch_size=10, itemsize=4)
+    cost = Cost(activations=1000, operations=10**6, calls=12, columns=10**4, states=1, batch_size=10, itemsize=4)
     assert cost.bytes_per_client == 4 * (2 * 10 * 1000 + 3 * 10**4) == 200_000
     assert cost.widest == 36e6 // 200_000 == 180
     seconds = 3 * 10**6 * 10 / 50e9 + 20 * 10**4 / 20e9
     assert cost.narrowest == round(8 * 8e-4 / seconds) == 10
-    huge = Cost(activations=10**8, operations=10**12, columns=10**9, states=2, batch_size=100, itemsize=4)
+    huge = Cost(activations=10**8, operations=10**12, calls=100, columns=10**9, states=2, batch_size=100, itemsize=4)
     assert huge.widest == huge.narrowest == 1
+
+
+def test_many_small_layers_make_cohorts_wider_than_the_cache():
+    few = Cost(activations=40_000, operations=10**7, calls=12, columns=10**4, states=0, batch_size=10, itemsize=4)
+    more, most = replace(few, calls=48), replace(few, calls=480)
+    work = 3 * 10**7 * 10 / 50e9 + 20 * 10**4 / 20e9
+    assert [few.narrowest, more.narrowest, most.narrowest] == [round(8 * n * 8e-4 / work) for n in (1, 4, 40)]
+    assert few.widest == more.widest == 36e6 // few.bytes_per_client == 10  # the overhead of a step weighs less
+    assert most.widest == most.narrowest == 43
 
 
 def test_counting_changes_nothing(federation, make_network):

@@ -105,7 +105,7 @@ def test_what_lies_beside_a_step_is_counted(federation, make_data):
 def test_a_large_network_is_predicted_without_computing(federation, make_data):
     """Nothing of this size fits a test: 65 GB of activations for a hundred clients."""
     network = ResNet18(input_shape=SHAPE, num_classes=10)
-    cost = Cost(activations=1, operations=1, columns=1, states=0, batch_size=128, itemsize=4)
+    cost = Cost(activations=1, operations=1, calls=1, columns=1, states=0, batch_size=128, itemsize=4)
     config = Config(128)
     predicted = footprint_of(network, cost, torch.zeros(2, *SHAPE), config)
     assert 60e9 < 100 * predicted.step < 75e9
@@ -164,7 +164,7 @@ def test_batch_norms_that_leave_padding_out_and_keep_plain_averages_are_predicte
     """What only a GPU's engine does; these layers have tensors of their own on the device."""
     network = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4, momentum=None), nn.Flatten(), nn.Linear(3600, 10))
     config = Config(16)
-    cost = Cost(activations=1, operations=1, columns=1, states=0, batch_size=16, itemsize=4)
+    cost = Cost(activations=1, operations=1, calls=1, columns=1, states=0, batch_size=16, itemsize=4)
     predicted = footprint_of(network.to("meta"), cost, torch.zeros(2, *SHAPE, device="meta"), config)
     assert not predicted.note
     assert 2 * 16 * 3600 * 4 < predicted.step < 10 * 16 * 3600 * 4 + 3 * 40_000 * 4
