@@ -11,6 +11,7 @@ from zipfile import BadZipFile
 
 import numpy as np
 
+from dfl_lightning.data.vector_table import place_in
 from dfl_lightning.utils.errors import MissingData, UserError, reason
 
 __all__ = ["SeriesTable", "read_series"]
@@ -117,7 +118,7 @@ def _numbers(path: Path, name: str, column: np.ndarray) -> np.ndarray:
     broken = np.flatnonzero(~np.isfinite(found))
     if len(broken):
         raise UserError(
-            f"data Series: {path}: {name} of row {broken[0]} (counted from 0) is '{str(column[broken[0]])[:40]}', no "
+            f"data Series: {path}: {name} of {place_in(path.name, broken[0])} is '{str(column[broken[0]])[:40]}', no "
             "finite number; repair the row, or remove it"
         )
     return found
@@ -138,7 +139,7 @@ def _times(path: Path, name: str, column: np.ndarray) -> np.ndarray:
     broken = np.flatnonzero(np.isnan(found))
     if len(broken):
         raise UserError(
-            f"data Series: {path}: {name} of row {broken[0]} (counted from 0) is '{str(column[broken[0]])[:40]}', and "
+            f"data Series: {path}: {name} of {place_in(path.name, broken[0])} is '{str(column[broken[0]])[:40]}', and "
             "times are all numbers, or all dates such as 2020-01-31 or 2020-01-31T08:00 (ISO 8601); convert them"
         )
     return found

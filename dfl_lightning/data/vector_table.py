@@ -13,7 +13,7 @@ import numpy as np
 
 from dfl_lightning.utils.errors import UserError, reason
 
-__all__ = ["Kind", "VectorTable", "read_table"]
+__all__ = ["Kind", "VectorTable", "place_in", "read_table"]
 
 Kind = Literal["numbers", "classes", "labels"]
 
@@ -37,6 +37,20 @@ class VectorTable:
     owners: np.ndarray | None = None
     kind: Kind = "numbers"
     categories: tuple[int, ...] = ()
+
+
+def place_in(file: str, row: int) -> str:
+    """Say where a row stands in a CSV or an npz file, as one looks it up there.
+
+    Args:
+        file: its name.
+        row: from 0 on, without a header.
+
+    Examples:
+        >>> place_in("table.csv", 0), place_in("table.npz", 0)
+        ('line 2', 'row 0 (counted from 0)')
+    """
+    return f"line {row + 2}" if file.endswith(".csv") else f"row {row} (counted from 0)"
 
 
 def read_table(

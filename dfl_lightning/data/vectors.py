@@ -16,7 +16,7 @@ from dfl_lightning.data.shipped_tables import SHIPPED
 from dfl_lightning.data.source import Source
 from dfl_lightning.data.split import Split
 from dfl_lightning.data.standardise import fit_columns, standardised, without_unseen
-from dfl_lightning.data.vector_table import Kind, VectorTable, read_table
+from dfl_lightning.data.vector_table import Kind, VectorTable, place_in, read_table
 from dfl_lightning.utils.errors import UserError
 
 __all__ = ["Vectors"]
@@ -93,8 +93,8 @@ class Vectors(FederatedData):
             broken = np.flatnonzero(~np.isfinite(values.reshape(len(values), -1)).all(1))
             if len(broken):
                 raise UserError(
-                    f"data Vectors: {table.name} has NaN or infinity among the {what} of row {broken[0]} (counted from "
-                    "0); repair or remove it"
+                    f"data Vectors: {table.name} has NaN or infinity among the {what} of "
+                    f"{place_in(table.name, int(broken[0]))}; repair or remove it"
                 )
         names: tuple[str, ...] = ()
         writers = None
@@ -134,7 +134,7 @@ def _labels(table: VectorTable) -> Tensor:
     row, column = (int(place[0]) if len(place) else -1 for place in np.nonzero((targets != 0) & (targets != 1)))
     if row >= 0:
         raise UserError(
-            f"data Vectors: {table.name} has {targets[row, column]:g} for label {column} of row {row} (counted from "
-            "0); labels are 0 or 1"
+            f"data Vectors: {table.name} has {targets[row, column]:g} for label {column} of "
+            f"{place_in(table.name, row)}; labels are 0 or 1"
         )
     return torch.from_numpy(targets == 1)

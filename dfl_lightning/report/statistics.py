@@ -16,8 +16,8 @@ from scipy.special import stdtrit
 
 SIGNIFICANT = 0.05
 """An adjusted p below this is marked."""
-DECIMALS = 9
-"""To which accuracies are compared, in percent or as shares: what differs by less differs by rounding errors."""
+DIGITS = 11
+"""To so many, of the largest of them, scores are compared: what differs by less differs by rounding errors."""
 LEAST_COLUMNS = 5
 """Tasks from which on methods are compared over all of them."""
 MOST_SIGNS = 2**16
@@ -104,14 +104,35 @@ def spread_of_all(values: Sequence[float]) -> Spread:
     return Spread(math.nan, None, len(values)) if any(map(math.isnan, values)) else spread(values)
 
 
-def rounded(value: float) -> float:
-    """An accuracy, or a difference of two, without what rounding errors add; see `DECIMALS`.
+def rounded(value: float, scale: float | None = None) -> float:
+    """A score, or a difference of two, without what rounding errors add; see `DIGITS`.
+
+    Args:
+        value: to round; what is not finite stays.
+        scale: size of the scores that `value` comes from; None: its own.
 
     Examples:
         >>> 100 * 0.57 == 57, rounded(100 * 0.57) == 57
         (False, True)
+        >>> rounded(0.3 - (0.1 + 0.2), scale=0.3), rounded(3e-15 - 2e-15, scale=3e-15)
+        (0.0, 1e-15)
     """
-    return round(value, DECIMALS)
+    size = abs(value if scale is None else scale)
+    if not math.isfinite(value) or not math.isfinite(size) or size == 0:
+        return value
+    return round(value, DIGITS - 1 - math.floor(math.log10(size))) + 0.0  # no -0.0
+
+
+def differences(pairs: Sequence[tuple[float, float]]) -> list[float]:
+    """First minus second of each pair of finite numbers, without what rounding errors add.
+
+    Examples:
+        >>> differences([(0.7 + 0.1, 0.8), (0.3, 0.1), (math.nan, 1.0)])
+        [0.0, 0.2]
+    """
+    found = [pair for pair in pairs if all(map(math.isfinite, pair))]
+    scale = max((abs(value) for pair in found for value in pair), default=0.0)
+    return [rounded(a - b, scale) for a, b in found]
 
 
 def least_p(replications: int, comparisons: int = 1) -> float:
@@ -193,7 +214,7 @@ def paired_interval(pairs: Sequence[tuple[float, float]]) -> Interval | None:
         >>> paired_interval([(0.1 + 0.2, 0.3), (0.7 + 0.1, 0.8)]).is_clear
         False
     """
-    values = [rounded(a - b) for a, b in pairs if math.isfinite(a) and math.isfinite(b)]
+    values = differences(pairs)
     if not values:
         return None
     low, high = t_interval(values) or (None, None)
@@ -214,7 +235,7 @@ def paired_difference(
     found = paired_interval(pairs)
     if found is None:
         return None
-    values = [rounded(a - b) for a, b in pairs]
+    values = differences(pairs)
     sd = spread(values).sd
     p = sign_flip_p(values) if len(values) >= least_replications() else None
     needed = None if sd is None else seeds_needed(found.mean, sd, comparisons)
@@ -323,7 +344,7 @@ def over_columns(means: Mapping[str, Sequence[float]], lower_is_better: bool = F
     ranks = rankdata(table if lower_is_better else -table, axis=0).mean(axis=1)
     best = int(np.argmin(ranks))
     others = [at for at in range(len(rows)) if at != best]
-    pairs = [wilcoxon_p([rounded(d) for d in table[best] - table[at]]) for at in others]
+    pairs = [wilcoxon_p(differences([*zip(table[best], table[at], strict=True)])) for at in others]
     against = {rows[at]: value for at, value in zip(others, holm(pairs), strict=True)}
     p = _friedman_p(table) if len(rows) > 2 else None
     return Overall(dict(zip(rows, map(float, ranks), strict=True)), p, against, rows[best], int(table.shape[1]))

@@ -155,8 +155,8 @@ WRONG = {
     "shapes": ({"file": "shapes.npz", **GOOD}, r"has shop \[2\], b \[3\]; arrays are \[N\]"),
     "short line": ({"file": "short.csv", **GOOD}, "line 3: 1 values for 2 columns"),
     "empty": ({"file": "empty.csv", **GOOD}, "has no rows; give a file with some"),
-    "word": ({"file": "word.csv", **GOOD}, r"b of row 1 \(counted from 0\) is 'much', no finite number"),
-    "dates": ({"file": "dates.csv", **GOOD, "time": "day"}, "day of row 0 .* is '1/2/2020', and times are all numbers"),
+    "word": ({"file": "word.csv", **GOOD}, "b of line 3 is 'much', no finite number"),
+    "dates": ({"file": "dates.csv", **GOOD, "time": "day"}, "day of line 2 is '1/2/2020', and times are all numbers"),
     "one time": ({"file": "again.csv", **GOOD, "time": "day"}, "series x has time 2020-01-01 twice; give each time"),
     "short series": (
         {"file": "table.csv", **GOOD, "window": 12, "val_fraction": 0.2, "num_clients": 3},

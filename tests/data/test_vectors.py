@@ -107,7 +107,7 @@ WRONG = {
     "no category": ({"file": "table.csv", "target": "town", "categories": ["a"]}, "has 0 columns 'a'"),
     "short line": ({"file": "short.csv", "target": "b"}, "line 3: 1 values for 2 columns"),
     "no rows": ({"file": "empty.csv", "target": "b"}, "has no rows"),
-    "nan": ({"file": "nan.csv", "target": "b"}, r"NaN or infinity among the inputs of row 1 \(counted from 0\)"),
+    "nan": ({"file": "nan.csv", "target": "b"}, "NaN or infinity among the inputs of line 3;"),
     "only a target": ({"file": "nan.csv", "target": ["a", "b"]}, "no column beside target and client"),
     "npz target": (
         {"file": "table.npz", "target": "y"},

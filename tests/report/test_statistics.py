@@ -29,6 +29,15 @@ def test_only_seeds_that_both_have_are_paired():
     assert ours.paired_difference({0: 1.0}, {1: 1.0}) is None
 
 
+@pytest.mark.parametrize("unit", [1.0, 2.0**-40, 2.0**40])
+def test_a_comparison_does_not_depend_on_the_unit_of_a_score(unit):
+    first, second = ({seed: unit * (base + seed / 7) for seed in range(7)} for base in (20.5, 20.375))
+    found = ours.paired_difference(first, second)  # equal up to rounding errors: 0.125 for every seed
+    assert (found.mean, found.low, found.high) == pytest.approx((unit / 8,) * 3)
+    assert found.is_clear
+    assert found.p == 2 / 2**7
+
+
 def test_one_seed_has_no_interval_and_no_test():
     found = ours.paired_difference({3: 80.0}, {3: 78.0})
     assert (found.mean, found.low, found.high, found.p, found.seeds_needed) == (2.0, None, None, None, None)
