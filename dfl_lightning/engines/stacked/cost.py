@@ -93,12 +93,15 @@ class Cost:
     @property
     def widest(self) -> int:
         """Clients of a cohort at most: what the caches hold, or more where the overhead weighs more than they do."""
-        return max(int(CACHE_BYTES // self.bytes_per_client), self.narrowest)
+        return max(int(CACHE_BYTES // self.bytes_per_client), self._worth(OVERHEAD * max(1.0, self.calls / FEW_CALLS)))
 
     @property
     def narrowest(self) -> int:
+        """Clients of a cohort at least: those of a network with many calls may pay more, so that threads have work."""
+        return self._worth(OVERHEAD)
+
+    def _worth(self, overhead: float) -> int:
         """Clients whose work is eight times the overhead of their step."""
         arithmetic = 3 * self.operations * self.batch_size / ARITHMETIC
         traffic = 20 * self.columns / TRAFFIC
-        overhead = OVERHEAD * max(1.0, self.calls / FEW_CALLS)
         return max(1, round(8 * overhead / (arithmetic + traffic)))

@@ -8,6 +8,7 @@ import torch
 from threads import threads
 from torch import nn
 
+from dfl_lightning.engines.cohorts import plan_cohorts
 from dfl_lightning.engines.stacked import cost as costs
 from dfl_lightning.engines.stacked.cost import Cost
 from dfl_lightning.models import MLP, LeNet
@@ -72,9 +73,17 @@ def test_many_small_layers_make_cohorts_wider_than_the_cache():
     few = Cost(activations=40_000, operations=10**7, calls=12, columns=10**4, states=0, batch_size=10, itemsize=4)
     more, most = replace(few, calls=48), replace(few, calls=480)
     work = 3 * 10**7 * 10 / 50e9 + 20 * 10**4 / 20e9
-    assert [few.narrowest, more.narrowest, most.narrowest] == [round(8 * n * 8e-4 / work) for n in (1, 4, 40)]
+    assert few.narrowest == most.narrowest == round(8 * 8e-4 / work) == 1
     assert few.widest == more.widest == 36e6 // few.bytes_per_client == 10  # the overhead of a step weighs less
-    assert most.widest == most.narrowest == 43
+    assert most.widest == round(8 * 40 * 8e-4 / work) == 43
+
+
+def test_few_clients_of_a_large_network_keep_threads_busy():
+    """Twelve clients with the transformer of text.yaml: the overhead alone would be worth cohorts of four."""
+    cost = Cost(90_000, operations=6_680_000, calls=46, columns=114_528, states=2, batch_size=16, itemsize=4)
+    assert (cost.widest, cost.narrowest) == (4, 1)
+    assert len(plan_cohorts([1] * 12, cost.narrowest, cost.widest)) == 8
+    assert len(plan_cohorts([1] * 100, cost.narrowest, cost.widest)) == 32
 
 
 def test_counting_changes_nothing(federation, make_network):
