@@ -12,7 +12,7 @@
 - `context` what the jobs of an engine share, `engine` the engine itself
 """
 
+from dfl_lightning.engines.stacked.cannot_stack import CannotStack
 from dfl_lightning.engines.stacked.engine import StackedEngine
-from dfl_lightning.engines.stacked.network import CannotStack
 
 __all__ = ["CannotStack", "StackedEngine"]

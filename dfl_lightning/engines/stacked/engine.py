@@ -29,16 +29,17 @@ from dfl_lightning.engines.mean_scores import sums_of
 from dfl_lightning.engines.optimizers import ClientOptimizer
 from dfl_lightning.engines.placing import set_mode
 from dfl_lightning.engines.prediction_rule import LabelledOutputs
+from dfl_lightning.engines.stacked import network_trial, optimizer_trial
 from dfl_lightning.engines.stacked.autotune import StepTimer, choose_unfolded
 from dfl_lightning.engines.stacked.budget import Budget
+from dfl_lightning.engines.stacked.cannot_stack import CannotStack
 from dfl_lightning.engines.stacked.context import StackedContext
 from dfl_lightning.engines.stacked.cost import Cost
 from dfl_lightning.engines.stacked.cuda_graphs import CudaGraphs, Recorder, Recordings, obstacle
 from dfl_lightning.engines.stacked.evaluation import Scorer, Scores, SharedModels, SharedSamples, shared_models
 from dfl_lightning.engines.stacked.footprint import footprint_of
 from dfl_lightning.engines.stacked.loss import StackedLoss
-from dfl_lightning.engines.stacked.network import CannotStack, StackedNetwork
-from dfl_lightning.engines.stacked.optimizer_trial import try_out
+from dfl_lightning.engines.stacked.network import StackedNetwork
 from dfl_lightning.engines.stacked.parameters import row_of
 from dfl_lightning.engines.stacked.training import StackedJob
 from dfl_lightning.engines.trial import FEWEST, TRAINING_OPERATIONS, Trial, examples, try_plain
@@ -86,7 +87,7 @@ class StackedEngine(Engine):
             if not phase.objective.stackable:
                 raise CannotStack(f"objective {type(phase.objective).__name__} does not say stackable = True")
         optimizer = ClientOptimizer(config.optimizer, config.network)
-        try_out(optimizer, config.network)
+        optimizer_trial.try_out(optimizer, config.network)
         stacked = StackedNetwork(network, config.features, trial.norms)
         if trial.couples_evaluation:
             raise CannotStack(
@@ -94,7 +95,7 @@ class StackedEngine(Engine):
             )
         count = min(max(3, config.batch_size), max(3, int(TRIAL_OPERATIONS // max(1, trial.operations))))
         example, _ = examples(data, count, config.dtype)
-        note = stacked.try_out(example, partial(_mask_key, config.seed), trial.couples_training)
+        note = network_trial.try_out(stacked, example, partial(_mask_key, config.seed), trial.couples_training)
         self.cost = Cost.measure(network, stacked, example[:2], config, layout, optimizer.states)
         fused = optimizer.fused_on(data.images.device)
         self._context = StackedContext(config, layout, data, stacked, StackedLoss(config.loss), fused)
@@ -124,7 +125,7 @@ class StackedEngine(Engine):
         """
         affordable = max(FEWEST, int(TRAINING_OPERATIONS // max(1, self.cost.operations)))
         example, _ = examples(self.data, min(max(3, self.config.batch_size), affordable), self.config.dtype)
-        self._context.network.try_masks(example, partial(_mask_key, self.config.seed))
+        network_trial.try_masks(self._context.network, example, partial(_mask_key, self.config.seed))
         self._recorder = recorder
         self._cut(self.config.cohorts)
 

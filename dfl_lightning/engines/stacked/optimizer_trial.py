@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from dfl_lightning.engines.optimizers import ClientOptimizer
-from dfl_lightning.engines.stacked.network import CannotStack
+from dfl_lightning.engines.stacked.cannot_stack import CannotStack
 from dfl_lightning.engines.stacked.optimizer import PrefixOptimizer
 from dfl_lightning.engines.stacked.parameters import staged
 from dfl_lightning.utils.errors import reason, reported_as
