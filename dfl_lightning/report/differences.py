@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from dfl_lightning.report.methods import Method, place_of, settings_of
+from dfl_lightning.report.methods import Method, settings_of
+from dfl_lightning.report.setting_words import place_of
 
 _ABSENT = "–"
 """A method that has no such setting."""

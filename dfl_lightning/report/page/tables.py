@@ -153,7 +153,7 @@ def _difference(value: Interval | None, score: Score) -> str:
     if value is None:
         return "–"
     mean = score.signed(value.mean)
-    around = interval(value, score).removeprefix("95 % interval ") if value.count > 1 else "one seed"
+    around = interval(value, score, bare=True) if value.count > 1 else "one seed"
     return f"<b>{mean}</b> <i>{around}</i>"
 
 

@@ -194,8 +194,7 @@ def _apart(found: Sequence[Line]) -> str:
     for line in found:
         gap = line.to_best
         if gap is not None:
-            around = interval(gap, score)
-            around = around.removeprefix("95 % interval ") if named else around  # said once in the sentence
+            around = interval(gap, score, bare=bool(named))  # what it is, the sentence says once
             named.append(f"{line.method.name} is {score.distance(gap.mean)} {where} ({around})")
             gaps.append(abs(gap.mean))
     if len(named) > _NAMED + 1:
@@ -216,20 +215,23 @@ def _shown(value: Spread, score: Score) -> str:
     return f"{said} % test {score.label} ({seeds})" if score.percent else f"test {score.label} {said} ({seeds})"
 
 
-def interval(value: Interval, score: Score) -> str:
+def interval(value: Interval, score: Score, bare: bool = False) -> str:
     """The 95 % interval, in points where the score is a share; empty with one pair.
 
     Args:
         value: of a difference of scores.
         score: of the task.
+        bare: without the words that say what it is.
 
     Examples:
-        >>> interval(Interval(0.02, 0.01, 0.03, 3), Score())
-        '95 % interval +1.0 to +3.0'
+        >>> found = Interval(0.02, 0.01, 0.03, 3)
+        >>> interval(found, Score()), interval(found, Score(), bare=True)
+        ('95 % interval +1.0 to +3.0', '+1.0 to +3.0')
     """
     if value.low is None or value.high is None:
         return ""
-    return f"95 % interval {score.signed(value.low, value.mean)} to {score.signed(value.high, value.mean)}"
+    ends = f"{score.signed(value.low, value.mean)} to {score.signed(value.high, value.mean)}"
+    return ends if bare else f"95 % interval {ends}"
 
 
 def and_(names: Sequence[str]) -> str:
