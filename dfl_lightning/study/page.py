@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from html import escape
 
-from dfl_lightning.report.charts.base import colour_places, finished
+from dfl_lightning.report.charts.base import finished
+from dfl_lightning.report.charts.colours import colour_places
 from dfl_lightning.report.methods import Method, names_for_colours
 from dfl_lightning.report.page.opening import Opening
 from dfl_lightning.report.page.sections import Figure

@@ -7,7 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from dfl_lightning.report.charts.base import altair, data, method_colour, with_rim
+from dfl_lightning.report.charts.base import altair, data
+from dfl_lightning.report.charts.colours import method_colour
+from dfl_lightning.report.charts.line_ends import with_rim
 from dfl_lightning.report.charts.theme import LIGHT, config
 from dfl_lightning.report.rendering import rendered
 from dfl_lightning.report.statistics import t_interval

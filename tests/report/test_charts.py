@@ -13,7 +13,7 @@ pytest.importorskip("altair", reason="the extra `report` is not installed")
 import vl_convert
 
 from dfl_lightning import UserError, read_run, report
-from dfl_lightning.report.charts.base import end_labels, short_names, spread_out
+from dfl_lightning.report.charts.line_ends import end_labels, short_names, spread_out
 from dfl_lightning.report.charts.theme import LIGHT
 from dfl_lightning.report.methods import find_methods
 from dfl_lightning.report.page.pictures import linked_figures, rows_of

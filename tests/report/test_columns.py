@@ -6,7 +6,7 @@ import pytest
 pytest.importorskip("altair", reason="the extra `report` is not installed")
 
 from dfl_lightning import read_run, report
-from dfl_lightning.report.charts.base import colour_places, method_dash
+from dfl_lightning.report.charts.colours import colour_places, method_dash
 from dfl_lightning.report.charts.theme import DARK, LIGHT
 from dfl_lightning.report.methods import find_methods, names_for_colours
 from dfl_lightning.report.page.opening import Opening

@@ -7,7 +7,7 @@ import pytest
 import yaml
 from scipy import stats
 
-from dfl_lightning.report.charts.base import colour_places, dash_at
+from dfl_lightning.report.charts.colours import colour_places, dash_at
 from dfl_lightning.report.charts.theme import LIGHT
 from dfl_lightning.report.methods import find_methods
 from dfl_lightning.report.over_seeds import over_seeds, paired, thinned

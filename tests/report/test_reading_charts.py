@@ -9,7 +9,7 @@ import pytest
 pytest.importorskip("altair", reason="the extra `report` is not installed")
 
 from dfl_lightning import read_run, report
-from dfl_lightning.report.charts.base import whole_ticks
+from dfl_lightning.report.charts.axes import whole_ticks
 from dfl_lightning.report.charts.theme import LIGHT
 from dfl_lightning.report.writing import write_report
 

@@ -8,27 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from dfl_lightning.report.charts.base import (
-    HEIGHT,
-    Row,
-    altair,
-    cut,
-    data,
-    drawn,
-    end_labels,
-    faintness,
-    finished,
-    judged,
-    method_colour,
-    method_dash,
-    per_cent_axis,
-    rounded_for,
-    said_after,
-    score_bounds,
-    score_of,
-    whole_axis,
-    with_rim,
-)
+from dfl_lightning.report.charts.axes import cut, per_cent_axis, rounded_for, score_bounds, whole_axis
+from dfl_lightning.report.charts.base import HEIGHT, Row, altair, data, drawn, finished, judged, score_of
+from dfl_lightning.report.charts.colours import faintness, method_colour, method_dash
+from dfl_lightning.report.charts.line_ends import end_labels, said_after, with_rim
 from dfl_lightning.report.methods import Method, as_methods, names_for_colours, seed_of
 from dfl_lightning.report.over_seeds import last_of_clients, paired, thinned
 from dfl_lightning.report.reading import Run

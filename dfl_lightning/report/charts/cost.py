@@ -8,24 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from dfl_lightning.report.charts.base import (
-    altair,
-    cut,
-    data,
-    drawn,
-    end_labels,
-    faintness,
-    finished,
-    judged,
-    method_colour,
-    method_dash,
-    per_cent_axis,
-    rounded_for,
-    said_after,
-    score_bounds,
-    score_of,
-    typical,
-)
+from dfl_lightning.report.charts.axes import cut, per_cent_axis, rounded_for, score_bounds, typical
+from dfl_lightning.report.charts.base import altair, data, drawn, finished, judged, score_of
+from dfl_lightning.report.charts.colours import faintness, method_colour, method_dash
+from dfl_lightning.report.charts.line_ends import end_labels, said_after
 from dfl_lightning.report.costs import SIMULATED
 from dfl_lightning.report.methods import Method, names_for_colours
 from dfl_lightning.report.over_seeds import from_one, thinned

@@ -10,26 +10,10 @@ import numpy as np
 import torch
 
 from dfl_lightning.functional import over_clients
-from dfl_lightning.report.charts.base import (
-    Row,
-    altair,
-    cut,
-    data,
-    drawn,
-    end_labels,
-    faintness,
-    finished,
-    judged,
-    method_colour,
-    method_dash,
-    per_cent_axis,
-    round_axis,
-    rounded_for,
-    said_after,
-    score_bounds,
-    score_of,
-    typical,
-)
+from dfl_lightning.report.charts.axes import cut, per_cent_axis, round_axis, rounded_for, score_bounds, typical
+from dfl_lightning.report.charts.base import Row, altair, data, drawn, finished, judged, score_of
+from dfl_lightning.report.charts.colours import faintness, method_colour, method_dash
+from dfl_lightning.report.charts.line_ends import end_labels, said_after
 from dfl_lightning.report.methods import Method, as_methods, names_for_colours
 from dfl_lightning.report.over_seeds import from_one, over_seeds, thinned
 from dfl_lightning.report.reading import Run

@@ -6,21 +6,10 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from dfl_lightning.report.charts.base import (
-    Row,
-    altair,
-    data,
-    drawn,
-    end_labels,
-    finished,
-    judged,
-    method_colour,
-    per_cent_axis,
-    rounded_for,
-    said_after,
-    score_bounds,
-    score_of,
-)
+from dfl_lightning.report.charts.axes import per_cent_axis, rounded_for, score_bounds
+from dfl_lightning.report.charts.base import Row, altair, data, drawn, finished, judged, score_of
+from dfl_lightning.report.charts.colours import method_colour
+from dfl_lightning.report.charts.line_ends import end_labels, said_after
 from dfl_lightning.report.costs import COSTS
 from dfl_lightning.report.methods import Method, names_for_colours
 from dfl_lightning.report.over_seeds import last_score

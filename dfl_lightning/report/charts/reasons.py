@@ -8,24 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from dfl_lightning.report.charts.base import (
-    TILES,
-    Row,
-    altair,
-    cut,
-    data,
-    drawn,
-    end_labels,
-    faintness,
-    finished,
-    judged,
-    method_colour,
-    method_dash,
-    per_cent_axis,
-    round_axis,
-    said_after,
-    whole_ticks,
-)
+from dfl_lightning.report.charts.axes import cut, per_cent_axis, round_axis, whole_ticks
+from dfl_lightning.report.charts.base import TILES, Row, altair, data, drawn, finished, judged
+from dfl_lightning.report.charts.colours import faintness, method_colour, method_dash
+from dfl_lightning.report.charts.line_ends import end_labels, said_after
 from dfl_lightning.report.methods import Method, names_for_colours
 from dfl_lightning.report.network import number_of_nodes
 from dfl_lightning.report.over_seeds import from_one, over_seeds, thinned

@@ -9,7 +9,7 @@ from itertools import groupby
 from typing import Any
 
 from dfl_lightning.report.charts import links as link_charts
-from dfl_lightning.report.charts.base import colour_places
+from dfl_lightning.report.charts.colours import colour_places
 from dfl_lightning.report.charts.theme import DARK, LIGHT, config
 from dfl_lightning.report.methods import Method, names_for_colours
 from dfl_lightning.report.page.clients import clients_on_page

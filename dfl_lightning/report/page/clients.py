@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from dfl_lightning.report.charts.base import colour_places
+from dfl_lightning.report.charts.colours import colour_places
 from dfl_lightning.report.charts.over_run import over_run
 from dfl_lightning.report.comparable import best_first
 from dfl_lightning.report.methods import Method, names_for_colours, seed_of, tested_on

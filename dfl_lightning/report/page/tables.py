@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from dfl_lightning.report.charts.base import dash_at
+from dfl_lightning.report.charts.colours import dash_at
 from dfl_lightning.report.charts.theme import LIGHT
 from dfl_lightning.report.methods import Method, seed_of
 from dfl_lightning.report.over_seeds import last_of_clients
