@@ -93,6 +93,9 @@ def test_a_figure_of_a_paper_leaves_its_title_to_the_caption(tmp_path, make_run)
     folder = run / "figures"
     lines = (folder / "captions.txt").read_text().splitlines()
     assert "learning-curves: Test accuracy over rounds. Mean over clients." in lines
+    bands = next(line for line in lines if line.startswith("bands-1: "))  # what its lines are, and whose
+    assert ": clients over rounds. The line is the median client, " in bands
+    assert bands.endswith(". Seed 0.")
     assert "Test accuracy over rounds" not in (folder / "learning-curves.svg").read_text()
     assert len(lines) == len(list(folder.glob("*.csv"))) == len(list(folder.glob("*.svg"))) > 1
 

@@ -106,8 +106,8 @@ def page(
     }
     for section in ("learning", "bands", "clients", "cost", "over", "why", "alike", "dropouts"):
         grid = _grid([figure for figure in found if figure.section == section])
-        head, note = GROUPS.get(section, ("", ""))
-        over = f"<h3 class='group'>{head}</h3><p class='note'>{note}</p>" if grid and head else ""
+        group = GROUPS.get(section)
+        over = f"<h3 class='group'>{group.heading}</h3><p class='note'>{group.note}</p>" if grid and group else ""
         parts[section] = over + grid
     scores = {method.score.label for method in methods}
     label = scores.pop() if len(scores) == 1 else "score"

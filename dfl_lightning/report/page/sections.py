@@ -22,14 +22,39 @@ from dfl_lightning.utils.words import as_percent
 
 _ORDER = "Clients are in the order of their clusters where those are known."
 
+
+@dataclass(frozen=True)
+class Group:
+    """Figures of a method each: what stands above all of them, and in the words of each where it stands alone.
+
+    Attributes:
+        heading: above all of them.
+        note: on all of them.
+        what: one of them shows, after the method's name.
+    """
+
+    heading: str
+    note: str
+    what: str
+
+
 GROUPS = {
-    "over": (
+    "bands": Group(
+        "Within a run",
+        "The line is the median client, the inner band the middle half of the clients, the outer band the middle 80 %; "
+        "dashed is the mean of the worst tenth. These bands say how unequal clients are, not how sure the mean is.",
+        "clients over rounds",
+    ),
+    "over": Group(
         "Over the whole run",
         f"Share of the recorded rounds in which the receiver, a row, chose the sender. {_ORDER}",
+        "who learned from whom",
     ),
-    "alike": ("How alike clients are", f"Similarity in the last recorded round. {_ORDER}"),
+    "alike": Group(
+        "How alike clients are", f"Similarity in the last recorded round. {_ORDER}", "how alike clients are"
+    ),
 }
-"""Sections whose figures are of a method each: what stands above all of them, and a note."""
+"""By section."""
 
 
 @dataclass
@@ -105,6 +130,23 @@ class Collected:
         except UserError:
             return
         self.figures.append(Figure(name, title, note, chart, shape, section, method, self.where, brief))
+
+    def add_of_group(
+        self, section: str, name: str, method: Method, own: str, shape: str, make: Callable[[], Any]
+    ) -> None:
+        """Draw a chart of a method, below the heading of its group.
+
+        Args:
+            section: of `GROUPS`.
+            name: of the picture's file.
+            method: that it is of.
+            own: what its note says besides that of the group.
+            shape: `small` or `square`.
+            make: draws it.
+        """
+        group, of = GROUPS[section], method.full_name
+        note = f"{group.note} {own[:1].upper()}{own[1:]}."
+        self.add(section, name, f"{of}: {group.what}", note, shape, make, method.name, (of, own))
 
 
 def figures(methods: Sequence[Method]) -> list[Figure]:
@@ -250,37 +292,13 @@ def _of_method(found: Collected, method: Method, number: int) -> None:
     run = method.runs[0]
     stood_in = stood_in_for(run)
     seed = f"seed {seed_of(run)}"
-    found.add(
-        "bands",
-        f"bands-{number + 1}",
-        method.full_name,
-        seed,
-        "small",
-        lambda: charts.client_bands(method),
-        method.name,
-    )
     shared = within_clusters(run)
-    within = "" if shared is None else f"{as_percent(shared)} of all choices are within a cluster"
-    found.add(
-        "over",
-        f"over-the-run-{number + 1}",
-        f"{method.full_name}: who learned from whom",
-        f"{GROUPS['over'][1]} S{seed[1:]}.{f' {within}.' if within else ''}",
-        "square",
-        lambda: charts.who_from_whom(run),
-        method.name,
-        (method.full_name, f"{seed}{f': {within}' if within else ''}"),
+    within = "" if shared is None else f": {as_percent(shared)} of all choices are within a cluster"
+    found.add_of_group("bands", f"bands-{number + 1}", method, seed, "small", lambda: charts.client_bands(method))
+    found.add_of_group(
+        "over", f"over-the-run-{number + 1}", method, f"{seed}{within}", "square", lambda: charts.who_from_whom(run)
     )
-    found.add(
-        "alike",
-        f"similarities-{number + 1}",
-        f"{method.full_name}: how alike clients are",
-        f"{GROUPS['alike'][1]} S{seed[1:]}.",
-        "square",
-        lambda: charts.similarities(run),
-        method.name,
-        (method.full_name, seed),
-    )
+    found.add_of_group("alike", f"similarities-{number + 1}", method, seed, "square", lambda: charts.similarities(run))
     found.add(
         "dropouts",
         f"dropouts-{number + 1}",
