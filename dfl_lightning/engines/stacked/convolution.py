@@ -50,17 +50,16 @@ def convolution(function: Callable[..., Tensor]) -> Rule:
         """K times the groups, unless the layer is to be unfolded."""
         if name in now.unfolded:
             return unfolded(layer, name, now, x)
-        weight, bias = now.of(name, "weight"), flat(now.of(name, "bias"))
-        assert weight is not None
+        weight, bias = now.weight(name), flat(now.of(name, "bias"))
         clients = len(weight)
         if layer.groups > 1:
             x = x.spread(clients)
         groups = x.clients * layer.groups  # one client's images for all: k times the outputs of a single group
-        image, weight = _with_a_fourth(x, weight) if _is_awkward(layer, weight) else (x.side_by_side(), flat(weight))
+        image, kernel = _with_a_fourth(x, weight) if _is_awkward(layer, weight) else (x.side_by_side(), flat(weight))
         if layer.padding_mode != "zeros":
             image = F.pad(image, layer._reversed_padding_repeated_twice, mode=layer.padding_mode)
-            return Activation(function(image, weight, bias, layer.stride, 0, layer.dilation, groups), clients, True)
-        out = function(image, weight, bias, layer.stride, layer.padding, layer.dilation, groups)
+            return Activation(function(image, kernel, bias, layer.stride, 0, layer.dilation, groups), clients, True)
+        out = function(image, kernel, bias, layer.stride, layer.padding, layer.dilation, groups)
         return Activation(out, clients, channels=True)
 
     return rule
@@ -87,8 +86,7 @@ def can_unfold(layer: nn.Module) -> bool:
 
 def unfolded(layer: nn.Conv2d, name: str, now: Pass, x: Activation) -> Activation:
     """Patches as columns (im2col), then one batched product."""
-    weight, bias = now.of(name, "weight"), now.of(name, "bias")
-    assert weight is not None
+    weight, bias = now.weight(name), now.of(name, "bias")
     images = x.spread(len(weight)).leading()
     padding: Any = layer.padding
     if isinstance(padding, str):  # `same` may pad one side more than the other

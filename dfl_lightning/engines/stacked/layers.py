@@ -30,8 +30,7 @@ BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 # --- layers with parameters -------------------------------------------------------------------------------------------
 def linear(layer: nn.Linear, name: str, now: Pass, x: Activation) -> Activation:
     """A batched matrix product."""
-    weight = now.of(name, "weight")
-    assert weight is not None
+    weight = now.weight(name)
     inputs, bias = x.leading(), now.of(name, "bias")
     if inputs.dim() == 3:  # almost always
         return Activation(batched_product(inputs, weight, bias), x.clients)
@@ -153,8 +152,7 @@ def _batch_norm(function: Callable[..., Tensor]) -> Callable[..., Activation]:
 
 def embedding(layer: nn.Embedding, name: str, now: Pass, x: Activation) -> Activation:
     """A lookup in one table with k times the rows."""
-    weight = now.of(name, "weight")
-    assert weight is not None
+    weight = now.weight(name)
     index = x.leading()
     if index.is_cuda:  # no other client's row either, and the host does not wait for the answer
         torch._assert_async(((index >= 0) & (index < layer.num_embeddings)).all(), "index out of range in self")

@@ -47,6 +47,14 @@ class Pass:
         """
         return self.tensors.get(f"{layer}.{name}" if layer else name)
 
+    def weight(self, layer: str) -> Tensor:
+        """The weight of a layer that has one, [k, *shape].
+
+        Args:
+            layer: its name in the network; empty: the network itself.
+        """
+        return self.tensors[f"{layer}.weight" if layer else "weight"]
+
 
 Rule = Callable[[Any, str, Pass, Activation], Activation]
 """What a layer does to k clients at once.
