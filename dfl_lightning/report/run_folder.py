@@ -228,9 +228,9 @@ class RunFolder(RunTables, RoundCallback):
         """Keep who diverged and who dropped out; of an evaluated round also its graph, substitutes and comparisons."""
         if round.diverged.any():
             self._diverged.add(round.index, client=_who(round.diverged))
-        down = round.dropped & ~round.diverged
-        if down.any():
-            self._dropouts.add(round.index, client=_who(down))
+        dropped = round.dropped & ~round.diverged
+        if dropped.any():
+            self._dropouts.add(round.index, client=_who(dropped))
         trainer = self._trainer
         if trainer is None:
             return  # rounds outside of a fit have no folder

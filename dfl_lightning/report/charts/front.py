@@ -50,7 +50,7 @@ def accuracy_front(runs: Sequence[Run | Method], cost: str = "bytes") -> Any:
     )
     y = alt.Y(f"{score.field}:Q").axis(per_cent_axis(score.axis)).scale(domain=domain)
     base, colour = alt.Chart(data(rows)), method_colour(names)
-    line = alt.Chart(data(_front(compared, score))).mark_line(interpolate="step-after", style="asleep", strokeWidth=1.2)
+    line = alt.Chart(data(_front(compared, score))).mark_line(interpolate="step-after", style="dotted", strokeWidth=1.2)
     across = base.mark_rule(strokeWidth=1.6, clip=True).encode(
         x=alt.X("cost low:Q"), x2=alt.X2("cost high:Q"), y=y, color=colour
     )

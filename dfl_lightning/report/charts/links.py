@@ -112,8 +112,8 @@ def round_rows(run: Run, round: int | None = None) -> tuple[list[Row], list[Row]
         raise UserError(f"{run.path} has no links of round {wanted}; it has those of rounds {_listed(recorded)}")
     place = recorded.index(wanted)
     links = links_by_round(run, recorded[max(0, place - 1) : place + 1])[wanted]
-    down = set(run.dropouts["client"][run.dropouts["round"] == wanted].tolist()) if run.dropouts else set()
-    points = [{**node, "down": node["id"] in down} for node in nodes(run)]
+    dropped = set(run.dropouts["client"][run.dropouts["round"] == wanted].tolist()) if run.dropouts else set()
+    points = [{**node, "dropped": node["id"] in dropped} for node in nodes(run)]
     return link_rows(links, points), points
 
 
@@ -308,16 +308,18 @@ def _node_layers(points: Sequence[Row], scale: Any, area: float) -> list[Any]:
     tips = [
         alt.Tooltip("id:N", title="client"),
         alt.Tooltip("cluster:N"),
-        alt.Tooltip("down:N"),
+        alt.Tooltip("dropped:N", title="dropped out"),
         alt.Tooltip("falsified:N"),
     ]
     ring = base.transform_filter("datum.falsified").mark_point(
         style="falsified", shape="circle", size=area * 2.1, opacity=1
     )
-    awake = base.transform_filter("!datum.server && !datum.down").mark_point(
+    active = base.transform_filter("!datum.server && !datum.dropped").mark_point(
         style="frame", filled=True, size=area, opacity=1
     )
-    asleep = base.transform_filter("datum.down").mark_point(style="asleep", filled=False, size=area * 0.8, opacity=1)
+    dropped = base.transform_filter("datum.dropped").mark_point(
+        style="dotted", filled=False, size=area * 0.8, opacity=1
+    )
     servers = base.transform_filter("datum.server").mark_point(
         style="strong", shape="square", filled=True, size=SERVER, opacity=1
     )
@@ -326,14 +328,14 @@ def _node_layers(points: Sequence[Row], scale: Any, area: float) -> list[Any]:
     named = base.transform_filter("datum.server").transform_calculate(word=word).mark_text(style="id", fontSize=9)
     layers = [
         ring.encode(**places),
-        awake.encode(**places, color=colour, shape=shape, tooltip=tips),
-        asleep.encode(**places, shape=shape, tooltip=tips),
+        active.encode(**places, color=colour, shape=shape, tooltip=tips),
+        dropped.encode(**places, shape=shape, tooltip=tips),
         servers.encode(**places, tooltip=[alt.Tooltip("id:N", title="server")]),
         named.encode(**places, text=alt.Text("word:N")),
     ]
     if len(points) <= NAMED:
-        on_fill = base.transform_filter("!datum.server && !datum.down").mark_text(style="id")
-        on_card = base.transform_filter("!datum.server && datum.down").mark_text(style="note", fontSize=10)
+        on_fill = base.transform_filter("!datum.server && !datum.dropped").mark_text(style="id")
+        on_card = base.transform_filter("!datum.server && datum.dropped").mark_text(style="note", fontSize=10)
         layers += [text.encode(**places, text=alt.Text("id:N")) for text in (on_fill, on_card)]
     return layers
 

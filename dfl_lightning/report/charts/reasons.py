@@ -130,8 +130,8 @@ def dropouts(run: Run) -> Any:
         UserError: no client ever dropped out.
     """
     alt = altair()
-    down, stood_in = run.dropouts, stood_in_for(run)
-    if not len(down.get("round", [])):
+    dropped, stood_in = run.dropouts, stood_in_for(run)
+    if not len(dropped.get("round", [])):
         raise UserError(f"no client dropped out in {run.path}")
     number = number_of_nodes(run)[0]
     rounds = run.metrics["round"].astype(np.int64)
@@ -141,7 +141,7 @@ def dropouts(run: Run) -> Any:
     column = {int(r): at for at, r in enumerate(shown)}
     rows: list[Row] = [
         {"round": int(r), "client": int(c), "state": "dropped out", "for": 0}
-        for r, c in zip(down["round"], down["client"], strict=True)
+        for r, c in zip(dropped["round"], dropped["client"], strict=True)
         if int(r) in column
     ]
     rows += [
@@ -173,8 +173,8 @@ def dropouts(run: Run) -> Any:
         "y2": alt.Y2("y1:Q"),
     }
     tips = [alt.Tooltip("round:Q"), alt.Tooltip("client:Q"), alt.Tooltip("state:N")]
-    asleep = base.transform_filter("datum.for == 0").mark_rect(style="down").encode(**places, tooltip=tips)
-    layers = [asleep]
+    dropped = base.transform_filter("datum.for == 0").mark_rect(style="absent").encode(**places, tooltip=tips)
+    layers = [dropped]
     if stood_in:
         colour = alt.Color("for:Q").scale(range="ramp", domainMin=0).legend(_ramp_legend("clients it stands in for"))
         tips = [*tips, alt.Tooltip("for:Q", title="clients it stands in for")]

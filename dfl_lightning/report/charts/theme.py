@@ -23,7 +23,7 @@ LIGHT = {
     "probed": "#6d7685",
     "substitute": "#7a3fa8",
     "stands_in": "#7a3fa8",
-    "down": "#c9d0d9",
+    "absent": "#c9d0d9",
 }
 DARK = {
     "category": ["#4282f4", "#f64c0a", "#7ed69d", "#efa2d5", "#feffff", "#f5e418", "#878787"],
@@ -39,7 +39,7 @@ DARK = {
     "probed": "#8f99a8",
     "substitute": "#cfa2f5",
     "stands_in": "#cfa2f5",
-    "down": "#434c5a",
+    "absent": "#434c5a",
 }
 
 DASHES: list[list[float]] = [[1, 0], [6, 3], [2, 2], [9, 3, 2, 3], [5, 2, 1, 2], [14, 4], [9, 2, 2, 2, 2, 2]]
@@ -91,8 +91,8 @@ def config(theme: dict[str, Any]) -> dict[str, Any]:
             "frame": {"stroke": card, "strokeWidth": 1.5},
             "id": {"color": card, "fill": card, "fontSize": 10.5, "fontWeight": 700},
             "falsified": {"stroke": ink, "strokeWidth": 1.5, "fill": "transparent"},
-            "asleep": {"color": theme["soft"], "strokeDash": [2, 2]},
+            "dotted": {"color": theme["soft"], "strokeDash": [2, 2]},
             "wash": {"color": theme["soft"], "opacity": 0.12},
-            "down": {"color": theme["down"]},
+            "absent": {"color": theme["absent"]},
         },
     }

@@ -105,7 +105,7 @@ const client = (() => {
     const text = { x, y: y("at"), text: { field: "label", type: "nominal" } };
     const layer = [
       { data: { values: lines }, transform: only(false), mark: { type: "line", clip: true }, encoding: { x, y: y("value"), color, strokeDash: dash, strokeWidth: width } },
-      { data: { values: lines }, transform: only(true), mark: { type: "line", clip: true, style: "asleep", strokeWidth: 1.8 }, encoding: { x, y: y("value"), detail: { field: "method" } } },
+      { data: { values: lines }, transform: only(true), mark: { type: "line", clip: true, style: "dotted", strokeWidth: 1.8 }, encoding: { x, y: y("value"), detail: { field: "method" } } },
       { data: { values: ends }, mark: { type: "text", style: "rim", ...label }, encoding: text },
       { data: { values: ends }, transform: only(false), mark: { type: "text", ...label }, encoding: { ...text, color } },
       { data: { values: ends }, transform: only(true), mark: { type: "text", style: "note", ...label }, encoding: text },

@@ -104,7 +104,7 @@ const linked = (() => {
 
   /** Links between nodes, from the sender to the receiver.
    *
-   * A view has `draw(round)`, which takes `links`, the set `down`, the client `picked`, or null, and `fill`, the colour of a
+   * A view has `draw(round)`, which takes `links`, the set `absent`, the client `picked`, or null, and `fill`, the colour of a
    * client that is not its cluster's, and of its name, and `under(x, y)`, what stands there. `drawn` is what the last call has drawn.
    */
   function graph(element, run, look, colours) {
@@ -114,14 +114,14 @@ const linked = (() => {
     const places = run.nodes.map((node) => [MARGIN + (look.span + node.x) * unit, MARGIN + (look.span - node.y) * unit]);
     const clusters = [...new Set(run.nodes.filter((node) => !node.server).map((node) => node.cluster))].sort((a, b) => a - b);
     const place = new Map(clusters.map((cluster, index) => [cluster, index]));
-    const awake = clusters.map((_, index) => symbol(look.shapes[index % look.shapes.length], run.area));
-    const asleep = clusters.map((_, index) => symbol(look.shapes[index % look.shapes.length], run.area * 0.8));
+    const active = clusters.map((_, index) => symbol(look.shapes[index % look.shapes.length], run.area));
+    const hollow = clusters.map((_, index) => symbol(look.shapes[index % look.shapes.length], run.area * 0.8));
     const ring = symbol("circle", run.area * 2.1), server = symbol("square", look.server), head = symbol(look.triangle, look.head);
     const paints = Object.fromEntries(Object.keys(look.dashes).map((state) => [state, rgb(colours[state])]));
     const view = { canvas, drawn: { links: [], heads: [] }, draw, under };
     let ends = [];
 
-    function draw({ links, down, picked, fill = null }) {
+    function draw({ links, absent, picked, fill = null }) {
       const shown = links.filter((link) => link.state !== "own");
       const faint = (link) => picked !== null && link.receiver !== picked && link.sender !== picked;
       const near = new Set([picked]);
@@ -154,10 +154,10 @@ const linked = (() => {
       });
       const opacity = (node) => (picked !== null && !near.has(node.id) ? 0.25 : 1);
       const fills = fill && new Map(run.nodes.filter((node) => !node.server).map((node) => [node.id, fill(node.id)]));
-      paintNodes(down, opacity, fills);
+      paintNodes(absent, opacity, fills);
       view.drawn = { links: shown, heads, fills };
     }
-    function paintNodes(down, opacity, fills) {
+    function paintNodes(absent, opacity, fills) {
       const clients = run.nodes.filter((node) => !node.server);
       for (const node of clients) {
         pen.globalAlpha = opacity(node);
@@ -167,16 +167,16 @@ const linked = (() => {
           pen.lineWidth = 1.5;
           pen.strokeStyle = colours.ink;
           if (node.falsified) pen.stroke(ring);
-          if (down.has(node.id)) {
+          if (absent.has(node.id)) {
             pen.setLineDash([2, 2]);
             pen.lineWidth = 2;
             pen.strokeStyle = colours.soft;
-            pen.stroke(asleep[index]);
+            pen.stroke(hollow[index]);
           } else {
             pen.fillStyle = fills ? fills.get(node.id)[0] : colours.category[index % colours.category.length];
-            pen.fill(awake[index]);
+            pen.fill(active[index]);
             pen.strokeStyle = fills ? colours.soft : colours.card;
-            pen.stroke(awake[index]);
+            pen.stroke(active[index]);
           }
         });
       }
@@ -190,7 +190,7 @@ const linked = (() => {
       if (run.nodes.length > look.named) return;
       for (const node of clients) {
         pen.globalAlpha = opacity(node);
-        if (down.has(node.id)) write(pen, `${node.id}`, ...places[node.id], 10, 400, colours.soft);
+        if (absent.has(node.id)) write(pen, `${node.id}`, ...places[node.id], 10, 400, colours.soft);
         else write(pen, `${node.id}`, ...places[node.id], 10.5, 700, fills ? fills.get(node.id)[1] : colours.card);
       }
     }

@@ -213,7 +213,7 @@
     if (counts.dropped) words.push(`${counts.dropped} dropped`);
     if (counts.probed) words.push(`${counts.probed} probed only`);
     if (counts.substitute) words.push(`${counts.substitute} mixed in place of others`);
-    if (entry.down.length) words.push(`${number(entry.down.length, "client")} dropped out${servers && counts.stands_in ? `, ${counts.stands_in} with a substitute` : ""}`);
+    if (entry.absent.length) words.push(`${number(entry.absent.length, "client")} dropped out${servers && counts.stands_in ? `, ${counts.stands_in} with a substitute` : ""}`);
     const score = run.score, value = entry.numbers[score.column];
     if (value !== undefined) words.push(`${score.label} ${score.percent ? percent(value) : Number(value.toPrecision(4))}`);
     const names = { neighbour_precision: "precision", neighbour_recall: "recall", friend_accuracy: "substitutes of the right cluster", adversary_links: "honest clients' links that end at an adversary" };
@@ -243,7 +243,7 @@
         const colour = shades.colour(id, entry.round);
         return [colour, shade.readable(colour)];
       });
-      const round = { links, down: new Set(entry.down), picked, fill };
+      const round = { links, absent: new Set(entry.absent), picked, fill };
       graph.draw(round);
       if (heat) heat.draw(round);
     }
@@ -274,7 +274,7 @@
       return [["receivers", "senders", "links", "share"], rows];
     }
     const name = (id) => named(run, id);
-    const down = new Set(entry.down), lines = new Map();
+    const absent = new Set(entry.absent), lines = new Map();
     for (const { receiver, sender, state, weight } of run.decoded[step]) {
       if (picked !== null && receiver !== picked && sender !== picked) continue;
       const line = lines.get(receiver) || { kept: [], new: [], dropped: [], probed: [], substitute: [], stands_in: [], own: "" };
@@ -283,7 +283,7 @@
       lines.set(receiver, line);
     }
     const rows = [...lines].sort((a, b) => a[0] - b[0]).map(([id, line]) => [
-      `${name(id)}${down.has(id) ? " (dropped out)" : ""}`, line.own, line.kept.join(", "), line.new.join(", "),
+      `${name(id)}${absent.has(id) ? " (dropped out)" : ""}`, line.own, line.kept.join(", "), line.new.join(", "),
       line.dropped.join(", "), line.probed.join(", "), [...line.substitute, ...line.stands_in].join(", "),
     ]);
     return [["receiver", "itself", "kept", "newly chosen", "dropped", "probed only", "substitutes"], rows];
@@ -373,7 +373,7 @@
     if (node && node.server) return [["node", named(run, node.id)]];
     if (node) {
       const rows = [["client", node.id], ...(node.cluster < 0 ? [] : [["cluster", node.cluster]])];
-      if (run.rounds[step].down.includes(node.id)) rows.push(["state", "dropped out"]);
+      if (run.rounds[step].absent.includes(node.id)) rows.push(["state", "dropped out"]);
       const score = client.writing(run.score), [own, gain] = ["score", "gain"].map((kind) => shade.value(kind, run, data.clients, node.id, run.rounds[step].round));
       if (own !== null) rows.push([run.score.label, `${score.text(own)}${score.unit}`]);
       if (gain !== null) rows.push(["over training alone", score.signed(gain)]);
@@ -409,7 +409,7 @@
     const cell = { new: '<path d="M26,2H36V12H26Z" fill="none" stroke="var(--new)" stroke-width="1.6"/>', dropped: '<path d="M27,3L35,11M35,3L27,11" stroke="var(--dropped)" stroke-width="1.6"/>', probed: '<circle cx="31" cy="7" r="1.8" fill="var(--probed)"/>' };
     for (const state of ["kept", "new", "dropped", "probed", "substitute", "stands_in"])
       if (states.has(state)) parts.push([line(state, data.look.dashes[state].join(" ")) + (cell[state] || ""), STATES[state]]);
-    if (run.rounds.some((entry) => entry.down.length)) parts.push(['<circle cx="9" cy="7" r="5.5" fill="none" stroke="var(--soft)" stroke-dasharray="2 2" stroke-width="1.5"/>', "dropped out"]);
+    if (run.rounds.some((entry) => entry.absent.length)) parts.push(['<circle cx="9" cy="7" r="5.5" fill="none" stroke="var(--soft)" stroke-dasharray="2 2" stroke-width="1.5"/>', "dropped out"]);
     byId("legend").innerHTML = parts.map(([shape, words]) => `<li><svg width="${shape.includes("M2") || shape.includes('cx="31"') ? 40 : 22}" height="14" aria-hidden="true">${shape}</svg>${words}</li>`).join("");
   }
   /** The next client in the order of the ids, one way or the other; from none the first, or the last. */

@@ -72,7 +72,7 @@ def run_entry(method: Method, run: Run) -> dict[str, Any] | None:
         {
             "round": from_one(r),
             **content(r),
-            "down": _down(run, r),
+            "absent": _absent(run, r),
             "numbers": _numbers(run, r),
         }
         for r in rounds
@@ -165,7 +165,7 @@ def _largest_share(bins: list[list[int]]) -> float:
     return float((counts / totals[receiver]).max()) if len(receiver) else 1.0
 
 
-def _down(run: Run, round: int) -> list[int]:
+def _absent(run: Run, round: int) -> list[int]:
     found = run.dropouts
     return sorted(found["client"][found["round"] == round].tolist()) if found else []
 

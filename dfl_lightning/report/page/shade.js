@@ -40,7 +40,7 @@ const shade = (() => {
       value, low, high,
       colour: (id, round) => {
         const one = value(id, round);
-        return one === null ? colours.down : paint(share(one));
+        return one === null ? colours.absent : paint(share(one));
       },
       label: kind === "gain" ? `gain over training alone${run.score.percent ? ", points" : `, ${run.score.label.replace(/^test /, "")}`}` : run.score.axis,
       words: kind === "gain" ? [ends[0], "0", ends[1]] : ends,
