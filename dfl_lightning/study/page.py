@@ -14,7 +14,7 @@ from dfl_lightning.report.page.tables import key, name_button
 from dfl_lightning.study.formats import number, signed
 from dfl_lightning.study.picture import ROW, drawn_columns, panel, signs
 from dfl_lightning.study.table import Table
-from dfl_lightning.utils.words import counted
+from dfl_lightning.utils.words import counted, enumerated
 
 _FRAME = 50
 """Pixels of a panel's axis and its title."""
@@ -64,7 +64,7 @@ def _best_rows(table: Table, columns: Sequence[str]) -> str:
     order = sorted((row for row in table.rows if won[row]), key=lambda row: -len(won[row]))
     if len(columns) == 1:
         place, measure = table.places[order[0], columns[0]], table.measures[columns[0]]
-        rows = _and(order)
+        rows = enumerated(order)
         where = f" in {columns[0]}" * (len(table.columns) > 1)
         return f"{rows} {'is' if len(order) == 1 else 'are'} best{where}: {number(place, measure)}{measure.unit}."
     parts = []
@@ -74,7 +74,7 @@ def _best_rows(table: Table, columns: Sequence[str]) -> str:
         of = " columns" if everywhere else f" of {len(columns)} columns" * (not at)
         number_of = ("both" if len(columns) == 2 else f"all {len(columns)}") if everywhere else len(won[row])
         parts.append(f"{row} is best in {number_of}{of}{where}")
-    return f"{_and(parts)}."
+    return f"{enumerated(parts)}."
 
 
 _FEW = 6
@@ -107,7 +107,7 @@ def _certainty(table: Table, columns: Sequence[str]) -> Iterator[str]:
         rows = [row for row, rival in intervals[column] if rival.is_undecided]
         if rows:
             where = f"In {column} the" if several else "The"
-            yield f"{where} seeds do not tell {_and(rows)} from the best row, {table.best[column]}."
+            yield f"{where} seeds do not tell {enumerated(rows)} from the best row, {table.best[column]}."
 
 
 def _against_paper(table: Table) -> Iterator[str]:
@@ -190,7 +190,3 @@ def _panels(table: Table, names: Sequence[str]) -> list[Figure]:
 
 def _capital(text: str) -> str:
     return text[:1].upper() + text[1:]
-
-
-def _and(parts: Sequence[str]) -> str:
-    return " and ".join([", ".join(parts[:-1]), parts[-1]] if len(parts) > 2 else parts)

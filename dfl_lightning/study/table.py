@@ -31,7 +31,7 @@ from dfl_lightning.study.pairing import Unlike, sentences, unlike
 from dfl_lightning.study.plan import Plan
 from dfl_lightning.study.study_file import Published
 from dfl_lightning.utils.score import Score
-from dfl_lightning.utils.words import as_time, counted
+from dfl_lightning.utils.words import as_time, counted, enumerated
 
 BROKEN = "NaN"
 """In the place of a number, where a client's loss is not finite."""
@@ -289,7 +289,7 @@ def _about(measures: Mapping[str, Measure]) -> str:
         words.setdefault(f"{measure.name}: {measure.about}", []).append(column)
     if len(words) == 1:
         return next(iter(words))
-    return ". ".join(f"{' and '.join(columns)}: {said}" for said, columns in words.items())
+    return ". ".join(f"{enumerated(columns)}: {said}" for said, columns in words.items())
 
 
 def _caption(plan: Plan, measures: Mapping[str, Measure]) -> Iterator[str]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 
 def counted(number: int, what: str) -> str:
     """A number of things for people.
@@ -15,6 +17,16 @@ def counted(number: int, what: str) -> str:
         ('1 cell', '2 cells')
     """
     return f"{number} {what}{'' if number == 1 else 's'}"
+
+
+def enumerated(names: Sequence[str]) -> str:
+    """Names in a sentence.
+
+    Examples:
+        >>> enumerated(["A"]), enumerated(["A", "B"]), enumerated(["A", "B", "C"])
+        ('A', 'A and B', 'A, B and C')
+    """
+    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 2 else names)
 
 
 def nth_round(index: int) -> str:

@@ -18,6 +18,7 @@ from dfl_lightning.report.over_seeds import (
 )
 from dfl_lightning.report.statistics import Interval, Spread, paired_interval, spread
 from dfl_lightning.utils.score import Score
+from dfl_lightning.utils.words import enumerated
 
 SAME, LEAST_SEEDS = 1.0, 3
 """Points, of other scores per cent of the best one's mean, within which a difference's whole interval must lie for two
@@ -243,4 +244,4 @@ def and_(names: Sequence[str]) -> str:
     """
     if len(names) > _NAMED + 1:
         names = [*names[:_NAMED], f"{len(names) - _NAMED} others"]
-    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 2 else names)
+    return enumerated(names)
