@@ -1,5 +1,6 @@
 """How runs are put together, and what is said about their differences."""
 
+from html import escape
 from pathlib import Path
 
 import numpy as np
@@ -133,6 +134,25 @@ def test_the_gain_over_training_alone_is_said(tmp_path, make_run):
     words = verdict(tmp_path, make_run, Best=[0.9, 0.91, 0.92], Alone=[0.7, 0.712, 0.718])
     assert "That is 20.0 points above training alone (95 % interval +" in words
     assert "Local" not in words
+
+
+def test_the_lead_is_read_at_a_glance(tmp_path, make_run):
+    levels = {"Best": [0.9, 0.91, 0.92], "Clear": [0.8, 0.812, 0.818], "Near": [0.95, 0.8, 0.9]}
+    levels |= {"Worse": [0.75, 0.757, 0.773], "Alone": [0.7, 0.712, 0.718]}
+    long = verdict(tmp_path, make_run, **levels)
+    methods = find_methods([read_run(tmp_path / name / str(seed)) for name in levels for seed in range(3)])
+    assert sentences(methods, brief=True) == [
+        "Best ends at 91.0 ± 1.0 % test accuracy (3 seeds), 20.0 points above training alone.",
+        "The seeds show no clear difference to Near.",
+        "Clear and Worse are 10.0 to 15.0 points lower.",
+    ]
+    assert long.count("95 % interval") == 3
+    pytest.importorskip("altair", reason="the extra `report` is not installed")
+    from dfl_lightning.report.page.assemble import page
+
+    text = page(methods)
+    assert "interval" not in text.partition("<p class='lead'>")[2].partition("</p>")[0]
+    assert f"<p class='say'>{escape(long)}</p>" in text.partition('id="verdict"')[2]
 
 
 def test_a_mean_over_seeds_is_of_the_rounds_that_were_evaluated(tmp_path, make_run):

@@ -152,7 +152,7 @@ def _count(methods: Sequence[Method]) -> str:
 
 def _lead(methods: Sequence[Method]) -> str:
     main = [method for method in methods if method.task == methods[0].task]
-    words, aside = sentences(main), not_compared(main)
+    words, aside = sentences(main, brief=True), not_compared(main)
     warning = f"<p class='lead aside'>{escape(aside)}</p>\n" if aside in words else ""
     first, *rest = words[1:] if warning else words
     where = f"{heading(main, methods)}: " if methods[0].column else ""
@@ -160,27 +160,28 @@ def _lead(methods: Sequence[Method]) -> str:
 
 
 def _verdict(methods: Sequence[Method], colours: dict[str, int], leads: bool) -> str:
-    """The verdict of each task; the sentences on the first are the page's lead already, where `leads`."""
+    """The verdict of each task; the sentences on the first stand below its table, where `leads` says them in brief."""
     parts, tasks = [], sorted({method.task for method in methods})
     for task in tasks:
         of_task = [method for method in methods if method.task == task]
         found, where = lines(of_task), heading(of_task, methods)
         if len(tasks) > 1:
             parts.append(f"<h3>{escape(where)}</h3>")
-        if not (leads and task == methods[0].task):
-            parts.append(f"<p class='say'>{escape(' '.join(sentences(of_task)))}</p>")
-        parts.append(verdict_table(found, colours, _caption(of_task), f"Verdict: {where}, {task + 1}"))
+        words, brief = (" ".join(sentences(of_task, brief=brief)) for brief in (False, True))
+        said = f"<p class='say'>{escape(words)}</p>"
+        table = verdict_table(found, colours, _caption(of_task), f"Verdict: {where}, {task + 1}")
+        parts += [table, said * (words != brief)] if leads and task == methods[0].task else [said, table]
     several = any(len(method.runs) > 1 for method in methods)
-    words = "Mean over clients at the last evaluation. "
+    note = "Mean over clients at the last evaluation. "
     if several:
-        words += (
+        note += (
             "± is the standard deviation over seeds. Differences are paired by seed and test data; beside them is "
             "their 95 % interval (Student's t). "
         )
     if len(tasks) > 1:
         column = "within a column, " if methods[0].column else ""
-        words += f"Methods are compared {column}on the same test data only."
-    return "".join(parts) + f"<p class='note'>{words}</p>"
+        note += f"Methods are compared {column}on the same test data only."
+    return "".join(parts) + f"<p class='note'>{note}</p>"
 
 
 def _caption(methods: Sequence[Method]) -> str:

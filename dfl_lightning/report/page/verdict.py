@@ -86,11 +86,15 @@ def not_compared(methods: Sequence[Method]) -> str:
     return f"Not compared: {'; '.join(wrong)}." if wrong else ""
 
 
-def sentences(methods: Sequence[Method]) -> list[str]:
+def sentences(methods: Sequence[Method], brief: bool = False) -> list[str]:
     """The verdict on the methods of a task, after what takes no part in it.
 
     With one seed of a method no difference to it is judged, and no spread is given. A long list of methods in a
     sentence names three and counts the others.
+
+    Args:
+        methods: of a task.
+        brief: to be read at a glance: without intervals, and with one sentence on all methods that are clearly worse.
     """
     wrong, found, aside = comparable(methods)[1], lines(methods), not_compared(methods)
     known = [line for line in found if line.score.count and line.takes_part]
@@ -101,11 +105,12 @@ def sentences(methods: Sequence[Method]) -> list[str]:
     if not known:
         return [*words, "No run was evaluated on test data, so there is no verdict."]
     first = known[0]
-    words += [f"{first.method.name} ends at {_shown(first.score, score)}.", *_against_local(first)]
     apart: list[Line] = []
     same: list[str] = []
     alone = first.over_local
     undecided, single, unpaired = [], ["training alone"] if alone is not None and alone.count < 2 else [], []
+    if brief and alone is not None and alone.count > 1 and not alone.is_clear:
+        undecided.append("training alone")
     for line in known[1:]:
         gap, name = line.to_best, line.method.name
         if line.method.is_local and first.over_local is not None:
@@ -118,14 +123,17 @@ def sentences(methods: Sequence[Method]) -> list[str]:
             apart.append(line)
         else:
             part = cheaper(line, first)
-            of_bytes = "" if part is None else f", {part:.2g} of the bytes"
-            undecided.append(f"{name} ({gap.count} common seeds, {interval(gap, score)}{of_bytes})")
+            of_bytes = "" if part is None else f"{part:.2g} of the bytes"
+            around = [] if brief else [f"{gap.count} common seeds", interval(gap, score)]
+            more = ", ".join(filter(None, [*around, of_bytes]))
+            undecided.append(f"{name} ({more})" if more else name)
             if part is not None and is_same(gap, first):
-                same.append(f"{name} with {part:.2g} of the bytes")
-    if apart:
-        words.append(_apart(apart))
-    if undecided:
-        words.append(f"The seeds show no clear difference to {and_(undecided)}.")
+                same.append(f"{name} with {of_bytes}")
+    unclear = [f"The seeds show no clear difference to {and_(undecided)}."] * bool(undecided)
+    if brief:
+        words += [_ends(first, score, _above_local(first)), *unclear, *_apart_in_brief(apart)]
+    else:
+        words += [_ends(first, score), *_against_local(first), *_apart(apart), *unclear]
     if same:
         words.append(f"The same {score.label}, within {_margin(first)}, is reached by {and_(same)}.")
     if single:
@@ -174,35 +182,64 @@ def cheaper(line: Line, best: Line) -> float | None:
     return math.fsum(x for x, _ in pairs) / math.fsum(y for _, y in pairs)
 
 
+def _ends(line: Line, score: Score, more: str = "") -> str:
+    return f"{line.method.name} ends at {_shown(line.score, score)}{more}."
+
+
+def _above_local(line: Line) -> str:
+    """By how much a method is above or below training alone; empty where the seeds do not say so."""
+    gain = line.over_local
+    if gain is None or gain.count < 2 or not gain.is_clear:
+        return ""
+    return f", {line.method.score.distance(gain.mean)} {'above' if gain.mean > 0 else 'below'} training alone"
+
+
 def _against_local(line: Line) -> list[str]:
     gain, score = line.over_local, line.method.score
-    if gain is None:
-        return []
-    if gain.count < 2:
-        return []  # it is among those without a verdict
+    if gain is None or gain.count < 2:
+        return []  # with one seed it is among those without a verdict
     if not gain.is_clear:
         return [f"The seeds show no clear difference to training alone ({interval(gain, score)})."]
-    where = "above" if gain.mean > 0 else "below"
-    return [f"That is {score.distance(gain.mean)} {where} training alone ({interval(gain, score)})."]
+    return [f"That is{_above_local(line).removeprefix(',')} ({interval(gain, score)})."]
 
 
-def _apart(found: Sequence[Line]) -> str:
-    """Which methods are worse than the best, and by how much."""
-    named: list[str] = []
-    gaps: list[float] = []
+def _apart(found: Sequence[Line]) -> list[str]:
+    """Which methods are worse than the best, and by how much, each with its interval."""
+    if not found:
+        return []
     score = found[0].method.score
-    where = "lower" if score.higher_is_better else "higher"
-    for line in found:
-        gap = line.to_best
-        if gap is not None:
-            around = interval(gap, score, bare=bool(named))  # what it is, the sentence says once
-            named.append(f"{line.method.name} is {score.distance(gap.mean)} {where} ({around})")
-            gaps.append(abs(gap.mean))
-    if len(named) > _NAMED + 1:
-        others = gaps[_NAMED:]
-        span = f"{score.number(min(others))} to {score.distance(max(others))}"
-        named = [*named[:_NAMED], f"{len(others)} others are {span} {where}"]
-    return f"{'; '.join(named)}."
+    where = _worse(score)
+    named: list[str] = []
+    for line, gap in _with_gaps(found[: _NAMED if len(found) > _NAMED + 1 else None]):
+        around = interval(gap, score, bare=bool(named))  # what it is, the sentence says once
+        named.append(f"{line.method.name} is {score.distance(gap.mean)} {where} ({around})")
+    if len(found) > len(named):
+        others = found[len(named) :]
+        named.append(f"{len(others)} others are {_span(others)} {where}")
+    return [f"{'; '.join(named)}."]
+
+
+def _apart_in_brief(found: Sequence[Line]) -> list[str]:
+    """The same in one sentence, without the intervals."""
+    if not found:
+        return []
+    are = "is" if len(found) == 1 else "are"
+    return [f"{and_([line.method.name for line in found])} {are} {_span(found)} {_worse(found[0].method.score)}."]
+
+
+def _worse(score: Score) -> str:
+    return "lower" if score.higher_is_better else "higher"
+
+
+def _with_gaps(found: Sequence[Line]) -> list[tuple[Line, Interval]]:
+    return [(line, line.to_best) for line in found if line.to_best is not None]
+
+
+def _span(found: Sequence[Line]) -> str:
+    """From the smallest to the largest distance to the best method."""
+    score, gaps = found[0].method.score, sorted(abs(gap.mean) for _, gap in _with_gaps(found))
+    least, most = score.distance(gaps[0]), score.distance(gaps[-1])
+    return most if least == most else f"{score.number(gaps[0])} to {most}"
 
 
 def _paired(a: Method, b: Method) -> Interval | None:
