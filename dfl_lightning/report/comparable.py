@@ -85,6 +85,21 @@ def for_charts(methods: Sequence[Method]) -> list[Method]:
     return [whole.get(m.full_name) or replace(m, aside=_aside(m.runs[0], m.task in judged)) for m in methods]
 
 
+MOST_BANDS, FEW_BANDS = 8, 3
+"""Methods up to which a chart has a band of each, and the best ones that have one among more."""
+
+
+def with_bands(methods: Sequence[Method]) -> list[str]:
+    """The names of the methods whose bands over seeds a chart shows: of many, whose bands would cover all, the best.
+
+    Args:
+        methods: of a task, as charts draw them.
+    """
+    judged = [m for m in methods if not m.aside] or methods
+    several = [m for m in judged if len(m.runs) > 1]
+    return [m.name for m in (best_first(several)[:FEW_BANDS] if len(several) > MOST_BANDS else several)]
+
+
 def _aside(run: Run, others_are_compared: bool) -> str:
     diverged, rounds = diverged_clients(run), len(run.metrics["round"])
     if diverged:

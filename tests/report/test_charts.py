@@ -17,6 +17,7 @@ from dfl_lightning.report.charts.line_ends import end_labels, short_names, sprea
 from dfl_lightning.report.charts.theme import LIGHT
 from dfl_lightning.report.methods import find_methods
 from dfl_lightning.report.page.pictures import linked_figures, rows_of
+from dfl_lightning.report.page.sections import figures
 
 
 def named(name, **more):
@@ -51,6 +52,24 @@ def test_curves_are_means_and_deviations_over_seeds(runs):
     assert [row["mean"] for row in drawn] == pytest.approx(ours.mean(0), abs=1e-3)
     assert [row["sd"] for row in drawn] == pytest.approx(ours.std(0, ddof=1), abs=1e-3)
     assert {row["method"] for row in rows} == {"Ours", "Local"}
+
+
+@pytest.mark.parametrize("number", [8, 9])
+def test_of_many_methods_the_best_three_have_bands(tmp_path, make_run, number):
+    folders = [
+        make_run(
+            tmp_path / f"{n}-{s}", [[0.5 + n / 100] * 2] * 2, seed=s, config={"selection": {"class_path": f"M{n}"}}
+        )
+        for n in range(number)
+        for s in range(2)
+    ]
+    methods = find_methods([read_run(folder) for folder in folders])
+    best = {f"M{n}" for n in (range(8) if number == 8 else (6, 7, 8))}
+    notes = {figure.name: figure.note for figure in figures(methods)}
+    for chart, name in ((report.learning_curves, "learning-curves"), (report.sorted_clients, "clients")):
+        (band,) = (layer for layer in chart(methods).to_dict()["layer"] if layer["mark"]["type"] == "area")
+        assert set(band["transform"][0]["filter"]["oneOf"]) == best
+        assert ("The bands, of the best 3 methods, are one standard deviation" in notes[name]) == (number == 9)
 
 
 def test_bands_are_percentiles_over_clients(runs):

@@ -1,5 +1,6 @@
 """What differs between methods, their configs to download, and who learned from whom over a whole run."""
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -81,6 +82,25 @@ def test_a_study_whose_columns_have_the_same_differences_has_one_table(tmp_path,
     text = write_page(named, tmp_path / "page.html", columns=columns).read_text(encoding="utf-8")
     assert text.count("<table class='settings'>") == 1
     assert text.count("<table class='verdict'>") == 2
+
+
+def test_many_methods_stand_below_each_other_and_tables_of_columns_under_their_names(tmp_path, make_run):
+    named, columns = [], []
+    for column in (0, 1):
+        for name in "abcdefgh"[: 8 - column]:
+            config, images = {"selection": {"class_path": f"x.{name}"}, "lr": column}, np.arange(10) + column
+            run = make_run(tmp_path / f"{name}{column}", [[0.5]], config=config, test_images=images)
+            named.append((name, run))
+            columns.append(f"column {column}")
+    text = write_page(named, tmp_path / "page.html", columns=columns).read_text(encoding="utf-8")
+    _, first, second = text.partition('<section id="settings">')[2].partition("</section>")[0].split("<h3>")
+    for part, column, heads, corner in ((first, 0, 2, "method"), (second, 1, 8, "setting")):
+        assert part.startswith(f"column {column}</h3>")
+        assert part.count("<th scope='col'>") == heads
+        assert f"<th scope='col'>{corner}</th>" in part
+    assert re.findall(r"data-single=\"(.)\".*?<td>(.)</td></tr>", first) == list(
+        zip("abcdefgh", "abcdefgh", strict=True)
+    )
 
 
 # --- over a whole run -------------------------------------------------------------------------------------------------

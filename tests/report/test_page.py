@@ -585,7 +585,7 @@ def test_a_page_of_many_methods_shows_some_in_detail_and_says_which_it_leaves_ou
     means = {m.name: np.mean([run.clients["test_acc"][-1].mean() for run in m.runs]) for m in methods}
     kept = [name for name in means if name not in sorted(means, key=means.get)[:2]]
     assert text.count("best 16 of 18 methods; tables and all other charts are of all.") == 2
-    assert f"Not among them: {', '.join(name for name in means if name not in kept)}." in text
+    assert f"Not among them: {'; '.join(name for name in means if name not in kept)}." in text
     assert (
         "<details><summary>36 runs</summary><div class='scroll' tabindex='0' role='region' aria-label='Commands'>"
         in text

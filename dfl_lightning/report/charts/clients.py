@@ -12,6 +12,7 @@ from dfl_lightning.report.charts.axes import cut, per_cent_axis, rounded_for, sc
 from dfl_lightning.report.charts.base import HEIGHT, Row, altair, data, drawn, finished, judged, score_of
 from dfl_lightning.report.charts.colours import faintness, method_colour, method_dash
 from dfl_lightning.report.charts.line_ends import end_labels, said_after, with_rim
+from dfl_lightning.report.comparable import with_bands
 from dfl_lightning.report.methods import Method, as_methods, names_for_colours, seed_of
 from dfl_lightning.report.over_seeds import last_of_clients, paired, thinned
 from dfl_lightning.report.reading import Run
@@ -42,7 +43,7 @@ def sorted_clients(runs: Sequence[Run | Method]) -> Any:
     x = whole_axis("rank", "clients, best to worst", rows, 7, start=1)
     title = cut(score.axis, (row[score.field] for row in rows), domain)
     y = alt.Y(f"{score.field}:Q").axis(per_cent_axis(title)).scale(domain=domain)
-    with_band = sorted({row["method"] for row in compared if row["sd"] is not None})
+    with_band = sorted({row["method"] for row in compared if row["sd"] is not None} & set(with_bands(methods)))
     if not with_band:
         rows = [{name: row[name] for name in ("method", "rank", score.field)} for row in rows]
     base, colour = alt.Chart(data(rows)), method_colour(names)
@@ -71,7 +72,12 @@ def _has_local(methods: Sequence[Method]) -> bool:
 
 def _gain_height(number: int) -> int:
     """Pixels for the gains of so many methods: a row of each, whose words stand free of the row above, and the axis."""
-    return 50 + (66 if number <= 4 else 54) * number
+    return 50 + _row_of_gains(number)[0] * number
+
+
+def _row_of_gains(number: int) -> tuple[int, int, int]:
+    """Pixels of a row, the area of its largest dot, and how far above the dots its words stand."""
+    return (66, 460, 20) if number <= 4 else (54, 460, 20) if number <= 8 else (36, 170, 15)
 
 
 def _by_rank(method: Method, score: Score) -> list[Row]:
@@ -124,7 +130,8 @@ def gain_over_local(runs: Sequence[Run | Method], local: Run | Method | None = N
         alt.Tooltip("gain:Q", format=f"+{score.format}"),
         alt.Tooltip("number:Q", title="clients"),
     ]
-    size = alt.Size("number:Q").scale(type="linear", domainMin=0, range=[0, 460]).legend(None)
+    _, area, above = _row_of_gains(len(shown))
+    size = alt.Size("number:Q").scale(type="linear", domainMin=0, range=[0, area]).legend(None)
     dots = base.mark_point(filled=True, opacity=0.6, cursor="pointer").encode(
         x=x, y=y, size=size, color=method_colour(names), tooltip=tips
     )
@@ -137,8 +144,8 @@ def gain_over_local(runs: Sequence[Run | Method], local: Run | Method | None = N
         gain = score.signed(float(np.mean(of_method)) / score.factor)
         means.append({"method": name, "gain": float(np.mean(of_method)), "text": f"{gain}{worse}"})
     mean = alt.Chart(data(means))
-    ticks = mean.mark_tick(style="zero", thickness=2.5, size=26).encode(x=x, y=y)
-    texts = with_rim(mean.encode(x=x, y=y, text=alt.Text("text:N")), {}, style="strong", dy=-20)
+    ticks = mean.mark_tick(style="zero", thickness=2.5, size=2 * math.sqrt(area / math.pi)).encode(x=x, y=y)
+    texts = with_rim(mean.encode(x=x, y=y, text=alt.Text("text:N")), {}, style="strong", dy=-above)
     return finished(alt.layer(zero, dots, ticks, *texts), height=_gain_height(len(shown)))
 
 

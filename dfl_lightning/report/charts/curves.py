@@ -14,6 +14,7 @@ from dfl_lightning.report.charts.axes import cut, per_cent_axis, round_axis, rou
 from dfl_lightning.report.charts.base import Row, altair, data, drawn, finished, judged, score_of
 from dfl_lightning.report.charts.colours import faintness, method_colour, method_dash
 from dfl_lightning.report.charts.line_ends import end_labels, said_after
+from dfl_lightning.report.comparable import with_bands
 from dfl_lightning.report.methods import Method, as_methods, names_for_colours
 from dfl_lightning.report.over_seeds import from_one, over_seeds, thinned
 from dfl_lightning.report.reading import Run
@@ -23,7 +24,7 @@ from dfl_lightning.utils.errors import UserError
 def learning_curves(runs: Sequence[Run | Method], column: str = "") -> Any:
     """Draw the mean test score, for classes the accuracy, over rounds, a line a method.
 
-    The band is one standard deviation over its seeds.
+    The band is one standard deviation over its seeds; with more than eight methods the best three have one.
 
     Args:
         runs: runs, or methods.
@@ -72,7 +73,7 @@ def learning_curves(runs: Sequence[Run | Method], column: str = "") -> Any:
     )
     if any(row["sd"] is not None for row in rows):
         tooltip.append(alt.Tooltip("sd:Q", format=score.format))
-    with_band = sorted({row["method"] for row in rows if row["sd"] is not None} & {row["method"] for row in compared})
+    with_band = sorted({row["method"] for row in compared if row["sd"] is not None} & set(with_bands(methods)))
     band = (
         base.transform_filter(alt.FieldOneOfPredicate(field="method", oneOf=with_band))
         .mark_area(opacity=0.16, clip=True)

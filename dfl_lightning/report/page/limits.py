@@ -42,10 +42,10 @@ def left_out(methods: Sequence[Method]) -> str:
     others = [method.full_name for method in methods if method.full_name not in shown]
     if others:
         names = others[:_MOST_NAMES]
-        more = f" and {len(others) - _MOST_NAMES} more" if len(others) > _MOST_NAMES else ""
+        more = f"; and {len(others) - _MOST_NAMES} more" if len(others) > _MOST_NAMES else ""
         words.append(
             f"Bands over clients, graphs, similarities and dropouts are of the best {MOST_METHODS} of {len(methods)} "
-            f"methods; tables and all other charts are of all. Not among them: {', '.join(names)}{more}."
+            f"methods; tables and all other charts are of all. Not among them: {'; '.join(names)}{more}."
         )
     if len(with_graphs(methods)) < sum(len(method.runs) for method in detailed(methods)):
         words.append("Graphs are of the first seed of each method.")

@@ -10,7 +10,7 @@ from typing import Any
 from dfl_lightning.report import charts
 from dfl_lightning.report.charts.over_run import within_clusters
 from dfl_lightning.report.charts.reasons import stood_in_for
-from dfl_lightning.report.comparable import for_charts
+from dfl_lightning.report.comparable import FEW_BANDS, for_charts, with_bands
 from dfl_lightning.report.costs import COSTS, SIMULATED
 from dfl_lightning.report.methods import Method, seed_of
 from dfl_lightning.report.page.limits import detailed
@@ -194,7 +194,7 @@ def _of_task(found: Collected, methods: list[Method], tail: str, where: str) -> 
     label, field = score.label, score.field
     aside = [f"{m.name} ({m.aside})" for m in for_charts(methods) if m.aside]
     without = f" Without {and_(aside)}." if aside else ""
-    band = "The band is one standard deviation over seeds; a method with one seed has none." if several else ""
+    band = _on_bands(methods) if several else ""
     found.add(
         "learning",
         f"learning-curves{tail}",
@@ -265,6 +265,14 @@ def _of_task(found: Collected, methods: list[Method], tail: str, where: str) -> 
             "small",
             partial(charts.found_over_rounds, methods, column, axis, share),
         )
+
+
+def _on_bands(methods: Sequence[Method]) -> str:
+    """What bands over seeds are, and which methods have one."""
+    several = [m for m in for_charts(methods) if len(m.runs) > 1 and not m.aside]
+    if len(with_bands(several)) < len(several):
+        return f"The bands, of the best {FEW_BANDS} methods, are one standard deviation over seeds."
+    return "The band is one standard deviation over seeds; a method with one seed has none."
 
 
 _WORDS = {

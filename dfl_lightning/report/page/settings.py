@@ -10,53 +10,66 @@ from dfl_lightning.checkpoints.history import config_text
 from dfl_lightning.report.comparable import best_first
 from dfl_lightning.report.differences import differences
 from dfl_lightning.report.methods import Method
+from dfl_lightning.report.page.sections import heading
 from dfl_lightning.report.page.tables import name_button
+
+_ACROSS = 7
+"""Methods that have room side by side."""
 
 
 def settings_section(methods: Sequence[Method]) -> str:
-    """A table for each comparison, settings in rows and methods in columns; the same table is shown once.
+    """A table for each comparison; the same table is shown once.
+
+    Settings are its rows and methods its columns, or, of more than `_ACROSS` methods, the other way round.
 
     Args:
         methods: of the page.
     """
-    tables: dict[str, str] = {}
+    tables: dict[str, tuple[list[str], str]] = {}
     places = {method.full_name: at for at, method in enumerate(methods)}
     for task in sorted({method.task for method in methods}):
         of_task = best_first([method for method in methods if method.task == task])
         found = differences(of_task)
         key = repr(sorted((m.name, *(values[at] for values in found.values())) for at, m in enumerate(of_task)))
-        tables.setdefault(key, _table(of_task, found, places, task))
+        tables.setdefault(key, ([], _table(of_task, found, places, task)))[0].append(heading(of_task, methods))
     note = (
         "Settings that differ, of the first run of each method; all others are the same. Seeds, monitors, folders and "
         "how a run is computed are no settings. Beside each name is the resolved config of that run."
     )
     if len({method.task for method in methods}) > len(tables):
         note += " Comparisons whose methods differ in the same settings have one table."
-    return f"<p class='note'>{note}</p>" + "".join(tables.values())
+    over = len(tables) > 1
+    shown = (f"<h3>{escape('; '.join(where))}</h3>" * over + table for where, table in tables.values())
+    return f"<p class='note'>{note}</p>" + "".join(shown)
 
 
 def _table(methods: Sequence[Method], found: dict[str, list[str]], places: dict[str, int], task: int) -> str:
     def head(method: Method) -> str:
         name = name_button(method.name)
         if not method.runs[0].config:
-            return f"<th scope='col'>{name}<small>from Python</small></th>"
+            return f"{name}<small>from Python</small>"
         button = (
             f"<button type='button' data-config='{places[method.full_name]}' "
             f'aria-label="Save: config of {escape(method.full_name, quote=True)}">YAML</button>'
         )
-        return f"<th scope='col'>{name} {button}</th>"
+        return f"{name} {button}"
 
-    heads = "".join(map(head, methods))
+    across, down = list(map(head, methods)), [f"<code>{_breakable(name)}</code>" for name in found]
+    cells = [[_breakable(value) for value in values] for values in found.values()]
+    if not found:
+        down, cells = ["all settings are the same"], [[""] * len(methods)]
+    corner = "setting"
+    if len(methods) > _ACROSS:
+        corner, across, down = "method", down, across
+        cells = [list(row) for row in zip(*cells, strict=True)]
+    heads = "".join(f"<th scope='col'>{words}</th>" for words in (corner, *across))
     rows = "".join(
-        f"<tr><th scope='row'>{escape(name)}</th>{''.join(f'<td>{_breakable(value)}</td>' for value in values)}</tr>"
-        for name, values in found.items()
+        f"<tr><th scope='row'>{words}</th>{''.join(f'<td>{cell}</td>' for cell in row)}</tr>"
+        for words, row in zip(down, cells, strict=True)
     )
-    if not rows:
-        rows = f"<tr><th scope='row'>all settings are the same</th>{'<td></td>' * len(methods)}</tr>"
     return (
         f"<div class='scroll' tabindex='0' role='region' aria-label='Settings that differ, {task + 1}'>"
-        f"<table class='settings'><thead><tr><th scope='col'>setting</th>{heads}</tr></thead><tbody>{rows}</tbody>"
-        "</table></div>"
+        f"<table class='settings'><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table></div>"
     )
 
 
