@@ -166,6 +166,7 @@ def _method(runs: list[Run], name: str, column: str) -> Method:
     """One of a seed each, and what there is to say of them."""
     by_seed: dict[Any, Run] = {}
     notes = []
+    about: dict[str, list[Any]] = {}  # what there is to say, of which seeds
     for run in sorted(runs, key=lambda run: (len(run.metrics["round"]), is_finished(run), run.path.name)):
         seed = seed_of(run)
         if seed in by_seed:
@@ -177,16 +178,22 @@ def _method(runs: list[Run], name: str, column: str) -> Method:
     for run in kept:
         status, seed = run.summary.get("status", "not finished"), seed_of(run)
         rounds = len(run.metrics["round"])
+        said = []
         if status != "finished":
             of = f" of {planned_rounds(run)}" if planned_rounds(run) != rounds else ""
-            notes.append(f"seed {seed}: {status} after {rounds}{of} round{'s' * (planned_rounds(run) != 1)}")
+            said.append(f"{status} after {rounds}{of} round{'s' * (planned_rounds(run) != 1)}")
         who = diverged_clients(run)
         if who:
-            notes.append(f"seed {seed}: the training of {who} client{'s' * (who > 1)} diverged")
+            said.append(f"the training of {who} client{'s' * (who > 1)} diverged")
         if run.config.get(CHANGED):
-            notes.append(f"seed {seed}: settings were changed when the run was resumed")
+            said.append("settings were changed when the run was resumed")
         if run.config.get(FORKED):
-            notes.append(f"seed {seed}: forked from {run.config[FORKED].get('checkpoint')}")
+            said.append(f"forked from {run.config[FORKED].get('checkpoint')}")
+        for words in said:
+            about.setdefault(words, []).append(seed)
+    for words, seeds in about.items():
+        which = f"seeds {', '.join(map(str, seeds))}" if len(seeds) > 1 else f"seed {seeds[0]}"
+        notes.append(f"{which}: {words}")
     return Method(name or base_name(kept[0]), kept, column=column, notes=list(dict.fromkeys(notes)))
 
 

@@ -81,6 +81,15 @@ def test_a_method_whose_clients_have_all_diverged_is_no_training_alone(tmp_path,
     assert found[1].notes == ["seed 0: the training of 2 clients diverged"]
 
 
+def test_a_note_on_several_seeds_is_written_once(tmp_path, make_run):
+    folders = [
+        make_run(tmp_path / str(s), [[0.5]] * 2, seed=s, config=AFIND, diverged=[(0, 0)] if s else [], status=status)
+        for s, status in enumerate(("stopped", "finished", "finished"))
+    ]
+    (method,) = find_methods([read_run(folder) for folder in folders])
+    assert method.notes == ["seed 0: stopped after 2 rounds", "seeds 1, 2: the training of 1 client diverged"]
+
+
 def test_pairs_have_the_same_seed_and_the_same_test_images(tmp_path, make_run):
     def method(name, seeds, images):
         config = {"selection": {"class_path": name}}
