@@ -79,6 +79,38 @@ def test_nothing_stands_alone_at_the_end_of_a_page(page, open_page):
         assert not seen.page.locator(shown).is_visible()
 
 
+SMALLEST = """() => {
+  const sizes = {};
+  for (const part of document.querySelectorAll("body *:not(script, style, svg, svg *)")) {
+    const words = [...part.childNodes].some((node) => node.nodeType === 3 && node.textContent.trim());
+    if (!words || !part.checkVisibility()) continue;
+    const place = `${part.closest("section")?.id} ${part.tagName} ${part.className}`;
+    sizes[place] = parseFloat(getComputedStyle(part).fontSize);
+  }
+  return sizes;
+}"""
+
+
+def test_words_can_be_read_on_paper_and_two_charts_stand_side_by_side(tmp_path, make_run, make_links, open_page):
+    rng = np.random.default_rng(0)
+    words = [
+        f"{name}={make_run(tmp_path / name, rng.uniform(0.4, 0.9, (3, 4)), make_links(rng, 3, 4, 2), config=config)}"
+        for name in ("AFIND+", "DPFL")
+        for config in [{"selection": {"class_path": name}}]
+    ]
+    seen = open_page(write_report(words, tmp_path / "page.html"), width=718)
+    seen.page.emulate_media(media="print")
+    seen.page.evaluate("for (const part of document.querySelectorAll('#how details')) part.open = true")
+    sizes = seen.page.evaluate(SMALLEST)
+    assert any("CODE" in name for name in sizes)
+    assert len(sizes) > 20
+    assert {name: size for name, size in sizes.items() if size < 7 * 96 / 72 - 0.01} == {}
+    halves = seen.page.locator("figure.half, #cost figure.wide")
+    shares = halves.evaluate_all("all => all.map((one) => one.offsetWidth / one.parentElement.offsetWidth)")
+    assert len(shares) >= 2
+    assert max(shares) < 0.5
+
+
 def test_no_table_is_cut_at_the_edge_of_the_paper(page, open_page):
     seen = open_page(page, width=718)  # of an A4 with its margins
     seen.page.emulate_media(media="print")
