@@ -1,5 +1,7 @@
 """Runs that cannot be compared are drawn, but no axis is made for them; and what is no setting makes no method."""
 
+import re
+
 import numpy as np
 import pytest
 
@@ -83,6 +85,7 @@ def test_the_page_says_first_what_failed_and_leaves_it_out_of_the_gains(runs):
     text = page(methods)
     aside = "Not compared: Broken: all clients diverged; Short: stopped after 1 of 6 rounds."
     assert f"<p class='lead aside'>{aside}</p>\n<p class='lead'><strong>Ours ends at" in text
+    assert re.findall("<tr class='aside' data-method=\"(.*?)\">", text) == ["Broken", "Short"]  # no bold numbers
     (gains,) = (figure for figure in figures(methods) if figure.name == "gain-over-local")
     assert gains.note.endswith("Without Broken (diverged) and Short (1 round only).")
     assert gains.spec["layer"][1]["encoding"]["y"]["scale"]["domain"] == ["Ours"]

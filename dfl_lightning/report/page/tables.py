@@ -12,6 +12,7 @@ import numpy as np
 
 from dfl_lightning.report.charts.colours import dash_at
 from dfl_lightning.report.charts.theme import LIGHT
+from dfl_lightning.report.comparable import for_charts
 from dfl_lightning.report.methods import Method, seed_of
 from dfl_lightning.report.over_seeds import last_of_clients
 from dfl_lightning.report.page.limits import MOST_RUNS
@@ -45,7 +46,8 @@ def verdict_table(lines: Sequence[Line], colours: dict[str, int], caption: str, 
             "seeds",
         )
     )
-    rows = "".join(_verdict_row(line, colours, len(lines) == 1) for line in lines)
+    aside = {method.full_name for method in for_charts([line.method for line in lines]) if method.aside}
+    rows = "".join(_verdict_row(line, colours, len(lines) == 1, line.method.full_name in aside) for line in lines)
     return (
         f"<div class='scroll' tabindex='0' role='region' aria-label=\"{escape(label, quote=True)}\">"
         "<table class='verdict'>"
@@ -79,7 +81,7 @@ def name_button(method: str) -> str:
     )
 
 
-def _verdict_row(line: Line, colours: dict[str, int], alone_in_task: bool) -> str:
+def _verdict_row(line: Line, colours: dict[str, int], alone_in_task: bool, aside: bool) -> str:
     method, score = line.method, line.method.score
     best = "best" if line.is_best and not alone_in_task else _difference(line.to_best, score)
     alone = "–" if method.is_local else _difference(line.over_local, score)
@@ -96,7 +98,8 @@ def _verdict_row(line: Line, colours: dict[str, int], alone_in_task: bool) -> st
     )
     body = "".join(f"<td data-is='{name}'>{text}</td>" for name, text in cells)
     name = f"<th scope='row'>{key(method.name, colours)}{name_button(method.name)}{notes}</th>"
-    return f'<tr data-method="{escape(method.name, quote=True)}">{name}{body}</tr>{split}'
+    faint = " class='aside'" * aside
+    return f'<tr{faint} data-method="{escape(method.name, quote=True)}">{name}{body}</tr>{split}'
 
 
 def _honest_and_falsified(method: Method) -> str:
