@@ -133,28 +133,47 @@ def chromium():
         browser.close()
 
 
+@pytest.fixture(scope="session")
+def tabs(chromium):
+    """Tabs that no test has at the moment: a new one is a new process, which costs as much as the page in it."""
+    return []
+
+
 @pytest.fixture
-def open_page(chromium):
+def open_page(chromium, tabs):
     """Open a page's file and wait until its charts are drawn: all of them, or those near the screen."""
-    contexts = []
+    opened = []
 
     def load(file, width=1440, scheme="light", bypass_csp=False, everything=True):
-        context = chromium.new_context(
-            viewport={"width": width, "height": 900}, color_scheme=scheme, bypass_csp=bypass_csp
-        )
-        contexts.append(context)
-        page = context.new_page()
+        fresh = bypass_csp or not tabs
+        page = chromium.new_context(bypass_csp=bypass_csp).new_page() if fresh else tabs.pop()
         seen = SimpleNamespace(page=page, console=[], requests=[])
-        page.on("console", lambda message: seen.console.append(message.text))
-        page.on("pageerror", lambda error: seen.console.append(str(error)))
-        page.on("request", lambda request: seen.requests.append(request.url))
+        heard = {
+            "console": lambda message: seen.console.append(message.text),
+            "pageerror": lambda error: seen.console.append(str(error)),
+            "request": lambda request: seen.requests.append(request.url),
+        }
+        for event, listener in heard.items():
+            page.on(event, listener)
+        opened.append((page, heard, bypass_csp))
+        page.set_viewport_size({"width": width, "height": 900})
+        page.emulate_media(color_scheme=scheme, media="null")
+        page.set_default_timeout(30_000)
         page.goto(Path(file).resolve().as_uri())
         wait_until_drawn(seen, everything=everything)
         return seen
 
     yield load
-    for context in contexts:
-        context.close()
+    for page, heard, bypass_csp in opened:
+        if bypass_csp:
+            page.context.close()
+            continue
+        for event, listener in heard.items():
+            page.remove_listener(event, listener)
+        page.evaluate("sessionStorage.clear()")
+        page.mouse.move(0, 0)
+        page.goto("about:blank")
+        tabs.append(page)
 
 
 def wait_until_drawn(seen, times=1, everything=True):
