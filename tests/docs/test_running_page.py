@@ -66,10 +66,37 @@ def typed(command, run):
 def test_the_page_has_commands_of_all_kinds():
     assert len(COMMANDS) > 14
     assert {command.split()[0] for command in COMMANDS} == {"dfl-fit", "dfl-test", "dfl-validate", "dfl-export"}
+    assert [sum(words in command for command in COMMANDS) for words in AFTER] == [1, 1, 1]
+
+
+def fork_is_as_shown(run):
+    (shown,) = (block for language, block in BLOCKS if language == "yaml")
+    (fork,) = (folder for folder in Path("runs/afind").iterdir() if folder != run)
+    config = yaml.safe_load((fork / "config.yaml").read_text())
+    assert next(iter(config)) == "forked_from"
+    assert {"forked_from": config["forked_from"]} == yaml.safe_load(shown)
+
+
+def exported_model_loads(run):
+    code = next(block for language, block in BLOCKS if language == "python" and "load_file" in block)
+    scope: dict = {}
+    exec(compile(code, "running.md", "exec"), scope)
+    assert scope["scores"].shape == (5, 10)
+
+
+def metric_has_its_columns(run):
+    (folder,) = (folder for folder in Path("runs/afind").iterdir() if folder != run)
+    header = (folder / "metrics.csv").read_text().splitlines()[0].split(",")
+    assert "test_f1_score" in header
+    assert "`val_f1_score` and `test_f1_score`" in PAGE
+
+
+AFTER = {"--fork": fork_is_as_shown, "--to models": exported_model_loads, "F1Score": metric_has_its_columns}
+"""What the page says of the commands with these words in them."""
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_every_command_runs(run, capsys, command):
+def test_every_command_runs_and_does_what_the_page_says(run, capsys, command):
     code = typed(command, run)
     out, err = capsys.readouterr()
     if "Wandb" in command and importlib.util.find_spec("wandb") is None:
@@ -78,26 +105,9 @@ def test_every_command_runs(run, capsys, command):
         assert len(err.splitlines()) == 1
     else:
         assert (code, err) == (0, ""), out
-
-
-def test_a_fork_writes_what_the_page_shows(run):
-    (shown,) = (block for language, block in BLOCKS if language == "yaml")
-    (command,) = (command for command in COMMANDS if "--fork" in command)
-    assert typed(command, run) == 0
-    (fork,) = (folder for folder in Path("runs/afind").iterdir() if folder != run)
-    config = yaml.safe_load((fork / "config.yaml").read_text())
-    assert next(iter(config)) == "forked_from"
-    assert {"forked_from": config["forked_from"]} == yaml.safe_load(shown)
-
-
-def test_an_exported_model_loads_as_the_page_says(run):
-    for command in COMMANDS:
-        if command.startswith("dfl-export") and "--to models" in command:
-            assert typed(command, run) == 0
-    code = next(block for language, block in BLOCKS if language == "python" and "load_file" in block)
-    scope: dict = {}
-    exec(compile(code, "running.md", "exec"), scope)
-    assert scope["scores"].shape == (5, 10)
+    for words, check in AFTER.items():
+        if words in command:
+            check(run)
 
 
 def test_the_trainer_and_the_module_take_the_same(run, capsys):
@@ -106,12 +116,3 @@ def test_the_trainer_and_the_module_take_the_same(run, capsys):
     exec(compile(code, "running.md", "exec"), scope)
     assert scope["again"].run.path != scope["first"].run.path
     assert scope["again"].run.summary["forked_from"]["round"] == 2
-
-
-def test_the_metrics_columns_are_called_as_the_page_says(run):
-    (command,) = (command for command in COMMANDS if "F1Score" in command)
-    assert typed(command, run) == 0
-    (folder,) = (folder for folder in Path("runs/afind").iterdir() if folder != run)
-    header = (folder / "metrics.csv").read_text().splitlines()[0].split(",")
-    assert "test_f1_score" in header
-    assert "`val_f1_score` and `test_f1_score`" in PAGE

@@ -112,38 +112,39 @@ def test_a_fork_has_the_bits_and_the_process_of_a_new_python(server, tmp_path):
 def test_a_fork_ends_with_the_codes_and_sentences_of_a_new_python(server, tmp_path):
     too_fast = {"class_path": "SGD", "init_args": {"lr": 1e30}}
     wrong = {**CONFIG, "model": {**CONFIG["model"], "on_divergence": "stop", "optimizer": too_fast}}
-    begun = {
-        (name, kind): Cell(
-            start, tmp_path / f"{name}-{kind}", config, **{ENDING: str(tmp_path / f"{name}-{kind}.json")}
-        )
-        for name, kind, start, config in (
-            ("mistake", "fork", server.start, {**CONFIG, "topology": "ring_of_rings"}),
-            ("diverged", "fork", server.start, wrong),
-            ("diverged", "new", start_python, wrong),
-        )
-    }
-    assert [cell.wait() for cell in begun.values()] == [2, 2, 2]
-    ends = {of: read_ending(tmp_path / f"{'-'.join(of)}.json") for of in begun}
+    ends = {}
+    for name, kind, start, config in (
+        ("mistake", "fork", server.start, {**CONFIG, "topology": "ring_of_rings"}),
+        ("diverged", "fork", server.start, wrong),
+        ("diverged", "new", start_python, wrong),
+    ):  # one after the other, since each has a thread for every core
+        file = tmp_path / f"{name}-{kind}.json"
+        assert Cell(start, file.with_suffix(""), config, **{ENDING: str(file)}).wait() == 2
+        ends[name, kind] = read_ending(file)
     assert ends["diverged", "fork"] == ends["diverged", "new"]
     for name, part in (("mistake", "ring_of_rings"), ("diverged", "training of client 0, 1, 2 diverged")):
         assert ends[name, "fork"].code == 2
         assert part in ends[name, "fork"].sentence
-    several = [Cell(server.start, tmp_path / f"long-{number}", LONG) for number in range(4)]
-    until(lambda: all(cell.rounds() > 1 for cell in several))
-    terminated, interrupted, killed, left = several
-    terminated.process.send_signal(signal.SIGTERM)
-    interrupted.process.send_signal(signal.SIGINT)
-    killed.process.kill()
-    left.process.stdin.close()  # as where the study has ended
-    for cell, code in ((terminated, 143), (interrupted, 130), (killed, -signal.SIGKILL), (left, 143)):
-        assert cell.wait() == code, cell.said
-        saved = json.loads((cell.run / "summary.json").read_text())["status"] if code > 0 else "stopped"
-        assert saved == "stopped"
-    assert killed.process.poll() == -signal.SIGKILL  # though nobody can ask the system again
-    killed.process.kill()  # nothing, where it may be another process's number
 
 
-def test_a_fork_holds_the_lock_and_the_server_does_not(server, tmp_path):
+@pytest.mark.parametrize(
+    ("end", "code"),
+    [
+        (lambda process: process.send_signal(signal.SIGTERM), 143),
+        (lambda process: process.send_signal(signal.SIGINT), 130),
+        (lambda process: process.stdin.close(), 143),  # as where the study has ended
+    ],
+    ids=["SIGTERM", "SIGINT", "without a study"],
+)
+def test_a_fork_that_is_stopped_keeps_its_rounds(server, tmp_path, end, code):
+    cell = Cell(server.start, tmp_path / "long", LONG)
+    until(lambda: cell.rounds() > 1)
+    end(cell.process)
+    assert cell.wait() == code, cell.said
+    assert json.loads((cell.run / "summary.json").read_text())["status"] == "stopped"
+
+
+def test_a_fork_holds_the_lock_until_it_is_killed_and_the_server_does_not(server, tmp_path):
     lock = FolderLock()
     lock.take(tmp_path)
     cell = Cell(server.start, tmp_path / "cell", LONG, lock=lock.descriptor)
@@ -151,8 +152,10 @@ def test_a_fork_holds_the_lock_and_the_server_does_not(server, tmp_path):
     until(lambda: cell.rounds() > 1)
     assert is_locked(tmp_path)
     cell.process.kill()
-    cell.wait()
+    assert cell.wait() == -signal.SIGKILL
     assert not is_locked(tmp_path)
+    assert cell.process.poll() == -signal.SIGKILL  # though nobody can ask the system again
+    cell.process.kill()  # nothing, where it may be another process's number
 
 
 # --- without the server -----------------------------------------------------------------------------------------------
