@@ -91,12 +91,22 @@ SMALLEST = """() => {
 }"""
 
 
-def test_words_can_be_read_on_paper_and_two_charts_stand_side_by_side(tmp_path, make_run, make_links, open_page):
+def test_words_and_rows_can_be_read_on_paper_and_two_charts_stand_side_by_side(
+    tmp_path, make_run, make_links, open_page
+):
     rng = np.random.default_rng(0)
+    names = {"AFIND+": "A", "Gossip (k = 10)": "B"}
     words = [
-        f"{name}={make_run(tmp_path / name, rng.uniform(0.4, 0.9, (3, 4)), make_links(rng, 3, 4, 2), config=config)}"
-        for name in ("AFIND+", "DPFL")
-        for config in [{"selection": {"class_path": name}}]
+        f"{name}={make_run(tmp_path / f'{kind}{seed}', found, make_links(rng, 3, 4, 2), seed=seed, **about)}"
+        for name, kind in names.items()
+        for seed in range(3)
+        for found, about in [
+            (rng.uniform(0.4, 0.9, (3, 4)), {"config": {"selection": {"class_path": kind}}, "received": 4e8})
+        ]
+    ]
+    alone = {"config": {"selection": {"class_path": "Gossip", "init_args": {"k": 0}}}, "received": 0.0}
+    words += [
+        f"Local={make_run(tmp_path / f'alone {seed}', np.full((3, 4), 0.2), seed=seed, **alone)}" for seed in range(3)
     ]
     seen = open_page(write_report(words, tmp_path / "page.html"), width=718)
     seen.page.emulate_media(media="print")
@@ -105,6 +115,9 @@ def test_words_can_be_read_on_paper_and_two_charts_stand_side_by_side(tmp_path, 
     assert any("CODE" in name for name in sizes)
     assert len(sizes) > 20
     assert {name: size for name, size in sizes.items() if size < 7 * 96 / 72 - 0.01} == {}
+    rows = seen.page.locator("table.verdict tbody tr").evaluate_all("rows => rows.map((row) => row.offsetHeight)")
+    assert len(rows) == 3
+    assert max(rows) < 30  # a line each, intervals of three seeds included
     halves = seen.page.locator("figure.half, #cost figure.wide")
     shares = halves.evaluate_all("all => all.map((one) => one.offsetWidth / one.parentElement.offsetWidth)")
     assert len(shares) >= 2
