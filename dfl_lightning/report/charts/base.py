@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import altair as alt
 
 Row = dict[str, Any]
-WIDTH, HEIGHT = 560, 300
+WIDTH, HEIGHT, TALLEST = 560, 300, 600
 
 TILES = "tiles"
 """Name of a chart, or of a layer, whose rectangles cover an area without gaps."""
@@ -72,6 +72,19 @@ def unchecked() -> Iterator[None]:
 
     with debug_mode(False):
         yield
+
+
+def height_for(names: Sequence[str]) -> int:
+    """Return the height of a chart with room for a name at the end of each line: of few lines the ordinary one.
+
+    Args:
+        names: of the methods that are drawn.
+
+    Examples:
+        >>> height_for(["A"] * 15), height_for(["A"] * 31), height_for(["A"] * 99)
+        (300, 546, 600)
+    """
+    return min(TALLEST, max(HEIGHT, 50 + 16 * len(names)))
 
 
 def finished(chart: Any, width: int = WIDTH, height: int = HEIGHT) -> Any:

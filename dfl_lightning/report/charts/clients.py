@@ -60,7 +60,7 @@ def sorted_clients(runs: Sequence[Run | Method]) -> Any:
     tips = [alt.Tooltip("method:N"), alt.Tooltip("rank:Q", title="place")]
     tips.append(alt.Tooltip(f"{score.field}:Q", format=score.format))
     spots = base.mark_point(opacity=0, size=90, filled=True, clip=True).encode(x=x, y=y, tooltip=tips)
-    height = min(700, max(HEIGHT, _gain_height(sum(not m.is_local for m in methods)) if _has_local(methods) else 0))
+    height = min(1200, max(HEIGHT, _gain_height(sum(not m.is_local for m in methods)) if _has_local(methods) else 0))
     labels = end_labels(ends, names, score.field, domain, "rank", height, lines=rows)
     return finished(alt.layer(shade, *([band] if with_band else []), line, spots, *labels), height=height)
 

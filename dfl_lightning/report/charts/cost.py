@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from dfl_lightning.report.charts.axes import cut, per_cent_axis, rounded_for, score_bounds, typical
-from dfl_lightning.report.charts.base import altair, data, drawn, finished, judged, score_of
+from dfl_lightning.report.charts.base import altair, data, drawn, finished, height_for, judged, score_of
 from dfl_lightning.report.charts.colours import faintness, method_colour, method_dash
 from dfl_lightning.report.charts.line_ends import end_labels, said_after
 from dfl_lightning.report.costs import SIMULATED
@@ -101,9 +101,16 @@ def _accuracy_by(runs: Sequence[Run | Method], column: str, unit: float, title: 
         layers.append(rule.encode(x=start, x2=alt.X2("cost:Q"), y=y, **look))
     lines = [*rows, *({**row, "cost": at} for row in flat for at in domain_x)]
     layers += end_labels(
-        [*ends, *flat], names, score.field, domain, "cost", ends=domain_x if log else None, lines=lines
+        [*ends, *flat],
+        names,
+        score.field,
+        domain,
+        "cost",
+        height_for(names),
+        ends=domain_x if log else None,
+        lines=lines,
     )
-    return finished(alt.layer(*layers))
+    return finished(alt.layer(*layers), height=height_for(names))
 
 
 def _curve(method: Method, column: str, unit: float) -> list[dict[str, Any]]:

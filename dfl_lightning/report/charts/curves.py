@@ -11,7 +11,7 @@ import torch
 
 from dfl_lightning.functional import over_clients
 from dfl_lightning.report.charts.axes import cut, per_cent_axis, round_axis, rounded_for, score_bounds, typical
-from dfl_lightning.report.charts.base import Row, altair, data, drawn, finished, judged, score_of
+from dfl_lightning.report.charts.base import Row, altair, data, drawn, finished, height_for, judged, score_of
 from dfl_lightning.report.charts.colours import faintness, method_colour, method_dash
 from dfl_lightning.report.charts.line_ends import end_labels, said_after
 from dfl_lightning.report.comparable import with_bands
@@ -83,8 +83,8 @@ def learning_curves(runs: Sequence[Run | Method], column: str = "") -> Any:
         x=x, y=y, color=colour, strokeDash=method_dash(names), opacity=faintness(methods)
     )
     spots = base.mark_point(opacity=0, size=90, filled=True, clip=True).encode(x=x, y=y, tooltip=tooltip)
-    layers = [line, spots, *end_labels(ends, names, "mean", domain, "round", lines=rows)]
-    return finished(alt.layer(*([band] if with_band else []), *layers))
+    layers = [line, spots, *end_labels(ends, names, "mean", domain, "round", height_for(names), lines=rows)]
+    return finished(alt.layer(*([band] if with_band else []), *layers), height=height_for(names))
 
 
 def client_bands(run: Run | Method, column: str = "") -> Any:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from dfl_lightning.report.charts.axes import per_cent_axis, rounded_for, score_bounds
-from dfl_lightning.report.charts.base import Row, altair, data, drawn, finished, judged, score_of
+from dfl_lightning.report.charts.base import Row, altair, data, drawn, finished, height_for, judged, score_of
 from dfl_lightning.report.charts.colours import method_colour
 from dfl_lightning.report.charts.line_ends import end_labels, said_after
 from dfl_lightning.report.costs import COSTS
@@ -61,8 +61,10 @@ def accuracy_front(runs: Sequence[Run | Method], cost: str = "bytes") -> Any:
     tips += [alt.Tooltip(f"{name}:Q", format=score.format) for name in (score.field, "low", "high")]
     tips += [alt.Tooltip(f"{name}:Q", format=",.4~r") for name in ("cost", "cost low", "cost high")]
     spots = base.mark_point(filled=True, opacity=1, size=80).encode(x=x, y=y, color=colour, tooltip=tips)
-    labels = end_labels(rows, names, score.field, domain, "cost", lift=11)  # above the line that leaves a point
-    return finished(alt.layer(line.encode(x=x, y=y), across, along, spots, *labels))
+    labels = end_labels(
+        rows, names, score.field, domain, "cost", height_for(names), lift=11
+    )  # above the line that leaves a point
+    return finished(alt.layer(line.encode(x=x, y=y), across, along, spots, *labels), height=height_for(names))
 
 
 def _point(method: Method, costs: Sequence[float], score: Score) -> Row | None:
