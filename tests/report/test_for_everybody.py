@@ -64,6 +64,10 @@ def test_charts_have_descriptions_with_their_numbers_and_folds_have_names_of_the
     folds = [part.get_attribute("aria-label") for part in seen.page.locator(".numbers summary").all()]
     assert len(set(folds)) == len(folds) > 4
     assert "Numbers: Test accuracy over rounds" in folds
+    files = [
+        part.bounding_box() for part in seen.page.locator("#learning figure").first.locator(".numbers, .save").all()
+    ]
+    assert len({round(box["y"] + box["height"] / 2) // 4 for box in files}) == 1  # on one line
 
 
 def test_rounds_count_from_one_in_charts_and_on_the_slider(page, open_page):

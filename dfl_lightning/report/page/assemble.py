@@ -15,7 +15,7 @@ from dfl_lightning.report.methods import Method, names_for_colours
 from dfl_lightning.report.page.clients import clients_on_page
 from dfl_lightning.report.page.compact import compact
 from dfl_lightning.report.page.following import early_script, live_note
-from dfl_lightning.report.page.grid import columns
+from dfl_lightning.report.page.grid import columns, in_fours
 from dfl_lightning.report.page.limits import detailed, left_out, with_graphs
 from dfl_lightning.report.page.opening import Opening
 from dfl_lightning.report.page.rounds import run_entry
@@ -214,7 +214,8 @@ def _grid(figures: Sequence[Figure]) -> str:
     parts = []
     for where, group in groupby(figures, key=lambda figure: figure.where):
         of_task = list(group)
-        places = columns([figure.shape for figure in of_task])
+        shapes = [figure.shape for figure in of_task]
+        places = [place + " four" * four for place, four in zip(columns(shapes), in_fours(shapes), strict=True)]
         charts = "".join(_figure(figure, place) for figure, place in zip(of_task, places, strict=True))
         parts.append(
             (f"<h3 class='task'>{escape(where)}</h3>" if where else "") + f"<div class='figures'>{charts}</div>"

@@ -1,4 +1,4 @@
-"""Where figures stand on the screen: rows without holes, as far as their shapes allow."""
+"""Where figures stand on the screen and on paper: rows without holes, as far as their shapes allow."""
 
 from __future__ import annotations
 
@@ -34,4 +34,28 @@ def columns(shapes: Sequence[str]) -> list[str]:
             found += ["w4"] * number
         else:
             found += [f"w{_SPANS[shape]}"] * number
+    return found
+
+
+def in_fours(shapes: Sequence[str]) -> list[bool]:
+    """Whether each of the figures that follow each other stands in a row of four on paper.
+
+    Small ones stand in threes there and squares in fours, or the other way round where one would be left alone.
+
+    Args:
+        shapes: `wide`, `half`, `small` or `square` each.
+
+    Examples:
+        >>> sum(in_fours(["small"] * 6)), sum(in_fours(["small"] * 7)), sum(in_fours(["square"] * 6))
+        (0, 7, 6)
+    """
+    found: list[bool] = []
+    for shape, group in groupby(shapes):
+        number = len(list(group))
+        fours = 0
+        if shape in ("small", "square") and number > 3:
+            preferred = (3, 4) if shape == "small" else (4, 3)
+            whole = next((row for row in preferred if number % row != 1), None)
+            fours = {3: 0, 4: number, None: 4}[whole]
+        found += [at < fours for at in range(number)]
     return found

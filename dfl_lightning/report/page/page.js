@@ -28,15 +28,16 @@
   // --- charts ---
   const NARROW = 420; // pixels of a chart in which names are shorter
   const brief = (layer) => (layer.encoding?.text?.field === "label" ? { ...layer, encoding: { ...layer.encoding, text: { ...layer.encoding.text, field: "brief" } } } : layer);
-  const PAPER = { wide: 900, half: 440, square: 240, small: 290 }; // pixels of a printed chart, which paper makes smaller: its type has 7 points
+  const PAPER = { wide: 900, half: 440, square: 240, small: 290, four: 208 }; // pixels of a printed chart, which paper makes smaller: its type has 7 points
   const shapeOf = (element) => element.parentElement.classList[0];
-  const paperOf = (element) => (element.closest("#cost") ? PAPER.half : PAPER[shapeOf(element)]);
+  const inFours = (element) => element.parentElement.classList.contains("four");
+  const paperOf = (element) => PAPER[element.closest("#cost") ? "half" : inFours(element) ? "four" : shapeOf(element)];
   const widthOf = (element) => (printing ? paperOf(element) : Math.max(220, Math.floor(element.clientWidth)));
   const plain = (element, spec) => {
     const width = widthOf(element);
     if (width < NARROW && spec.layer) spec = { ...spec, layer: spec.layer.map(brief) };
     if (shapeOf(element) === "square") return { ...spec, width: Math.min(width, 480), height: Math.min(width, 480) + 20 };
-    return { ...spec, width };
+    return printing && inFours(element) ? { ...spec, width, height: 0.78 * spec.height } : { ...spec, width };
   };
   const zoomed = new Map(); // the rounds that a chart shows alone
   /** The longest list of rows that a chart or one of its layers holds. */
