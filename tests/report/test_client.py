@@ -203,8 +203,10 @@ def test_keys_alone_open_follow_and_close_a_client(made, open_page):
 
 
 @of_shares
-def test_a_dot_leads_to_its_clients_and_back(made, open_page):
+def test_a_dot_leads_to_its_clients_and_back(made, open_page, until):
     seen = open_page(made[0])
+    seen.page.select_option("#client", "1")
+    until(seen, "location.hash.includes('client=1')")
     chart = seen.page.locator("#chart-gain-over-local")
     chart.scroll_into_view_if_needed()
     dots = chart.locator("path[aria-roledescription=point]")
@@ -214,6 +216,7 @@ def test_a_dot_leads_to_its_clients_and_back(made, open_page):
     assert sum(int(row["number"]) for row in data) == 2 * 2 * CLIENTS
     assert all(int(row["number"]) == len(row["who"].split()) for row in data)
     most = max(range(dots.count()), key=lambda at: dots.nth(at).bounding_box()["width"])
+    top = seen.page.evaluate("scrollY")
     dots.nth(most).click(force=True)
     seen.page.locator("#one").wait_for()
     now = seen.page.evaluate("window.report.now()")
@@ -232,6 +235,8 @@ def test_a_dot_leads_to_its_clients_and_back(made, open_page):
     seen.page.go_back()
     seen.page.wait_for_timeout(200)
     assert seen.page.evaluate("window.report.now().picked") == now["picked"]
+    seen.page.go_back()
+    until(seen, f"Math.abs(scrollY - {top}) < 3")
     assert seen.console == []
 
 

@@ -10,14 +10,27 @@ from dfl_lightning.report.writing import write_report
 ROUNDS = 9
 
 
-@pytest.fixture
-def seen(tmp_path, make_run, open_page):
-    words = []
+@pytest.fixture(scope="module")
+def page(tmp_path_factory, make_run):
+    """Of three methods, with a megabyte in each round, and training alone."""
+    folder, words = tmp_path_factory.mktemp("page"), []
     for number in range(3):
         level = np.linspace(0.5, 0.8 + number / 20, ROUNDS)[:, None] + np.linspace(-0.1, 0.1, 4)
-        run = make_run(tmp_path / str(number), level, config={"selection": {"class_path": f"M{number}"}})
+        run = make_run(folder / str(number), level, config={"selection": {"class_path": f"M{number}"}})
         words.append(f"method {number}={run}")
-    return open_page(write_report(words, tmp_path / "page.html"))
+    alone = {"selection": {"class_path": "Gossip", "init_args": {"k": 0}}}
+    words.append(f"Local={make_run(folder / 'alone', np.full((ROUNDS, 4), 0.45), received=0.0, config=alone)}")
+    return write_report(words, folder / "page.html")
+
+
+@pytest.fixture
+def seen(page, open_page):
+    return open_page(page)
+
+
+def said(seen):
+    """The words at the pointer: the place, and the methods there."""
+    return [line.split("\t") for line in seen.page.locator("#tip").inner_text().splitlines()]
 
 
 PLOT = """(id) => {
@@ -26,19 +39,22 @@ PLOT = """(id) => {
 }"""
 
 
+def assert_values(rows, index):
+    values = {f"method {n}": np.linspace(0.5, 0.8 + n / 20, ROUNDS)[index] * 100 for n in (2, 1, 0)} | {"Local": 45.0}
+    assert [(name, float(text)) for name, text in rows] == [
+        (name, pytest.approx(value, abs=0.051)) for name, value in values.items()
+    ]
+
+
 def test_every_place_in_the_plot_says_all_methods_of_the_nearest_round(seen):
     seen.page.locator("#chart-learning-curves").scroll_into_view_if_needed()
     left, top, width, height = seen.page.evaluate(PLOT, "chart-learning-curves")
     for part in np.linspace(0.01, 0.99, 8):
         seen.page.mouse.move(left + part * width, top + (0.1 + 0.8 * part) * height)
-        head, *rows = [line.split("\t") for line in seen.page.locator("#tip").inner_text().splitlines()]
+        head, *rows = said(seen)
         index = round(part * (ROUNDS - 1))
         assert head == ["round", str(index + 1)]
-        values = [np.linspace(0.5, 0.8 + number / 20, ROUNDS)[index] * 100 for number in range(3)]
-        assert [(name, float(text)) for name, text in rows] == [
-            (f"method {number}", pytest.approx(values[number], abs=0.051))
-            for number in (2, 1, 0)  # as in the table
-        ]
+        assert_values(rows, index)
         rule = seen.page.locator("#chart-learning-curves .crosshair").bounding_box()
         assert rule["x"] == pytest.approx(left + index / (ROUNDS - 1) * width, abs=1.5)
         assert (rule["y"], rule["height"]) == (pytest.approx(top, abs=1.5), pytest.approx(height, abs=1.5))
@@ -51,7 +67,38 @@ def test_ranks_have_one_too_and_no_invisible_points_are_drawn(seen):
     seen.page.locator("#chart-clients").scroll_into_view_if_needed()
     left, top, width, height = seen.page.evaluate(PLOT, "chart-clients")
     seen.page.mouse.move(left + width - 2, top + height / 2)
-    lines = seen.page.locator("#tip").inner_text().splitlines()
-    assert lines == ["place\t4", "method 2\t80.0", "method 1\t75.0", "method 0\t70.0"]
-    for name in ("learning-curves", "clients"):
-        assert seen.page.locator(f"#chart-{name} path[aria-roledescription='point']").count() <= 3  # the lines' ends
+    assert said(seen) == [
+        *(["place", "4"], ["method 2", "80.0"], ["method 1", "75.0"], ["method 0", "70.0"], ["Local", "45.0"])
+    ]
+    for name in ("learning-curves", "clients", "accuracy-by-bytes"):
+        assert seen.page.locator(f"#chart-{name} path[aria-roledescription='point']").count() <= 4  # the lines' ends
+
+
+def test_a_cost_has_what_each_method_had_reached_for_it(seen):
+    seen.page.locator("#chart-accuracy-by-bytes").scroll_into_view_if_needed()
+    left, top, width, height = seen.page.evaluate(PLOT, "chart-accuracy-by-bytes")
+    for part in (0.1, 0.45, 0.98):
+        seen.page.mouse.move(left + part * width, top + height / 2)
+        (title, cost), *rows = said(seen)
+        assert (title, float(cost)) == ("MB received by a client", pytest.approx(ROUNDS**part, rel=0.02))
+        assert_values(rows, int(float(cost)) - 1)
+    assert seen.console == []
+
+
+def test_the_line_at_the_pointer_stands_out_in_its_colour_or_the_one_that_is_singled_out(seen):
+    seen.page.locator("#chart-learning-curves").scroll_into_view_if_needed()
+    left, top, width, _ = seen.page.evaluate(PLOT, "chart-learning-curves")
+    scale = "(value) => window.report.views['chart-learning-curves'].scale('y')(value)"
+    place = left + width / 2, top + seen.page.evaluate(scale, 100 * (0.5 + 0.85) / 2)
+    near = seen.page.locator("#tip .near")
+    seen.page.mouse.move(*place)
+    assert near.inner_text().split("\t") == ["method 1", "67.5"]
+    colours = seen.page.locator("#tip line").evaluate_all("all => all.map((line) => line.getAttribute('stroke'))")
+    ends = "all => Object.fromEntries(all.map((part) => [part.__data__.datum.method, part.getAttribute('stroke')]))"
+    lines = seen.page.locator("#chart-learning-curves .mark-line path").evaluate_all(ends)
+    assert colours == [lines[name] for name in ("method 2", "method 1", "method 0", "Local")]
+    seen.page.mouse.move(place[0], top + 1)
+    assert near.count() == 0
+    seen.page.evaluate("single.choose('method 0')")
+    seen.page.mouse.move(*place)
+    assert near.inner_text().split("\t") == ["method 0", "65.0"]

@@ -80,6 +80,23 @@ def test_a_click_leaves_one_method_in_every_chart_and_another_click_or_escape_ta
     assert seen.console == []
 
 
+def test_words_at_the_pointer_are_about_the_methods_around_it_or_around_the_one_that_is_singled_out(page, open_page):
+    seen = open_page(page)
+    seen.page.locator("#chart-learning-curves").scroll_into_view_if_needed()
+    box = seen.page.locator("#chart-learning-curves svg .root .background").first.bounding_box()
+    x, bottom = box["x"] + box["width"] / 2, box["y"] + box["height"] - 2
+
+    def said():
+        return [line.split("\t")[0] for line in seen.page.locator("#tip").inner_text().splitlines()]
+
+    order = [f"method {number}" for number in reversed(range(METHODS))] + ["Local"]
+    seen.page.mouse.move(x, bottom)
+    assert said() == ["round", "3 above", *order[3:]]
+    seen.page.evaluate(f"single.choose('method {METHODS - 1}')")
+    seen.page.mouse.move(x + 1, bottom)
+    assert said() == ["round", *order[:16], "3 below"]
+
+
 def test_names_and_lines_in_charts_can_be_clicked_and_the_address_holds_the_method(page, open_page, redrawn, until):
     seen = open_page(page)
     for chart, name in (("gain-over-local", "method 3"), ("learning-curves", f"method {METHODS - 1}")):

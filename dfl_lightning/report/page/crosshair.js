@@ -1,16 +1,21 @@
 "use strict";
-// In charts whose lines have points at the same places, rounds or ranks: a line through the pointer's place, and beside it
-// all methods there, the highest first.
+// In charts of lines a rule through the pointer's place, and beside it all methods there, the highest first: at a round
+// or a rank, or with what they had reached for a cost.
 const crosshair = (() => {
-  const PLACES = { round: "round", rank: "place" }, VALUES = ["mean", "value", "accuracy"], MOST = 16;
+  const PLACES = { round: "round", rank: "place", cost: "" }, VALUES = ["mean", "value"], MOST = 16;
+  const NEAR = 14; // pixels between the pointer and the line that it is said to be on
   const isInvisible = (layer) => layer.mark?.opacity === 0;
   const isLine = (layer) => layer.mark?.type === "line";
 
+  /** The rows of a layer, which are in it or beside it. */
+  const held = (spec, layer) => layer.data?.values ?? spec.datasets?.[layer.data?.name] ?? [];
   /** Where a chart's points stand and what they are worth: names of fields; null where lines have no places in common. */
   function fields(spec, rows) {
-    const first = rows[0] || {}, at = spec.layer?.find(isLine)?.encoding?.x?.field;
-    const value = VALUES.find((name) => name in first);
-    return at in PLACES && value && "method" in first ? { at, value } : null;
+    const first = rows[0] || {}, { x, y } = spec.layer?.find(isLine)?.encoding ?? {}, at = x?.field;
+    const value = VALUES.find((name) => name in first) ?? y?.field;
+    if (!(at in PLACES && value in first && "method" in first && (at === "rank" || "round" in first))) return null;
+    const flat = spec.layer.filter((layer) => layer.encoding?.x?.field === "from").flatMap((layer) => held(spec, layer));
+    return { at, value, title: PLACES[at] || x.axis.title.split(",")[0], flat: flat.map((row) => ({ ...row, [at]: row.from })) };
   }
   /** The chart without its invisible points, thousands of them, which only tooltips need. */
   const lighter = (spec) => ({ ...spec, layer: spec.layer.filter((layer) => !isInvisible(layer)) });
@@ -22,13 +27,15 @@ const crosshair = (() => {
    * @param rows of the chart, with a method each.
    * @param found what `fields` says of it.
    */
-  function attach(element, view, rows, { at, value }) {
-    const byPlace = Map.groupBy ? Map.groupBy(rows, (row) => row[at]) : rows.reduce((map, row) => map.set(row[at], [...(map.get(row[at]) || []), row]), new Map());
+  function attach(element, view, rows, { at, value, title, flat }) {
+    const known = [...rows, ...flat].filter((row) => row[value] !== null);
+    const byPlace = known.reduce((map, row) => map.set(row[at], [...(map.get(row[at]) || []), row]), new Map());
     const places = [...byPlace.keys()].sort((a, b) => a - b);
     const rule = Object.assign(document.createElement("div"), { className: "crosshair", hidden: true });
     element.append(rule);
     const box = document.getElementById("tip") || document.body.appendChild(Object.assign(document.createElement("div"), { id: "tip" }));
     const leave = () => (box.hidden = rule.hidden = true);
+    const reached = (cost) => [...known.reduce((map, row) => (row[at] <= cost ? map.set(row.method, row) : map), new Map()).values()];
     leave();
     element.onpointerleave = leave;
     element.onpointermove = (event) => {
@@ -37,27 +44,47 @@ const crosshair = (() => {
       const x = event.clientX - frame.left - left, y = event.clientY - frame.top - top;
       const width = view.signal("width"), height = view.signal("height");
       if (x < -4 || x > width + 4 || y < -4 || y > height + 4) return leave();
-      const scale = view.scale("x"), wanted = scale.invert(x);
-      const place = places.reduce((best, one) => (Math.abs(one - wanted) < Math.abs(best - wanted) ? one : best));
-      const here = [...byPlace.get(place)].filter((row) => row[value] !== null).sort((a, b) => b[value] - a[value]);
+      const scale = view.scale("x"), wanted = scale.invert(Math.max(0, Math.min(width, x)));
+      const place = at === "cost" ? wanted : places.reduce((best, one) => (Math.abs(one - wanted) < Math.abs(best - wanted) ? one : best));
+      const here = at === "cost" ? reached(place) : [...byPlace.get(place)];
       Object.assign(rule.style, { left: `${left + scale(place)}px`, top: `${top}px`, height: `${height}px` });
       rule.hidden = box.hidden = false;
-      say(box, place, here);
-      const right = event.clientX + 16 + box.offsetWidth > innerWidth;
-      box.style.left = `${right ? Math.max(4, event.clientX - 16 - box.offsetWidth) : event.clientX + 16}px`;
+      say(at === "cost" ? Number(place.toPrecision(3)) : place, here.sort((a, b) => b[value] - a[value]), y);
+      const before = event.clientX - 16 - box.offsetWidth, after = event.clientX + 16;  // names at the ends of lines stay free
+      box.style.left = `${after + box.offsetWidth > innerWidth || (x > width / 2 && before > 0) ? Math.max(4, before) : after}px`;
       box.style.top = `${Math.max(4, Math.min(event.clientY + 12, innerHeight - box.offsetHeight - 4))}px`;
     };
     const digits = (number) => (Math.abs(number) >= 1 ? number.toFixed(1) : number.toPrecision(3));
-    function say(box, place, here) {
-      const lines = here.slice(0, MOST).map((row) => [row.method, `${digits(row[value])}${row.sd ? ` ± ${row.sd.toFixed(1)}` : ""}`]);
-      if (here.length > MOST) lines.push([`and ${here.length - MOST} more`, ""]);
+    /** The methods at a place: of many those around the one that is singled out, or else around the pointer. */
+    function say(place, here, y) {
+      const away = here.map((row) => (row.method === single.now() ? -1 : Math.abs(view.scale("y")(row[value]) - y)));
+      const least = Math.min(...away), nearest = away.indexOf(least);
+      const first = Math.max(0, Math.min(nearest - MOST / 2, here.length - MOST)), below = here.length - first - MOST;
       const table = document.createElement("table");
-      for (const words of [[PLACES[at], place], ...lines]) {
+      const add = (name, text) => {
         const line = table.insertRow();
-        words.forEach((text, index) => Object.assign(line.insertCell(), { textContent: text, className: index ? "value" : "key" }));
-      }
+        [name, text].forEach((words, index) => Object.assign(line.insertCell(), { textContent: words, className: index ? "value" : "key" }));
+        return line;
+      };
+      add(title, place);
+      if (first > 0) add(`${first} above`, "");
+      here.slice(first, first + MOST).forEach((row, index) => {
+        const line = add(row.method, `${digits(row[value])}${row.sd ? ` ± ${row.sd.toFixed(1)}` : ""}`);
+        line.cells[0].prepend(key(row.method));
+        line.classList.toggle("near", first + index === nearest && least <= NEAR);
+      });
+      if (below > 0) add(`${below} below`, "");
       box.replaceChildren(table);
     }
+    /** A piece of a method's line. */
+    function key(method) {
+      const drawn = document.createElementNS("http://www.w3.org/2000/svg", "svg"), line = document.createElementNS(drawn.namespaceURI, "line");
+      const look = { x2: 20, y1: 2, y2: 2, "stroke-width": 3, stroke: view.scale("color")(method), "stroke-dasharray": view.scale("strokeDash")(method) };
+      for (const [name, text] of Object.entries(look)) line.setAttribute(name, text);
+      for (const [name, text] of Object.entries({ width: 20, height: 4, "aria-hidden": "true" })) drawn.setAttribute(name, text);
+      drawn.append(line);
+      return drawn;
+    }
   }
-  return { fields, lighter, attach };
+  return { held, fields, lighter, attach };
 })();

@@ -46,7 +46,7 @@
     return [...held, ...Object.values(spec.datasets || {})].sort((a, b) => b.length - a.length)[0] || [];
   }
   async function draw(element, whole, range = printing ? null : (zoomed.get(element) ?? null)) {
-    const spec = range ? zoom.part(whole, range) : whole;
+    const spec = range ? zoom.part(whole, range, rowsOf(whole)) : whole;
     if (report.views[element.id]) report.views[element.id].finalize();
     const theme = data.themes[themeName()];
     const config = widthOf(element) < NARROW ? { ...theme, axisY: { labelLimit: 90 } } : theme;
@@ -364,6 +364,7 @@
   }
   function visit(there, chosen) {
     const hash = address.text(runs, { at: chosen.at, step: runs[chosen.at].rounds.length - 1, picked: chosen.id, shaded });
+    history.replaceState({ top: scrollY }, "");  // to which the way back leads
     history.pushState(null, "", hash);
     const next = there.map((each) => ({ name: each.name, here: each === chosen, open: () => visit(there, each) }));
     goTo(hash, next);
@@ -525,6 +526,7 @@
     address.enter(location.hash);
     singleOut(location.hash);
     goTo(location.hash);
+    if (history.state?.top !== undefined) scrollTo({ top: history.state.top, behavior: "instant" });
   });
 
   nameTheme();

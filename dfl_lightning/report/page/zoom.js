@@ -4,13 +4,35 @@ const zoom = (() => {
   const LEAST = 8; // pixels of a drag; less is a click
 
   const isLabel = (layer) => layer.mark?.type === "text" || JSON.stringify(layer.encoding || {}).includes('"end_x"');
-  /** The chart of some rounds, without the names that stand at the ends of lines. */
-  function part(spec, [from, to]) {
+  /** The chart of some rounds, with names where its lines end then.
+   *
+   * @param spec of the chart.
+   * @param range the first and the last round.
+   * @param rows of the chart's lines.
+   */
+  function part(spec, [from, to], rows) {
     const near = (channel) => ({ ...channel, scale: { ...channel.scale, nice: false, domain: [from, to] }, axis: { ...channel.axis, values: undefined, tickCount: 6, tickMinStep: 1 } });
-    const layer = spec.layer.filter((one) => !isLabel(one)).map((one) => ({
-      ...one, mark: { ...one.mark, clip: true }, encoding: { ...one.encoding, ...(one.encoding?.x ? { x: near(one.encoding.x) } : {}) },
+    const { y } = spec.layer.find((one) => one.mark?.type === "line").encoding, ends = new Map();
+    for (const row of rows) if (row.round >= from && row.round <= to && row[y.field] !== null) ends.set(row.method, row);
+    const layer = spec.layer.map((one) => ({
+      ...one, encoding: { ...one.encoding, ...(one.encoding?.x ? { x: near(one.encoding.x) } : {}) },
+      ...(isLabel(one) ? { data: { values: moved(crosshair.held(spec, one), ends, y, to, spec.height - 50) } } : { mark: { ...one.mark, clip: true } }),
     }));
     return { ...spec, layer };
+  }
+  /** The names of lines, beside these ends, and spread from the highest to the lowest so that none covers another. */
+  function moved(labels, ends, { field, scale: { domain: [low, high] } }, to, height) {
+    const gap = (16 * (high - low)) / height;
+    const found = labels.filter(({ method }) => ends.has(method)).map((label) => {
+      const end = ends.get(label.method), value = end[field];
+      const number = (text) => text.replace(/ {2}[−-]?\d+(\.\d*)?$/, (_, part = ".") => `  ${value.toFixed(part.length - 1).replace("-", "−")}`);
+      return { ...label, label: number(label.label), brief: number(label.brief), end_x: end.round, end_y: value, label_x: to, inside: value >= low && value <= high };
+    }).sort((a, b) => b.end_y - a.end_y);
+    let free = high;
+    for (const label of found) free = (label.label_y = Math.min(label.end_y, free)) - gap;
+    free = low;
+    for (const label of found.reverse()) free = (label.label_y = Math.max(label.label_y, free)) + gap;
+    return found;
   }
 
   /** Let a chart be zoomed.
