@@ -236,7 +236,9 @@ def test_a_dot_leads_to_its_clients_and_back(made, open_page, until):
     seen.page.wait_for_timeout(200)
     assert seen.page.evaluate("window.report.now().picked") == now["picked"]
     seen.page.go_back()
-    until(seen, f"Math.abs(scrollY - {top}) < 3")
+    until(seen, "window.report.now().picked === 1")
+    seen.page.wait_for_timeout(100)
+    assert seen.page.evaluate("scrollY") == pytest.approx(top, abs=3)
     assert seen.console == []
 
 

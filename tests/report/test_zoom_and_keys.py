@@ -46,8 +46,8 @@ def test_a_drag_shows_its_rounds_alone_and_a_double_click_or_a_button_all(seen):
         seen.page.mouse.move(left + 0.31 * width, top + height / 2)
         seen.page.mouse.down()
         seen.page.mouse.move(left + 0.69 * width, top + height / 3, steps=3)
+        assert seen.page.evaluate("String(getSelection())") == ""  # no words of the axes
         seen.page.mouse.up()
-        assert seen.page.evaluate("String(getSelection())") == ""  # of the axis
         until(seen, [4, 8])
         names = seen.page.locator("#chart-learning-curves text", has_text="method").all_text_contents()
         ends = [f"{100 * np.linspace(0.5, 0.8 + number / 20, ROUNDS)[7]:.1f}" for number in range(2)]
