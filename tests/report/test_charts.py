@@ -243,6 +243,17 @@ def test_what_clients_gain_stands_clear_of_the_marks_of_the_method_above(tmp_pat
         assert word - 9 - above > 2  # capital letters of 12 pixels
 
 
+def test_charts_of_many_methods_are_high_enough_to_name_each(tmp_path, make_run):
+    level = np.full((2, 4), 0.5)
+    found = [read_run(make_run(tmp_path / f"{k}", level + k / 50, config=named(f"M{k}"))) for k in range(20)]
+    for chart in (report.learning_curves, report.sorted_clients, report.accuracy_by_bytes, report.accuracy_front):
+        spec = chart(found).to_dict()
+        assert (spec["height"], len(spec["datasets"][spec["layer"][-1]["data"]["name"]])) == (50 + 16 * 20, 20)
+    found.append(read_run(make_run(tmp_path / "alone", level, received=0.0, config=named("Alone"))))
+    heights = {chart(found).to_dict()["height"] for chart in (report.sorted_clients, report.gain_over_local)}
+    assert heights == {50 + 36 * 20}  # side by side, with a row of 36 pixels for each gain
+
+
 def test_a_name_stands_aside_where_another_line_would_run_over_it():
     rows = [{"method": "early", "x": 1.0, "y": 50.0}, {"method": "late", "x": 10.0, "y": 90.0}]
     for height, at in ((50.0, 10.0), (90.0, 1.0)):

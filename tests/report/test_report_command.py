@@ -1,5 +1,6 @@
 """`dfl-report` and `dfl-fit --report`: what they write, and what they refuse."""
 
+import gc
 import io
 import re
 
@@ -51,6 +52,7 @@ def test_mistakes_are_sentences(tmp_path, make_run, capsys, monkeypatch):
     (tmp_path / "file").write_text("")
     assert main([str(run), "--to", str(tmp_path / "file" / "page.html")]) == 2
     assert "choose another file with --to" in capsys.readouterr().err
+    assert gc.isenabled()  # which rests while a page is made
     monkeypatch.setattr(module, "find_spec", lambda name: None)
     assert main([str(run)]) == 2
     assert "pip install 'dfl-lightning[report]'" in capsys.readouterr().err

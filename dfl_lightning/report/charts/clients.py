@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from dfl_lightning.report.charts.axes import cut, per_cent_axis, rounded_for, score_bounds, whole_axis
-from dfl_lightning.report.charts.base import HEIGHT, Row, altair, data, drawn, finished, judged, score_of
+from dfl_lightning.report.charts.base import Row, altair, data, drawn, finished, height_for, judged, score_of
 from dfl_lightning.report.charts.colours import faintness, method_colour, method_dash
 from dfl_lightning.report.charts.line_ends import end_labels, said_after, with_rim
 from dfl_lightning.report.comparable import with_bands
@@ -18,6 +18,10 @@ from dfl_lightning.report.over_seeds import last_of_clients, paired, thinned
 from dfl_lightning.report.reading import Run
 from dfl_lightning.utils.errors import UserError
 from dfl_lightning.utils.score import Score
+
+_AS_HIGH = 1200
+"""Pixels up to which the chart of clients is as high as that of gains beside it, which has a row of each method; its
+names would have room in less, as those of other charts."""
 
 
 def sorted_clients(runs: Sequence[Run | Method]) -> Any:
@@ -60,7 +64,8 @@ def sorted_clients(runs: Sequence[Run | Method]) -> Any:
     tips = [alt.Tooltip("method:N"), alt.Tooltip("rank:Q", title="place")]
     tips.append(alt.Tooltip(f"{score.field}:Q", format=score.format))
     spots = base.mark_point(opacity=0, size=90, filled=True, clip=True).encode(x=x, y=y, tooltip=tips)
-    height = min(1200, max(HEIGHT, _gain_height(sum(not m.is_local for m in methods)) if _has_local(methods) else 0))
+    beside = _gain_height(sum(not m.is_local for m in methods)) if _has_local(methods) else 0
+    height = max(height_for(names), min(beside, _AS_HIGH))
     labels = end_labels(ends, names, score.field, domain, "rank", height, lines=rows)
     return finished(alt.layer(shade, *([band] if with_band else []), line, spots, *labels), height=height)
 

@@ -65,8 +65,8 @@ def _accuracy_by(runs: Sequence[Run | Method], column: str, unit: float, title: 
     for row in flat:
         row["cost"], row["from"] = domain_x[1], domain_x[0]
     compared = judged([*rows, *flat], methods)
-    values = typical((row[score.field] for row in compared if row in rows), score)
-    domain = score_bounds([*values, *(row[score.field] for row in compared if row in flat)], score)
+    values = typical((row[score.field] for row in compared if "from" not in row), score)
+    domain = score_bounds([*values, *(row[score.field] for row in compared if "from" in row)], score)
     scale = {"type": "log", "base": 10} if log else {}
     x = (
         alt.X("cost:Q")
