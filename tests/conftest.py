@@ -90,11 +90,6 @@ def pytest_collection():
         gc.enable()
 
 
-def pytest_unconfigure():
-    """At the end it may go."""
-    gc.unfreeze()
-
-
 def pytest_collection_modifyitems(items):
     """The long ones first; what compares bits, or counts what only a CPU does, is skipped elsewhere."""
     long = tuple(str(Path(__file__).parent / folder) + os.sep for folder in LONG)

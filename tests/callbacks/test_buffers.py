@@ -1,7 +1,6 @@
 """Buffers are averaged and nothing else, whatever is sent, stored or extrapolated: by every policy, of any kind."""
 
 import dataclasses
-import itertools
 
 import pytest
 import torch
@@ -119,12 +118,18 @@ SEVERAL = [
     Listed("clipped", lambda: cb.GaussianNoise(clip=0.01, sigma=2.0), places=("clients", "server")),
     Listed("attack", lambda: cb.SignFlip(fraction=0.6, scale=5.0), places=("clients", "server")),
 ]
-CASES = [
-    pytest.param(listed, place, network, id=f"{listed.name} ({place}), {network}")
+WHO = [
+    (listed, place)
     for listed in (*LISTED["outgoing"], *LISTED["substitution"], *LISTED["aggregation"], *STEPS, *SEVERAL, *WRITTEN)
     if not listed.mixes_itself  # tests of their own say what these make of buffers
-    for place, network in itertools.product(listed.places, NETWORKS)
+    for place in listed.places
 ]
+CASES = [
+    pytest.param(*who, network, id=f"{who[0].name} ({who[1]}), {network}", marks=[pytest.mark.slow] * (turn % 2 != n))
+    for turn, who in enumerate(WHO)
+    for n, network in enumerate(NETWORKS)
+]
+"""Networks take turns, all of them with `-m slow`."""
 
 
 def go(listed, place, network, engine="loop", **settings):

@@ -33,6 +33,7 @@ def _work(number, tasks, answers):
         finally:
             if dist.is_initialized():
                 dist.destroy_process_group()
+            os.chdir(Path(__file__).parent)  # the folder of a test is deleted with it
 
 
 def _join(number, count, port):
