@@ -1,14 +1,17 @@
 """What a page holds in fewer letters is what it was given."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 pytest.importorskip("altair", reason="the extra `report` is not installed")
 
+from dfl_lightning.report import page
 from dfl_lightning.report.page.compact import compact
-from dfl_lightning.report.writing import write_report
+
+SCRIPT = Path(page.__file__).with_name("expand.js")
 
 ROWS = [{"method": "a", "round": r, "mean": r / 3, "sd": None} for r in range(40)]
 MATRIX = (lambda half: ((half + half.T) / 2).round(3).tolist())(np.random.default_rng(0).normal(size=(20, 20)))
@@ -38,11 +41,13 @@ VALUES = [
 ]
 
 
-def test_the_page_takes_back_what_was_made_shorter(tmp_path, make_run, open_page):
-    seen = open_page(write_report([make_run(tmp_path / "run", [[0.5, 0.6]])]))
+def test_the_page_takes_back_what_was_made_shorter(chromium):
+    seen = chromium.new_page()
+    seen.add_script_tag(path=SCRIPT)
     for value in VALUES:
         packed = json.dumps(compact(value))
-        found = json.loads(seen.page.evaluate("(text) => JSON.stringify(expand(JSON.parse(text)))", packed))
+        found = json.loads(seen.evaluate("(text) => JSON.stringify(expand(JSON.parse(text)))", packed))
         assert found == value
     assert len(json.dumps(compact(ROWS))) < 0.6 * len(json.dumps(ROWS))
     assert len(json.dumps(compact(MATRIX))) < 0.6 * len(json.dumps(MATRIX))
+    seen.close()

@@ -12,18 +12,18 @@ from dfl_lightning.report.writing import write_report
 ROUNDS = 4
 
 
-@pytest.fixture
-def page(tmp_path, make_run, make_links):
-    rng = np.random.default_rng(0)
+@pytest.fixture(scope="module")
+def page(tmp_path_factory, make_run, make_links):
+    folder, rng = tmp_path_factory.mktemp("page"), np.random.default_rng(0)
     level = np.linspace(0.5, 0.8, ROUNDS)[:, None] + np.linspace(-0.05, 0.05, 20)
     ours = make_run(
-        tmp_path / "ours",
+        folder / "ours",
         level,
         make_links(rng, ROUNDS, 20, 2),
         config={"selection": {"class_path": "Ours"}},
         dropouts=[(1, 3)],
     )
-    alone = make_run(tmp_path / "alone", level - 0.1, received=0.0, config={"selection": {"class_path": "Alone"}})
+    alone = make_run(folder / "alone", level - 0.1, received=0.0, config={"selection": {"class_path": "Alone"}})
     return write_report([ours, alone])
 
 

@@ -15,15 +15,15 @@ FAR = """[...document.querySelectorAll('[data-chart]')].filter((chart) => {
 }).map((chart) => chart.id)"""
 
 
-@pytest.fixture
-def page(tmp_path, make_run):
+@pytest.fixture(scope="module")
+def page(tmp_path_factory, make_run):
     """Of methods with bands of their own, which fill some screens."""
-    words = []
+    folder, words = tmp_path_factory.mktemp("page"), []
     for number in range(12):
         level = np.full((3, 4), 0.5 + number / 40) + np.linspace(-0.1, 0.1, 4)
-        run = make_run(tmp_path / str(number), level, config={"selection": {"class_path": f"M{number}"}})
+        run = make_run(folder / str(number), level, config={"selection": {"class_path": f"M{number}"}})
         words.append(f"method {number}={run}")
-    return write_report(words, tmp_path / "page.html")
+    return write_report(words, folder / "page.html")
 
 
 def test_only_what_is_near_the_screen_is_drawn_and_the_rest_keeps_its_room(page, open_page, until):

@@ -233,18 +233,24 @@ def test_the_graph_and_the_matrix_look_like_the_pictures(page, runs, open_page, 
     assert others == 4
 
 
-@pytest.mark.parametrize("sender", [0, 1])
-def test_a_head_points_at_the_receiver(tmp_path, make_run, open_page, sender):
+def test_a_head_points_at_the_receiver(tmp_path, make_run, open_page):
     """Of two clients, one below the other: the head becomes narrower towards the receiver."""
-    links = [(r, 1 - sender, sender, 0.01, True, False) for r in (0, 1)]
-    seen = open_page(write_report([make_run(tmp_path / "run", np.full((2, 2), 0.5), links)]))
-    slide(seen, 1)
-    image = pixels(seen, "graph")
-    grey = (image.max(-1) - image.min(-1) < 50) & (image.sum(-1) < 700)
-    widths = grey.sum(1)[np.flatnonzero(grey.any(1))]
-    widths = (widths if sender == 0 else widths[::-1])[-12:]  # client 0 is above
-    widest = np.argmax(widths)
-    assert widths[widest - 1] <= 2 < widths[widest + 1] <= widths[widest] <= 8, widths
+    runs = [
+        f"from {sender}={make_run(tmp_path / str(sender), np.full((2, 2), 0.5), links)}"
+        for sender in (0, 1)
+        for links in [[(r, 1 - sender, sender, 0.01, True, False) for r in (0, 1)]]
+    ]
+    seen = open_page(write_report(runs, tmp_path / "page.html"))
+    for sender in (0, 1):
+        seen.page.select_option("#run", label=f"from {sender}, seed 0")
+        slide(seen, 0)
+        slide(seen, 1)
+        image = pixels(seen, "graph")
+        grey = (image.max(-1) - image.min(-1) < 50) & (image.sum(-1) < 700)
+        widths = grey.sum(1)[np.flatnonzero(grey.any(1))]
+        widths = (widths if sender == 0 else widths[::-1])[-12:]  # client 0 is above
+        widest = np.argmax(widths)
+        assert widths[widest - 1] <= 2 < widths[widest + 1] <= widths[widest] <= 8, widths
 
 
 def test_a_server_run_shows_who_stands_in_for_whom(page, open_page):
@@ -279,8 +285,7 @@ HEIGHTS = """[...document.querySelectorAll('figure.wide .chart svg, figure.half 
 })"""
 
 
-@pytest.mark.parametrize("width", [1440, 390])
-def test_long_names_are_not_cut_by_the_side_and_leave_room_for_the_lines(runs, tmp_path, make_run, open_page, width):
+def test_long_names_are_not_cut_by_the_side_and_leave_room_for_the_lines(runs, tmp_path, make_run, open_page):
     """Also where a line ends before the others."""
     name = "A method whose name has more letters than a chart has room for"
     config = {"selection": {"class_path": "mine.Brief"}}
@@ -294,17 +299,18 @@ def test_long_names_are_not_cut_by_the_side_and_leave_room_for_the_lines(runs, t
         rows = [f"{line},{0.2 + 0.01 * number},{0.1 / (1 + number)}" for number, line in enumerate(lines)]
         (found / "metrics.csv").write_text("\n".join([f"{head},neighbour_recall,test_acc_variance", *rows]) + "\n")
     named = [f"{name}={tmp_path / '0 with columns'}", f"{name[2:]}={tmp_path / 'short with columns'}"]
-    seen = open_page(write_report([*named, runs["alone 0"]], tmp_path / "page.html"), width)
-    assert seen.page.locator("#why figure .chart svg").count() >= 3
-    assert seen.page.evaluate(CUT) == []
-    assert min(seen.page.evaluate(PLOTS)) > 0.4
+    page = write_report([*named, runs["alone 0"]], tmp_path / "page.html")
+    for width in (1440, 390):
+        seen = open_page(page, width)
+        assert seen.page.locator("#why figure .chart svg").count() >= 3
+        assert seen.page.evaluate(CUT) == []
+        assert min(seen.page.evaluate(PLOTS)) > 0.4
+        assert seen.console == []
     assert "5 rounds: method whose name" in seen.page.locator("#verdict caption").first.inner_text()
-    assert seen.console == []
 
 
-@pytest.mark.parametrize("methods", [8, 40])
-def test_charts_keep_their_height_with_many_methods(tmp_path, make_run, open_page, methods):
-    named = []
+def test_charts_keep_their_height_with_many_methods(tmp_path, make_run, open_page):
+    methods, named = 40, []
     for number in range(methods):
         level = np.full((4, 3), 0.5 + 0.4 * number / methods) + np.arange(4)[:, None] / 100
         config = {"selection": {"class_path": f"M{number}"}}
@@ -346,10 +352,19 @@ def test_the_numbers_of_similarities_are_a_matrix(tmp_path, make_run, open_page)
     assert seen.console == []
 
 
-def test_lines_of_a_command_do_not_end_within_an_option(tmp_path, make_run, open_page):
+@pytest.fixture(scope="module")
+def one_run(tmp_path_factory, make_run, make_links):
+    """The page of a run with a long command and a client for each of 45 rows, the command, and the run."""
+    rng = np.random.default_rng(3)
     command = "dfl-fit --config mine --selection.nu=0.4 " + " ".join(f"--monitors.option_{n} {n}" for n in range(20))
-    folder = make_run(tmp_path / "run", np.full((2, 3), 0.5), commands=[(0, command)])
-    seen = open_page(write_report([folder]), 390)
+    folder, links = tmp_path_factory.mktemp("one") / "run", make_links(rng, 3, 45, 2)
+    run = make_run(folder, rng.uniform(0.5, 1, (3, 45)), links, commands=[(0, command)])
+    return write_report([run]), command, run
+
+
+def test_lines_of_a_command_do_not_end_within_an_option(one_run, open_page):
+    page, command, _ = one_run
+    seen = open_page(page, 390)
     options = seen.page.locator(".typed code span")
     assert options.all_inner_texts() == [word.partition("=")[0] for word in command.split() if word.startswith("--")]
     assert set(options.evaluate_all("spans => spans.map((span) => span.getClientRects().length)")) == {1}
@@ -424,10 +439,9 @@ def test_a_mouse_finds_nodes_links_and_cells_and_picks_a_client(page, runs, open
     assert faded == [0, 1, 2, 4, 5, 6, 7]  # on the diagonal
 
 
-def test_the_table_of_a_round_has_all_rows_when_the_slider_rests(tmp_path, make_run, make_links, open_page):
-    rng = np.random.default_rng(3)
-    run = make_run(tmp_path / "run", rng.uniform(0.5, 1, (3, 45)), make_links(rng, 3, 45, 2))
-    seen = open_page(write_report([run]))
+def test_the_table_of_a_round_has_all_rows_when_the_slider_rests(one_run, open_page):
+    page, _, run = one_run
+    seen = open_page(page)
     unfold(seen, "#links")
     for step in (0, 1):
         slide(seen, step)

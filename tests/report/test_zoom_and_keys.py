@@ -10,15 +10,20 @@ from dfl_lightning.report.writing import write_report
 ROUNDS, CLIENTS = 11, 4
 
 
-@pytest.fixture
-def seen(tmp_path, make_run, make_links, open_page):
-    rng, words = np.random.default_rng(0), []
+@pytest.fixture(scope="module")
+def page(tmp_path_factory, make_run, make_links):
+    folder, rng, words = tmp_path_factory.mktemp("page"), np.random.default_rng(0), []
     for number in range(2):
         level = np.linspace(0.5, 0.8 + number / 20, ROUNDS)[:, None] + np.linspace(-0.1, 0.1, CLIENTS)
         config = {"selection": {"class_path": f"M{number}"}}
-        run = make_run(tmp_path / str(number), level, make_links(rng, ROUNDS, CLIENTS, 2), config=config)
+        run = make_run(folder / str(number), level, make_links(rng, ROUNDS, CLIENTS, 2), config=config)
         words.append(f"method {number}={run}")
-    return open_page(write_report(words, tmp_path / "page.html"))
+    return write_report(words, folder / "page.html")
+
+
+@pytest.fixture
+def seen(page, open_page):
+    return open_page(page)
 
 
 PLOT = """() => {
