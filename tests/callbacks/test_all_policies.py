@@ -99,7 +99,7 @@ WAYS = [
     ("64-true", False, "stacked"),
     ("32-true", True, "stacked"),
 ]
-"""Precision, whether pairs come one by one, engine: the first two take turns, all of them with `-m slow`."""
+"""Precision, whether pairs come one by one, engine: the first two take turns, the others with `-m slow`."""
 
 
 @pytest.mark.parametrize(

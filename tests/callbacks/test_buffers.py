@@ -129,7 +129,7 @@ CASES = [
     for turn, who in enumerate(WHO)
     for n, network in enumerate(NETWORKS)
 ]
-"""Networks take turns, all of them with `-m slow`."""
+"""Networks take turns; a policy's other network with `-m slow`."""
 
 
 def go(listed, place, network, engine="loop", **settings):

@@ -69,13 +69,8 @@ def test_charts_are_light_and_as_wide_as_their_part_of_the_paper(printed):
     assert DARK["category"][0] in before["colours"]
     assert DARK["category"][0] not in found["colours"]
     assert LIGHT["category"][0] in found["colours"]
-    wanted = {
-        "wide": 900,
-        "half": 440,
-        "square": 240,
-        "small": 290,
-        "four": 208,
-    }  # wider than on paper: type is smaller there
+    # wider than on paper: type is smaller there
+    wanted = {"wide": 900, "half": 440, "square": 240, "small": 290, "four": 208}
     assert {shape for shape, _ in found["widths"]} == set(wanted)
     assert len(found["widths"]) == len(before["widths"])
     for shape, width in found["widths"]:
