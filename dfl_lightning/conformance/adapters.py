@@ -6,6 +6,7 @@ import copy
 import importlib
 import importlib.util
 import math
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -89,17 +90,19 @@ def load_adapter(name: str) -> ModuleType:
     try:
         return _module_of(Path(name)) if name.endswith(".py") else importlib.import_module(name)
     except ModuleNotFoundError as error:
-        what = "there is no such module" if error.name == name else f"it imports {error.name}, which is not installed"
+        own = f"{name}.".startswith(f"{error.name}.")  # the module, or a package that it would be in
+        what = "there is no such module" if own else f"it imports {error.name}, which is not installed"
         raise UserError(f"adapter {name}: {what}; name an importable module, or a file that ends with .py") from error
 
 
 def _module_of(file: Path) -> ModuleType:
     if not file.is_file():
         raise UserError(f"adapter {file}: there is no such file")
-    spec = importlib.util.spec_from_file_location(file.stem, file)
+    spec = importlib.util.spec_from_file_location(f"adapter_{file.stem}", file)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # where dataclasses look for the names in their annotations
     spec.loader.exec_module(module)
     return module
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from rich.markup import escape
 from rich.table import Table
 
 from dfl_lightning.conformance.adapters import CaseOutcome, MethodOutcome
+from dfl_lightning.utils.errors import one_line
 
 __all__ = ["markdown", "rich_table"]
 
@@ -22,7 +24,7 @@ def rich_table(outcomes: Sequence[MethodOutcome]) -> Table:
     table = Table(*HEADS, box=None, pad_edge=False)
     colours = {True: "green", False: "red", None: "dim"}
     for outcome in outcomes:
-        name, result, *rest = cells(outcome)
+        name, result, *rest = map(escape, cells(outcome))  # brackets in an error are no markup
         table.add_row(name, f"[{colours[outcome.agrees]}]{result}[/]", *rest)
     return table
 
@@ -34,9 +36,14 @@ def markdown(outcomes: Sequence[MethodOutcome]) -> str:
         outcomes: one for each method.
     """
     rows = [HEADS, ("---",) * len(HEADS), *(cells(outcome) for outcome in outcomes if outcome.offered)]
-    table = "\n".join(f"| {' | '.join(row)} |" for row in rows)
+    table = "\n".join(f"| {' | '.join(map(_in_a_row, row))} |" for row in rows)
     others = ", ".join(outcome.cases.name for outcome in outcomes if not outcome.offered)
     return f"{table}\n\nNot offered: {others}.\n" if others else f"{table}\n"
+
+
+def _in_a_row(text: str) -> str:
+    """A cell of a page's table: an error may have several lines, and strokes."""
+    return one_line(text).replace("|", r"\|")
 
 
 def cells(outcome: MethodOutcome) -> tuple[str, str, str, str]:

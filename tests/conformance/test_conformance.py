@@ -153,11 +153,40 @@ def test_the_command(tmp_path, capsys, factor, code, result):
     assert f"| {result}" in capsys.readouterr().out
 
 
+FAILING = """
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass
+class Step:
+    size: float
+
+
+def fdms_dropout(**inputs):
+    raise ValueError("shapes [m, m] | [3]\\ndo not fit [/home/x]")
+"""
+
+
+def test_an_adapter_may_have_dataclasses_and_its_errors_are_shown_as_they_are(tmp_path, capsys):
+    file = tmp_path / "mine.py"
+    file.write_text(FAILING)
+    assert main([str(file), "--methods", "fdms_dropout"]) == 1
+    said = capsys.readouterr().out
+    assert "ValueError: shapes [m, m] | [3]" in said
+    assert "do not fit [/home/x]" in said
+    assert main([str(file), "--methods", "fdms_dropout", "--markdown"]) == 1
+    row = capsys.readouterr().out.splitlines()[2]
+    assert row.endswith(r": ValueError: shapes [m, m] \| [3] do not fit [/home/x] |")
+
+
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
         (["nowhere.py"], "adapter nowhere.py: there is no such file"),
         (["no_such_module"], "adapter no_such_module: there is no such module; name an importable module, or a file"),
+        (["no_such_package.adapter"], "adapter no_such_package.adapter: there is no such module; name an importable"),
         (["json"], "adapter json offers none of these methods: it has no function of the name of one"),
         ([], "name an adapter, or a method: --describe fedavg prints"),
         (["--describe", "fedavgg"], "there are no cases of fedavgg; there are cases of a_little_is_enough, "),

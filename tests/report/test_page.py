@@ -16,7 +16,9 @@ from PIL import Image
 
 from dfl_lightning import read_run, report
 from dfl_lightning.report.charts.theme import LIGHT
+from dfl_lightning.report.methods import find_methods
 from dfl_lightning.report.network import MOST_ROUNDS, nodes
+from dfl_lightning.report.page.tables import commands_table
 from dfl_lightning.report.rendering import rendered
 from dfl_lightning.report.writing import write_report
 
@@ -360,6 +362,16 @@ def one_run(tmp_path_factory, make_run, make_links):
     folder, links = tmp_path_factory.mktemp("one") / "run", make_links(rng, 3, 45, 2)
     run = make_run(folder, rng.uniform(0.5, 1, (3, 45)), links, commands=[(0, command)])
     return write_report([run]), command, run
+
+
+def test_a_run_of_unknown_seconds_has_a_dash_and_all_letters_of_its_name_and_command(tmp_path, make_run):
+    command = "dfl-fit --config banana --run_name tenant"
+    run = make_run(tmp_path / "run", [[0.5, 0.6]], status=None, config={"model": {}}, commands=[(0, command)])
+    table = commands_table(find_methods([read_run(run)], ["Finance"]))
+    words = re.sub("<[^>]*>", "|", table.partition("<tbody>")[2])
+    assert [word for word in words.split("|") if word] == [
+        *("Finance", "0", "dfl-fit ", "--config", " banana ", "--run_name", " tenant", "1", "–", "–")
+    ]
 
 
 def test_lines_of_a_command_do_not_end_within_an_option(one_run, open_page):

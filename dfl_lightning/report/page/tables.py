@@ -172,11 +172,12 @@ def commands_table(methods: Sequence[Method]) -> str:
         phases = {name: seconds for name, seconds in spent.items() if name != "rounds"}
         longest = sorted(phases.items(), key=lambda phase: -phase[1])[:3]
         most = ", ".join(f"{name} {seconds:,.1f}" for name, seconds in longest)
+        took = f"{spent['rounds']:,.1f}" if spent.get("rounds") is not None else "–"
         rows += (
             f"<tr><th scope='row'>{'<br>'.join(map(escape, names))}</th><td>{escape(str(seed_of(run)))}</td>"
             f"<td class='typed'>{_typed(run)}</td><td>{len(run.metrics['round'])}</td>"
-            f"<td>{spent.get('rounds', float('nan')):,.1f}</td><td class='typed'>{escape(most) or '–'}</td></tr>"
-        ).replace("nan", "–")
+            f"<td>{took}</td><td class='typed'>{escape(most) or '–'}</td></tr>"
+        )
     head = "".join(
         f"<th scope='col'>{words}</th>"
         for words in ("method", "seed", "command as typed", "rounds", "seconds", "of these, most in")
