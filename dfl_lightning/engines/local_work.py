@@ -197,7 +197,7 @@ def times(number: Tensor | float, tensors: Sequence[Tensor]) -> list[Tensor]:
     """
     if not isinstance(number, Tensor):
         return [number * t for t in tensors]
-    return [number.view(*number.shape, *[1] * (t.dim() - number.dim())) * t for t in tensors]
+    return [number.view((*number.shape, *[1] * (t.dim() - number.dim()))) * t for t in tensors]
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ import pytest
 import torch
 import torchmetrics
 from banks import own
+from networks import Times
 from pairs import compare_pairs
 from threads import threads
 from torch import nn
@@ -120,7 +121,8 @@ def test_a_parameter_that_the_optimizer_leaves_out_stays(federation, naive):
 @pytest.mark.parametrize(
     "clipping", [{"clip_norm": 0.3}, {"clip_value": 0.05}, {"clip_norm": 0.3, "clip_value": 0.05}], ids=str
 )
-def test_each_client_is_clipped_by_itself(federation, naive, clipping):
+def test_each_client_is_clipped_by_itself(federation, naive, make_network, clipping):
+    federation = functools.partial(federation, network=nn.Sequential(*make_network("mlp"), Times()))
     f = federation(**clipping)
     f.engine.train(own(0, 1, 2), f.training(lr=0.5))
     free = federation()

@@ -1,5 +1,6 @@
 """Networks of a few lines."""
 
+import torch
 from torch import nn
 
 
@@ -12,3 +13,14 @@ class Forward(nn.Module):
 
     def forward(self, x):
         return self.function(x, *self.layers)
+
+
+class Times(nn.Module):
+    """Its input times a number that is learned, kept as a tensor of some shape: () or (1,)."""
+
+    def __init__(self, shape=()):
+        super().__init__()
+        self.scale = nn.Parameter(torch.full(shape, 1.5))
+
+    def forward(self, x):
+        return x * self.scale

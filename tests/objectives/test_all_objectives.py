@@ -7,9 +7,11 @@ import inspect
 import pytest
 import rules
 import torch
-from banks import make_federation
+from banks import _network, make_federation
+from networks import Times
 from tapes import TapeRecorder
 from tester.rounds import Run, through_a_file, toy_data
+from torch import nn
 
 from dfl_lightning import callbacks as cb
 from dfl_lightning import objectives
@@ -83,10 +85,11 @@ def trained(f, owners, round=3):
     return rows, result
 
 
-def federation(name, engine):
+def federation(name, engine, **options):
     rule = LISTED[name]()
     shared = PERSONAL.get(name, (["*"],))[0]
-    return make_federation(objective=rule, engine=engine, sizes=SIZES, sets=tuple(rule.row_sets), shared=shared)
+    sets = tuple(rule.row_sets)
+    return make_federation(objective=rule, engine=engine, sizes=SIZES, sets=sets, shared=shared, **options)
 
 
 @functools.cache
@@ -143,6 +146,17 @@ def test_what_a_client_does_is_a_matter_of_its_own(name, engine):
         for set_, there in rows.items():
             torch.testing.assert_close(there[2], together[set_][2], rtol=ROUNDING, atol=ROUNDING)
         torch.testing.assert_close(result.losses[place], said.losses[2], rtol=ROUNDING, atol=ROUNDING)
+
+
+@every_rule_in_either_engine
+def test_a_parameter_may_be_a_single_number(name, engine):
+    """It is trained as one of shape [1] is, its gradients clipped with the others'."""
+    alone, in_line = (
+        trained(federation(name, engine, network=nn.Sequential(*_network("mlp"), Times(shape)), clip_norm=0.1), [0, 1])
+        for shape in ((), (1,))
+    )
+    for set_, there in in_line[0].items():
+        torch.testing.assert_close(alone[0][set_], there, rtol=0, atol=0)
 
 
 @every_rule_in_either_engine

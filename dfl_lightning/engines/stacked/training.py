@@ -367,7 +367,7 @@ class StackedJob:
             a: [k, *shape] for each parameter.
             b: likewise.
         """
-        return torch.stack([(x * y).flatten(1).sum(1) for x, y in zip(a, b, strict=True)]).sum(0)
+        return torch.stack([_in_line(x * y).sum(1) for x, y in zip(a, b, strict=True)]).sum(0)
 
     def next_batch(self) -> StackedBatch:
         """The next batch of the first k clients; one more epoch is drawn for whom all are taken."""
@@ -535,8 +535,13 @@ def clip_norms(grads: Sequence[Tensor], largest: float) -> list[Tensor]:
 
 def lengths(grads: Sequence[Tensor]) -> Tensor:
     """Euclidean length of each client's gradient, [k], from [k, *shape] each."""
-    norms = torch.stack([torch.linalg.vector_norm(g.flatten(1), dim=1) for g in grads])
+    norms = torch.stack([torch.linalg.vector_norm(_in_line(g), dim=1) for g in grads])
     return torch.linalg.vector_norm(norms, dim=0)
+
+
+def _in_line(tensor: Tensor) -> Tensor:
+    """Each client's numbers in one line: [k, *shape] -> [k, numbers], also of a single number."""
+    return tensor.unsqueeze(-1).flatten(1)
 
 
 def along(numbers: Tensor, tensor: Tensor) -> Tensor:
