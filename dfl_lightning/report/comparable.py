@@ -7,8 +7,9 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
+from dfl_lightning.report.common_seeds import Comparable, over_common_seeds
 from dfl_lightning.report.methods import Method, diverged_clients, is_finished, planned_rounds, seed_of
-from dfl_lightning.report.over_seeds import last_score, over_runs
+from dfl_lightning.report.over_seeds import last_score, last_scores, over_runs, pairing_of
 from dfl_lightning.report.reading import Run
 
 
@@ -52,10 +53,35 @@ def _why_not(run: Run, rounds: int) -> str:
 
 
 def best_first(methods: Sequence[Method]) -> list[Method]:
-    """The methods of a task from best to worst; those that cannot be compared, or have no score, last."""
-    means = {m.full_name: m.score.merit(over_runs(last_score, m.runs).mean) for m in comparable(methods)[0]}
-    known = {name: mean for name, mean in means.items() if math.isfinite(mean)}
-    return sorted(methods, key=lambda m: -known[m.full_name] if m.full_name in known else math.inf)
+    """The methods of a task from best to worst; those that cannot be compared, or have no score, last.
+
+    Those of `on_common_seeds` come before others, whose means are over other seeds.
+    """
+    kept = comparable(methods)[0]
+    found = on_common_seeds(kept)
+    means = {m.full_name: over_runs(last_score, m.runs).mean for m in kept}
+    shared = {} if found is None else found.means
+
+    def place(m: Method) -> tuple[int, float]:
+        mean = shared.get(m.full_name, means.get(m.full_name, math.nan))
+        return (m.full_name not in shared, -m.score.merit(mean)) if math.isfinite(mean) else (2, 0.0)
+
+    return sorted(methods, key=place)
+
+
+def on_common_seeds(methods: Sequence[Method]) -> Comparable | None:
+    """Which methods are compared over which seeds and test data; None where none has a score.
+
+    Of choices of as many runs the one with the method that is best over all its own seeds is taken.
+
+    Args:
+        methods: of one task, with the runs that can be compared; with a loss that is not finite they take no part.
+    """
+    own = {m.full_name: m.score.merit(over_runs(last_score, m.runs).mean) for m in methods}
+    known = [m for m in methods if math.isfinite(own[m.full_name])]
+    known.sort(key=lambda m: -own[m.full_name])
+    values = {m.full_name: {pairing_of(run): last_score(run) for run in m.runs if len(last_scores(run))} for m in known}
+    return over_common_seeds(values, bool(known) and not known[0].score.higher_is_better)
 
 
 def in_order(methods: Sequence[Method]) -> list[Method]:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -66,12 +67,20 @@ def seed_of(run: Run) -> Any:
     return run.config.get("seed_everything") if found is None else found
 
 
+_TESTED_ON: WeakKeyDictionary[Run, str] = WeakKeyDictionary()
+
+
 def tested_on(run: Run) -> str:
     """A word for the data that the clients are tested on, and what is done to them; empty where it is not known.
 
-    Runs are compared only where this word is the same.
+    Runs are compared only where this word is the same. It is computed once for a run.
     """
-    split = run.split
+    if run not in _TESTED_ON:
+        _TESTED_ON[run] = _tested_on(run.split)
+    return _TESTED_ON[run]
+
+
+def _tested_on(split: Mapping[str, np.ndarray]) -> str:
     if "test_indices" not in split:
         return ""
     digest = hashlib.sha256()

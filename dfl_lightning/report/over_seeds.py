@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -24,9 +25,14 @@ def paired(a: Method, b: Method) -> list[tuple[Run, Run]]:
         a: a method.
         b: the other one.
     """
-    partners = {(seed_of(run), tested_on(run)): run for run in b.runs if tested_on(run)}
-    found = [(run, partners.get((seed_of(run), tested_on(run)))) for run in a.runs]
+    partners = {pairing_of(run): run for run in b.runs}
+    found = [(run, partners.get(pairing_of(run))) for run in a.runs]
     return [(run, partner) for run, partner in found if partner is not None]
+
+
+def pairing_of(run: Run) -> tuple[Any, str]:
+    """What runs that are paired have in common: the seed and the test data; of unknown data a run has its own."""
+    return seed_of(run), tested_on(run) or str(run.path)
 
 
 def last_of_clients(run: Run, name: str = "") -> np.ndarray:

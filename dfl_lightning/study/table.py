@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
+from dfl_lightning.report.common_seeds import Comparable, over_common_seeds
 from dfl_lightning.report.statistics import (
     SIGNIFICANT,
     Agreement,
@@ -24,7 +25,6 @@ from dfl_lightning.report.statistics import (
 from dfl_lightning.study import tuning
 from dfl_lightning.study.cell_state import CellState, state_of
 from dfl_lightning.study.commit import commit_of
-from dfl_lightning.study.comparable import Comparable, comparable
 from dfl_lightning.study.comparable import sentences as about_seeds
 from dfl_lightning.study.measure import Measure
 from dfl_lightning.study.pairing import Unlike, sentences, unlike
@@ -237,7 +237,7 @@ def _compared(
     plan: Plan, places: Mapping[tuple[str, str], TableCell], measures: Mapping[str, Measure]
 ) -> dict[str, Comparable]:
     values = {c: {row: places[row, c].values for row in plan.study.rows} for c in plan.study.columns}
-    found = {c: comparable(of_rows, measures[c].lower_is_better) for c, of_rows in values.items()}
+    found = {c: over_common_seeds(of_rows, measures[c].lower_is_better) for c, of_rows in values.items()}
     return {column: rows for column, rows in found.items() if rows is not None}
 
 

@@ -10,9 +10,10 @@ from scipy import stats
 
 from dfl_lightning.report.charts.colours import colour_places, dash_at
 from dfl_lightning.report.charts.theme import LIGHT
+from dfl_lightning.report.comparable import best_first
 from dfl_lightning.report.methods import find_methods
 from dfl_lightning.report.over_seeds import over_seeds, paired, thinned
-from dfl_lightning.report.page.verdict import sentences
+from dfl_lightning.report.page.verdict import lines, sentences
 from dfl_lightning.report.reading import read_run
 from dfl_lightning.report.statistics import paired_interval
 
@@ -187,6 +188,53 @@ def test_long_curves_are_thinned_and_keep_both_ends():
     assert np.diff(kept).max() <= 6
 
 
+def test_the_best_is_chosen_over_the_seeds_that_methods_share(tmp_path, make_run):
+    """A is ahead on the hard seeds 0 and 1; over its own seeds B has the higher mean, with the easy seed 2."""
+    words = verdict(tmp_path, make_run, B=[0.7, 0.7, 0.99], A=[0.75, 0.7501])
+    assert words.startswith(
+        "A ends at 75.0 ± 0.0 % test accuracy (2 seeds). Methods have different seeds: the best is chosen over the 2 "
+        "seeds of A and B. B is 5.0 points lower (95 % interval −5.1 to −4.9)."
+    )
+    methods = find_methods([read_run(folder) for folder in sorted(tmp_path.glob("*/*"), reverse=True)])
+    assert [method.name for method in best_first(methods)] == ["A", "B"]
+
+
+def test_a_method_that_lacks_seeds_is_not_the_best_and_no_worse_than_it_is(tmp_path, make_run):
+    """C has two of three seeds and is ahead on both: over the three that A and B have it has no mean."""
+    words = verdict(tmp_path, make_run, A=[0.8, 0.81, 0.85], B=[0.7, 0.71, 0.75], C=[0.9, 0.9101])
+    assert words.startswith(
+        "A ends at 82.0 ± 2.6 % test accuracy (3 seeds). Methods have different seeds: the best is "
+    )
+    assert "over the 3 seeds of A and B. B is 10.0 points lower" in words
+    assert words.endswith("Over the seeds in common with the best, C is 10.0 points higher (2 common seeds).")
+
+
+def without_a_loss(folder, client=0):
+    """The last test loss of a client is not finite."""
+    with np.load(folder / "clients.npz") as file:
+        arrays = dict(file)
+    arrays["test_loss"] = np.full_like(arrays["test_acc"], 0.5)
+    arrays["test_loss"][-1, client], arrays["test_acc"][-1, client] = np.inf, np.nan
+    np.savez(folder / "clients.npz", **arrays)
+
+
+def test_a_method_with_a_loss_that_is_not_finite_is_not_compared_by_its_other_seeds(tmp_path, make_run):
+    levels = {"Best": [0.8, 0.81, 0.82], "Worse": [0.7, 0.71, 0.7201]}
+    before = verdict(tmp_path / "before", make_run, **levels)
+    for seed, level in enumerate((0.9, 0.91, 0.9201)):
+        make_run(
+            tmp_path / "Broken" / str(seed), [[level] * 2], seed=seed, config={"selection": {"class_path": "Broken"}}
+        )
+    without_a_loss(tmp_path / "Broken" / "0")
+    runs = [read_run(tmp_path / "before" / name / str(seed)) for name in levels for seed in range(3)]
+    broken = [read_run(tmp_path / "Broken" / str(seed)) for seed in range(3)]
+    said = "In Broken a client's loss on test data is not finite: there is no mean."
+    assert " ".join(sentences(find_methods([*broken, *runs]))) == f"{said} {before}"
+    assert sentences(find_methods(broken)) == [said]
+    (line,) = [line for line in lines(find_methods([*broken, *runs])) if line.method.name == "Broken"]
+    assert (line.to_best, line.is_best) == (None, False)
+
+
 # --- nothing false ----------------------------------------------------------------------------------------------------
 SERVER = {"topology": "server", "selection": {"class_path": "x.Gossip", "init_args": {"k": "all"}}}
 ALL = {"selection": {"class_path": "x.Gossip", "init_args": {"k": "all"}}}
@@ -334,6 +382,34 @@ def test_a_run_under_way_says_how_far_it_is(tmp_path, make_run):
     assert sentences(find_methods([run])) == [
         "AFIND+: not finished after 79 of 400 rounds.",
         "The last evaluation gives 90.0 % test accuracy (one seed).",
+    ]
+
+
+def test_runs_that_were_evaluated_and_cannot_be_compared_are_not_called_unevaluated(tmp_path, make_run):
+    runs = []
+    for name, more in (("A", {"status": "stopped"}), ("B", {"diverged": [(0, 1)]})):
+        runs.append(
+            read_run(make_run(tmp_path / name, [[0.5, 0.6]], config={"selection": {"class_path": name}}, **more))
+        )
+    assert sentences(find_methods(runs)) == [
+        "Not compared: A: stopped after 1 round; B: 1 of 2 clients diverged.",
+        "No run can be compared, so there is no verdict.",
+    ]
+    assert sentences(find_methods([read_run(make_run(tmp_path / "C", [[np.nan, np.nan]]))])) == [
+        "No run was evaluated on test data, so there is no verdict."
+    ]
+
+
+def test_every_reason_why_seeds_of_the_only_method_are_not_compared_is_said(tmp_path, make_run):
+    odd = ({"status": "stopped"}, {"diverged": [(0, 1)]})
+    folders = [make_run(tmp_path / str(s), [[0.5, 0.7]], seed=s, config=AFIND, **more) for s, more in enumerate(odd)]
+    first, second = sentences(find_methods([read_run(folder) for folder in folders]))
+    assert first == "AFIND+, seed 0: stopped after 1 round; AFIND+, seed 1: 1 of 2 clients diverged."
+    assert second == "The last evaluation gives 60.0 ± 0.0 % test accuracy (2 seeds)."
+    without_a_loss(folders[0])
+    assert sentences(find_methods([read_run(folders[0])])) == [
+        "AFIND+: stopped after 1 round.",
+        "At the last evaluation a client's loss on test data is not finite.",
     ]
 
 

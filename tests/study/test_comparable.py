@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from dfl_lightning.study.comparable import comparable
+from dfl_lightning.report.common_seeds import over_common_seeds
 
 
 def cells_of_the_best_choice(values):
@@ -22,7 +22,7 @@ def test_rows_that_were_stopped_lose_no_cell_that_can_be_compared(seed):
     """Cells are trained in the order of seeds, so that a row has the first ones."""
     rng = np.random.default_rng(seed)
     values = {row: {s: rng.random() for s in range(rng.integers(1, 7))} for row in "ABCDE"}
-    found = comparable(values)
+    found = over_common_seeds(values)
     assert len(found.means) * len(found.seeds) == cells_of_the_best_choice(values)
     assert set(found.means) | set(found.others) == set(values)
     for row, mean in found.means.items():
@@ -33,7 +33,7 @@ def test_rows_that_were_stopped_lose_no_cell_that_can_be_compared(seed):
 def test_whatever_seeds_rows_have_the_compared_ones_have_them_all(seed):
     rng = np.random.default_rng(seed)
     values = {row: {int(s): rng.random() for s in rng.permutation(6)[: rng.integers(0, 5)]} for row in "ABCDE"}
-    found = comparable(values)
+    found = over_common_seeds(values)
     assert found.seeds
     for row, own in values.items():
         assert (row in found.means) == (bool(own) and set(found.seeds) <= set(own))
@@ -41,12 +41,12 @@ def test_whatever_seeds_rows_have_the_compared_ones_have_them_all(seed):
 
 
 def test_a_column_without_numbers_compares_nothing():
-    assert comparable({}) is None
-    assert comparable({"A": {}}) is None
+    assert over_common_seeds({}) is None
+    assert over_common_seeds({"A": {}}) is None
 
 
 def test_all_rows_with_the_best_mean_are_the_best():
-    found = comparable({"A": {0: 100 * 0.57}, "B": {0: 57.0}, "C": {0: 56.0}, "D": {}})
+    found = over_common_seeds({"A": {0: 100 * 0.57}, "B": {0: 57.0}, "C": {0: 56.0}, "D": {}})
     assert [found.is_best(row) for row in "ABCD"] == [True, True, False, False]
     assert found.best == "A"
     assert found.same_seeds

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from dfl_lightning import UserError
+from dfl_lightning.report.common_seeds import over_common_seeds
 from dfl_lightning.report.statistics import over_columns
 from dfl_lightning.study import command, formats
-from dfl_lightning.study.comparable import comparable
 from dfl_lightning.study.measure import Measure, measure_of, read_measure
 from dfl_lightning.study.plan import make_plan
 from dfl_lightning.study.study_file import read_study_file
@@ -82,7 +82,7 @@ def test_differences_of_several_units_are_not_ranked_by_their_size():
     mixed = {**rmse, "0": Measure("last")}
     values["0"] = {row: {0: -number[0]} for row, number in values["0"].items()}
     for measures, against in ((rmse, {"A", "B"}), (mixed, set())):
-        compared = {c: comparable(values[c], m.lower_is_better) for c, m in measures.items()}
+        compared = {c: over_common_seeds(values[c], m.lower_is_better) for c, m in measures.items()}
         found = _overall(plan, compared, measures)
         assert set(found.against_best) == against
     assert found.ranks == {"A": 3.0, "B": 2.0, "C": 1.0}
@@ -97,8 +97,8 @@ def test_a_column_of_the_score_has_its_direction_unless_the_study_says_one():
 
 def test_the_lowest_is_the_best_where_that_is_better():
     values = {"A": {0: 0.3, 1: 0.1}, "B": {0: 0.1, 1: 0.1}, "C": {0: 0.2, 1: 0.3}}
-    assert comparable(values).best == "C"
-    assert comparable(values, lower_is_better=True).best == "B"
+    assert over_common_seeds(values).best == "C"
+    assert over_common_seeds(values, lower_is_better=True).best == "B"
     means = {"A": [3.0, 3.0, 3.0, 3.0, 3.0], "B": [1.0, 1.0, 1.0, 1.0, 1.0]}
     assert over_columns(means).ranks == {"A": 1.0, "B": 2.0}
     assert over_columns(means, lower_is_better=True).ranks == {"A": 2.0, "B": 1.0}

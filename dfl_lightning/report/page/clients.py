@@ -14,9 +14,9 @@ import numpy as np
 from dfl_lightning.report.charts.colours import colour_places
 from dfl_lightning.report.charts.over_run import over_run
 from dfl_lightning.report.comparable import best_first
-from dfl_lightning.report.methods import Method, names_for_colours, seed_of, tested_on
+from dfl_lightning.report.methods import Method, names_for_colours, seed_of
 from dfl_lightning.report.network import number_of_nodes
-from dfl_lightning.report.over_seeds import from_one, last_of_clients, thinned
+from dfl_lightning.report.over_seeds import from_one, last_of_clients, pairing_of, thinned
 from dfl_lightning.report.reading import Run
 from dfl_lightning.utils.errors import UserError
 
@@ -50,14 +50,14 @@ def client_entries(methods: Sequence[Method], shown: Sequence[Run]) -> list[dict
         `counted`, `about`, `received` or `mixed`.
     """
     places: dict[tuple[Any, ...], int] = {}
-    partners = {_clients_of(run) for run in shown}
+    partners = {pairing_of(run) for run in shown}
     found = []
     for method in _in_order(methods):
         for run in method.runs:
             last = last_of_clients(run)
             if not len(last) or len(last) > MOST_CLIENTS:
                 continue
-            clients = _clients_of(run)
+            clients = pairing_of(run)
             entry = {
                 "path": run.path,
                 "method": method.full_name,
@@ -101,11 +101,6 @@ def clients_on_page(methods: Sequence[Method], linked: Sequence[tuple[Run, dict[
 def _in_order(methods: Sequence[Method]) -> Iterator[Method]:
     for task in sorted({method.task for method in methods}):
         yield from best_first([method for method in methods if method.task == task])
-
-
-def _clients_of(run: Run) -> tuple[Any, str]:
-    """Equal where two runs have the same clients; a run whose test data are not known has its own."""
-    return seed_of(run), tested_on(run) or str(run.path)
 
 
 def curves(run: Run) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from dfl_lightning.report.comparable import best_first, comparable
+from dfl_lightning.report.comparable import best_first, comparable, on_common_seeds
 from dfl_lightning.report.methods import Method
 from dfl_lightning.report.over_seeds import (
     last_score,
@@ -18,7 +18,7 @@ from dfl_lightning.report.over_seeds import (
 )
 from dfl_lightning.report.statistics import Interval, Spread, paired_interval, spread
 from dfl_lightning.utils.score import Score
-from dfl_lightning.utils.words import enumerated
+from dfl_lightning.utils.words import counted, enumerated
 
 SAME, LEAST_SEEDS = 1.0, 3
 """Points, of other scores per cent of the best one's mean, within which a difference's whole interval must lie for two
@@ -53,11 +53,13 @@ def lines(methods: Sequence[Method]) -> list[Line]:
     order = [compared.get(m.full_name, m) for m in best_first(methods)]
     means = {m.full_name: over_runs(last_score, m.runs) for m in order}
     ranked = [m for m in order if m.full_name in compared and math.isfinite(means[m.full_name].mean)]
-    best = ranked[0] if ranked else None
+    best, judged = ranked[0] if ranked else None, {m.full_name for m in ranked}
     local = next((m for m in compared.values() if m.is_local), None)
 
     def to(m: Method, other: Method | None) -> Interval | None:
-        return None if other is None or m is other or m.full_name not in compared else _paired(m, other)
+        return (
+            None if other is None or m is other or not {m.full_name, other.full_name} <= judged else _paired(m, other)
+        )
 
     return [
         Line(
@@ -81,9 +83,11 @@ def not_compared(methods: Sequence[Method]) -> str:
     Of a long list three are named and the others are counted.
     """
     wrong = comparable(methods)[1]
-    if len(wrong) > _NAMED + 1:
-        wrong = [*wrong[:_NAMED], f"{len(wrong) - _NAMED} more"]
-    return f"Not compared: {'; '.join(wrong)}." if wrong else ""
+    return f"Not compared: {_listed(wrong)}." if wrong else ""
+
+
+def _listed(wrong: Sequence[str]) -> str:
+    return "; ".join([*wrong[:_NAMED], f"{len(wrong) - _NAMED} more"] if len(wrong) > _NAMED + 1 else wrong)
 
 
 def sentences(methods: Sequence[Method], brief: bool = False) -> list[str]:
@@ -96,16 +100,23 @@ def sentences(methods: Sequence[Method], brief: bool = False) -> list[str]:
         methods: of a task.
         brief: to be read at a glance: without intervals, and with one sentence on all methods that are clearly worse.
     """
-    wrong, found, aside = comparable(methods)[1], lines(methods), not_compared(methods)
-    known = [line for line in found if line.score.count and line.takes_part]
+    kept, wrong = comparable(methods)
+    found, aside = lines(methods), not_compared(methods)
+    evaluated = [line for line in found if line.score.count]
+    known = [line for line in evaluated if line.takes_part and math.isfinite(line.score.mean)]
+    broken = [line.method.name for line in evaluated if line.takes_part and math.isnan(line.score.mean)]
     score = methods[0].score
-    if len(found) == 1 and not known and found[0].score.count:
-        return [f"{wrong[0]}.", f"The last evaluation gives {_shown(found[0].score, score)}."]
+    if len(found) == 1 and not kept and evaluated:
+        return [f"{_listed(wrong)}.", _last(found[0].score, score)]
     words = [aside] if aside else []
+    if broken:
+        words.append(f"In {and_(broken)} a client's loss on test data is not finite: there is no mean.")
     if not known:
-        return [*words, "No run was evaluated on test data, so there is no verdict."]
+        why = "No run can be compared" if evaluated else "No run was evaluated on test data"
+        return [*words, *[f"{why}, so there is no verdict."] * (not broken)]
     first = known[0]
     apart: list[Line] = []
+    ahead: list[str] = []
     same: list[str] = []
     alone = first.over_local
     undecided, single, unpaired = [], ["training alone"] if alone is not None and alone.count < 2 else [], []
@@ -119,8 +130,10 @@ def sentences(methods: Sequence[Method], brief: bool = False) -> list[str]:
             unpaired.append(name)
         elif gap.count < 2:
             single.append(name)
-        elif gap.is_clear:
+        elif gap.is_clear and score.merit(gap.mean) < 0:
             apart.append(line)
+        elif gap.is_clear:  # over fewer seeds than the best is chosen by
+            ahead.append(f"{name} is {score.distance(gap.mean)} {_better(score)} ({gap.count} common seeds)")
         else:
             part = cheaper(line, first)
             of_bytes = "" if part is None else f"{part:.2g} of the bytes"
@@ -129,11 +142,14 @@ def sentences(methods: Sequence[Method], brief: bool = False) -> list[str]:
             undecided.append(f"{name} ({more})" if more else name)
             if part is not None and is_same(gap, first):
                 same.append(f"{name} with {of_bytes}")
+    basis = _basis(kept)
     unclear = [f"The seeds show no clear difference to {and_(undecided)}."] * bool(undecided)
     if brief:
-        words += [_ends(first, score, _above_local(first)), *unclear, *_apart_in_brief(apart)]
+        words += [_ends(first, score, _above_local(first)), *basis, *unclear, *_apart_in_brief(apart)]
     else:
-        words += [_ends(first, score), *_against_local(first), *_apart(apart), *unclear]
+        words += [_ends(first, score), *basis, *_against_local(first), *_apart(apart), *unclear]
+    if ahead:
+        words.append(f"Over the seeds in common with the best, {_listed(ahead)}.")
     if same:
         words.append(f"The same {score.label}, within {_margin(first)}, is reached by {and_(same)}.")
     if single:
@@ -225,6 +241,27 @@ def _apart_in_brief(found: Sequence[Line]) -> list[str]:
         return []
     are = "is" if len(found) == 1 else "are"
     return [f"{and_([line.method.name for line in found])} {are} {_span(found)} {_worse(found[0].method.score)}."]
+
+
+def _basis(methods: Sequence[Method]) -> list[str]:
+    """By which seeds the best is chosen, where methods have different ones."""
+    found = on_common_seeds(methods)
+    if found is None or found.same_seeds:
+        return []
+    names = [m.name for m in best_first(methods) if m.full_name in found.means]
+    over = f"the {counted(len(found.seeds), 'seed')} of {and_(names)}"
+    return [f"Methods have different seeds: the best is chosen over {over}."]
+
+
+def _last(value: Spread, score: Score) -> str:
+    """What the last evaluation of a run gives that is not compared."""
+    if math.isnan(value.mean):
+        return "At the last evaluation a client's loss on test data is not finite."
+    return f"The last evaluation gives {_shown(value, score)}."
+
+
+def _better(score: Score) -> str:
+    return "higher" if score.higher_is_better else "lower"
 
 
 def _worse(score: Score) -> str:
