@@ -77,6 +77,15 @@ class Measure:
             self, score=score, lower_is_better=not score.higher_is_better if decides else self.lower_is_better
         )
 
+    def is_like(self, other: Measure) -> bool:
+        """Whether two measures are the same number, or the score in two ways, so that they can stand side by side.
+
+        Args:
+            other: such as that of published numbers.
+        """
+        own, theirs = ((m.key, m.over_rounds) if m.over_rounds else None for m in (self, other))
+        return own == theirs
+
     @property
     def name(self) -> str:
         """What tables call it: a key of summary.json, or the column."""

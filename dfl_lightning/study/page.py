@@ -71,7 +71,8 @@ def _best_rows(table: Table, columns: Sequence[str]) -> str:
     for at, row in enumerate(order):
         everywhere = len(won[row]) == len(columns)
         where = f" ({', '.join(won[row])})" if len(columns) <= _FEW and not everywhere else ""
-        of = " columns" if everywhere else f" of {len(columns)} columns" * (not at)
+        named = f"{_compared(table, columns)}columns"
+        of = f" {named}" if everywhere else f" of {len(columns)} {named}" * (not at)
         number_of = ("both" if len(columns) == 2 else f"all {len(columns)}") if everywhere else len(won[row])
         parts.append(f"{row} is best in {number_of}{of}{where}")
     return f"{enumerated(parts)}."
@@ -83,45 +84,49 @@ _FEW = 6
 
 def _certainty(table: Table, columns: Sequence[str]) -> Iterator[str]:
     """Where the seeds tell the best row from all others, and where they do not."""
-    intervals = {
-        c: [
-            (row, r)
-            for (row, at), r in table.rivals.items()
-            if at == c and r.difference and r.difference.low is not None
-        ]
-        for c in columns
-    }
-    judged = [c for c in columns if intervals[c]]
-    if not judged:
-        yield "With one seed there is no verdict on any difference."
+    rivals = {c: {row: rival for (row, at), rival in table.rivals.items() if at == c} for c in columns}
+    judged = {c: [row for row, rival in of.items() if rival.has_interval] for c, of in rivals.items()}
+    if not any(judged.values()):
+        paired = any(rival.difference for of in rivals.values() for rival in of.values())
+        why = "With one seed" if paired else "Without rows that are paired with the best"
+        yield f"{why} there is no verdict on any difference."
         return
-    clear = [c for c in judged if not any(rival.is_undecided for _, rival in intervals[c])]
+    told = [c for c, of in rivals.items() if all(r.has_interval and not r.is_undecided for r in of.values())]
     several = len(table.columns) > 1
-    if len(clear) == len(judged):
-        yield f"The seeds tell the best row from every other{' of its column, in all of them' if several else ''}."
+    if len(told) == len(columns):
+        where = f" of its column, in all {'that are compared' if _compared(table, columns) else 'of them'}" * several
+        yield f"The seeds tell the best row from every other{where}."
         return
     if len(columns) > _FEW:
-        yield f"The seeds tell the best row from every other in {len(clear)} of {len(judged)} columns."
+        of = f"{len(told)} of {len(columns)} {_compared(table, columns)}columns"
+        yield f"The seeds tell the best row from every other in {of}."
         return
-    for column in judged:
-        rows = [row for row, rival in intervals[column] if rival.is_undecided]
-        if rows:
-            where = f"In {column} the" if several else "The"
-            yield f"{where} seeds do not tell {enumerated(rows)} from the best row, {table.best[column]}."
+    for column, found in rivals.items():
+        undecided = [row for row, rival in found.items() if rival.is_undecided]
+        alone = [row for row in found if row not in judged[column]]
+        here, best = f"In {column} " * several, table.best[column]
+        if undecided:
+            yield _capital(f"{here}the seeds do not tell {enumerated(undecided)} from the best row, {best}.")
+        if alone:
+            few = f"fewer than two seeds are paired with those of the best row, {best}"
+            yield _capital(f"{here}there is no verdict on {enumerated(alone)}: {few}.")
+
+
+def _compared(table: Table, columns: Sequence[str]) -> str:
+    """What columns are called that are fewer than those of the table."""
+    return "compared " if len(columns) < len(table.columns) else ""
 
 
 def _against_paper(table: Table) -> Iterator[str]:
-    if len({measure.unit for measure in table.measures.values()}) > 1:
-        return  # no mean is taken over several units
-    gaps = [
-        abs(place.mean - place.published.mean)
-        for place in table.places.values()
-        if place.published is not None and place.mean is not None
-    ]
+    both = {at: p for at, p in table.places.items() if p.published is not None and p.mean is not None}
+    columns = {column for _, column in both}
+    if len(columns) > 1 and not all(table.measures[column].unit for column in columns):
+        return  # no mean is taken over several units, which scores without percent may have in each column
+    gaps = [abs(p.mean - p.published.mean) for p in both.values() if p.mean is not None and p.published is not None]
     if gaps:
-        unit = table.measure.points
-        mean, places = table.measure.text(sum(gaps) / len(gaps)), counted(len(gaps), "place")
-        yield f"Measured and published numbers are {mean}{unit} apart, mean over {places}."
+        measure = table.measures[min(columns)]
+        mean, places = measure.text(sum(gaps) / len(gaps)), counted(len(gaps), "place")
+        yield f"Measured and published numbers are {mean}{measure.points} apart, mean over {places}."
 
 
 def html(table: Table, names: Sequence[str]) -> str:

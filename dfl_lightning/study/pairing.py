@@ -8,10 +8,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-
 from dfl_lightning.data.target_counts import DESCRIBING
 from dfl_lightning.study.cell_state import CellState
+from dfl_lightning.utils.errors import UserError, reason
+from dfl_lightning.utils.files import read_npz
 
 
 @dataclass(frozen=True)
@@ -63,12 +63,20 @@ def sentences(apart: Sequence[Unlike]) -> Iterator[str]:
 
 
 def split_of(state: CellState) -> str:
-    """The samples of each client, as a hash of the run's split.npz."""
+    """The samples of each client, as a hash of the run's split.npz.
+
+    Raises:
+        UserError: the file is missing or damaged.
+    """
     digest = hashlib.sha256()
     file = (state.run or Path()) / "split.npz"
-    with np.load(file, allow_pickle=False) as arrays:
-        for name in sorted(set(arrays.files) - set(DESCRIBING)):
-            digest.update(name.encode() + str(arrays[name].shape).encode() + arrays[name].tobytes())
+    try:
+        arrays = read_npz(file)
+    except (OSError, ValueError) as error:
+        remedy = f"restore it, or remove {state.cell.folder}, and dfl-study run trains the cell again"
+        raise UserError(f"{file}: cannot be read ({reason(error)}); {remedy}") from error
+    for name in sorted(set(arrays) - set(DESCRIBING)):
+        digest.update(name.encode() + str(arrays[name].shape).encode() + arrays[name].tobytes())
     return digest.hexdigest()
 
 

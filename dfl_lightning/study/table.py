@@ -78,9 +78,14 @@ class Rival:
     p: float | None
 
     @property
+    def has_interval(self) -> bool:
+        """Whether two or more seeds are paired."""
+        return self.difference is not None and self.difference.low is not None
+
+    @property
     def is_undecided(self) -> bool:
         """Whether there is an interval and 0 is in it: the seeds do not tell this row from the best."""
-        return self.difference is not None and self.difference.low is not None and not self.difference.is_clear
+        return self.has_interval and self.difference is not None and not self.difference.is_clear
 
     @property
     def has_star(self) -> bool:
@@ -170,7 +175,10 @@ def make_table(plan: Plan, measure: Measure | None = None) -> Table:
         plan: the cells.
         measure: what is compared; None: what the study says.
     """
-    measure = measure or plan.study.measure
+    measure, without = measure or plan.study.measure, ""
+    if plan.study.published and not measure.is_like(plan.study.measure):
+        plan = replace(plan, study=replace(plan.study, published={}))
+        without = f"without the published numbers, which are no {measure.name}"
     states = {key: state_of(cell) for key, cell in plan.cells.items()}
     done = [state for state in states.values() if state.is_done]
     measures = _measures(plan, done, measure)
@@ -190,6 +198,7 @@ def make_table(plan: Plan, measure: Measure | None = None) -> Table:
     overall = _overall(plan, compared, measures)
     notes = [
         *_caption(plan, measures),
+        *[without] * bool(without),
         *_no_stars(rivals),
         *_versions(done),
         *sentences(apart),

@@ -51,6 +51,32 @@ def test_sentences_are_about_all_columns(table_of, accuracies, lead, others):
     assert list(sentences(table_of(accuracies))) == [lead, *others]
 
 
+def test_rows_and_columns_without_a_verdict_are_not_among_all(table_of):
+    few = "fewer than two seeds are paired with those of the best row, A"
+    begun = {**CLEAR, ("C", "x"): [0.79], ("A", "y"): [0.8], ("B", "y"): [0.7], ("C", "y"): [0.6]}
+    assert list(sentences(table_of(begun, rows={**ROWS, "C": {"selection.k": 3}}))) == [
+        "A is best in both columns.",
+        f"In x there is no verdict on C: {few}.",
+        f"In y there is no verdict on B and C: {few}.",
+        "8 of 18 cells are not done.",
+    ]
+    three = {**COLUMNS, "z": {"data.samples_per_client": 32}}
+    assert list(sentences(table_of(CLEAR, columns=three)))[:2] == [
+        "A is best in both compared columns.",
+        f"{TOLD} of its column, in all that are compared.",
+    ]
+
+
+def test_numbers_of_several_units_have_no_mean_distance_from_the_paper(planned, pretend):
+    plan = planned(accuracy=None, score="last", published={"Gossip": {"IID": 40.0, "rotated": 5.0}})
+    for (_, column, _), cell in plan.cells.items():
+        task = {"name": "Regression", "score": "rmse", "higher_is_better": False}  # of minutes, and of degrees
+        pretend(cell, task=task, test_score={"last": {"IID": 43.0, "rotated": 6.0}[column]})
+    assert not any("published" in sentence for sentence in sentences(make_table(plan)))
+    alone = planned(accuracy=None, score="last", published={"Gossip": {"rotated": 5.0}})
+    assert list(sentences(make_table(alone)))[-1] == "Measured and published numbers are 1.00 apart, mean over 1 place."
+
+
 def test_the_distance_from_the_paper_is_its_mean(table_of):
     published = {"A": {"x": 80.0}, "B": {"y": [55, 1]}, "C": {"x": 90}}  # measured: 81 and 53.33
     rows = {**ROWS, "C": {"not_in_library": "C"}}

@@ -2,11 +2,13 @@
 
 import csv
 import io
+import re
 
 import numpy as np
 import pytest
 from scipy import stats
 
+from dfl_lightning import UserError
 from dfl_lightning.study import formats
 from dfl_lightning.study.cell_state import write_failure
 from dfl_lightning.study.measure import Measure
@@ -170,6 +172,35 @@ def test_another_accuracy_is_one_option_away(filled, pretend):
     table = make_table(plan, Measure("best_val"))
     assert {table.places[place].remark for place in ACCURACIES} == {"no acc_best_val"}
     assert "- acc_best_val: test accuracy of each client's best round on validation" in formats.markdown(table)
+
+
+def test_a_table_of_another_number_than_the_published_ones_is_without_them(filled, tmp_path):
+    published = {"Gossip": {"IID": [81.0, 0.4]}, "Local": {"IID": 75}}
+    plan = filled(ACCURACIES, published=published)
+    for file in tmp_path.rglob("metrics.csv"):
+        file.write_text("round,test_acc,test_acc_std\n0,0.7,0.125\n")
+    text = formats.markdown(make_table(plan, Measure("test_acc_std", "last", lower_is_better=True)))
+    assert "| Gossip | **0.125 ± 0.00** | **0.125 ± 0.00** |" in text
+    assert "\n- without the published numbers, which are no test_acc_std\n" in text
+    assert not re.search(r"\[|published, measured|Kendall", text)
+    same = make_table(plan, Measure("best_round"))  # the score in another way
+    assert same.places["Gossip", "IID"].published == make_table(plan).places["Gossip", "IID"].published is not None
+    assert not any("without the published" in note for note in same.notes)
+
+
+@pytest.mark.parametrize("harm", ["missing", "cut off"])
+def test_a_cell_whose_split_cannot_be_read_is_named_with_the_remedy(harm, filled):
+    plan = filled(ACCURACIES)
+    cell = plan.cells["Local", "IID", 0]
+    (file,) = cell.folder.glob("run/*/split.npz")
+    content = file.read_bytes()
+    file.unlink()
+    if harm == "cut off":
+        file.write_bytes(content[:60])
+    with pytest.raises(
+        UserError, match=rf"split\.npz: cannot be read .*restore it, or remove {re.escape(str(cell.folder))}"
+    ):
+        make_table(plan)
 
 
 def test_rows_with_another_split_have_no_paired_differences(filled, pretend):
