@@ -130,6 +130,11 @@ class Series(FederatedData):
         span = self.window + self.horizon
         begins = np.cumsum(lengths) - lengths
         starts = [np.arange(b, b + n - span + 1, self.stride) for b, n in zip(begins, lengths, strict=True)]
+        if not any(map(len, starts)):
+            raise UserError(
+                f"data Series: none of the {len(lengths)} series of {table.name} has {self.window} + {self.horizon} "
+                f"times (window + horizon), the longest has {lengths.max()}; lower window or horizon"
+            )
         self._begins, self._ends = begins, begins + lengths
         self._starts = np.concatenate(starts).astype(np.int64)
         owners = np.repeat(np.arange(len(starts)), [len(own) for own in starts])

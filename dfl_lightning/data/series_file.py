@@ -11,7 +11,7 @@ from zipfile import BadZipFile
 
 import numpy as np
 
-from dfl_lightning.data.vector_table import place_in
+from dfl_lightning.data.vector_table import place_in, read_csv, refuse_empty_names
 from dfl_lightning.utils.errors import MissingData, UserError, reason
 
 __all__ = ["SeriesTable", "read_series"]
@@ -52,16 +52,17 @@ def read_series(path: Path, client: str, value: Sequence[str], time: str | None)
     if len(set(wanted)) < len(wanted):
         raise UserError(f"data Series: client, value and time name a column twice ({', '.join(wanted)}); name it once")
     readers = {".csv": _read_csv, ".npz": _read_npz}
-    if path.suffix not in readers:
+    if path.suffix.lower() not in readers:
         raise UserError(f"data Series: {path} is neither a .csv nor an .npz file; convert it to one of them")
     try:
-        columns = readers[path.suffix](path, wanted)
+        columns = readers[path.suffix.lower()](path, wanted)
     except FileNotFoundError as error:
         raise MissingData(f"data Series: {path} does not exist; check data.file") from error
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise UserError(f"data Series: {path} cannot be read ({reason(error)}); check data.file") from error
     if not len(columns[client]):
         raise UserError(f"data Series: {path} has no rows; give a file with some")
+    refuse_empty_names(path, "Series", client, columns[client])
     values = np.stack([_numbers(path, name, columns[name]) for name in value], 1)
     names, owners = np.unique(columns[client].astype(str), return_inverse=True)
     times = np.arange(len(values)) if time is None else _times(path, time, columns[time])
@@ -78,8 +79,7 @@ def read_series(path: Path, client: str, value: Sequence[str], time: str | None)
 
 
 def _read_csv(path: Path, wanted: Sequence[str]) -> Mapping[str, np.ndarray]:
-    with path.open(newline="", encoding="utf-8") as file:
-        header, *rows = list(csv.reader(file)) or [[]]
+    header, rows = read_csv(path)
     for name in wanted:
         if header.count(name) != 1:
             raise UserError(
@@ -103,14 +103,18 @@ def _read_npz(path: Path, wanted: Sequence[str]) -> Mapping[str, np.ndarray]:
             raise UserError(
                 f"data Series: {path} has no array {name}; name arrays by data.client, data.value and data.time"
             )
-        if arrays[name].shape != arrays[wanted[0]].shape[:1]:
+        if arrays[name].ndim != 1 or arrays[name].shape != arrays[wanted[0]].shape[:1]:
             shapes = ", ".join(f"{other} {list(array.shape)}" for other, array in arrays.items())
             raise UserError(f"data Series: {path} has {shapes}; arrays are [N], with one entry a row each")
-    return arrays
+    return {
+        name: np.char.decode(array, "utf-8") if array.dtype.kind == "S" else array for name, array in arrays.items()
+    }
 
 
 def _numbers(path: Path, name: str, column: np.ndarray) -> np.ndarray:
     """A column as float64 [N]."""
+    if column.dtype.kind not in "biufU":
+        raise UserError(f"data Series: {path}: {name} is {column.dtype}; it must be numbers")
     try:
         found = column.astype(np.float64)
     except ValueError:
@@ -132,17 +136,32 @@ def _number(entry: str) -> float:
 
 
 def _times(path: Path, name: str, column: np.ndarray) -> np.ndarray:
-    """Numbers that are ordered as the times are, float64 [N]: themselves, or seconds of dates."""
-    found = np.array([_number(entry) for entry in column])
-    if not np.isfinite(found).all():
-        found = np.array([_seconds(str(entry)) for entry in column])
-    broken = np.flatnonzero(np.isnan(found))
+    """Numbers that are ordered as the times are, [N]: themselves, seconds of dates, or of numpy's dates."""
+    found = _whole(column)
+    if found is not None:
+        broken = np.flatnonzero(np.isnat(column)) if column.dtype.kind in "mM" else np.empty(0, np.int64)
+    else:
+        found = np.array([_number(entry) for entry in column])
+        broken = np.flatnonzero(~np.isfinite(found))
+        dates = np.array([_seconds(str(entry)) for entry in column]) if len(broken) else found
+        if np.isnan(dates).sum() < len(broken):  # most of them are dates
+            found, broken = dates, np.flatnonzero(np.isnan(dates))
     if len(broken):
         raise UserError(
             f"data Series: {path}: {name} of {place_in(path.name, broken[0])} is '{str(column[broken[0]])[:40]}', and "
             "times are all numbers, or all dates such as 2020-01-31 or 2020-01-31T08:00 (ISO 8601); convert them"
         )
     return found
+
+
+def _whole(column: np.ndarray) -> np.ndarray | None:
+    """Whole numbers, which float64 would round, also those of numpy's dates; None where there are others."""
+    if column.dtype.kind in "iu":
+        return column
+    try:
+        return column.astype(np.int64) if column.dtype.kind in "mMU" else None
+    except (ValueError, OverflowError):
+        return None
 
 
 def _seconds(entry: str) -> float:

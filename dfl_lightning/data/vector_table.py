@@ -13,7 +13,7 @@ import numpy as np
 
 from dfl_lightning.utils.errors import UserError, reason
 
-__all__ = ["Kind", "VectorTable", "place_in", "read_table"]
+__all__ = ["Kind", "VectorTable", "place_in", "read_csv", "read_table", "refuse_empty_names"]
 
 Kind = Literal["numbers", "classes", "labels"]
 
@@ -50,7 +50,44 @@ def place_in(file: str, row: int) -> str:
         >>> place_in("table.csv", 0), place_in("table.npz", 0)
         ('line 2', 'row 0 (counted from 0)')
     """
-    return f"line {row + 2}" if file.endswith(".csv") else f"row {row} (counted from 0)"
+    return f"line {row + 2}" if file.lower().endswith(".csv") else f"row {row} (counted from 0)"
+
+
+def read_csv(path: Path) -> tuple[list[str], list[list[str]]]:
+    """Read the names of columns and the rows of a CSV file.
+
+    A byte order mark, which spreadsheets write before the first name, and empty lines at the end do not count.
+
+    Args:
+        path: of the file.
+
+    Raises:
+        OSError: it cannot be read; likewise `UnicodeDecodeError` and `csv.Error`.
+    """
+    with path.open(newline="", encoding="utf-8-sig") as file:
+        header, *rows = list(csv.reader(file)) or [[]]
+    while rows and not rows[-1]:
+        rows.pop()
+    return header, rows
+
+
+def refuse_empty_names(path: Path, data: str, column: str, names: np.ndarray) -> None:
+    """Refuse rows without a name, which would all be of one client, or of one class.
+
+    Args:
+        path: of the file.
+        data: whose file it is, for the sentence.
+        column: where the names are.
+        names: [N]; texts are empty, numbers NaN, where there is none.
+
+    Raises:
+        UserError: names the first such row.
+    """
+    texts = names.dtype.kind in "SU"
+    empty = np.char.strip(names) == names.dtype.type() if texts else names != names
+    if empty.any():
+        place = place_in(path.name, int(np.flatnonzero(empty)[0]))
+        raise UserError(f"data {data}: {path}: {column} of {place} is empty; fill it in, or remove the row")
 
 
 def read_table(
@@ -68,28 +105,31 @@ def read_table(
     Raises:
         UserError: the file cannot be read, has another layout, or values that are no numbers.
     """
-    if path.suffix not in (".csv", ".npz"):
+    if path.suffix.lower() not in (".csv", ".npz"):
         raise UserError(f"data Vectors: {path} is neither a .csv nor an .npz file; convert it to one of them")
-    if path.suffix == ".npz" and (target or categories):
+    csv_file = path.suffix.lower() == ".csv"
+    if not csv_file and (target or categories):
         raise UserError(
             "data Vectors: data.target and data.categories name columns of a CSV file; an npz file's targets are its "
             "array y, and its inputs are numbers"
         )
     try:
-        csv_file = path.suffix == ".csv"
         table = _read_csv(path, target, client, kind, categories) if csv_file else _read_npz(path, client, kind)
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise UserError(f"data Vectors: {path} cannot be read ({reason(error)}); check data.file") from error
     if len(table.inputs) == 0:
         raise UserError(f"data Vectors: {path} has no rows; give a file with some")
+    if kind == "classes":
+        refuse_empty_names(path, "Vectors", target[0] if csv_file else "y", table.targets)
+    if client is not None and table.owners is not None:
+        refuse_empty_names(path, "Vectors", client, table.owners)
     return table
 
 
 def _read_csv(
     path: Path, target: Sequence[str], client: str | None, kind: Kind, categories: Sequence[str]
 ) -> VectorTable:
-    with path.open(newline="", encoding="utf-8") as file:
-        header, *rows = list(csv.reader(file)) or [[]]
+    header, rows = read_csv(path)
     if not target:
         raise UserError(f"data Vectors: data.target names the columns of {path} that are predicted; set it")
     wanted = [*target, *([client] if client is not None else [])]

@@ -106,6 +106,40 @@ def test_a_csv_file_an_npz_file_and_a_split_file_say_the_same(tmp_path):
     )
 
 
+MOMENT = np.datetime64("2024-05-01T00:00", "ns")
+
+
+@pytest.mark.parametrize(
+    "times",
+    [
+        MOMENT + np.arange(90).astype("timedelta64[ns]"),
+        (MOMENT + np.arange(90).astype("timedelta64[D]")).astype("datetime64[s]"),
+        np.arange(90) + 1_714_521_600_000_000_000,
+        (np.arange(90) + 1_714_521_600_000_000_000).astype(str),
+        np.arange(90).astype("timedelta64[h]"),
+        np.array([f"2024-05-01T00:{t // 60:02}:{t % 60:02}".encode() for t in range(90)]),
+    ],
+    ids=lambda times: str(times.dtype),
+)
+def test_times_are_in_order_whatever_an_npz_file_has_them_as(times, tmp_path):
+    """Nanoseconds too, which float64 does not tell apart."""
+    shuffled = np.random.default_rng(0).permutation(90)
+    shop, b = np.repeat(["é", "x"], 45), np.arange(90.0)
+    arrays = {"shop": np.char.encode(shop, "utf-8"), "b": b, "day": times}
+    np.savez(tmp_path / "t.npz", **{name: array[shuffled] for name, array in arrays.items()})
+    table = Series(str(tmp_path / "t.npz"), client="shop", value="b", time="day")._read()
+    assert table.names == ("x", "é")
+    assert np.array_equal(np.concatenate(table.values)[:, 0], np.roll(b, 45))
+
+
+def test_a_file_as_spreadsheets_write_it_says_the_same(tmp_path):
+    write(tmp_path / "table.csv")
+    text = (tmp_path / "table.csv").read_text().replace("\n", "\r\n")
+    (tmp_path / "SHEET.CSV").write_bytes(f"\ufeff{text}\r\n".encode())
+    one, other = made(str(tmp_path / "table.csv")), made(str(tmp_path / "SHEET.CSV"))
+    assert torch.equal(one.clients.images, other.clients.images)
+
+
 def test_the_synthetic_series_are_the_same_everywhere_and_have_the_periods_of_their_clusters():
     table, clusters = seasonal_series(8), seasonal_clusters(8)
     assert len({len(values) for values in table.values}) > 4
@@ -162,6 +196,14 @@ WRONG = {
         {"file": "table.csv", **GOOD, "window": 12, "val_fraction": 0.2, "num_clients": 3},
         r"3 clients, but only 0 of the 3 series of table.csv have a sample of 12 \+ 4 times .* training, validation",
     ),
+    "no series": (
+        {"file": "table.csv", **GOOD, "window": 60, "num_clients": 3},
+        r"none of the 3 series of table.csv has 60 \+ 4 times \(window \+ horizon\), the longest has 55; lower window",
+    ),
+    "no name": ({"file": "name.csv", **GOOD}, "shop of line 3 is empty; fill it in, or remove the row"),
+    "a hole": ({"file": "hole.csv", **GOOD, "time": "day"}, "day of line 4 is '', and times are all numbers"),
+    "no time": ({"file": "kinds.npz", **GOOD, "time": "day"}, r"day of row 1 \(counted from 0\) is 'NaT'"),
+    "complex": ({"file": "kinds.npz", "client": "shop", "value": "c"}, "c is complex128; it must be numbers"),
     "too many": ({"file": "table.csv", **GOOD, "window": 2, "horizon": 1}, "20 clients, but only 3 of the 3 series"),
     "split": (
         {"file": "table.csv", **GOOD, "window": 2, "horizon": 1, "num_clients": 3, "split": "split.npz"},
@@ -175,11 +217,14 @@ def test_what_is_no_series_is_refused_by_a_sentence(what, tmp_path, monkeypatch)
     monkeypatch.chdir(tmp_path)
     write(tmp_path / "table.csv"), write(tmp_path / "table.npz")
     texts = {"short": "shop,b\nx,1\nx\n", "empty": "shop,b\n", "word": "shop,b\nx,1\nx,much\n"}
+    texts |= {"name": "shop,b\nx,1\n,2\n", "hole": "shop,b,day\nx,1,1.5\nx,1,2.5\nx,1,\n"}
     texts |= {"dates": "shop,b,day\nx,1,1/2/2020\n", "again": "shop,b,day\n" + "x,1,2020-01-01\n" * 2}
     for name, text in texts.items():
         (tmp_path / f"{name}.csv").write_text(text)
     (tmp_path / "text.npz").write_text("no archive")
     np.savez("shapes.npz", shop=np.zeros(2), b=np.zeros(3))
+    days = np.array(["2024-05-01", "NaT"], "datetime64[D]")
+    np.savez("kinds.npz", shop=np.zeros(2), b=np.zeros(2), c=np.zeros(2, complex), day=days)
     options, sentence = WRONG[what]
     if what == "split":
         found = Series(**{**options, "split": None})
