@@ -6,6 +6,7 @@ import math
 import operator
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import Dataset
@@ -194,8 +195,8 @@ def _pair(item: object, index: int, name: str) -> tuple[Tensor, Tensor]:
 
 def _target(label: object, index: int, name: str, wanted: str) -> Tensor:
     """A class as int64, a number as float64, a tensor of numbers as it is."""
-    if isinstance(label, float):  # numpy's are, too
-        return torch.tensor(label, dtype=torch.float64)
+    if isinstance(label, (float, np.floating)):
+        return torch.tensor(float(label), dtype=torch.float64)
     if isinstance(label, Tensor) and (label.dim() or label.is_floating_point()) and not label.is_complex():
         if why := unusual(label):
             raise UserError(f"data {name}: the target of item {index} is {why}; tensors must be dense numbers")

@@ -128,6 +128,13 @@ def test_any_integer_is_a_class(label):
     assert data.clients.labels.tolist() == [0, 1]
 
 
+@pytest.mark.parametrize("number", [2.5, np.float64(2.5), np.float32(2.5), np.float16(2.5), torch.tensor(2.5)])
+def test_any_number_with_a_fraction_is_a_target_of_a_regression(number):
+    data = FromDataset(Items((IMAGE, number), (IMAGE, number)), num_clients=1)
+    data.setup()
+    assert data.clients.labels.tolist() == [[2.5], [2.5]]
+
+
 # --- NaN and infinity -------------------------------------------------------------------------------------------------
 def with_numbers(wrong, item=7, **options):
     images = torch.rand(12, 2)
