@@ -146,11 +146,11 @@ class Sequence(Topology):
 
 
 def union(stages: tuple[Topology, ...]) -> nx.Graph:
-    """The links of all graphs; directed where one of them is."""
-    graph = nx.DiGraph() if any(stage.directed for stage in stages) else nx.Graph()
+    """The links of all graphs, up or down; directed where one of them is."""
+    graph = nx.DiGraph() if any(stage._of_arcs for stage in stages) else nx.Graph()
     for stage in stages:
         graph.add_nodes_from(stage.written)
         graph.add_edges_from(stage.edges())
-        if graph.is_directed() and not stage.directed:
+        if graph.is_directed() and not stage._of_arcs:
             graph.add_edges_from((v, u) for u, v in stage.edges())
     return graph

@@ -223,6 +223,9 @@ def test_who_never_hears_anybody_in_any_graph_is_named(tmp_path, monkeypatch):
     assert load_topology(keys, 5).warnings() == []
     keys["sequence"][2] = {"generator": "gnp_random_graph", "args": {"p": 0.5}, "every": 1, "rounds": 1}
     assert load_topology(keys, 5).warnings() == []  # not known beforehand
+    for up in ({"link_share": 0.5}, {"arc_up": 0.5}):  # links have both directions, of which one may be down
+        keys = {"sequence": [{"generator": "star_graph", "rounds": 1}, {"generator": "path_graph"}], **up}
+        assert load_topology(keys, 5).warnings() == []
     alone = load_topology({"generator": "gnp_random_graph", "args": {"p": 0.01}, "every": 1}, 4).warnings()
     assert alone == ["gnp_random graph: clients 0, 1, 2, 3 have no neighbours and train alone at first."]
 
