@@ -15,12 +15,14 @@ from dfl_lightning.data.datamodule import FederatedData
 from dfl_lightning.data.partitions import ByWriter, Partition
 from dfl_lightning.data.source import Source
 from dfl_lightning.utils.errors import MissingData, UserError, reason
+from dfl_lightning.utils.words import as_percent
 
 __all__ = ["Text"]
 
 PADDING, OTHER, FIRST = 0, 1, 2
 """Numbers of what stands for nothing, of characters that are too rare, and of the most frequent one."""
 MOST_CHARACTERS = 256
+MOST_RARE = 0.01
 
 
 class Text(FederatedData):
@@ -40,7 +42,7 @@ class Text(FederatedData):
         length: characters of a block, T.
         characters: distinct ones, at most 256, padding and rare ones included, C.
         most: characters of a text that are read at most, from its beginning; null reads all.
-        held_out: share of each text, at its end, that is its test data.
+        held_out: share of each text, at its end, that is its test data; 0 means no test.
         num_clients: texts, drawn at random among those with enough blocks.
         partition: how blocks are divided; null means `ByWriter`, a client for each text.
         **kwargs: `val_fraction`, `samples_per_client`, `seed` and `split` of `FederatedData`.
@@ -71,19 +73,24 @@ class Text(FederatedData):
                 raise UserError(f"data Text: data.{name} is for images; leave it out")
         if kwargs.get("test_fraction") is not None:
             raise UserError("data Text: test_fraction would draw test blocks at random; use held_out, the last part")
+        kwargs["test_fraction"] = None if held_out else 0.0
         super().__init__(num_clients, ByWriter(min_samples=1) if partition is None else partition, **kwargs)
         self.path, self.length, self.characters, self.most, self.held_out = path, length, characters, most, held_out
+        self._rare = 0.0
 
     def load(self) -> Source:
         """Read the texts, in the order of their names."""
         texts = _library() if self.path is None else _of_folder(Path(self.path))
         texts = {name: text[: self.most] for name, text in texts.items() if len(text[: self.most]) > 1}
+        if not texts:
+            raise UserError(f"data Text: no text of {self.path} has 2 characters; give longer ones")
         ends = {name: self._end_of_training(text) for name, text in texts.items()}
         counts: Counter[str] = Counter()
         for name, text in texts.items():
             counts.update(text[: ends[name] * self.length])
         kept = sorted(counts, key=lambda c: (-counts[c], c))[: self.characters - FIRST]
         numbers = {character: number for number, character in enumerate(kept, FIRST)}
+        self._rare = 1 - sum(counts[character] for character in kept) / counts.total()
         owners: list[list[int]] = [[], []]
         blocks: list[list[list[np.ndarray]]] = [[[], []], [[], []]]
         for place, (name, text) in enumerate(texts.items()):
@@ -94,7 +101,13 @@ class Text(FederatedData):
                 blocks[part][1].append(targets[chosen])
                 owners[part] += [place] * len(inputs[chosen])
         (inputs, targets), (test_inputs, test_targets) = ([np.concatenate(a) for a in part] for part in blocks)
-        tested, of = len(test_targets) > 0, [torch.tensor(own, dtype=torch.int64) for own in owners]
+        tested = len(test_targets) > 0
+        if self.held_out and not tested:
+            raise UserError(
+                f"data Text: held_out={self.held_out} leaves no text a test block: the longest has "
+                f"{max(map(len, texts.values()))} characters; lower length ({self.length}), or give longer texts"
+            )
+        of = [torch.tensor(own, dtype=torch.int64) for own in owners]
         name = f"Python {platform.python_version()}'s library" if self.path is None else f"Text {Path(self.path).name}"
         return Source(
             name,
@@ -109,6 +122,14 @@ class Text(FederatedData):
             strata=of[0],
             test_strata=of[1] if tested else None,
         )
+
+    def notes(self) -> list[str]:
+        """Return what a person should know before training; also that many characters count as one."""
+        rare = (
+            f"{as_percent(self._rare)} of the characters are rare ones that count as one, so that perplexity is too "
+            f"low; data.characters keeps more than {self.characters}, {MOST_CHARACTERS} at most"
+        )
+        return [*super().notes(), *([rare] if self._rare > MOST_RARE else [])]
 
     def _end_of_training(self, text: str) -> int:
         """The number of blocks for training."""
@@ -147,6 +168,6 @@ def _of_folder(folder: Path) -> dict[str, str]:
 
 def _read(file: Path) -> str:
     try:
-        return file.read_text(encoding="utf-8")
+        return file.read_text(encoding="utf-8-sig")
     except (OSError, ValueError) as error:
         raise UserError(f"{file}: cannot be read as UTF-8 ({reason(error)}); convert it, or take it away") from error

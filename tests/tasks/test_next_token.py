@@ -150,6 +150,31 @@ def test_a_users_lstm_trains_one_client_after_the_other_and_a_note_says_so(tmp_p
     assert np.isfinite(trainer.run.metrics["test_perplexity"][-1])
 
 
+def of_texts(folder, *texts, **options):
+    for number, text in enumerate(texts):
+        (folder / f"{number}.txt").write_text(text, encoding="utf-8")
+    return data.Text(str(folder), **{"num_clients": len(texts), "length": 8, **options})
+
+
+def test_without_a_part_that_is_held_out_no_block_is_tested_at_random(tmp_path):
+    texts = of_texts(tmp_path, "a few words " * 20, "some others " * 30, held_out=0)
+    texts.setup()
+    assert texts.clients.sizes("test").tolist() == [0, 0]
+    assert texts.clients.sizes("train").tolist() == [30, 45]  # all but one of 240 and of 360 characters
+
+
+def test_many_characters_that_count_as_one_are_told(tmp_path):
+    """Of 40 characters of a sign each, of which 3 have a number, 37 are rare; a byte order mark is none."""
+    signs = "".join(map(chr, range(0x4E00, 0x4E00 + 40)))
+    texts = of_texts(tmp_path, "\ufeff" + signs, held_out=0, characters=5)
+    texts.setup()
+    [note] = texts.notes()
+    assert note.startswith("92.5 % of the characters are rare ones that count as one")
+    texts = of_texts(tmp_path, signs, held_out=0, characters=42)
+    texts.setup()
+    assert texts.notes() == []
+
+
 @pytest.mark.parametrize(
     ("make", "sentence"),
     [
@@ -159,6 +184,11 @@ def test_a_users_lstm_trains_one_client_after_the_other_and_a_note_says_so(tmp_p
         (lambda at: data.Text(normalise=True), "data.normalise is for images"),
         (lambda at: data.Text(str(at / "none")).setup(), "is no folder; give one with files"),
         (lambda at: data.Text(str(at)).setup(), "has no files"),
+        (lambda at: of_texts(at, "", "x").setup(), "no text of .* has 2 characters; give longer ones"),
+        (
+            lambda at: of_texts(at, "a word", "two words").setup(),
+            r"no text a test block: the longest has 9 char.*\(8\)",
+        ),
         (lambda at: NextToken().output_shape(torch.zeros(3, dtype=torch.int64), 4), "needs targets that are the numb"),
     ],
 )
