@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from dfl_lightning.data.datamodule import FederatedData
-from dfl_lightning.data.partitions import ByWriter, Partition
+from dfl_lightning.data.partitions import ByWriter, FlippedLabels, Partition
 from dfl_lightning.data.shipped_tables import SHIPPED
 from dfl_lightning.data.source import Source
 from dfl_lightning.data.split import Split
@@ -120,6 +120,17 @@ class Vectors(FederatedData):
             return dataclasses.replace(source, images=source.images.float(), labels=labels), split
         split = fit_columns(source, split)
         return standardised(source, split), split
+
+    def notes(self) -> list[str]:
+        """Return what a person should know before training; also that a partition takes the place of the clients."""
+        found = super().notes()
+        by_rows = type(self.partition).divide in (Partition.divide, FlippedLabels.divide)
+        if self.client is not None and self.split is None and by_rows and not self.partition.needs_writers:
+            found.append(
+                f"data.partition {self.partition.describe()} decides who has which row, and data.client {self.client} "
+                f"is not used; data.partition: null makes each {self.client} a client"
+            )
+        return found
 
     def _read(self) -> VectorTable:
         if self.file is None:

@@ -8,7 +8,7 @@ from sklearn.preprocessing import StandardScaler
 from torch import nn
 
 from dfl_lightning import DFLModule, DFLTrainer, UserError, callbacks
-from dfl_lightning.data import ByWriter, Vectors
+from dfl_lightning.data import IID, ByWriter, Dirichlet, FlippedLabels, Vectors
 from dfl_lightning.report.tables import read_metrics
 
 
@@ -84,6 +84,37 @@ def test_a_csv_file_and_an_npz_file_say_the_same(tmp_path):
     assert csv.images[:, 0].tolist() == pytest.approx([-1.341641, -0.447214, 0.447214, 1.341641], rel=1e-5)
 
 
+def test_a_file_as_spreadsheets_write_it_says_the_same(tmp_path):
+    """A byte order mark, CRLF, quotes, empty lines at the end, a suffix in capitals."""
+    (tmp_path / "plain.csv").write_text(CSV)
+    quoted = CSV.replace("north", '"north"').replace("\n", "\r\n")
+    (tmp_path / "SHEET.CSV").write_bytes(f"\ufeff{quoted}\r\n\r\n".encode())
+    one, other = (
+        Vectors(str(tmp_path / file), target="price", client="shop").load() for file in ("plain.csv", "SHEET.CSV")
+    )
+    assert torch.equal(one.images, other.images)
+    assert torch.equal(one.writers, other.writers)
+    assert one.writer_names == other.writer_names == ("north", "south")
+
+
+def test_a_partition_that_takes_the_place_of_the_clients_of_a_file_is_told(tmp_path):
+    """As where a shipped config has a partition, and the file of a user is named beside it."""
+    (tmp_path / "table.csv").write_text(CSV)
+    said = "decides who has which row, and data.client shop is not used; data.partition: null makes each shop a client"
+    for partition, notes in (
+        (None, []),
+        (ByWriter(min_samples=1), []),
+        (FlippedLabels(clients=[0], base=ByWriter(min_samples=1)), []),
+        (IID(), [f"data.partition IID {said}"]),
+        (FlippedLabels(clients=[0]), [f"data.partition FlippedLabels(1 clients of IID) {said}"]),
+        (Dirichlet(100.0), [f"data.partition Dirichlet(100) {said}"]),
+    ):
+        options = {"num_clients": 2, "test_fraction": 0.0, "classes": True, "partition": partition}
+        table = Vectors(str(tmp_path / "table.csv"), target="town", client="shop", **options)
+        table.setup()
+        assert table.notes() == notes
+
+
 def test_several_targets_and_names_of_classes(tmp_path):
     file = tmp_path / "table.csv"
     file.write_text(CSV)
@@ -120,6 +151,9 @@ WRONG = {
         {"file": "table.npz", "labels": True},
         r"has 2 for label 1 of row 0 \(counted from 0\); labels are 0 or 1",
     ),
+    "no name": ({"file": "names.csv", "target": "b", "client": "a"}, "names.csv: a of line 3 is empty; fill it in"),
+    "no class": ({"file": "names.csv", "target": "a", "classes": True}, "names.csv: a of line 3 is empty; fill it in"),
+    "npz class": ({"file": "nan.npz", "classes": True}, r"nan.npz: y of row 1 \(counted from 0\) is empty; fill it in"),
     "npz array": ({"file": "table.npz", "client": "shop"}, "has no array shop"),
     "npz shape": ({"file": "shape.npz"}, r"has x \[3, 2\] and y \[2\]"),
     "npz kind": ({"file": "text.npz"}, "x is <U1; it must be numbers"),
@@ -130,11 +164,13 @@ WRONG = {
 def test_a_file_that_cannot_be_used_is_a_sentence(what, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     texts = {"table.csv": CSV, "short.csv": "a,b\n1,2\n3\n", "empty.csv": "a,b\n", "nan.csv": "a,b\n1,2\nnan,3\n"}
+    texts["names.csv"] = "a,b,c\nx,1,1\n ,2,1\n"
     for name, text in texts.items():
         (tmp_path / name).write_text(text)
     np.savez("shape.npz", x=np.ones((3, 2)), y=np.ones(2))
     np.savez("table.npz", x=np.ones((3, 2)), y=np.array([[1, 2], [0, 1], [0, 0]]))
     np.savez("text.npz", x=np.array([["a"]]), y=np.ones(1))
+    np.savez("nan.npz", x=np.ones((2, 2)), y=np.array([1.0, np.nan]))
     words, sentence = WRONG[what]
     with pytest.raises(UserError, match=sentence) as caught:
         Vectors(**words).load()
