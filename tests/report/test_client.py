@@ -300,6 +300,31 @@ def test_nodes_have_the_colour_of_their_number_and_the_legend_says_the_scale(mad
     assert seen.console == []
 
 
+def test_a_client_without_a_score_is_said_to_lack_what_it_lacks_and_chosen_clients_are_not_made_fewer(
+    tmp_path, make_run, open_page
+):
+    """Client 1 has test data and a loss that is not finite, client 2 has no test data; all choose all in each round."""
+    scores = np.full((3, 16), 0.5)
+    scores[-1, 1], scores[:, 2] = np.nan, np.nan
+    links = [(r, i, j, 1 / 16, i != j, False) for r in range(3) for i in range(16) for j in range(16)]
+    run = make_run(tmp_path / "run", scores, links)
+    with np.load(run / "split.npz") as file:
+        split = dict(file)
+    sizes = np.where(np.arange(16) == 2, 0, 10)
+    np.savez(run / "split.npz", **split | {"test_offsets": np.cumsum([0, *sizes]), "test_indices": np.arange(150)})
+    seen = open_page(write_report([run]))
+    for client, said in (
+        (1, "Client 1 has no test accuracy: its loss is not finite."),
+        (2, "Client 2 has no test data."),
+    ):
+        seen.page.select_option("#client", str(client))
+        assert seen.page.locator("#one-words").inner_text() == said
+    assert seen.page.locator("#one .senders tbody tr").count() == 12
+    note = seen.page.locator("#one .note").last.inner_text()
+    assert note == "It chose 3 others no more often. It was chosen by 15 clients a round; the mean of all is 15."
+    assert seen.console == []
+
+
 def test_under_a_server_its_share_of_the_mixed_models_is_said_and_no_neighbours(tmp_path, make_run, open_page):
     links = [(r, 4, j, 0.5 if j != r % 4 else 0.0, True, False) for r in range(4) for j in range(4)]
     run = make_run(tmp_path / "run", np.linspace(0.5, 0.9, 16).reshape(4, 4), links)

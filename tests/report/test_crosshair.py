@@ -1,5 +1,7 @@
 """The pointer in a chart of lines finds all methods at its place."""
 
+import json
+
 import numpy as np
 import pytest
 
@@ -102,3 +104,26 @@ def test_the_line_at_the_pointer_stands_out_in_its_colour_or_the_one_that_is_sin
     seen.page.evaluate("single.choose('method 0')")
     seen.page.mouse.move(*place)
     assert near.inner_text().split("\t") == ["method 0", "65.0"]
+
+
+def test_numbers_without_percent_have_three_digits_and_their_deviation_as_many_after_the_point(
+    tmp_path, make_run, open_page
+):
+    words = []
+    for name, level in (("Small", 0.5), ("Large", 5.0)):
+        for seed in (0, 1):
+            errors = np.full((3, 4), level + (2 * seed - 1) * 0.0212132)  # a deviation of 0.03 over the two seeds
+            run = make_run(tmp_path / f"{name}-{seed}", errors, seed=seed, config={"selection": {"class_path": name}})
+            table = (run / "metrics.csv").read_text().replace("test_acc", "test_rmse")
+            (run / "metrics.csv").write_text(table)
+            np.savez(run / "clients.npz", rounds=np.arange(3), test_rmse=errors)
+            task = {"name": "Regression", "score": "rmse", "higher_is_better": False, "percent": False}
+            summary = {**json.loads((run / "summary.json").read_text()), "task": task}
+            (run / "summary.json").write_text(json.dumps(summary))
+            words.append(run)
+    seen = open_page(write_report(words))
+    seen.page.locator("#chart-learning-curves").scroll_into_view_if_needed()
+    left, top, width, height = seen.page.evaluate(PLOT, "chart-learning-curves")
+    seen.page.mouse.move(left + width / 2, top + height / 2)
+    assert said(seen) == [["round", "2"], ["Large", "5.00 ± 0.03"], ["Small", "0.500 ± 0.030"]]
+    assert seen.console == []

@@ -103,11 +103,12 @@ const client = (() => {
     const width = { condition: { test: `datum.method === 'client ${found.id}'`, value: 2.8 }, value: 1.8 };
     const label = { align: "left", dx: 10, fontSize: 12, fontWeight: 600 };
     const text = { x, y: y("at"), text: { field: "label", type: "nominal" } };
+    const own = (part) => (lines.some((row) => row.of !== MEAN) ? [part] : []);  // a client without a score has the mean alone
     const layer = [
-      { data: { values: lines }, transform: only(false), mark: { type: "line", clip: true }, encoding: { x, y: y("value"), color, strokeDash: dash, strokeWidth: width } },
+      ...own({ data: { values: lines }, transform: only(false), mark: { type: "line", clip: true }, encoding: { x, y: y("value"), color, strokeDash: dash, strokeWidth: width } }),
       { data: { values: lines }, transform: only(true), mark: { type: "line", clip: true, style: "dotted", strokeWidth: 1.8 }, encoding: { x, y: y("value"), detail: { field: "method" } } },
       { data: { values: ends }, mark: { type: "text", style: "rim", ...label }, encoding: text },
-      { data: { values: ends }, transform: only(false), mark: { type: "text", ...label }, encoding: { ...text, color } },
+      ...own({ data: { values: ends }, transform: only(false), mark: { type: "text", ...label }, encoding: { ...text, color } }),
       { data: { values: ends }, transform: only(true), mark: { type: "text", style: "note", ...label }, encoding: text },
     ];
     return { spec: { height, autosize: { type: "fit", contains: "padding" }, layer }, ends: ends.map((end) => end.label) };
@@ -145,7 +146,10 @@ const client = (() => {
   /** The client in a sentence. */
   function said(found, score) {
     const { own, cluster, here, alone } = found;
-    if (own.last === null) return `Client ${found.id} has no test data.`;
+    if (own.last === null) {
+      const tested = found.samples.find(({ part }) => part === "test");
+      return `Client ${found.id} has no ${tested?.count === 0 ? "test data" : `${score.label}${tested ? ": its loss is not finite" : ""}`}.`;
+    }
     const words = [`${score.label} ${score.text(own.last)}${score.unit}`, `rank ${own.place} of ${own.of}`];
     const against = (value, what) => {
       const gap = own.last - value;
@@ -209,7 +213,7 @@ const client = (() => {
     const chosen = table(`Whom it chose, in the ${here.recorded} recorded rounds`, ["sender", "share of rounds", "mean weight", ...(known ? ["cluster"] : [])], rows);
     chosen.classList.add("senders");
     if (rows.length) parts.push(chosen);
-    const others = rows.length ? (found.others ? `It chose ${found.others} ${found.others === 1 ? "other" : "others"} less often. ` : "") : "It chose no other client. ";
+    const others = rows.length ? (found.others ? `It chose ${found.others} ${found.others === 1 ? "other" : "others"} no more often. ` : "") : "It chose no other client. ";
     parts.push(made("p", { className: "note", textContent: `${others}It was chosen by ${by.count} ${by.count === 1 ? "client" : "clients"} a round; the mean of all is ${Number(by.mean.toPrecision(3))}.` }));
     return { left, right: parts };
   }

@@ -15,7 +15,8 @@ const crosshair = (() => {
     const value = VALUES.find((name) => name in first) ?? y?.field;
     if (!(at in PLACES && value in first && "method" in first && (at === "rank" || "round" in first))) return null;
     const flat = spec.layer.filter((layer) => layer.encoding?.x?.field === "from").flatMap((layer) => held(spec, layer));
-    return { at, value, title: PLACES[at] || x.axis.title.split(",")[0], flat: flat.map((row) => ({ ...row, [at]: row.from })) };
+    const percent = y.axis.title.includes(", %");
+    return { at, value, percent, title: PLACES[at] || x.axis.title.split(",")[0], flat: flat.map((row) => ({ ...row, [at]: row.from })) };
   }
   /** The chart without its invisible points, thousands of them, which only tooltips need. */
   const lighter = (spec) => ({ ...spec, layer: spec.layer.filter((layer) => !isInvisible(layer)) });
@@ -27,7 +28,7 @@ const crosshair = (() => {
    * @param rows of the chart, with a method each.
    * @param found what `fields` says of it.
    */
-  function attach(element, view, rows, { at, value, title, flat }) {
+  function attach(element, view, rows, { at, value, percent, title, flat }) {
     const known = [...rows, ...flat].filter((row) => row[value] !== null);
     const byPlace = known.reduce((map, row) => map.set(row[at], [...(map.get(row[at]) || []), row]), new Map());
     const places = [...byPlace.keys()].sort((a, b) => a - b);
@@ -54,7 +55,11 @@ const crosshair = (() => {
       box.style.left = `${after + box.offsetWidth > innerWidth || (x > width / 2 && before > 0) ? Math.max(4, before) : after}px`;
       box.style.top = `${Math.max(4, Math.min(event.clientY + 12, innerHeight - box.offsetHeight - 4))}px`;
     };
-    const digits = (number) => (Math.abs(number) >= 1 ? number.toFixed(1) : number.toPrecision(3));
+    /** A share with a digit after the point, another number with three that count, and its deviation with as many. */
+    function numbers(number, sd) {
+      const digits = percent ? 1 : Math.min(20, Math.max(0, 2 - Math.floor(Math.log10(Math.abs(number) || 1))));
+      return [number, ...(typeof sd === "number" ? [sd] : [])].map((one) => one.toFixed(digits)).join(" ± ");
+    }
     /** The methods at a place: of many those around the one that is singled out, or else around the pointer. */
     function say(place, here, y) {
       const away = here.map((row) => (row.method === single.now() ? -1 : Math.abs(view.scale("y")(row[value]) - y)));
@@ -69,7 +74,7 @@ const crosshair = (() => {
       add(title, place);
       if (first > 0) add(`${first} above`, "");
       here.slice(first, first + MOST).forEach((row, index) => {
-        const line = add(row.method, `${digits(row[value])}${row.sd ? ` ± ${row.sd.toFixed(1)}` : ""}`);
+        const line = add(row.method, numbers(row[value], row.sd));
         line.cells[0].prepend(key(row.method));
         line.classList.toggle("near", first + index === nearest && least <= NEAR);
       });
