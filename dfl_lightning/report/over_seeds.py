@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 
 from dfl_lightning.functional import OverClients, over_clients
-from dfl_lightning.report.methods import Method, seed_of, tested_on
+from dfl_lightning.report.methods import Method, is_finished, seed_of, tested_on
 from dfl_lightning.report.reading import Run
 from dfl_lightning.report.statistics import Spread, spread, spread_of_all
+
+Number = TypeVar("Number")
+"""Of a round, or several of them."""
 
 MOST_POINTS = 200
 """Points of a curve: more cannot be seen."""
@@ -114,7 +117,7 @@ def from_one(round: int | np.integer) -> int:
 
 
 def over_seeds(method: Method, column: str) -> dict[str, np.ndarray]:
-    """A column of metrics.csv over the seeds of a method.
+    """A column of metrics.csv over the seeds of a method; a run that has ended counts as `held` says.
 
     Args:
         method: with a run for each seed.
@@ -125,6 +128,7 @@ def over_seeds(method: Method, column: str) -> dict[str, np.ndarray]:
     """
     series = [_known(run, column) for run in method.runs]
     rounds = sorted({int(r) for known in series for r in known})
+    series = [held(run, known, rounds) for run, known in zip(method.runs, series, strict=True)]
     rounds = [rounds[i] for i in thinned(len(rounds))]
     spreads = [spread([known[r] for known in series if r in known]) for r in rounds]
     return {
@@ -133,6 +137,22 @@ def over_seeds(method: Method, column: str) -> dict[str, np.ndarray]:
         "sd": np.array([each.sd for each in spreads], dtype=np.float64),
         "count": np.array([each.count for each in spreads]),
     }
+
+
+def held(run: Run, known: Mapping[int, Number], rounds: Sequence[int]) -> dict[int, Number]:
+    """What is known of a run by round; after the end of a finished one, whose models stay as they are, its last number.
+
+    Without it the end of a curve is a mean over those seeds alone that early stopping has let go on for longest.
+
+    Args:
+        run: any.
+        known: numbers by round.
+        rounds: of all runs of its method.
+    """
+    if not known or not is_finished(run):
+        return dict(known)
+    end, last = run.metrics["round"][-1], known[max(known)]
+    return {**known, **{r: last for r in rounds if r > end}}
 
 
 def _known(run: Run, column: str) -> dict[int, float]:

@@ -181,6 +181,33 @@ def test_a_mean_over_seeds_is_of_the_rounds_that_were_evaluated(tmp_path, make_r
     assert np.isnan(curve["sd"][1])
 
 
+def test_curves_end_at_the_means_of_the_table_where_runs_end_early(tmp_path, make_run):
+    """Early stopping ends one seed after two rounds and the other after four: the curve is of both until its end."""
+    levels = {0: [[0.3], [0.4]], 1: [[0.5], [0.6], [0.7], [0.8]]}
+    config = {**AFIND, "trainer": {"max_rounds": 9}}
+    runs = [
+        read_run(make_run(tmp_path / str(s), level, seed=s, config=config, received=1e6)) for s, level in levels.items()
+    ]
+    methods = find_methods(runs)
+    curve = over_seeds(methods[0], "test_acc")
+    assert curve["count"].tolist() == [2] * 4
+    assert curve["mean"] == pytest.approx([0.4, 0.5, 0.55, 0.6])
+    assert curve["mean"][-1] == pytest.approx(lines(methods)[0].score.mean)
+    pytest.importorskip("altair", reason="the extra `report` is not installed")
+    from dfl_lightning.report.page.pictures import rows_of
+    from dfl_lightning.report.page.sections import figures
+
+    drawn = {figure.name: figure for figure in figures(methods)}
+    ended = " A run that ends before others of its method counts with its last number then."
+    for name, last in (("learning-curves", {"mean": 60.0}), ("accuracy-by-bytes", {"cost": 3.0, "accuracy": 60.0})):
+        end = rows_of(drawn[name].spec)[-1]
+        assert {key: end[key] for key in last} | {"round": end["round"]} == pytest.approx({**last, "round": 4})
+        assert ended in drawn[name].note
+    unfinished = read_run(make_run(tmp_path / "2", [[0.1]], seed=2, config=config, status="stopped"))
+    assert over_seeds(find_methods([*runs, unfinished])[0], "test_acc")["count"].tolist() == [3, 2, 2, 2]
+    assert not any(ended in figure.note for figure in figures(find_methods(runs[:1])))
+
+
 def test_long_curves_are_thinned_and_keep_both_ends():
     kept = thinned(1001, 200)
     assert len(kept) == 200

@@ -14,7 +14,7 @@ from dfl_lightning.report.charts.colours import faintness, method_colour, method
 from dfl_lightning.report.charts.line_ends import end_labels, said_after
 from dfl_lightning.report.costs import SIMULATED
 from dfl_lightning.report.methods import Method, names_for_colours
-from dfl_lightning.report.over_seeds import from_one, thinned
+from dfl_lightning.report.over_seeds import from_one, held, thinned
 from dfl_lightning.report.reading import Run
 from dfl_lightning.utils.errors import UserError
 
@@ -114,20 +114,22 @@ def _accuracy_by(runs: Sequence[Run | Method], column: str, unit: float, title: 
 
 
 def _curve(method: Method, column: str, unit: float) -> list[dict[str, Any]]:
-    """Mean cost until a round, and mean score after it, over the runs that were evaluated then."""
-    points: dict[int, list[tuple[float, float]]] = {}
+    """Mean cost until a round, and mean score after it, over the runs that were evaluated then or ended before."""
     score = method.score
+    series: list[dict[int, tuple[float, float]]] = []
     for run in method.runs:
+        series.append({})
         if column not in run.metrics or score.column not in run.metrics:
             continue
         column_of_run = run.metrics[column]
         costs = (column_of_run if column == SIMULATED else np.nancumsum(column_of_run)) * unit
         for r, cost, value in zip(run.metrics["round"], costs, run.metrics[score.column], strict=True):
             if math.isfinite(value):
-                points.setdefault(int(r), []).append((float(cost), float(value) * score.factor))
-    rounds = sorted(points)
+                series[-1][int(r)] = (float(cost), float(value) * score.factor)
+    rounds = sorted({r for known in series for r in known})
+    series = [held(run, known, rounds) for run, known in zip(method.runs, series, strict=True)]
     rounds = [rounds[i] for i in thinned(len(rounds))]
-    means = {r: np.mean(points[r], axis=0) for r in rounds}
+    means = {r: np.mean([known[r] for known in series if r in known], axis=0) for r in rounds}
     return [
         {
             "method": method.name,

@@ -12,7 +12,7 @@ from dfl_lightning.report.charts.over_run import within_clusters
 from dfl_lightning.report.charts.reasons import stood_in_for
 from dfl_lightning.report.comparable import FEW_BANDS, for_charts, with_bands
 from dfl_lightning.report.costs import COSTS, SIMULATED
-from dfl_lightning.report.methods import Method, seed_of
+from dfl_lightning.report.methods import Method, is_finished, seed_of
 from dfl_lightning.report.page.limits import detailed
 from dfl_lightning.report.page.spoken import spoken
 from dfl_lightning.report.page.verdict import and_
@@ -195,11 +195,12 @@ def _of_task(found: Collected, methods: list[Method], tail: str, where: str) -> 
     aside = [f"{m.name} ({m.aside})" for m in for_charts(methods) if m.aside]
     without = f" Without {and_(aside)}." if aside else ""
     band = _on_bands(methods) if several else ""
+    ended = " A run that ends before others of its method counts with its last number then." * _lengths_differ(methods)
     found.add(
         "learning",
         f"learning-curves{tail}",
         f"Test {label} over rounds{where}",
-        f"Mean over clients{' and seeds' if several else ''}. {band}".strip(),
+        f"Mean over clients{' and seeds' if several else ''}.{ended} {band}".strip(),
         "wide",
         lambda: charts.learning_curves(methods),
     )
@@ -234,7 +235,7 @@ def _of_task(found: Collected, methods: list[Method], tail: str, where: str) -> 
         "cost",
         f"{field}-by-bytes{tail}",
         f"Test {label} against bytes received{where}",
-        "Models, probes and proxies that a client received until then, mean over clients.",
+        f"Models, probes and proxies that a client received until then, mean over clients.{ended}",
         "wide",
         lambda: charts.accuracy_by_bytes(methods),
     )
@@ -265,6 +266,12 @@ def _of_task(found: Collected, methods: list[Method], tail: str, where: str) -> 
             "small",
             partial(charts.found_over_rounds, methods, column, axis, share),
         )
+
+
+def _lengths_differ(methods: Sequence[Method]) -> bool:
+    """Whether finished runs of a method have different numbers of rounds, as with early stopping."""
+    lengths = ({len(run.metrics["round"]) for run in m.runs if is_finished(run)} for m in for_charts(methods))
+    return any(len(found) > 1 for found in lengths)
 
 
 def _on_bands(methods: Sequence[Method]) -> str:
