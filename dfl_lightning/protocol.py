@@ -289,7 +289,7 @@ class RoundProtocol:
         ledger, m = round.ledger, round.num_clients
         models = len(ledger.models) + ledger.repeated
         proxies = sum(map(len, ledger.parts.values()))
-        probes = models - len(ledger.mixed) if not round.num_servers else 0
+        probes = models - len(ledger.mixed) - ledger.mixed_again if not round.num_servers else 0
         costs = {
             "models_received": models / m,
             "probes_received": probes / m,

@@ -45,6 +45,7 @@ class Ledger:
         messages: what was received that is neither, by what it is: the links over which it was, and bytes, long [E].
         sizes: long [n], the bytes of a model of each sender where an Outgoing policy says so, -1 elsewhere; None: of
             none.
+        mixed_again: how many messages brought a model that was mixed once more, in another mixing step.
         held: long [n], how many of others' models each node had at hand at once, at most; sums are not counted.
         counts: whether what is fetched is counted; not while a monitor looks at the round.
     """
@@ -54,6 +55,7 @@ class Ledger:
         self.parts: dict[tuple[str, int], Links] = {}
         self.messages: dict[str, tuple[Links, Tensor]] = {}
         self.sizes: Tensor | None = None
+        self.mixed_again = 0
         self.held = torch.zeros(nodes, dtype=torch.long)
         self.counts = True
         nothing = torch.zeros(0, dtype=torch.bool)
@@ -141,8 +143,9 @@ class Ledger:
         at = self._listed(links)
         known = self._kept[at]
         if mixed:
-            self._mixed[at] = True
             known = known | self._summed[at]
+            self.mixed_again += int((self._mixed[at] & ~known).sum())
+            self._mixed[at] = True
         self._again[at[former & ~known]] += 1
         if not bool(known.all()):
             self._kept[at[~known]] = True
@@ -192,6 +195,8 @@ class Ledger:
             links: over which it comes.
             size: bytes, of all of them or long [len(links)].
         """
+        if not self.counts:
+            return
         sizes = size if isinstance(size, Tensor) else torch.full((len(links),), size)
         foreign = links.receivers != links.senders
         links, sizes = links.keep(foreign), sizes[foreign]

@@ -455,7 +455,8 @@ class Round:
         gradients, or the update of a whole model, since only the sender knows where its round started (and, where
         clients start apart, its first model). If the model is mixed too, it is a second message.
 
-        Under servers nothing is charged: they compare what clients upload anyway.
+        Of what servers are compared with, clients upload their models; nothing else is charged there, for a server
+        compares clients by what they upload anyway.
 
         Args:
             rows: what is compared, as for `compare`.
@@ -464,6 +465,7 @@ class Round:
             relative_to: what is subtracted, as for `compare`.
         """
         if self.num_servers:
+            self.ledger.fetch_over(links.between(receivers=~self.clients_only))
             return
         whole = self.bank.layout.shared_parameters
         columns = whole if columns is None else columns

@@ -19,7 +19,8 @@ class GraphSparsity(Monitor):
     def on_round_end(self, round: Round) -> None:
         """Count the round's links."""
         used = round.ledger.used
-        possible = len(round.reachable) + int((~used.within(round.reachable)).sum())
+        linked = round.federation.topology.linked(round.index)
+        possible = len(linked) + int((~used.within(linked)).sum())
         round.log("link_density", len(used) / possible if possible else 0.0)
         if len(used):
             both_ways = used.places(used.senders, used.receivers) >= 0

@@ -159,3 +159,11 @@ def test_a_client_without_neighbours_keeps_its_model(start):
         seen = start(Gossip("all"), make(), topology=graph, clients=4, rounds=2).go(1).rounds[0]
         assert torch.equal(seen.after[3], seen.trained[3])
         assert torch.allclose(seen.weights.sum(1), torch.ones(4, dtype=torch.float64))
+
+
+def test_what_a_server_compares_has_been_uploaded_also_if_it_is_not_chosen(start, trace):
+    up = ["1 1 1 1 1 1 1 0", "1 1 1 0 1 1 1 0"]
+    for make in (Uniform, lambda: Krum(1), lambda: MultiKrum(1), GeometricMedian):
+        server = start(Gossip("all"), make(), trace(*up), topology={"generator": "server"}, clients=8, rounds=2)
+        received = [round.metrics["models_received"] for round in server.go(2).rounds]
+        assert received == [2 * 7 / 8, 2 * 6 / 8]

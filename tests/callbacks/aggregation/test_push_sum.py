@@ -113,7 +113,8 @@ def test_several_steps_are_the_power_of_the_weights_and_each_is_charged(steps):
     w += np.eye(5) / 3
     expected = np.linalg.matrix_power(w, steps) @ before.numpy()
     np.testing.assert_allclose(run.models.numpy(), expected, rtol=0, atol=1e-12)
-    assert run.rounds[0].metrics["models_received"] == 2 * steps
+    metrics = run.rounds[0].metrics
+    assert (metrics["models_received"], metrics["probes_received"]) == (2 * steps, 0)
 
 
 @pytest.mark.parametrize(

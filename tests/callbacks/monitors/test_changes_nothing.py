@@ -184,6 +184,7 @@ class Curious(cb.Monitor):
         round.federation.engine.rehearse(round.jobs, training, into="rehearsed")
         round.draw(round.reachable, 2, "mine")
         round.ledger.forget(everyone)
+        round.charge_message("curiosity", round.reachable, 100)
         round.log("curious", 1.0)
 
 
