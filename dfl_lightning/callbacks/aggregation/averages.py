@@ -96,7 +96,7 @@ class FromTopology(Aggregation):
                 )
 
     def on_weigh(self, round: Round) -> None:
-        """Multiply votes by edge weights; a substitute has the weight of its own link, or 1 where it has none."""
+        """Multiply votes by edge weights; a substitute has the weight of the link to whose it is, or 1 without one."""
         topology = round.federation.topology
         weights = topology.weights(round.index)
         votes = round.votes
@@ -107,5 +107,7 @@ class FromTopology(Aggregation):
             round.weights = others + own * (1 - round.voters.sum(others))[round.voters.receivers]
             return
         if weights is not None:  # a graph without links has none
-            votes = votes * topology.linked(round.index).spread(weights, round.voters, fill=1.0)
+            voters = round.voters
+            whose = round.row_owner[voters.senders]  # what a client has sent before comes over the same link
+            votes = votes * topology.linked(round.index).look_up(weights, voters.receivers, whose, fill=1.0)
         round.weights = uniform_weights(votes, round.voters)

@@ -2,7 +2,7 @@ import networkx as nx
 import pytest
 import torch
 
-from dfl_lightning.callbacks import FromTopology, Gossip, SampleWeighted, Uniform
+from dfl_lightning.callbacks import FromTopology, Gossip, SampleWeighted, Stale, Uniform
 from dfl_lightning.utils.errors import UserError
 
 
@@ -51,6 +51,13 @@ def test_a_directed_link_counts_for_who_hears_it(start):
     graph = weighted([(0, 1, 3.0)], clients=2, directed=True)
     weights = start(Gossip(k="all"), FromTopology(), clients=2, topology=graph).go().rounds[0].weights
     check(weights, [[1, 0], [3 / 4, 1 / 4]])
+
+
+def test_what_a_client_sent_before_has_the_weight_of_its_link(start, trace):
+    policies = Gossip(k="all"), FromTopology(), Stale(), trace("1 1 1", "1 0 1")
+    graph = weighted([(0, 1, 4.0), (0, 2, 1.0)], clients=3)
+    weights = start(*policies, clients=3, topology=graph).go(2).rounds[1].weights  # three stored rows come after three
+    check(weights, [[1 / 6, 0, 1 / 6, 0, 4 / 6, 0], [0] * 6, [1 / 2, 0, 1 / 2, 0, 0, 0]])
 
 
 def test_a_negative_weight_is_refused(start):
