@@ -21,6 +21,8 @@ __all__ = ["affinity_step", "first_order_gain"]
 LEAST = 1e-9
 """Signed weights whose sum is closer to 0 than this are divided by this."""
 
+WORST = 1e100
+"""Stands for an infinite loss of one's own model, so that of several models each has a share of the gains."""
 
 ROUNDING = 16
 """A loss is known to so many of the smallest relative differences of the models' precision."""
@@ -32,7 +34,7 @@ def first_order_gain(
     """Compute the gain of a model over one's own per distance (FedFomo eq. 4): (L(w0) - L(w)) / ||w - w0||.
 
     Args:
-        before: loss of the receiver's model from before the round, of any shape.
+        before: loss of the receiver's model from before the round, of any shape; an infinite one counts as 1e100.
         after: loss of the model received on the same data, same shape; NaN = not known, infinite = useless.
         distances: Euclidean distance of the two models, same shape.
         precision: of the models. A difference of losses within its rounding is 0: two models that are equal but for
@@ -46,10 +48,10 @@ def first_order_gain(
         >>> first_order_gain(torch.ones(3), after, distances)
         tensor([ 0.2500, -0.2500,  0.0000], dtype=torch.float64)
     """
-    before, after = before.double(), after.double()
+    before, after = before.double().clamp(max=WORST), after.double()
     gain = before - after
     rounding = ROUNDING * torch.finfo(precision).eps * torch.maximum(before.abs(), after.abs())
-    gain = torch.where((gain.abs() <= rounding) & after.isfinite() & before.isfinite(), 0.0, gain)
+    gain = torch.where((gain.abs() <= rounding) & after.isfinite(), 0.0, gain)
     return torch.where(distances == 0, torch.where(gain.isnan(), gain, 0.0), gain / distances.double())
 
 

@@ -20,3 +20,11 @@ def test_what_is_not_known_or_useless_stays_so():
     found = first_order_gain(torch.ones(2), after, torch.ones(2))
     assert found[0].isnan()
     assert found[1] == -torch.inf
+
+
+def test_who_has_an_infinite_loss_learns_from_all_that_have_none_by_their_distance():
+    after = torch.tensor([1.0, 2.0, torch.inf, torch.nan])
+    found = first_order_gain(torch.full((4,), torch.inf), after, torch.tensor([1.0, 3.0, 1.0, 1.0]))
+    assert found[2] == -torch.inf
+    assert found[3].isnan()
+    torch.testing.assert_close(found[:2] / found[:2].sum(), torch.tensor([0.75, 0.25], dtype=torch.float64))
