@@ -3,5 +3,15 @@
 from dfl_lightning.topology.graph import Topology, spectral_gap
 from dfl_lightning.topology.load import load_topology, method_of
 from dfl_lightning.topology.neighbour_counts import Reach, most_neighbours, reach
+from dfl_lightning.topology.one_way import never_reached_back
 
-__all__ = ["Reach", "Topology", "load_topology", "method_of", "most_neighbours", "reach", "spectral_gap"]
+__all__ = [
+    "Reach",
+    "Topology",
+    "load_topology",
+    "method_of",
+    "most_neighbours",
+    "never_reached_back",
+    "reach",
+    "spectral_gap",
+]

@@ -11,7 +11,9 @@ from dfl_lightning.bank.references import Weights
 from dfl_lightning.callbacks.base import Aggregation, Outgoing, refuse_stored_rows
 from dfl_lightning.functional import push_sum_weights
 from dfl_lightning.round.record import Round
+from dfl_lightning.topology import never_reached_back
 from dfl_lightning.utils.errors import UserError
+from dfl_lightning.utils.words import nth_round
 
 if TYPE_CHECKING:
     from dfl_lightning.round.federation import Federation
@@ -25,7 +27,8 @@ class PushSum(Aggregation):
     `z_i = x_i / y_i` is its model, at which it trains. With `x_j = y_j z_j` and what the round's local work adds to
     z_j added to x_j, the sums over all clients of x and y change by training only, whatever the direction of the
     links, so that without training all z approach the mean of the first models. The number, 4 bytes, is sent beside
-    each model. On undirected graphs, too, it counts clients equally, however many receive from them.
+    each model. On undirected graphs, too, it counts clients equally, however many receive from them. Links must lead
+    back to everybody from whom they lead away: whoever only gives ends with a number of 0, by which steps are divided.
     """
 
     method_name = "push-sum"
@@ -37,12 +40,19 @@ class PushSum(Aggregation):
         self.held: Tensor  # y, float64 [n]
 
     def start(self, federation: Federation) -> None:
-        """Require that shares of models are sent as they are, by clients that are active."""
+        """Require that shares of models are sent as they are, by active clients to which links lead back."""
         refuse_stored_rows(federation, self, "shares out")
         if federation.policy(Outgoing) is not None:
             raise UserError(
                 "aggregation PushSum sends shares of numerators, which no Outgoing policy changes; "
                 "use --outgoing null, or --aggregation Metropolis"
+            )
+        only_give = torch.nonzero(never_reached_back(federation.topology)).squeeze(1)
+        if len(only_give):
+            raise UserError(
+                f"aggregation PushSum: links of topology {federation.topology.name} lead away from client "
+                f"{int(only_give[0])} to clients from which none leads back, so that it gives all away; use a strongly "
+                "connected graph, or --aggregation Uniform"
             )
         self.held = torch.ones(federation.num_nodes, dtype=torch.float64)
 
@@ -57,6 +67,13 @@ class PushSum(Aggregation):
         counted = (weights != 0) & where[voters.receivers]
         receivers, senders, given = voters.receivers[counted], voters.senders[counted], weights[counted]
         held = self.held.masked_fill(where, 0).index_add(0, receivers, given * self.held[senders])
+        empty = torch.nonzero(held < torch.finfo(round.bank.rows("models").dtype).eps).squeeze(1)
+        if len(empty):
+            raise UserError(
+                f"{nth_round(round.index)}: aggregation PushSum: client {int(empty[0])} has given all away (its number "
+                f"is {float(held[empty[0]]):.2g}), as links have not led back to it; use a strongly connected graph, "
+                "and a selection that draws anew in each round"
+            )
         shares = given / held[receivers]
         jobs, shape = (where.cumsum(0) - 1)[receivers], (int(where.sum()), n)
         before = Weights(jobs, senders, shares * (self.held[senders] - 1), shape)

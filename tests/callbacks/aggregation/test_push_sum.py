@@ -25,6 +25,11 @@ def directed():
     return graph
 
 
+def drained():
+    """Clients 1, 2 and 3 send to the pair of 0 and 4."""
+    return nx.DiGraph([(4, 0), (0, 4), *((i, j) for i in (1, 2, 3) for j in (0, 4))])
+
+
 def start(*policies, topology=None, lr=RATE, **model):
     settings = {
         "network": MLP(hidden=[4]),
@@ -128,6 +133,7 @@ def test_several_steps_are_the_power_of_the_weights_and_each_is_charged(steps):
         (lambda: start(Gossip(k="all"), Metropolis(2), TopK()), r"steps=2 sends models .* TopK neither"),
         (lambda: start(Gossip(k="all"), PushSum(), TopK()), r"PushSum sends shares of numerators, which no Outgoing"),
         (lambda: start(Gossip(k="all"), PushSum(), Stale(), Bernoulli(0.2)), r"PushSum shares out the models"),
+        (lambda: start(Gossip(k="all"), PushSum(), topology=drained()), r"lead away from client 1 .* none leads back"),
     ],
 )
 def test_what_cannot_work_is_refused_before_training(make, sentence):
@@ -145,3 +151,16 @@ class Greedy(PushSum):
 def test_weights_of_a_sender_must_sum_to_1():
     with pytest.raises(UserError, match=r"Greedy wrote weights of which those of sender 0 sum to 4; what a"):
         start(Gossip(k="all"), Greedy()).go(1)
+
+
+def test_who_has_given_all_away_ends_the_run_before_its_steps_are_divided_by_nothing(tmp_path):
+    """A graph for one round hides before training that the next one is drained."""
+    for make in (directed, drained):
+        nx.write_graphml(make(), tmp_path / f"{make.__name__}.graphml")
+    whole, rest = ({"graph": str(tmp_path / f"{name}.graphml")} for name in ("directed", "drained"))
+    run = start(Gossip(k="all"), PushSum(), topology={"sequence": [{**whole, "rounds": 1}, rest]}, lr=0.0)
+    with pytest.raises(UserError, match=r"round \d+: aggregation PushSum: client \d has given all away \(its "):
+        run.go(199)
+    p = column_stochastic(drained(), [True] * 5)
+    y = np.linalg.matrix_power(p, len(run.rounds) - 1) @ column_stochastic(directed(), [True] * 5) @ np.ones(5)
+    assert y.min() > np.finfo(float).eps > (p @ y).min()
