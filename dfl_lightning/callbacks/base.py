@@ -168,7 +168,8 @@ class Selection(Policy):
     `k` best scores without one.
 
     Attributes:
-        k: neighbours to choose where no threshold decides, or `all`; a client's `budget` in the topology comes first.
+        k: neighbours to choose where no threshold decides, or `all`; a client's `budget` in the topology comes first,
+            and is the most that it chooses by a threshold.
         assigns_servers: whether `assign` chooses among several servers.
         neighbour_counts: arguments that are numbers of neighbours, and the attributes that hold them.
         lists_candidates: whether it looks at each of its candidates, and not at a few that it draws from them.
@@ -217,11 +218,17 @@ class Selection(Policy):
         return torch.zeros_like(owners)
 
     def on_select(self, round: Round) -> None:
-        """Select who reaches the threshold; without one, the `k` best scores, ties to the lowest id."""
+        """Select who reaches the threshold, the best of them under a budget; without one, the `k` best scores.
+
+        Ties go to the lowest id.
+        """
         if not round.has("scores"):
             return  # the protocol says that nothing was selected
         if round.threshold is not None and "threshold" in self.reads:
             chosen = above_threshold(round.scores, round.candidates, round.threshold)
+            if round.federation.topology.budgets is not None:
+                best = round.candidates.top(round.scores.masked_fill(~chosen, torch.nan), self.limits(round))
+                chosen = chosen & best
         else:
             chosen = round.candidates.top(round.scores, self.limits(round))
         round.selected = round.candidates.keep(chosen)

@@ -71,7 +71,7 @@ class Krum(DistanceWeighted):
         by_threshold = (
             selection is not None and "threshold" in selection.reads and federation.policy(Threshold) is not None
         )
-        if selection is not None and not by_threshold:
+        if selection is not None and not (by_threshold and topology.budgets is None):
             received = torch.minimum(received, selection.limits_in(federation))
         if topology.num_servers:
             return received.masked_fill(~topology.servers, 0)

@@ -80,8 +80,8 @@ class PACFL(Selection):
         self.mates, self.number = all_pairs.within_groups(clusters), int(clusters.max()) + 1
 
     def on_select(self, round: Round) -> None:
-        """Select the neighbours of the own cluster."""
-        round.selected = round.candidates.intersection(self.mates)
+        """Select the neighbours of the own cluster; as many random ones as a client's `budget`, where it has one."""
+        round.selected = round.draw(round.candidates.intersection(self.mates), self.limits(round), "pacfl budget")
 
     def on_round_end(self, round: Round) -> None:
         """Log how many clusters there are."""

@@ -68,6 +68,16 @@ def test_the_budget_of_a_client_comes_before_k(of_given_layers):
     assert round.selected.sum(1).tolist() == [1, 3, 0, 2]
 
 
+def test_a_budget_takes_the_best_of_those_that_reach_the_threshold(of_given_layers):
+    graph, policies = nx.complete_graph(4), lambda: afind_plus(nu=0.2, proxy="weight", center=False)
+    every = of_given_layers(GOLDEN, *policies()).selected
+    nx.set_node_attributes(graph, {0: 2, 1: 3, 2: 0, 3: 1}, "budget")
+    round = of_given_layers(GOLDEN, *policies(), topology=graph)
+    assert round.selected[0].tolist() == [False, True, True, False]
+    assert (round.selected <= every).all()
+    assert round.selected.sum(1).tolist() == torch.minimum(every.sum(1), torch.tensor([2, 3, 0, 1])).tolist()
+
+
 def test_tau_0_selects_everybody_like_gossip_with_all(start):
     ours = start(*afind_plus(tau=0.0)).go(3)
     theirs = start(Gossip(k="all"), Boltzmann()).go(3)

@@ -4,7 +4,7 @@ import networkx as nx
 import pytest
 import torch
 
-from dfl_lightning.callbacks import FDMS, Gossip, Stale, Uniform
+from dfl_lightning.callbacks import FDMS, PACFL, Gossip, Stale, Uniform
 from dfl_lightning.links import AllPairs
 from dfl_lightning.round.record import Round
 from dfl_lightning.utils.errors import UserError
@@ -69,8 +69,8 @@ def test_a_drawn_neighbour_is_replaced_where_neighbours_are_drawn_anew(start, tr
 def test_the_budget_of_a_client_comes_before_k(start):
     graph = nx.complete_graph(6)
     nx.set_node_attributes(graph, dict(enumerate([0, 1, 2, 3, 4, 5])), "budget")
-    for k in (2, "all"):
-        assert (history(start(Gossip(k=k), Uniform(), topology=graph).go(3)).sum(2) == torch.arange(6)).all()
+    for selection in (Gossip(k=2), Gossip(k="all"), PACFL(threshold=90.0)):
+        assert (history(start(selection, Uniform(), topology=graph).go(3)).sum(2) == torch.arange(6)).all()
 
 
 # --- a server that samples --------------------------------------------------------------------------------------------
